@@ -1,0 +1,1 @@
+"""Engines from ONNX: plans, timing caches, progress."""

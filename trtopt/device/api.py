@@ -1,0 +1,314 @@
+"""What the rest of trtopt needs of a device: small protocols, nothing else.
+
+A `Device` hands out streams, events and buffers. A `Target` turns an engine file into a `Session`; a
+session's `Context` runs it with fixed shapes. An `EngineBuilder` makes the engine file. Addresses and
+streams are plain integers, so CUDA bindings can be mixed.
+
+Ownership: whoever asks for a buffer, event, stream, graph, context or session closes it, in reverse order
+of making; `close` may be called twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trtopt.records import AllocationEvent, AllocationKind, Backend, BuildPlan, DeviceInfo, Shape, TensorSpec
+
+
+class Event(Protocol):
+    """A mark on a stream."""
+
+    def record(self, stream: Stream) -> None:
+        """Mark the stream's present end."""
+
+    def wait(self) -> None:
+        """Let the host wait until the mark is reached."""
+
+    def elapsed_ms(self, since: Event) -> float:
+        """Device milliseconds from `since` to this mark; both must have been reached."""
+
+    def close(self) -> None:
+        """Give it back."""
+
+
+class Stream(Protocol):
+    """An ordered queue of device work."""
+
+    @property
+    def handle(self) -> int:
+        """The stream as TensorRT and other bindings take it."""
+
+    def wait_for(self, event: Event) -> None:
+        """Let the stream's later work wait for `event`."""
+
+    def synchronize(self) -> None:
+        """Let the host wait until the stream is empty."""
+
+    def close(self) -> None:
+        """Give it back."""
+
+
+class DeviceBuffer(Protocol):
+    """Memory on the device."""
+
+    @property
+    def address(self) -> int:
+        """Its device address."""
+
+    @property
+    def nbytes(self) -> int:
+        """Its size."""
+
+    def close(self) -> None:
+        """Give it back."""
+
+
+class PinnedBuffer(Protocol):
+    """Page-locked host memory."""
+
+    @property
+    def array(self) -> NDArray[np.uint8]:
+        """The memory as bytes, shape [nbytes]."""
+
+    @property
+    def nbytes(self) -> int:
+        """Its size."""
+
+    def close(self) -> None:
+        """Give it back."""
+
+
+class Graph(Protocol):
+    """A captured sequence of device work."""
+
+    def launch(self, stream: Stream) -> None:
+        """Enqueue all of it."""
+
+    def close(self) -> None:
+        """Give it back."""
+
+
+class Device(Protocol):
+    """A place where sessions run."""
+
+    @property
+    def info(self) -> DeviceInfo:
+        """What it is."""
+
+    def now(self) -> float:
+        """Host seconds on a monotonic clock of the device's choice."""
+
+    def stream(self) -> Stream:
+        """A new stream of one's own, never the default one."""
+
+    def event(self, *, blocking: bool = False) -> Event:
+        """A new event; with `blocking` the waiting host thread sleeps, else it spins."""
+
+    def device_buffer(self, nbytes: int) -> DeviceBuffer:
+        """Device memory.
+
+        Raises:
+            DeviceMemoryError: there is not that much left.
+        """
+
+    def pinned_buffer(self, nbytes: int) -> PinnedBuffer:
+        """Page-locked host memory."""
+
+    def copy_to_device(self, target: DeviceBuffer, source: PinnedBuffer, stream: Stream) -> None:
+        """Enqueue a copy of the whole buffer."""
+
+    def copy_to_host(self, target: PinnedBuffer, source: DeviceBuffer, stream: Stream) -> None:
+        """Enqueue a copy of the whole buffer."""
+
+    def capture(self, stream: Stream, work: Callable[[], None]) -> Graph:
+        """Record what `work` enqueues on `stream`, without running it.
+
+        Raises:
+            GraphCaptureError: the device, the binding or the work does not allow it; says which.
+        """
+
+    def used_bytes(self) -> int | None:
+        """Device memory in use by everybody, as the driver reports it; None where nobody knows."""
+
+    def close(self) -> None:
+        """Release what the device itself holds."""
+
+
+@dataclass(frozen=True)
+class Binding:
+    """One input or output of a context, with its concrete shape."""
+
+    name: str
+    dtype: np.dtype[np.generic]
+    shape: Shape
+    is_input: bool
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of a dense array; at least 1, so that empty tensors have an address."""
+        return max(1, int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize)
+
+
+class Context(Protocol):
+    """An engine ready to run with fixed shapes."""
+
+    @property
+    def bindings(self) -> tuple[Binding, ...]:
+        """All inputs and outputs."""
+
+    def bind(self, buffers: Mapping[str, DeviceBuffer]) -> None:
+        """Use these buffers from the next enqueue on; every binding needs one."""
+
+    def enqueue(self, stream: Stream) -> None:
+        """Enqueue one inference."""
+
+    def report_layers(self, report: Callable[[str, float], None]) -> None:
+        """From now on call `report(layer name, ms)` for every layer of every run; slows the runs."""
+
+    def close(self) -> None:
+        """Give it back."""
+
+
+class Session(Protocol):
+    """A loaded engine."""
+
+    @property
+    def inputs(self) -> tuple[TensorSpec, ...]:
+        """The engine's inputs, with the types the engine takes."""
+
+    @property
+    def outputs(self) -> tuple[TensorSpec, ...]:
+        """The engine's outputs."""
+
+    @property
+    def device_memory_bytes(self) -> int | None:
+        """What a context needs for activations, as the engine states it."""
+
+    def context(self, shapes: Mapping[str, Shape]) -> Context:
+        """A new execution context for these input shapes.
+
+        Raises:
+            UsageError: the engine does not admit a shape; says what it does admit.
+        """
+
+    def close(self) -> None:
+        """Give it back."""
+
+
+class Target(Protocol):
+    """A backend on a device: loads engines."""
+
+    @property
+    def device(self) -> Device:
+        """Where its sessions run."""
+
+    @property
+    def backend(self) -> Backend:
+        """Flavour and version."""
+
+    def load(self, path: Path, *, track: AllocationTracker | None = None) -> Session:
+        """Deserialise an engine that the caller has vouched for; `track` follows its allocations.
+
+        Raises:
+            IncompatibleEngineError: made by another flavour or version, or for another GPU.
+            UsageError: `track` is given and the backend has no allocator to track.
+        """
+
+    def close(self) -> None:
+        """Release the device."""
+
+
+class AllocationTracker:
+    """Collects allocation events; `phase` labels the ones to come. Not tied to any backend.
+
+    `clock` gives seconds; events carry milliseconds since the tracker was made.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._start = clock()
+        self.phase = "load"
+        self.events: list[AllocationEvent] = []
+
+    def add(self, kind: AllocationKind, size_bytes: int, address: int, stream: int | None = None) -> None:
+        """Record one call; list appends are atomic, so allocator threads need no lock of ours."""
+        event = AllocationEvent(
+            at_ms=(self._clock() - self._start) * 1e3,
+            kind=kind,
+            size_bytes=size_bytes,
+            address=address,
+            phase=self.phase,
+            stream=stream,
+        )
+        self.events.append(event)
+
+
+@dataclass(frozen=True)
+class BuiltEngine:
+    """What a builder returns; the caller writes it to disk."""
+
+    engine: bytes
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    config: dict[str, str]
+    timing_cache: bytes | None
+    device_memory_bytes: int | None
+
+
+class ProgressSink(Protocol):
+    """Hears how far a build has come."""
+
+    def __call__(self, phase: str, fraction: float | None) -> None:
+        """`phase` in words; `fraction` of the whole build from 0 to 1, or None where nobody knows."""
+
+
+class LogSink(Protocol):
+    """Hears what the backend says."""
+
+    def __call__(self, severity: str, message: str) -> None:
+        """`severity` is one of `error`, `warning`, `info`, `verbose`."""
+
+
+class EngineBuilder(Protocol):
+    """A backend that builds engines."""
+
+    @property
+    def backend(self) -> Backend:
+        """Flavour and version."""
+
+    @property
+    def device(self) -> DeviceInfo:
+        """What it builds for; kind `none` when it builds without a device."""
+
+    @property
+    def uses_timing_cache(self) -> bool:
+        """Whether a timing cache has any effect here."""
+
+    def build(
+        self,
+        onnx: Path,
+        types: Sequence[str],
+        plan: BuildPlan,
+        *,
+        timing_cache: bytes | None,
+        progress: ProgressSink,
+        log: LogSink,
+    ) -> BuiltEngine:
+        """Build one engine; `types` are the element types that the graph contains.
+
+        Raises:
+            UnsupportedOpError: the parser does not know an operator; names it and its node.
+            UsageError: a setting that this flavour does not have.
+            TimingCacheError: TensorRT refuses the cache.
+            DeviceMemoryError: the builder ran out of device memory.
+            BuildError: anything else, with the builder's last words.
+        """
+
+    def merge_timing_caches(self, ours: bytes, theirs: bytes) -> bytes:
+        """One cache with the entries of both; `theirs` is what another build has saved meanwhile."""

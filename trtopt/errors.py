@@ -1,0 +1,119 @@
+"""The exception tree. Every error says what is wrong and where (`problem`) and what to do (`remedy`).
+
+TrtoptError                     exit code 1
+├── UsageError                  exit code 2: flags or recipes that are wrong or contradict each other
+├── ModelError                  the ONNX file
+│   ├── InvalidModelError       not ONNX, truncated, empty, duplicate names, weights missing
+│   ├── UnsupportedOpError      an operator that the backend or the opset does not know
+│   └── FixedBatchError         another batch asked for than the one baked into the file
+├── DataError                   input data that does not fit the model
+├── BuildError                  the builder gave up; the last log lines are in the message
+│   └── TimingCacheError        a timing cache that must not be used here
+├── ArtifactError               a build folder, an engine or a result file that cannot be trusted or used
+│   └── IncompatibleEngineError made by another flavour, version or for another GPU
+├── DeviceError                 what the machine has not got, or a device call that failed
+│   ├── BackendMissingError     a library is not installed
+│   ├── NoGpuError              no CUDA device
+│   ├── DeviceMemoryError       out of device memory
+│   └── GraphCaptureError       this work cannot be captured in a CUDA graph
+├── MeasurementError            nothing that could be measured
+└── OutputError                 a result that cannot be written
+"""
+
+from __future__ import annotations
+
+
+class TrtoptError(Exception):
+    """Base of all errors a user can cause or meet: `problem` states it, `remedy` says what to do."""
+
+    exit_code = 1
+
+    def __init__(self, problem: str, remedy: str = "") -> None:
+        super().__init__(problem, remedy)
+        self.problem = problem
+        self.remedy = remedy
+
+    def __str__(self) -> str:
+        return f"{self.problem}\n  → {self.remedy}" if self.remedy else self.problem
+
+
+class UsageError(TrtoptError):
+    """Flags or recipes that are wrong or contradict each other."""
+
+    exit_code = 2
+
+
+class ModelError(TrtoptError):
+    """Something is wrong with the ONNX file."""
+
+
+class InvalidModelError(ModelError):
+    """The file is not ONNX, is truncated or empty, has duplicate names or lacks its weights."""
+
+
+class UnsupportedOpError(ModelError):
+    """An operator that the backend, or the model's opset, does not know."""
+
+
+class FixedBatchError(ModelError):
+    """Another batch size was asked for than the one that is baked into the file."""
+
+
+class DataError(TrtoptError):
+    """Input data that does not fit the model."""
+
+
+class BuildError(TrtoptError):
+    """The builder gave up."""
+
+
+class TimingCacheError(BuildError):
+    """A timing cache that must not be used here: the message says why."""
+
+
+class ArtifactError(TrtoptError):
+    """A build folder, engine or result file that cannot be trusted or used."""
+
+
+class IncompatibleEngineError(ArtifactError):
+    """An engine made by another flavour or version of TensorRT, or for another GPU."""
+
+
+class DeviceError(TrtoptError):
+    """Something the machine has not got, or a device call that failed."""
+
+
+class BackendMissingError(DeviceError):
+    """A library that is needed is not installed."""
+
+
+class NoGpuError(DeviceError):
+    """The machine has no CUDA device that can be used."""
+
+
+class DeviceMemoryError(DeviceError):
+    """Out of device memory."""
+
+
+class GraphCaptureError(DeviceError):
+    """This work cannot be captured in a CUDA graph: the message says why."""
+
+
+class MeasurementError(TrtoptError):
+    """There was nothing that could be measured."""
+
+
+class OutputError(TrtoptError):
+    """A result cannot be written where it was asked for."""
+
+
+def _tree(root: type[TrtoptError]) -> dict[str, type[TrtoptError]]:
+    found = {root.__name__: root}
+    for child in root.__subclasses__():
+        found |= _tree(child)
+    return found
+
+
+def rebuild(name: str, problem: str, remedy: str) -> TrtoptError:
+    """The error that `name` names, as a worker process reported it; unknown names become `TrtoptError`."""
+    return _tree(TrtoptError).get(name, TrtoptError)(problem, remedy)

@@ -1,0 +1,1 @@
+"""Measuring: the sampling loop and the pure judgements on its samples."""

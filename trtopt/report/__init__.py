@@ -1,0 +1,1 @@
+"""Records to text, JSON and other forms that people and programs read."""
