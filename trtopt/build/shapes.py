@@ -1,0 +1,194 @@
+"""From batch sizes and `--shape` flags to the range of shapes that each input of an engine gets.
+
+The batch axis is axis 0 of every input on which the model leaves axis 0 open. Every other open axis must be
+given by `--shape NAME:MIN,OPT,MAX` (or one shape for a fixed size), each shape written like `Nx3x224x224`
+with `N` where the batch goes.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+
+from trtopt.errors import FixedBatchError, UsageError
+from trtopt.records import OnnxArtifact, Shape, ShapeRange, TensorSpec
+
+BATCH = "N"
+ShapeFlag = tuple[str, tuple[tuple[int | str, ...], ...]]
+
+
+def parse_batches(text: str) -> tuple[int, ...]:
+    """`1,8,32` as numbers, sorted, without repeats.
+
+    Raises:
+        UsageError: not a list of whole numbers from 1 on.
+    """
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() and int(part) >= 1 for part in parts):
+        raise UsageError(
+            f"--batch {text!r}: batch sizes are whole numbers from 1 on", "write, say, --batch 1,8,32"
+        )
+    return tuple(sorted({int(part) for part in parts}))
+
+
+def parse_shape_flag(text: str) -> ShapeFlag:
+    """`ids:Nx1,Nx128,Nx512` as the input's name and one or three shapes with `N` for the batch.
+
+    Raises:
+        UsageError: not of that form, or an axis below 1.
+    """
+    name, colon, rest = text.rpartition(":")
+    shapes = rest.split(",")
+    if not colon or not name or len(shapes) not in (1, 3):
+        raise UsageError(
+            f"--shape {text!r}: expected NAME:SHAPE or NAME:MIN,OPT,MAX",
+            "write, say, --shape ids:Nx1,Nx128,Nx512",
+        )
+    return name, tuple(_parse_shape(text, shape) for shape in shapes)
+
+
+def _parse_shape(flag: str, text: str) -> tuple[int | str, ...]:
+    axes: list[int | str] = []
+    for axis in text.strip().split("x"):
+        if axis == BATCH:
+            axes.append(BATCH)
+        elif axis.isdecimal() and int(axis) >= 1:
+            axes.append(int(axis))
+        else:
+            raise UsageError(
+                f"--shape {flag!r}: {axis!r} is no axis length",
+                f"axes are whole numbers from 1 on joined by 'x', with {BATCH} where the batch goes",
+            )
+    return tuple(axes)
+
+
+def batch_axes(model: OnnxArtifact) -> dict[str, int | str]:
+    """Axis 0 of each input that has one: a number where the model fixes it, else its name."""
+    return {spec.name: spec.shape[0] for spec in model.inputs if spec.shape}
+
+
+def fixed_batch(model: OnnxArtifact) -> int | None:
+    """The batch size that the model fixes, or None where some input leaves axis 0 open."""
+    axes = batch_axes(model)
+    if not axes or any(isinstance(axis, str) for axis in axes.values()):
+        return None
+    first = next(iter(axes.values()))
+    assert isinstance(first, int)
+    return first
+
+
+def shape_ranges(model: OnnxArtifact, batch: ShapeRange, flags: Sequence[ShapeFlag]) -> dict[str, ShapeRange]:
+    """The range of every input for one engine.
+
+    Raises:
+        FixedBatchError: the model fixes another batch.
+        UsageError: a flag names no input, has the wrong rank, contradicts a fixed axis, has min > max, or an
+            open axis is given by no flag.
+    """
+    given = _by_input(model, flags)
+    fixed = fixed_batch(model)
+    if fixed is not None and (batch.min[0] != fixed or batch.max[0] != fixed):
+        raise FixedBatchError(
+            f"{model.path}: the batch axis is fixed at {fixed}; asked for {_span(batch)}",
+            f"export it with a dynamic batch axis, or build with --batch {fixed}",
+        )
+    return {spec.name: _range_of(spec, batch, given.get(spec.name)) for spec in model.inputs}
+
+
+def _span(batch: ShapeRange) -> str:
+    low, high = batch.min[0], batch.max[0]
+    return f"{low}" if low == high else f"{low} to {high}"
+
+
+def _by_input(
+    model: OnnxArtifact, flags: Sequence[ShapeFlag]
+) -> dict[str, tuple[tuple[int | str, ...], ...]]:
+    names = [spec.name for spec in model.inputs]
+    given: dict[str, tuple[tuple[int | str, ...], ...]] = {}
+    for name, shapes in flags:
+        if name not in names:
+            near = difflib.get_close_matches(name, names, n=1)
+            hint = f"did you mean {near[0]!r}? " if near else ""
+            raise UsageError(
+                f"--shape {name}: the model has no such input",
+                f"{hint}its inputs are {', '.join(map(repr, names))}",
+            )
+        if name in given:
+            raise UsageError(f"--shape {name}: given twice", "give each input one --shape")
+        given[name] = shapes
+    return given
+
+
+def _range_of(
+    spec: TensorSpec, batch: ShapeRange, given: tuple[tuple[int | str, ...], ...] | None
+) -> ShapeRange:
+    shapes = given or (tuple(_default_axes(spec)),)
+    low, best, high = shapes if len(shapes) == 3 else (shapes[0],) * 3
+    built = ShapeRange(
+        min=_fill(spec, low, batch.min[0]),
+        opt=_fill(spec, best, batch.opt[0]),
+        max=_fill(spec, high, batch.max[0]),
+    )
+    for axis, (a, b, c) in enumerate(zip(built.min, built.opt, built.max, strict=True)):
+        if not a <= b <= c:
+            raise UsageError(
+                f"--shape {spec.name}: axis {axis} has min {a}, opt {b}, max {c}",
+                "give min ≤ opt ≤ max on every axis",
+            )
+    return built
+
+
+def _default_axes(spec: TensorSpec) -> list[int | str]:
+    axes: list[int | str] = []
+    for index, axis in enumerate(spec.shape):
+        if isinstance(axis, int):
+            axes.append(axis)
+        elif index == 0:
+            axes.append(BATCH)
+        else:
+            written = "x".join(BATCH if i == 0 else str(a) for i, a in enumerate(spec.shape))
+            raise UsageError(
+                f"input {spec.name!r}: axis {index} ({axis!r}) is dynamic and no --shape gives its size",
+                f"add --shape {spec.name}:MIN,OPT,MAX, each of the form {written} with numbers for the names",
+            )
+    return axes
+
+
+def _fill(spec: TensorSpec, axes: tuple[int | str, ...], batch: int) -> Shape:
+    """Put the batch in and hold the shape against the model's own."""
+    if len(axes) != len(spec.shape):
+        raise UsageError(
+            f"--shape {spec.name}: {len(axes)} axes given, the model's input has {len(spec.shape)}",
+            f"its shape is {'x'.join(map(str, spec.shape))}",
+        )
+    filled: list[int] = []
+    for index, (axis, own) in enumerate(zip(axes, spec.shape, strict=True)):
+        length = batch if isinstance(axis, str) else axis
+        if isinstance(own, int) and own != length:
+            raise UsageError(
+                f"--shape {spec.name}: axis {index} is {length}, the model fixes it at {own}",
+                f"its shape is {'x'.join(map(str, spec.shape))}",
+            )
+        if index == 0 and isinstance(own, str) and axis != BATCH and axis != batch:
+            raise UsageError(
+                f"--shape {spec.name}: axis 0 is the batch axis and is set by --batch",
+                f"write {BATCH} for it",
+            )
+        filled.append(length)
+    return tuple(filled)
+
+
+def batch_range(batches: Sequence[int]) -> ShapeRange:
+    """The range of one dynamic engine: one value, MIN,MAX (tuned for MAX) or MIN,OPT,MAX.
+
+    Raises:
+        UsageError: more than three values.
+    """
+    if len(batches) > 3:
+        raise UsageError(
+            f"--dynamic takes at most three batch sizes (min, opt, max); {len(batches)} were given",
+            "write, say, --dynamic --batch 1,8,32",
+        )
+    low, high = batches[0], batches[-1]
+    best = batches[1] if len(batches) == 3 else high
+    return ShapeRange(min=(low,), opt=(best,), max=(high,))

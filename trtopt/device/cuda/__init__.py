@@ -1,0 +1,1 @@
+"""CUDA devices through one of two interchangeable bindings: cuda-python or pycuda."""

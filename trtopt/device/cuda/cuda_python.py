@@ -1,0 +1,280 @@
+"""A CUDA device through NVIDIA's cuda-python, on the primary context."""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trtopt.device.api import DeviceBuffer, Event, Graph, PinnedBuffer, Stream
+from trtopt.device.cuda.identity import describe_gpu
+from trtopt.errors import BackendMissingError, DeviceError, DeviceMemoryError, GraphCaptureError, NoGpuError
+from trtopt.records import DeviceInfo
+
+
+def load_runtime() -> Any:
+    """cuda-python's runtime module.
+
+    Raises:
+        BackendMissingError: cuda-python is not installed.
+    """
+    try:
+        from cuda.bindings import runtime
+    except ImportError as error:
+        raise BackendMissingError(
+            f"cuda-python is not installed ({error})", 'pip install "cuda-python>=12.6"'
+        ) from None
+    return runtime
+
+
+def checked(runtime: Any, result: tuple[Any, ...], doing: str) -> Any:
+    """The values of a cuda-python call, which returns (status, values…).
+
+    Raises:
+        DeviceMemoryError: out of memory.
+        DeviceError: any other failure, with CUDA's own name for it.
+    """
+    status, *values = result
+    if status != runtime.cudaError_t.cudaSuccess:
+        if status == runtime.cudaError_t.cudaErrorMemoryAllocation:
+            raise DeviceMemoryError(f"out of memory: {doing}", "use a smaller batch, or free the GPU")
+        raise DeviceError(
+            f"CUDA failed: {doing}: {status.name}", "see whether nvidia-smi shows a healthy GPU"
+        )
+    return values[0] if len(values) == 1 else tuple(values)
+
+
+def open_device(ordinal: int = 0) -> CudaPythonDevice:
+    """The CUDA device of that number.
+
+    Raises:
+        BackendMissingError: cuda-python is not installed.
+        NoGpuError: there is no such device, or no driver.
+    """
+    runtime = load_runtime()
+    status, count = runtime.cudaGetDeviceCount()
+    if status != runtime.cudaError_t.cudaSuccess or count <= ordinal:
+        raise NoGpuError(
+            f"no CUDA device here ({status.name})", "`trtopt doctor` tells what works without one"
+        )
+    checked(runtime, runtime.cudaSetDevice(ordinal), "choosing the device")
+    return CudaPythonDevice(runtime, ordinal)
+
+
+class CudaPythonDevice:
+    """See `device.api.Device`."""
+
+    def __init__(self, runtime: Any, ordinal: int) -> None:
+        self._runtime = runtime
+        self._info = self._describe(ordinal)
+
+    def _describe(self, ordinal: int) -> DeviceInfo:
+        import cuda.bindings
+
+        runtime = self._runtime
+        properties = checked(runtime, runtime.cudaGetDeviceProperties(ordinal), "reading its properties")
+        driver = checked(runtime, runtime.cudaDriverGetVersion(), "reading the driver's version")
+        return describe_gpu(
+            name=properties.name.decode(),
+            uuid=bytes(properties.uuid.bytes),
+            capability=(properties.major, properties.minor),
+            memory_bytes=int(properties.totalGlobalMem),
+            cuda=driver,
+            binding=f"cuda-python {cuda.bindings.__version__}",
+        )
+
+    @property
+    def info(self) -> DeviceInfo:
+        """What it is."""
+        return self._info
+
+    def now(self) -> float:
+        """Host seconds."""
+        return time.perf_counter()
+
+    def stream(self) -> CudaPythonStream:
+        """A new non-blocking stream."""
+        return CudaPythonStream(self._runtime)
+
+    def event(self, *, blocking: bool = False) -> CudaPythonEvent:
+        """A new timing event."""
+        return CudaPythonEvent(self._runtime, blocking)
+
+    def device_buffer(self, nbytes: int) -> CudaPythonBuffer:
+        """Device memory by cudaMalloc."""
+        return CudaPythonBuffer(self._runtime, nbytes)
+
+    def pinned_buffer(self, nbytes: int) -> CudaPythonPinned:
+        """Page-locked host memory."""
+        return CudaPythonPinned(self._runtime, nbytes)
+
+    def copy_to_device(self, target: DeviceBuffer, source: PinnedBuffer, stream: Stream) -> None:
+        """Enqueue a copy."""
+        kind = self._runtime.cudaMemcpyKind.cudaMemcpyHostToDevice
+        pointer = source.array.ctypes.data
+        self._copy(target.address, pointer, source.nbytes, kind, stream)
+
+    def copy_to_host(self, target: PinnedBuffer, source: DeviceBuffer, stream: Stream) -> None:
+        """Enqueue a copy."""
+        kind = self._runtime.cudaMemcpyKind.cudaMemcpyDeviceToHost
+        self._copy(target.array.ctypes.data, source.address, target.nbytes, kind, stream)
+
+    def _copy(self, target: int, source: int, nbytes: int, kind: Any, stream: Stream) -> None:
+        result = self._runtime.cudaMemcpyAsync(target, source, nbytes, kind, stream.handle)
+        checked(self._runtime, result, "copying")
+
+    def capture(self, stream: Stream, work: Callable[[], None]) -> Graph:
+        """Capture what `work` enqueues on `stream`."""
+        return capture_graph(self._runtime, stream, work)
+
+    def used_bytes(self) -> int | None:
+        """Device memory in use by everybody."""
+        free, total = checked(self._runtime, self._runtime.cudaMemGetInfo(), "reading free memory")
+        return int(total - free)
+
+    def close(self) -> None:
+        """The primary context is shared with other libraries and stays."""
+
+
+def capture_graph(runtime: Any, stream: Stream, work: Callable[[], None]) -> CapturedGraph:
+    """Capture work on any stream of the primary context, whichever binding made it.
+
+    Raises:
+        GraphCaptureError: the work does something that cannot be captured.
+    """
+    mode = runtime.cudaStreamCaptureMode.cudaStreamCaptureModeThreadLocal
+    checked(runtime, runtime.cudaStreamBeginCapture(stream.handle, mode), "beginning a capture")
+    failure: DeviceError | None = None
+    try:
+        work()
+    except DeviceError as error:
+        failure = error
+    status, graph = runtime.cudaStreamEndCapture(stream.handle)
+    if failure is not None or status != runtime.cudaError_t.cudaSuccess:
+        runtime.cudaGetLastError()  # a failed capture leaves an error that is not the next call's
+        reason = failure.problem if failure is not None else status.name
+        raise GraphCaptureError(f"cannot be captured in a CUDA graph: {reason}", "measure it with --no-graph")
+    executable = checked(runtime, runtime.cudaGraphInstantiate(graph, 0), "instantiating a graph")
+    checked(runtime, runtime.cudaGraphDestroy(graph), "destroying a graph")
+    return CapturedGraph(runtime, executable)
+
+
+class CapturedGraph:
+    """See `device.api.Graph`."""
+
+    def __init__(self, runtime: Any, executable: Any) -> None:
+        self._runtime = runtime
+        self._executable = executable
+        self._launch = runtime.cudaGraphLaunch
+        self._success = runtime.cudaError_t.cudaSuccess
+
+    def launch(self, stream: Stream) -> None:
+        """Enqueue all of it."""
+        (status,) = self._launch(self._executable, stream.handle)
+        if status != self._success:
+            raise DeviceError(
+                f"CUDA failed: launching a graph: {status.name}", "see whether the GPU is healthy"
+            )
+
+    def close(self) -> None:
+        """Give it back."""
+        if self._executable is not None:
+            self._runtime.cudaGraphExecDestroy(self._executable)
+            self._executable = None
+
+
+class CudaPythonStream:
+    """See `device.api.Stream`."""
+
+    def __init__(self, runtime: Any) -> None:
+        self._runtime = runtime
+        made = runtime.cudaStreamCreateWithFlags(runtime.cudaStreamNonBlocking)
+        self._stream = checked(runtime, made, "making a stream")
+        self._handle = int(self._stream)
+
+    @property
+    def handle(self) -> int:
+        """The stream as an integer."""
+        return self._handle
+
+    def wait_for(self, event: Event) -> None:
+        """Let later work wait for the event."""
+        assert isinstance(event, CudaPythonEvent)
+        checked(self._runtime, self._runtime.cudaStreamWaitEvent(self._stream, event.raw, 0), "waiting")
+
+    def synchronize(self) -> None:
+        """Wait until it is empty."""
+        checked(self._runtime, self._runtime.cudaStreamSynchronize(self._stream), "waiting for a stream")
+
+    def close(self) -> None:
+        """Give it back."""
+        if self._stream is not None:
+            self._runtime.cudaStreamDestroy(self._stream)
+            self._stream = None
+
+
+class CudaPythonEvent:
+    """See `device.api.Event`."""
+
+    def __init__(self, runtime: Any, blocking: bool) -> None:
+        self._runtime = runtime
+        flags = runtime.cudaEventBlockingSync if blocking else runtime.cudaEventDefault
+        self.raw = checked(runtime, runtime.cudaEventCreateWithFlags(flags), "making an event")
+
+    def record(self, stream: Stream) -> None:
+        """Mark the stream's present end."""
+        checked(self._runtime, self._runtime.cudaEventRecord(self.raw, stream.handle), "recording an event")
+
+    def wait(self) -> None:
+        """Let the host wait."""
+        checked(self._runtime, self._runtime.cudaEventSynchronize(self.raw), "waiting for the device")
+
+    def elapsed_ms(self, since: Event) -> float:
+        """Milliseconds from `since`."""
+        assert isinstance(since, CudaPythonEvent)
+        result = self._runtime.cudaEventElapsedTime(since.raw, self.raw)
+        return float(checked(self._runtime, result, "reading an event's time"))
+
+    def close(self) -> None:
+        """Give it back."""
+        if self.raw is not None:
+            self._runtime.cudaEventDestroy(self.raw)
+            self.raw = None
+
+
+class CudaPythonBuffer:
+    """See `device.api.DeviceBuffer`."""
+
+    def __init__(self, runtime: Any, nbytes: int) -> None:
+        self._runtime = runtime
+        self.nbytes = nbytes
+        doing = f"allocating {nbytes / 2**20:.1f} MiB on the device"
+        self.address = int(checked(runtime, runtime.cudaMalloc(nbytes), doing))
+
+    def close(self) -> None:
+        """Give it back."""
+        if self.address:
+            self._runtime.cudaFree(self.address)
+            self.address = 0
+
+
+class CudaPythonPinned:
+    """See `device.api.PinnedBuffer`."""
+
+    def __init__(self, runtime: Any, nbytes: int) -> None:
+        self._runtime = runtime
+        self.nbytes = nbytes
+        doing = f"page-locking {nbytes / 2**20:.1f} MiB of host memory"
+        self._address = int(checked(runtime, runtime.cudaMallocHost(nbytes), doing))
+        memory = (ctypes.c_uint8 * nbytes).from_address(self._address)
+        self.array: NDArray[np.uint8] = np.ctypeslib.as_array(memory)
+
+    def close(self) -> None:
+        """Give it back; views of `array` must not be used afterwards."""
+        if self._address:
+            self._runtime.cudaFreeHost(self._address)
+            self._address = 0

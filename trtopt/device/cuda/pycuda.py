@@ -1,0 +1,210 @@
+"""A CUDA device through pycuda, on the primary context; CUDA graphs come from cuda-python if it is there."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trtopt.device.api import DeviceBuffer, Event, Graph, PinnedBuffer, Stream
+from trtopt.device.cuda import cuda_python
+from trtopt.device.cuda.identity import describe_gpu
+from trtopt.errors import BackendMissingError, DeviceMemoryError, GraphCaptureError, NoGpuError
+from trtopt.records import DeviceInfo
+
+_NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING, which pycuda does not name
+
+
+def open_device(ordinal: int = 0) -> PycudaDevice:
+    """The CUDA device of that number.
+
+    Raises:
+        BackendMissingError: pycuda is not installed, or cannot be loaded.
+        NoGpuError: there is no such device, or no driver.
+    """
+    try:
+        import pycuda.driver as driver
+    except ImportError as error:
+        raise BackendMissingError(
+            f"pycuda is not installed or cannot be loaded ({error})",
+            'pip install "trtopt[pycuda]" (needs a CUDA toolkit), or set TRTOPT_CUDA=cuda-python',
+        ) from None
+    try:
+        driver.init()
+        context = driver.Device(ordinal).retain_primary_context()
+    except driver.Error as error:
+        raise NoGpuError(
+            f"no CUDA device here ({error})", "`trtopt doctor` tells what works without one"
+        ) from None
+    context.push()
+    return PycudaDevice(driver, context, ordinal)
+
+
+class PycudaDevice:
+    """See `device.api.Device`."""
+
+    def __init__(self, driver: Any, context: Any, ordinal: int) -> None:
+        self._driver = driver
+        self._context = context
+        self._info = self._describe(ordinal)
+
+    def _describe(self, ordinal: int) -> DeviceInfo:
+        import pycuda
+
+        device = self._driver.Device(ordinal)
+        return describe_gpu(
+            name=device.name(),
+            uuid=None,
+            pci_bus_id=device.pci_bus_id(),
+            capability=device.compute_capability(),
+            memory_bytes=int(device.total_memory()),
+            cuda=self._driver.get_driver_version(),
+            binding=f"pycuda {pycuda.VERSION_TEXT}",
+        )
+
+    @property
+    def info(self) -> DeviceInfo:
+        """What it is."""
+        return self._info
+
+    def now(self) -> float:
+        """Host seconds."""
+        return time.perf_counter()
+
+    def stream(self) -> PycudaStream:
+        """A new non-blocking stream."""
+        return PycudaStream(self._driver)
+
+    def event(self, *, blocking: bool = False) -> PycudaEvent:
+        """A new timing event."""
+        return PycudaEvent(self._driver, blocking)
+
+    def device_buffer(self, nbytes: int) -> PycudaBuffer:
+        """Device memory by cuMemAlloc."""
+        return PycudaBuffer(self._driver, nbytes)
+
+    def pinned_buffer(self, nbytes: int) -> PycudaPinned:
+        """Page-locked host memory."""
+        return PycudaPinned(self._driver, nbytes)
+
+    def copy_to_device(self, target: DeviceBuffer, source: PinnedBuffer, stream: Stream) -> None:
+        """Enqueue a copy."""
+        assert isinstance(stream, PycudaStream)
+        self._driver.memcpy_htod_async(target.address, source.array, stream.raw)
+
+    def copy_to_host(self, target: PinnedBuffer, source: DeviceBuffer, stream: Stream) -> None:
+        """Enqueue a copy."""
+        assert isinstance(stream, PycudaStream)
+        self._driver.memcpy_dtoh_async(target.array, source.address, stream.raw)
+
+    def capture(self, stream: Stream, work: Callable[[], None]) -> Graph:
+        """Capture what `work` enqueues on `stream`, through cuda-python."""
+        try:
+            runtime = cuda_python.load_runtime()
+        except BackendMissingError as error:
+            raise GraphCaptureError(
+                f"pycuda has no CUDA graphs, and {error.problem}", 'pip install "cuda-python>=12.6"'
+            ) from None
+        return cuda_python.capture_graph(runtime, stream, work)
+
+    def used_bytes(self) -> int | None:
+        """Device memory in use by everybody."""
+        free, total = self._driver.mem_get_info()
+        return int(total - free)
+
+    def close(self) -> None:
+        """Leave the primary context; other libraries may go on using it."""
+        if self._context is not None:
+            self._context.pop()
+            self._context.detach()
+            self._context = None
+
+
+class PycudaStream:
+    """See `device.api.Stream`."""
+
+    def __init__(self, driver: Any) -> None:
+        self.raw = driver.Stream(_NON_BLOCKING)
+        self._handle = int(self.raw.handle)
+
+    @property
+    def handle(self) -> int:
+        """The stream as an integer."""
+        return self._handle
+
+    def wait_for(self, event: Event) -> None:
+        """Let later work wait for the event."""
+        assert isinstance(event, PycudaEvent)
+        self.raw.wait_for_event(event.raw)
+
+    def synchronize(self) -> None:
+        """Wait until it is empty."""
+        self.raw.synchronize()
+
+    def close(self) -> None:
+        """pycuda destroys it with its object."""
+        self.raw = None
+
+
+class PycudaEvent:
+    """See `device.api.Event`."""
+
+    def __init__(self, driver: Any, blocking: bool) -> None:
+        flags = driver.event_flags.BLOCKING_SYNC if blocking else driver.event_flags.DEFAULT
+        self.raw = driver.Event(flags)
+
+    def record(self, stream: Stream) -> None:
+        """Mark the stream's present end."""
+        assert isinstance(stream, PycudaStream)
+        self.raw.record(stream.raw)
+
+    def wait(self) -> None:
+        """Let the host wait."""
+        self.raw.synchronize()
+
+    def elapsed_ms(self, since: Event) -> float:
+        """Milliseconds from `since`."""
+        assert isinstance(since, PycudaEvent)
+        return float(self.raw.time_since(since.raw))
+
+    def close(self) -> None:
+        """pycuda destroys it with its object."""
+        self.raw = None
+
+
+class PycudaBuffer:
+    """See `device.api.DeviceBuffer`."""
+
+    def __init__(self, driver: Any, nbytes: int) -> None:
+        self.nbytes = nbytes
+        try:
+            self._memory = driver.mem_alloc(nbytes)
+        except driver.MemoryError:
+            raise DeviceMemoryError(
+                f"out of memory: allocating {nbytes / 2**20:.1f} MiB on the device",
+                "use a smaller batch, or free the GPU",
+            ) from None
+        self.address = int(self._memory)
+
+    def close(self) -> None:
+        """Give it back."""
+        if self.address:
+            self._memory.free()
+            self.address = 0
+
+
+class PycudaPinned:
+    """See `device.api.PinnedBuffer`."""
+
+    def __init__(self, driver: Any, nbytes: int) -> None:
+        self.nbytes = nbytes
+        self.array: NDArray[np.uint8] = driver.pagelocked_empty(nbytes, np.uint8)
+
+    def close(self) -> None:
+        """Give it back; views of `array` must not be used afterwards."""
+        base = self.array.base
+        if base is not None and hasattr(base, "free"):
+            base.free()

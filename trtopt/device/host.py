@@ -1,0 +1,139 @@
+"""The host's processor as a device: streams run at once, events read the clock, copies are memory copies."""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trtopt.device.api import DeviceBuffer, Event, Graph, PinnedBuffer, Stream
+from trtopt.errors import DeviceMemoryError, GraphCaptureError
+from trtopt.records import DeviceInfo
+
+
+def cpu_info() -> DeviceInfo:
+    """The host's processor."""
+    return DeviceInfo(kind="cpu", name=cpu_name())
+
+
+def cpu_name() -> str:
+    """The processor's model name as the system gives it."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+class HostStream:
+    """A stream whose work is done when it is enqueued."""
+
+    handle = 0
+
+    def wait_for(self, event: Event) -> None:
+        """Nothing is ever pending."""
+
+    def synchronize(self) -> None:
+        """Nothing is ever pending."""
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class HostEvent:
+    """A reading of the host clock."""
+
+    def __init__(self) -> None:
+        self.at_s = 0.0
+
+    def record(self, stream: Stream) -> None:
+        """Read the clock."""
+        self.at_s = time.perf_counter()
+
+    def wait(self) -> None:
+        """Nothing is ever pending."""
+
+    def elapsed_ms(self, since: Event) -> float:
+        """Milliseconds from `since`."""
+        assert isinstance(since, HostEvent)
+        return (self.at_s - since.at_s) * 1e3
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class HostBuffer:
+    """Host memory, as a device buffer and as a "page-locked" one."""
+
+    def __init__(self, nbytes: int) -> None:
+        self.nbytes = nbytes
+        try:
+            self.array: NDArray[np.uint8] = np.empty(nbytes, np.uint8)
+        except MemoryError:
+            raise DeviceMemoryError(
+                f"out of host memory: allocating {nbytes / 2**20:.1f} MiB", "use a smaller batch"
+            ) from None
+        self.address = int(self.array.ctypes.data)
+
+    def close(self) -> None:
+        """Give it back."""
+        self.array = np.empty(0, np.uint8)
+
+
+class HostDevice:
+    """The host as a device; see `device.api.Device`."""
+
+    def __init__(self) -> None:
+        self._info = cpu_info()
+
+    @property
+    def info(self) -> DeviceInfo:
+        """The processor."""
+        return self._info
+
+    def now(self) -> float:
+        """Host seconds."""
+        return time.perf_counter()
+
+    def stream(self) -> HostStream:
+        """A stream."""
+        return HostStream()
+
+    def event(self, *, blocking: bool = False) -> HostEvent:
+        """An event."""
+        return HostEvent()
+
+    def device_buffer(self, nbytes: int) -> HostBuffer:
+        """Host memory."""
+        return HostBuffer(nbytes)
+
+    def pinned_buffer(self, nbytes: int) -> HostBuffer:
+        """Host memory."""
+        return HostBuffer(nbytes)
+
+    def copy_to_device(self, target: DeviceBuffer, source: PinnedBuffer, stream: Stream) -> None:
+        """A memory copy, done at once."""
+        assert isinstance(target, HostBuffer)
+        np.copyto(target.array, source.array)
+
+    def copy_to_host(self, target: PinnedBuffer, source: DeviceBuffer, stream: Stream) -> None:
+        """A memory copy, done at once."""
+        assert isinstance(source, HostBuffer)
+        np.copyto(target.array, source.array)
+
+    def capture(self, stream: Stream, work: Callable[[], None]) -> Graph:
+        """There is nothing to capture on a CPU."""
+        raise GraphCaptureError("ONNX Runtime on the CPU has no CUDA graphs", "measure it with --no-graph")
+
+    def used_bytes(self) -> int | None:
+        """Not a device with a driver to ask."""
+        return None
+
+    def close(self) -> None:
+        """Nothing is held."""

@@ -1,0 +1,337 @@
+"""ONNX Runtime on the CPU: the target that any machine has.
+
+Its "engine" is the model with its shapes fixed and ONNX Runtime's own optimisations written into it.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trtopt.device.api import (
+    AllocationTracker,
+    Binding,
+    BuiltEngine,
+    Context,
+    DeviceBuffer,
+    LogSink,
+    ProgressSink,
+    Session,
+    Stream,
+)
+from trtopt.device.dtypes import numpy_dtype
+from trtopt.device.host import HostDevice, cpu_info
+from trtopt.errors import (
+    BuildError,
+    IncompatibleEngineError,
+    UnsupportedOpError,
+    UsageError,
+)
+from trtopt.onnxfile import load_graph, unknown_ops
+from trtopt.records import Backend, BuildPlan, DeviceInfo, Shape, TensorSpec
+
+NAME = "onnxruntime"
+_PROTOBUF_LIMIT_BYTES = (1 << 31) - 1
+_TYPES = {
+    "tensor(float)": "float32",
+    "tensor(float16)": "float16",
+    "tensor(bfloat16)": "bfloat16",
+    "tensor(double)": "float64",
+    "tensor(int8)": "int8",
+    "tensor(uint8)": "uint8",
+    "tensor(int16)": "int16",
+    "tensor(int32)": "int32",
+    "tensor(int64)": "int64",
+    "tensor(bool)": "bool",
+}
+
+
+def backend() -> Backend:
+    """ONNX Runtime's version; it is a core dependency and always there."""
+    import onnxruntime
+
+    return Backend(name=NAME, version=onnxruntime.__version__)
+
+
+class OnnxRuntimeTarget:
+    """Runs the model on the CPU; see `device.api.Target`."""
+
+    def __init__(self) -> None:
+        self._device = HostDevice()
+
+    @property
+    def device(self) -> HostDevice:
+        """The host."""
+        return self._device
+
+    @property
+    def backend(self) -> Backend:
+        """ONNX Runtime and its version."""
+        return backend()
+
+    def load(self, path: Path, *, track: AllocationTracker | None = None) -> Session:
+        """Open an ONNX file."""
+        if track is not None:
+            raise UsageError(
+                "--memory: ONNX Runtime on the CPU has no device allocator to follow",
+                "leave --memory away, or measure a TensorRT engine on a GPU",
+            )
+        return OnnxRuntimeSession(_open(path, _options()))
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def _options() -> Any:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    return options
+
+
+def _open(path: Path, options: Any) -> Any:
+    import onnxruntime
+
+    try:
+        return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # noqa: BLE001  (its exceptions share no base class but Exception)
+        raise IncompatibleEngineError(
+            f"{path}: ONNX Runtime cannot open it: {_first_line(error)}", "build it again on this machine"
+        ) from None
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+class OnnxRuntimeSession:
+    """See `device.api.Session`."""
+
+    def __init__(self, session: Any) -> None:
+        self._session = session
+        self._inputs = tuple(map(_spec, session.get_inputs()))
+        self._outputs = tuple(map(_spec, session.get_outputs()))
+
+    @property
+    def inputs(self) -> tuple[TensorSpec, ...]:
+        """The model's inputs."""
+        return self._inputs
+
+    @property
+    def outputs(self) -> tuple[TensorSpec, ...]:
+        """The model's outputs."""
+        return self._outputs
+
+    @property
+    def device_memory_bytes(self) -> int | None:
+        """Not known."""
+        return None
+
+    def context(self, shapes: Mapping[str, Shape]) -> Context:
+        """Bind the model to these shapes; output shapes are found by one run on zeros."""
+        for spec in self._inputs:
+            shape = shapes[spec.name]
+            fits = len(shape) == len(spec.shape) and all(
+                isinstance(own, str) or own == axis for own, axis in zip(spec.shape, shape, strict=True)
+            )
+            if not fits:
+                raise UsageError(
+                    f"input {spec.name!r}: shape {shape} is not what the engine was built for ({spec.shape})",
+                    "choose that batch or shape, or build an engine for this one",
+                )
+        return OnnxRuntimeContext(self._session, self._bindings(shapes))
+
+    def _bindings(self, shapes: Mapping[str, Shape]) -> tuple[Binding, ...]:
+        zeros = {spec.name: np.zeros(shapes[spec.name], numpy_dtype(spec.dtype)) for spec in self._inputs}
+        outputs = self._session.run(None, zeros)
+        return (
+            *(
+                Binding(spec.name, zeros[spec.name].dtype, tuple(shapes[spec.name]), True)
+                for spec in self._inputs
+            ),
+            *(
+                Binding(spec.name, output.dtype, output.shape, False)
+                for spec, output in zip(self._outputs, outputs, strict=True)
+            ),
+        )
+
+    def close(self) -> None:
+        """Give it back."""
+        self._session = None
+
+
+def _spec(value: Any) -> TensorSpec:
+    shape = tuple(axis if isinstance(axis, int) else (axis or "?") for axis in value.shape)
+    return TensorSpec(name=value.name, dtype=_TYPES.get(value.type, "unknown"), shape=shape)
+
+
+class OnnxRuntimeContext:
+    """See `device.api.Context`."""
+
+    def __init__(self, session: Any, bindings: tuple[Binding, ...]) -> None:
+        self._session = session
+        self._bindings = bindings
+        self._bound: Any = None
+
+    @property
+    def bindings(self) -> tuple[Binding, ...]:
+        """All inputs and outputs."""
+        return self._bindings
+
+    def bind(self, buffers: Mapping[str, DeviceBuffer]) -> None:
+        """Use these buffers from the next enqueue on."""
+        self._bound = self._session.io_binding()
+        for binding in self._bindings:
+            bind = self._bound.bind_input if binding.is_input else self._bound.bind_output
+            bind(
+                name=binding.name,
+                device_type="cpu",
+                device_id=0,
+                element_type=binding.dtype.type,
+                shape=binding.shape,
+                buffer_ptr=buffers[binding.name].address,
+            )
+
+    def enqueue(self, stream: Stream) -> None:
+        """Run, and return when it is done."""
+        self._session.run_with_iobinding(self._bound)
+
+    def report_layers(self, report: Callable[[str, float], None]) -> None:
+        """ONNX Runtime's profiler writes files; there is no callback."""
+        raise UsageError(
+            "--layers: ONNX Runtime on the CPU reports no layer times to trtopt",
+            "leave --layers away, or measure a TensorRT engine on a GPU",
+        )
+
+    def close(self) -> None:
+        """Give it back."""
+        self._bound = None
+        self._session = None
+
+
+class OnnxRuntimeBuilder:
+    """Writes ONNX Runtime's optimised model with its shapes fixed; see `device.api.EngineBuilder`."""
+
+    uses_timing_cache = False
+
+    @property
+    def backend(self) -> Backend:
+        """ONNX Runtime and its version."""
+        return backend()
+
+    @property
+    def device(self) -> DeviceInfo:
+        """The host."""
+        return cpu_info()
+
+    def build(
+        self,
+        onnx: Path,
+        types: Sequence[str],
+        plan: BuildPlan,
+        *,
+        timing_cache: bytes | None,
+        progress: ProgressSink,
+        log: LogSink,
+    ) -> BuiltEngine:
+        """Fix the shapes that the plan fixes, and let ONNX Runtime optimise the graph for this CPU."""
+        import onnx as onnx_library
+
+        _refuse_tensorrt_settings(plan)
+        progress("Fixing shapes", 0.0)
+        model = load_graph(onnx)
+        unknown = unknown_ops(model)
+        if unknown:
+            raise UnsupportedOpError(
+                f"{onnx}: ONNX Runtime has no operator {unknown[0][0]!r} (node {unknown[0][1]!r})",
+                "build with a TensorRT that has the plugin, or replace the operator",
+            )
+        onnx_library.load_external_data_for_model(model, str(onnx.parent))
+        if model.ByteSize() > _PROTOBUF_LIMIT_BYTES:
+            raise BuildError(
+                f"{onnx}: above 2 GB, which the onnxruntime backend cannot hold in one file",
+                "build with TensorRT, or measure a smaller variant on the CPU",
+            )
+        _fix_shapes(model, plan)
+        progress("Optimizing graph", 0.3)
+        engine = _optimise(model.SerializeToString())
+        progress("Optimizing graph", 1.0)
+        fixed = load_from(engine)
+        return BuiltEngine(
+            engine=engine,
+            inputs=tuple(map(_spec, fixed.get_inputs())),
+            outputs=tuple(map(_spec, fixed.get_outputs())),
+            config={"graph_optimization_level": "ORT_ENABLE_ALL", "execution_provider": "CPU"},
+            timing_cache=None,
+            device_memory_bytes=None,
+        )
+
+    def merge_timing_caches(self, ours: bytes, theirs: bytes) -> bytes:
+        """There are none."""
+        raise UsageError("ONNX Runtime has no timing caches", "leave --timing-cache away")
+
+
+def _refuse_tensorrt_settings(plan: BuildPlan) -> None:
+    settings = plan.settings
+    asked = {
+        "--opt-level": settings.opt_level is not None,
+        "--workspace": settings.workspace_bytes is not None,
+        "--tactic-sources": settings.tactic_sources is not None,
+        "--compute-capability": bool(settings.compute_capabilities),
+        "--plugin": bool(settings.plugins),
+    }
+    for flag, is_asked in asked.items():
+        if is_asked:
+            raise UsageError(
+                f"{flag}: means nothing to ONNX Runtime", f"leave {flag} away, or build with TensorRT"
+            )
+
+
+def _fix_shapes(model: Any, plan: BuildPlan) -> None:
+    """Write the plan's fixed axes into the inputs; axes with a range stay open."""
+    for value in model.graph.input:
+        wanted = plan.shapes.get(value.name)
+        if wanted is None:
+            continue
+        for axis, low, high in zip(value.type.tensor_type.shape.dim, wanted.min, wanted.max, strict=True):
+            if low == high:
+                axis.dim_value = low
+    del model.graph.value_info[:]  # inferred again from the fixed shapes
+
+
+def _optimise(model: bytes) -> bytes:
+    """ONNX Runtime's own optimised form of a model.
+
+    Raises:
+        BuildError: it cannot open the model; with its words.
+    """
+    import onnxruntime
+
+    with tempfile.TemporaryDirectory(prefix="trtopt-") as folder:
+        target = Path(folder) / "optimised.onnx"
+        options = _options()
+        options.optimized_model_filepath = str(target)
+        options.add_session_config_entry("session.disable_prepacking", "1")
+        options.log_severity_level = (
+            4  # it warns that the file is meant for this CPU only, which is the point
+        )
+        try:
+            onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+        except Exception as error:  # noqa: BLE001  (its exceptions share no base class but Exception)
+            raise BuildError(
+                f"ONNX Runtime cannot build the model: {_first_line(error)}",
+                "check the model's operators and types",
+            ) from None
+        return target.read_bytes()
+
+
+def load_from(engine: bytes) -> Any:
+    """A session of an engine in memory."""
+    import onnxruntime
+
+    return onnxruntime.InferenceSession(engine, _options(), providers=["CPUExecutionProvider"])

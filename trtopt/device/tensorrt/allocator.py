@@ -1,0 +1,117 @@
+"""A GPU allocator that records every call.
+
+TensorRT's own default allocator is `cudaMallocAsync`; with this one attached memory comes from plain
+allocations, so no timing taken meanwhile counts.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+from trtopt.device.api import AllocationTracker, Device, DeviceBuffer
+from trtopt.device.tensorrt.flavours import Flavour
+from trtopt.errors import DeviceMemoryError
+
+
+class TrackedMemory:
+    """Allocates from a device and tells a tracker. Alignment is CUDA's own 256 bytes or better.
+
+    Thread-safe as far as `dict` operations are: each address belongs to one allocation at a time.
+    """
+
+    def __init__(self, device: Device, tracker: AllocationTracker) -> None:
+        self._device = device
+        self._tracker = tracker
+        self._live: dict[int, DeviceBuffer] = {}
+
+    def allocate(self, size: int, stream: int | None = None) -> int:
+        """An address, or 0 when there is not that much left: TensorRT asks for no exception."""
+        if size == 0:
+            return 0
+        try:
+            buffer = self._device.device_buffer(size)
+        except DeviceMemoryError:
+            self._tracker.add("allocate", size, 0, stream)
+            return 0
+        self._live[buffer.address] = buffer
+        self._tracker.add("allocate", size, buffer.address, stream)
+        return buffer.address
+
+    def deallocate(self, address: int, stream: int | None = None) -> bool:
+        """Give an address back; False if it is none of ours."""
+        if address == 0:
+            return True
+        buffer = self._live.pop(address, None)
+        if buffer is None:
+            return False
+        self._tracker.add("deallocate", buffer.nbytes, address, stream)
+        buffer.close()
+        return True
+
+    def reallocate(self, size: int) -> int:
+        """Growing in place is not offered: TensorRT then allocates, copies and deallocates itself."""
+        self._tracker.add("reallocate", size, 0)
+        return 0
+
+
+def address_of(memory: Any) -> int:
+    """A pointer as the bindings hand it over: an integer, a capsule, or None."""
+    if memory is None:
+        return 0
+    if isinstance(memory, int):
+        return memory
+    get_pointer = ctypes.pythonapi.PyCapsule_GetPointer
+    get_pointer.restype, get_pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
+    get_name = ctypes.pythonapi.PyCapsule_GetName
+    get_name.restype, get_name.argtypes = ctypes.c_char_p, (ctypes.py_object,)
+    return get_pointer(memory, get_name(memory)) or 0
+
+
+def make_allocator(trt: Any, flavour: Flavour, device: Device, tracker: AllocationTracker) -> Any:
+    """An allocator object for `Runtime.gpu_allocator`; it must outlive the runtime and all its engines."""
+    memory = TrackedMemory(device, tracker)
+    return _make_async(trt, memory) if flavour.async_allocator else _make_plain(trt, memory)
+
+
+def _make_plain(trt: Any, memory: TrackedMemory) -> Any:
+    """8.6: Python's IGpuAllocator calls only the synchronous trio."""
+
+    class Allocator(trt.IGpuAllocator):  # type: ignore[misc]  # the base class is only known at run time
+        def __init__(self) -> None:
+            trt.IGpuAllocator.__init__(self)
+
+        def allocate(self, size: int, alignment: int, flags: int) -> int:
+            return memory.allocate(size)
+
+        def reallocate(self, address: Any, alignment: int, new_size: int) -> int:
+            return memory.reallocate(new_size)
+
+        def deallocate(self, memory_: Any) -> bool:
+            return memory.deallocate(address_of(memory_))
+
+    return Allocator()
+
+
+def _make_async(trt: Any, memory: TrackedMemory) -> Any:
+    """10.0 on: IGpuAsyncAllocator calls only the `_async` pair.
+
+    The order of the last two arguments of `allocate_async` changed at 11.2 and RTX 1.6; both are integers
+    and only the stream is of interest, so the larger is taken: flags are a mask of few low bits, a stream
+    is an address (or 0, the default stream).
+    """
+
+    class Allocator(trt.IGpuAsyncAllocator):  # type: ignore[misc]  # the base class is only known at run time
+        def __init__(self) -> None:
+            trt.IGpuAsyncAllocator.__init__(self)
+
+        def allocate_async(self, size: int, alignment: int, third: Any, fourth: Any) -> int:
+            return memory.allocate(size, max(address_of(third), address_of(fourth)))
+
+        def reallocate(self, address: Any, alignment: int, new_size: int) -> int:
+            return memory.reallocate(new_size)
+
+        def deallocate_async(self, memory_: Any, stream: Any) -> bool:
+            return memory.deallocate(address_of(memory_), address_of(stream))
+
+    return Allocator()

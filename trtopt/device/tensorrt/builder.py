@@ -1,0 +1,310 @@
+"""Building an engine with any flavour of TensorRT."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from trtopt.device.api import BuiltEngine, LogSink, ProgressSink
+from trtopt.device.tensorrt.flavours import NUMPY_TYPES, PRECISION_FLAGS
+from trtopt.device.tensorrt.library import Library, load_plugins, make_logger
+from trtopt.device.tensorrt.progress import make_monitor, progress_from_log
+from trtopt.errors import (
+    BuildError,
+    DeviceMemoryError,
+    TimingCacheError,
+    UnsupportedOpError,
+    UsageError,
+)
+from trtopt.records import Backend, BuildPlan, BuildSettings, DeviceInfo, TensorSpec
+
+_OUT_OF_MEMORY = ("out of memory", "OutOfMemory", "outofmemory", "cudaErrorMemoryAllocation")
+_LAST_WORDS = 5
+
+
+class TensorRTBuilder:
+    """Builds engines; see `device.api.EngineBuilder`."""
+
+    def __init__(self, library: Library, device: DeviceInfo) -> None:
+        self._library = library
+        self._device = device
+
+    @property
+    def backend(self) -> Backend:
+        """Flavour and version."""
+        return self._library.backend
+
+    @property
+    def device(self) -> DeviceInfo:
+        """The GPU it builds for; kind `none` for a flavour that builds without one."""
+        return self._device
+
+    @property
+    def uses_timing_cache(self) -> bool:
+        """TensorRT-RTX takes a timing cache and does nothing with it."""
+        return self._library.flavour.timing_cache
+
+    def build(
+        self,
+        onnx: Path,
+        types: Sequence[str],
+        plan: BuildPlan,
+        *,
+        timing_cache: bytes | None,
+        progress: ProgressSink,
+        log: LogSink,
+    ) -> BuiltEngine:
+        """Build one engine; see `device.api.EngineBuilder.build`."""
+        errors: list[str] = []
+
+        def remember(severity: str, message: str) -> None:
+            if severity == "error":
+                errors.append(message)
+            log(severity, message)
+
+        trt, flavour = self._library.trt, self._library.flavour
+        sink = remember if flavour.progress_monitor else progress_from_log(remember, progress)
+        logger = make_logger(self._library.trt, sink)  # kept alive until the end of this function
+        load_plugins(self._library, logger, plan.settings.plugins)
+        builder = trt.Builder(logger)
+        if builder is None:
+            raise _failure("TensorRT's builder could not be made", errors)
+        network = builder.create_network(_mask(trt.NetworkDefinitionCreationFlag, flavour.network_flags))
+        progress("Parsing the model", 0.0)
+        self._parse(network, logger, onnx, errors)
+        config = builder.create_builder_config()
+        self._set_profile(builder, network, config, plan)
+        applied = self._configure(config, types, plan.settings)
+        monitor = make_monitor(trt, progress) if flavour.progress_monitor else None
+        if monitor is not None:
+            config.progress_monitor = monitor
+        cache = self._set_timing_cache(config, timing_cache)
+        serialized = builder.build_serialized_network(network, config)
+        if serialized is None:
+            raise _failure("TensorRT could not build the engine", errors)
+        return BuiltEngine(
+            engine=bytes(serialized),
+            inputs=_specs(network.get_input, network.num_inputs),
+            outputs=_specs(network.get_output, network.num_outputs),
+            config=applied,
+            timing_cache=bytes(cache.serialize()) if cache is not None else None,
+            device_memory_bytes=None,
+        )
+
+    def merge_timing_caches(self, ours: bytes, theirs: bytes) -> bytes:
+        """One cache with the entries of both.
+
+        Raises:
+            TimingCacheError: TensorRT says that they do not belong together.
+        """
+        logger = make_logger(self._library.trt, lambda severity, message: None)
+        builder = self._library.trt.Builder(logger)
+        config = builder.create_builder_config()
+        cache = config.create_timing_cache(theirs)
+        other = config.create_timing_cache(ours)
+        if not cache.combine(other, ignore_mismatch=False):
+            raise TimingCacheError(
+                "TensorRT will not merge this timing cache with the saved one: unlike machines made them",
+                "use one --timing-cache file for each GPU model and TensorRT version",
+            )
+        return bytes(cache.serialize())
+
+    def _parse(self, network: Any, logger: Any, onnx: Path, errors: list[str]) -> None:
+        parser = self._library.trt.OnnxParser(network, logger)
+        if parser.parse_from_file(str(onnx)):
+            return
+        faults = [parser.get_error(index) for index in range(parser.num_errors)]
+        raise _parse_failure(onnx, self.backend, faults, errors)
+
+    def _set_profile(self, builder: Any, network: Any, config: Any, plan: BuildPlan) -> None:
+        """One optimisation profile for the inputs that the network leaves open."""
+        profile = builder.create_optimization_profile()
+        for index in range(network.num_inputs):
+            tensor = network.get_input(index)
+            if tensor.is_shape_tensor:
+                raise UsageError(
+                    f"input {tensor.name!r} is a shape tensor: its values decide other tensors' shapes",
+                    "make it a constant in the model, or derive the shapes from another input's shape",
+                )
+            wanted = plan.shapes[tensor.name]
+            if wanted.is_fixed:
+                tensor.shape = wanted.min  # a static network, not merely a narrow profile
+            profile.set_shape(tensor.name, wanted.min, wanted.opt, wanted.max)
+        if config.add_optimization_profile(profile) < 0:
+            raise BuildError(
+                "TensorRT refuses the shapes asked for",
+                "see whether every --shape fits the model's own shapes",
+            )
+
+    def _configure(self, config: Any, types: Sequence[str], settings: BuildSettings) -> dict[str, str]:
+        """Set the builder up; returns every setting as the builder then reports it."""
+        trt, flavour = self._library.trt, self._library.flavour
+        config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED
+        if settings.opt_level is not None:
+            config.builder_optimization_level = settings.opt_level
+        if settings.workspace_bytes is not None:
+            config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, settings.workspace_bytes)
+        if settings.tactic_sources is not None:
+            config.set_tactic_sources(_mask(trt.TacticSource, settings.tactic_sources, "--tactic-sources"))
+        if flavour.weakly_typed:
+            for name in _precision_flags(trt, types):
+                config.set_flag(getattr(trt.BuilderFlag, name))
+        self._choose_compute_capabilities(config, settings.compute_capabilities)
+        return self._report(config)
+
+    def _choose_compute_capabilities(self, config: Any, wanted: tuple[str, ...]) -> None:
+        trt, flavour = self._library.trt, self._library.flavour
+        if not flavour.compute_capability_choice:
+            if wanted:
+                raise UsageError(
+                    f"--compute-capability: {self.backend} builds for the GPU that is there",
+                    "leave it away, or build with --backend tensorrt-rtx",
+                )
+            return
+        if not wanted:
+            # Without a GPU there is no current capability: build for all that this version supports.
+            wanted = () if self._device.kind == "gpu" else _all_capabilities(trt)
+        config.num_compute_capabilities = max(1, len(wanted))
+        for index, name in enumerate(wanted):
+            known = {"SM" + "".join(filter(str.isdigit, name))} & set(trt.ComputeCapability.__members__)
+            if not known:
+                raise UsageError(
+                    f"--compute-capability {name}: {self.backend} does not support it",
+                    f"choose among {', '.join(capability[2:] for capability in _all_capabilities(trt))}",
+                )
+            config.set_compute_capability(getattr(trt.ComputeCapability, known.pop()), index)
+
+    def _set_timing_cache(self, config: Any, blob: bytes | None) -> Any:
+        if not self.uses_timing_cache:
+            return None
+        cache = config.create_timing_cache(blob or b"")
+        if cache is None or not config.set_timing_cache(cache, ignore_mismatch=False):
+            raise TimingCacheError(
+                f"{self.backend} refuses the timing cache: of another version or GPU, or damaged",
+                "give another --timing-cache file; one that does not exist yet is made",
+            )
+        return cache
+
+    def _report(self, config: Any) -> dict[str, str]:
+        """Every setting that decides the engine, read back from the builder."""
+        trt, flavour = self._library.trt, self._library.flavour
+        flags = [name for name, flag in _members(trt.BuilderFlag) if config.get_flag(flag)]
+        sources = config.get_tactic_sources()
+        report = {
+            "flags": " ".join(flags),
+            "network_flags": " ".join(flavour.network_flags),
+            "builder_optimization_level": str(config.builder_optimization_level),
+            "tactic_sources": " ".join(
+                name for name, source in _members(trt.TacticSource) if sources & (1 << int(source))
+            ),
+            "profiling_verbosity": config.profiling_verbosity.name,
+            "hardware_compatibility_level": config.hardware_compatibility_level.name,
+            "avg_timing_iterations": str(config.avg_timing_iterations),
+            "max_aux_streams": str(config.max_aux_streams),
+        }
+        for name, pool in _members(trt.MemoryPoolType):
+            if not name.startswith("DLA"):
+                report[f"memory_pool.{name}"] = str(config.get_memory_pool_limit(pool))
+        if flavour.compute_capability_choice:
+            report["compute_capabilities"] = " ".join(
+                config.get_compute_capability(index).name for index in range(config.num_compute_capabilities)
+            )
+        return report
+
+
+def _members(enum: Any) -> list[tuple[str, Any]]:
+    return sorted(enum.__members__.items())
+
+
+def _all_capabilities(trt: Any) -> tuple[str, ...]:
+    return tuple(name for name, _ in _members(trt.ComputeCapability) if name.startswith("SM"))
+
+
+def _mask(enum: Any, names: Sequence[str], flag: str = "") -> int:
+    """Bits for members of a TensorRT enum by name.
+
+    Raises:
+        UsageError: this version has no such member.
+    """
+    mask = 0
+    for name in names:
+        member = enum.__members__.get(name.upper())
+        if member is None:
+            raise UsageError(
+                f"{flag} {name}: this version of TensorRT has no such choice",
+                f"choose among {', '.join(sorted(enum.__members__))}",
+            )
+        mask |= 1 << int(member)
+    return mask
+
+
+def _precision_flags(trt: Any, types: Sequence[str]) -> list[str]:
+    """The flags that the types in the graph need on a weakly typed builder.
+
+    Raises:
+        UsageError: the graph contains a type that this version does not have.
+    """
+    flags = [PRECISION_FLAGS[name] for name in types if name in PRECISION_FLAGS]
+    missing = [flag for flag in flags if flag not in trt.BuilderFlag.__members__]
+    if missing:
+        raise UsageError(
+            f"the graph contains {missing[0]}, which TensorRT {trt.__version__} does not have",
+            "convert the graph to FP16, or use TensorRT 10 or newer",
+        )
+    return flags
+
+
+def _specs(get: Any, count: int) -> tuple[TensorSpec, ...]:
+    """The network's inputs or outputs; open axes are anonymous here."""
+    return tuple(
+        TensorSpec(
+            name=tensor.name,
+            dtype=NUMPY_TYPES[tensor.dtype.name],
+            shape=tuple("?" if axis < 0 else axis for axis in tensor.shape),
+        )
+        for tensor in map(get, range(count))
+    )
+
+
+def _parse_failure(onnx: Path, backend: Backend, faults: list[Any], errors: list[str]) -> Exception:
+    """What the parser objects to, with the operator and the node where it knows them."""
+    if not faults:
+        return _failure(f"{onnx}: {backend} could not parse the model", errors)
+    fault = faults[0]
+    described = fault.desc()
+    where = ""
+    if hasattr(fault, "node_name"):  # from 10.0 on
+        where = f" at node {fault.node_name()!r} ({fault.node_operator()})"
+    elif fault.node() >= 0:
+        where = f" at {_node_in_file(onnx, fault.node())}"
+    problem = f"{onnx}: {backend} cannot import the model{where}: {described}"
+    unsupported = "UNSUPPORTED_NODE" in fault.code().name or "No importer registered" in described
+    if unsupported or "Plugin not found" in described:
+        return UnsupportedOpError(
+            problem, "replace the operator, or load the plugin that implements it with --plugin LIB.so"
+        )
+    return BuildError(problem, "see the log for the parser's own words; a simpler export often helps")
+
+
+def _node_in_file(onnx: Path, index: int) -> str:
+    """8.6 gives only a node's index: look its name up in the file."""
+    from trtopt.onnxfile import load_graph
+
+    nodes = load_graph(onnx).graph.node
+    if not 0 <= index < len(nodes):
+        return f"node {index}"
+    return f"node {nodes[index].name!r} ({nodes[index].op_type})"
+
+
+def _failure(problem: str, errors: list[str]) -> Exception:
+    """A builder's failure with its last errors; out of memory is told apart."""
+    told = "; ".join(errors[-_LAST_WORDS:]) or "it logged no error"
+    if any(sign in message for sign in _OUT_OF_MEMORY for message in errors):
+        return DeviceMemoryError(
+            f"{problem}: out of device memory ({told})",
+            "build for smaller batches or shapes, bound the scratch memory with --workspace, or free the GPU",
+        )
+    return BuildError(
+        f"{problem}: {told}", "the whole log lies beside the engine; a lower --opt-level may help"
+    )

@@ -1,0 +1,124 @@
+"""The one table of differences between the flavours and versions of TensorRT.
+
+Names of enum members are strings and are looked up in the installed binding: their integers moved in 11.0.
+`tests/unit/test_tensorrt_contract.py` holds this table to the API of 8.6, 10.16, 11.4 and TensorRT-RTX 1.7.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+TENSORRT = "tensorrt"
+RTX = "tensorrt-rtx"
+MODULES = {TENSORRT: "tensorrt", RTX: "tensorrt_rtx"}
+
+
+@dataclass(frozen=True)
+class Flavour:
+    """What one flavour and version does differently.
+
+    `network_flags` are passed to `create_network`; a `weakly_typed` builder needs flags for the types that
+    the graph contains; `max_opset` is the newest opset that its parser is documented for.
+    """
+
+    name: str
+    network_flags: tuple[str, ...]
+    weakly_typed: bool
+    progress_monitor: bool
+    timing_cache: bool
+    compute_capability_choice: bool
+    needs_gpu_to_build: bool
+    device_memory: str
+    async_allocator: bool
+    max_opset: int
+    keeps_int64: bool
+
+
+_TENSORRT_8 = Flavour(
+    name=TENSORRT,
+    network_flags=("EXPLICIT_BATCH",),
+    weakly_typed=True,
+    progress_monitor=False,
+    timing_cache=True,
+    compute_capability_choice=False,
+    needs_gpu_to_build=True,
+    device_memory="device_memory_size",
+    async_allocator=False,
+    max_opset=19,  # 17 by its documents; Q/DQ of opset 19 with FP32 scales loads
+    keeps_int64=False,
+)
+_TENSORRT_10 = Flavour(
+    name=TENSORRT,
+    network_flags=("STRONGLY_TYPED",),
+    weakly_typed=False,
+    progress_monitor=True,
+    timing_cache=True,
+    compute_capability_choice=False,
+    needs_gpu_to_build=True,
+    device_memory="device_memory_size_v2",
+    async_allocator=True,
+    max_opset=24,
+    keeps_int64=True,
+)
+_TENSORRT_11 = Flavour(
+    name=TENSORRT,
+    network_flags=(),  # always strongly typed
+    weakly_typed=False,
+    progress_monitor=True,
+    timing_cache=True,
+    compute_capability_choice=False,
+    needs_gpu_to_build=True,
+    device_memory="device_memory_size_v2",
+    async_allocator=True,
+    max_opset=25,
+    keeps_int64=True,
+)
+_RTX = Flavour(
+    name=RTX,
+    network_flags=(),
+    weakly_typed=False,
+    progress_monitor=True,
+    timing_cache=False,  # accepted, without effect
+    compute_capability_choice=True,
+    needs_gpu_to_build=False,
+    device_memory="device_memory_size_v2",
+    async_allocator=True,
+    max_opset=25,
+    keeps_int64=True,
+)
+
+PRECISION_FLAGS = {"float16": "FP16", "bfloat16": "BF16", "int8": "INT8", "float8_e4m3fn": "FP8"}
+"""On a weakly typed builder: the flag that a type in the graph needs."""
+
+
+def flavour_of(name: str, version: str) -> Flavour:
+    """The row for a flavour and version such as "10.16.1.11"; versions to come get the newest row.
+
+    Raises:
+        ValueError: older than 8.6, or a name that is no flavour.
+    """
+    if name == RTX:
+        return _RTX
+    if name != TENSORRT:
+        raise ValueError(f"{name!r} is no flavour of TensorRT")
+    major, minor = (int(part) for part in version.split(".")[:2])
+    if (major, minor) < (8, 6):
+        raise ValueError(f"TensorRT {version} is older than 8.6")
+    return {8: _TENSORRT_8, 9: _TENSORRT_8, 10: _TENSORRT_10}.get(major, _TENSORRT_11)
+
+
+NUMPY_TYPES = {
+    "FLOAT": "float32",
+    "HALF": "float16",
+    "BF16": "bfloat16",
+    "INT8": "int8",
+    "UINT8": "uint8",
+    "INT32": "int32",
+    "INT64": "int64",
+    "BOOL": "bool",
+    "FP8": "float8_e4m3fn",
+    "INT4": "int4",
+    "FP4": "float4_e2m1fn",
+    "E8M0": "float8_e8m0fnu",
+}
+"""TensorRT's data types by NumPy name: `trt.nptype` fails under newer NumPy on 8.6."""

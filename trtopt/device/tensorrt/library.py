@@ -1,0 +1,99 @@
+"""Importing a flavour of TensorRT, loading plugins, and its logger."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import importlib.util
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trtopt.device.api import LogSink
+from trtopt.device.tensorrt.flavours import MODULES, RTX, Flavour, flavour_of
+from trtopt.errors import ArtifactError, BackendMissingError
+from trtopt.onnxfile import sha256_of
+from trtopt.records import Backend, Plugin
+
+INSTALL = {"tensorrt": 'pip install "trtopt[tensorrt]"', "tensorrt-rtx": 'pip install "trtopt[rtx]"'}
+
+
+@dataclass(frozen=True)
+class Library:
+    """An imported binding: `trt` is the module, `flavour` its row in the table of differences."""
+
+    trt: Any
+    flavour: Flavour
+    backend: Backend
+
+
+def is_installed(name: str) -> bool:
+    """Whether the flavour's binding can be found, without importing it."""
+    return importlib.util.find_spec(MODULES[name]) is not None
+
+
+def load_library(name: str) -> Library:
+    """Import a flavour.
+
+    Raises:
+        BackendMissingError: not installed, cannot be loaded, or too old.
+    """
+    try:
+        trt = importlib.import_module(MODULES[name])
+        version = str(trt.__version__)
+        flavour = flavour_of(name, version)
+        trt.Builder  # noqa: B018  (a binding whose libraries are missing imports, but is empty)
+    except ModuleNotFoundError as error:
+        raise BackendMissingError(f"{name} is not installed ({error})", INSTALL[name]) from None
+    except (ImportError, OSError, RuntimeError, AttributeError) as error:
+        raise BackendMissingError(
+            f"{name} is installed but cannot be loaded: {error}",
+            f"{INSTALL[name]}, or repair the installation",
+        ) from None
+    except ValueError as error:
+        raise BackendMissingError(f"{error}", "install TensorRT 8.6 or newer") from None
+    return Library(trt=trt, flavour=flavour, backend=Backend(name=name, version=version))
+
+
+def load_plugins(library: Library, logger: Any, plugins: tuple[Plugin, ...]) -> None:
+    """Register TensorRT's own plugins and load the user's libraries, whose hashes must be as planned.
+
+    Raises:
+        ArtifactError: a plugin library is missing, has changed, or cannot be loaded.
+    """
+    if library.flavour.name != RTX:
+        library.trt.init_libnvinfer_plugins(logger, "")
+    for plugin in plugins:
+        path = Path(plugin.path)
+        if not path.is_file() or sha256_of([path]) != plugin.sha256:
+            raise ArtifactError(
+                f"--plugin {plugin.path}: missing, or not the file that was named when the build was planned",
+                "bring the library back, or build again",
+            )
+        try:
+            ctypes.CDLL(plugin.path, mode=ctypes.RTLD_GLOBAL)
+        except OSError as error:
+            raise ArtifactError(
+                f"--plugin {plugin.path}: cannot be loaded ({error})",
+                "was it built for this TensorRT and system?",
+            ) from None
+
+
+def make_logger(trt: Any, sink: LogSink) -> Any:
+    """A TensorRT logger that hands every message to `sink`. It must outlive all that is made with it."""
+    severities = {
+        trt.ILogger.INTERNAL_ERROR: "error",
+        trt.ILogger.ERROR: "error",
+        trt.ILogger.WARNING: "warning",
+        trt.ILogger.INFO: "info",
+        trt.ILogger.VERBOSE: "verbose",
+    }
+
+    class Logger(trt.ILogger):  # type: ignore[misc]  # the base class is only known at run time
+        def __init__(self) -> None:
+            trt.ILogger.__init__(self)
+
+        def log(self, severity: Any, msg: str) -> None:
+            sink(severities.get(severity, "info"), msg)
+
+    return Logger()

@@ -1,0 +1,214 @@
+"""Loading and running engines with any flavour of TensorRT."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from trtopt.device.api import AllocationTracker, Binding, Context, Device, DeviceBuffer, Session, Stream
+from trtopt.device.dtypes import numpy_dtype
+from trtopt.device.tensorrt.allocator import make_allocator
+from trtopt.device.tensorrt.flavours import NUMPY_TYPES, Flavour
+from trtopt.device.tensorrt.library import Library, load_plugins, make_logger
+from trtopt.errors import DeviceError, DeviceMemoryError, IncompatibleEngineError, UsageError
+from trtopt.records import Backend, Plugin, Shape, TensorSpec
+
+
+class TensorRTTarget:
+    """Runs engines on a CUDA device; see `device.api.Target`."""
+
+    def __init__(self, library: Library, device: Device, plugins: tuple[Plugin, ...] = ()) -> None:
+        self._library = library
+        self._device = device
+        self._plugins = plugins
+
+    @property
+    def device(self) -> Device:
+        """The CUDA device."""
+        return self._device
+
+    @property
+    def backend(self) -> Backend:
+        """Flavour and version."""
+        return self._library.backend
+
+    def load(self, path: Path, *, track: AllocationTracker | None = None) -> Session:
+        """Deserialise an engine that the caller has vouched for."""
+        trt = self._library.trt
+        errors: list[str] = []
+        logger = make_logger(trt, lambda severity, text: errors.append(text) if severity == "error" else None)
+        load_plugins(self._library, logger, self._plugins)
+        runtime = trt.Runtime(logger)
+        allocator = None
+        if track is not None:
+            allocator = make_allocator(trt, self._library.flavour, self._device, track)
+            runtime.gpu_allocator = allocator
+        engine = runtime.deserialize_cuda_engine(path.read_bytes())
+        if engine is None:
+            raise _load_failure(path, self.backend, errors)
+        # Python keeps no reference to loggers and allocators: the session does.
+        keep_alive = (logger, allocator, runtime)
+        return TensorRTSession(trt, self._library.flavour, self._device, engine, errors, keep_alive)
+
+    def close(self) -> None:
+        """Release the device."""
+        self._device.close()
+
+
+def _load_failure(path: Path, backend: Backend, errors: list[str]) -> Exception:
+    told = "; ".join(errors[-2:]) or "it logged no error"
+    if any("emory" in message and "out of" in message.lower() for message in errors):
+        return DeviceMemoryError(
+            f"{path}: out of device memory while loading ({told})", "free the GPU, or load a smaller engine"
+        )
+    return IncompatibleEngineError(
+        f"{path}: {backend} cannot load this engine ({told})",
+        "engines fit one TensorRT version and GPU model: build again on this machine",
+    )
+
+
+class TensorRTSession:
+    """A deserialised engine; see `device.api.Session`."""
+
+    def __init__(
+        self,
+        trt: Any,
+        flavour: Flavour,
+        device: Device,
+        engine: Any,
+        errors: list[str],
+        keep_alive: tuple[object, ...],
+    ) -> None:
+        self._trt = trt
+        self._flavour = flavour
+        self._device = device
+        self._engine = engine
+        self._errors = errors
+        self._keep_alive = keep_alive
+        names = [engine.get_tensor_name(index) for index in range(engine.num_io_tensors)]
+        is_input = {name: engine.get_tensor_mode(name) == trt.TensorIOMode.INPUT for name in names}
+        self._inputs = tuple(self._spec(name) for name in names if is_input[name])
+        self._outputs = tuple(self._spec(name) for name in names if not is_input[name])
+
+    def _spec(self, name: str) -> TensorSpec:
+        shape = tuple("?" if axis < 0 else axis for axis in self._engine.get_tensor_shape(name))
+        return TensorSpec(name=name, dtype=NUMPY_TYPES[self._engine.get_tensor_dtype(name).name], shape=shape)
+
+    @property
+    def inputs(self) -> tuple[TensorSpec, ...]:
+        """The engine's inputs."""
+        return self._inputs
+
+    @property
+    def outputs(self) -> tuple[TensorSpec, ...]:
+        """The engine's outputs."""
+        return self._outputs
+
+    @property
+    def device_memory_bytes(self) -> int | None:
+        """What a context needs for activations."""
+        return int(getattr(self._engine, self._flavour.device_memory))
+
+    def context(self, shapes: Mapping[str, Shape]) -> Context:
+        """A new execution context for these input shapes."""
+        for spec in self._inputs:
+            self._check_shape(spec.name, shapes[spec.name])
+        context = self._engine.create_execution_context()
+        if context is None:
+            told = "; ".join(self._errors[-2:]) or "no error was logged"
+            raise DeviceMemoryError(
+                f"no execution context could be made: {told}",
+                "use a smaller batch or fewer streams, or free the GPU",
+            )
+        for spec in self._inputs:
+            if not context.set_input_shape(spec.name, tuple(shapes[spec.name])):
+                raise DeviceError(
+                    f"input {spec.name!r} cannot be given shape {shapes[spec.name]}: {self._errors[-1:]}",
+                    "see which shapes the engine was built for in its manifest",
+                )
+        unresolved = context.infer_shapes()
+        if unresolved:
+            raise UsageError(
+                f"the shapes of {', '.join(unresolved)} depend on data, not only on input shapes",
+                "give the model outputs of bounded static shape (top-k instead of all, with a count)",
+            )
+        inputs = {spec.name for spec in self._inputs}
+        bindings = tuple(
+            Binding(
+                name=spec.name,
+                dtype=numpy_dtype(spec.dtype),
+                shape=tuple(context.get_tensor_shape(spec.name)),
+                is_input=spec.name in inputs,
+            )
+            for spec in (*self._inputs, *self._outputs)
+        )
+        return TensorRTContext(self._trt, context, bindings, self._errors)
+
+    def _check_shape(self, name: str, shape: Shape) -> None:
+        low, _, high = (tuple(dims) for dims in self._engine.get_tensor_profile_shape(name, 0))
+        fits = len(low) == len(shape) and all(
+            a <= axis <= b for a, axis, b in zip(low, shape, high, strict=True)
+        )
+        if not fits:
+            raise UsageError(
+                f"input {name!r}: shape {shape} is outside what the engine was built for ({low} to {high})",
+                "choose a batch or shape within it, or build an engine for this one",
+            )
+
+    def close(self) -> None:
+        """Give the engine back; contexts must be closed before."""
+        self._engine = None
+        self._keep_alive = ()
+
+
+class TensorRTContext:
+    """An execution context with fixed shapes; see `device.api.Context`."""
+
+    def __init__(self, trt: Any, context: Any, bindings: tuple[Binding, ...], errors: list[str]) -> None:
+        self._trt = trt
+        self._context = context
+        self._bindings = bindings
+        self._errors = errors
+        self._execute = context.execute_async_v3  # looked up once: enqueue is on the measured path
+        self._profiler: Any = None
+
+    @property
+    def bindings(self) -> tuple[Binding, ...]:
+        """All inputs and outputs."""
+        return self._bindings
+
+    def bind(self, buffers: Mapping[str, DeviceBuffer]) -> None:
+        """Use these buffers from the next enqueue on."""
+        for binding in self._bindings:
+            self._context.set_tensor_address(binding.name, buffers[binding.name].address)
+
+    def enqueue(self, stream: Stream) -> None:
+        """Enqueue one inference."""
+        if not self._execute(stream.handle):
+            raise DeviceError(
+                f"TensorRT could not enqueue: {'; '.join(self._errors[-2:]) or 'no error was logged'}",
+                "see the messages above; a device that has met an error must be left and opened again",
+            )
+
+    def report_layers(self, report: Callable[[str, float], None]) -> None:
+        """Attach a profiler."""
+        self._profiler = _make_profiler(self._trt, report)
+        self._context.profiler = self._profiler
+
+    def close(self) -> None:
+        """Give it back."""
+        self._execute = None
+        self._context = None
+        self._profiler = None
+
+
+def _make_profiler(trt: Any, report: Callable[[str, float], None]) -> Any:
+    class Profiler(trt.IProfiler):  # type: ignore[misc]  # the base class is only known at run time
+        def __init__(self) -> None:
+            trt.IProfiler.__init__(self)
+
+        def report_layer_time(self, layer_name: str, ms: float) -> None:
+            report(layer_name, ms)
+
+    return Profiler()

@@ -1,0 +1,104 @@
+"""Recipes: what to build and how, from a TOML profile and the flags that override it."""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from trtopt.errors import UsageError
+from trtopt.records import Record
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+_MAX_PROFILE_BYTES = 1 << 20
+
+
+class Recipe(Record, frozen=True, kw_only=True):
+    """Everything a user may ask of a build. Values are as a profile or the flags give them.
+
+    `batch` sizes (None: the model's own if it fixes one, else 1); `shapes` maps an input to `SHAPE` or
+    `MIN,OPT,MAX`; `workspace_mib` bounds the builder's scratch memory.
+    """
+
+    batch: tuple[int, ...] | None = None
+    dynamic: bool = False
+    shapes: dict[str, str] = {}  # noqa: RUF012  (msgspec copies mutable defaults)
+    backend: str = "auto"
+    opt_level: int | None = None
+    workspace_mib: int | None = None
+    tactic_sources: tuple[str, ...] | None = None
+    timing_cache: str | None = None
+    compute_capability: tuple[str, ...] = ()
+    plugins: tuple[str, ...] = ()
+    jobs: int = 1
+
+
+def shipped_profiles() -> Path:
+    """The folder of the profiles that come with trtopt: in an installed package, beside it in a checkout."""
+    inside = Path(__file__).parent / "profiles"
+    return inside if inside.is_dir() else Path(__file__).parent.parent / "profiles"
+
+
+def load_profile(name: str) -> dict[str, Any]:
+    """Read a profile by name (from the shipped ones) or by path.
+
+    Raises:
+        UsageError: there is no such profile, or it is not TOML.
+    """
+    path = Path(name) if name.endswith(".toml") or "/" in name else shipped_profiles() / f"{name}.toml"
+    if not path.is_file():
+        known = sorted(file.stem for file in shipped_profiles().glob("*.toml"))
+        near = difflib.get_close_matches(name, known, n=1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise UsageError(
+            f"--profile {name}: no such profile", f"{hint}shipped: {', '.join(known)}; or give a .toml file"
+        )
+    if path.stat().st_size > _MAX_PROFILE_BYTES:
+        raise UsageError(f"{path}: larger than a profile can be", "give a TOML file of build settings")
+    try:
+        profile: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise UsageError(f"{path}: not TOML: {error}", "see profiles/ for examples") from None
+    return profile
+
+
+def make_recipe(profile: str | None, flags: Mapping[str, Any]) -> Recipe:
+    """One validated recipe: the profile's values, overridden by every flag that is not None.
+
+    Raises:
+        UsageError: an unknown key, a value of the wrong type or out of range; names the key.
+    """
+    values = load_profile(profile) if profile else {}
+    values |= {key: value for key, value in flags.items() if value is not None}
+    values = {key: list(value) if isinstance(value, tuple) else value for key, value in values.items()}
+    try:
+        recipe = msgspec.convert(values, Recipe)
+    except msgspec.ValidationError as error:
+        raise UsageError(
+            f"{profile or 'recipe'}: {error}", f"known keys: {', '.join(Recipe.__struct_fields__)}"
+        ) from None
+    _check(recipe)
+    return recipe
+
+
+def _check(recipe: Recipe) -> None:
+    bounds = (
+        ("jobs", recipe.jobs, 1, 256),
+        ("opt_level", recipe.opt_level, 0, 5),
+        ("workspace_mib", recipe.workspace_mib, 1, 1 << 20),
+    )
+    for name, value, low, high in bounds:
+        if value is not None and not low <= value <= high:
+            raise UsageError(f"{name} = {value}: out of range", f"choose {low} to {high}")
+    if recipe.batch is not None and (not recipe.batch or min(recipe.batch) < 1):
+        raise UsageError(
+            f"batch = {list(recipe.batch)}: batch sizes are whole numbers from 1 on", "write [1, 8, 32]"
+        )

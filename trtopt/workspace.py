@@ -1,0 +1,197 @@
+"""Files that appear whole or not at all: temporary names, atomic renames, locks, build folders."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from trtopt.errors import ArtifactError, OutputError
+from trtopt.onnxfile import sha256_of
+from trtopt.records import BUILD_SCHEMA, EngineArtifact, Manifest, from_json, to_json
+
+MANIFEST = "manifest.json"
+_LOCK_TIMEOUT_S = 600.0
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write a file under a temporary name beside `path`, flush it to disk and rename it.
+
+    Raises:
+        OutputError: the folder cannot be written to, or the disk is full; nothing is left behind.
+    """
+    temporary: str | None = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o666 & ~_umask())  # mkstemp makes files that only their owner may read
+        os.replace(temporary, path)
+        temporary = None
+    except OSError as error:
+        raise cannot_write(path, error) from None
+    finally:
+        if temporary is not None:
+            Path(temporary).unlink(missing_ok=True)
+
+
+def cannot_write(path: Path, error: OSError) -> OutputError:
+    """The error for an output that the operating system refused."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return OutputError(
+            f"{path}: no space left to write it", "free some space, or write elsewhere with -o"
+        )
+    reason = error.strerror or str(error)
+    return OutputError(f"{path}: cannot be written ({reason})", "choose another place with -o")
+
+
+def check_writable(path: Path) -> None:
+    """Find out before the work whether a result file can be written at `path`.
+
+    Raises:
+        OutputError: it cannot.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
+    except OSError as error:
+        raise cannot_write(path, error) from None
+    if path.is_dir():
+        raise OutputError(f"{path}: is a folder", "name a file")
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+@contextmanager
+def folder_in_progress(final: Path) -> Iterator[Path]:
+    """A temporary folder beside `final` that takes its name when the block ends well, and vanishes otherwise.
+
+    An earlier build folder of the same name is replaced; a folder that trtopt did not make is not.
+
+    Raises:
+        OutputError: `final` cannot be made, or is something else than a build folder of trtopt's.
+    """
+    _check_replaceable(final)
+    try:
+        final.parent.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(prefix=f".{final.name}.", suffix=".tmp", dir=final.parent))
+        temporary.chmod(0o777 & ~_umask())
+    except OSError as error:
+        raise cannot_write(final, error) from None
+    try:
+        yield temporary
+        _replace_folder(temporary, final)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _check_replaceable(final: Path) -> None:
+    if not final.exists() or (final / MANIFEST).is_file():
+        return
+    if not final.is_dir() or any(final.iterdir()):
+        raise OutputError(
+            f"{final}: exists and is not a build folder of trtopt's",
+            "choose another name with -o, or remove it",
+        )
+
+
+def _replace_folder(new: Path, final: Path) -> None:
+    """Rename `new` to `final`. A folder cannot be renamed over a full one: the old one steps aside first."""
+    _check_replaceable(final)
+    aside: Path | None = None
+    try:
+        if final.exists():
+            aside = Path(tempfile.mkdtemp(prefix=f".{final.name}.", suffix=".old", dir=final.parent))
+            os.replace(final, aside)
+        os.replace(new, final)
+    except OSError as error:
+        if aside is not None and not final.exists():
+            os.replace(aside, final)
+        raise cannot_write(final, error) from None
+    if aside is not None:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+@contextmanager
+def lock(path: Path) -> Iterator[None]:
+    """Hold `path` + `.lock` against other processes.
+
+    Raises:
+        OutputError: another process has held it for ten minutes, or the folder cannot be written to.
+    """
+    import filelock
+
+    guard = filelock.FileLock(f"{path}.lock", timeout=_LOCK_TIMEOUT_S)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        guard.acquire()
+    except filelock.Timeout:
+        raise OutputError(
+            f"{path}: another process has held its lock for {_LOCK_TIMEOUT_S:.0f} s",
+            f"see which one it is, or remove {path}.lock if none is running",
+        ) from None
+    except OSError as error:
+        raise cannot_write(path, error) from None
+    try:
+        yield
+    finally:
+        guard.release()
+
+
+def write_manifest(folder: Path, manifest: Manifest) -> None:
+    """Write `manifest.json` into a build folder."""
+    write_atomically(folder / MANIFEST, to_json(manifest))
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """Read the manifest of a build folder.
+
+    Raises:
+        ArtifactError: there is none, it is cut short or edited beyond its schema, or of another version.
+    """
+    path = folder / MANIFEST
+    try:
+        manifest = from_json(path.read_bytes(), Manifest)
+    except FileNotFoundError:
+        raise ArtifactError(
+            f"{folder}: has no {MANIFEST}",
+            "give a folder that `trtopt build` made, an engine in one, or an ONNX",
+        ) from None
+    except (OSError, ValueError) as error:
+        raise ArtifactError(f"{path}: cannot be read as a manifest: {error}", "build again") from None
+    if manifest.schema != BUILD_SCHEMA:
+        raise ArtifactError(
+            f"{path}: is of schema {manifest.schema}", "build again with this version of trtopt"
+        )
+    return manifest
+
+
+def verified_engine(folder: Path, engine: EngineArtifact) -> Path:
+    """The engine's file, once its hash is what the manifest says: an engine is native code.
+
+    Raises:
+        ArtifactError: the file is missing, lies outside the folder, or is another file than was built.
+    """
+    path = folder / engine.path
+    if Path(engine.path).name != engine.path:
+        raise ArtifactError(f"{folder / MANIFEST}: names an engine outside its folder", "build again")
+    if not path.is_file():
+        raise ArtifactError(f"{path}: is named in the manifest but missing", "build again")
+    if sha256_of([path]) != engine.sha256:
+        raise ArtifactError(
+            f"{path}: is not the file that the manifest vouches for (its SHA-256 differs); it was not loaded",
+            "build again, or bring back the file that was built: an engine is native code",
+        )
+    return path
