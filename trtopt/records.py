@@ -170,7 +170,6 @@ class EngineArtifact(Record, frozen=True, kw_only=True):
     timing_cache_out: str | None = None
     log: str
     warnings: int
-    device_memory_bytes: int | None = None
 
 
 class Manifest(Record, frozen=True, kw_only=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import shutil
 import tempfile
@@ -11,8 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from trtopt.errors import ArtifactError, OutputError
-from trtopt.onnxfile import sha256_of
-from trtopt.records import BUILD_SCHEMA, EngineArtifact, Manifest, from_json, to_json
+from trtopt.records import BUILD_SCHEMA, Manifest, from_json, to_json
 
 MANIFEST = "manifest.json"
 _LOCK_TIMEOUT_S = 600.0
@@ -178,20 +178,19 @@ def read_manifest(folder: Path) -> Manifest:
     return manifest
 
 
-def verified_engine(folder: Path, engine: EngineArtifact) -> Path:
-    """The engine's file, once its hash is what the manifest says: an engine is native code.
+def read_verified(path: Path, sha256: str) -> bytes:
+    """A file's content, once its hash is what a manifest says: an engine is native code.
 
     Raises:
-        ArtifactError: the file is missing, lies outside the folder, or is another file than was built.
+        ArtifactError: the file is missing, or is another one than was built.
     """
-    path = folder / engine.path
-    if Path(engine.path).name != engine.path:
-        raise ArtifactError(f"{folder / MANIFEST}: names an engine outside its folder", "build again")
-    if not path.is_file():
-        raise ArtifactError(f"{path}: is named in the manifest but missing", "build again")
-    if sha256_of([path]) != engine.sha256:
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise ArtifactError(f"{path}: cannot be read ({error.strerror})", "build again") from None
+    if hashlib.sha256(content).hexdigest() != sha256:
         raise ArtifactError(
             f"{path}: is not the file that the manifest vouches for (its SHA-256 differs); it was not loaded",
             "build again, or bring back the file that was built: an engine is native code",
         )
-    return path
+    return content

@@ -212,7 +212,7 @@ class Target(Protocol):
     def backend(self) -> Backend:
         """Flavour and version."""
 
-    def load(self, path: Path, *, track: AllocationTracker | None = None) -> Session:
+    def load(self, engine: bytes, *, track: AllocationTracker | None = None) -> Session:
         """Deserialise an engine that the caller has vouched for; `track` follows its allocations.
 
         Raises:
@@ -258,7 +258,6 @@ class BuiltEngine:
     outputs: tuple[TensorSpec, ...]
     config: dict[str, str]
     timing_cache: bytes | None
-    device_memory_bytes: int | None
 
 
 class ProgressSink(Protocol):
@@ -285,6 +284,10 @@ class EngineBuilder(Protocol):
     @property
     def device(self) -> DeviceInfo:
         """What it builds for; kind `none` when it builds without a device."""
+
+    @property
+    def max_opset(self) -> int | None:
+        """The newest opset of ONNX's own operators that it reads; None where it judges itself."""
 
     @property
     def uses_timing_cache(self) -> bool:

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import repeat
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -294,8 +293,8 @@ class ScriptedTarget:
         """The scripted device."""
         return self._device
 
-    def load(self, path: Path, *, track: AllocationTracker | None = None) -> ScriptedSession:
-        """The scripted session, whatever the path; a tracker sees one allocation."""
+    def load(self, engine: bytes, *, track: AllocationTracker | None = None) -> ScriptedSession:
+        """The scripted session, whatever the engine; a tracker sees one allocation."""
         self._device.call("load")
         if track is not None:
             track.add("allocate", ScriptedSession.device_memory_bytes, 1)

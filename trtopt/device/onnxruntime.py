@@ -23,8 +23,8 @@ from trtopt.device.api import (
     Session,
     Stream,
 )
-from trtopt.device.dtypes import numpy_dtype
 from trtopt.device.host import HostDevice, cpu_info
+from trtopt.dtypes import numpy_dtype
 from trtopt.errors import (
     BuildError,
     IncompatibleEngineError,
@@ -73,14 +73,14 @@ class OnnxRuntimeTarget:
         """ONNX Runtime and its version."""
         return backend()
 
-    def load(self, path: Path, *, track: AllocationTracker | None = None) -> Session:
-        """Open an ONNX file."""
+    def load(self, engine: bytes, *, track: AllocationTracker | None = None) -> Session:
+        """Open a model in memory."""
         if track is not None:
             raise UsageError(
                 "--memory: ONNX Runtime on the CPU has no device allocator to follow",
                 "leave --memory away, or measure a TensorRT engine on a GPU",
             )
-        return OnnxRuntimeSession(_open(path, _options()))
+        return OnnxRuntimeSession(_open(engine))
 
     def close(self) -> None:
         """Nothing is held."""
@@ -94,14 +94,14 @@ def _options() -> Any:
     return options
 
 
-def _open(path: Path, options: Any) -> Any:
+def _open(engine: bytes) -> Any:
     import onnxruntime
 
     try:
-        return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        return onnxruntime.InferenceSession(engine, _options(), providers=["CPUExecutionProvider"])
     except Exception as error:  # noqa: BLE001  (its exceptions share no base class but Exception)
         raise IncompatibleEngineError(
-            f"{path}: ONNX Runtime cannot open it: {_first_line(error)}", "build it again on this machine"
+            f"ONNX Runtime cannot open the engine: {_first_line(error)}", "build it again on this machine"
         ) from None
 
 
@@ -218,6 +218,7 @@ class OnnxRuntimeBuilder:
     """Writes ONNX Runtime's optimised model with its shapes fixed; see `device.api.EngineBuilder`."""
 
     uses_timing_cache = False
+    max_opset = None
 
     @property
     def backend(self) -> Backend:
@@ -261,14 +262,13 @@ class OnnxRuntimeBuilder:
         progress("Optimizing graph", 0.3)
         engine = _optimise(model.SerializeToString())
         progress("Optimizing graph", 1.0)
-        fixed = load_from(engine)
+        fixed = _open(engine)
         return BuiltEngine(
             engine=engine,
             inputs=tuple(map(_spec, fixed.get_inputs())),
             outputs=tuple(map(_spec, fixed.get_outputs())),
             config={"graph_optimization_level": "ORT_ENABLE_ALL", "execution_provider": "CPU"},
             timing_cache=None,
-            device_memory_bytes=None,
         )
 
     def merge_timing_caches(self, ours: bytes, theirs: bytes) -> bytes:
@@ -328,10 +328,3 @@ def _optimise(model: bytes) -> bytes:
                 "check the model's operators and types",
             ) from None
         return target.read_bytes()
-
-
-def load_from(engine: bytes) -> Any:
-    """A session of an engine in memory."""
-    import onnxruntime
-
-    return onnxruntime.InferenceSession(engine, _options(), providers=["CPUExecutionProvider"])

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trtopt.device.api import DeviceBuffer, Event, Graph, PinnedBuffer, Stream
-from trtopt.device.cuda.identity import describe_gpu
-from trtopt.errors import BackendMissingError, DeviceError, DeviceMemoryError, GraphCaptureError, NoGpuError
+from trtopt.device.cuda.probe import gpu
+from trtopt.errors import BackendMissingError, DeviceError, DeviceMemoryError, GraphCaptureError
 from trtopt.records import DeviceInfo
 
 
@@ -56,36 +56,19 @@ def open_device(ordinal: int = 0) -> CudaPythonDevice:
         NoGpuError: there is no such device, or no driver.
     """
     runtime = load_runtime()
-    status, count = runtime.cudaGetDeviceCount()
-    if status != runtime.cudaError_t.cudaSuccess or count <= ordinal:
-        raise NoGpuError(
-            f"no CUDA device here ({status.name})", "`trtopt doctor` tells what works without one"
-        )
+    import cuda.bindings
+
+    info = gpu(ordinal, f"cuda-python {cuda.bindings.__version__}")
     checked(runtime, runtime.cudaSetDevice(ordinal), "choosing the device")
-    return CudaPythonDevice(runtime, ordinal)
+    return CudaPythonDevice(runtime, info)
 
 
 class CudaPythonDevice:
     """See `device.api.Device`."""
 
-    def __init__(self, runtime: Any, ordinal: int) -> None:
+    def __init__(self, runtime: Any, info: DeviceInfo) -> None:
         self._runtime = runtime
-        self._info = self._describe(ordinal)
-
-    def _describe(self, ordinal: int) -> DeviceInfo:
-        import cuda.bindings
-
-        runtime = self._runtime
-        properties = checked(runtime, runtime.cudaGetDeviceProperties(ordinal), "reading its properties")
-        driver = checked(runtime, runtime.cudaDriverGetVersion(), "reading the driver's version")
-        return describe_gpu(
-            name=properties.name.decode(),
-            uuid=bytes(properties.uuid.bytes),
-            capability=(properties.major, properties.minor),
-            memory_bytes=int(properties.totalGlobalMem),
-            cuda=driver,
-            binding=f"cuda-python {cuda.bindings.__version__}",
-        )
+        self._info = info
 
     @property
     def info(self) -> DeviceInfo:

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from trtopt.device.api import DeviceBuffer, Event, Graph, PinnedBuffer, Stream
 from trtopt.device.cuda import cuda_python
-from trtopt.device.cuda.identity import describe_gpu
-from trtopt.errors import BackendMissingError, DeviceMemoryError, GraphCaptureError, NoGpuError
+from trtopt.device.cuda.probe import gpu
+from trtopt.errors import BackendMissingError, DeviceMemoryError, GraphCaptureError
 from trtopt.records import DeviceInfo
 
 _NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING, which pycuda does not name
@@ -32,38 +32,22 @@ def open_device(ordinal: int = 0) -> PycudaDevice:
             f"pycuda is not installed or cannot be loaded ({error})",
             'pip install "trtopt[pycuda]" (needs a CUDA toolkit), or set TRTOPT_CUDA=cuda-python',
         ) from None
-    try:
-        driver.init()
-        context = driver.Device(ordinal).retain_primary_context()
-    except driver.Error as error:
-        raise NoGpuError(
-            f"no CUDA device here ({error})", "`trtopt doctor` tells what works without one"
-        ) from None
+    import pycuda
+
+    info = gpu(ordinal, f"pycuda {pycuda.VERSION_TEXT}")
+    driver.init()
+    context = driver.Device(ordinal).retain_primary_context()
     context.push()
-    return PycudaDevice(driver, context, ordinal)
+    return PycudaDevice(driver, context, info)
 
 
 class PycudaDevice:
     """See `device.api.Device`."""
 
-    def __init__(self, driver: Any, context: Any, ordinal: int) -> None:
+    def __init__(self, driver: Any, context: Any, info: DeviceInfo) -> None:
         self._driver = driver
         self._context = context
-        self._info = self._describe(ordinal)
-
-    def _describe(self, ordinal: int) -> DeviceInfo:
-        import pycuda
-
-        device = self._driver.Device(ordinal)
-        return describe_gpu(
-            name=device.name(),
-            uuid=None,
-            pci_bus_id=device.pci_bus_id(),
-            capability=device.compute_capability(),
-            memory_bytes=int(device.total_memory()),
-            cuda=self._driver.get_driver_version(),
-            binding=f"pycuda {pycuda.VERSION_TEXT}",
-        )
+        self._info = info
 
     @property
     def info(self) -> DeviceInfo:

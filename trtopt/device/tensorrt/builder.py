@@ -41,6 +41,11 @@ class TensorRTBuilder:
         return self._device
 
     @property
+    def max_opset(self) -> int | None:
+        """The newest opset that its parser is documented for."""
+        return self._library.flavour.max_opset
+
+    @property
     def uses_timing_cache(self) -> bool:
         """TensorRT-RTX takes a timing cache and does nothing with it."""
         return self._library.flavour.timing_cache
@@ -89,7 +94,6 @@ class TensorRTBuilder:
             outputs=_specs(network.get_output, network.num_outputs),
             config=applied,
             timing_cache=bytes(cache.serialize()) if cache is not None else None,
-            device_memory_bytes=None,
         )
 
     def merge_timing_caches(self, ours: bytes, theirs: bytes) -> bytes:
@@ -163,9 +167,8 @@ class TensorRTBuilder:
                 )
             return
         if not wanted:
-            # Without a GPU there is no current capability: build for all that this version supports.
-            wanted = () if self._device.kind == "gpu" else _all_capabilities(trt)
-        config.num_compute_capabilities = max(1, len(wanted))
+            return  # TensorRT-RTX's own default: Ampere and newer
+        config.num_compute_capabilities = len(wanted)
         for index, name in enumerate(wanted):
             known = {"SM" + "".join(filter(str.isdigit, name))} & set(trt.ComputeCapability.__members__)
             if not known:
@@ -207,8 +210,12 @@ class TensorRTBuilder:
             if not name.startswith("DLA"):
                 report[f"memory_pool.{name}"] = str(config.get_memory_pool_limit(pool))
         if flavour.compute_capability_choice:
-            report["compute_capabilities"] = " ".join(
-                config.get_compute_capability(index).name for index in range(config.num_compute_capabilities)
+            report["compute_capabilities"] = (
+                " ".join(
+                    config.get_compute_capability(index).name
+                    for index in range(config.num_compute_capabilities)
+                )
+                or "the default (SM80 and newer)"
             )
         return report
 
@@ -306,5 +313,5 @@ def _failure(problem: str, errors: list[str]) -> Exception:
             "build for smaller batches or shapes, bound the scratch memory with --workspace, or free the GPU",
         )
     return BuildError(
-        f"{problem}: {told}", "the whole log lies beside the engine; a lower --opt-level may help"
+        f"{problem}: {told}", "the messages name the node; simplify or replace it, or try another --opt-level"
     )

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 from trtopt.device.api import AllocationTracker, Binding, Context, Device, DeviceBuffer, Session, Stream
-from trtopt.device.dtypes import numpy_dtype
 from trtopt.device.tensorrt.allocator import make_allocator
 from trtopt.device.tensorrt.flavours import NUMPY_TYPES, Flavour
 from trtopt.device.tensorrt.library import Library, load_plugins, make_logger
+from trtopt.dtypes import numpy_dtype
 from trtopt.errors import DeviceError, DeviceMemoryError, IncompatibleEngineError, UsageError
 from trtopt.records import Backend, Plugin, Shape, TensorSpec
 
@@ -33,7 +32,7 @@ class TensorRTTarget:
         """Flavour and version."""
         return self._library.backend
 
-    def load(self, path: Path, *, track: AllocationTracker | None = None) -> Session:
+    def load(self, engine: bytes, *, track: AllocationTracker | None = None) -> Session:
         """Deserialise an engine that the caller has vouched for."""
         trt = self._library.trt
         errors: list[str] = []
@@ -44,26 +43,27 @@ class TensorRTTarget:
         if track is not None:
             allocator = make_allocator(trt, self._library.flavour, self._device, track)
             runtime.gpu_allocator = allocator
-        engine = runtime.deserialize_cuda_engine(path.read_bytes())
-        if engine is None:
-            raise _load_failure(path, self.backend, errors)
+        loaded = runtime.deserialize_cuda_engine(engine)
+        if loaded is None:
+            raise _load_failure(self.backend, errors)
         # Python keeps no reference to loggers and allocators: the session does.
         keep_alive = (logger, allocator, runtime)
-        return TensorRTSession(trt, self._library.flavour, self._device, engine, errors, keep_alive)
+        return TensorRTSession(trt, self._library.flavour, self._device, loaded, errors, keep_alive)
 
     def close(self) -> None:
         """Release the device."""
         self._device.close()
 
 
-def _load_failure(path: Path, backend: Backend, errors: list[str]) -> Exception:
+def _load_failure(backend: Backend, errors: list[str]) -> Exception:
     told = "; ".join(errors[-2:]) or "it logged no error"
     if any("emory" in message and "out of" in message.lower() for message in errors):
         return DeviceMemoryError(
-            f"{path}: out of device memory while loading ({told})", "free the GPU, or load a smaller engine"
+            f"out of device memory while loading the engine ({told})",
+            "free the GPU, or load a smaller engine",
         )
     return IncompatibleEngineError(
-        f"{path}: {backend} cannot load this engine ({told})",
+        f"{backend} cannot load this engine ({told})",
         "engines fit one TensorRT version and GPU model: build again on this machine",
     )
 

@@ -1,0 +1,146 @@
+"""Choosing and opening backends, and what this machine has."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from dataclasses import dataclass
+
+from trtopt.device.api import Device, EngineBuilder, Target
+from trtopt.device.cuda import probe
+from trtopt.device.tensorrt.flavours import RTX, TENSORRT
+from trtopt.errors import BackendMissingError, UsageError
+from trtopt.records import DeviceInfo, Plugin
+
+ONNXRUNTIME = "onnxruntime"
+BACKENDS = (TENSORRT, RTX, ONNXRUNTIME)
+CUDA_BINDINGS = {"cuda-python": "cuda.bindings", "pycuda": "pycuda"}
+BINDING_VARIABLE = "TRTOPT_CUDA"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A backend and why it was taken."""
+
+    name: str
+    reason: str
+
+
+def choose_for_building(asked: str) -> Choice:
+    """What to build with: `asked`, or for `auto` the best that this machine has.
+
+    Raises:
+        UsageError: no such backend.
+        BackendMissingError: `auto`, and no TensorRT is installed.
+    """
+    if asked != "auto":
+        return _asked(asked)
+    has_gpu = bool(probe.gpus())
+    if has_gpu and _is_installed("tensorrt"):
+        return Choice(TENSORRT, "TensorRT and a GPU are here")
+    if _is_installed("tensorrt_rtx"):
+        why = (
+            "TensorRT is not installed" if has_gpu else "no GPU is here, and TensorRT-RTX builds without one"
+        )
+        return Choice(RTX, why)
+    raise BackendMissingError(
+        "no TensorRT that can build here is installed",
+        'pip install "trtopt[rtx]" (builds without a GPU) or "trtopt[tensorrt]" (needs one); '
+        "--backend onnxruntime prepares the model for this CPU",
+    )
+
+
+def choose_for_running(asked: str, built_with: str | None = None) -> Choice:
+    """What to run with: `asked`; for `auto` what the engine was built with if a GPU is here, else the CPU.
+
+    Raises:
+        UsageError: no such backend.
+    """
+    if asked != "auto":
+        return _asked(asked)
+    if built_with == ONNXRUNTIME:
+        return Choice(ONNXRUNTIME, "that is what the engines were built with")
+    if not probe.gpus():
+        return Choice(ONNXRUNTIME, "no GPU is here: the model runs on the CPU, not the engines")
+    name = built_with or (TENSORRT if _is_installed("tensorrt") else RTX)
+    return Choice(name, "a GPU is here")
+
+
+def _asked(name: str) -> Choice:
+    if name not in BACKENDS:
+        raise UsageError(f"--backend {name}: no such backend", f"choose among auto, {', '.join(BACKENDS)}")
+    return Choice(name, "asked for")
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # a parent package is missing
+        return False
+
+
+def open_builder(name: str) -> EngineBuilder:
+    """The builder of a backend.
+
+    Raises:
+        BackendMissingError: it is not installed.
+        NoGpuError: it needs a GPU and there is none.
+    """
+    if name == ONNXRUNTIME:
+        from trtopt.device.onnxruntime import OnnxRuntimeBuilder
+
+        return OnnxRuntimeBuilder()
+    from trtopt.device.tensorrt.builder import TensorRTBuilder
+    from trtopt.device.tensorrt.library import load_library
+
+    library = load_library(name)
+    if library.flavour.needs_gpu_to_build or probe.gpus():
+        return TensorRTBuilder(library, probe.gpu(0))
+    return TensorRTBuilder(library, DeviceInfo(kind="none", name="none: built without a GPU"))
+
+
+def open_target(name: str, plugins: tuple[Plugin, ...] = ()) -> Target:
+    """The runtime of a backend, on the first device.
+
+    Raises:
+        BackendMissingError: it, or a CUDA binding, is not installed.
+        NoGpuError: it needs a GPU and there is none.
+    """
+    if name == ONNXRUNTIME:
+        from trtopt.device.onnxruntime import OnnxRuntimeTarget
+
+        return OnnxRuntimeTarget()
+    from trtopt.device.tensorrt.library import load_library
+    from trtopt.device.tensorrt.runtime import TensorRTTarget
+
+    library = load_library(name)
+    return TensorRTTarget(library, open_cuda_device(), plugins)
+
+
+def open_cuda_device() -> Device:
+    """The first CUDA device, through the binding that `TRTOPT_CUDA` names or the first one installed.
+
+    Raises:
+        UsageError: `TRTOPT_CUDA` names no binding.
+        BackendMissingError: the binding, or any binding, is not installed.
+        NoGpuError: there is no CUDA device.
+    """
+    probe.gpu(0)  # the absence of a GPU is the better message than the absence of a binding
+    name = os.environ.get(BINDING_VARIABLE) or next(
+        (name for name, module in CUDA_BINDINGS.items() if _is_installed(module)), None
+    )
+    if name is None:
+        raise BackendMissingError(
+            "no CUDA binding is installed", 'pip install "cuda-python>=12.6" (no compiler needed), or pycuda'
+        )
+    if name == "cuda-python":
+        from trtopt.device.cuda import cuda_python
+
+        return cuda_python.open_device()
+    if name == "pycuda":
+        from trtopt.device.cuda import pycuda
+
+        return pycuda.open_device()
+    raise UsageError(
+        f"{BINDING_VARIABLE}={name}: no such CUDA binding", f"choose among {', '.join(CUDA_BINDINGS)}"
+    )

@@ -1,0 +1,83 @@
+"""Which GPUs are here, asked of the driver itself: needs no CUDA binding."""
+
+from __future__ import annotations
+
+import ctypes
+import uuid
+from functools import cache
+from typing import Any
+
+import msgspec
+
+from trtopt.errors import NoGpuError
+from trtopt.records import DeviceInfo
+
+_DRIVER = "libcuda.so.1"
+_MAJOR, _MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, _MINOR
+NO_GPU_REMEDY = (
+    "`trtopt doctor` tells what works without one; --backend onnxruntime measures the model on the CPU"
+)
+
+
+@cache
+def gpus() -> tuple[DeviceInfo, ...]:
+    """All CUDA devices that the driver shows to this process, in its order; none without a driver."""
+    try:
+        driver = ctypes.CDLL(_DRIVER)
+    except OSError:
+        return ()
+    count = ctypes.c_int()
+    if driver.cuInit(0) != 0 or driver.cuDeviceGetCount(ctypes.byref(count)) != 0:
+        return ()
+    version = driver_version()
+    return tuple(_describe(driver, ordinal, version) for ordinal in range(count.value))
+
+
+def gpu(ordinal: int, binding: str | None = None) -> DeviceInfo:
+    """One CUDA device; `binding` names the CUDA binding that drives it.
+
+    Raises:
+        NoGpuError: there is no such device, or no driver.
+    """
+    found = gpus()
+    if ordinal >= len(found):
+        raise NoGpuError("no CUDA device is here, or its driver cannot be loaded", NO_GPU_REMEDY)
+    return msgspec.structs.replace(found[ordinal], binding=binding)
+
+
+def _describe(driver: Any, ordinal: int, version: str | None) -> DeviceInfo:
+    device, number = ctypes.c_int(), ctypes.c_int()
+    driver.cuDeviceGet(ctypes.byref(device), ordinal)
+    name = ctypes.create_string_buffer(256)
+    driver.cuDeviceGetName(name, len(name), device)
+    memory = ctypes.c_size_t()
+    driver.cuDeviceTotalMem_v2(ctypes.byref(memory), device)
+    identity = ctypes.create_string_buffer(16)
+    driver.cuDeviceGetUuid(identity, device)
+    capability = []
+    for attribute in (_MAJOR, _MINOR):
+        driver.cuDeviceGetAttribute(ctypes.byref(number), attribute, device)
+        capability.append(number.value)
+    driver.cuDriverGetVersion(ctypes.byref(number))
+    return DeviceInfo(
+        kind="gpu",
+        name=name.value.decode(),
+        uuid=f"GPU-{uuid.UUID(bytes=identity.raw)}",
+        compute_capability=f"{capability[0]}.{capability[1]}",
+        memory_bytes=memory.value,
+        driver=version,
+        cuda=f"{number.value // 1000}.{number.value % 1000 // 10}",
+    )
+
+
+def driver_version() -> str | None:
+    """The driver's version from NVML, such as `580.95.05`; None where NVML is not there."""
+    try:
+        import pynvml
+    except ImportError:
+        return None
+    try:
+        pynvml.nvmlInit()
+        return str(pynvml.nvmlSystemGetDriverVersion())
+    except pynvml.NVMLError:
+        return None

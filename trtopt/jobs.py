@@ -1,0 +1,41 @@
+"""What is sent to a worker process and what comes back: one JSON line each."""
+
+from __future__ import annotations
+
+from trtopt.build.engine import BuildJob
+from trtopt.measure.engine import BenchJob
+from trtopt.records import BenchPoint, EngineArtifact, Environment, Record
+
+Job = BuildJob | BenchJob
+
+
+class Progress(Record, frozen=True, kw_only=True, tag="progress"):
+    """How far a job has come; `fraction` is None where nobody knows."""
+
+    phase: str
+    fraction: float | None
+
+
+class Failure(Record, frozen=True, kw_only=True, tag="failure"):
+    """A `TrtoptError` by the name of its class."""
+
+    error: str
+    problem: str
+    remedy: str
+
+
+class Built(Record, frozen=True, kw_only=True, tag="built"):
+    """A build job's result."""
+
+    engine: EngineArtifact
+
+
+class Benched(Record, frozen=True, kw_only=True, tag="benched"):
+    """A bench job's result."""
+
+    point: BenchPoint
+    environment: Environment
+
+
+Result = Built | Benched
+Message = Progress | Failure | Built | Benched

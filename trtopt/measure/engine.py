@@ -1,0 +1,90 @@
+"""One engine at one batch size: all the passes that were asked for, each on its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from trtopt.device.api import ProgressSink, Target
+from trtopt.errors import IncompatibleEngineError
+from trtopt.inputs import batch_from, load_npz, random_batch
+from trtopt.measure.loop import Subject, measure
+from trtopt.measure.passes import follow_memory, time_layers
+from trtopt.measure.stopping import Limits
+from trtopt.records import BenchPoint, Contract, EngineArtifact, EngineRef, Record, Shape
+from trtopt.workspace import read_verified
+
+
+class BenchJob(Record, frozen=True, kw_only=True, tag="bench"):
+    """What a bench worker is told. The file at `path` is loaded only if its hash is the artifact's.
+
+    `data` is the path of an `.npz` with input samples; None gives seeded random input.
+    """
+
+    path: str
+    artifact: EngineArtifact
+    batch: int
+    shapes: dict[str, Shape]
+    data: str | None
+    contract: Contract
+    warmup_s: float
+    duration_s: float
+    layers: bool
+    memory: bool
+
+
+def bench_engine(target: Target, job: BenchJob, progress: ProgressSink) -> BenchPoint:
+    """Latency, throughput and, if asked for, layers and memory.
+
+    Raises:
+        IncompatibleEngineError: the engine was built by another TensorRT or for another GPU.
+        ArtifactError: the file is not the one that was built.
+        DataError, DeviceError, MeasurementError, UsageError: see the passes.
+    """
+    check_fits(job.artifact, target)
+    engine = read_verified(Path(job.path), job.artifact.sha256)
+    device = target.device
+    session = target.load(engine)
+    try:
+        data = (
+            random_batch(session.inputs, job.shapes)
+            if job.data is None
+            else batch_from(load_npz(Path(job.data)), session.inputs, job.shapes)
+        )
+        ref = EngineRef(path=job.path, sha256=job.artifact.sha256, label=job.artifact.plan.label)
+        subject = Subject(engine=ref, batch=job.batch, shapes=job.shapes, data=data)
+        limits = Limits(warmup_s=job.warmup_s, duration_s=job.duration_s)
+        progress("latency", None)
+        latency = measure(device, session, subject, job.contract, "latency", limits)
+        throughput = layers = memory = None
+        if job.contract.queue_ahead or job.contract.streams > 1:
+            progress("throughput", None)
+            throughput = measure(device, session, subject, job.contract, "throughput", limits)
+        if job.layers:
+            progress("layers", None)
+            layers = time_layers(device, session, subject)
+    finally:
+        session.close()
+    if job.memory:
+        progress("memory", None)
+        memory = follow_memory(device, lambda tracker: target.load(engine, track=tracker), subject)
+    return BenchPoint(batch=job.batch, latency=latency, throughput=throughput, layers=layers, memory=memory)
+
+
+def check_fits(artifact: EngineArtifact, target: Target) -> None:
+    """Engines fit one flavour, version and GPU model.
+
+    Raises:
+        IncompatibleEngineError: this one does not fit here; says what differs.
+    """
+    built, here = artifact.plan.backend, target.backend
+    remedy = "build again on this machine, or measure where it was built"
+    if built != here:
+        raise IncompatibleEngineError(f"{artifact.path}: built by {built}, this machine has {here}", remedy)
+    gpu = target.device.info
+    if artifact.device.kind == "gpu" and (artifact.device.name, artifact.device.compute_capability) != (
+        gpu.name,
+        gpu.compute_capability,
+    ):
+        raise IncompatibleEngineError(
+            f"{artifact.path}: built for {artifact.device.name}, this machine has {gpu.name}", remedy
+        )

@@ -1,0 +1,98 @@
+"""From a build folder, an engine or an ONNX file to a report of measurements."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from trtopt.errors import DataError, UsageError
+from trtopt.jobs import Benched
+from trtopt.measure.contracts import DEFAULT, changed, contract_named
+from trtopt.measure.engine import BenchJob
+from trtopt.pipeline.build import now
+from trtopt.pipeline.listener import SILENT, Listener
+from trtopt.pipeline.subject import engines_to_measure, points, shapes_at
+from trtopt.records import BenchReport, Contract
+from trtopt.supervisor import run_jobs
+
+
+def bench(
+    path: str | Path,
+    *,
+    batch: Sequence[int] | None = None,
+    backend: str | None = None,
+    contract: str = DEFAULT,
+    graph: bool | None = None,
+    streams: int | None = None,
+    duration: float = 3.0,
+    warmup: float = 0.2,
+    data: str | Path | None = None,
+    layers: bool = False,
+    memory: bool = False,
+    listener: Listener = SILENT,
+) -> BenchReport:
+    """Measure the engines of a build folder, one engine of it, or an ONNX file.
+
+    Args:
+        path: the folder, engine or ONNX file.
+        batch: batch sizes; by default every one there is an engine for (1, for an ONNX file).
+        backend: by default the one that the engines were built with. `auto` takes the CPU where no GPU is;
+            another backend than the engines' own builds the folder's model again, in a temporary folder.
+        contract: the terms, by name; `graph` and `streams` change them.
+        duration: seconds of sampling a pass, after `warmup` seconds.
+        data: an `.npz` with input samples; by default seeded random input.
+        layers: time every layer, in a pass of its own.
+        memory: follow every allocation, in a pass of its own.
+        listener: hears progress, notes and, after each engine, the report so far.
+
+    Raises:
+        TrtoptError: with what is wrong and what to do.
+    """
+    terms = changed(contract_named(contract), graph=graph, streams=streams)
+    _check_limits(terms, duration, warmup)
+    if data is not None and not Path(data).is_file():
+        raise DataError(f"--input {data}: no such file", "give an .npz with arrays named like the inputs")
+    notes: list[str] = []
+    with engines_to_measure(Path(path), batch, backend, notes, listener) as (folder, manifest, engines):
+        wanted = points(manifest.onnx, engines, batch)
+        jobs = [
+            BenchJob(
+                path=str((folder / engine.path).absolute()),
+                artifact=engine,
+                batch=size,
+                shapes=shapes_at(manifest.onnx, engine.plan, size),
+                data=str(Path(data).absolute()) if data is not None else None,
+                contract=terms,
+                warmup_s=warmup,
+                duration_s=duration,
+                layers=layers,
+                memory=memory,
+            )
+            for engine, size in wanted
+        ]
+        listener.plans([f"batch{size}" for _, size in wanted])
+        report: BenchReport | None = None
+        for _, result in run_jobs(jobs, on_progress=listener.progress):
+            assert isinstance(result, Benched)
+            report = BenchReport(
+                created=report.created if report else now(),
+                argv=tuple(sys.argv),
+                environment=result.environment,
+                model_sha256=manifest.onnx.sha256,
+                points=(*(report.points if report else ()), result.point),
+                notes=tuple(notes),
+            )
+            listener.report(report)
+    assert report is not None
+    return report
+
+
+def _check_limits(terms: Contract, duration: float, warmup: float) -> None:
+    if terms.streams < 1:
+        raise UsageError(f"--streams {terms.streams}: at least one is needed", "write --streams 1")
+    if not 0 < duration <= 86400 or not 0 <= warmup <= 3600:
+        raise UsageError(
+            f"--duration {duration:g} --warmup {warmup:g}: out of range",
+            "give seconds above 0, at most a day",
+        )

@@ -1,0 +1,200 @@
+"""From an ONNX file to a folder of engines."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from trtopt.build.engine import BuildJob
+from trtopt.build.shapes import batch_range, fixed_batch, parse_shape_flag, shape_ranges
+from trtopt.device.api import EngineBuilder
+from trtopt.device.backends import choose_for_building, open_builder
+from trtopt.errors import ModelError, UsageError
+from trtopt.jobs import Built
+from trtopt.onnxfile import external_files, load_graph, read_onnx, sha256_of
+from trtopt.pipeline.listener import SILENT, Listener
+from trtopt.recipe import Recipe, make_recipe
+from trtopt.records import (
+    Backend,
+    BuildPlan,
+    BuildSettings,
+    EngineArtifact,
+    Manifest,
+    OnnxArtifact,
+    Plugin,
+    ShapeRange,
+)
+from trtopt.supervisor import run_jobs
+from trtopt.version import __version__
+from trtopt.workspace import cannot_write, folder_in_progress, write_manifest
+
+MODEL_FILE = "model.onnx"
+TIMING_CACHE_FILE = "timing.cache"
+
+
+def build(
+    model: str | Path,
+    output: str | Path | None = None,
+    *,
+    profile: str | None = None,
+    listener: Listener = SILENT,
+    **flags: Any,
+) -> Manifest:
+    """Build engines from an ONNX file into a folder: one for each batch size, or one dynamic engine.
+
+    Args:
+        model: the ONNX file.
+        output: the folder to make; by default the model's name with `.trtopt`, in the current folder. A
+            build folder of that name is replaced once the new one is complete.
+        profile: a recipe from `profiles/` by name, or a TOML file.
+        listener: hears progress and notes.
+        flags: fields of `trtopt.recipe.Recipe`; each overrides the profile.
+
+    Raises:
+        TrtoptError: with what is wrong and what to do; nothing is left under the output's name.
+    """
+    recipe = make_recipe(profile, flags)
+    source = Path(model)
+    onnx = read_onnx(source)
+    choice = choose_for_building(recipe.backend)
+    builder = open_builder(choice.name)
+    listener.note(f"building with {builder.backend}: {choice.reason}")
+    _check_opset(onnx, builder)
+    plans = make_plans(onnx, recipe, builder.backend)
+    notes = _notes_on(recipe, builder)
+    for note in notes:
+        listener.note(note)
+    target = Path(output) if output is not None else Path(f"{source.stem}.trtopt")
+    with folder_in_progress(target) as folder:
+        kept = _keep_model(onnx, source, folder)
+        cache = _timing_cache(recipe, builder, folder)
+        engines = build_engines(kept, plans, folder, cache, recipe.jobs, listener)
+        manifest = Manifest(
+            trtopt=__version__,
+            created=now(),
+            argv=tuple(sys.argv),
+            onnx=msgspec.structs.replace(kept, path=MODEL_FILE),
+            engines=engines,
+            notes=tuple(notes),
+        )
+        write_manifest(folder, manifest)
+    return manifest
+
+
+def make_plans(onnx: OnnxArtifact, recipe: Recipe, backend: Backend) -> list[BuildPlan]:
+    """The engines that a recipe asks for.
+
+    Raises:
+        UsageError, FixedBatchError: see `build.shapes`.
+    """
+    batches = recipe.batch or (fixed_batch(onnx) or 1,)
+    batches = tuple(sorted(set(batches)))
+    ranges = (
+        [batch_range(batches)]
+        if recipe.dynamic
+        else [ShapeRange(min=(size,), opt=(size,), max=(size,)) for size in batches]
+    )
+    flags = [parse_shape_flag(f"{name}:{shapes}") for name, shapes in recipe.shapes.items()]
+    settings = BuildSettings(
+        opt_level=recipe.opt_level,
+        workspace_bytes=recipe.workspace_mib * 2**20 if recipe.workspace_mib else None,
+        tactic_sources=recipe.tactic_sources,
+        compute_capabilities=recipe.compute_capability,
+        plugins=tuple(_plugin(path) for path in recipe.plugins),
+    )
+    return [
+        BuildPlan(
+            onnx_sha256=onnx.sha256,
+            batch=batch,
+            shapes=shape_ranges(onnx, batch, flags),
+            settings=settings,
+            backend=backend,
+        )
+        for batch in ranges
+    ]
+
+
+def _plugin(path: str) -> Plugin:
+    file = Path(path)
+    if not file.is_file():
+        raise UsageError(f"--plugin {path}: no such file", "give the path of a plugin library (.so)")
+    return Plugin(path=str(file.resolve()), sha256=sha256_of([file]))
+
+
+def _check_opset(onnx: OnnxArtifact, builder: EngineBuilder) -> None:
+    newest = builder.max_opset
+    if newest is not None and onnx.opset > newest:
+        raise ModelError(
+            f"{onnx.path}: opset {onnx.opset} is newer than {builder.backend} reads (up to {newest})",
+            f"export with opset {newest} or lower, or convert it with onnx.version_converter",
+        )
+
+
+def _notes_on(recipe: Recipe, builder: EngineBuilder) -> list[str]:
+    notes = []
+    if recipe.timing_cache and not builder.uses_timing_cache:
+        notes.append(f"{builder.backend} makes no use of timing caches: {recipe.timing_cache} is left alone")
+    if recipe.jobs > 1 and builder.device.kind == "gpu":
+        notes.append(
+            "builds that share a GPU disturb each other's tactic timing: --jobs 1 gives better engines"
+        )
+    return notes
+
+
+def _keep_model(onnx: OnnxArtifact, source: Path, folder: Path) -> OnnxArtifact:
+    """Copy the model, and its external data under the names that the model knows, into the build folder."""
+    try:
+        for file in external_files(load_graph(source), source):
+            copy = folder / file.relative_to(source.parent)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(file, copy)
+        shutil.copyfile(source, folder / MODEL_FILE)
+    except OSError as error:
+        raise cannot_write(folder, error) from None
+    return msgspec.structs.replace(onnx, path=str(folder / MODEL_FILE))
+
+
+def _timing_cache(recipe: Recipe, builder: EngineBuilder, folder: Path) -> Path | None:
+    """The user's cache, or one in the build folder that its engines share."""
+    if not builder.uses_timing_cache:
+        return None
+    return Path(recipe.timing_cache).absolute() if recipe.timing_cache else folder / TIMING_CACHE_FILE
+
+
+def build_engines(
+    onnx: OnnxArtifact,
+    plans: Sequence[BuildPlan],
+    folder: Path,
+    cache: Path | None,
+    at_once: int,
+    listener: Listener,
+) -> tuple[EngineArtifact, ...]:
+    """Build one engine a plan, `at_once` at a time, into `folder`; in the order of the plans."""
+    jobs = [
+        BuildJob(
+            onnx=onnx.path,
+            types=onnx.types,
+            plan=plan,
+            folder=str(folder.absolute()),
+            timing_cache=str(cache.absolute()) if cache else None,
+        )
+        for plan in plans
+    ]
+    listener.plans([plan.label for plan in plans])
+    built: dict[int, EngineArtifact] = {}
+    for index, result in run_jobs(jobs, at_once=at_once, on_progress=listener.progress):
+        assert isinstance(result, Built)
+        built[index] = result.engine
+    (folder / f"{TIMING_CACHE_FILE}.lock").unlink(missing_ok=True)
+    return tuple(built[index] for index in range(len(plans)))
+
+
+def now() -> str:
+    """The time of day for records: ISO 8601, UTC, to the second."""
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")

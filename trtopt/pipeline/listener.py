@@ -1,0 +1,22 @@
+"""Who hears how a pipeline goes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from trtopt.records import BenchReport
+from trtopt.supervisor import OnProgress
+
+
+@dataclass(frozen=True)
+class Listener:
+    """Hears plans (the labels of the jobs to come), their progress by index, notes, and reports so far."""
+
+    progress: OnProgress = lambda index, phase, fraction: None
+    note: Callable[[str], None] = lambda text: None
+    plans: Callable[[Sequence[str]], None] = lambda labels: None
+    report: Callable[[BenchReport], None] = lambda report: None
+
+
+SILENT = Listener()

@@ -1,0 +1,160 @@
+"""What `bench` is pointed at: which engines, at which batch sizes and shapes."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from trtopt.device.backends import choose_for_running, open_builder
+from trtopt.errors import ArtifactError, UsageError
+from trtopt.onnxfile import read_onnx
+from trtopt.pipeline.build import MODEL_FILE, build, build_engines
+from trtopt.pipeline.listener import Listener
+from trtopt.records import BuildPlan, BuildSettings, EngineArtifact, Manifest, OnnxArtifact, Shape
+from trtopt.workspace import MANIFEST, read_manifest
+
+
+@contextmanager
+def engines_to_measure(
+    path: Path, batch: Sequence[int] | None, backend: str | None, notes: list[str], listener: Listener
+) -> Iterator[tuple[Path, Manifest, tuple[EngineArtifact, ...]]]:
+    """The folder, its manifest and the engines; built on the spot where the backend asks for others."""
+    if not path.exists():
+        raise ArtifactError(
+            f"{path}: no such file or folder", "give a build folder, an engine or an ONNX file"
+        )
+    folder = path if path.is_dir() else path.parent
+    has_manifest = (folder / MANIFEST).is_file()
+    manifest = read_manifest(folder) if path.is_dir() or has_manifest else None
+    engines = () if manifest is None else _listed(manifest, path)
+    if manifest is None or not engines:
+        with _built_for_running(path, batch, backend or "auto", notes, listener) as built:
+            yield built
+        return
+    own = engines[0].plan.backend.name
+    choice = choose_for_running(backend or own, own)
+    if choice.name == own:
+        yield folder, manifest, engines
+        return
+    _tell(notes, listener, f"the engines (of {own}) are not run: {choice.reason}")
+    wanted = [engine.plan for engine, _ in points(manifest.onnx, engines, batch)]
+    with _rebuilt(folder, manifest, wanted, choice.name, notes, listener) as rebuilt:
+        yield rebuilt
+
+
+def _listed(manifest: Manifest, path: Path) -> tuple[EngineArtifact, ...]:
+    """The manifest's engines that `path` (a folder or a file in it) means; none for the folder's ONNX file.
+
+    Raises:
+        ArtifactError: a file that is neither an engine of the manifest's nor ONNX.
+    """
+    if path.is_dir():
+        return manifest.engines
+    named = tuple(engine for engine in manifest.engines if engine.path == path.name)
+    if not named and path.suffix != ".onnx":
+        raise ArtifactError(
+            f"{path}: the manifest beside it does not name this file; it was not loaded",
+            f"give one of {', '.join(engine.path for engine in manifest.engines)}",
+        )
+    return named
+
+
+@contextmanager
+def _built_for_running(
+    path: Path, batch: Sequence[int] | None, backend: str, notes: list[str], listener: Listener
+) -> Iterator[tuple[Path, Manifest, tuple[EngineArtifact, ...]]]:
+    """Engines of an ONNX file, built in a temporary folder."""
+    if path.suffix != ".onnx":
+        raise ArtifactError(
+            f"{path}: no manifest vouches for this file; an engine is native code and was not loaded",
+            "give a folder that `trtopt build` made, an engine in one, or an ONNX file",
+        )
+    choice = choose_for_running(backend)
+    _tell(
+        notes, listener, f"engines are built for this measurement only, with {choice.name}: {choice.reason}"
+    )
+    with tempfile.TemporaryDirectory(prefix="trtopt-") as scratch:
+        folder = Path(scratch) / "build"
+        manifest = build(
+            path, folder, batch=tuple(batch) if batch else None, backend=choice.name, listener=listener
+        )
+        yield folder, manifest, manifest.engines
+
+
+@contextmanager
+def _rebuilt(
+    folder: Path,
+    manifest: Manifest,
+    plans: Sequence[BuildPlan],
+    backend: str,
+    notes: list[str],
+    listener: Listener,
+) -> Iterator[tuple[Path, Manifest, tuple[EngineArtifact, ...]]]:
+    """The build folder's model for another backend, in a temporary folder, with that backend's defaults."""
+    builder = open_builder(backend)
+    source = folder / MODEL_FILE
+    onnx = read_onnx(source)
+    if onnx.sha256 != manifest.onnx.sha256:
+        raise ArtifactError(f"{source}: is not the model that the engines were built from", "build again")
+    _tell(
+        notes,
+        listener,
+        f"measured instead: the same model, built for this measurement with {builder.backend}",
+    )
+    unique = {plan.label: plan for plan in plans}
+    own = [
+        msgspec.structs.replace(plan, settings=BuildSettings(), backend=builder.backend)
+        for plan in unique.values()
+    ]
+    with tempfile.TemporaryDirectory(prefix="trtopt-") as scratch:
+        engines = build_engines(onnx, own, Path(scratch), None, 1, listener)
+        yield Path(scratch), manifest, engines
+
+
+def _tell(notes: list[str], listener: Listener, text: str) -> None:
+    notes.append(text)
+    listener.note(text)
+
+
+def points(
+    onnx: OnnxArtifact, engines: Sequence[EngineArtifact], batch: Sequence[int] | None
+) -> list[tuple[EngineArtifact, int]]:
+    """Which engine is measured at which batch size. Dynamic engines stand for their min, opt and max.
+
+    Raises:
+        UsageError: a batch size that no engine admits.
+    """
+    if batch is None:
+        sizes = {
+            (index, size)
+            for index, engine in enumerate(engines)
+            for size in (engine.plan.batch.min[0], engine.plan.batch.opt[0], engine.plan.batch.max[0])
+        }
+        return [(engines[index], size) for index, size in sorted(sizes)]
+    return [(_engine_for(engines, size), size) for size in sorted(set(batch))]
+
+
+def _engine_for(engines: Sequence[EngineArtifact], size: int) -> EngineArtifact:
+    """The engine that is tuned closest to a batch size, among those that admit it."""
+    fitting = [engine for engine in engines if engine.plan.batch.min[0] <= size <= engine.plan.batch.max[0]]
+    if not fitting:
+        there = ", ".join(engine.plan.label for engine in engines)
+        raise UsageError(
+            f"--batch {size}: no engine here admits it (there are: {there})",
+            "choose among those, or build one",
+        )
+    return min(fitting, key=lambda engine: abs(engine.plan.batch.opt[0] - size))
+
+
+def shapes_at(onnx: OnnxArtifact, plan: BuildPlan, size: int) -> dict[str, Shape]:
+    """Input shapes for one batch size: what the engine is tuned for, with the batch in its place."""
+    shapes = {}
+    for spec in onnx.inputs:
+        best = plan.shapes[spec.name].opt
+        is_batched = bool(spec.shape) and isinstance(spec.shape[0], str)
+        shapes[spec.name] = (size, *best[1:]) if is_batched else best
+    return shapes

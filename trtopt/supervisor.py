@@ -1,0 +1,130 @@
+"""Runs jobs in worker processes and turns whatever becomes of them into a result or a typed error."""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from tempfile import TemporaryFile
+from typing import IO, Any
+
+import msgspec
+
+from trtopt.build.engine import BuildJob
+from trtopt.errors import BuildError, DeviceError, rebuild
+from trtopt.jobs import Failure, Job, Message, Progress, Result
+
+OnProgress = Callable[[int, str, float | None], None]
+"""Hears (index of the job, phase, fraction of the job or None)."""
+
+_TAIL_BYTES = 2000
+_decode = msgspec.json.Decoder(Message).decode
+
+
+def run_jobs(
+    jobs: Sequence[Job], *, at_once: int = 1, on_progress: OnProgress
+) -> Iterator[tuple[int, Result]]:
+    """Run jobs, `at_once` at a time, each in a process of its own; yields (index, result) as they finish.
+
+    The first failure ends the others. So does leaving the iteration early (Ctrl-C included).
+
+    Raises:
+        TrtoptError: what a job reported, or how its process died.
+    """
+    events: queue.Queue[tuple[int, Message | _Ended]] = queue.Queue()
+    waiting = list(enumerate(jobs))[::-1]
+    running: dict[int, _Worker] = {}
+    try:
+        while waiting or running:
+            while waiting and len(running) < at_once:
+                index, job = waiting.pop()
+                running[index] = _Worker(index, job, events)
+            index, event = events.get()
+            if isinstance(event, Progress):
+                on_progress(index, event.phase, event.fraction)
+            elif isinstance(event, Failure):
+                raise rebuild(event.error, event.problem, event.remedy)
+            elif isinstance(event, _Ended):
+                raise running[index].death(event.status)
+            else:
+                running.pop(index).stop()
+                yield index, event
+    finally:
+        for worker in running.values():
+            worker.stop()
+
+
+class _Ended(msgspec.Struct, frozen=True):
+    """A worker closed its pipe without a result."""
+
+    status: int
+
+
+class _Worker:
+    """One worker process and the thread that reads its messages."""
+
+    def __init__(self, index: int, job: Job, events: queue.Queue[tuple[int, Any]]) -> None:
+        self._job = job
+        self._stderr: IO[bytes] = TemporaryFile()  # noqa: SIM115  (closed by `stop`)
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "trtopt.worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._stderr,
+            env=environment,
+            start_new_session=True,  # Ctrl-C is ours to handle
+        )
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError):  # it died at once: the reader reports that
+            self._process.stdin.write(msgspec.json.encode(job) + b"\n")
+            self._process.stdin.flush()
+        threading.Thread(target=self._read, args=(index, events), daemon=True).start()
+
+    def _read(self, index: int, events: queue.Queue[tuple[int, Any]]) -> None:
+        assert self._process.stdout is not None
+        finished = False
+        for line in self._process.stdout:
+            message = _decode(line)
+            finished = finished or not isinstance(message, Progress)
+            events.put((index, message))
+        if not finished:
+            events.put((index, _Ended(self._process.wait())))
+
+    def death(self, status: int) -> Exception:
+        """The error for a worker that ended without a result, with the last it printed."""
+        self._stderr.seek(0, os.SEEK_END)
+        self._stderr.seek(max(0, self._stderr.tell() - _TAIL_BYTES))
+        last = self._stderr.read().decode(errors="replace").strip() or "it printed nothing"
+        how = f"was ended by {_signal_name(-status)}" if status < 0 else f"ended with status {status}"
+        if isinstance(self._job, BuildJob):
+            return BuildError(
+                f"building {self._job.plan.label}: its process {how}. Its last words:\n{last}",
+                "a crash inside TensorRT or a plugin; SIGKILL usually means out of host memory",
+            )
+        return DeviceError(
+            f"measuring {self._job.artifact.path}: its process {how}. Its last words:\n{last}",
+            "a crash inside TensorRT, a plugin or the driver; SIGKILL usually means out of host memory",
+        )
+
+    def stop(self) -> None:
+        """End the process and wait for it. Workers clean up nothing: their files have temporary names."""
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout, self._stderr):
+            if pipe is not None:
+                with suppress(BrokenPipeError):
+                    pipe.close()
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -1,0 +1,112 @@
+"""A worker process: runs one job and reports on a pipe.
+
+    python -m trtopt.worker      one job as a JSON line on standard input, messages as JSON lines on
+                                 standard output; whatever native code prints goes to standard error
+
+Native code can crash, hang or leave the CUDA context unusable: here it takes only its own job along. The
+worker ends when its standard input closes, so it never outlives the process that started it.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from typing import BinaryIO
+
+import msgspec
+
+from trtopt.build.engine import BuildJob, build_engine
+from trtopt.device.api import Target
+from trtopt.device.backends import open_builder, open_target
+from trtopt.device.host import cpu_name
+from trtopt.errors import TrtoptError
+from trtopt.jobs import Benched, Built, Failure, Job, Message, Progress, Result
+from trtopt.measure.engine import bench_engine
+from trtopt.records import Environment
+from trtopt.version import __version__
+
+
+def run(job: Job, send: Callable[[Message], None]) -> Result:
+    """Run one job in this process; progress goes to `send`."""
+
+    def progress(phase: str, fraction: float | None) -> None:
+        send(Progress(phase=phase, fraction=fraction))
+
+    if isinstance(job, BuildJob):
+        return Built(engine=build_engine(open_builder(job.plan.backend.name), job, progress))
+    plan = job.artifact.plan
+    target = open_target(plan.backend.name, plan.settings.plugins)
+    try:
+        point = bench_engine(target, job, progress)
+        return Benched(point=point, environment=environment_of(target))
+    finally:
+        target.close()
+
+
+def environment_of(target: Target) -> Environment:
+    """Where a measurement is being taken."""
+    return Environment(
+        device=target.device.info,
+        backend=target.backend,
+        trtopt=__version__,
+        python=platform.python_version(),
+        platform=platform.platform(),
+        cpu=cpu_name(),
+        git_revision=_git_revision(),
+    )
+
+
+def _git_revision() -> str | None:
+    """The revision of the folder that trtopt was started in, if it is a git checkout."""
+    try:
+        done = subprocess.run(
+            ["git", "rev-parse", "HEAD"], capture_output=True, text=True, timeout=5, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def main() -> None:
+    """Read a job, run it, report."""
+    messages = os.fdopen(os.dup(1), "wb", buffering=0)
+    os.dup2(2, 1)  # native code prints to descriptor 1
+    line = sys.stdin.buffer.readline()
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    guard = threading.Lock()
+
+    def send(message: Message) -> None:
+        with guard:
+            _write(messages, msgspec.json.encode(message) + b"\n")
+
+    try:
+        send(run(msgspec.json.decode(line, type=Job), send))
+    except TrtoptError as error:
+        send(Failure(error=type(error).__name__, problem=error.problem, remedy=error.remedy))
+    except MemoryError:
+        send(
+            Failure(error="DeviceError", problem="out of host memory", remedy="use a smaller batch or model")
+        )
+    # Native libraries' own teardown at interpreter exit can crash; everything is closed and flushed already.
+    sys.stderr.flush()
+    os._exit(0)
+
+
+def _write(pipe: BinaryIO, line: bytes) -> None:
+    view = memoryview(line)
+    while view:
+        view = view[pipe.write(view) :]
+
+
+def _end_with_parent() -> None:
+    """The parent keeps our standard input open as long as it lives and wants the result."""
+    sys.stdin.buffer.read()
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    main()
