@@ -1,5 +1,34 @@
-"""trtopt: from a trained model to the fastest TensorRT engine its owner can trust."""
+"""trtopt: from a trained model to the fastest TensorRT engine its owner can trust.
+
+The library is what the command line is a skin over: `build` and `bench` return the records of
+`trtopt.records`, and errors are those of `trtopt.errors`. Importing `trtopt` loads nothing heavy.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 from trtopt.version import __version__
 
-__all__ = ["__version__"]
+if TYPE_CHECKING:
+    from trtopt.measure.statistics import summarise, throughput
+    from trtopt.pipeline.bench import bench
+    from trtopt.pipeline.build import build
+
+__all__ = ["__version__", "bench", "build", "summarise", "throughput"]
+
+_HOMES = {
+    "bench": "trtopt.pipeline.bench",
+    "build": "trtopt.pipeline.build",
+    "summarise": "trtopt.measure.statistics",
+    "throughput": "trtopt.measure.statistics",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Load the public functions on first use."""
+    import importlib
+
+    if name not in _HOMES:
+        raise AttributeError(f"module 'trtopt' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trtopt.build.engine import BuildJob
+from trtopt.builder.engine import BuildJob
 from trtopt.measure.engine import BenchJob
 from trtopt.records import BenchPoint, EngineArtifact, Environment, Record
 

@@ -335,3 +335,30 @@ class BenchReport(Record, frozen=True, kw_only=True):
     model_sha256: str
     points: tuple[BenchPoint, ...]
     notes: tuple[str, ...] = ()
+
+
+# ── the machine ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Component(Record, frozen=True, kw_only=True):
+    """A library: its version, or why it cannot be used and how to get it."""
+
+    name: str
+    version: str | None
+    problem: str | None = None
+    remedy: str | None = None
+
+
+class Survey(Record, frozen=True, kw_only=True):
+    """Everything that decides which commands work here."""
+
+    python: str
+    platform: str
+    cpu: str
+    gpus: tuple[DeviceInfo, ...]
+    tensorrt: Component
+    tensorrt_rtx: Component
+    onnxruntime: Component
+    cuda_bindings: tuple[Component, ...]
+    nvml: Component
+    binding_variable: str

@@ -15,7 +15,7 @@ from typing import IO, Any
 
 import msgspec
 
-from trtopt.build.engine import BuildJob
+from trtopt.builder.engine import BuildJob
 from trtopt.errors import BuildError, DeviceError, rebuild
 from trtopt.jobs import Failure, Job, Message, Progress, Result
 

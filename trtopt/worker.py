@@ -19,7 +19,7 @@ from typing import BinaryIO
 
 import msgspec
 
-from trtopt.build.engine import BuildJob, build_engine
+from trtopt.builder.engine import BuildJob, build_engine
 from trtopt.device.api import Target
 from trtopt.device.backends import open_builder, open_target
 from trtopt.device.host import cpu_name

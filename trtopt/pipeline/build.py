@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
-from trtopt.build.engine import BuildJob
-from trtopt.build.shapes import batch_range, fixed_batch, parse_shape_flag, shape_ranges
+from trtopt.builder.engine import BuildJob
+from trtopt.builder.shapes import batch_range, fixed_batch, parse_shape_flag, shape_ranges
 from trtopt.device.api import EngineBuilder
 from trtopt.device.backends import choose_for_building, open_builder
 from trtopt.errors import ModelError, UsageError
@@ -70,7 +70,7 @@ def build(
     notes = _notes_on(recipe, builder)
     for note in notes:
         listener.note(note)
-    target = Path(output) if output is not None else Path(f"{source.stem}.trtopt")
+    target = Path(output) if output is not None else default_output(source)
     with folder_in_progress(target) as folder:
         kept = _keep_model(onnx, source, folder)
         cache = _timing_cache(recipe, builder, folder)
@@ -85,6 +85,11 @@ def build(
         )
         write_manifest(folder, manifest)
     return manifest
+
+
+def default_output(model: Path) -> Path:
+    """Where engines go when nobody says: the model's name with `.trtopt`, in the current folder."""
+    return Path(f"{model.stem}.trtopt")
 
 
 def make_plans(onnx: OnnxArtifact, recipe: Recipe, backend: Backend) -> list[BuildPlan]:

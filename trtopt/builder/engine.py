@@ -6,7 +6,7 @@ import hashlib
 import time
 from pathlib import Path
 
-from trtopt.build.timing_cache import Identity, StoredCache, identity_of, load_cache, save_cache
+from trtopt.builder.timing_cache import Identity, StoredCache, identity_of, load_cache, save_cache
 from trtopt.device.api import BuiltEngine, EngineBuilder, ProgressSink
 from trtopt.errors import BuildError
 from trtopt.records import BuildPlan, EngineArtifact, Record

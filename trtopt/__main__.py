@@ -1,0 +1,5 @@
+"""`python -m trtopt`."""
+
+from trtopt.cli.main import main
+
+main()

@@ -1,0 +1,92 @@
+"""`trtopt bench`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+
+@click.command()
+@click.argument("path", type=click.Path(path_type=Path))
+@click.option("--batch", metavar="N,N,…", help="Batch sizes [default: all that there are engines for].")
+@click.option(
+    "--backend",
+    metavar="auto|tensorrt|tensorrt-rtx|onnxruntime",
+    help="What to run with [default: what the engines were built with; auto: the CPU where no GPU is].",
+)
+@click.option(
+    "--contract", metavar="NAME", help="Terms of the measurement: trtexec-10, trtexec-11, isolated."
+)
+@click.option(
+    "--graph/--no-graph", default=None, help="Use a CUDA graph or not [default: as the contract says]."
+)
+@click.option("--streams", type=int, help="Streams, each with a context of its own [default: 1].")
+@click.option(
+    "--duration", type=float, default=3.0, show_default=True, metavar="S", help="Seconds of sampling a pass."
+)
+@click.option(
+    "--warmup", type=float, default=0.2, show_default=True, metavar="S", help="Seconds before samples count."
+)
+@click.option(
+    "--input", "data", type=click.Path(path_type=Path), metavar="DATA", help="An .npz with input samples."
+)
+@click.option("--layers", is_flag=True, help="Time every layer, in a pass of its own.")
+@click.option("--memory", is_flag=True, help="Follow every allocation, in a pass of its own.")
+@click.option("--json", "json_file", metavar="FILE|-", help="Write the result file, raw samples included.")
+def bench(
+    path: Path,
+    batch: str | None,
+    backend: str | None,
+    contract: str | None,
+    graph: bool | None,
+    streams: int | None,
+    duration: float,
+    warmup: float,
+    data: Path | None,
+    layers: bool,
+    memory: bool,
+    json_file: str | None,
+) -> None:
+    """Measure PATH: a build folder, one engine of it, or an ONNX file.
+
+    Latency is measured with one query in flight, throughput with the contract's queue; each in a pass of its
+    own. With `--json -` the result goes to standard output and the table to standard error.
+    """
+    from rich.console import Console
+
+    from trtopt.builder.shapes import parse_batches
+    from trtopt.cli.progress import listening
+    from trtopt.measure.contracts import DEFAULT
+    from trtopt.pipeline.bench import bench as run
+    from trtopt.records import BenchReport, to_json
+    from trtopt.report.text import bench_summary
+    from trtopt.workspace import check_writable, write_atomically
+
+    file = Path(json_file) if json_file and json_file != "-" else None
+    if file is not None:
+        check_writable(file)
+
+    def save(report: BenchReport) -> None:
+        """After every engine: a later failure must not take finished measurements along."""
+        if file is not None:
+            write_atomically(file, to_json(report))
+
+    with listening(save) as listener:
+        report = run(
+            path,
+            batch=parse_batches(batch) if batch is not None else None,
+            backend=backend,
+            contract=contract or DEFAULT,
+            graph=graph,
+            streams=streams,
+            duration=duration,
+            warmup=warmup,
+            data=data,
+            layers=layers,
+            memory=memory,
+            listener=listener,
+        )
+    if json_file == "-":
+        click.echo(to_json(report), nl=False)
+    Console(stderr=json_file == "-").print(bench_summary(report))

@@ -1,0 +1,75 @@
+"""The `trtopt` command: finds its subcommands late, so that `--help` and completion stay quick."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+import sys
+from types import FrameType
+
+import click
+
+from trtopt.errors import TrtoptError
+from trtopt.version import __version__
+
+COMMANDS = {
+    "build": "Build one serialized engine per batch size from an ONNX file.",
+    "bench": "Measure latency and throughput of engines or of an ONNX file.",
+    "doctor": "Tell what this machine has and which commands work here.",
+}
+_INTERRUPTED = 130
+_TERMINATED = 143
+
+
+class LateGroup(click.Group):
+    """A group whose commands are imported when one is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """All commands, in the order of a working day."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import `trtopt.cli.NAME` and take its NAME."""
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = getattr(importlib.import_module(f"trtopt.cli.{cmd_name}"), cmd_name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands without importing them."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+@click.group(cls=LateGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="trtopt")
+def cli() -> None:
+    """From a trained model to the fastest TensorRT engine its owner can trust."""
+
+
+def main() -> None:
+    """Run the command line; a user's mistake gives a message and an exit code, never a traceback."""
+    signal.signal(signal.SIGTERM, _terminate)
+    try:
+        status = cli.main(prog_name="trtopt", standalone_mode=False)
+    except click.exceptions.Exit as error:
+        status = error.exit_code
+    except click.ClickException as error:
+        error.show()
+        status = error.exit_code
+    except TrtoptError as error:
+        click.echo(f"trtopt: {error}", err=True)
+        status = error.exit_code
+    except (KeyboardInterrupt, click.Abort):
+        click.echo("trtopt: interrupted; nothing unfinished is left behind", err=True)
+        status = _INTERRUPTED
+    except BrokenPipeError:  # the reader of our output has gone, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        status = 1
+    sys.exit(status if isinstance(status, int) else 0)
+
+
+def _terminate(number: int, frame: FrameType | None) -> None:
+    """Leave through every `finally`, as Ctrl-C does."""
+    raise SystemExit(_TERMINATED)

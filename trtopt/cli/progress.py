@@ -1,0 +1,57 @@
+"""Live progress on standard error, and none off a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import click
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+
+from trtopt.pipeline.listener import Listener
+from trtopt.records import BenchReport
+
+
+class ProgressBars:
+    """One bar a job; a job whose length nobody knows pulses."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._tasks: list[TaskID] = []
+
+    def plan(self, labels: Sequence[str]) -> None:
+        """A new list of jobs; earlier bars are taken away."""
+        for task in self._tasks:
+            self._progress.remove_task(task)
+        self._tasks = [self._progress.add_task(label, total=None, phase="waiting") for label in labels]
+
+    def update(self, index: int, phase: str, fraction: float | None) -> None:
+        """A job has come so far."""
+        total = None if fraction is None else 1.0
+        self._progress.update(self._tasks[index], phase=escape(phase), total=total, completed=fraction or 0.0)
+
+
+@contextmanager
+def listening(report: Callable[[BenchReport], None] = lambda report: None) -> Iterator[Listener]:
+    """A listener that shows notes and, on a terminal, bars; all on standard error.
+
+    `report` hears each report so far.
+    """
+    console = Console(stderr=True)
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[phase]}"),
+    )
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        bars = ProgressBars(progress)
+        yield Listener(
+            progress=bars.update,
+            plans=bars.plan,
+            report=report,
+            note=lambda text: click.echo(f"trtopt: {text}", err=True),
+        )

@@ -1,0 +1,66 @@
+"""The doctor's findings as tables: what is here, which commands work, what to install for the others."""
+
+from __future__ import annotations
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from trtopt.records import Component, Survey
+
+
+def doctor_summary(survey: Survey) -> RenderableType:
+    """Two tables: components and commands."""
+    return Group(_components(survey), _commands(survey))
+
+
+def _components(survey: Survey) -> Table:
+    table = Table(title="This machine", title_justify="left")
+    table.add_column("what")
+    table.add_column("found", overflow="fold")
+    table.add_row("Python", f"{survey.python} on {survey.platform}")
+    table.add_row("CPU", survey.cpu)
+    if not survey.gpus:
+        table.add_row("GPU", "none, or no driver")
+    for gpu in survey.gpus:
+        memory = f"{(gpu.memory_bytes or 0) / 2**30:.0f} GiB"
+        table.add_row(
+            "GPU", f"{gpu.name}, compute capability {gpu.compute_capability}, {memory}, CUDA {gpu.cuda}"
+        )
+    every = (survey.nvml, survey.tensorrt, survey.tensorrt_rtx, *survey.cuda_bindings, survey.onnxruntime)
+    for component in every:
+        table.add_row(component.name, component.version or f"no: {component.problem}")
+    return table
+
+
+def _commands(survey: Survey) -> Table:
+    table = Table(title="What works here", title_justify="left")
+    for name in ("to do this", "works", "otherwise"):
+        table.add_column(name, overflow="fold")
+    for what, missing in _needs(survey):
+        table.add_row(what, "yes" if not missing else "no", Text("; ".join(missing)))
+    return table
+
+
+def _needs(survey: Survey) -> list[tuple[str, list[str]]]:
+    """(what, what is missing for it)."""
+    no_gpu = [] if survey.gpus else ["needs an NVIDIA GPU and its driver"]
+    binding = [] if any(c.version for c in survey.cuda_bindings) else ['pip install "cuda-python>=12.6"']
+    graphs = [] if survey.cuda_bindings[0].version else ['pip install "cuda-python>=12.6"']
+    return [
+        ("build with TensorRT", no_gpu + _install(survey.tensorrt)),
+        ("build with TensorRT-RTX (no GPU needed)", _install(survey.tensorrt_rtx)),
+        ("bench engines", no_gpu + binding + _either(survey)),
+        ("bench with CUDA graphs", no_gpu + graphs + _either(survey)),
+        ("build and bench on ONNX Runtime (CPU)", []),
+    ]
+
+
+def _install(component: Component) -> list[str]:
+    return [] if component.version else [component.remedy or ""]
+
+
+def _either(survey: Survey) -> list[str]:
+    if survey.tensorrt.version or survey.tensorrt_rtx.version:
+        return []
+    return _install(survey.tensorrt)

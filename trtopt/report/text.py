@@ -1,0 +1,161 @@
+"""Records as tables for people."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from trtopt.measure.statistics import summarise, throughput
+from trtopt.records import BenchPoint, BenchReport, EngineArtifact, LayerPass, Manifest, MemoryPass
+
+_MIB = 2**20
+_TOP_LAYERS = 10
+
+
+def build_summary(manifest: Manifest, folder: str) -> RenderableType:
+    """One row an engine, and what its builder complained about in one line."""
+    table = Table(title=f"{folder}: engines by {manifest.engines[0].plan.backend}", title_justify="left")
+    for name in ("engine", "batch", "size", "build", "timing cache"):
+        table.add_column(name, justify="left" if name == "engine" else "right")
+    for engine in manifest.engines:
+        table.add_row(
+            engine.path,
+            _batches(engine),
+            f"{engine.size_bytes / _MIB:.2f} MiB",
+            f"{engine.build_seconds:.1f} s",
+            _cache_use(engine),
+        )
+    return Group(table, *(Text(line) for line in _warning_lines(manifest)))
+
+
+def _batches(engine: EngineArtifact) -> str:
+    low, best, high = (
+        shape[0] for shape in (engine.plan.batch.min, engine.plan.batch.opt, engine.plan.batch.max)
+    )
+    return f"{low}" if low == high else f"{low} to {high}, tuned for {best}"
+
+
+def _cache_use(engine: EngineArtifact) -> str:
+    if engine.timing_cache_out is None:
+        return "none"
+    if engine.timing_cache_in is None:
+        return "new"
+    return "read" if engine.timing_cache_in == engine.timing_cache_out else "read, grown"
+
+
+def _warning_lines(manifest: Manifest) -> list[str]:
+    logs = [f"{engine.log} ({engine.warnings})" for engine in manifest.engines if engine.warnings]
+    return [f"warnings from the builder are in {', '.join(logs)}"] if logs else []
+
+
+def bench_summary(report: BenchReport) -> RenderableType:
+    """Latency with one query in flight, throughput with the contract's queue; then layers and memory."""
+    first = report.points[0].latency
+    environment = report.environment
+    title = f"{environment.backend} on {environment.device.name}, contract {first.contract.name}"
+    table = Table(title=title, title_justify="left", caption=_caption(report), caption_justify="left")
+    columns = (
+        "batch",
+        "p50 ms",
+        "p90",
+        "p99",
+        "p99.9",
+        "compute",
+        "H2D",
+        "D2H",
+        "enqueue",
+        "queries/s",
+        "samples/s",
+    )
+    for name in columns:
+        table.add_column(name, justify="right")
+    for point in report.points:
+        table.add_row(*_bench_row(point))
+    parts: list[RenderableType] = [table]
+    for point in report.points:
+        if point.layers is not None:
+            parts.append(_layer_table(point.batch, point.layers))
+        if point.memory is not None:
+            parts.append(Text(memory_line(point.batch, point.memory)))
+    parts += [Text(f"note: {note}") for note in _notes(report)]
+    return Group(*parts)
+
+
+def _caption(report: BenchReport) -> str:
+    counts = sorted({len(point.latency.samples.start_ms) for point in report.points})
+    span = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+    return (
+        f"latency: host clock, one query in flight, {span} queries a batch; "
+        "compute, H2D, D2H: medians of device events; rates: measured with the contract's queue"
+    )
+
+
+def _bench_row(point: BenchPoint) -> list[str]:
+    samples = point.latency.samples
+    latency = summarise(samples.latency_ms)
+    rate = throughput((point.throughput or point.latency).samples, point.batch)
+    return [
+        str(point.batch),
+        *(_ms(latency.percentiles[p]) for p in (50.0, 90.0, 99.0, 99.9)),
+        *(
+            _median(values)
+            for values in (samples.gpu_compute_ms, samples.h2d_ms, samples.d2h_ms, samples.enqueue_ms)
+        ),
+        f"{rate.queries_per_s:,.1f}",
+        f"{rate.samples_per_s:,.1f}",
+    ]
+
+
+def _ms(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3f}"
+
+
+def _median(values: Sequence[float]) -> str:
+    return _ms(summarise(values).median) if values else "–"
+
+
+def _notes(report: BenchReport) -> list[str]:
+    """Every note once, the report's first."""
+    measurements = [m for point in report.points for m in (point.latency, point.throughput) if m is not None]
+    return list(dict.fromkeys((*report.notes, *(note for m in measurements for note in m.notes))))
+
+
+def _layer_table(batch: int, layers: LayerPass) -> Table:
+    medians = sorted(((summarise(layer.ms).median, layer.name) for layer in layers.layers), reverse=True)
+    total = sum(ms for ms, _ in medians)
+    table = Table(
+        title=f"batch {batch}: slowest of {len(medians)} layers (medians of {layers.runs} profiled runs, "
+        f"{total:.3f} ms in all)",
+        title_justify="left",
+    )
+    table.add_column("layer", overflow="ellipsis", no_wrap=True)
+    table.add_column("ms", justify="right")
+    table.add_column("share", justify="right")
+    for ms, name in medians[:_TOP_LAYERS]:
+        table.add_row(Text(name), f"{ms:.4f}", f"{ms / total:.1%}" if total else "–")
+    return table
+
+
+def peak_bytes(memory: MemoryPass) -> int:
+    """The most that was live at one time in TensorRT's own allocations."""
+    live = peak = 0
+    for event in memory.events:
+        if event.kind == "allocate" and event.address:
+            live += event.size_bytes
+        elif event.kind == "deallocate":
+            live -= event.size_bytes
+        peak = max(peak, live)
+    return peak
+
+
+def memory_line(batch: int, memory: MemoryPass) -> str:
+    """Peak, inputs and outputs, and what the driver saw, in one line."""
+    seen = "unknown" if memory.driver_used_bytes is None else f"{memory.driver_used_bytes / _MIB:.1f} MiB"
+    return (
+        f"batch {batch}: TensorRT's allocations peak at {peak_bytes(memory) / _MIB:.1f} MiB "
+        f"({len(memory.events)} calls), inputs and outputs {memory.buffers_bytes / _MIB:.1f} MiB; "
+        f"growth seen by the driver: {seen}"
+    )
