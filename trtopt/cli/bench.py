@@ -70,7 +70,7 @@ def bench(
     def save(report: BenchReport) -> None:
         """After every engine: a later failure must not take finished measurements along."""
         if file is not None:
-            write_atomically(file, to_json(report))
+            write_atomically(file, to_json(report, indent=None))
 
     with listening(save) as listener:
         report = run(
@@ -88,5 +88,5 @@ def bench(
             listener=listener,
         )
     if json_file == "-":
-        click.echo(to_json(report), nl=False)
+        click.echo(to_json(report, indent=None), nl=False)
     Console(stderr=json_file == "-").print(bench_summary(report))

@@ -99,14 +99,15 @@ def _round_robin(lanes: list[Lane]) -> Iterator[tuple[int, Slot]]:
 
 
 def _as_samples(finished: list[tuple[int, Query]], began_s: float) -> Samples:
+    """Columns, rounded to the nanosecond: no clock here resolves more, and result files stay small."""
     queries = [query for _, query in finished]
     return Samples(
-        start_ms=[(query.start_s - began_s) * 1e3 for query in queries],
-        end_ms=[(query.end_s - began_s) * 1e3 for query in queries],
-        enqueue_ms=[query.enqueue_ms for query in queries],
-        gpu_compute_ms=[query.gpu_compute_ms for query in queries],
-        h2d_ms=[query.h2d_ms for query in queries if query.h2d_ms is not None],
-        d2h_ms=[query.d2h_ms for query in queries if query.d2h_ms is not None],
+        start_ms=[round((query.start_s - began_s) * 1e3, 6) for query in queries],
+        end_ms=[round((query.end_s - began_s) * 1e3, 6) for query in queries],
+        enqueue_ms=[round(query.enqueue_ms, 6) for query in queries],
+        gpu_compute_ms=[round(query.gpu_compute_ms, 6) for query in queries],
+        h2d_ms=[round(query.h2d_ms, 6) for query in queries if query.h2d_ms is not None],
+        d2h_ms=[round(query.d2h_ms, 6) for query in queries if query.d2h_ms is not None],
         lane=[lane for lane, _ in finished],
     )
 

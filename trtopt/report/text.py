@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rich import box
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -15,9 +16,22 @@ _MIB = 2**20
 _TOP_LAYERS = 10
 
 
+def _table(title: str, caption: str | None = None) -> Table:
+    """Narrow enough for 80 columns of figures."""
+    return Table(
+        title=title,
+        title_justify="left",
+        caption=caption,
+        caption_justify="left",
+        box=box.SIMPLE_HEAD,
+        collapse_padding=True,
+        pad_edge=False,
+    )
+
+
 def build_summary(manifest: Manifest, folder: str) -> RenderableType:
     """One row an engine, and what its builder complained about in one line."""
-    table = Table(title=f"{folder}: engines by {manifest.engines[0].plan.backend}", title_justify="left")
+    table = _table(f"{folder}: engines by {manifest.engines[0].plan.backend}")
     for name in ("engine", "batch", "size", "build", "timing cache"):
         table.add_column(name, justify="left" if name == "engine" else "right")
     for engine in manifest.engines:
@@ -56,7 +70,7 @@ def bench_summary(report: BenchReport) -> RenderableType:
     first = report.points[0].latency
     environment = report.environment
     title = f"{environment.backend} on {environment.device.name}, contract {first.contract.name}"
-    table = Table(title=title, title_justify="left", caption=_caption(report), caption_justify="left")
+    table = _table(title, _caption(report))
     columns = (
         "batch",
         "p50 ms",
@@ -71,7 +85,7 @@ def bench_summary(report: BenchReport) -> RenderableType:
         "samples/s",
     )
     for name in columns:
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", no_wrap=True)
     for point in report.points:
         table.add_row(*_bench_row(point))
     parts: list[RenderableType] = [table]
@@ -99,7 +113,7 @@ def _bench_row(point: BenchPoint) -> list[str]:
     rate = throughput((point.throughput or point.latency).samples, point.batch)
     return [
         str(point.batch),
-        *(_ms(latency.percentiles[p]) for p in (50.0, 90.0, 99.0, 99.9)),
+        *(_ms(latency.percentiles[p]) for p in (50.0, 90.0, 99.0)),
         *(
             _median(values)
             for values in (samples.gpu_compute_ms, samples.h2d_ms, samples.d2h_ms, samples.enqueue_ms)
@@ -126,10 +140,9 @@ def _notes(report: BenchReport) -> list[str]:
 def _layer_table(batch: int, layers: LayerPass) -> Table:
     medians = sorted(((summarise(layer.ms).median, layer.name) for layer in layers.layers), reverse=True)
     total = sum(ms for ms, _ in medians)
-    table = Table(
-        title=f"batch {batch}: slowest of {len(medians)} layers (medians of {layers.runs} profiled runs, "
-        f"{total:.3f} ms in all)",
-        title_justify="left",
+    table = _table(
+        f"batch {batch}: slowest of {len(medians)} layers (medians of {layers.runs} profiled runs, "
+        f"{total:.3f} ms in all)"
     )
     table.add_column("layer", overflow="ellipsis", no_wrap=True)
     table.add_column("ms", justify="right")

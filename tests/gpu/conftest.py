@@ -1,0 +1,51 @@
+"""Everything here runs real engines on a CUDA device; without one it is skipped."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from trtopt.device.api import Device
+from trtopt.device.backends import open_cuda_device
+from trtopt.device.cuda import probe
+
+DIGITS = Path(__file__).parents[2] / "models" / "digits" / "digits.onnx"
+HELDOUT = DIGITS.with_name("heldout.npz")
+# Neither cuBLAS nor cuDNN is needed by these models, and test hosts may lack them.
+SOURCES = ("EDGE_MASK_CONVOLUTIONS", "JIT_CONVOLUTIONS")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip all of it where there is no GPU or no TensorRT."""
+    if probe.gpus() and importlib.util.find_spec("tensorrt"):
+        return
+    for item in items:
+        item.add_marker(pytest.mark.skip(reason="needs a CUDA device and TensorRT"))
+
+
+@pytest.fixture(params=["cuda-python", "pycuda"])
+def binding(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Both CUDA bindings, one after the other."""
+    monkeypatch.setenv("TRTOPT_CUDA", request.param)
+    return str(request.param)
+
+
+@pytest.fixture
+def device(binding: str) -> Iterator[Device]:
+    """An open CUDA device."""
+    opened = open_cuda_device()
+    yield opened
+    opened.close()
+
+
+@pytest.fixture(scope="session")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The digits model built for batches 1 and 8, with its timing cache."""
+    import trtopt
+
+    folder = tmp_path_factory.mktemp("gpu") / "digits"
+    trtopt.build(DIGITS, folder, batch=(1, 8), backend="tensorrt", tactic_sources=SOURCES)
+    return folder

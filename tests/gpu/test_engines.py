@@ -1,0 +1,245 @@
+"""Engines built and run on a GPU."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+from conftest import DIGITS, HELDOUT, SOURCES
+
+import trtopt
+from trtopt.builder.timing_cache import identity_of, load_cache
+from trtopt.device.api import AllocationTracker
+from trtopt.device.backends import open_builder, open_target
+from trtopt.errors import ArtifactError, IncompatibleEngineError, TimingCacheError, UsageError
+from trtopt.measure.contracts import contract_named
+from trtopt.measure.lane import Lane
+from trtopt.workspace import read_manifest
+
+
+def _engine(folder: Path, label: str) -> bytes:
+    return (folder / f"{label}.engine").read_bytes()
+
+
+@pytest.mark.parametrize("contract", ["trtexec-10", "trtexec-11", "isolated"])
+def test_an_engine_computes_what_onnx_runtime_computes(built: Path, binding: str, contract: str) -> None:
+    images = np.load(HELDOUT)["images"][:8]
+    target = open_target("tensorrt")
+    session = target.load(_engine(built, "batch8"))
+    lane = Lane(
+        target.device, session, {"images": images.shape}, {"images": images}, contract_named(contract)
+    )
+    assert lane.graph_refused is None
+    for slot in lane.slots:
+        slot.start()
+    for slot in lane.slots:
+        slot.finish()
+    logits = lane.outputs()["logits"]
+    expected = onnxruntime.InferenceSession(str(DIGITS)).run(None, {"images": images})[0]
+    # TF32 is on by default: ten mantissa bits in the products
+    assert np.abs(logits - expected).max() <= 2e-2 * np.abs(expected).max()
+    assert (logits.argmax(1) == expected.argmax(1)).all()
+    lane.close()
+    session.close()
+    target.close()
+
+
+def test_the_manifest_says_where_and_how_the_engines_were_made(built: Path) -> None:
+    manifest = read_manifest(built)
+    assert [engine.path for engine in manifest.engines] == ["batch1.engine", "batch8.engine"]
+    for engine in manifest.engines:
+        assert engine.device.kind == "gpu"
+        assert engine.device.driver is not None
+        assert engine.plan.backend.name == "tensorrt"
+        assert set(engine.builder_config["tactic_sources"].split()) == set(SOURCES)
+        assert engine.timing_cache_out is not None
+        assert engine.build_seconds > 0
+    assert manifest.engines[0].timing_cache_in is None
+    assert manifest.engines[1].timing_cache_in == manifest.engines[0].timing_cache_out
+
+
+@pytest.mark.parametrize("contract", ["trtexec-10", "trtexec-11"])
+def test_bench_measures_every_engine_with_either_binding(built: Path, binding: str, contract: str) -> None:
+    report = trtopt.bench(built, contract=contract, duration=0.3, data=HELDOUT)
+    assert [point.batch for point in report.points] == [1, 8]
+    assert report.environment.device.binding is not None
+    assert report.environment.device.binding.startswith(binding)
+    for point in report.points:
+        assert point.throughput is not None
+        for measurement in (point.latency, point.throughput):
+            samples = measurement.samples
+            assert measurement.contract.name == contract
+            assert len(samples.start_ms) >= 10
+            assert min(samples.gpu_compute_ms) > 0
+            assert bool(samples.h2d_ms) == (contract == "trtexec-10")
+        # one query in flight: the device's time lies within the host's
+        latency = point.latency.samples
+        assert all(a <= b for a, b in zip(latency.gpu_compute_ms, latency.latency_ms, strict=True))
+
+
+def test_two_streams_have_contexts_of_their_own(built: Path, binding: str) -> None:
+    report = trtopt.bench(built, batch=[1], streams=2, duration=0.3)
+    throughput = report.points[0].throughput
+    assert throughput is not None
+    assert set(throughput.samples.lane) == {0, 1}
+    assert throughput.contract.name == "trtexec-11+streams=2"
+
+
+def test_layers_are_timed_in_a_pass_of_their_own(built: Path, binding: str) -> None:
+    report = trtopt.bench(built, batch=[8], duration=0.2, layers=True)
+    layers = report.points[0].layers
+    assert layers is not None
+    assert len(layers.layers) >= 5
+    assert all(len(layer.ms) == layers.runs for layer in layers.layers)
+    assert any("conv" in layer.name.lower() for layer in layers.layers)
+
+
+def test_every_allocation_is_followed_and_given_back(built: Path, binding: str) -> None:
+    report = trtopt.bench(built, batch=[8], duration=0.2, memory=True)
+    memory = report.points[0].memory
+    assert memory is not None
+    live: dict[int, int] = {}
+    for event in memory.events:
+        if event.kind == "allocate":
+            assert event.address % 256 == 0
+            live[event.address] = event.size_bytes
+        elif event.kind == "deallocate":
+            assert live.pop(event.address) == event.size_bytes
+    assert live == {}
+    assert {event.phase for event in memory.events} >= {"load", "unload"}
+    assert sum(event.size_bytes for event in memory.events if event.kind == "allocate") > 0
+
+
+def test_the_tracker_sees_the_weights_while_loading(built: Path, binding: str) -> None:
+    target = open_target("tensorrt")
+    tracker = AllocationTracker(target.device.now)
+    session = target.load(_engine(built, "batch1"), track=tracker)
+    assert any(event.kind == "allocate" for event in tracker.events)
+    session.close()
+    target.close()
+
+
+def test_a_second_build_reads_the_timing_cache_and_leaves_it_as_it_was(built: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "shared.cache"
+    shutil.copy(built / "timing.cache", cache)
+    manifest = trtopt.build(
+        DIGITS,
+        tmp_path / "again",
+        batch=(8,),
+        backend="tensorrt",
+        tactic_sources=SOURCES,
+        timing_cache=str(cache),
+    )
+    engine = manifest.engines[0]
+    assert engine.timing_cache_in is not None
+    assert engine.timing_cache_out == engine.timing_cache_in
+
+
+def test_two_concurrent_builds_lose_nothing_of_a_shared_timing_cache(tmp_path: Path) -> None:
+    cache = tmp_path / "shared.cache"
+
+    def make(batch: int) -> None:
+        trtopt.build(
+            DIGITS,
+            tmp_path / f"out{batch}",
+            batch=(batch,),
+            backend="tensorrt",
+            tactic_sources=SOURCES,
+            timing_cache=str(cache),
+        )
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(make, (2, 4)))
+    for batch in (2, 4):  # each build now finds all that it needs: the cache does not grow any more
+        manifest = trtopt.build(
+            DIGITS,
+            tmp_path / f"again{batch}",
+            batch=(batch,),
+            backend="tensorrt",
+            tactic_sources=SOURCES,
+            timing_cache=str(cache),
+        )
+        assert manifest.engines[0].timing_cache_in == manifest.engines[0].timing_cache_out
+
+
+def test_a_timing_cache_of_another_gpu_is_refused_with_the_reason(built: Path, tmp_path: Path) -> None:
+    here = identity_of(open_builder("tensorrt").backend, open_builder("tensorrt").device)
+    stored = load_cache(built / "timing.cache", here)
+    assert stored is not None
+    content = (built / "timing.cache").read_bytes().replace(here.gpu.encode(), b"NVIDIA Other")
+    (tmp_path / "other.cache").write_bytes(content)
+    with pytest.raises(TimingCacheError, match=f"gpu NVIDIA Other, here {here.gpu}"):
+        trtopt.build(
+            DIGITS,
+            tmp_path / "out",
+            backend="tensorrt",
+            tactic_sources=SOURCES,
+            timing_cache=str(tmp_path / "other.cache"),
+        )
+    assert not (tmp_path / "out").exists()
+
+
+def test_garbage_as_a_timing_cache_is_refused_by_tensorrt(tmp_path: Path) -> None:
+    (tmp_path / "garbage.cache").write_bytes(b"not a timing cache at all" * 100)
+    with pytest.raises(TimingCacheError):
+        trtopt.build(
+            DIGITS,
+            tmp_path / "out",
+            backend="tensorrt",
+            tactic_sources=SOURCES,
+            timing_cache=str(tmp_path / "garbage.cache"),
+        )
+
+
+def test_one_dynamic_engine_serves_every_batch_in_its_range_and_no_other(tmp_path: Path) -> None:
+    folder = tmp_path / "dynamic"
+    trtopt.build(DIGITS, folder, batch=(1, 8, 16), dynamic=True, backend="tensorrt", tactic_sources=SOURCES)
+    report = trtopt.bench(folder, batch=[3, 16], duration=0.2)
+    assert [point.batch for point in report.points] == [3, 16]
+    with pytest.raises(UsageError, match="--batch 17"):
+        trtopt.bench(folder, batch=[17], duration=0.2)
+
+
+def test_an_engine_that_was_changed_is_not_loaded(built: Path, tmp_path: Path) -> None:
+    shutil.copytree(built, tmp_path / "copy")
+    engine = tmp_path / "copy" / "batch1.engine"
+    engine.write_bytes(engine.read_bytes()[:-1] + b"x")
+    with pytest.raises(ArtifactError, match="was not loaded"):
+        trtopt.bench(tmp_path / "copy", batch=[1], duration=0.2)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "reason"),
+    [("version", "10.9.0", "built by tensorrt 10.9.0"), ("name", "NVIDIA Other", "built for NVIDIA Other")],
+)
+def test_an_engine_of_another_version_or_gpu_is_refused(
+    built: Path, tmp_path: Path, field: str, value: str, reason: str
+) -> None:
+    shutil.copytree(built, tmp_path / "copy")
+    manifest = json.loads((tmp_path / "copy" / "manifest.json").read_text())
+    for engine in manifest["engines"]:
+        (engine["plan"]["backend"] if field == "version" else engine["device"])[field] = value
+    (tmp_path / "copy" / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(IncompatibleEngineError, match=reason):
+        trtopt.bench(tmp_path / "copy", batch=[1], duration=0.2)
+
+
+def test_interrupting_a_build_leaves_nothing_behind(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "trtopt", "build", str(DIGITS), "-o", str(tmp_path / "out")]
+    command += ["--backend", "tensorrt", "--batch", "1,2,4,8,16,32,64"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE)
+    while not list(tmp_path.glob(".out.*/batch1.engine")):
+        assert process.poll() is None, process.stderr and process.stderr.read()
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=30) == 130
+    assert list(tmp_path.iterdir()) == []
