@@ -236,9 +236,9 @@ def test_an_engine_of_another_version_or_gpu_is_refused(
 def test_interrupting_a_build_leaves_nothing_behind(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "trtopt", "build", str(DIGITS), "-o", str(tmp_path / "out")]
     command += ["--backend", "tensorrt", "--batch", "1,2,4,8,16,32,64"]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE)
+    process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
     while not list(tmp_path.glob(".out.*/batch1.engine")):
-        assert process.poll() is None, process.stderr and process.stderr.read()
+        assert process.poll() is None
         time.sleep(0.01)
     process.send_signal(signal.SIGINT)
     assert process.wait(timeout=30) == 130

@@ -80,7 +80,7 @@ def build_engine(builder: EngineBuilder, job: BuildJob, progress: ProgressSink) 
     seconds = time.monotonic() - began
     file_name = label + _suffix(builder)
     write_atomically(folder / file_name, built.engine)
-    cache_out = _cache_out(builder, job, built, here)
+    cache_out = _cache_out(builder, job, built, cache_in, here)
     return EngineArtifact(
         path=file_name,
         sha256=hashlib.sha256(built.engine).hexdigest(),
@@ -109,8 +109,14 @@ def _cache_in(builder: EngineBuilder, job: BuildJob, here: Identity) -> StoredCa
 
 
 def _cache_out(
-    builder: EngineBuilder, job: BuildJob, built: BuiltEngine, here: Identity
+    builder: EngineBuilder, job: BuildJob, built: BuiltEngine, cache_in: StoredCache | None, here: Identity
 ) -> StoredCache | None:
     if job.timing_cache is None or built.timing_cache is None:
         return None
-    return save_cache(Path(job.timing_cache), built.timing_cache, here, builder.merge_timing_caches)
+    return save_cache(
+        Path(job.timing_cache),
+        built.timing_cache,
+        here,
+        grown_from=cache_in,
+        merge=builder.merge_timing_caches,
+    )

@@ -71,9 +71,16 @@ def load_cache(path: Path, here: Identity) -> StoredCache | None:
 
 
 def save_cache(
-    path: Path, blob: bytes, here: Identity, merge: Callable[[bytes, bytes], bytes]
+    path: Path,
+    blob: bytes,
+    here: Identity,
+    *,
+    grown_from: StoredCache | None,
+    merge: Callable[[bytes, bytes], bytes],
 ) -> StoredCache:
-    """Merge `blob` with what the file holds by now and write it; `merge(ours, theirs)` is TensorRT's.
+    """Write `blob`, merged with what another build has saved since `grown_from` was read.
+
+    `merge(ours, theirs)` is TensorRT's.
 
     Raises:
         TimingCacheError: what is there by now does not belong with it.
@@ -81,7 +88,8 @@ def save_cache(
     """
     with lock(path):
         present = load_cache(path, here)
-        if present is not None and present.blob != blob:
+        others_wrote = present is not None and (grown_from is None or present.blob != grown_from.blob)
+        if present is not None and others_wrote and present.blob != blob:
             blob = merge(blob, present.blob)
         write_atomically(path, _MAGIC + to_json(here, indent=None) + blob)
     return StoredCache(here, blob)

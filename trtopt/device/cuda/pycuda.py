@@ -189,6 +189,6 @@ class PycudaPinned:
 
     def close(self) -> None:
         """Give it back; views of `array` must not be used afterwards."""
-        base = self.array.base
-        if base is not None and hasattr(base, "free"):
-            base.free()
+        if self.nbytes:
+            self.array.base.free()  # type: ignore[union-attr]  # pycuda's allocation object
+            self.nbytes = 0

@@ -102,14 +102,19 @@ class TensorRTBuilder:
         Raises:
             TimingCacheError: TensorRT says that they do not belong together.
         """
-        logger = make_logger(self._library.trt, lambda severity, message: None)
+        errors: list[str] = []
+        logger = make_logger(
+            self._library.trt,
+            lambda severity, text: errors.append(text) if severity in ("error", "warning") else None,
+        )
         builder = self._library.trt.Builder(logger)
         config = builder.create_builder_config()
         cache = config.create_timing_cache(theirs)
         other = config.create_timing_cache(ours)
         if not cache.combine(other, ignore_mismatch=False):
+            told = "; ".join(errors) or "it logged no reason"
             raise TimingCacheError(
-                "TensorRT will not merge this timing cache with the saved one: unlike machines made them",
+                f"TensorRT will not merge this timing cache with the saved one: {told}",
                 "use one --timing-cache file for each GPU model and TensorRT version",
             )
         return bytes(cache.serialize())
