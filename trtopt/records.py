@@ -168,6 +168,8 @@ class EngineArtifact(Record, frozen=True, kw_only=True):
     """Every setting as the builder itself reported it before building."""
     timing_cache_in: str | None = None
     timing_cache_out: str | None = None
+    timing_cache_hits: int | None = None
+    """How many timings the cache saved, as the builder's log tells; None where it tells nothing."""
     log: str
     warnings: int
 

@@ -23,6 +23,7 @@ from trtopt.device.backends import open_builder, open_target
 from trtopt.errors import ArtifactError, IncompatibleEngineError, TimingCacheError, UsageError
 from trtopt.measure.contracts import contract_named
 from trtopt.measure.lane import Lane
+from trtopt.records import EngineArtifact
 from trtopt.workspace import read_manifest
 
 
@@ -128,47 +129,34 @@ def test_the_tracker_sees_the_weights_while_loading(built: Path, binding: str) -
     target.close()
 
 
-def test_a_second_build_reads_the_timing_cache_and_leaves_it_as_it_was(built: Path, tmp_path: Path) -> None:
-    cache = tmp_path / "shared.cache"
-    shutil.copy(built / "timing.cache", cache)
+def _build(folder: Path, batch: int, cache: Path) -> EngineArtifact:
     manifest = trtopt.build(
-        DIGITS,
-        tmp_path / "again",
-        batch=(8,),
-        backend="tensorrt",
-        tactic_sources=SOURCES,
-        timing_cache=str(cache),
+        DIGITS, folder, batch=(batch,), backend="tensorrt", tactic_sources=SOURCES, timing_cache=str(cache)
     )
-    engine = manifest.engines[0]
-    assert engine.timing_cache_in is not None
-    assert engine.timing_cache_out == engine.timing_cache_in
+    return manifest.engines[0]
+
+
+def test_a_second_build_is_served_by_the_timing_cache_of_the_first(tmp_path: Path) -> None:
+    cache = tmp_path / "shared.cache"
+    first = _build(tmp_path / "first", 8, cache)
+    second = _build(tmp_path / "second", 8, cache)
+    assert first.timing_cache_in is None
+    assert second.timing_cache_in == first.timing_cache_out
+    assert first.timing_cache_hits is not None
+    assert second.timing_cache_hits is not None
+    assert second.timing_cache_hits > first.timing_cache_hits
 
 
 def test_two_concurrent_builds_lose_nothing_of_a_shared_timing_cache(tmp_path: Path) -> None:
-    cache = tmp_path / "shared.cache"
-
-    def make(batch: int) -> None:
-        trtopt.build(
-            DIGITS,
-            tmp_path / f"out{batch}",
-            batch=(batch,),
-            backend="tensorrt",
-            tactic_sources=SOURCES,
-            timing_cache=str(cache),
-        )
-
+    cache, alone = tmp_path / "shared.cache", tmp_path / "alone.cache"
     with ThreadPoolExecutor(2) as pool:
-        list(pool.map(make, (2, 4)))
-    for batch in (2, 4):  # each build now finds all that it needs: the cache does not grow any more
-        manifest = trtopt.build(
-            DIGITS,
-            tmp_path / f"again{batch}",
-            batch=(batch,),
-            backend="tensorrt",
-            tactic_sources=SOURCES,
-            timing_cache=str(cache),
-        )
-        assert manifest.engines[0].timing_cache_in == manifest.engines[0].timing_cache_out
+        list(pool.map(lambda batch: _build(tmp_path / f"out{batch}", batch, cache), (2, 4)))
+    _build(tmp_path / "alone", 2, alone)
+    own = _build(tmp_path / "own", 2, alone).timing_cache_hits
+    assert own is not None
+    assert own > 0
+    for batch in (2, 4):  # either build finds all that it left, as if it had been alone
+        assert _build(tmp_path / f"again{batch}", batch, cache).timing_cache_hits == own
 
 
 def test_a_timing_cache_of_another_gpu_is_refused_with_the_reason(built: Path, tmp_path: Path) -> None:

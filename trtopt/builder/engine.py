@@ -93,6 +93,7 @@ def build_engine(builder: EngineBuilder, job: BuildJob, progress: ProgressSink) 
         builder_config=built.config,
         timing_cache_in=cache_in.sha256 if cache_in else None,
         timing_cache_out=cache_out.sha256 if cache_out else None,
+        timing_cache_hits=built.timing_cache_hits,
         log=f"{label}.log",
         warnings=log.warnings,
     )

@@ -258,6 +258,7 @@ class BuiltEngine:
     outputs: tuple[TensorSpec, ...]
     config: dict[str, str]
     timing_cache: bytes | None
+    timing_cache_hits: int | None = None
 
 
 class ProgressSink(Protocol):

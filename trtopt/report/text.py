@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rich import box
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -23,8 +22,8 @@ def _table(title: str, caption: str | None = None) -> Table:
         title_justify="left",
         caption=caption,
         caption_justify="left",
-        box=box.SIMPLE_HEAD,
-        collapse_padding=True,
+        box=None,
+        padding=(0, 2, 0, 0),
         pad_edge=False,
     )
 
@@ -57,12 +56,15 @@ def _cache_use(engine: EngineArtifact) -> str:
         return "none"
     if engine.timing_cache_in is None:
         return "new"
-    return "read" if engine.timing_cache_in == engine.timing_cache_out else "read, grown"
+    return "read" if engine.timing_cache_hits is None else f"{engine.timing_cache_hits} hits"
 
 
 def _warning_lines(manifest: Manifest) -> list[str]:
     logs = [f"{engine.log} ({engine.warnings})" for engine in manifest.engines if engine.warnings]
     return [f"warnings from the builder are in {', '.join(logs)}"] if logs else []
+
+
+_BENCH_COLUMNS = ["batch", "p50 ms", "p90 ms", "p99 ms", "compute", "H2D", "D2H", "enqueue", "queries/s", "samples/s"]
 
 
 def bench_summary(report: BenchReport) -> RenderableType:
@@ -71,20 +73,7 @@ def bench_summary(report: BenchReport) -> RenderableType:
     environment = report.environment
     title = f"{environment.backend} on {environment.device.name}, contract {first.contract.name}"
     table = _table(title, _caption(report))
-    columns = (
-        "batch",
-        "p50 ms",
-        "p90",
-        "p99",
-        "p99.9",
-        "compute",
-        "H2D",
-        "D2H",
-        "enqueue",
-        "queries/s",
-        "samples/s",
-    )
-    for name in columns:
+    for name in _BENCH_COLUMNS:
         table.add_column(name, justify="right", no_wrap=True)
     for point in report.points:
         table.add_row(*_bench_row(point))
@@ -118,8 +107,8 @@ def _bench_row(point: BenchPoint) -> list[str]:
             _median(values)
             for values in (samples.gpu_compute_ms, samples.h2d_ms, samples.d2h_ms, samples.enqueue_ms)
         ),
-        f"{rate.queries_per_s:,.1f}",
-        f"{rate.samples_per_s:,.1f}",
+        f"{rate.queries_per_s:,.0f}",
+        f"{rate.samples_per_s:,.0f}",
     ]
 
 

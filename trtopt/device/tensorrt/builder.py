@@ -10,10 +10,10 @@ from trtopt.device.api import BuiltEngine, LogSink, ProgressSink
 from trtopt.device.tensorrt.flavours import NUMPY_TYPES, PRECISION_FLAGS
 from trtopt.device.tensorrt.library import Library, load_plugins, make_logger
 from trtopt.device.tensorrt.progress import make_monitor, progress_from_log
+from trtopt.device.tensorrt.timing import HitCounter, attach, merge
 from trtopt.errors import (
     BuildError,
     DeviceMemoryError,
-    TimingCacheError,
     UnsupportedOpError,
     UsageError,
 )
@@ -62,10 +62,12 @@ class TensorRTBuilder:
     ) -> BuiltEngine:
         """Build one engine; see `device.api.EngineBuilder.build`."""
         errors: list[str] = []
+        hits = HitCounter()
 
         def remember(severity: str, message: str) -> None:
             if severity == "error":
                 errors.append(message)
+            hits(message)
             log(severity, message)
 
         trt, flavour = self._library.trt, self._library.flavour
@@ -84,16 +86,21 @@ class TensorRTBuilder:
         monitor = make_monitor(trt, progress) if flavour.progress_monitor else None
         if monitor is not None:
             config.progress_monitor = monitor
-        cache = self._set_timing_cache(config, timing_cache)
+        cache = attach(config, timing_cache) if self.uses_timing_cache else None
         serialized = builder.build_serialized_network(network, config)
         if serialized is None:
             raise _failure("TensorRT could not build the engine", errors)
+        saved_cache = bytes(cache.serialize()) if cache is not None else None
+        inputs = _specs(network.get_input, network.num_inputs)
+        outputs = _specs(network.get_output, network.num_outputs)
+        del cache, config, network, builder  # TensorRT tells its cache's hits when the cache goes
         return BuiltEngine(
             engine=bytes(serialized),
-            inputs=_specs(network.get_input, network.num_inputs),
-            outputs=_specs(network.get_output, network.num_outputs),
+            inputs=inputs,
+            outputs=outputs,
             config=applied,
-            timing_cache=bytes(cache.serialize()) if cache is not None else None,
+            timing_cache=saved_cache,
+            timing_cache_hits=hits.hits,
         )
 
     def merge_timing_caches(self, ours: bytes, theirs: bytes) -> bytes:
@@ -102,22 +109,13 @@ class TensorRTBuilder:
         Raises:
             TimingCacheError: TensorRT says that they do not belong together.
         """
-        errors: list[str] = []
+        reasons: list[str] = []
         logger = make_logger(
             self._library.trt,
-            lambda severity, text: errors.append(text) if severity in ("error", "warning") else None,
+            lambda severity, text: reasons.append(text) if severity in ("error", "warning") else None,
         )
         builder = self._library.trt.Builder(logger)
-        config = builder.create_builder_config()
-        cache = config.create_timing_cache(theirs)
-        other = config.create_timing_cache(ours)
-        if not cache.combine(other, ignore_mismatch=False):
-            told = "; ".join(errors) or "it logged no reason"
-            raise TimingCacheError(
-                f"TensorRT will not merge this timing cache with the saved one: {told}",
-                "use one --timing-cache file for each GPU model and TensorRT version",
-            )
-        return bytes(cache.serialize())
+        return merge(builder.create_builder_config(), ours, theirs, reasons)
 
     def _parse(self, network: Any, logger: Any, onnx: Path, errors: list[str]) -> None:
         parser = self._library.trt.OnnxParser(network, logger)
@@ -182,17 +180,6 @@ class TensorRTBuilder:
                     f"choose among {', '.join(capability[2:] for capability in _all_capabilities(trt))}",
                 )
             config.set_compute_capability(getattr(trt.ComputeCapability, known.pop()), index)
-
-    def _set_timing_cache(self, config: Any, blob: bytes | None) -> Any:
-        if not self.uses_timing_cache:
-            return None
-        cache = config.create_timing_cache(blob or b"")
-        if cache is None or not config.set_timing_cache(cache, ignore_mismatch=False):
-            raise TimingCacheError(
-                f"{self.backend} refuses the timing cache: of another version or GPU, or damaged",
-                "give another --timing-cache file; one that does not exist yet is made",
-            )
-        return cache
 
     def _report(self, config: Any) -> dict[str, str]:
         """Every setting that decides the engine, read back from the builder."""

@@ -1,0 +1,75 @@
+"""TensorRT's timing caches: giving one to a builder, merging two, counting hits."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from trtopt.errors import TimingCacheError
+
+_HITS = re.compile(r"Deleting timing cache: \d+ entries, served (\d+) hits")
+
+
+def attach(config: Any, blob: bytes | None) -> Any:
+    """Give the builder a cache that starts from `blob`; returns the cache.
+
+    Raises:
+        TimingCacheError: TensorRT refuses the blob, or finds nothing in it. 8.6 takes garbage without a word
+            and starts from an empty cache.
+    """
+    empty = bytes(config.create_timing_cache(b"").serialize())
+    cache = config.create_timing_cache(blob or b"")
+    taken = cache is not None and config.set_timing_cache(cache, ignore_mismatch=False)
+    if not taken or (blob and len(blob) > len(empty) and len(bytes(cache.serialize())) <= len(empty)):
+        raise TimingCacheError(
+            "TensorRT refuses the timing cache: of another version or GPU, or damaged",
+            "give another --timing-cache file; one that does not exist yet is made",
+        )
+    return cache
+
+
+def merge(config: Any, ours: bytes, theirs: bytes, reasons: list[str]) -> bytes:
+    """One cache with the entries of both; `reasons` is where the logger puts TensorRT's complaints.
+
+    `combine` may answer no although it has appended every tactic entry: 8.6.0 does so when only the part that
+    belongs to its graph compiler cannot be read (seen on a Hopper GPU). So the caches are combined both
+    ways: after a true refusal each is as it was, else both hold the union and are of one size.
+
+    Raises:
+        TimingCacheError: TensorRT refuses to combine them.
+    """
+    forward, accepted = _combined(config, theirs, ours)
+    if accepted:
+        return forward
+    backward, _ = _combined(config, ours, theirs)
+    refused = forward == _loaded(config, theirs) and backward == _loaded(config, ours)
+    if len(forward) != len(backward) or (refused and forward != backward):
+        raise TimingCacheError(
+            f"TensorRT will not merge this timing cache with the saved one: {'; '.join(reasons[-2:])}",
+            "use one --timing-cache file for each GPU model and TensorRT version",
+        )
+    return forward
+
+
+def _combined(config: Any, base: bytes, added: bytes) -> tuple[bytes, bool]:
+    cache = config.create_timing_cache(base)
+    accepted = cache.combine(config.create_timing_cache(added), ignore_mismatch=False)
+    return bytes(cache.serialize()), bool(accepted)
+
+
+def _loaded(config: Any, blob: bytes) -> bytes:
+    """The blob as TensorRT writes it back."""
+    return bytes(config.create_timing_cache(blob).serialize())
+
+
+class HitCounter:
+    """Reads from the log how often the cache was of use. TensorRT tells when it deletes the cache."""
+
+    def __init__(self) -> None:
+        self.hits: int | None = None
+
+    def __call__(self, message: str) -> None:
+        """One log message; the busiest cache of the build is the one that counts."""
+        match = _HITS.search(message)
+        if match:
+            self.hits = max(self.hits or 0, int(match.group(1)))
