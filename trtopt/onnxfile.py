@@ -30,6 +30,7 @@ def read_onnx(path: Path) -> OnnxArtifact:
     """
     model = load_graph(path)
     externals = external_files(model, path)
+    _check_opset(model, path)
     _check_names(model, path)
     _check_with_onnx(model, path)
     return OnnxArtifact(
@@ -201,6 +202,17 @@ def _element_types(model: onnx.ModelProto) -> set[str]:
             if node.op_type == "QuantizeLinear" and len(node.input) < 3:
                 found.add(onnx.TensorProto.UINT8)  # the operator's default zero point
     return {dtype_name(elem_type) for elem_type in found} - {"unknown"}
+
+
+def _check_opset(model: onnx.ModelProto, path: Path) -> None:
+    import onnx
+
+    newest = onnx.defs.onnx_opset_version()
+    if opset_of(model) > newest:
+        raise InvalidModelError(
+            f"{path}: opset {opset_of(model)} is newer than onnx {onnx.__version__} knows ({newest})",
+            "export with an older opset, or upgrade onnx if that opset exists",
+        )
 
 
 def _check_names(model: onnx.ModelProto, path: Path) -> None:

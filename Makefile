@@ -1,0 +1,54 @@
+# Two commands on a fresh machine: `make demo` and `make test`. Both make their own virtual environment.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+DEMO   := demo
+
+.PHONY: help demo test test-export check lint-fix clean
+
+help:
+	@echo "make demo         build engines for a small trained model and measure it"
+	@echo "make test         run the tests that need neither a GPU nor torch"
+	@echo "make test-export  run the tests that export PyTorch models (installs torch)"
+	@echo "make check        types, lint and formatting"
+
+# One marker file a set of extras: an install runs again when pyproject.toml changes.
+$(VENV)/.created:
+	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(VENV)/.rtx: $(VENV)/.created pyproject.toml
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[rtx]"
+	@touch $@
+
+$(VENV)/.test: $(VENV)/.rtx
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[rtx,dev]"
+	@touch $@
+
+$(VENV)/.export: $(VENV)/.test
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check "torch==2.13.0"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[rtx,dev,export]"
+	@touch $@
+
+demo: $(VENV)/.rtx
+	$(BIN)/trtopt build models/digits/digits.onnx -o $(DEMO)/digits --batch 1,8,32
+	$(BIN)/trtopt bench $(DEMO)/digits --backend auto --input models/digits/heldout.npz \
+		--duration 1 --json $(DEMO)/digits.json
+
+test: $(VENV)/.test
+	$(BIN)/python -m pytest
+
+test-export: $(VENV)/.export
+	$(BIN)/python -m pytest tests/export
+
+check: $(VENV)/.test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+lint-fix: $(VENV)/.test
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf $(VENV) $(DEMO)

@@ -1,0 +1,141 @@
+"""Real builds and runs on a machine with no GPU: TensorRT-RTX builds, ONNX Runtime builds and runs."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx.shape_inference
+import pytest
+
+from trtopt.device.cuda import probe
+
+ROOT = Path(__file__).parents[2]
+DIGITS = ROOT / "models" / "digits" / "digits.onnx"
+HELDOUT = DIGITS.with_name("heldout.npz")
+
+needs_no_gpu = pytest.mark.skipif(bool(probe.gpus()), reason="tells what happens where no GPU is")
+needs_no_tensorrt = pytest.mark.skipif(
+    importlib.util.find_spec("tensorrt") is not None,
+    reason="tells what happens where TensorRT is not installed",
+)
+
+
+class CommandLine:
+    """Runs `trtopt` as a user does, in a folder of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __call__(self, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+        """Run to the end; output is captured as text."""
+        return subprocess.run(
+            [sys.executable, "-m", "trtopt", *map(str, arguments)],
+            cwd=self.folder,
+            env=os.environ | {"COLUMNS": "200"},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+
+    def fails(self, status: int, *arguments: str | Path) -> str:
+        """Run; expect that status, no traceback and no new file. Returns the message."""
+        before = sorted(self.folder.rglob("*"))
+        done = self(*arguments)
+        assert done.returncode == status, done.stderr
+        assert "Traceback" not in done.stderr
+        assert sorted(self.folder.rglob("*")) == before
+        return done.stderr
+
+
+@pytest.fixture
+def trtopt_cli(tmp_path: Path) -> CommandLine:
+    """The command line in an empty folder."""
+    return CommandLine(tmp_path)
+
+
+@pytest.fixture(scope="session")
+def rtx_build(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The digits model built by TensorRT-RTX for batches 1 and 8."""
+    import trtopt
+
+    folder = tmp_path_factory.mktemp("rtx") / "digits"
+    trtopt.build(DIGITS, folder, batch=(1, 8), backend="tensorrt-rtx")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def cpu_build(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The digits model prepared by ONNX Runtime for batches 1 and 8."""
+    import trtopt
+
+    folder = tmp_path_factory.mktemp("ort") / "digits"
+    trtopt.build(DIGITS, folder, batch=(1, 8), backend="onnxruntime")
+    return folder
+
+
+def _save(
+    path: Path, inputs: list[onnx.ValueInfoProto], nodes: list[onnx.NodeProto], **weights: np.ndarray
+) -> Path:
+    output = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)
+    graph = onnx.helper.make_graph(
+        nodes, "g", inputs, [output], [onnx.numpy_helper.from_array(w, name) for name, w in weights.items()]
+    )
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)])
+    model.ir_version = 8
+    onnx.save(onnx.shape_inference.infer_shapes(model), str(path))
+    return path
+
+
+def _input(shape: list[int | str]) -> onnx.ValueInfoProto:
+    return onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, shape)
+
+
+@pytest.fixture
+def fixed_batch_model(tmp_path: Path) -> Path:
+    """Relu with its batch fixed at 4."""
+    (tmp_path / "models").mkdir(exist_ok=True)
+    return _save(
+        tmp_path / "models" / "fixed.onnx", [_input([4, 8])], [onnx.helper.make_node("Relu", ["x"], ["y"])]
+    )
+
+
+@pytest.fixture
+def sequence_model(tmp_path: Path) -> Path:
+    """Relu over [batch, length, 8]."""
+    (tmp_path / "models").mkdir(exist_ok=True)
+    return _save(
+        tmp_path / "models" / "sequence.onnx",
+        [_input(["batch", "length", 8])],
+        [onnx.helper.make_node("Relu", ["x"], ["y"])],
+    )
+
+
+@pytest.fixture
+def external_model(tmp_path: Path) -> Path:
+    """A MatMul whose weights lie in weights.bin."""
+    folder = tmp_path / "models"
+    folder.mkdir(exist_ok=True)
+    weights = np.random.default_rng(0).standard_normal((64, 64)).astype(np.float32)
+    path = _save(
+        folder / "inline.onnx",
+        [_input(["batch", 64])],
+        [onnx.helper.make_node("MatMul", ["x", "w"], ["y"])],
+        w=weights,
+    )
+    model = onnx.load(str(path))
+    path.unlink()
+    onnx.save(
+        model,
+        str(folder / "external.onnx"),
+        save_as_external_data=True,
+        location="weights.bin",
+        size_threshold=0,
+    )
+    return folder / "external.onnx"

@@ -1,0 +1,167 @@
+"""`trtopt bench` on ONNX Runtime, and what it refuses to do without a GPU."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import DIGITS, HELDOUT, CommandLine, needs_no_gpu
+
+import trtopt
+from trtopt.errors import ArtifactError, DataError, IncompatibleEngineError, NoGpuError, UsageError
+from trtopt.records import BenchReport, from_json, to_json
+
+
+def test_every_engine_of_a_folder_is_measured_in_both_modes(cpu_build: Path) -> None:
+    report = trtopt.bench(cpu_build, duration=0.2, warmup=0.05)
+    assert [point.batch for point in report.points] == [1, 8]
+    for point in report.points:
+        assert point.throughput is not None
+        for measurement in (point.latency, point.throughput):
+            samples = measurement.samples
+            count = len(samples.start_ms)
+            assert count >= 10
+            assert len(samples.end_ms) == len(samples.enqueue_ms) == len(samples.gpu_compute_ms) == count
+            assert all(start < end for start, end in zip(samples.start_ms, samples.end_ms, strict=True))
+            assert len(measurement.warmups.start_ms) >= 3
+            assert measurement.contract.name == "trtexec-11+no-graph"
+            assert measurement.notes == (
+                "measured without a CUDA graph: ONNX Runtime on the CPU has no CUDA graphs",
+            )
+
+
+def test_the_contract_decides_whether_copies_are_part_of_a_query(cpu_build: Path) -> None:
+    report = trtopt.bench(cpu_build, batch=[8], contract="trtexec-10", duration=0.1)
+    samples = report.points[0].latency.samples
+    assert len(samples.h2d_ms) == len(samples.d2h_ms) == len(samples.start_ms)
+    report = trtopt.bench(cpu_build, batch=[8], contract="isolated", duration=0.1)
+    assert report.points[0].latency.samples.h2d_ms == []
+    assert report.points[0].throughput is None
+
+
+def test_one_engine_of_a_folder_can_be_named(cpu_build: Path) -> None:
+    report = trtopt.bench(cpu_build / "batch8.onnx", duration=0.1)
+    assert [point.latency.engine.label for point in report.points] == ["batch8"]
+
+
+def test_an_onnx_file_is_built_for_the_measurement_only(tmp_path: Path) -> None:
+    report = trtopt.bench(DIGITS, batch=[2, 4], backend="onnxruntime", duration=0.1)
+    assert [point.batch for point in report.points] == [2, 4]
+    assert "built for this measurement only" in report.notes[0]
+    assert list(tmp_path.iterdir()) == []
+
+
+@needs_no_gpu
+def test_engines_that_cannot_run_here_are_not_replaced_in_silence(rtx_build: Path) -> None:
+    with pytest.raises(NoGpuError) as caught:
+        trtopt.bench(rtx_build, duration=0.1)
+    assert "--backend onnxruntime" in caught.value.remedy
+
+
+@needs_no_gpu
+def test_auto_measures_the_same_model_on_the_cpu_and_says_so(rtx_build: Path) -> None:
+    report = trtopt.bench(rtx_build, backend="auto", duration=0.1)
+    assert report.environment.backend.name == "onnxruntime"
+    assert report.environment.device.kind == "cpu"
+    assert "the engines (of tensorrt-rtx) are not run" in report.notes[0]
+
+
+def test_a_dynamic_engine_is_measured_at_any_batch_in_its_range(tmp_path: Path) -> None:
+    trtopt.build(DIGITS, tmp_path / "d", batch=(1, 4, 8), dynamic=True, backend="onnxruntime")
+    assert [p.batch for p in trtopt.bench(tmp_path / "d", duration=0.1).points] == [1, 4, 8]
+    assert [p.batch for p in trtopt.bench(tmp_path / "d", batch=[3], duration=0.1).points] == [3]
+    with pytest.raises(UsageError, match="--batch 9"):
+        trtopt.bench(tmp_path / "d", batch=[9], duration=0.1)
+
+
+def test_the_result_file_reads_back_as_it_was_written(cpu_build: Path, trtopt_cli: CommandLine) -> None:
+    done = trtopt_cli("bench", cpu_build, "--duration", "0.1", "--json", "result.json")
+    assert done.returncode == 0, done.stderr
+    content = (trtopt_cli.folder / "result.json").read_bytes()
+    report = from_json(content, BenchReport)
+    assert to_json(report, indent=None) == content
+    assert report.argv[1:] == ("bench", str(cpu_build), "--duration", "0.1", "--json", "result.json")
+    assert "queries/s" in done.stdout
+
+
+def test_json_on_standard_output_leaves_the_table_on_standard_error(
+    cpu_build: Path, trtopt_cli: CommandLine
+) -> None:
+    done = trtopt_cli("bench", cpu_build, "--duration", "0.1", "--json", "-", "--batch", "1")
+    assert json.loads(done.stdout)["schema"] == "trtopt.bench/1"
+    assert "queries/s" in done.stderr
+
+
+def test_the_users_data_is_what_runs(tmp_path: Path, cpu_build: Path) -> None:
+    np.savez(tmp_path / "few.npz", images=np.load(HELDOUT)["images"][:3])
+    report = trtopt.bench(cpu_build, batch=[8], data=tmp_path / "few.npz", duration=0.1)
+    assert report.points[0].batch == 8
+    np.savez(tmp_path / "wrong.npz", images=np.zeros((3, 1, 9, 9), np.float32))
+    with pytest.raises(DataError, match=r"'images'.*\(1, 9, 9\).*expected \(1, 8, 8\)"):
+        trtopt.bench(cpu_build, batch=[8], data=tmp_path / "wrong.npz", duration=0.1)
+    np.savez(tmp_path / "named.npz", pictures=np.zeros((3, 1, 8, 8), np.float32))
+    with pytest.raises(DataError, match="no array named 'images'"):
+        trtopt.bench(cpu_build, batch=[8], data=tmp_path / "named.npz", duration=0.1)
+    np.savez(tmp_path / "pickled.npz", images=np.array([{"a": 1}], dtype=object))
+    with pytest.raises(DataError, match="without pickles"):
+        trtopt.bench(cpu_build, batch=[8], data=tmp_path / "pickled.npz", duration=0.1)
+
+
+@pytest.mark.parametrize(("flag", "value"), [("layers", True), ("memory", True)])
+def test_what_the_cpu_cannot_tell_is_refused_with_the_flag_to_leave_away(
+    cpu_build: Path, flag: str, value: bool
+) -> None:
+    with pytest.raises(UsageError, match=f"--{flag}"):
+        trtopt.bench(cpu_build, batch=[1], duration=0.1, **{flag: value})
+
+
+def test_an_engine_that_differs_from_its_manifest_is_never_loaded(cpu_build: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "copy"
+    shutil.copytree(cpu_build, folder)
+    with (folder / "batch1.onnx").open("ab") as engine:
+        engine.write(b"\0")
+    with pytest.raises(ArtifactError, match="was not loaded"):
+        trtopt.bench(folder, batch=[1], duration=0.1)
+
+
+def test_an_engine_without_a_manifest_is_never_loaded(rtx_build: Path, tmp_path: Path) -> None:
+    shutil.copy(rtx_build / "batch1.engine", tmp_path / "stray.engine")
+    with pytest.raises(ArtifactError, match="no manifest vouches"):
+        trtopt.bench(tmp_path / "stray.engine")
+
+
+def test_an_engine_of_another_version_is_refused(cpu_build: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "copy"
+    shutil.copytree(cpu_build, folder)
+    text = (folder / "manifest.json").read_text()
+    manifest = json.loads(text)
+    for engine in manifest["engines"]:
+        engine["plan"]["backend"]["version"] = "0.1"
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(IncompatibleEngineError, match=r"built by onnxruntime 0\.1"):
+        trtopt.bench(folder, duration=0.1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "message"),
+    [
+        (["nowhere"], 1, "no such file or folder"),
+        (["."], 1, "manifest.json"),
+        ([DIGITS, "--batch", "0"], 2, "whole numbers from 1 on"),
+        ([DIGITS, "--batch", "a"], 2, "whole numbers from 1 on"),
+        ([DIGITS, "--contract", "mine"], 2, "choose among trtexec-10"),
+        ([DIGITS, "--backend", "tensorflow"], 2, "no such backend"),
+        ([DIGITS, "--streams", "0"], 2, "--streams 0"),
+        ([DIGITS, "--duration", "0"], 2, "out of range"),
+        ([DIGITS, "--input", "nowhere.npz"], 1, "no such file"),
+        ([DIGITS, "--json", "/proc/nowhere/r.json"], 1, "cannot be written"),
+        ([DIGITS, "--frobnicate"], 2, "No such option"),
+    ],
+)
+def test_bad_input_to_bench_gets_a_message_and_a_status(
+    trtopt_cli: CommandLine, arguments: list[str | Path], status: int, message: str
+) -> None:
+    assert message in trtopt_cli.fails(status, "bench", *arguments)
