@@ -62,6 +62,19 @@ def test_a_broken_model_is_named_with_its_fault(
     assert "→" in told
 
 
+@pytest.mark.parametrize("backend", ["tensorrt-rtx", "onnxruntime"])
+def test_an_operator_of_a_foreign_domain_is_named_with_its_node_by_either_backend(
+    trtopt_cli: CommandLine, backend: str
+) -> None:
+    model = onnx.load(str(DIGITS))
+    model.opset_import.append(onnx.helper.make_opsetid("my.domain", 1))
+    model.graph.node[3].op_type, model.graph.node[3].domain = "Frobnicate", "my.domain"
+    onnx.save(model, str(trtopt_cli.folder / "model.onnx"))
+    told = trtopt_cli.fails(1, "build", "model.onnx", "--backend", backend)
+    assert "Frobnicate" in told
+    assert repr(model.graph.node[3].name) in told
+
+
 @pytest.mark.parametrize(
     ("arguments", "status", "message"),
     [

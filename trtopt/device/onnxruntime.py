@@ -5,6 +5,7 @@ Its "engine" is the model with its shapes fixed and ONNX Runtime's own optimisat
 
 from __future__ import annotations
 
+import re
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -31,7 +32,7 @@ from trtopt.errors import (
     UnsupportedOpError,
     UsageError,
 )
-from trtopt.onnxfile import load_graph, unknown_ops
+from trtopt.onnxfile import graphs_of, load_graph
 from trtopt.records import Backend, BuildPlan, DeviceInfo, Shape, TensorSpec
 
 NAME = "onnxruntime"
@@ -246,12 +247,6 @@ class OnnxRuntimeBuilder:
         _refuse_tensorrt_settings(plan)
         progress("Fixing shapes", 0.0)
         model = load_graph(onnx)
-        unknown = unknown_ops(model)
-        if unknown:
-            raise UnsupportedOpError(
-                f"{onnx}: ONNX Runtime has no operator {unknown[0][0]!r} (node {unknown[0][1]!r})",
-                "build with a TensorRT that has the plugin, or replace the operator",
-            )
         onnx_library.load_external_data_for_model(model, str(onnx.parent))
         if model.ByteSize() > _PROTOBUF_LIMIT_BYTES:
             raise BuildError(
@@ -260,7 +255,7 @@ class OnnxRuntimeBuilder:
             )
         _fix_shapes(model, plan)
         progress("Optimizing graph", 0.3)
-        engine = _optimise(model.SerializeToString())
+        engine = _optimise(model)
         progress("Optimizing graph", 1.0)
         fixed = _open(engine)
         return BuiltEngine(
@@ -304,11 +299,12 @@ def _fix_shapes(model: Any, plan: BuildPlan) -> None:
     del model.graph.value_info[:]  # inferred again from the fixed shapes
 
 
-def _optimise(model: bytes) -> bytes:
+def _optimise(model: Any) -> bytes:
     """ONNX Runtime's own optimised form of a model.
 
     Raises:
-        BuildError: it cannot open the model; with its words.
+        UnsupportedOpError: an operator that it does not have; names the node.
+        BuildError: it cannot open the model for another reason; with its words.
     """
     import onnxruntime
 
@@ -321,10 +317,27 @@ def _optimise(model: bytes) -> bytes:
             4  # it warns that the file is meant for this CPU only, which is the point
         )
         try:
-            onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+            onnxruntime.InferenceSession(
+                model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+            )
         except Exception as error:  # noqa: BLE001  (its exceptions share no base class but Exception)
-            raise BuildError(
-                f"ONNX Runtime cannot build the model: {_first_line(error)}",
-                "check the model's operators and types",
-            ) from None
+            raise _refusal(model, _first_line(error)) from None
         return target.read_bytes()
+
+
+_UNREGISTERED = re.compile(r"(?P<domain>[\w.]*):?(?P<operator>\w+)\(-?\d+\) is not a registered function/op")
+
+
+def _refusal(model: Any, told: str) -> Exception:
+    """What ONNX Runtime objects to; an operator that it lacks is named with its node."""
+    match = _UNREGISTERED.search(told)
+    if match is None:
+        return BuildError(
+            f"ONNX Runtime cannot build the model: {told}", "check the model's operators and types"
+        )
+    nodes = (node for graph in graphs_of(model.graph) for node in graph.node)
+    name = next((node.name for node in nodes if node.op_type == match["operator"]), "")
+    return UnsupportedOpError(
+        f"ONNX Runtime has no operator {match['operator']!r} (node {name!r})",
+        "build with a TensorRT that has a plugin for it, or replace the operator",
+    )

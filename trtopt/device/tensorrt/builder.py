@@ -269,7 +269,7 @@ def _specs(get: Any, count: int) -> tuple[TensorSpec, ...]:
 def _parse_failure(onnx: Path, backend: Backend, faults: list[Any], errors: list[str]) -> Exception:
     """What the parser objects to, with the operator and the node where it knows them."""
     if not faults:
-        return _failure(f"{onnx}: {backend} could not parse the model", errors)
+        return _failure(f"{backend} could not parse the model", errors)
     fault = faults[0]
     described = fault.desc()
     where = ""
@@ -277,7 +277,7 @@ def _parse_failure(onnx: Path, backend: Backend, faults: list[Any], errors: list
         where = f" at node {fault.node_name()!r} ({fault.node_operator()})"
     elif fault.node() >= 0:
         where = f" at {_node_in_file(onnx, fault.node())}"
-    problem = f"{onnx}: {backend} cannot import the model{where}: {described}"
+    problem = f"{backend} cannot import the model{where}: {described}"
     unsupported = "UNSUPPORTED_NODE" in fault.code().name or "No importer registered" in described
     if unsupported or "Plugin not found" in described:
         return UnsupportedOpError(
