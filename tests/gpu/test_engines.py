@@ -8,10 +8,12 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 from conftest import DIGITS, HELDOUT, SOURCES
@@ -19,8 +21,14 @@ from conftest import DIGITS, HELDOUT, SOURCES
 import trtopt
 from trtopt.builder.timing_cache import identity_of, load_cache
 from trtopt.device.api import AllocationTracker
-from trtopt.device.backends import open_builder, open_target
-from trtopt.errors import ArtifactError, IncompatibleEngineError, TimingCacheError, UsageError
+from trtopt.device.backends import open_builder, open_cuda_device, open_target
+from trtopt.errors import (
+    ArtifactError,
+    DeviceMemoryError,
+    IncompatibleEngineError,
+    TimingCacheError,
+    UsageError,
+)
 from trtopt.measure.contracts import contract_named
 from trtopt.measure.lane import Lane
 from trtopt.records import EngineArtifact
@@ -231,3 +239,51 @@ def test_interrupting_a_build_leaves_nothing_behind(tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     assert process.wait(timeout=30) == 130
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture
+def full_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The GPU with all but 3 GiB taken."""
+    monkeypatch.setenv("TRTOPT_CUDA", "cuda-python")
+    device = open_cuda_device()
+    used = device.used_bytes()
+    assert used is not None
+    assert device.info.memory_bytes is not None
+    taken = device.device_buffer(device.info.memory_bytes - used - (3 << 30))
+    yield
+    taken.close()
+    device.close()
+
+
+@pytest.fixture(scope="module")
+def large_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Relu over 1 GiB a sample."""
+    x, y = (
+        onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["batch", 1 << 28]) for name in "xy"
+    )
+    graph = onnx.helper.make_graph([onnx.helper.make_node("Relu", ["x"], ["y"], name="relu")], "g", [x], [y])
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)])
+    model.ir_version = 8
+    path = tmp_path_factory.mktemp("large") / "large.onnx"
+    onnx.save(model, str(path))
+    return path
+
+
+@pytest.fixture(scope="module")
+def large_build(large_model: Path) -> Path:
+    """Its engine for batch 4, built while there was room."""
+    folder = large_model.with_suffix(".trtopt")
+    trtopt.build(large_model, folder, batch=(4,), backend="tensorrt", tactic_sources=SOURCES)
+    return folder
+
+
+def test_running_out_of_device_memory_is_told_as_such(large_build: Path, full_gpu: None) -> None:
+    with pytest.raises(DeviceMemoryError, match="out of memory"):
+        trtopt.bench(large_build, duration=0.2)
+
+
+def test_building_without_enough_device_memory_leaves_nothing(large_model: Path, full_gpu: None) -> None:
+    folder = large_model.with_name("too-large")
+    with pytest.raises(DeviceMemoryError, match="out of device memory"):
+        trtopt.build(large_model, folder, batch=(4,), backend="tensorrt", tactic_sources=SOURCES)
+    assert not folder.exists()
