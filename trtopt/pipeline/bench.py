@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,7 +9,7 @@ from trtopt.errors import DataError, UsageError
 from trtopt.jobs import Benched
 from trtopt.measure.contracts import DEFAULT, changed, contract_named
 from trtopt.measure.engine import BenchJob
-from trtopt.pipeline.build import now
+from trtopt.pipeline.build import command_line, now
 from trtopt.pipeline.listener import SILENT, Listener
 from trtopt.pipeline.subject import engines_to_measure, points, shapes_at
 from trtopt.records import BenchReport, Contract
@@ -77,7 +76,7 @@ def bench(
             assert isinstance(result, Benched)
             report = BenchReport(
                 created=report.created if report else now(),
-                argv=tuple(sys.argv),
+                argv=command_line(),
                 environment=result.environment,
                 model_sha256=manifest.onnx.sha256,
                 points=(*(report.points if report else ()), result.point),

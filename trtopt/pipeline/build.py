@@ -78,7 +78,7 @@ def build(
         manifest = Manifest(
             trtopt=__version__,
             created=now(),
-            argv=tuple(sys.argv),
+            argv=command_line(),
             onnx=msgspec.structs.replace(kept, path=MODEL_FILE),
             engines=engines,
             notes=tuple(notes),
@@ -198,6 +198,11 @@ def build_engines(
         built[index] = result.engine
     (folder / f"{TIMING_CACHE_FILE}.lock").unlink(missing_ok=True)
     return tuple(built[index] for index in range(len(plans)))
+
+
+def command_line() -> tuple[str, ...]:
+    """The command for records; without the folders that the program lies in, which are nobody's business."""
+    return (Path(sys.argv[0]).name, *sys.argv[1:])
 
 
 def now() -> str:

@@ -23,7 +23,7 @@ def _table(title: str, caption: str | None = None) -> Table:
         caption=caption,
         caption_justify="left",
         box=None,
-        padding=(0, 2, 0, 0),
+        padding=(0, 1, 0, 0),
         pad_edge=False,
     )
 
@@ -134,11 +134,11 @@ def _layer_table(batch: int, layers: LayerPass) -> Table:
         f"batch {batch}: slowest of {len(medians)} layers (medians of {layers.runs} profiled runs, "
         f"{total:.3f} ms in all)"
     )
+    for name in ("ms", "share"):
+        table.add_column(name, justify="right", no_wrap=True)
     table.add_column("layer", overflow="ellipsis", no_wrap=True)
-    table.add_column("ms", justify="right")
-    table.add_column("share", justify="right")
     for ms, name in medians[:_TOP_LAYERS]:
-        table.add_row(Text(name), f"{ms:.4f}", f"{ms / total:.1%}" if total else "–")
+        table.add_row(f"{ms:.4f}", f"{ms / total:.1%}" if total else "–", Text(name))
     return table
 
 

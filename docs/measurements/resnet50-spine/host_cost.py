@@ -64,6 +64,7 @@ def main(folder, out):
             target.device, session, subject, contract_named("trtexec-11"), "latency", Limits(0.2, 1.0)
         )
         ours.append(statistics.median(taken.samples.enqueue_ms) * 1e3)
+    session.close()
     result = {
         "engine": artifact.path,
         "binding": target.device.info.binding,
@@ -71,6 +72,7 @@ def main(folder, out):
         "trtopt_enqueue_us": ours,
         "ratio": statistics.median(ours) / statistics.median(bare),
     }
+    target.close()
     Path(out).write_text(json.dumps(result, indent=1) + "\n")
     print(json.dumps(result))
 
