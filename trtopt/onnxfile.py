@@ -8,10 +8,12 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trtopt.errors import InvalidModelError, UnsupportedOpError
+from trtopt.onnxgraph import opset_of, parts_of, unknown_ops
+from trtopt.onnxweights import external_files, tensors_of
 from trtopt.records import OnnxArtifact, TensorSpec
 
 if TYPE_CHECKING:
@@ -24,21 +26,22 @@ def read_onnx(path: Path) -> OnnxArtifact:
     """Check an ONNX file and describe it. Weights kept in external files are hashed, not loaded.
 
     Raises:
-        InvalidModelError: no such file, not ONNX, truncated, empty graph, duplicate names, weights missing
-            or kept outside the model's folder, or anything else that ONNX's own checker objects to.
+        InvalidModelError: no such file, not ONNX, truncated, empty graph, duplicate names, an input that is
+            no tensor, weights missing or kept outside the model's folder, an opset of the future, or
+            anything else that ONNX's own checker objects to.
         UnsupportedOpError: an operator of ONNX's own domain that the model's opset does not have.
     """
     model = load_graph(path)
     externals = external_files(model, path)
     _check_opset(model, path)
     _check_names(model, path)
-    _check_with_onnx(model, path)
+    _check_with_onnx(model, path, is_whole=not externals)
     return OnnxArtifact(
         path=str(path),
         sha256=sha256_of([path, *externals]),
         opset=opset_of(model),
-        inputs=tuple(_spec(value) for value in _real_inputs(model)),
-        outputs=tuple(_spec(value) for value in model.graph.output),
+        inputs=tuple(_spec(value, path) for value in _real_inputs(model)),
+        outputs=tuple(_spec(value, path) for value in model.graph.output),
         types=tuple(sorted(_element_types(model))),
     )
 
@@ -47,7 +50,8 @@ def load_graph(path: Path) -> onnx.ModelProto:
     """The model without its external weights.
 
     Raises:
-        InvalidModelError: no such file, not ONNX, truncated, or a graph with no nodes and no outputs.
+        InvalidModelError: no such file, not ONNX, truncated, names that are not text, or a graph with no
+            nodes or no outputs.
     """
     import onnx
     from google.protobuf.message import DecodeError
@@ -56,9 +60,13 @@ def load_graph(path: Path) -> onnx.ModelProto:
         raise InvalidModelError(f"{path}: no such file", "give the path of an .onnx file")
     if path.stat().st_size == 0:
         raise InvalidModelError(f"{path}: the file is empty", "export the model again")
+    model = onnx.ModelProto()
     try:
-        model = onnx.load(str(path), load_external_data=False)
-    except DecodeError as error:
+        model.ParseFromString(path.read_bytes())  # onnx.load would guess the format from the file's name
+        for name in _names(model):
+            if isinstance(name, bytes):  # protobuf's way of handing out what is not UTF-8
+                name.decode()
+    except (DecodeError, UnicodeDecodeError) as error:
         raise InvalidModelError(
             f"{path}: not an ONNX file, or cut short ({error})",
             "export the model again, or copy it again if it was copied",
@@ -70,42 +78,20 @@ def load_graph(path: Path) -> onnx.ModelProto:
     return model
 
 
-def external_files(model: onnx.ModelProto, path: Path) -> list[Path]:
-    """The files that hold the model's external weights, sorted.
-
-    Raises:
-        InvalidModelError: one is missing, too short, or lies outside the model's own folder.
-    """
-    needed: dict[str, int] = {}
-    for tensor in _tensors(model.graph):
-        if not tensor.external_data:
-            continue
-        entry = {item.key: item.value for item in tensor.external_data}
-        location = entry.get("location", "")
-        end = int(entry.get("offset") or 0) + int(entry.get("length") or 0)
-        needed[location] = max(needed.get(location, 0), end)
-    for location, end in needed.items():
-        _check_external(path, location, end)
-    return [path.parent / location for location in sorted(needed)]
-
-
-def _check_external(path: Path, location: str, end: int) -> None:
-    parts = PurePosixPath(location)
-    if not location or parts.is_absolute() or ".." in parts.parts:
-        raise InvalidModelError(
-            f"{path}: its weights are said to be in {location!r}, outside the model's own folder",
-            "save the model again with its weights beside it",
-        )
-    file = path.parent / location
-    if not file.is_file():
-        raise InvalidModelError(
-            f"{path}: its weights file {location!r} is missing", f"put {parts.name} beside {path.name}"
-        )
-    if file.stat().st_size < end:
-        raise InvalidModelError(
-            f"{path}: its weights file {location!r} has {file.stat().st_size} bytes, {end} are needed",
-            "copy the weights file again: it was cut short",
-        )
+def _names(model: onnx.ModelProto) -> Iterator[str | bytes]:
+    """Every name that this module and the backends go by."""
+    for entry in model.opset_import:
+        yield entry.domain
+    for value in (*model.graph.input, *model.graph.output):
+        yield value.name
+        yield from (axis.dim_param for axis in value.type.tensor_type.shape.dim)
+    for tensor in tensors_of(model):
+        yield tensor.name
+        yield from (text for item in tensor.external_data for text in (item.key, item.value))
+    for part in parts_of(model):
+        for node in part.node:
+            yield from (node.name, node.op_type, node.domain, *node.input, *node.output)
+            yield from (attribute.name for attribute in node.attribute)
 
 
 def sha256_of(paths: Iterable[Path]) -> str:
@@ -118,61 +104,23 @@ def sha256_of(paths: Iterable[Path]) -> str:
     return digest.hexdigest()
 
 
-def opset_of(model: onnx.ModelProto) -> int:
-    """The version of ONNX's own operator set that the model asks for; 0 if it asks for none."""
-    return max((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), default=0)
-
-
-def graphs_of(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    """The graph and, depth first, every subgraph of its nodes."""
-    yield graph
-    for node in graph.node:
-        for attribute in node.attribute:
-            if attribute.HasField("g"):
-                yield from graphs_of(attribute.g)
-            for child in attribute.graphs:
-                yield from graphs_of(child)
-
-
-def unknown_ops(model: onnx.ModelProto) -> list[tuple[str, str]]:
-    """(operator, node name) of each node of ONNX's own domain that no opset up to the model's has."""
-    import onnx
-
-    opset = opset_of(model)
-    local = {(function.domain, function.name) for function in model.functions}
-    return [
-        (node.op_type, node.name or "an unnamed node")
-        for graph in graphs_of(model.graph)
-        for node in graph.node
-        if node.domain in ("", "ai.onnx")
-        and (node.domain, node.op_type) not in local
-        and not onnx.defs.has(node.op_type, opset, "")
-    ]
-
-
-def _tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
-    for part in graphs_of(graph):
-        yield from part.initializer
-        for sparse in part.sparse_initializer:
-            yield from (sparse.values, sparse.indices)
-        for node in part.node:
-            for attribute in node.attribute:
-                if attribute.HasField("t"):
-                    yield attribute.t
-                yield from attribute.tensors
-
-
 def _real_inputs(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
     """Inputs that a caller must give: old files list initializers among the inputs."""
     initializers = {tensor.name for tensor in model.graph.initializer}
     return [value for value in model.graph.input if value.name not in initializers]
 
 
-def _spec(value: onnx.ValueInfoProto) -> TensorSpec:
+def _spec(value: onnx.ValueInfoProto, path: Path) -> TensorSpec:
+    if not value.type.HasField("tensor_type"):
+        raise InvalidModelError(
+            f"{path}: {value.name!r} is not a tensor but a sequence, map or optional",
+            "export the model with plain tensors as its inputs and outputs",
+        )
     tensor = value.type.tensor_type
     shape: list[int | str] = []
     for axis in tensor.shape.dim:
-        shape.append(axis.dim_value if axis.HasField("dim_value") else (axis.dim_param or "?"))
+        is_fixed = axis.HasField("dim_value") and axis.dim_value >= 0
+        shape.append(axis.dim_value if is_fixed else (axis.dim_param or "?"))
     return TensorSpec(name=value.name, dtype=dtype_name(tensor.elem_type), shape=tuple(shape))
 
 
@@ -187,13 +135,13 @@ def dtype_name(elem_type: int) -> str:
 
 
 def _element_types(model: onnx.ModelProto) -> set[str]:
-    """Types that appear in the graph: of inputs and outputs, initializers, constants and casts."""
+    """Types that appear in the graph: of inputs and outputs, constants and casts."""
     import onnx
 
     found = {value.type.tensor_type.elem_type for value in (*model.graph.input, *model.graph.output)}
-    found |= {tensor.data_type for tensor in _tensors(model.graph)}
-    for graph in graphs_of(model.graph):
-        for node in graph.node:
+    found |= {tensor.data_type for tensor in tensors_of(model)}
+    for part in parts_of(model):
+        for node in part.node:
             found |= {
                 attribute.i
                 for attribute in node.attribute
@@ -216,11 +164,11 @@ def _check_opset(model: onnx.ModelProto, path: Path) -> None:
 
 
 def _check_names(model: onnx.ModelProto, path: Path) -> None:
-    outputs = Counter(name for node in model.graph.node for name in node.output if name)
-    outputs.update({value.name for value in model.graph.input})
-    twice = sorted(name for name, count in outputs.items() if count > 1)
-    inputs = Counter(value.name for value in model.graph.input)
-    twice += sorted(name for name, count in inputs.items() if count > 1)
+    """Each tensor is made once: by a node, or as an input; and each output is listed once."""
+    inputs = [value.name for value in model.graph.input]
+    made = Counter([*(name for node in model.graph.node for name in node.output if name), *set(inputs)])
+    listed = (made, Counter(inputs), Counter(value.name for value in model.graph.output))
+    twice = sorted(name for names in listed for name, count in names.items() if count > 1)
     if twice:
         raise InvalidModelError(
             f"{path}: tensor name {twice[0]!r} is given to more than one tensor",
@@ -228,7 +176,7 @@ def _check_names(model: onnx.ModelProto, path: Path) -> None:
         )
 
 
-def _check_with_onnx(model: onnx.ModelProto, path: Path) -> None:
+def _check_with_onnx(model: onnx.ModelProto, path: Path, *, is_whole: bool) -> None:
     """ONNX's own checker, with its message; operators it does not know are named with their nodes."""
     import onnx
 
@@ -243,7 +191,8 @@ def _check_with_onnx(model: onnx.ModelProto, path: Path) -> None:
     if foreign:  # the checker stops at the first operator that it does not know
         return
     try:
-        onnx.checker.check_model(str(path))
+        # by path it finds external weights; a whole model's path need not even be text
+        onnx.checker.check_model(model if is_whole else str(path))
     except onnx.checker.ValidationError as error:
         message = str(error).strip().splitlines()[0]
         raise InvalidModelError(f"{path}: {message}", "export the model again") from None

@@ -19,6 +19,10 @@ else:
     import tomli as tomllib
 
 _MAX_PROFILE_BYTES = 1 << 20
+_MAX_DIGITS = 10
+MAX_AXIS = 2**31 - 1
+BATCH = "N"
+ShapeFlag = tuple[str, tuple[tuple[int | str, ...], ...]]
 
 
 class Recipe(Record, frozen=True, kw_only=True):
@@ -65,7 +69,7 @@ def load_profile(name: str) -> dict[str, Any]:
         raise UsageError(f"{path}: larger than a profile can be", "give a TOML file of build settings")
     try:
         profile: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # TOML, UTF-8 and endless numbers are all ValueErrors
         raise UsageError(f"{path}: not TOML: {error}", "see profiles/ for examples") from None
     return profile
 
@@ -98,7 +102,59 @@ def _check(recipe: Recipe) -> None:
     for name, value, low, high in bounds:
         if value is not None and not low <= value <= high:
             raise UsageError(f"{name} = {value}: out of range", f"choose {low} to {high}")
-    if recipe.batch is not None and (not recipe.batch or min(recipe.batch) < 1):
+    if recipe.batch is not None and not all(1 <= size <= MAX_AXIS for size in recipe.batch or (0,)):
         raise UsageError(
             f"batch = {list(recipe.batch)}: batch sizes are whole numbers from 1 on", "write [1, 8, 32]"
         )
+
+
+def axis_length(text: str) -> int | None:
+    """A length that an axis can have, 1 to 2³¹ - 1; None for any other text."""
+    if not (text.isascii() and text.isdecimal()) or len(text) > _MAX_DIGITS:
+        return None
+    return int(text) if 1 <= int(text) <= MAX_AXIS else None
+
+
+def parse_batches(text: str) -> tuple[int, ...]:
+    """`1,8,32` as numbers, sorted, without repeats.
+
+    Raises:
+        UsageError: not a list of whole numbers from 1 on.
+    """
+    sizes = [axis_length(part.strip()) for part in text.split(",")]
+    if None in sizes:
+        raise UsageError(
+            f"--batch {text!r}: batch sizes are whole numbers from 1 on", "write, say, --batch 1,8,32"
+        )
+    return tuple(sorted({size for size in sizes if size is not None}))
+
+
+def parse_shape_flag(text: str) -> ShapeFlag:
+    """`ids:Nx1,Nx128,Nx512` as the input's name and one or three shapes with `N` for the batch.
+
+    Raises:
+        UsageError: not of that form, or an axis below 1.
+    """
+    name, colon, rest = text.rpartition(":")
+    shapes = rest.split(",")
+    if not colon or not name or len(shapes) not in (1, 3):
+        raise UsageError(
+            f"--shape {text!r}: expected NAME:SHAPE or NAME:MIN,OPT,MAX",
+            "write, say, --shape ids:Nx1,Nx128,Nx512",
+        )
+    return name, tuple(_parse_shape(text, shape) for shape in shapes)
+
+
+def _parse_shape(flag: str, text: str) -> tuple[int | str, ...]:
+    axes: list[int | str] = []
+    for axis in text.strip().split("x"):
+        if axis == BATCH:
+            axes.append(BATCH)
+        elif (length := axis_length(axis)) is not None:
+            axes.append(length)
+        else:
+            raise UsageError(
+                f"--shape {flag!r}: {axis!r} is no axis length",
+                f"axes are whole numbers from 1 on joined by 'x', with {BATCH} where the batch goes",
+            )
+    return tuple(axes)

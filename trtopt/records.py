@@ -11,7 +11,7 @@ in a model's own description a symbolic axis is its name, an anonymous one is "?
 from __future__ import annotations
 
 import hashlib
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
@@ -31,8 +31,22 @@ AnyRecord = TypeVar("AnyRecord", bound=Record)
 
 def to_json(record: Record, *, indent: int | None = 2) -> bytes:
     """`record` as UTF-8 JSON with a closing newline; `indent=None` gives one line."""
-    text = msgspec.json.encode(record)
+    try:
+        text = msgspec.json.encode(record)
+    except UnicodeEncodeError:  # names of files and arguments need not be text
+        text = msgspec.json.encode(_as_text(msgspec.to_builtins(record)))
     return (msgspec.json.format(text, indent=indent) if indent else text) + b"\n"
+
+
+def _as_text(value: Any) -> Any:
+    """Builtins with every string made encodable; bytes that are no text are written as escapes."""
+    if isinstance(value, str):
+        return value.encode(errors="surrogateescape").decode(errors="backslashreplace")
+    if isinstance(value, dict):
+        return {_as_text(key): _as_text(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_as_text(item) for item in value]
+    return value
 
 
 def from_json(text: bytes, kind: type[AnyRecord]) -> AnyRecord:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import json
 import os
 import shutil
 import tempfile
@@ -83,6 +84,7 @@ def folder_in_progress(final: Path) -> Iterator[Path]:
     Raises:
         OutputError: `final` cannot be made, or is something else than a build folder of trtopt's.
     """
+    final = final.resolve()  # a link is followed, and the current folder has a name to take
     _check_replaceable(final)
     try:
         final.parent.mkdir(parents=True, exist_ok=True)
@@ -98,13 +100,22 @@ def folder_in_progress(final: Path) -> Iterator[Path]:
 
 
 def _check_replaceable(final: Path) -> None:
-    if not final.exists() or (final / MANIFEST).is_file():
+    if not final.exists() or _is_build_folder(final):
         return
     if not final.is_dir() or any(final.iterdir()):
         raise OutputError(
             f"{final}: exists and is not a build folder of trtopt's",
             "choose another name with -o, or remove it",
         )
+
+
+def _is_build_folder(folder: Path) -> bool:
+    """Whether trtopt made it, in whatever version: other programs have manifests too."""
+    try:
+        manifest = json.loads((folder / MANIFEST).read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(manifest, dict) and str(manifest.get("schema")).startswith("trtopt.build/")
 
 
 def _replace_folder(new: Path, final: Path) -> None:

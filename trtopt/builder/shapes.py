@@ -11,55 +11,8 @@ import difflib
 from collections.abc import Sequence
 
 from trtopt.errors import FixedBatchError, UsageError
+from trtopt.recipe import BATCH, ShapeFlag
 from trtopt.records import OnnxArtifact, Shape, ShapeRange, TensorSpec
-
-BATCH = "N"
-ShapeFlag = tuple[str, tuple[tuple[int | str, ...], ...]]
-
-
-def parse_batches(text: str) -> tuple[int, ...]:
-    """`1,8,32` as numbers, sorted, without repeats.
-
-    Raises:
-        UsageError: not a list of whole numbers from 1 on.
-    """
-    parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdecimal() and int(part) >= 1 for part in parts):
-        raise UsageError(
-            f"--batch {text!r}: batch sizes are whole numbers from 1 on", "write, say, --batch 1,8,32"
-        )
-    return tuple(sorted({int(part) for part in parts}))
-
-
-def parse_shape_flag(text: str) -> ShapeFlag:
-    """`ids:Nx1,Nx128,Nx512` as the input's name and one or three shapes with `N` for the batch.
-
-    Raises:
-        UsageError: not of that form, or an axis below 1.
-    """
-    name, colon, rest = text.rpartition(":")
-    shapes = rest.split(",")
-    if not colon or not name or len(shapes) not in (1, 3):
-        raise UsageError(
-            f"--shape {text!r}: expected NAME:SHAPE or NAME:MIN,OPT,MAX",
-            "write, say, --shape ids:Nx1,Nx128,Nx512",
-        )
-    return name, tuple(_parse_shape(text, shape) for shape in shapes)
-
-
-def _parse_shape(flag: str, text: str) -> tuple[int | str, ...]:
-    axes: list[int | str] = []
-    for axis in text.strip().split("x"):
-        if axis == BATCH:
-            axes.append(BATCH)
-        elif axis.isdecimal() and int(axis) >= 1:
-            axes.append(int(axis))
-        else:
-            raise UsageError(
-                f"--shape {flag!r}: {axis!r} is no axis length",
-                f"axes are whole numbers from 1 on joined by 'x', with {BATCH} where the batch goes",
-            )
-    return tuple(axes)
 
 
 def batch_axes(model: OnnxArtifact) -> dict[str, int | str]:
@@ -146,7 +99,10 @@ def _default_axes(spec: TensorSpec) -> list[int | str]:
         elif index == 0:
             axes.append(BATCH)
         else:
-            written = "x".join(BATCH if i == 0 else str(a) for i, a in enumerate(spec.shape))
+            written = "x".join(
+                BATCH if place == 0 and isinstance(length, str) else str(length)
+                for place, length in enumerate(spec.shape)
+            )
             raise UsageError(
                 f"input {spec.name!r}: axis {index} ({axis!r}) is dynamic and no --shape gives its size",
                 f"add --shape {spec.name}:MIN,OPT,MAX, each of the form {written} with numbers for the names",

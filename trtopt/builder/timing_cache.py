@@ -96,7 +96,12 @@ def save_cache(
 
 
 def _read(path: Path) -> StoredCache:
-    content = path.read_bytes()
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise TimingCacheError(
+            f"{path}: cannot be read as a timing cache ({error.strerror})", "give another --timing-cache file"
+        ) from None
     if not content.startswith(_MAGIC):
         return StoredCache(None, content)
     header, newline, blob = content[len(_MAGIC) :].partition(b"\n")

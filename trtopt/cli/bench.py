@@ -55,10 +55,9 @@ def bench(
     """
     from rich.console import Console
 
-    from trtopt.builder.shapes import parse_batches
     from trtopt.cli.progress import listening
-    from trtopt.measure.contracts import DEFAULT
     from trtopt.pipeline.bench import bench as run
+    from trtopt.recipe import parse_batches
     from trtopt.records import BenchReport, to_json
     from trtopt.report.text import bench_summary
     from trtopt.workspace import check_writable, write_atomically
@@ -77,7 +76,7 @@ def bench(
             path,
             batch=parse_batches(batch) if batch is not None else None,
             backend=backend,
-            contract=contract or DEFAULT,
+            contract=contract,
             graph=graph,
             streams=streams,
             duration=duration,

@@ -61,10 +61,10 @@ def build(
     """
     from rich.console import Console
 
-    from trtopt.builder.shapes import parse_batches
     from trtopt.cli.progress import listening
     from trtopt.pipeline.build import build as run
     from trtopt.pipeline.build import default_output
+    from trtopt.recipe import parse_batches
     from trtopt.report.text import build_summary
 
     target = output or default_output(model)
@@ -95,8 +95,8 @@ def _names(text: str | None) -> tuple[str, ...] | None:
 
 def _by_name(flags: tuple[str, ...]) -> dict[str, str] | None:
     """`NAME:SHAPES` flags as the recipe holds them; the form of each is judged there."""
-    from trtopt.builder.shapes import parse_shape_flag
     from trtopt.errors import UsageError
+    from trtopt.recipe import parse_shape_flag
 
     by_name: dict[str, str] = {}
     for flag in flags:

@@ -32,7 +32,8 @@ from trtopt.errors import (
     UnsupportedOpError,
     UsageError,
 )
-from trtopt.onnxfile import graphs_of, load_graph
+from trtopt.onnxfile import load_graph
+from trtopt.onnxgraph import graphs_of
 from trtopt.records import Backend, BuildPlan, DeviceInfo, Shape, TensorSpec
 
 NAME = "onnxruntime"

@@ -86,5 +86,7 @@ def check_fits(artifact: EngineArtifact, target: Target) -> None:
         gpu.compute_capability,
     ):
         raise IncompatibleEngineError(
-            f"{artifact.path}: built for {artifact.device.name}, this machine has {gpu.name}", remedy
+            f"{artifact.path}: built for {artifact.device.name} (compute capability "
+            f"{artifact.device.compute_capability}), this machine has {gpu.name} ({gpu.compute_capability})",
+            remedy,
         )

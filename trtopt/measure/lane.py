@@ -91,7 +91,7 @@ class Lane:
             for _ in range(slots if contract.transfers else 1)
         ]
         for buffers in self._sets:
-            _fill(device, self._context.bindings, buffers, data, self._streams.compute)
+            fill(device, self._context.bindings, buffers, data, self._streams.compute)
         graphs = self._prepare(contract.graph)
         self.slots = [
             Slot(
@@ -164,7 +164,7 @@ class Streams:
         return stream
 
 
-def _fill(
+def fill(
     device: Device, bindings: tuple[Binding, ...], buffers: BufferSet, data: Inputs, stream: Stream
 ) -> None:
     """Put the input data into page-locked and device memory, so that any contract starts from real data."""
@@ -178,10 +178,11 @@ def _fill(
 
 
 def _event_pair(device: Device, blocking: bool, resources: ExitStack) -> tuple[Event, Event]:
-    events = (device.event(blocking=blocking), device.event(blocking=blocking))
-    for event in events:
-        resources.callback(event.close)
-    return events
+    start = device.event(blocking=blocking)
+    resources.callback(start.close)
+    end = device.event(blocking=blocking)
+    resources.callback(end.close)
+    return start, end
 
 
 class Slot:

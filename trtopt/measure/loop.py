@@ -46,14 +46,13 @@ def measure(
     terms = one_in_flight(contract) if mode == "latency" else contract
     notes: list[str] = []
     with ExitStack() as resources:
-        lanes = []
-        for _ in range(terms.streams):
-            lanes.append(Lane(device, session, subject.shapes, subject.data, terms))
-            resources.callback(lanes[-1].close)
+        lanes = _open_lanes(device, session, subject, terms, resources)
         refused = next((lane.graph_refused for lane in lanes if lane.graph_refused), None)
-        if refused is not None:
+        if refused is not None:  # all lanes run on the same terms, or the result has none
+            resources.close()
             terms = changed(terms, graph=False)
             notes.append(f"measured without a CUDA graph: {refused}")
+            lanes = _open_lanes(device, session, subject, terms, resources)
         with _no_garbage_collection():
             warmups = _sample(device, lanes, Deadline(limits.warmup_s, limits.min_warmups))
             deadline = Deadline(limits.duration_s, limits.min_queries)
@@ -71,6 +70,16 @@ def measure(
         stop_reason=deadline.reason,
         notes=tuple(notes),
     )
+
+
+def _open_lanes(
+    device: Device, session: Session, subject: Subject, terms: Contract, resources: ExitStack
+) -> list[Lane]:
+    lanes = []
+    for _ in range(terms.streams):
+        lanes.append(Lane(device, session, subject.shapes, subject.data, terms))
+        resources.callback(lanes[-1].close)
+    return lanes
 
 
 def _sample(device: Device, lanes: list[Lane], deadline: Deadline) -> Samples:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 
 from trtopt.device.api import AllocationTracker, Device, Session
-from trtopt.measure.lane import BufferSet, Lane
+from trtopt.measure.lane import BufferSet, Lane, fill
 from trtopt.measure.loop import Subject
 from trtopt.records import Contract, LayerPass, LayerTime, MemoryPass
 
@@ -37,6 +37,7 @@ def time_layers(device: Device, session: Session, subject: Subject, runs: int = 
         stream = device.stream()
         resources.callback(stream.close)
         buffers = BufferSet(device, context.bindings, resources)
+        fill(device, context.bindings, buffers, subject.data, stream)
         context.bind(buffers.device)
         context.report_layers(report)
         for run in range(_WARM_RUNS + runs):

@@ -9,8 +9,7 @@ import numpy as np
 
 from trtopt.records import Samples
 
-MIN_COUNT = {50.0: 1, 90.0: 10, 95.0: 20, 99.0: 100, 99.9: 1000}
-"""A percentile p needs 1/(1 - p/100) samples: one sample beyond it on average."""
+PERCENTILES = (50.0, 90.0, 95.0, 99.0, 99.9)
 
 
 @dataclass(frozen=True)
@@ -33,9 +32,17 @@ class Summary:
         return median
 
 
+def needed_for(p: float) -> int:
+    """How many values the p-th percentile needs: 1/(1 - p/100), so that one lies beyond it on average.
+
+    The median and below are given for any value at all.
+    """
+    return 1 if p <= 50 else round(1 / (1 - p / 100))
+
+
 def percentile(values: Sequence[float], p: float) -> float | None:
     """The p-th percentile (0 to 100) by linear interpolation; None if there are too few values for it."""
-    if len(values) < MIN_COUNT.get(p, 1) or not values:
+    if len(values) < needed_for(p):
         return None
     return float(np.percentile(np.asarray(values), p))
 
@@ -56,7 +63,7 @@ def summarise(values: Sequence[float]) -> Summary:
         minimum=float(array.min()),
         maximum=float(array.max()),
         cv=float(array.std() / mean) if mean else 0.0,
-        percentiles={p: percentile(values, p) for p in MIN_COUNT},
+        percentiles={p: percentile(values, p) for p in PERCENTILES},
     )
 
 
@@ -69,6 +76,12 @@ class Throughput:
 
 
 def throughput(samples: Samples, batch: int) -> Throughput:
-    """Both rates of a pass; a query is one inference of `batch` samples."""
+    """Both rates of a pass; a query is one inference of `batch` samples.
+
+    Raises:
+        ValueError: no queries.
+    """
+    if not samples.start_ms:
+        raise ValueError("no queries in this pass")
     queries = len(samples.start_ms) / (samples.wall_ms / 1e3)
     return Throughput(queries_per_s=queries, samples_per_s=queries * batch)

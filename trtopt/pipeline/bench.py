@@ -12,7 +12,7 @@ from trtopt.measure.engine import BenchJob
 from trtopt.pipeline.build import command_line, now
 from trtopt.pipeline.listener import SILENT, Listener
 from trtopt.pipeline.subject import engines_to_measure, points, shapes_at
-from trtopt.records import BenchReport, Contract
+from trtopt.records import BenchPoint, BenchReport, Contract
 from trtopt.supervisor import run_jobs
 
 
@@ -21,7 +21,7 @@ def bench(
     *,
     batch: Sequence[int] | None = None,
     backend: str | None = None,
-    contract: str = DEFAULT,
+    contract: str | None = None,
     graph: bool | None = None,
     streams: int | None = None,
     duration: float = 3.0,
@@ -38,7 +38,7 @@ def bench(
         batch: batch sizes; by default every one there is an engine for (1, for an ONNX file).
         backend: by default the one that the engines were built with. `auto` takes the CPU where no GPU is;
             another backend than the engines' own builds the folder's model again, in a temporary folder.
-        contract: the terms, by name; `graph` and `streams` change them.
+        contract: the terms, by name [default: trtexec-11]; `graph` and `streams` change them.
         duration: seconds of sampling a pass, after `warmup` seconds.
         data: an `.npz` with input samples; by default seeded random input.
         layers: time every layer, in a pass of its own.
@@ -48,13 +48,12 @@ def bench(
     Raises:
         TrtoptError: with what is wrong and what to do.
     """
-    terms = changed(contract_named(contract), graph=graph, streams=streams)
+    terms = changed(contract_named(contract or DEFAULT), graph=graph, streams=streams)
     _check_limits(terms, duration, warmup)
     if data is not None and not Path(data).is_file():
         raise DataError(f"--input {data}: no such file", "give an .npz with arrays named like the inputs")
     notes: list[str] = []
     with engines_to_measure(Path(path), batch, backend, notes, listener) as (folder, manifest, engines):
-        wanted = points(manifest.onnx, engines, batch)
         jobs = [
             BenchJob(
                 path=str((folder / engine.path).absolute()),
@@ -68,22 +67,30 @@ def bench(
                 layers=layers,
                 memory=memory,
             )
-            for engine, size in wanted
+            for engine, size in points(engines, batch)
         ]
-        listener.plans([f"batch{size}" for _, size in wanted])
-        report: BenchReport | None = None
-        for _, result in run_jobs(jobs, on_progress=listener.progress):
-            assert isinstance(result, Benched)
-            report = BenchReport(
-                created=report.created if report else now(),
-                argv=command_line(),
-                environment=result.environment,
-                model_sha256=manifest.onnx.sha256,
-                points=(*(report.points if report else ()), result.point),
-                notes=tuple(notes),
-            )
-            listener.report(report)
-    assert report is not None
+        return _run(jobs, manifest.onnx.sha256, notes, listener)
+
+
+def _run(
+    jobs: Sequence[BenchJob], model_sha256: str, notes: Sequence[str], listener: Listener
+) -> BenchReport:
+    """One job after the other: a device measures one thing at a time. The listener hears each report."""
+    listener.plans([f"batch{job.batch}" for job in jobs])
+    created = now()
+    measured: list[BenchPoint] = []
+    for _, result in run_jobs(jobs, on_progress=listener.progress):
+        assert isinstance(result, Benched)
+        measured.append(result.point)
+        report = BenchReport(
+            created=created,
+            argv=command_line(),
+            environment=result.environment,
+            model_sha256=model_sha256,
+            points=tuple(measured),
+            notes=tuple(notes),
+        )
+        listener.report(report)
     return report
 
 

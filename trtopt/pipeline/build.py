@@ -12,14 +12,15 @@ from typing import Any
 import msgspec
 
 from trtopt.builder.engine import BuildJob
-from trtopt.builder.shapes import batch_range, fixed_batch, parse_shape_flag, shape_ranges
+from trtopt.builder.shapes import batch_range, fixed_batch, shape_ranges
 from trtopt.device.api import EngineBuilder
 from trtopt.device.backends import choose_for_building, open_builder
 from trtopt.errors import ModelError, UsageError
 from trtopt.jobs import Built
-from trtopt.onnxfile import external_files, load_graph, read_onnx, sha256_of
+from trtopt.onnxfile import load_graph, read_onnx, sha256_of
+from trtopt.onnxweights import external_files
 from trtopt.pipeline.listener import SILENT, Listener
-from trtopt.recipe import Recipe, make_recipe
+from trtopt.recipe import Recipe, make_recipe, parse_shape_flag
 from trtopt.records import (
     Backend,
     BuildPlan,

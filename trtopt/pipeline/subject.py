@@ -41,7 +41,7 @@ def engines_to_measure(
         yield folder, manifest, engines
         return
     _tell(notes, listener, f"the engines (of {own}) are not run: {choice.reason}")
-    wanted = [engine.plan for engine, _ in points(manifest.onnx, engines, batch)]
+    wanted = [engine.plan for engine, _ in points(engines, batch)]
     with _rebuilt(folder, manifest, wanted, choice.name, notes, listener) as rebuilt:
         yield rebuilt
 
@@ -121,7 +121,7 @@ def _tell(notes: list[str], listener: Listener, text: str) -> None:
 
 
 def points(
-    onnx: OnnxArtifact, engines: Sequence[EngineArtifact], batch: Sequence[int] | None
+    engines: Sequence[EngineArtifact], batch: Sequence[int] | None
 ) -> list[tuple[EngineArtifact, int]]:
     """Which engine is measured at which batch size. Dynamic engines stand for their min, opt and max.
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from trtopt.device.api import BuiltEngine, LogSink, ProgressSink
 from trtopt.device.tensorrt.flavours import NUMPY_TYPES, PRECISION_FLAGS
-from trtopt.device.tensorrt.library import Library, load_plugins, make_logger
+from trtopt.device.tensorrt.library import Library, load_plugins, make, make_logger
 from trtopt.device.tensorrt.progress import make_monitor, progress_from_log
 from trtopt.device.tensorrt.timing import HitCounter, attach, merge
 from trtopt.errors import (
@@ -70,38 +71,51 @@ class TensorRTBuilder:
             hits(message)
             log(severity, message)
 
-        trt, flavour = self._library.trt, self._library.flavour
+        flavour = self._library.flavour
         sink = remember if flavour.progress_monitor else progress_from_log(remember, progress)
-        logger = make_logger(self._library.trt, sink)  # kept alive until the end of this function
+        logger = make_logger(self._library.trt, sink)
         load_plugins(self._library, logger, plan.settings.plugins)
-        builder = trt.Builder(logger)
-        if builder is None:
-            raise _failure("TensorRT's builder could not be made", errors)
-        network = builder.create_network(_mask(trt.NetworkDefinitionCreationFlag, flavour.network_flags))
-        progress("Parsing the model", 0.0)
-        self._parse(network, logger, onnx, errors)
-        config = builder.create_builder_config()
-        self._set_profile(builder, network, config, plan)
-        applied = self._configure(config, types, plan.settings)
+        built = self._build(logger, onnx, types, plan, timing_cache, progress, errors)
+        # TensorRT has told its cache's hits by now: it does when the cache goes
+        return replace(built, timing_cache_hits=hits.hits)
+
+    def _build(
+        self,
+        logger: Any,
+        onnx: Path,
+        types: Sequence[str],
+        plan: BuildPlan,
+        timing_cache: bytes | None,
+        progress: ProgressSink,
+        errors: list[str],
+    ) -> BuiltEngine:
+        """Everything TensorRT makes here goes before `logger` does, also when building fails."""
+        trt, flavour = self._library.trt, self._library.flavour
+        builder = network = config = cache = None
         monitor = make_monitor(trt, progress) if flavour.progress_monitor else None
-        if monitor is not None:
-            config.progress_monitor = monitor
-        cache = attach(config, timing_cache) if self.uses_timing_cache else None
-        serialized = builder.build_serialized_network(network, config)
-        if serialized is None:
-            raise _failure("TensorRT could not build the engine", errors)
-        saved_cache = bytes(cache.serialize()) if cache is not None else None
-        inputs = _specs(network.get_input, network.num_inputs)
-        outputs = _specs(network.get_output, network.num_outputs)
-        del cache, config, network, builder  # TensorRT tells its cache's hits when the cache goes
-        return BuiltEngine(
-            engine=bytes(serialized),
-            inputs=inputs,
-            outputs=outputs,
-            config=applied,
-            timing_cache=saved_cache,
-            timing_cache_hits=hits.hits,
-        )
+        try:
+            builder = make(trt.Builder, logger)
+            network = builder.create_network(_mask(trt.NetworkDefinitionCreationFlag, flavour.network_flags))
+            progress("Parsing the model", 0.0)
+            self._parse(network, logger, onnx, errors)
+            config = builder.create_builder_config()
+            self._set_profile(builder, network, config, plan)
+            applied = self._configure(config, types, plan.settings)
+            if monitor is not None:
+                config.progress_monitor = monitor
+            cache = attach(config, timing_cache) if self.uses_timing_cache else None
+            serialized = builder.build_serialized_network(network, config)
+            if serialized is None:
+                raise _failure("TensorRT could not build the engine", errors)
+            return BuiltEngine(
+                engine=bytes(serialized),
+                inputs=_specs(network.get_input, network.num_inputs),
+                outputs=_specs(network.get_output, network.num_outputs),
+                config=applied,
+                timing_cache=bytes(cache.serialize()) if cache is not None else None,
+            )
+        finally:
+            cache = config = network = builder = None
 
     def merge_timing_caches(self, ours: bytes, theirs: bytes) -> bytes:
         """One cache with the entries of both.
@@ -114,7 +128,7 @@ class TensorRTBuilder:
             self._library.trt,
             lambda severity, text: reasons.append(text) if severity in ("error", "warning") else None,
         )
-        builder = self._library.trt.Builder(logger)
+        builder = make(self._library.trt.Builder, logger)
         return merge(builder.create_builder_config(), ours, theirs, reasons)
 
     def _parse(self, network: Any, logger: Any, onnx: Path, errors: list[str]) -> None:
@@ -153,7 +167,12 @@ class TensorRTBuilder:
         if settings.workspace_bytes is not None:
             config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, settings.workspace_bytes)
         if settings.tactic_sources is not None:
-            config.set_tactic_sources(_mask(trt.TacticSource, settings.tactic_sources, "--tactic-sources"))
+            chosen = _mask(trt.TacticSource, settings.tactic_sources, "--tactic-sources")
+            if not config.set_tactic_sources(chosen):
+                raise UsageError(
+                    f"--tactic-sources {','.join(settings.tactic_sources)}: refused by {self.backend}",
+                    "leave it away for the default",
+                )
         if flavour.weakly_typed:
             for name in _precision_flags(trt, types):
                 config.set_flag(getattr(trt.BuilderFlag, name))
@@ -194,10 +213,11 @@ class TensorRTBuilder:
                 name for name, source in _members(trt.TacticSource) if sources & (1 << int(source))
             ),
             "profiling_verbosity": config.profiling_verbosity.name,
-            "hardware_compatibility_level": config.hardware_compatibility_level.name,
             "avg_timing_iterations": str(config.avg_timing_iterations),
             "max_aux_streams": str(config.max_aux_streams),
         }
+        if flavour.reports_hardware_compatibility:
+            report["hardware_compatibility_level"] = config.hardware_compatibility_level.name
         for name, pool in _members(trt.MemoryPoolType):
             if not name.startswith("DLA"):
                 report[f"memory_pool.{name}"] = str(config.get_memory_pool_limit(pool))

@@ -6,7 +6,7 @@ Names of enum members are strings and are looked up in the installed binding: th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 TENSORRT = "tensorrt"
 RTX = "tensorrt-rtx"
@@ -31,7 +31,7 @@ class Flavour:
     device_memory: str
     async_allocator: bool
     max_opset: int
-    keeps_int64: bool
+    reports_hardware_compatibility: bool = True
 
 
 _TENSORRT_8 = Flavour(
@@ -45,7 +45,6 @@ _TENSORRT_8 = Flavour(
     device_memory="device_memory_size",
     async_allocator=False,
     max_opset=19,  # 17 by its documents; Q/DQ of opset 19 with FP32 scales loads
-    keeps_int64=False,
 )
 _TENSORRT_10 = Flavour(
     name=TENSORRT,
@@ -58,7 +57,6 @@ _TENSORRT_10 = Flavour(
     device_memory="device_memory_size_v2",
     async_allocator=True,
     max_opset=24,
-    keeps_int64=True,
 )
 _TENSORRT_11 = Flavour(
     name=TENSORRT,
@@ -71,7 +69,6 @@ _TENSORRT_11 = Flavour(
     device_memory="device_memory_size_v2",
     async_allocator=True,
     max_opset=25,
-    keeps_int64=True,
 )
 _RTX = Flavour(
     name=RTX,
@@ -84,7 +81,7 @@ _RTX = Flavour(
     device_memory="device_memory_size_v2",
     async_allocator=True,
     max_opset=25,
-    keeps_int64=True,
+    reports_hardware_compatibility=False,  # reading it logs an error
 )
 
 PRECISION_FLAGS = {"float16": "FP16", "bfloat16": "BF16", "int8": "INT8", "float8_e4m3fn": "FP8"}
@@ -104,6 +101,8 @@ def flavour_of(name: str, version: str) -> Flavour:
     major, minor = (int(part) for part in version.split(".")[:2])
     if (major, minor) < (8, 6):
         raise ValueError(f"TensorRT {version} is older than 8.6")
+    if (major, minor) == (10, 0):  # the wider figure came with 10.1
+        return replace(_TENSORRT_10, device_memory="device_memory_size")
     return {8: _TENSORRT_8, 9: _TENSORRT_8, 10: _TENSORRT_10}.get(major, _TENSORRT_11)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from trtopt.device.api import LogSink
 from trtopt.device.tensorrt.flavours import MODULES, RTX, Flavour, flavour_of
-from trtopt.errors import ArtifactError, BackendMissingError
+from trtopt.errors import ArtifactError, BackendMissingError, DeviceError
 from trtopt.onnxfile import sha256_of
 from trtopt.records import Backend, Plugin
 
@@ -77,6 +77,26 @@ def load_plugins(library: Library, logger: Any, plugins: tuple[Plugin, ...]) -> 
                 f"--plugin {plugin.path}: cannot be loaded ({error})",
                 "was it built for this TensorRT and system?",
             ) from None
+
+
+def make(factory: Any, *arguments: Any) -> Any:
+    """Call one of TensorRT's factories; where C++ gives null, the binding raises TypeError.
+
+    Raises:
+        DeviceError: it gave null; the log knows why.
+    """
+    try:
+        made = factory(*arguments)
+    except TypeError as error:
+        if "nullptr" not in str(error):
+            raise
+        made = None
+    if made is None:
+        raise DeviceError(
+            f"TensorRT could not make its {factory.__name__}",
+            "see whether `trtopt doctor` finds a healthy GPU",
+        )
+    return made
 
 
 def make_logger(trt: Any, sink: LogSink) -> Any:

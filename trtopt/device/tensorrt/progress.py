@@ -78,7 +78,7 @@ _MILESTONES = (
     (re.compile(r"Formats and tactics selection completed|Total Activation Memory"), "Generating engine"),
     (re.compile(r"Engine generation completed"), "Engine generated"),
 )
-_LAYER = re.compile(r"=+ Computing costs for\s*$|\*+ Autotuning format combination")
+_COMBINATION = "Autotuning format combination"
 
 
 def progress_from_log(log: LogSink, progress: ProgressSink) -> LogSink:
@@ -90,7 +90,7 @@ def progress_from_log(log: LogSink, progress: ProgressSink) -> LogSink:
         log(severity, message)
         for pattern, phase in _MILESTONES:
             if pattern.search(message):
-                timed += bool(_LAYER.search(message))
+                timed += _COMBINATION in message
                 progress(f"{phase} ({timed} combinations timed)" if timed else phase, None)
                 return
 

@@ -8,7 +8,7 @@ from typing import Any
 from trtopt.device.api import AllocationTracker, Binding, Context, Device, DeviceBuffer, Session, Stream
 from trtopt.device.tensorrt.allocator import make_allocator
 from trtopt.device.tensorrt.flavours import NUMPY_TYPES, Flavour
-from trtopt.device.tensorrt.library import Library, load_plugins, make_logger
+from trtopt.device.tensorrt.library import Library, load_plugins, make, make_logger
 from trtopt.dtypes import numpy_dtype
 from trtopt.errors import DeviceError, DeviceMemoryError, IncompatibleEngineError, UsageError
 from trtopt.records import Backend, Plugin, Shape, TensorSpec
@@ -38,7 +38,7 @@ class TensorRTTarget:
         errors: list[str] = []
         logger = make_logger(trt, lambda severity, text: errors.append(text) if severity == "error" else None)
         load_plugins(self._library, logger, self._plugins)
-        runtime = trt.Runtime(logger)
+        runtime = make(trt.Runtime, logger)
         allocator = None
         if track is not None:
             allocator = make_allocator(trt, self._library.flavour, self._device, track)

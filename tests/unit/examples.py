@@ -1,0 +1,188 @@
+"""Whole records for tests: every optional field is set, so that each can be changed or left out."""
+
+from __future__ import annotations
+
+from trtopt.records import (
+    AllocationEvent,
+    Backend,
+    BenchPoint,
+    BenchReport,
+    BuildPlan,
+    BuildSettings,
+    ClockReading,
+    Component,
+    Contract,
+    DeviceInfo,
+    EngineArtifact,
+    EngineRef,
+    Environment,
+    LayerPass,
+    LayerTime,
+    Manifest,
+    Measurement,
+    MemoryPass,
+    OnnxArtifact,
+    Plugin,
+    Samples,
+    ShapeRange,
+    Survey,
+    TensorSpec,
+)
+
+TENSORRT = Backend(name="tensorrt", version="10.16.1")
+X = TensorSpec(name="x", dtype="float32", shape=("N", 4))
+Y = TensorSpec(name="y", dtype="float16", shape=("N", "?"))
+GPU = DeviceInfo(
+    kind="gpu",
+    name="A GPU",
+    uuid="GPU-1",
+    compute_capability="8.9",
+    memory_bytes=1 << 34,
+    driver="580.95.05",
+    cuda="13.0",
+    binding="cuda-python 13.4",
+)
+
+
+def plan(batch: int = 8) -> BuildPlan:
+    return BuildPlan(
+        onnx_sha256="a" * 64,
+        batch=ShapeRange(min=(batch,), opt=(batch,), max=(batch,)),
+        shapes={
+            "x": ShapeRange(min=(batch, 1), opt=(batch, 2), max=(batch, 3)),
+            "ids": ShapeRange(min=(batch, 4), opt=(batch, 5), max=(batch, 6)),
+        },
+        settings=BuildSettings(
+            opt_level=3,
+            workspace_bytes=1 << 30,
+            tactic_sources=("JIT_CONVOLUTIONS",),
+            compute_capabilities=("8.9",),
+            plugins=(Plugin(path="/plugin.so", sha256="b" * 64),),
+        ),
+        backend=TENSORRT,
+    )
+
+
+def engine(batch: int = 8) -> EngineArtifact:
+    return EngineArtifact(
+        path=f"batch{batch}.engine",
+        sha256="c" * 64,
+        size_bytes=1000,
+        plan=plan(batch),
+        inputs=(X,),
+        outputs=(Y,),
+        device=GPU,
+        build_seconds=12.5,
+        builder_config={"flags": "FP16"},
+        timing_cache_in="d" * 64,
+        timing_cache_out="e" * 64,
+        timing_cache_hits=3,
+        log=f"batch{batch}.log",
+        warnings=2,
+    )
+
+
+def onnx() -> OnnxArtifact:
+    return OnnxArtifact(
+        path="model.onnx",
+        sha256="a" * 64,
+        opset=17,
+        inputs=(X,),
+        outputs=(Y,),
+        types=("float16", "float32"),
+        parent="trained.onnx",
+    )
+
+
+def manifest() -> Manifest:
+    return Manifest(
+        trtopt="0.1.0",
+        created="2025-01-01T00:00:00+00:00",
+        argv=("trtopt", "build"),
+        onnx=onnx(),
+        engines=(engine(1), engine(8)),
+        notes=("a note",),
+    )
+
+
+def samples() -> Samples:
+    return Samples(
+        start_ms=[0.0, 1.0],
+        end_ms=[2.0, 3.5],
+        enqueue_ms=[0.1, 0.1],
+        gpu_compute_ms=[1.0, 1.25],
+        h2d_ms=[0.5, 0.5],
+        d2h_ms=[0.25, 0.25],
+        lane=[0, 1],
+    )
+
+
+def measurement() -> Measurement:
+    return Measurement(
+        mode="throughput",
+        contract=Contract(name="own", graph=True, transfers=True, queue_ahead=1, sync="spin", streams=2),
+        engine=EngineRef(path="batch8.engine", sha256="c" * 64, label="batch8"),
+        batch=8,
+        shapes={"x": (8, 4)},
+        samples=samples(),
+        warmups=samples(),
+        clocks=(
+            ClockReading(
+                at_ms=0.5,
+                sm_mhz=1980,
+                memory_mhz=2619,
+                power_w=321.5,
+                temperature_c=61,
+                throttle=("power",),
+            ),
+        ),
+        discarded=1,
+        stop_reason="time limit",
+        notes=("a note",),
+    )
+
+
+def report() -> BenchReport:
+    event = AllocationEvent(at_ms=0.5, kind="allocate", size_bytes=256, address=1024, phase="load", stream=7)
+    point = BenchPoint(
+        batch=8,
+        latency=measurement(),
+        throughput=measurement(),
+        layers=LayerPass(runs=2, layers=(LayerTime(name="conv", ms=[0.5, 0.75]),)),
+        memory=MemoryPass(
+            events=(event,), buffers_bytes=512, engine_device_bytes=1024, driver_used_bytes=4096
+        ),
+    )
+    return BenchReport(
+        created="2025-01-01T00:00:00+00:00",
+        argv=("trtopt", "bench"),
+        environment=Environment(
+            device=GPU,
+            backend=TENSORRT,
+            trtopt="0.1.0",
+            python="3.11.7",
+            platform="Linux",
+            cpu="A CPU",
+            git_revision="f" * 40,
+        ),
+        model_sha256="a" * 64,
+        points=(point,),
+        notes=("a note",),
+    )
+
+
+def survey() -> Survey:
+    missing = Component(name="tensorrt", version=None, problem="not installed", remedy="pip install it")
+    present = Component(name="onnxruntime", version="1.31.1")
+    return Survey(
+        python="3.11.7",
+        platform="Linux",
+        cpu="A CPU",
+        gpus=(GPU,),
+        tensorrt=missing,
+        tensorrt_rtx=missing,
+        onnxruntime=present,
+        cuda_bindings=(present, missing),
+        nvml=present,
+        binding_variable="TRTOPT_CUDA",
+    )

@@ -1,0 +1,151 @@
+import ast
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+import trtopt
+from trtopt.cli.main import COMMANDS, cli
+
+HEAVY = {
+    "onnx",
+    "onnx_graphsurgeon",
+    "torch",
+    "tensorrt",
+    "tensorrt_rtx",
+    "onnxruntime",
+    "polygraphy",
+    "cuda",
+    "pycuda",
+    "pynvml",
+}
+TELL = (
+    "import json, sys; sys.stderr.write(json.dumps(sorted({name.partition('.')[0] for name in sys.modules})))"
+)
+COMMAND_LINE = f"""
+import sys
+sys.argv = ["trtopt", *sys.argv[1:]]
+from trtopt.cli.main import main
+try:
+    main()
+finally:
+    {TELL}
+"""
+
+
+def run(script: str, *arguments: str, **environment: str) -> tuple[str, set[str]]:
+    """What a script prints in a fresh interpreter, and the top-level modules that it ends up with."""
+    done = subprocess.run(
+        [sys.executable, "-c", script, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env=os.environ | environment,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout, set(json.loads(done.stderr))
+
+
+def test_a_module_that_is_imported_is_noticed() -> None:
+    """The other tests here can fail: this is how they would."""
+    _, modules = run(f"import numpy\n{TELL}")
+    assert "numpy" in modules
+
+
+def test_importing_trtopt_loads_nothing_heavy_and_no_numpy() -> None:
+    _, modules = run(f"import trtopt; trtopt.__version__\n{TELL}")
+    assert modules & (HEAVY | {"numpy", "msgspec", "rich", "click"}) == set()
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["-h"], ["--version"]])
+def test_the_first_help_loads_nothing_heavy_and_no_numpy(arguments: list[str]) -> None:
+    printed, modules = run(COMMAND_LINE, *arguments)
+    assert modules & (HEAVY | {"numpy", "rich"}) == set()
+    if arguments == ["--version"]:
+        assert trtopt.__version__ in printed
+    else:
+        assert all(name in printed for name in COMMANDS)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_help_of_a_command_loads_nothing_heavy(command: str) -> None:
+    printed, modules = run(COMMAND_LINE, command, "--help")
+    assert f"Usage: trtopt {command}" in printed
+    assert modules & HEAVY == set()
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        ("trtopt b", ["build", "bench"]),
+        ("trtopt build --opt", ["--opt-level"]),
+        ("trtopt bench --str", ["--streams"]),
+    ],
+)
+def test_completion_works_and_loads_nothing_heavy(words: str, offered: list[str]) -> None:
+    last = str(words.count(" "))
+    printed, modules = run(COMMAND_LINE, _TRTOPT_COMPLETE="bash_complete", COMP_WORDS=words, COMP_CWORD=last)
+    assert printed.splitlines() == [f"plain,{name}" for name in offered]
+    assert modules & HEAVY == set()
+
+
+def test_the_module_runs_as_a_command() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "trtopt", "--version"], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout.strip()) == (0, f"trtopt, version {trtopt.__version__}")
+
+
+def test_the_short_help_of_every_command_is_what_the_command_says_of_itself() -> None:
+    context = click.Context(cli)
+    for name, summary in COMMANDS.items():
+        command = cli.get_command(context, name)
+        assert command is not None
+        assert command.name == name
+        assert summary.endswith(".")
+    assert cli.list_commands(context) == list(COMMANDS)
+    assert cli.get_command(context, "no-such-command") is None
+
+
+# ── the library's front door ────────────────────────────────────────────────────────────────────────────
+
+
+def test_every_public_name_can_be_reached() -> None:
+    for name in trtopt.__all__:
+        assert getattr(trtopt, name) is not None
+
+
+def test_public_names_are_functions_even_after_their_modules_were_imported() -> None:
+    import trtopt.cli.bench
+    import trtopt.cli.build
+    import trtopt.pipeline.bench
+    import trtopt.pipeline.build
+
+    assert trtopt.build is trtopt.pipeline.build.build
+    assert trtopt.bench is trtopt.pipeline.bench.bench
+
+
+def test_the_public_names_are_those_that_type_checkers_see() -> None:
+    source = ast.parse(Path(trtopt.__file__).read_text("utf-8"))
+    imported = {
+        alias.asname or alias.name
+        for node in ast.walk(source)
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("trtopt")
+        for alias in node.names
+    }
+    assert imported == set(trtopt.__all__)
+    assert trtopt.__all__ == sorted(trtopt.__all__)
+
+
+def test_the_public_names_are_those_that_are_loaded_on_first_use() -> None:
+    assert {*trtopt._HOMES, "__version__"} == set(trtopt.__all__)
+
+
+def test_a_name_that_does_not_exist_is_an_attribute_error_that_names_it() -> None:
+    with pytest.raises(AttributeError, match="no_such_name"):
+        _ = trtopt.no_such_name

@@ -1,0 +1,365 @@
+import gc
+from collections.abc import Callable, Mapping
+
+import pytest
+from scripted import DATA, INPUT_BYTES, OUTPUT_BYTES, SUBJECT, counted, run, terms
+
+from trtopt.device.api import DeviceBuffer, Event, PinnedBuffer, Stream
+from trtopt.device.fake import (
+    Script,
+    ScriptedContext,
+    ScriptedDevice,
+    ScriptedEvent,
+    ScriptedGraph,
+    ScriptedSession,
+)
+from trtopt.errors import GraphCaptureError, MeasurementError
+from trtopt.measure.contracts import CONTRACTS
+from trtopt.measure.lane import Lane
+from trtopt.measure.loop import measure
+from trtopt.measure.statistics import throughput
+from trtopt.measure.stopping import Limits
+from trtopt.records import Measurement, Shape
+
+ENQUEUE, COMPUTE, H2D, D2H = 0.125, 1.0, 0.5, 0.25
+SCRIPT = Script(compute_ms=[COMPUTE], enqueue_ms=[ENQUEUE], h2d_ms=H2D, d2h_ms=D2H)
+
+
+def rate(measured: Measurement) -> float:
+    return throughput(measured.samples, measured.batch).queries_per_s
+
+
+# ── latency: one query in flight ────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("name", ["trtexec-11", "isolated"])
+def test_without_transfers_a_query_takes_its_enqueue_and_its_compute(name: str) -> None:
+    measured = run(ScriptedDevice(SCRIPT), terms(name), "latency", counted(queries=3))
+    samples, whole = measured.samples, ENQUEUE + COMPUTE
+    assert samples.start_ms == [0.0, whole, 2 * whole, 3 * whole]
+    assert samples.end_ms == [whole, 2 * whole, 3 * whole, 4 * whole]
+    assert samples.enqueue_ms == [ENQUEUE] * 4
+    assert samples.gpu_compute_ms == [whole] * 4  # the stream is idle while the host enqueues
+    assert samples.h2d_ms == samples.d2h_ms == []
+    assert samples.lane == [0] * 4
+    assert rate(measured) == pytest.approx(1e3 / whole, rel=1e-12)
+
+
+def test_with_transfers_a_query_takes_both_copies_and_its_compute() -> None:
+    measured = run(ScriptedDevice(SCRIPT), terms("trtexec-10"), "latency", counted(queries=3))
+    samples, whole = measured.samples, H2D + COMPUTE + D2H
+    assert samples.start_ms == [0.0, whole, 2 * whole, 3 * whole]
+    assert samples.latency_ms == [whole] * 4
+    assert samples.enqueue_ms == [ENQUEUE] * 4
+    assert samples.gpu_compute_ms == [COMPUTE] * 4
+    assert samples.h2d_ms == [H2D] * 4
+    assert samples.d2h_ms == [D2H] * 4
+    assert rate(measured) == pytest.approx(1e3 / whole, rel=1e-12)
+
+
+def test_an_enqueue_longer_than_the_copy_delays_the_compute() -> None:
+    script = Script(compute_ms=[1.0], enqueue_ms=[2.0], h2d_ms=0.5, d2h_ms=0.25)
+    samples = run(ScriptedDevice(script), terms("trtexec-10"), "latency", counted(queries=1)).samples
+    assert samples.latency_ms == [3.25, 3.25]
+    assert samples.gpu_compute_ms == [2.5, 2.5]
+    assert samples.enqueue_ms == [2.0, 2.0]
+
+
+@pytest.mark.parametrize("name", CONTRACTS)
+def test_a_latency_pass_has_one_query_in_flight_whatever_the_contract(name: str) -> None:
+    device = ScriptedDevice(SCRIPT)
+    measured = run(device, terms(name, streams=3), "latency", counted(queries=5))
+    assert measured.mode == "latency"
+    assert (measured.contract.queue_ahead, measured.contract.streams) == (0, 1)
+    assert measured.contract.name == f"{name}+streams=3"
+    assert device.calls.count("context") == 1
+    samples = measured.samples
+    assert samples.start_ms[1:] == samples.end_ms[:-1]
+
+
+def test_scripted_times_come_back_in_the_order_of_the_queries() -> None:
+    script = Script(compute_ms=[9.0, 8.0, 8.0, 1.0, 2.0, 3.0, 4.0], enqueue_ms=[0.0])
+    measured = run(ScriptedDevice(script), terms("isolated"), "latency", counted(queries=3, warmups=1))
+    assert measured.samples.gpu_compute_ms == [1.0, 2.0, 3.0, 4.0]
+    assert measured.samples.latency_ms == [1.0, 2.0, 3.0, 4.0]
+
+
+# ── throughput: queries queued ahead ────────────────────────────────────────────────────────────────────
+
+
+def test_a_queue_without_transfers_keeps_the_device_computing_without_a_gap() -> None:
+    measured = run(ScriptedDevice(SCRIPT), terms("trtexec-11"), "throughput", counted(queries=4))
+    samples = measured.samples
+    assert samples.end_ms == [ENQUEUE + n * COMPUTE for n in range(1, 7)]
+    assert samples.start_ms == [0.0, ENQUEUE, *samples.end_ms[:-2]]
+    assert samples.gpu_compute_ms == [ENQUEUE + COMPUTE, *[COMPUTE] * 5]
+    assert samples.enqueue_ms == [ENQUEUE] * 6
+    assert rate(measured) == pytest.approx(6e3 / (ENQUEUE + 6 * COMPUTE), rel=1e-12)
+
+
+def test_a_queue_overlaps_copies_with_compute() -> None:
+    measured = run(ScriptedDevice(SCRIPT), terms("trtexec-10"), "throughput", counted(queries=4))
+    samples = measured.samples
+    assert samples.end_ms == [H2D + n * COMPUTE + D2H for n in range(1, 7)]
+    assert samples.start_ms == [0.0, ENQUEUE, *samples.end_ms[:-2]]
+    assert samples.gpu_compute_ms == [COMPUTE] * 6
+    assert samples.h2d_ms == [H2D] * 6
+    assert samples.d2h_ms == [D2H] * 6
+    assert rate(measured) == pytest.approx(6e3 / (H2D + 6 * COMPUTE + D2H), rel=1e-12)
+
+
+def test_copies_longer_than_the_compute_set_the_pace_of_a_queue() -> None:
+    script = Script(compute_ms=[1.0], enqueue_ms=[0.25], h2d_ms=3.0, d2h_ms=1.0)
+    measured = run(ScriptedDevice(script), terms("trtexec-10"), "throughput", counted(queries=4))
+    assert measured.samples.end_ms == [3.0 * n + 1.0 + 1.0 for n in range(1, 7)]
+    assert measured.samples.h2d_ms == [3.0] * 6
+    assert rate(measured) == pytest.approx(6e3 / (6 * 3.0 + 2.0), rel=1e-12)
+
+
+def test_without_a_queue_throughput_is_one_query_after_the_other() -> None:
+    measured = run(ScriptedDevice(SCRIPT), terms("isolated"), "throughput", counted(queries=3))
+    assert measured.samples.start_ms[1:] == measured.samples.end_ms[:-1]
+    assert rate(measured) == pytest.approx(1e3 / (ENQUEUE + COMPUTE), rel=1e-12)
+
+
+def test_two_streams_compute_at_the_same_time() -> None:
+    device = ScriptedDevice(SCRIPT)
+    measured = run(device, terms("trtexec-11", streams=2), "throughput", counted(queries=4))
+    samples = measured.samples
+    first = [ENQUEUE + n * COMPUTE for n in range(1, 5)]
+    second = [2 * ENQUEUE + n * COMPUTE for n in range(1, 5)]
+    assert samples.lane == [0, 1] * 4
+    assert samples.end_ms == [end for pair in zip(first, second, strict=True) for end in pair]
+    assert rate(measured) == pytest.approx(8e3 / (2 * ENQUEUE + 4 * COMPUTE), rel=1e-12)
+    assert measured.contract.streams == 2
+
+
+@pytest.mark.parametrize("name", CONTRACTS)
+@pytest.mark.parametrize("streams", [1, 2, 3])
+def test_every_stream_has_a_context_and_streams_of_its_own(name: str, streams: int) -> None:
+    device = ScriptedDevice(SCRIPT)
+    contract = terms(name, streams=streams)
+    measured = run(device, contract, "throughput", counted(queries=6))
+    assert device.calls.count("context") == streams
+    assert device.calls.count("stream") == streams * (3 if contract.transfers else 1)
+    assert set(measured.samples.lane) == set(range(streams))
+
+
+# ── when a pass ends ────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(("name", "in_flight"), [("isolated", 1), ("trtexec-10", 2), ("trtexec-11", 2)])
+def test_a_pass_ends_by_count_once_all_queries_in_flight_have_finished(name: str, in_flight: int) -> None:
+    measured = run(ScriptedDevice(SCRIPT), terms(name), "throughput", counted(queries=7, warmups=3))
+    assert len(measured.samples.start_ms) == 7 + in_flight
+    assert len(measured.warmups.start_ms) == 3 + in_flight
+
+
+def test_a_pass_ends_by_time_once_the_query_in_flight_has_finished() -> None:
+    script = Script(compute_ms=[0.75], enqueue_ms=[0.25])
+    limits = Limits(warmup_s=0.0041, duration_s=0.0101, min_warmups=0, min_queries=0)
+    measured = run(ScriptedDevice(script), terms("isolated"), "latency", limits)
+    # Query n is handed over at n ms and enqueued at n + 0.25 ms: the last one before the limit is the 10th.
+    assert len(measured.samples.start_ms) == 11
+    assert measured.samples.wall_ms == 11.0
+    assert len(measured.warmups.start_ms) == 5
+    assert measured.stop_reason == "time limit of 0.0101 s (at least 0 queries)"
+
+
+def test_a_pass_needs_both_its_time_and_its_count() -> None:
+    limits = Limits(warmup_s=0.0, duration_s=0.0101, min_warmups=0, min_queries=50)
+    measured = run(ScriptedDevice(SCRIPT), terms("isolated"), "latency", limits)
+    assert len(measured.samples.start_ms) == 51
+
+
+def test_a_pass_without_a_query_is_a_measurement_error() -> None:
+    device = ScriptedDevice(SCRIPT)
+    with pytest.raises(MeasurementError, match="no query finished"):
+        run(device, terms("isolated"), "latency", counted(queries=0))
+    assert device.open == 0
+
+
+def test_warm_ups_are_kept_apart() -> None:
+    script = Script(compute_ms=[9.0, *[5.0] * 4, *[1.0] * 9], enqueue_ms=[0.0])
+    measured = run(ScriptedDevice(script), terms("isolated"), "latency", counted(queries=4, warmups=3))
+    assert measured.warmups.gpu_compute_ms == [5.0] * 4
+    assert measured.warmups.start_ms == [0.0, 5.0, 10.0, 15.0]
+    assert measured.samples.gpu_compute_ms == [1.0] * 5
+    assert measured.samples.start_ms == [0.0, 1.0, 2.0, 3.0, 4.0]
+
+
+def test_a_measurement_says_what_was_measured() -> None:
+    measured = run(ScriptedDevice(SCRIPT), terms("trtexec-11"), "throughput", counted(queries=1))
+    assert measured.engine == SUBJECT.engine
+    assert (measured.batch, measured.shapes) == (8, {"x": (8, 4)})
+    assert measured.mode == "throughput"
+    assert measured.contract == CONTRACTS["trtexec-11"]
+    assert measured.notes == ()
+    assert measured.discarded == 0
+
+
+# ── graphs ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("name", "graph", "captures"),
+    [("trtexec-11", None, 1), ("trtexec-10", True, 2), ("trtexec-10", None, 0), ("trtexec-11", False, 0)],
+)
+def test_a_graph_is_captured_for_every_buffer_set_after_a_plain_run(
+    name: str, graph: bool | None, captures: int
+) -> None:
+    device = ScriptedDevice(SCRIPT)
+    measured = run(device, terms(name, graph=graph), "throughput", counted(queries=4))
+    queries = len(measured.samples.start_ms) + len(measured.warmups.start_ms)
+    assert device.calls.count("capture") == captures
+    assert device.calls.count("launch") == (queries if captures else 0)
+    sets = 2 if measured.contract.transfers else 1
+    assert device.calls.count("enqueue") == sets + (captures or queries)
+    if captures:
+        assert device.calls.index("enqueue") < device.calls.index("capture")
+
+
+@pytest.mark.parametrize("mode", ["latency", "throughput"])
+def test_a_refused_graph_renames_the_contract_and_is_noted(mode: str) -> None:
+    device = ScriptedDevice(Script(graphs=False))
+    measured = run(device, terms("trtexec-11"), mode, counted(queries=2))  # type: ignore[arg-type]
+    assert measured.contract.name == "trtexec-11+no-graph"
+    assert measured.contract.graph is False
+    assert measured.notes == ("measured without a CUDA graph: the script's engine cannot be captured",)
+    assert "launch" not in device.calls
+    assert device.open == 0
+
+
+def test_where_one_stream_is_refused_its_graph_none_uses_one() -> None:
+    class OneGraph(ScriptedDevice):
+        def capture(self, stream: Stream, work: Callable[[], None]) -> ScriptedGraph:
+            if "capture" in self.calls:
+                raise GraphCaptureError("one graph is enough", "measure with --no-graph")
+            return super().capture(stream, work)
+
+    device = OneGraph(SCRIPT)
+    measured = run(device, terms("trtexec-11", streams=2), "throughput", counted(queries=4))
+    assert measured.contract.graph is False
+    assert "launch" not in device.calls
+
+
+# ── what a query works on ───────────────────────────────────────────────────────────────────────────────
+
+
+class TracingDevice(ScriptedDevice):
+    """Writes down which device buffer each copy fills and each inference reads, and keeps copied bytes."""
+
+    def __init__(self) -> None:
+        super().__init__(SCRIPT)
+        self.filled: list[int] = []
+        self.read: list[int] = []
+        self.bound = 0
+        self.content: dict[int, bytes] = {}
+        self.blocking: list[bool] = []
+        self.collecting: list[bool] = []
+
+    def event(self, *, blocking: bool = False) -> ScriptedEvent:
+        self.blocking.append(blocking)
+        return super().event(blocking=blocking)
+
+    def copy_to_device(self, target: DeviceBuffer, source: PinnedBuffer, stream: Stream) -> None:
+        super().copy_to_device(target, source, stream)
+        self.filled.append(target.address)
+        self.content[target.address] = source.array.tobytes()
+
+    def capture(self, stream: Stream, work: Callable[[], None]) -> ScriptedGraph:
+        graph = super().capture(stream, work)
+        launch, bound = graph.launch, self.bound
+
+        def traced(stream: Stream) -> None:
+            self.read.append(bound)
+            launch(stream)
+
+        graph.launch = traced  # type: ignore[method-assign]
+        return graph
+
+
+class TracingContext(ScriptedContext):
+    device: TracingDevice
+
+    def bind(self, buffers: Mapping[str, DeviceBuffer]) -> None:
+        super().bind(buffers)
+        self.device.bound = buffers["x"].address
+
+    def enqueue(self, stream: Stream) -> None:
+        if self.device.captured is None:
+            self.device.read.append(self.device.bound)
+            self.device.collecting.append(gc.isenabled())
+        super().enqueue(stream)
+
+
+class TracingSession(ScriptedSession):
+    def context(self, shapes: Mapping[str, Shape]) -> ScriptedContext:
+        bindings = super().context(shapes)
+        bindings.close()
+        return TracingContext(self.device, bindings.bindings)
+
+
+def traced(name: str, graph: bool | None = None) -> TracingDevice:
+    device = TracingDevice()
+    session = TracingSession(device)
+    measure(device, session, SUBJECT, terms(name, graph=graph), "throughput", counted(queries=6))
+    session.close()
+    assert device.open == 0
+    return device
+
+
+@pytest.mark.parametrize("graph", [False, True])
+def test_a_query_computes_on_the_buffers_that_its_own_copies_fill(graph: bool) -> None:
+    device = traced("trtexec-10", graph=graph)
+    prepared = 2  # one plain run a buffer set
+    first, second = device.read[:prepared]
+    assert first != second
+    assert device.read[prepared:] == device.filled[prepared:]
+    assert set(device.read[prepared:]) == {first, second}
+
+
+@pytest.mark.parametrize("name", CONTRACTS)
+def test_every_buffer_holds_the_input_data_under_every_contract(name: str) -> None:
+    device = traced(name)
+    assert set(device.read) == set(device.content)
+    assert set(device.content.values()) == {DATA.tobytes()}
+
+
+@pytest.mark.parametrize(("name", "blocking"), [("trtexec-10", True), ("trtexec-11", False)])
+def test_the_host_waits_as_the_contract_says(name: str, blocking: bool) -> None:
+    assert set(traced(name).blocking) == {blocking}
+
+
+def test_pythons_garbage_collector_rests_while_queries_run() -> None:
+    assert gc.isenabled()
+    device = traced("isolated")
+    assert device.collecting == [True, *[False] * (len(device.collecting) - 1)]
+    assert gc.isenabled()
+
+
+def test_outputs_have_the_shape_and_type_of_the_engines() -> None:
+    device = ScriptedDevice(SCRIPT)
+    session = ScriptedSession(device)
+    lane = Lane(device, session, SUBJECT.shapes, SUBJECT.data, terms("trtexec-10"))
+    assert device.used == 2 * (INPUT_BYTES + OUTPUT_BYTES)
+    outputs = lane.outputs()
+    lane.close()
+    session.close()
+    assert {name: (array.dtype.name, array.shape) for name, array in outputs.items()} == {
+        "y": ("float32", (8, 2))
+    }
+    assert device.open == 0
+
+
+def test_an_event_is_reached_when_the_work_before_it_is_done() -> None:
+    device = ScriptedDevice(SCRIPT)
+    stream, before, after = device.stream(), device.event(), device.event()
+    events: tuple[Event, Event] = (before, after)
+    before.record(stream)
+    stream.run(2.5)
+    after.record(stream)
+    assert events[1].elapsed_ms(events[0]) == pytest.approx(2.5, rel=1e-12)
+    assert device.now() == 0.0
+    after.wait()
+    assert device.now() == pytest.approx(0.0025, rel=1e-12)

@@ -1,0 +1,214 @@
+from collections.abc import ItemsView, Iterator, Mapping
+
+import pytest
+from scripted import DATA, INPUT_BYTES, OUTPUT_BYTES, SUBJECT
+
+from trtopt.device.api import AllocationTracker, DeviceBuffer, PinnedBuffer, Stream
+from trtopt.device.fake import Script, ScriptedContext, ScriptedDevice, ScriptedSession, ScriptedTarget
+from trtopt.measure import passes
+from trtopt.measure.passes import follow_memory, time_layers
+from trtopt.records import LayerPass, LayerTime, MemoryPass, Shape
+
+# ── layers ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class ByRun(Mapping[str, float]):
+    """Layers whose times tell the run: `conv` is reported twice a run, as run + 0.25 and as 0.5."""
+
+    def __init__(self) -> None:
+        self.run = 0
+
+    def __getitem__(self, name: str) -> float:
+        raise KeyError(name)
+
+    def __len__(self) -> int:
+        return 3
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(("conv", "relu", "conv"))
+
+    def items(self) -> ItemsView[str, float]:
+        self.run += 1
+        return [("conv", self.run + 0.25), ("relu", 8.0 * self.run), ("conv", 0.5)]  # type: ignore[return-value]
+
+
+def layers_of(script: Script, runs: int) -> LayerPass:
+    device = ScriptedDevice(script)
+    session = ScriptedTarget(device).load(b"engine")
+    found = time_layers(device, session, SUBJECT, runs=runs)
+    session.close()
+    assert device.open == 0
+    return found
+
+
+def test_every_layer_has_its_time_in_every_run() -> None:
+    found = layers_of(Script(layers={"conv": 1.5, "relu": 0.25}), runs=3)
+    assert found == LayerPass(
+        runs=3, layers=(LayerTime(name="conv", ms=[1.5] * 3), LayerTime(name="relu", ms=[0.25] * 3))
+    )
+
+
+@pytest.mark.parametrize("warm", [0, 2])
+def test_warm_runs_are_dropped_and_a_layer_reported_twice_is_summed(
+    warm: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(passes, "_WARM_RUNS", warm)
+    first, second, third = (run + warm for run in (1, 2, 3))
+    assert layers_of(Script(layers=ByRun()), runs=3).layers == (
+        LayerTime(name="conv", ms=[first + 0.75, second + 0.75, third + 0.75]),
+        LayerTime(name="relu", ms=[8.0 * first, 8.0 * second, 8.0 * third]),
+    )
+
+
+def test_some_runs_are_warm_runs() -> None:
+    layers = ByRun()
+    layers_of(Script(layers=layers), runs=3)
+    assert layers.run > 3
+
+
+def test_layers_are_in_the_order_in_which_the_engine_runs_them() -> None:
+    layers = {"z": 1.0, "a": 3.0, "m": 2.0}
+    assert [layer.name for layer in layers_of(Script(layers=layers), runs=1).layers] == ["z", "a", "m"]
+
+
+def test_an_engine_that_reports_no_layers_has_none() -> None:
+    assert layers_of(Script(layers={}), runs=2) == LayerPass(runs=2, layers=())
+
+
+class ReadingDevice(ScriptedDevice):
+    """Copies really copy, and inferences write down the input they find."""
+
+    def __init__(self) -> None:
+        super().__init__(Script())
+        self.bound: DeviceBuffer | None = None
+        self.memory: dict[int, bytes] = {}
+        self.found: list[bytes | None] = []
+
+    def copy_to_device(self, target: DeviceBuffer, source: PinnedBuffer, stream: Stream) -> None:
+        super().copy_to_device(target, source, stream)
+        self.memory[target.address] = source.array.tobytes()
+
+
+class ReadingContext(ScriptedContext):
+    device: ReadingDevice
+
+    def bind(self, buffers: Mapping[str, DeviceBuffer]) -> None:
+        super().bind(buffers)
+        self.device.bound = buffers["x"]
+
+    def enqueue(self, stream: Stream) -> None:
+        super().enqueue(stream)
+        assert self.device.bound is not None
+        self.device.found.append(self.device.memory.get(self.device.bound.address))
+
+
+class ReadingSession(ScriptedSession):
+    def context(self, shapes: Mapping[str, Shape]) -> ScriptedContext:
+        plain = super().context(shapes)
+        plain.close()
+        return ReadingContext(self.device, plain.bindings)
+
+
+def test_the_layer_pass_runs_on_the_input_data() -> None:
+    device = ReadingDevice()
+    time_layers(device, ReadingSession(device), SUBJECT, runs=2)
+    assert set(device.found) == {DATA.tobytes()}
+
+
+def test_the_memory_pass_runs_on_the_input_data() -> None:
+    device = ReadingDevice()
+    follow_memory(device, lambda tracker: ReadingSession(device), SUBJECT)
+    assert set(device.found) == {DATA.tobytes()}
+
+
+# ── memory ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class AllocatingSession(ScriptedSession):
+    """Takes and gives memory back at every step of its life; sizes tell the step."""
+
+    def __init__(self, device: ScriptedDevice, tracker: AllocationTracker) -> None:
+        super().__init__(device)
+        self.tracker = tracker
+        tracker.add("allocate", 100, 1)
+
+    def context(self, shapes: Mapping[str, Shape]) -> ScriptedContext:
+        self.tracker.add("allocate", 200, 2)
+        plain = super().context(shapes)
+        plain.close()
+        return AllocatingContext(self.device, plain.bindings, self.tracker)
+
+    def close(self) -> None:
+        self.tracker.add("deallocate", 100, 1)
+        super().close()
+
+
+class AllocatingContext(ScriptedContext):
+    def __init__(self, device: ScriptedDevice, bindings: tuple, tracker: AllocationTracker) -> None:  # type: ignore[type-arg]
+        super().__init__(device, bindings)
+        self.tracker = tracker
+
+    def enqueue(self, stream: Stream) -> None:
+        self.tracker.add("allocate", 300, 3, stream.handle)
+        super().enqueue(stream)
+        self.tracker.add("deallocate", 300, 3, stream.handle)
+
+    def close(self) -> None:
+        self.tracker.add("deallocate", 200, 2)
+        super().close()
+
+
+def memory_of(device: ScriptedDevice) -> MemoryPass:
+    found = follow_memory(device, lambda tracker: AllocatingSession(device, tracker), SUBJECT)
+    assert device.open == 0
+    return found
+
+
+def test_every_allocation_is_told_with_the_phase_it_happened_in() -> None:
+    events = memory_of(ScriptedDevice(Script())).events
+    told = [(event.phase, event.kind, event.size_bytes, event.address, event.stream) for event in events]
+    run = [("allocate", 300, 3, 1), ("deallocate", 300, 3, 1)]
+    assert told == [
+        ("load", "allocate", 100, 1, None),
+        ("context and buffers", "allocate", 200, 2, None),
+        *(("context and buffers", *call) for call in run),
+        *(("run", *call) for call in run * 3),
+        ("unload", "deallocate", 200, 2, None),
+        ("unload", "deallocate", 100, 1, None),
+    ]
+
+
+def test_what_was_allocated_is_given_back() -> None:
+    live = 0
+    for event in memory_of(ScriptedDevice(Script())).events:
+        live += event.size_bytes if event.kind == "allocate" else -event.size_bytes
+    assert live == 0
+
+
+def test_allocations_are_told_in_milliseconds_since_the_pass_began() -> None:
+    device = ScriptedDevice(Script(enqueue_ms=[0.0], compute_ms=[1.0], h2d_ms=0.5))
+    device.host_s = 7.0
+    times = [event.at_ms for event in memory_of(device).events]
+    # The copy of the input takes 0.5 ms; each of the four runs then begins and ends its call, and takes 1 ms.
+    assert times == pytest.approx(
+        [0.0, 0.0, 0.5, 0.5, 1.5, 1.5, 2.5, 2.5, 3.5, 3.5, 4.5, 4.5], rel=1e-9, abs=1e-9
+    )
+
+
+def test_the_memory_pass_tells_buffers_the_engines_need_and_the_drivers_growth() -> None:
+    device = ScriptedDevice(Script())
+    others = device.device_buffer(1000)
+    found = follow_memory(device, lambda tracker: ScriptedTarget(device).load(b"", track=tracker), SUBJECT)
+    assert found.buffers_bytes == INPUT_BYTES + OUTPUT_BYTES
+    assert found.engine_device_bytes == ScriptedSession.device_memory_bytes
+    assert found.driver_used_bytes == INPUT_BYTES + OUTPUT_BYTES
+    others.close()
+    assert (device.open, device.used) == (0, 0)
+
+
+def test_growth_is_unknown_where_the_driver_tells_nothing() -> None:
+    class Silent(ScriptedDevice):
+        def used_bytes(self) -> int | None:
+            return None
+
+    assert memory_of(Silent(Script())).driver_used_bytes is None

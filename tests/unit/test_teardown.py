@@ -1,0 +1,196 @@
+"""Whatever fails, everything that was opened is closed, in reverse order, and the failure is told."""
+
+import gc
+from collections.abc import Callable
+from functools import partial
+from typing import Protocol
+
+import pytest
+from scripted import INPUT_BYTES, OUTPUT_BYTES, SUBJECT, Mode, calls_of, counted, run, terms
+
+from trtopt.device import fake
+from trtopt.device.fake import Script, ScriptedDevice, ScriptedSession, ScriptedTarget
+from trtopt.errors import DeviceError, DeviceMemoryError
+from trtopt.measure.passes import follow_memory, time_layers
+
+SHORT = counted(queries=1)
+
+
+class Closable(Protocol):
+    def close(self) -> None: ...
+
+
+def layers(device: ScriptedDevice) -> None:
+    target = ScriptedTarget(device)
+    session = target.load(b"engine")
+    try:
+        time_layers(device, session, SUBJECT, runs=2)
+    finally:
+        session.close()
+
+
+def memory(device: ScriptedDevice) -> None:
+    target = ScriptedTarget(device)
+    follow_memory(device, lambda tracker: target.load(b"engine", track=tracker), SUBJECT)
+
+
+def sampling(name: str, mode: Mode, **changes: int | bool) -> Callable[[ScriptedDevice], object]:
+    contract = terms(name, **changes)  # type: ignore[arg-type]
+    return lambda device: run(device, contract, mode, SHORT)
+
+
+PASSES: dict[str, Callable[[ScriptedDevice], object]] = {
+    "trtexec-10 latency": sampling("trtexec-10", "latency"),
+    "trtexec-10 throughput": sampling("trtexec-10", "throughput"),
+    "trtexec-10 with graphs": sampling("trtexec-10", "throughput", graph=True),
+    "trtexec-11 latency": sampling("trtexec-11", "latency"),
+    "trtexec-11 on two streams": sampling("trtexec-11", "throughput", streams=2),
+    "isolated": sampling("isolated", "latency"),
+    "layers": layers,
+    "memory": memory,
+}
+FAILURES = [(title, *call) for title, work in PASSES.items() for call in calls_of(work)]
+
+
+@pytest.mark.parametrize("title", PASSES)
+def test_a_pass_that_goes_well_closes_everything(title: str) -> None:
+    device = ScriptedDevice(Script())
+    PASSES[title](device)
+    assert (device.open, device.used) == (0, 0)
+
+
+def test_the_recorded_runs_make_every_kind_of_call() -> None:
+    assert {name for _, name, _ in FAILURES} == {
+        "load",
+        "context",
+        "stream",
+        "event",
+        "device_buffer",
+        "pinned_buffer",
+        "copy_to_device",
+        "copy_to_host",
+        "bind",
+        "enqueue",
+        "capture",
+        "launch",
+        "synchronize",
+        "wait",
+    }
+
+
+@pytest.mark.parametrize(("title", "name", "count"), FAILURES)
+def test_a_call_that_fails_closes_everything_and_its_error_comes_through(
+    title: str, name: str, count: int
+) -> None:
+    device = ScriptedDevice(Script(fail_at=(name, count)))
+    with pytest.raises(DeviceError) as caught:
+        PASSES[title](device)
+    assert type(caught.value) is DeviceError
+    assert caught.value.problem == f"scripted failure of {name}"
+    assert (device.open, device.used) == (0, 0)
+    assert device.calls.count(name) == count
+    assert gc.isenabled()
+
+
+@pytest.mark.parametrize(
+    ("title", "sets"),
+    [
+        ("trtexec-10 latency", 1),
+        ("trtexec-10 throughput", 2),
+        ("trtexec-11 on two streams", 2),
+        ("isolated", 1),
+        ("layers", 1),
+        ("memory", 1),
+    ],
+)
+def test_running_out_of_memory_anywhere_closes_everything(title: str, sets: int) -> None:
+    needed = sets * (INPUT_BYTES + OUTPUT_BYTES)
+    for there in sorted({0, INPUT_BYTES - 1, INPUT_BYTES, needed // 2, needed - OUTPUT_BYTES, needed - 1}):
+        device = ScriptedDevice(Script(memory_bytes=there))
+        with pytest.raises(DeviceMemoryError, match="out of memory"):
+            PASSES[title](device)
+        assert (device.open, device.used) == (0, 0)
+    PASSES[title](ScriptedDevice(Script(memory_bytes=needed)))
+
+
+@pytest.mark.parametrize("title", PASSES)
+def test_everything_is_closed_once_and_in_reverse_order_of_making(
+    title: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[int] = []
+    closed: list[int] = []
+    owned = fake._Owned
+    make, close = owned.__init__, owned.close
+
+    def note_making(self: fake._Owned, device: ScriptedDevice) -> None:
+        make(self, device)
+        made.append(id(self))
+
+    def note_closing(self: fake._Owned) -> None:
+        close(self)
+        closed.append(id(self))
+
+    monkeypatch.setattr(owned, "__init__", note_making)
+    monkeypatch.setattr(owned, "close", note_closing)
+    kept = ScriptedDevice(Script())
+    PASSES[title](kept)
+    assert made
+    assert closed == made[::-1]
+
+
+@pytest.mark.parametrize("moment", range(1, 40, 3))
+@pytest.mark.parametrize("title", ["trtexec-10 throughput", "trtexec-11 on two streams", "memory"])
+def test_an_interruption_closes_everything(title: str, moment: int) -> None:
+    class Interrupted(ScriptedDevice):
+        """Ctrl-C comes at the n-th look at the clock."""
+
+        looks = 0
+
+        def now(self) -> float:
+            self.looks += 1
+            if self.looks == moment:
+                raise KeyboardInterrupt
+            return super().now()
+
+    device = Interrupted(Script())
+    try:
+        PASSES[title](device)
+    except KeyboardInterrupt:
+        pass
+    else:
+        assert device.looks < moment
+    assert (device.open, device.used) == (0, 0)
+    assert gc.isenabled()
+
+
+def test_the_garbage_collector_stays_off_for_whoever_had_it_off() -> None:
+    gc.disable()
+    try:
+        for script in (Script(), Script(fail_at=("wait", 1))):
+            try:
+                PASSES["isolated"](ScriptedDevice(script))
+            except DeviceError:
+                assert script.fail_at
+            assert not gc.isenabled()
+    finally:
+        gc.enable()
+
+
+def test_closing_twice_does_no_harm() -> None:
+    device = ScriptedDevice(Script())
+    session = ScriptedSession(device)
+    makers: list[Callable[[], Closable]] = [
+        device.stream,
+        device.event,
+        partial(device.device_buffer, 64),
+        partial(device.pinned_buffer, 64),
+        partial(session.context, SUBJECT.shapes),
+        partial(device.capture, device.stream(), lambda: None),
+    ]
+    held = device.open
+    for make in makers:
+        thing = make()
+        thing.close()
+        thing.close()
+        assert device.open == held
+    assert device.used == 0

@@ -1,0 +1,137 @@
+"""trtopt's own builder and runtime, run against a surface."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+from trt_behaviour import IMAGES
+from trt_surface import Surface
+
+from trtopt.device.api import AllocationTracker, BuiltEngine, Session
+from trtopt.device.fake import Script, ScriptedDevice
+from trtopt.device.tensorrt.builder import TensorRTBuilder
+from trtopt.device.tensorrt.flavours import MODULES, Flavour
+from trtopt.device.tensorrt.library import Library, load_library
+from trtopt.device.tensorrt.runtime import TensorRTTarget
+from trtopt.errors import TrtoptError
+from trtopt.records import BuildPlan, BuildSettings, DeviceInfo, ShapeRange
+
+DIGITS = Path(__file__).parents[2] / "models" / "digits" / "digits.onnx"
+OPEN = ShapeRange(min=(1, 1, 8, 8), opt=(4, 1, 8, 8), max=(8, 1, 8, 8))
+FIXED = ShapeRange(min=(8, 1, 8, 8), opt=(8, 1, 8, 8), max=(8, 1, 8, 8))
+SHAPES = {IMAGES[0]: (8, 1, 8, 8)}
+RTX_DUMP = "tensorrt_rtx-1.7.1.116"
+VERSIONS = ("tensorrt-8.6.0", "tensorrt-10.16.1.11", "tensorrt-11.4.0.106", RTX_DUMP)
+each_version = pytest.mark.parametrize("dump", VERSIONS)
+UNSUPPORTED: dict[str, Any] = {
+    "OnnxParser.parse_from_file": False,
+    "OnnxParser.num_errors": 1,
+    "ParserError.desc": "No importer registered for op: Conv",
+    "ParserError.node_name": "first",
+    "ParserError.node_operator": "Conv",
+}
+
+
+def library(surface: Surface) -> Library:
+    """What `load_library` makes of a surface; the version that it states decides the row of the table."""
+    name = next(name for name, module in MODULES.items() if module == surface.api["module"])
+    with patch.dict(sys.modules, {MODULES[name]: surface.module}):
+        return load_library(name)
+
+
+def flavour(dump: str) -> Flavour:
+    return library(Surface(dump)).flavour
+
+
+def builder(surface: Surface) -> TensorRTBuilder:
+    return TensorRTBuilder(library(surface), DeviceInfo(kind="gpu", name="a GPU"))
+
+
+def every_setting(surface: Surface) -> BuildSettings:
+    """All that this version offers."""
+    return BuildSettings(
+        opt_level=5,
+        workspace_bytes=1 << 28,
+        tactic_sources=("EDGE_MASK_CONVOLUTIONS", "jit_convolutions"),
+        compute_capabilities=("8.9", "sm120") if library(surface).flavour.compute_capability_choice else (),
+    )
+
+
+def build(
+    surface: Surface,
+    settings: BuildSettings | None = None,
+    *,
+    types: tuple[str, ...] = ("float32",),
+    shape: ShapeRange = OPEN,
+    cache: bytes | None = None,
+    told: list[tuple[Any, ...]] | None = None,
+) -> BuiltEngine:
+    """Build the digits model; progress and log lines go to `told`."""
+    by, heard = builder(surface), [] if told is None else told
+    batch = ShapeRange(min=shape.min[:1], opt=shape.opt[:1], max=shape.max[:1])
+    plan = BuildPlan(
+        onnx_sha256="0" * 64,
+        batch=batch,
+        shapes={IMAGES[0]: shape},
+        settings=settings or BuildSettings(),
+        backend=by.backend,
+    )
+    return by.build(
+        DIGITS,
+        types,
+        plan,
+        timing_cache=cache,
+        progress=lambda phase, fraction: heard.append((phase, fraction)),
+        log=lambda severity, message: heard.append((severity, message)),
+    )
+
+
+def tracker(device: ScriptedDevice) -> AllocationTracker:
+    return AllocationTracker(device.now)
+
+
+def load(
+    surface: Surface, *, track: AllocationTracker | None = None, device: ScriptedDevice | None = None
+) -> Session:
+    """Load an engine; nothing but the session keeps what it was loaded with alive."""
+    return TensorRTTarget(library(surface), device or ScriptedDevice()).load(b"engine", track=track)
+
+
+def run(surface: Surface, *, track: bool = False) -> list[Any]:
+    """Load, bind, enqueue and profile; what came of it."""
+    device = ScriptedDevice(Script())
+    tracked = tracker(device) if track else None
+    session = load(surface, track=tracked, device=device)
+    context = session.context(SHAPES)
+    buffers = {binding.name: device.device_buffer(binding.nbytes) for binding in context.bindings}
+    context.bind(buffers)
+    stream, layers = device.stream(), []
+    context.enqueue(stream)
+    context.report_layers(lambda name, ms: layers.append((name, ms)))
+    context.enqueue(stream)
+    outcome = [session.inputs, session.outputs, session.device_memory_bytes, context.bindings, layers]
+    context.close()
+    session.close()
+    return [
+        *outcome,
+        [(event.kind, event.size_bytes, event.stream) for event in tracked.events] if tracked else [],
+    ]
+
+
+def exercise(dump: str, without: str = "") -> tuple[list[str], set[str]]:
+    """Everything once: what came of it, and the names of TensorRT that were used on the way."""
+    surface = Surface(dump, without=without)
+    settings = every_setting(surface)
+    outcome: list[Any] = [build(surface, settings, types=("float32", "float16", "int8"), cache=b"old")]
+    by = builder(surface)
+    if by.uses_timing_cache:
+        outcome.append(by.merge_timing_caches(b"ours", b"theirs"))
+    outcome += [run(surface), run(surface, track=True)]
+    failing = Surface(dump, UNSUPPORTED, without)
+    with pytest.raises(TrtoptError) as error:
+        build(failing)
+    return [*map(repr, outcome), str(error.value)], surface.touched | failing.touched

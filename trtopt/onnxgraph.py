@@ -1,0 +1,51 @@
+"""Walking an ONNX model: subgraphs, functions, operators."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    import onnx
+
+    Part: TypeAlias = onnx.GraphProto | onnx.FunctionProto
+
+OWN_DOMAINS = ("", "ai.onnx")
+
+
+def graphs_of(part: Part) -> Iterator[Part]:
+    """The graph (or function) and, depth first, every subgraph of its nodes."""
+    yield part
+    for node in part.node:
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                yield from graphs_of(attribute.g)
+            for child in attribute.graphs:
+                yield from graphs_of(child)
+
+
+def parts_of(model: onnx.ModelProto) -> Iterator[Part]:
+    """The model's graph, its functions, and every subgraph of either."""
+    for part in (model.graph, *model.functions):
+        yield from graphs_of(part)
+
+
+def opset_of(model: onnx.ModelProto) -> int:
+    """The version of ONNX's own operator set that the model asks for; 0 if it asks for none."""
+    return max((entry.version for entry in model.opset_import if entry.domain in OWN_DOMAINS), default=0)
+
+
+def unknown_ops(model: onnx.ModelProto) -> list[tuple[str, str]]:
+    """(operator, node name) of each node of ONNX's own domain that the model's opset does not have."""
+    import onnx
+
+    opset = opset_of(model)
+    local = {(function.domain, function.name) for function in model.functions}
+    return [
+        (node.op_type, node.name or "an unnamed node")
+        for part in graphs_of(model.graph)
+        for node in part.node
+        if node.domain in OWN_DOMAINS
+        and (node.domain, node.op_type) not in local
+        and not onnx.defs.has(node.op_type, opset, "")
+    ]

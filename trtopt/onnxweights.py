@@ -1,0 +1,111 @@
+"""Weights that a model keeps in files beside it: where they are, and whether they are all there."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
+
+from trtopt.errors import InvalidModelError
+from trtopt.onnxgraph import parts_of
+
+if TYPE_CHECKING:
+    import onnx
+
+_MAX_DIGITS = 19
+_MAX_NAME = 255
+
+
+def external_files(model: onnx.ModelProto, path: Path) -> list[Path]:
+    """The files that hold the model's external weights, sorted.
+
+    Raises:
+        InvalidModelError: one is missing, too short, lies outside the model's own folder, or is described in
+            a way that makes no sense.
+    """
+    needed: dict[str, int] = {}
+    for tensor in tensors_of(model):
+        if tensor.external_data:
+            location, end = _described(tensor, path)
+            needed[location] = max(needed.get(location, 0), end)
+    for location, end in needed.items():
+        _check(path, location, end)
+    return [path.parent / location for location in sorted(needed)]
+
+
+def tensors_of(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
+    """Every constant of the model: initializers and attributes, in subgraphs and functions too."""
+    for part in parts_of(model):
+        yield from getattr(part, "initializer", ())
+        for sparse in getattr(part, "sparse_initializer", ()):
+            yield from (sparse.values, sparse.indices)
+        for node in part.node:
+            for attribute in node.attribute:
+                if attribute.HasField("t"):
+                    yield attribute.t
+                yield from attribute.tensors
+
+
+def _described(tensor: onnx.TensorProto, path: Path) -> tuple[str, int]:
+    """(file, end of the weight in it)."""
+    entry = {item.key: item.value for item in tensor.external_data}
+    offset = _byte_count(path, tensor.name, entry.get("offset")) or 0
+    length = _byte_count(path, tensor.name, entry.get("length"))
+    shape_bytes = _shape_bytes(tensor)
+    if length is not None and length < shape_bytes:
+        raise InvalidModelError(
+            f"{path}: weight {tensor.name!r} has {length} bytes in a file, its shape needs {shape_bytes}",
+            "export the model again",
+        )
+    return entry.get("location", ""), offset + shape_bytes
+
+
+def _byte_count(path: Path, tensor: str, text: str | None) -> int | None:
+    if not text:
+        return None
+    if not text.isdecimal() or len(text) > _MAX_DIGITS:
+        raise InvalidModelError(
+            f"{path}: weight {tensor!r} has {text[:_MAX_DIGITS]!r} for an offset or length",
+            "export the model again",
+        )
+    return int(text)
+
+
+def _shape_bytes(tensor: onnx.TensorProto) -> int:
+    """Bytes of a dense tensor; 4-bit types are packed in pairs."""
+    import onnx
+
+    try:
+        dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
+    except KeyError:
+        return 0
+    count: int = math.prod(tensor.dims)
+    is_packed = dtype.name in ("int4", "uint4", "float4_e2m1fn")
+    return (count + 1) // 2 if is_packed else count * int(dtype.itemsize)
+
+
+def _check(path: Path, location: str, end: int) -> None:
+    parts = PurePosixPath(location)
+    shown = repr(location[:_MAX_NAME])
+    if not location or parts.is_absolute() or ".." in parts.parts:
+        raise InvalidModelError(
+            f"{path}: its weights are said to be in {shown}, outside the model's own folder",
+            "save the model again with its weights beside it",
+        )
+    file = path.parent / location
+    if "\0" in location or len(location) > _MAX_NAME or not file.is_file():
+        raise InvalidModelError(
+            f"{path}: its weights file {shown} is missing",
+            f"put {parts.name[:_MAX_NAME]!r} beside {path.name}",
+        )
+    if not file.resolve().is_relative_to(path.parent.resolve()):
+        raise InvalidModelError(
+            f"{path}: its weights file {shown} is a link out of the model's own folder",
+            "put the file itself beside the model",
+        )
+    if file.stat().st_size < end:
+        raise InvalidModelError(
+            f"{path}: its weights file {shown} has {file.stat().st_size} bytes, {end} are needed",
+            "copy the weights file again: it was cut short",
+        )
