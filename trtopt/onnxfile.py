@@ -119,7 +119,7 @@ def _spec(value: onnx.ValueInfoProto, path: Path) -> TensorSpec:
     tensor = value.type.tensor_type
     shape: list[int | str] = []
     for axis in tensor.shape.dim:
-        is_fixed = axis.HasField("dim_value") and axis.dim_value >= 0
+        is_fixed = axis.HasField("dim_value") and axis.dim_value > 0  # 0 and below: unknown
         shape.append(axis.dim_value if is_fixed else (axis.dim_param or "?"))
     return TensorSpec(name=value.name, dtype=dtype_name(tensor.elem_type), shape=tuple(shape))
 

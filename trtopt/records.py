@@ -23,7 +23,7 @@ AllocationKind = Literal["allocate", "reallocate", "deallocate"]
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Base of all records: strict when read. `frozen` and `kw_only` are not inherited: repeat them."""
+    """Base of all records: strict when read. Subclasses repeat `kw_only`, and `frozen` for type checkers."""
 
 
 AnyRecord = TypeVar("AnyRecord", bound=Record)

@@ -14,8 +14,9 @@ import platform
 import subprocess
 import sys
 import threading
+import traceback
 from collections.abc import Callable
-from typing import BinaryIO
+from typing import BinaryIO, NoReturn
 
 import msgspec
 
@@ -91,9 +92,16 @@ def main() -> None:
         send(
             Failure(error="DeviceError", problem="out of host memory", remedy="use a smaller batch or model")
         )
-    # Native libraries' own teardown at interpreter exit can crash; everything is closed and flushed already.
+    except BaseException:  # noqa: BLE001  (a fault of ours: the supervisor shows its last words)
+        traceback.print_exc()
+        _leave(1)
+    _leave(0)
+
+
+def _leave(status: int) -> NoReturn:
+    """Without the interpreter's teardown: native libraries can crash in it, and a thread waits for input."""
     sys.stderr.flush()
-    os._exit(0)
+    os._exit(status)
 
 
 def _write(pipe: BinaryIO, line: bytes) -> None:

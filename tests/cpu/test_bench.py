@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 from conftest import DIGITS, HELDOUT, CommandLine, needs_no_gpu
 
@@ -165,3 +166,26 @@ def test_bad_input_to_bench_gets_a_message_and_a_status(
     trtopt_cli: CommandLine, arguments: list[str | Path], status: int, message: str
 ) -> None:
     assert message in trtopt_cli.fails(status, "bench", *arguments)
+
+
+@pytest.mark.parametrize("elem_type", ["UINT16", "DOUBLE", "BOOL"])
+def test_inputs_of_any_numeric_type_can_be_measured(tmp_path: Path, elem_type: str) -> None:
+    model = identity_of(getattr(onnx.TensorProto, elem_type), tmp_path / "model.onnx")
+    report = trtopt.bench(model, backend="onnxruntime", duration=0.05)
+    assert len(report.points[0].latency.samples.start_ms) >= 10
+
+
+def test_an_input_of_strings_is_refused(tmp_path: Path) -> None:
+    model = identity_of(onnx.TensorProto.STRING, tmp_path / "model.onnx")
+    with pytest.raises(DataError, match="element type that cannot be measured"):
+        trtopt.bench(model, backend="onnxruntime", duration=0.05)
+
+
+def identity_of(elem_type: int, path: Path) -> Path:
+    """A model that hands its input back."""
+    x, y = (onnx.helper.make_tensor_value_info(n, elem_type, ["batch", 4]) for n in "xy")
+    graph = onnx.helper.make_graph([onnx.helper.make_node("Identity", ["x"], ["y"])], "g", [x], [y])
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)])
+    model.ir_version = 8
+    onnx.save(model, str(path))
+    return path

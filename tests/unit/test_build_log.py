@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import examples
@@ -24,7 +25,7 @@ def test_messages_go_into_the_file_with_their_mark_and_verbose_ones_do_not(tmp_p
 
 
 def test_a_summary_names_the_logs_that_hold_warnings_in_one_line_and_no_others() -> None:
-    console = Console(width=200, record=True, quiet=True)
+    console = Console(width=200, record=True, file=io.StringIO())
     manifest = examples.manifest()
     loud = msgspec.structs.replace(manifest.engines[0], log="loud.log", warnings=3)
     quiet = msgspec.structs.replace(manifest.engines[0], log="quiet.log", warnings=0)
