@@ -1,0 +1,176 @@
+"""The export from subject to checked file, in order. Nothing appears under the final name until it is right."""
+
+from __future__ import annotations
+
+import copy
+import os
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from trtopt.errors import ModelError, OutputError
+from trtopt.export import blame, naming, opset
+from trtopt.export.exporters import NATIVE_OPSET, Exporter, Specialised, export_raw
+from trtopt.export.subject import Subject
+from trtopt.export.verify import Check, Open, baked, trace_sizes, verify
+from trtopt.export.widen import widened
+
+if TYPE_CHECKING:
+    import onnx
+    import torch
+
+DType = Literal["fp32", "fp16", "bf16"]
+_INLINE_LIMIT_BYTES = 2 * 1024**3 - 64 * 1024**2
+"""A protobuf message ends at 2 GiB; what is left is room for the graph."""
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What an export made. `external` is the file that holds the weights, if they are outside."""
+
+    path: Path
+    external: Path | None
+    opset: int
+    nodes: int
+    checks: tuple[Check, ...]
+
+
+def export(
+    subject: Subject,
+    out: Path,
+    open_reference: Open,
+    *,
+    exporter: Exporter = "dynamo",
+    dtype: DType = "fp32",
+    opset_version: int | None = None,
+    external_data: bool = False,
+) -> Exported:
+    """Export, name, check and compare; the subject's module is left in `dtype`.
+
+    Raises:
+        ModelError: it cannot be exported, or the file differs from PyTorch.
+        OutputError: `out` cannot be written.
+    """
+    version = opset_version or subject.opset
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as scratch:
+            return _export_in(
+                Path(scratch), subject, out, open_reference, exporter, dtype, version, external_data
+            )
+    except OSError as error:
+        raise OutputError(
+            f"{out}: cannot be written ({error.strerror or error})", "choose another place with -o"
+        ) from error
+
+
+def _export_in(
+    scratch: Path,
+    subject: Subject,
+    out: Path,
+    open_reference: Open,
+    exporter: Exporter,
+    dtype: DType,
+    version: int,
+    external_data: bool,
+) -> Exported:
+    import onnx
+
+    raw = scratch / "raw.onnx"
+    guards = export_raw(subject, _traced_inputs(subject, dtype), exporter, version, raw)
+    model = onnx.load(str(raw), load_external_data=False)
+    origins = naming.rename(model)
+    _refuse_fixed_inputs(subject, model, guards)
+    naming.name_axes(model, {entry.name: entry.shape for entry in subject.inputs})
+    if exporter == "dynamo" and version == 17 < NATIVE_OPSET:
+        opset.lower_to_17(model)
+    model = _inferred(model)
+    candidate = scratch / out.name
+    external = _save(model, scratch, candidate, external_data)
+    _check(candidate, subject.name)
+
+    def culprit(axis: str, size: int, failing: str | None) -> str:
+        node = blame.fixing_node(model, size, failing)
+        return f"node {node!r}" + (f" ({origins[node]})" if node in origins else "") if node else "an unknown node"
+
+    judged = candidate
+    if dtype != "fp32":
+        judged = scratch / "widened.onnx"
+        wide = widened(onnx.load(str(candidate)))
+        onnx.save(wide, str(judged), save_as_external_data=wide.ByteSize() > _INLINE_LIMIT_BYTES)
+        del wide
+    module = subject.module if dtype == "fp32" else copy.deepcopy(subject.module).float()
+    checks = verify(subject, module, open_reference(judged), culprit)
+    if external is not None:
+        os.replace(external, out.parent / external.name)
+    os.replace(candidate, out)
+    return Exported(
+        path=out,
+        external=out.parent / external.name if external is not None else None,
+        opset=max(entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")),
+        nodes=len(model.graph.node),
+        checks=tuple(checks),
+    )
+
+
+def _traced_inputs(subject: Subject, dtype: DType) -> tuple[torch.Tensor, ...]:
+    """The inputs to trace with, floats in `dtype`; casts the module too."""
+    import torch
+
+    wanted = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}[dtype]
+    subject.module.to(wanted)
+    tensors = (torch.from_numpy(array) for array in subject.example(trace_sizes(subject.axes)).values())
+    return tuple(tensor.to(wanted) if tensor.is_floating_point() else tensor for tensor in tensors)
+
+
+def _refuse_fixed_inputs(subject: Subject, model: onnx.ModelProto, guards: list[Specialised]) -> None:
+    """Raise if the exporter wrote a number where an input's axis should vary."""
+    for value, entry in zip(model.graph.input, subject.inputs, strict=True):
+        for dim, axis in zip(value.type.tensor_type.shape.dim, entry.shape, strict=True):
+            if isinstance(axis, str) and axis in subject.axes and dim.HasField("dim_value"):
+                places = [guard for guard in guards if f", {dim.dim_value})" in guard.guard] or guards
+                node = blame.fixing_node(model, dim.dim_value, None)
+                by = f"{places[0].place} ({places[0].guard})" if places else "a line that PyTorch does not name"
+                raise baked(subject, axis, dim.dim_value, f"{by}, node {node!r}" if node else by)
+
+
+def _inferred(model: onnx.ModelProto) -> onnx.ModelProto:
+    import onnx
+
+    try:
+        return onnx.shape_inference.infer_shapes(model, data_prop=True)
+    except onnx.shape_inference.InferenceError as error:
+        raise ModelError(f"shape inference failed: {error}", "try the other exporter") from error
+
+
+def _save(model: onnx.ModelProto, scratch: Path, candidate: Path, external_data: bool) -> Path | None:
+    """Write the model with its weights inside if they fit, else beside it; returns the weights' file."""
+    import onnx
+
+    external = candidate.with_name(candidate.name + ".data")
+    weights = [tensor for tensor in model.graph.initializer if tensor.external_data]
+    length = sum(int(entry.value) for tensor in weights for entry in tensor.external_data if entry.key == "length")
+    outside = external_data or length + model.ByteSize() > _INLINE_LIMIT_BYTES
+    files = {entry.value for tensor in weights for entry in tensor.external_data if entry.key == "location"}
+    if outside and len(files) == 1:
+        os.replace(scratch / files.pop(), external)
+        for tensor in weights:
+            for entry in tensor.external_data:
+                entry.value = external.name if entry.key == "location" else entry.value
+        onnx.save(model, str(candidate))
+        return external
+    whole = onnx.ModelProto()
+    whole.CopyFrom(model)
+    onnx.load_external_data_for_model(whole, str(scratch))
+    onnx.save(whole, str(candidate), save_as_external_data=outside, location=external.name, size_threshold=1024)
+    return external if outside and external.exists() else None
+
+
+def _check(path: Path, name: str) -> None:
+    import onnx
+
+    try:
+        onnx.checker.check_model(str(path), full_check=False)
+    except onnx.checker.ValidationError as error:
+        raise ModelError(f"{name}: the exported file is not valid ONNX: {error}", "try the other exporter") from error
