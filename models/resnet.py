@@ -13,12 +13,13 @@ class Bottleneck(nn.Module):
 
     expansion = 4
 
-    def __init__(self, channels: int, width: int, stride: int) -> None:
+    def __init__(self, channels: int, planes: int, stride: int, groups: int, group_width: int) -> None:
         super().__init__()
-        out = width * self.expansion
+        out = planes * self.expansion
+        width = planes * group_width // 64 * groups
         self.conv1 = nn.Conv2d(channels, width, 1, bias=False)
         self.bn1 = nn.BatchNorm2d(width)
-        self.conv2 = nn.Conv2d(width, width, 3, stride, padding=1, bias=False)
+        self.conv2 = nn.Conv2d(width, width, 3, stride, padding=1, groups=groups, bias=False)
         self.bn2 = nn.BatchNorm2d(width)
         self.conv3 = nn.Conv2d(width, out, 1, bias=False)
         self.bn3 = nn.BatchNorm2d(out)
@@ -28,7 +29,7 @@ class Bottleneck(nn.Module):
             self.downsample = nn.Sequential(nn.Conv2d(channels, out, 1, stride, bias=False), nn.BatchNorm2d(out))
 
     def forward(self, x: Tensor) -> Tensor:
-        """[N, C, H, W] → [N, 4·width, H/stride, W/stride]."""
+        """[N, C, H, W] → [N, 4·planes, H/stride, W/stride]."""
         shortcut = x if self.downsample is None else self.downsample(x)
         x = self.relu(self.bn1(self.conv1(x)))
         x = self.relu(self.bn2(self.conv2(x)))
@@ -36,9 +37,12 @@ class Bottleneck(nn.Module):
 
 
 class Backbone(nn.Module):
-    """The stem and the four stages; gives the output of each."""
+    """The stem and the four stages; gives the output of each.
 
-    def __init__(self, depths: list[int], width: int) -> None:
+    With 32 groups of width 4 it is ResNeXt-50 32×4d (Xie et al. 2016, arXiv:1611.05431).
+    """
+
+    def __init__(self, depths: list[int], width: int, groups: int = 1, group_width: int = 64) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(3, width, 7, 2, padding=3, bias=False)
         self.bn1 = nn.BatchNorm2d(width)
@@ -49,7 +53,7 @@ class Backbone(nn.Module):
             inner = width * 2**stage
             blocks = []
             for block in range(depth):
-                blocks.append(Bottleneck(channels, inner, 2 if stage and not block else 1))
+                blocks.append(Bottleneck(channels, inner, 2 if stage and not block else 1, groups, group_width))
                 channels = inner * Bottleneck.expansion
             setattr(self, f"layer{stage + 1}", nn.Sequential(*blocks))
             self.channels.append(channels)
