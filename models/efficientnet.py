@@ -59,6 +59,9 @@ class EfficientNet(nn.Module):
         self.blocks = nn.Sequential(*blocks)
         self.head = conv(channels, head, 1)
         self.classifier = nn.Linear(head, classes)
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out")
 
     def forward(self, image: Tensor) -> Tensor:
         """[N, 3, H, W] → logits [N, classes]."""

@@ -53,7 +53,7 @@ def export(
 
     subject = _subject(model, variant, use_own_weights=checkpoint is None)
     if checkpoint is not None:
-        checkpoints.load(subject.module, checkpoint, strict=strict)
+        checkpoints.load(subject.module, checkpoint, strict=strict, unused=subject.unused)
     exported = run.export(
         subject,
         output,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Mapping
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,8 +21,10 @@ _SHOWN = 10
 _WRAPPERS = ("state_dict", "model_state_dict", "model")
 
 
-def load(module: torch.nn.Module, path: Path, *, strict: bool) -> None:
+def load(module: torch.nn.Module, path: Path, *, strict: bool, unused: tuple[str, ...] = ()) -> None:
     """Copy the checkpoint's tensors into the module, each cast to the type that the module has.
+
+    Keys that match a pattern of `unused` may be in the file though the module has none of them.
 
     Raises:
         UsageError: no such file, no checkpoint, shapes that differ, or, when strict, missing or unexpected
@@ -31,7 +34,9 @@ def load(module: torch.nn.Module, path: Path, *, strict: bool) -> None:
     found = read(path)
     wanted = module.state_dict()
     missing = [key for key in wanted if key not in found]
-    unexpected = [key for key in found if key not in wanted]
+    unexpected = [
+        key for key in found if key not in wanted and not any(fnmatchcase(key, pattern) for pattern in unused)
+    ]
     shapes = [
         f"{key}: {_shape(found[key])} in the file, {_shape(wanted[key])} in the model"
         for key in wanted

@@ -40,7 +40,8 @@ class Specialised:
 def export_raw(subject: Subject, tensors: Tensors, exporter: Exporter, opset: int, path: Path) -> list[Specialised]:
     """Write the module as ONNX to `path`, weights beside it. Returns where sizes were fixed, if known.
 
-    The dynamo exporter writes at least opset 18. Axis names in the file are the exporter's own.
+    The dynamo exporter writes at least opset 18. Inputs and outputs are called as `raw_names` has it, axes as
+    the exporter likes.
 
     Raises:
         UnsupportedOpError: an operator has no ONNX form; names the module path and the line.
@@ -52,6 +53,14 @@ def export_raw(subject: Subject, tensors: Tensors, exporter: Exporter, opset: in
             _torchscript(subject, tensors, opset, path)
             return []
         return _dynamo(subject, tensors, max(opset, NATIVE_OPSET), path)
+
+
+def raw_names(subject: Subject) -> tuple[list[str], list[str]]:
+    """Names of inputs and outputs while PyTorch writes: its own inner tensors are called `embedding`, `mean`, …"""
+    return (
+        [f"trtopt::input::{index}" for index in range(len(subject.inputs))],
+        [f"trtopt::output::{index}" for index in range(len(subject.outputs))],
+    )
 
 
 def _dynamo(subject: Subject, tensors: Tensors, opset: int, path: Path) -> list[Specialised]:
@@ -72,13 +81,14 @@ def _dynamo(subject: Subject, tensors: Tensors, opset: int, path: Path) -> list[
             f"{subject.name}: torch.export failed: {where(error)}{_user_line(error)}",
             "change that line, or try --exporter torchscript",
         ) from error
+    input_names, output_names = raw_names(subject)
     try:
         written = torch.onnx.export(
             program,
             dynamo=True,
             opset_version=opset,
-            input_names=[entry.name for entry in subject.inputs],
-            output_names=list(subject.outputs),
+            input_names=input_names,
+            output_names=output_names,
             verbose=False,
         )
     except Exception as error:
@@ -99,9 +109,10 @@ def _for_forward(module: torch.nn.Module, shapes: tuple[dict[int, Any], ...]) ->
 def _torchscript(subject: Subject, tensors: Tensors, opset: int, path: Path) -> None:
     import torch
 
+    input_names, output_names = raw_names(subject)
     varying = {
-        entry.name: {index: axis for index, axis in enumerate(entry.shape) if axis in subject.axes}
-        for entry in subject.inputs
+        name: {index: axis for index, axis in enumerate(entry.shape) if axis in subject.axes}
+        for name, entry in zip(input_names, subject.inputs, strict=True)
     }
     try:
         torch.onnx.export(
@@ -110,8 +121,8 @@ def _torchscript(subject: Subject, tensors: Tensors, opset: int, path: Path) -> 
             str(path),
             dynamo=False,
             opset_version=opset,
-            input_names=[entry.name for entry in subject.inputs],
-            output_names=list(subject.outputs),
+            input_names=input_names,
+            output_names=output_names,
             dynamic_axes=varying,
         )
     except torch.onnx.errors.UnsupportedOperatorError as error:

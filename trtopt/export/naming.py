@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -19,10 +20,10 @@ _SCOPES = "pkg.torch.onnx.name_scopes"
 _TRACE = "pkg.torch.onnx.stack_trace"
 
 
-def rename(model: onnx.ModelProto) -> dict[str, str]:
-    """Rename nodes and inner tensors in place and drop the exporter's notes, which hold local file paths.
+def rename(model: onnx.ModelProto, inputs: Sequence[str], outputs: Sequence[str]) -> dict[str, str]:
+    """Name everything in place and drop the exporter's notes, which hold local file paths.
 
-    Inputs, outputs and initializers named after parameters keep their names.
+    Inputs and outputs get the given names, in order; initializers named after parameters keep theirs.
 
     Returns:
         {node name: "file:line"} of the source line that each node comes from, where the exporter knew it.
@@ -31,7 +32,8 @@ def rename(model: onnx.ModelProto) -> dict[str, str]:
     fixed = {value.name for value in (*graph.input, *graph.output)}
     fixed |= {tensor.name for tensor in graph.initializer if not _is_anonymous(tensor.name)}
     seen: Counter[str] = Counter()
-    renamed: dict[str, str] = {}
+    renamed = {value.name: name for value, name in zip(graph.input, inputs, strict=True)}
+    renamed |= {value.name: name for value, name in zip(graph.output, outputs, strict=True)}
     origins: dict[str, str] = {}
     for node in graph.node:
         notes = {entry.key: entry.value for entry in node.metadata_props}
@@ -89,7 +91,7 @@ def _apply(graph: onnx.GraphProto, renamed: dict[str, str]) -> None:
         for attribute in node.attribute:
             if attribute.HasField("g"):
                 _apply(attribute.g, renamed)
-    for entry in (*graph.value_info, *graph.initializer, *graph.output):
+    for entry in (*graph.value_info, *graph.initializer, *graph.input, *graph.output):
         entry.name = renamed.get(entry.name, entry.name)
 
 

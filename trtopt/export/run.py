@@ -80,7 +80,7 @@ def _export_in(
     raw = scratch / "raw.onnx"
     guards = export_raw(subject, _traced_inputs(subject, dtype), exporter, version, raw)
     model = onnx.load(str(raw), load_external_data=False)
-    origins = naming.rename(model)
+    origins = naming.rename(model, [entry.name for entry in subject.inputs], subject.outputs)
     _refuse_fixed_inputs(subject, model, guards)
     naming.name_axes(model, {entry.name: entry.shape for entry in subject.inputs})
     if exporter == "dynamo" and version == 17 < NATIVE_OPSET:

@@ -92,6 +92,8 @@ class ModelSpec(Record, frozen=True, kw_only=True):
     checkpoint: str | None = None
     """`FILE.py:FUNCTION() -> path` of the weights that come with the model."""
     checkpoint_note: str = ""
+    unused: tuple[str, ...] = ()
+    """Patterns of keys that checkpoints of this model hold and the model has no use for."""
     metric: str | None = None
     """`FILE.py:FUNCTION`; its docstring says what it takes."""
     data: str | None = None
@@ -110,6 +112,8 @@ class ModelSpec(Record, frozen=True, kw_only=True):
             raise ValueError("give exactly one of `construct` and `onnx`")
         if "full" not in self.variants:
             raise ValueError("`variants` needs at least `full`")
+        if self.metric and not self.trained:
+            raise ValueError("a `metric` needs a trained model")
         for name, variant in self.variants.items():
             known = {*self.axes, *variant.sizes}
             for entry in self.inputs:

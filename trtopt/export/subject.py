@@ -38,6 +38,8 @@ class Subject:
     axes: Mapping[str, Axis]
     example: Callable[[Sizes], Arrays]
     """Inputs for the given sizes of the axes; the same for the same sizes."""
+    unused: tuple[str, ...] = ()
+    """Patterns of keys of its checkpoints that it has no use for."""
     opset: int = 17
     tolerance: float = 1e-3
     mismatch: float = 0.0
@@ -64,7 +66,7 @@ def from_spec(path: Path, variant: str, *, use_own_weights: bool = True) -> Subj
     need(*(_module_name(package) for package in spec.requires), install=f"pip install {' '.join(spec.requires)}")
     module = construct(path, spec, variant)
     if spec.checkpoint and variant == "full" and use_own_weights:
-        checkpoint.load(module, Path(function_beside(path, spec.checkpoint)()), strict=True)
+        checkpoint.load(module, Path(function_beside(path, spec.checkpoint)()), strict=True, unused=spec.unused)
     return Subject(
         name=path.stem,
         module=module,
@@ -72,6 +74,7 @@ def from_spec(path: Path, variant: str, *, use_own_weights: bool = True) -> Subj
         outputs=spec.outputs,
         axes=spec.axes_of(variant),
         example=lambda sizes: example(path, spec, spec.sizes_at(variant, sizes)),
+        unused=spec.unused,
         opset=spec.opset,
         tolerance=spec.tolerance,
         mismatch=spec.mismatch,
