@@ -65,7 +65,9 @@ class Layer(nn.Module):
 
     def __init__(self, hidden: int, heads: int, inner: int) -> None:
         super().__init__()
-        self.attention = nn.ModuleDict({"self": SelfAttention(hidden, heads), "output": Output(hidden, hidden)})
+        self.attention = nn.ModuleDict(
+            {"self": SelfAttention(hidden, heads), "output": Output(hidden, hidden)}
+        )
         self.intermediate = nn.ModuleDict({"dense": nn.Linear(hidden, inner)})
         self.output = Output(inner, hidden)
 
@@ -78,10 +80,14 @@ class Layer(nn.Module):
 class Bert(nn.Module):
     """The encoder."""
 
-    def __init__(self, layers: int, hidden: int, heads: int, inner: int, vocabulary: int, positions: int) -> None:
+    def __init__(
+        self, layers: int, hidden: int, heads: int, inner: int, vocabulary: int, positions: int
+    ) -> None:
         super().__init__()
         self.embeddings = Embeddings(vocabulary, hidden, positions)
-        self.encoder = nn.ModuleDict({"layer": nn.ModuleList(Layer(hidden, heads, inner) for _ in range(layers))})
+        self.encoder = nn.ModuleDict(
+            {"layer": nn.ModuleList(Layer(hidden, heads, inner) for _ in range(layers))}
+        )
 
     def forward(self, ids: Tensor, mask: Tensor, segments: Tensor) -> Tensor:
         """Token ids, mask (1 for a token, 0 for padding) and segments [N, S] → [N, S, hidden]."""

@@ -39,7 +39,10 @@ class ConvNeXt(nn.Module):
         layers: list[nn.Module] = [nn.Conv2d(3, widths[0], 4, 4), ChannelNorm(widths[0], eps=1e-6)]
         for stage, (depth, width) in enumerate(zip(depths, widths, strict=True)):
             if stage:
-                layers += [ChannelNorm(widths[stage - 1], eps=1e-6), nn.Conv2d(widths[stage - 1], width, 2, 2)]
+                layers += [
+                    ChannelNorm(widths[stage - 1], eps=1e-6),
+                    nn.Conv2d(widths[stage - 1], width, 2, 2),
+                ]
             layers += [Block(width) for _ in range(depth)]
         self.features = nn.Sequential(*layers)
         self.norm = nn.LayerNorm(widths[-1], eps=1e-6)

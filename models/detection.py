@@ -48,7 +48,7 @@ def per_anchor(maps: list[Tensor], values: int) -> Tensor:
 
 
 def decode(boxes: Tensor, deltas: Tensor, weights: tuple[float, float], height: int, width: int) -> Tensor:
-    """Boxes [..., 4] moved by deltas (dx, dy, dw, dh) over `weights` for position and size, cut to the image."""
+    """Boxes [..., 4] moved by deltas (dx, dy, dw, dh) over `weights` for place and size, cut to the image."""
     x1, y1, x2, y2 = boxes.float().unbind(-1)
     dx, dy, dw, dh = deltas.float().unbind(-1)
     w, h = x2 - x1, y2 - y1
@@ -75,7 +75,9 @@ def pick(rows: Tensor, index: Tensor) -> Tensor:
 def overlaps(boxes: Tensor) -> Tensor:
     """Intersection over union of all pairs: [N, K, 4] → [N, K, K]."""
     first, second = boxes[:, :, None], boxes[:, None]
-    inner = (torch.minimum(first[..., 2:], second[..., 2:]) - torch.maximum(first[..., :2], second[..., :2])).clamp(0)
+    inner = (
+        torch.minimum(first[..., 2:], second[..., 2:]) - torch.maximum(first[..., :2], second[..., :2])
+    ).clamp(0)
     intersection = inner[..., 0] * inner[..., 1]
     area = (boxes[..., 2] - boxes[..., 0]) * (boxes[..., 3] - boxes[..., 1])
     return intersection / (area[:, :, None] + area[:, None] - intersection).clamp(min=1e-9)
@@ -112,8 +114,8 @@ class RoiAlign(nn.Module):
     """RoIAlign (He et al. 2017, arXiv:1703.06870) over a pyramid, without sorting boxes by level.
 
     The levels lie side by side on one canvas, the finest left, the others in a column right of it. The level
-    of a box is then an offset of its sampling points, and one bilinear sampling serves all boxes; two points a
-    bin and axis. Points are kept inside their level, so nothing is read from a neighbour.
+    of a box is then an offset of its sampling points, and one bilinear sampling serves all boxes; two points
+    a bin and axis. Points are kept inside their level, so nothing is read from a neighbour.
     """
 
     def __init__(self, out: int, sizes: list[tuple[int, int]], strides: list[int]) -> None:

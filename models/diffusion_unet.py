@@ -1,4 +1,4 @@
-"""The denoising U-Net of a latent diffusion model (Rombach et al. 2021, arXiv:2112.10752; Stable Diffusion 1.x)."""
+"""The denoising U-Net of latent diffusion (Rombach et al. 2021, arXiv:2112.10752) of Stable Diffusion 1."""
 
 import math
 
@@ -38,7 +38,11 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor, context: Tensor) -> Tensor:
         """[N, S, width] and [N, T, context] → [N, S, width]."""
-        query, key, value = self._split(self.query(x)), self._split(self.key(context)), self._split(self.value(context))
+        query, key, value = (
+            self._split(self.query(x)),
+            self._split(self.key(context)),
+            self._split(self.value(context)),
+        )
         return self.out(F.scaled_dot_product_attention(query, key, value).transpose(1, 2).flatten(2))
 
     def _split(self, x: Tensor) -> Tensor:
@@ -74,7 +78,9 @@ class Transformer(nn.Module):
 class Stage(nn.Module):
     """A residual block and, where the level attends, a transformer."""
 
-    def __init__(self, channels: int, out: int, time: int, context: int, heads: int, groups: int, attend: bool) -> None:
+    def __init__(
+        self, channels: int, out: int, time: int, context: int, heads: int, groups: int, attend: bool
+    ) -> None:
         super().__init__()
         self.residual = Residual(channels, out, time, groups)
         self.transformer = Transformer(out, context, heads, groups) if attend else None
@@ -106,7 +112,9 @@ class DiffusionUNet(nn.Module):
             if level != last:
                 self.shrink.append(nn.Conv2d(width, width, 3, 2, padding=1))
                 skips.append(width)
-        self.middle = nn.ModuleList([Stage(channels, channels, *shared, attend=index == 0) for index in range(2)])
+        self.middle = nn.ModuleList(
+            [Stage(channels, channels, *shared, attend=index == 0) for index in range(2)]
+        )
         self.up, self.grow = nn.ModuleList(), nn.ModuleList()
         for level in range(last, -1, -1):
             self.up.append(nn.ModuleList())

@@ -4,6 +4,9 @@ The embedding tables are one table; every feature's indices are shifted by the r
 replaces one per feature, and the sum over a feature's several indices is one product with a 0/1 matrix.
 """
 
+from itertools import pairwise
+
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -22,7 +25,7 @@ def table_rows(max_rows: int, features: int) -> list[int]:
 def mlp(widths: list[int], *, last_active: bool) -> nn.Sequential:
     """Linear layers with ReLU between them, and after the last if `last_active`."""
     layers: list[nn.Module] = []
-    for first, second in zip(widths, widths[1:], strict=False):
+    for first, second in pairwise(widths):
         layers += [nn.Linear(first, second), nn.ReLU()]
     return nn.Sequential(*(layers if last_active else layers[:-1]))
 
@@ -78,7 +81,7 @@ class Cross(nn.Module):
 
 
 class DLRM(nn.Module):
-    """Dense features through an MLP, categorical ones through tables, their interaction through another MLP."""
+    """Dense features through an MLP, categorical ones through tables, both together through another MLP."""
 
     def __init__(self, tables: Tables, bottom: nn.Module, interaction: nn.Module, top: nn.Module) -> None:
         super().__init__()
@@ -122,10 +125,8 @@ def example(rng, sizes):
     """Counts as the data set gives them (log of a count), and indices within each feature's table."""
     hots = HOTS_DCNV2[: sizes["features"]] if sizes["multi_hot"] else [1] * sizes["features"]
     rows = table_rows(sizes["max_rows"], sizes["features"])
-    columns = [
-        rng.integers(0, count, (sizes["batch"], hot)) for count, hot in zip(rows, hots, strict=True)
-    ]
+    columns = [rng.integers(0, count, (sizes["batch"], hot)) for count, hot in zip(rows, hots, strict=True)]
     return {
         "dense": rng.exponential(1.0, (sizes["batch"], 13)),
-        "indices": [sum((list(column[row]) for column in columns), []) for row in range(sizes["batch"])],
+        "indices": np.concatenate(columns, axis=1),
     }

@@ -4,7 +4,9 @@ import torch
 from torch import Tensor, nn
 
 
-def conv(channels: int, out: int, kernel: int, stride: int = 1, groups: int = 1, active: bool = True) -> nn.Sequential:
+def conv(
+    channels: int, out: int, kernel: int, stride: int = 1, groups: int = 1, active: bool = True
+) -> nn.Sequential:
     """Convolution, BatchNorm and, if `active`, SiLU."""
     layers = [
         nn.Conv2d(channels, out, kernel, stride, kernel // 2, groups=groups, bias=False),

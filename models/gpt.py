@@ -1,4 +1,4 @@
-"""GPT-2 style decoder (Radford et al. 2019): reading a prompt, and one step with a cache of keys and values."""
+"""GPT-2 style decoder (Radford et al. 2019): a prompt, and one step with cached keys and values."""
 
 import math
 
@@ -23,7 +23,7 @@ class Block(nn.Module):
     def forward(
         self, x: Tensor, bias: Tensor | None, past: tuple[Tensor, Tensor] | None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """[N, S, hidden] with keys and values [N, heads, P, d] of the past → the same, all keys, all values."""
+        """[N, S, hidden] with keys and values [N, heads, P, d] of the past → new x, all keys, all values."""
         query, key, value = self.qkv(self.norm1(x)).unflatten(-1, (3, self.heads, -1)).unbind(2)
         query, key, value = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
         if past is not None:

@@ -65,7 +65,7 @@ class MaskRCNN(nn.Module):
         return boxes, scores, labels, self.segment(maps, boxes, labels)
 
     def propose(self, levels: list[Tensor]) -> tuple[Tensor, Tensor]:
-        """The best boxes that may hold an object: [N, P, 4], and 1 or 0 for whether a row is in use [N, P]."""
+        """The best boxes that may hold an object: [N, P, 4], and 1 for rows in use, else 0 [N, P]."""
         hidden = [torch.relu(self.rpn_conv(x)) for x in levels]
         logits = per_anchor([self.rpn_score(x) for x in hidden], 1)[..., 0].float()
         deltas = per_anchor([self.rpn_delta(x) for x in hidden], 4)

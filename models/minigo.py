@@ -9,7 +9,9 @@ from torch import Tensor, nn
 
 def conv(channels: int, out: int, kernel: int) -> nn.Sequential:
     """Convolution and BatchNorm."""
-    return nn.Sequential(nn.Conv2d(channels, out, kernel, padding=kernel // 2, bias=False), nn.BatchNorm2d(out))
+    return nn.Sequential(
+        nn.Conv2d(channels, out, kernel, padding=kernel // 2, bias=False), nn.BatchNorm2d(out)
+    )
 
 
 class Residual(nn.Module):

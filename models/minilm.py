@@ -29,15 +29,24 @@ def example(rng, sizes):
 
 def tokenize(sentences: list[str], longest: int = 128) -> dict[str, np.ndarray]:
     """Sentences as inputs of the model, [N, S] int64 each, padded to the longest of them."""
-    rows = [[101, *(token for word in words(text) for token in pieces(word))][: longest - 1] + [102] for text in sentences]
+    rows = [
+        [101, *[token for word in words(text) for token in pieces(word)][: longest - 2], 102]
+        for text in sentences
+    ]
     length = max(map(len, rows))
     ids = np.array([row + [0] * (length - len(row)) for row in rows], np.int64)
-    return {"input_ids": ids, "attention_mask": (ids > 0).astype(np.int64), "token_type_ids": np.zeros_like(ids)}
+    return {
+        "input_ids": ids,
+        "attention_mask": (ids > 0).astype(np.int64),
+        "token_type_ids": np.zeros_like(ids),
+    }
 
 
 def words(text: str) -> list[str]:
     """Lower-case words and punctuation marks, accents dropped, as BERT's uncased tokenizer splits."""
-    plain = (char for char in unicodedata.normalize("NFD", text.lower()) if unicodedata.category(char) != "Mn")
+    plain = (
+        char for char in unicodedata.normalize("NFD", text.lower()) if unicodedata.category(char) != "Mn"
+    )
     return "".join(f" {char} " if _is_mark(char) else char for char in plain).split()
 
 

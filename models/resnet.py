@@ -1,7 +1,7 @@
 """Residual network of bottleneck blocks (He et al. 2015, arXiv:1512.03385), version 1.5.
 
-Version 1.5 puts a stage's stride in the 3×3 convolution instead of the first 1×1. Parameter names are those of
-torchvision, so that its checkpoints load.
+Version 1.5 puts a stage's stride in the 3×3 convolution instead of the first 1×1. Parameter names are those
+of torchvision, so that its checkpoints load.
 """
 
 import torch
@@ -26,7 +26,9 @@ class Bottleneck(nn.Module):
         self.relu = nn.ReLU()
         self.downsample = None
         if stride != 1 or channels != out:
-            self.downsample = nn.Sequential(nn.Conv2d(channels, out, 1, stride, bias=False), nn.BatchNorm2d(out))
+            self.downsample = nn.Sequential(
+                nn.Conv2d(channels, out, 1, stride, bias=False), nn.BatchNorm2d(out)
+            )
 
     def forward(self, x: Tensor) -> Tensor:
         """[N, C, H, W] → [N, 4·planes, H/stride, W/stride]."""
@@ -53,7 +55,9 @@ class Backbone(nn.Module):
             inner = width * 2**stage
             blocks = []
             for block in range(depth):
-                blocks.append(Bottleneck(channels, inner, 2 if stage and not block else 1, groups, group_width))
+                blocks.append(
+                    Bottleneck(channels, inner, 2 if stage and not block else 1, groups, group_width)
+                )
                 channels = inner * Bottleneck.expansion
             setattr(self, f"layer{stage + 1}", nn.Sequential(*blocks))
             self.channels.append(channels)

@@ -68,9 +68,15 @@ class RetinaNet(nn.Module):
 
 
 def finish(
-    boxes: Tensor, scores: Tensor, labels: Tensor, threshold: float, rounds: int, detections: int, floor: float
+    boxes: Tensor,
+    scores: Tensor,
+    labels: Tensor,
+    threshold: float,
+    rounds: int,
+    detections: int,
+    floor: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """NMS within each label over boxes that are sorted by score, and the best `detections` of what is kept."""
+    """NMS within each label over boxes sorted by score, and the best `detections` of what is kept."""
     kept = nms(boxes, labels, (scores > floor).float(), threshold, rounds)
     scores, index = torch.topk(scores * kept, detections, dim=1)
     used = scores > 0

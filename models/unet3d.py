@@ -1,4 +1,6 @@
-"""3D U-Net for volumes (Isensee et al. 2018, arXiv:1809.10486), the shape MLPerf Inference uses for KiTS19."""
+"""3D U-Net for volumes (Isensee et al. 2018, arXiv:1809.10486), as MLPerf Inference uses it for KiTS19."""
+
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +25,7 @@ class UNet3D(nn.Module):
 
     def __init__(self, widths: list[int], classes: int) -> None:
         super().__init__()
-        steps = list(zip(widths, widths[1:], strict=False))
+        steps = list(pairwise(widths))
         self.first = DoubleConv(1, widths[0])
         self.down = nn.ModuleList(DoubleConv(fine, coarse, 2) for fine, coarse in steps)
         self.up = nn.ModuleList(nn.ConvTranspose3d(coarse, fine, 2, 2) for fine, coarse in reversed(steps))

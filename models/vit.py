@@ -21,7 +21,9 @@ class Block(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """[N, S, hidden] → [N, S, hidden]."""
         query, key, value = self.qkv(self.norm1(x)).unflatten(-1, (3, self.heads, -1)).unbind(2)
-        mixed = F.scaled_dot_product_attention(query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2))
+        mixed = F.scaled_dot_product_attention(
+            query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
+        )
         x = x + self.proj(mixed.transpose(1, 2).flatten(2))
         return x + self.fc2(F.gelu(self.fc1(self.norm2(x))))
 

@@ -162,7 +162,8 @@ def main() -> None:
     logits = open_reference(exported.path)({"tokens": heldout_tokens})["logits"]
     correct = int((logits.argmax(1) == heldout_labels).sum())
     parameters = sum(entry.numel() for entry in model.parameters())
-    print(f"{correct} of {len(heldout_labels)} right ({correct / len(heldout_labels):.2%}), {parameters} parameters")
+    share = correct / len(heldout_labels)
+    print(f"{correct} of {len(heldout_labels)} right ({share:.2%}), {parameters} parameters")
 
 
 if __name__ == "__main__":

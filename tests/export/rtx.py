@@ -20,8 +20,10 @@ class _Logger(trt.ILogger):
             self.errors.append(message)
 
 
-def build(path: Path, inputs: tuple[Input, ...], axes: Mapping[str, Axis], sizes: Mapping[str, int]) -> list[str]:
-    """Build an engine over the axes' whole ranges; returns what TensorRT said was wrong, [] if nothing was."""
+def build(
+    path: Path, inputs: tuple[Input, ...], axes: Mapping[str, Axis], sizes: Mapping[str, int]
+) -> list[str]:
+    """Build an engine over the axes' whole ranges; returns what TensorRT said was wrong."""
     logger = _Logger()
     builder = trt.Builder(logger)
     network = builder.create_network(0)

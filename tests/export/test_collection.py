@@ -40,7 +40,9 @@ def test_a_tiny_variant_exports_equals_pytorch_and_builds_with_rtx(name: str, tm
     assert [value.name for value in model.graph.input] == [entry.name for entry in spec.inputs]
     assert [value.name for value in model.graph.output] == list(spec.outputs)
     named = {value.name for value in model.graph.value_info}
-    assert all(output in named | set(spec.outputs) for node in model.graph.node for output in node.output if output)
+    assert all(
+        output in named | set(spec.outputs) for node in model.graph.node for output in node.output if output
+    )
     rtx = pytest.importorskip("rtx", reason="tensorrt_rtx is not installed", exc_type=ImportError)
     assert rtx.build(exported.path, subject.inputs, subject.axes, spec.variants["tiny"].sizes) == []
 
@@ -62,7 +64,10 @@ def test_parameters_and_flops_are_those_that_the_file_states(name: str, variant:
     path = files()[name]
     spec = read_spec(path)
     found = cost(path, spec, variant)
-    assert (spec.variants[variant].parameters, spec.variants[variant].flops) == (found.parameters, found.flops)
+    assert (spec.variants[variant].parameters, spec.variants[variant].flops) == (
+        found.parameters,
+        found.flops,
+    )
 
 
 @pytest.mark.parametrize("name", ["resnet50", "bert-base", "rnnt-encoder", "dlrm-dcnv2", "gpt-prefill"])
@@ -78,12 +83,16 @@ def test_half_precision_weights_are_in_the_file(name: str, dtype: str, tmp_path:
     _, subject = _subject(name)
     exported = export(subject, tmp_path / "half.onnx", open_reference, dtype=dtype)
     wanted = {"fp16": onnx.TensorProto.FLOAT16, "bf16": onnx.TensorProto.BFLOAT16}[dtype]
-    types = [tensor.data_type for tensor in onnx.load(exported.path).graph.initializer if len(tensor.dims) > 1]
+    types = [
+        tensor.data_type for tensor in onnx.load(exported.path).graph.initializer if len(tensor.dims) > 1
+    ]
     assert types.count(wanted) > len(types) / 2
 
 
 def test_two_exports_are_the_same_bytes(tmp_path: Path) -> None:
-    made = [export(_subject("vit-b16")[1], tmp_path / name, open_reference).path for name in ("a.onnx", "b.onnx")]
+    made = [
+        export(_subject("vit-b16")[1], tmp_path / name, open_reference).path for name in ("a.onnx", "b.onnx")
+    ]
     assert made[0].read_bytes() == made[1].read_bytes()
 
 
@@ -91,7 +100,11 @@ def test_weights_outside_the_file_are_the_same_weights(tmp_path: Path) -> None:
     inside = export(_subject("resnet50")[1], tmp_path / "inside.onnx", open_reference)
     outside = export(_subject("resnet50")[1], tmp_path / "outside.onnx", open_reference, external_data=True)
     assert outside.external == tmp_path / "outside.onnx.data"
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["inside.onnx", "outside.onnx", "outside.onnx.data"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "inside.onnx",
+        "outside.onnx",
+        "outside.onnx.data",
+    ]
     first, second = (
         {tensor.name: numpy_helper.to_array(tensor) for tensor in onnx.load(entry.path).graph.initializer}
         for entry in (inside, outside)

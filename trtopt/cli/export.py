@@ -8,14 +8,19 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from trtopt.export.run import DType, Exported, Exporter
+    from trtopt.export.exporters import Exporter
+    from trtopt.export.run import DType, Exported
     from trtopt.export.subject import Subject
 
 
 @click.command(name="export")
 @click.argument("model")
-@click.option("-o", "--output", required=True, type=click.Path(path_type=Path, dir_okay=False), help="ONNX file.")
-@click.option("--variant", default="full", show_default=True, help="Size of a collection model: full or tiny.")
+@click.option(
+    "-o", "--output", required=True, type=click.Path(path_type=Path, dir_okay=False), help="ONNX file."
+)
+@click.option(
+    "--variant", default="full", show_default=True, help="Size of a collection model: full or tiny."
+)
 @click.option(
     "--exporter",
     type=click.Choice(["dynamo", "torchscript"]),
@@ -26,7 +31,9 @@ if TYPE_CHECKING:
 @click.option("--dtype", type=click.Choice(["fp32", "fp16", "bf16"]), default="fp32", show_default=True)
 @click.option("--checkpoint", type=click.Path(path_type=Path), help="State dict or .safetensors file.")
 @click.option("--strict/--no-strict", default=True, help="Refuse missing and unexpected keys in it.")
-@click.option("--opset", type=click.IntRange(17, 23), help="Default: the model's own, mostly 17.")
+@click.option(
+    "--opset", type=click.IntRange(17, 23), help="Default: the model's own, mostly 17; 22 for bf16."
+)
 @click.option("--external-data", is_flag=True, help="Keep weights beside the file even below 2 GB.")
 def export(
     model: str,

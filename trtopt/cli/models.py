@@ -37,8 +37,8 @@ def _table(specs: dict[str, ModelSpec]) -> str:
         rows.append((name, _short(full.parameters), _short(full.flops), trained, inputs))
     widths = [max(len(row[column]) for row in rows) for column in range(4)]
     return "\n".join(
-        f"{row[0]:<{widths[0]}}  {row[1]:>{widths[1]}}  {row[2]:>{widths[2]}}  {row[3]:<{widths[3]}}  {row[4]}"
-        for row in rows
+        f"{name:<{widths[0]}}  {weights:>{widths[1]}}  {flops:>{widths[2]}}  {trained:<{widths[3]}}  {inputs}"
+        for name, weights, flops, trained, inputs in rows
     )
 
 
@@ -84,7 +84,7 @@ def _input(spec: ModelSpec, variant: Variant, index: int) -> str:
 def _short(count: int | None) -> str:
     """A count with three digits: 25.6M."""
     if count is None:
-        return "–"
+        return "?"
     for size, letter in _PREFIXES:
         if count >= size:
             return f"{count / size:.3g}{letter}"

@@ -71,14 +71,17 @@ def read(path: Path) -> dict[str, torch.Tensor]:
     try:
         loaded = torch.load(path, map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError) as error:
+        reason = str(error).partition("\n")[0] or "it is empty or cut short"
         raise UsageError(
-            f"{path}: not a state dict that can be read safely ({str(error).splitlines()[0]})",
+            f"{path}: not a state dict that can be read safely ({reason})",
             "save module.state_dict() alone, or convert it to safetensors",
         ) from None
     for wrapper in _WRAPPERS:
         if isinstance(loaded, Mapping) and isinstance(loaded.get(wrapper), Mapping):
             loaded = loaded[wrapper]
-    if not isinstance(loaded, Mapping) or not all(isinstance(entry, torch.Tensor) for entry in loaded.values()):
+    if not isinstance(loaded, Mapping) or not all(
+        isinstance(entry, torch.Tensor) for entry in loaded.values()
+    ):
         raise UsageError(f"{path}: holds no state dict", "save module.state_dict()")
     return {str(key).removeprefix("module."): tensor for key, tensor in loaded.items()}
 
@@ -95,7 +98,7 @@ def _read_safetensors(path: Path) -> dict[str, torch.Tensor]:
 
 
 def _shape(tensor: torch.Tensor) -> str:
-    return "×".join(map(str, tensor.shape)) or "scalar"
+    return "x".join(map(str, tensor.shape)) or "scalar"
 
 
 def _listed(what: str, keys: list[str]) -> list[str]:

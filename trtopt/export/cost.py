@@ -1,4 +1,4 @@
-"""What a model costs: its parameters, and the floating-point operations of one sample. No weights are made."""
+"""What a model costs: its parameters, and the FLOPs of one sample. No weights are made."""
 
 from __future__ import annotations
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import logging
 import re
+import traceback
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -31,13 +32,15 @@ NATIVE_OPSET = 18
 
 @dataclass(frozen=True)
 class Specialised:
-    """A place where tracing fixed a size to a number: `guard` as PyTorch words it."""
+    """A place, FILE:LINE, where tracing fixed a size to a number; `guard` as PyTorch words it."""
 
     guard: str
     place: str
 
 
-def export_raw(subject: Subject, tensors: Tensors, exporter: Exporter, opset: int, path: Path) -> list[Specialised]:
+def export_raw(
+    subject: Subject, tensors: Tensors, exporter: Exporter, opset: int, path: Path
+) -> list[Specialised]:
     """Write the module as ONNX to `path`, weights beside it. Returns where sizes were fixed, if known.
 
     The dynamo exporter writes at least opset 18. Inputs and outputs are called as `raw_names` has it, axes as
@@ -56,7 +59,7 @@ def export_raw(subject: Subject, tensors: Tensors, exporter: Exporter, opset: in
 
 
 def raw_names(subject: Subject) -> tuple[list[str], list[str]]:
-    """Names of inputs and outputs while PyTorch writes: its own inner tensors are called `embedding`, `mean`, …"""
+    """Names of inputs and outputs while PyTorch writes: it calls inner tensors `mean` and the like."""
     return (
         [f"trtopt::input::{index}" for index in range(len(subject.inputs))],
         [f"trtopt::output::{index}" for index in range(len(subject.outputs))],
@@ -68,7 +71,11 @@ def _dynamo(subject: Subject, tensors: Tensors, opset: int, path: Path) -> list[
 
     automatic = torch.export.Dim.AUTO
     shapes = tuple(
-        {index: automatic for index, axis in enumerate(entry.shape) if isinstance(axis, str) and axis in subject.axes}
+        {
+            index: automatic
+            for index, axis in enumerate(entry.shape)
+            if isinstance(axis, str) and axis in subject.axes
+        }
         for entry in subject.inputs
     )
     try:
@@ -78,7 +85,7 @@ def _dynamo(subject: Subject, tensors: Tensors, opset: int, path: Path) -> list[
             )
     except Exception as error:
         raise ModelError(
-            f"{subject.name}: torch.export failed: {where(error)}{_user_line(error)}",
+            f"{subject.name}: torch.export failed: {where(error)}{_source_line(str(error))}",
             "change that line, or try --exporter torchscript",
         ) from error
     input_names, output_names = raw_names(subject)
@@ -93,7 +100,7 @@ def _dynamo(subject: Subject, tensors: Tensors, opset: int, path: Path) -> list[
         )
     except Exception as error:
         raise _unsupported(subject.name, error, program) from error
-    assert written is not None  # noqa: S101 dynamo=True always returns a program
+    assert written is not None
     written.save(str(path), external_data=True)
     return guards
 
@@ -111,7 +118,11 @@ def _torchscript(subject: Subject, tensors: Tensors, opset: int, path: Path) -> 
 
     input_names, output_names = raw_names(subject)
     varying = {
-        name: {index: axis for index, axis in enumerate(entry.shape) if axis in subject.axes}
+        name: {
+            index: axis
+            for index, axis in enumerate(entry.shape)
+            if isinstance(axis, str) and axis in subject.axes
+        }
         for name, entry in zip(input_names, subject.inputs, strict=True)
     }
     try:
@@ -126,11 +137,7 @@ def _torchscript(subject: Subject, tensors: Tensors, opset: int, path: Path) -> 
             dynamic_axes=varying,
         )
     except torch.onnx.errors.UnsupportedOperatorError as error:
-        line = _user_line(error) or _source_line(str(error))
-        raise UnsupportedOpError(
-            f"{subject.name}: {str(error).splitlines()[0]}{line}",
-            "write it with other operators, or try the default exporter",
-        ) from error
+        raise _unsupported_by_torchscript(subject, tensors, error) from error
     except Exception as error:
         raise ModelError(
             f"{subject.name}: the torchscript exporter failed: {where(error)}",
@@ -147,16 +154,37 @@ def _unsupported(name: str, error: Exception, program: ExportedProgram) -> Model
     node = re.search(r"%(\w+) : \[", chain)
     for candidate in program.graph.nodes:
         if node is not None and candidate.name == node.group(1):
-            stack = candidate.meta.get("nn_module_stack") or {}
-            module = (list(stack.values()) or [("", "")])[-1][0] or "the top module"
-            lines = re.findall(r'File "(.+?)", line (\d+)', candidate.meta.get("stack_trace") or "")
-            place = f" at {lines[-1][0]}:{lines[-1][1]}" if lines else ""
             return UnsupportedOpError(
-                f"{name}: {candidate.target} in module {module!r}{place} has no ONNX form",
+                f"{name}: {candidate.target} {_place(candidate)} has no ONNX form",
                 "write that line with other operators",
             )
     failed = isinstance(error, torch.onnx.errors.OnnxExporterError)
-    return ModelError(f"{name}: export failed: {reason if failed else where(error)}", "try --exporter torchscript")
+    return ModelError(
+        f"{name}: export failed: {reason if failed else where(error)}", "try --exporter torchscript"
+    )
+
+
+def _unsupported_by_torchscript(subject: Subject, tensors: Tensors, error: Exception) -> UnsupportedOpError:
+    """The tracer names the operator but not its line: torch.export's graph of the same module knows it."""
+    import torch
+
+    problem = str(error).partition("\n")[0]
+    operator = re.search(r"(\w+)::(\w+)", problem)
+    if operator is not None:
+        with suppress(Exception):  # the tracer's own message is good enough if this graph cannot be had
+            for node in torch.export.export(subject.module, tensors, strict=False).graph.nodes:
+                if str(node.target).startswith(f"{operator[1]}.{operator[2]}"):
+                    problem = f"{operator[0]} {_place(node)} has no ONNX form"
+    return UnsupportedOpError(
+        f"{subject.name}: {problem}", "write it with other operators, or try the default exporter"
+    )
+
+
+def _place(node: torch.fx.Node) -> str:
+    """`in module 'a.b' at FILE:LINE` of a node of torch.export's graph."""
+    stack = node.meta.get("nn_module_stack") or {}
+    module = (list(stack.values()) or [("", "")])[-1][0] or "the top module"
+    return f"in module {module!r}{_source_line(node.meta.get('stack_trace') or '')}"
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
@@ -165,13 +193,9 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or error.__context__
 
 
-def _user_line(error: BaseException) -> str:
-    """The last `File "…", line N` that PyTorch put into its message, as ` at FILE:N`."""
-    return _source_line(str(error))
-
-
 def _source_line(text: str) -> str:
-    lines = re.findall(r'File "(.+?)", line (\d+)', text) or re.findall(r"(\S+\.py)\((\d+)\)", text)
+    """The last `File "…", line N` of a text, as ` at FILE:N`."""
+    lines = re.findall(r'File "(.+?)", line (\d+)', text)
     return f" at {lines[-1][0]}:{lines[-1][1]}" if lines else ""
 
 
@@ -179,7 +203,9 @@ def _source_line(text: str) -> str:
 def _quiet() -> Iterator[None]:
     """Keep the exporters' log lines to errors while they run."""
     loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "torch.onnx._internal")]
-    loggers += [logging.getLogger(name) for name in logging.root.manager.loggerDict if name.startswith("torch.onnx")]
+    loggers += [
+        logging.getLogger(name) for name in logging.root.manager.loggerDict if name.startswith("torch.onnx")
+    ]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
         logger.setLevel(logging.CRITICAL)
@@ -191,7 +217,10 @@ def _quiet() -> Iterator[None]:
 
 
 class _GuardHandler(logging.Handler):
-    """Collects `eval Eq(s77, 2) [guard added] (file.py:7 in forward)`, PyTorch's word for a fixed size."""
+    """Collects `eval Eq(s77, 2) [guard added] …`, PyTorch's word for a size that it fixed.
+
+    PyTorch logs while it runs the module, so the module's own line is on the stack.
+    """
 
     def __init__(self) -> None:
         super().__init__(logging.INFO)
@@ -199,9 +228,19 @@ class _GuardHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Keep the record if it tells of a size that was fixed."""
-        match = re.search(r"eval (Eq\(.+?\)) \[guard added\].*? \((\S+:\d+ in \S+)\)", record.getMessage())
+        match = re.search(r"eval (Eq\(.+\)) \[guard added\]", record.getMessage())
         if match:
-            self.found.append(Specialised(match.group(1), match.group(2)))
+            self.found.append(Specialised(match.group(1), _module_line()))
+
+
+def _module_line() -> str:
+    """`FILE:LINE` of the innermost frame that is not PyTorch's, this file's or the logging module's."""
+    frames = [
+        frame
+        for frame in traceback.extract_stack()
+        if not re.search(r"[/\\](torch|logging)[/\\]", frame.filename) and frame.filename != __file__
+    ]
+    return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "an unknown line"
 
 
 @contextmanager

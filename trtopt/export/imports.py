@@ -37,8 +37,10 @@ def function_beside(path: Path, reference: str) -> Callable[..., Any]:
     file, _, name = reference.partition(":")
     source = path.parent / file
     if not source.is_file() or not name:
-        raise UsageError(f"{path}: {reference!r} does not name FILE.py:FUNCTION beside it", "correct the field")
-    function = getattr(_module(source), name, None)
+        raise UsageError(
+            f"{path}: {reference!r} does not name FILE.py:FUNCTION beside it", "correct the field"
+        )
+    function: Callable[..., Any] | None = getattr(_module(source), name, None)
     if not callable(function):
         raise UsageError(f"{source}: has no function {name!r}", f"correct {path.name}")
     return function
@@ -50,7 +52,8 @@ def _module(source: Path) -> ModuleType:
     if key in sys.modules:
         return sys.modules[key]
     spec = importlib.util.spec_from_file_location(key, source)
-    assert spec is not None and spec.loader is not None  # noqa: S101 a .py file always has a loader
+    assert spec is not None  # a .py file always has a loader
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[key] = module
     sys.path.insert(0, str(source.parent))

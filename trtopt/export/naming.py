@@ -104,7 +104,15 @@ def _source_line(trace: str) -> str:
 
 def _strip(model: onnx.ModelProto) -> None:
     graph = model.graph
-    for entry in (model, graph, *graph.node, *graph.input, *graph.output, *graph.value_info, *graph.initializer):
+    for entry in (
+        model,
+        graph,
+        *graph.node,
+        *graph.input,
+        *graph.output,
+        *graph.value_info,
+        *graph.initializer,
+    ):
         del entry.metadata_props[:]
     for entry in (graph, *graph.node):
         entry.doc_string = ""

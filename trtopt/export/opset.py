@@ -47,9 +47,10 @@ def lower_to_17(model: onnx.ModelProto) -> None:
             _pad(node, constants, ranks, model)
         elif node.op_type == "Resize":
             _drop_defaults(node, {"antialias": 0, "keep_aspect_ratio_policy": b"stretch"}, refused={"axes"})
-        elif node.op_type in ("ScatterElements", "ScatterND"):
-            if any(entry.name == "reduction" and entry.s in (b"max", b"min") for entry in node.attribute):
-                raise _refused(node, "reduces with max or min, which opset 17 has not")
+        elif node.op_type in ("ScatterElements", "ScatterND") and any(
+            entry.name == "reduction" and entry.s in (b"max", b"min") for entry in node.attribute
+        ):
+            raise _refused(node, "reduces with max or min, which opset 17 has not")
     for entry in model.opset_import:
         if entry.domain in ("", "ai.onnx"):
             entry.version = 17

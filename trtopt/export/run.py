@@ -1,4 +1,4 @@
-"""The export from subject to checked file, in order. Nothing appears under the final name until it is right."""
+"""The export from subject to checked file, in order. No file gets its final name until it is right."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal
 from trtopt.errors import ModelError, OutputError
 from trtopt.export import blame, naming, opset
 from trtopt.export.exporters import NATIVE_OPSET, Exporter, Specialised, export_raw
+from trtopt.export.retype import align_weights
 from trtopt.export.subject import Subject
 from trtopt.export.verify import Check, Open, baked, trace_sizes, verify
 from trtopt.export.widen import widened
@@ -21,8 +22,13 @@ if TYPE_CHECKING:
     import torch
 
 DType = Literal["fp32", "fp16", "bf16"]
+BF16_OPSET = 22
+"""The first opset whose convolutions take BF16; TensorRT 8.6, which stops at 17, has no BF16 anyway."""
 _INLINE_LIMIT_BYTES = 2 * 1024**3 - 64 * 1024**2
 """A protobuf message ends at 2 GiB; what is left is room for the graph."""
+
+_ALIGNMENT_BYTES = 64 * 1024
+"""A weight may be moved this far to an aligned place; a file with larger gaps holds weights not in use."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +58,7 @@ def export(
         ModelError: it cannot be exported, or the file differs from PyTorch.
         OutputError: `out` cannot be written.
     """
-    version = opset_version or subject.opset
+    version = opset_version or (max(subject.opset, BF16_OPSET) if dtype == "bf16" else subject.opset)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as scratch:
@@ -85,14 +91,20 @@ def _export_in(
     naming.name_axes(model, {entry.name: entry.shape for entry in subject.inputs})
     if exporter == "dynamo" and version == 17 < NATIVE_OPSET:
         opset.lower_to_17(model)
+    if dtype == "bf16":
+        align_weights(model, scratch)
     model = _inferred(model)
+    _check(model, scratch, subject.name)
     candidate = scratch / out.name
     external = _save(model, scratch, candidate, external_data)
-    _check(candidate, subject.name)
 
     def culprit(axis: str, size: int, failing: str | None) -> str:
         node = blame.fixing_node(model, size, failing)
-        return f"node {node!r}" + (f" ({origins[node]})" if node in origins else "") if node else "an unknown node"
+        return (
+            f"node {node!r}" + (f" ({origins[node]})" if node in origins else "")
+            if node
+            else "an unknown node"
+        )
 
     judged = candidate
     if dtype != "fp32":
@@ -128,11 +140,16 @@ def _refuse_fixed_inputs(subject: Subject, model: onnx.ModelProto, guards: list[
     """Raise if the exporter wrote a number where an input's axis should vary."""
     for value, entry in zip(model.graph.input, subject.inputs, strict=True):
         for dim, axis in zip(value.type.tensor_type.shape.dim, entry.shape, strict=True):
-            if isinstance(axis, str) and axis in subject.axes and dim.HasField("dim_value"):
-                places = [guard for guard in guards if f", {dim.dim_value})" in guard.guard] or guards
-                node = blame.fixing_node(model, dim.dim_value, None)
-                by = f"{places[0].place} ({places[0].guard})" if places else "a line that PyTorch does not name"
-                raise baked(subject, axis, dim.dim_value, f"{by}, node {node!r}" if node else by)
+            size = str(dim.dim_value or dim.dim_param)  # the default exporter writes a fixed size as a name
+            if isinstance(axis, str) and axis in subject.axes and size.isdigit():
+                places = [guard for guard in guards if f", {size})" in guard.guard] or guards
+                by = (
+                    f"{places[0].place} ({places[0].guard})"
+                    if places
+                    else "a line that PyTorch does not name"
+                )
+                node = blame.fixing_node(model, int(size), None)
+                raise baked(subject, axis, int(size), f"{by}, node {node!r}" if node else by)
 
 
 def _inferred(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -150,10 +167,16 @@ def _save(model: onnx.ModelProto, scratch: Path, candidate: Path, external_data:
 
     external = candidate.with_name(candidate.name + ".data")
     weights = [tensor for tensor in model.graph.initializer if tensor.external_data]
-    length = sum(int(entry.value) for tensor in weights for entry in tensor.external_data if entry.key == "length")
+    length = sum(
+        int(entry.value) for tensor in weights for entry in tensor.external_data if entry.key == "length"
+    )
     outside = external_data or length + model.ByteSize() > _INLINE_LIMIT_BYTES
     files = {entry.value for tensor in weights for entry in tensor.external_data if entry.key == "location"}
-    if outside and len(files) == 1:
+    if (
+        outside
+        and len(files) == 1
+        and (scratch / min(files)).stat().st_size - length < _ALIGNMENT_BYTES * len(weights)
+    ):
         os.replace(scratch / files.pop(), external)
         for tensor in weights:
             for entry in tensor.external_data:
@@ -163,14 +186,21 @@ def _save(model: onnx.ModelProto, scratch: Path, candidate: Path, external_data:
     whole = onnx.ModelProto()
     whole.CopyFrom(model)
     onnx.load_external_data_for_model(whole, str(scratch))
-    onnx.save(whole, str(candidate), save_as_external_data=outside, location=external.name, size_threshold=1024)
+    onnx.save(
+        whole, str(candidate), save_as_external_data=outside, location=external.name, size_threshold=1024
+    )
     return external if outside and external.exists() else None
 
 
-def _check(path: Path, name: str) -> None:
+def _check(model: onnx.ModelProto, scratch: Path, name: str) -> None:
+    """ONNX's own checker, types included, with the weights still outside: it would load them twice."""
     import onnx
 
+    skeleton = scratch / "skeleton.onnx"
+    onnx.save(model, str(skeleton))
     try:
-        onnx.checker.check_model(str(path), full_check=False)
-    except onnx.checker.ValidationError as error:
-        raise ModelError(f"{name}: the exported file is not valid ONNX: {error}", "try the other exporter") from error
+        onnx.checker.check_model(str(skeleton), full_check=True)
+    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
+        raise ModelError(
+            f"{name}: the exported file is not valid ONNX: {error}", "try the other exporter"
+        ) from error

@@ -59,9 +59,9 @@ class Input(Record, frozen=True, kw_only=True):
 class Variant(Record, frozen=True, kw_only=True):
     """One size of the model: the constructor's arguments, fixed sizes, and what it costs."""
 
-    arguments: dict[str, Any] = {}
-    sizes: Sizes = {}
-    axes: dict[str, Axis] = {}
+    arguments: dict[str, Any] = msgspec.field(default_factory=dict)
+    sizes: Sizes = msgspec.field(default_factory=dict)
+    axes: dict[str, Axis] = msgspec.field(default_factory=dict)
     """Replaces the model's own axes of these names."""
     parameters: int | None = None
     """Weights and biases, buffers not counted."""
@@ -84,7 +84,7 @@ class ModelSpec(Record, frozen=True, kw_only=True):
     """`FILE.py:FUNCTION(rng, sizes) -> {name: array}`; without it, normal floats and uniform integers."""
     inputs: tuple[Input, ...]
     outputs: tuple[str, ...]
-    axes: dict[str, Axis] = {}
+    axes: dict[str, Axis] = msgspec.field(default_factory=dict)
     variants: dict[str, Variant]
     opset: int = 17
     seed: int = 0
@@ -146,8 +146,12 @@ def read_spec(path: Path) -> ModelSpec:
         table = tomllib.loads(path.read_text("utf-8"))
         return msgspec.convert(table, ModelSpec)
     except OSError as error:
-        raise UsageError(f"{path}: cannot be read ({error.strerror})", "`trtopt models` lists names") from None
+        raise UsageError(
+            f"{path}: cannot be read ({error.strerror})", "`trtopt models` lists names"
+        ) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"{path}: not TOML: {error}", "correct the file") from None
     except msgspec.ValidationError as error:
-        raise UsageError(f"{path}: {error}", "correct the field; models/resnet50.toml is an example") from None
+        raise UsageError(
+            f"{path}: {error}", "correct the field; models/resnet50.toml is an example"
+        ) from None

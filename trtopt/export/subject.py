@@ -63,10 +63,15 @@ def from_spec(path: Path, variant: str, *, use_own_weights: bool = True) -> Subj
             f"{path.stem} is an ONNX file already, {path.parent / str(spec.onnx)}",
             "use that file: there is nothing to export",
         )
-    need(*(_module_name(package) for package in spec.requires), install=f"pip install {' '.join(spec.requires)}")
+    need(
+        *(_module_name(package) for package in spec.requires),
+        install=f"pip install {' '.join(spec.requires)}",
+    )
     module = construct(path, spec, variant)
     if spec.checkpoint and variant == "full" and use_own_weights:
-        checkpoint.load(module, Path(function_beside(path, spec.checkpoint)()), strict=True, unused=spec.unused)
+        checkpoint.load(
+            module, Path(function_beside(path, spec.checkpoint)()), strict=True, unused=spec.unused
+        )
     return Subject(
         name=path.stem,
         module=module,
@@ -168,7 +173,7 @@ def from_callable(reference: str) -> Subject:
         module=module,
         inputs=inputs,
         outputs=_output_names(module, tensors, reference),
-        axes={name: USER_BATCH for name in sorted(names)},
+        axes=dict.fromkeys(sorted(names), USER_BATCH),
         example=lambda sizes: {entry.name: _resized(given[entry.name], entry, sizes) for entry in inputs},
     )
 
@@ -190,7 +195,9 @@ def _resized(array: NDArray[Any], entry: Input, sizes: Sizes) -> NDArray[Any]:
     return array
 
 
-def _output_names(module: torch.nn.Module, tensors: dict[str, torch.Tensor], reference: str) -> tuple[str, ...]:
+def _output_names(
+    module: torch.nn.Module, tensors: dict[str, torch.Tensor], reference: str
+) -> tuple[str, ...]:
     """`output` for one tensor, `output_0`, `output_1`, … for several; keys of a dictionary stay."""
     import torch
 

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trtopt.errors import ModelError
+from trtopt.export.imports import where
 from trtopt.export.spec import Axis, Sizes
 from trtopt.export.subject import Arrays, Subject, tensors_of
 
@@ -55,17 +56,22 @@ def trace_sizes(axes: Mapping[str, Axis]) -> Sizes:
 
 
 def check_sizes(axes: Mapping[str, Axis]) -> list[Sizes]:
-    """Two sets of sizes, in which every axis has two values, both unlike the traced one where its range allows.
+    """Two sets of sizes: every axis has two values, unlike the traced one where its range allows.
 
-    Empty axes give one set.
+    Without axes there is one set.
     """
-    low = {name: axis.near((_BATCH_STEPS if name == "batch" else _OTHER_STEPS)[0]) for name, axis in axes.items()}
-    high = {name: axis.near((_BATCH_STEPS if name == "batch" else _OTHER_STEPS)[1]) for name, axis in axes.items()}
+    low, high = (
+        {
+            name: axis.near((_BATCH_STEPS if name == "batch" else _OTHER_STEPS)[end])
+            for name, axis in axes.items()
+        }
+        for end in (0, 1)
+    )
     return [low, high] if low != high else [low]
 
 
 def relative(expected: NDArray[Any], actual: NDArray[Any]) -> NDArray[np.float64]:
-    """|actual − expected| of each element over |expected| + RMS(expected); NaN and ∞ agree with their like."""
+    """|actual − expected| of each element over |expected| + RMS(expected); NaN and ∞ match their like."""
     wanted, found = expected.astype(np.float64), actual.astype(np.float64)
     finite = np.isfinite(wanted)
     scale = float(np.sqrt(np.mean(wanted[finite] ** 2))) if finite.any() else 0.0
@@ -78,7 +84,7 @@ def relative(expected: NDArray[Any], actual: NDArray[Any]) -> NDArray[np.float64
 def difference(
     name: str, expected: NDArray[Any], actual: NDArray[Any], *, tolerance: float, mismatch: float
 ) -> Difference | None:
-    """What is wrong with an output, or None. At most a share `mismatch` of elements may exceed `tolerance`."""
+    """What is wrong with an output, or None; a share `mismatch` of elements may exceed `tolerance`."""
     if expected.shape != actual.shape:
         return Difference(name, f"shape {actual.shape}, PyTorch gives {expected.shape}")
     if expected.dtype != actual.dtype:
@@ -96,17 +102,22 @@ def difference(
     )
 
 
-def compare(subject: Subject, module: torch.nn.Module, run: Run, sizes: Sizes) -> tuple[float, list[Difference]]:
+def compare(
+    subject: Subject, module: torch.nn.Module, run: Run, sizes: Sizes
+) -> tuple[float, list[Difference]]:
     """Run both at `sizes` with FP32 inputs: the largest relative difference, and what is wrong.
 
     Raises:
-        ModelError: the file does not run at these sizes.
+        ModelError: the file, or the module itself, does not run at these sizes.
     """
     import torch
 
     inputs = subject.example(sizes)
-    with torch.no_grad():
-        made = tensors_of(module(*(torch.from_numpy(array) for array in inputs.values())))
+    try:
+        with torch.no_grad():
+            made = tensors_of(module(*(torch.from_numpy(array) for array in inputs.values())))
+    except Exception as error:
+        raise ModelError(f"PyTorch's own module fails: {where(error)}") from error
     found = run(inputs)
     wanted = dict(zip(subject.outputs, (tensor.numpy() for tensor in made), strict=True))
     wrong = [
@@ -152,14 +163,16 @@ def _explained(
     problem: str,
     blame: Callable[[str, int, str | None], str],
 ) -> ModelError:
-    """The error for a failed comparison: an axis that is fixed if one alone makes it fail, else the numbers."""
+    """The error for a failed comparison: an axis, if one alone makes it fail, else the numbers."""
     traced = trace_sizes(subject.axes)
     if _fails(subject, module, run, traced) is None:
         for axis, size in sizes.items():
             words = _fails(subject, module, run, {**traced, axis: size})
             if words is not None:
                 node = re.search(r"Name:'([^']+)'", words)
-                return baked(subject, axis, traced[axis], blame(axis, traced[axis], node[1] if node else None), words)
+                return baked(
+                    subject, axis, traced[axis], blame(axis, traced[axis], node[1] if node else None), words
+                )
     at = ", ".join(f"{name} {size}" for name, size in sizes.items()) or "the only size"
     return ModelError(
         f"{subject.name}: the exported file differs from PyTorch at {at}:\n  {problem}",
