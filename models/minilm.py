@@ -51,8 +51,10 @@ def words(text: str) -> list[str]:
 
 
 def _is_mark(char: str) -> bool:
+    """Whether the character is a word of its own."""
     ascii_mark = char.isascii() and not char.isalnum() and not char.isspace()
-    return ascii_mark or unicodedata.category(char).startswith("P")
+    ideograph = "\u4e00" <= char <= "\u9fff"
+    return ascii_mark or ideograph or unicodedata.category(char).startswith("P")
 
 
 def pieces(word: str) -> list[int]:
