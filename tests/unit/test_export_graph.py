@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import onnx
 import onnx.reference
@@ -12,6 +14,7 @@ from trtopt.errors import UnsupportedOpError
 from trtopt.export import blame, naming
 from trtopt.export.opset import lower_to_17
 from trtopt.export.widen import widened
+from trtopt.export.write import write_whole
 
 
 def _model(nodes: list[onnx.NodeProto], weights: dict[str, np.ndarray], opset: int = 18) -> onnx.ModelProto:
@@ -135,3 +138,17 @@ def test_widening_changes_types_and_keeps_rounded_weights() -> None:
     assert wide.graph.output[0].type.tensor_type.elem_type == TensorProto.FLOAT
     assert np.array_equal(numpy_helper.to_array(wide.graph.initializer[0]), half.astype(np.float32))
     assert model.graph.input[0].type.tensor_type.elem_type == TensorProto.FLOAT16
+
+
+def test_a_model_written_weight_by_weight_is_the_same_model(tmp_path: Path) -> None:
+    weights = {f"w{size}": np.arange(size * 4, dtype=np.float32).reshape(4, size) for size in (1, 40, 3000)}
+    model = _model([helper.make_node("MatMul", ["x", "w40"], ["y"], name="n")], weights)
+    inside = onnx.ModelProto()
+    inside.CopyFrom(model)
+    onnx.save(
+        model, str(tmp_path / "raw.onnx"), save_as_external_data=True, location="raw.data", size_threshold=100
+    )
+    outside = onnx.load(str(tmp_path / "raw.onnx"), load_external_data=False)
+    assert sum(bool(tensor.external_data) for tensor in outside.graph.initializer) == 2
+    write_whole(outside, tmp_path, tmp_path / "whole.onnx")
+    assert onnx.load(str(tmp_path / "whole.onnx")) == inside

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import os
 import tempfile
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from trtopt.export.retype import align_weights
 from trtopt.export.subject import Subject
 from trtopt.export.verify import Check, Open, baked, trace_sizes, verify
 from trtopt.export.widen import widened
+from trtopt.export.write import write_whole
 
 if TYPE_CHECKING:
     import onnx
@@ -85,6 +87,7 @@ def _export_in(
 
     raw = scratch / "raw.onnx"
     guards = export_raw(subject, _traced_inputs(subject, dtype), exporter, version, raw)
+    gc.collect()  # the exporter's graph holds transposed copies of the weights
     model = onnx.load(str(raw), load_external_data=False)
     origins = naming.rename(model, [entry.name for entry in subject.inputs], subject.outputs)
     _refuse_fixed_inputs(subject, model, guards)
@@ -183,13 +186,12 @@ def _save(model: onnx.ModelProto, scratch: Path, candidate: Path, external_data:
                 entry.value = external.name if entry.key == "location" else entry.value
         onnx.save(model, str(candidate))
         return external
-    whole = onnx.ModelProto()
-    whole.CopyFrom(model)
-    onnx.load_external_data_for_model(whole, str(scratch))
-    onnx.save(
-        whole, str(candidate), save_as_external_data=outside, location=external.name, size_threshold=1024
-    )
-    return external if outside and external.exists() else None
+    if not outside:
+        write_whole(model, scratch, candidate)
+        return None
+    onnx.load_external_data_for_model(model, str(scratch))
+    onnx.save(model, str(candidate), save_as_external_data=True, location=external.name, size_threshold=1024)
+    return external if external.exists() else None
 
 
 def _check(model: onnx.ModelProto, scratch: Path, name: str) -> None:
