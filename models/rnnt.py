@@ -18,9 +18,15 @@ class Encoder(nn.Module):
 
     def forward(self, frames: Tensor) -> Tensor:
         """[N, T, features], T even → [N, T/2, hidden]."""
-        x, _ = self.before(frames)
-        x, _ = self.after(torch.cat([x[:, 0::2], x[:, 1::2]], dim=-1))
+        x, _ = self.before(frames, self._still(self.before, frames))
+        x = x.unflatten(1, (-1, 2)).flatten(2)
+        x, _ = self.after(x, self._still(self.after, frames))
         return x
+
+    def _still(self, layers: nn.LSTM, frames: Tensor) -> tuple[Tensor, Tensor]:
+        """States of zeros, for as many samples as there are: left out, tracing would fix the batch."""
+        zeros = frames.new_zeros(layers.num_layers, frames.shape[0], layers.hidden_size)
+        return zeros, zeros
 
 
 class Prediction(nn.Module):

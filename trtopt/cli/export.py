@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from trtopt.export.exporters import Exporter
     from trtopt.export.run import DType, Exported
+    from trtopt.export.spec import Exporter
     from trtopt.export.subject import Subject
 
 
@@ -24,9 +24,7 @@ if TYPE_CHECKING:
 @click.option(
     "--exporter",
     type=click.Choice(["dynamo", "torchscript"]),
-    default="dynamo",
-    show_default=True,
-    help="dynamo is based on torch.export; torchscript is the older tracer.",
+    help="dynamo, based on torch.export, or torchscript, the older tracer. Default: the model's own.",
 )
 @click.option("--dtype", type=click.Choice(["fp32", "fp16", "bf16"]), default="fp32", show_default=True)
 @click.option("--checkpoint", type=click.Path(path_type=Path), help="State dict or .safetensors file.")
@@ -39,7 +37,7 @@ def export(
     model: str,
     output: Path,
     variant: str,
-    exporter: Exporter,
+    exporter: Exporter | None,
     dtype: DType,
     checkpoint: Path | None,
     strict: bool,

@@ -14,17 +14,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from trtopt.errors import ModelError, UnsupportedOpError
 from trtopt.export.imports import where
+from trtopt.export.spec import Exporter
 from trtopt.export.subject import Subject
 
 if TYPE_CHECKING:
     import torch
     from torch.export import ExportedProgram
 
-Exporter = Literal["dynamo", "torchscript"]
 Tensors = tuple["torch.Tensor", ...]
 NATIVE_OPSET = 18
 """The lowest opset that the torch.export-based exporter writes; a lower one is made from it."""

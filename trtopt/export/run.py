@@ -6,14 +6,15 @@ import copy
 import gc
 import os
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from trtopt.errors import ModelError, OutputError
 from trtopt.export import blame, naming, opset
-from trtopt.export.exporters import NATIVE_OPSET, Exporter, Specialised, export_raw
+from trtopt.export.exporters import NATIVE_OPSET, Specialised, export_raw
 from trtopt.export.retype import align_weights
+from trtopt.export.spec import Exporter
 from trtopt.export.subject import Subject
 from trtopt.export.verify import Check, Open, baked, trace_sizes, verify
 from trtopt.export.widen import widened
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 DType = Literal["fp32", "fp16", "bf16"]
 BF16_OPSET = 22
 """The first opset whose convolutions take BF16; TensorRT 8.6, which stops at 17, has no BF16 anyway."""
+_ROUNDING = {"fp32": 0.0, "fp16": 2.0**-10, "bf16": 2.0**-7}
+"""Constants in the graph, such as attention's scale, are rounded to its type; this is one unit of it."""
 _INLINE_LIMIT_BYTES = 2 * 1024**3 - 64 * 1024**2
 """A protobuf message ends at 2 GiB; what is left is room for the graph."""
 
@@ -49,12 +52,14 @@ def export(
     out: Path,
     open_reference: Open,
     *,
-    exporter: Exporter = "dynamo",
+    exporter: Exporter | None = None,
     dtype: DType = "fp32",
     opset_version: int | None = None,
     external_data: bool = False,
 ) -> Exported:
     """Export, name, check and compare; the subject's module is left in `dtype`.
+
+    The exporter and the opset are the subject's own unless they are given.
 
     Raises:
         ModelError: it cannot be exported, or the file differs from PyTorch.
@@ -65,7 +70,14 @@ def export(
         out.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as scratch:
             return _export_in(
-                Path(scratch), subject, out, open_reference, exporter, dtype, version, external_data
+                Path(scratch),
+                subject,
+                out,
+                open_reference,
+                exporter or subject.exporter,
+                dtype,
+                version,
+                external_data,
             )
     except OSError as error:
         raise OutputError(
@@ -116,7 +128,8 @@ def _export_in(
         onnx.save(wide, str(judged), save_as_external_data=wide.ByteSize() > _INLINE_LIMIT_BYTES)
         del wide
     module = subject.module if dtype == "fp32" else copy.deepcopy(subject.module).float()
-    checks = verify(subject, module, open_reference(judged), culprit)
+    judging = replace(subject, tolerance=max(subject.tolerance, _ROUNDING[dtype]))
+    checks = verify(judging, module, open_reference(judged), culprit)
     if external is not None:
         os.replace(external, out.parent / external.name)
     os.replace(candidate, out)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -21,6 +21,8 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
+Exporter = Literal["dynamo", "torchscript"]
+"""The exporter based on torch.export, and the older one that traces."""
 Sizes = dict[str, int]
 """The value of every named axis and size."""
 
@@ -87,6 +89,8 @@ class ModelSpec(Record, frozen=True, kw_only=True):
     axes: dict[str, Axis] = msgspec.field(default_factory=dict)
     variants: dict[str, Variant]
     opset: int = 17
+    exporter: Exporter = "dynamo"
+    """The exporter that takes this model; `changed` says why if it is the older one."""
     seed: int = 0
     trained: bool = False
     checkpoint: str | None = None

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from trtopt.errors import UsageError
 from trtopt.export import checkpoint
 from trtopt.export.imports import function_beside, function_of_user, need, where
-from trtopt.export.spec import Axis, Input, ModelSpec, Sizes, read_spec
+from trtopt.export.spec import Axis, Exporter, Input, ModelSpec, Sizes, read_spec
 
 if TYPE_CHECKING:
     import torch
@@ -40,6 +40,7 @@ class Subject:
     """Inputs for the given sizes of the axes; the same for the same sizes."""
     unused: tuple[str, ...] = ()
     """Patterns of keys of its checkpoints that it has no use for."""
+    exporter: Exporter = "dynamo"
     opset: int = 17
     tolerance: float = 1e-3
     mismatch: float = 0.0
@@ -80,6 +81,7 @@ def from_spec(path: Path, variant: str, *, use_own_weights: bool = True) -> Subj
         axes=spec.axes_of(variant),
         example=lambda sizes: example(path, spec, spec.sizes_at(variant, sizes)),
         unused=spec.unused,
+        exporter=spec.exporter,
         opset=spec.opset,
         tolerance=spec.tolerance,
         mismatch=spec.mismatch,
