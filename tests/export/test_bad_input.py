@@ -1,0 +1,214 @@
+"""What `trtopt export` says to models, checkpoints and files that are wrong; nothing half-written stays."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import onnx
+import pytest
+import torch
+from click.testing import CliRunner
+
+from trtopt.cli.export import export as command
+from trtopt.errors import (
+    BackendMissingError,
+    ModelError,
+    OutputError,
+    TrtoptError,
+    UnsupportedOpError,
+    UsageError,
+)
+from trtopt.export import imports
+
+BROKEN = Path(__file__).with_name("broken.py")
+
+
+def _line(text: str) -> int:
+    lines = BROKEN.read_text().splitlines()
+    return next(number for number, line in enumerate(lines, 1) if text in line)
+
+
+def _run(*arguments: object) -> str:
+    """The command's output; its error is raised."""
+    result = CliRunner().invoke(command, [str(entry) for entry in arguments], standalone_mode=False)
+    if result.exception:
+        raise result.exception
+    return result.output
+
+
+def _error(kind: type[TrtoptError], tmp_path: Path, *arguments: object) -> str:
+    with pytest.raises(kind) as caught:
+        _run(*arguments, "-o", tmp_path / "out.onnx")
+    assert not list(tmp_path.glob("*out.onnx*")), "a file was left behind"
+    return str(caught.value)
+
+
+def test_a_callable_of_the_user_is_exported(tmp_path: Path) -> None:
+    said = _run("broken:good", "-o", tmp_path / "m.onnx")
+    assert "agrees with PyTorch at batch 1" in said
+    assert "agrees with PyTorch at batch 3" in said
+    model = onnx.load(tmp_path / "m.onnx")
+    assert (model.graph.input[0].name, model.graph.output[0].name) == ("x", "output")
+
+
+def test_a_callable_may_name_its_axes(tmp_path: Path) -> None:
+    said = _run("broken:varying", "-o", tmp_path / "m.onnx")
+    assert "batch 1, length 7" in said
+    assert "batch 3, length 19" in said
+
+
+def test_an_unknown_name_suggests_the_nearest(tmp_path: Path) -> None:
+    assert "did you mean 'resnet50'" in _error(UsageError, tmp_path, "resnet-50")
+
+
+def test_an_unknown_variant_lists_those_there_are(tmp_path: Path) -> None:
+    assert "full, tiny" in _error(UsageError, tmp_path, "resnet50", "--variant", "huge")
+
+
+def test_a_callable_that_raises_is_named_with_its_line(tmp_path: Path) -> None:
+    said = _error(UsageError, tmp_path, "broken:raises")
+    assert "RuntimeError: the weights are at home" in said
+    assert f"broken.py:{_line('the weights are at home')} in raises" in said
+
+
+@pytest.mark.parametrize(
+    ("reference", "said"),
+    [
+        ("broken:only_a_module", "returned a Linear"),
+        ("broken:wrong_inputs", "failed on its example inputs"),
+        ("broken:nothing", "no callable 'nothing'"),
+        ("no_such_module:f", "no module named 'no_such_module'"),
+    ],
+)
+def test_a_callable_that_is_wrong_is_told_why(reference: str, said: str, tmp_path: Path) -> None:
+    assert said in _error(UsageError, tmp_path, reference)
+
+
+@pytest.mark.parametrize("exporter", ["dynamo", "torchscript"])
+def test_an_operator_that_cannot_be_exported_is_named_with_its_line(exporter: str, tmp_path: Path) -> None:
+    said = _error(UnsupportedOpError, tmp_path, "broken:unsupported", "--exporter", exporter)
+    assert "strange" in said
+    assert f"broken.py:{_line('the line that an error should name')}" in said
+    assert "module '1.0'" in said
+
+
+def test_an_axis_that_a_constant_fixes_is_found_with_its_line(tmp_path: Path) -> None:
+    said = _error(ModelError, tmp_path, "broken:fixed_view")
+    assert "axis 'batch' was fixed at 2" in said
+    assert f"broken.py:{_line('y.view(2, 8)')}" in said
+
+
+def test_an_axis_that_torch_export_fixes_is_found_with_its_line(tmp_path: Path) -> None:
+    said = _error(ModelError, tmp_path, "broken:fixed_by_branch")
+    assert "axis 'batch' was fixed at 2" in said
+    assert f"broken.py:{_line('if x.shape[0] == 2')}" in said
+
+
+@pytest.mark.parametrize("exporter", ["dynamo", "torchscript"])
+def test_an_axis_that_tracing_fixes_is_found_with_its_node(exporter: str, tmp_path: Path) -> None:
+    said = _error(ModelError, tmp_path, "broken:fixed_by_tracing", "--exporter", exporter)
+    assert "axis 'batch' was fixed at 2 by " in said
+    assert "node '1/Reshape'" in said
+
+
+def test_outputs_that_differ_are_shown_and_no_file_is_kept(tmp_path: Path) -> None:
+    said = _error(ModelError, tmp_path, "broken:differs")
+    assert "output 'output'" in said
+    assert re.search(r"the worst is at \(0, 0\): 1\.0, PyTorch gives 0\.0", said)
+
+
+def test_an_older_file_survives_a_failed_export(tmp_path: Path) -> None:
+    (tmp_path / "out.onnx").write_bytes(b"older")
+    with pytest.raises(ModelError):
+        _run("broken:differs", "-o", tmp_path / "out.onnx")
+    assert (tmp_path / "out.onnx").read_bytes() == b"older"
+
+
+def test_an_output_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OutputError, match="cannot be written"):
+        _run("broken:good", "-o", tmp_path / "file" / "out.onnx")
+
+
+def _checkpoint(tmp_path: Path, change: dict[str, object | None]) -> Path:
+    state: dict[str, object] = dict(torch.nn.Sequential(torch.nn.Linear(8, 4), torch.nn.ReLU()).state_dict())
+    for key, value in change.items():
+        state.pop(key) if value is None else state.update({key: value})
+    torch.save(state, tmp_path / "weights.pt")
+    return tmp_path / "weights.pt"
+
+
+@pytest.mark.parametrize("suffix", [".pt", ".safetensors"])
+def test_a_checkpoint_goes_into_the_file(suffix: str, tmp_path: Path) -> None:
+    weights = torch.full((4, 8), 3.0)
+    state = {"0.weight": weights, "0.bias": torch.zeros(4)}
+    path = tmp_path / f"weights{suffix}"
+    if suffix == ".pt":
+        torch.save({"state_dict": {f"module.{key}": value for key, value in state.items()}}, path)
+    else:
+        pytest.importorskip("safetensors.torch").save_file(state, path)
+    _run("broken:good", "-o", tmp_path / "m.onnx", "--checkpoint", path)
+    found = {
+        tensor.name: onnx.numpy_helper.to_array(tensor)
+        for tensor in onnx.load(tmp_path / "m.onnx").graph.initializer
+    }
+    assert (found["0.weight"] == 3.0).all()
+
+
+def test_keys_that_do_not_fit_are_listed(tmp_path: Path) -> None:
+    path = _checkpoint(tmp_path, {"0.bias": None, "head.weight": torch.ones(1)})
+    said = _error(UsageError, tmp_path, "broken:good", "--checkpoint", path)
+    assert "1 missing: 0.bias" in said
+    assert "1 unexpected: head.weight" in said
+    assert "--no-strict" in said
+
+
+def test_no_strict_loads_what_fits(tmp_path: Path) -> None:
+    path = _checkpoint(tmp_path, {"0.bias": None, "head.weight": torch.ones(1)})
+    assert "agrees" in _run("broken:good", "-o", tmp_path / "m.onnx", "--checkpoint", path, "--no-strict")
+
+
+def test_a_checkpoint_of_other_shapes_is_refused_even_so(tmp_path: Path) -> None:
+    path = _checkpoint(tmp_path, {"0.weight": torch.ones(4, 9)})
+    said = _error(UsageError, tmp_path, "broken:good", "--checkpoint", path, "--no-strict")
+    assert "0.weight: 4x9 in the file, 4x8 in the model" in said
+
+
+class _Evil:
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return (print, ("code was run",))
+
+
+def test_a_checkpoint_cannot_run_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = _checkpoint(tmp_path, {"evil": _Evil()})
+    assert "read safely" in _error(UsageError, tmp_path, "broken:good", "--checkpoint", path)
+    assert "code was run" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("name", "content"), [("w.pt", b"no checkpoint"), ("w.safetensors", b"neither"), ("w.pt", b"")]
+)
+def test_a_file_that_is_no_checkpoint_is_refused(name: str, content: bytes, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(content)
+    assert name in _error(UsageError, tmp_path, "broken:good", "--checkpoint", tmp_path / name)
+
+
+def test_a_missing_torch_prints_the_install_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def find_spec(name: str) -> object:
+        return None if name == "torch" else object()
+
+    monkeypatch.setattr(imports.importlib.util, "find_spec", find_spec)
+    said = _error(BackendMissingError, tmp_path, "resnet50", "--variant", "tiny")
+    assert "torch is not installed" in said
+    assert "pip install 'trtopt[export]'" in said
+
+
+def test_help_needs_no_torch() -> None:
+    code = (
+        "import sys, trtopt.cli.export, trtopt.cli.models\n"
+        "assert not {'torch', 'onnx', 'onnxruntime', 'numpy'} & set(sys.modules), set(sys.modules)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

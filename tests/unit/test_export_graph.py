@@ -1,0 +1,154 @@
+"""Work on exported graphs: names, axis names, opset 17, blame, widening."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx.reference
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from trtopt.errors import UnsupportedOpError
+from trtopt.export import blame, naming
+from trtopt.export.opset import lower_to_17
+from trtopt.export.widen import widened
+from trtopt.export.write import write_whole
+
+
+def _model(nodes: list[onnx.NodeProto], weights: dict[str, np.ndarray], opset: int = 18) -> onnx.ModelProto:
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["s77", 4])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(array, name) for name, array in weights.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)])
+
+
+def _ints(*values: int) -> np.ndarray:
+    return np.array(values, np.int64)
+
+
+def test_nodes_are_named_after_modules_and_tensors_after_nodes() -> None:
+    nodes = [
+        helper.make_node("MatMul", ["x", "val_3"], ["val_4"], name="node_1"),
+        helper.make_node("Add", ["val_4", "head.bias"], ["val_5"], name="node_2"),
+        helper.make_node("Add", ["val_5", "head.bias"], ["y"], name="node_3"),
+    ]
+    for node in nodes:
+        node.metadata_props.add(key="pkg.torch.onnx.name_scopes", value="['', 'head', 'linear']")
+        node.metadata_props.add(
+            key="pkg.torch.onnx.stack_trace",
+            value='File "/home/me/net.py", line 7, in f\n  File "/lib/torch/nn/linear.py", line 1, in f',
+        )
+    weights = {"val_3": np.ones((4, 4), np.float32), "head.bias": np.ones(4, np.float32)}
+    model = _model(nodes, weights)
+    origins = naming.rename(model, ["image"], ["logits"])
+    assert [node.name for node in model.graph.node] == ["head/MatMul", "head/Add", "head/Add_1"]
+    assert list(model.graph.node[0].input) == ["image", "head/MatMul:1"]
+    assert list(model.graph.node[2].output) == ["logits"]
+    assert {tensor.name for tensor in model.graph.initializer} == {"head/MatMul:1", "head.bias"}
+    assert origins["head/Add"] == "/home/me/net.py:7"
+    assert b"/home/me" not in model.SerializeToString()
+
+
+def test_axis_symbols_get_their_names_within_expressions_too() -> None:
+    model = _model([helper.make_node("Relu", ["x"], ["y"])], {})
+    model.graph.value_info.append(helper.make_tensor_value_info("z", TensorProto.FLOAT, ["s77 + 1", "s770"]))
+    naming.name_axes(model, {"x": ("batch", 4)})
+    assert model.graph.input[0].type.tensor_type.shape.dim[0].dim_param == "batch"
+    assert [dim.dim_param for dim in model.graph.value_info[0].type.tensor_type.shape.dim] == [
+        "batch + 1",
+        "s770",
+    ]
+
+
+def test_reductions_splits_and_pads_go_back_to_opset_17() -> None:
+    nodes = [
+        helper.make_node("Pad", ["x", "pads", "", "axes"], ["p"], name="pad"),
+        helper.make_node("Split", ["p"], ["a", "b"], axis=1, num_outputs=2, name="split"),
+        helper.make_node("ReduceMean", ["a", "axes"], ["y"], keepdims=0, name="mean"),
+    ]
+    model = _model(nodes, {"pads": _ints(1, 1), "axes": _ints(1)})
+    lower_to_17(model)
+    onnx.checker.check_model(onnx.shape_inference.infer_shapes(model), full_check=True)
+    assert model.opset_import[0].version == 17
+    (outputs,) = onnx.reference.ReferenceEvaluator(model).run(None, {"x": np.ones((2, 4), np.float32)})
+    np.testing.assert_allclose(outputs, [2 / 3, 2 / 3])
+
+
+@pytest.mark.parametrize(
+    ("node", "said"),
+    [
+        (helper.make_node("Mish", ["x"], ["y"], name="m"), "does not exist in opset 17"),
+        (helper.make_node("ReduceMax", ["x", "x"], ["y"], name="r"), "at run time"),
+        (helper.make_node("Resize", ["x", "", "w"], ["y"], name="z", antialias=1), "'antialias'"),
+        (
+            helper.make_node("ScatterElements", ["x", "w", "x"], ["y"], name="s", reduction="max"),
+            "max or min",
+        ),
+    ],
+)
+def test_what_opset_17_cannot_say_is_refused_by_name(node: onnx.NodeProto, said: str) -> None:
+    with pytest.raises(UnsupportedOpError) as caught:
+        lower_to_17(_model([node], {"w": _ints(1)}))
+    assert said in caught.value.problem
+    assert repr(node.name) in caught.value.problem
+    assert "--opset 18" in caught.value.remedy
+
+
+def _baked() -> onnx.ModelProto:
+    nodes = [
+        helper.make_node("Reshape", ["x", "elsewhere"], ["r"], name="innocent"),
+        helper.make_node("Expand", ["token", "size"], ["t"], name="culprit"),
+        helper.make_node("Concat", ["t", "x"], ["y"], name="failing", axis=0),
+    ]
+    return _model(
+        nodes, {"elsewhere": _ints(2, -1), "token": np.ones((1, 4), np.float32), "size": _ints(2, 4)}
+    )
+
+
+def test_the_node_that_wrote_the_size_is_blamed_not_the_one_that_failed() -> None:
+    assert blame.fixing_node(_baked(), 2, "failing") == "culprit"
+
+
+def test_the_failing_node_is_blamed_when_no_constant_holds_the_size() -> None:
+    assert blame.fixing_node(_baked(), 7, "failing") == "failing"
+    assert blame.fixing_node(_baked(), 7, None) is None
+
+
+def test_widening_changes_types_and_keeps_rounded_weights() -> None:
+    half = np.array([[1.0009765625, 3.14159]], np.float16)
+    graph = helper.make_graph(
+        [
+            helper.make_node("Add", ["x", "w"], ["z"]),
+            helper.make_node("Cast", ["z"], ["y"], to=TensorProto.FLOAT16),
+        ],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT16, [1, 2])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT16, [1, 2])],
+        [numpy_helper.from_array(half, "w")],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    wide = widened(model)
+    onnx.checker.check_model(wide, full_check=True)
+    assert wide.graph.output[0].type.tensor_type.elem_type == TensorProto.FLOAT
+    assert np.array_equal(numpy_helper.to_array(wide.graph.initializer[0]), half.astype(np.float32))
+    assert model.graph.input[0].type.tensor_type.elem_type == TensorProto.FLOAT16
+
+
+def test_a_model_written_weight_by_weight_is_the_same_model(tmp_path: Path) -> None:
+    weights = {f"w{size}": np.arange(size * 4, dtype=np.float32).reshape(4, size) for size in (1, 40, 3000)}
+    model = _model([helper.make_node("MatMul", ["x", "w40"], ["y"], name="n")], weights)
+    inside = onnx.ModelProto()
+    inside.CopyFrom(model)
+    onnx.save(
+        model, str(tmp_path / "raw.onnx"), save_as_external_data=True, location="raw.data", size_threshold=100
+    )
+    outside = onnx.load(str(tmp_path / "raw.onnx"), load_external_data=False)
+    assert sum(bool(tensor.external_data) for tensor in outside.graph.initializer) == 2
+    write_whole(outside, tmp_path, tmp_path / "whole.onnx")
+    assert onnx.load(str(tmp_path / "whole.onnx")) == inside

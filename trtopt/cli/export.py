@@ -1,0 +1,90 @@
+"""`trtopt export`: a PyTorch model becomes a checked ONNX file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from trtopt.export.run import DType, Exported
+    from trtopt.export.spec import Exporter
+    from trtopt.export.subject import Subject
+
+
+@click.command(name="export")
+@click.argument("model")
+@click.option(
+    "-o", "--output", required=True, type=click.Path(path_type=Path, dir_okay=False), help="ONNX file."
+)
+@click.option(
+    "--variant", default="full", show_default=True, help="Size of a collection model: full or tiny."
+)
+@click.option(
+    "--exporter",
+    type=click.Choice(["dynamo", "torchscript"]),
+    help="dynamo, based on torch.export, or torchscript, the older tracer. Default: the model's own.",
+)
+@click.option("--dtype", type=click.Choice(["fp32", "fp16", "bf16"]), default="fp32", show_default=True)
+@click.option("--checkpoint", type=click.Path(path_type=Path), help="State dict or .safetensors file.")
+@click.option("--strict/--no-strict", default=True, help="Refuse missing and unexpected keys in it.")
+@click.option(
+    "--opset", type=click.IntRange(17, 23), help="Default: the model's own, mostly 17; 22 for bf16."
+)
+@click.option("--external-data", is_flag=True, help="Keep weights beside the file even below 2 GB.")
+def export(
+    model: str,
+    output: Path,
+    variant: str,
+    exporter: Exporter | None,
+    dtype: DType,
+    checkpoint: Path | None,
+    strict: bool,
+    opset: int | None,
+    external_data: bool,
+) -> None:
+    """Export MODEL to ONNX and compare the file with PyTorch.
+
+    MODEL is a name of the collection (see `trtopt models`), a model file (TOML), or package.module:callable
+    that returns (module, {input name: example tensor}).
+    """
+    from trtopt.export.imports import need
+
+    need("torch", "onnxscript")
+    from trtopt.device.reference import open_reference
+    from trtopt.export import checkpoint as checkpoints
+    from trtopt.export import run
+
+    subject = _subject(model, variant, use_own_weights=checkpoint is None)
+    if checkpoint is not None:
+        checkpoints.load(subject.module, checkpoint, strict=strict, unused=subject.unused)
+    exported = run.export(
+        subject,
+        output,
+        open_reference,
+        exporter=exporter,
+        dtype=dtype,
+        opset_version=opset,
+        external_data=external_data,
+    )
+    click.echo(_summary(exported))
+
+
+def _subject(model: str, variant: str, *, use_own_weights: bool) -> Subject:
+    from trtopt.export.collection import find
+    from trtopt.export.subject import from_callable, from_spec
+
+    if ":" in model and not model.endswith(".toml"):
+        return from_callable(model)
+    return from_spec(find(model), variant, use_own_weights=use_own_weights)
+
+
+def _summary(exported: Exported) -> str:
+    lines = [f"{exported.path}: opset {exported.opset}, {exported.nodes} nodes"]
+    if exported.external is not None:
+        lines.append(f"  weights in {exported.external.name}: keep the two files together")
+    for check in exported.checks:
+        sizes = ", ".join(f"{name} {size}" for name, size in check.sizes.items()) or "fixed sizes"
+        lines.append(f"  agrees with PyTorch at {sizes}: largest relative difference {check.worst:.1e}")
+    return "\n".join(lines)

@@ -1,0 +1,109 @@
+"""Loading a checkpoint into a module: a state dict of `torch.save`, or a safetensors file.
+
+Nothing but tensors is unpickled, so a checkpoint from a stranger cannot run code.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trtopt.errors import UsageError
+from trtopt.export.imports import need
+
+if TYPE_CHECKING:
+    import torch
+
+_SHOWN = 10
+_WRAPPERS = ("state_dict", "model_state_dict", "model")
+
+
+def load(module: torch.nn.Module, path: Path, *, strict: bool, unused: tuple[str, ...] = ()) -> None:
+    """Copy the checkpoint's tensors into the module, each cast to the type that the module has.
+
+    Keys that match a pattern of `unused` may be in the file though the module has none of them.
+
+    Raises:
+        UsageError: no such file, no checkpoint, shapes that differ, or, when strict, missing or unexpected
+            keys; all are listed. The module is unchanged then.
+        BackendMissingError: a safetensors file without the package.
+    """
+    found = read(path)
+    wanted = module.state_dict()
+    missing = [key for key in wanted if key not in found]
+    unexpected = [
+        key for key in found if key not in wanted and not any(fnmatchcase(key, pattern) for pattern in unused)
+    ]
+    shapes = [
+        f"{key}: {_shape(found[key])} in the file, {_shape(wanted[key])} in the model"
+        for key in wanted
+        if key in found and found[key].shape != wanted[key].shape
+    ]
+    problems = _listed("of another shape", shapes)
+    if strict:
+        problems += _listed("missing", missing) + _listed("unexpected", unexpected)
+    if len(missing) == len(wanted):
+        problems = [f"none of the model's {len(wanted)} keys is in it", *problems]
+    if problems:
+        raise UsageError(
+            f"{path} does not fit the model:\n" + "\n".join(problems),
+            "give the model's own checkpoint" + ("" if shapes else ", or load what fits with --no-strict"),
+        )
+    module.load_state_dict({key: found[key] for key in wanted if key in found}, strict=False)
+
+
+def read(path: Path) -> dict[str, torch.Tensor]:
+    """The tensors of a checkpoint by name; `{"state_dict": …}` and the like are unwrapped.
+
+    Raises:
+        UsageError: it is none.
+        BackendMissingError: a safetensors file without the package.
+    """
+    import torch
+
+    if not path.is_file():
+        raise UsageError(f"{path}: no such checkpoint", "give a file of torch.save or a .safetensors file")
+    if path.suffix == ".safetensors":
+        return _read_safetensors(path)
+    try:
+        loaded = torch.load(path, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError) as error:
+        reason = str(error).partition("\n")[0] or "it is empty or cut short"
+        raise UsageError(
+            f"{path}: not a state dict that can be read safely ({reason})",
+            "save module.state_dict() alone, or convert it to safetensors",
+        ) from None
+    for wrapper in _WRAPPERS:
+        if isinstance(loaded, Mapping) and isinstance(loaded.get(wrapper), Mapping):
+            loaded = loaded[wrapper]
+    if not isinstance(loaded, Mapping) or not all(
+        isinstance(entry, torch.Tensor) for entry in loaded.values()
+    ):
+        raise UsageError(f"{path}: holds no state dict", "save module.state_dict()")
+    return {str(key).removeprefix("module."): tensor for key, tensor in loaded.items()}
+
+
+def _read_safetensors(path: Path) -> dict[str, torch.Tensor]:
+    need("safetensors", install="pip install safetensors")
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        return load_file(path)
+    except SafetensorError as error:
+        raise UsageError(f"{path}: not a safetensors file ({error})", "was it copied whole?") from None
+
+
+def _shape(tensor: torch.Tensor) -> str:
+    return "x".join(map(str, tensor.shape)) or "scalar"
+
+
+def _listed(what: str, keys: list[str]) -> list[str]:
+    """One line that counts the keys and names the first ones."""
+    if not keys:
+        return []
+    more = f", … and {len(keys) - _SHOWN} more" if len(keys) > _SHOWN else ""
+    return [f"  {len(keys)} {what}: {', '.join(keys[:_SHOWN])}{more}"]

@@ -1,0 +1,40 @@
+"""Where the model collection lies, what it holds, and how a name finds its file."""
+
+from __future__ import annotations
+
+import difflib
+from pathlib import Path
+
+import trtopt
+from trtopt.errors import UsageError
+
+
+def folder() -> Path:
+    """The folder of the model files: inside the installed package, or at the root of a checkout."""
+    package = Path(trtopt.__file__).parent
+    inside = package / "models"
+    return inside if inside.is_dir() else package.parent / "models"
+
+
+def files() -> dict[str, Path]:
+    """Every model's file by its name, sorted."""
+    return {path.stem: path for path in sorted(folder().glob("*.toml"))}
+
+
+def find(name: str) -> Path:
+    """The file of a model of the collection, or the model file that `name` is the path of.
+
+    Raises:
+        UsageError: neither; the nearest name is suggested.
+    """
+    if name.endswith(".toml"):
+        return Path(name)
+    known = files()
+    if name in known:
+        return known[name]
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    raise UsageError(
+        f"no model is named {name!r}",
+        f"{hint}`trtopt models` lists them; a model of your own is a TOML file or package.module:callable",
+    )

@@ -1,0 +1,101 @@
+"""Importing what a user or a model file names, with errors that say what to do."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from trtopt.errors import BackendMissingError, UsageError
+
+
+def need(*modules: str, install: str = "pip install 'trtopt[export]'") -> None:
+    """Raise unless the modules are installed; nothing is imported.
+
+    Raises:
+        BackendMissingError: names the first missing one and the install line.
+    """
+    for module in modules:
+        if importlib.util.find_spec(module) is None:
+            raise BackendMissingError(f"{module} is not installed", install)
+
+
+def function_beside(path: Path, reference: str) -> Callable[..., Any]:
+    """`FILE.py:FUNCTION` of the folder that the model file `path` lies in.
+
+    Files of one folder may import one another by name.
+
+    Raises:
+        UsageError: there is no such file or function, or the file cannot be imported.
+    """
+    file, _, name = reference.partition(":")
+    source = path.parent / file
+    if not source.is_file() or not name:
+        raise UsageError(
+            f"{path}: {reference!r} does not name FILE.py:FUNCTION beside it", "correct the field"
+        )
+    function: Callable[..., Any] | None = getattr(_module(source), name, None)
+    if not callable(function):
+        raise UsageError(f"{source}: has no function {name!r}", f"correct {path.name}")
+    return function
+
+
+def _module(source: Path) -> ModuleType:
+    """The module of a file, imported once; its folder is importable while its code is run."""
+    key = f"trtopt_models_{hashlib.sha256(str(source.resolve()).encode()).hexdigest()[:12]}_{source.stem}"
+    if key in sys.modules:
+        return sys.modules[key]
+    spec = importlib.util.spec_from_file_location(key, source)
+    assert spec is not None  # a .py file always has a loader
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[key] = module
+    sys.path.insert(0, str(source.parent))
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[key]
+        raise UsageError(f"{source}: cannot be imported: {where(error)}", "correct the file") from error
+    finally:
+        sys.path.remove(str(source.parent))
+    return module
+
+
+def function_of_user(reference: str) -> Callable[[], Any]:
+    """`package.module:callable`, with the working folder importable.
+
+    Raises:
+        UsageError: the module cannot be imported or has no such callable.
+    """
+    module_name, _, name = reference.partition(":")
+    here = str(Path.cwd())
+    sys.path.insert(0, here)
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        raise UsageError(
+            f"{reference}: no module named {error.name!r}",
+            "run from the folder that holds it, or set PYTHONPATH",
+        ) from None
+    except Exception as error:
+        raise UsageError(f"{reference}: importing it failed: {where(error)}", "correct the module") from error
+    finally:
+        sys.path.remove(here)
+    function = getattr(module, name, None)
+    if not callable(function):
+        raise UsageError(f"{module_name} has no callable {name!r}", "give package.module:callable")
+    return function  # type: ignore[no-any-return]
+
+
+def where(error: BaseException) -> str:
+    """`Type: message (file:line in function)` of the innermost frame that raised."""
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f" ({frames[-1].filename}:{frames[-1].lineno} in {frames[-1].name})" if frames else ""
+    text = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {text[0] if text else 'no message'}{place}"

@@ -1,0 +1,121 @@
+"""From opset 18, which PyTorch's exporter writes, to 17, the newest that TensorRT 8.6 reads.
+
+Opset 18 moved the `axes` of reductions from an attribute to an input, gave Split `num_outputs`, and Pad and
+Resize options. Each is put back where it says the same; what has no form in 17 is refused by name.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from trtopt.errors import UnsupportedOpError
+
+if TYPE_CHECKING:
+    import onnx
+
+_REDUCTIONS = {
+    f"Reduce{kind}" for kind in ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "SumSquare")
+}
+_IR_VERSION = {17: 8, 18: 8}
+
+
+def lower_to_17(model: onnx.ModelProto) -> None:
+    """Rewrite an opset-18 model to opset 17 in place.
+
+    Raises:
+        UnsupportedOpError: an operator or an option that 17 does not have; names its node.
+    """
+    import onnx
+
+    constants = {tensor.name: tensor for tensor in model.graph.initializer}
+    ranks = {
+        value.name: len(value.type.tensor_type.shape.dim)
+        for value in (*model.graph.input, *model.graph.value_info, *model.graph.output)
+    }
+    for node in model.graph.node:
+        if node.domain not in ("", "ai.onnx"):
+            continue
+        if not onnx.defs.has(node.op_type, 17, ""):
+            raise _refused(node, "does not exist in opset 17")
+        if node.op_type in _REDUCTIONS:
+            _reduction(node, constants)
+        elif node.op_type == "Split":
+            _split(node)
+        elif node.op_type == "Pad" and len(node.input) > 3 and node.input[3]:
+            _pad(node, constants, ranks, model)
+        elif node.op_type == "Resize":
+            _drop_defaults(node, {"antialias": 0, "keep_aspect_ratio_policy": b"stretch"}, refused={"axes"})
+        elif node.op_type in ("ScatterElements", "ScatterND") and any(
+            entry.name == "reduction" and entry.s in (b"max", b"min") for entry in node.attribute
+        ):
+            raise _refused(node, "reduces with max or min, which opset 17 has not")
+    for entry in model.opset_import:
+        if entry.domain in ("", "ai.onnx"):
+            entry.version = 17
+    model.ir_version = _IR_VERSION[17]
+
+
+def _reduction(node: onnx.NodeProto, constants: dict[str, onnx.TensorProto]) -> None:
+    import onnx
+
+    if len(node.input) > 1 and node.input[1]:
+        axes = _constant(node, 1, constants)
+        node.attribute.append(onnx.helper.make_attribute("axes", [int(axis) for axis in axes]))
+    elif any(entry.name == "noop_with_empty_axes" and entry.i for entry in node.attribute):
+        raise _refused(node, "reduces over no axes, which opset 17 cannot say")
+    del node.input[1:]
+    _remove(node, "noop_with_empty_axes")
+
+
+def _split(node: onnx.NodeProto) -> None:
+    """Without sizes opset 17 splits into equal parts, as many as there are outputs; ONNX checks the size."""
+    _remove(node, "num_outputs")
+
+
+def _pad(
+    node: onnx.NodeProto,
+    constants: dict[str, onnx.TensorProto],
+    ranks: dict[str, int],
+    model: onnx.ModelProto,
+) -> None:
+    """Pads of some axes become pads of all."""
+    import onnx
+
+    rank = ranks.get(node.input[0])
+    if rank is None:
+        raise _refused(node, "pads some axes of a tensor of unknown rank")
+    pads, axes = _constant(node, 1, constants), _constant(node, 3, constants)
+    everywhere = np.zeros((2, rank), np.int64)
+    everywhere[:, axes] = pads.reshape(2, -1)
+    name = f"{node.name}:pads"
+    model.graph.initializer.append(onnx.numpy_helper.from_array(everywhere.reshape(-1), name))
+    kept = [node.input[0], name, node.input[2]]
+    node.input[:] = kept if node.input[2] else kept[:2]
+
+
+def _drop_defaults(node: onnx.NodeProto, defaults: dict[str, int | bytes], refused: set[str]) -> None:
+    for entry in list(node.attribute):
+        if entry.name in refused or (entry.name in defaults and (entry.s or entry.i) != defaults[entry.name]):
+            raise _refused(node, f"uses {entry.name!r}, which opset 17 has not")
+        if entry.name in defaults:
+            node.attribute.remove(entry)
+
+
+def _constant(node: onnx.NodeProto, index: int, constants: dict[str, onnx.TensorProto]) -> np.ndarray:
+    import onnx
+
+    if node.input[index] not in constants:
+        raise _refused(node, f"computes its input {index} at run time, which opset 17 does not allow")
+    return onnx.numpy_helper.to_array(constants[node.input[index]]).reshape(-1)
+
+
+def _remove(node: onnx.NodeProto, name: str) -> None:
+    for entry in list(node.attribute):
+        if entry.name == name:
+            node.attribute.remove(entry)
+
+
+def _refused(node: onnx.NodeProto, reason: str) -> UnsupportedOpError:
+    return UnsupportedOpError(f"{node.op_type} (node {node.name!r}) {reason}", "export with --opset 18")

@@ -1,0 +1,197 @@
+"""Is the file the model? Its outputs are compared with PyTorch's at two sizes of every varying axis.
+
+FP16 and BF16 files are compared with their weights as rounded and arithmetic in FP32 on both sides: that
+judges the graph and its weights. What 16-bit arithmetic costs depends on the device and is not judged here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trtopt.errors import ModelError
+from trtopt.export.imports import where
+from trtopt.export.spec import Axis, Sizes
+from trtopt.export.subject import Arrays, Subject, tensors_of
+
+if TYPE_CHECKING:
+    import torch
+
+Run = Callable[[Arrays], Arrays]
+Open = Callable[[Path], Run]
+"""What runs an ONNX file: see `trtopt.device.reference.open_reference`."""
+
+_BATCH_STEPS = (0, 2)
+_OTHER_STEPS = (6, 18)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The worst element of an output that differs too much, or `problem` if its shape or type does."""
+
+    output: str
+    problem: str
+
+    def __str__(self) -> str:
+        return f"output {self.output!r}: {self.problem}"
+
+
+@dataclass(frozen=True)
+class Check:
+    """One comparison that passed: at these sizes; `worst` is the largest relative difference found."""
+
+    sizes: Sizes
+    worst: float
+
+
+def trace_sizes(axes: Mapping[str, Axis]) -> Sizes:
+    """The sizes to trace at: no axis at 1, which tracing would take for a broadcast."""
+    return {name: axis.near(1 if name == "batch" else 12) for name, axis in axes.items()}
+
+
+def check_sizes(axes: Mapping[str, Axis]) -> list[Sizes]:
+    """Two sets of sizes: every axis has two values, unlike the traced one where its range allows.
+
+    Without axes there is one set.
+    """
+    low, high = (
+        {
+            name: axis.near((_BATCH_STEPS if name == "batch" else _OTHER_STEPS)[end])
+            for name, axis in axes.items()
+        }
+        for end in (0, 1)
+    )
+    return [low, high] if low != high else [low]
+
+
+def relative(expected: NDArray[Any], actual: NDArray[Any]) -> NDArray[np.float64]:
+    """|actual − expected| of each element over |expected| + RMS(expected); NaN and ∞ match their like."""
+    wanted, found = expected.astype(np.float64), actual.astype(np.float64)
+    finite = np.isfinite(wanted)
+    scale = float(np.sqrt(np.mean(wanted[finite] ** 2))) if finite.any() else 0.0
+    same = (wanted == found) | (np.isnan(wanted) & np.isnan(found))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        gap = np.abs(found - wanted) / (np.abs(wanted) + scale)
+    return np.where(same, 0.0, np.nan_to_num(gap, nan=np.inf))
+
+
+def difference(
+    name: str, expected: NDArray[Any], actual: NDArray[Any], *, tolerance: float, mismatch: float
+) -> Difference | None:
+    """What is wrong with an output, or None; a share `mismatch` of elements may exceed `tolerance`."""
+    if expected.shape != actual.shape:
+        return Difference(name, f"shape {actual.shape}, PyTorch gives {expected.shape}")
+    if expected.dtype != actual.dtype:
+        return Difference(name, f"type {actual.dtype}, PyTorch gives {expected.dtype}")
+    gaps = relative(expected, actual)
+    share = float(np.mean(gaps > tolerance)) if gaps.size else 0.0
+    if share <= mismatch:
+        return None
+    worst = np.unravel_index(int(np.argmax(gaps)), gaps.shape)
+    place = tuple(int(index) for index in worst)
+    return Difference(
+        name,
+        f"{share:.2%} of its elements differ by more than {tolerance:g}; the worst is at {place}: "
+        f"{actual[worst]}, PyTorch gives {expected[worst]}",
+    )
+
+
+def compare(
+    subject: Subject, module: torch.nn.Module, run: Run, sizes: Sizes
+) -> tuple[float, list[Difference]]:
+    """Run both at `sizes` with FP32 inputs: the largest relative difference, and what is wrong.
+
+    Raises:
+        ModelError: the file, or the module itself, does not run at these sizes.
+    """
+    import torch
+
+    inputs = subject.example(sizes)
+    try:
+        with torch.no_grad():
+            made = tensors_of(module(*(torch.from_numpy(array) for array in inputs.values())))
+    except Exception as error:
+        raise ModelError(f"PyTorch's own module fails: {where(error)}") from error
+    found = run(inputs)
+    wanted = dict(zip(subject.outputs, (tensor.numpy() for tensor in made), strict=True))
+    wrong = [
+        difference(name, wanted[name], found[name], tolerance=subject.tolerance, mismatch=subject.mismatch)
+        for name in subject.outputs
+    ]
+    gaps = [
+        float(np.quantile(relative(wanted[name], found[name]), 1.0 - subject.mismatch))
+        for name in subject.outputs
+        if wanted[name].shape == found[name].shape and wanted[name].size
+    ]
+    return max(gaps, default=0.0), [entry for entry in wrong if entry is not None]
+
+
+def verify(
+    subject: Subject, module: torch.nn.Module, run: Run, blame: Callable[[str, int, str | None], str]
+) -> list[Check]:
+    """Compare at two sizes of every axis.
+
+    `module` computes in FP32. `blame(axis, traced size, failing node)` names the node that fixed the axis.
+
+    Raises:
+        ModelError: outputs differ; when only because of an axis that was fixed at its traced size, names it.
+    """
+    checks = []
+    for sizes in check_sizes(subject.axes):
+        try:
+            worst, wrong = compare(subject, module, run, sizes)
+            problem = "\n  ".join(map(str, wrong))
+        except ModelError as error:
+            worst, problem = np.inf, error.problem
+        if problem:
+            raise _explained(subject, module, run, sizes, problem, blame)
+        checks.append(Check(sizes, worst))
+    return checks
+
+
+def _explained(
+    subject: Subject,
+    module: torch.nn.Module,
+    run: Run,
+    sizes: Sizes,
+    problem: str,
+    blame: Callable[[str, int, str | None], str],
+) -> ModelError:
+    """The error for a failed comparison: an axis, if one alone makes it fail, else the numbers."""
+    traced = trace_sizes(subject.axes)
+    if _fails(subject, module, run, traced) is None:
+        for axis, size in sizes.items():
+            words = _fails(subject, module, run, {**traced, axis: size})
+            if words is not None:
+                node = re.search(r"Name:'([^']+)'", words)
+                return baked(
+                    subject, axis, traced[axis], blame(axis, traced[axis], node[1] if node else None), words
+                )
+    at = ", ".join(f"{name} {size}" for name, size in sizes.items()) or "the only size"
+    return ModelError(
+        f"{subject.name}: the exported file differs from PyTorch at {at}:\n  {problem}",
+        "no file was kept; try the other exporter, or find the operator by exporting parts of the module",
+    )
+
+
+def _fails(subject: Subject, module: torch.nn.Module, run: Run, sizes: Sizes) -> str | None:
+    try:
+        wrong = compare(subject, module, run, sizes)[1]
+    except ModelError as error:
+        return error.problem
+    return "; ".join(map(str, wrong)) or None
+
+
+def baked(subject: Subject, axis: str, size: int, culprit: str, words: str = "") -> ModelError:
+    """The error for an axis that the export fixed."""
+    return ModelError(
+        f"{subject.name}: axis {axis!r} was fixed at {size} by {culprit}" + (f"\n  {words}" if words else ""),
+        "take the size from the tensor (x.shape[0], or -1) on that line; "
+        "or, if the size is meant to be fixed, write it as a number in the input's shape",
+    )
