@@ -10,7 +10,6 @@ import click
 if TYPE_CHECKING:
     from trtopt.export.run import DType, Exported
     from trtopt.export.spec import Exporter
-    from trtopt.export.subject import Subject
 
 
 @click.command(name="export")
@@ -49,35 +48,20 @@ def export(
     MODEL is a name of the collection (see `trtopt models`), a model file (TOML), or package.module:callable
     that returns (module, {input name: example tensor}).
     """
-    from trtopt.export.imports import need
+    from trtopt.pipeline.export import export_model
 
-    need("torch", "onnxscript")
-    from trtopt.device.reference import open_reference
-    from trtopt.export import checkpoint as checkpoints
-    from trtopt.export import run
-
-    subject = _subject(model, variant, use_own_weights=checkpoint is None)
-    if checkpoint is not None:
-        checkpoints.load(subject.module, checkpoint, strict=strict, unused=subject.unused)
-    exported = run.export(
-        subject,
+    exported = export_model(
+        model,
         output,
-        open_reference,
+        variant=variant,
         exporter=exporter,
         dtype=dtype,
-        opset_version=opset,
+        checkpoint=checkpoint,
+        strict=strict,
+        opset=opset,
         external_data=external_data,
     )
     click.echo(_summary(exported))
-
-
-def _subject(model: str, variant: str, *, use_own_weights: bool) -> Subject:
-    from trtopt.export.collection import find
-    from trtopt.export.subject import from_callable, from_spec
-
-    if ":" in model and not model.endswith(".toml"):
-        return from_callable(model)
-    return from_spec(find(model), variant, use_own_weights=use_own_weights)
 
 
 def _summary(exported: Exported) -> str:

@@ -38,6 +38,8 @@ def open_reference(path: Path) -> Callable[[Arrays], Arrays]:
         try:
             return dict(zip(names, session.run(names, inputs), strict=True))
         except Exception as error:
-            raise ModelError(f"ONNX Runtime failed: {error}") from error
+            raise ModelError(
+                f"ONNX Runtime failed: {error}", "see which node it names; export that part another way"
+            ) from error
 
     return run

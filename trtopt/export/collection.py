@@ -5,13 +5,12 @@ from __future__ import annotations
 import difflib
 from pathlib import Path
 
-import trtopt
 from trtopt.errors import UsageError
 
 
 def folder() -> Path:
     """The folder of the model files: inside the installed package, or at the root of a checkout."""
-    package = Path(trtopt.__file__).parent
+    package = Path(__file__).parents[1]
     inside = package / "models"
     return inside if inside.is_dir() else package.parent / "models"
 

@@ -117,7 +117,10 @@ def compare(
         with torch.no_grad():
             made = tensors_of(module(*(torch.from_numpy(array) for array in inputs.values())))
     except Exception as error:
-        raise ModelError(f"PyTorch's own module fails: {where(error)}") from error
+        raise ModelError(
+            f"PyTorch's own module fails: {where(error)}",
+            "mend the module, or the example inputs it is given",
+        ) from error
     found = run(inputs)
     wanted = dict(zip(subject.outputs, (tensor.numpy() for tensor in made), strict=True))
     wrong = [
