@@ -1,0 +1,103 @@
+"""Whether two graphs are the same function: both run on ONNX Runtime, its own optimisations off.
+
+The error of a floating-point output is the largest absolute difference over the reference's largest finite
+magnitude; NaN and infinities must stand in the same places. Bit-exact rules are held to equality.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from trtopt.errors import ModelError
+from trtopt.rewrite.feeds import Feed
+from trtopt.rewrite.model_file import ModelFile, array_of, is_external
+from trtopt.rewrite.rule import Exactness
+from trtopt.rewrite.trace import Deviation
+
+Array = np.ndarray[Any, Any]
+_BOUNDS: dict[str, dict[str, float]] = {
+    "N": {"float64": 1e-10, "float32": 1e-4, "float16": 2e-2, "other": 1e-2},
+    "A": {"float64": 1e-2, "float32": 5e-2, "float16": 5e-2, "other": 5e-2},
+}
+
+
+class Unrunnable(ModelError):
+    """The model, as its author made it, does not run on ONNX Runtime."""
+
+
+def bound(kind: Exactness, dtype: Any) -> float:
+    """How far an output of `dtype` may move under rules of a class; 0 asks for equality."""
+    if kind == "B":
+        return 0.0
+    return _BOUNDS[kind].get(np.dtype(dtype).name, _BOUNDS[kind]["other"])
+
+
+def error_between(reference: Array, other: Array) -> float:
+    """How far `other` lies from `reference`; infinite if shapes, types or non-finite places differ."""
+    if reference.shape != other.shape or reference.dtype != other.dtype:
+        return float("inf")
+    if reference.size == 0:
+        return 0.0
+    if reference.dtype.kind not in "fV":
+        return float(np.mean(reference != other))
+    first, second = reference.astype(np.float64), other.astype(np.float64)
+    finite = np.isfinite(first)
+    if (
+        not np.array_equal(first[~finite], second[~finite], equal_nan=True)
+        or not np.isfinite(second[finite]).all()
+    ):
+        return float("inf")
+    if not finite.any():
+        return 0.0
+    gap = np.abs(first[finite] - second[finite]).max()
+    return float(gap / max(np.abs(first[finite]).max(), np.finfo(np.float32).tiny)) if gap else 0.0
+
+
+def run(model: ModelFile, feeds: Sequence[Feed]) -> list[dict[str, Array]]:
+    """The outputs of `model` for each feed, on the CPU, no graph optimisation, weights shared with their file.
+
+    Raises:
+        Unrunnable: ONNX Runtime cannot load or run it.
+    """
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 4
+    options.enable_cpu_mem_arena = False
+    options.add_session_config_entry("session.disable_prepacking", "1")
+    heavy = [tensor for tensor in model.proto.graph.initializer if is_external(tensor)]
+    values = [onnxruntime.OrtValue.ortvalue_from_numpy(array_of(tensor, model.folder)) for tensor in heavy]
+    if heavy:
+        options.add_external_initializers([tensor.name for tensor in heavy], values)
+    names = [item.name for item in model.proto.graph.output]
+    try:
+        text = model.proto.SerializeToString()
+        session = onnxruntime.InferenceSession(text, options, providers=["CPUExecutionProvider"])
+        return [dict(zip(names, session.run(names, feed.values), strict=True)) for feed in feeds]
+    except Exception as error:  # noqa: BLE001 - ONNX Runtime's exceptions share no public base class
+        first = str(error).strip().splitlines()[0]
+        raise Unrunnable(
+            f"ONNX Runtime cannot run the model: {first}",
+            "give fitting inputs with --data, or leave the check out with --no-check",
+        ) from None
+
+
+def compare(
+    reference: Sequence[dict[str, Array]], model: ModelFile, feeds: Sequence[Feed], kind: Exactness
+) -> tuple[Deviation, ...]:
+    """How far each output of `model` lies from `reference`, held to the bound of rules of class `kind`."""
+    try:
+        results = run(model, feeds)
+    except Unrunnable:
+        results = [{} for _ in feeds]
+    found = []
+    for feed, wanted, got in zip(feeds, reference, results, strict=True):
+        for name, value in wanted.items():
+            error = error_between(value, got[name]) if name in got else float("inf")
+            limit = bound(kind, value.dtype)
+            found.append(Deviation(output=name, feed=feed.name, rules=kind, error=error, bound=limit))
+    return tuple(found)
