@@ -65,3 +65,12 @@ def scale_weights(scope: Scope, node: Any, factor: Array, shift: Array) -> None:
         node.inputs[2] = new_bias
     elif has_bias or moved.any():
         node.inputs.append(new_bias)
+
+
+def per_channel(value: Array | None, channels: int, rank: int) -> Array | None:
+    """A constant operand of a tensor of `rank` as one value a channel (axis 1); None if it varies otherwise."""
+    if value is None or value.ndim > rank:
+        return None
+    full = np.reshape(value, (1,) * (rank - value.ndim) + value.shape)
+    fits = full.size == 1 or (full.shape[1] == channels and full.size == channels)
+    return np.broadcast_to(np.reshape(full, -1), (channels,)) if fits else None

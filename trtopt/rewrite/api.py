@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from trtopt.errors import ModelError, UsageError
-from trtopt.rewrite import equivalence, feeds, model_file, prepare
+from trtopt.rewrite import batch, batch_check, equivalence, feeds, model_file, prepare
 from trtopt.rewrite.catalogue import RULES
 from trtopt.rewrite.driver import Outcome, RuleFailed, rewrite
 from trtopt.rewrite.model_file import ModelFile
@@ -132,16 +132,18 @@ def rewrite_model(
     check: bool = True,
     data: Path | None = None,
     keep_going: bool = False,
+    dynamic_batch: bool = False,
 ) -> RewriteTrace:
     """Rewrite the ONNX file `source` for the TensorRT `target` and write it to `out`.
 
     `rules` names the rules to use (by default those that are on), `skip` those to leave out. With `check`, both
     models run on ONNX Runtime on seeded inputs (and on those in `data`), every dynamic axis at two sizes; a
     rule that breaks its bound is undone and named in the trace. `keep_going` leaves out a rule that raises.
+    `dynamic_batch` first gives a fixed batch axis a name; the check then covers the old size and another.
 
     Raises:
         UsageError: an unknown target or rule, or `out` is `source`.
-        ModelError: the file is unsound, or cannot be run for the check.
+        ModelError: the file is unsound, cannot be run for the check, or its batch cannot be made dynamic.
         DataError: `data` does not fit the model.
         OutputError: `out` cannot be written; nothing stands under its name then.
     """
@@ -151,6 +153,10 @@ def rewrite_model(
         raise UsageError("the output would replace the model itself", "choose another place with -o")
     original = model_file.load(source)
     proto, lowered = prepare.prepare(original.proto)
+    notes = []
+    if dynamic_batch:
+        proto, size, patched = batch.make_dynamic(proto)
+        notes.append(f"batch {size} is now dynamic" + "".join(f"; patched {name}" for name in patched))
     model = replace(original, proto=proto)
     proof = None
     if check:
@@ -158,9 +164,12 @@ def rewrite_model(
         if data is not None:
             inputs = (*inputs, feeds.from_npz(data, original.proto))
         proof = _Proof(original, inputs)
+        if dynamic_batch:
+            notes.append(batch_check.prove(original, model))
     attempt = _attempt(model, chosen, aim, proof, keep_going)
     model_file.save(attempt.outcome.model, out)
-    notes = [] if attempt.outcome.settled else ["stopped at the bound on rounds: rules still applied"]
+    if not attempt.outcome.settled:
+        notes.append("stopped at the bound on rounds: rules still applied")
     return RewriteTrace(
         source=str(source),
         out=str(out),

@@ -78,7 +78,7 @@ def run(model: ModelFile, feeds: Sequence[Feed]) -> list[dict[str, Array]]:
         text = model.proto.SerializeToString()
         session = onnxruntime.InferenceSession(text, options, providers=["CPUExecutionProvider"])
         return [dict(zip(names, session.run(names, feed.values), strict=True)) for feed in feeds]
-    except Exception as error:  # noqa: BLE001 - ONNX Runtime's exceptions share no public base class
+    except Exception as error:
         first = str(error).strip().splitlines()[0]
         raise Unrunnable(
             f"ONNX Runtime cannot run the model: {first}",

@@ -131,7 +131,7 @@ def load(path: Path) -> ModelFile:
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         try:
             proto = onnx.ModelProto.FromString(_skeleton(data, path.name))
-        except Exception as error:  # noqa: BLE001 - the decoder's own type differs between protobuf versions
+        except Exception as error:
             raise InvalidModelError(f"{path} is not ONNX, or was cut off: {error}", remedy) from None
     if not proto.graph.node and not proto.graph.output:
         raise InvalidModelError(f"{path} holds no graph", remedy)

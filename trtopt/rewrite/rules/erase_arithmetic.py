@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from trtopt.rewrite.rule import Match, Rule
 from trtopt.rewrite.scope import Scope
 
+_MOST_ELEMENTS = 1 << 16  # a bias is read to see whether it is zero, a table of weights is not
 _NEUTRAL = {"Mul": 1.0, "Div": 1.0, "Pow": 1.0, "Add": 0.0, "Sub": 0.0}
 
 
@@ -18,7 +21,9 @@ def _find(scope: Scope) -> Iterator[Match]:
     for node in scope.nodes(*_NEUTRAL):
         places = (1, 0) if node.op in ("Mul", "Add") else (1,)
         for place in places:
-            value = scope.value(node.inputs[place]) if scope.is_small(node.inputs[place]) else None
+            constant = node.inputs[place]
+            small = scope.is_constant(constant) and np.prod(constant.shape) <= _MOST_ELEMENTS
+            value = scope.value(constant) if small else None
             if value is not None and value.size and (value == _NEUTRAL[node.op]).all():
                 yield Match(node, {"constant": node.inputs[place], "source": node.inputs[1 - place]})
                 break

@@ -63,9 +63,9 @@ def _apply(scope: Scope, match: Match) -> None:
         size_threshold=_SIZE_CAP,
         should_exclude_node=lambda node: not _foldable(scope, node),
     )
-    scope.context.stuck |= {
-        node.name for node in match.parts["nodes"] if any(out.outputs for out in node.outputs)
-    }
+    resisting = {node.name for node in match.parts["nodes"] if node.outputs}
+    if len(resisting) == len(match.parts["nodes"]):
+        scope.context.stuck |= resisting  # ONNX Runtime could evaluate none of them
 
 
 RULE = Rule("fold-constants", "B", "no shape or weight arithmetic in the engine", _find, always, _apply)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from trtopt.rewrite.affine import WEIGHTED, out_channels, scale_weights, why_not_scale
+from trtopt.rewrite.affine import WEIGHTED, out_channels, per_channel, scale_weights, why_not_scale
 from trtopt.rewrite.rule import Match, Rule
 from trtopt.rewrite.scope import Array, Scope
 
@@ -27,16 +27,9 @@ def _find(scope: Scope) -> Iterator[Match]:
 
 def _channelwise(scope: Scope, first: Any, constant: Any) -> Array | None:
     """The constant as one value, or one for each output channel; None if it varies along another axis."""
-    value, rank = scope.value(constant), scope.rank(first.outputs[0])
-    if value is None or rank is None or value.ndim > rank:
-        return None
-    full = value.reshape((1,) * (rank - value.ndim) + value.shape)
-    if full.size == 1:
-        return full.reshape(1).astype(np.float64)
-    channels = out_channels(scope, first)
-    axis = 1
-    fits = full.shape[axis] == channels and full.size == channels
-    return full.reshape(-1).astype(np.float64) if fits else None
+    rank = scope.rank(first.outputs[0])
+    found = None if rank is None else per_channel(scope.value(constant), out_channels(scope, first), rank)
+    return None if found is None else found.astype(np.float64)
 
 
 def _check(scope: Scope, match: Match) -> str | None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from trtopt.rewrite.affine import why_not_scale
+from trtopt.rewrite.affine import per_channel, why_not_scale
 from trtopt.rewrite.rule import Match, Rule
 from trtopt.rewrite.scope import Array, Scope
 
@@ -38,14 +38,11 @@ def _in_channels(node: Any) -> int:
 
 
 def _channelwise(scope: Scope, match: Match) -> Array | None:
-    value, rank = scope.value(match.parts["constant"]), scope.rank(match.parts["source"])
-    if value is None or rank is None or rank < 2 or value.ndim > rank:
+    rank = scope.rank(match.parts["source"])
+    if rank is None or rank < 2:
         return None
-    full = value.reshape((1,) * (rank - value.ndim) + value.shape)
-    channels = _in_channels(match.node)
-    if full.size == 1 or (full.shape[1] == channels and full.size == channels):
-        return np.broadcast_to(full.reshape(-1).astype(np.float64), channels)
-    return None
+    found = per_channel(scope.value(match.parts["constant"]), _in_channels(match.node), rank)
+    return None if found is None else found.astype(np.float64)
 
 
 def _check(scope: Scope, match: Match) -> str | None:
