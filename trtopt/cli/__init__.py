@@ -1,1 +1,1 @@
-"""The commands: each module parses, calls the library, renders and picks the exit code."""
+"""The command line: one small module a command."""

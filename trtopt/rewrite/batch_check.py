@@ -1,4 +1,4 @@
-"""Whether a batch axis that was made dynamic works: two batches side by side must give what each gives alone."""
+"""Whether a batch axis that was made dynamic works: two inputs at once give what each gives alone."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def prove(fixed: ModelFile, dynamic: ModelFile) -> str:
     for name, value in got.items():
         parts = [output[name] for output in wanted]
         reference = np.concatenate(parts) if parts[0].ndim else parts[0]
-        error = equivalence.error_between(reference, value)
-        if error > equivalence.bound("N", reference.dtype):
-            raise FixedBatchError(f"at twice the batch, output {name!r} differs by {error:.3g}", remedy)
+        gap = equivalence.error_between(reference, value)
+        if gap > equivalence.bound("N", reference.dtype):
+            raise FixedBatchError(f"at twice the batch, output {name!r} differs by {gap:.3g}", remedy)
     return "checked at the old batch and at twice that"

@@ -122,6 +122,17 @@ def _sweep(rule: Rule, scope: Scope) -> tuple[list[Applied], list[Declined]]:
     return applied, declined
 
 
+def _open(proto: onnx.ModelProto, folder: Path, target: Target) -> Context:
+    gs.logger.G_LOGGER.severity = gs.logger.G_LOGGER.CRITICAL  # it reports on its own folding, not on ours
+    taken, fixed = _names(proto.graph)
+    return Context(target, prepare.opset_of(proto), folder, taken, fixed)
+
+
+def scopes_of(model: ModelFile, target: Target) -> list[Scope]:
+    """The graphs of a prepared model, to look at: the main one, then those inside its nodes."""
+    return _scopes(_with_shapes(model.proto), _open(model.proto, model.folder, target))
+
+
 def rewrite(model: ModelFile, rules: Sequence[Rule], target: Target) -> Outcome:
     """Apply `rules`, in order, until none of them applies; `model` has been prepared and stays as it is.
 
@@ -129,10 +140,7 @@ def rewrite(model: ModelFile, rules: Sequence[Rule], target: Target) -> Outcome:
         RuleFailed: a rule raised.
         InvalidModelError: shape inference finds a contradiction.
     """
-    gs.logger.G_LOGGER.severity = gs.logger.G_LOGGER.CRITICAL  # it reports on its own folding, not on ours
-    proto = model.proto
-    taken, fixed = _names(proto.graph)
-    context = Context(target, prepare.opset_of(proto), model.folder, taken, fixed)
+    proto, context = model.proto, _open(model.proto, model.folder, target)
     applied: list[Applied] = []
     declined: list[Declined] = []
     rounds, changed = 0, True
