@@ -72,11 +72,12 @@ def seeded(model: onnx.ModelProto, seed: int = 0) -> tuple[Feed, ...]:
             shape = _shape(item, sizes, named)
             dtype = onnx.helper.tensor_dtype_to_np_dtype(item.type.tensor_type.elem_type)
             if dtype == np.bool_:
-                values[item.name] = rng.random(shape) < 0.5
+                drawn: Any = rng.random(shape) < 0.5
             elif np.dtype(dtype).kind in "iu":
-                values[item.name] = rng.integers(0, _index_bound(model.graph, item.name), shape).astype(dtype)
+                drawn = rng.integers(0, _index_bound(model.graph, item.name), shape)
             else:
-                values[item.name] = rng.standard_normal(shape).astype(dtype)
+                drawn = rng.standard_normal(shape)
+            values[item.name] = np.asarray(drawn).astype(dtype)
         key = tuple((name, value.shape) for name, value in values.items())
         if key not in shapes:
             shapes.add(key)
