@@ -122,6 +122,12 @@ FIRES: tuple[Case, ...] = (
         g (float16[N,4] x) => (double[N,4] y) {a = Cast<to=1>(x) y = Cast<to=11>(a)}""",
     ),
     _case(
+        "cast-like",
+        "behind a constant",
+        """
+        g (float16[N,4] x) => (float16[N,4] y) <float c = {2.0}> {d = CastLike(c, x) y = Mul(x, d)}""",
+    ),
+    _case(
         "clamp-chain", "relu relu", "g (float[N,4] x) => (float[N,4] y) {a = Relu(x) b = Relu(a) y = Neg(b)}"
     ),
     _case(

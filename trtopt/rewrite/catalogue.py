@@ -6,6 +6,7 @@ from trtopt.rewrite.rule import Rule
 from trtopt.rewrite.rules import (
     attention_scale,
     cast_chain,
+    cast_like,
     clamp_chain,
     drop_unused,
     efficient_nms,
@@ -44,6 +45,7 @@ from trtopt.rewrite.rules import (
 )
 
 RULES: tuple[Rule, ...] = (
+    cast_like.RULE,
     erase_identity.RULE,
     fold_shapes.RULE,
     fold_constants.RULE,

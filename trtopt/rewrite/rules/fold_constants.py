@@ -54,6 +54,9 @@ def _result_bytes(scope: Scope, node: Any) -> int:
 
 
 def _apply(scope: Scope, match: Match) -> None:
+    import onnxruntime
+
+    onnxruntime.set_default_logger_severity(4)  # its own optimiser's remarks say nothing of the model
     scope.graph.fold_constants(
         fold_shapes=False,
         recurse_subgraphs=False,

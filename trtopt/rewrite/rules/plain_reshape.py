@@ -24,7 +24,10 @@ def _find(scope: Scope) -> Iterator[Match]:
         if node.op == "Reshape" and not scope.is_constant(node.inputs[1]):
             parts = _parts(scope, node)
             if parts is not None and scope.rank(node.inputs[0]) is not None:
-                yield Match(node, {"shape": [_axis(scope, axes, node, *part) for part in enumerate(parts)]})
+                shape = [_axis(scope, axes, node, *part) for part in enumerate(parts)]
+                yield Match(
+                    node, {"shape": shape, "empty": 0 in [part for part in parts if isinstance(part, int)]}
+                )
         axes.learn(node)
 
 
@@ -63,8 +66,8 @@ def _axis(scope: Scope, axes: Axes, node: Any, place: int, part: Any) -> int:
 def _check(scope: Scope, match: Match) -> str | None:
     if match.parts["shape"].count(-1) > 1:
         return "more than one axis of the result is neither a number nor copied in place"
-    if match.node.attrs.get("allowzero"):
-        return "allowzero is set"
+    if match.node.attrs.get("allowzero") and match.parts["empty"]:
+        return "allowzero is set, and an axis may be empty"
     return None
 
 
@@ -72,6 +75,7 @@ def _apply(scope: Scope, match: Match) -> None:
     node = match.node
     constant = scope.constant(np.array(match.parts["shape"], np.int64), f"{node.name}/shape")
     scope.set_input(node, 1, constant)
+    node.attrs.pop("allowzero", None)
     if node.outputs[0].shape is None:
         node.outputs[0].shape = [None] * len(match.parts["shape"])
 

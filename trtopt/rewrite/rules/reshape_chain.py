@@ -51,8 +51,9 @@ def _computed_without_zeros(scope: Scope, node: Any) -> bool:
 
 
 def _check(scope: Scope, match: Match) -> str | None:
-    if match.node.attrs.get("allowzero"):
-        return "allowzero is set"
+    shape = scope.value(match.node.inputs[1]) if match.node.op == "Reshape" else None
+    if match.node.attrs.get("allowzero") and (shape is None or 0 in shape):
+        return "allowzero is set, and an axis may be empty"
     if _final(scope, match.node) is None and not _computed_without_zeros(scope, match.node):
         return "the final shape keeps more than one open axis, or copies one from its input"
     return None
