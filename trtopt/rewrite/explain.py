@@ -16,13 +16,13 @@ def summary(trace: RewriteTrace) -> list[str]:
     lines = [
         f"{trace.nodes_before} → {trace.nodes_after} nodes in {trace.rounds} rounds, {trace.seconds:.2f} s"
     ]
-    lines += [f"  {count:5d} × {name}" for name, count in trace.counts.items()]
+    lines += [f"  {count:5d} x {name}" for name, count in trace.counts.items()]
     if trace.constants_lowered:
-        lines.append(f"  {trace.constants_lowered:5d} × Constant node made an initializer")
+        lines.append(f"  {trace.constants_lowered:5d} x Constant node made an initializer")
     reasons: dict[tuple[str, str], int] = {}
     for item in trace.declined:
         reasons[item.rule, item.reason] = reasons.get((item.rule, item.reason), 0) + 1
-    lines += [f"declined {count} × {rule}: {reason}" for (rule, reason), count in reasons.items()]
+    lines += [f"declined {count} x {rule}: {reason}" for (rule, reason), count in reasons.items()]
     lines += [f"undone {item.rule}: {item.reason}" for item in trace.undone]
     if trace.checked:
         worst = max(trace.checked, key=lambda item: item.error)
