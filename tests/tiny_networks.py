@@ -11,7 +11,7 @@ from torch.nn import functional
 
 
 class Residual(nn.Module):
-    """A ResNet in small: padded and strided convolutions with batch normalisation, skips, a mean, a classifier."""
+    """A ResNet in small: padded and strided convolutions with batch normalisation, skips, a mean, a head."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -88,7 +88,7 @@ def networks() -> dict[str, tuple[nn.Module, dict[str, Tensor]]]:
 
 
 def export(name: str, path: Path, exporter: str, opset: int) -> None:
-    """Write the network as ONNX with PyTorch's `dynamo` or `script` exporter, its axes dynamic, unoptimised."""
+    """Write the network as ONNX with PyTorch's `dynamo` or `script` exporter, axes dynamic, unoptimised."""
     network, inputs = networks()[name]
     batch = {key: {0: "N", **({1: "S"} if key in ("ids", "mask") else {})} for key in inputs}
     with warnings.catch_warnings():
@@ -102,6 +102,7 @@ def export(name: str, path: Path, exporter: str, opset: int) -> None:
         axes = {key: {0: torch.export.Dim("N"), **({1: torch.export.Dim("S")} if len(shape) > 1 else {})}
                 for key, shape in batch.items()}  # fmt: skip
         torch.onnx.export(
-            network, tuple(inputs.values()), path, dynamo=True, opset_version=opset, verbose=False, optimize=False,
-            input_names=list(inputs), output_names=["y"], dynamic_shapes=axes, external_data=False,
+            network, tuple(inputs.values()), path, dynamo=True, opset_version=opset, verbose=False,
+            optimize=False, input_names=list(inputs), output_names=["y"], dynamic_shapes=axes,
+            external_data=False,
         )  # fmt: skip

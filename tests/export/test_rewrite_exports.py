@@ -1,4 +1,4 @@
-"""Networks from both of PyTorch's exporters, rewritten: the same function, fewer nodes, and a second run rests."""
+"""Networks from both of PyTorch's exporters, rewritten: same function, fewer nodes, second run rests."""
 
 from __future__ import annotations
 

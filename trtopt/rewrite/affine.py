@@ -68,7 +68,7 @@ def scale_weights(scope: Scope, node: Any, factor: Array, shift: Array) -> None:
 
 
 def per_channel(value: Array | None, channels: int, rank: int) -> Array | None:
-    """A constant operand of a tensor of `rank` as one value a channel (axis 1); None if it varies otherwise."""
+    """A constant operand of a tensor of `rank` as one value a channel (axis 1), or None."""
     if value is None or value.ndim > rank:
         return None
     full = np.reshape(value, (1,) * (rank - value.ndim) + value.shape)

@@ -115,7 +115,8 @@ def _attempt(
                 "the model's outputs are not reproducible; leave the check out with --no-check",
             )
         guilty = _culprit(proof, model, suspects, target)
-        reason = f"output {worst.output!r} moved by {worst.error:.3g}, beyond its bound {worst.bound:.3g} ({worst.feed})"
+        beyond = f"{worst.error:.3g}, beyond its bound {worst.bound:.3g}"
+        reason = f"output {worst.output!r} moved by {beyond} ({worst.feed})"
         undone.append(Undone(rule=guilty.name, reason=reason))
         left = [rule for rule in left if rule.name != guilty.name]
         outcome, checked = _prove(proof, model, left, target)
@@ -136,9 +137,9 @@ def rewrite_model(
 ) -> RewriteTrace:
     """Rewrite the ONNX file `source` for the TensorRT `target` and write it to `out`.
 
-    `rules` names the rules to use (by default those that are on), `skip` those to leave out. With `check`, both
-    models run on ONNX Runtime on seeded inputs (and on those in `data`), every dynamic axis at two sizes; a
-    rule that breaks its bound is undone and named in the trace. `keep_going` leaves out a rule that raises.
+    `rules` names the rules to use (by default those that are on), `skip` those to leave out. With `check`,
+    both models run on ONNX Runtime on seeded inputs (and on those in `data`), every dynamic axis at two
+    sizes; a rule that breaks its bound is undone and named in the trace. `keep_going` leaves out a rule that raises.
     `dynamic_batch` first gives a fixed batch axis a name; the check then covers the old size and another.
 
     Raises:

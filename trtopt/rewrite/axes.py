@@ -12,10 +12,11 @@ from typing import Any
 from trtopt.rewrite.scope import Scope
 
 _KEEP_ALL = frozenset((
-    "Relu", "LeakyRelu", "Elu", "Erf", "Gelu", "Tanh", "Sigmoid", "HardSigmoid", "HardSwish", "Softplus", "Clip", "Sqrt",
-    "Exp", "Log", "Neg", "Abs", "Not", "Reciprocal", "Cast", "Identity", "Dropout", "Softmax", "LogSoftmax",
-    "LayerNormalization", "RMSNormalization", "GroupNormalization", "InstanceNormalization", "BatchNormalization",
-    "QuantizeLinear", "DequantizeLinear",
+    "Relu", "LeakyRelu", "Elu", "Erf", "Gelu", "Tanh", "Sigmoid", "HardSigmoid", "HardSwish", "Softplus",
+    "Clip", "Sqrt", "Exp", "Log", "Neg", "Abs", "Not", "Reciprocal", "Cast", "Identity", "Dropout", "Softmax",
+    "LogSoftmax",
+    "LayerNormalization", "RMSNormalization", "GroupNormalization", "InstanceNormalization",
+    "BatchNormalization", "QuantizeLinear", "DequantizeLinear",
 ))  # fmt: skip
 _BROADCAST = frozenset(
     ("Add", "Sub", "Mul", "Div", "Pow", "Max", "Min", "And", "Or", "Where", "Equal", "Greater", "Less")
@@ -110,7 +111,7 @@ class Axes:
 
 
 def length_asked(scope: Scope, tensor: Any) -> Origin | None:
-    """The axis whose length `tensor` holds, if it is Gather(Shape(x), i), perhaps behind Unsqueeze or Reshape."""
+    """The axis whose length `tensor` holds, if it is Gather(Shape(x), i), also reshaped."""
     node = scope.producer(tensor, "Gather", "Unsqueeze", "Reshape")
     while node is not None and node.op != "Gather":
         node = scope.producer(node.inputs[0], "Gather", "Unsqueeze", "Reshape")

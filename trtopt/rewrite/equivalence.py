@@ -79,7 +79,7 @@ def _has_half(model: ModelFile) -> bool:
 
 
 def run(model: ModelFile, feeds: Sequence[Feed]) -> list[dict[str, Array]]:
-    """The outputs of `model` for each feed, on the CPU, no graph optimisation, weights shared with their file.
+    """The outputs of `model` for each feed, on the CPU, unoptimised, weights shared with their file.
 
     Raises:
         Unrunnable: ONNX Runtime cannot load or run it.
@@ -100,7 +100,7 @@ def run(model: ModelFile, feeds: Sequence[Feed]) -> list[dict[str, Array]]:
         text = model.proto.SerializeToString()
         session = onnxruntime.InferenceSession(text, options, providers=["CPUExecutionProvider"])
         return [dict(zip(names, session.run(names, feed.values), strict=True)) for feed in feeds]
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - ONNX Runtime's exceptions share no public base class
         first = str(error).strip().splitlines()[0]
         raise Unrunnable(
             f"ONNX Runtime cannot run the model: {first}",

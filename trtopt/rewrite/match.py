@@ -40,7 +40,7 @@ def square_of(scope: Scope, tensor: Any) -> Any | None:
 
 
 def is_private(scope: Scope, inner: list[Any], root: Any) -> bool:
-    """Whether the nodes `inner` serve only each other and `root`: whether a replacement of `root` frees them."""
+    """Whether the nodes `inner` serve only each other and `root`, so that replacing `root` frees them."""
     group = {id(node) for node in (*inner, root)}
     return all(
         id(user) in group

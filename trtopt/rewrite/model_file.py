@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from trtopt.errors import InvalidModelError, OutputError
 from trtopt.rewrite import wire
@@ -88,7 +89,7 @@ def array_of(tensor: onnx.TensorProto, folder: Path) -> np.ndarray[Any, Any]:
 
 
 def _without_weight(data: Any, start: int, end: int, location: str) -> bytes | None:
-    """The initializer in `data[start:end]` with its large raw data replaced by a reference, if it has such."""
+    """The initializer in `data[start:end]` with its large raw data replaced by a reference, if any."""
     raw = [
         (begin, at, stop)
         for field, begin, at, stop in wire.fields(data, start, end)
@@ -131,7 +132,7 @@ def load(path: Path) -> ModelFile:
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         try:
             proto = onnx.ModelProto.FromString(_skeleton(data, path.name))
-        except Exception as error:
+        except (ValueError, DecodeError) as error:
             raise InvalidModelError(f"{path} is not ONNX, or was cut off: {error}", remedy) from None
     if not proto.graph.node and not proto.graph.output:
         raise InvalidModelError(f"{path} holds no graph", remedy)

@@ -12,7 +12,7 @@ from trtopt.rewrite.scope import Scope
 
 @dataclass(frozen=True)
 class Quotient:
-    """`root` computes numerator/√(mean(square) + epsilon), the mean over `axes`, kept; `inner` lie between."""
+    """`root` computes numerator/√(mean(square) + epsilon), the mean over `axes`; `inner` lie between."""
 
     root: Any
     numerator: Any

@@ -162,7 +162,7 @@ def _refuse_what_cannot_be_carried(graph: onnx.GraphProto) -> None:
                 )
                 if item.type not in _CARRIED or empty:
                     raise UnsupportedOpError(
-                        f"node {node.name!r} ({node.op_type}): attribute {item.name!r} would be lost in a rewrite",
+                        f"node {node.name!r} ({node.op_type}): attribute {item.name!r} would be lost",
                         "use the model as it is, without rewriting",
                     )
 

@@ -214,11 +214,11 @@ class Scope:
         if not self.is_fixed(node.outputs[0]):
             return None
         if self.is_fixed(source) or self.producer(source) is None:
-            return "its output is an output of the graph, whose name must stay, and its input has a fixed name too"
+            return "its output is an output of the graph, whose name must stay, and so must its input's"
         return None
 
     def bypass(self, node: Any, source: Any) -> None:
-        """Let `source` stand for the first output of `node`, which dies; an output of the graph keeps its name."""
+        """Let `source` stand for the first output of `node`, which dies; a graph's output keeps its name."""
         out = node.outputs[0]
         node.outputs.clear()
         if self.is_fixed(out):

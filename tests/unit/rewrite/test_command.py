@@ -15,7 +15,8 @@ from trtopt.errors import UsageError
 from trtopt.records import from_json
 from trtopt.rewrite.trace import RewriteTrace
 
-_TEXT = "g (float[N,4] x) => (float[N,4] y, float[N,4] z) {a = Relu(x) b = Identity(a) y = Neg(b) z = Identity(x)}"
+_TEXT = """g (float[N,4] x) => (float[N,4] y, float[N,4] z)
+    {a = Relu(x) b = Identity(a) y = Neg(b) z = Identity(x)}"""
 
 
 def _run(folder: Path, *more: str) -> object:
@@ -60,7 +61,10 @@ def test_a_model_and_a_place_are_needed() -> None:
 
 
 def test_importing_the_commands_loads_no_onnx() -> None:
-    code = "import sys, trtopt.cli.rewrite, trtopt.cli.lint, trtopt.rewrite; print(sorted({'onnx', 'onnxruntime', 'onnx_graphsurgeon', 'torch'} & set(sys.modules)))"
+    code = (
+        "import sys, trtopt.cli.rewrite, trtopt.cli.lint, trtopt.rewrite\n"
+        "print(sorted({'onnx', 'onnxruntime', 'onnx_graphsurgeon', 'torch'} & set(sys.modules)))"
+    )
     assert (
         subprocess.run(
             [sys.executable, "-c", code], capture_output=True, text=True, check=True

@@ -1,4 +1,4 @@
-"""The proof: a rule that changes the function is found, undone and named; one that raises stops the rewrite."""
+"""The proof: a rule that changes the function is found, undone and named; one that raises stops all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random small graphs around the patterns: whatever the surroundings, the function stays and a second run rests.
+"""Random small graphs around the patterns: whatever the surroundings, the function stays, a second run rests.
 
 The graphs mix the operators that rules look for with fan-out, intermediates that are outputs, shared weights,
 broadcast constants, negative axes, dynamic axes, FP16 and optional inputs that are left out.
@@ -17,8 +17,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from trtopt.rewrite import rewrite_model
 
-_UNARY = ("Relu", "Identity", "Neg", "Sigmoid", "Abs", "Dropout", "Tanh", "Exp", "Clip", "Cast", "Transpose", "Reshape",
-          "Softmax", "Pad", "ReduceMean", "LayerNorm", "Silu", "Gelu", "Quantise")  # fmt: skip
+_UNARY = ("Relu", "Identity", "Neg", "Sigmoid", "Abs", "Dropout", "Tanh", "Exp", "Clip", "Cast", "Transpose",
+          "Reshape", "Softmax", "Pad", "ReduceMean", "LayerNorm", "Silu", "Gelu", "Quantise")  # fmt: skip
 _BINARY = ("Add", "Mul", "Sub", "Div")
 _WEIGHTED = ("Conv", "BatchNormalization", "MatMul")
 
@@ -144,7 +144,8 @@ def _models(draw: st.DrawFn) -> onnx.ModelProto:
     graph = helper.make_graph(
         grower.nodes, "g",
         [helper.make_tensor_value_info("x", grower.type, shape)],
-        [helper.make_tensor_value_info(name, grower.type, [batch, None, None, None]) for name in sorted(outputs)],
+        [helper.make_tensor_value_info(name, grower.type, [batch, None, None, None])
+         for name in sorted(outputs)],
         grower.weights,
     )  # fmt: skip
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)

@@ -49,7 +49,7 @@ def test_a_guard_declines_and_says_why(case: Case, tmp_path: Path) -> None:
     assert any(case.reason in item.reason for item in trace.declined), trace.declined
 
 
-@pytest.mark.parametrize("case", (*FIRES, *DECLINES), ids=lambda case: case.id)
+@pytest.mark.parametrize("case", [*FIRES, *DECLINES], ids=lambda case: case.id)
 def test_all_default_rules_together_keep_the_function(case: Case, tmp_path: Path) -> None:
     onnx.save(model(case.text, case.opset), tmp_path / "in.onnx")
     runs = case.rule != "efficient-nms" and case.name not in ("training", "an unknown length")

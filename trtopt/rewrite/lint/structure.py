@@ -12,8 +12,8 @@ from trtopt.rewrite.lint.advice import Check, Finding
 from trtopt.rewrite.scope import Scope
 
 _STANDARD = (None, "", "ai.onnx")
-_MATH = ("Add", "Sub", "Mul", "Div", "Pow", "MatMul", "ReduceSum", "ReduceMean", "ReduceMax", "Where", "Equal",
-         "CumSum", "Mod")  # fmt: skip
+_MATH = ("Add", "Sub", "Mul", "Div", "Pow", "MatMul", "ReduceSum", "ReduceMean", "ReduceMax", "Where",
+         "Equal", "CumSum", "Mod")  # fmt: skip
 _HEAD_MIN, _HEAD_MAX, _HEAD_UNIT = 16, 256, 8
 
 

@@ -1,7 +1,7 @@
 """CastLike(x, y) → Cast(x, type of y), where that type is known.
 
-PyTorch's newer exporter writes it behind most constants. As a Cast it folds with them; TensorRT's parser takes
-CastLike too, but as one more layer.
+PyTorch's newer exporter writes it behind most constants. As a Cast it folds with them; TensorRT's parser
+takes CastLike too, but as one more layer.
 """
 
 from __future__ import annotations

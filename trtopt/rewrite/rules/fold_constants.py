@@ -15,8 +15,9 @@ from trtopt.rewrite.scope import Scope
 
 _SIZE_CAP = 1 << 20
 _NEVER = {
-    "QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "Constant", "RandomNormal", "RandomUniform",
-    "RandomNormalLike", "RandomUniformLike", "Multinomial", "Bernoulli", "Dropout", "If", "Loop", "Scan",
+    "QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "Constant", "RandomNormal",
+    "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial", "Bernoulli", "Dropout", "If",
+    "Loop", "Scan",
 }  # fmt: skip
 
 

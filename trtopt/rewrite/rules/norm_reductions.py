@@ -1,7 +1,7 @@
-"""ReduceSum(|x|) → ReduceL1, √ReduceSum(x²) → ReduceL2, log ReduceSum(eˣ) → ReduceLogSumExp, ReduceSum(x²) → ReduceSumSquare.
+"""ReduceSum(|x|) → ReduceL1, √ReduceSum(x²) → ReduceL2, log ReduceSum(eˣ) → ReduceLogSumExp.
 
 One operator in place of two or three: TensorRT's parser expands it into the form that its reduction fusions
-(ReduceL1, ReduceL2, ReduceLogSumExp, ReduceSumSquare) are written for. ReduceLogSumExp subtracts the maximum
+(ReduceL1, ReduceL2, ReduceLogSumExp) are written for. ReduceLogSumExp subtracts the maximum
 in some runtimes, so it can only be more exact.
 """
 

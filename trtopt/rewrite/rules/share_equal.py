@@ -1,7 +1,7 @@
 """Equal initializers become one; nodes that compute the same from the same become one.
 
 Two nodes are the same if operator, attributes and inputs are, and nothing in them is random, has state or a
-subgraph. Initializers are compared by type, shape and bytes. Cleaning only: TensorRT merges most of these itself.
+subgraph. Initializers are compared by type, shape and bytes. Cleaning only: TensorRT merges most itself.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any
 from trtopt.rewrite.rule import Match, Rule
 from trtopt.rewrite.scope import Scope
 
-_NEVER = {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial", "Bernoulli",
-          "Dropout", "DequantizeLinear", "QuantizeLinear"}  # fmt: skip
+_NEVER = {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial",
+          "Bernoulli", "Dropout", "DequantizeLinear", "QuantizeLinear"}  # fmt: skip
 
 
 def _content(scope: Scope, tensor: Any) -> Any:
