@@ -70,6 +70,12 @@ def _left(rule: str, name: str, text: str, reason: str, **more: Any) -> Case:
 
 FIRES: tuple[Case, ...] = (
     _case(
+        "drop-dead",
+        "a branch that leads nowhere",
+        """
+        g (float[N,4] x) => (float[N,4] y) {a = Relu(x) b = Exp(a) c = Neg(b) y = Abs(a)}""",
+    ),
+    _case(
         "erase-identity",
         "in the middle",
         "g (float[N,4] x) => (float[N,4] y) {a = Relu(x) b = Identity(a) y = Neg(b)}",

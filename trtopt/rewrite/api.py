@@ -139,7 +139,8 @@ def rewrite_model(
 
     `rules` names the rules to use (by default those that are on), `skip` those to leave out. With `check`,
     both models run on ONNX Runtime on seeded inputs (and on those in `data`), every dynamic axis at two
-    sizes; a rule that breaks its bound is undone and named in the trace. `keep_going` leaves out a rule that raises.
+    sizes; a rule that breaks its bound is undone and named in the trace. `keep_going` leaves out a rule that
+    raises.
     `dynamic_batch` first gives a fixed batch axis a name; the check then covers the old size and another.
 
     Raises:

@@ -62,6 +62,20 @@ def _names(graph: onnx.GraphProto) -> tuple[set[str], set[str]]:
     return taken, fixed
 
 
+def _hoist_outer_weights(graph: onnx.GraphProto, base: onnx.GraphProto) -> None:
+    """Leave each weight of the main graph there; exporting puts a copy into every subgraph that reads it."""
+    outer = {item.name for item in base.initializer}
+    held = {item.name for item in graph.initializer}
+    for inner in list(prepare.graphs(graph))[1:]:
+        own = [item for item in inner.initializer if item.name not in outer and item.name not in held]
+        missing = [item for item in inner.initializer if item.name in outer - held]
+        graph.initializer.extend(missing)
+        held |= {item.name for item in missing}
+        if len(own) < len(inner.initializer):
+            del inner.initializer[:]
+            inner.initializer.extend(own)
+
+
 def _export(graph: Any, base: onnx.ModelProto) -> onnx.ModelProto:
     """The graph as a model that keeps all that `base` says beside its graph, and its declared shapes."""
     exported = gs.export_onnx(graph, do_type_check=False)
@@ -75,6 +89,7 @@ def _export(graph: Any, base: onnx.ModelProto) -> onnx.ModelProto:
     model.opset_import.extend(base.opset_import)
     model.opset_import.extend(item for item in exported.opset_import if item.domain not in imported)
     model.graph.CopyFrom(exported.graph)
+    _hoist_outer_weights(model.graph, base.graph)
     declared = {item.name: item for inner in prepare.graphs(base.graph) for item in inner.value_info}
     for inner in prepare.graphs(model.graph):
         kept = [declared[item.name] for item in inner.value_info if item.name in declared]

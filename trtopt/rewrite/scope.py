@@ -94,6 +94,10 @@ class Scope:
         """Whether `node` alone reads the tensor, however often."""
         return not self.is_fixed(tensor) and all(user is node for user in tensor.outputs)
 
+    def is_read_here_alone(self, tensor: Any) -> bool:
+        """Whether only nodes of this very graph read the tensor, none of another around or inside it."""
+        return all(id(user) in self._local for user in tensor.outputs)
+
     def is_constant(self, tensor: Any) -> bool:
         """Whether the tensor is an initializer."""
         return isinstance(tensor, gs.Constant)

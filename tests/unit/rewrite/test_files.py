@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - graphs read best one statement after another
 """Files in, files out: weights stay where they were, bad input is named, nothing half-written is left."""
 
 from __future__ import annotations
@@ -76,6 +77,24 @@ def test_subgraphs_are_rewritten_and_what_they_read_from_outside_survives(tmp_pa
     assert trace.counts["erase-identity"] == 2
     assert trace.counts["clamp-chain"] >= 1
     assert all(item.ok for item in trace.checked)
+
+
+def test_weights_of_the_main_graph_that_subgraphs_read_stay_in_the_main_graph(tmp_path: Path) -> None:
+    text = """
+        # w: float[64,64]
+        # u: float[4]
+        g (float[N,64] x, bool c) => (float[N,64] y) <float two = {2.0}, float same = {2.0}> {
+          a = Relu(x)
+          b = Mul(a, two)
+          y = If(c) <then_branch = t () => (float[N,64] p) {q = MatMul(b, w) r = Mul(q, same) p = Identity(r)},
+                     else_branch = e () => (float[N,64] s) <float t = {2.0}> {v = Mul(b, two) z = Mul(v, t) s = Neg(z)}>
+        }"""
+    trace = rewrite_model(_saved(text, tmp_path), tmp_path / "out.onnx", target="10")
+    assert trace.undone == ()
+    assert all(item.ok for item in trace.checked)
+    after = onnx.load(tmp_path / "out.onnx")
+    assert "w" in {item.name for item in after.graph.initializer}
+    onnx.checker.check_model(after, full_check=True)
 
 
 def test_functions_are_inlined_first(tmp_path: Path) -> None:
