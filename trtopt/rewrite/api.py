@@ -140,8 +140,7 @@ def rewrite_model(
     `rules` names the rules to use (by default those that are on), `skip` those to leave out. With `check`,
     both models run on ONNX Runtime on seeded inputs (and on those in `data`), every dynamic axis at two
     sizes; a rule that breaks its bound is undone and named in the trace. `keep_going` leaves out a rule that
-    raises.
-    `dynamic_batch` first gives a fixed batch axis a name; the check then covers the old size and another.
+    raises. `dynamic_batch` first gives a fixed batch axis a name, checked at twice the size too.
 
     Raises:
         UsageError: an unknown target or rule, or `out` is `source`.
@@ -160,31 +159,46 @@ def rewrite_model(
         proto, size, patched = batch.make_dynamic(proto)
         notes.append(f"batch {size} is now dynamic" + "".join(f"; patched {name}" for name in patched))
     model = replace(original, proto=proto)
-    proof = None
-    if check:
-        inputs = feeds.seeded(original.proto)
-        if data is not None:
-            inputs = (*inputs, feeds.from_npz(data, original.proto))
-        proof = _Proof(original, inputs)
-        if dynamic_batch:
-            notes.append(batch_check.prove(original, model))
+    if dynamic_batch and check:
+        notes.append(batch_check.prove(original, model))
+    proof = _proof(model if dynamic_batch else original, data) if check else None
     attempt = _attempt(model, chosen, aim, proof, keep_going)
     model_file.save(attempt.outcome.model, out)
-    if not attempt.outcome.settled:
-        notes.append("stopped at the bound on rounds: rules still applied")
+    return _told(source, out, aim, original, lowered, attempt, notes, time.perf_counter() - began)
+
+
+def _proof(original: ModelFile, data: Path | None) -> _Proof:
+    """The original's outputs on seeded inputs, and on the user's if given."""
+    real = () if data is None else (feeds.from_npz(data, original.proto),)
+    return _Proof(original, (*feeds.seeded(original.proto), *real))
+
+
+def _told(
+    source: Path,
+    out: Path,
+    target: Target,
+    original: ModelFile,
+    lowered: int,
+    attempt: _Attempt,
+    notes: Sequence[str],
+    seconds: float,
+) -> RewriteTrace:
+    """All of it as a record."""
+    outcome = attempt.outcome
+    bound = () if outcome.settled else ("stopped at the bound on rounds: rules still applied",)
     return RewriteTrace(
         source=str(source),
         out=str(out),
-        target=aim.name,
-        opset=prepare.opset_of(proto),
+        target=target.name,
+        opset=prepare.opset_of(outcome.model.proto),
         nodes_before=len(original.proto.graph.node),
-        nodes_after=len(attempt.outcome.model.proto.graph.node),
-        rounds=attempt.outcome.rounds,
+        nodes_after=len(outcome.model.proto.graph.node),
+        rounds=outcome.rounds,
         constants_lowered=lowered,
-        applied=attempt.outcome.applied,
-        declined=attempt.outcome.declined,
+        applied=outcome.applied,
+        declined=outcome.declined,
         undone=attempt.undone,
         checked=attempt.checked,
-        notes=tuple(notes),
-        seconds=time.perf_counter() - began,
+        notes=(*notes, *bound),
+        seconds=seconds,
     )

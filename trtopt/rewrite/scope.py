@@ -90,10 +90,6 @@ class Scope:
         node = tensor.outputs[0]
         return node if not ops or (node.op in ops and node.domain in _STANDARD) else None
 
-    def used_only_by(self, tensor: Any, node: Any) -> bool:
-        """Whether `node` alone reads the tensor, however often."""
-        return not self.is_fixed(tensor) and all(user is node for user in tensor.outputs)
-
     def is_read_here_alone(self, tensor: Any) -> bool:
         """Whether only nodes of this very graph read the tensor, none of another around or inside it."""
         return all(id(user) in self._local for user in tensor.outputs)
