@@ -67,7 +67,7 @@ def raw_bytes(tensor: onnx.TensorProto, folder: Path) -> Any:
     path = folder / location
     length, offset = size_in_bytes(tensor), int(entries.get("offset", 0))
     remedy = "keep the weight files beside the model, as they were exported"
-    if not location or not path.resolve().is_relative_to(folder.resolve()):
+    if not location or Path(location).is_absolute() or ".." in Path(location).parts:
         raise InvalidModelError(
             f"weight {tensor.name!r} refers to {location!r}, outside the model's folder", remedy
         )
@@ -209,14 +209,25 @@ def _write(path: Path, chunks: Iterator[Any]) -> Path:
     return partial
 
 
+def _refuse_own_weights(model: ModelFile, targets: tuple[Path, ...]) -> None:
+    """Never write over a file that the model's own weights are read from."""
+    read = {(model.folder / _entries(item)["location"]).resolve() for item in model.proto.graph.initializer
+            if is_external(item)}  # fmt: skip
+    for target in targets:
+        if target.resolve() in read:
+            raise OutputError(f"{target} holds the model's own weights", "choose another place with -o")
+
+
 def save(model: ModelFile, path: Path) -> None:
     """Write `model` to `path`, its weights beside it in `PATH.data` if they were kept so or exceed 2 GiB.
 
     Nothing stands under the final names until all of it is written.
 
     Raises:
-        OutputError: the place cannot be written.
+        OutputError: the place cannot be written, or the weights are read from there.
     """
+    weights = path.with_name(path.name + ".data")
+    _refuse_own_weights(model, (path, weights))
     rest = onnx.ModelProto()
     rest.CopyFrom(model.proto)
     heavy = [tensor for tensor in model.proto.graph.initializer if _large(tensor)]
@@ -227,7 +238,6 @@ def save(model: ModelFile, path: Path) -> None:
     parts: list[tuple[Path, Path]] = []
     try:
         if outside and heavy:
-            weights = path.with_name(path.name + ".data")
             parts.append((_write(weights, _outside(model, rest, heavy, weights.name)), weights))
             parts.append((_write(path, iter([rest.SerializeToString(deterministic=True)])), path))
         else:

@@ -210,6 +210,29 @@ def test_the_model_itself_is_never_replaced(tmp_path: Path) -> None:
         rewrite_model(source, source, target="10")
 
 
+def test_the_models_own_weights_are_never_replaced(tmp_path: Path) -> None:
+    onnx.save(
+        model(_LARGE),
+        tmp_path / "in.onnx",
+        save_as_external_data=True,
+        location="out.onnx.data",
+        size_threshold=0,
+    )
+    before = (tmp_path / "out.onnx.data").read_bytes()
+    with pytest.raises(OutputError, match="own weights"):
+        rewrite_model(tmp_path / "in.onnx", tmp_path / "out.onnx", target="10")
+    assert (tmp_path / "out.onnx.data").read_bytes() == before
+
+
+def test_models_behind_links_are_read(tmp_path: Path) -> None:
+    (tmp_path / "blobs").mkdir()
+    (tmp_path / "links").mkdir()
+    source = _saved(_LARGE, tmp_path / "blobs")
+    (tmp_path / "links" / "model.onnx").symlink_to(source)
+    trace = rewrite_model(tmp_path / "links" / "model.onnx", tmp_path / "out.onnx", target="10")
+    assert trace.counts == {"erase-identity": 1}
+
+
 def test_a_place_that_cannot_be_written_is_named_and_left_clean(tmp_path: Path) -> None:
     source = _saved(_LARGE, tmp_path)
     with pytest.raises(OutputError, match="nowhere"):
