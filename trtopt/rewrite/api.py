@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from trtopt.errors import ModelError, UsageError
+from trtopt.errors import ModelError, OutputError, UsageError
 from trtopt.rewrite import batch, batch_check, equivalence, feeds, model_file, prepare
 from trtopt.rewrite.catalogue import RULES
 from trtopt.rewrite.driver import Outcome, RuleFailed, rewrite
@@ -158,13 +160,26 @@ def rewrite_model(
     if dynamic_batch:
         proto, size, patched = batch.make_dynamic(proto)
         notes.append(f"batch {size} is now dynamic" + "".join(f"; patched {name}" for name in patched))
-    model = replace(original, proto=proto)
-    if dynamic_batch and check:
-        notes.append(batch_check.prove(original, model))
-    proof = _proof(model if dynamic_batch else original, data) if check else None
-    attempt = _attempt(model, chosen, aim, proof, keep_going)
-    model_file.save(attempt.outcome.model, out)
+    with _spool(out) as spool:
+        model = replace(original, proto=proto, spool=spool)
+        if dynamic_batch and check:
+            notes.append(batch_check.prove(original, model))
+        proof = _proof(model if dynamic_batch else original, data) if check else None
+        attempt = _attempt(model, chosen, aim, proof, keep_going)
+        model_file.save(attempt.outcome.model, out)
     return _told(source, out, aim, original, lowered, attempt, notes, time.perf_counter() - began)
+
+
+@contextmanager
+def _spool(out: Path) -> Iterator[Path]:
+    """A folder beside `out` for large new weights, gone afterwards."""
+    try:
+        folder = tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent)
+    except OSError as error:
+        problem = f"cannot write {out}: {error.strerror or error}"
+        raise OutputError(problem, "choose another place with -o") from None
+    with folder as name:
+        yield Path(name)
 
 
 def _proof(original: ModelFile, data: Path | None) -> _Proof:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import onnx
@@ -12,7 +11,7 @@ import onnx_graphsurgeon as gs
 
 from trtopt.errors import TrtoptError
 from trtopt.rewrite import prepare
-from trtopt.rewrite.model_file import ModelFile
+from trtopt.rewrite.model_file import ModelFile, is_external
 from trtopt.rewrite.rule import Rule
 from trtopt.rewrite.scope import Context, Scope
 from trtopt.rewrite.target import Target
@@ -63,8 +62,12 @@ def _names(graph: onnx.GraphProto) -> tuple[set[str], set[str]]:
 
 
 def _hoist_outer_weights(graph: onnx.GraphProto, base: onnx.GraphProto) -> None:
-    """Leave each weight of the main graph there; exporting puts a copy into every subgraph that reads it."""
+    """Leave each weight of the main graph there; exporting puts a copy into every subgraph that reads it.
+
+    Weights kept in files must be there too: a file's reader looks for them nowhere else.
+    """
     outer = {item.name for item in base.initializer}
+    outer |= {item.name for inner in prepare.graphs(graph) for item in inner.initializer if is_external(item)}
     held = {item.name for item in graph.initializer}
     for inner in list(prepare.graphs(graph))[1:]:
         own = [item for item in inner.initializer if item.name not in outer and item.name not in held]
@@ -138,15 +141,15 @@ def _sweep(rule: Rule, scope: Scope) -> tuple[list[Applied], list[Declined]]:
     return applied, declined
 
 
-def _open(proto: onnx.ModelProto, folder: Path, target: Target) -> Context:
+def _open(model: ModelFile, target: Target) -> Context:
     gs.logger.G_LOGGER.severity = gs.logger.G_LOGGER.CRITICAL  # it reports on its own folding, not on ours
-    taken, fixed = _names(proto.graph)
-    return Context(target, prepare.opset_of(proto), folder, taken, fixed)
+    taken, fixed = _names(model.proto.graph)
+    return Context(target, prepare.opset_of(model.proto), model.folder, model.spool, taken, fixed)
 
 
 def scopes_of(model: ModelFile, target: Target) -> list[Scope]:
     """The graphs of a prepared model, to look at: the main one, then those inside its nodes."""
-    return _scopes(_with_shapes(model.proto), _open(model.proto, model.folder, target))
+    return _scopes(_with_shapes(model.proto), _open(model, target))
 
 
 def rewrite(model: ModelFile, rules: Sequence[Rule], target: Target) -> Outcome:
@@ -156,7 +159,7 @@ def rewrite(model: ModelFile, rules: Sequence[Rule], target: Target) -> Outcome:
         RuleFailed: a rule raised.
         InvalidModelError: shape inference finds a contradiction.
     """
-    proto, context = model.proto, _open(model.proto, model.folder, target)
+    proto, context = model.proto, _open(model, target)
     applied: list[Applied] = []
     declined: list[Declined] = []
     rounds, changed = 0, True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,15 +21,20 @@ LARGE_BYTES = 4096
 """Weights from this size on stay in their file; smaller ones take part in folding."""
 _INLINE_LIMIT = 2**31 - 2**20  # Protocol Buffers ends at 2 GiB; leave room for the graph's own fields
 _ALIGNMENT = 4096
+_SPOOL = "trtopt-spool"
 
 
 @dataclass(frozen=True)
 class ModelFile:
-    """A model whose large weights refer to files in `folder`; `external` tells how its author kept them."""
+    """A model whose large weights refer to files in `folder`; `external` tells how its author kept them.
+
+    New large weights are put into files in `spool`, so that they too need no memory; without it they stay.
+    """
 
     proto: onnx.ModelProto
     folder: Path
     external: bool
+    spool: Path | None = None
 
 
 def _entries(tensor: onnx.TensorProto) -> dict[str, str]:
@@ -45,6 +51,18 @@ def _refer(tensor: onnx.TensorProto, location: str, offset: int, length: int) ->
     for key, value in (("location", location), ("offset", str(offset)), ("length", str(length))):
         tensor.external_data.add(key=key, value=value)
     tensor.data_location = onnx.TensorProto.EXTERNAL
+
+
+def spooled(values: np.ndarray[Any, Any], name: str, spool: Path) -> onnx.TensorProto:
+    """A weight whose values are written to a new file in `spool`."""
+    handle, path = tempfile.mkstemp(dir=spool)
+    with os.fdopen(handle, "wb") as file:
+        np.ascontiguousarray(values).tofile(file)
+    code = onnx.helper.np_dtype_to_tensor_dtype(values.dtype)
+    tensor = onnx.TensorProto(name=name, data_type=code, dims=values.shape)
+    _refer(tensor, Path(path).name, 0, values.nbytes)
+    tensor.external_data.add(key=_SPOOL, value=str(spool))
+    return tensor
 
 
 def size_in_bytes(tensor: onnx.TensorProto) -> int:
@@ -64,7 +82,7 @@ def raw_bytes(tensor: onnx.TensorProto, folder: Path) -> Any:
     """
     entries = _entries(tensor)
     location = entries.get("location", "")
-    path = folder / location
+    path = Path(entries.get(_SPOOL, folder)) / location
     length, offset = size_in_bytes(tensor), int(entries.get("offset", 0))
     remedy = "keep the weight files beside the model, as they were exported"
     if not location or Path(location).is_absolute() or ".." in Path(location).parts:
@@ -139,6 +157,9 @@ def load(path: Path) -> ModelFile:
     external = False
     for tensor in proto.graph.initializer:
         if is_external(tensor):
+            kept = [entry for entry in tensor.external_data if entry.key != _SPOOL]  # not for a file to say
+            del tensor.external_data[:]
+            tensor.external_data.extend(kept)
             data = raw_bytes(tensor, path.parent)
             external |= _entries(tensor)["location"] != path.name
             if len(data) < LARGE_BYTES:

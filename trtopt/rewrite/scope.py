@@ -19,6 +19,7 @@ from trtopt.rewrite import model_file
 from trtopt.rewrite.target import Target
 
 Array = np.ndarray[Any, Any]
+_SPOOLED_BYTES = 1 << 20
 _STANDARD = (None, "", "ai.onnx")
 
 
@@ -29,6 +30,7 @@ class Context:
     target: Target
     opset: int
     folder: Path
+    spool: Path | None = None
     taken: set[str] = field(default_factory=set)
     """Names of nodes and tensors in use."""
     fixed: set[str] = field(default_factory=set)
@@ -162,7 +164,10 @@ class Scope:
     # ── edits ───────────────────────────────────────────────────────────────────────────────────────────
 
     def constant(self, values: Array, like: str) -> Any:
-        """A new initializer, named after `like`."""
+        """A new initializer, named after `like`; a large one is put into a file."""
+        if self.context.spool is not None and values.nbytes >= _SPOOLED_BYTES:
+            tensor = model_file.spooled(values, self.context.fresh(like), self.context.spool)
+            return gs.Constant(tensor.name, LazyValues(tensor))
         return gs.Constant(self.context.fresh(like), np.ascontiguousarray(values).reshape(values.shape))
 
     def variable(self, like: str, dtype: Any = None, shape: Sequence[Any] | None = None) -> Any:

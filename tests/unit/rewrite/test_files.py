@@ -224,6 +224,24 @@ def test_the_models_own_weights_are_never_replaced(tmp_path: Path) -> None:
     assert (tmp_path / "out.onnx.data").read_bytes() == before
 
 
+def test_new_large_weights_pass_through_files_that_do_not_stay(tmp_path: Path) -> None:
+    text = """
+        # w: float[512,1024]
+        g (float[N,1024] x, bool c) => (float[N,512] y) {
+          y = If(c) <then_branch = t () => (float[N,512] p) {u = Transpose<perm=[1,0]>(w) q = MatMul(x, u) p = Neg(q)},
+                     else_branch = e () => (float[N,512] s) {v = Transpose<perm=[1,0]>(w) s = MatMul(x, v)}>
+        }"""
+    made = model(text)
+    twin = onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(made.graph.initializer[0]), "w2")
+    made.graph.initializer.append(twin)
+    made.graph.node[0].attribute[1].g.node[0].input[0] = "w2"
+    onnx.save(made, tmp_path / "in.onnx")
+    trace = rewrite_model(tmp_path / "in.onnx", tmp_path / "out.onnx", target="10")
+    assert trace.counts == {"transpose-constant": 2}
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.onnx", "out.onnx"]
+    onnx.checker.check_model(onnx.load(tmp_path / "out.onnx"), full_check=True)
+
+
 def test_models_behind_links_are_read(tmp_path: Path) -> None:
     (tmp_path / "blobs").mkdir()
     (tmp_path / "links").mkdir()
