@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,3 +43,40 @@ def open_reference(path: Path) -> Callable[[Arrays], Arrays]:
             ) from error
 
     return run
+
+
+def run_unoptimised(
+    model: bytes, weights: Mapping[str, NDArray[Any]], feeds: Sequence[Mapping[str, NDArray[Any]]]
+) -> list[Arrays]:
+    """Run a model in memory, its large weights given as arrays that are shared and not copied.
+
+    Returns:
+        The outputs by name for each feed.
+
+    Raises:
+        ModelError: ONNX Runtime cannot load or run it; with its first line.
+    """
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = _ERRORS_ONLY
+    options.enable_cpu_mem_arena = False
+    options.add_session_config_entry("session.disable_prepacking", "1")
+    shared = [onnxruntime.OrtValue.ortvalue_from_numpy(array) for array in weights.values()]
+    if shared:
+        options.add_external_initializers(list(weights), shared)
+    try:
+        session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+        names = [output.name for output in session.get_outputs()]
+        return [dict(zip(names, session.run(names, dict(feed)), strict=True)) for feed in feeds]
+    except Exception as error:  # noqa: BLE001  (its exceptions share no base class but Exception)
+        told = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise ModelError(f"ONNX Runtime cannot run the model: {told}", "see which node it names") from None
+
+
+def hush() -> None:
+    """Silence ONNX Runtime for the rest of the process: its remarks say nothing of the user's model."""
+    import onnxruntime
+
+    onnxruntime.set_default_logger_severity(_ERRORS_ONLY)

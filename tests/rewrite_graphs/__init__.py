@@ -1,0 +1,14 @@
+"""Small graphs for each rewrite rule: where it fires, and where each of its guards declines.
+
+They are written in ONNX's own text form. Weights named `w…`, `v…` are filled with seeded numbers. The
+fusion audit builds `FIRES` before and after on a GPU; the tests run all of them on the CPU.
+"""
+
+from tests.rewrite_graphs.case import Case, model
+from tests.rewrite_graphs.declines import DECLINES
+from tests.rewrite_graphs.fires_first import CASES as FIRES_FIRST
+from tests.rewrite_graphs.fires_second import CASES as FIRES_SECOND
+
+FIRES = (*FIRES_FIRST, *FIRES_SECOND)
+
+__all__ = ["DECLINES", "FIRES", "Case", "model"]

@@ -1,0 +1,335 @@
+# ruff: noqa: E501 - graphs read best one statement after another
+"""Where each guard of a rule declines, with its reason."""
+
+from __future__ import annotations
+
+from tests.rewrite_graphs.case import Case, left
+
+DECLINES: tuple[Case, ...] = (
+    left(
+        "erase-identity",
+        "from input to output",
+        "g (float[N,4] x) => (float[N,4] y) {y = Identity(x)}",
+        "name must stay",
+    ),
+    left(
+        "erase-identity",
+        "mask in use",
+        """
+        g (float[N,4] x) => (float[N,4] y, bool[N,4] m) {a = Relu(x) y, m = Dropout(a)}""",
+        "mask is used",
+    ),
+    left(
+        "erase-identity",
+        "training",
+        """
+        g (float[N,4] x) => (float[N,4] y) <float r = {0.0}, bool t = {1}> {a = Dropout(x, r, t) y = Neg(a)}""",
+        "training",
+    ),
+    left(
+        "erase-arithmetic",
+        "it widens",
+        """
+        g (float[N,1] x) => (float[N,4] y) <float[4] one = {1,1,1,1}> {a = Mul(x, one) y = Neg(a)}""",
+        "widen",
+    ),
+    left(
+        "erase-arithmetic",
+        "it adds an axis",
+        """
+        g (float[4] x) => (float[1,4] y) <float[1,1] one = {1.0}> {a = Mul(x, one) y = Neg(a)}""",
+        "widen",
+    ),
+    left(
+        "cast-chain",
+        "through a narrower type",
+        """
+        g (float[N,4] x) => (float[N,4] y) {a = Cast<to=7>(x) y = Cast<to=1>(a)}""",
+        "narrower",
+    ),
+    left(
+        "clamp-chain",
+        "shared",
+        """
+        g (float[N,4] x) => (float[N,4] y, float[N,4] z) {a = Relu(x) y = Relu(a) z = Neg(a)}""",
+        "elsewhere",
+    ),
+    left(
+        "clamp-chain",
+        "a computed bound",
+        """
+        g (float[N,4] x, float h) => (float[N,4] y) {a = Relu(x) y = Clip(a, , h)}""",
+        "computed",
+    ),
+    left(
+        "clamp-chain",
+        "bounds that cross",
+        """
+        g (float[N,4] x) => (float[N,4] y) <float l = {3.0}, float h = {1.0}> {a = Relu(x) y = Clip(a, l, h)}""",
+        "exceeds",
+    ),
+    left(
+        "reshape-chain",
+        "a copied axis",
+        """
+        g (float[N,S,6] x) => (float[A,B,C] y) <int64[2] s = {-1,6}, int64[3] t = {0,2,-1}>
+        {a = Reshape(x, s) y = Reshape(a, t)}""",
+        "open axis",
+    ),
+    left(
+        "plain-reshape",
+        "an unknown length",
+        """
+        g (float[N,S,8] x, int64[1] n) => (float[A,B,C] y) <int64 j = {1}, int64[1] z = {0}, int64[1] h = {8}>
+        {s = Shape(x) b = Gather(s, j) c = Unsqueeze(b, z) f = Concat<axis=0>(c, n, h) y = Reshape(x, f)}""",
+        "more than one axis",
+    ),
+    left(
+        "transpose-reduce",
+        "order changes",
+        """
+        g (float[N,4,5] x) => (float[5,4] y) {a = Transpose<perm=[0,2,1]>(x) y = ReduceMax<axes=[0], keepdims=0>(a)}""",
+        "order",
+    ),
+    left(
+        "transpose-reduce",
+        "kept axes lie elsewhere",
+        """
+        g (float[N,4,5] x) => (float[1,N,4] y) {a = Transpose<perm=[2,0,1]>(x) y = ReduceMax<axes=[0]>(a)}""",
+        "elsewhere",
+    ),
+    left(
+        "transpose-constant",
+        "an output",
+        "# w: float[6,4]\ng (float[N,4] x) => (float[4,6] y, float[N,4] z) {y = Transpose<perm=[1,0]>(w) z = Neg(x)}",
+        "name must stay",
+    ),
+    left(
+        "transpose-constant",
+        "a large weight used twice",
+        """
+        # w: float[64,64]
+        g (float[N,64] x) => (float[N,64] y) {t = Transpose<perm=[1,0]>(w) a = MatMul(x, t) y = MatMul(a, w)}""",
+        "second copy",
+    ),
+    left(
+        "gather-axis0",
+        "a list of indices",
+        """
+        # w: float[4,6]
+        g (int64[N] i) => (float[4,N] y) {y = Gather<axis=1>(w, i)}""",
+        "scalar",
+    ),
+    left(
+        "gather-axis0",
+        "shared",
+        """
+        # w: float[2,2]
+        g (int64 i, float[N,2] x) => (float[2] y, float[N,2] z) {y = Gather<axis=1>(w, i) z = MatMul(x, w)}""",
+        "elsewhere",
+    ),
+    *(
+        left(
+            "pad-into-conv",
+            name,
+            f"""
+        # w: float[4,2,3,3]
+        g (float[N,2,8,8] x) => (float[N,4,H,W] y{extra}) <int64[8] p = {{{pads}}}, float c = {{{value}}}>
+        {{a = Pad<mode="{mode}">(x, p, c) y = Conv{attrs}(a, w){more}}}""",
+            reason,
+        )
+        for name, pads, value, mode, attrs, extra, more, reason in (
+            ("reflect", "0,0,1,1,0,0,1,1", "0.0", "reflect", "", "", "", "mode is reflect"),
+            ("not zero", "0,0,1,1,0,0,1,1", "1.0", "constant", "", "", "", "pads with 1"),
+            ("negative", "0,0,1,-1,0,0,1,1", "0.0", "constant", "", "", "", "cuts"),
+            ("batch", "1,0,1,1,0,0,1,1", "0.0", "constant", "", "", "", "batch or channels"),
+            ("auto_pad", "0,0,1,1,0,0,1,1", "0.0", "constant", '<auto_pad="SAME_UPPER">', "", "", "auto_pad"),
+            (
+                "shared",
+                "0,0,1,1,0,0,1,1",
+                "0.0",
+                "constant",
+                "",
+                ", float[N,2,10,10] z",
+                " z = Neg(a)",
+                "elsewhere",
+            ),
+        )
+    ),
+    left(
+        "pad-into-conv",
+        "average without padding",
+        """
+        g (float[N,2,8,8] x) => (float[N,2,9,9] y) <int64[8] p = {0,0,1,1,0,0,1,1}>
+        {a = Pad(x, p) y = AveragePool<kernel_shape=[2,2]>(a)}""",
+        "count",
+    ),
+    left(
+        "fold-batchnorm",
+        "shared",
+        """
+        # w: float[4,2,3,3]
+        # g: float[4]
+        # v: float[4]
+        graph (float[N,2,8,8] x) => (float[N,4,6,6] y, float[N,4,6,6] z)
+        {a = Conv(x, w) y = BatchNormalization(a, g, g, g, v) z = Neg(a)}""",
+        "elsewhere",
+    ),
+    left(
+        "fold-batchnorm",
+        "shared weight",
+        """
+        # w: float[4,4,1,1]
+        # g: float[4]
+        # v: float[4]
+        graph (float[N,4,8,8] x) => (float[N,4,8,8] y)
+        {a = Conv(x, w) b = BatchNormalization(a, g, g, g, v) y = Conv(b, w)}""",
+        "shared",
+    ),
+    left(
+        "fold-batchnorm",
+        "computed statistics",
+        """
+        # w: float[4,2,3,3]
+        # g: float[4]
+        # v: float[4]
+        graph (float[N,2,8,8] x, float[4] m) => (float[N,4,6,6] y) {a = Conv(x, w) y = BatchNormalization(a, g, g, m, v)}""",
+        "not constant",
+    ),
+    left(
+        "fold-scale",
+        "along the width",
+        """
+        # w: float[4,2,3,3]
+        # c: float[6]
+        g (float[N,2,8,8] x) => (float[N,4,6,6] y) {a = Conv(x, w) y = Mul(a, c)}""",
+        "neither scalar",
+    ),
+    left(
+        "fold-scale",
+        "quantised weight",
+        """
+        # w: int8[4,2,3,3]
+        g (float[N,2,8,8] x) => (float[N,4,6,6] y) <float s = {0.1}, float c = {2.0}, int8 z = {0}>
+        {d = DequantizeLinear(w, s, z) a = Conv(x, d) y = Mul(a, c)}""",
+        "quantised",
+    ),
+    left(
+        "fold-scale-before",
+        "shift before padding",
+        """
+        # w: float[4,2,3,3]
+        g (float[N,2,8,8] x) => (float[N,4,8,8] y) <float s = {0.5}> {a = Add(x, s) y = Conv<pads=[1,1,1,1]>(a, w)}""",
+        "zero padding",
+    ),
+    left(
+        "reduce-to-pool",
+        "axes dropped",
+        "g (float[N,4,8,8] x) => (float[N,4] y) {y = ReduceMean<axes=[2,3], keepdims=0>(x)}",
+        "dropped",
+    ),
+    left(
+        "layer-norm",
+        "old opset",
+        """
+        g (float[N,S,8] x) => (float[N,S,8] y) <float two = {2.0}, float eps = {0.00001}>
+        {m = ReduceMean<axes=[-1]>(x) a = Sub(x, m) p = Pow(a, two) q = ReduceMean<axes=[-1]>(p) r = Add(q, eps) s = Sqrt(r)
+         y = Div(a, s)}""",
+        "needs opset 17",
+        opset=16,
+    ),
+    left(
+        "layer-norm",
+        "variance in use",
+        """
+        g (float[N,S,8] x) => (float[N,S,8] y, float[N,S,1] q) <float two = {2.0}, float eps = {0.00001}>
+        {m = ReduceMean<axes=[-1]>(x) a = Sub(x, m) p = Pow(a, two) q = ReduceMean<axes=[-1]>(p) r = Add(q, eps) s = Sqrt(r)
+         y = Div(a, s)}""",
+        "elsewhere",
+    ),
+    left(
+        "group-norm",
+        "old opset",
+        """
+        # c: float[6,1,1]
+        g (float[N,6,8,8] x) => (float[N,6,8,8] y)
+        <int64[3] s = {0,2,-1}, float[2] one = {1.0,1.0}, float[2] zero = {0.0,0.0}>
+        {a = Reshape(x, s) b = InstanceNormalization(a, one, zero) e = Shape(x) f = Reshape(b, e) y = Mul(f, c)}""",
+        "opset 21",
+    ),
+    left(
+        "rms-norm",
+        "old TensorRT",
+        """
+        # c: float[8]
+        g (float[N,S,8] x) => (float[N,S,8] y) <float two = {2.0}, float eps = {0.00001}, int64[1] ax = {-1}>
+        {p = Pow(x, two) q = ReduceMean(p, ax) r = Add(q, eps) s = Sqrt(r) u = Div(x, s) y = Mul(c, u)}""",
+        "does not read",
+        opset=23,
+        target="10",
+    ),
+    left(
+        "gelu",
+        "8.6",
+        """
+        g (float[N,8] x) => (float[N,8] y) <float r = {1.4142135}, float one = {1.0}, float half = {0.5}>
+        {a = Div(x, r) b = Erf(a) c = Add(b, one) d = Mul(x, c) y = Mul(d, half)}""",
+        "decomposed",
+        opset=20,
+        target="8.6",
+    ),
+    left(
+        "softmax",
+        "two axes",
+        """
+        g (float[N,8,8] x) => (float[N,8,8] y) <int64[2] ax = {1,2}> {b = Exp(x) c = ReduceSum(b, ax) y = Div(b, c)}""",
+        "several axes",
+    ),
+    left(
+        "log-softmax",
+        "probabilities in use",
+        """
+        g (float[N,8] x) => (float[N,8] y, float[N,8] a) {a = Softmax<axis=1>(x) y = Log(a)}""",
+        "elsewhere",
+    ),
+    left(
+        "norm-reductions",
+        "squares in use",
+        """
+        g (float[N,8] x) => (float y, float[N,8] b) <int64[1] ax = {1}> {b = Mul(x, x) c = ReduceSum(b, ax) y = Sqrt(c)}""",
+        "elsewhere",
+    ),
+    left(
+        "attention-scale",
+        "odd head size",
+        """
+        g (float[N,2,S,12] q, float[N,2,12,S] k) => (float[N,2,S,S] y) <float c = {4.0}>
+        {a = MatMul(q, k) b = Div(a, c) y = Softmax(b)}""",
+        "head size",
+    ),
+    left(
+        "merge-matmuls",
+        "one weight twice",
+        """
+        # w: float[8,4]
+        g (float[N,8] x) => (float[N,4] y, float[N,4] z) {a = MatMul(x, w) b = MatMul(x, w) y = Relu(a) z = Neg(b)}""",
+        "shared",
+    ),
+    left(
+        "pad-channels",
+        "to an output",
+        """
+        # w: float[12,4,3,3]
+        g (float[N,4,8,8] x) => (float[N,12,6,6] y) {y = Conv(x, w)}""",
+        "something else",
+    ),
+    left(
+        "efficient-nms",
+        "computed threshold",
+        """
+        g (float[1,S,4] b, float[1,1,S] s, float[1] t) => (int64[K,3] y) <int64[1] m = {5}>
+        {y = NonMaxSuppression(b, s, m, t)}""",
+        "computed",
+        target="10",
+    ),
+)

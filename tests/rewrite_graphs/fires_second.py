@@ -1,0 +1,108 @@
+# ruff: noqa: E501 - graphs read best one statement after another
+"""Where each rule fires: the next rules of the catalogue."""
+
+from __future__ import annotations
+
+from tests.rewrite_graphs.case import Case, case
+
+CASES: tuple[Case, ...] = (
+    case(
+        "hard-sigmoid",
+        "hard swish",
+        """
+        g (float[N,8] x) => (float[N,8] y) <float three = {3.0}, float zero = {0.0}, float six = {6.0}>
+        {a = Add(x, three) b = Clip(a, zero, six) c = Mul(x, b) y = Div(c, six)}""",
+    ),
+    case(
+        "sigmoid",
+        "by exp",
+        """
+        g (float[N,8] x) => (float[N,8] y) <float one = {1.0}>
+        {a = Neg(x) b = Exp(a) c = Add(b, one) y = Div(one, c)}""",
+    ),
+    case(
+        "sigmoid",
+        "silu by exp",
+        """
+        g (float[N,8] x) => (float[N,8] y) <float one = {1.0}>
+        {a = Neg(x) b = Exp(a) c = Add(one, b) y = Div(x, c)}""",
+    ),
+    case(
+        "softmax",
+        "with the maximum subtracted",
+        """
+        g (float[N,8] x) => (float[N,8] y) <int64[1] ax = {-1}>
+        {m = ReduceMax<axes=[1]>(x) a = Sub(x, m) b = Exp(a) c = ReduceSum(b, ax) y = Div(b, c)}""",
+    ),
+    case(
+        "softmax",
+        "plain",
+        """
+        g (float[N,8] x) => (float[N,8] y) <int64[1] ax = {-1}> {b = Exp(x) c = ReduceSum(b, ax) y = Div(b, c)}""",
+    ),
+    case(
+        "log-softmax",
+        "log of softmax",
+        "g (float[N,8] x) => (float[N,8] y) {a = Softmax<axis=1>(x) y = Log(a)}",
+    ),
+    case(
+        "norm-reductions",
+        "l1, l2, log-sum-exp",
+        """
+        g (float[N,8] x) => (float[N,1] y, float[N,1] z, float[N,1] u) <int64[1] ax = {1}>
+        {a = Abs(x) y = ReduceSum(a, ax) b = Mul(x, x) c = ReduceSum(b, ax) z = Sqrt(c) d = Exp(x) e = ReduceSum(d, ax)
+         u = Log(e)}""",
+        3,
+    ),
+    case(
+        "narrow-indices",
+        "cast in front of a gather",
+        """
+        # w: float[4,6]
+        g (int32[N] i) => (float[N,6] y) {j = Cast<to=7>(i) y = Gather(w, j)}""",
+    ),
+    case(
+        "narrow-indices",
+        "a constant, for 8.6",
+        """
+        g (float[N,6] x) => (float[N] y) <int64 i = {2}> {y = Gather<axis=1>(x, i)}""",
+        target="8.6",
+    ),
+    case(
+        "attention-scale",
+        "before the mask",
+        """
+        g (float[N,2,S,16] q, float[N,2,16,S] k, float[N,1,1,S] m) => (float[N,2,S,S] y) <float c = {4.0}>
+        {a = MatMul(q, k) b = Div(a, c) d = Add(b, m) y = Softmax(d)}""",
+    ),
+    case(
+        "merge-matmuls",
+        "q, k, v",
+        """
+        # w1: float[8,4]
+        # w2: float[8,6]
+        # w3: float[8,4]
+        g (float[N,S,8] x) => (float[N,S,4] q, float[N,S,6] k, float[N,S,4] v)
+        {q = MatMul(x, w1) k = MatMul(x, w2) v = MatMul(x, w3)}""",
+    ),
+    case(
+        "merge-convs",
+        "parallel 1x1",
+        """
+        # w1: float[4,2,1,1]
+        # b1: float[4]
+        # w2: float[3,2,1,1]
+        # b2: float[3]
+        g (float[N,2,8,8] x) => (float[N,4,8,8] y, float[N,3,8,8] z)
+        {a = Conv(x, w1, b1) b = Conv(x, w2, b2) y = Relu(a) z = Neg(b)}""",
+    ),
+    case(
+        "pad-channels",
+        "12 to 16",
+        """
+        # w1: float[12,4,3,3]
+        # b1: float[12]
+        # w2: float[8,12,1,1]
+        g (float[N,4,8,8] x) => (float[N,8,6,6] y) {a = Conv(x, w1, b1) b = Sigmoid(a) y = Conv(b, w2)}""",
+    ),
+)

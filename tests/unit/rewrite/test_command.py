@@ -1,0 +1,73 @@
+"""`trtopt rewrite`: what it prints, and what it refuses."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import onnx
+from click.testing import CliRunner
+
+from tests.rewrite_graphs import model
+from trtopt.cli.rewrite import rewrite
+from trtopt.errors import UsageError
+from trtopt.records import from_json
+from trtopt.rewrite.trace import RewriteTrace
+
+_TEXT = """g (float[N,4] x) => (float[N,4] y, float[N,4] z)
+    {a = Relu(x) b = Identity(a) y = Neg(b) z = Identity(x)}"""
+
+
+def _run(folder: Path, *more: str) -> object:
+    onnx.save(model(_TEXT), folder / "in.onnx")
+    return CliRunner().invoke(rewrite, [str(folder / "in.onnx"), "-o", str(folder / "out.onnx"), *more])
+
+
+def test_the_summary_tells_what_was_done_declined_and_checked(tmp_path: Path) -> None:
+    result = _run(tmp_path)
+    assert result.exit_code == 0
+    assert "4 → 3 nodes" in result.output
+    assert "1 x erase-identity" in result.output
+    assert "declined 1 x erase-identity: its output is an output" in result.output
+    assert "checked on 2 inputs" in result.output
+
+
+def test_json_is_the_trace(tmp_path: Path) -> None:
+    trace = from_json(_run(tmp_path, "--json").output.encode(), RewriteTrace)
+    assert trace.counts == {"erase-identity": 1}
+
+
+def test_explain_tells_of_one_node(tmp_path: Path) -> None:
+    assert "erase-identity was applied" in _run(tmp_path, "--explain", "Identity:b").output
+    assert "was declined because" in _run(tmp_path, "--explain", "Identity:z").output
+    assert isinstance(_run(tmp_path, "--explain", "nonsense").exception, UsageError)
+
+
+def test_rules_can_be_chosen_and_skipped(tmp_path: Path) -> None:
+    assert "erase-identity" not in _run(tmp_path, "--skip", "erase-identity").output
+    assert "0 x" not in _run(tmp_path, "--rules", "clamp-chain", "--no-check").output
+
+
+def test_the_list_names_every_rule_with_its_class() -> None:
+    output = CliRunner().invoke(rewrite, ["--list"]).output
+    assert "fold-batchnorm" in output
+    assert "efficient-nms" in output
+    assert "approximate" in output
+
+
+def test_a_model_and_a_place_are_needed() -> None:
+    assert isinstance(CliRunner().invoke(rewrite, []).exception, UsageError)
+
+
+def test_importing_the_commands_loads_no_onnx() -> None:
+    code = (
+        "import sys, trtopt.cli.rewrite, trtopt.cli.lint, trtopt.rewrite\n"
+        "print(sorted({'onnx', 'onnxruntime', 'onnx_graphsurgeon', 'torch'} & set(sys.modules)))"
+    )
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        ).stdout.strip()
+        == "[]"
+    )

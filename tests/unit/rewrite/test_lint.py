@@ -1,0 +1,80 @@
+# ruff: noqa: E501 - graphs read best one statement after another
+"""Lint: every check finds what it is for, and a clean graph has nothing to say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+import pytest
+from click.testing import CliRunner
+
+from tests.rewrite_graphs import model
+from trtopt.cli.lint import lint
+from trtopt.errors import UsageError
+from trtopt.rewrite.lint.api import CHECKS, lint_model
+
+_FOUND = {
+    "odd-channels": ("# w: float[12,8,3,3]\ng (float[N,8,8,8] x) => (float[N,12,6,6] y) {a = Relu(x) y = Conv(a, w)}", "12 output"),
+    "odd-product": ("# w: float[64,10]\ng (float[N,64] x) => (float[N,10] y) {y = MatMul(x, w)}", "N = 10"),
+    "vector-product": ("# w: float[64,64]\ng (float[1,64] x) => (float[1,64] y) {y = MatMul(x, w)}", "M = 1"),
+    "batch-concat": ("g (float[N,4] x) => (float[M,4] y) {y = Concat<axis=0>(x, x)}", "axis 0"),
+    "inner-gather": ("g (float[N,4,8] x, int64[K] i) => (float[N,K,8] y) {y = Gather<axis=1>(x, i)}", "axis 1"),
+    "leading-reduction": ("g (float[N,4,8] x) => (float[N,8] y) <int64[1] a = {1}> {y = ReduceSum<keepdims=0>(x, a)}", "axes [1] of 3"),
+    "topk": ("g (float[N,8000] x) => (float[N,4000] y, int64[N,4000] z) <int64[1] k = {4000}> {y, z = TopK(x, k)}", "4000"),
+    "huge-batch": ("g (float[70000,4] x) => (float[70000,4] y) {y = Relu(x)}", "70000"),
+    "control-flow": ("""g (float[N,4] x, bool c) => (float[N,4] y)
+        {y = If(c) <then_branch = t () => (float[N,4] p) {p = Relu(x)}, else_branch = e () => (float[N,4] q) {q = Neg(x)}>}""", "If"),
+    "int64-math": ("g (int64[N,4] x) => (int64[N,4] y) {y = Mul(x, x)}", "INT64"),
+    "resize": ('g (float[N,4,8,8] x) => (float[N,4,16,16] y) <float[4] s = {1.0,1.0,2.0,2.0}> {y = Resize<mode="cubic">(x, , s)}', "cubic"),
+    "cast-input": ("g (float[N,4] x) => (float16[N,4] y) {a = Cast<to=10>(x) y = Relu(a)}", "FP32"),
+    "attention": ("""g (float[N,S,12] q, float[N,12,S] k, float[N,S,12] v) => (float[N,S,12] y)
+        {a = MatMul(q, k) b = Softmax(a) y = MatMul(b, v)}""", "head size 12"),
+}  # fmt: skip
+
+
+def _saved(text: str, folder: Path) -> Path:
+    onnx.save(model(text), folder / "in.onnx")
+    return folder / "in.onnx"
+
+
+@pytest.mark.parametrize("check", _FOUND)
+def test_a_check_finds_what_it_is_for(check: str, tmp_path: Path) -> None:
+    text, words = _FOUND[check]
+    found = lint_model(_saved(text, tmp_path), target="10").advice
+    hits = [item for item in found if item.check == check]
+    assert len(hits) == 1
+    assert words in hits[0].reason
+    assert hits[0].effect
+    assert hits[0].remedy
+
+
+def test_operators_without_a_parser_are_found(tmp_path: Path) -> None:
+    made = model("g (float[N,4] x) => (float[N,4] y) {a = Relu(x) y = Gelu(a)}", opset=20)
+    made.graph.node[0].domain = "vendor"
+    made.opset_import.add(domain="vendor", version=1)
+    onnx.save(made, tmp_path / "in.onnx")
+    reasons = [item.reason for item in lint_model(tmp_path / "in.onnx", target="8.6").advice]
+    assert reasons == [
+        "vendor::Relu is no standard operator",
+        "this form of Gelu is newer than TensorRT 8.6's parser",
+    ]
+
+
+def test_every_check_is_tested() -> None:
+    assert {check.name for check in CHECKS} == {*_FOUND, "foreign-operator"}
+
+
+def test_shape_arithmetic_in_int64_is_no_finding(tmp_path: Path) -> None:
+    text = "g (float[N,4] x) => (int64[2] y) {s = Shape(x) y = Mul(s, s)}"
+    assert lint_model(_saved(text, tmp_path), target="10").advice == ()
+
+
+def test_the_exit_code_is_3_only_if_asked_for(tmp_path: Path) -> None:
+    path = str(_saved(_FOUND["batch-concat"][0], tmp_path))
+    run = CliRunner().invoke
+    assert run(lint, [path]).exit_code == 0
+    assert run(lint, [path, "--fail-on", "topk"]).exit_code == 0
+    assert run(lint, [path, "--fail-on", "batch-concat"]).exit_code == 3
+    assert run(lint, [path, "--fail-on", "any", "--json"]).exit_code == 3
+    assert isinstance(run(lint, [path, "--fail-on", "nonsense"]).exception, UsageError)

@@ -1,0 +1,140 @@
+"""The proof: a rule that changes the function is found, undone and named; one that raises stops all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from tests.rewrite_graphs import model
+from trtopt.errors import FixedBatchError, UsageError
+from trtopt.rewrite import api, rewrite_model
+from trtopt.rewrite.driver import RuleFailed
+from trtopt.rewrite.equivalence import error_between
+from trtopt.rewrite.rule import Match, Rule, always
+from trtopt.rewrite.rules import clamp_chain, erase_identity, fold_scale
+from trtopt.rewrite.scope import Scope
+
+_TEXT = "g (float[N,4] x) => (float[N,4] y) {a = Relu(x) b = Relu(a) c = Identity(b) y = Abs(c)}"
+
+
+def _find_abs(scope: Scope) -> Iterator[Match]:
+    for node in scope.nodes("Abs"):
+        yield Match(node)
+
+
+def _negate(scope: Scope, match: Match) -> None:
+    scope.replace(match.node, "Neg", list(match.node.inputs))
+
+
+def _raise(scope: Scope, match: Match) -> None:
+    raise ZeroDivisionError("oh")
+
+
+_LIE = Rule("lie", "B", "", _find_abs, always, _negate)
+_FAIL = Rule("fail", "B", "", _find_abs, always, _raise)
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_a_rule_that_changes_the_outputs_is_bisected_undone_and_named(
+    place: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rules = [erase_identity.RULE, clamp_chain.RULE]
+    rules.insert(place, _LIE)
+    monkeypatch.setattr(api, "RULES", tuple(rules))
+    onnx.save(model(_TEXT), tmp_path / "in.onnx")
+    trace = rewrite_model(tmp_path / "in.onnx", tmp_path / "out.onnx", target="10")
+    assert [item.rule for item in trace.undone] == ["lie"]
+    assert trace.counts == {"erase-identity": 1, "clamp-chain": 1}
+    assert [node.op_type for node in onnx.load(tmp_path / "out.onnx").graph.node] == ["Relu", "Abs"]
+
+
+def test_bit_exact_rules_are_held_to_equality_even_beside_looser_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def nudge(scope: Scope, match: Match) -> None:
+        scope.replace(match.node, "Mul", [match.node.inputs[0], scope.constant(np.float32([1.00001]), "c")])
+
+    lie = Rule("nudge", "B", "", _find_abs, always, nudge)
+    monkeypatch.setattr(api, "RULES", (lie, fold_scale.RULE))
+    text = """
+        # w: float[4,2,1,1]
+        g (float[N,2,4,4] x) => (float[N,4,4,4] y) <float t = {3.0}>
+        {a = Conv(x, w) b = Mul(a, t) c = Relu(b) y = Abs(c)}"""
+    onnx.save(model(text), tmp_path / "in.onnx")
+    trace = rewrite_model(tmp_path / "in.onnx", tmp_path / "out.onnx", target="10")
+    assert [item.rule for item in trace.undone] == ["nudge"]
+    assert trace.counts == {"fold-scale": 1}
+
+
+def test_a_rule_that_raises_stops_the_rewrite_and_leaves_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(api, "RULES", (erase_identity.RULE, _FAIL))
+    onnx.save(model(_TEXT), tmp_path / "in.onnx")
+    with pytest.raises(RuleFailed, match="'fail' failed at 'Abs:y': ZeroDivisionError: oh"):
+        rewrite_model(tmp_path / "in.onnx", tmp_path / "out.onnx", target="10")
+    assert not (tmp_path / "out.onnx").exists()
+
+
+def test_keep_going_leaves_out_a_rule_that_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(api, "RULES", (erase_identity.RULE, _FAIL))
+    onnx.save(model(_TEXT), tmp_path / "in.onnx")
+    trace = rewrite_model(tmp_path / "in.onnx", tmp_path / "out.onnx", target="10", keep_going=True)
+    assert [item.rule for item in trace.undone] == ["fail"]
+    assert trace.counts == {"erase-identity": 1}
+
+
+def test_unknown_rules_and_targets_are_usage_errors(tmp_path: Path) -> None:
+    onnx.save(model(_TEXT), tmp_path / "in.onnx")
+    with pytest.raises(UsageError, match="no rule 'nonsense'"):
+        rewrite_model(tmp_path / "in.onnx", tmp_path / "out.onnx", target="10", skip=["nonsense"])
+    with pytest.raises(UsageError, match="unknown target '9'"):
+        rewrite_model(tmp_path / "in.onnx", tmp_path / "out.onnx", target="9")
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "error"),
+    [
+        ([1.0, 2.0], [1.0, 2.0], 0.0),
+        ([1.0, 2.0], [1.0, 1.0], 0.5),
+        ([np.nan, 2.0], [np.nan, 2.0], 0.0),
+        ([np.nan, 2.0], [2.0, 2.0], np.inf),
+        ([np.inf, 2.0], [-np.inf, 2.0], np.inf),
+        ([1.0, 2.0], [1.0], np.inf),
+        ([], [], 0.0),
+    ],
+)
+def test_the_error_is_relative_and_strict_about_what_is_not_finite(
+    first: list[float], second: list[float], error: float
+) -> None:
+    assert error_between(np.float32(first), np.float32(second)) == error
+
+
+def test_a_baked_batch_becomes_dynamic_and_works_at_two(tmp_path: Path) -> None:
+    text = """
+        # w: float[12,4]
+        g (float[2,3,4] x) => (float[2,4] y) <int64[2] s = {2,12}, int64[2] e = {2,4}>
+        {a = Reshape(x, s) b = MatMul(a, w) y = Expand(b, e)}"""
+    onnx.save(model(text), tmp_path / "in.onnx")
+    trace = rewrite_model(tmp_path / "in.onnx", tmp_path / "out.onnx", target="10", dynamic_batch=True)
+    after = onnx.load(tmp_path / "out.onnx")
+    assert after.graph.input[0].type.tensor_type.shape.dim[0].dim_param == "batch"
+    assert after.graph.output[0].type.tensor_type.shape.dim[0].dim_param == "batch"
+    assert any("twice" in note for note in trace.notes)
+
+
+def test_a_batch_that_cannot_be_patched_is_an_error(tmp_path: Path) -> None:
+    text = "# w: float[2,4]\ng (float[2,4] x) => (float[2,4] y) {y = Add(x, w)}"
+    onnx.save(model(text), tmp_path / "in.onnx")
+    with pytest.raises(FixedBatchError, match="twice the batch"):
+        rewrite_model(tmp_path / "in.onnx", tmp_path / "out.onnx", target="10", dynamic_batch=True)
+
+
+def test_a_batch_that_is_dynamic_already_is_said_so(tmp_path: Path) -> None:
+    onnx.save(model(_TEXT), tmp_path / "in.onnx")
+    with pytest.raises(FixedBatchError, match="already"):
+        rewrite_model(tmp_path / "in.onnx", tmp_path / "out.onnx", target="10", dynamic_batch=True)

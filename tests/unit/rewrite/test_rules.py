@@ -1,0 +1,63 @@
+"""Every rule: it fires as often as it should, each guard declines with its reason, and the function stays."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+import pytest
+
+from tests.rewrite_graphs import DECLINES, FIRES, Case, model
+from trtopt.rewrite import rewrite_model
+from trtopt.rewrite.catalogue import RULES
+from trtopt.rewrite.trace import RewriteTrace
+
+
+def _rewrite(case: Case, folder: Path) -> RewriteTrace:
+    onnx.save(model(case.text, case.opset), folder / "in.onnx")
+    return rewrite_model(folder / "in.onnx", folder / "out.onnx", target=case.target, rules=[case.rule])
+
+
+@pytest.mark.parametrize("case", FIRES, ids=lambda case: case.id)
+def test_a_rule_fires_and_keeps_the_function(case: Case, tmp_path: Path) -> None:
+    trace = _rewrite(case, tmp_path)
+    assert trace.undone == ()
+    assert trace.counts == {case.rule: case.count}
+    assert trace.checked
+    assert all(item.ok for item in trace.checked)
+    onnx.checker.check_model(onnx.load(tmp_path / "out.onnx"), full_check=True)
+    before, after = onnx.load(tmp_path / "in.onnx").graph, onnx.load(tmp_path / "out.onnx").graph
+    assert [item.name for item in before.input] == [item.name for item in after.input]
+    assert [item.name for item in before.output] == [item.name for item in after.output]
+
+
+@pytest.mark.parametrize("case", FIRES, ids=lambda case: case.id)
+def test_a_rewritten_model_rewritten_again_does_not_change_a_byte(case: Case, tmp_path: Path) -> None:
+    _rewrite(case, tmp_path)
+    out, again = tmp_path / "out.onnx", tmp_path / "again.onnx"
+    rewrite_model(out, again, target=case.target, rules=[case.rule], check=False)
+    assert out.read_bytes() == again.read_bytes()
+
+
+@pytest.mark.parametrize("case", DECLINES, ids=lambda case: case.id)
+def test_a_guard_declines_and_says_why(case: Case, tmp_path: Path) -> None:
+    onnx.save(model(case.text, case.opset), tmp_path / "in.onnx")
+    trace = rewrite_model(
+        tmp_path / "in.onnx", tmp_path / "out.onnx", target=case.target, rules=[case.rule], check=False
+    )
+    assert trace.applied == ()
+    assert any(case.reason in item.reason for item in trace.declined), trace.declined
+
+
+@pytest.mark.parametrize("case", [*FIRES, *DECLINES], ids=lambda case: case.id)
+def test_all_default_rules_together_keep_the_function(case: Case, tmp_path: Path) -> None:
+    onnx.save(model(case.text, case.opset), tmp_path / "in.onnx")
+    runs = case.rule != "efficient-nms" and case.name not in ("training", "an unknown length")
+    trace = rewrite_model(tmp_path / "in.onnx", tmp_path / "out.onnx", target=case.target, check=runs)
+    assert trace.undone == ()
+    assert trace.nodes_after <= trace.nodes_before
+
+
+def test_every_rule_has_a_case_that_fires_but_the_plugin() -> None:
+    assert {rule.name for rule in RULES} - {case.rule for case in FIRES} == {"efficient-nms"}
+    assert len({rule.name for rule in RULES}) == len(RULES)

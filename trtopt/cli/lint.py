@@ -1,0 +1,45 @@
+"""`trtopt lint`: advice where no rewrite is safe."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+_FOUND = 3
+
+
+@click.command()
+@click.argument("model", type=click.Path(path_type=Path))
+@click.option("--target", default="10", show_default=True, help="TensorRT to judge for: 8.6, 10, 11 or rtx.")
+@click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
+@click.option(
+    "--fail-on", metavar="CHECK,…", help="End with 3 if one of these checks (or `any`) finds something."
+)
+def lint(model: Path, target: str, as_json: bool, fail_on: str | None) -> None:
+    """Say what in the ONNX file MODEL will be slow on TensorRT, why, and what would help."""
+    from trtopt.errors import UsageError
+    from trtopt.records import to_json
+    from trtopt.rewrite.lint.api import CHECKS, lint_model
+
+    asked = {name.strip() for name in (fail_on or "").split(",") if name.strip()}
+    known = {check.name for check in CHECKS}
+    if unknown := asked - known - {"any"}:
+        raise UsageError(
+            f"there is no check {sorted(unknown)[0]!r}", f"choose of any, {', '.join(sorted(known))}"
+        )
+    report = lint_model(model, target=target)
+    if as_json:
+        click.echo(to_json(report).decode(), nl=False)
+    else:
+        for check in CHECKS:
+            found = [item for item in report.advice if item.check == check.name]
+            if found:
+                click.echo(f"{check.name}: {check.effect}\n  → {check.remedy}")
+                click.echo(
+                    "".join(f"    {item.node or 'model'}: {item.reason}\n" for item in found), nl=False
+                )
+        click.echo(f"{len(report.advice)} findings in {report.nodes} nodes for TensorRT {report.target}")
+    found_names = {item.check for item in report.advice}
+    if ("any" in asked and found_names) or asked & found_names:
+        raise click.exceptions.Exit(_FOUND)

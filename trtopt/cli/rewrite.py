@@ -1,0 +1,71 @@
+"""`trtopt rewrite`: a graph that TensorRT fuses better, provably the same function."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+
+def _names(_context: click.Context, _option: click.Parameter, value: str | None) -> tuple[str, ...]:
+    return tuple(name.strip() for name in value.split(",") if name.strip()) if value else ()
+
+
+@click.command()
+@click.argument("model", type=click.Path(path_type=Path), required=False)
+@click.option(
+    "-o", "--output", "out", type=click.Path(path_type=Path), help="Where to write the rewritten model."
+)
+@click.option(
+    "--target", default="10", show_default=True, help="TensorRT to rewrite for: 8.6, 10, 11 or rtx."
+)
+@click.option("--rules", callback=_names, metavar="NAME,…", help="Only these rules (also ones that are off).")
+@click.option("--skip", callback=_names, metavar="NAME,…", help="Leave these rules out.")
+@click.option("--list", "listing", is_flag=True, help="List the rules and end.")
+@click.option("--explain", metavar="NODE", help="Say what was done or declined at this node, and why.")
+@click.option("--no-check", is_flag=True, help="Do not run both models to compare them.")
+@click.option("--data", type=click.Path(path_type=Path), help="An .npz with real inputs for the check.")
+@click.option("--dynamic-batch", is_flag=True, help="Give a fixed batch axis the name `batch`.")
+@click.option("--keep-going", is_flag=True, help="Leave out a rule that fails instead of stopping.")
+@click.option("--json", "as_json", is_flag=True, help="Print the trace as JSON.")
+def rewrite(
+    model: Path | None,
+    out: Path | None,
+    target: str,
+    rules: tuple[str, ...],
+    skip: tuple[str, ...],
+    listing: bool,
+    explain: str | None,
+    no_check: bool,
+    data: Path | None,
+    dynamic_batch: bool,
+    keep_going: bool,
+    as_json: bool,
+) -> None:
+    """Rewrite the ONNX file MODEL for TensorRT and check that it stays the same function."""
+    from trtopt.errors import UsageError
+    from trtopt.records import to_json
+    from trtopt.rewrite import explain as words
+    from trtopt.rewrite.api import rewrite_model
+    from trtopt.rewrite.catalogue import RULES
+
+    if listing:
+        click.echo("\n".join(words.catalogue(RULES)))
+        return
+    if model is None or out is None:
+        raise UsageError("a model and -o are needed", "trtopt rewrite MODEL.onnx -o OUT.onnx")
+    trace = rewrite_model(
+        model,
+        out,
+        target=target,
+        rules=rules or None,
+        skip=skip,
+        check=not no_check,
+        data=data,
+        keep_going=keep_going,
+        dynamic_batch=dynamic_batch,
+    )
+    if as_json:
+        click.echo(to_json(trace).decode(), nl=False)
+    else:
+        click.echo("\n".join(words.of_node(trace, explain) if explain else words.summary(trace)))

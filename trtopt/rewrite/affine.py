@@ -1,0 +1,76 @@
+"""Scaling and shifting what Conv, ConvTranspose and Gemm compute, by changing their constants."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from trtopt.rewrite.scope import Array, Scope
+
+WEIGHTED = ("Conv", "ConvTranspose", "Gemm")
+
+
+def out_channels(scope: Scope, node: Any) -> int:
+    """How many output channels a node with a constant weight has."""
+    weight = node.inputs[1].shape
+    if node.op == "Conv":
+        return int(weight[0])
+    if node.op == "ConvTranspose":
+        return int(weight[1]) * int(node.attrs.get("group", 1))
+    return int(weight[0] if node.attrs.get("transB", 0) else weight[1])
+
+
+def why_not_scale(scope: Scope, node: Any) -> str | None:
+    """Why the constants of `node` cannot take up a factor; None if they can."""
+    weight = node.inputs[1]
+    if scope.value(weight) is None or not scope.is_float(weight):
+        return "its weight is computed, quantised or of a type that NumPy lacks"
+    if len(weight.outputs) > 1:
+        return "its weight is shared with another node"
+    if len(node.inputs) > 2 and not node.inputs[2].is_empty():
+        bias = scope.value(node.inputs[2])
+        if bias is None:
+            return "its bias is computed"
+        if bias.size not in (1, out_channels(scope, node)) or bias.size != (bias.shape or (1,))[-1]:
+            return "its bias has a shape of its own"
+    return None
+
+
+def _per_channel(scope: Scope, node: Any, weight: Array, factor: Array) -> Array:
+    if node.op == "Conv":
+        return factor.reshape(-1, *[1] * (weight.ndim - 1))
+    if node.op == "Gemm":
+        return factor[:, None] if node.attrs.get("transB", 0) else factor[None, :]
+    groups = int(node.attrs.get("group", 1))
+    rows = np.repeat(factor.reshape(groups, -1), weight.shape[0] // groups, axis=0)
+    return rows.reshape(weight.shape[0], -1, *[1] * (weight.ndim - 2))
+
+
+def scale_weights(scope: Scope, node: Any, factor: Array, shift: Array) -> None:
+    """Let `node` make factor·y + shift of what it made; both per output channel, in float64."""
+    weight = np.asarray(scope.value(node.inputs[1]))
+    dtype, channels = weight.dtype, out_channels(scope, node)
+    factor, shift = np.broadcast_to(factor, channels), np.broadcast_to(shift, channels)
+    scaled = (weight.astype(np.float64) * _per_channel(scope, node, weight, factor)).astype(dtype)
+    has_bias = len(node.inputs) > 2 and not node.inputs[2].is_empty()
+    bias = np.asarray(scope.value(node.inputs[2]), np.float64).reshape(-1) if has_bias else np.zeros(1)
+    beta = float(node.attrs.get("beta", 1.0)) if node.op == "Gemm" else 1.0
+    moved = (factor * beta * bias + shift).astype(dtype)
+    node.attrs.pop("beta", None)
+    like = node.inputs[2].name if has_bias else f"{node.name}/bias"
+    node.inputs[1] = scope.constant(scaled, node.inputs[1].name)
+    new_bias = scope.constant(moved, like)
+    if len(node.inputs) > 2:
+        node.inputs[2] = new_bias
+    elif has_bias or moved.any():
+        node.inputs.append(new_bias)
+
+
+def per_channel(value: Array | None, channels: int, rank: int) -> Array | None:
+    """A constant operand of a tensor of `rank` as one value a channel (axis 1), or None."""
+    if value is None or value.ndim > rank:
+        return None
+    full = np.reshape(value, (1,) * (rank - value.ndim) + value.shape)
+    fits = full.size == 1 or (full.shape[1] == channels and full.size == channels)
+    return np.broadcast_to(np.reshape(full, -1), (channels,)) if fits else None

@@ -1,0 +1,219 @@
+"""Rewriting a model from file to file: prepare, apply, prove, write."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from trtopt.errors import ModelError, OutputError, UsageError
+from trtopt.rewrite import batch, batch_check, equivalence, feeds, model_file, prepare
+from trtopt.rewrite.catalogue import RULES
+from trtopt.rewrite.driver import Outcome, RuleFailed, rewrite
+from trtopt.rewrite.model_file import ModelFile
+from trtopt.rewrite.rule import Exactness, Rule
+from trtopt.rewrite.target import Target, target_named
+from trtopt.rewrite.trace import Deviation, RewriteTrace, Undone
+
+
+def select(names: Sequence[str] | None, skip: Sequence[str] = ()) -> tuple[Rule, ...]:
+    """The rules called `names` (those that run by default, without), less those in `skip`.
+
+    Raises:
+        UsageError: a name that no rule has.
+    """
+    known = {rule.name for rule in RULES}
+    for name in (*(names or ()), *skip):
+        if name not in known:
+            raise UsageError(f"there is no rule {name!r}", "see `trtopt rewrite --list` for their names")
+    return tuple(
+        rule for rule in RULES if rule.name not in skip and (rule.name in names if names else rule.default)
+    )
+
+
+@dataclass(frozen=True)
+class _Attempt:
+    outcome: Outcome
+    undone: tuple[Undone, ...]
+    checked: tuple[Deviation, ...]
+
+
+def _rewrite(
+    model: ModelFile, rules: Sequence[Rule], target: Target, keep_going: bool
+) -> tuple[Outcome, list[Undone]]:
+    """Rewrite; with `keep_going`, once more without any rule that raises."""
+    left = list(rules)
+    undone: list[Undone] = []
+    while True:
+        try:
+            return rewrite(model, left, target), undone
+        except RuleFailed as failure:
+            if not keep_going:
+                raise
+            left = [rule for rule in left if rule.name != failure.rule]
+            undone.append(Undone(rule=failure.rule, reason=failure.problem))
+
+
+class _Proof:
+    """Runs rewritten models against the original's outputs, which it computes once."""
+
+    def __init__(self, model: ModelFile, inputs: Sequence[feeds.Feed]) -> None:
+        self._inputs = inputs
+        self._reference = equivalence.run(model, inputs)
+
+    def of(self, outcome: Outcome, kind: Exactness) -> tuple[Deviation, ...]:
+        return equivalence.compare(self._reference, outcome.model, self._inputs, kind)
+
+
+def _class_of(rules: Sequence[Rule], outcome: Outcome) -> Exactness:
+    """The loosest class among the rules that were applied."""
+    used = {item.rule for item in outcome.applied}
+    classes = {rule.exactness for rule in rules if rule.name in used}
+    return "A" if "A" in classes else "N" if "N" in classes else "B"
+
+
+def _prove(
+    proof: _Proof, model: ModelFile, rules: Sequence[Rule], target: Target
+) -> tuple[Outcome, tuple[Deviation, ...]]:
+    """Rewrite with `rules` and check: the bit-exact rules on their own first, then all together."""
+    outcome = rewrite(model, rules, target)
+    kind = _class_of(rules, outcome)
+    exact = [rule for rule in rules if rule.exactness == "B"]
+    checked: tuple[Deviation, ...] = ()
+    if kind != "B" and any(item.rule in {rule.name for rule in exact} for item in outcome.applied):
+        checked = proof.of(rewrite(model, exact, target), "B")
+    return outcome, (*checked, *(proof.of(outcome, kind) if outcome.applied else ()))
+
+
+def _culprit(proof: _Proof, model: ModelFile, rules: Sequence[Rule], target: Target) -> Rule:
+    """The last rule of the shortest leading run of `rules` that breaks its bound, found by bisection."""
+    low, high = 0, len(rules)  # the first `low` rules hold, the first `high` do not
+    while high - low > 1:
+        middle = (low + high) // 2
+        _, checked = _prove(proof, model, rules[:middle], target)
+        low, high = (middle, high) if all(item.ok for item in checked) else (low, middle)
+    return rules[high - 1]
+
+
+def _attempt(
+    model: ModelFile, rules: Sequence[Rule], target: Target, proof: _Proof | None, keep_going: bool
+) -> _Attempt:
+    """Rewrite, and take back whole each rule that the proof finds guilty, until it holds."""
+    outcome, undone = _rewrite(model, rules, target, keep_going)
+    if proof is None:
+        return _Attempt(outcome, tuple(undone), ())
+    left = [rule for rule in rules if rule.name not in {item.rule for item in undone}]
+    outcome, checked = _prove(proof, model, left, target)
+    while not all(item.ok for item in checked):
+        used = {item.rule for item in outcome.applied}
+        worst = max((item for item in checked if not item.ok), key=lambda item: item.error)
+        suspects = [rule for rule in left if rule.name in used]
+        if not suspects:
+            raise ModelError(
+                f"output {worst.output!r} moves by {worst.error:.3g} without any rule",
+                "the model's outputs are not reproducible; leave the check out with --no-check",
+            )
+        guilty = _culprit(proof, model, suspects, target)
+        beyond = f"{worst.error:.3g}, beyond its bound {worst.bound:.3g}"
+        reason = f"output {worst.output!r} moved by {beyond} ({worst.feed})"
+        undone.append(Undone(rule=guilty.name, reason=reason))
+        left = [rule for rule in left if rule.name != guilty.name]
+        outcome, checked = _prove(proof, model, left, target)
+    return _Attempt(outcome, tuple(undone), checked)
+
+
+def rewrite_model(
+    source: Path,
+    out: Path,
+    *,
+    target: str,
+    rules: Sequence[str] | None = None,
+    skip: Sequence[str] = (),
+    check: bool = True,
+    data: Path | None = None,
+    keep_going: bool = False,
+    dynamic_batch: bool = False,
+) -> RewriteTrace:
+    """Rewrite the ONNX file `source` for the TensorRT `target` and write it to `out`.
+
+    `rules` names the rules to use (by default those that are on), `skip` those to leave out. With `check`,
+    both models run on ONNX Runtime on seeded inputs (and on those in `data`), every dynamic axis at two
+    sizes; a rule that breaks its bound is undone and named in the trace. `keep_going` leaves out a rule that
+    raises. `dynamic_batch` first gives a fixed batch axis a name, checked at twice the size too.
+
+    Raises:
+        UsageError: an unknown target or rule, or `out` is `source`.
+        ModelError: the file is unsound, cannot be run for the check, or its batch cannot be made dynamic.
+        DataError: `data` does not fit the model.
+        OutputError: `out` cannot be written; nothing stands under its name then.
+    """
+    began = time.perf_counter()
+    chosen, aim = select(rules, skip), target_named(target)
+    if out.resolve() == source.resolve():
+        raise UsageError("the output would replace the model itself", "choose another place with -o")
+    original = model_file.load(source)
+    proto, lowered = prepare.prepare(original.proto)
+    notes = []
+    if dynamic_batch:
+        proto, size, patched = batch.make_dynamic(proto)
+        notes.append(f"batch {size} is now dynamic" + "".join(f"; patched {name}" for name in patched))
+    with _spool(out) as spool:
+        model = replace(original, proto=proto, spool=spool)
+        if dynamic_batch and check:
+            notes.append(batch_check.prove(original, model))
+        proof = _proof(model if dynamic_batch else original, data) if check else None
+        attempt = _attempt(model, chosen, aim, proof, keep_going)
+        model_file.save(attempt.outcome.model, out)
+    return _told(source, out, aim, original, lowered, attempt, notes, time.perf_counter() - began)
+
+
+@contextmanager
+def _spool(out: Path) -> Iterator[Path]:
+    """A folder beside `out` for large new weights, gone afterwards."""
+    try:
+        folder = tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent)
+    except OSError as error:
+        problem = f"cannot write {out}: {error.strerror or error}"
+        raise OutputError(problem, "choose another place with -o") from None
+    with folder as name:
+        yield Path(name)
+
+
+def _proof(original: ModelFile, data: Path | None) -> _Proof:
+    """The original's outputs on seeded inputs, and on the user's if given."""
+    real = () if data is None else (feeds.from_npz(data, original.proto),)
+    return _Proof(original, (*feeds.seeded(original.proto), *real))
+
+
+def _told(
+    source: Path,
+    out: Path,
+    target: Target,
+    original: ModelFile,
+    lowered: int,
+    attempt: _Attempt,
+    notes: Sequence[str],
+    seconds: float,
+) -> RewriteTrace:
+    """All of it as a record."""
+    outcome = attempt.outcome
+    bound = () if outcome.settled else ("stopped at the bound on rounds: rules still applied",)
+    return RewriteTrace(
+        source=str(source),
+        out=str(out),
+        target=target.name,
+        opset=prepare.opset_of(outcome.model.proto),
+        nodes_before=len(original.proto.graph.node),
+        nodes_after=len(outcome.model.proto.graph.node),
+        rounds=outcome.rounds,
+        constants_lowered=lowered,
+        applied=outcome.applied,
+        declined=outcome.declined,
+        undone=attempt.undone,
+        checked=attempt.checked,
+        notes=(*notes, *bound),
+        seconds=seconds,
+    )

@@ -1,0 +1,131 @@
+"""Where the length of an axis comes from: which tensors share it, though no number is known.
+
+Shape inference gives up names wherever a shape is computed. Following one axis backwards through operators
+that keep it finds the tensor that it was taken from; two axes with one origin have one length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from trtopt.rewrite.scope import Scope
+
+_KEEP_ALL = frozenset((
+    "Relu", "LeakyRelu", "Elu", "Erf", "Gelu", "Tanh", "Sigmoid", "HardSigmoid", "HardSwish", "Softplus",
+    "Clip", "Sqrt", "Exp", "Log", "Neg", "Abs", "Not", "Reciprocal", "Cast", "Identity", "Dropout", "Softmax",
+    "LogSoftmax",
+    "LayerNormalization", "RMSNormalization", "GroupNormalization", "InstanceNormalization",
+    "BatchNormalization", "QuantizeLinear", "DequantizeLinear",
+))  # fmt: skip
+_BROADCAST = frozenset(
+    ("Add", "Sub", "Mul", "Div", "Pow", "Max", "Min", "And", "Or", "Where", "Equal", "Greater", "Less")
+)
+_KEEP_BATCH = frozenset(
+    ("Conv", "ConvTranspose", "MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool")
+)
+
+Origin = tuple[Any, int]
+"""A tensor and the place of an axis in it."""
+
+
+class Axes:
+    """The origins of the axes of a scope's tensors; `learn` wants nodes in order."""
+
+    def __init__(self, scope: Scope) -> None:
+        self._scope = scope
+        self._known: dict[tuple[int, int], Origin] = {}
+        self._named: dict[str, Origin] = {}
+        for tensor in scope.graph.inputs:
+            for place, axis in enumerate(tensor.shape or ()):
+                if isinstance(axis, str) and axis:
+                    self._known[id(tensor), place] = self._named.setdefault(axis, (tensor, place))
+
+    def of(self, tensor: Any, place: int) -> Origin:
+        """Where the length of that axis comes from; from the tensor itself if nothing is known."""
+        return self._known.get((id(tensor), place), (tensor, place))
+
+    def same(self, first: Origin, second: Origin) -> bool:
+        """Whether two origins are one."""
+        return first[0] is second[0] and first[1] == second[1]
+
+    def learn(self, node: Any) -> None:
+        """Note the origins of the axes that `node` hands on."""
+        out = node.outputs[0] if node.outputs else None
+        shape = [] if out is None or out.shape is None else list(out.shape)
+        for place, axis in enumerate(shape):
+            origin = self._named.get(axis) if isinstance(axis, str) else None
+            origin = origin or self._through(node, place, len(shape))
+            if origin is not None:
+                self._known[id(out), place] = origin
+
+    def _through(self, node: Any, place: int, rank: int) -> Origin | None:
+        source = node.inputs[0] if node.inputs else None
+        if node.domain not in (None, "", "ai.onnx") or source is None or self._scope.rank(source) is None:
+            return None
+        if node.op in _KEEP_ALL or (node.op in _KEEP_BATCH and place == 0):
+            return self.of(source, place)
+        if node.op in _BROADCAST:
+            return self._aligned(node.inputs, place - rank)
+        if node.op == "Transpose":
+            return self.of(source, node.attrs["perm"][place]) if "perm" in node.attrs else None
+        if node.op == "MatMul":
+            return self._product(node, place, rank)
+        if node.op == "Gather":
+            return self._gathered(node, place)
+        if node.op == "Reshape":
+            shape = self._scope.value(node.inputs[1])
+            copied = shape is not None and shape[place] == 0 and not node.attrs.get("allowzero")
+            return self.of(source, place) if copied else None
+        return None
+
+    def _aligned(self, operands: Iterable[Any], place: int) -> Origin | None:
+        """The one origin of all operands' axes at `place`, counted from the back; those of length 1 yield."""
+        found: list[Origin] = []
+        for operand in operands:
+            if operand.shape is None:
+                return None
+            if len(operand.shape) >= -place and operand.shape[place] != 1:
+                found.append(self.of(operand, len(operand.shape) + place))
+        return found[0] if found and all(self.same(found[0], other) for other in found) else None
+
+    def _product(self, node: Any, place: int, rank: int) -> Origin | None:
+        left, right = node.inputs
+        if self._scope.rank(right) is None or len(left.shape) < 2 or len(right.shape) < 2:
+            return None
+        if place == rank - 1:
+            return self.of(right, len(right.shape) - 1)
+        if place == rank - 2:
+            return self.of(left, len(left.shape) - 2)
+        return self._aligned(node.inputs, place - rank)
+
+    def _gathered(self, node: Any, place: int) -> Origin | None:
+        data, indices = node.inputs
+        if self._scope.rank(indices) is None:
+            return None
+        axis = node.attrs.get("axis", 0) % len(data.shape)
+        width = len(indices.shape)
+        if place < axis:
+            return self.of(data, place)
+        return self.of(indices, place - axis) if place < axis + width else self.of(data, place - width + 1)
+
+
+def length_asked(scope: Scope, tensor: Any) -> Origin | None:
+    """The axis whose length `tensor` holds, if it is Gather(Shape(x), i), also reshaped."""
+    node = scope.producer(tensor, "Gather", "Unsqueeze", "Reshape")
+    while node is not None and node.op != "Gather":
+        node = scope.producer(node.inputs[0], "Gather", "Unsqueeze", "Reshape")
+    if node is None:
+        return None
+    shape, index = scope.producer(node.inputs[0], "Shape"), scope.value(node.inputs[1])
+    if (
+        shape is None
+        or index is None
+        or index.size != 1
+        or shape.attrs
+        or scope.rank(shape.inputs[0]) is None
+    ):
+        return None
+    place = int(index.reshape(-1)[0])
+    rank = len(shape.inputs[0].shape)
+    return (shape.inputs[0], place % rank) if -rank <= place < rank else None

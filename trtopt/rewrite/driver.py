@@ -1,0 +1,177 @@
+"""The rules in their order, again and again until none applies."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import onnx
+import onnx_graphsurgeon as gs
+
+from trtopt.errors import TrtoptError
+from trtopt.rewrite import prepare
+from trtopt.rewrite.model_file import ModelFile, is_external
+from trtopt.rewrite.rule import Rule
+from trtopt.rewrite.scope import Context, Scope
+from trtopt.rewrite.target import Target
+from trtopt.rewrite.trace import Applied, Declined
+
+ROUND_LIMIT = 20
+
+
+class RuleFailed(TrtoptError):
+    """A rule raised: a mistake of the rule's, not of the model's."""
+
+    def __init__(self, rule: str, node: str, cause: Exception) -> None:
+        super().__init__(
+            f"rule {rule!r} failed at {node!r}: {type(cause).__name__}: {cause}",
+            f"leave it out with --skip {rule}, or let --keep-going do so; please report the model",
+        )
+        self.rule = rule
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A rewritten model and how it came about; `settled` is False if the bound on rounds ended it."""
+
+    model: ModelFile
+    applied: tuple[Applied, ...]
+    declined: tuple[Declined, ...]
+    rounds: int
+    settled: bool
+
+
+def _scopes(graph: Any, context: Context) -> list[Scope]:
+    """The main graph and all its subgraphs, inner ones last."""
+    found = [Scope(graph, context)]
+    for node in graph.nodes:
+        for inner in node.subgraphs():
+            found += _scopes(inner, context)
+    return found
+
+
+def _names(graph: onnx.GraphProto) -> tuple[set[str], set[str]]:
+    taken: set[str] = set()
+    fixed: set[str] = set()
+    for inner in prepare.graphs(graph):
+        fixed |= {item.name for item in inner.output}
+        taken |= {item.name for item in (*inner.input, *inner.initializer, *inner.node)}
+        taken |= {name for node in inner.node for name in node.output}
+    return taken, fixed
+
+
+def _hoist_outer_weights(graph: onnx.GraphProto, base: onnx.GraphProto) -> None:
+    """Leave each weight of the main graph there; exporting puts a copy into every subgraph that reads it.
+
+    Weights kept in files must be there too: a file's reader looks for them nowhere else.
+    """
+    outer = {item.name for item in base.initializer}
+    outer |= {item.name for inner in prepare.graphs(graph) for item in inner.initializer if is_external(item)}
+    held = {item.name for item in graph.initializer}
+    for inner in list(prepare.graphs(graph))[1:]:
+        own = [item for item in inner.initializer if item.name not in outer and item.name not in held]
+        missing = [item for item in inner.initializer if item.name in outer - held]
+        graph.initializer.extend(missing)
+        held |= {item.name for item in missing}
+        if len(own) < len(inner.initializer):
+            del inner.initializer[:]
+            inner.initializer.extend(own)
+
+
+def _export(graph: Any, base: onnx.ModelProto) -> onnx.ModelProto:
+    """The graph as a model that keeps all that `base` says beside its graph, and its declared shapes."""
+    exported = gs.export_onnx(graph, do_type_check=False)
+    model = onnx.ModelProto()
+    for item in base.metadata_props:
+        model.metadata_props.add(key=item.key, value=item.value)
+    for name in ("ir_version", "producer_name", "producer_version", "domain", "model_version", "doc_string"):
+        setattr(model, name, getattr(base, name))
+    model.ir_version = max(base.ir_version, 4)  # older ones want every initializer among the inputs
+    imported = {item.domain for item in base.opset_import}
+    model.opset_import.extend(base.opset_import)
+    model.opset_import.extend(item for item in exported.opset_import if item.domain not in imported)
+    model.graph.CopyFrom(exported.graph)
+    _hoist_outer_weights(model.graph, base.graph)
+    declared = {item.name: item for inner in prepare.graphs(base.graph) for item in inner.value_info}
+    for inner in prepare.graphs(model.graph):
+        kept = [declared[item.name] for item in inner.value_info if item.name in declared]
+        del inner.value_info[:]
+        inner.value_info.extend(kept)
+    signature = {item.name: item for item in (*base.graph.input, *base.graph.output)}
+    for run in (model.graph.input, model.graph.output):
+        for item in run:
+            if item.name in signature:
+                item.CopyFrom(signature[item.name])
+    prepare.sort_nodes(model.graph)
+    return model
+
+
+def _with_shapes(model: onnx.ModelProto) -> Any:
+    """The model as an editable graph whose tensors have every type and shape that inference can tell."""
+    known = prepare.inferred(model)
+    full = onnx.ModelProto()
+    full.CopyFrom(model)
+    for own, told in zip(prepare.graphs(full.graph), prepare.graphs(known.graph), strict=True):
+        del own.value_info[:]
+        own.value_info.extend(told.value_info)
+    return gs.import_onnx(full)
+
+
+def _sweep(rule: Rule, scope: Scope) -> tuple[list[Applied], list[Declined]]:
+    """One pass of one rule over one graph."""
+    applied: list[Applied] = []
+    declined: list[Declined] = []
+    at = "the search"
+    try:
+        for match in rule.find(scope):
+            at = match.node.name
+            reason = rule.check(scope, match)
+            if reason is None:
+                rule.apply(scope, match)
+                applied.append(Applied(rule=rule.name, node=at))
+            else:
+                declined.append(Declined(rule=rule.name, node=at, reason=reason))
+    except Exception as error:
+        if isinstance(error, TrtoptError):
+            raise
+        raise RuleFailed(rule.name, at, error) from error
+    if applied:
+        scope.sweep()
+    return applied, declined
+
+
+def _open(model: ModelFile, target: Target) -> Context:
+    gs.logger.G_LOGGER.severity = gs.logger.G_LOGGER.CRITICAL  # it reports on its own folding, not on ours
+    taken, fixed = _names(model.proto.graph)
+    return Context(target, prepare.opset_of(model.proto), model.folder, model.spool, taken, fixed)
+
+
+def scopes_of(model: ModelFile, target: Target) -> list[Scope]:
+    """The graphs of a prepared model, to look at: the main one, then those inside its nodes."""
+    return _scopes(_with_shapes(model.proto), _open(model, target))
+
+
+def rewrite(model: ModelFile, rules: Sequence[Rule], target: Target) -> Outcome:
+    """Apply `rules`, in order, until none of them applies; `model` has been prepared and stays as it is.
+
+    Raises:
+        RuleFailed: a rule raised.
+        InvalidModelError: shape inference finds a contradiction.
+    """
+    proto, context = model.proto, _open(model, target)
+    applied: list[Applied] = []
+    declined: list[Declined] = []
+    rounds, changed = 0, True
+    while changed and rounds < ROUND_LIMIT:
+        rounds, changed, declined = rounds + 1, False, []
+        graph = _with_shapes(proto)
+        for rule in rules:
+            for scope in _scopes(graph, context):
+                done, left = _sweep(rule, scope)
+                applied += done
+                declined += left
+                changed |= bool(done)
+        proto = _export(graph, model.proto) if changed or rounds == 1 else proto
+    prepare.check(proto)
+    return Outcome(replace(model, proto=proto), tuple(applied), tuple(declined), rounds, not changed)

@@ -1,0 +1,113 @@
+"""Whether two graphs are the same function: both run on ONNX Runtime, its own optimisations off.
+
+The error of a floating-point output is the largest absolute difference over the reference's largest finite
+magnitude; NaN and infinities must stand in the same places. Bit-exact rules are held to equality.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+
+from trtopt.device.reference import run_unoptimised
+from trtopt.errors import ModelError
+from trtopt.rewrite.feeds import Feed
+from trtopt.rewrite.model_file import ModelFile, array_of, is_external
+from trtopt.rewrite.rule import Exactness
+from trtopt.rewrite.trace import Deviation
+
+Array = np.ndarray[Any, Any]
+_BOUNDS: dict[str, dict[str, float]] = {
+    "N": {"float64": 1e-10, "float32": 1e-4, "float16": 2e-2, "other": 1e-2},
+    "A": {"float64": 1e-2, "float32": 5e-2, "float16": 5e-2, "other": 5e-2},
+}
+
+
+class Unrunnable(ModelError):
+    """The model, as its author made it, does not run on ONNX Runtime."""
+
+
+def bound(kind: Exactness, dtype: Any, half: bool = False) -> float:
+    """How far an output of `dtype` may move under rules of a class; 0 asks for equality.
+
+    In a graph with FP16 (`half`) even bit-exact rules get FP16's rounding: ONNX Runtime's CPU kernels compute
+    runs of FP16 nodes in FP32, and where such a run ends depends on nodes that do nothing.
+    """
+    if half:
+        kind = "N" if kind == "B" else kind
+        return max(_BOUNDS[kind]["float16"], _BOUNDS[kind].get(np.dtype(dtype).name, 0.0))
+    if kind == "B":
+        return 0.0
+    return _BOUNDS[kind].get(np.dtype(dtype).name, _BOUNDS[kind]["other"])
+
+
+def error_between(reference: Array, other: Array) -> float:
+    """How far `other` lies from `reference`; infinite if shapes, types or non-finite places differ."""
+    if reference.shape != other.shape or reference.dtype != other.dtype:
+        return float("inf")
+    if reference.size == 0:
+        return 0.0
+    if reference.dtype.kind not in "fV":
+        return float(np.mean(reference != other))
+    first, second = reference.astype(np.float64), other.astype(np.float64)
+    finite = np.isfinite(first)
+    if (
+        not np.array_equal(first[~finite], second[~finite], equal_nan=True)
+        or not np.isfinite(second[finite]).all()
+    ):
+        return float("inf")
+    if not finite.any():
+        return 0.0
+    gap = np.abs(first[finite] - second[finite]).max()
+    return float(gap / max(np.abs(first[finite]).max(), np.finfo(np.float32).tiny)) if gap else 0.0
+
+
+def _has_half(model: ModelFile) -> bool:
+    """Whether FP16 or BF16 occurs in the graph."""
+    half = {onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16}
+    graph = model.proto.graph
+    casts = (
+        item.i
+        for node in graph.node
+        for item in node.attribute
+        if node.op_type == "Cast" and item.name == "to"
+    )
+    declared = (item.type.tensor_type.elem_type for item in (*graph.input, *graph.output))
+    return not half.isdisjoint((*casts, *declared, *(item.data_type for item in graph.initializer)))
+
+
+def run(model: ModelFile, feeds: Sequence[Feed]) -> list[dict[str, Array]]:
+    """The outputs of `model` for each feed, on the CPU, unoptimised, weights shared with their file.
+
+    Raises:
+        Unrunnable: ONNX Runtime cannot load or run it.
+    """
+    graph = model.proto.graph
+    weights = {item.name: array_of(item, model.folder) for item in graph.initializer if is_external(item)}
+    try:
+        return run_unoptimised(model.proto.SerializeToString(), weights, [feed.values for feed in feeds])
+    except ModelError as error:
+        raise Unrunnable(
+            error.problem, "give fitting inputs with --data, or leave the check out with --no-check"
+        ) from None
+
+
+def compare(
+    reference: Sequence[dict[str, Array]], model: ModelFile, feeds: Sequence[Feed], kind: Exactness
+) -> tuple[Deviation, ...]:
+    """How far each output of `model` lies from `reference`, held to the bound of rules of class `kind`."""
+    try:
+        results = run(model, feeds)
+    except Unrunnable:
+        results = [{} for _ in feeds]
+    half = _has_half(model)
+    found = []
+    for feed, wanted, got in zip(feeds, reference, results, strict=True):
+        for name, value in wanted.items():
+            error = error_between(value, got[name]) if name in got else float("inf")
+            limit = bound(kind, value.dtype, half)
+            found.append(Deviation(output=name, feed=feed.name, rules=kind, error=error, bound=limit))
+    return tuple(found)

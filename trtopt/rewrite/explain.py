@@ -1,0 +1,59 @@
+"""What a trace says, in words: as a table, and of one node."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from trtopt.errors import UsageError
+from trtopt.rewrite.rule import Rule
+from trtopt.rewrite.trace import RewriteTrace
+
+_CLASSES = {"B": "bit-exact", "N": "equal up to rounding", "A": "approximate"}
+
+
+def summary(trace: RewriteTrace) -> list[str]:
+    """The trace as lines of text: counts, what was declined most, what was undone, the check."""
+    lines = [
+        f"{trace.nodes_before} → {trace.nodes_after} nodes in {trace.rounds} rounds, {trace.seconds:.2f} s"
+    ]
+    lines += [f"  {count:5d} x {name}" for name, count in trace.counts.items()]
+    if trace.constants_lowered:
+        lines.append(f"  {trace.constants_lowered:5d} x Constant node made an initializer")
+    reasons: dict[tuple[str, str], int] = {}
+    for item in trace.declined:
+        reasons[item.rule, item.reason] = reasons.get((item.rule, item.reason), 0) + 1
+    lines += [f"declined {count} x {rule}: {reason}" for (rule, reason), count in reasons.items()]
+    lines += [f"undone {item.rule}: {item.reason}" for item in trace.undone]
+    if trace.checked:
+        worst = max(trace.checked, key=lambda item: item.error)
+        runs = len({item.feed for item in trace.checked})
+        lines.append(f"checked on {runs} inputs: largest error {worst.error:.2g} (output {worst.output})")
+    return [*lines, *(f"note: {note}" for note in trace.notes)]
+
+
+def of_node(trace: RewriteTrace, node: str) -> list[str]:
+    """All that the trace says of a node.
+
+    Raises:
+        UsageError: it says nothing.
+    """
+    applied = [f"{item.rule} was applied" for item in trace.applied if item.node == node]
+    declined = [
+        f"{item.rule} was declined because {item.reason}" for item in trace.declined if item.node == node
+    ]
+    if not applied and not declined:
+        raise UsageError(
+            f"no rule's pattern stands at node {node!r}",
+            "check the name; `--json` lists every node with a rule",
+        )
+    return [f"{node}: {line}" for line in (*applied, *declined)]
+
+
+def catalogue(rules: Sequence[Rule]) -> list[str]:
+    """The rules, a line each."""
+    width = max(len(rule.name) for rule in rules)
+    return [
+        f"{rule.name:{width}}  {_CLASSES[rule.exactness]:20}  {'on ' if rule.default else 'off'}  "
+        f"{rule.enables or 'cleaning only'}"
+        for rule in rules
+    ]

@@ -1,0 +1,116 @@
+"""Inputs for the equivalence check: seeded values that fit the graph, at two sizes of every dynamic axis."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+
+from trtopt.errors import DataError
+
+_PASSES_ON = ("Cast", "Identity", "Reshape", "Unsqueeze", "Squeeze", "Flatten", "Transpose", "Slice")
+_SIZES = ((1, 16, 64), (3, 24, 96))
+"""Batch, other axes, spatial axes of an image: once small, once larger and odd in batch."""
+
+
+@dataclass(frozen=True)
+class Feed:
+    """One set of inputs, and what to call it."""
+
+    name: str
+    values: dict[str, np.ndarray[Any, Any]]
+
+
+def _index_bound(graph: onnx.GraphProto, name: str) -> int:
+    """Below which number an integer input must stay: the rows of the tables that it indexes, 2 if none."""
+    tables = {item.name: list(item.dims) for item in graph.initializer}
+    reached, bound = {name}, 2
+    for node in graph.node:
+        if node.op_type in _PASSES_ON and node.input and node.input[0] in reached:
+            reached |= set(node.output)
+        if (
+            node.op_type == "Gather"
+            and len(node.input) > 1
+            and node.input[1] in reached
+            and node.input[0] in tables
+        ):
+            axis = next((item.i for item in node.attribute if item.name == "axis"), 0)
+            bound = max(bound, int(tables[node.input[0]][axis]))
+    return bound
+
+
+def _shape(item: onnx.ValueInfoProto, sizes: tuple[int, int, int], named: dict[str, int]) -> list[int]:
+    axes = item.type.tensor_type.shape.dim
+    shape: list[int] = []
+    for place, axis in enumerate(axes):
+        if axis.HasField("dim_value") and axis.dim_value > 0:
+            shape.append(int(axis.dim_value))
+            continue
+        size = sizes[0] if place == 0 else sizes[2] if place >= 2 and len(axes) >= 4 else sizes[1]
+        shape.append(named.setdefault(axis.dim_param, size) if axis.dim_param else size)
+    return shape
+
+
+def inputs_of(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
+    """The inputs that a caller must give: those without a default."""
+    default = {item.name for item in model.graph.initializer}
+    return [item for item in model.graph.input if item.name not in default]
+
+
+def seeded(model: onnx.ModelProto, seed: int = 0) -> tuple[Feed, ...]:
+    """Random inputs, the same for the same model and seed; one feed if no axis is dynamic, else two."""
+    feeds = []
+    shapes = set()
+    for label, sizes in zip(("small", "large"), _SIZES, strict=True):
+        rng = np.random.default_rng(seed)
+        named: dict[str, int] = {}
+        values = {}
+        for item in inputs_of(model):
+            shape = _shape(item, sizes, named)
+            dtype = onnx.helper.tensor_dtype_to_np_dtype(item.type.tensor_type.elem_type)
+            if dtype == np.bool_:
+                drawn: Any = rng.random(shape) < 0.5
+            elif np.dtype(dtype).kind in "iu":
+                drawn = rng.integers(0, _index_bound(model.graph, item.name), shape)
+            else:
+                drawn = rng.standard_normal(shape)
+            values[item.name] = np.asarray(drawn).astype(dtype)
+        key = tuple((name, value.shape) for name, value in values.items())
+        if key not in shapes:
+            shapes.add(key)
+            shown = ", ".join("x".join(map(str, value.shape)) or "scalar" for value in values.values())
+            feeds.append(Feed(f"seed {seed}, {label} ({shown})", values))
+    return tuple(feeds)
+
+
+def from_npz(path: Path, model: onnx.ModelProto) -> Feed:
+    """The user's own data: an `.npz` with one array for each input, of the right type and rank.
+
+    Raises:
+        DataError: it cannot be read or does not fit the model.
+    """
+    remedy = "give an .npz with one array for each input: " + ", ".join(
+        item.name for item in inputs_of(model)
+    )
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            given = {name: file[name] for name in file.files}
+    except (OSError, ValueError) as error:
+        raise DataError(f"cannot read data from {path}: {error}", remedy) from None
+    for item in inputs_of(model):
+        if item.name not in given:
+            raise DataError(f"{path} has no array {item.name!r}", remedy)
+        dtype = onnx.helper.tensor_dtype_to_np_dtype(item.type.tensor_type.elem_type)
+        if given[item.name].dtype != dtype:
+            raise DataError(
+                f"{path}: {item.name!r} is {given[item.name].dtype}, the model takes {dtype}", remedy
+            )
+        wanted = [axis.dim_value or None for axis in item.type.tensor_type.shape.dim]
+        shape = given[item.name].shape
+        fits = len(shape) == len(wanted) and all(a in (None, b) for a, b in zip(wanted, shape, strict=True))
+        if not fits:
+            raise DataError(f"{path}: {item.name!r} has shape {shape}, which does not fit the model", remedy)
+    return Feed(path.name, {item.name: given[item.name] for item in inputs_of(model)})

@@ -1,0 +1,142 @@
+"""Checks on structure: control flow, types, operators that fall back, attention that does not fuse."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import onnx
+
+from trtopt.rewrite.lint.advice import Check, Finding
+from trtopt.rewrite.scope import Scope
+
+_STANDARD = (None, "", "ai.onnx")
+_MATH = ("Add", "Sub", "Mul", "Div", "Pow", "MatMul", "ReduceSum", "ReduceMean", "ReduceMax", "Where",
+         "Equal", "CumSum", "Mod")  # fmt: skip
+_HEAD_MIN, _HEAD_MAX, _HEAD_UNIT = 16, 256, 8
+
+
+def _control_flow(scope: Scope) -> Iterator[Finding]:
+    for node in scope.nodes("Loop", "If", "Scan"):
+        yield Finding(node, f"{node.op} runs its body as a graph of its own")
+
+
+def _is_shape_math(scope: Scope, tensor: Any, depth: int = 6) -> bool:
+    """Whether an integer comes from Shape or Size nodes, as far as `depth` steps show."""
+    maker = scope.producer(tensor)
+    if maker is None or not depth:
+        return False
+    return maker.op in ("Shape", "Size") or any(
+        _is_shape_math(scope, item, depth - 1) for item in maker.inputs
+    )
+
+
+def _long_integers(scope: Scope) -> Iterator[Finding]:
+    for node in scope.nodes(*_MATH):
+        out = node.outputs[0]
+        wide = any(scope.dtype(tensor) == np.int64 for tensor in (*node.inputs, out))
+        if wide and (scope.rank(out) or 0) > 1 and not _is_shape_math(scope, out):
+            yield Finding(node, "it computes in INT64 on data, not on shapes")
+
+
+def _odd_resizes(scope: Scope) -> Iterator[Finding]:
+    for node in scope.nodes("Resize", "Upsample"):
+        mode = node.attrs.get("mode", "nearest")
+        place = node.attrs.get("coordinate_transformation_mode", "half_pixel")
+        if (
+            mode == "cubic"
+            or place in ("tf_crop_and_resize", "half_pixel_symmetric")
+            or node.attrs.get("antialias")
+        ):
+            yield Finding(node, f"mode {mode}, coordinates {place}")
+        elif any(not item.is_empty() and not scope.is_constant(item) for item in node.inputs[1:]):
+            yield Finding(node, "its size is computed")
+
+
+def _foreign_operators(scope: Scope) -> Iterator[Finding]:
+    for node in scope.nodes():
+        if node.domain not in _STANDARD:
+            yield Finding(node, f"{node.domain}::{node.op} is no standard operator")
+        elif not onnx.defs.has(node.op, scope.opset, ""):
+            yield Finding(node, f"{node.op} is unknown to opset {scope.opset}")
+        elif scope.target.opset < onnx.defs.get_schema(node.op, scope.opset, "").since_version:
+            yield Finding(node, f"this form of {node.op} is newer than TensorRT {scope.target.name}'s parser")
+
+
+def _cast_inputs(scope: Scope) -> Iterator[Finding]:
+    for tensor in scope.graph.inputs:
+        users = list(tensor.outputs)
+        if not users or any(user.op not in ("Cast", "QuantizeLinear") for user in users):
+            continue
+        if scope.dtype(tensor) == np.float32:
+            told = " and ".join(sorted({user.op for user in users}))
+            yield Finding(users[0], f"input {tensor.name!r} is FP32 and goes straight into {told}")
+
+
+def _scores_of(scope: Scope, node: Any) -> Any | None:
+    """The first product of the attention that a Softmax is part of."""
+    tensor = node.inputs[0]
+    for _ in range(4):
+        maker = scope.producer(tensor, "Add", "Mul", "Div", "Where", "Cast", "MatMul")
+        if maker is None or maker.op == "MatMul":
+            return maker
+        tensor = maker.inputs[1 if maker.op == "Where" else 0]
+    return None
+
+
+def _unfused_attention(scope: Scope) -> Iterator[Finding]:
+    for node in scope.nodes("Softmax"):
+        scores = _scores_of(scope, node)
+        if scores is None or any(scope.is_constant(tensor) for tensor in scores.inputs):
+            continue
+        query, rank = scores.inputs[0], scope.rank(scores.inputs[0])
+        head = query.shape[-1] if query.shape else None
+        if rank is not None and rank not in (3, 4):
+            yield Finding(node, f"the operands of attention have rank {rank}, not 3 or 4")
+        elif isinstance(head, int) and not (_HEAD_MIN <= head <= _HEAD_MAX and head % _HEAD_UNIT == 0):
+            yield Finding(node, f"head size {head} is not 16 to 256 and a multiple of 8")
+        elif scope.only_use(scores.outputs[0]) is None:
+            yield Finding(node, "the scores are used elsewhere too")
+        elif scope.only_use(node.outputs[0]) is None:
+            yield Finding(node, "the attention weights are used elsewhere too")
+
+
+STRUCTURE_CHECKS = (
+    Check(
+        "control-flow",
+        "no fusion across its edges, no CUDA graph where a condition is read by the host",
+        "unroll it or take the decision outside the model",
+        _control_flow,
+    ),
+    Check(
+        "int64-math",
+        "TensorRT 8.6 turns it into INT32; later versions have few INT64 kernels",
+        "use INT32 in the model where the range allows",
+        _long_integers,
+    ),
+    Check(
+        "resize",
+        "a slow generic kernel, or a mode that the parser refuses",
+        "use nearest or linear with half_pixel, align_corners or asymmetric, and constant scales",
+        _odd_resizes,
+    ),
+    Check(
+        "foreign-operator",
+        "the build fails unless a plugin has it",
+        "give the plugin with --plugin, or export with standard operators of an opset that the target reads",
+        _foreign_operators,
+    ),
+    Check(
+        "cast-input",
+        "twice or four times the bytes copied to the device, and a cast that could be spared",
+        "let the input have the type that the network uses",
+        _cast_inputs,
+    ),
+    Check(
+        "attention",
+        "separate kernels, and scores written to memory",
+        "keep the pattern MatMul, scale, mask Add, Softmax, MatMul with a head size in range",
+        _unfused_attention,
+    ),
+)

@@ -1,0 +1,50 @@
+"""Pieces of patterns that several rules look for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from trtopt.rewrite.scope import Scope
+
+
+def with_scalar(
+    scope: Scope, node: Any, value: float | None = None, tolerance: float = 1e-4
+) -> tuple[Any, float] | None:
+    """The other operand and the scalar of a binary node that has one scalar constant, near `value` if given.
+
+    For Sub, Div and Pow the scalar must be the second operand.
+    """
+    places = (1, 0) if node.op in ("Add", "Mul") else (1,)
+    for place in places:
+        found = scope.scalar(node.inputs[place])
+        if found is not None and not scope.is_constant(node.inputs[1 - place]):
+            near = value is None or abs(found - value) <= tolerance * max(abs(value), 1e-12)
+            return (node.inputs[1 - place], found) if near else None
+    return None
+
+
+def inputs_either_way(node: Any) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
+    """Both orders of a binary node's inputs."""
+    first, second = node.inputs
+    return (first, second), (second, first)
+
+
+def square_of(scope: Scope, tensor: Any) -> Any | None:
+    """x, if `tensor` is x·x or x²."""
+    node = scope.producer(tensor, "Pow", "Mul")
+    if node is None:
+        return None
+    if node.op == "Mul":
+        return node.inputs[0] if node.inputs[0] is node.inputs[1] else None
+    return node.inputs[0] if scope.scalar(node.inputs[1]) == 2 else None
+
+
+def is_private(scope: Scope, inner: list[Any], root: Any) -> bool:
+    """Whether the nodes `inner` serve only each other and `root`, so that replacing `root` frees them."""
+    group = {id(node) for node in (*inner, root)}
+    return all(
+        id(user) in group
+        for node in inner
+        for out in node.outputs
+        for user in (*out.outputs, *([None] if scope.is_fixed(out) else []))
+    )

@@ -1,0 +1,274 @@
+"""ONNX files: read with the weights left on disk, written whole or not at all."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from google.protobuf.message import DecodeError
+
+from trtopt.errors import InvalidModelError, OutputError
+from trtopt.rewrite import wire
+
+LARGE_BYTES = 4096
+"""Weights from this size on stay in their file; smaller ones take part in folding."""
+_INLINE_LIMIT = 2**31 - 2**20  # Protocol Buffers ends at 2 GiB; leave room for the graph's own fields
+_ALIGNMENT = 4096
+_SPOOL = "trtopt-spool"
+
+
+@dataclass(frozen=True)
+class ModelFile:
+    """A model whose large weights refer to files in `folder`; `external` tells how its author kept them.
+
+    New large weights are put into files in `spool`, so that they too need no memory; without it they stay.
+    """
+
+    proto: onnx.ModelProto
+    folder: Path
+    external: bool
+    spool: Path | None = None
+
+
+def _entries(tensor: onnx.TensorProto) -> dict[str, str]:
+    return {entry.key: entry.value for entry in tensor.external_data}
+
+
+def is_external(tensor: onnx.TensorProto) -> bool:
+    """Whether the tensor's data lies outside its message."""
+    return bool(tensor.data_location == onnx.TensorProto.EXTERNAL)
+
+
+def _refer(tensor: onnx.TensorProto, location: str, offset: int, length: int) -> None:
+    del tensor.external_data[:]
+    for key, value in (("location", location), ("offset", str(offset)), ("length", str(length))):
+        tensor.external_data.add(key=key, value=value)
+    tensor.data_location = onnx.TensorProto.EXTERNAL
+
+
+def spooled(values: np.ndarray[Any, Any], name: str, spool: Path) -> onnx.TensorProto:
+    """A weight whose values are written to a new file in `spool`."""
+    handle, path = tempfile.mkstemp(dir=spool)
+    with os.fdopen(handle, "wb") as file:
+        np.ascontiguousarray(values).tofile(file)
+    code = onnx.helper.np_dtype_to_tensor_dtype(values.dtype)
+    tensor = onnx.TensorProto(name=name, data_type=code, dims=values.shape)
+    _refer(tensor, Path(path).name, 0, values.nbytes)
+    tensor.external_data.add(key=_SPOOL, value=str(spool))
+    return tensor
+
+
+def size_in_bytes(tensor: onnx.TensorProto) -> int:
+    """What the tensor's data takes in a file."""
+    bits = {onnx.TensorProto.INT4: 4, onnx.TensorProto.UINT4: 4, onnx.TensorProto.FLOAT4E2M1: 4}
+    count = int(np.prod(tensor.dims, dtype=np.int64))
+    if tensor.data_type in bits:
+        return (count + 1) // 2
+    return count * onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
+
+
+def raw_bytes(tensor: onnx.TensorProto, folder: Path) -> Any:
+    """The data of an external tensor, mapped read-only.
+
+    Raises:
+        InvalidModelError: the file that it refers to is missing, too short or outside `folder`.
+    """
+    entries = _entries(tensor)
+    location = entries.get("location", "")
+    path = Path(entries.get(_SPOOL, folder)) / location
+    length, offset = size_in_bytes(tensor), int(entries.get("offset", 0))
+    remedy = "keep the weight files beside the model, as they were exported"
+    if not location or Path(location).is_absolute() or ".." in Path(location).parts:
+        raise InvalidModelError(
+            f"weight {tensor.name!r} refers to {location!r}, outside the model's folder", remedy
+        )
+    if not path.is_file():
+        raise InvalidModelError(f"weight {tensor.name!r} lies in {path}, which does not exist", remedy)
+    if offset < 0 or path.stat().st_size < offset + length:
+        raise InvalidModelError(
+            f"weight {tensor.name!r} needs {length} bytes at {offset} of {path}: too short", remedy
+        )
+    return np.memmap(path, np.uint8, "r", offset, (length,)) if length else np.empty(0, np.uint8)
+
+
+def array_of(tensor: onnx.TensorProto, folder: Path) -> np.ndarray[Any, Any]:
+    """The tensor's values, read-only; a large weight is a view of its file."""
+    if not is_external(tensor):
+        return onnx.numpy_helper.to_array(tensor)
+    dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
+    return np.asarray(raw_bytes(tensor, folder)).view(dtype).reshape(tuple(tensor.dims))
+
+
+def _without_weight(data: Any, start: int, end: int, location: str) -> bytes | None:
+    """The initializer in `data[start:end]` with its large raw data replaced by a reference, if any."""
+    raw = [
+        (begin, at, stop)
+        for field, begin, at, stop in wire.fields(data, start, end)
+        if field == wire.RAW_DATA
+    ]
+    if len(raw) != 1 or raw[0][2] - raw[0][1] < LARGE_BYTES:
+        return None
+    begin, at, stop = raw[0]
+    tensor = onnx.TensorProto.FromString(data[start:begin] + data[stop:end])
+    _refer(tensor, location, at, stop - at)
+    return bytes(tensor.SerializeToString(deterministic=True))
+
+
+def _skeleton(data: Any, location: str) -> bytes:
+    """The model's message with every large initializer left in the file `location`."""
+    out = bytearray()
+    for field, begin, start, end in wire.fields(data, 0, len(data)):
+        if field != wire.GRAPH:
+            out += data[begin:end]
+            continue
+        graph = bytearray()
+        for inner, at, content, stop in wire.fields(data, start, end):
+            light = _without_weight(data, content, stop, location) if inner == wire.INITIALIZER else None
+            graph += data[at:stop] if light is None else wire.header(wire.INITIALIZER, len(light)) + light
+        out += wire.header(wire.GRAPH, len(graph)) + graph
+    return bytes(out)
+
+
+def load(path: Path) -> ModelFile:
+    """Read the ONNX file at `path`, its weights left where they are.
+
+    Raises:
+        InvalidModelError: missing, empty, truncated, not ONNX, or with weights that cannot be found.
+    """
+    remedy = "give an ONNX file; export the model again if this one was cut off"
+    if not path.is_file():
+        raise InvalidModelError(f"{path} is no file", remedy)
+    if not path.stat().st_size:
+        raise InvalidModelError(f"{path} is empty", remedy)
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        try:
+            proto = onnx.ModelProto.FromString(_skeleton(data, path.name))
+        except (ValueError, DecodeError) as error:
+            raise InvalidModelError(f"{path} is not ONNX, or was cut off: {error}", remedy) from None
+    if not proto.graph.node and not proto.graph.output:
+        raise InvalidModelError(f"{path} holds no graph", remedy)
+    external = False
+    for tensor in proto.graph.initializer:
+        if is_external(tensor):
+            kept = [entry for entry in tensor.external_data if entry.key != _SPOOL]  # not for a file to say
+            del tensor.external_data[:]
+            tensor.external_data.extend(kept)
+            data = raw_bytes(tensor, path.parent)
+            external |= _entries(tensor)["location"] != path.name
+            if len(data) < LARGE_BYTES:
+                tensor.raw_data = data.tobytes()
+                del tensor.external_data[:]
+                tensor.ClearField("data_location")
+    return ModelFile(proto, path.parent, external)
+
+
+def _large(tensor: onnx.TensorProto) -> bool:
+    return is_external(tensor) or len(tensor.raw_data) >= LARGE_BYTES
+
+
+def _data(tensor: onnx.TensorProto, folder: Path) -> Any:
+    return raw_bytes(tensor, folder) if is_external(tensor) else tensor.raw_data
+
+
+def _light(tensor: onnx.TensorProto) -> onnx.TensorProto:
+    return onnx.TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
+
+
+def _inline(model: ModelFile, rest: onnx.ModelProto, heavy: list[onnx.TensorProto]) -> Iterator[Any]:
+    """The file's bytes: the graph, then each weight straight from where it lies."""
+    graph = rest.graph.SerializeToString(deterministic=True)
+    rest.ClearField("graph")
+    heads = []
+    for tensor in heavy:
+        light = _light(tensor).SerializeToString(deterministic=True)
+        size = size_in_bytes(tensor)
+        raw = wire.header(wire.RAW_DATA, size)
+        heads.append((wire.header(wire.INITIALIZER, len(light) + len(raw) + size) + light + raw, size))
+    yield rest.SerializeToString(deterministic=True)
+    yield wire.header(wire.GRAPH, len(graph) + sum(len(head) + size for head, size in heads))
+    yield graph
+    for tensor, (head, _) in zip(heavy, heads, strict=True):
+        yield head
+        yield _data(tensor, model.folder)
+
+
+def _outside(
+    model: ModelFile, rest: onnx.ModelProto, heavy: list[onnx.TensorProto], name: str
+) -> Iterator[Any]:
+    """The weight file's bytes; `rest` is given a reference to each weight in it."""
+    at = 0
+    for tensor in heavy:
+        size = size_in_bytes(tensor)
+        light = _light(tensor)
+        _refer(light, name, at, size)
+        rest.graph.initializer.append(light)
+        yield _data(tensor, model.folder)
+        padding = -size % _ALIGNMENT
+        yield bytes(padding)
+        at += size + padding
+
+
+def _write(path: Path, chunks: Iterator[Any]) -> Path:
+    """Write beside `path` under a name of this process's own and flush to the disk."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with partial.open("wb") as file:
+            for chunk in chunks:
+                file.write(memoryview(chunk))
+            file.flush()
+            os.fsync(file.fileno())
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+    return partial
+
+
+def _refuse_own_weights(model: ModelFile, targets: tuple[Path, ...]) -> None:
+    """Never write over a file that the model's own weights are read from."""
+    read = {(model.folder / _entries(item)["location"]).resolve() for item in model.proto.graph.initializer
+            if is_external(item)}  # fmt: skip
+    for target in targets:
+        if target.resolve() in read:
+            raise OutputError(f"{target} holds the model's own weights", "choose another place with -o")
+
+
+def save(model: ModelFile, path: Path) -> None:
+    """Write `model` to `path`, its weights beside it in `PATH.data` if they were kept so or exceed 2 GiB.
+
+    Nothing stands under the final names until all of it is written.
+
+    Raises:
+        OutputError: the place cannot be written, or the weights are read from there.
+    """
+    weights = path.with_name(path.name + ".data")
+    _refuse_own_weights(model, (path, weights))
+    rest = onnx.ModelProto()
+    rest.CopyFrom(model.proto)
+    heavy = [tensor for tensor in model.proto.graph.initializer if _large(tensor)]
+    small = [tensor for tensor in model.proto.graph.initializer if not _large(tensor)]
+    del rest.graph.initializer[:]
+    rest.graph.initializer.extend(small)
+    outside = model.external or sum(map(size_in_bytes, heavy)) > _INLINE_LIMIT
+    parts: list[tuple[Path, Path]] = []
+    try:
+        if outside and heavy:
+            parts.append((_write(weights, _outside(model, rest, heavy, weights.name)), weights))
+            parts.append((_write(path, iter([rest.SerializeToString(deterministic=True)])), path))
+        else:
+            parts.append((_write(path, _inline(model, rest, heavy)), path))
+        for partial, final in parts:
+            os.replace(partial, final)
+    except OSError as error:
+        raise OutputError(
+            f"cannot write {path}: {error.strerror or error}", "choose another place with -o"
+        ) from None
+    finally:
+        for partial, _ in parts:
+            partial.unlink(missing_ok=True)

@@ -1,0 +1,238 @@
+"""From a model as exporters write it to one that rules can walk: inlined, sorted, named, its shapes known."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+
+import onnx
+import onnx.inliner
+
+from trtopt.errors import InvalidModelError, UnsupportedOpError
+from trtopt.rewrite import model_file
+
+_CARRIED = {
+    onnx.AttributeProto.FLOAT,
+    onnx.AttributeProto.INT,
+    onnx.AttributeProto.STRING,
+    onnx.AttributeProto.TENSOR,
+    onnx.AttributeProto.GRAPH,
+    onnx.AttributeProto.FLOATS,
+    onnx.AttributeProto.INTS,
+    onnx.AttributeProto.STRINGS,
+}
+_EXPORT_AGAIN = "export the model again; `python -m onnx.checker` shows what ONNX itself says of it"
+
+
+def graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    """The graph and all graphs inside its nodes, the outer ones first."""
+    yield graph
+    for node in graph.node:
+        for attribute in node.attribute:
+            for inner in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
+                yield from graphs(inner)
+
+
+def _needs(node: onnx.NodeProto) -> set[str]:
+    """Every name that the node reads, also from inside its subgraphs."""
+    names = {name for name in node.input if name}
+    for attribute in node.attribute:
+        for inner in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
+            made = {name for item in inner.node for name in item.output}
+            made |= {item.name for item in (*inner.input, *inner.initializer)}
+            names |= {name for item in inner.node for name in _needs(item)} - made
+            names |= {item.name for item in inner.output} - made
+    return names
+
+
+def sort_nodes(graph: onnx.GraphProto, outer: frozenset[str] = frozenset()) -> None:
+    """Put nodes after those they read from, in place; nodes in order stay in order, subgraphs included.
+
+    Raises:
+        InvalidModelError: a cycle, a name made twice, or one that nobody makes.
+    """
+    known = set(outer) | {item.name for item in (*graph.input, *graph.initializer)}
+    known |= {item.values.name for item in graph.sparse_initializer}
+    maker: dict[str, int] = {}
+    for index, node in enumerate(graph.node):
+        for name in filter(None, node.output):
+            if name in maker or name in known:
+                raise InvalidModelError(
+                    f"tensor {name!r} is made twice, again by node {node.name!r}", _EXPORT_AGAIN
+                )
+            maker[name] = index
+    waiting, readers = [0] * len(graph.node), [[] for _ in graph.node]  # type: list[int], list[list[int]]
+    for index, node in enumerate(graph.node):
+        for name in _needs(node) - known:
+            if name not in maker:
+                raise InvalidModelError(
+                    f"node {node.name!r} ({node.op_type}) reads {name!r}, which nothing makes: "
+                    "an initializer or a node is missing",
+                    _EXPORT_AGAIN,
+                )
+            readers[maker[name]].append(index)
+            waiting[index] += 1
+    missing = [item.name for item in graph.output if item.name not in maker and item.name not in known]
+    if missing:
+        raise InvalidModelError(f"nothing makes the output {missing[0]!r}", _EXPORT_AGAIN)
+    ready = [index for index, count in enumerate(waiting) if not count]
+    order: list[int] = []
+    while ready:
+        order.append(heapq.heappop(ready))
+        for reader in readers[order[-1]]:
+            waiting[reader] -= 1
+            if not waiting[reader]:
+                heapq.heappush(ready, reader)
+    if len(order) < len(graph.node):
+        stuck = next(node.name for node, count in zip(graph.node, waiting, strict=True) if count)
+        raise InvalidModelError(f"the graph has a cycle through node {stuck!r}", _EXPORT_AGAIN)
+    if order != list(range(len(order))):
+        nodes = [graph.node[index] for index in order]
+        del graph.node[:]
+        graph.node.extend(nodes)
+    visible = frozenset(known | set(maker))
+    for node in graph.node:
+        for attribute in node.attribute:
+            for inner in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
+                sort_nodes(inner, visible)
+
+
+def _constant_tensor(node: onnx.NodeProto) -> onnx.TensorProto | None:
+    """What a Constant node holds, as an initializer of its output's name."""
+    attribute = node.attribute[0]
+    scalar = {"value_float": onnx.TensorProto.FLOAT, "value_int": onnx.TensorProto.INT64}
+    run = {"value_floats": onnx.TensorProto.FLOAT, "value_ints": onnx.TensorProto.INT64}
+    value = onnx.helper.get_attribute_value(attribute)
+    if attribute.name == "value":
+        tensor = onnx.TensorProto()
+        tensor.CopyFrom(value)
+        tensor.name = node.output[0]
+        return tensor
+    if attribute.name in scalar:
+        return onnx.helper.make_tensor(node.output[0], scalar[attribute.name], (), [value])
+    if attribute.name in run:
+        return onnx.helper.make_tensor(node.output[0], run[attribute.name], (len(value),), value)
+    return None
+
+
+def lower_constants(graph: onnx.GraphProto) -> int:
+    """Turn Constant nodes into initializers, in place and in all subgraphs; how many there were."""
+    count = 0
+    for inner in graphs(graph):
+        outputs = {item.name for item in inner.output}
+        kept = []
+        for node in inner.node:
+            plain = (
+                node.op_type == "Constant"
+                and node.domain in ("", "ai.onnx")
+                and node.output[0] not in outputs
+            )
+            tensor = _constant_tensor(node) if plain else None
+            if tensor is None:
+                kept.append(node)
+            else:
+                inner.initializer.append(tensor)
+                count += 1
+        if len(kept) < len(inner.node):
+            del inner.node[:]
+            inner.node.extend(kept)
+    return count
+
+
+def name_nodes(graph: onnx.GraphProto) -> None:
+    """Give every node a name that no other node has, in place: a trace and TensorRT's layers need one."""
+    taken: set[str] = set()
+    for inner in graphs(graph):
+        for node in inner.node:
+            like = name = node.name or f"{node.op_type}:{next(filter(None, node.output), '')}"
+            count = 0
+            while name in taken:
+                count += 1
+                name = f"{like}_{count}"
+            taken.add(name)
+            node.name = name
+
+
+def _refuse_what_cannot_be_carried(graph: onnx.GraphProto) -> None:
+    for inner in graphs(graph):
+        for node in inner.node:
+            for item in node.attribute:
+                empty = item.type in (item.INTS, item.FLOATS, item.STRINGS) and not (
+                    item.ints or item.floats or item.strings
+                )
+                if item.type not in _CARRIED or empty:
+                    raise UnsupportedOpError(
+                        f"node {node.name!r} ({node.op_type}): attribute {item.name!r} would be lost",
+                        "use the model as it is, without rewriting",
+                    )
+
+
+def skeleton(model: onnx.ModelProto) -> onnx.ModelProto:
+    """A copy without large weights, each declared as an input: what ONNX's checker and inference can take."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    heavy = [item for item in copy.graph.initializer if model_file.is_external(item)]
+    light = [item for item in copy.graph.initializer if not model_file.is_external(item)]
+    declared = {item.name for item in copy.graph.input}
+    for tensor in heavy:
+        if tensor.name not in declared:
+            info = onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims))
+            copy.graph.input.append(info)
+    del copy.graph.initializer[:]
+    copy.graph.initializer.extend(light)
+    return copy
+
+
+def inferred(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model's skeleton with all types and shapes that ONNX's inference can tell.
+
+    Raises:
+        InvalidModelError: they contradict each other.
+    """
+    try:
+        return onnx.shape_inference.infer_shapes(skeleton(model), data_prop=True)
+    except onnx.shape_inference.InferenceError as error:
+        raise InvalidModelError(f"the model's shapes contradict each other: {error}", _EXPORT_AGAIN) from None
+
+
+def check(model: onnx.ModelProto) -> None:
+    """Let ONNX's own checker judge the graph.
+
+    Raises:
+        InvalidModelError: with its words.
+    """
+    try:
+        onnx.checker.check_model(skeleton(model))
+    except onnx.checker.ValidationError as error:
+        first = str(error).strip().splitlines()[0]
+        raise InvalidModelError(f"not a valid ONNX graph: {first}", _EXPORT_AGAIN) from None
+
+
+def opset_of(model: onnx.ModelProto) -> int:
+    """The version of the standard operators that the model imports.
+
+    Raises:
+        InvalidModelError: it imports none.
+    """
+    for item in model.opset_import:
+        if item.domain in ("", "ai.onnx"):
+            return int(item.version)
+    raise InvalidModelError("the model names no version of the standard operators", _EXPORT_AGAIN)
+
+
+def prepare(model: onnx.ModelProto) -> tuple[onnx.ModelProto, int]:
+    """A sound copy of the model, its functions inlined, and how many Constant nodes became initializers.
+
+    Raises:
+        InvalidModelError: the graph is unsound.
+        UnsupportedOpError: it has an attribute that would be lost.
+    """
+    copy = onnx.inliner.inline_local_functions(model) if model.functions else onnx.ModelProto()
+    if not model.functions:
+        copy.CopyFrom(model)
+    opset_of(copy)
+    name_nodes(copy.graph)
+    sort_nodes(copy.graph)
+    check(copy)
+    _refuse_what_cannot_be_carried(copy.graph)
+    return copy, lower_constants(copy.graph)

@@ -1,0 +1,43 @@
+"""What a rule is: data that names it and three functions over a scope."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from trtopt.rewrite.scope import Scope
+
+Exactness = Literal["B", "N", "A"]
+"""B bit-exact, N equal up to rounding, A approximate."""
+
+
+@dataclass(frozen=True)
+class Match:
+    """A place where a rule's pattern stands: `node` names it in the trace, `parts` are the rule's own."""
+
+    node: Any
+    parts: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One idea.
+
+    `find` walks a scope and yields matches of the pattern, each taken from the graph as it is at that
+    moment; `check` answers None, or why this match must be left alone; `apply` replaces it. A rule with
+    `default` False runs only when it is asked for by name. `enables` says what TensorRT can do afterwards.
+    """
+
+    name: str
+    exactness: Exactness
+    enables: str
+    find: Callable[[Scope], Iterator[Match]]
+    check: Callable[[Scope, Match], str | None]
+    apply: Callable[[Scope, Match], None]
+    default: bool = True
+
+
+def always(scope: Scope, match: Match) -> str | None:
+    """The check of a rule whose pattern is condition enough."""
+    return None

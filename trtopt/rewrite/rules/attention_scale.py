@@ -1,0 +1,58 @@
+"""Softmax((Q·Kᵀ)·c [+ mask]) → Softmax((Q·c)·Kᵀ [+ mask]).
+
+A scalar commutes with the product. Before BMM1 it touches S×D values instead of S×S, keeps FP16 scores from
+overflowing, and lies where TensorRT's fused multi-head attention with Q/DQ wants it. Off unless asked for:
+TensorRT 8.6 has the scale after BMM1 in its own pattern.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from trtopt.rewrite.match import with_scalar
+from trtopt.rewrite.rule import Match, Rule
+from trtopt.rewrite.scope import Scope
+
+
+def _feeds_softmax(scope: Scope, tensor: Any) -> bool:
+    """Whether the scores go to a Softmax, plainly or through one Add."""
+    plus = scope.only_use(tensor, "Add")
+    return scope.only_use(plus.outputs[0] if plus is not None else tensor, "Softmax") is not None
+
+
+def _find(scope: Scope) -> Iterator[Match]:
+    for node in scope.nodes("Mul", "Div"):
+        found = with_scalar(scope, node)
+        product = None if found is None else scope.producer(found[0], "MatMul")
+        if found is not None and product is not None and _feeds_softmax(scope, node.outputs[0]):
+            factor = 1 / found[1] if node.op == "Div" and found[1] else found[1]
+            yield Match(node, {"product": product, "factor": factor})
+
+
+def _check(scope: Scope, match: Match) -> str | None:
+    product = match.parts["product"]
+    query, key = product.inputs
+    if scope.only_use(product.outputs[0]) is None:
+        return "the unscaled scores are used elsewhere"
+    if scope.is_constant(query) or scope.is_constant(key):
+        return "one operand is constant: this is no attention"
+    head = query.shape[-1] if query.shape else None
+    if not isinstance(head, int) or not 16 <= head <= 256 or head % 8:
+        return f"head size {head} is outside fused attention's conditions (16 to 256, a multiple of 8)"
+    if not scope.is_float(query) or not scope.same_shape(product.outputs[0], match.node.outputs[0]):
+        return "type or shape of the scores is unknown"
+    return None
+
+
+def _apply(scope: Scope, match: Match) -> None:
+    product = match.parts["product"]
+    query = product.inputs[0]
+    factor = scope.constant(np.array(match.parts["factor"], scope.dtype(query)), f"{match.node.name}/scale")
+    product.inputs[0] = scope.compute(product, "Mul", [query, factor], query)
+    scope.bypass(match.node, product.outputs[0])
+
+
+RULE = Rule("attention-scale", "N", "fused multi-head attention", _find, _check, _apply, default=False)

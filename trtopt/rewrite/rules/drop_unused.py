@@ -1,0 +1,37 @@
+"""Optional outputs that nobody reads are dropped: MaxPool's indices, Dropout's mask.
+
+TensorRT's parser has no second output for most of these. Only trailing outputs can go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from trtopt.rewrite.rule import Match, Rule, always
+from trtopt.rewrite.scope import Scope
+
+_OPTIONAL = {"MaxPool": 1, "Dropout": 1, "LayerNormalization": 1, "BatchNormalization": 1}
+
+
+def _find(scope: Scope) -> Iterator[Match]:
+    for node in scope.nodes(*_OPTIONAL):
+        last = node.outputs[-1]
+        training = node.attrs.get("training_mode", 0)
+        if (
+            len(node.outputs) > _OPTIONAL[node.op]
+            and not last.outputs
+            and not scope.is_fixed(last)
+            and not training
+        ):
+            yield Match(node)
+
+
+def _apply(scope: Scope, match: Match) -> None:
+    node = match.node
+    while len(node.outputs) > _OPTIONAL[node.op] and not (
+        node.outputs[-1].outputs or scope.is_fixed(node.outputs[-1])
+    ):
+        del node.outputs[-1]
+
+
+RULE = Rule("drop-unused", "B", "operators in the form that the parser takes", _find, always, _apply)

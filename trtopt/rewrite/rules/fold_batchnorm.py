@@ -1,0 +1,45 @@
+"""Conv/ConvTranspose/Gemm followed by BatchNormalization → the first with other weights.
+
+y = γ·(W·x + b − μ)/√(σ² + ε) + β = (s·W)·x + (s·(b − μ) + β), with s = γ/√(σ² + ε) per output channel.
+Computed in float64 and rounded once. TensorRT fuses the pair by itself, but Q/DQ placement, scales and INT8
+ranges are right only if the weights have been folded before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from trtopt.rewrite.affine import WEIGHTED, scale_weights, why_not_scale
+from trtopt.rewrite.rule import Match, Rule
+from trtopt.rewrite.scope import Scope
+
+
+def _find(scope: Scope) -> Iterator[Match]:
+    for node in scope.nodes("BatchNormalization"):
+        first = scope.producer(node.inputs[0], *WEIGHTED)
+        if first is not None:
+            yield Match(node, {"first": first})
+
+
+def _check(scope: Scope, match: Match) -> str | None:
+    node, first = match.node, match.parts["first"]
+    if node.attrs.get("training_mode", 0) or len(node.outputs) > 1:
+        return "it is in training mode"
+    if any(scope.value(tensor) is None for tensor in node.inputs[1:5]):
+        return "its statistics are not constant"
+    if scope.only_use(first.outputs[0]) is None:
+        return f"the result of {first.op} is used elsewhere, or is an output"
+    return why_not_scale(scope, first)
+
+
+def _apply(scope: Scope, match: Match) -> None:
+    node, first = match.node, match.parts["first"]
+    gamma, beta, mean, variance = (np.asarray(scope.value(tensor), np.float64) for tensor in node.inputs[1:5])
+    factor = gamma / np.sqrt(variance + float(node.attrs.get("epsilon", 1e-5)))
+    scale_weights(scope, first, factor, beta - factor * mean)
+    scope.bypass(node, first.outputs[0])
+
+
+RULE = Rule("fold-batchnorm", "N", "right scales, one kernel", _find, _check, _apply)

@@ -1,0 +1,74 @@
+"""What depends on constants alone is computed once, here.
+
+ONNX Runtime evaluates the nodes, driven by onnx-graphsurgeon; results above 1 MiB, random numbers, control
+flow, foreign operators and everything fed by a large weight stay. Quantised weights keep their Q and DQ:
+TensorRT reads the scale and the type of a weight from them. Shapes are folded by `fold-shapes`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from trtopt.device.reference import hush
+from trtopt.rewrite.rule import Match, Rule, always
+from trtopt.rewrite.scope import Scope
+
+_SIZE_CAP = 1 << 20
+_NEVER = {
+    "QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "Constant", "RandomNormal",
+    "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial", "Bernoulli", "Dropout", "If",
+    "Loop", "Scan",
+}  # fmt: skip
+
+
+def _foldable(scope: Scope, node: Any) -> bool:
+    """Whether the node may be evaluated, provided that its inputs are known."""
+    heavy = any(scope.is_constant(tensor) and not scope.is_small(tensor) for tensor in node.inputs)
+    odd = any(scope.is_constant(tensor) and scope.value(tensor) is None for tensor in node.inputs)
+    kept = any(scope.is_fixed(out) for out in node.outputs)
+    free = node.op not in _NEVER and node.name not in scope.context.stuck
+    return free and node.domain in (None, "", "ai.onnx") and not (heavy or odd or kept)
+
+
+def _find(scope: Scope) -> Iterator[Match]:
+    known: set[int] = set()
+    front = []
+    for node in scope.nodes():
+        inputs = [tensor for tensor in node.inputs if not tensor.is_empty()]
+        if _foldable(scope, node) and all(scope.is_constant(item) or id(item) in known for item in inputs):
+            known |= {id(out) for out in node.outputs}
+            front.append(node)
+    large = [node for node in front if _result_bytes(scope, node) > _SIZE_CAP]
+    if len(front) > len(large):
+        yield Match(next(node for node in front if node not in large), {"nodes": front})
+
+
+def _result_bytes(scope: Scope, node: Any) -> int:
+    total = 0
+    for out in node.outputs:
+        shape, dtype = scope.static_shape(out), scope.dtype(out)
+        count = 1
+        for axis in shape or ():
+            count *= axis
+        total += count * (dtype.itemsize if dtype is not None else 4)
+    return total
+
+
+def _apply(scope: Scope, match: Match) -> None:
+    hush()
+    scope.graph.fold_constants(
+        fold_shapes=False,
+        recurse_subgraphs=False,
+        recurse_functions=False,
+        flatten_subgraphs=False,
+        partitioning="recursive",
+        size_threshold=_SIZE_CAP,
+        should_exclude_node=lambda node: not _foldable(scope, node),
+    )
+    resisting = {node.name for node in match.parts["nodes"] if node.outputs}
+    if len(resisting) == len(match.parts["nodes"]):
+        scope.context.stuck |= resisting  # ONNX Runtime could evaluate none of them
+
+
+RULE = Rule("fold-constants", "B", "no shape or weight arithmetic in the engine", _find, always, _apply)

@@ -1,0 +1,84 @@
+"""Reshape(x, [0, G, −1]) → InstanceNormalization(1, 0) → Reshape back → ·γ + β → GroupNormalization(x, γ, β).
+
+This is how PyTorch exports GroupNorm below opset 21. With unit scale and no shift, normalising each of G runs
+of channels is group normalisation; γ and β are per channel. TensorRT 10 and later map it to INormalization.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from trtopt.rewrite.affine import per_channel
+from trtopt.rewrite.match import is_private
+from trtopt.rewrite.normalisation import affine_after
+from trtopt.rewrite.rule import Match, Rule
+from trtopt.rewrite.scope import Array, Scope
+
+_OPSET = 21
+
+
+def _find(scope: Scope) -> Iterator[Match]:
+    for node in scope.nodes("InstanceNormalization"):
+        into, back = scope.producer(node.inputs[0], "Reshape"), scope.only_use(node.outputs[0], "Reshape")
+        if into is not None and back is not None:
+            affine = affine_after(scope, back)
+            inner = [into, node, *affine.inner]
+            yield Match(
+                affine.last, {"norm": node, "into": into, "back": back, "affine": affine, "inner": inner}
+            )
+
+
+def _given(scope: Scope, constant: Any | None, fill: float) -> Array | None:
+    return np.full(1, fill) if constant is None else scope.value(constant)
+
+
+def _constants(scope: Scope, match: Match) -> tuple[Array, Array] | None:
+    source, affine = match.parts["into"].inputs[0], match.parts["affine"]
+    if source.shape is None or len(source.shape) < 3 or not isinstance(source.shape[1], int):
+        return None
+    scale = per_channel(_given(scope, affine.scale, 1.0), source.shape[1], len(source.shape))
+    shift = per_channel(_given(scope, affine.shift, 0.0), source.shape[1], len(source.shape))
+    return None if scale is None or shift is None else (scale, shift)
+
+
+def _check(scope: Scope, match: Match) -> str | None:
+    into, norm, back = match.parts["into"], match.parts["norm"], match.parts["back"]
+    source = into.inputs[0]
+    if scope.target.opset < _OPSET:
+        return f"TensorRT {scope.target.name} does not read GroupNormalization of opset {_OPSET}"
+    if scope.opset < _OPSET:
+        return f"GroupNormalization per channel needs opset {_OPSET}, the model has {scope.opset}"
+    scale, shift = (scope.value(tensor) for tensor in norm.inputs[1:3])
+    if scale is None or shift is None or (scale != 1).any() or shift.any():
+        return "the groups have a scale or shift of their own"
+    if _constants(scope, match) is None:
+        return "the channels are dynamic, or scale or shift vary along another axis"
+    if scope.rank(into.outputs[0]) != 3 or source.shape[1] % scale.size:
+        return "the first Reshape does not part the channels into groups"
+    given = scope.value(into.inputs[1])
+    if given is None or list(given) not in ([0, scale.size, -1], [source.shape[0], scale.size, -1]):
+        return "the first Reshape is not [0, groups, -1]"
+    computed = scope.producer(back.inputs[1], "Shape")
+    same = computed is not None and computed.inputs[0] is source and not computed.attrs
+    if not same and not scope.same_shape(source, back.outputs[0]):
+        return "the second Reshape may not restore the shape"
+    if not is_private(scope, match.parts["inner"], match.node):
+        return "an intermediate result is used elsewhere"
+    return None
+
+
+def _apply(scope: Scope, match: Match) -> None:
+    source, constants = match.parts["into"].inputs[0], _constants(scope, match)
+    if constants is None:
+        return
+    dtype, name, norm = scope.dtype(source), match.node.name, match.parts["norm"]
+    attrs = {"num_groups": int(norm.inputs[1].shape[0]), "epsilon": float(norm.attrs.get("epsilon", 1e-5))}
+    scale, shift = (np.ascontiguousarray(item, dtype) for item in constants)
+    inputs = [source, scope.constant(scale, f"{name}/scale"), scope.constant(shift, f"{name}/bias")]
+    scope.replace(match.node, "GroupNormalization", inputs, attrs)
+
+
+RULE = Rule("group-norm", "N", "INormalization, moments in FP32", _find, _check, _apply)

@@ -1,0 +1,68 @@
+"""Clip(x + 3, 0, 6)/6 → HardSigmoid(x, α = 1/6, β = 1/2); times x it is HardSwish in the form TensorRT knows.
+
+HardSigmoid is max(0, min(1, αx + β)) and (x + 3)/6 = x/6 + 1/2. Also Clip(x/6 + 1/2, 0, 1) and
+x·Clip(x + 3, 0, 6)/6, whose division is moved onto the clipped factor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from trtopt.rewrite.match import inputs_either_way, is_private, with_scalar
+from trtopt.rewrite.rule import Match, Rule
+from trtopt.rewrite.scope import Scope
+
+
+def _clipped(scope: Scope, tensor: Any) -> tuple[Any, list[Any]] | None:
+    """x and the nodes between, if `tensor` is Clip(x + 3, 0, 6)."""
+    clip = scope.producer(tensor, "Clip")
+    if clip is None:
+        return None
+    bounds = [scope.scalar(item) for item in clip.inputs[1:3]]
+    if not bounds:
+        bounds = [clip.attrs.get("min"), clip.attrs.get("max")]
+    plus = scope.producer(clip.inputs[0], "Add")
+    found = with_scalar(scope, plus, 3.0, 0.0) if plus is not None else None
+    return (found[0], [clip, plus]) if found is not None and bounds == [0.0, 6.0] else None
+
+
+def _sixth(scope: Scope, node: Any) -> Any | None:
+    """y, if the node is y/6."""
+    found = with_scalar(scope, node, 6.0, 0.0) if node.op == "Div" else with_scalar(scope, node, 1 / 6)
+    return None if found is None else found[0]
+
+
+def _find(scope: Scope) -> Iterator[Match]:
+    for node in scope.nodes("Div", "Mul"):
+        numerator = _sixth(scope, node)
+        if numerator is None:
+            continue
+        found = _clipped(scope, numerator)
+        if found is not None:
+            yield Match(node, {"source": found[0], "inner": found[1], "times": None})
+            continue
+        product = scope.producer(numerator, "Mul")
+        for clipped, other in inputs_either_way(product) if product is not None else ():
+            found = _clipped(scope, clipped)
+            if found is not None:
+                yield Match(node, {"source": found[0], "inner": [*found[1], product], "times": other})
+                break
+
+
+def _check(scope: Scope, match: Match) -> str | None:
+    if not is_private(scope, match.parts["inner"], match.node):
+        return "an intermediate result is used elsewhere"
+    return None
+
+
+def _apply(scope: Scope, match: Match) -> None:
+    node, source, times = match.node, match.parts["source"], match.parts["times"]
+    attrs = {"alpha": 1 / 6, "beta": 0.5}
+    if times is None:
+        scope.replace(node, "HardSigmoid", [source], attrs)
+    else:
+        scope.replace(node, "Mul", [times, scope.compute(node, "HardSigmoid", [source], source, **attrs)])
+
+
+RULE = Rule("hard-sigmoid", "N", "HardSwish in the convolution's epilogue", _find, _check, _apply)

@@ -1,0 +1,65 @@
+"""(x − μ)/√(mean((x − μ)²) + ε)·γ + β over the spatial axes, γ and β per channel → InstanceNormalization.
+
+As `layer-norm`, over axes 2 and up of a tensor of rank 4 or 5. TensorRT maps it to INormalization.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from trtopt.rewrite.affine import per_channel
+from trtopt.rewrite.match import is_private
+from trtopt.rewrite.normalisation import affine_after, centred, quotient_at
+from trtopt.rewrite.rule import Match, Rule
+from trtopt.rewrite.scope import Array, Scope
+
+
+def _find(scope: Scope) -> Iterator[Match]:
+    for node in scope.nodes("Div", "Mul"):
+        found = quotient_at(scope, node)
+        source = None if found is None else centred(scope, found)
+        rank = None if source is None else scope.rank(source[0])
+        if found is not None and source is not None and rank in (4, 5) and found.axes == list(range(2, rank)):
+            affine = affine_after(scope, node)
+            inner = [*found.inner, *source[1], *affine.inner]
+            yield Match(affine.last, {"found": found, "source": source[0], "affine": affine, "inner": inner})
+
+
+def _given(scope: Scope, constant: Any | None, fill: float) -> Array | None:
+    return np.full(1, fill) if constant is None else scope.value(constant)
+
+
+def _constants(scope: Scope, match: Match) -> tuple[Array, Array] | None:
+    source, affine = match.parts["source"], match.parts["affine"]
+    channels, rank = source.shape[1], len(source.shape)
+    if not isinstance(channels, int):
+        return None
+    scale = per_channel(_given(scope, affine.scale, 1.0), channels, rank)
+    shift = per_channel(_given(scope, affine.shift, 0.0), channels, rank)
+    return None if scale is None or shift is None else (scale, shift)
+
+
+def _check(scope: Scope, match: Match) -> str | None:
+    if not scope.is_float(match.parts["source"]):
+        return "the type is not floating-point"
+    if _constants(scope, match) is None:
+        return "the number of channels is dynamic, or scale or shift vary along another axis"
+    if not is_private(scope, match.parts["inner"], match.node):
+        return "an intermediate result is used elsewhere"
+    return None
+
+
+def _apply(scope: Scope, match: Match) -> None:
+    constants, source = _constants(scope, match), match.parts["source"]
+    if constants is None:
+        return
+    dtype, name = scope.dtype(source), match.node.name
+    scale, shift = (np.ascontiguousarray(item, dtype) for item in constants)
+    inputs = [source, scope.constant(scale, f"{name}/scale"), scope.constant(shift, f"{name}/bias")]
+    scope.replace(match.node, "InstanceNormalization", inputs, {"epsilon": match.parts["found"].epsilon})
+
+
+RULE = Rule("instance-norm", "N", "INormalization, moments in FP32", _find, _check, _apply)

@@ -1,0 +1,35 @@
+"""ReduceMean over all spatial axes, kept → GlobalAveragePool.
+
+Both are the mean over H×W (and D). TensorRT then has a pooling layer, which fuses with its neighbours and has
+INT8 kernels; a Reduce has neither.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from trtopt.rewrite.reductions import axes_of, keeps_axes
+from trtopt.rewrite.rule import Match, Rule
+from trtopt.rewrite.scope import Scope
+
+
+def _find(scope: Scope) -> Iterator[Match]:
+    for node in scope.nodes("ReduceMean"):
+        rank, axes = scope.rank(node.inputs[0]), axes_of(scope, node)
+        if rank in (4, 5) and axes == list(range(2, rank)):
+            yield Match(node)
+
+
+def _check(scope: Scope, match: Match) -> str | None:
+    if not keeps_axes(match.node):
+        return "the axes are dropped, which a pool cannot do"
+    if not scope.is_float(match.node.inputs[0]):
+        return "the type is not floating-point"
+    return None
+
+
+def _apply(scope: Scope, match: Match) -> None:
+    scope.replace(match.node, "GlobalAveragePool", [match.node.inputs[0]])
+
+
+RULE = Rule("reduce-to-pool", "N", "Reduce→Pooling", _find, _check, _apply)

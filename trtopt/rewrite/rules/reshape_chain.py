@@ -1,0 +1,73 @@
+"""Reshape(Reshape(x, s), t) → Reshape(x, t); Squeeze, Unsqueeze and Flatten in front of a Reshape likewise.
+
+A chain of these keeps the order of the elements, so only the last shape matters. Its zeros mean "as in the
+input", which changes meaning when the input changes: they must be resolved, or the chain stays. A chain that
+ends in Squeeze, Unsqueeze or Flatten becomes a Reshape if at most one axis of its result is open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from trtopt.rewrite.rule import Match, Rule
+from trtopt.rewrite.scope import Scope
+
+_OPS = ("Reshape", "Squeeze", "Unsqueeze", "Flatten")
+
+
+def _find(scope: Scope) -> Iterator[Match]:
+    for node in scope.nodes(*_OPS):
+        first = scope.producer(node.inputs[0], *_OPS)
+        if first is not None:
+            yield Match(node, {"first": first})
+
+
+def _from_shape(scope: Scope, tensor: Any) -> list[int] | None:
+    axes = (
+        [axis if isinstance(axis, int) else -1 for axis in tensor.shape] if tensor.shape is not None else None
+    )
+    return None if axes is None or axes.count(-1) > 1 or 0 in axes else axes
+
+
+def _final(scope: Scope, node: Any) -> list[int] | None:
+    """The result's shape as a Reshape's constant operand, without zeros; None if it cannot be written so."""
+    shape = scope.value(node.inputs[1]) if node.op == "Reshape" else None
+    if shape is None:
+        return _from_shape(scope, node.outputs[0]) if node.op != "Reshape" else None
+    axes = [int(axis) for axis in shape]
+    return axes if 0 not in axes else _from_shape(scope, node.outputs[0])
+
+
+def _computed_without_zeros(scope: Scope, node: Any) -> bool:
+    """Whether a computed shape operand is a Concat of parts none of which is the constant 0."""
+    if node.op != "Reshape" or node.attrs.get("allowzero"):
+        return False
+    maker = scope.producer(node.inputs[1], "Concat")
+    parts = [] if maker is None else [scope.value(part) for part in maker.inputs]
+    return maker is not None and all(part is None or (part != 0).all() for part in parts)
+
+
+def _check(scope: Scope, match: Match) -> str | None:
+    shape = scope.value(match.node.inputs[1]) if match.node.op == "Reshape" else None
+    if match.node.attrs.get("allowzero") and (shape is None or 0 in shape):
+        return "allowzero is set, and an axis may be empty"
+    if _final(scope, match.node) is None and not _computed_without_zeros(scope, match.node):
+        return "the final shape keeps more than one open axis, or copies one from its input"
+    return None
+
+
+def _apply(scope: Scope, match: Match) -> None:
+    node, source = match.node, match.parts["first"].inputs[0]
+    final = _final(scope, node)
+    if final is None:
+        scope.set_input(node, 0, source)
+    else:
+        scope.replace(
+            node, "Reshape", [source, scope.constant(np.array(final, np.int64), f"{node.name}/shape")]
+        )
+
+
+RULE = Rule("reshape-chain", "B", "Shuffle+Shuffle", _find, _check, _apply)

@@ -1,0 +1,35 @@
+"""The length of an axis is asked of the tensor where the axis comes from, not of every one after it.
+
+Gather(Shape(x), i) where axis i of x was handed on from axis j of y → Gather(Shape(y), j). Exporters ask anew
+in every layer; afterwards `share-equal` leaves one question. Cleaning only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from trtopt.rewrite.axes import Axes, length_asked
+from trtopt.rewrite.rule import Match, Rule, always
+from trtopt.rewrite.scope import Scope
+
+
+def _find(scope: Scope) -> Iterator[Match]:
+    axes = Axes(scope)
+    for node in scope.nodes():
+        asked = length_asked(scope, node.outputs[0]) if node.op == "Gather" else None
+        origin = None if asked is None else axes.of(*asked)
+        if asked is not None and origin is not None and origin[0] is not asked[0]:
+            yield Match(node, {"origin": origin})
+        axes.learn(node)
+
+
+def _apply(scope: Scope, match: Match) -> None:
+    node, (tensor, place) = match.node, match.parts["origin"]
+    shape = scope.compute(node, "Shape", [tensor], node.inputs[0])
+    index = np.full(tuple(node.inputs[1].shape), place, scope.dtype(node.inputs[1]))
+    scope.replace(node, "Gather", [shape, scope.constant(index, f"{node.name}/axis")], {"axis": 0})
+
+
+RULE = Rule("shared-axes", "B", "", _find, always, _apply)

@@ -1,0 +1,75 @@
+"""The record of a rewrite: what was done, what was declined and why, what the check found."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Literal
+
+from trtopt.records import Record
+
+TRACE_SCHEMA = "trtopt.rewrite/1"
+
+
+class Applied(Record, frozen=True, kw_only=True):
+    """A rule that was applied, and the node (of the graph as it then was) where."""
+
+    rule: str
+    node: str
+
+
+class Declined(Record, frozen=True, kw_only=True):
+    """A rule whose pattern stands in the final graph and was left alone."""
+
+    rule: str
+    node: str
+    reason: str
+
+
+class Undone(Record, frozen=True, kw_only=True):
+    """A rule that was taken back whole: it raised, or the outputs moved beyond its bound."""
+
+    rule: str
+    reason: str
+
+
+class Deviation(Record, frozen=True, kw_only=True):
+    """How far an output moved in one run: the largest difference over the reference's largest magnitude.
+
+    For integers and booleans it is the share of elements that differ. `bound` 0 asks for the same bits.
+    """
+
+    output: str
+    feed: str
+    rules: Literal["B", "N", "A"]
+    error: float
+    bound: float
+
+    @property
+    def ok(self) -> bool:
+        """Whether the error, NaN excluded, is within the bound."""
+        return self.error <= self.bound
+
+
+class RewriteTrace(Record, frozen=True, kw_only=True):
+    """All of a rewrite. `checked` is empty if no check was asked for."""
+
+    schema: str = TRACE_SCHEMA
+    source: str
+    out: str
+    target: str
+    opset: int
+    nodes_before: int
+    nodes_after: int
+    rounds: int
+    constants_lowered: int
+    applied: tuple[Applied, ...]
+    declined: tuple[Declined, ...]
+    undone: tuple[Undone, ...] = ()
+    checked: tuple[Deviation, ...] = ()
+    notes: tuple[str, ...] = ()
+    seconds: float
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How often each rule was applied, the most frequent first."""
+        return dict(Counter(item.rule for item in self.applied).most_common())
