@@ -179,6 +179,18 @@ def test_drift_that_both_sides_share_does_not_hide_a_difference() -> None:
     assert compare(a, b, interleaved=False).verdict is Verdict.UNDECIDED
 
 
+def test_blocks_of_separate_runs_are_resampled_apart() -> None:
+    """What both sides felt alike cancels in pairs only: the interval of separate runs is far wider."""
+    trend = np.linspace(1.0, 1.5, 10)
+    a, b = (
+        [[v * t for v in block] for block, t in zip(blocks(1.0, seed=s), trend, strict=True)] for s in (0, 1)
+    )
+    paired, apart = (ratio_of_medians(a, b, paired=together) for together in (True, False))
+    assert paired.value == apart.value
+    assert paired.high - paired.low < 0.025
+    assert apart.high - apart.low > 0.15
+
+
 def test_spikes_on_one_side_do_not_make_it_slower() -> None:
     spiked = [[*block[:-2], 50.0, 80.0] for block in blocks(1.0, seed=1)]
     assert compare(blocks(1.0), spiked).verdict is Verdict.SAME

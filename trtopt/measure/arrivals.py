@@ -160,8 +160,7 @@ class RateSearch:
     @property
     def best(self) -> Probe | None:
         """The highest rate so far that keeps the goal."""
-        ceiling = self._lowest_failed()
-        kept = [probe for probe in self.probes if probe.keeps(self.goal) and probe.rate < ceiling]
+        kept = [probe for probe in self.probes if probe.keeps(self.goal)]
         return max(kept, key=lambda probe: probe.rate, default=None)
 
     def _lowest_failed(self) -> float:

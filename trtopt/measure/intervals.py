@@ -112,9 +112,8 @@ def variance_inflation(array: NDArray[np.float64], median: float) -> float:
     """τ ≥ 1: the variance of the share below the median, over what it were for independent values.
 
     Estimated by 20 non-overlapping batches over the whole run, so that slow drift counts as well as
-    correlation between neighbours: τ = b · var(batch shares) / (1/4), b the batch's length. Values equal to
-    the median count half, which keeps clocks of coarse resolution from looking correlated. Fewer than 40
-    values tell nothing about correlation: 1.
+    correlation between neighbours: τ = b · var(batch shares) / var(single shares), b the batch's length.
+    Values equal to the median count half. Fewer than 40 values tell nothing about correlation: 1.
     """
     length = len(array) // _BATCHES
     if length < 2:
@@ -122,4 +121,5 @@ def variance_inflation(array: NDArray[np.float64], median: float) -> float:
     recent = array[-length * _BATCHES :]
     below = (np.asarray(recent < median, np.float64) + np.asarray(recent <= median, np.float64)) / 2
     shares = below.reshape(_BATCHES, length).mean(axis=1)
-    return max(1.0, float(length * shares.var(ddof=1) * 4))
+    single = float(below.var())
+    return max(1.0, length * float(shares.var(ddof=1)) / single) if single else 1.0
