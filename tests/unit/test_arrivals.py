@@ -1,0 +1,208 @@
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from trtopt.errors import UsageError
+from trtopt.measure.arrivals import (
+    Goal,
+    Load,
+    Probe,
+    RateSearch,
+    SearchEnd,
+    arrivals_s,
+    parse_goal,
+    parse_load,
+)
+
+GOAL = Goal(99.0, 5.0)
+
+
+# ── loads ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("text", "load"),
+    [
+        ("500", Load(500.0)),
+        ("0.5", Load(0.5)),
+        ("1e3", Load(1000.0)),
+        ("poisson:200", Load(200.0, "poisson")),
+        (" poisson:2.5 ", Load(2.5, "poisson")),
+    ],
+)
+def test_a_load_is_a_rate_or_a_poisson_rate(text: str, load: Load) -> None:
+    assert parse_load(text) == load
+    assert parse_load(str(load)) == load
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("", "is no number"),
+        ("fast", "is no number"),
+        ("poisson:", "is no number"),
+        ("uniform:5", "no arrivals of kind 'uniform'"),
+        (":5", "no arrivals of kind ''"),
+        ("poisson:poisson:5", "no arrivals of kind"),
+        ("0", "positive and finite"),
+        ("-3", "positive and finite"),
+        ("inf", "positive and finite"),
+        ("poisson:nan", "positive and finite"),
+    ],
+)
+def test_other_loads_are_refused_with_the_reason(text: str, problem: str) -> None:
+    with pytest.raises(UsageError, match="requests per second") as caught:
+        parse_load(text)
+    assert problem in caught.value.problem
+
+
+def test_constant_arrivals_are_evenly_spaced_and_end_before_the_time() -> None:
+    assert arrivals_s(Load(4.0), 1.0) == [0.0, 0.25, 0.5, 0.75]
+    assert arrivals_s(Load(4.0), 1.01) == [0.0, 0.25, 0.5, 0.75, 1.0]
+    assert len(arrivals_s(Load(100.0), 0.07)) == 7  # 0.07 · 100 is a little more than 7
+
+
+def test_no_time_means_no_arrivals() -> None:
+    assert arrivals_s(Load(4.0), 0.0) == []
+    assert arrivals_s(Load(4.0, "poisson"), -1.0) == []
+
+
+def test_poisson_arrivals_are_the_same_for_a_seed_and_differ_between_seeds() -> None:
+    load = Load(100.0, "poisson")
+    assert arrivals_s(load, 10.0, seed=1) == arrivals_s(load, 10.0, seed=1)
+    assert arrivals_s(load, 10.0, seed=1) != arrivals_s(load, 10.0, seed=2)
+
+
+def test_poisson_gaps_are_exponential_at_the_rate() -> None:
+    """Mean and standard deviation are 1 / rate; a share of 1/e of the gaps is longer."""
+    times = arrivals_s(Load(100.0, "poisson"), 1000.0, seed=3)
+    gaps = np.diff(times)
+    assert times[0] == 0.0
+    assert times[-1] < 1000.0
+    assert len(times) == pytest.approx(100_000, rel=0.01)
+    assert gaps.mean() == pytest.approx(0.01, rel=0.01)
+    assert gaps.std() == pytest.approx(0.01, rel=0.02)
+    assert (gaps > 0.01).mean() == pytest.approx(1 / math.e, rel=0.02)
+
+
+def test_a_longer_time_begins_with_the_same_poisson_arrivals() -> None:
+    """Chunks differ in length, the stream of gaps does not."""
+    short, long = (arrivals_s(Load(50.0, "poisson"), duration, seed=4) for duration in (2.0, 20.0))
+    assert long[: len(short)] == pytest.approx(short)
+
+
+# ── goals ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("text", "goal"),
+    [
+        ("p99=5ms", GOAL),
+        ("p99.9=250us", Goal(99.9, 0.25)),
+        ("p50=1.5s", Goal(50.0, 1500.0)),
+    ],
+)
+def test_a_goal_is_a_percentile_and_a_limit(text: str, goal: Goal) -> None:
+    assert parse_goal(text) == goal
+    assert parse_goal(str(goal)) == goal
+
+
+@pytest.mark.parametrize(
+    "text", ["", "p99", "p99=", "p99=5", "99=5ms", "p99=5 m", "p100=5ms", "p0=5ms", "p99=0ms", "p99=-1ms"]
+)
+def test_other_goals_are_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="p99=5ms"):
+        parse_goal(text)
+
+
+# ── the search ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+def probe(rate: float, latency_ms: float | None, achieved: float | None = None) -> Probe:
+    return Probe(rate, latency_ms, rate if achieved is None else achieved)
+
+
+def search(server: Callable[[float], Probe], first: float, **options: float) -> RateSearch:
+    driver = RateSearch(GOAL, first, **options)  # type: ignore[arg-type]
+    while (rate := driver.next_rate) is not None:
+        driver.add(server(rate))
+    return driver
+
+
+def test_a_probe_keeps_its_goal_if_latency_and_rate_are_kept() -> None:
+    assert probe(100, 5.0).keeps(GOAL)
+    assert not probe(100, 5.1).keeps(GOAL)
+    assert not probe(100, None).keeps(GOAL)
+    assert probe(100, 1.0, achieved=98.0).keeps(GOAL)
+    assert not probe(100, 1.0, achieved=97.9).keeps(GOAL)
+
+
+def test_a_probe_of_too_few_requests_has_no_percentile() -> None:
+    assert Probe.of(99.0, [1.0] * 99, 1.0, GOAL) == Probe(99.0, None, 99.0)
+    assert Probe.of(100.0, [1.0] * 100, 1.0, GOAL) == Probe(100.0, 1.0, 100.0)
+    assert Probe.of(100.0, [], 0.0, GOAL) == Probe(100.0, None, 0.0)
+
+
+@pytest.mark.parametrize("first", [1.0, 100.0, 700.0, 20_000.0])
+def test_the_highest_rate_is_found_from_any_first_rate(first: float) -> None:
+    """An M/M/1 queue that serves 1,000/s: p99 = ln 100 / (1000 - rate), 5 ms at 78.97/s."""
+
+    def server(rate: float) -> Probe:
+        if rate >= 1000:
+            return probe(rate, math.inf, achieved=1000.0)
+        return probe(rate, math.log(100) / (1000 - rate) * 1e3)
+
+    true = 1000 - math.log(100) / 5e-3
+    driver = search(server, first)
+    assert driver.ended_by is SearchEnd.FOUND
+    assert driver.best is not None
+    assert true / 1.02 <= driver.best.rate <= true
+    assert len(driver.probes) <= 15
+
+
+def test_rates_double_then_bisect() -> None:
+    driver = search(lambda rate: probe(rate, 1.0 if rate <= 500 else 9.0), 100, resolution=0.2)
+    rates = [round(tried.rate, 1) for tried in driver.probes]
+    assert rates == [100, 200, 400, 800, 565.7, 475.7]
+    assert driver.reason == "475.683 requests/s keep p99=5ms, 565.685 do not"
+
+
+def test_a_goal_that_no_rate_keeps_is_out_of_reach() -> None:
+    driver = search(lambda rate: probe(rate, 7.0), 1024.0)
+    assert driver.ended_by is SearchEnd.OUT_OF_REACH
+    assert driver.best is None
+    assert driver.reason == "p99=5ms is out of reach: not even 1 requests/s keep it"
+
+
+def test_a_server_without_limit_spends_its_probes_and_says_so() -> None:
+    driver = search(lambda rate: probe(rate, 1.0), 1.0, max_probes=5)
+    assert driver.ended_by is SearchEnd.PROBES_SPENT
+    assert driver.reason == "16 requests/s keep p99=5ms, the highest of 5 rates tried that does"
+
+
+def test_a_server_that_falls_behind_fails_however_short_its_latency() -> None:
+    driver = search(lambda rate: probe(rate, 1.0, achieved=min(rate, 300.0)), 100.0)
+    assert driver.best is not None
+    assert 300 / 0.98 / 1.02 <= driver.best.rate <= 300 / 0.98
+
+
+def test_a_rate_above_one_that_failed_is_never_tried() -> None:
+    """A server with luck: it keeps every third rate whatever it is."""
+    answers = iter([1.0, 9.0, 9.0] * 10)
+    driver = search(lambda rate: probe(rate, next(answers)), 100.0)
+    lowest = math.inf
+    for tried in driver.probes:
+        assert tried.rate < lowest
+        if not tried.keeps(GOAL):
+            lowest = tried.rate
+
+
+def test_only_the_rate_that_was_asked_for_is_taken() -> None:
+    driver = RateSearch(GOAL, 100.0)
+    with pytest.raises(ValueError, match="did not ask"):
+        driver.add(probe(50, 1.0))
+    ended = search(lambda rate: probe(rate, 7.0), 1.0)
+    with pytest.raises(ValueError, match="did not ask"):
+        ended.add(probe(1.0, 1.0))

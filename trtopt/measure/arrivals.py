@@ -1,0 +1,202 @@
+"""Open-loop load: when requests arrive, and the highest rate at which latency keeps a limit.
+
+A closed loop sends the next request when the last has finished, so that a slow server is asked less and its
+queue never shows. Here arrivals are planned beforehand, and latency counts from the planned arrival.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Literal
+
+import numpy as np
+
+from trtopt.errors import UsageError
+from trtopt.measure.statistics import percentile
+
+MIN_ACHIEVED_SHARE = 0.98
+"""A server that finishes less than this share of the offered rate is falling behind: its queue only grows."""
+
+_UNITS_MS = {"us": 1e-3, "ms": 1.0, "s": 1e3}
+
+
+@dataclass(frozen=True)
+class Load:
+    """Requests at `rate` per second, evenly spaced or as a Poisson process."""
+
+    rate: float
+    kind: Literal["constant", "poisson"] = "constant"
+
+    def __str__(self) -> str:
+        return f"{self.rate:g}" if self.kind == "constant" else f"poisson:{self.rate:g}"
+
+
+def parse_load(text: str) -> Load:
+    """The value of `--load`: `RATE` or `poisson:RATE`, in requests per second.
+
+    Raises:
+        UsageError: neither of the two, or a rate that is no positive finite number.
+    """
+    kind, separator, number = text.strip().rpartition(":")
+    remedy = "give requests per second as RATE or poisson:RATE, such as --load 500 or --load poisson:500"
+    if separator and kind != "poisson":
+        raise UsageError(f"--load {text}: there are no arrivals of kind {kind!r}", remedy)
+    try:
+        rate = float(number)
+    except ValueError:
+        raise UsageError(f"--load {text}: {number!r} is no number", remedy) from None
+    if not 0 < rate < math.inf:
+        raise UsageError(f"--load {text}: the rate must be positive and finite", remedy)
+    return Load(rate, "poisson" if separator else "constant")
+
+
+def arrivals_s(load: Load, duration_s: float, seed: int = 0) -> list[float]:
+    """When requests arrive, in seconds from the start, the first at 0; all before `duration_s`.
+
+    Poisson: independent exponential gaps of mean 1 / rate. `RandomState`, whose stream numpy has frozen
+    (NEP 19): a seed means the same arrivals with every numpy.
+    """
+    if duration_s <= 0:
+        return []
+    if load.kind == "constant":
+        return [index / load.rate for index in range(math.ceil(duration_s * load.rate - 1e-9))]
+    random = np.random.RandomState(seed)
+    times, last = [0.0], 0.0
+    while last < duration_s:
+        count = max(16, math.ceil((duration_s - last) * load.rate))
+        chunk = last + np.cumsum(random.exponential(1 / load.rate, count))
+        times.extend(chunk.tolist())
+        last = times[-1]
+    return [time for time in times if time < duration_s]
+
+
+# ── the highest rate that keeps a latency ───────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True)
+class Goal:
+    """The `p`-th percentile of latency, queueing included, is at most `limit_ms`."""
+
+    p: float
+    limit_ms: float
+
+    def __str__(self) -> str:
+        return f"p{self.p:g}={self.limit_ms:g}ms"
+
+
+def parse_goal(text: str) -> Goal:
+    """The value of `--max-latency`: `p99=5ms`; units are us, ms and s.
+
+    Raises:
+        UsageError: not of that form, or a percentile outside 0 to 100, or no positive limit.
+    """
+    remedy = "give a percentile and a limit, such as --max-latency p99=5ms (units: us, ms, s)"
+    match = re.fullmatch(r"p(\d+(?:\.\d+)?)=(\d+(?:\.\d+)?)(us|ms|s)", text.strip())
+    if match is None:
+        raise UsageError(f"--max-latency {text}: not of the form p99=5ms", remedy)
+    p, limit_ms = float(match[1]), float(match[2]) * _UNITS_MS[match[3]]
+    if not 0 < p < 100:
+        raise UsageError(f"--max-latency {text}: percentiles lie between 0 and 100", remedy)
+    if limit_ms <= 0:
+        raise UsageError(f"--max-latency {text}: no latency is as short as that", remedy)
+    return Goal(p, limit_ms)
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What one rate gave. `latency_ms` is the goal's percentile, None if too few requests for it."""
+
+    rate: float
+    latency_ms: float | None
+    achieved_rate: float
+
+    @staticmethod
+    def of(rate: float, latencies_ms: Sequence[float], wall_s: float, goal: Goal) -> Probe:
+        """From the latencies of a run's requests, and the time from first arrival to last end."""
+        achieved = len(latencies_ms) / wall_s if wall_s > 0 else 0.0
+        return Probe(rate, percentile(latencies_ms, goal.p), achieved)
+
+    def keeps(self, goal: Goal) -> bool:
+        """Whether the latency is within the limit and the server keeps up with the rate."""
+        within = self.latency_ms is not None and self.latency_ms <= goal.limit_ms
+        return within and self.achieved_rate >= MIN_ACHIEVED_SHARE * self.rate
+
+
+class SearchEnd(str, Enum):
+    """What ended a search."""
+
+    FOUND = "found"
+    OUT_OF_REACH = "out of reach"
+    PROBES_SPENT = "probes spent"
+
+
+class RateSearch:
+    """Finds the highest rate that keeps a goal: ask `next_rate`, measure it, `add` what it gave.
+
+    From the first rate, which should be half of what the closed loop reaches, it doubles while the goal is
+    kept and halves while it is not; then it bisects the gap, on the logarithm, until the gap is within
+    `resolution`. A rate above one that failed is never tried. Rates down to 1/1024 of the first are tried
+    before the goal is called out of reach.
+    """
+
+    def __init__(
+        self, goal: Goal, first_rate: float, *, resolution: float = 0.02, max_probes: int = 20
+    ) -> None:
+        self.goal = goal
+        self.probes: list[Probe] = []
+        self.ended_by: SearchEnd | None = None
+        self._first = self._next = first_rate
+        self._resolution, self._max_probes = resolution, max_probes
+
+    @property
+    def next_rate(self) -> float | None:
+        """The rate to measure next, in requests per second; None once the search has ended."""
+        return None if self.ended_by is not None else self._next
+
+    @property
+    def best(self) -> Probe | None:
+        """The highest rate so far that keeps the goal."""
+        kept = [probe for probe in self.probes if probe.keeps(self.goal)]
+        return max(kept, key=lambda probe: probe.rate, default=None)
+
+    def _lowest_failed(self) -> float:
+        return min((probe.rate for probe in self.probes if not probe.keeps(self.goal)), default=math.inf)
+
+    def add(self, probe: Probe) -> None:
+        """What `next_rate` gave.
+
+        Raises:
+            ValueError: the search has ended, or that is another rate than the one asked for.
+        """
+        if self.ended_by is not None or probe.rate != self._next:
+            raise ValueError(f"the search did not ask for {probe.rate:g} requests/s")
+        self.probes.append(probe)
+        best, ceiling = self.best, self._lowest_failed()
+        if best is None:
+            self._next = ceiling / 2
+            if self._next < self._first / 1024:
+                self.ended_by = SearchEnd.OUT_OF_REACH
+        elif ceiling == math.inf:
+            self._next = best.rate * 2
+        else:
+            self._next = math.sqrt(best.rate * ceiling)
+            if ceiling / best.rate <= 1 + self._resolution:
+                self.ended_by = SearchEnd.FOUND
+        if self.ended_by is None and len(self.probes) >= self._max_probes:
+            self.ended_by = SearchEnd.PROBES_SPENT
+
+    @property
+    def reason(self) -> str:
+        """For the record."""
+        best = self.best
+        if best is not None and self.ended_by is SearchEnd.FOUND:
+            return f"{best.rate:g} requests/s keep {self.goal}, {self._lowest_failed():g} do not"
+        if best is not None:
+            tried = f"the highest of {len(self.probes)} rates tried that does"
+            return f"{best.rate:g} requests/s keep {self.goal}, {tried}"
+        tried = f"not even {self._lowest_failed():g} requests/s" if self.probes else "no rate was tried that"
+        return f"{self.goal} is out of reach: {tried} keep it"
