@@ -288,6 +288,7 @@ class Measurement(Record, frozen=True, kw_only=True):
     clocks: tuple[ClockReading, ...] = ()
     discarded: int = 0
     stop_reason: str
+    warmup_reason: str = ""
     notes: tuple[str, ...] = ()
 
 

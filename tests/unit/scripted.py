@@ -28,8 +28,10 @@ Mode = Literal["latency", "throughput"]
 
 
 def counted(queries: int, warmups: int = 1) -> Limits:
-    """End a pass by count: the queries in flight when it is reached still finish and count."""
-    return Limits(warmup_s=0.0, duration_s=0.0, min_warmups=warmups, min_queries=queries)
+    """End a pass by count: so many queries, and then each slot's last one, which is in flight by then."""
+    return Limits(
+        warmup_s=0.0, max_warmup_s=0.0, duration_s=0.0, min_warmups=warmups + 1, min_queries=queries + 1
+    )
 
 
 def terms(name: str, graph: bool | None = None, streams: int | None = None) -> Contract:

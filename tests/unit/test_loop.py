@@ -1,4 +1,6 @@
 import gc
+import math
+import random
 from collections.abc import Callable, Mapping
 
 import pytest
@@ -155,28 +157,56 @@ def test_a_pass_ends_by_count_once_all_queries_in_flight_have_finished(name: str
     assert len(measured.warmups.start_ms) == 3 + in_flight
 
 
-def test_a_pass_ends_by_time_once_the_query_in_flight_has_finished() -> None:
+def test_a_pass_ends_at_the_latest_by_time() -> None:
     script = Script(compute_ms=[0.75], enqueue_ms=[0.25])
     limits = Limits(warmup_s=0.0041, duration_s=0.0101, min_warmups=0, min_queries=0)
     measured = run(ScriptedDevice(script), terms("isolated"), "latency", limits)
-    # Query n is handed over at n ms and enqueued at n + 0.25 ms: the last one before the limit is the 10th.
+    # Query n ends at n + 1 ms: the first one to end after the limit is the eleventh.
     assert len(measured.samples.start_ms) == 11
     assert measured.samples.wall_ms == 11.0
-    assert len(measured.warmups.start_ms) == 5
-    assert measured.stop_reason == "time limit of 0.0101 s (at least 0 queries)"
+    assert measured.stop_reason.startswith("time limit of 0.0101 s: ")
 
 
 def test_a_pass_needs_both_its_time_and_its_count() -> None:
     limits = Limits(warmup_s=0.0, duration_s=0.0101, min_warmups=0, min_queries=50)
     measured = run(ScriptedDevice(SCRIPT), terms("isolated"), "latency", limits)
-    assert len(measured.samples.start_ms) == 51
+    assert len(measured.samples.start_ms) == 50
 
 
 def test_a_pass_without_a_query_is_a_measurement_error() -> None:
     device = ScriptedDevice(SCRIPT)
     with pytest.raises(MeasurementError, match="no query finished"):
-        run(device, terms("isolated"), "latency", counted(queries=0))
+        run(device, terms("isolated"), "latency", Limits(duration_s=0.0, min_queries=0))
     assert device.open == 0
+
+
+def test_a_pass_ends_early_once_its_median_is_known_well_enough() -> None:
+    generator = random.Random(0)
+    steady = [1.0 + generator.gauss(0, 0.01) for _ in range(4000)]
+    limits = Limits(warmup_s=0.0, duration_s=4.0, min_duration_s=0.0)
+    measured = run(ScriptedDevice(Script(compute_ms=steady)), terms("isolated"), "latency", limits)
+    assert len(measured.samples.start_ms) < 1000
+    assert measured.stop_reason.startswith("precise: its median is known to ±0.")
+
+
+def test_a_wandering_run_is_not_taken_for_a_precise_one() -> None:
+    wandering = [1.0 + 0.5 * math.sin(query / 300) for query in range(3000)]
+    limits = Limits(warmup_s=0.0, max_warmup_s=0.0, duration_s=2.0, min_duration_s=0.0)
+    measured = run(ScriptedDevice(Script(compute_ms=wandering)), terms("isolated"), "latency", limits)
+    assert measured.stop_reason.startswith("time limit of 2 s: ")
+
+
+def test_sampling_begins_when_the_warm_ups_have_settled() -> None:
+    slow_start = [10.0] * 15 + [5.0] * 10 + [1.0] * 5
+    limits = Limits(warmup_s=0.0, duration_s=0.0, min_warmups=0, min_queries=5)
+    script = Script(compute_ms=[*slow_start, 1.0], enqueue_ms=[0.0])
+    measured = run(ScriptedDevice(script), terms("isolated"), "latency", limits)
+    assert set(measured.samples.gpu_compute_ms) == {1.0}
+    assert measured.warmups.gpu_compute_ms[:30] == [
+        *slow_start[1:],
+        1.0,
+    ]  # the lane's own first run comes before
+    assert measured.warmup_reason.startswith("settled after ")
 
 
 def test_warm_ups_are_kept_apart() -> None:

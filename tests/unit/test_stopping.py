@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from test_intervals import autocorrelated
 
-from trtopt.measure.stopping import Deadline, Limits, Precision, StopCode, has_stalled
+from trtopt.measure.stopping import Limits, Precision, StopCode, has_stalled
 
 
 def run(values: list[float] | np.ndarray, precision: Precision, query_s: float = 1e-3) -> int:
@@ -131,13 +131,6 @@ def test_a_run_has_stalled_when_four_times_the_samples_leave_over_four_fifths_of
     looks: list[tuple[int, float]], stalled: bool
 ) -> None:
     assert has_stalled(looks) is stalled
-
-
-def test_a_deadline_needs_both_its_time_and_its_queries() -> None:
-    deadline = Deadline(1.0, 10)
-    assert not deadline.is_reached(2.0, 9)
-    assert not deadline.is_reached(0.9, 20)
-    assert deadline.is_reached(1.0, 10)
 
 
 def test_limits_keep_their_order_of_fields() -> None:

@@ -6,13 +6,14 @@ import gc
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 from trtopt.device.api import Device, Session
 from trtopt.errors import MeasurementError
 from trtopt.measure.contracts import changed, one_in_flight
 from trtopt.measure.lane import Inputs, Lane, Query, Slot
-from trtopt.measure.stopping import Deadline, Limits
+from trtopt.measure.stopping import Limits, Precision
+from trtopt.measure.warmup import WarmUp
 from trtopt.records import Contract, EngineRef, Measurement, Samples, Shape
 
 
@@ -53,10 +54,16 @@ def measure(
             terms = changed(terms, graph=False)
             notes.append(f"measured without a CUDA graph: {refused}")
             lanes = _open_lanes(device, session, subject, terms, resources)
+        warm = WarmUp(min_s=limits.warmup_s, min_count=limits.min_warmups, max_s=limits.max_warmup_s)
+        enough = Precision(
+            limits.target,
+            min_count=limits.min_queries,
+            min_s=limits.min_duration_s,
+            max_s=limits.duration_s,
+        )
         with _no_garbage_collection():
-            warmups = _sample(device, lanes, Deadline(limits.warmup_s, limits.min_warmups))
-            deadline = Deadline(limits.duration_s, limits.min_queries)
-            samples = _sample(device, lanes, deadline)
+            warmups = _sample(device, lanes, warm)
+            samples = _sample(device, lanes, enough)
     if not samples.start_ms:
         raise MeasurementError("no query finished", "give the pass more time with --duration")
     return Measurement(
@@ -67,7 +74,8 @@ def measure(
         shapes=dict(subject.shapes),
         samples=samples,
         warmups=warmups,
-        stop_reason=deadline.reason,
+        warmup_reason=warm.reason,
+        stop_reason=enough.reason,
         notes=tuple(notes),
     )
 
@@ -82,15 +90,32 @@ def _open_lanes(
     return lanes
 
 
-def _sample(device: Device, lanes: list[Lane], deadline: Deadline) -> Samples:
-    """Keep every slot of every lane busy until the deadline, then let all of them finish."""
+class Criterion(Protocol):
+    """Hears each query's latency in milliseconds and says when a pass may end."""
+
+    def add(self, latency_ms: float) -> None:
+        """One more query has finished."""
+
+    def is_finished(self, elapsed_s: float) -> bool:
+        """Whether the pass may end; asked once a query, `elapsed_s` after its first one was handed over."""
+
+
+def _sample(device: Device, lanes: list[Lane], criterion: Criterion) -> Samples:
+    """Keep every slot of every lane busy until the criterion is met, then let all of them finish.
+
+    The criterion is asked between a slot's queries: with one query in flight its work is never timed.
+    """
     began_s = device.now()
     finished: list[tuple[int, Query]] = []
     rounds = _round_robin(lanes)
-    while not deadline.is_reached(device.now() - began_s, len(finished)):
+    while True:
         index, slot = next(rounds)
         if slot.busy:
-            finished.append((index, slot.finish()))
+            query = slot.finish()
+            finished.append((index, query))
+            criterion.add((query.end_s - query.start_s) * 1e3)
+        if criterion.is_finished(device.now() - began_s):
+            break
         slot.start()
     for _ in range(sum(len(lane.slots) for lane in lanes)):
         index, slot = next(rounds)

@@ -41,23 +41,6 @@ class Limits:
     target: float = TARGET
 
 
-@dataclass(frozen=True)
-class Deadline:
-    """Ends a pass once both a time and a number of queries have been reached."""
-
-    seconds: float
-    queries: int
-
-    def is_reached(self, elapsed_s: float, queries: int) -> bool:
-        """Whether the pass may end."""
-        return elapsed_s >= self.seconds and queries >= self.queries
-
-    @property
-    def reason(self) -> str:
-        """For the record."""
-        return f"time limit of {self.seconds:g} s (at least {self.queries} queries)"
-
-
 class StopCode(str, Enum):
     """What ended a pass."""
 
