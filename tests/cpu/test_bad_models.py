@@ -6,7 +6,7 @@ from pathlib import Path
 
 import onnx
 import pytest
-from conftest import DIGITS, CommandLine, needs_no_tensorrt
+from command_line import DIGITS, CommandLine, needs_no_tensorrt
 
 
 def _broken(folder: Path, change: str) -> Path:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from conftest import DIGITS, HELDOUT, CommandLine, needs_no_gpu
+from command_line import DIGITS, HELDOUT, CommandLine, needs_no_gpu
 
 import trtopt
 from trtopt.errors import ArtifactError, DataError, IncompatibleEngineError, NoGpuError, UsageError

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import onnxruntime
 import pytest
-from conftest import DIGITS, HELDOUT, CommandLine
+from command_line import DIGITS, HELDOUT, CommandLine
 
 import trtopt
 from trtopt.errors import BuildError, FixedBatchError, UsageError

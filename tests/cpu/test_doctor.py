@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from conftest import CommandLine
+from command_line import CommandLine
 
 
 def test_the_doctor_names_what_is_here_and_what_to_install_for_the_rest(trtopt_cli: CommandLine) -> None:

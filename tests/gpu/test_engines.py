@@ -16,7 +16,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from conftest import DIGITS, HELDOUT, SOURCES
+from digits_model import DIGITS, HELDOUT, SOURCES
 
 import trtopt
 from trtopt.builder.timing_cache import identity_of, load_cache

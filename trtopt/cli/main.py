@@ -20,6 +20,7 @@ COMMANDS = {
     "lint": "Advise what in a model costs speed on TensorRT, and what to do about it.",
     "build": "Build one serialized engine per batch size from an ONNX file.",
     "bench": "Measure latency and throughput of engines or of an ONNX file.",
+    "compare": "Judge one result file against another: faster, slower, the same, or undecided.",
     "doctor": "Tell what this machine has and which commands work here.",
 }
 _INTERRUPTED = 130

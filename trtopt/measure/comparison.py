@@ -177,7 +177,7 @@ def compare(
         return decide(ratio, threshold, noise, (), disturbed)
     allowance = math.expm1(student(math.inf) * math.sqrt(2) * RUN_LUCK)
     comparison = decide(ratio.widened(allowance), threshold, None, (), disturbed)
-    text = f"separate runs of one engine differ: {allowance:.1%} are allowed for that; run them interleaved"
+    text = f"separate runs of one engine differ: {allowance:.1%} are allowed for that"
     caveat = Reason(ReasonCode.NOT_INTERLEAVED, text)
     return replace(comparison, reasons=(*comparison.reasons, caveat))
 

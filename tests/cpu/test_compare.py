@@ -1,0 +1,116 @@
+"""`trtopt compare` on result files that were really measured, and on changed copies of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_line import CommandLine
+
+import trtopt
+from trtopt.records import to_json
+
+
+@pytest.fixture(scope="module")
+def result(cpu_build: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A result file for batches 1 and 8."""
+    path = tmp_path_factory.mktemp("results") / "a.json"
+    path.write_bytes(to_json(trtopt.bench(cpu_build, duration=0.5), indent=None))
+    return path
+
+
+def changed(result: Path, folder: Path, change: Callable[[dict[str, Any]], None]) -> Path:
+    """A copy of a result file, changed."""
+    report = json.loads(result.read_text())
+    change(report)
+    path = folder / "b.json"
+    path.write_text(json.dumps(report))
+    return path
+
+
+def slowed(factor: float) -> Callable[[dict[str, Any]], None]:
+    """Every query takes `factor` times as long."""
+
+    def change(report: dict[str, Any]) -> None:
+        for point in report["points"]:
+            samples = point["latency"]["samples"]
+            samples["end_ms"] = [
+                start + factor * (end - start)
+                for start, end in zip(samples["start_ms"], samples["end_ms"], strict=True)
+            ]
+
+    return change
+
+
+def test_a_file_against_itself_has_no_winner(result: Path, trtopt_cli: CommandLine) -> None:
+    done = trtopt_cli("compare", result, result)
+    assert done.returncode == 0, done.stderr
+    assert "+0.0%" in done.stdout
+    assert "FASTER" not in done.stdout
+    assert "SLOWER" not in done.stdout
+
+
+@pytest.mark.parametrize(("factor", "verdict", "status"), [(1.5, "SLOWER", 3), (0.5, "FASTER", 0)])
+def test_a_true_change_earns_its_verdict_at_every_batch_and_a_regression_exits_with_3(
+    result: Path, trtopt_cli: CommandLine, factor: float, verdict: str, status: int
+) -> None:
+    other = changed(result, trtopt_cli.folder, slowed(factor))
+    done = trtopt_cli("compare", result, other, "--markdown")
+    assert done.returncode == status, done.stderr
+    rows = [line for line in done.stdout.splitlines() if line.startswith(("| 1 |", "| 8 |"))]
+    assert [row.rstrip(" |").rpartition(" ")[2] for row in rows] == [verdict, verdict]
+
+
+def test_a_batch_that_one_side_lacks_is_noted(result: Path, trtopt_cli: CommandLine) -> None:
+    other = changed(result, trtopt_cli.folder, lambda report: report["points"].pop())
+    assert "batch 8 is only in one file" in trtopt_cli("compare", result, other).stdout
+
+
+def test_unlike_machines_are_compared_only_when_forced(result: Path, trtopt_cli: CommandLine) -> None:
+    other = changed(
+        result, trtopt_cli.folder, lambda report: report["environment"].update({"cpu": "Another CPU"})
+    )
+    told = trtopt_cli.fails(2, "compare", result, other)
+    assert "Another CPU" in told
+    assert "--force" in told
+    assert trtopt_cli("compare", result, other, "--force").returncode == 0
+
+
+def _drop_samples(report: dict[str, Any]) -> None:
+    report["points"][0]["latency"]["samples"]["end_ms"].pop()
+
+
+def _other_contract(report: dict[str, Any]) -> None:
+    report["points"][0]["latency"]["contract"]["transfers"] = True
+
+
+@pytest.mark.parametrize(
+    ("change", "status", "message"),
+    [
+        (_drop_samples, 1, "of unlike length"),
+        (_other_contract, 2, "unlike contracts"),
+        (lambda report: report["points"].clear(), 1, "holds no measurements"),
+        (lambda report: report.update({"schema": "trtopt.bench/9"}), 1, "of schema trtopt.bench/9"),
+        (lambda report: report.pop("environment"), 1, "environment"),
+        (lambda report: report["points"][0].update({"batch": 2}), 0, ""),
+    ],
+)
+def test_files_that_do_not_belong_together_or_are_damaged_are_refused(
+    result: Path, trtopt_cli: CommandLine, change: Callable[[dict[str, Any]], None], status: int, message: str
+) -> None:
+    other = changed(result, trtopt_cli.folder, change)
+    if status:
+        assert message in trtopt_cli.fails(status, "compare", result, other)
+    else:
+        assert trtopt_cli("compare", result, other).returncode == 0
+
+
+def test_a_truncated_or_foreign_file_is_refused(result: Path, trtopt_cli: CommandLine) -> None:
+    cut = trtopt_cli.folder / "cut.json"
+    cut.write_bytes(result.read_bytes()[:1000])
+    assert "cannot be read as a result file" in trtopt_cli.fails(1, "compare", result, cut)
+    assert "cannot be read as a result file" in trtopt_cli.fails(1, "compare", result, "nowhere.json")
+    assert "between 0 and 1" in trtopt_cli.fails(2, "compare", result, result, "--threshold", "2")
