@@ -42,6 +42,7 @@ class Recipe(Record, frozen=True, kw_only=True):
     timing_cache: str | None = None
     compute_capability: tuple[str, ...] = ()
     plugins: tuple[str, ...] = ()
+    rewrite: bool = False
     jobs: int = 1
 
 

@@ -37,6 +37,11 @@ import click
 @click.option(
     "--plugin", "plugins", multiple=True, metavar="LIB.so", help="Plugin library to load: native code."
 )
+@click.option(
+    "--rewrite/--no-rewrite",
+    default=None,
+    help="Rewrite the graph first so that it fuses better [default: no].",
+)
 @click.option("--jobs", type=int, help="Engines built at once [default: 1].")
 def build(
     model: Path,
@@ -52,6 +57,7 @@ def build(
     timing_cache: str | None,
     compute_capability: str | None,
     plugins: tuple[str, ...],
+    rewrite: bool | None,
     jobs: int | None,
 ) -> None:
     """Build engines from MODEL, an ONNX file, into a folder.
@@ -84,6 +90,7 @@ def build(
             timing_cache=timing_cache,
             compute_capability=_names(compute_capability),
             plugins=plugins or None,
+            rewrite=rewrite,
             jobs=jobs,
         )
     Console().print(build_summary(manifest, str(target)))

@@ -30,13 +30,15 @@ from trtopt.records import (
     OnnxArtifact,
     Plugin,
     ShapeRange,
+    to_json,
 )
 from trtopt.supervisor import run_jobs
 from trtopt.version import __version__
-from trtopt.workspace import cannot_write, folder_in_progress, write_manifest
+from trtopt.workspace import cannot_write, folder_in_progress, write_atomically, write_manifest
 
 MODEL_FILE = "model.onnx"
 TIMING_CACHE_FILE = "timing.cache"
+TRACE_FILE = "rewrite.json"
 
 
 def build(
@@ -67,13 +69,19 @@ def build(
     builder = open_builder(choice.name)
     listener.note(f"building with {builder.backend}: {choice.reason}")
     _check_opset(onnx, builder)
-    plans = make_plans(onnx, recipe, builder.backend)
+    make_plans(onnx, recipe, builder.backend)  # flags are judged before anything is written
     notes = _notes_on(recipe, builder)
     for note in notes:
         listener.note(note)
     target = Path(output) if output is not None else default_output(source)
     with folder_in_progress(target) as folder:
-        kept = _keep_model(onnx, source, folder)
+        if recipe.rewrite:
+            kept, said = _rewritten(onnx, source, folder, builder.backend)
+            notes.append(said)
+            listener.note(said)
+        else:
+            kept = _keep_model(onnx, source, folder)
+        plans = make_plans(kept, recipe, builder.backend)
         cache = _timing_cache(recipe, builder, folder)
         engines = build_engines(kept, plans, folder, cache, recipe.jobs, listener)
         manifest = Manifest(
@@ -164,6 +172,28 @@ def _keep_model(onnx: OnnxArtifact, source: Path, folder: Path) -> OnnxArtifact:
     except OSError as error:
         raise cannot_write(folder, error) from None
     return msgspec.structs.replace(onnx, path=str(folder / MODEL_FILE))
+
+
+def _rewritten(onnx: OnnxArtifact, source: Path, folder: Path, backend: Backend) -> tuple[OnnxArtifact, str]:
+    """The model rewritten for this TensorRT and proved equal, beside its trace; and a note on it."""
+    from trtopt.rewrite.api import rewrite_model
+
+    copy = folder / MODEL_FILE
+    trace = rewrite_model(source, copy, target=_rewrite_target(backend))
+    trace = msgspec.structs.replace(trace, source=source.name, out=MODEL_FILE)
+    write_atomically(folder / TRACE_FILE, to_json(trace))
+    said = (
+        f"rewritten: {trace.nodes_before} nodes are now {trace.nodes_after}; {TRACE_FILE} tells what was done"
+    )
+    return msgspec.structs.replace(read_onnx(copy), parent=onnx.sha256), said
+
+
+def _rewrite_target(backend: Backend) -> str:
+    """The rules' name for a TensorRT; what is no TensorRT gets the newest one's graph."""
+    if backend.name == "tensorrt-rtx":
+        return "rtx"
+    major = backend.version.partition(".")[0] if backend.name == "tensorrt" else "11"
+    return {"8": "8.6", "9": "8.6", "10": "10"}.get(major, "11")
 
 
 def _timing_cache(recipe: Recipe, builder: EngineBuilder, folder: Path) -> Path | None:
