@@ -25,11 +25,14 @@ class ProgressBars:
         """A new list of jobs; earlier bars are taken away."""
         for task in self._tasks:
             self._progress.remove_task(task)
-        self._tasks = [self._progress.add_task(label, total=None, phase="waiting") for label in labels]
+        self._tasks = [
+            self._progress.add_task(label, total=None, phase="waiting", start=False) for label in labels
+        ]
 
     def update(self, index: int, phase: str, fraction: float | None) -> None:
         """A job has come so far."""
         total = None if fraction is None else 1.0
+        self._progress.start_task(self._tasks[index])
         self._progress.update(self._tasks[index], phase=escape(phase), total=total, completed=fraction or 0.0)
 
 
