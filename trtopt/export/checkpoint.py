@@ -92,9 +92,10 @@ def _read_safetensors(path: Path) -> dict[str, torch.Tensor]:
     from safetensors.torch import load_file
 
     try:
-        return load_file(path)
+        tensors: dict[str, torch.Tensor] = load_file(path)
     except SafetensorError as error:
         raise UsageError(f"{path}: not a safetensors file ({error})", "was it copied whole?") from None
+    return tensors
 
 
 def _shape(tensor: torch.Tensor) -> str:
