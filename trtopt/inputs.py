@@ -22,7 +22,7 @@ def load_npz(path: Path) -> Arrays:
         DataError: no such file, not an `.npz`, or it holds pickled objects.
     """
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
             return {name: file[name] for name in file.files}
     except FileNotFoundError:
         raise DataError(f"{path}: no such file", "give an .npz with arrays named like the inputs") from None

@@ -12,6 +12,7 @@ import msgspec
 
 from trtopt.errors import UsageError
 from trtopt.records import Record
+from trtopt.shipped import shipped_folder
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -47,9 +48,8 @@ class Recipe(Record, frozen=True, kw_only=True):
 
 
 def shipped_profiles() -> Path:
-    """The folder of the profiles that come with trtopt: in an installed package, beside it in a checkout."""
-    inside = Path(__file__).parent / "profiles"
-    return inside if inside.is_dir() else Path(__file__).parent.parent / "profiles"
+    """The folder of the profiles that come with trtopt."""
+    return shipped_folder("profiles")
 
 
 def load_profile(name: str) -> dict[str, Any]:

@@ -14,6 +14,16 @@ Arrays = dict[str, NDArray[Any]]
 _ERRORS_ONLY = 4
 
 
+def _unoptimised() -> Any:
+    """Session options under which the graph runs as it is written."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = _ERRORS_ONLY
+    return options
+
+
 def open_reference(path: Path) -> Callable[[Arrays], Arrays]:
     """Load an ONNX file with no graph optimisation, so that failures name the file's own nodes.
 
@@ -25,9 +35,7 @@ def open_reference(path: Path) -> Callable[[Arrays], Arrays]:
     """
     import onnxruntime
 
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = _ERRORS_ONLY
+    options = _unoptimised()
     try:
         session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     except Exception as error:  # the runtime's exceptions share no public base
@@ -58,9 +66,7 @@ def run_unoptimised(
     """
     import onnxruntime
 
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = _ERRORS_ONLY
+    options = _unoptimised()
     options.enable_cpu_mem_arena = False
     options.add_session_config_entry("session.disable_prepacking", "1")
     shared = [onnxruntime.OrtValue.ortvalue_from_numpy(array) for array in weights.values()]

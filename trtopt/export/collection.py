@@ -6,13 +6,12 @@ import difflib
 from pathlib import Path
 
 from trtopt.errors import UsageError
+from trtopt.shipped import shipped_folder
 
 
 def folder() -> Path:
-    """The folder of the model files: inside the installed package, or at the root of a checkout."""
-    package = Path(__file__).parents[1]
-    inside = package / "models"
-    return inside if inside.is_dir() else package.parent / "models"
+    """The folder of the model files."""
+    return shipped_folder("models")
 
 
 def files() -> dict[str, Path]:

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trtopt.protobuf import header
+
 if TYPE_CHECKING:
     import onnx
 
@@ -30,7 +32,7 @@ class _Weight:
     @property
     def head(self) -> bytes:
         """All but the external bytes."""
-        return self.message if self.file is None else self.message + _prefix(_raw_data_field(), self.length)
+        return self.message if self.file is None else self.message + header(_raw_data_field(), self.length)
 
     @property
     def size(self) -> int:
@@ -49,13 +51,13 @@ def write_whole(model: onnx.ModelProto, folder: Path, path: Path) -> None:
     shell.ClearField("graph")
     weights = [_weight(tensor, folder) for tensor in model.graph.initializer]
     field = _number(onnx.GraphProto, "initializer")
-    prefixes = [_prefix(field, weight.size) for weight in weights]
+    prefixes = [header(field, weight.size) for weight in weights]
     total = len(graph) + sum(
         len(prefix) + weight.size for prefix, weight in zip(prefixes, weights, strict=True)
     )
     with path.open("wb") as file:
         file.write(shell.SerializeToString(deterministic=True))
-        file.write(_prefix(_number(onnx.ModelProto, "graph"), total) + graph)
+        file.write(header(_number(onnx.ModelProto, "graph"), total) + graph)
         for prefix, weight in zip(prefixes, weights, strict=True):
             file.write(prefix + weight.head)
             for chunk in _chunks(weight):
@@ -99,17 +101,3 @@ def _raw_data_field() -> int:
     import onnx
 
     return _number(onnx.TensorProto, "raw_data")
-
-
-def _prefix(field: int, length: int) -> bytes:
-    """The bytes before a field of `length` bytes: its number with wire type 2, and the length."""
-    return _varint(field << 3 | 2) + _varint(length)
-
-
-def _varint(value: int) -> bytes:
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)

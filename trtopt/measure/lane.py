@@ -55,11 +55,6 @@ class BufferSet:
             self.host[binding.name] = device.pinned_buffer(binding.nbytes)
             resources.callback(self.host[binding.name].close)
 
-    @property
-    def nbytes(self) -> int:
-        """Device bytes."""
-        return sum(buffer.nbytes for buffer in self.device.values())
-
 
 class Lane:
     """Runs queries on one context; `close` gives everything back, in reverse order of making.

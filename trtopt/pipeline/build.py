@@ -105,7 +105,7 @@ def make_plans(onnx: OnnxArtifact, recipe: Recipe, backend: Backend) -> list[Bui
     """The engines that a recipe asks for.
 
     Raises:
-        UsageError, FixedBatchError: see `build.shapes`.
+        UsageError, FixedBatchError: see `builder.shapes`.
     """
     batches = recipe.batch or (fixed_batch(onnx) or 1,)
     batches = tuple(sorted(set(batches)))

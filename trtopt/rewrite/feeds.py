@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 
 from trtopt.errors import DataError
+from trtopt.inputs import load_npz
 
 _PASSES_ON = ("Cast", "Identity", "Reshape", "Unsqueeze", "Squeeze", "Flatten", "Transpose", "Slice")
 _SIZES = ((1, 16, 64), (3, 24, 96))
@@ -95,11 +96,7 @@ def from_npz(path: Path, model: onnx.ModelProto) -> Feed:
     remedy = "give an .npz with one array for each input: " + ", ".join(
         item.name for item in inputs_of(model)
     )
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            given = {name: file[name] for name in file.files}
-    except (OSError, ValueError) as error:
-        raise DataError(f"cannot read data from {path}: {error}", remedy) from None
+    given = load_npz(path)
     for item in inputs_of(model):
         if item.name not in given:
             raise DataError(f"{path} has no array {item.name!r}", remedy)

@@ -15,6 +15,7 @@ import onnx
 from google.protobuf.message import DecodeError
 
 from trtopt.errors import InvalidModelError, OutputError
+from trtopt.protobuf import header
 from trtopt.rewrite import wire
 
 LARGE_BYTES = 4096
@@ -131,8 +132,8 @@ def _skeleton(data: Any, location: str) -> bytes:
         graph = bytearray()
         for inner, at, content, stop in wire.fields(data, start, end):
             light = _without_weight(data, content, stop, location) if inner == wire.INITIALIZER else None
-            graph += data[at:stop] if light is None else wire.header(wire.INITIALIZER, len(light)) + light
-        out += wire.header(wire.GRAPH, len(graph)) + graph
+            graph += data[at:stop] if light is None else header(wire.INITIALIZER, len(light)) + light
+        out += header(wire.GRAPH, len(graph)) + graph
     return bytes(out)
 
 
@@ -189,10 +190,10 @@ def _inline(model: ModelFile, rest: onnx.ModelProto, heavy: list[onnx.TensorProt
     for tensor in heavy:
         light = _light(tensor).SerializeToString(deterministic=True)
         size = size_in_bytes(tensor)
-        raw = wire.header(wire.RAW_DATA, size)
-        heads.append((wire.header(wire.INITIALIZER, len(light) + len(raw) + size) + light + raw, size))
+        raw = header(wire.RAW_DATA, size)
+        heads.append((header(wire.INITIALIZER, len(light) + len(raw) + size) + light + raw, size))
     yield rest.SerializeToString(deterministic=True)
-    yield wire.header(wire.GRAPH, len(graph) + sum(len(head) + size for head, size in heads))
+    yield header(wire.GRAPH, len(graph) + sum(len(head) + size for head, size in heads))
     yield graph
     for tensor, (head, _) in zip(heavy, heads, strict=True):
         yield head

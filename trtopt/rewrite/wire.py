@@ -16,21 +16,6 @@ GRAPH, INITIALIZER, RAW_DATA = 7, 5, 9  # ModelProto.graph, GraphProto.initializ
 _LENGTH_DELIMITED = 2
 
 
-def varint(value: int) -> bytes:
-    """`value` in base 128, least significant group first."""
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
-
-
-def header(field: int, length: int) -> bytes:
-    """The tag and length that open a length-delimited field."""
-    return varint(field << 3 | _LENGTH_DELIMITED) + varint(length)
-
-
 def _read_varint(data: Any, at: int, end: int) -> tuple[int, int]:
     value = shift = 0
     while at < end and shift < 64:

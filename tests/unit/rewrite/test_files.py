@@ -264,6 +264,13 @@ def test_real_data_takes_part_in_the_check(tmp_path: Path) -> None:
     assert "data.npz" in {item.feed for item in trace.checked}
 
 
+def test_data_that_is_no_archive_is_an_error_of_ours(tmp_path: Path) -> None:
+    source = _saved(_LARGE, tmp_path)
+    (tmp_path / "data.npz").write_bytes(b"PK\x03\x04 but nothing more")
+    with pytest.raises(DataError, match="cannot be read as"):
+        rewrite_model(source, tmp_path / "out.onnx", target="10", data=tmp_path / "data.npz")
+
+
 @pytest.mark.parametrize(
     ("array", "words"),
     [({"z": np.ones((5, 64), np.float32)}, "no array 'x'"), ({"x": np.ones((5, 64))}, "float64"),

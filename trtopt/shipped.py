@@ -1,0 +1,12 @@
+"""Where the folders that come with trtopt lie."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def shipped_folder(name: str) -> Path:
+    """`profiles` or `models`: inside the installed package, or at the root of a checkout."""
+    package = Path(__file__).parent
+    inside = package / name
+    return inside if inside.is_dir() else package.parent / name
