@@ -1,0 +1,50 @@
+"""What every record has in common, and its JSON form."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import msgspec
+
+Shape = tuple[int, ...]
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Base of all records: strict when read. Subclasses repeat `kw_only`, and `frozen` for type checkers."""
+
+
+AnyRecord = TypeVar("AnyRecord", bound=Record)
+
+
+def to_json(record: Record, *, indent: int | None = 2) -> bytes:
+    """`record` as UTF-8 JSON with a closing newline; `indent=None` gives one line."""
+    try:
+        text = msgspec.json.encode(record)
+    except UnicodeEncodeError:  # names of files and arguments need not be text
+        text = msgspec.json.encode(_as_text(msgspec.to_builtins(record)))
+    return (msgspec.json.format(text, indent=indent) if indent else text) + b"\n"
+
+
+def _as_text(value: Any) -> Any:
+    """Builtins with every string made encodable; bytes that are no text are written as escapes."""
+    if isinstance(value, str):
+        return value.encode(errors="surrogateescape").decode(errors="backslashreplace")
+    if isinstance(value, dict):
+        return {_as_text(key): _as_text(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_as_text(item) for item in value]
+    return value
+
+
+def from_json(text: bytes, kind: type[AnyRecord]) -> AnyRecord:
+    """Read a record.
+
+    Raises:
+        ValueError: not JSON, nested beyond reason, or not a `kind`; the message names the field.
+    """
+    try:
+        return msgspec.json.decode(text, type=kind)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    except msgspec.DecodeError as error:  # ValidationError is one too
+        raise ValueError(str(error)) from None

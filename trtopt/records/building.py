@@ -1,0 +1,109 @@
+"""Records of builds: from the plan of one engine to the manifest of a folder."""
+
+from __future__ import annotations
+
+import hashlib
+
+import msgspec
+
+from trtopt.records.base import Record, Shape
+from trtopt.records.machine import DeviceInfo
+from trtopt.records.models import OnnxArtifact, TensorSpec
+
+BUILD_SCHEMA = "trtopt.build/1"
+
+
+class ShapeRange(Record, frozen=True, kw_only=True):
+    """The shapes that an optimisation profile admits for one input, and the one it is tuned for."""
+
+    min: Shape
+    opt: Shape
+    max: Shape
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether only one shape is admitted."""
+        return self.min == self.max
+
+
+class Backend(Record, frozen=True, kw_only=True):
+    """What builds and runs: `name` is `tensorrt`, `tensorrt-rtx` or `onnxruntime`."""
+
+    name: str
+    version: str
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.version}"
+
+
+class Plugin(Record, frozen=True, kw_only=True):
+    """A plugin library that was asked for by name. It is native code."""
+
+    path: str
+    sha256: str
+
+
+class BuildSettings(Record, frozen=True, kw_only=True):
+    """What a recipe may set of a builder; None leaves the builder's own default."""
+
+    opt_level: int | None = None
+    workspace_bytes: int | None = None
+    tactic_sources: tuple[str, ...] | None = None
+    compute_capabilities: tuple[str, ...] = ()
+    plugins: tuple[Plugin, ...] = ()
+
+
+class BuildPlan(Record, frozen=True, kw_only=True):
+    """One engine to build: from which ONNX (by hash), for which shapes, how, with what."""
+
+    onnx_sha256: str
+    batch: ShapeRange
+    """Batch sizes as one-element shapes: `min == max` for an engine of one batch size."""
+    shapes: dict[str, ShapeRange]
+    """Every input's range, batch included."""
+    settings: BuildSettings
+    backend: Backend
+
+    @property
+    def key(self) -> str:
+        """A hash of all that decides the engine except the machine: the name of a reusable result."""
+        return hashlib.sha256(msgspec.json.encode(self, order="deterministic")).hexdigest()
+
+    @property
+    def label(self) -> str:
+        """`batch8`, or `batch1-8-32` for a range: file names and tables use it."""
+        low, best, high = self.batch.min[0], self.batch.opt[0], self.batch.max[0]
+        return f"batch{low}" if low == high else f"batch{low}-{best}-{high}"
+
+
+class EngineArtifact(Record, frozen=True, kw_only=True):
+    """A built engine. `path` is relative to the build folder."""
+
+    path: str
+    sha256: str
+    size_bytes: int
+    plan: BuildPlan
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    device: DeviceInfo
+    build_seconds: float
+    builder_config: dict[str, str]
+    """Every setting as the builder itself reported it before building."""
+    timing_cache_in: str | None = None
+    timing_cache_out: str | None = None
+    timing_cache_hits: int | None = None
+    """How many timings the cache saved, as the builder's log tells; None where it tells nothing."""
+    log: str
+    warnings: int
+
+
+class Manifest(Record, frozen=True, kw_only=True):
+    """`manifest.json` of a build folder: what is in it and how it was made."""
+
+    schema: str = BUILD_SCHEMA
+    trtopt: str
+    created: str
+    argv: tuple[str, ...] = ()
+    onnx: OnnxArtifact
+    engines: tuple[EngineArtifact, ...]
+    notes: tuple[str, ...] = ()
