@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from pathlib import Path
 
 import onnx
@@ -11,6 +14,7 @@ from tests.rewrite_graphs import FIRES, Case, model
 from trtopt.rewrite import rewrite_model
 
 _DIGITS = Path(__file__).parents[2] / "models" / "digits" / "digits.onnx"
+_AUDIT = Path(__file__).parents[2] / "docs" / "measurements" / "fusion_audit.py"
 _TARGETS = ("8.6", "10", "11", "rtx")
 
 
@@ -59,3 +63,16 @@ def test_a_pool_with_indices_builds_only_without_them(tmp_path: Path) -> None:
     onnx.save(model(case.text, case.opset), tmp_path / "in.onnx")
     with pytest.raises(AssertionError, match="1 outputs for MaxPool"):
         _layers(tmp_path / "in.onnx")
+
+
+def test_the_fusion_audit_builds_its_pairs_without_a_gpu(tmp_path: Path) -> None:
+    pytest.importorskip("tensorrt_rtx")
+    run = [sys.executable, str(_AUDIT)]
+    subprocess.run([*run, "pairs", str(tmp_path)], check=True, capture_output=True)
+    chosen = ["--module", "tensorrt_rtx", "--rules", "drop-unused,fold-scale"]
+    subprocess.run([*run, "build", str(tmp_path), *chosen], check=True, capture_output=True)
+    told = json.loads((tmp_path / "layers.json").read_text())
+    verdicts = {(pair["rule"], pair["case"]): pair["verdict"] for pair in told["pairs"]}
+    assert told["problems"] == {}
+    assert verdicts["drop-unused", "indices of a pool"] == "builds only after"
+    assert "fold-scale" in {rule for rule, _ in verdicts}

@@ -7,8 +7,9 @@ fusion audit builds `FIRES` before and after on a GPU; the tests run all of them
 from tests.rewrite_graphs.case import Case, model
 from tests.rewrite_graphs.declines import DECLINES
 from tests.rewrite_graphs.fires_first import CASES as FIRES_FIRST
+from tests.rewrite_graphs.fires_in_company import CASES as FIRES_IN_COMPANY
 from tests.rewrite_graphs.fires_second import CASES as FIRES_SECOND
 
-FIRES = (*FIRES_FIRST, *FIRES_SECOND)
+FIRES = (*FIRES_FIRST, *FIRES_SECOND, *FIRES_IN_COMPANY)
 
 __all__ = ["DECLINES", "FIRES", "Case", "model"]
