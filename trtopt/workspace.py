@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from trtopt.errors import ArtifactError, OutputError
-from trtopt.records import BUILD_SCHEMA, Manifest, from_json, to_json
+from trtopt.records import Manifest, read_versioned, to_json
 
 MANIFEST = "manifest.json"
 _LOCK_TIMEOUT_S = 600.0
@@ -170,23 +170,20 @@ def read_manifest(folder: Path) -> Manifest:
     """Read the manifest of a build folder.
 
     Raises:
-        ArtifactError: there is none, it is cut short or edited beyond its schema, or of another version.
+        ArtifactError: there is none, it is cut short or edited beyond its schema, or of a newer trtopt.
     """
     path = folder / MANIFEST
     try:
-        manifest = from_json(path.read_bytes(), Manifest)
+        return read_versioned(path.read_bytes(), Manifest)
     except FileNotFoundError:
         raise ArtifactError(
             f"{folder}: has no {MANIFEST}",
             "give a folder that `trtopt build` made, an engine in one, or an ONNX",
         ) from None
     except (OSError, ValueError) as error:
-        raise ArtifactError(f"{path}: cannot be read as a manifest: {error}", "build again") from None
-    if manifest.schema != BUILD_SCHEMA:
         raise ArtifactError(
-            f"{path}: is of schema {manifest.schema}", "build again with this version of trtopt"
-        )
-    return manifest
+            f"{path}: cannot be read as a manifest: {error}", "build again with this version of trtopt"
+        ) from None
 
 
 def read_verified(path: Path, sha256: str) -> bytes:

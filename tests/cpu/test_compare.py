@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from command_line import CommandLine
 
@@ -16,10 +17,18 @@ from trtopt.records import to_json
 
 @pytest.fixture(scope="module")
 def result(cpu_build: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A result file for batches 1 and 8."""
-    path = tmp_path_factory.mktemp("results") / "a.json"
-    path.write_bytes(to_json(trtopt.bench(cpu_build, duration=0.5), indent=None))
-    return path
+    """A result file for batches 1 and 8, with latencies of a quiet machine: this one may be busy."""
+    path = tmp_path_factory.mktemp("results") / "measured.json"
+    path.write_bytes(to_json(trtopt.bench(cpu_build, duration=0.1), indent=None))
+    return changed(path, path.parent, _quiet)
+
+
+def _quiet(report: dict[str, Any]) -> None:
+    random = np.random.RandomState(0)
+    for point in report["points"]:
+        samples = point["latency"]["samples"]
+        latencies = 0.1 * np.exp(0.01 * random.standard_normal(len(samples["start_ms"])))
+        samples["end_ms"] = (np.array(samples["start_ms"]) + latencies).tolist()
 
 
 def changed(result: Path, folder: Path, change: Callable[[dict[str, Any]], None]) -> Path:

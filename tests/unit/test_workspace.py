@@ -247,12 +247,13 @@ def test_a_manifest_nested_beyond_reason_is_refused(tmp_path: Path) -> None:
         read_manifest(tmp_path)
 
 
-@pytest.mark.parametrize("schema", ["trtopt.build/2", "trtopt.bench/1", "", "something else"])
+@pytest.mark.parametrize("schema", ["trtopt.build/99", "trtopt.bench/1", "", "something else"])
 def test_a_manifest_of_another_schema_is_refused_with_its_name(tmp_path: Path, schema: str) -> None:
     write_manifest(tmp_path, msgspec.structs.replace(examples.manifest(), schema=schema))
     with pytest.raises(ArtifactError) as caught:
         read_manifest(tmp_path)
-    assert f"{tmp_path / MANIFEST}: is of schema {schema}" in caught.value.problem
+    assert str(tmp_path / MANIFEST) in caught.value.problem
+    assert f"of schema {schema}" in caught.value.problem.replace("'", "")
 
 
 # ── read_verified ───────────────────────────────────────────────────────────────────────────────────────

@@ -7,7 +7,7 @@ from pathlib import Path
 from trtopt.errors import ArtifactError
 from trtopt.measure.comparison import THRESHOLD
 from trtopt.measure.results import ReportComparison, compare_reports
-from trtopt.records import BENCH_SCHEMA, BenchReport, from_json
+from trtopt.records import BenchReport, read_versioned
 
 _MAX_RESULT_BYTES = 1 << 30
 
@@ -25,7 +25,7 @@ def compare_results(
 
     Raises:
         UsageError: they do not belong together; see `measure.results.compare_reports`.
-        ArtifactError: a file that is no result file, is cut short or of another schema.
+        ArtifactError: a file that is no result file, is cut short or written by a newer trtopt.
     """
     return compare_reports(read_result(Path(a)), read_result(Path(b)), threshold=threshold, force=force)
 
@@ -34,15 +34,13 @@ def read_result(path: Path) -> BenchReport:
     """A result file of `trtopt bench`.
 
     Raises:
-        ArtifactError: no such file, not a result file, cut short, edited beyond its schema, of another
-            version, or without samples.
+        ArtifactError: no such file, not a result file, cut short, edited beyond its schema, of a newer
+            trtopt, or without samples.
     """
     try:
         if path.stat().st_size > _MAX_RESULT_BYTES:
             raise ValueError("larger than a result file can be")
-        report = from_json(path.read_bytes(), BenchReport)
-        if report.schema != BENCH_SCHEMA:
-            raise ValueError(f"of schema {report.schema}, this version reads {BENCH_SCHEMA}")
+        report = read_versioned(path.read_bytes(), BenchReport)
         _check_samples(report)
     except (OSError, ValueError) as error:
         raise ArtifactError(

@@ -2,7 +2,7 @@
 
 Every record is immutable and knows nothing of files or devices. JSON is read strictly: an unknown field,
 a missing one or one of another type is an error that names its place. Files carry a `schema` of the form
-`trtopt.KIND/N`; N grows whenever a reader of N would misunderstand the file.
+`trtopt.KIND/N`; `records.schemas` knows which of them are read.
 
 Units are in the names: `_ms` milliseconds, `_s` seconds, `_bytes` bytes. Shapes are tuples of integers;
 in a model's own description a symbolic axis is its name, an anonymous one is "?".
@@ -50,6 +50,7 @@ from trtopt.records.models import (
     OnnxArtifact,
     TensorSpec,
 )
+from trtopt.records.schemas import read_versioned
 
 __all__ = [
     "BENCH_SCHEMA",
@@ -83,5 +84,6 @@ __all__ = [
     "Survey",
     "TensorSpec",
     "from_json",
+    "read_versioned",
     "to_json",
 ]

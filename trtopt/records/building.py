@@ -10,7 +10,7 @@ from trtopt.records.base import Record, Shape
 from trtopt.records.machine import DeviceInfo
 from trtopt.records.models import OnnxArtifact, TensorSpec
 
-BUILD_SCHEMA = "trtopt.build/1"
+BUILD_SCHEMA = "trtopt.build/2"
 
 
 class ShapeRange(Record, frozen=True, kw_only=True):

@@ -8,7 +8,7 @@ from trtopt.records.base import Record, Shape
 from trtopt.records.building import Backend
 from trtopt.records.machine import DeviceInfo
 
-BENCH_SCHEMA = "trtopt.bench/1"
+BENCH_SCHEMA = "trtopt.bench/2"
 
 AllocationKind = Literal["allocate", "reallocate", "deallocate"]
 
