@@ -7,6 +7,11 @@ from pathlib import Path
 import onnx
 import pytest
 from command_line import DIGITS, CommandLine, needs_no_tensorrt
+from onnx.parser import parse_model
+
+from trtopt.device.backends import open_builder
+from trtopt.errors import BuildError
+from trtopt.records import BuildPlan, BuildSettings, ShapeRange
 
 
 def _broken(folder: Path, change: str) -> Path:
@@ -115,3 +120,27 @@ def test_a_folder_that_trtopt_did_not_make_is_never_replaced(trtopt_cli: Command
     told = trtopt_cli.fails(1, "build", DIGITS, "-o", "mine", "--backend", "tensorrt-rtx")
     assert "is not a build folder of trtopt's" in told
     assert (trtopt_cli.folder / "mine" / "thesis.tex").read_text() == "years of work"
+
+
+def test_a_model_above_two_gigabytes_is_refused_by_onnxruntime_before_its_weights_are_read(
+    tmp_path: Path,
+) -> None:
+    model = parse_model(
+        '<ir_version: 8, opset_import: ["" : 17]> g (float[N] x) => (float[N] y) { y = Relu(x) }'
+    )
+    count = 1 << 29
+    weight = model.graph.initializer.add(
+        name="w", dims=[count], data_type=onnx.TensorProto.FLOAT, data_location=onnx.TensorProto.EXTERNAL
+    )
+    weight.external_data.add(key="location", value="w.bin")
+    with (tmp_path / "w.bin").open("wb") as sparse:
+        sparse.truncate(4 * count)
+    path = tmp_path / "large.onnx"
+    path.write_bytes(model.SerializeToString())
+    builder = open_builder("onnxruntime")
+    one = ShapeRange(min=(1,), opt=(1,), max=(1,))
+    plan = BuildPlan(
+        onnx_sha256="", batch=one, shapes={"x": one}, settings=BuildSettings(), backend=builder.backend
+    )
+    with pytest.raises(BuildError, match="above 2 GB"):
+        builder.build(path, (), plan, timing_cache=None, progress=lambda *_: None, log=lambda *_: None)

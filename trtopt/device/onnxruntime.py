@@ -34,6 +34,7 @@ from trtopt.errors import (
 )
 from trtopt.onnxfile import load_graph
 from trtopt.onnxgraph import graphs_of
+from trtopt.onnxweights import external_files
 from trtopt.records import Backend, BuildPlan, DeviceInfo, Shape, TensorSpec
 
 NAME = "onnxruntime"
@@ -253,12 +254,13 @@ class OnnxRuntimeBuilder:
         _refuse_tensorrt_settings(plan)
         progress("Fixing shapes", 0.0)
         model = load_graph(onnx)
-        onnx_library.load_external_data_for_model(model, str(onnx.parent))
-        if model.ByteSize() > _PROTOBUF_LIMIT_BYTES:
+        files = (onnx, *external_files(model, onnx))
+        if sum(file.stat().st_size for file in files) > _PROTOBUF_LIMIT_BYTES:
             raise BuildError(
                 f"{onnx}: above 2 GB, which the onnxruntime backend cannot hold in one file",
                 "build with TensorRT, or measure a smaller variant on the CPU",
             )
+        onnx_library.load_external_data_for_model(model, str(onnx.parent))
         _fix_shapes(model, plan)
         progress("Optimizing graph", 0.3)
         engine = _optimise(model)
