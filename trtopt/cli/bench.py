@@ -29,7 +29,7 @@ import click
     "--warmup", type=float, default=0.2, show_default=True, metavar="S", help="Seconds before samples count."
 )
 @click.option(
-    "--input", "data", type=click.Path(path_type=Path), metavar="DATA", help="An .npz with input samples."
+    "--input", "data", metavar="DATA", help="An .npz, a folder of them, Polygraphy's JSON or module:function."
 )
 @click.option("--layers", is_flag=True, help="Time every layer, in a pass of its own.")
 @click.option("--memory", is_flag=True, help="Follow every allocation, in a pass of its own.")
@@ -43,7 +43,7 @@ def bench(
     streams: int | None,
     duration: float,
     warmup: float,
-    data: Path | None,
+    data: str | None,
     layers: bool,
     memory: bool,
     json_file: str | None,

@@ -24,7 +24,11 @@ def _names(_context: click.Context, _option: click.Parameter, value: str | None)
 @click.option("--list", "listing", is_flag=True, help="List the rules and end.")
 @click.option("--explain", metavar="NODE", help="Say what was done or declined at this node, and why.")
 @click.option("--no-check", is_flag=True, help="Do not run both models to compare them.")
-@click.option("--data", type=click.Path(path_type=Path), help="An .npz with real inputs for the check.")
+@click.option(
+    "--data",
+    metavar="DATA",
+    help="Real inputs for the check: an .npz, a folder of them, JSON or module:function.",
+)
 @click.option("--dynamic-batch", is_flag=True, help="Give a fixed batch axis the name `batch`.")
 @click.option("--keep-going", is_flag=True, help="Leave out a rule that fails instead of stopping.")
 @click.option("--json", "as_json", is_flag=True, help="Print the trace as JSON.")
@@ -37,7 +41,7 @@ def rewrite(
     listing: bool,
     explain: str | None,
     no_check: bool,
-    data: Path | None,
+    data: str | None,
     dynamic_batch: bool,
     keep_going: bool,
     as_json: bool,

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trtopt.errors import ModelError, UnsupportedOpError
-from trtopt.export.imports import where
 from trtopt.export.spec import Exporter
 from trtopt.export.subject import Subject
+from trtopt.usercode import where
 
 if TYPE_CHECKING:
     import torch

@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 
 from trtopt.errors import UsageError
 from trtopt.export import checkpoint
-from trtopt.export.imports import function_beside, function_of_user, need, where
+from trtopt.export.imports import function_beside, need
 from trtopt.export.spec import Axis, Exporter, Input, ModelSpec, Sizes, read_spec
+from trtopt.usercode import function_of_user, where
 
 if TYPE_CHECKING:
     import torch

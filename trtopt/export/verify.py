@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trtopt.errors import ModelError
-from trtopt.export.imports import where
 from trtopt.export.spec import Axis, Sizes
 from trtopt.export.subject import Arrays, Subject, tensors_of
+from trtopt.usercode import where
 
 if TYPE_CHECKING:
     import torch

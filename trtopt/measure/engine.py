@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from trtopt.data import open_data
 from trtopt.device.api import ProgressSink, Target
 from trtopt.errors import IncompatibleEngineError
-from trtopt.inputs import batch_from, load_npz, random_batch
+from trtopt.inputs import random_batch
 from trtopt.measure.loop import Subject, measure
 from trtopt.measure.passes import follow_memory, time_layers
 from trtopt.measure.stopping import Limits
@@ -17,7 +18,7 @@ from trtopt.workspace import read_verified
 class BenchJob(Record, frozen=True, kw_only=True, tag="bench"):
     """What a bench worker is told. The file at `path` is loaded only if its hash is the artifact's.
 
-    `data` is the path of an `.npz` with input samples; None gives seeded random input.
+    `data` is what `trtopt.data.open_data` takes; None gives seeded random input.
     """
 
     path: str
@@ -48,7 +49,7 @@ def bench_engine(target: Target, job: BenchJob, progress: ProgressSink) -> Bench
         data = (
             random_batch(session.inputs, job.shapes)
             if job.data is None
-            else batch_from(load_npz(Path(job.data)), session.inputs, job.shapes)
+            else open_data(job.data).first_batch(session.inputs, job.shapes)
         )
         ref = EngineRef(path=job.path, sha256=job.artifact.sha256, label=job.artifact.plan.label)
         subject = Subject(engine=ref, batch=job.batch, shapes=job.shapes, data=data)

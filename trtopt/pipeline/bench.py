@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from trtopt.errors import DataError, UsageError
+from trtopt.data import open_data
+from trtopt.errors import UsageError
 from trtopt.jobs import Benched
 from trtopt.measure.contracts import DEFAULT, changed, contract_named
 from trtopt.measure.engine import BenchJob
@@ -40,7 +41,7 @@ def bench(
             another backend than the engines' own builds the folder's model again, in a temporary folder.
         contract: the terms, by name [default: trtexec-11]; `graph` and `streams` change them.
         duration: seconds of sampling a pass, after `warmup` seconds.
-        data: an `.npz` with input samples; by default seeded random input.
+        data: input samples: what `trtopt.data.open_data` takes; by default seeded random input.
         layers: time every layer, in a pass of its own.
         memory: follow every allocation, in a pass of its own.
         listener: hears progress, notes and, after each engine, the report so far.
@@ -50,8 +51,8 @@ def bench(
     """
     terms = changed(contract_named(contract or DEFAULT), graph=graph, streams=streams)
     _check_limits(terms, duration, warmup)
-    if data is not None and not Path(data).is_file():
-        raise DataError(f"--input {data}: no such file", "give an .npz with arrays named like the inputs")
+    if data is not None:
+        open_data(data)  # judged before anything is built
     notes: list[str] = []
     with engines_to_measure(Path(path), batch, backend, notes, listener) as (folder, manifest, engines):
         jobs = [
@@ -60,7 +61,7 @@ def bench(
                 artifact=engine,
                 batch=size,
                 shapes=shapes_at(manifest.onnx, engine.plan, size),
-                data=str(Path(data).absolute()) if data is not None else None,
+                data=str(data) if data is not None else None,
                 contract=terms,
                 warmup_s=warmup,
                 duration_s=duration,

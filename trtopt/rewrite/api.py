@@ -133,7 +133,7 @@ def rewrite_model(
     rules: Sequence[str] | None = None,
     skip: Sequence[str] = (),
     check: bool = True,
-    data: Path | None = None,
+    data: str | Path | None = None,
     keep_going: bool = False,
     dynamic_batch: bool = False,
 ) -> RewriteTrace:
@@ -182,9 +182,9 @@ def _spool(out: Path) -> Iterator[Path]:
         yield Path(name)
 
 
-def _proof(original: ModelFile, data: Path | None) -> _Proof:
+def _proof(original: ModelFile, data: str | Path | None) -> _Proof:
     """The original's outputs on seeded inputs, and on the user's if given."""
-    real = () if data is None else (feeds.from_npz(data, original.proto),)
+    real = () if data is None else (feeds.from_data(data, original.proto),)
     return _Proof(original, (*feeds.seeded(original.proto), *real))
 
 

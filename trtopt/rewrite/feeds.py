@@ -9,12 +9,14 @@ from typing import Any
 import numpy as np
 import onnx
 
-from trtopt.errors import DataError
-from trtopt.inputs import load_npz
+from trtopt.data import open_data
+from trtopt.records import TensorSpec
 
 _PASSES_ON = ("Cast", "Identity", "Reshape", "Unsqueeze", "Squeeze", "Flatten", "Transpose", "Slice")
 _SIZES = ((1, 16, 64), (3, 24, 96))
 """Batch, other axes, spatial axes of an image: once small, once larger and odd in batch."""
+_SAMPLES = 8
+"""How many of the user's samples take part."""
 
 
 @dataclass(frozen=True)
@@ -87,27 +89,17 @@ def seeded(model: onnx.ModelProto, seed: int = 0) -> tuple[Feed, ...]:
     return tuple(feeds)
 
 
-def from_npz(path: Path, model: onnx.ModelProto) -> Feed:
-    """The user's own data: an `.npz` with one array for each input, of the right type and rank.
+def from_data(data: str | Path, model: onnx.ModelProto) -> Feed:
+    """The first of the user's own samples, for what `trtopt.data.open_data` takes.
 
     Raises:
-        DataError: it cannot be read or does not fit the model.
+        DataError: they cannot be read or do not fit the model.
     """
-    remedy = "give an .npz with one array for each input: " + ", ".join(
-        item.name for item in inputs_of(model)
-    )
-    given = load_npz(path)
+    specs = []
     for item in inputs_of(model):
-        if item.name not in given:
-            raise DataError(f"{path} has no array {item.name!r}", remedy)
+        axes = item.type.tensor_type.shape.dim
         dtype = onnx.helper.tensor_dtype_to_np_dtype(item.type.tensor_type.elem_type)
-        if given[item.name].dtype != dtype:
-            raise DataError(
-                f"{path}: {item.name!r} is {given[item.name].dtype}, the model takes {dtype}", remedy
-            )
-        wanted = [axis.dim_value or None for axis in item.type.tensor_type.shape.dim]
-        shape = given[item.name].shape
-        fits = len(shape) == len(wanted) and all(a in (None, b) for a, b in zip(wanted, shape, strict=True))
-        if not fits:
-            raise DataError(f"{path}: {item.name!r} has shape {shape}, which does not fit the model", remedy)
-    return Feed(path.name, {item.name: given[item.name] for item in inputs_of(model)})
+        shape = tuple(axis.dim_value if axis.dim_value > 0 else axis.dim_param or "?" for axis in axes)
+        specs.append(TensorSpec(name=item.name, dtype=str(dtype), shape=shape))
+    source = open_data(data)
+    return Feed(source.name, next(source.batches(specs, _SAMPLES)))

@@ -273,7 +273,7 @@ def test_data_that_is_no_archive_is_an_error_of_ours(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("array", "words"),
-    [({"z": np.ones((5, 64), np.float32)}, "no array 'x'"), ({"x": np.ones((5, 64))}, "float64"),
+    [({"z": np.ones((5, 64), np.float32)}, "no array named 'x'"), ({"x": np.ones((5, 64), np.complex64)}, "complex64"),
      ({"x": np.ones((5, 63), np.float32)}, "shape")],
 )  # fmt: skip
 def test_data_that_does_not_fit_is_named(array: dict[str, np.ndarray], words: str, tmp_path: Path) -> None:

@@ -1,0 +1,290 @@
+"""DATA: every kind of it gives the same batches; what does not fit is named."""
+
+from __future__ import annotations
+
+import sys
+import tracemalloc
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trtopt.data import SampleSource, open_data
+from trtopt.data.reader import Arrays
+from trtopt.errors import DataError, UsageError
+from trtopt.records import TensorSpec
+
+X = TensorSpec(name="x", dtype="float32", shape=("batch", 3))
+IDS = TensorSpec(name="ids", dtype="int64", shape=("batch",))
+
+
+def samples(count: int = 5) -> Arrays:
+    return {
+        "x": np.arange(count * 3, dtype=np.float32).reshape(count, 3),
+        "ids": np.arange(count, dtype=np.int64),
+    }
+
+
+def saved(path: Path, **arrays: object) -> str:
+    np.savez(path, **arrays)  # type: ignore[arg-type]
+    return str(path)
+
+
+def read(source: SampleSource, inputs: Sequence[TensorSpec] = (X, IDS), size: int = 2) -> list[Arrays]:
+    return list(source.batches(inputs, size))
+
+
+def lengths(batches: Sequence[Arrays]) -> list[int]:
+    return [len(batch["x"]) for batch in batches]
+
+
+# ── the kinds ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture(params=["npz", "compressed", "folder", "json", "function"])
+def source(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SampleSource:
+    """Five samples, in two files or feeds where the kind has such."""
+    parts = [{name: array[cut] for name, array in samples().items()} for cut in (slice(0, 3), slice(3, 5))]
+    if request.param == "npz":
+        return open_data(saved(tmp_path / "d.npz", **samples(), labels=np.arange(5)))
+    if request.param == "compressed":
+        np.savez_compressed(tmp_path / "d.npz", **samples())  # type: ignore[arg-type]
+        return open_data(tmp_path / "d.npz")
+    if request.param == "folder":
+        for name, part in zip(("b", "a"), reversed(parts), strict=True):
+            saved(tmp_path / f"{name}.npz", **part)
+        return open_data(tmp_path)
+    if request.param == "json":
+        from polygraphy.json import save_json
+
+        save_json(parts, str(tmp_path / "d.json"))
+        return open_data(tmp_path / "d.json")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "made_up_feeds.py").write_text(
+        "import numpy as np\n"
+        "def feeds():\n"
+        "    x = np.arange(15, dtype=np.float32).reshape(5, 3)\n"
+        "    yield {'x': x[:3], 'ids': np.arange(3)}\n"
+        "    yield {'x': x[3:], 'ids': np.arange(3, 5)}\n"
+    )
+    sys.modules.pop("made_up_feeds", None)
+    return open_data("made_up_feeds:feeds")
+
+
+def test_every_kind_gives_the_same_batches_again_and_again(source: SampleSource) -> None:
+    for _ in range(2):
+        batches = read(source)
+        assert lengths(batches) == [2, 2, 1]
+        for name, array in samples().items():
+            joined = np.concatenate([batch[name] for batch in batches])
+            np.testing.assert_array_equal(joined, array)
+            assert joined.dtype == array.dtype
+    assert source.count in (5, None)
+
+
+def test_the_first_batch_has_just_the_shapes_asked_for(source: SampleSource) -> None:
+    wanted = {"x": (8, 3), "ids": (8,)}
+    batch = source.first_batch([X, IDS], wanted)
+    np.testing.assert_array_equal(batch["ids"], [0, 1, 2, 3, 4, 0, 1, 2])
+    assert {name: array.shape for name, array in batch.items()} == wanted
+    np.testing.assert_array_equal(source.first_batch([IDS], {"ids": (4,)})["ids"], [0, 1, 2, 3])
+
+
+@settings(max_examples=30, deadline=None)
+@given(parts=st.lists(st.integers(1, 7), min_size=1, max_size=5), size=st.integers(1, 9))
+def test_batches_are_full_but_for_the_last_however_the_data_is_cut(parts: list[int], size: int) -> None:
+    class Cut:
+        names = lengths = None
+
+        def pieces(self, rows: object) -> object:
+            start = 0
+            for part in parts:
+                yield {"ids": np.arange(start, start + part)}
+                start += part
+
+    batches = list(SampleSource("cut", [Cut()]).batches([IDS], size))  # type: ignore[list-item]
+    assert {len(batch["ids"]) for batch in batches[:-1]} <= {size}
+    assert 1 <= len(batches[-1]["ids"]) <= size
+    np.testing.assert_array_equal(np.concatenate([b["ids"] for b in batches]), np.arange(sum(parts)))
+
+
+# ── shapes and types ────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_types_are_converted_where_nothing_but_precision_is_lost(tmp_path: Path) -> None:
+    source = open_data(saved(tmp_path / "d.npz", x=np.ones((2, 3)), ids=np.ones(2, np.uint8)))
+    batch = read(source)[0]
+    assert (batch["x"].dtype, batch["ids"].dtype) == (np.float32, np.int64)
+
+
+def test_bfloat16_comes_back_from_a_file_that_has_no_name_for_it(tmp_path: Path) -> None:
+    array = np.arange(6).reshape(2, 3).astype(ml_dtypes.bfloat16)
+    spec = TensorSpec(name="x", dtype="bfloat16", shape=("n", 3))
+    batch = next(open_data(saved(tmp_path / "d.npz", x=array)).batches([spec], 2))
+    assert batch["x"].dtype == ml_dtypes.bfloat16
+    np.testing.assert_array_equal(batch["x"], array)
+
+
+def test_a_fixed_batch_takes_its_own_size_and_leaves_the_rest(tmp_path: Path) -> None:
+    source = open_data(saved(tmp_path / "d.npz", **samples()))
+    fixed = TensorSpec(name="x", dtype="float32", shape=(2, 3))
+    assert lengths(read(source, [fixed], size=64)) == [2, 2]
+    with pytest.raises(DataError, match="too few samples") as caught:
+        read(source, [TensorSpec(name="x", dtype="float32", shape=(8, 3))])
+    assert "at least 8 samples" in caught.value.remedy
+
+
+def test_what_has_no_axis_of_samples_is_given_whole_with_every_batch(tmp_path: Path) -> None:
+    source = open_data(saved(tmp_path / "d.npz", **samples(), scale=np.float32(2), box=np.ones((1, 4))))
+    scale = TensorSpec(name="scale", dtype="float32", shape=())
+    box = TensorSpec(name="box", dtype="float32", shape=(1, 4))
+    batches = read(source, [X, scale, box])
+    assert [(b["x"].shape, b["scale"].shape, b["box"].shape) for b in batches] == [
+        ((2, 3), (), (1, 4)), ((2, 3), (), (1, 4)), ((1, 3), (), (1, 4))]  # fmt: skip
+
+
+def test_a_batch_ends_where_another_axis_changes_its_length(tmp_path: Path) -> None:
+    for name, width in (("a", 3), ("b", 3), ("c", 7)):
+        saved(tmp_path / f"{name}.npz", x=np.ones((2, width), np.float32))
+    spec = TensorSpec(name="x", dtype="float32", shape=("batch", "width"))
+    shapes = [batch["x"].shape for batch in open_data(tmp_path).batches([spec], 3)]
+    assert shapes == [(3, 3), (1, 3), (2, 7)]
+
+
+def test_arrays_in_fortran_order_are_read_too(tmp_path: Path) -> None:
+    array = np.asfortranarray(samples()["x"])
+    batches = read(open_data(saved(tmp_path / "d.npz", x=array)), [X])
+    np.testing.assert_array_equal(np.concatenate([b["x"] for b in batches]), array)
+
+
+def test_samples_are_never_all_in_memory(tmp_path: Path) -> None:
+    spec = TensorSpec(name="x", dtype="float32", shape=("n", 1 << 16))  # 256 KiB a sample
+    np.savez_compressed(tmp_path / "d.npz", x=np.zeros((256, 1 << 16), np.float32))
+    source = open_data(tmp_path / "d.npz")
+    tracemalloc.start()
+    try:
+        assert sum(len(batch["x"]) for batch in source.batches([spec], 4)) == 256
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 8 << 20  # of 64 MiB
+
+
+# ── what is refused ─────────────────────────────────────────────────────────────────────────────────────
+
+BAD = {
+    "name": ({"y": np.ones((5, 3), np.float32)}, "no array named 'x' (it has 'y')"),
+    "trailing": ({"x": np.ones((5, 4), np.float32)}, "samples of shape (4,), expected (3,)"),
+    "rank": ({"x": np.ones(3, np.float32)}, "expected (3,)"),
+    "scalar": ({"x": np.float32(1)}, "expected (3,)"),
+    "type": ({"x": np.full((5, 3), 1j)}, "complex128 does not fit float32"),
+    "text": ({"x": np.full((5, 3), "a")}, "does not fit float32"),
+    "overflow": ({"x": np.full((5, 3), 1e300)}, "of sample 0 does not fit float32"),
+    "empty": ({"x": np.ones((0, 3), np.float32)}, "too few samples"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_data_that_does_not_fit_is_named(case: str, tmp_path: Path) -> None:
+    arrays, message = BAD[case]
+    with pytest.raises(DataError) as caught:
+        read(open_data(saved(tmp_path / "d.npz", **arrays)), [X])
+    assert message in caught.value.problem
+    assert caught.value.remedy
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("sample", [0, 3, 4])
+def test_a_value_that_is_not_finite_is_named_with_its_sample(
+    value: float, sample: int, tmp_path: Path
+) -> None:
+    arrays = samples()
+    arrays["x"][sample, 1] = value
+    with pytest.raises(DataError, match=rf"input 'x': value .* of sample {sample} is not finite"):
+        read(open_data(saved(tmp_path / "d.npz", **arrays)))
+
+
+def test_integers_that_the_input_cannot_hold_are_named(tmp_path: Path) -> None:
+    spec = TensorSpec(name="ids", dtype="int32", shape=("n",))
+    source = open_data(saved(tmp_path / "d.npz", ids=np.array([1, 2**40])))
+    with pytest.raises(DataError, match="of sample 1 does not fit int32"):
+        list(source.batches([spec], 8))
+
+
+def test_inputs_of_different_length_are_named_before_any_batch(tmp_path: Path) -> None:
+    arrays = samples() | {"ids": np.arange(4)}
+    with pytest.raises(DataError, match="'x' and 'ids' have 5 and 4 rows"):
+        next(open_data(saved(tmp_path / "d.npz", **arrays)).batches([X, IDS], 2))
+
+
+def _npy(header: bytes) -> bytes:
+    return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header
+
+
+@pytest.mark.parametrize(
+    ("member", "message"),
+    [
+        (b"no header", "cannot be read as .npz"),
+        (_npy(b"{'descr': '<f4', 'fortran_order': False, 'shape': (9, 3)}\n"), "needs"),
+        (_npy(b"{'descr': '<f4', 'fortran_order': False, 'shape': (1099511627776, 3)}\n"), "needs"),
+        (_npy(b"{'descr': '|O', 'fortran_order': False, 'shape': (1,)}\n") + b"12345678", "without pickles"),
+        (_npy(b"__import__('os').abort()\n"), "cannot be read as .npz"),
+    ],
+)
+def test_a_member_that_is_not_what_it_says_is_refused(member: bytes, message: str, tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "d.npz", "w") as archive:
+        archive.writestr("x.npy", member)
+    with pytest.raises(DataError) as caught:
+        open_data(tmp_path / "d.npz")
+    assert message in caught.value.problem
+
+
+def test_a_file_that_was_cut_or_damaged_is_refused(tmp_path: Path) -> None:
+    path = Path(saved(tmp_path / "d.npz", x=np.ones((500, 3), np.float32)))
+    whole = path.read_bytes()
+    path.write_bytes(whole[:200])
+    with pytest.raises(DataError, match="cannot be read as"):
+        open_data(path)
+    path.write_bytes(whole[:2000] + b"\xff" + whole[2001:])
+    with pytest.raises(DataError, match=r"cannot be read as .*CRC"):
+        read(open_data(path), [X])
+
+
+@pytest.mark.parametrize(
+    "text", ['{"x": 1}', "[1]", "[{", '[{"x": {"array": "%%"}}]', '[{"x": {"array": "AAAA"}}]', "[" * 99999]
+)
+def test_json_that_polygraphy_did_not_write_is_refused(text: str, tmp_path: Path) -> None:
+    (tmp_path / "d.json").write_text(text)
+    with pytest.raises(DataError, match=r"d\.json"):
+        read(open_data(tmp_path / "d.json"), [X])
+
+
+@pytest.mark.parametrize("text", ["nowhere.npz", "no/such:thing", ""])
+def test_what_is_not_there_is_an_error_that_lists_the_kinds(text: str, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError) as caught:
+        open_data(text or tmp_path / "empty")
+    assert "module:function" in caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [("return 3", "returned int"), ("return {'x': 1}", "returned dict"), ("raise ValueError('no')", "no"),
+     ("yield 3", "not iterable"), ("if False: yield {}", "too few samples")],
+)  # fmt: skip
+def test_a_function_that_yields_something_else_is_named(
+    body: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "odd_feeds.py").write_text(f"def feeds():\n    {body}\n")
+    sys.modules.pop("odd_feeds", None)
+    with pytest.raises(DataError) as caught:
+        read(open_data("odd_feeds:feeds"), [X])
+    assert message in caught.value.problem
+    with pytest.raises(UsageError, match="no module named"):
+        open_data("no_such_module_at_all:feeds")

@@ -1,0 +1,144 @@
+"""Whether arrays fit a model's inputs, and their conversion to the inputs' types."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trtopt.data.reader import Rows
+from trtopt.dtypes import numpy_dtype
+from trtopt.errors import DataError
+from trtopt.records import Shape, TensorSpec
+
+
+def rows_of(inputs: Sequence[TensorSpec], size: int) -> Rows:
+    """How many rows of each input make up one batch.
+
+    Where some first axes are open, `size` samples lie along those, and the other inputs are given whole with
+    every batch. Where all are fixed, a batch takes as many rows of each as its axis has.
+    """
+    is_open = any(spec.shape and isinstance(spec.shape[0], str) for spec in inputs)
+    rows: dict[str, int | None] = {}
+    for spec in inputs:
+        first = spec.shape[0] if spec.shape else None
+        rows[spec.name] = size if isinstance(first, str) else None if is_open else first
+    return rows
+
+
+def fitted(spec: TensorSpec, array: NDArray[Any], rows: int | None, first: int) -> NDArray[Any]:
+    """`array` in the type of the input `spec`; its first row is sample number `first`.
+
+    Raises:
+        DataError: another rank or shape, a type that does not fit, a value that the input's type cannot
+            hold, or one that is not finite: names the tensor and the sample.
+    """
+    _check_shape(spec, array, rows)
+    dtype = numpy_dtype(spec.dtype)
+    if array.dtype.kind == "V" and array.dtype.itemsize == dtype.itemsize:
+        array = array.view(dtype)  # .npy has no name for types that NumPy lacks, such as bfloat16
+    if array.dtype == dtype:
+        converted = array
+    elif np.can_cast(array.dtype, dtype, casting="same_kind"):
+        with np.errstate(over="ignore", invalid="ignore"):
+            converted = array.astype(dtype)
+    else:
+        raise DataError(
+            f"input {spec.name!r}: data of type {array.dtype} does not fit {spec.dtype}",
+            f"convert the array before saving it: array.astype({spec.dtype!r})",
+        )
+    _check_values(spec, array, converted, rows, first)
+    return converted
+
+
+def _check_shape(spec: TensorSpec, array: NDArray[Any], rows: int | None) -> None:
+    found, wanted = array.shape, spec.shape
+    if rows is not None:
+        found, wanted = found[1:], wanted[1:]
+    fits = len(found) == len(wanted) and all(
+        isinstance(axis, str) or axis == length for axis, length in zip(wanted, found, strict=True)
+    )
+    if rows is not None and array.ndim == 0:
+        fits = False
+    if not fits:
+        what = "samples of shape" if rows is not None else "shape"
+        remedy = (
+            "give arrays with samples along the first axis and the shape that the model takes"
+            if rows is not None
+            else "give this input once, in its full shape: it has no axis of samples"
+        )
+        raise DataError(f"input {spec.name!r}: {what} {found}, expected {_shown(wanted)}", remedy)
+
+
+def _shown(shape: Sequence[int | str]) -> str:
+    return f"({', '.join(map(str, shape))}{',' if len(shape) == 1 else ''})"
+
+
+def _check_values(
+    spec: TensorSpec, given: NDArray[Any], converted: NDArray[Any], rows: int | None, first: int
+) -> None:
+    """Values must be finite, and the input's type must hold them."""
+    if converted.dtype.kind in "iub":
+        bad = converted != given if given.dtype != converted.dtype and given.dtype.kind in "iu" else None
+    else:
+        bad = ~np.isfinite(converted)
+    if bad is None or not bad.any():
+        return
+    place = np.unravel_index(int(np.argmax(bad)), bad.shape)
+    value = given[place]
+    where = f" of sample {first + int(place[0])}" if rows is not None else ""
+    reason = (
+        "is not finite"
+        if given.dtype.kind not in "iub" and not np.isfinite(value)
+        else f"does not fit {spec.dtype}"
+    )
+    raise DataError(
+        f"input {spec.name!r}: value {value}{where} {reason}",
+        "clean the data: it decides types and scales, and one such value spoils them",
+    )
+
+
+def check_lengths(lengths: Mapping[str, int], rows: Rows) -> None:
+    """All arrays, of `lengths` rows, must hold the same number of samples.
+
+    Raises:
+        DataError: they do not; names two that differ.
+    """
+    batches = {name: lengths[name] / count for name, count in rows.items() if count and name in lengths}
+    for name, count in batches.items():
+        reference = next(iter(batches))
+        if count != batches[reference]:
+            raise DataError(
+                f"inputs {reference!r} and {name!r} have {lengths[reference]} and {lengths[name]} rows: "
+                "they do not hold the same number of samples",
+                "give every input one row a sample",
+            )
+
+
+def repeated(name: str, parts: Sequence[NDArray[Any]], shape: Shape) -> NDArray[Any]:
+    """The rows of `parts`, one after the other, as one array of `shape`: cut or repeated as needed.
+
+    Raises:
+        DataError: no rows, or rows of another shape.
+    """
+    for part in parts:
+        if part.shape[1:] != shape[1:]:
+            raise DataError(
+                f"input {name!r}: samples of shape {part.shape[1:]}, expected {shape[1:]}",
+                "give samples of the shape that the engine was built for",
+            )
+    if not sum(part.size for part in parts):
+        raise DataError(f"input {name!r}: the data holds no samples of it", "give at least one")
+    joined = parts[0] if len(parts) == 1 else np.concatenate(parts)
+    return joined if joined.shape == shape else np.resize(joined, shape)
+
+
+def missing(name: str, present: Sequence[str]) -> DataError:
+    """The error for an input that the data lacks."""
+    shown = ", ".join(map(repr, present)) or "none"
+    return DataError(
+        f"the input data has no array named {name!r} (it has {shown})",
+        "name the arrays like the model's inputs",
+    )

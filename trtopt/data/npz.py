@@ -1,0 +1,166 @@
+"""`.npz` files, read a few rows at a time.
+
+An `.npz` is a zip file of `.npy` members: a header with type and shape, then the values, row after row. Rows
+are decompressed as they are needed, so that a file of any size costs one batch of memory. An array in
+Fortran order has no consecutive rows and is read whole, up to a bound.
+
+Source: https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html.
+"""
+
+from __future__ import annotations
+
+import math
+import zipfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trtopt.data.reader import Arrays, Rows
+from trtopt.errors import DataError
+
+MAX_BYTES = 4 << 30
+"""The most that one batch of one array may take in memory."""
+_SUFFIX = ".npy"
+_REMEDY = "write it with numpy.savez(path, **arrays)"
+
+
+@dataclass(frozen=True)
+class _Member:
+    """One array of the file, as its header describes it."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    fortran: bool
+
+
+class NpzReader:
+    """The arrays of one `.npz`."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        with self._archive() as archive:
+            self._members = {
+                name.removesuffix(_SUFFIX): self._described(archive, name)
+                for name in archive.namelist()
+                if name.endswith(_SUFFIX)
+            }
+        if not self._members:
+            raise DataError(f"{path}: holds no arrays", _REMEDY)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The arrays' names."""
+        return tuple(self._members)
+
+    @property
+    def lengths(self) -> dict[str, int]:
+        """The first axis of each array."""
+        return {name: (member.shape or (1,))[0] for name, member in self._members.items()}
+
+    def pieces(self, rows: Rows) -> Iterator[Arrays]:
+        """One batch a piece; see `Reader.pieces`."""
+        wanted = {name: count for name, count in rows.items() if name in self._members}
+        with self._archive() as archive, ExitStack() as stack:
+            whole = {
+                name: next(self._rows(stack, archive, name, None))
+                for name, count in wanted.items()
+                if count is None or not self._members[name].shape
+            }
+            streams = {
+                name: self._rows(stack, archive, name, count)
+                for name, count in wanted.items()
+                if count is not None and self._members[name].shape
+            }
+            if not streams:
+                yield whole
+                return
+            while any(map(len, (piece := {name: next(stream) for name, stream in streams.items()}).values())):
+                yield whole | piece
+
+    @contextmanager
+    def _archive(self) -> Iterator[zipfile.ZipFile]:
+        """The file as a zip archive; whatever zipfile, zlib and NumPy raise becomes a DataError."""
+        try:
+            with zipfile.ZipFile(self._path) as archive:
+                yield archive
+        except (DataError, MemoryError):
+            raise
+        except FileNotFoundError:
+            raise DataError(
+                f"{self._path}: no such file", "give an .npz with arrays named like the inputs"
+            ) from None
+        except Exception as error:  # noqa: BLE001  (each library raises its own)
+            raise self._unreadable(str(error)) from None
+
+    def _unreadable(self, reason: str) -> DataError:
+        return DataError(f"{self._path}: cannot be read as .npz without pickles: {reason}", _REMEDY)
+
+    def _described(self, archive: zipfile.ZipFile, name: str) -> _Member:
+        """What the member's header says, once the archive's size of it agrees."""
+        with archive.open(name) as file:
+            member = _header(file)
+            needed = file.tell() + math.prod(member.shape) * member.dtype.itemsize
+        if member.dtype.hasobject:
+            raise self._unreadable(f"array {name.removesuffix(_SUFFIX)!r} holds Python objects")
+        if archive.getinfo(name).file_size != needed:
+            raise self._unreadable(
+                f"array {name.removesuffix(_SUFFIX)!r} needs {needed} bytes, "
+                f"{archive.getinfo(name).file_size} are there"
+            )
+        return member
+
+    def _rows(
+        self, stack: ExitStack, archive: zipfile.ZipFile, name: str, count: int | None
+    ) -> Iterator[NDArray[Any]]:
+        """The array, `count` rows at a time and at last none; whole, without a count."""
+        member = self._members[name]
+        file = stack.enter_context(archive.open(name + _SUFFIX))
+        _header(file)
+        if count is None or member.fortran:
+            array = self._values(file, name, member, member.shape)
+            yield from [array] if count is None else _cut(array, count)
+            return
+        left = member.shape[0] if member.shape else 0
+        while True:
+            shape = (min(count, left), *member.shape[1:])
+            left -= shape[0]
+            yield self._values(file, name, member, shape)
+
+    def _values(self, file: IO[bytes], name: str, member: _Member, shape: tuple[int, ...]) -> NDArray[Any]:
+        size = math.prod(shape) * member.dtype.itemsize
+        if size > MAX_BYTES:
+            raise DataError(
+                f"{self._path}: array {name!r} would take {size / 2**30:.1f} GiB at once",
+                "use smaller batches; save arrays in C order: numpy.ascontiguousarray(array)",
+            )
+        content = file.read(size)
+        if len(content) != size:
+            raise self._unreadable(f"array {name!r} is cut short")
+        array = np.frombuffer(content, member.dtype)
+        return array.reshape(shape, order="F" if member.fortran else "C")
+
+
+def _header(file: IO[bytes]) -> _Member:
+    """The `.npy` header at the start of a member."""
+    version = np.lib.format.read_magic(file)
+    read = {
+        (1, 0): np.lib.format.read_array_header_1_0,
+        (2, 0): np.lib.format.read_array_header_2_0,
+    }.get(version)
+    if read is None:
+        raise ValueError(f".npy version {version}")
+    shape, fortran, dtype = read(file)
+    return _Member(dtype=dtype, shape=shape, fortran=fortran and len(shape) > 1)
+
+
+def _cut(array: NDArray[Any], count: int) -> Iterator[NDArray[Any]]:
+    """`count` rows at a time, and at last none."""
+    for start in range(0, len(array), count):
+        yield array[start : start + count]
+    while True:
+        yield array[:0]

@@ -1,0 +1,175 @@
+"""Opening DATA, and its samples in batches that fit a model's inputs.
+
+Memory: one batch of every input, plus the reader's present piece (for an `.npz` one batch too; for
+Polygraphy's JSON the file's text; for a function what it yields at a time).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+
+from trtopt.data.fit import check_lengths, fitted, missing, repeated, rows_of
+from trtopt.data.generated import FunctionReader
+from trtopt.data.npz import NpzReader
+from trtopt.data.polygraphy_json import JsonReader
+from trtopt.data.reader import Arrays, Reader, Rows
+from trtopt.errors import DataError
+from trtopt.records import Shape, TensorSpec
+
+_KINDS = "an .npz, a folder of them, Polygraphy's .json, or module:function"
+
+
+def open_data(text: str | Path) -> SampleSource:
+    """The samples that `text` names: a path, or `module:function`.
+
+    Raises:
+        DataError: no such file, or not of a kind that can be read.
+        UsageError: the function cannot be imported.
+    """
+    path, text = Path(text), str(text)
+    if path.is_dir():
+        files = sorted(path.glob("*.npz"))
+        if not files:
+            raise DataError(f"{path}: holds no .npz files", f"give {_KINDS}")
+        return SampleSource(path.name, [NpzReader(file) for file in files])
+    if path.is_file():
+        reader = JsonReader(path) if path.suffix == ".json" else NpzReader(path)
+        return SampleSource(path.name, [reader])
+    if ":" in text and "/" not in text:
+        return SampleSource(text, [FunctionReader(text)])
+    raise DataError(f"{text}: no such file", f"give {_KINDS}")
+
+
+class SampleSource:
+    """Samples that can be read again and again, a batch at a time."""
+
+    def __init__(self, name: str, readers: Sequence[Reader]) -> None:
+        self.name = name
+        self._readers = readers
+
+    @property
+    def count(self) -> int | None:
+        """How many samples there are; None where only reading them all would tell."""
+        lengths = [reader.lengths for reader in self._readers]
+        return None if None in lengths else sum(max(known.values()) for known in lengths if known)
+
+    def has(self, name: str) -> bool:
+        """Whether there is such an array, as far as can be told without reading."""
+        return all(name in (reader.names or ()) for reader in self._readers)
+
+    def batches(self, inputs: Sequence[TensorSpec], size: int) -> Iterator[Arrays]:
+        """Batches of at most `size` samples, in the inputs' own types; the last may be smaller.
+
+        Samples lie along the first axis. Inputs whose first axis is fixed while others' are open are given
+        whole. If every input's first axis is fixed, batches have that size, and samples that do not fill
+        one are left out. A batch ends early where other axes change their length.
+
+        Raises:
+            DataError: an input is missing, of another shape or type, not finite, or there are no samples.
+        """
+        rows = rows_of(inputs, size)
+        batch = _Batch(rows, is_open=any(isinstance(axis, str) for spec in inputs for axis in spec.shape[:1]))
+        empty = True
+        for reader in self._readers:
+            check_lengths(reader.lengths or {}, rows)
+        for piece in self._pieces(inputs, rows):
+            check_lengths({name: len(piece[name]) for name, count in rows.items() if count}, rows)
+            for full in batch.add(piece):
+                empty = False
+                yield full
+        if rest := batch.rest():
+            empty = False
+            yield rest
+        if empty:
+            need = next((count for count in rows.values() if count), 1)
+            raise DataError(
+                f"{self.name}: too few samples for one batch",
+                "give at least one sample for each input"
+                if batch.is_open
+                else f"the model's batch is fixed: give at least {need} samples",
+            )
+
+    def first_batch(self, inputs: Sequence[TensorSpec], shapes: Mapping[str, Shape]) -> Arrays:
+        """The first samples as one batch of exactly `shapes`, repeated if there are too few.
+
+        Raises:
+            DataError: see `batches`.
+        """
+        rows: Rows = {spec.name: (shapes[spec.name] or (None,))[0] for spec in inputs}
+        found: dict[str, list[np.ndarray]] = {spec.name: [] for spec in inputs}
+        for piece in self._pieces(inputs, rows):
+            for name, array in piece.items():
+                found[name].append(array)
+            if all(sum(map(len, found[name])) >= count for name, count in rows.items() if count):
+                break
+        return {spec.name: repeated(spec.name, found[spec.name], shapes[spec.name]) for spec in inputs}
+
+    def _pieces(self, inputs: Sequence[TensorSpec], rows: Rows) -> Iterator[Arrays]:
+        """Pieces of all readers, each judged against the inputs."""
+        seen = 0
+        for piece in chain.from_iterable(reader.pieces(rows) for reader in self._readers):
+            for spec in inputs:
+                if spec.name not in piece:
+                    raise missing(spec.name, self._names() or tuple(piece))
+            yield {spec.name: fitted(spec, piece[spec.name], rows[spec.name], seen) for spec in inputs}
+            seen += next((len(piece[name]) for name, count in rows.items() if count is not None), 1)
+
+    def _names(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(name for reader in self._readers for name in reader.names or ()))
+
+
+class _Batch:
+    """Collects pieces and hands out batches."""
+
+    def __init__(self, rows: Rows, *, is_open: bool) -> None:
+        self._rows = rows
+        self._parts: list[Arrays] = []
+        self.is_open = is_open
+
+    def add(self, piece: Arrays) -> Iterator[Arrays]:
+        """Take a piece; yields the batches that are full now."""
+        if self._parts and not self._belongs(piece) and (rest := self.rest()):
+            yield rest
+        self._parts.append(piece)
+        while (batch := self._take(short=False)) is not None:
+            yield batch
+
+    def rest(self) -> Arrays | None:
+        """What is left as a smaller batch; nothing where the model fixes the batch."""
+        batch = self._take(short=True) if self.is_open and self._parts else None
+        self._parts = []
+        return batch
+
+    def _belongs(self, piece: Arrays) -> bool:
+        """Whether the piece can share a batch with what is here."""
+        last = self._parts[-1]
+        return all(
+            piece[name].shape[1:] == last[name].shape[1:]
+            if count is not None
+            else np.array_equal(piece[name], last[name])
+            for name, count in self._rows.items()
+        )
+
+    def _take(self, *, short: bool) -> Arrays | None:
+        """A batch off the front: a full one, or with `short` whatever there is."""
+        if not self._parts:
+            return None
+        sampled = {name: count for name, count in self._rows.items() if count is not None}
+        have = {name: sum(len(part[name]) for part in self._parts) for name in sampled}
+        if not sampled:
+            return self._parts.pop(0)
+        if short:
+            sampled = {name: min(count, have[name]) for name, count in sampled.items()}
+        if any(have[name] < count or not count for name, count in sampled.items()):
+            return None
+        joined = {name: np.concatenate([part[name] for part in self._parts]) if len(self._parts) > 1
+                  else self._parts[0][name] for name in sampled}  # fmt: skip
+        whole = {name: array for name, array in self._parts[-1].items() if name not in sampled}
+        batch = {name: joined[name][:count] for name, count in sampled.items()}
+        left = {name: joined[name][count:] for name, count in sampled.items()}
+        self._parts = [whole | left] if any(map(len, left.values())) else []
+        return {name: (batch | whole)[name] for name in self._rows}
