@@ -110,6 +110,9 @@ def test_layers_are_timed_in_a_pass_of_their_own(built: Path, binding: str) -> N
     assert len(layers.layers) >= 5
     assert all(len(layer.ms) == layers.runs for layer in layers.layers)
     assert any("conv" in layer.name.lower() for layer in layers.layers)
+    assert layers.inspector is not None
+    described = {layer["Name"] for layer in json.loads(layers.inspector, strict=False)["Layers"]}
+    assert {layer.name for layer in layers.layers} <= described
 
 
 def test_every_allocation_is_followed_and_given_back(built: Path, binding: str) -> None:

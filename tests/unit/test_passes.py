@@ -121,6 +121,18 @@ def test_the_memory_pass_runs_on_the_input_data() -> None:
     assert set(device.found) == {DATA.tobytes()}
 
 
+def test_the_engines_own_description_comes_with_the_layers() -> None:
+    text = '{"Layers": [], "Metadata": "a\x1eb"}'
+    assert layers_of(Script(inspector=text), runs=1).inspector == text
+    assert layers_of(Script(inspector=""), runs=1).inspector is None
+
+
+def test_a_description_beyond_bounds_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(passes, "_MAX_INSPECTOR_CHARACTERS", 10)
+    assert layers_of(Script(inspector="x" * 10), runs=1).inspector == "x" * 10
+    assert layers_of(Script(inspector="x" * 11), runs=1).inspector is None
+
+
 # ── memory ──────────────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -71,6 +71,7 @@ def test_the_recorded_runs_make_every_kind_of_call() -> None:
         "copy_to_host",
         "bind",
         "enqueue",
+        "inspect",
         "capture",
         "launch",
         "synchronize",

@@ -272,15 +272,21 @@ def test_merged_timing_caches_hold_both_and_a_refusal_is_told_with_its_reason(du
 @each_version
 def test_an_engine_is_loaded_bound_enqueued_and_profiled(dump: str) -> None:
     surface = Surface(dump)
-    inputs, outputs, memory, bindings, layers, _ = run(surface)
+    inputs, outputs, memory, bindings, layers, seen, _ = run(surface)
     assert [(spec.name, spec.shape) for spec in (*inputs, *outputs)] == [
         (IMAGES[0], ("?", 1, 8, 8)),
         (LOGITS[0], ("?", 10)),
     ]
     assert [(one.shape, one.is_input) for one in bindings] == [((8, 1, 8, 8), True), ((8, 10), False)]
-    assert (memory, layers) == (2048, [LAYER])
+    assert (memory, layers, seen) == (2048, [LAYER], '{"Layers": [8]}')
     assert len(surface.called("IExecutionContext.execute_async_v3")) == 2
     assert not surface.called("Runtime.gpu_allocator")
+
+
+@each_version
+@pytest.mark.parametrize("told", ["", UnicodeDecodeError("utf-8", b"\xc3", 0, 1, "unexpected end of data")])
+def test_an_engine_whose_layers_cannot_be_told_runs_all_the_same(dump: str, told: object) -> None:
+    assert run(Surface(dump, {"EngineInspector.get_engine_information": told}))[-3:-1] == [[LAYER], None]
 
 
 @each_version

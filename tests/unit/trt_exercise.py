@@ -113,7 +113,8 @@ def run(surface: Surface, *, track: bool = False) -> list[Any]:
     context.enqueue(stream)
     context.report_layers(lambda name, ms: layers.append((name, ms)))
     context.enqueue(stream)
-    outcome = [session.inputs, session.outputs, session.device_memory_bytes, context.bindings, layers]
+    seen = context.inspect()
+    outcome = [session.inputs, session.outputs, session.device_memory_bytes, context.bindings, layers, seen]
     context.close()
     session.close()
     return [

@@ -171,6 +171,9 @@ class Context(Protocol):
     def report_layers(self, report: Callable[[str, float], None]) -> None:
         """From now on call `report(layer name, ms)` for every layer of every run; slows the runs."""
 
+    def inspect(self) -> str | None:
+        """The engine's layers at this context's shapes, in the backend's own JSON; None where it has none."""
+
     def close(self) -> None:
         """Give it back."""
 

@@ -35,6 +35,7 @@ class Script:
     graphs: bool = True
     memory_bytes: int = 1 << 30
     layers: Mapping[str, float] = field(default_factory=lambda: {"layer": 1.0})
+    inspector: str | None = None
     fail_at: tuple[str, int] | None = None
 
 
@@ -257,6 +258,11 @@ class ScriptedContext(_Owned):
     def report_layers(self, report: Callable[[str, float], None]) -> None:
         """Report the scripted layers from now on."""
         self._report = report
+
+    def inspect(self) -> str | None:
+        """What the script says."""
+        self.device.call("inspect")
+        return self.device.script.inspector
 
 
 class ScriptedSession(_Owned):

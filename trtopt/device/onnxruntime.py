@@ -216,6 +216,10 @@ class OnnxRuntimeContext:
             "leave --layers away, or measure a TensorRT engine on a GPU",
         )
 
+    def inspect(self) -> str | None:
+        """The engine is a model in ONNX, which describes itself."""
+        return None
+
     def close(self) -> None:
         """Give it back."""
         self._bound = None

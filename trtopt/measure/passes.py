@@ -13,6 +13,7 @@ from trtopt.records import Contract, LayerPass, LayerTime, MemoryPass
 _WARM_RUNS = 5
 _LAYER_RUNS = 50
 _MEMORY_RUNS = 3
+_MAX_INSPECTOR_CHARACTERS = 64 << 20
 _PLAIN = Contract(name="profiling", graph=False, transfers=False, queue_ahead=0, sync="spin")
 
 
@@ -20,7 +21,7 @@ def time_layers(device: Device, session: Session, subject: Subject, runs: int = 
     """Each layer's time in each of `runs` runs, in the order in which the engine runs them.
 
     Layers are told apart by name; a name that a run reports twice is summed. The profiler serialises the
-    layers, so their total is no latency.
+    layers, so their total is no latency. The engine's own description of its layers comes with them.
 
     Raises:
         UsageError: the backend reports no layer times.
@@ -47,7 +48,12 @@ def time_layers(device: Device, session: Session, subject: Subject, runs: int = 
             if run >= _WARM_RUNS:
                 for name, ms in current.items():
                     collected.setdefault(name, []).append(ms)
-    return LayerPass(runs=runs, layers=tuple(LayerTime(name=name, ms=ms) for name, ms in collected.items()))
+        inspector = context.inspect()
+    return LayerPass(
+        runs=runs,
+        layers=tuple(LayerTime(name=name, ms=ms) for name, ms in collected.items()),
+        inspector=inspector if inspector and len(inspector) <= _MAX_INSPECTOR_CHARACTERS else None,
+    )
 
 
 def follow_memory(

@@ -114,6 +114,9 @@ class LayerPass(Record, frozen=True, kw_only=True):
 
     runs: int
     layers: tuple[LayerTime, ...]
+    inspector: str | None = None
+    """The engine's description of its layers at these shapes, in its backend's own JSON; None where it gives
+    none, or one beyond 64 MiB."""
 
 
 class AllocationEvent(Record, frozen=True, kw_only=True):

@@ -143,7 +143,7 @@ class TensorRTSession:
             )
             for spec in (*self._inputs, *self._outputs)
         )
-        return TensorRTContext(self._trt, context, bindings, self._errors)
+        return TensorRTContext(self._trt, self._engine, context, bindings, self._errors)
 
     def _check_shape(self, name: str, shape: Shape) -> None:
         low, _, high = (tuple(dims) for dims in self._engine.get_tensor_profile_shape(name, 0))
@@ -165,8 +165,11 @@ class TensorRTSession:
 class TensorRTContext:
     """An execution context with fixed shapes; see `device.api.Context`."""
 
-    def __init__(self, trt: Any, context: Any, bindings: tuple[Binding, ...], errors: list[str]) -> None:
+    def __init__(
+        self, trt: Any, engine: Any, context: Any, bindings: tuple[Binding, ...], errors: list[str]
+    ) -> None:
         self._trt = trt
+        self._engine = engine
         self._context = context
         self._bindings = bindings
         self._errors = errors
@@ -196,9 +199,20 @@ class TensorRTContext:
         self._profiler = _make_profiler(self._trt, report)
         self._context.profiler = self._profiler
 
+    def inspect(self) -> str | None:
+        """TensorRT's inspector; without a context it would not know shapes and types of dynamic engines."""
+        inspector = self._engine.create_engine_inspector()
+        inspector.execution_context = self._context
+        try:
+            text = inspector.get_engine_information(self._trt.LayerInformationFormat.JSON)
+        except UnicodeDecodeError:  # a layer's name that the binding cannot turn into text
+            return None
+        return text or None
+
     def close(self) -> None:
         """Give it back."""
         self._execute = None
+        self._engine = None
         self._context = None
         self._profiler = None
 
