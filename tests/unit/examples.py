@@ -10,6 +10,7 @@ from trtopt.records import (
     BuildPlan,
     BuildSettings,
     ClockReading,
+    ClockReference,
     Component,
     Contract,
     DeviceInfo,
@@ -114,6 +115,7 @@ def samples() -> Samples:
         h2d_ms=[0.5, 0.5],
         d2h_ms=[0.25, 0.25],
         lane=[0, 1],
+        group=[0, 2],
     )
 
 
@@ -133,11 +135,17 @@ def measurement() -> Measurement:
                 memory_mhz=2619,
                 power_w=321.5,
                 temperature_c=61,
-                throttle=("power",),
+                throttle=("sw_power_cap",),
+                other_processes=1,
             ),
         ),
-        discarded=1,
+        clock_reference=ClockReference(mhz=1980, kind="maximum", problem="a problem"),
+        groups=((), ("hw slowdown",), ()),
+        discarded=2,
+        discarded_samples=samples(),
+        untrustworthy=("too hot",),
         stop_reason="time limit",
+        warmup_reason="settled",
         notes=("a note",),
     )
 

@@ -198,7 +198,8 @@ def test_a_missing_field_is_refused_with_its_name_and_place(
                 assert f"`{shown(kind, place)}`" in message
         else:
             read = from_json(json.dumps(document).encode(), kind)
-            assert msgspec.to_builtins(at_record(read, place))[field.name] == field.default
+            default = field.default if field.default is not msgspec.NODEFAULT else field.default_factory()
+            assert getattr(at_record(read, place), field.name) == default
 
 
 def at_record(record: Any, place: Place) -> Any:
@@ -353,6 +354,13 @@ def test_latency_is_from_handing_over_the_input_to_having_the_output() -> None:
 
 def test_the_wall_time_is_from_the_first_start_to_the_last_end_whatever_their_order() -> None:
     assert samples([3.0, 1.0, 2.0], [9.0, 12.0, 4.0]).wall_ms == 11.0
+
+
+def test_the_pauses_between_groups_take_no_time() -> None:
+    paused = msgspec.structs.replace(
+        samples([0.0, 1.0, 9.0, 10.0], [1.5, 2.5, 10.0, 11.0]), group=[0, 0, 3, 3]
+    )
+    assert paused.wall_ms == 2.5 + 2.0
 
 
 def test_no_queries_take_no_time() -> None:

@@ -18,7 +18,17 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from trtopt.records import AllocationEvent, AllocationKind, Backend, BuildPlan, DeviceInfo, Shape, TensorSpec
+from trtopt.records import (
+    AllocationEvent,
+    AllocationKind,
+    Backend,
+    BuildPlan,
+    ClockReading,
+    ClockReference,
+    DeviceInfo,
+    Shape,
+    TensorSpec,
+)
 
 
 class Event(Protocol):
@@ -94,6 +104,39 @@ class Graph(Protocol):
         """Give it back."""
 
 
+class ClockSensor(Protocol):
+    """Tells a device's clocks, power, temperature, and what slows it.
+
+    It never fails: what it cannot read is None. One that cannot read the SM clock knows nothing else either.
+    """
+
+    @property
+    def reference(self) -> ClockReference:
+        """What to judge the SM clock against, and what cannot be read."""
+
+    def read(self, at_ms: float) -> ClockReading:
+        """A reading of now, which is `at_ms` on the caller's clock. Takes the host about a millisecond."""
+
+
+class ClockControl(Protocol):
+    """Changes a device's clocks, for all who use it."""
+
+    def lock(self, mhz: int | None) -> int:
+        """Hold the clock at `mhz`, or where it would be judged; returns that clock.
+
+        Raises:
+            DeviceError: no permission, or the device cannot do it; nothing was changed.
+            UsageError: the device has no such clock; nothing was changed.
+        """
+
+    def unlock(self) -> None:
+        """Give the clock back to the driver.
+
+        Raises:
+            DeviceError: the driver refused.
+        """
+
+
 class Device(Protocol):
     """A place where sessions run."""
 
@@ -135,6 +178,9 @@ class Device(Protocol):
 
     def used_bytes(self) -> int | None:
         """Device memory in use by everybody, as the driver reports it; None where nobody knows."""
+
+    def clock_sensor(self) -> ClockSensor:
+        """A sensor of its clocks; where nobody can tell them, one that says why."""
 
     def close(self) -> None:
         """Release what the device itself holds."""

@@ -12,13 +12,24 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import repeat
+from typing import TypeVar
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from trtopt.device.api import AllocationTracker, Binding, DeviceBuffer, Event, PinnedBuffer, Stream
+from trtopt.device.api import (
+    AllocationTracker,
+    Binding,
+    ClockSensor,
+    DeviceBuffer,
+    Event,
+    PinnedBuffer,
+    Stream,
+)
+from trtopt.device.clocks import UnknownClocks
 from trtopt.errors import DeviceError, DeviceMemoryError, GraphCaptureError
-from trtopt.records import Backend, DeviceInfo, Shape, TensorSpec
+from trtopt.records import Backend, ClockReading, ClockReference, DeviceInfo, Shape, TensorSpec
 
 
 @dataclass
@@ -26,6 +37,8 @@ class Script:
     """What the device does. Durations in milliseconds, one value per call, the last one repeated.
 
     `fail_at` makes the named call (as in `calls`, say "enqueue") raise on its n-th time, counted from 1.
+    `clocks` are what its sensor reads, one after the other, each in `reading_ms` of the host's time; without
+    any its clocks are unknown.
     """
 
     compute_ms: Iterable[float] = (1.0,)
@@ -37,10 +50,16 @@ class Script:
     layers: Mapping[str, float] = field(default_factory=lambda: {"layer": 1.0})
     inspector: str | None = None
     fail_at: tuple[str, int] | None = None
+    clocks: Iterable[ClockReading] = ()
+    reading_ms: float = 1.0
+    application_mhz: int | None = 1980
 
 
-def _then_last(values: Iterable[float]) -> Iterator[float]:
-    last = 0.0
+T = TypeVar("T")
+
+
+def _then_last(values: Iterable[T], last: T) -> Iterator[T]:
+    """All values, and then the last of them (or `last`, if there are none) again and again."""
     for last in values:
         yield last
     yield from repeat(last)
@@ -55,8 +74,8 @@ class ScriptedDevice:
         self.calls: list[str] = []
         self.open = 0
         self.used = 0
-        self.compute = _then_last(self.script.compute_ms)
-        self.enqueue = _then_last(self.script.enqueue_ms)
+        self.compute = _then_last(self.script.compute_ms, 0.0)
+        self.enqueue = _then_last(self.script.enqueue_ms, 0.0)
         self.captured: int | None = None  # inferences in the graph that is being captured
 
     def call(self, name: str) -> None:
@@ -122,9 +141,52 @@ class ScriptedDevice:
         """Bytes handed out."""
         return self.used
 
+    def clock_sensor(self) -> ClockSensor:
+        """One that reads what the script says."""
+        readings = tuple(self.script.clocks)
+        return ScriptedSensor(self, readings) if readings else UnknownClocks("the script tells no clocks")
+
     def close(self) -> None:
         """Write it down."""
         self.calls.append("close device")
+
+
+class ScriptedSensor:
+    """See `device.api.ClockSensor`."""
+
+    def __init__(self, device: ScriptedDevice, readings: tuple[ClockReading, ...]) -> None:
+        self._device = device
+        self._readings = _then_last(readings, readings[-1])
+
+    @property
+    def reference(self) -> ClockReference:
+        """The scripted application clock."""
+        return ClockReference(mhz=self._device.script.application_mhz, kind="application")
+
+    def read(self, at_ms: float) -> ClockReading:
+        """The next reading; the host's clock moves on meanwhile."""
+        self._device.calls.append("read clocks")
+        self._device.host_s += self._device.script.reading_ms / 1e3
+        return msgspec.structs.replace(next(self._readings), at_ms=at_ms)
+
+
+class ScriptedControl:
+    """See `device.api.ClockControl`. `locked_mhz` is None while the clocks are the device's own."""
+
+    def __init__(self, device: ScriptedDevice) -> None:
+        self._device = device
+        self.locked_mhz: int | None = None
+
+    def lock(self, mhz: int | None) -> int:
+        """Lock, unless the script refuses."""
+        self._device.call("lock")
+        self.locked_mhz = mhz or self._device.script.application_mhz or 0
+        return self.locked_mhz
+
+    def unlock(self) -> None:
+        """Unlock, unless the script refuses."""
+        self._device.call("unlock")
+        self.locked_mhz = None
 
 
 class _Owned:

@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from trtopt.device.api import DeviceBuffer, Event, Graph, PinnedBuffer, Stream
+from trtopt.device.api import ClockSensor, DeviceBuffer, Event, Graph, PinnedBuffer, Stream
+from trtopt.device.clocks import UnknownClocks
 from trtopt.errors import DeviceMemoryError, GraphCaptureError
 from trtopt.records import DeviceInfo
 
@@ -134,6 +135,10 @@ class HostDevice:
     def used_bytes(self) -> int | None:
         """Not a device with a driver to ask."""
         return None
+
+    def clock_sensor(self) -> ClockSensor:
+        """A processor's clocks are not read."""
+        return UnknownClocks("a processor's clocks are not read")
 
     def close(self) -> None:
         """Nothing is held."""

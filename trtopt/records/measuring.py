@@ -32,7 +32,8 @@ class Samples(Record, frozen=True, kw_only=True):
     """Raw samples, one entry a query, in the order the queries were handed over.
 
     `start_ms` and `end_ms` are host times since the pass began; `lane` tells which stream ran the query.
-    The device's copies are empty lists under a contract without transfers.
+    The device's copies are empty lists under a contract without transfers. `group` tells which group of
+    samples a query belongs to (a warm-up: which it came before); empty, there was one group.
     """
 
     start_ms: list[float]
@@ -42,6 +43,7 @@ class Samples(Record, frozen=True, kw_only=True):
     h2d_ms: list[float]
     d2h_ms: list[float]
     lane: list[int]
+    group: list[int] = []  # noqa: RUF012  (msgspec copies mutable defaults)
 
     @property
     def latency_ms(self) -> list[float]:
@@ -50,12 +52,22 @@ class Samples(Record, frozen=True, kw_only=True):
 
     @property
     def wall_ms(self) -> float:
-        """From the first query's start to the last one's end; 0 without queries."""
-        return max(self.end_ms) - min(self.start_ms) if self.start_ms else 0.0
+        """From the first query's start to the last one's end, the pauses between groups left out."""
+        first: dict[int, float] = {}
+        last: dict[int, float] = {}
+        groups = self.group or [0] * len(self.start_ms)
+        for group, start, end in zip(groups, self.start_ms, self.end_ms, strict=True):
+            first[group] = min(start, first.get(group, start))
+            last[group] = max(end, last.get(group, end))
+        return sum(last[group] - first[group] for group in first)
 
 
 class ClockReading(Record, frozen=True, kw_only=True):
-    """What the device said of itself between groups of samples."""
+    """What the device said of itself between groups of samples; None: it did not say.
+
+    `throttle` holds what NVML gives as reasons for the clock (its constants' names in snake case);
+    `other_processes` is how many besides this one hold the device.
+    """
 
     at_ms: float
     sm_mhz: int | None = None
@@ -63,6 +75,19 @@ class ClockReading(Record, frozen=True, kw_only=True):
     power_w: float | None = None
     temperature_c: int | None = None
     throttle: tuple[str, ...] = ()
+    other_processes: int | None = None
+
+
+class ClockReference(Record, frozen=True, kw_only=True):
+    """The SM clock that readings are judged against, and which one that is.
+
+    The application clock is the best judge; where the driver has none any more, its default, then the most
+    that the device can clock. `problem` says what could not be read, and why.
+    """
+
+    mhz: int | None = None
+    kind: Literal["application", "default application", "maximum"] | None = None
+    problem: str | None = None
 
 
 class Environment(Record, frozen=True, kw_only=True):
@@ -86,7 +111,13 @@ class EngineRef(Record, frozen=True, kw_only=True):
 
 
 class Measurement(Record, frozen=True, kw_only=True):
-    """One pass in one mode under one contract. Summaries are derived from the samples, never stored."""
+    """One pass in one mode under one contract. Summaries are derived from the samples, never stored.
+
+    Samples are taken in groups with a clock reading before and after each: group i lies between `clocks[i]`
+    and `clocks[i + 1]`. `groups[i]` tells why group i was discarded; without reasons it counts. The
+    `discarded` queries are in `discarded_samples`, never in `samples`. `untrustworthy` tells why the figures
+    are not to be trusted; empty: nothing speaks against them.
+    """
 
     mode: Literal["latency", "throughput"]
     contract: Contract
@@ -96,7 +127,11 @@ class Measurement(Record, frozen=True, kw_only=True):
     samples: Samples
     warmups: Samples
     clocks: tuple[ClockReading, ...] = ()
+    clock_reference: ClockReference = ClockReference()
+    groups: tuple[tuple[str, ...], ...] = ()
     discarded: int = 0
+    discarded_samples: Samples | None = None
+    untrustworthy: tuple[str, ...] = ()
     stop_reason: str
     warmup_reason: str = ""
     notes: tuple[str, ...] = ()

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trtopt.device.api import DeviceBuffer, Event, Graph, PinnedBuffer, Stream
+from trtopt.device.api import ClockSensor, DeviceBuffer, Event, Graph, PinnedBuffer, Stream
 from trtopt.device.cuda.probe import gpu
+from trtopt.device.nvml import open_sensor
 from trtopt.errors import BackendMissingError, DeviceError, DeviceMemoryError, GraphCaptureError
 from trtopt.records import DeviceInfo
 
@@ -118,6 +119,10 @@ class CudaPythonDevice:
         """Device memory in use by everybody."""
         free, total = checked(self._runtime, self._runtime.cudaMemGetInfo(), "reading free memory")
         return int(total - free)
+
+    def clock_sensor(self) -> ClockSensor:
+        """NVML's."""
+        return open_sensor(self._info)
 
     def close(self) -> None:
         """The primary context is shared with other libraries and stays."""

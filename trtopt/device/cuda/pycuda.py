@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trtopt.device.api import DeviceBuffer, Event, Graph, PinnedBuffer, Stream
+from trtopt.device.api import ClockSensor, DeviceBuffer, Event, Graph, PinnedBuffer, Stream
 from trtopt.device.cuda import cuda_python
 from trtopt.device.cuda.probe import gpu
+from trtopt.device.nvml import open_sensor
 from trtopt.errors import BackendMissingError, DeviceMemoryError, GraphCaptureError
 from trtopt.records import DeviceInfo
 
@@ -98,6 +99,10 @@ class PycudaDevice:
         """Device memory in use by everybody."""
         free, total = self._driver.mem_get_info()
         return int(total - free)
+
+    def clock_sensor(self) -> ClockSensor:
+        """NVML's."""
+        return open_sensor(self._info)
 
     def close(self) -> None:
         """Leave the primary context; other libraries may go on using it."""

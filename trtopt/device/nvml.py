@@ -1,0 +1,233 @@
+"""What NVML knows of a GPU: clocks, power, temperature, what slows it, and who else is on it.
+
+Only `_Gpu` talks to the driver. What its answers mean is told by pure functions. Application clocks are
+deprecated since CUDA 13.0 (NVML, Deprecation and/or Removal Notices): a driver may refuse them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from trtopt.device.api import ClockControl, ClockSensor
+from trtopt.device.clocks import UnknownClocks
+from trtopt.errors import DeviceError, UsageError
+from trtopt.records import ClockReading, ClockReference, DeviceInfo
+
+REASONS = {
+    0x001: "gpu_idle",
+    0x002: "applications_clocks_setting",
+    0x004: "sw_power_cap",
+    0x008: "hw_slowdown",
+    0x010: "sync_boost",
+    0x020: "sw_thermal_slowdown",
+    0x040: "hw_thermal_slowdown",
+    0x080: "hw_power_brake_slowdown",
+    0x100: "display_clock_setting",
+    0x200: "board_limit",
+    0x400: "reliability",
+}
+"""Bits of nvmlDeviceGetCurrentClocksEventReasons (nvml.h: nvmlClocksEventReason…, before: ThrottleReason)."""
+
+_SM, _MEMORY = 1, 2  # NVML_CLOCK_SM, NVML_CLOCK_MEM
+_GPU_SENSOR = 0  # NVML_TEMPERATURE_GPU
+_INSTALL = 'install NVML\'s binding with: pip install "nvidia-ml-py"'
+
+
+class Answers(msgspec.Struct, frozen=True, kw_only=True):
+    """NVML's answers in its own units; None where it gave none."""
+
+    sm_mhz: int | None
+    memory_mhz: int | None
+    power_mw: int | None
+    temperature_c: int | None
+    reasons: int | None
+    pids: tuple[int, ...] | None
+
+
+def reasons_of(mask: int | None) -> tuple[str, ...]:
+    """The names of a mask's bits; a bit that NVML has learnt since is named by its number."""
+    bits = (1 << index for index in range((mask or 0).bit_length()))
+    return tuple(REASONS.get(bit, f"unknown_{bit:#x}") for bit in bits if (mask or 0) & bit)
+
+
+def others_of(pids: Sequence[int] | None) -> int | None:
+    """How many of the processes that hold the GPU are not this one, which holds it too.
+
+    Not told apart by number: in a container the driver may count in the host's namespace.
+    """
+    return None if pids is None else max(0, len(set(pids)) - 1)
+
+
+def reading_of(answers: Answers, at_ms: float) -> ClockReading:
+    """NVML's answers as a record."""
+    return ClockReading(
+        at_ms=round(at_ms, 6),
+        sm_mhz=answers.sm_mhz,
+        memory_mhz=answers.memory_mhz,
+        power_w=None if answers.power_mw is None else answers.power_mw / 1e3,
+        temperature_c=answers.temperature_c,
+        throttle=reasons_of(answers.reasons),
+        other_processes=others_of(answers.pids),
+    )
+
+
+def reference_of(application: int | None, default: int | None, maximum: int | None) -> ClockReference:
+    """What to judge the SM clock against: the first of the three that the driver tells."""
+    if application:
+        return ClockReference(mhz=application, kind="application")
+    if default:
+        return ClockReference(mhz=default, kind="default application")
+    if maximum:
+        return ClockReference(mhz=maximum, kind="maximum")
+    return ClockReference(problem="the driver tells neither an application clock nor a maximum")
+
+
+def refusal_of(error: str, doing: str) -> DeviceError | UsageError:
+    """The error for a refused change of clocks, from NVML's words."""
+    if "Permission" in error:
+        return DeviceError(
+            f"--lock-clocks: {doing} needs a permission that this process has not got",
+            "run as root; or leave the flag away, after sudo nvidia-smi --lock-gpu-clocks=MHZ",
+        )
+    if "Invalid Argument" in error:
+        return UsageError(
+            f"--lock-clocks: {doing}: the GPU has no such clock",
+            "nvidia-smi --query-supported-clocks=graphics --format=csv lists them",
+        )
+    return DeviceError(
+        f"--lock-clocks: {doing}: {error}", "this GPU or driver cannot do it: leave the flag away"
+    )
+
+
+class _Gpu:
+    """One GPU as NVML knows it, found by UUID: CUDA_VISIBLE_DEVICES renumbers CUDA's devices, not NVML's.
+
+    Raises:
+        DeviceError: NVML, its binding or the GPU is not there; says which.
+    """
+
+    def __init__(self, info: DeviceInfo) -> None:
+        try:
+            import pynvml
+        except ImportError:
+            raise DeviceError("nvidia-ml-py is not installed", _INSTALL) from None
+        self._nvml: Any = pynvml
+        self.failures: dict[str, str] = {}
+        try:
+            pynvml.nvmlInit()
+            self._handle = pynvml.nvmlDeviceGetHandleByUUID(info.uuid or "")
+        except pynvml.NVMLError as error:
+            raise DeviceError(f"NVML: {error}", "see whether nvidia-smi shows the GPU") from None
+
+    def call(self, name: str, *arguments: object) -> Any:
+        """One of NVML's device functions.
+
+        Raises:
+            NVMLError: it failed.
+            AttributeError: the binding is older than the function.
+        """
+        return getattr(self._nvml, f"nvmlDevice{name}")(self._handle, *arguments)
+
+    def ask(self, name: str, *arguments: object) -> Any:
+        """What a function answers; None if it fails, and `failures` tells why."""
+        try:
+            return self.call(name, *arguments)
+        except (self._nvml.NVMLError, AttributeError) as error:
+            self.failures[name] = str(error)
+            return None
+
+    def change(self, doing: str, name: str, *arguments: object) -> None:
+        """Call a function that changes the GPU's settings.
+
+        Raises:
+            DeviceError, UsageError: it was refused; see `refusal_of`.
+        """
+        try:
+            self.call(name, *arguments)
+        except (self._nvml.NVMLError, AttributeError) as error:
+            raise refusal_of(str(error), doing) from None
+
+    def answers(self) -> Answers:
+        """Everything that a reading holds. Functions that newer drivers have renamed are asked for first."""
+        reasons = self.ask("GetCurrentClocksEventReasons")
+        temperature = self.ask("GetTemperatureV", _GPU_SENSOR)
+        processes = self.ask("GetComputeRunningProcesses_v3")
+        return Answers(
+            sm_mhz=self.ask("GetClockInfo", _SM),
+            memory_mhz=self.ask("GetClockInfo", _MEMORY),
+            power_mw=self.ask("GetPowerUsage"),
+            temperature_c=self.ask("GetTemperature", _GPU_SENSOR) if temperature is None else temperature,
+            reasons=self.ask("GetCurrentClocksThrottleReasons") if reasons is None else reasons,
+            pids=None if processes is None else tuple(process.pid for process in processes),
+        )
+
+    def reference(self) -> ClockReference:
+        """What to judge the SM clock against."""
+        return reference_of(
+            self.ask("GetApplicationsClock", _SM),
+            self.ask("GetDefaultApplicationsClock", _SM),
+            self.ask("GetMaxClockInfo", _SM),
+        )
+
+
+class NvmlSensor:
+    """See `device.api.ClockSensor`."""
+
+    def __init__(self, gpu: _Gpu, reference: ClockReference) -> None:
+        self._gpu = gpu
+        self._reference = reference
+
+    @property
+    def reference(self) -> ClockReference:
+        """What to judge the SM clock against."""
+        return self._reference
+
+    def read(self, at_ms: float) -> ClockReading:
+        """Ask NVML."""
+        return reading_of(self._gpu.answers(), at_ms)
+
+
+def open_sensor(info: DeviceInfo) -> ClockSensor:
+    """A sensor of that GPU; where NVML is not there or does not tell its clock, one that says why."""
+    try:
+        gpu = _Gpu(info)
+    except DeviceError as error:
+        return UnknownClocks(error.problem)
+    first, reference = gpu.answers(), gpu.reference()
+    if first.sm_mhz is None:
+        return UnknownClocks(f"NVML does not tell the SM clock: {gpu.failures['GetClockInfo']}")
+    if first.reasons is None:
+        problem = f"NVML does not tell what slows the GPU: {gpu.failures['GetCurrentClocksThrottleReasons']}"
+        reference = msgspec.structs.replace(reference, problem=problem)
+    return NvmlSensor(gpu, reference)
+
+
+class NvmlControl:
+    """See `device.api.ClockControl`."""
+
+    def __init__(self, gpu: _Gpu) -> None:
+        self._gpu = gpu
+
+    def lock(self, mhz: int | None) -> int:
+        """Ask the driver to hold the clock; by default at the reference."""
+        target = self._gpu.reference().mhz if mhz is None else mhz
+        if target is None:
+            raise DeviceError("--lock-clocks: the driver tells no clock to lock at", "give one in MHz")
+        self._gpu.change(f"locking the clocks at {target} MHz", "SetGpuLockedClocks", target, target)
+        return target
+
+    def unlock(self) -> None:
+        """Give the clock back to the driver."""
+        self._gpu.change("unlocking the clocks", "ResetGpuLockedClocks")
+
+
+def open_control(info: DeviceInfo) -> ClockControl:
+    """The means to lock that GPU's clocks.
+
+    Raises:
+        DeviceError: NVML, its binding or the GPU is not there; says which.
+    """
+    return NvmlControl(_Gpu(info))
