@@ -3,7 +3,7 @@
     python docs/measurements/collection/jobs.py LIGHT_FOLDER WORK_FOLDER OUT_FOLDER > JOBS.json
 
 LIGHT_FOLDER holds `NAME.onnx.gz`, made by `weights.py` from `trtopt export NAME --dtype fp16`, and
-`tiny/NAME.onnx`, tiny variants in FP32 that are only built.
+`fp32/NAME.onnx.gz` of those in FP32, which are only built.
 """
 
 from __future__ import annotations
@@ -11,8 +11,6 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-
-import onnx
 
 HERE = Path(__file__).parent
 TOKENS = ("input_ids", "attention_mask", "token_type_ids")
@@ -40,7 +38,6 @@ SHAPES = {
     "rnnt-encoder": {"t500": {"frames": "Nx500x240"}},
 }
 """Shapes of models with axes that vary besides the batch, by a suffix for the label."""
-TINY_LENGTH = 16
 
 
 def main() -> None:
@@ -48,7 +45,9 @@ def main() -> None:
     light, work, out = (Path(argument).absolute() for argument in sys.argv[1:4])
     jobs = [{"name": name, "run": full(name, light, work, out)} for name in LONGEST_FIRST]
     jobs += [
-        {"name": f"tiny-{model.stem}", "run": tiny(model, work)} for model in (light / "tiny").glob("*.onnx")
+        {"name": f"{name}-fp32", "run": in_fp32(name, light, work)}
+        for name in LONGEST_FIRST
+        if (light / "fp32" / f"{name}.onnx.gz").is_file()
     ]
     json.dump(jobs, sys.stdout, indent=1)
 
@@ -58,20 +57,27 @@ def full(name: str, light: Path, work: Path, out: Path) -> str:
     model = work / f"{name}.onnx"
     lines = [f"mkdir -p {work}", f"python {HERE.parent / 'weights.py'} fill {light}/{name}.onnx.gz {model}"]
     for suffix, shapes in SHAPES.get(name, {"": {}}).items():
-        flags = " ".join(f"--shape {key}:{shape}" for key, shape in shapes.items())
-        lines.append(f"{HERE}/measure.sh {model} {work} {out} {f'{name}-{suffix}'.strip('-')} {flags}")
+        lines.append(
+            f"{HERE}/measure.sh {model} {work} {out} {f'{name}-{suffix}'.strip('-')} {_flags(shapes)}"
+        )
     return "\n".join(lines)
 
 
-def tiny(model: Path, work: Path) -> str:
-    """Build for one shape."""
-    flags = ""
-    for tensor in onnx.load(model, load_external_data=False).graph.input:
-        axes = [axis.dim_value or TINY_LENGTH for axis in tensor.type.tensor_type.shape.dim]
-        if any(axis.dim_param for axis in tensor.type.tensor_type.shape.dim[1:]):
-            flags += f" --shape {tensor.name}:{'x'.join(['N', *map(str, axes[1:])])}"
-    build = f"timeout 200 python -m trtopt build {model} -o {work}/tiny-{model.stem} --no-rewrite"
-    return f"{build} --tactic-sources EDGE_MASK_CONVOLUTIONS,JIT_CONVOLUTIONS{flags}"
+def in_fp32(name: str, light: Path, work: Path) -> str:
+    """Whether TensorRT takes it at all: batch 1, little effort."""
+    model, (_, shapes) = work / f"{name}-fp32.onnx", next(iter(SHAPES.get(name, {"": {}}).items()))
+    return "\n".join(
+        (
+            f"mkdir -p {work}",
+            f"python {HERE.parent / 'weights.py'} fill {light}/fp32/{name}.onnx.gz {model}",
+            f"timeout 200 python -m trtopt build {model} -o {work}/{name}-fp32 --opt-level 1 --no-rewrite "
+            f"--tactic-sources EDGE_MASK_CONVOLUTIONS,JIT_CONVOLUTIONS {_flags(shapes)}",
+        )
+    )
+
+
+def _flags(shapes: dict[str, str]) -> str:
+    return " ".join(f"--shape {key}:{shape}" for key, shape in shapes.items())
 
 
 if __name__ == "__main__":
