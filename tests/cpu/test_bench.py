@@ -43,6 +43,23 @@ def test_the_contract_decides_whether_copies_are_part_of_a_query(cpu_build: Path
     assert report.points[0].throughput is None
 
 
+def test_every_flag_that_changes_a_term_is_told_by_the_contracts_name(
+    cpu_build: Path, trtopt_cli: CommandLine
+) -> None:
+    flags = ["--contract", "trtexec-11", "--no-graph", "--transfers", "--no-pinned", "--queue", "3"]
+    flags += ["--sync", "blocking", "--streams", "2", "--batch", "1", "--duration", "0.1"]
+    done = trtopt_cli("bench", cpu_build, *flags, "--json", "result.json")
+    assert done.returncode == 0, done.stderr
+    report = from_json((trtopt_cli.folder / "result.json").read_bytes(), BenchReport)
+    throughput = report.points[0].throughput
+    assert throughput is not None
+    name = "trtexec-11+no-graph+transfers+no-pinned+queue=3+sync=blocking+streams=2"
+    assert throughput.contract.name == name
+    assert throughput.contract.queue_ahead == 3
+    assert len(throughput.samples.h2d_ms) == len(throughput.samples.start_ms)
+    assert set(throughput.samples.lane) == {0, 1}
+
+
 def test_one_engine_of_a_folder_can_be_named(cpu_build: Path) -> None:
     report = trtopt.bench(cpu_build / "batch8.onnx", duration=0.1)
     assert [point.latency.engine.label for point in report.points] == ["batch8"]
@@ -156,6 +173,9 @@ def test_an_engine_of_another_version_is_refused(cpu_build: Path, tmp_path: Path
         ([DIGITS, "--contract", "mine"], 2, "choose among trtexec-10"),
         ([DIGITS, "--backend", "tensorflow"], 2, "no such backend"),
         ([DIGITS, "--streams", "0"], 2, "--streams 0"),
+        ([DIGITS, "--queue", "-1"], 2, "--queue -1"),
+        ([DIGITS, "--sync", "sleep"], 2, "'sleep' is not one of"),
+        ([DIGITS, "--no-pinned"], 2, "without transfers"),
         ([DIGITS, "--duration", "0"], 2, "out of range"),
         ([DIGITS, "--input", "nowhere.npz"], 1, "no such file"),
         ([DIGITS, "--json", "/proc/nowhere/r.json"], 1, "cannot be written"),

@@ -96,7 +96,7 @@ def test_bench_measures_every_engine_with_either_binding(built: Path, binding: s
 
 
 def test_two_streams_have_contexts_of_their_own(built: Path, binding: str) -> None:
-    report = trtopt.bench(built, batch=[1], streams=2, duration=0.3)
+    report = trtopt.bench(built, batch=[1], terms={"streams": 2}, duration=0.3)
     throughput = report.points[0].throughput
     assert throughput is not None
     assert set(throughput.samples.lane) == {0, 1}

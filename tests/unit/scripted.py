@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from trtopt.device.fake import Script, ScriptedDevice, ScriptedTarget
 from trtopt.measure.contracts import changed, contract_named
 from trtopt.measure.loop import Subject, measure
 from trtopt.measure.stopping import Limits
-from trtopt.records import Contract, EngineRef, Measurement
+from trtopt.records import Contract, EngineRef, Measurement, Terms
 
 BATCH = 8
 DATA = np.arange(BATCH * 4, dtype=np.float32).reshape(BATCH, 4)
@@ -24,6 +24,9 @@ SUBJECT = Subject(
 INPUT_BYTES, OUTPUT_BYTES = BATCH * 4 * 4, BATCH * 2 * 4
 """Of the scripted session's x (float32, [N, 4]) and y (float32, [N, 2])."""
 
+ENQUEUE, COMPUTE, H2D, D2H = 0.125, 1.0, 0.5, 0.25
+SCRIPT = Script(compute_ms=[COMPUTE], enqueue_ms=[ENQUEUE], h2d_ms=H2D, d2h_ms=D2H)
+
 Mode = Literal["latency", "throughput"]
 
 
@@ -34,8 +37,10 @@ def counted(queries: int, warmups: int = 1) -> Limits:
     )
 
 
-def terms(name: str, graph: bool | None = None, streams: int | None = None) -> Contract:
-    return changed(contract_named(name), graph=graph, streams=streams)
+def terms(name: str, **changes: Any) -> Contract:
+    """A contract with other terms; None leaves a term as it is."""
+    given = {term: value for term, value in changes.items() if value is not None}
+    return changed(contract_named(name), cast(Terms, given))
 
 
 def run(device: ScriptedDevice, contract: Contract, mode: Mode, limits: Limits) -> Measurement:

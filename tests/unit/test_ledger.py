@@ -3,7 +3,7 @@ from itertools import pairwise
 import msgspec
 import pytest
 
-from trtopt.measure.contracts import CONTRACTS
+from trtopt.measure.contracts import CONTRACTS, changed
 from trtopt.measure.ledger import START, Point, ledger, rows, steps_between
 from trtopt.records import Contract
 
@@ -53,22 +53,25 @@ def test_streams_and_queue_are_named_with_their_value() -> None:
     assert [step.contract.name for step in steps_between(start, end)] == [
         "isolated",
         "isolated+graph",
-        "isolated+graph+queue_ahead=1",
+        "isolated+graph+queue=1",
         "end",
     ]
 
 
-class PinnedContract(Contract, frozen=True, kw_only=True):
-    """With the term that `Contract` may or may not have."""
-
-    pinned: bool
-
-
 def test_pinning_changes_while_transfers_are_on() -> None:
-    on = PinnedContract(name="on", graph=False, transfers=True, pinned=True, queue_ahead=1, sync="spin")
-    off = PinnedContract(name="off", graph=False, transfers=False, pinned=False, queue_ahead=1, sync="spin")
-    assert [step.term for step in steps_between(off, on)[1:]] == ["transfers", "pinned"]
-    assert [step.term for step in steps_between(on, off)[1:]] == ["pinned", "transfers"]
+    pageable = changed(OLD, {"pinned": False})
+    assert [step.term for step in steps_between(NEW, pageable)[1:]] == [
+        "graph",
+        "transfers",
+        "pinned",
+        "sync",
+    ]
+    assert [step.term for step in steps_between(pageable, NEW)[1:]] == [
+        "graph",
+        "pinned",
+        "transfers",
+        "sync",
+    ]
 
 
 def point(term: str, median_ms: float, half_ms: float = 0.001) -> Point:

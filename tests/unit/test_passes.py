@@ -3,7 +3,7 @@ from collections.abc import ItemsView, Iterator, Mapping
 import pytest
 from scripted import DATA, INPUT_BYTES, OUTPUT_BYTES, SUBJECT
 
-from trtopt.device.api import AllocationTracker, DeviceBuffer, PinnedBuffer, Stream
+from trtopt.device.api import AllocationTracker, DeviceBuffer, HostBuffer, Stream
 from trtopt.device.fake import Script, ScriptedContext, ScriptedDevice, ScriptedSession, ScriptedTarget
 from trtopt.measure import passes
 from trtopt.measure.passes import follow_memory, time_layers
@@ -84,7 +84,7 @@ class ReadingDevice(ScriptedDevice):
         self.memory: dict[int, bytes] = {}
         self.found: list[bytes | None] = []
 
-    def copy_to_device(self, target: DeviceBuffer, source: PinnedBuffer, stream: Stream) -> None:
+    def copy_to_device(self, target: DeviceBuffer, source: HostBuffer, stream: Stream) -> None:
         super().copy_to_device(target, source, stream)
         self.memory[target.address] = source.array.tobytes()
 

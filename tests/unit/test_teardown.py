@@ -35,7 +35,7 @@ def memory(device: ScriptedDevice) -> None:
 
 
 def sampling(name: str, mode: Mode, **changes: int | bool) -> Callable[[ScriptedDevice], object]:
-    contract = terms(name, **changes)  # type: ignore[arg-type]
+    contract = terms(name, **changes)
     return lambda device: run(device, contract, mode, SHORT)
 
 
@@ -43,6 +43,8 @@ PASSES: dict[str, Callable[[ScriptedDevice], object]] = {
     "trtexec-10 latency": sampling("trtexec-10", "latency"),
     "trtexec-10 throughput": sampling("trtexec-10", "throughput"),
     "trtexec-10 with graphs": sampling("trtexec-10", "throughput", graph=True),
+    "trtexec-10 with pageable memory": sampling("trtexec-10", "throughput", pinned=False),
+    "serving": sampling("serving", "throughput"),
     "trtexec-11 latency": sampling("trtexec-11", "latency"),
     "trtexec-11 on two streams": sampling("trtexec-11", "throughput", streams=2),
     "isolated": sampling("isolated", "latency"),
@@ -67,6 +69,7 @@ def test_the_recorded_runs_make_every_kind_of_call() -> None:
         "event",
         "device_buffer",
         "pinned_buffer",
+        "pageable_buffer",
         "copy_to_device",
         "copy_to_host",
         "bind",

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
+
+from trtopt.cli.contract_flags import contract_flags
+
+if TYPE_CHECKING:
+    from trtopt.records import Terms
 
 
 @click.command()
@@ -15,13 +21,7 @@ import click
     metavar="auto|tensorrt|tensorrt-rtx|onnxruntime",
     help="What to run with [default: what the engines were built with; auto: the CPU where no GPU is].",
 )
-@click.option(
-    "--contract", metavar="NAME", help="Terms of the measurement: trtexec-10, trtexec-11, isolated."
-)
-@click.option(
-    "--graph/--no-graph", default=None, help="Use a CUDA graph or not [default: as the contract says]."
-)
-@click.option("--streams", type=int, help="Streams, each with a context of its own [default: 1].")
+@contract_flags
 @click.option(
     "--duration", type=float, default=3.0, show_default=True, metavar="S", help="Seconds of sampling a pass."
 )
@@ -39,8 +39,7 @@ def bench(
     batch: str | None,
     backend: str | None,
     contract: str | None,
-    graph: bool | None,
-    streams: int | None,
+    terms: Terms,
     duration: float,
     warmup: float,
     data: str | None,
@@ -77,8 +76,7 @@ def bench(
             batch=parse_batches(batch) if batch is not None else None,
             backend=backend,
             contract=contract,
-            graph=graph,
-            streams=streams,
+            terms=terms,
             duration=duration,
             warmup=warmup,
             data=data,

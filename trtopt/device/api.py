@@ -79,8 +79,8 @@ class DeviceBuffer(Protocol):
         """Give it back."""
 
 
-class PinnedBuffer(Protocol):
-    """Page-locked host memory."""
+class HostBuffer(Protocol):
+    """Host memory, page-locked or pageable."""
 
     @property
     def array(self) -> NDArray[np.uint8]:
@@ -160,14 +160,17 @@ class Device(Protocol):
             DeviceMemoryError: there is not that much left.
         """
 
-    def pinned_buffer(self, nbytes: int) -> PinnedBuffer:
+    def pinned_buffer(self, nbytes: int) -> HostBuffer:
         """Page-locked host memory."""
 
-    def copy_to_device(self, target: DeviceBuffer, source: PinnedBuffer, stream: Stream) -> None:
-        """Enqueue a copy of the whole buffer."""
+    def pageable_buffer(self, nbytes: int) -> HostBuffer:
+        """Host memory as the system gives it, which the device cannot copy from or to by itself."""
 
-    def copy_to_host(self, target: PinnedBuffer, source: DeviceBuffer, stream: Stream) -> None:
-        """Enqueue a copy of the whole buffer."""
+    def copy_to_device(self, target: DeviceBuffer, source: HostBuffer, stream: Stream) -> None:
+        """Enqueue a copy of the whole buffer; from pageable memory the host copies it first."""
+
+    def copy_to_host(self, target: HostBuffer, source: DeviceBuffer, stream: Stream) -> None:
+        """Enqueue a copy of the whole buffer; into pageable memory the host waits until it is done."""
 
     def capture(self, stream: Stream, work: Callable[[], None]) -> Graph:
         """Record what `work` enqueues on `stream`, without running it.

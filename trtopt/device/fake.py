@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import repeat
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import msgspec
 import numpy as np
@@ -24,7 +24,7 @@ from trtopt.device.api import (
     ClockSensor,
     DeviceBuffer,
     Event,
-    PinnedBuffer,
+    HostBuffer,
     Stream,
 )
 from trtopt.device.clocks import UnknownClocks
@@ -36,6 +36,7 @@ from trtopt.records import Backend, ClockReading, ClockReference, DeviceInfo, Sh
 class Script:
     """What the device does. Durations in milliseconds, one value per call, the last one repeated.
 
+    Before a copy from pageable memory the host copies for `staging_ms`; after one into it the host waits.
     `fail_at` makes the named call (as in `calls`, say "enqueue") raise on its n-th time, counted from 1.
     `clocks` are what its sensor reads, one after the other, each in `reading_ms` of the host's time; without
     any its clocks are unknown.
@@ -45,6 +46,7 @@ class Script:
     enqueue_ms: Iterable[float] = (0.01,)
     h2d_ms: float = 0.1
     d2h_ms: float = 0.1
+    staging_ms: float = 0.05
     graphs: bool = True
     memory_bytes: int = 1 << 30
     layers: Mapping[str, float] = field(default_factory=lambda: {"layer": 1.0})
@@ -108,22 +110,31 @@ class ScriptedDevice:
         self.call("device_buffer")
         if self.used + nbytes > self.script.memory_bytes:
             raise DeviceMemoryError(f"out of memory: allocating {nbytes} bytes", "use a smaller batch")
-        return ScriptedBuffer(self, nbytes, on_device=True)
+        return ScriptedBuffer(self, nbytes, kind="device")
 
     def pinned_buffer(self, nbytes: int) -> ScriptedBuffer:
         """Host memory."""
         self.call("pinned_buffer")
-        return ScriptedBuffer(self, nbytes, on_device=False)
+        return ScriptedBuffer(self, nbytes)
 
-    def copy_to_device(self, target: DeviceBuffer, source: PinnedBuffer, stream: Stream) -> None:
+    def pageable_buffer(self, nbytes: int) -> ScriptedBuffer:
+        """Host memory."""
+        self.call("pageable_buffer")
+        return ScriptedBuffer(self, nbytes, kind="pageable")
+
+    def copy_to_device(self, target: DeviceBuffer, source: HostBuffer, stream: Stream) -> None:
         """Takes the scripted time."""
         self.call("copy_to_device")
+        if _is_pageable(source):
+            self.host_s += self.script.staging_ms / 1e3
         _run(stream, self.script.h2d_ms)
 
-    def copy_to_host(self, target: PinnedBuffer, source: DeviceBuffer, stream: Stream) -> None:
+    def copy_to_host(self, target: HostBuffer, source: DeviceBuffer, stream: Stream) -> None:
         """Takes the scripted time."""
         self.call("copy_to_host")
         _run(stream, self.script.d2h_ms)
+        if _is_pageable(target):
+            self.host_s = _stream(stream).ready_s
 
     def capture(self, stream: Stream, work: Callable[[], None]) -> ScriptedGraph:
         """A graph takes the compute time of what it captured."""
@@ -228,9 +239,13 @@ class ScriptedStream(_Owned):
         self.device.host_s = max(self.device.host_s, self.ready_s)
 
 
-def _run(stream: Stream, ms: float) -> None:
+def _stream(stream: Stream) -> ScriptedStream:
     assert isinstance(stream, ScriptedStream)
-    stream.run(ms)
+    return stream
+
+
+def _run(stream: Stream, ms: float) -> None:
+    _stream(stream).run(ms)
 
 
 class ScriptedEvent(_Owned):
@@ -257,12 +272,15 @@ class ScriptedEvent(_Owned):
 class ScriptedBuffer(_Owned):
     """Memory that is counted."""
 
-    def __init__(self, device: ScriptedDevice, nbytes: int, *, on_device: bool) -> None:
+    def __init__(
+        self, device: ScriptedDevice, nbytes: int, *, kind: Literal["device", "pinned", "pageable"] = "pinned"
+    ) -> None:
         super().__init__(device)
         self.nbytes = nbytes
+        self.kind = kind
         self.array: NDArray[np.uint8] = np.zeros(nbytes, np.uint8)
         self.address = int(self.array.ctypes.data)
-        self._counted = nbytes if on_device else 0
+        self._counted = nbytes if kind == "device" else 0
         device.used += self._counted
 
     def close(self) -> None:
@@ -270,6 +288,11 @@ class ScriptedBuffer(_Owned):
         if not self.closed:
             self.device.used -= self._counted
         super().close()
+
+
+def _is_pageable(buffer: HostBuffer) -> bool:
+    assert isinstance(buffer, ScriptedBuffer)
+    return buffer.kind == "pageable"
 
 
 class ScriptedGraph(_Owned):

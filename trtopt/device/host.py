@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from trtopt.device.api import ClockSensor, DeviceBuffer, Event, Graph, PinnedBuffer, Stream
+from trtopt.device.api import ClockSensor, DeviceBuffer, Event, Graph, HostBuffer, Stream
 from trtopt.device.clocks import UnknownClocks
 from trtopt.errors import DeviceMemoryError, GraphCaptureError
 from trtopt.records import DeviceInfo
@@ -69,8 +69,8 @@ class HostEvent:
         """Nothing is held."""
 
 
-class HostBuffer:
-    """Host memory, as a device buffer and as a "page-locked" one."""
+class HostMemory:
+    """Host memory: a device buffer of the host, and a pageable buffer of any device."""
 
     def __init__(self, nbytes: int) -> None:
         self.nbytes = nbytes
@@ -110,22 +110,26 @@ class HostDevice:
         """An event."""
         return HostEvent()
 
-    def device_buffer(self, nbytes: int) -> HostBuffer:
+    def device_buffer(self, nbytes: int) -> HostMemory:
         """Host memory."""
-        return HostBuffer(nbytes)
+        return HostMemory(nbytes)
 
-    def pinned_buffer(self, nbytes: int) -> HostBuffer:
+    def pinned_buffer(self, nbytes: int) -> HostMemory:
+        """Host memory; locking its pages would change nothing here."""
+        return HostMemory(nbytes)
+
+    def pageable_buffer(self, nbytes: int) -> HostMemory:
         """Host memory."""
-        return HostBuffer(nbytes)
+        return HostMemory(nbytes)
 
-    def copy_to_device(self, target: DeviceBuffer, source: PinnedBuffer, stream: Stream) -> None:
+    def copy_to_device(self, target: DeviceBuffer, source: HostBuffer, stream: Stream) -> None:
         """A memory copy, done at once."""
-        assert isinstance(target, HostBuffer)
+        assert isinstance(target, HostMemory)
         np.copyto(target.array, source.array)
 
-    def copy_to_host(self, target: PinnedBuffer, source: DeviceBuffer, stream: Stream) -> None:
+    def copy_to_host(self, target: HostBuffer, source: DeviceBuffer, stream: Stream) -> None:
         """A memory copy, done at once."""
-        assert isinstance(source, HostBuffer)
+        assert isinstance(source, HostMemory)
         np.copyto(target.array, source.array)
 
     def capture(self, stream: Stream, work: Callable[[], None]) -> Graph:

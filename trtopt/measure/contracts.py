@@ -1,11 +1,13 @@
-"""The named terms under which numbers are taken, and what a flag makes of them."""
+"""The named terms under which numbers are taken, and what changes of them make of a name."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import msgspec
 
 from trtopt.errors import UsageError
-from trtopt.records import Contract
+from trtopt.records import Contract, Terms
 
 CONTRACTS = {
     contract.name: contract
@@ -14,11 +16,19 @@ CONTRACTS = {
         Contract(name="trtexec-10", graph=False, transfers=True, queue_ahead=1, sync="blocking"),
         # trtexec's defaults from 11.0: CUDA graph, no copies, a spinning host. Not comparable with the above.
         Contract(name="trtexec-11", graph=True, transfers=False, queue_ahead=1, sync="spin"),
+        # What a good server does: one query's input, another's compute and a third one's output at a time.
+        Contract(name="serving", graph=True, transfers=True, queue_ahead=2, sync="spin"),
         # One kernel sequence at a time.
         Contract(name="isolated", graph=False, transfers=False, queue_ahead=0, sync="spin"),
     )
 }
 DEFAULT = "trtexec-11"
+
+
+_FLAGS = {"queue_ahead": "queue"}
+"""Flags that are not called like their term."""
+
+_LIMITS = {"queue_ahead": (0, 1024), "streams": (1, 1024)}
 
 
 def contract_named(name: str) -> Contract:
@@ -32,19 +42,48 @@ def contract_named(name: str) -> Contract:
     return CONTRACTS[name]
 
 
-def changed(contract: Contract, *, graph: bool | None = None, streams: int | None = None) -> Contract:
-    """The contract with other terms; its name says so: `trtexec-11+no-graph`."""
-    name = contract.name
-    if graph is not None and graph != contract.graph:
-        name += "+graph" if graph else "+no-graph"
-    if streams is not None and streams != contract.streams:
-        name += f"+streams={streams}"
-    return msgspec.structs.replace(
-        contract,
-        name=name,
-        graph=contract.graph if graph is None else graph,
-        streams=contract.streams if streams is None else streams,
-    )
+def changed(contract: Contract, terms: Terms) -> Contract:
+    """The contract with other terms; its name tells all that differs: `trtexec-11+no-graph+streams=2`.
+
+    Raises:
+        UsageError: no such term, a value that it cannot have, or one that means nothing with the others.
+    """
+    _check_ranges(terms)
+    try:
+        new = msgspec.convert(msgspec.to_builtins(contract) | terms, Contract)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"terms {dict(terms)}: {error}", f"terms are {_listed_terms()}") from None
+    if "pinned" in terms and not (new.pinned or new.transfers):
+        raise UsageError(
+            "--no-pinned: without transfers nothing is copied from or to the host's memory",
+            "add --transfers, or choose a contract with transfers",
+        )
+    named = CONTRACTS.get(contract.name.partition("+")[0], contract)
+    values = {term: getattr(new, term) for term in Terms.__annotations__}
+    differing = [flag(term, value) for term, value in values.items() if value != getattr(named, term)]
+    return msgspec.structs.replace(new, name="+".join((named.name, *differing)))
+
+
+def _check_ranges(terms: Terms) -> None:
+    values: dict[str, Any] = dict(terms)
+    for term, (low, high) in _LIMITS.items():
+        value = values.get(term, low)
+        if isinstance(value, int) and not low <= value <= high:
+            raise UsageError(
+                f"--{flag(term, value).replace('=', ' ')}: out of range", f"give {low} to {high}"
+            )
+
+
+def _listed_terms() -> str:
+    return ", ".join(Terms.__annotations__)
+
+
+def flag(term: str, value: object) -> str:
+    """A term's value as its flag gives it, without dashes: `graph`, `no-graph`, `queue=2`."""
+    name = _FLAGS.get(term, term)
+    if isinstance(value, bool):
+        return name if value else f"no-{name}"
+    return f"{name}={value}"
 
 
 def one_in_flight(contract: Contract) -> Contract:

@@ -21,7 +21,7 @@ from trtopt.device.api import (
     DeviceBuffer,
     Event,
     Graph,
-    PinnedBuffer,
+    HostBuffer,
     Session,
     Stream,
 )
@@ -44,15 +44,18 @@ class Query:
 
 
 class BufferSet:
-    """Device and page-locked memory for all inputs and outputs of a context."""
+    """Device and host memory for all inputs and outputs of a context; `pinned`: page-locked host memory."""
 
-    def __init__(self, device: Device, bindings: tuple[Binding, ...], resources: ExitStack) -> None:
+    def __init__(
+        self, device: Device, bindings: tuple[Binding, ...], resources: ExitStack, *, pinned: bool = True
+    ) -> None:
         self.device: dict[str, DeviceBuffer] = {}
-        self.host: dict[str, PinnedBuffer] = {}
+        self.host: dict[str, HostBuffer] = {}
+        allocate = device.pinned_buffer if pinned else device.pageable_buffer
         for binding in bindings:
             self.device[binding.name] = device.device_buffer(binding.nbytes)
             resources.callback(self.device[binding.name].close)
-            self.host[binding.name] = device.pinned_buffer(binding.nbytes)
+            self.host[binding.name] = allocate(binding.nbytes)
             resources.callback(self.host[binding.name].close)
 
 
@@ -82,7 +85,7 @@ class Lane:
         self._streams = Streams(device, contract.transfers, self._resources)
         slots = contract.queue_ahead + 1
         self._sets = [
-            BufferSet(device, self._context.bindings, self._resources)
+            BufferSet(device, self._context.bindings, self._resources, pinned=contract.pinned)
             for _ in range(slots if contract.transfers else 1)
         ]
         for buffers in self._sets:
@@ -162,7 +165,7 @@ class Streams:
 def fill(
     device: Device, bindings: tuple[Binding, ...], buffers: BufferSet, data: Inputs, stream: Stream
 ) -> None:
-    """Put the input data into page-locked and device memory, so that any contract starts from real data."""
+    """Put the input data into host and device memory, so that any contract starts from real data."""
     for binding in bindings:
         if binding.is_input:
             array = np.ascontiguousarray(data[binding.name], dtype=binding.dtype)
@@ -209,7 +212,7 @@ class Slot:
         self.busy = False
 
     def start(self) -> None:
-        """Hand one query over. Nothing here waits for the device."""
+        """Hand one query over. Nothing here waits for the device but copies into pageable memory."""
         device, streams, buffers = self._device, self._streams, self._buffers
         self._start_s = device.now()
         if self._h2d is not None and streams.to_device is not None:

@@ -11,18 +11,16 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import cast
 
-import msgspec
-
-from trtopt.records import Contract
+from trtopt.measure.contracts import changed
+from trtopt.records import Contract, Terms
 
 START = "start"
 HOST_LOOP = "Python loop"
 """The name of the step from a Python loop to a bare one, which no contract's term describes."""
 
-_ORDER = ("graph", "transfers", "pinned", "queue_ahead", "sync", "streams")
-_ONLY_WITH_TRANSFERS = ("pinned",)
+_ONLY_WITH_TRANSFERS = "pinned"
 
 
 @dataclass(frozen=True)
@@ -36,31 +34,21 @@ class Step:
 def steps_between(start: Contract, end: Contract) -> tuple[Step, ...]:
     """The contracts to measure, `start` and `end` among them; only terms that differ get a step.
 
-    Terms that mean nothing without transfers change while transfers are on: after they are turned on, or
-    before they are turned off. A term that `Contract` has and this module does not know comes last.
+    Terms change in the order of `records.Terms`. What means nothing without transfers changes while they
+    are on: after they are turned on, or before they are turned off.
     """
-    known = [field.name for field in msgspec.structs.fields(start) if field.name != "name"]
-    order = [term for term in _ORDER if term in known] + [term for term in known if term not in _ORDER]
+    order = list(Terms.__annotations__)
     if start.transfers and not end.transfers:
         order.remove("transfers")
-        position = max((order.index(term) for term in _ONLY_WITH_TRANSFERS if term in order), default=0)
-        order.insert(position + 1, "transfers")
+        order.insert(order.index(_ONLY_WITH_TRANSFERS) + 1, "transfers")
     steps, current = [Step(START, start)], start
     changing = [term for term in order if getattr(start, term) != getattr(end, term)]
-    for term in changing:
-        value = getattr(end, term)
-        name = end.name if term == changing[-1] else current.name + _suffix(term, value)
-        changes: dict[str, Any] = {term: value, "name": name}
-        current = msgspec.structs.replace(current, **changes)
+    for term in changing[:-1]:
+        current = changed(current, cast(Terms, {term: getattr(end, term)}))
         steps.append(Step(term, current))
+    if changing:
+        steps.append(Step(changing[-1], end))
     return tuple(steps)
-
-
-def _suffix(term: str, value: object) -> str:
-    """As `contracts.changed` names them: `+graph`, `+no-graph`, `+streams=2`."""
-    if isinstance(value, bool):
-        return f"+{term}" if value else f"+no-{term}"
-    return f"+{term}={value}"
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from trtopt.measure.engine import BenchJob
 from trtopt.pipeline.build import command_line, now
 from trtopt.pipeline.listener import SILENT, Listener
 from trtopt.pipeline.subject import engines_to_measure, points, shapes_at
-from trtopt.records import BenchPoint, BenchReport, Contract
+from trtopt.records import BenchPoint, BenchReport, Terms
 from trtopt.supervisor import run_jobs
 
 
@@ -23,8 +23,7 @@ def bench(
     batch: Sequence[int] | None = None,
     backend: str | None = None,
     contract: str | None = None,
-    graph: bool | None = None,
-    streams: int | None = None,
+    terms: Terms | None = None,
     duration: float = 3.0,
     warmup: float = 0.2,
     data: str | Path | None = None,
@@ -39,7 +38,8 @@ def bench(
         batch: batch sizes; by default every one there is an engine for (1, for an ONNX file).
         backend: by default the one that the engines were built with. `auto` takes the CPU where no GPU is;
             another backend than the engines' own builds the folder's model again, in a temporary folder.
-        contract: the terms, by name [default: trtexec-11]; `graph` and `streams` change them.
+        contract: the terms, by name [default: trtexec-11].
+        terms: what differs from the contract, as in `{"graph": False, "streams": 2}`; see `records.Terms`.
         duration: seconds of sampling a pass, after `warmup` seconds.
         data: input samples: what `trtopt.data.open_data` takes; by default seeded random input.
         layers: time every layer, in a pass of its own.
@@ -49,8 +49,8 @@ def bench(
     Raises:
         TrtoptError: with what is wrong and what to do.
     """
-    terms = changed(contract_named(contract or DEFAULT), graph=graph, streams=streams)
-    _check_limits(terms, duration, warmup)
+    agreed = changed(contract_named(contract or DEFAULT), terms or {})
+    _check_limits(duration, warmup)
     if data is not None:
         open_data(data)  # judged before anything is built
     notes: list[str] = []
@@ -62,7 +62,7 @@ def bench(
                 batch=size,
                 shapes=shapes_at(manifest.onnx, engine.plan, size),
                 data=str(data) if data is not None else None,
-                contract=terms,
+                contract=agreed,
                 warmup_s=warmup,
                 duration_s=duration,
                 layers=layers,
@@ -95,9 +95,7 @@ def _run(
     return report
 
 
-def _check_limits(terms: Contract, duration: float, warmup: float) -> None:
-    if terms.streams < 1:
-        raise UsageError(f"--streams {terms.streams}: at least one is needed", "write --streams 1")
+def _check_limits(duration: float, warmup: float) -> None:
     if not 0 < duration <= 86400 or not 0 <= warmup <= 3600:
         raise UsageError(
             f"--duration {duration:g} --warmup {warmup:g}: out of range",

@@ -46,6 +46,7 @@ from trtopt.records.measuring import (
     Measurement,
     MemoryPass,
     Samples,
+    Terms,
 )
 from trtopt.records.models import (
     OnnxArtifact,
@@ -85,6 +86,7 @@ __all__ = [
     "ShapeRange",
     "Survey",
     "TensorSpec",
+    "Terms",
     "from_json",
     "read_versioned",
     "to_json",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, TypedDict
 
 from trtopt.records.base import Record, Shape
 from trtopt.records.building import Backend
@@ -16,16 +16,29 @@ AllocationKind = Literal["allocate", "reallocate", "deallocate"]
 class Contract(Record, frozen=True, kw_only=True):
     """The terms of a measurement: a number means nothing without them.
 
-    `queue_ahead` is how many queries are enqueued before the host waits for the oldest; `transfers` whether
-    host-to-device and device-to-host copies are part of a query; `sync` how the host waits.
+    `transfers` tells whether host-to-device and device-to-host copies are part of a query, `pinned` whether
+    their host memory is page-locked or pageable; `queue_ahead` is how many queries are enqueued before the
+    host waits for the oldest; `sync` is how the host waits.
     """
 
     name: str
     graph: bool
     transfers: bool
+    pinned: bool = True
     queue_ahead: int
     sync: Literal["blocking", "spin"]
     streams: int = 1
+
+
+class Terms(TypedDict, total=False):
+    """Changes to a contract's terms; those left out stay; see `Contract` for their meaning."""
+
+    graph: bool
+    transfers: bool
+    pinned: bool
+    queue_ahead: int
+    sync: Literal["blocking", "spin"]
+    streams: int
 
 
 class Samples(Record, frozen=True, kw_only=True):

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trtopt.device.api import ClockSensor, DeviceBuffer, Event, Graph, PinnedBuffer, Stream
+from trtopt.device.api import ClockSensor, DeviceBuffer, Event, Graph, HostBuffer, Stream
 from trtopt.device.cuda.probe import gpu
+from trtopt.device.host import HostMemory
 from trtopt.device.nvml import open_sensor
 from trtopt.errors import BackendMissingError, DeviceError, DeviceMemoryError, GraphCaptureError
 from trtopt.records import DeviceInfo
@@ -96,13 +97,17 @@ class CudaPythonDevice:
         """Page-locked host memory."""
         return CudaPythonPinned(self._runtime, nbytes)
 
-    def copy_to_device(self, target: DeviceBuffer, source: PinnedBuffer, stream: Stream) -> None:
+    def pageable_buffer(self, nbytes: int) -> HostMemory:
+        """Host memory that is not page-locked."""
+        return HostMemory(nbytes)
+
+    def copy_to_device(self, target: DeviceBuffer, source: HostBuffer, stream: Stream) -> None:
         """Enqueue a copy."""
         kind = self._runtime.cudaMemcpyKind.cudaMemcpyHostToDevice
         pointer = source.array.ctypes.data
         self._copy(target.address, pointer, source.nbytes, kind, stream)
 
-    def copy_to_host(self, target: PinnedBuffer, source: DeviceBuffer, stream: Stream) -> None:
+    def copy_to_host(self, target: HostBuffer, source: DeviceBuffer, stream: Stream) -> None:
         """Enqueue a copy."""
         kind = self._runtime.cudaMemcpyKind.cudaMemcpyDeviceToHost
         self._copy(target.array.ctypes.data, source.address, target.nbytes, kind, stream)
@@ -251,7 +256,7 @@ class CudaPythonBuffer:
 
 
 class CudaPythonPinned:
-    """See `device.api.PinnedBuffer`."""
+    """See `device.api.HostBuffer`."""
 
     def __init__(self, runtime: Any, nbytes: int) -> None:
         self._runtime = runtime

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trtopt.device.api import ClockSensor, DeviceBuffer, Event, Graph, PinnedBuffer, Stream
+from trtopt.device.api import ClockSensor, DeviceBuffer, Event, Graph, HostBuffer, Stream
 from trtopt.device.cuda import cuda_python
 from trtopt.device.cuda.probe import gpu
+from trtopt.device.host import HostMemory
 from trtopt.device.nvml import open_sensor
 from trtopt.errors import BackendMissingError, DeviceMemoryError, GraphCaptureError
 from trtopt.records import DeviceInfo
@@ -75,12 +76,16 @@ class PycudaDevice:
         """Page-locked host memory."""
         return PycudaPinned(self._driver, nbytes)
 
-    def copy_to_device(self, target: DeviceBuffer, source: PinnedBuffer, stream: Stream) -> None:
+    def pageable_buffer(self, nbytes: int) -> HostMemory:
+        """Host memory that is not page-locked."""
+        return HostMemory(nbytes)
+
+    def copy_to_device(self, target: DeviceBuffer, source: HostBuffer, stream: Stream) -> None:
         """Enqueue a copy."""
         assert isinstance(stream, PycudaStream)
         self._driver.memcpy_htod_async(target.address, source.array, stream.raw)
 
-    def copy_to_host(self, target: PinnedBuffer, source: DeviceBuffer, stream: Stream) -> None:
+    def copy_to_host(self, target: HostBuffer, source: DeviceBuffer, stream: Stream) -> None:
         """Enqueue a copy."""
         assert isinstance(stream, PycudaStream)
         self._driver.memcpy_dtoh_async(target.array, source.address, stream.raw)
@@ -186,7 +191,7 @@ class PycudaBuffer:
 
 
 class PycudaPinned:
-    """See `device.api.PinnedBuffer`."""
+    """See `device.api.HostBuffer`."""
 
     def __init__(self, driver: Any, nbytes: int) -> None:
         self.nbytes = nbytes

@@ -1,0 +1,82 @@
+"""The contracts' terms, and the names that tell what was changed of them."""
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trtopt.errors import UsageError
+from trtopt.measure.contracts import CONTRACTS, changed, contract_named, flag
+from trtopt.records import Contract, Terms
+
+VALUES: dict[str, st.SearchStrategy[Any]] = {
+    "graph": st.booleans(),
+    "transfers": st.just(True),
+    "pinned": st.booleans(),
+    "queue_ahead": st.integers(0, 4),
+    "sync": st.sampled_from(["spin", "blocking"]),
+    "streams": st.integers(1, 4),
+}
+CHANGES = st.fixed_dictionaries({}, optional=VALUES).map(lambda terms: terms | {"transfers": True})
+
+
+def test_every_term_of_a_contract_can_be_changed() -> None:
+    terms = [field.name for field in msgspec.structs.fields(Contract) if field.name != "name"]
+    assert sorted(Terms.__annotations__) == sorted(terms) == sorted(VALUES)
+
+
+def test_serving_is_what_a_good_server_does() -> None:
+    serving = CONTRACTS["serving"]
+    assert (serving.graph, serving.transfers, serving.pinned, serving.sync) == (True, True, True, "spin")
+    assert serving.queue_ahead == 2  # one query's input, another's compute, a third one's output at a time
+
+
+@pytest.mark.parametrize(
+    ("base", "terms", "name"),
+    [
+        ("trtexec-11", {}, "trtexec-11"),
+        ("trtexec-11", {"graph": True}, "trtexec-11"),
+        ("trtexec-11", {"graph": False}, "trtexec-11+no-graph"),
+        ("trtexec-10", {"graph": True, "pinned": False}, "trtexec-10+graph+no-pinned"),
+        ("isolated", {"streams": 2, "transfers": True}, "isolated+transfers+streams=2"),
+        ("serving", {"queue_ahead": 5, "sync": "blocking"}, "serving+queue=5+sync=blocking"),
+    ],
+)
+def test_a_changed_contract_tells_every_change(base: str, terms: Terms, name: str) -> None:
+    assert changed(contract_named(base), terms).name == name
+
+
+@given(st.sampled_from(list(CONTRACTS)), CHANGES, CHANGES)
+def test_a_name_tells_the_terms_and_not_the_way_to_them(base: str, first: Any, second: Any) -> None:
+    contract = changed(changed(CONTRACTS[base], first), second)
+    assert contract == changed(CONTRACTS[base], first | second)
+    differing = [term for term in VALUES if getattr(contract, term) != getattr(CONTRACTS[base], term)]
+    told = contract.name.split("+")[1:]
+    assert sorted(told) == sorted(flag(term, getattr(contract, term)) for term in differing)
+
+
+@pytest.mark.parametrize(
+    ("terms", "told"),
+    [
+        ({"streams": 0}, "--streams 0: out of range"),
+        ({"streams": 1025}, "--streams 1025"),
+        ({"queue_ahead": -1}, "--queue -1: out of range"),
+        ({"streams": True}, "Expected `int`, got `bool`"),
+        ({"graph": 1}, "Expected `bool`, got `int`"),
+        ({"sync": "sleep"}, "Invalid enum value 'sleep'"),
+        ({"queue": 2}, "unknown field `queue`"),
+        ({"pinned": False}, "--no-pinned: without transfers"),
+        ({"transfers": False, "pinned": False}, "--no-pinned: without transfers"),
+    ],
+)
+def test_a_term_that_cannot_be_is_refused(terms: Any, told: str) -> None:
+    with pytest.raises(UsageError, match=told):
+        changed(CONTRACTS["trtexec-11"], terms)
+
+
+def test_a_contract_that_there_is_not_is_refused_with_those_there_are() -> None:
+    with pytest.raises(UsageError) as caught:
+        contract_named("mine")
+    assert "trtexec-10, trtexec-11, serving, isolated" in caught.value.remedy
