@@ -30,6 +30,18 @@ def parts_of(model: onnx.ModelProto) -> Iterator[Part]:
         yield from graphs_of(part)
 
 
+def reads_of(node: onnx.NodeProto) -> set[str]:
+    """Every name that the node reads, also from inside its subgraphs."""
+    names = {name for name in node.input if name}
+    for attribute in node.attribute:
+        for inner in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
+            made = {name for item in inner.node for name in item.output}
+            made |= {item.name for item in (*inner.input, *inner.initializer)}
+            names |= {name for item in inner.node for name in reads_of(item)} - made
+            names |= {item.name for item in inner.output} - made
+    return names
+
+
 def opset_of(model: onnx.ModelProto) -> int:
     """The version of ONNX's own operator set that the model asks for; 0 if it asks for none."""
     return max((entry.version for entry in model.opset_import if entry.domain in OWN_DOMAINS), default=0)

@@ -58,7 +58,8 @@ def measure(tool: str, source: Path, out: Path) -> dict[str, Any]:
 
 def judge(source: Path, out: Path) -> dict[str, Any]:
     """How many nodes are left (Constant nodes hold weights: apart), and how far outputs moved."""
-    from trtopt.rewrite import equivalence, feeds, model_file
+    from trtopt.onnxmodel import feeds, model_file
+    from trtopt.rewrite import equivalence
 
     before, after = model_file.load(source), model_file.load(out)
     ops = [node.op_type for node in after.proto.graph.node]

@@ -64,21 +64,54 @@ def run_unoptimised(
     Raises:
         ModelError: ONNX Runtime cannot load or run it; with its first line.
     """
-    import onnxruntime
+    session = Unoptimised(model, weights)
+    return [session.run(feed) for feed in feeds]
 
-    options = _unoptimised()
-    options.enable_cpu_mem_arena = False
-    options.add_session_config_entry("session.disable_prepacking", "1")
-    shared = [onnxruntime.OrtValue.ortvalue_from_numpy(array) for array in weights.values()]
-    if shared:
-        options.add_external_initializers(list(weights), shared)
-    try:
-        session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-        names = [output.name for output in session.get_outputs()]
-        return [dict(zip(names, session.run(names, dict(feed)), strict=True)) for feed in feeds]
-    except Exception as error:  # noqa: BLE001  (its exceptions share no base class but Exception)
-        told = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise ModelError(f"ONNX Runtime cannot run the model: {told}", "see which node it names") from None
+
+class Unoptimised:
+    """A model in memory, opened to run as it is written; its large weights are shared and not copied.
+
+    `prepack` lets ONNX Runtime keep a second copy of weights in the order that its kernels like best.
+
+    Raises:
+        ModelError: ONNX Runtime cannot load it; with its first line.
+    """
+
+    def __init__(
+        self, model: bytes, weights: Mapping[str, NDArray[Any]] | None = None, *, prepack: bool = False
+    ) -> None:
+        import onnxruntime
+
+        options = _unoptimised()
+        options.enable_cpu_mem_arena = False
+        if not prepack:
+            options.add_session_config_entry("session.disable_prepacking", "1")
+        self._weights = {
+            name: onnxruntime.OrtValue.ortvalue_from_numpy(array) for name, array in (weights or {}).items()
+        }
+        if self._weights:
+            options.add_external_initializers(list(self._weights), list(self._weights.values()))
+        try:
+            self._session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+        except Exception as error:  # noqa: BLE001  (its exceptions share no base class but Exception)
+            raise _cannot_run(error) from None
+        self._outputs = [output.name for output in self._session.get_outputs()]
+
+    def run(self, feed: Mapping[str, NDArray[Any]]) -> Arrays:
+        """The outputs by name.
+
+        Raises:
+            ModelError: ONNX Runtime fails; with its first line.
+        """
+        try:
+            return dict(zip(self._outputs, self._session.run(self._outputs, dict(feed)), strict=True))
+        except Exception as error:  # noqa: BLE001  (as above)
+            raise _cannot_run(error) from None
+
+
+def _cannot_run(error: Exception) -> ModelError:
+    told = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    return ModelError(f"ONNX Runtime cannot run the model: {told}", "see which node it names")
 
 
 def hush() -> None:

@@ -10,10 +10,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from trtopt.errors import ModelError, OutputError, UsageError
-from trtopt.rewrite import batch, batch_check, equivalence, feeds, model_file, prepare
+from trtopt.onnxmodel import feeds, model_file, prepare
+from trtopt.onnxmodel.model_file import ModelFile
+from trtopt.rewrite import batch, batch_check, equivalence
 from trtopt.rewrite.catalogue import RULES
 from trtopt.rewrite.driver import Outcome, RuleFailed, rewrite
-from trtopt.rewrite.model_file import ModelFile
 from trtopt.rewrite.rule import Exactness, Rule
 from trtopt.rewrite.target import Target, target_named
 from trtopt.rewrite.trace import Deviation, RewriteTrace, Undone

@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 
 from trtopt.errors import FixedBatchError
-from trtopt.rewrite import feeds, prepare
+from trtopt.onnxmodel import feeds, prepare
 
 NAME = "batch"
 

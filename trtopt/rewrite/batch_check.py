@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from trtopt.errors import FixedBatchError
-from trtopt.rewrite import equivalence, feeds
-from trtopt.rewrite.model_file import ModelFile
+from trtopt.onnxmodel import feeds
+from trtopt.onnxmodel.model_file import ModelFile
+from trtopt.rewrite import equivalence
 
 
 def prove(fixed: ModelFile, dynamic: ModelFile) -> str:

@@ -10,8 +10,8 @@ import onnx
 import onnx_graphsurgeon as gs
 
 from trtopt.errors import TrtoptError
-from trtopt.rewrite import prepare
-from trtopt.rewrite.model_file import ModelFile, is_external
+from trtopt.onnxmodel import prepare
+from trtopt.onnxmodel.model_file import ModelFile, is_external
 from trtopt.rewrite.rule import Rule
 from trtopt.rewrite.scope import Context, Scope
 from trtopt.rewrite.target import Target

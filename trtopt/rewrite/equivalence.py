@@ -14,8 +14,8 @@ import onnx
 
 from trtopt.device.reference import run_unoptimised
 from trtopt.errors import ModelError
-from trtopt.rewrite.feeds import Feed
-from trtopt.rewrite.model_file import ModelFile, array_of, is_external
+from trtopt.onnxmodel.feeds import Feed
+from trtopt.onnxmodel.model_file import ModelFile, array_of, is_external
 from trtopt.rewrite.rule import Exactness
 from trtopt.rewrite.trace import Deviation
 

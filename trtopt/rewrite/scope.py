@@ -15,7 +15,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 from onnx_graphsurgeon.ir.tensor import LazyValues, SparseValues
 
-from trtopt.rewrite import model_file
+from trtopt.onnxmodel import model_file
 from trtopt.rewrite.target import Target
 
 Array = np.ndarray[Any, Any]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from trtopt.rewrite import driver, model_file, prepare
+from trtopt.onnxmodel import model_file, prepare
+from trtopt.rewrite import driver
 from trtopt.rewrite.lint.advice import Advice, LintReport
 from trtopt.rewrite.lint.shapes import SHAPE_CHECKS
 from trtopt.rewrite.lint.structure import STRUCTURE_CHECKS

@@ -9,7 +9,8 @@ import onnx
 import onnx.inliner
 
 from trtopt.errors import InvalidModelError, UnsupportedOpError
-from trtopt.rewrite import model_file
+from trtopt.onnxgraph import reads_of
+from trtopt.onnxmodel import model_file
 
 _CARRIED = {
     onnx.AttributeProto.FLOAT,
@@ -33,18 +34,6 @@ def graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
                 yield from graphs(inner)
 
 
-def _needs(node: onnx.NodeProto) -> set[str]:
-    """Every name that the node reads, also from inside its subgraphs."""
-    names = {name for name in node.input if name}
-    for attribute in node.attribute:
-        for inner in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
-            made = {name for item in inner.node for name in item.output}
-            made |= {item.name for item in (*inner.input, *inner.initializer)}
-            names |= {name for item in inner.node for name in _needs(item)} - made
-            names |= {item.name for item in inner.output} - made
-    return names
-
-
 def sort_nodes(graph: onnx.GraphProto, outer: frozenset[str] = frozenset()) -> None:
     """Put nodes after those they read from, in place; nodes in order stay in order, subgraphs included.
 
@@ -63,7 +52,7 @@ def sort_nodes(graph: onnx.GraphProto, outer: frozenset[str] = frozenset()) -> N
             maker[name] = index
     waiting, readers = [0] * len(graph.node), [[] for _ in graph.node]  # type: list[int], list[list[int]]
     for index, node in enumerate(graph.node):
-        for name in _needs(node) - known:
+        for name in reads_of(node) - known:
             if name not in maker:
                 raise InvalidModelError(
                     f"node {node.name!r} ({node.op_type}) reads {name!r}, which nothing makes: "

@@ -15,8 +15,8 @@ import onnx
 from google.protobuf.message import DecodeError
 
 from trtopt.errors import InvalidModelError, OutputError
+from trtopt.onnxmodel import wire
 from trtopt.protobuf import header
-from trtopt.rewrite import wire
 
 LARGE_BYTES = 4096
 """Weights from this size on stay in their file; smaller ones take part in folding."""

@@ -1,4 +1,4 @@
-"""Inputs for the equivalence check: seeded values that fit the graph, at two sizes of every dynamic axis."""
+"""Inputs for a model: the user's, or seeded values that fit the graph at two sizes of every dynamic axis."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import onnx
 
-from trtopt.data import open_data
+from trtopt.data import SampleSource, open_data
+from trtopt.data.held import HeldReader
 from trtopt.records import TensorSpec
 
 _PASSES_ON = ("Cast", "Identity", "Reshape", "Unsqueeze", "Squeeze", "Flatten", "Transpose", "Slice")
@@ -89,17 +90,28 @@ def seeded(model: onnx.ModelProto, seed: int = 0) -> tuple[Feed, ...]:
     return tuple(feeds)
 
 
-def from_data(data: str | Path, model: onnx.ModelProto) -> Feed:
-    """The first of the user's own samples, for what `trtopt.data.open_data` takes.
-
-    Raises:
-        DataError: they cannot be read or do not fit the model.
-    """
+def specs_of(model: onnx.ModelProto) -> tuple[TensorSpec, ...]:
+    """The inputs that a caller must give, as records."""
     specs = []
     for item in inputs_of(model):
         axes = item.type.tensor_type.shape.dim
         dtype = onnx.helper.tensor_dtype_to_np_dtype(item.type.tensor_type.elem_type)
         shape = tuple(axis.dim_value if axis.dim_value > 0 else axis.dim_param or "?" for axis in axes)
         specs.append(TensorSpec(name=item.name, dtype=str(dtype), shape=shape))
+    return tuple(specs)
+
+
+def from_data(data: str | Path, model: onnx.ModelProto) -> Feed:
+    """The first of the user's own samples, for what `trtopt.data.open_data` takes.
+
+    Raises:
+        DataError: they cannot be read or do not fit the model.
+    """
     source = open_data(data)
-    return Feed(source.name, next(source.batches(specs, _SAMPLES)))
+    return Feed(source.name, next(source.batches(specs_of(model), _SAMPLES)))
+
+
+def seeded_source(model: onnx.ModelProto, seed: int = 0) -> SampleSource:
+    """Seeded random samples in place of DATA: what `seeded` makes, as a source."""
+    readers = [HeldReader(feed.values) for feed in seeded(model, seed)]
+    return SampleSource("random data", readers)

@@ -1,0 +1,77 @@
+"""Every tensor of a model is handed over once a batch, however many passes that takes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from tests.rewrite_graphs import model
+from trtopt.data import SampleSource, open_data
+from trtopt.data.held import HeldReader
+from trtopt.errors import DataError, ModelError
+from trtopt.onnxmodel.model_file import ModelFile, load
+from trtopt.precision.observe import float_tensors, observe
+
+CHAIN = """g (float[N,8] x, bool flag) => (float[N,8] y)
+    {a = Add(x, x) i = Cast<to=7>(a) f = Cast<to=1>(i) b = Mul(f, a) y = Sub(b, x)}"""
+X = np.arange(40, dtype=np.float32).reshape(5, 8)
+VALUES = {"x": X, "a": 2 * X, "f": 2 * X, "b": 4 * X * X, "y": 4 * X * X - X}
+
+
+def chain(tmp_path: Path) -> ModelFile:
+    onnx.save(model(CHAIN), tmp_path / "m.onnx")
+    return load(tmp_path / "m.onnx")
+
+
+def source() -> SampleSource:
+    return SampleSource("held", [HeldReader({"x": X, "flag": np.array(True)})])
+
+
+def seen(tmp_path: Path, **more: int) -> tuple[dict[str, list[tuple[int, np.ndarray]]], object]:
+    found: dict[str, list[tuple[int, np.ndarray]]] = {}
+    observed = observe(
+        chain(tmp_path),
+        source(),
+        ["x", "a", "f", "b", "y"],
+        lambda name, values, first: found.setdefault(name, []).append((first, values.copy())),
+        **more,
+    )
+    return found, observed
+
+
+def test_the_fp32_tensors_are_listed_in_the_order_of_the_graph(tmp_path: Path) -> None:
+    assert float_tensors(chain(tmp_path)) == ("x", "a", "f", "b", "y")
+
+
+@pytest.mark.parametrize(
+    ("limit", "batch", "passes"),
+    [(1 << 30, 5, 1), (5 * 32 * 2, 2, 1), (5 * 32, 1, 1), (2 * 32, 1, 3), (1, 1, 5)],
+)
+def test_every_tensor_is_seen_once_a_batch_in_as_many_passes_as_the_limit_asks(
+    limit: int, batch: int, passes: int, tmp_path: Path
+) -> None:
+    found, observed = seen(tmp_path, limit_bytes=limit)
+    for name, values in VALUES.items():
+        np.testing.assert_array_equal(np.concatenate([part for _, part in found[name]]), values)
+        lengths = [len(part) for _, part in found[name]]
+        assert [first for first, _ in found[name]] == [sum(lengths[:i]) for i in range(len(lengths))]
+        assert max(lengths) == batch
+    assert observed.passes == passes  # type: ignore[attr-defined]
+    assert observed.samples == 5  # type: ignore[attr-defined]
+
+
+def test_a_model_that_onnx_runtime_cannot_run_is_an_error_of_ours(tmp_path: Path) -> None:
+    broken = model("g (float[N,8] x) => (float[N,8] y) {h = Reshape(x, s) y = Relu(h)}")
+    broken.graph.initializer.append(onnx.numpy_helper.from_array(np.array([3, 5]), "s"))
+    onnx.save(broken, tmp_path / "m.onnx")
+    with pytest.raises(ModelError, match="ONNX Runtime cannot run the model"):
+        observe(load(tmp_path / "m.onnx"), source(), ["y"], lambda *_: None)
+
+
+def test_data_for_another_model_is_refused(tmp_path: Path) -> None:
+    np.savez(tmp_path / "d.npz", z=X)
+    with pytest.raises(DataError, match="no array named 'x'"):
+        observe(chain(tmp_path), open_data(tmp_path / "d.npz"), ["y"], lambda *_: None)

@@ -1,0 +1,1 @@
+"""Precision in the graph: casts, calibration, where Q/DQ belong, and writing them."""

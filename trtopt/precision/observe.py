@@ -1,0 +1,164 @@
+"""What values the tensors inside a model take: every one of them is handed to a visitor, in bounded memory.
+
+The model runs on ONNX Runtime, unoptimised, with its inner tensors as further outputs. How many samples run
+at once is chosen so that all tensors of a run fit into a limit. Where those of one sample do not, the tensors
+are split into shards; each shard is a pass over the data, on the part of the graph that it needs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import onnx
+from numpy.typing import NDArray
+
+from trtopt.data import SampleSource
+from trtopt.data.reader import Arrays
+from trtopt.device.reference import Unoptimised
+from trtopt.onnxgraph import reads_of
+from trtopt.onnxmodel.feeds import specs_of
+from trtopt.onnxmodel.model_file import ModelFile, array_of, is_external, size_in_bytes
+from trtopt.onnxmodel.prepare import inferred
+
+LIMIT_BYTES = 512 << 20
+"""The most that the observed tensors of one run may take together, by their inferred shapes."""
+_MOST_AT_ONCE = 32
+_PREPACK_BYTES = 1 << 30
+Visitor = Callable[[str, NDArray[Any], int], None]
+"""Is called with a tensor's name, its values (samples along the first axis), the first sample's number."""
+
+
+@dataclass(frozen=True)
+class Observed:
+    """How a model was observed: over how many samples, how many at once, in how many passes."""
+
+    samples: int
+    batch: int
+    passes: int
+
+
+def float_tensors(model: ModelFile) -> tuple[str, ...]:
+    """The FP32 inputs of a model and the FP32 outputs of its nodes, in the order of the graph."""
+    typed = {name: info.elem_type for name, info in _inferred_types(model.proto).items()}
+    names = [spec.name for spec in specs_of(model.proto)]
+    names += [name for node in model.proto.graph.node for name in node.output if name]
+    return tuple(name for name in names if typed.get(name) == onnx.TensorProto.FLOAT)
+
+
+def observe(
+    model: ModelFile,
+    source: SampleSource,
+    names: Collection[str],
+    visit: Visitor,
+    *,
+    limit_bytes: int = LIMIT_BYTES,
+) -> Observed:
+    """Run `source` through the model and hand every tensor in `names`, batch after batch, to `visit`.
+
+    Each tensor is visited once for every batch, in the order of the samples; tensors inside subgraphs cannot
+    be observed. The memory that is bounded is that of the observed tensors; ONNX Runtime needs that of one
+    run besides, and weights are mapped from their file.
+
+    Raises:
+        ModelError: ONNX Runtime cannot run the model.
+        DataError: the data does not fit.
+    """
+    specs = specs_of(model.proto)
+    first = next(source.batches(specs, 1))
+    batch, shards = _plan(model, first, names, limit_bytes)
+    samples = 0
+    for index, shard in enumerate(shards):
+        session = _session(model, [name for name in shard if name not in first])
+        start = 0
+        for feed in source.batches(specs, batch):
+            outputs = feed | session.run(feed) if session is not None else feed
+            for name in shard:
+                visit(name, outputs[name], start)
+            start += _count(feed)
+        samples = start if index == 0 else samples
+    return Observed(samples=samples, batch=batch, passes=len(shards))
+
+
+def _count(feed: Arrays) -> int:
+    return max((len(array) for array in feed.values() if array.ndim), default=1)
+
+
+def _plan(
+    model: ModelFile, first: Arrays, names: Collection[str], limit_bytes: int
+) -> tuple[int, list[list[str]]]:
+    """How many samples at once, and which tensors in which pass, by the shapes that one sample gives."""
+    sizes = _sizes(model.proto, first, names)
+    shards: list[list[str]] = [[]]
+    room = limit_bytes
+    for name in _in_order(model.proto, names):
+        if sizes[name] > room and shards[-1]:
+            shards.append([])
+            room = limit_bytes
+        shards[-1].append(name)
+        room -= sizes[name]
+    together = sum(sizes.values())
+    batch = 1 if len(shards) > 1 else max(1, min(_MOST_AT_ONCE, limit_bytes // max(together, 1)))
+    return batch, shards
+
+
+def _in_order(model: onnx.ModelProto, names: Collection[str]) -> Iterator[str]:
+    wanted = set(names)
+    yield from (item.name for item in model.graph.input if item.name in wanted)
+    yield from (name for node in model.graph.node for name in node.output if name in wanted)
+
+
+def _sizes(model: onnx.ModelProto, feed: Arrays, names: Collection[str]) -> dict[str, int]:
+    """Bytes of each tensor for the shapes in `feed`; where a shape cannot be told, as many as the largest."""
+    fixed = onnx.ModelProto()
+    fixed.CopyFrom(model)
+    for item in fixed.graph.input:
+        for axis, length in zip(
+            item.type.tensor_type.shape.dim, feed[item.name].shape if item.name in feed else (), strict=False
+        ):
+            axis.dim_value = length
+    del fixed.graph.value_info[:]
+    for item in fixed.graph.output:
+        item.type.tensor_type.ClearField("shape")
+    types = _inferred_types(fixed)
+    known: dict[str, int] = {}
+    for name in names:
+        axes = types[name].shape.dim if name in types and types[name].HasField("shape") else None
+        if axes is not None and all(axis.HasField("dim_value") for axis in axes):
+            known[name] = 4 * math.prod(axis.dim_value for axis in axes)
+    largest = max(known.values(), default=1)
+    return {name: known.get(name, largest) for name in names}
+
+
+def _inferred_types(model: onnx.ModelProto) -> dict[str, Any]:
+    graph = inferred(model).graph
+    return {
+        item.name: item.type.tensor_type
+        for item in (*graph.input, *graph.value_info, *graph.output)
+        if item.type.HasField("tensor_type")
+    }
+
+
+def _session(model: ModelFile, names: Sequence[str]) -> Unoptimised | None:
+    """The part of the model that makes `names`, with just these as its outputs; None if there are none."""
+    if not names:
+        return None
+    whole = model.proto.graph
+    needed, nodes = set(names), []
+    for node in reversed(whole.node):
+        if not needed.isdisjoint(node.output):
+            nodes.append(node)
+            needed |= reads_of(node)
+    part = onnx.ModelProto()
+    part.CopyFrom(model.proto)
+    graph = part.graph
+    for field in (graph.node, graph.initializer, graph.value_info, graph.output):
+        del field[:]
+    graph.node.extend(reversed(nodes))
+    graph.initializer.extend(item for item in whole.initializer if item.name in needed)
+    graph.output.extend(onnx.helper.make_empty_tensor_value_info(name) for name in names)
+    weights = {item.name: array_of(item, model.folder) for item in graph.initializer if is_external(item)}
+    small = sum(map(size_in_bytes, graph.initializer)) <= _PREPACK_BYTES
+    return Unoptimised(part.SerializeToString(), weights, prepack=small)
