@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from tests.rewrite_graphs.case import Case, left
 
-DECLINES: tuple[Case, ...] = (
+CASES: tuple[Case, ...] = (
     left(
         "erase-identity",
         "from input to output",
@@ -321,7 +321,7 @@ DECLINES: tuple[Case, ...] = (
         """
         # w: float[12,4,3,3]
         g (float[N,4,8,8] x) => (float[N,12,6,6] y) {y = Conv(x, w)}""",
-        "something else",
+        "an output of the graph",
     ),
     left(
         "efficient-nms",

@@ -11,6 +11,7 @@ import onnx
 
 from trtopt.data import SampleSource, open_data
 from trtopt.data.held import HeldReader
+from trtopt.errors import ModelError
 from trtopt.records import TensorSpec
 
 _PASSES_ON = ("Cast", "Identity", "Reshape", "Unsqueeze", "Squeeze", "Flatten", "Transpose", "Slice")
@@ -59,9 +60,20 @@ def _shape(item: onnx.ValueInfoProto, sizes: tuple[int, int, int], named: dict[s
 
 
 def inputs_of(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
-    """The inputs that a caller must give: those without a default."""
+    """The inputs that a caller must give: those without a default.
+
+    Raises:
+        ModelError: one is a sequence, a map or optional.
+    """
     default = {item.name for item in model.graph.initializer}
-    return [item for item in model.graph.input if item.name not in default]
+    wanted = [item for item in model.graph.input if item.name not in default]
+    for item in wanted:
+        if not item.type.HasField("tensor_type"):
+            kind = str(item.type.WhichOneof("value")).removesuffix("_type")
+            raise ModelError(
+                f"input {item.name!r} is no tensor but a {kind}", "leave the check out with --no-check"
+            )
+    return wanted
 
 
 def seeded(model: onnx.ModelProto, seed: int = 0) -> tuple[Feed, ...]:

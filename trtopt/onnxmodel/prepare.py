@@ -34,6 +34,11 @@ def graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
                 yield from graphs(inner)
 
 
+def count_nodes(model: onnx.ModelProto) -> int:
+    """How many nodes the model has, those inside others included."""
+    return sum(len(inner.node) for inner in graphs(model.graph))
+
+
 def sort_nodes(graph: onnx.GraphProto, outer: frozenset[str] = frozenset()) -> None:
     """Put nodes after those they read from, in place; nodes in order stay in order, subgraphs included.
 
@@ -209,17 +214,50 @@ def opset_of(model: onnx.ModelProto) -> int:
     raise InvalidModelError("the model names no version of the standard operators", _EXPORT_AGAIN)
 
 
+def _spell_plainly(model: onnx.ModelProto) -> None:
+    """Give what has two spellings in ONNX the usual one, in place.
+
+    The standard operators' domain is also called `ai.onnx`; some exporters write an open axis as −1; older
+    ones list every initializer among the inputs, though TensorRT takes none of them as an input.
+    """
+    for item in (*model.opset_import, *(node for inner in graphs(model.graph) for node in inner.node)):
+        if item.domain == "ai.onnx":
+            item.domain = ""
+    for inner in graphs(model.graph):
+        for item in (*inner.input, *inner.output, *inner.value_info):
+            for axis in item.type.tensor_type.shape.dim:
+                if axis.HasField("dim_value") and axis.dim_value < 0:
+                    axis.ClearField("dim_value")
+    default = {item.name for item in model.graph.initializer}
+    own = [item for item in model.graph.input if item.name not in default]
+    if len(own) < len(model.graph.input):
+        del model.graph.input[:]
+        model.graph.input.extend(own)
+    model.ir_version = max(model.ir_version, 4)  # older ones want every initializer among the inputs
+
+
+def _refuse_functions_left(model: onnx.ModelProto) -> None:
+    if model.functions:
+        raise UnsupportedOpError(
+            f"function {model.functions[0].name!r} cannot be inlined: it is of another opset than the model",
+            "export the model again with one opset, or use it as it is, without rewriting",
+        )
+
+
 def prepare(model: onnx.ModelProto) -> tuple[onnx.ModelProto, int]:
     """A sound copy of the model, its functions inlined, and how many Constant nodes became initializers.
 
     Raises:
         InvalidModelError: the graph is unsound.
-        UnsupportedOpError: it has an attribute that would be lost.
+        UnsupportedOpError: it has an attribute that would be lost, or a function that cannot be inlined.
     """
-    copy = onnx.inliner.inline_local_functions(model) if model.functions else onnx.ModelProto()
-    if not model.functions:
-        copy.CopyFrom(model)
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    _spell_plainly(copy)
     opset_of(copy)
+    if copy.functions:
+        copy = onnx.inliner.inline_local_functions(copy)
+        _refuse_functions_left(copy)
     name_nodes(copy.graph)
     sort_nodes(copy.graph)
     check(copy)

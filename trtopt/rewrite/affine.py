@@ -37,6 +37,23 @@ def why_not_scale(scope: Scope, node: Any) -> str | None:
     return None
 
 
+def why_not_hold(scope: Scope, node: Any, factor: Array, shift: Array) -> str | None:
+    """Why the constants of `node`, scaled and shifted, cannot be written in their type; None if they can."""
+    if not (np.isfinite(factor).all() and np.isfinite(shift).all()):
+        return "the scale or shift is infinite or no number"
+    weight = np.asarray(scope.value(node.inputs[1]))
+    if weight.dtype != np.float16:
+        return None
+    channels = out_channels(scope, node)
+    factor = np.broadcast_to(factor, channels)
+    scaled = np.abs(weight.astype(np.float64) * _per_channel(scope, node, weight, factor))
+    limits = np.finfo(np.float16)
+    lost = factor.any() and weight.any() and scaled.max() < limits.smallest_normal
+    if scaled.max() > limits.max or np.abs(shift).max() > limits.max or lost:
+        return "the new weights or bias would leave FP16's range"
+    return None
+
+
 def _per_channel(scope: Scope, node: Any, weight: Array, factor: Array) -> Array:
     if node.op == "Conv":
         return factor.reshape(-1, *[1] * (weight.ndim - 1))

@@ -157,7 +157,7 @@ def rewrite_model(
         raise UsageError("the output would replace the model itself", "choose another place with -o")
     original = model_file.load(source)
     proto, lowered = prepare.prepare(original.proto)
-    notes = []
+    notes = _on_defaults(original)
     if dynamic_batch:
         proto, size, patched = batch.make_dynamic(proto)
         notes.append(f"batch {size} is now dynamic" + "".join(f"; patched {name}" for name in patched))
@@ -169,6 +169,14 @@ def rewrite_model(
         attempt = _attempt(model, chosen, aim, proof, keep_going)
         model_file.save(attempt.outcome.model, out)
     return _told(source, out, aim, original, lowered, attempt, notes, time.perf_counter() - began)
+
+
+def _on_defaults(original: ModelFile) -> list[str]:
+    """What is said of inputs that have a default value."""
+    held = {item.name for item in original.proto.graph.initializer}
+    names = [item.name for item in original.proto.graph.input if item.name in held]
+    told = f"{', '.join(names[:3])}{' and others' if len(names) > 3 else ''}"
+    return [f"inputs with a default value are constants, as TensorRT takes them: {told}"] if names else []
 
 
 @contextmanager
@@ -207,8 +215,8 @@ def _told(
         out=str(out),
         target=target.name,
         opset=prepare.opset_of(outcome.model.proto),
-        nodes_before=len(original.proto.graph.node),
-        nodes_after=len(outcome.model.proto.graph.node),
+        nodes_before=prepare.count_nodes(original.proto),
+        nodes_after=prepare.count_nodes(outcome.model.proto),
         rounds=outcome.rounds,
         constants_lowered=lowered,
         applied=outcome.applied,

@@ -23,9 +23,11 @@ from trtopt.rewrite.rules import (
     gelu,
     group_norm,
     hard_sigmoid,
+    inline_if,
     instance_norm,
     layer_norm,
     log_softmax,
+    mask_add,
     merge_convs,
     merge_matmuls,
     narrow_indices,
@@ -47,6 +49,7 @@ from trtopt.rewrite.rules import (
 
 RULES: tuple[Rule, ...] = (
     cast_like.RULE,
+    inline_if.RULE,
     erase_identity.RULE,
     fold_shapes.RULE,
     fold_constants.RULE,
@@ -81,6 +84,7 @@ RULES: tuple[Rule, ...] = (
     fold_scale.RULE,
     fold_scale_before.RULE,
     attention_scale.RULE,
+    mask_add.RULE,
     merge_matmuls.RULE,
     merge_convs.RULE,
     pad_channels.RULE,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -79,6 +80,13 @@ def _hoist_outer_weights(graph: onnx.GraphProto, base: onnx.GraphProto) -> None:
             inner.initializer.extend(own)
 
 
+def _declared(graph: onnx.GraphProto) -> dict[str, onnx.ValueInfoProto]:
+    """What the model's author says of inner tensors; of no name that graphs beside one another share."""
+    told = [item for inner in prepare.graphs(graph) for item in inner.value_info]
+    counts = Counter(item.name for item in told)
+    return {item.name: item for item in told if counts[item.name] == 1}
+
+
 def _export(graph: Any, base: onnx.ModelProto) -> onnx.ModelProto:
     """The graph as a model that keeps all that `base` says beside its graph, and its declared shapes."""
     exported = gs.export_onnx(graph, do_type_check=False)
@@ -87,13 +95,12 @@ def _export(graph: Any, base: onnx.ModelProto) -> onnx.ModelProto:
         model.metadata_props.add(key=item.key, value=item.value)
     for name in ("ir_version", "producer_name", "producer_version", "domain", "model_version", "doc_string"):
         setattr(model, name, getattr(base, name))
-    model.ir_version = max(base.ir_version, 4)  # older ones want every initializer among the inputs
     imported = {item.domain for item in base.opset_import}
     model.opset_import.extend(base.opset_import)
     model.opset_import.extend(item for item in exported.opset_import if item.domain not in imported)
     model.graph.CopyFrom(exported.graph)
     _hoist_outer_weights(model.graph, base.graph)
-    declared = {item.name: item for inner in prepare.graphs(base.graph) for item in inner.value_info}
+    declared = _declared(base.graph)
     for inner in prepare.graphs(model.graph):
         kept = [declared[item.name] for item in inner.value_info if item.name in declared]
         del inner.value_info[:]

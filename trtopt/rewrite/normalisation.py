@@ -24,7 +24,7 @@ class Quotient:
 
 def _root_of(scope: Scope, tensor: Any, power: float) -> tuple[Any, list[Any]] | None:
     """r and the nodes between, if `tensor` is √r (power ½) or 1/√r (power −½)."""
-    node = scope.producer(tensor)
+    node = scope.producer(tensor, "Pow", "Sqrt", "Reciprocal", "Div")
     if node is None:
         return None
     if node.op == "Pow" and scope.scalar(node.inputs[1]) == power:

@@ -151,6 +151,11 @@ class Scope:
             return False
         return all(a == b and a not in (None, "") for a, b in zip(first.shape, second.shape, strict=True))
 
+    def same_rank(self, first: Any, second: Any) -> bool:
+        """Whether both have the same number of axes, as far as is known; the proof sees to the rest."""
+        ranks = self.rank(first), self.rank(second)
+        return None in ranks or ranks[0] == ranks[1]
+
     def dtype(self, tensor: Any) -> Any | None:
         """The NumPy type of the tensor; None if unknown or not NumPy's."""
         known = tensor.dtype is not None and not isinstance(tensor.dtype, int)
@@ -190,6 +195,13 @@ class Scope:
         self.graph.nodes.insert(at, node)
         self._local.add(id(node))
         return node
+
+    def adopt(self, inner: Any, before: Any) -> None:
+        """Move the nodes of the graph `inner` in front of the node `before` of this one."""
+        at = next(index for index, other in enumerate(self.graph.nodes) if other is before)
+        self.graph.nodes[at:at] = inner.nodes
+        self._local |= {id(node) for node in inner.nodes}
+        inner.nodes = []
 
     def compute(self, before: Any, op: str, inputs: Sequence[Any], like: Any, **attrs: Any) -> Any:
         """The output of a new node in front of `before`; it has the type of `like`, its shape is open."""
@@ -240,6 +252,14 @@ class Scope:
         old = node.inputs[position]
         node.inputs[position] = tensor
         self._forget(old)
+
+    def reshape(self, tensor: Any, axis: int, more: int) -> None:
+        """Let an axis of a tensor be longer, under a new name: the model may have declared the old shape."""
+        tensor.name = self.context.fresh(tensor.name)
+        if tensor.shape is not None:
+            shape = list(tensor.shape)
+            shape[axis] = shape[axis] + more if isinstance(shape[axis], int) else None
+            tensor.shape = shape
 
     def kill(self, node: Any) -> None:
         """Take the node and whatever only it needed out of the graph."""

@@ -51,7 +51,7 @@ class Deviation(Record, frozen=True, kw_only=True):
 
 
 class RewriteTrace(Record, frozen=True, kw_only=True):
-    """All of a rewrite. `checked` is empty if no check was asked for."""
+    """All of a rewrite. `checked` is empty if no check was asked for; nodes in subgraphs count too."""
 
     schema: str = TRACE_SCHEMA
     source: str

@@ -52,7 +52,11 @@ def test_a_guard_declines_and_says_why(case: Case, tmp_path: Path) -> None:
 @pytest.mark.parametrize("case", [*FIRES, *DECLINES], ids=lambda case: case.id)
 def test_all_default_rules_together_keep_the_function(case: Case, tmp_path: Path) -> None:
     onnx.save(model(case.text, case.opset), tmp_path / "in.onnx")
-    runs = case.rule != "efficient-nms" and case.name not in ("training", "an unknown length")
+    runs = case.rule != "efficient-nms" and case.name not in (
+        "training",
+        "an unknown length",
+        "a dropout of old",
+    )
     trace = rewrite_model(tmp_path / "in.onnx", tmp_path / "out.onnx", target=case.target, check=runs)
     assert trace.undone == ()
     assert trace.nodes_after <= trace.nodes_before

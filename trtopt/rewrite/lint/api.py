@@ -44,6 +44,6 @@ def lint_model(source: Path, *, target: str) -> LintReport:
         source=str(source),
         target=aim.name,
         opset=prepare.opset_of(proto),
-        nodes=len(proto.graph.node),
+        nodes=prepare.count_nodes(proto),
         advice=tuple(advice),
     )

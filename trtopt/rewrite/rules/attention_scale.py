@@ -18,8 +18,8 @@ from trtopt.rewrite.scope import Scope
 
 
 def _feeds_softmax(scope: Scope, tensor: Any) -> bool:
-    """Whether the scores go to a Softmax, plainly or through one Add."""
-    plus = scope.only_use(tensor, "Add")
+    """Whether the scores go to a Softmax, plainly or through the mask's Add or Where."""
+    plus = scope.only_use(tensor, "Add", "Where")
     return scope.only_use(plus.outputs[0] if plus is not None else tensor, "Softmax") is not None
 
 
@@ -42,8 +42,10 @@ def _check(scope: Scope, match: Match) -> str | None:
     head = query.shape[-1] if query.shape else None
     if not isinstance(head, int) or not 16 <= head <= 256 or head % 8:
         return f"head size {head} is outside fused attention's conditions (16 to 256, a multiple of 8)"
-    if not scope.is_float(query) or not scope.same_shape(product.outputs[0], match.node.outputs[0]):
-        return "type or shape of the scores is unknown"
+    if not scope.is_float(query):
+        return "the type of the scores is unknown"
+    if not scope.same_rank(product.outputs[0], match.node.outputs[0]):
+        return "the scale adds an axis"
     return None
 
 

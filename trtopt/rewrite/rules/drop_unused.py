@@ -10,19 +10,13 @@ from collections.abc import Iterator
 from trtopt.rewrite.rule import Match, Rule, always
 from trtopt.rewrite.scope import Scope
 
-_OPTIONAL = {"MaxPool": 1, "Dropout": 1, "LayerNormalization": 1, "BatchNormalization": 1}
+_OPTIONAL = {"MaxPool": 1, "Dropout": 1, "LayerNormalization": 1}
 
 
 def _find(scope: Scope) -> Iterator[Match]:
     for node in scope.nodes(*_OPTIONAL):
         last = node.outputs[-1]
-        training = node.attrs.get("training_mode", 0)
-        if (
-            len(node.outputs) > _OPTIONAL[node.op]
-            and not last.outputs
-            and not scope.is_fixed(last)
-            and not training
-        ):
+        if len(node.outputs) > _OPTIONAL[node.op] and not last.outputs and not scope.is_fixed(last):
             yield Match(node)
 
 

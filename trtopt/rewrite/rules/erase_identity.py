@@ -30,7 +30,9 @@ def _check(scope: Scope, match: Match) -> str | None:
     if node.op == "Dropout":
         if len(node.outputs) > 1 and (node.outputs[1].outputs or scope.is_fixed(node.outputs[1])):
             return "its mask is used"
-        if len(node.inputs) > 2 and not node.inputs[2].is_empty() and scope.scalar(node.inputs[2]) != 0:
+        given = len(node.inputs) > 2 and not node.inputs[2].is_empty()
+        old = scope.opset < 7 and not node.attrs.get("is_test", 0)
+        if old or (given and scope.scalar(node.inputs[2]) != 0):
             return "it may be in training mode"
     return scope.why_not_bypass(node, node.inputs[0])
 

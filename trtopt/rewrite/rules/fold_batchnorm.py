@@ -8,12 +8,13 @@ ranges are right only if the weights have been folded before.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
-from trtopt.rewrite.affine import WEIGHTED, scale_weights, why_not_scale
+from trtopt.rewrite.affine import WEIGHTED, scale_weights, why_not_hold, why_not_scale
 from trtopt.rewrite.rule import Match, Rule
-from trtopt.rewrite.scope import Scope
+from trtopt.rewrite.scope import Array, Scope
 
 
 def _find(scope: Scope) -> Iterator[Match]:
@@ -31,14 +32,19 @@ def _check(scope: Scope, match: Match) -> str | None:
         return "its statistics are not constant"
     if scope.only_use(first.outputs[0]) is None:
         return f"the result of {first.op} is used elsewhere, or is an output"
-    return why_not_scale(scope, first)
+    return why_not_scale(scope, first) or why_not_hold(scope, first, *_factor_and_shift(scope, node))
+
+
+def _factor_and_shift(scope: Scope, node: Any) -> tuple[Array, Array]:
+    gamma, beta, mean, variance = (np.asarray(scope.value(tensor), np.float64) for tensor in node.inputs[1:5])
+    with np.errstate(all="ignore"):  # a negative variance makes NaN, which declines
+        factor = gamma / np.sqrt(variance + float(node.attrs.get("epsilon", 1e-5)))
+        return factor, beta - factor * mean
 
 
 def _apply(scope: Scope, match: Match) -> None:
     node, first = match.node, match.parts["first"]
-    gamma, beta, mean, variance = (np.asarray(scope.value(tensor), np.float64) for tensor in node.inputs[1:5])
-    factor = gamma / np.sqrt(variance + float(node.attrs.get("epsilon", 1e-5)))
-    scale_weights(scope, first, factor, beta - factor * mean)
+    scale_weights(scope, first, *_factor_and_shift(scope, node))
     scope.bypass(node, first.outputs[0])
 
 

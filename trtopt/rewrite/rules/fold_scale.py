@@ -11,7 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from trtopt.rewrite.affine import WEIGHTED, out_channels, per_channel, scale_weights, why_not_scale
+from trtopt.rewrite.affine import (
+    WEIGHTED,
+    out_channels,
+    per_channel,
+    scale_weights,
+    why_not_hold,
+    why_not_scale,
+)
 from trtopt.rewrite.rule import Match, Rule
 from trtopt.rewrite.scope import Array, Scope
 
@@ -44,7 +51,14 @@ def _check(scope: Scope, match: Match) -> str | None:
         return "the constant is neither scalar nor per output channel"
     if match.node.op == "Div" and not value.all():
         return "it divides by zero"
-    return None
+    return why_not_hold(scope, first, *_factor_and_shift(match.node.op, value))
+
+
+def _factor_and_shift(op: str, value: Array) -> tuple[Array, Array]:
+    one, zero = np.ones(1), np.zeros(1)
+    if op in ("Add", "Sub"):
+        return one, value if op == "Add" else -value
+    return value if op == "Mul" else 1 / value, zero
 
 
 def _apply(scope: Scope, match: Match) -> None:
@@ -52,14 +66,7 @@ def _apply(scope: Scope, match: Match) -> None:
     value = _channelwise(scope, first, match.parts["constant"])
     if value is None:
         return
-    one, zero = np.ones(1), np.zeros(1)
-    factor, shift = {
-        "Mul": (value, zero),
-        "Div": (1 / value if node.op == "Div" else one, zero),
-        "Add": (one, value),
-        "Sub": (one, -value),
-    }[node.op]
-    scale_weights(scope, first, factor, shift)
+    scale_weights(scope, first, *_factor_and_shift(node.op, value))
     scope.bypass(node, first.outputs[0])
 
 

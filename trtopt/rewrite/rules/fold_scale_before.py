@@ -41,7 +41,11 @@ def _channelwise(scope: Scope, match: Match) -> Array | None:
     rank = scope.rank(match.parts["source"])
     if rank is None or rank < 2:
         return None
-    found = per_channel(scope.value(match.parts["constant"]), _in_channels(match.node), rank)
+    constant = scope.value(match.parts["constant"])
+    widens = constant is not None and constant.size > 1
+    if widens and match.parts["source"].shape[1] != _in_channels(match.node):
+        return None  # one channel spread over several: the convolution would lose its channels
+    found = per_channel(constant, _in_channels(match.node), rank)
     return None if found is None else found.astype(np.float64)
 
 
@@ -54,7 +58,7 @@ def _check(scope: Scope, match: Match) -> str | None:
         return reason
     value = _channelwise(scope, match)
     if value is None:
-        return "the constant is neither scalar nor per input channel"
+        return "the constant is neither scalar nor per input channel, or makes the channels"
     if first.op == "Div" and not value.all():
         return "it divides by zero"
     if node.op == "Gemm" and (node.attrs.get("transA", 0) or node.attrs.get("alpha", 1.0) != 1.0):

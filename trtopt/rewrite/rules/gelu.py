@@ -113,6 +113,8 @@ def _check(scope: Scope, match: Match) -> str | None:
         return f"TensorRT {scope.target.name} looks for the decomposed form, which is kept"
     if scope.opset < 20:
         return f"Gelu needs opset 20, the model has {scope.opset}: export it at 20"
+    if not scope.same_rank(match.parts["source"], match.node.outputs[0]):
+        return "a constant adds an axis"
     if not is_private(scope, match.parts["inner"], match.node):
         return "an intermediate result is used elsewhere"
     return None

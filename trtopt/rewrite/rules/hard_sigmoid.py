@@ -51,6 +51,8 @@ def _find(scope: Scope) -> Iterator[Match]:
 
 
 def _check(scope: Scope, match: Match) -> str | None:
+    if not scope.same_rank(match.parts["source"], match.node.outputs[0]):
+        return "a constant adds an axis"
     if not is_private(scope, match.parts["inner"], match.node):
         return "an intermediate result is used elsewhere"
     return None

@@ -47,6 +47,8 @@ def _check(scope: Scope, match: Match) -> str | None:
         return "the type is not floating-point"
     if _constants(scope, match) is None:
         return "the number of channels is dynamic, or scale or shift vary along another axis"
+    if not scope.same_rank(match.parts["source"], match.node.outputs[0]):
+        return "a constant adds an axis"
     if not is_private(scope, match.parts["inner"], match.node):
         return "an intermediate result is used elsewhere"
     return None

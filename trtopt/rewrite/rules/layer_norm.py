@@ -58,6 +58,8 @@ def _check(scope: Scope, match: Match) -> str | None:
     affine = match.parts["affine"]
     if not (_fits(scope, affine.scale, shape) and _fits(scope, affine.shift, shape)):
         return "scale or shift vary along another axis"
+    if not scope.same_rank(match.parts["source"], match.node.outputs[0]):
+        return "a constant adds an axis"
     if not is_private(scope, match.parts["inner"], match.node):
         return "an intermediate result is used elsewhere"
     return None

@@ -40,9 +40,14 @@ def _find(scope: Scope) -> Iterator[Match]:
 def _check(scope: Scope, match: Match) -> str | None:
     if not scope.is_float(match.parts["source"]):
         return "the type is not floating-point"
-    axes = match.parts["total"].inputs[1:]
-    if any(not scope.is_constant(tensor) for tensor in axes):
+    total = match.parts["total"]
+    given = [tensor for tensor in total.inputs[1:] if not tensor.is_empty()]
+    if any(not scope.is_constant(tensor) for tensor in given):
         return "the axes are computed"
+    if total.attrs.get("noop_with_empty_axes") and not scope.integers(total, "axes", 1):
+        return "it sums over no axis"
+    if not scope.same_rank(match.parts["source"], total.inputs[0]):
+        return "a constant adds an axis"
     if not is_private(scope, match.parts["inner"], match.node):
         return "an intermediate result is used elsewhere"
     return None

@@ -1,8 +1,9 @@
-"""Conv → activations → Conv with C channels between → the same with C rounded up to a multiple of 8.
+"""Conv → activations → Conv with C channels between → the same with C rounded up; MatMul and Gemm likewise.
 
-The new channels have zero weights and zero bias in the first Conv and zero weights in the second, so whatever
-the activations make of 0 adds nothing: Σ over more channels of w·a with w = 0. Tensor Cores work on 8 FP16
-channels at a time. Only whole chains are padded, so no Pad or Slice is needed. Off unless asked for: measure.
+The new channels have zero weights and zero bias where they are made and zero weights where they are summed,
+so whatever the activations make of them adds nothing: Σ over more channels of w·a with w = 0. Tensor Cores
+take 8 FP16 channels at a time, or 32 INT8 ones (behind a DequantizeLinear). Only whole chains are padded, so
+no Pad or Slice is needed. Off unless asked for: measure.
 """
 
 from __future__ import annotations
@@ -10,54 +11,67 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
-
-from trtopt.rewrite.affine import why_not_scale
+from trtopt.rewrite import channels
 from trtopt.rewrite.rule import Match, Rule
 from trtopt.rewrite.scope import Scope
 
-_MULTIPLE = 8
-_FINITE_AT_ZERO = ("Relu", "LeakyRelu", "Clip", "Sigmoid", "Tanh", "HardSigmoid", "Elu", "Gelu", "Softplus",
-                   "MaxPool", "AveragePool")  # fmt: skip
+_HALF_UNIT, _INT8_UNIT = 8, 32
 
 
 def _find(scope: Scope) -> Iterator[Match]:
-    for node in scope.nodes("Conv"):
-        channels = int(node.inputs[1].shape[0]) if scope.is_constant(node.inputs[1]) else 0
-        if channels % _MULTIPLE:
-            yield Match(node, {"channels": channels})
-
-
-def _end(scope: Scope, node: Any) -> Any | None:
-    """The Conv at the other end of the chain that begins at `node`."""
-    user = scope.only_use(node.outputs[0], "Conv", *_FINITE_AT_ZERO)
-    while user is not None and user.op != "Conv":
-        if len(user.outputs) > 1:
-            return None
-        user = scope.only_use(user.outputs[0], "Conv", *_FINITE_AT_ZERO)
-    return user
+    for node in scope.nodes("Conv", "MatMul", "Gemm"):
+        weight = _weight(scope, node)
+        unit = _INT8_UNIT if channels.held(scope, node, 1).quantisers else _HALF_UNIT
+        plain = scope.is_constant(weight) and (len(weight.shape) == 2) == (node.op != "Conv")
+        made = int(weight.shape[channels.made_along(node)]) if plain else 0
+        if made % unit:
+            yield Match(node, {"channels": made, "more": -made % unit})
 
 
 def _check(scope: Scope, match: Match) -> str | None:
-    end = _end(scope, match.node)
-    if end is None or scope.producer(end.inputs[0]) is None:
-        return "its channels reach something else than one Conv through activations"
-    if match.node.attrs.get("group", 1) != 1 or end.attrs.get("group", 1) != 1:
+    node = match.node
+    if node.attrs.get("group", 1) != 1:
         return "a grouped convolution ties its channels"
-    if match.parts["channels"] < _MULTIPLE:
+    if node.op == "MatMul" and channels.channel_axis(scope, node) in (None, 0):
+        return "the rank of the product is unknown, or it is a vector"
+    if match.parts["channels"] < _HALF_UNIT:
         return "with fewer than 8 channels, padding costs more than it brings"
-    return why_not_scale(scope, match.node) or why_not_scale(scope, end)
+    if _has_odd_bias(scope, match):
+        return "its bias has a shape of its own"
+    flow = channels.flow_of(scope, node)
+    if flow.problem is not None:
+        return flow.problem
+    if node.op != "Conv" and any(len(_weight(scope, end).shape or ()) != 2 for end in flow.ends):
+        return "it is multiplied with something else than a matrix"
+    weights = [(node, 1), (node, 2), *((end, 1) for end in flow.ends)]
+    reasons = (channels.why_not_widen(scope, *weight) for weight in weights)
+    return next((reason for reason in reasons if reason), None)
+
+
+def _weight(scope: Scope, node: Any) -> Any:
+    found = channels.held(scope, node, 1)
+    return found.reader.inputs[found.position]
+
+
+def _has_odd_bias(scope: Scope, match: Match) -> bool:
+    """Whether the bias is neither missing, nor one value a channel."""
+    node = match.node
+    if node.op == "MatMul" or len(node.inputs) < 3 or node.inputs[2].is_empty():
+        return False
+    return tuple(node.inputs[2].shape or ()) != (match.parts["channels"],)
 
 
 def _apply(scope: Scope, match: Match) -> None:
-    node, end = match.node, _end(scope, match.node)
-    more = -match.parts["channels"] % _MULTIPLE
-    for user, place, axis in ((node, 1, 0), (node, 2, 0), (end, 1, 1)):
-        if user is None or len(user.inputs) <= place or user.inputs[place].is_empty():
-            continue
-        value = np.asarray(scope.value(user.inputs[place]))
-        widths = [(0, more if index == axis else 0) for index in range(value.ndim)]
-        user.inputs[place] = scope.constant(np.pad(value, widths), user.inputs[place].name)
+    node, more = match.node, match.parts["more"]
+    flow, axis = channels.flow_of(scope, node), channels.channel_axis(scope, node)
+    channels.widen(scope, node, 1, channels.made_along(node), more)
+    channels.widen(scope, node, 2, 0, more)
+    for user, place in flow.constants:
+        channels.widen_operand(scope, user, place, more)
+    for end in flow.ends:
+        channels.widen(scope, end, 1, 1 - channels.made_along(end), more)
+    for tensor in flow.tensors:
+        scope.reshape(tensor, axis or 0, more)
 
 
 RULE = Rule("pad-channels", "N", "Tensor Core kernels", _find, _check, _apply, default=False)

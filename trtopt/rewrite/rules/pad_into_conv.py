@@ -62,6 +62,8 @@ def _check(scope: Scope, match: Match) -> str | None:
         return "padded places do not count in the average"
     if node.op == "MaxPool" and len(node.outputs) > 1:
         return "the indices would change"
+    if node.attrs.get("ceil_mode"):
+        return "its last window may begin in the padding"
     kernel = node.attrs.get("kernel_shape")
     if node.op != "Conv" and any(
         have + more >= size

@@ -35,6 +35,8 @@ def _check(scope: Scope, match: Match) -> str | None:
         return f"RMSNormalization needs opset {_OPSET}, the model has {scope.opset}"
     if scale is None or tuple(scale.shape) != (found.numerator.shape[-1],):
         return "there is no constant scale over the last axis"
+    if not scope.same_rank(found.numerator, match.node.outputs[0]):
+        return "a constant adds an axis"
     if not is_private(scope, match.parts["inner"], match.node):
         return "an intermediate result is used elsewhere"
     return None

@@ -27,12 +27,12 @@ def _content(scope: Scope, tensor: Any) -> Any:
 
 def _signature(node: Any) -> Any:
     plain = (int, float, str, list, tuple)
-    if node.op in _NEVER or not all(isinstance(item, plain) for item in node.attrs.values()):
+    foreign = node.domain not in (None, "", "ai.onnx")  # who knows what it does
+    if foreign or node.op in _NEVER or not all(isinstance(item, plain) for item in node.attrs.values()):
         return None
     attrs = tuple(sorted((key, repr(item)) for key, item in node.attrs.items()))
     return (
         node.op,
-        node.domain or "",
         attrs,
         tuple("" if item.is_empty() else id(item) for item in node.inputs),
     )
@@ -49,7 +49,8 @@ def _find(scope: Scope) -> Iterator[Match]:
                     yield Match(node, {"drop": tensor, "keep": first})
         signature = _signature(node)
         first = node if signature is None else seen.setdefault(signature, node)
-        if first is not node and len(first.outputs) == len(node.outputs):
+        same = [out.is_empty() for out in first.outputs] == [out.is_empty() for out in node.outputs]
+        if first is not node and same:
             yield Match(node, {"twin": first})
 
 

@@ -36,10 +36,10 @@ def _find(scope: Scope) -> Iterator[Match]:
 
 
 def _check(scope: Scope, match: Match) -> str | None:
+    if not scope.same_rank(match.parts["source"], match.node.outputs[0]):
+        return "a constant adds an axis"
     if not is_private(scope, match.parts["inner"], match.node):
         return "an intermediate result is used elsewhere"
-    if match.node.op == "Div" and match.parts["alone"] and match.node.inputs[0].shape:
-        return "the 1 has axes of its own, which may widen the shape"
     return None
 
 

@@ -1,0 +1,98 @@
+# ruff: noqa: E501 - graphs read best one statement after another
+"""Where the rules on masks, conditions and padded channels fire."""
+
+from __future__ import annotations
+
+from tests.rewrite_graphs.case import Case, case
+
+CASES: tuple[Case, ...] = (
+    case(
+        "inline-if",
+        "branches that share their names",
+        """
+        g (float[N,4] x) => (float[N,4] y) <bool yes = {1}, bool no = {0}> {
+          a = Relu(x)
+          b, k = If (yes) <then_branch = t () => (float[N,4] p, float[N,4] s) <float c = {2.0}> {u = Mul(a, c) p = Neg(u) s = Abs(a)},
+                           else_branch = e () => (float[N,4] q, float[N,4] r) {u = Tanh(a) q = Abs(u) r = Neg(a)}>
+          d, l = If (no) <then_branch = t () => (float[N,4] p, float[N,4] s) {u = Exp(a) p = Neg(u) s = Abs(a)},
+                          else_branch = e () => (float[N,4] p, float[N,4] s) <float c = {3.0}> {u = Mul(k, c) p = Abs(u) s = Neg(p)}>
+          m = Add(b, d)
+          y = Mul(m, l)
+        }""",
+        2,
+    ),
+    case(
+        "inline-if",
+        "the else branch makes the output, in a branch of another",
+        """
+        g (float[N,4] x, bool c) => (float[N,4] y) <bool no = {0}> {
+          y = If (c) <then_branch = t () => (float[N,4] p) {
+                        p = If (no) <then_branch = tt () => (float[N,4] s) {s = Neg(x)}, else_branch = te () => (float[N,4] z) {z = Abs(x)}>},
+                      else_branch = e () => (float[N,4] q) {q = Exp(x)}>
+        }""",
+    ),
+    case(
+        "mask-add",
+        "minus infinity where the mask is false",
+        """
+        g (float[N,2,S,16] q, float[N,2,16,S] k, bool[N,1,1,S] m) => (float[N,2,S,S] y) <float c = {-1e38}, float two = {0.25}>
+        {a = MatMul(q, k) s = Mul(a, two) b = Where(m, s, c) y = Softmax(b)}""",
+    ),
+    case(
+        "mask-add",
+        "minus infinity where the mask is true",
+        """
+        g (float[N,2,S,16] q, float[N,2,16,S] k, bool[N,1,1,S] m) => (float[N,2,S,S] y) <float c = {-1e38}>
+        {a = MatMul(q, k) b = Where(m, c, a) y = Softmax(b)}""",
+    ),
+    case(
+        "attention-scale",
+        "before a mask by selection",
+        """
+        g (float[N,2,S,16] q, float[N,2,16,S] k, bool[N,1,1,S] m) => (float[N,2,S,S] y) <float c = {0.25}, float low = {-1e9}>
+        {a = MatMul(q, k) b = Mul(a, c) d = Where(m, b, low) y = Softmax(d)}""",
+    ),
+    case(
+        "pad-channels",
+        "products with bias, SiLU between",
+        """
+        # w1: float[16,12]
+        # b1: float[12]
+        # w2: float[12,8]
+        g (float[N,S,16] x) => (float[N,S,8] y)
+        {a = MatMul(x, w1) b = Add(a, b1) c = Sigmoid(b) d = Mul(b, c) y = MatMul(d, w2)}""",
+    ),
+    case(
+        "pad-channels",
+        "Gemms, the first transposed",
+        """
+        # w1: float[12,16]
+        # b1: float[12]
+        # w2: float[12,8]
+        # b2: float[8]
+        g (float[N,16] x) => (float[N,8] y) {a = Gemm<transB=1>(x, w1, b1) b = Tanh(a) y = Gemm(b, w2, b2)}""",
+    ),
+    case(
+        "pad-channels",
+        "two ends, one after a pool",
+        """
+        # w1: float[12,4,3,3]
+        # w2: float[8,12,1,1]
+        # w3: float[8,12,1,1]
+        g (float[N,4,8,8] x) => (float[N,8,6,6] y, float[N,8,1,1] z)
+        {a = Conv(x, w1) b = Relu(a) y = Conv(b, w2) p = GlobalAveragePool(b) z = Conv(p, w3)}""",
+    ),
+    case(
+        "pad-channels",
+        "INT8 to 32",
+        """
+        # w1: float[40,4,3,3]
+        # w2: int8[8,40,1,1]
+        g (float[N,4,8,8] x) => (float[N,8,6,6] y)
+        <float s = {0.05}, int8 z = {0}, float[40] s1 = {0.1,0.1,0.1,0.1,0.1,0.1,0.1,0.1,0.1,0.1,0.1,0.1,0.1,0.1,0.1,0.1,0.1,0.1,0.1,0.1,0.1,0.1,0.1,0.1,0.1,0.1,0.1,0.1,0.1,0.1,0.1,0.1,0.1,0.1,0.1,0.1,0.1,0.1,0.1,0.1},
+         int8[40] z1 = {0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0}>
+        {q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z)
+         wq = QuantizeLinear<axis=0>(w1, s1, z1) wd = DequantizeLinear<axis=0>(wq, s1, z1) a = Conv(d, wd) b = Relu(a)
+         bq = QuantizeLinear(b, s, z) bd = DequantizeLinear(bq, s, z) vd = DequantizeLinear(w2, s, z) y = Conv(bd, vd)}""",
+    ),
+)

@@ -1,0 +1,145 @@
+# ruff: noqa: E501 - graphs read best one statement after another
+"""Where a rule would change the function through broadcasting, a type's range or an odd form of an operator."""
+
+from __future__ import annotations
+
+from tests.rewrite_graphs.case import Case, left
+
+CASES: tuple[Case, ...] = (
+    left(
+        "fold-scale-before",
+        "one channel spread over three",
+        """
+        # w: float[8,3,3,3]
+        g (float[N,1,8,8] x) => (float[N,8,6,6] y) <float[3,1,1] c = {2.0,3.0,4.0}> {a = Mul(x, c) y = Conv(a, w)}""",
+        "makes the channels",
+    ),
+    left(
+        "fold-scale",
+        "beyond FP16, by the bits of 65504",
+        """
+        # w: float16[8,4,1,1]
+        g (float16[N,4,8,8] x) => (float16[N,8,8,8] y) <float16[1] c = {31743}> {a = Conv(x, w) b = Mul(a, c) y = Relu(b)}""",
+        "FP16's range",
+    ),
+    left(
+        "fold-batchnorm",
+        "no number",
+        """
+        # w: float[2,4,1,1]
+        g (float[N,4,8,8] x) => (float[N,2,8,8] y) <float[2] s = {1,1}, float[2] m = {0,0}, float[2] v = {1,-1}>
+        {a = Conv(x, w) y = BatchNormalization(a, s, m, m, v)}""",
+        "no number",
+    ),
+    left(
+        "cast-chain",
+        "64 bits through 53",
+        """
+        g (int64[N] x) => (int64[N] y) {a = Cast<to=11>(x) y = Cast<to=7>(a)}""",
+        "narrower",
+    ),
+    left(
+        "norm-reductions",
+        "a sum over nothing",
+        """
+        g (float[N,8] x) => (float[N,8] y) <int64[0] ax = {}> {a = Abs(x) y = ReduceSum<noop_with_empty_axes=1>(a, ax)}""",
+        "no axis",
+    ),
+    left(
+        "norm-reductions",
+        "no axes given",
+        """
+        g (float[N,8] x) => (float[N,8] y) {a = Abs(x) y = ReduceSum<noop_with_empty_axes=1>(a)}""",
+        "no axis",
+    ),
+    left(
+        "norm-reductions",
+        "an exponent that adds an axis",
+        """
+        g (float[N,8] x) => (float[1,N,1] y) <float[1,1,1] two = {2.0}, int64[1] ax = {-1}>
+        {a = Pow(x, two) b = ReduceSum(a, ax) y = Sqrt(b)}""",
+        "adds an axis",
+    ),
+    left(
+        "sigmoid",
+        "a one that adds an axis",
+        """
+        g (float[4] x) => (float[1,4] y) <float[1,1] one = {1.0}> {a = Neg(x) b = Exp(a) c = Add(b, one) y = Reciprocal(c)}""",
+        "adds an axis",
+    ),
+    left(
+        "hard-sigmoid",
+        "a three that adds an axis",
+        """
+        g (float[4] x) => (float[1,4] y) <float[1,1] three = {3.0}, float zero = {0.0}, float six = {6.0}>
+        {a = Add(x, three) b = Clip(a, zero, six) y = Div(b, six)}""",
+        "adds an axis",
+    ),
+    left(
+        "gelu",
+        "a half that adds an axis",
+        """
+        g (float[4] x) => (float[1,4] y) <float[1,1] half = {0.5}, float one = {1.0}, float r = {1.4142135}>
+        {a = Div(x, r) b = Erf(a) c = Add(b, one) d = Mul(x, c) y = Mul(d, half)}""",
+        "adds an axis",
+        opset=20,
+    ),
+    left(
+        "layer-norm",
+        "a scale that adds an axis",
+        """
+        g (float[2,4] x) => (float[1,2,4] y) <float[1,1,4] g = {1,2,3,4}, float e = {0.1}>
+        {m = ReduceMean<axes=[1]>(x) c = Sub(x, m) q = Mul(c, c) v = ReduceMean<axes=[1]>(q) w = Add(v, e) r = Sqrt(w)
+         n = Div(c, r) y = Mul(n, g)}""",
+        "adds an axis",
+    ),
+    left(
+        "pad-into-conv",
+        "a pool that rounds up",
+        """
+        g (float[N,2,5,5] x) => (float[N,2,A,B] y) <int64[8] p = {0,0,1,1,0,0,1,1}, float low = {-inf}>
+        {a = Pad(x, p, low) y = MaxPool<kernel_shape=[2,2], strides=[2,2], ceil_mode=1>(a)}""",
+        "begin in the padding",
+    ),
+    left(
+        "erase-identity",
+        "a dropout of old",
+        "g (float[N,4] x) => (float[N,4] y) {a = Dropout(x) y = Neg(a)}",
+        "training",
+        opset=6,
+    ),
+    left(
+        "pad-channels",
+        "to a sum with other values",
+        """
+        # w: float[12,4,3,3]
+        # w2: float[8,12,1,1]
+        g (float[N,4,8,8] x, float[N,12,1,1] z) => (float[N,8,6,6] y) {a = Conv(x, w) b = Add(a, z) y = Conv(b, w2)}""",
+        "other values",
+    ),
+    left(
+        "pad-channels",
+        "a grouped end",
+        """
+        # w: float[12,4,3,3]
+        # w2: float[12,1,1,1]
+        g (float[N,4,8,8] x) => (float[N,12,6,6] y) {a = Conv(x, w) y = Conv<group=12>(a, w2)}""",
+        "reach Conv",
+    ),
+    left(
+        "mask-add",
+        "a number that does not hide",
+        """
+        g (float[N,2,S,16] q, float[N,2,16,S] k, bool[N,1,1,S] m) => (float[N,2,S,S] y) <float c = {-10000}>
+        {a = MatMul(q, k) b = Where(m, a, c) y = Softmax(b)}""",
+        "not hide it wholly",
+    ),
+    left(
+        "mask-add",
+        "a mask with more axes",
+        """
+        g (float[2,S,16] q, float[2,16,S] k, bool[N,1,1,S] m) => (float[N,2,S,S] y) <float c = {-inf}>
+        {a = MatMul(q, k) b = Where(m, a, c) y = Softmax(b)}""",
+        "widen",
+    ),
+)

@@ -1,0 +1,181 @@
+"""The channels that a Conv, MatMul or Gemm makes: where they go, and how to make more of them.
+
+They go through operators that treat each channel alike and end in products that sum over them. A channel more
+with weight 0 there changes nothing, whatever finite value it has on its way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from trtopt.rewrite.scope import Array, Scope
+
+_UNARY = ("Relu", "LeakyRelu", "Clip", "Sigmoid", "Tanh", "HardSigmoid", "HardSwish", "Elu", "Gelu",
+          "Softplus", "Erf", "Neg", "Abs", "Identity", "Dropout", "Exp", "Pow", "Cast")  # fmt: skip
+_POOLS = ("MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool")
+_NEUTRAL = {"Add": 0, "Sub": 0, "Mul": 1, "Div": 1}
+_QUANTISERS = ("DequantizeLinear", "QuantizeLinear")
+
+
+@dataclass
+class Flow:
+    """Where channels go: tensors on their way, constants with an entry for each, products at their end."""
+
+    tensors: list[Any] = field(default_factory=list)
+    constants: list[tuple[Any, int]] = field(default_factory=list)
+    ends: list[Any] = field(default_factory=list)
+    problem: str | None = None
+
+
+def channel_axis(scope: Scope, node: Any) -> int | None:
+    """Where in its output the channels of `node` lie; None if the rank is unknown."""
+    rank = scope.rank(node.outputs[0])
+    return rank if rank is None else 1 if node.op == "Conv" else rank - 1
+
+
+def made_along(node: Any) -> int:
+    """The axis of its weight along which the output channels of `node` lie."""
+    return 0 if node.op == "Conv" or (node.op == "Gemm" and node.attrs.get("transB", 0)) else 1
+
+
+def flow_of(scope: Scope, node: Any) -> Flow:
+    """Follow the channels that `node` makes; `problem` says where they cannot be followed."""
+    flow, pending, seen, inner = Flow(), [node.outputs[0]], set(), []
+    while pending and flow.problem is None:
+        tensor = pending.pop()
+        flow.tensors.append(tensor)
+        if scope.is_fixed(tensor) or not scope.is_read_here_alone(tensor):
+            flow.problem = "its channels are an output of the graph, or another graph reads them"
+        for user in tensor.outputs:
+            if _sums_over_channels(user, tensor, node.op):
+                flow.ends.append(user)
+            elif id(user) not in seen:
+                seen.add(id(user))
+                inner.append(user)
+                pending.append(user.outputs[0])
+                flow.problem = flow.problem or _why_not_through(scope, user, tensor, node.op)
+    known = {id(tensor) for tensor in flow.tensors}
+    for user in inner if flow.problem is None else ():
+        if user.op in _NEUTRAL:
+            flow.problem = flow.problem or _take_operands(scope, flow, user, node, known)
+    if flow.problem is None and not flow.ends:
+        flow.problem = "nothing sums over its channels"
+    return flow
+
+
+def _sums_over_channels(user: Any, tensor: Any, op: str) -> bool:
+    if user.inputs[0] is not tensor or any(other is tensor for other in user.inputs[1:]):
+        return False
+    if op == "Conv":
+        return bool(user.op == "Conv" and user.attrs.get("group", 1) == 1)
+    return bool(user.op == "MatMul" or (user.op == "Gemm" and not user.attrs.get("transA", 0)))
+
+
+def _why_not_through(scope: Scope, user: Any, tensor: Any, op: str) -> str | None:
+    """Why channels cannot be followed through `user`."""
+    elsewhere = f"its channels reach {user.op} node {user.name!r}"
+    if user.domain not in (None, "", "ai.onnx") or len(user.outputs) != 1:
+        return elsewhere
+    if user.op in _NEUTRAL:
+        return elsewhere if user.op == "Div" and user.inputs[0] is not tensor else None
+    rest = [item for item in user.inputs[1:] if not item.is_empty()]
+    if user.op in _QUANTISERS:
+        return None if all(np.prod(item.shape or ()) == 1 for item in rest) else f"{elsewhere}, per channel"
+    if user.op == "Pow":
+        return None if (scope.scalar(user.inputs[1]) or 0.0) > 0 else elsewhere
+    if user.op in _POOLS and op == "Conv":
+        return None
+    plain = user.op in _UNARY and all(scope.scalar(item) is not None for item in rest)
+    return None if plain else elsewhere
+
+
+def _take_operands(scope: Scope, flow: Flow, user: Any, node: Any, known: set[int]) -> str | None:
+    """Note the other operand of an arithmetic node: of the flow itself, a scalar, or one value a channel."""
+    rank, axis = scope.rank(node.outputs[0]), channel_axis(scope, node)
+    for place, operand in enumerate(user.inputs):
+        value = scope.value(operand)
+        if id(operand) in known or (value is not None and value.ndim == 0):
+            continue
+        if value is None or rank is None or axis is None or value.ndim > rank:
+            return f"{user.op} node {user.name!r} mixes its channels with other values"
+        if value.size == 1:
+            continue
+        places = [place + rank - value.ndim for place, size in enumerate(value.shape) if size != 1]
+        if places != [axis]:
+            return f"{user.op} node {user.name!r} has a constant that varies along another axis"
+        flow.constants.append((user, place))
+    return None
+
+
+@dataclass(frozen=True)
+class Held:
+    """A constant behind at most a QuantizeLinear and a DequantizeLinear, and the node that reads it."""
+
+    reader: Any
+    position: int
+    quantisers: tuple[Any, ...]
+
+
+def held(scope: Scope, node: Any, position: int) -> Held:
+    """The constant behind an input."""
+    quantisers: list[Any] = []
+    reader, place = node, position
+    for op in _QUANTISERS:
+        maker = scope.producer(reader.inputs[place], op)
+        if maker is not None:
+            quantisers.append(maker)
+            reader, place = maker, 0
+    return Held(reader, place, tuple(quantisers))
+
+
+def why_not_widen(scope: Scope, node: Any, position: int) -> str | None:
+    """Why entries cannot be added to the constant behind an input; None if they can, or there is no input."""
+    if len(node.inputs) <= position or node.inputs[position].is_empty():
+        return None
+    found = held(scope, node, position)
+    tensor = found.reader.inputs[found.position]
+    if scope.value(tensor) is None:
+        return "a weight is computed, or of a type that NumPy lacks"
+    if len(tensor.outputs) > 1 or any(scope.only_use(item.outputs[0]) is None for item in found.quantisers):
+        return "a weight is shared with another node"
+    for item in found.quantisers:
+        zero = scope.value(item.inputs[2]) if len(item.inputs) > 2 and not item.inputs[2].is_empty() else None
+        given = len(item.inputs) > 2 and not item.inputs[2].is_empty()
+        if scope.value(item.inputs[1]) is None or (given and (zero is None or zero.any())):
+            return "a scale is computed, or a zero point is not 0"
+        if item.attrs.get("block_size", 0):
+            return "a weight is quantised in blocks"
+    return None
+
+
+def widen(scope: Scope, node: Any, position: int, axis: int, more: int) -> None:
+    """Add `more` zeros along an axis of the constant behind an input, and scales for them."""
+    if len(node.inputs) <= position or node.inputs[position].is_empty():
+        return
+    found = held(scope, node, position)
+    _grow(scope, found.reader, found.position, axis, more, np.zeros)
+    for item in found.quantisers:
+        own = item.attrs.get("axis", 1) % max(len(item.outputs[0].shape or (1, 1)), 1)
+        for place in range(1, len(item.inputs)):
+            if own == axis and not item.inputs[place].is_empty() and np.prod(item.inputs[place].shape) > 1:
+                _grow(scope, item, place, 0, more, np.ones if place == 1 else np.zeros)
+        if item.outputs[0].shape is not None:
+            scope.reshape(item.outputs[0], axis, more)
+
+
+def widen_operand(scope: Scope, node: Any, position: int, more: int) -> None:
+    """Add `more` neutral values to the constant operand of an arithmetic node."""
+    value = np.asarray(scope.value(node.inputs[position]))
+    axis = next(place for place, size in enumerate(value.shape) if size != 1)
+    _grow(scope, node, position, axis, more, np.ones if _NEUTRAL[node.op] else np.zeros)
+
+
+def _grow(scope: Scope, node: Any, position: int, axis: int, more: int, fill: Callable[..., Array]) -> None:
+    tensor = node.inputs[position]
+    value = np.asarray(scope.value(tensor))
+    extra = fill([more if place == axis else size for place, size in enumerate(value.shape)], value.dtype)
+    node.inputs[position] = scope.constant(np.concatenate([value, extra], axis), tensor.name)
