@@ -1,0 +1,201 @@
+"""What a node costs at least: floating-point operations and bytes, from shapes alone.
+
+A multiply-add counts as two operations. Formulas: a product of [M, K] and [K, N] takes 2·M·K·N; a convolution
+2 · output elements · (input channels / groups) · kernel elements; a transposed one the same with the input's
+elements and (output channels / groups). Elementwise operators take one operation an output element,
+reductions and pools one an element read; normalisations and Softmax the number of passes in `_PER_ELEMENT`.
+Operators that only move data take none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from math import prod
+
+from trtopt.inspect.graph import DEQUANTISE, QUANTISE, Graph, Node
+from trtopt.records import LayerCost, Shape
+
+_BITS = {
+    "float64": 64,
+    "int64": 64,
+    "uint64": 64,
+    "float32": 32,
+    "int32": 32,
+    "uint32": 32,
+    "float16": 16,
+    "bfloat16": 16,
+    "int16": 16,
+    "uint16": 16,
+    "int4": 4,
+    "uint4": 4,
+    "float4_e2m1fn": 4,
+}  # every other type has 8: int8, uint8, bool and the float8 kinds
+
+
+def _ops(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_FREE = _ops(
+    "Reshape Flatten Squeeze Unsqueeze Identity Dropout Constant ConstantOfShape Shape Size Range "
+    "QuantizeLinear DequantizeLinear"
+)
+"""Views, and what a builder folds away or fuses into its neighbour: neither operations nor bytes."""
+_MOVES = _ops(
+    "Transpose Concat Split Slice Gather GatherElements GatherND ScatterElements ScatterND Pad Expand Tile "
+    "Cast DepthToSpace SpaceToDepth Resize Upsample Where TopK NonZero Compress OneHot Trilu "
+    "CumSum ReverseSequence EyeLike NonMaxSuppression ArgMax ArgMin"
+)
+_ELEMENTWISE = _ops(
+    "Add Sub Mul Div Pow Sqrt Exp Log Erf Tanh Sigmoid Relu LeakyRelu PRelu Elu Selu Celu Clip Abs Neg "
+    "Reciprocal Floor Ceil Round Sign Sin Cos Tan Min Max Sum Mean Mod Not And Or Xor Equal Less Greater "
+    "LessOrEqual GreaterOrEqual HardSigmoid HardSwish Softplus Softsign ThresholdedRelu IsNaN IsInf BitShift "
+    "Mish Gelu Swish"
+)
+_REDUCTIONS = _ops(
+    "ReduceMean ReduceSum ReduceMax ReduceMin ReduceProd ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp "
+    "ReduceSumSquare GlobalAveragePool GlobalMaxPool"
+)
+_POOLS = frozenset({"AveragePool", "MaxPool", "LpPool"})
+_PER_ELEMENT = {
+    "BatchNormalization": 2,  # scale and shift, already folded together
+    "Softmax": 5,  # maximum, difference, exponential, sum, quotient
+    "LogSoftmax": 5,
+    "LayerNormalization": 8,  # mean 1, variance 3, normalise 2, scale and shift 2
+    "RMSNormalization": 5,
+    "GroupNormalization": 8,
+    "InstanceNormalization": 8,
+    "LRN": 5,
+}
+
+
+def node_flops(graph: Graph, node: Node) -> int | None:
+    """Operations of one node; None where the operator or a shape that it needs is not known."""
+    if node.op in _FREE or node.op in _MOVES:
+        return 0
+    shapes = [graph.shapes.get(name) if name else None for name in node.inputs]
+    out = graph.shapes.get(node.outputs[0]) if node.outputs else None
+    if not shapes or shapes[0] is None or out is None:
+        return None
+    if node.op in _ELEMENTWISE:
+        return prod(out)
+    if node.op in _REDUCTIONS:
+        return prod(shapes[0])
+    if node.op in _POOLS:
+        kernel: tuple[int, ...] = tuple(node.attributes.get("kernel_shape", ()))
+        return prod(out) * prod(kernel)
+    if node.op in _PER_ELEMENT:
+        return prod(shapes[0]) * _PER_ELEMENT[node.op]
+    formula = _PRODUCTS.get(node.op)
+    return None if formula is None else formula(node, shapes, out)
+
+
+def _conv(node: Node, shapes: Sequence[Shape | None], out: Shape) -> int | None:
+    kernel = shapes[1]  # [output channels, input channels / groups, *kernel]
+    return None if kernel is None else 2 * prod(out) * prod(kernel[1:])
+
+
+def _conv_transpose(node: Node, shapes: Sequence[Shape | None], out: Shape) -> int | None:
+    source, kernel = shapes[0], shapes[1]  # [input channels, output channels / groups, *kernel]
+    return None if source is None or kernel is None else 2 * prod(source) * prod(kernel[1:])
+
+
+def _matmul(node: Node, shapes: Sequence[Shape | None], out: Shape) -> int | None:
+    left = shapes[0]
+    return None if left is None else 2 * prod(out) * left[-1]
+
+
+def _gemm(node: Node, shapes: Sequence[Shape | None], out: Shape) -> int | None:
+    left = shapes[0]
+    if left is None or len(left) != 2:
+        return None
+    return 2 * prod(out) * left[0 if node.attributes.get("transA") else 1]
+
+
+def _recurrent(node: Node, shapes: Sequence[Shape | None], out: Shape) -> int | None:
+    """X [T, N, I] · W [D, G·H, I] and the state [N, H] · R [D, G·H, H] at each of T steps."""
+    x, w, r = shapes[0], shapes[1], shapes[2]
+    if x is None or w is None or r is None:
+        return None
+    return 2 * x[0] * x[1] * (prod(w) + prod(r))
+
+
+def _attention(node: Node, shapes: Sequence[Shape | None], out: Shape) -> int | None:
+    """Q [N, heads, L, E], K [N, heads, S, E], V [N, heads, S, F]: two products; 4-D inputs only."""
+    q, k, v = (*shapes, None, None, None)[:3]
+    if q is None or k is None or v is None or len(q) != 4 or len(k) != 4:
+        return None
+    return 2 * prod(q) * k[2] + 2 * prod(q[:3]) * k[2] * v[3]
+
+
+_PRODUCTS: dict[str, Callable[[Node, Sequence[Shape | None], Shape], int | None]] = {
+    "Conv": _conv,
+    "ConvTranspose": _conv_transpose,
+    "MatMul": _matmul,
+    "Gemm": _gemm,
+    "LSTM": _recurrent,
+    "GRU": _recurrent,
+    "RNN": _recurrent,
+    "Attention": _attention,
+}
+
+
+def tensor_bytes(graph: Graph, tensor: str) -> int | None:
+    """Bytes of a tensor in the type in which it has to be moved; None where its shape or type is unknown."""
+    shape, dtype = graph.shapes.get(tensor), graph.stored_dtype(tensor)
+    if shape is None or not dtype or dtype == "unknown":
+        return None
+    return -(-prod(shape) * _BITS.get(dtype, 8) // 8)
+
+
+def cost_of(graph: Graph, nodes: Collection[Node]) -> LayerCost | None:
+    """What nodes that run as one layer cost at least: what passes between them is never moved.
+
+    None where any of it is unknown: a floor that leaves something out would be none.
+    """
+    flops = moved = 0
+    for node in nodes:
+        count = node_flops(graph, node)
+        if count is None:
+            return None
+        flops += count
+    for tensor in _boundary(graph, nodes):
+        size = tensor_bytes(graph, tensor)
+        if size is None:
+            return None
+        moved += size
+    return LayerCost(flops=flops, bytes_moved=moved)
+
+
+def _boundary(graph: Graph, nodes: Collection[Node]) -> list[str]:
+    """Tensors that enter or leave a set of nodes, each once, named on the far side of views and Q/DQ.
+
+    A Gather reads no more of its table than it writes: the table is left out.
+    """
+    inside = {node.index for node in nodes}
+    if all(node.op in _FREE for node in nodes):
+        return []
+    entering = {
+        name: None
+        for node in nodes
+        if node.op not in (QUANTISE, DEQUANTISE, "Shape", "Size", "Range", "ConstantOfShape")
+        for position, name in enumerate(node.inputs)
+        if name and not (node.op == "Gather" and position == 0 and graph.is_constant(name))
+        if _made_outside(graph, name, inside)
+    }
+    leaving = {
+        name: None
+        for node in nodes
+        for name in node.outputs
+        if name and node.op != QUANTISE
+        if name in graph.outputs or any(one.index not in inside for one in graph.consumers.get(name, ()))
+    }
+    return [*entering, *(name for name in leaving if name not in entering)]
+
+
+def _made_outside(graph: Graph, tensor: str, inside: Collection[int]) -> bool:
+    """DequantizeLinear inside stands for what it reads."""
+    node = graph.producer.get(tensor)
+    while node is not None and node.index in inside and node.op in (DEQUANTISE, QUANTISE):
+        node = graph.producer.get(node.inputs[0])
+    return node is None or node.index not in inside

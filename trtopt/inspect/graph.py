@@ -1,0 +1,166 @@
+"""The ONNX graph at concrete shapes, as far as a look inside needs it.
+
+Only the main graph: nodes inside loops and branches are part of the node that holds them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from trtopt.onnxfile import dtype_name
+from trtopt.records import Shape
+
+if TYPE_CHECKING:
+    import onnx
+
+DEQUANTISE, QUANTISE = "DequantizeLinear", "QuantizeLinear"
+WEIGHTED = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul", "LSTM", "GRU", "RNN"})
+"""Operators whose second input is what a layer's weights are, where it is a constant."""
+
+
+@dataclass(frozen=True)
+class Node:
+    """`name` is what TensorRT calls it: the node's own, or made from its first output where it has none."""
+
+    index: int
+    name: str
+    op: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attributes: Mapping[str, Any] = field(default_factory=dict, compare=False)
+
+
+@dataclass(frozen=True)
+class Graph:
+    """Nodes in the file's order; types are NumPy names; a shape that inference cannot tell is not there."""
+
+    nodes: tuple[Node, ...]
+    outputs: frozenset[str]
+    constants: frozenset[str]
+    shapes: Mapping[str, Shape]
+    dtypes: Mapping[str, str]
+
+    @cached_property
+    def by_name(self) -> dict[str, Node]:
+        """Nodes by TensorRT's name for them; of equal names the first."""
+        return {node.name: node for node in reversed(self.nodes)}
+
+    @cached_property
+    def producer(self) -> dict[str, Node]:
+        """Which node writes a tensor."""
+        return {name: node for node in self.nodes for name in node.outputs if name}
+
+    @cached_property
+    def consumers(self) -> dict[str, tuple[Node, ...]]:
+        """Which nodes read a tensor."""
+        found: dict[str, list[Node]] = {}
+        for node in self.nodes:
+            for name in dict.fromkeys(filter(None, node.inputs)):
+                found.setdefault(name, []).append(node)
+        return {name: tuple(nodes) for name, nodes in found.items()}
+
+    def is_constant(self, tensor: str) -> bool:
+        """An initializer, or made of nothing but such (quantised weights are)."""
+        while tensor not in self.constants:
+            node = self.producer.get(tensor)
+            if node is None or (node.op != "Constant" and not node.inputs):
+                return False
+            if node.op == "Constant":
+                return True
+            if node.op not in (QUANTISE, DEQUANTISE, "Cast", "Transpose", "Identity", "Reshape"):
+                return False
+            tensor = node.inputs[0]
+        return True
+
+    def weight_of(self, node: Node) -> str | None:
+        """The constant that a convolution, matrix product or recurrent layer holds; None without one."""
+        if node.op not in WEIGHTED or len(node.inputs) < 2:
+            return None
+        return next((name for name in node.inputs[1::-1] if self.is_constant(name)), None)
+
+    def stored_dtype(self, tensor: str) -> str:
+        """The type in which a tensor has to be moved: the quantised one where it lies between Q and DQ."""
+        node = self.producer.get(tensor)
+        if node is not None and node.op == DEQUANTISE:
+            inner = node.inputs[0]
+            return self.dtypes.get(inner) or "int8"
+        readers = self.consumers.get(tensor, ())
+        if readers and all(reader.op == QUANTISE for reader in readers) and tensor not in self.outputs:
+            return self.dtypes.get(readers[0].outputs[0]) or "int8"
+        return self.dtypes.get(tensor, "")
+
+    def asked_dtype(self, node: Node) -> str:
+        """The type that the graph asks a node to compute in.
+
+        A node with weights whose data inputs all come from DequantizeLinear is asked for in the quantised
+        type; every other one in the type of its first floating input.
+        """
+        data = [name for name in node.inputs[:2] if name]
+        made_by = [self.producer.get(name) for name in data]
+        if node.op in WEIGHTED and data and all(one and one.op == DEQUANTISE for one in made_by):
+            return self.stored_dtype(data[0])
+        types = (self.dtypes.get(name, "") for name in node.inputs)
+        return next((dtype for dtype in types if "float" in dtype), "")
+
+
+def read_graph(model: onnx.ModelProto, shapes: Mapping[str, Shape]) -> Graph:
+    """The main graph with its inputs at `shapes`, and whatever ONNX's inference can tell from there."""
+    inferred = _inferred(model, shapes)
+    graph = inferred.graph
+    known: dict[str, Shape] = {item.name: tuple(item.dims) for item in graph.initializer}
+    dtypes = {item.name: dtype_name(item.data_type) for item in graph.initializer}
+    for value in (*graph.input, *graph.value_info, *graph.output):
+        tensor = value.type.tensor_type
+        if tensor.elem_type:
+            dtypes.setdefault(value.name, dtype_name(tensor.elem_type))
+        if tensor.HasField("shape") and all(axis.HasField("dim_value") for axis in tensor.shape.dim):
+            known.setdefault(value.name, tuple(axis.dim_value for axis in tensor.shape.dim))
+    return Graph(
+        nodes=tuple(_nodes(graph.node)),
+        outputs=frozenset(value.name for value in graph.output),
+        constants=frozenset(item.name for item in graph.initializer),
+        shapes=known,
+        dtypes=dtypes,
+    )
+
+
+def _inferred(model: onnx.ModelProto, shapes: Mapping[str, Shape]) -> onnx.ModelProto:
+    import onnx
+
+    fixed = onnx.ModelProto()
+    fixed.CopyFrom(model)
+    for value in fixed.graph.input:
+        wanted = shapes.get(value.name)
+        axes = value.type.tensor_type.shape.dim
+        if wanted is not None and len(axes) == len(wanted):
+            for axis, size in zip(axes, wanted, strict=True):
+                axis.dim_value = size
+    del fixed.graph.value_info[:]  # inferred again from the fixed shapes
+    for value in fixed.graph.output:
+        value.type.tensor_type.ClearField("shape")
+    try:
+        return onnx.shape_inference.infer_shapes(fixed, data_prop=True)
+    except onnx.shape_inference.InferenceError:
+        return fixed
+
+
+def _nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[Node]:
+    import onnx
+
+    for index, node in enumerate(nodes):
+        first = next(iter(node.output), "")
+        yield Node(
+            index=index,
+            name=node.name or f"node_of_{first}",
+            op=node.op_type,
+            inputs=tuple(node.input),
+            outputs=tuple(node.output),
+            attributes={
+                item.name: onnx.helper.get_attribute_value(item)
+                for item in node.attribute
+                if item.type in (item.INT, item.INTS, item.FLOAT, item.STRING)
+            },
+        )

@@ -1,0 +1,55 @@
+"""Layers grouped: by type, by precision, by module path."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from trtopt.inspect.join import UNKNOWN
+from trtopt.records import LayerGroup, ProfiledLayer
+
+_MODULE_DEPTH = 4
+REFORMAT = "reformat"
+
+
+def by_kind(layers: Sequence[ProfiledLayer]) -> tuple[LayerGroup, ...]:
+    """By the backend's own word for the layer; all reformats together."""
+    return _grouped(layers, lambda layer: REFORMAT if layer.is_reformat else layer.kind or UNKNOWN)
+
+
+def by_dtype(layers: Sequence[ProfiledLayer]) -> tuple[LayerGroup, ...]:
+    """By the type that the layer ran in."""
+    return _grouped(layers, lambda layer: layer.dtype or UNKNOWN)
+
+
+def by_module(layers: Sequence[ProfiledLayer]) -> tuple[LayerGroup, ...]:
+    """By the path that a layer's nodes share, as exporters write module paths into names."""
+    return _grouped(layers, lambda layer: module_of(layer.onnx_nodes) or UNKNOWN)
+
+
+def module_of(names: Sequence[str], depth: int = _MODULE_DEPTH) -> str:
+    """The path common to all names, at most `depth` steps, without the nodes' own last step.
+
+    `/encoder/layer.0/attention/MatMul` and `/encoder/layer.0/attention/Add` → `/encoder/layer.0/attention`.
+    """
+    paths = [name.lstrip("/").split("/")[:-1] for name in names]
+    if not paths:
+        return ""
+    common: list[str] = []
+    for steps in zip(*paths, strict=False):
+        if len(set(steps)) > 1:
+            break
+        common.append(steps[0])
+    return "/" + "/".join(common[:depth])
+
+
+def _grouped(layers: Sequence[ProfiledLayer], key: Callable[[ProfiledLayer], str]) -> tuple[LayerGroup, ...]:
+    """Groups with their time, the longest first; layers that were not timed are counted all the same."""
+    found: dict[str, list[ProfiledLayer]] = {}
+    for layer in layers:
+        found.setdefault(key(layer), []).append(layer)
+    total = sum(layer.ms or 0.0 for layer in layers)
+    groups = []
+    for name, members in found.items():
+        ms = sum(layer.ms or 0.0 for layer in members)
+        groups.append(LayerGroup(key=name, layers=len(members), ms=ms, share=ms / total if total else 0.0))
+    return tuple(sorted(groups, key=lambda group: (-group.ms, group.key)))

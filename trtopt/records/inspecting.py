@@ -1,0 +1,236 @@
+"""Records of a look inside: layers, what they cover, what they cost, and the report of `trtopt profile`."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from trtopt.records.base import Record, Shape
+from trtopt.records.measuring import EngineRef, Environment
+
+PROFILE_SCHEMA = "trtopt.profile/1"
+
+MappedBy = Literal["metadata", "name", "graph", "inferred", "nothing"]
+"""How ONNX nodes were found: TensorRT's metadata, the layer's name, tensors walked through the graph, or the
+layer that must have taken a node that nobody names."""
+
+Change = Literal["same", "tactic", "type", "kind", "split", "merged", "regrouped", "only in one"]
+
+
+class EngineTensor(Record, frozen=True, kw_only=True):
+    """An input or output of a layer. `dtype` is a NumPy name, empty where the inspector gives none."""
+
+    name: str
+    dtype: str = ""
+    shape: Shape | None = None
+    format: str = ""
+    """Type and layout in the inspector's own words."""
+
+
+class EngineLayer(Record, frozen=True, kw_only=True):
+    """One layer as the inspector describes it; `kind` is the backend's own word for it."""
+
+    name: str
+    kind: str
+    inputs: tuple[EngineTensor, ...] = ()
+    outputs: tuple[EngineTensor, ...] = ()
+    tactic: str = ""
+    weights_dtype: str = ""
+    weights_count: int = 0
+    onnx_nodes: tuple[str, ...] = ()
+    """The names in the inspector's metadata."""
+
+
+class EngineDescription(Record, frozen=True, kw_only=True):
+    """What an inspector's JSON says, whatever its version; `io` are the engine's inputs and outputs."""
+
+    layers: tuple[EngineLayer, ...]
+    io: tuple[str, ...] = ()
+
+
+class LayerCost(Record, frozen=True, kw_only=True):
+    """The least that a layer's ONNX nodes demand, and how long a device's peaks take for it.
+
+    `bytes_moved` counts what enters and leaves the layer once, weights included. `floor_ms` is None where
+    the device's peaks are not known.
+    """
+
+    flops: int
+    bytes_moved: int
+    floor_ms: float | None = None
+    bound: Literal["memory", "compute", ""] = ""
+
+
+class ProfiledLayer(Record, frozen=True, kw_only=True):
+    """One layer: its time, what it is, what it covers and what it would cost at least.
+
+    `ms` is the median of the profiled runs, `low_ms` and `high_ms` their 10th and 90th percentile; None for
+    a layer that the profiler never reported. `dtype` is the type it ran in, empty where that cannot be told.
+    """
+
+    name: str
+    kind: str
+    ms: float | None = None
+    low_ms: float | None = None
+    high_ms: float | None = None
+    dtype: str = ""
+    asked_dtype: str = ""
+    is_reformat: bool = False
+    is_opaque: bool = False
+    tactic: str = ""
+    inputs: tuple[EngineTensor, ...] = ()
+    outputs: tuple[EngineTensor, ...] = ()
+    weights_count: int = 0
+    onnx_nodes: tuple[str, ...] = ()
+    onnx_ops: tuple[str, ...] = ()
+    mapped_by: MappedBy = "nothing"
+    cost: LayerCost | None = None
+
+
+class LayerGroup(Record, frozen=True, kw_only=True):
+    """Layers that have something in common, and their time together."""
+
+    key: str
+    layers: int
+    ms: float
+    share: float
+
+
+class Coverage(Record, frozen=True, kw_only=True):
+    """How much of the time and of the graph has been brought together; shares from 0 to 1."""
+
+    time_mapped: float
+    nodes_mapped: float
+    time_opaque: float
+    """In layers that hide many nodes: this time cannot be split among them."""
+    unmatched_times: tuple[str, ...] = ()
+    """Layers that the profiler reports and the inspector does not know."""
+    unmatched_layers: tuple[str, ...] = ()
+    """Layers that the inspector describes and the profiler never reported."""
+
+
+class Fusion(Record, frozen=True, kw_only=True):
+    """ONNX operators that became one layer, and how often."""
+
+    ops: tuple[str, ...]
+    kind: str
+    count: int
+    ms: float
+
+
+class Unfused(Record, frozen=True, kw_only=True):
+    """A known fusion's candidate that ran as several layers; `reason` is a code."""
+
+    fusion: str
+    nodes: tuple[str, ...]
+    reason: str
+    detail: str
+    ms: float
+
+
+class Fallback(Record, frozen=True, kw_only=True):
+    """A layer with weights that ran in a wider type than its graph asks for."""
+
+    layer: str
+    asked: str
+    ran: str
+    share_of_time: float | None
+    share_of_weights: float
+
+
+class PrecisionReceipt(Record, frozen=True, kw_only=True):
+    """Shares by type, asked and run; a type that cannot be told is `unknown`. Shares from 0 to 1.
+
+    Time is None where nothing was timed. Reformats count to the time, by the type they write.
+    """
+
+    time_ran: dict[str, float] | None
+    weights_ran: dict[str, float]
+    weights_asked: dict[str, float]
+    fallbacks: tuple[Fallback, ...] = ()
+
+
+class Peak(Record, frozen=True, kw_only=True):
+    """The most that a device does in one respect, and who says so."""
+
+    value: float
+    source: str
+
+
+class DevicePeaks(Record, frozen=True, kw_only=True):
+    """Bytes/s of device memory, and FLOP/s of matrix products by the type that they run in."""
+
+    device: str
+    bandwidth: Peak
+    flops: dict[str, Peak]
+
+
+class RooflineTotal(Record, frozen=True, kw_only=True):
+    """The whole model against its floor; `costed_share` is the share of time whose floor is known."""
+
+    flops: int
+    bytes_moved: int
+    floor_ms: float | None
+    measured_ms: float
+    costed_share: float
+
+
+class EngineProfile(Record, frozen=True, kw_only=True):
+    """One engine at one batch size, from the inside. `sum_ms` adds the layers' medians."""
+
+    batch: int
+    engine: EngineRef
+    layers: tuple[ProfiledLayer, ...]
+    sum_ms: float
+    latency_ms: float | None
+    """The median GPU compute time of the latency pass, where no profiler was attached."""
+    by_kind: tuple[LayerGroup, ...]
+    by_dtype: tuple[LayerGroup, ...]
+    by_module: tuple[LayerGroup, ...]
+    coverage: Coverage
+    fusions: tuple[Fusion, ...]
+    unfused: tuple[Unfused, ...]
+    receipt: PrecisionReceipt
+    roofline: RooflineTotal
+    furthest: tuple[str, ...]
+    """The layers furthest above their floor, by time, first."""
+
+
+class LayerChange(Record, frozen=True, kw_only=True):
+    """Layers of two engines that cover the same ONNX nodes, and what became of them from A to B."""
+
+    change: Change
+    detail: str
+    a: tuple[str, ...]
+    b: tuple[str, ...]
+    a_ms: float
+    b_ms: float
+
+    @property
+    def cost_ms(self) -> float:
+        """What the change cost: negative where B is faster."""
+        return self.b_ms - self.a_ms
+
+
+class EngineDifference(Record, frozen=True, kw_only=True):
+    """Two engines of one model, layer by layer; the costliest changes first."""
+
+    a: str
+    b: str
+    a_ms: float
+    b_ms: float
+    changes: tuple[LayerChange, ...]
+
+
+class ProfileReport(Record, frozen=True, kw_only=True):
+    """The result file of `trtopt profile`. `missing` says what could not be known, and why."""
+
+    schema: str = PROFILE_SCHEMA
+    created: str
+    argv: tuple[str, ...] = ()
+    environment: Environment | None
+    model_sha256: str
+    peaks: DevicePeaks | None
+    engines: tuple[EngineProfile, ...]
+    difference: EngineDifference | None = None
+    missing: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
