@@ -113,6 +113,22 @@ def test_json_on_standard_output_leaves_the_table_on_standard_error(
     assert "queries/s" in done.stderr
 
 
+def test_times_are_exported_in_trtexecs_layout_with_a_file_for_each_batch_size(
+    cpu_build: Path, trtopt_cli: CommandLine
+) -> None:
+    options = ("--duration", "0.1", "--json", "result.json", "--export-times", "times.json")
+    done = trtopt_cli("bench", cpu_build, *options)
+    assert done.returncode == 0, done.stderr
+    report = from_json((trtopt_cli.folder / "result.json").read_bytes(), BenchReport)
+    assert sorted(file.name for file in trtopt_cli.folder.glob("times*")) == [
+        "times.batch1.json",
+        "times.batch8.json",
+    ]
+    for point in report.points:
+        rows = json.loads((trtopt_cli.folder / f"times.batch{point.batch}.json").read_text())
+        assert [row["computeMs"] for row in rows] == point.latency.samples.gpu_compute_ms
+
+
 def test_the_users_data_is_what_runs(tmp_path: Path, cpu_build: Path) -> None:
     np.savez(tmp_path / "few.npz", images=np.load(HELDOUT)["images"][:3])
     report = trtopt.bench(cpu_build, batch=[8], data=tmp_path / "few.npz", duration=0.1)
@@ -179,6 +195,8 @@ def test_an_engine_of_another_version_is_refused(cpu_build: Path, tmp_path: Path
         ([DIGITS, "--duration", "0"], 2, "out of range"),
         ([DIGITS, "--input", "nowhere.npz"], 1, "no such file"),
         ([DIGITS, "--json", "/proc/nowhere/r.json"], 1, "cannot be written"),
+        ([DIGITS, "--export-times", "/proc/nowhere/t.json"], 1, "cannot be written"),
+        ([DIGITS, "--export-profile", "p.json", "--backend", "onnxruntime"], 2, "--layers"),
         ([DIGITS, "--frobnicate"], 2, "No such option"),
     ],
 )

@@ -10,7 +10,7 @@ import click
 from trtopt.cli.contract_flags import contract_flags
 
 if TYPE_CHECKING:
-    from trtopt.records import Terms
+    from trtopt.records import BenchReport, Terms
 
 
 @click.command()
@@ -34,6 +34,18 @@ if TYPE_CHECKING:
 @click.option("--layers", is_flag=True, help="Time every layer, in a pass of its own.")
 @click.option("--memory", is_flag=True, help="Follow every allocation, in a pass of its own.")
 @click.option("--json", "json_file", metavar="FILE|-", help="Write the result file, raw samples included.")
+@click.option(
+    "--export-times",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write latency samples as trtexec --exportTimes does; several batch sizes: FILE.batchN each.",
+)
+@click.option(
+    "--export-profile",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write layer times as trtexec --exportProfile does; turns on --layers.",
+)
 def bench(
     path: Path,
     batch: str | None,
@@ -46,6 +58,8 @@ def bench(
     layers: bool,
     memory: bool,
     json_file: str | None,
+    export_times: Path | None,
+    export_profile: Path | None,
 ) -> None:
     """Measure PATH: a build folder, one engine of it, or an ONNX file.
 
@@ -57,13 +71,14 @@ def bench(
     from trtopt.cli.progress import listening
     from trtopt.pipeline.bench import bench as run
     from trtopt.recipe import parse_batches
-    from trtopt.records import BenchReport, to_json
+    from trtopt.records import to_json
     from trtopt.report.text import bench_summary
     from trtopt.workspace import check_writable, write_atomically
 
     file = Path(json_file) if json_file and json_file != "-" else None
-    if file is not None:
-        check_writable(file)
+    for output in (file, export_times, export_profile):
+        if output is not None:
+            check_writable(output)
 
     def save(report: BenchReport) -> None:
         """After every engine: a later failure must not take finished measurements along."""
@@ -80,10 +95,25 @@ def bench(
             duration=duration,
             warmup=warmup,
             data=data,
-            layers=layers,
+            layers=layers or export_profile is not None,
             memory=memory,
             listener=listener,
         )
+    _export(report, export_times, export_profile)
     if json_file == "-":
         click.echo(to_json(report, indent=None), nl=False)
     Console(stderr=json_file == "-").print(bench_summary(report))
+
+
+def _export(report: BenchReport, times: Path | None, profile: Path | None) -> None:
+    """trtexec's files, one a batch size."""
+    from trtopt.report import trtexec
+    from trtopt.workspace import write_atomically
+
+    for point in report.points:
+        if times is not None:
+            file = trtexec.path_for(times, point.batch, len(report.points))
+            write_atomically(file, trtexec.times(point.latency.samples))
+        if profile is not None and point.layers is not None:
+            file = trtexec.path_for(profile, point.batch, len(report.points))
+            write_atomically(file, trtexec.profile(point.layers))
