@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from command_line import DIGITS, HELDOUT, CommandLine, needs_no_gpu
 
 import trtopt
 from trtopt.errors import ArtifactError, DataError, IncompatibleEngineError, NoGpuError, UsageError
+from trtopt.measure.queueing import keeps_up
 from trtopt.records import BenchReport, from_json, to_json
 
 
@@ -113,6 +115,40 @@ def test_json_on_standard_output_leaves_the_table_on_standard_error(
     assert "queries/s" in done.stderr
 
 
+def test_a_load_on_the_cpu_serves_every_request_and_says_what_the_figures_are(
+    cpu_build: Path, trtopt_cli: CommandLine
+) -> None:
+    options = ("--batch", "8", "--duration", "0.5", "--json", "result.json", "--load", "poisson:100")
+    done = trtopt_cli("bench", cpu_build, *options)
+    assert done.returncode == 0, done.stderr
+    report = from_json((trtopt_cli.folder / "result.json").read_bytes(), BenchReport)
+    load = report.points[0].load
+    assert load is not None
+    assert load.arrived == len(load.latency_ms) > 20
+    assert all(first < second for first, second in pairwise(load.arrival_ms))
+    assert min(load.waiting_ms) >= 0
+    shown = " ".join(done.stdout.split())
+    assert "under load: one request is one query of the whole batch" in shown
+    assert "onnxruntime" in shown
+    assert f"batch 8: {load.arrived} requests, poisson arrivals at 100/s for 0.5 s, seed 0" in shown
+
+
+def test_a_latency_that_no_rate_keeps_is_said_to_be_out_of_reach(
+    cpu_build: Path, trtopt_cli: CommandLine
+) -> None:
+    options = ("--batch", "8", "--duration", "0.1", "--max-latency", "p50=1us")
+    done = trtopt_cli("bench", cpu_build, *options)
+    assert done.returncode == 0, done.stderr
+    assert "batch 8: p50=0.001ms is out of reach: p50 is " in " ".join(done.stdout.split())
+
+
+def test_a_rate_that_the_cpu_cannot_reach_is_said_to_be_too_much(cpu_build: Path) -> None:
+    load = trtopt.bench(cpu_build, batch=[8], duration=0.1, load="3e6").points[0].load
+    assert load is not None
+    assert not keeps_up(load)
+    assert len(load.latency_ms) < load.arrived
+
+
 def test_times_are_exported_in_trtexecs_layout_with_a_file_for_each_batch_size(
     cpu_build: Path, trtopt_cli: CommandLine
 ) -> None:
@@ -197,6 +233,11 @@ def test_an_engine_of_another_version_is_refused(cpu_build: Path, tmp_path: Path
         ([DIGITS, "--json", "/proc/nowhere/r.json"], 1, "cannot be written"),
         ([DIGITS, "--export-times", "/proc/nowhere/t.json"], 1, "cannot be written"),
         ([DIGITS, "--export-profile", "p.json", "--backend", "onnxruntime"], 2, "--layers"),
+        ([DIGITS, "--load", "often"], 2, "give requests per second as RATE or poisson:RATE"),
+        ([DIGITS, "--load", "-5"], 2, "the rate must be positive and finite"),
+        ([DIGITS, "--load", "poisson"], 2, "give requests per second as RATE or poisson:RATE"),
+        ([DIGITS, "--max-latency", "5ms"], 2, "not of the form p99=5ms"),
+        ([DIGITS, "--max-latency", "p99.9999=5ms"], 2, "no run has enough requests"),
         ([DIGITS, "--frobnicate"], 2, "No such option"),
     ],
 )

@@ -52,6 +52,20 @@ def test_events_order_streams_and_measure_time(device: Device) -> None:
         resource.close()
 
 
+def test_an_event_is_reached_once_the_work_before_it_is_done(device: Device) -> None:
+    count = 256 << 20
+    host, memory = device.pinned_buffer(count), device.device_buffer(count)
+    stream, event = device.stream(), device.event()
+    for _ in range(4):
+        device.copy_to_device(memory, host, stream)
+    event.record(stream)
+    assert not event.reached()
+    device.wait_any([event], device.now() + 60)
+    assert event.reached()
+    for resource in (event, stream, memory, host):
+        resource.close()
+
+
 def test_a_captured_copy_runs_when_its_graph_is_launched_and_not_before(device: Device) -> None:
     source, target = device.pinned_buffer(16), device.pinned_buffer(16)
     memory, stream = device.device_buffer(16), device.stream()

@@ -29,8 +29,10 @@ from trtopt.errors import (
     TimingCacheError,
     UsageError,
 )
+from trtopt.measure.arrivals import Load, arrivals_s
 from trtopt.measure.contracts import contract_named
 from trtopt.measure.lane import Lane
+from trtopt.measure.queueing import keeps_up
 from trtopt.records import EngineArtifact
 from trtopt.workspace import read_manifest
 
@@ -101,6 +103,19 @@ def test_two_streams_have_contexts_of_their_own(built: Path, binding: str) -> No
     assert throughput is not None
     assert set(throughput.samples.lane) == {0, 1}
     assert throughput.contract.name == "trtexec-11+streams=2"
+
+
+def test_a_low_load_loses_no_request_and_achieves_what_is_offered(built: Path, binding: str) -> None:
+    report = trtopt.bench(built, batch=[1], load="poisson:200", duration=1.0)
+    load = report.points[0].load
+    assert load is not None
+    assert load.failure is None
+    planned_s = arrivals_s(Load(200.0, "poisson"), 1.0, load.seed)
+    assert load.arrival_ms == pytest.approx([at * 1e3 for at in planned_s], abs=1e-6)
+    assert load.arrived == len(planned_s) == len(load.latency_ms)
+    assert keeps_up(load)
+    assert min(load.waiting_ms) >= 0
+    assert min(load.lag_ms) >= 0
 
 
 def test_layers_are_timed_in_a_pass_of_their_own(built: Path, binding: str) -> None:

@@ -10,6 +10,8 @@ from scripted import calls_of, terms
 from trtopt.device.fake import Script, ScriptedDevice, ScriptedTarget
 from trtopt.errors import ArtifactError, DataError, DeviceError, IncompatibleEngineError
 from trtopt.measure.engine import BenchJob, bench_engine, check_fits
+from trtopt.measure.load import LoadSettings
+from trtopt.measure.statistics import throughput
 from trtopt.records import BenchPoint, DeviceInfo
 
 ENGINE = b"an engine"
@@ -75,6 +77,42 @@ def test_layers_and_memory_are_passes_of_their_own_that_change_no_sample(tmp_pat
     alone = bench(ScriptedDevice(), job_in(tmp_path))
     assert (point.latency, point.throughput) == (alone.latency, alone.throughput)
     assert device.calls.count("load") == 2
+    assert device.open == 0
+
+
+def test_a_load_is_a_pass_of_its_own_that_changes_no_sample(tmp_path: Path) -> None:
+    settings = LoadSettings(arrivals="constant", rate=400.0)
+    phases: list[str] = []
+    job = job_in(tmp_path, load=settings, layers=True)
+    point = bench_engine(ScriptedTarget(ScriptedDevice()), job, lambda phase, fraction: phases.append(phase))
+    assert phases == ["latency", "throughput", "load", "layers"]
+    assert point.load is not None
+    assert point.load.arrived == len(point.load.latency_ms) == 4
+    alone = bench(ScriptedDevice(), job_in(tmp_path))
+    assert (point.latency, point.throughput) == (alone.latency, alone.throughput)
+
+
+def test_a_search_begins_at_half_the_throughput(tmp_path: Path) -> None:
+    settings = LoadSettings(arrivals="constant", goal="p50=5ms")
+    point = bench(ScriptedDevice(), job_in(tmp_path, load=settings))
+    assert point.throughput is not None
+    assert point.load_search is not None
+    first = throughput(point.throughput.samples, 8).queries_per_s / 2
+    assert point.load_search.probes[0].rate == first
+    assert point.load_search.rate is not None
+
+
+def test_after_a_load_in_which_the_device_failed_no_pass_is_tried(tmp_path: Path) -> None:
+    settings = LoadSettings(arrivals="constant", rate=400.0)
+    whole = ScriptedDevice()
+    bench(whole, job_in(tmp_path, load=settings, duration_s=0.1))
+    device = ScriptedDevice(Script(fail_at=("launch", whole.calls.count("launch") - 10)))
+    job = job_in(tmp_path, load=settings, duration_s=0.1, layers=True, memory=True)
+    point = bench(device, job)
+    assert point.load is not None
+    assert point.load.failure == "scripted failure of launch"
+    assert len(point.load.latency_ms) >= 20
+    assert (point.layers, point.memory) == (None, None)
     assert device.open == 0
 
 

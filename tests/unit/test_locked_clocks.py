@@ -3,7 +3,8 @@
 import pytest
 
 from trtopt.device.clocks import locked_clocks
-from trtopt.device.fake import Script, ScriptedControl, ScriptedDevice
+from trtopt.device.fake import Script, ScriptedDevice
+from trtopt.device.fake_clocks import ScriptedControl
 from trtopt.errors import DeviceError
 
 

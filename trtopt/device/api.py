@@ -40,6 +40,9 @@ class Event(Protocol):
     def wait(self) -> None:
         """Let the host wait until the mark is reached."""
 
+    def reached(self) -> bool:
+        """Whether the mark has been reached; never waits."""
+
     def elapsed_ms(self, since: Event) -> float:
         """Device milliseconds from `since` to this mark; both must have been reached."""
 
@@ -178,6 +181,9 @@ class Device(Protocol):
         Raises:
             GraphCaptureError: the device, the binding or the work does not allow it; says which.
         """
+
+    def wait_any(self, events: Sequence[Event], until_s: float) -> None:
+        """Let the host wait until one of `events` is reached, or until `now()` is `until_s`."""
 
     def used_bytes(self) -> int | None:
         """Device memory in use by everybody, as the driver reports it; None where nobody knows."""

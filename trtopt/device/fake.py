@@ -9,7 +9,7 @@ The host's clock advances only by scripted enqueue times and by waiting. Every c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
 from typing import Literal, TypeVar
@@ -148,6 +148,12 @@ class ScriptedDevice:
         finally:
             self.captured = None
 
+    def wait_any(self, events: Sequence[Event], until_s: float) -> None:
+        """The host's clock moves to the first of them."""
+        self.call("wait_any")
+        reached = [event.at_s for event in events if isinstance(event, ScriptedEvent)]
+        self.host_s = max(self.host_s, min([until_s, *reached]))
+
     def used_bytes(self) -> int | None:
         """Bytes handed out."""
         return self.used
@@ -179,25 +185,6 @@ class ScriptedSensor:
         self._device.calls.append("read clocks")
         self._device.host_s += self._device.script.reading_ms / 1e3
         return msgspec.structs.replace(next(self._readings), at_ms=at_ms)
-
-
-class ScriptedControl:
-    """See `device.api.ClockControl`. `locked_mhz` is None while the clocks are the device's own."""
-
-    def __init__(self, device: ScriptedDevice) -> None:
-        self._device = device
-        self.locked_mhz: int | None = None
-
-    def lock(self, mhz: int | None) -> int:
-        """Lock, unless the script refuses."""
-        self._device.call("lock")
-        self.locked_mhz = mhz or self._device.script.application_mhz or 0
-        return self.locked_mhz
-
-    def unlock(self) -> None:
-        """Unlock, unless the script refuses."""
-        self._device.call("unlock")
-        self.locked_mhz = None
 
 
 class _Owned:
@@ -262,6 +249,10 @@ class ScriptedEvent(_Owned):
         """The host's clock moves to the event."""
         self.device.call("wait")
         self.device.host_s = max(self.device.host_s, self.at_s)
+
+    def reached(self) -> bool:
+        """Whether the host's clock has come so far."""
+        return self.at_s <= self.device.host_s
 
     def elapsed_ms(self, since: Event) -> float:
         """Virtual milliseconds."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from trtopt.device.api import ClockSensor, DeviceBuffer, Event, Graph, HostBuffer, Stream
 from trtopt.device.clocks import UnknownClocks
+from trtopt.device.polling import poll
 from trtopt.errors import DeviceMemoryError, GraphCaptureError
 from trtopt.records import DeviceInfo
 
@@ -59,6 +60,10 @@ class HostEvent:
 
     def wait(self) -> None:
         """Nothing is ever pending."""
+
+    def reached(self) -> bool:
+        """Nothing is ever pending."""
+        return True
 
     def elapsed_ms(self, since: Event) -> float:
         """Milliseconds from `since`."""
@@ -135,6 +140,10 @@ class HostDevice:
     def capture(self, stream: Stream, work: Callable[[], None]) -> Graph:
         """There is nothing to capture on a CPU."""
         raise GraphCaptureError("ONNX Runtime on the CPU has no CUDA graphs", "measure it with --no-graph")
+
+    def wait_any(self, events: Sequence[Event], until_s: float) -> None:
+        """Poll them."""
+        poll(events, until_s)
 
     def used_bytes(self) -> int | None:
         """Not a device with a driver to ask."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Literal
@@ -16,10 +15,10 @@ from typing import Literal
 import numpy as np
 
 from trtopt.errors import UsageError
-from trtopt.measure.statistics import percentile
+from trtopt.measure.statistics import needed_for
 
-MIN_ACHIEVED_SHARE = 0.98
-"""A server that finishes less than this share of the offered rate is falling behind: its queue only grows."""
+MAX_REQUESTS = 200_000
+"""In one run, so that its records fit into memory and a result file."""
 
 _UNITS_MS = {"us": 1e-3, "ms": 1.0, "s": 1e3}
 
@@ -52,6 +51,11 @@ def parse_load(text: str) -> Load:
     if not 0 < rate < math.inf:
         raise UsageError(f"--load {text}: the rate must be positive and finite", remedy)
     return Load(rate, "poisson" if separator else "constant")
+
+
+def window_s(load: Load, wanted_s: float) -> float:
+    """How long to let requests arrive: as wanted, or until there are `MAX_REQUESTS` of them."""
+    return min(wanted_s, MAX_REQUESTS / load.rate)
 
 
 def arrivals_s(load: Load, duration_s: float, seed: int = 0) -> list[float]:
@@ -101,29 +105,51 @@ def parse_goal(text: str) -> Goal:
     p, limit_ms = float(match[1]), float(match[2]) * _UNITS_MS[match[3]]
     if not 0 < p < 100:
         raise UsageError(f"--max-latency {text}: percentiles lie between 0 and 100", remedy)
+    if _MIN_FOLD * needed_for(p) > MAX_REQUESTS:
+        raise UsageError(f"--max-latency {text}: no run has enough requests for a p{p:g}", remedy)
     if limit_ms <= 0:
         raise UsageError(f"--max-latency {text}: no latency is as short as that", remedy)
     return Goal(p, limit_ms)
 
 
+_MIN_REQUESTS = 100
+_MIN_FOLD, _GOOD_FOLD, _MAX_LONGER = 1.5, 5.0, 10.0
+_MIN_LIMITS = 20.0
+
+
+def probe_s(goal: Goal, rate: float, duration_s: float) -> float:
+    """How long to probe a rate: `duration_s`, or longer for the percentile's sake.
+
+    Five times the requests that the percentile needs (100 at least) also give its interval an upper bound;
+    they are waited for up to ten times the duration. One and a half times as many are waited for in any
+    case, so that no scatter of arrivals takes the percentile away. After twenty times the limit it matters
+    little what is still waiting at the end.
+    """
+    needed = max(needed_for(goal.p), _MIN_REQUESTS)
+    good = min(_GOOD_FOLD * needed / rate, _MAX_LONGER * duration_s)
+    return max(duration_s, good, _MIN_FOLD * needed / rate, _MIN_LIMITS * goal.limit_ms / 1e3)
+
+
+def may_be_late(goal: Goal, requests: int) -> int:
+    """How many of so many requests may exceed the limit before the percentile is above it for certain.
+
+    By linear interpolation the percentile lies between the values of ranks ⌊h⌋ and ⌊h⌋ + 1 (from 0) with
+    h = (n - 1) · p / 100; it is above the limit once the value of rank ⌊h⌋ is.
+    """
+    return requests - 1 - math.floor((requests - 1) * goal.p / 100)
+
+
 @dataclass(frozen=True)
 class Probe:
-    """What one rate gave. `latency_ms` is the goal's percentile, None if too few requests for it."""
+    """What one rate gave: the goal's percentile (None: too few requests) and whether the server kept up."""
 
     rate: float
     latency_ms: float | None
-    achieved_rate: float
-
-    @staticmethod
-    def of(rate: float, latencies_ms: Sequence[float], wall_s: float, goal: Goal) -> Probe:
-        """From the latencies of a run's requests, and the time from first arrival to last end."""
-        achieved = len(latencies_ms) / wall_s if wall_s > 0 else 0.0
-        return Probe(rate, percentile(latencies_ms, goal.p), achieved)
+    kept_up: bool = True
 
     def keeps(self, goal: Goal) -> bool:
         """Whether the latency is within the limit and the server keeps up with the rate."""
-        within = self.latency_ms is not None and self.latency_ms <= goal.limit_ms
-        return within and self.achieved_rate >= MIN_ACHIEVED_SHARE * self.rate
+        return self.kept_up and self.latency_ms is not None and self.latency_ms <= goal.limit_ms
 
 
 class SearchEnd(str, Enum):

@@ -43,7 +43,7 @@ def sample(device: Device, lanes: Sequence[Lane], criterion: Criterion) -> Sampl
         index, slot = next(rounds)
         if slot.busy:
             finished.append((index, slot.finish()))
-    return _as_samples(finished, began_s)
+    return as_samples(finished, began_s)
 
 
 def _round_robin(lanes: Sequence[Lane]) -> Iterator[tuple[int, Slot]]:
@@ -54,7 +54,7 @@ def _round_robin(lanes: Sequence[Lane]) -> Iterator[tuple[int, Slot]]:
                 yield index, lane.slots[slot]
 
 
-def _as_samples(finished: list[tuple[int, Query]], began_s: float) -> Samples:
+def as_samples(finished: list[tuple[int, Query]], began_s: float) -> Samples:
     """Columns, rounded to the nanosecond: no clock here resolves more, and result files stay small."""
     queries = [query for _, query in finished]
     return Samples(

@@ -8,8 +8,11 @@ from trtopt.data import open_data
 from trtopt.device.api import ProgressSink, Target
 from trtopt.errors import IncompatibleEngineError
 from trtopt.inputs import random_batch
+from trtopt.measure.arrivals import Load
+from trtopt.measure.load import LoadSettings, measure_load
 from trtopt.measure.loop import Subject, measure
 from trtopt.measure.passes import follow_memory, time_layers
+from trtopt.measure.ratesearch import search_load
 from trtopt.measure.stopping import Limits
 from trtopt.records import BenchPoint, Contract, EngineArtifact, EngineRef, Record, Shape
 from trtopt.workspace import read_verified
@@ -31,10 +34,13 @@ class BenchJob(Record, frozen=True, kw_only=True, tag="bench"):
     duration_s: float
     layers: bool
     memory: bool
+    load: LoadSettings | None = None
 
 
 def bench_engine(target: Target, job: BenchJob, progress: ProgressSink) -> BenchPoint:
-    """Latency, throughput and, if asked for, layers and memory.
+    """Latency, throughput and, if asked for, load, layers and memory.
+
+    After a load pass in which the device failed no other pass is tried.
 
     Raises:
         IncompatibleEngineError: the engine was built by another TensorRT or for another GPU.
@@ -56,19 +62,36 @@ def bench_engine(target: Target, job: BenchJob, progress: ProgressSink) -> Bench
         limits = Limits(warmup_s=job.warmup_s, duration_s=job.duration_s)
         progress("latency", None)
         latency = measure(device, session, subject, job.contract, "latency", limits)
-        throughput = layers = memory = None
+        throughput = load = search = layers = memory = None
         if job.contract.queue_ahead or job.contract.streams > 1:
             progress("throughput", None)
             throughput = measure(device, session, subject, job.contract, "throughput", limits)
-        if job.layers:
+        settings = job.load
+        if settings is not None and settings.goal is not None:
+            closed = (latency, throughput or latency)
+            search = search_load(device, session, subject, job.contract, settings, closed, limits, progress)
+        elif settings is not None and settings.rate is not None:
+            progress("load", None)
+            plan = Load(settings.rate, settings.arrivals)
+            load = measure_load(device, session, subject, job.contract, plan, limits)
+        failed = any(each is not None and each.failure is not None for each in (load, search))
+        if job.layers and not failed:
             progress("layers", None)
             layers = time_layers(device, session, subject)
     finally:
         session.close()
-    if job.memory:
+    if job.memory and not failed:
         progress("memory", None)
         memory = follow_memory(device, lambda tracker: target.load(engine, track=tracker), subject)
-    return BenchPoint(batch=job.batch, latency=latency, throughput=throughput, layers=layers, memory=memory)
+    return BenchPoint(
+        batch=job.batch,
+        latency=latency,
+        throughput=throughput,
+        load=load,
+        load_search=search,
+        layers=layers,
+        memory=memory,
+    )
 
 
 def check_fits(artifact: EngineArtifact, target: Target) -> None:

@@ -108,18 +108,41 @@ def median_interval(values: Sequence[float] | NDArray[np.float64]) -> MedianInte
     return MedianInterval(median, float(ordered[low]), float(ordered[high]), count, count / inflation)
 
 
-def variance_inflation(array: NDArray[np.float64], median: float) -> float:
-    """τ ≥ 1: the variance of the share below the median, over what it were for independent values.
+def percentile_interval(
+    values: Sequence[float] | NDArray[np.float64], p: float
+) -> tuple[float | None, float | None]:
+    """The 95 % interval of the p-th percentile, as `median_interval`'s for p = 50.
 
-    Estimated by 20 non-overlapping batches over the whole run, so that slow drift counts as well as
-    correlation between neighbours: τ = b · var(batch shares) / var(single shares), b the batch's length.
-    Values equal to the median count half. Fewer than 40 values tell nothing about correlation: 1.
+    The ranks are n·q ± t · √(n·q·(1 - q)·τ) with q = p / 100. A bound whose rank lies beyond the values is
+    None: so few of them do not tell it.
+    """
+    array, q = np.asarray(values, dtype=np.float64), p / 100
+    count = len(array)
+    if not count:
+        return None, None
+    inflation = variance_inflation(array, float(np.percentile(array, p)))
+    half = student(_BATCHES - 1) * math.sqrt(count * q * (1 - q) * inflation)
+    low, high = math.floor(count * q - half), math.ceil(count * q + half) - 1
+    ordered = np.sort(array)
+    return (
+        float(ordered[low]) if low >= 0 else None,
+        float(ordered[high]) if high < count else None,
+    )
+
+
+def variance_inflation(array: NDArray[np.float64], level: float) -> float:
+    """τ ≥ 1: the variance of the share of values below a level, over what it were for independent values.
+
+    The level is the percentile of interest. Estimated by 20 non-overlapping batches over the whole run, so
+    that slow drift counts as well as correlation between neighbours: τ = b · var(batch shares) / var(single
+    shares), b the batch's length. Values equal to the level count half. Fewer than 40 values tell nothing
+    about correlation: 1.
     """
     length = len(array) // _BATCHES
     if length < 2:
         return 1.0
     recent = array[-length * _BATCHES :]
-    below = (np.asarray(recent < median, np.float64) + np.asarray(recent <= median, np.float64)) / 2
+    below = (np.asarray(recent < level, np.float64) + np.asarray(recent <= level, np.float64)) / 2
     shares = below.reshape(_BATCHES, length).mean(axis=1)
     single = float(below.var())
     return max(1.0, length * float(shares.var(ddof=1)) / single) if single else 1.0

@@ -211,6 +211,11 @@ class Slot:
         self._start_s = self._enqueue_ms = 0.0
         self.busy = False
 
+    @property
+    def completion(self) -> Event:
+        """Reached when the query in flight has finished."""
+        return (self._d2h if self._d2h is not None else self._compute)[1]
+
     def start(self) -> None:
         """Hand one query over. Nothing here waits for the device but copies into pageable memory."""
         device, streams, buffers = self._device, self._streams, self._buffers
@@ -244,8 +249,7 @@ class Slot:
 
     def finish(self) -> Query:
         """Wait for the query and read its times."""
-        last = self._d2h if self._d2h is not None else self._compute
-        last[1].wait()
+        self.completion.wait()
         end_s = self._device.now()
         self.busy = False
         return Query(

@@ -7,6 +7,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Literal
 
+import msgspec
+
 from trtopt.device.api import Device, Session
 from trtopt.errors import MeasurementError
 from trtopt.measure.contracts import changed, one_in_flight
@@ -50,13 +52,10 @@ def measure(
     terms = _terms_of(mode, contract)
     notes: list[str] = []
     with ExitStack() as resources:
-        lanes = _open_lanes(device, session, subject, terms, resources)
-        refused = next((lane.graph_refused for lane in lanes if lane.graph_refused), None)
-        if refused is not None:  # all lanes run on the same terms, or the result has none
-            resources.close()
+        lanes, refused = open_lanes(device, session, subject, terms, resources)
+        if refused is not None:
             terms = _terms_of(mode, changed(contract, {"graph": False}))
             notes.append(f"measured without a CUDA graph: {refused}")
-            lanes = _open_lanes(device, session, subject, terms, resources)
         warm = WarmUp(min_s=limits.warmup_s, min_count=limits.min_warmups, max_s=limits.max_warmup_s)
         enough = Precision(
             limits.target,
@@ -87,7 +86,20 @@ def _terms_of(mode: Mode, contract: Contract) -> Contract:
     return one_in_flight(contract) if mode == "latency" else contract
 
 
-def _open_lanes(
+def open_lanes(
+    device: Device, session: Session, subject: Subject, terms: Contract, resources: ExitStack
+) -> tuple[list[Lane], str | None]:
+    """A lane a stream, all without a CUDA graph if one of them refuses it; and that refusal's reason."""
+    lanes = _lanes(device, session, subject, terms, resources)
+    refused = next((lane.graph_refused for lane in lanes if lane.graph_refused), None)
+    if refused is None:
+        return lanes, None
+    resources.close()  # all lanes run on the same terms, or the result has none
+    plain = msgspec.structs.replace(terms, graph=False)
+    return _lanes(device, session, subject, plain, resources), refused
+
+
+def _lanes(
     device: Device, session: Session, subject: Subject, terms: Contract, resources: ExitStack
 ) -> list[Lane]:
     lanes = []

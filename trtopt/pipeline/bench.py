@@ -10,6 +10,7 @@ from trtopt.errors import UsageError
 from trtopt.jobs import Benched
 from trtopt.measure.contracts import DEFAULT, changed, contract_named
 from trtopt.measure.engine import BenchJob
+from trtopt.measure.load import load_settings
 from trtopt.pipeline.build import command_line, now
 from trtopt.pipeline.listener import SILENT, Listener
 from trtopt.pipeline.subject import engines_to_measure, points, shapes_at
@@ -29,6 +30,8 @@ def bench(
     data: str | Path | None = None,
     layers: bool = False,
     memory: bool = False,
+    load: str | None = None,
+    max_latency: str | None = None,
     listener: Listener = SILENT,
 ) -> BenchReport:
     """Measure the engines of a build folder, one engine of it, or an ONNX file.
@@ -44,6 +47,8 @@ def bench(
         data: input samples: what `trtopt.data.open_data` takes; by default seeded random input.
         layers: time every layer, in a pass of its own.
         memory: follow every allocation, in a pass of its own.
+        load: let requests arrive at this rate (`RATE` or `poisson:RATE`, per second), in a pass of its own.
+        max_latency: find the highest rate that keeps it, as in `p99=5ms`.
         listener: hears progress, notes and, after each engine, the report so far.
 
     Raises:
@@ -53,6 +58,7 @@ def bench(
     _check_limits(duration, warmup)
     if data is not None:
         open_data(data)  # judged before anything is built
+    under_load = load_settings(load, max_latency)
     notes: list[str] = []
     with engines_to_measure(Path(path), batch, backend, notes, listener) as (folder, manifest, engines):
         jobs = [
@@ -67,6 +73,7 @@ def bench(
                 duration_s=duration,
                 layers=layers,
                 memory=memory,
+                load=under_load,
             )
             for engine, size in points(engines, batch)
         ]

@@ -150,6 +150,85 @@ class Measurement(Record, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
 
 
+class LoadPass(Record, frozen=True, kw_only=True):
+    """Requests that arrive on a plan of their own, however busy the target is; one request is one query.
+
+    `samples` are the requests that were served, in the order of arrival; `start_ms` is when one was handed to
+    the target. `arrival_ms` is when it was planned to arrive, since the pass began. `lag_ms` is how late the
+    host was in handing it over although a slot was free and the host had nothing else to do. Arrivals were
+    let in for `window_s`; of those that `arrived`, some may not have been served. `most_waiting` is how many
+    were waiting for a slot at one time. `failure` is what broke the pass off.
+    """
+
+    arrivals: Literal["constant", "poisson"]
+    rate: float
+    seed: int
+    contract: Contract
+    window_s: float
+    arrived: int
+    most_waiting: int
+    samples: Samples
+    arrival_ms: list[float]
+    lag_ms: list[float]
+    warmup_reason: str
+    stop_reason: str
+    failure: str | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def latency_ms(self) -> list[float]:
+        """From the planned arrival to having the output: waiting, lag and service."""
+        return [end - arrival for arrival, end in zip(self.arrival_ms, self.samples.end_ms, strict=True)]
+
+    @property
+    def waiting_ms(self) -> list[float]:
+        """From the planned arrival to being handed over."""
+        return [
+            start - arrival for arrival, start in zip(self.arrival_ms, self.samples.start_ms, strict=True)
+        ]
+
+    @property
+    def service_ms(self) -> list[float]:
+        """From being handed over to having the output, behind what the contract queues ahead."""
+        return self.samples.latency_ms
+
+
+class RateProbe(Record, frozen=True, kw_only=True):
+    """What one rate gave: the goal's percentile, None of too few requests, with its 95 % interval.
+
+    A bound of the interval is None where the requests are too few to tell it. A probe that has missed its
+    goal for certain ends early.
+    """
+
+    rate: float
+    requests: int
+    latency_ms: float | None
+    low_ms: float | None
+    high_ms: float | None
+    offered_rate: float
+    achieved_rate: float
+    kept: bool
+
+
+class LoadSearch(Record, frozen=True, kw_only=True):
+    """The search for the highest rate that keeps a latency.
+
+    `rate` is what it found, None if no rate does; `again` is that rate once more, with other arrivals.
+    `last` is the run behind it, or the one in which the device failed.
+    """
+
+    goal: str
+    arrivals: Literal["constant", "poisson"]
+    seed: int
+    contract: Contract
+    probes: tuple[RateProbe, ...]
+    rate: float | None
+    again: RateProbe | None
+    last: LoadPass | None
+    reason: str
+    failure: str | None = None
+
+
 class LayerTime(Record, frozen=True, kw_only=True):
     """One layer's time in each run of the profiling pass."""
 
@@ -199,6 +278,8 @@ class BenchPoint(Record, frozen=True, kw_only=True):
     batch: int
     latency: Measurement
     throughput: Measurement | None = None
+    load: LoadPass | None = None
+    load_search: LoadSearch | None = None
     layers: LayerPass | None = None
     memory: MemoryPass | None = None
 

@@ -10,27 +10,16 @@ from rich.text import Text
 
 from trtopt.measure.statistics import summarise, throughput
 from trtopt.records import BenchPoint, BenchReport, EngineArtifact, LayerPass, Manifest, MemoryPass
+from trtopt.report.load import load_parts, loads_of
+from trtopt.report.tables import plain_table
 
 _MIB = 2**20
 _TOP_LAYERS = 10
 
 
-def _table(title: str, caption: str | None = None) -> Table:
-    """Narrow enough for 80 columns of figures."""
-    return Table(
-        title=title,
-        title_justify="left",
-        caption=caption,
-        caption_justify="left",
-        box=None,
-        padding=(0, 1, 0, 0),
-        pad_edge=False,
-    )
-
-
 def build_summary(manifest: Manifest, folder: str) -> RenderableType:
     """One row an engine, and what its builder complained about in one line."""
-    table = _table(f"{folder}: engines by {manifest.engines[0].plan.backend}")
+    table = plain_table(f"{folder}: engines by {manifest.engines[0].plan.backend}")
     for name in ("engine", "batch", "size", "build", "timing cache"):
         table.add_column(name, justify="left" if name == "engine" else "right")
     for engine in manifest.engines:
@@ -69,16 +58,16 @@ _BENCH_COLUMNS = ("batch", *_TIMES, "queries/s", "samples/s")
 
 
 def bench_summary(report: BenchReport) -> RenderableType:
-    """Latency with one query in flight, throughput with the contract's queue; then layers and memory."""
+    """Latency with one query in flight, throughput with the contract's queue; then loads, layers, memory."""
     first = report.points[0].latency
     environment = report.environment
     title = f"{environment.backend} on {environment.device.name}, contract {first.contract.name}"
-    table = _table(title, _caption(report))
+    table = plain_table(title, _caption(report))
     for name in _BENCH_COLUMNS:
         table.add_column(name, justify="right", no_wrap=True)
     for point in report.points:
         table.add_row(*_bench_row(point))
-    parts: list[RenderableType] = [table]
+    parts: list[RenderableType] = [table, *load_parts(report.points)]
     for point in report.points:
         if point.layers is not None:
             parts.append(_layer_table(point.batch, point.layers))
@@ -123,14 +112,15 @@ def _median(values: Sequence[float]) -> str:
 
 def _notes(report: BenchReport) -> list[str]:
     """Every note once, the report's first."""
-    measurements = [m for point in report.points for m in (point.latency, point.throughput) if m is not None]
-    return list(dict.fromkeys((*report.notes, *(note for m in measurements for note in m.notes))))
+    passes = [m for point in report.points for m in (point.latency, point.throughput, *loads_of(point))]
+    notes = (note for each in passes if each is not None for note in each.notes)
+    return list(dict.fromkeys((*report.notes, *notes)))
 
 
 def _layer_table(batch: int, layers: LayerPass) -> Table:
     medians = sorted(((summarise(layer.ms).median, layer.name) for layer in layers.layers), reverse=True)
     total = sum(ms for ms, _ in medians)
-    table = _table(
+    table = plain_table(
         f"batch {batch}: slowest of {len(medians)} layers (medians of {layers.runs} profiled runs, "
         f"{total:.3f} ms in all)"
     )

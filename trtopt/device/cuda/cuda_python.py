@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from trtopt.device.api import ClockSensor, DeviceBuffer, Event, Graph, HostBuffe
 from trtopt.device.cuda.probe import gpu
 from trtopt.device.host import HostMemory
 from trtopt.device.nvml import open_sensor
+from trtopt.device.polling import poll
 from trtopt.errors import BackendMissingError, DeviceError, DeviceMemoryError, GraphCaptureError
 from trtopt.records import DeviceInfo
 
@@ -120,6 +121,10 @@ class CudaPythonDevice:
         """Capture what `work` enqueues on `stream`."""
         return capture_graph(self._runtime, stream, work)
 
+    def wait_any(self, events: Sequence[Event], until_s: float) -> None:
+        """Poll them."""
+        poll(events, until_s)
+
     def used_bytes(self) -> int | None:
         """Device memory in use by everybody."""
         free, total = checked(self._runtime, self._runtime.cudaMemGetInfo(), "reading free memory")
@@ -225,6 +230,14 @@ class CudaPythonEvent:
     def wait(self) -> None:
         """Let the host wait."""
         checked(self._runtime, self._runtime.cudaEventSynchronize(self.raw), "waiting for the device")
+
+    def reached(self) -> bool:
+        """Ask; being not ready is no failure."""
+        (status,) = self._runtime.cudaEventQuery(self.raw)
+        if status == self._runtime.cudaError_t.cudaErrorNotReady:
+            return False
+        checked(self._runtime, (status,), "asking for an event")
+        return True
 
     def elapsed_ms(self, since: Event) -> float:
         """Milliseconds from `since`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from trtopt.device.cuda import cuda_python
 from trtopt.device.cuda.probe import gpu
 from trtopt.device.host import HostMemory
 from trtopt.device.nvml import open_sensor
+from trtopt.device.polling import poll
 from trtopt.errors import BackendMissingError, DeviceMemoryError, GraphCaptureError
 from trtopt.records import DeviceInfo
 
@@ -100,6 +101,10 @@ class PycudaDevice:
             ) from None
         return cuda_python.capture_graph(runtime, stream, work)
 
+    def wait_any(self, events: Sequence[Event], until_s: float) -> None:
+        """Poll them."""
+        poll(events, until_s)
+
     def used_bytes(self) -> int | None:
         """Device memory in use by everybody."""
         free, total = self._driver.mem_get_info()
@@ -158,6 +163,10 @@ class PycudaEvent:
     def wait(self) -> None:
         """Let the host wait."""
         self.raw.synchronize()
+
+    def reached(self) -> bool:
+        """Ask."""
+        return bool(self.raw.query())
 
     def elapsed_ms(self, since: Event) -> float:
         """Milliseconds from `since`."""

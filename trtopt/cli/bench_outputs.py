@@ -1,0 +1,96 @@
+"""Where the results of measuring go: the table, the result file, trtexec's files."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from trtopt.records import BenchReport
+
+_OPTIONS = (
+    click.option(
+        "--json", "json_file", metavar="FILE|-", help="Write the result file, raw samples included."
+    ),
+    click.option(
+        "--export-times",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="Write latencies as trtexec --exportTimes does; several batch sizes: FILE.batchN each.",
+    ),
+    click.option(
+        "--export-profile",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="Write layer times as trtexec --exportProfile does; turns on --layers.",
+    ),
+)
+
+
+class Outputs:
+    """Files that were asked for; that they can be written is found out before anything is measured."""
+
+    def __init__(self, json_file: str | None, times: Path | None, profile: Path | None) -> None:
+        from trtopt.workspace import check_writable
+
+        self._to_stdout = json_file == "-"
+        self._file = Path(json_file) if json_file and not self._to_stdout else None
+        self._times, self._profile = times, profile
+        for file in (self._file, times, profile):
+            if file is not None:
+                check_writable(file)
+
+    @property
+    def need_layers(self) -> bool:
+        """Whether one of them is made of layer times."""
+        return self._profile is not None
+
+    def save(self, report: BenchReport) -> None:
+        """After every engine: a later failure must not take finished measurements along."""
+        from trtopt.records import to_json
+        from trtopt.workspace import write_atomically
+
+        if self._file is not None:
+            write_atomically(self._file, to_json(report, indent=None))
+
+    def finish(self, report: BenchReport) -> None:
+        """trtexec's files; then the table, on standard error if the result goes to standard output."""
+        from rich.console import Console
+
+        from trtopt.records import to_json
+        from trtopt.report.text import bench_summary
+
+        self._export(report)
+        if self._to_stdout:
+            click.echo(to_json(report, indent=None), nl=False)
+        Console(stderr=self._to_stdout).print(bench_summary(report))
+
+    def _export(self, report: BenchReport) -> None:
+        from trtopt.report import trtexec
+        from trtopt.workspace import write_atomically
+
+        for point in report.points:
+            if self._times is not None:
+                file = trtexec.path_for(self._times, point.batch, len(report.points))
+                write_atomically(file, trtexec.times(point.latency.samples))
+            if self._profile is not None and point.layers is not None:
+                file = trtexec.path_for(self._profile, point.batch, len(report.points))
+                write_atomically(file, trtexec.profile(point.layers))
+
+
+def output_flags(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the flags that name files; the command gets `outputs`."""
+
+    @functools.wraps(command)
+    def with_outputs(
+        json_file: str | None, export_times: Path | None, export_profile: Path | None, **arguments: Any
+    ) -> Any:
+        return command(**arguments, outputs=Outputs(json_file, export_times, export_profile))
+
+    for option in reversed(_OPTIONS):
+        with_outputs = option(with_outputs)
+    return with_outputs

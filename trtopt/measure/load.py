@@ -1,0 +1,163 @@
+"""The load pass: latency while requests arrive on a plan of their own, however busy the target is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import msgspec
+
+from trtopt.device.api import Device, Session
+from trtopt.errors import DeviceError
+from trtopt.measure.arrivals import (
+    Goal,
+    Load,
+    arrivals_s,
+    may_be_late,
+    parse_goal,
+    parse_load,
+    window_s,
+)
+from trtopt.measure.contracts import changed
+from trtopt.measure.driving import as_samples, no_garbage_collection
+from trtopt.measure.lane import Lane
+from trtopt.measure.loop import Subject, open_lanes
+from trtopt.measure.openloop import Bounds, OpenLoop
+from trtopt.measure.stopping import Limits
+from trtopt.measure.warmup import WarmUp
+from trtopt.records import Contract, LoadPass, Record
+
+SEED = 0
+_MAX_DRAIN_S = 10.0
+
+
+class LoadSettings(Record, frozen=True, kw_only=True):
+    """Requests at `rate` a second; or the highest rate that keeps `goal`, beginning with `rate` if given."""
+
+    arrivals: Literal["constant", "poisson"]
+    rate: float | None = None
+    goal: str | None = None
+    seed: int = SEED
+
+
+def load_settings(load: str | None, max_latency: str | None) -> LoadSettings | None:
+    """What `--load` and `--max-latency` say together; None if there is neither.
+
+    `--max-latency` finds the rate itself, so beside it `--load` may be the kind of arrivals alone, or be left
+    out: requests of independent users arrive as a Poisson process.
+
+    Raises:
+        UsageError: see `parse_load` and `parse_goal`; a kind of arrivals without a rate or a latency to keep.
+    """
+    if max_latency is None:
+        if load is None:
+            return None
+        plan = parse_load(load)
+        return LoadSettings(arrivals=plan.kind, rate=plan.rate)
+    goal = str(parse_goal(max_latency))
+    if load is None or load == "poisson":
+        return LoadSettings(arrivals="poisson", goal=goal)
+    if load == "constant":
+        return LoadSettings(arrivals="constant", goal=goal)
+    plan = parse_load(load)
+    return LoadSettings(arrivals=plan.kind, rate=plan.rate, goal=goal)
+
+
+def measure_load(
+    device: Device, session: Session, subject: Subject, contract: Contract, load: Load, limits: Limits
+) -> LoadPass:
+    """Let requests arrive for `limits.duration_s` after a closed-loop warm-up, and serve them all.
+
+    One request is one query of the engine. If the device fails after some have been served, those are
+    returned, marked with the failure.
+
+    Raises:
+        DeviceError: the device failed before any request was served; everything opened has been closed.
+    """
+    run: LoadPass | None = None
+    try:
+        with warm_target(device, session, subject, contract, limits) as target:
+            run = target.serve(load, SEED, limits.duration_s)
+    except DeviceError as error:
+        if run is None:
+            raise
+        run = msgspec.structs.replace(run, failure=run.failure or error.problem)  # closing it failed, too
+    return run
+
+
+@dataclass(frozen=True)
+class Target:
+    """Lanes that have warmed up, on the terms that they run on."""
+
+    device: Device
+    lanes: Sequence[Lane]
+    contract: Contract
+    warmup_reason: str
+    notes: tuple[str, ...]
+
+    def serve(self, load: Load, seed: int, wanted_s: float, goal: Goal | None = None) -> LoadPass:
+        """One run from an empty queue; with a goal it ends as soon as that is missed for certain."""
+        window = window_s(load, wanted_s)
+        arrivals = arrivals_s(load, window, seed)
+        bounds = Bounds(window, drain_s=min(max(1.0, window), _MAX_DRAIN_S))
+        if goal is not None:
+            max_late = may_be_late(goal, len(arrivals))
+            bounds = replace(bounds, late_ms=goal.limit_ms, max_late=max_late)
+        loop, failure = OpenLoop(self.device, self.lanes, arrivals, bounds), None
+        try:
+            loop.run()
+        except DeviceError as error:
+            if not loop.served:
+                raise
+            failure = error.problem
+        served = sorted(loop.served, key=lambda one: one.index)
+        return LoadPass(
+            arrivals=load.kind,
+            rate=load.rate,
+            seed=seed,
+            contract=self.contract,
+            window_s=loop.window_s,
+            arrived=loop.arrived,
+            most_waiting=loop.most_waiting,
+            samples=as_samples([(one.lane, one.query) for one in served], loop.began_s),
+            arrival_ms=[round((one.arrival_s - loop.began_s) * 1e3, 6) for one in served],
+            lag_ms=[round(one.lag_s * 1e3, 6) for one in served],
+            warmup_reason=self.warmup_reason,
+            stop_reason=loop.ended_by or "the device failed",
+            failure=failure,
+            notes=self.notes,
+        )
+
+
+@contextmanager
+def warm_target(
+    device: Device, session: Session, subject: Subject, contract: Contract, limits: Limits
+) -> Iterator[Target]:
+    """Lanes of the contract, warmed up in a closed loop.
+
+    The host polls, whatever the contract says: waiting for one event it would miss arrivals.
+    """
+    notes: list[str] = []
+    terms = changed(contract, {"sync": "spin"})
+    with ExitStack() as resources:
+        lanes, refused = open_lanes(device, session, subject, terms, resources)
+        if refused is not None:
+            terms = changed(terms, {"graph": False})
+            notes.append(f"measured without a CUDA graph: {refused}")
+        warm = WarmUp(min_s=limits.warmup_s, min_count=limits.min_warmups, max_s=limits.max_warmup_s)
+        with no_garbage_collection():
+            _warm_up(device, lanes, warm)
+            yield Target(device, lanes, terms, warm.reason, tuple(notes))
+
+
+def _warm_up(device: Device, lanes: Sequence[Lane], warm: WarmUp) -> None:
+    began_s = device.now()
+    slots = [slot for lane in lanes for slot in lane.slots]
+    while not warm.is_finished(device.now() - began_s):
+        for slot in slots:
+            slot.start()
+        for slot in slots:
+            query = slot.finish()
+            warm.add((query.end_s - query.start_s) * 1e3)

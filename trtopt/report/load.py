@@ -1,0 +1,127 @@
+"""Loads and searches for a rate as tables, each with what they say in words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from trtopt.measure.queueing import achieved_rate, keeps_up, offered_rate
+from trtopt.measure.statistics import percentile, summarise
+from trtopt.records import BenchPoint, LoadPass, LoadSearch
+from trtopt.report.tables import plain_table
+
+_LOAD_COLUMNS = (
+    *("batch", "offered/s", "achieved/s", "p50 ms", "p95 ms", "p99 ms"),
+    *("wait p50", "wait p99", "serve p50"),
+)
+
+
+def load_parts(points: Sequence[BenchPoint]) -> list[RenderableType]:
+    """Searches first, then one row a load, then what to know of them; nothing without loads."""
+    parts: list[RenderableType] = []
+    for point in points:
+        search = point.load_search
+        if search is not None:
+            parts += [_search_table(point.batch, search)] if search.probes else []
+            parts.append(Text(search_line(point.batch, search)))
+    loads = [(point.batch, load) for point in points for load in loads_of(point)]
+    if loads:
+        parts.append(_load_table(loads))
+        parts += [Text(line) for batch, load in loads for line in load_lines(batch, load)]
+    return parts
+
+
+def loads_of(point: BenchPoint) -> list[LoadPass]:
+    """The load that was asked for, and the last one of a search."""
+    last = point.load_search.last if point.load_search is not None else None
+    return [load for load in (point.load, last) if load is not None]
+
+
+def _load_table(loads: Sequence[tuple[int, LoadPass]]) -> RenderableType:
+    table = plain_table(
+        "under load: one request is one query of the whole batch",
+        "p50 to p99: from the planned arrival to the output; wait: until handed over; serve: from then on",
+    )
+    for name in _LOAD_COLUMNS:
+        table.add_column(name, justify="right", no_wrap=True)
+    for batch, load in loads:
+        table.add_row(
+            str(batch),
+            _rate(offered_rate(load)),
+            _rate(achieved_rate(load)),
+            *(_percentile(load.latency_ms, p) for p in (50, 95, 99)),
+            *(_percentile(load.waiting_ms, p) for p in (50, 99)),
+            _percentile(load.service_ms, 50),
+        )
+    return table
+
+
+def _rate(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
+
+
+def _percentile(values: Sequence[float], p: float) -> str:
+    value = percentile(values, p)
+    return "–" if value is None else f"{value:.3f}"
+
+
+def load_lines(batch: int, load: LoadPass) -> list[str]:
+    """What the figures do not say: how requests came, how late the host was, whether the target kept up."""
+    served, lag = len(load.samples.start_ms), summarise(load.lag_ms)
+    seed = f", seed {load.seed}" if load.arrivals == "poisson" else ""
+    lines = [
+        f"{load.arrived:,} requests, {load.arrivals} arrivals at {load.rate:g}/s for {load.window_s:.3g} s"
+        f"{seed}; at most {load.most_waiting:,} were waiting",
+        f"the host handed them over late by {lag.median:.3f} ms in the median and {lag.maximum:.3f} ms at "
+        "most, which is part of their latency",
+    ]
+    if load.failure is not None:
+        lines.append(
+            f"the device failed ({load.failure}): the figures are of the {served:,} requests served by then"
+        )
+    elif not keeps_up(load):
+        offered, achieved = _rate(offered_rate(load)), _rate(achieved_rate(load))
+        text = f"the target cannot keep up: {offered} requests/s arrive, it takes {achieved}"
+        if served < load.arrived:
+            text += f"; {load.arrived - served:,} were never served ({load.stop_reason})"
+        lines.append(f"{text}. Latency grows for as long as the load lasts")
+    return [f"batch {batch}: {line}" for line in lines]
+
+
+def _search_table(batch: int, search: LoadSearch) -> RenderableType:
+    seed = f", seed {search.seed}" if search.arrivals == "poisson" else ""
+    table = plain_table(
+        f"batch {batch}: rates tried for {search.goal}, {search.arrivals} arrivals{seed}",
+        "a rate that has missed it for certain is broken off",
+    )
+    percentile_name = search.goal.partition("=")[0]
+    for column in ("rate/s", "requests", f"{percentile_name} ms", "95 % interval", "achieved/s", "kept"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for probe in search.probes:
+        known = probe.latency_ms is not None
+        table.add_row(
+            _rate(probe.rate),
+            f"{probe.requests:,}",
+            _bound(probe.latency_ms) if known else "–",
+            f"{_bound(probe.low_ms)} to {_bound(probe.high_ms)}" if known else "–",
+            _rate(probe.achieved_rate),
+            "yes" if probe.kept else "no",
+        )
+    return table
+
+
+def _bound(value: float | None) -> str:
+    return "?" if value is None else f"{value:.3f}"
+
+
+def search_line(batch: int, search: LoadSearch) -> str:
+    """The outcome with its uncertainty, and whether a run with other arrivals bears it out."""
+    line, again = f"batch {batch}: {search.reason}", search.again
+    if again is None or again.latency_ms is None:
+        return line
+    interval = f"95 %: {_bound(again.low_ms)} to {_bound(again.high_ms)}"
+    outcome = "which keeps it as well" if again.kept else "which misses it: take a lower rate"
+    name = search.goal.partition("=")[0]
+    return f"{line}; with other arrivals {name} is {again.latency_ms:.3f} ms ({interval}), {outcome}"
