@@ -25,6 +25,9 @@ OnProgress = Callable[[int, str, float | None], None]
 _TAIL_BYTES = 2000
 _decode = msgspec.json.Decoder(Message).decode
 
+_CUDA_DEFAULTS = {"CUDA_MODULE_LOADING": "LAZY"}
+"""TensorRT asks for it: kernels that no engine uses are never loaded. What the user has set stays."""
+
 
 def run_jobs(
     jobs: Sequence[Job], *, at_once: int = 1, on_progress: OnProgress
@@ -71,7 +74,7 @@ class _Worker:
     def __init__(self, index: int, job: Job, events: queue.Queue[tuple[int, Any]]) -> None:
         self._job = job
         self._stderr: IO[bytes] = TemporaryFile()  # noqa: SIM115  (closed by `stop`)
-        environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        environment = _CUDA_DEFAULTS | os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         self._process = subprocess.Popen(
             [sys.executable, "-m", "trtopt.worker"],
             stdin=subprocess.PIPE,
