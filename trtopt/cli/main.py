@@ -17,6 +17,7 @@ COMMANDS = {
     "export": "Export a PyTorch model to ONNX and compare the file with PyTorch.",
     "models": "List the model collection, or tell all about one of it.",
     "rewrite": "Rewrite an ONNX file so that TensorRT fuses it better, and prove it equal.",
+    "cast": "Write FP16 or BF16 into an ONNX file where that is safe, and tell what stays FP32.",
     "lint": "Advise what in a model costs speed on TensorRT, and what to do about it.",
     "build": "Build one serialized engine per batch size from an ONNX file.",
     "bench": "Measure latency and throughput of engines or of an ONNX file.",

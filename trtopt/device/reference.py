@@ -6,12 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from trtopt.errors import ModelError
 
 Arrays = dict[str, NDArray[Any]]
 _ERRORS_ONLY = 4
+_ONNX_BFLOAT16 = 16
 
 
 def _unoptimised() -> Any:
@@ -86,9 +88,7 @@ class Unoptimised:
         options.enable_cpu_mem_arena = False
         if not prepack:
             options.add_session_config_entry("session.disable_prepacking", "1")
-        self._weights = {
-            name: onnxruntime.OrtValue.ortvalue_from_numpy(array) for name, array in (weights or {}).items()
-        }
+        self._weights = {name: _shared(array) for name, array in (weights or {}).items()}
         if self._weights:
             options.add_external_initializers(list(self._weights), list(self._weights.values()))
         try:
@@ -96,6 +96,14 @@ class Unoptimised:
         except Exception as error:  # noqa: BLE001  (its exceptions share no base class but Exception)
             raise _cannot_run(error) from None
         self._outputs = [output.name for output in self._session.get_outputs()]
+        self._inputs = {item.name: item.type for item in self._session.get_inputs()}
+
+    def fitted(self, feed: Mapping[str, NDArray[Any]]) -> Arrays:
+        """Inputs meant for another precision of this model, as FP16 where this one takes FP16."""
+        return {
+            name: array.astype(np.float16) if self._inputs.get(name) == "tensor(float16)" else array
+            for name, array in feed.items()
+        }
 
     def run(self, feed: Mapping[str, NDArray[Any]]) -> Arrays:
         """The outputs by name.
@@ -107,6 +115,16 @@ class Unoptimised:
             return dict(zip(self._outputs, self._session.run(self._outputs, dict(feed)), strict=True))
         except Exception as error:  # noqa: BLE001  (as above)
             raise _cannot_run(error) from None
+
+
+def _shared(array: NDArray[Any]) -> Any:
+    """An OrtValue over the array's own memory; BF16 is handed over as the 16-bit integers that it is."""
+    import onnxruntime
+
+    if array.dtype.name != "bfloat16":
+        return onnxruntime.OrtValue.ortvalue_from_numpy(array)
+    bits = array.view(np.uint16)
+    return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(bits, _ONNX_BFLOAT16)
 
 
 def _cannot_run(error: Exception) -> ModelError:

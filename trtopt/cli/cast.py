@@ -1,0 +1,68 @@
+"""`trtopt cast`: FP16 or BF16 written into a graph."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+
+@click.command()
+@click.argument("model", type=click.Path(path_type=Path))
+@click.option("-o", "--output", "out", type=click.Path(path_type=Path), required=True, help="File to write.")
+@click.option("--precision", type=click.Choice(["fp16", "bf16"]), default="fp16", show_default=True)
+@click.option(
+    "--data",
+    metavar="DATA",
+    help="Real inputs: an .npz, a folder of them, JSON or module:function; values decide what stays FP32.",
+)
+@click.option(
+    "--target", default="10", show_default=True, help="TensorRT to cast for: 8.6, 10, 11 or rtx (scales)."
+)
+@click.option("--keep", multiple=True, metavar="PATTERN", help="Nodes to keep in FP32: 'encoder.0.*'.")
+@click.option("--keep-op", multiple=True, metavar="OP", help="Operators to keep in FP32: Softmax.")
+@click.option("--include", multiple=True, metavar="PATTERN", help="Nodes to cast whatever their values.")
+@click.option(
+    "--threshold", type=float, help="Largest |x| in 16 bits [default: a quarter of the type's largest]."
+)
+@click.option("--cast-io", is_flag=True, help="Make the model's FP32 inputs and outputs 16-bit too.")
+@click.option("--no-compare", is_flag=True, help="Do not run the result against the original.")
+@click.option("--explain", metavar="NODE", help="Say why this node became 16-bit or stayed FP32.")
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
+def cast(
+    model: Path,
+    out: Path,
+    precision: str,
+    data: str | None,
+    target: str,
+    keep: tuple[str, ...],
+    keep_op: tuple[str, ...],
+    include: tuple[str, ...],
+    threshold: float | None,
+    cast_io: bool,
+    no_compare: bool,
+    explain: str | None,
+    as_json: bool,
+) -> None:
+    """Write MODEL with its nodes in 16 bits where that is safe, and tell what stayed FP32 and why."""
+    from trtopt.precision.casting.api import cast_model
+    from trtopt.records import to_json
+    from trtopt.report.casting import cast_summary, of_node
+
+    report = cast_model(
+        model,
+        out,
+        precision="bf16" if precision == "bf16" else "fp16",
+        target=target,
+        data=data,
+        threshold=threshold,
+        keep=keep,
+        keep_op=keep_op,
+        include=include,
+        cast_io=cast_io,
+        compare=not no_compare,
+    )
+    if as_json:
+        click.echo(to_json(report).decode(), nl=False)
+    else:
+        click.echo("\n".join(of_node(report, explain) if explain else cast_summary(report)))

@@ -1,0 +1,181 @@
+"""Casting a model from file to file: measure, decide, convert, compare, write."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trtopt.data import SampleSource, open_data
+from trtopt.errors import ModelError, UsageError
+from trtopt.onnxgraph import graphs_of, opset_of
+from trtopt.onnxmodel import model_file, prepare
+from trtopt.onnxmodel.feeds import seeded_source, specs_of
+from trtopt.onnxmodel.model_file import ModelFile
+from trtopt.precision.casting.convert import convert
+from trtopt.precision.casting.decide import HEAVY, Decision, Judge, Wishes
+from trtopt.precision.casting.places import LOW, types_of
+from trtopt.precision.casting.weights import largest
+from trtopt.precision.observe import float_tensors, observe
+from trtopt.precision.runs import at_most, compared, open_model
+from trtopt.records.casting import CastPrecision, CastReport, VanishingWeight
+from trtopt.records.checking import OutputDifference
+from trtopt.workspace import cannot_write
+
+_COMPARED = 64
+"""How many samples the original and the result are compared on."""
+_TARGETS = ("8.6", "10", "11", "rtx")
+
+
+def cast_model(
+    source: Path,
+    out: Path,
+    *,
+    precision: CastPrecision,
+    target: str = "10",
+    data: str | Path | None = None,
+    threshold: float | None = None,
+    keep: Sequence[str] = (),
+    keep_op: Sequence[str] = (),
+    include: Sequence[str] = (),
+    cast_io: bool = False,
+    compare: bool = True,
+) -> CastReport:
+    """Write the ONNX file `source` to `out` with its nodes in 16 bits, but for those that must stay FP32.
+
+    A node stays FP32 if its operator must, if `keep` (patterns of names) or `keep_op` says so, if a weight
+    would overflow or vanish, or if `data` takes one of its tensors beyond `threshold` (by default a quarter
+    of the type's largest value). `include` overrides weights and values. Without `data`, seeded random
+    samples run instead; they keep a node FP32 only where they overflow. With `compare`, both models run.
+
+    Raises:
+        UsageError: an unknown precision or target, a threshold below 0, or `out` is `source`.
+        ModelError: the file is unsound, cannot run, or holds nothing heavy that takes this type.
+        DataError: `data` does not fit the model.
+        OutputError: `out` cannot be written; nothing stands under its name then.
+    """
+    began = time.perf_counter()
+    _check(source, out, target, threshold)
+    original = model_file.load(source)
+    proto, _ = prepare.prepare(original.proto)
+    limit = largest(LOW[precision]) if data is None and threshold is None else threshold
+    wishes = Wishes(precision, target, limit, tuple(keep), tuple(keep_op), tuple(include))
+    samples = open_data(data) if data is not None else seeded_source(proto)
+    with _spool(out) as spool:
+        model = replace(original, proto=proto, spool=Path(spool))
+        result, decision, seen = cast_graph(model, samples, wishes, cast_io=cast_io)
+        differences = _differences(model, result, samples) if compare else ()
+        model_file.save(result, out)
+    return CastReport(
+        source=str(source),
+        out=str(out),
+        precision=precision,
+        target=target,
+        opset=opset_of(proto),
+        lowered=tuple(decision.places),
+        kept=decision.kept,
+        untouched=decision.untouched,
+        casts=_casts(result) - _casts(model),
+        vanishing=_vanishing(decision),
+        data=samples.name,
+        data_is_random=data is None,
+        samples=seen,
+        differences=differences,
+        notes=_notes(decision),
+        seconds=time.perf_counter() - began,
+    )
+
+
+def cast_graph(
+    model: ModelFile, samples: SampleSource, wishes: Wishes, *, cast_io: bool = False
+) -> tuple[ModelFile, Decision, int]:
+    """Cast a prepared model in memory; its spool takes large weights.
+
+    Returns:
+        The cast model, what was decided, and over how many samples values were measured.
+
+    Raises:
+        ModelError, DataError: see `cast_model`.
+    """
+    types = types_of(model.proto)
+    ranges, seen = _ranges(model, samples)
+    decision = Judge(model, types, ranges, wishes, cast_io=cast_io).decide()
+    _check_worthwhile(model, decision, wishes.precision)
+    result = convert(model, types, decision.places, wishes.low, cast_io=cast_io)
+    prepare.check(result.proto)
+    return result, decision, seen
+
+
+def _check(source: Path, out: Path, target: str, threshold: float | None) -> None:
+    if target not in _TARGETS:
+        raise UsageError(f"--target {target}: no such target", f"choose among {', '.join(_TARGETS)}")
+    if threshold is not None and not threshold > 0:
+        raise UsageError(f"--threshold {threshold:g}: must be above 0", "leave it away for the default")
+    if out.resolve() == source.resolve():
+        raise UsageError("the output would replace the model itself", "choose another place with -o")
+
+
+def _check_worthwhile(model: ModelFile, decision: Decision, precision: str) -> None:
+    """Something heavy must have become 16-bit if only the opset stands in the way."""
+    operators = {node.name: node.op_type for part in graphs_of(model.proto.graph) for node in part.node}
+    if HEAVY & {operators[name] for name in decision.places}:
+        return
+    for kept in decision.kept:
+        if kept.rule == "opset" and kept.op in HEAVY:
+            raise ModelError(
+                f"nothing heavy can be {precision.upper()}: {kept.reason} (node {kept.node!r})",
+                "export with a newer opset (BF16 convolutions need 22), or use --precision fp16",
+            )
+
+
+def _vanishing(decision: Decision) -> tuple[VanishingWeight, ...]:
+    return tuple(
+        VanishingWeight(weight=name, values=fit.vanishing, of=fit.nonzero)
+        for name, fit in decision.fits.items()
+        if fit.vanishing
+    )
+
+
+def _notes(decision: Decision) -> tuple[str, ...]:
+    """What the user can do about heavy nodes that only the opset keeps FP32."""
+    heavy = [kept for kept in decision.kept if kept.rule == "opset" and kept.op in HEAVY]
+    if not heavy:
+        return ()
+    return (f"{len(heavy)} heavy nodes stay FP32 for their opset: export with a newer one (BF16 wants 22)",)
+
+
+def _spool(out: Path) -> tempfile.TemporaryDirectory[str]:
+    """A folder beside `out` for converted weights, gone afterwards."""
+    try:
+        return tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent)
+    except OSError as error:
+        raise cannot_write(out, error) from None
+
+
+def _ranges(model: ModelFile, samples: SampleSource) -> tuple[dict[str, float], int]:
+    """The largest finite |x| of every FP32 tensor, and over how many samples."""
+    peaks: dict[str, float] = {}
+
+    def visit(name: str, values: NDArray[np.float32], _first: int) -> None:
+        high, low = float(values.max(initial=0.0)), float(values.min(initial=0.0))
+        if not np.isfinite(high - low):  # masks may be infinite on purpose
+            finite = values[np.isfinite(values)]
+            high, low = float(finite.max(initial=0.0)), float(finite.min(initial=0.0))
+        peaks[name] = max(peaks.get(name, 0.0), high, -low)
+
+    seen = observe(model, samples, float_tensors(model), visit)
+    return peaks, seen.samples
+
+
+def _differences(model: ModelFile, result: ModelFile, samples: SampleSource) -> tuple[OutputDifference, ...]:
+    feeds = at_most(samples.batches(specs_of(model.proto), 8), _COMPARED)
+    return compared(open_model(model), open_model(result), feeds)[0]
+
+
+def _casts(model: ModelFile) -> int:
+    return sum(node.op_type == "Cast" for part in graphs_of(model.proto.graph) for node in part.node)

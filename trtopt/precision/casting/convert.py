@@ -1,0 +1,230 @@
+"""A graph with 16-bit types written into it, with as few casts as its nodes' types need.
+
+A tensor keeps its name in the type that its node makes; where other nodes need the other type, one Cast a
+tensor and graph gives it under the name with `:fp16`, `:bf16` or `:fp32` behind it. Weights are converted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import onnx
+
+from trtopt.onnxgraph import graphs_of
+from trtopt.onnxmodel.model_file import ModelFile
+from trtopt.precision.casting.places import FLOAT, Places
+from trtopt.precision.casting.weights import lowered
+
+if TYPE_CHECKING:
+    from trtopt.onnxgraph import Part
+
+_READS_ANY = ("Cast", "Shape", "Size")
+_SUFFIX: dict[int, str] = {
+    onnx.TensorProto.FLOAT16: ":fp16",
+    onnx.TensorProto.BFLOAT16: ":bf16",
+    FLOAT: ":fp32",
+}
+
+
+def convert(
+    model: ModelFile, types: Mapping[str, int], places: Mapping[str, Places], low: int, *, cast_io: bool
+) -> ModelFile:
+    """The model with the nodes in `places` made `low`; inputs and outputs keep their types unless asked."""
+    proto = onnx.ModelProto()
+    proto.CopyFrom(model.proto)
+    converter = _Converter(replace(model, proto=proto), types, places, low, cast_io)
+    converter.weights()
+    converter.graph(proto.graph, is_main=True)
+    converter.declare()
+    return replace(model, proto=proto)
+
+
+class _Converter:
+    """Holds the present type of every tensor while nodes are written anew, front to back."""
+
+    def __init__(
+        self,
+        model: ModelFile,
+        types: Mapping[str, int],
+        places: Mapping[str, Places],
+        low: int,
+        cast_io: bool,
+    ) -> None:
+        self._model, self._places, self._low, self._cast_io = model, places, low, cast_io
+        self._original, self._types = types, dict(types)
+        self._both: dict[str, str] = {}
+        """16-bit copies of weights that FP32 places read too."""
+        self._alias: dict[str, str] = {}
+        """What stands for a tensor: of casts that became needless, and of outputs that moved aside."""
+        self._taken = {name for part in graphs_of(model.proto.graph) for node in part.node
+                       for name in (*node.input, *node.output)}  # fmt: skip
+
+    # ── weights ─────────────────────────────────────────────────────────────────────────────────────────
+
+    def weights(self) -> None:
+        """Convert each weight that 16-bit places read; one that FP32 places read too is kept beside it."""
+        wanted: dict[str, set[bool]] = {}
+        outputs = {item.name for part in graphs_of(self._model.proto.graph) for item in part.output}
+        for part in graphs_of(self._model.proto.graph):
+            for node in part.node:
+                for name, is_low in zip(node.input, self._inputs(node), strict=True):
+                    wanted.setdefault(name, set()).add(is_low)
+        for part in graphs_of(self._model.proto.graph):
+            for tensor in list(getattr(part, "initializer", ())):
+                if tensor.data_type != FLOAT or True not in wanted.get(tensor.name, set()):
+                    continue
+                if wanted[tensor.name] == {True} and tensor.name not in outputs:
+                    tensor.CopyFrom(lowered(tensor, self._model, tensor.name, self._low))
+                    self._types[tensor.name] = self._low
+                else:
+                    name = self._both[tensor.name] = self._new(tensor.name, self._low)
+                    part.initializer.append(lowered(tensor, self._model, name, self._low))
+
+    def _inputs(self, node: onnx.NodeProto) -> tuple[bool, ...]:
+        places = self._places.get(node.name)
+        return places.inputs if places else (False,) * len(node.input)
+
+    # ── nodes ───────────────────────────────────────────────────────────────────────────────────────────
+
+    def graph(self, part: Part, *, is_main: bool = False) -> None:
+        """Write the nodes of a graph anew, and those of its subgraphs as they come."""
+        outside = self._outside(part, is_main)
+        moved = self._move_outputs(part, outside)
+        local: dict[tuple[str, int], str] = {}
+        nodes: list[onnx.NodeProto] = []
+        for old in list(part.node):
+            node = onnx.NodeProto()
+            node.CopyFrom(old)
+            self._read(node, nodes, local)
+            if self._is_needless(node, outside.keys() - moved.keys()):
+                self._alias[node.output[0]] = moved[node.output[0]] = node.input[0]
+            else:
+                self._write(node, moved)
+                nodes.append(node)
+            for name in set(old.output) & moved.keys() & outside.keys():
+                nodes.append(_cast(moved[name], name, outside[name]))
+                local[moved[name], outside[name]] = name
+        del part.node[:]
+        part.node.extend(nodes)
+
+    def _outside(self, part: Part, is_main: bool) -> dict[str, int]:
+        """The type that each floating output of the graph must have."""
+        if is_main and self._cast_io:
+            for item in part.input:
+                if self._types.get(item.name) == FLOAT:
+                    self._types[item.name] = self._low
+        wide = self._low if is_main and self._cast_io else FLOAT
+        return {item.name: wide for item in part.output if self._types.get(item.name) == FLOAT}
+
+    def _move_outputs(self, part: Part, outside: Mapping[str, int]) -> dict[str, str]:
+        """Outputs whose node makes another type than they must have: they are made under another name."""
+        moved = {}
+        for node in part.node:
+            places = self._places.get(node.name)
+            for index, name in enumerate(node.output):
+                made = self._low if places and places.outputs[index] else FLOAT
+                if name in outside and made != outside[name]:
+                    moved[name] = self._alias[name] = self._new(name, made)
+        return moved
+
+    def _read(
+        self, node: onnx.NodeProto, nodes: list[onnx.NodeProto], local: dict[tuple[str, int], str]
+    ) -> None:
+        """Give each input of the node the tensor of the type that it takes; a cast is made once a graph."""
+        for index, (name, is_low) in enumerate(zip(list(node.input), self._inputs(node), strict=True)):
+            want = self._low if is_low else self._original.get(name)
+            name = self._alias.get(name, name)
+            have = self._types.get(name)
+            if want is not None and {have, want} == {FLOAT, self._low} and self._converts(node, index):
+                name = self._in_type(name, want, nodes, local)
+            node.input[index] = name
+        for attribute in node.attribute:
+            for inner in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
+                self.graph(inner)
+
+    def _converts(self, node: onnx.NodeProto, index: int) -> bool:
+        """Whether an input of this place is to be of the type that was decided: some read any."""
+        return node.op_type not in _READS_ANY or self._inputs(node)[index]
+
+    def _in_type(
+        self, name: str, want: int, nodes: list[onnx.NodeProto], local: dict[tuple[str, int], str]
+    ) -> str:
+        if want == self._low and name in self._both:
+            return self._both[name]
+        if (name, want) not in local:
+            local[name, want] = self._new(name, want)
+            self._types[local[name, want]] = want
+            nodes.append(_cast(name, local[name, want], want))
+        return local[name, want]
+
+    def _new(self, name: str, kind: int) -> str:
+        """A name that no tensor has, for `name` in another type."""
+        like = fresh = name + _SUFFIX[kind]
+        count = 1
+        while fresh in self._taken:
+            count += 1
+            fresh = f"{like}{count}"
+        self._taken.add(fresh)
+        return fresh
+
+    def _is_needless(self, node: onnx.NodeProto, outputs: Collection[str]) -> bool:
+        """Whether the node is a Cast to the type that its input has by now; an output needs its node."""
+        if node.op_type != "Cast" or node.output[0] in outputs:
+            return False
+        to = self._low if self._lowers_output(node) else next(i.i for i in node.attribute if i.name == "to")
+        return self._types.get(node.input[0]) == to
+
+    def _lowers_output(self, node: onnx.NodeProto) -> bool:
+        places = self._places.get(node.name)
+        return bool(places and places.outputs and places.outputs[0])
+
+    def _write(self, node: onnx.NodeProto, moved: Mapping[str, str]) -> None:
+        """Note the types of what the node makes, and change the attributes that name them."""
+        places = self._places.get(node.name)
+        for index, name in enumerate(node.output):
+            if places and places.outputs[index]:
+                self._types[moved.get(name, name)] = self._low
+            elif name in moved:
+                self._types[moved[name]] = FLOAT
+            if name in moved:
+                node.output[index] = moved[name]
+        if places and places.outputs and places.outputs[0]:
+            _retype(node, self._low)
+
+    # ── declarations ────────────────────────────────────────────────────────────────────────────────────
+
+    def declare(self) -> None:
+        """Bring the declared types of inputs, outputs and inner tensors into line."""
+        for part in graphs_of(self._model.proto.graph):
+            made = {name for node in part.node for name in node.output}
+            values: Iterable[onnx.ValueInfoProto] = (*part.input, *part.value_info)
+            for item in values:
+                if self._types.get(item.name) == self._low and item.type.HasField("tensor_type"):
+                    item.type.tensor_type.elem_type = self._low
+            gone = [item for item in part.value_info if item.name not in made]
+            for item in gone:
+                part.value_info.remove(item)
+        if self._cast_io:
+            for item in self._model.proto.graph.output:
+                if item.type.tensor_type.elem_type == FLOAT:
+                    item.type.tensor_type.elem_type = self._low
+
+
+def _cast(source: str, target: str, to: int) -> onnx.NodeProto:
+    return onnx.helper.make_node("Cast", [source], [target], name=f"cast:{target}", to=to)
+
+
+def _retype(node: onnx.NodeProto, low: int) -> None:
+    """Attributes that fix the type of what a node makes."""
+    for item in node.attribute:
+        if item.name in ("to", "output_dtype") and item.i == FLOAT:
+            item.i = low
+    if node.op_type == "ConstantOfShape":
+        kept = [item for item in node.attribute if item.name == "value"]
+        value = onnx.numpy_helper.to_array(kept[0].t) if kept else [0.0]
+        del node.attribute[:]
+        node.attribute.append(
+            onnx.helper.make_attribute("value", onnx.helper.make_tensor("value", low, [1], value))
+        )

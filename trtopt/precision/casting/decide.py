@@ -1,0 +1,275 @@
+"""Which nodes become 16-bit, and for each that does not, the rule and the reason."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
+
+import onnx
+
+from trtopt.onnxgraph import OWN_DOMAINS, graphs_of, opset_of
+from trtopt.onnxmodel.model_file import ModelFile, array_of
+from trtopt.precision.casting.places import FLOAT, LOW, Places, places_of, takes
+from trtopt.precision.casting.weights import Fit, exact_integers, fit_of, largest, rounding_error
+from trtopt.records.casting import CastPrecision, KeepRule, KeptNode
+
+if TYPE_CHECKING:
+    from trtopt.onnxgraph import Part
+
+NEVER = {
+    "Range": "steps of a range add up their rounding",
+    "CumSum": "running sums add up their rounding",
+    "NonMaxSuppression": "boxes are coordinates",
+    "RoiAlign": "regions are coordinates",
+    "GridSample": "grids are coordinates",
+    "AffineGrid": "grids are coordinates",
+    "If": "control flow keeps the types of what enters and leaves it",
+    "Loop": "control flow keeps the types of what enters and leaves it",
+    "Scan": "control flow keeps the types of what enters and leaves it",
+}
+_NEVER_GROUPS = ("Random", "Multinomial", "Bernoulli", "EyeLike", "Sequence", "Optional", "SplitToSequence",
+                 "ConcatFromSequence")  # fmt: skip
+_READERS = ("Shape", "Size")
+"""Operators that read a tensor of any type and make nothing of it."""
+HEAVY = {"Conv", "ConvTranspose", "Gemm", "MatMul", "Einsum", "LSTM", "GRU", "RNN", "Attention"}
+"""Operators for which 16 bits pay; what only surrounds FP32 nodes is not worth casts."""
+QDQ = ("QuantizeLinear", "DequantizeLinear")
+_SCALE_ERROR = 0.01
+_INTEGERS = (onnx.TensorProto.INT32, onnx.TensorProto.INT64)
+HEADROOM = 4.0
+"""By default a value may reach the type's largest over this: data to come may be larger than data seen."""
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What the user asks for; patterns are of the shell's kind, for node names."""
+
+    precision: CastPrecision
+    target: str
+    threshold: float | None = None
+    keep: tuple[str, ...] = ()
+    keep_op: tuple[str, ...] = ()
+    include: tuple[str, ...] = ()
+
+    @property
+    def low(self) -> int:
+        """ONNX's number of the type."""
+        return LOW[self.precision]
+
+
+@dataclass(frozen=True)
+class Decision:
+    """The nodes that become 16-bit, where each of them does, those that stay FP32, and how weights fit."""
+
+    places: dict[str, Places]
+    kept: tuple[KeptNode, ...]
+    untouched: int
+    fits: dict[str, Fit]
+
+
+class Judge:
+    """Decides node by node; all it knows of the values are `ranges`, the largest |x| of tensors."""
+
+    def __init__(
+        self,
+        model: ModelFile,
+        types: Mapping[str, int],
+        ranges: Mapping[str, float],
+        wishes: Wishes,
+        *,
+        cast_io: bool = False,
+    ) -> None:
+        self._cast_io = cast_io
+        self._model, self._types, self._ranges, self._wishes = model, types, ranges, wishes
+        self._opset = opset_of(model.proto)
+        self._weights = {
+            item.name: item
+            for part in graphs_of(model.proto.graph)
+            for item in getattr(part, "initializer", ())
+            if item.data_type == FLOAT
+        }
+        self._fits: dict[str, Fit] = {}
+        self._limit = largest(wishes.low)
+        self._threshold = wishes.threshold if wishes.threshold is not None else self._limit / HEADROOM
+
+    def decide(self) -> Decision:
+        """Judge every node of the graph and its subgraphs."""
+        places: dict[str, Places] = {}
+        kept: dict[str, KeptNode] = {}
+        untouched = 0
+        for part in graphs_of(self._model.proto.graph):
+            nodes = {node.name: node for node in part.node}
+            inner: dict[str, Places] = {}
+            for node in part.node:
+                can = places_of(node, self._opset, self._wishes.low, self._types)
+                if not self._touches_float(node) or node.op_type in _READERS:
+                    untouched += 1
+                elif (why := self._why_not(node, can)) is not None:
+                    kept[node.name] = _kept(node, *why)
+                elif not can.any:
+                    untouched += 1
+                else:
+                    inner[node.name] = can
+            for name in self._beside_quantised(part.node, inner):
+                kept[name] = _kept(nodes[name], "quantised", "its Q/DQ stay FP32, and casts would part them")
+                del inner[name]
+            for name in islands(part.node, inner, self._edge(part)):
+                if not self._included(nodes[name]):
+                    reason = "between FP32 nodes, with nothing heavy in between: casts would cost more"
+                    kept[name] = _kept(nodes[name], "island", reason)
+                    del inner[name]
+            places |= inner
+        return Decision(places, tuple(kept.values()), untouched, self._fits)
+
+    def _edge(self, part: Part) -> set[str]:
+        """The graph's inputs and outputs that stay FP32."""
+        if self._cast_io and part is self._model.proto.graph:
+            return set()
+        names = (*_names(part.input), *_names(part.output))
+        return {name for name in names if self._types.get(name) == FLOAT}
+
+    def _touches_float(self, node: onnx.NodeProto) -> bool:
+        return any(self._types.get(name) == FLOAT for name in (*node.input, *node.output))
+
+    def _included(self, node: onnx.NodeProto) -> bool:
+        return any(fnmatchcase(node.name, pattern) for pattern in self._wishes.include)
+
+    def _why_not(self, node: onnx.NodeProto, can: Places) -> tuple[KeepRule, str] | None:
+        """The rule that keeps the node FP32, and the reason; None if none does."""
+        if node.domain not in OWN_DOMAINS or takes(node.op_type, self._opset, self._wishes.low) is None:
+            return "operator", f"{node.op_type} is not ONNX's own: what types it takes is not known"
+        if node.op_type in NEVER:
+            return "operator", NEVER[node.op_type]
+        if node.op_type.startswith(_NEVER_GROUPS):
+            return "operator", "random values, sequences and the like keep their types"
+        if node.op_type in QDQ and (told := self._scale_fault(node, can)):
+            return "quantised", told
+        if not can.any:
+            taken = takes(node.op_type, self._opset, self._wishes.low)
+            if node.op_type in HEAVY or not taken:
+                type_name = self._wishes.precision.upper()
+                return "opset", f"{node.op_type} takes no {type_name} at opset {self._opset}"
+            return None
+        if self._included(node):
+            return None
+        for pattern in self._wishes.keep:
+            if fnmatchcase(node.name, pattern):
+                return "pattern", f"--keep {pattern}"
+        if node.op_type in self._wishes.keep_op:
+            return "pattern", f"--keep-op {node.op_type}"
+        return self._weight_fault(node, can) or self._range_fault(node)
+
+    def _scale_fault(self, node: onnx.NodeProto, can: Places) -> str | None:
+        if self._wishes.target == "8.6":
+            return "TensorRT 8.6 takes FP32 scales"
+        if not can.inputs[1]:
+            return f"at opset {self._opset} scales are FP32; from opset 19 on they may be 16-bit"
+        scale = self._weights.get(node.input[1])
+        if scale is not None:
+            error = rounding_error(array_of(scale, self._model.folder), self._wishes.low)
+            if error > _SCALE_ERROR:
+                return f"scale {scale.name!r} is too small: 16 bits change it by {error:.0%}"
+        return None
+
+    def _weight_fault(self, node: onnx.NodeProto, can: Places) -> tuple[KeepRule, str] | None:
+        for name, is_place in zip(node.input, can.inputs, strict=True):
+            if not is_place or name not in self._weights:
+                continue
+            fit = self._fit(name)
+            if fit.largest > self._limit:
+                return "weight", f"weight {name!r} reaches {fit.largest:.3g}, beyond {self._limit:.5g}"
+            if fit.vanishes:
+                return "weight", f"weight {name!r} would become 0"
+        return None
+
+    def _fit(self, name: str) -> Fit:
+        if name not in self._fits:
+            array = array_of(self._weights[name], self._model.folder)
+            self._fits[name] = fit_of(array, self._wishes.low)
+        return self._fits[name]
+
+    def _range_fault(self, node: onnx.NodeProto) -> tuple[KeepRule, str] | None:
+        is_count = node.op_type == "Cast" and self._types.get(node.input[0]) in _INTEGERS
+        threshold = min(self._threshold, exact_integers(self._wishes.low)) if is_count else self._threshold
+        for name in (*node.output, *node.input):
+            peak = self._ranges.get(name, 0.0)
+            if peak > threshold:
+                what = "whole numbers are exact up to" if threshold < self._threshold else "beyond"
+                return "range", f"tensor {name!r} reaches {peak:.4g}, {what} {threshold:.5g}"
+        return None
+
+    def _beside_quantised(self, nodes: Iterable[onnx.NodeProto], low: Mapping[str, Places]) -> list[str]:
+        """16-bit nodes that read a DQ, or make what a Q reads, which stays FP32."""
+        wide = [node for node in nodes if node.op_type in QDQ and node.name not in low]
+        touched = {name for node in wide if node.op_type == QDQ[1] for name in node.output}
+        wanted = {node.input[0] for node in wide if node.op_type == QDQ[0]}
+        return [
+            node.name
+            for node in nodes
+            if node.name in low and (not touched.isdisjoint(node.input) or not wanted.isdisjoint(node.output))
+        ]
+
+
+def _names(values: Iterable[onnx.ValueInfoProto | str]) -> list[str]:
+    return [value if isinstance(value, str) else value.name for value in values]
+
+
+def _kept(node: onnx.NodeProto, rule: KeepRule, reason: str) -> KeptNode:
+    return KeptNode(node=node.name, op=node.op_type, rule=rule, reason=reason)
+
+
+def islands(nodes: Iterable[onnx.NodeProto], low: Mapping[str, Places], edge: set[str]) -> list[str]:
+    """16-bit nodes that hang together, none of them heavy, with FP32 before and after them.
+
+    `edge` are the graph's inputs and outputs that stay FP32; where nothing but they is FP32 around the nodes,
+    the casts are due anyway, and it is no island.
+    """
+    nodes = list(nodes)
+    makers = {name: node for node in nodes for name in node.output if name}
+    groups = _Groups(low)
+    before: set[str] = set()
+    after: set[str] = set()
+    inner: set[str] = set()  # beside an FP32 node, not only the graph's edge
+    for node in nodes:
+        mine = low.get(node.name)
+        if mine is not None and (not any(mine.outputs) or not edge.isdisjoint(node.output)):
+            after.add(node.name)  # nothing 16-bit comes of comparisons and the like
+        for index, name in enumerate(node.input):
+            takes_low = mine is not None and mine.inputs[index]
+            maker = makers.get(name)
+            if maker is None:
+                before |= {node.name} if takes_low and name in edge else set()
+                continue
+            theirs = low.get(maker.name)
+            made_low = theirs is not None and theirs.outputs[list(maker.output).index(name)]
+            if made_low and takes_low:
+                groups.join(node.name, maker.name)
+            elif made_low:
+                after.add(maker.name)
+                inner.add(maker.name)
+            elif takes_low:
+                before.add(node.name)
+                inner.add(node.name)
+    heavy = {groups.root(node.name) for node in nodes if node.name in low and node.op_type in HEAVY}
+    starts, ends, beside = ({groups.root(name) for name in names} for names in (before, after, inner))
+    return [name for name in low if groups.root(name) in (starts & ends & beside) - heavy]
+
+
+class _Groups:
+    """Disjoint sets of names."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._parent = {name: name for name in names}
+
+    def root(self, name: str) -> str:
+        """The name that stands for the set of `name`."""
+        while self._parent[name] != name:
+            self._parent[name] = self._parent[self._parent[name]]
+            name = self._parent[name]
+        return name
+
+    def join(self, first: str, second: str) -> None:
+        """Make one set of two."""
+        self._parent[self.root(first)] = self.root(second)

@@ -1,0 +1,91 @@
+"""Weights in a 16-bit type: what would overflow or vanish, and the conversion, a stretch at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+
+from trtopt.onnxmodel.model_file import ModelFile, array_of, is_external, spooled
+
+_STRETCH = 1 << 21  # values at a time, so that scratch memory stays small beside the weights
+
+
+def dtype_of(low: int) -> np.dtype[Any]:
+    """NumPy's form of ONNX's element type."""
+    return np.dtype(onnx.helper.tensor_dtype_to_np_dtype(low))
+
+
+def largest(low: int) -> float:
+    """The largest finite value of a 16-bit type."""
+    import ml_dtypes
+
+    return float(ml_dtypes.finfo(dtype_of(low)).max)
+
+
+def exact_integers(low: int) -> float:
+    """The largest n such that all whole numbers up to n have a form in a 16-bit type."""
+    import ml_dtypes
+
+    return float(2 ** (ml_dtypes.finfo(dtype_of(low)).nmant + 1))
+
+
+@dataclass(frozen=True)
+class Fit:
+    """How a weight fits: its largest finite |x|, how many of its non-zero values become 0, of how many."""
+
+    largest: float
+    vanishing: int
+    nonzero: int
+
+    @property
+    def vanishes(self) -> bool:
+        """Whether nothing but zeros would be left of a weight that is not all zero."""
+        return 0 < self.nonzero == self.vanishing
+
+
+def fit_of(array: NDArray[Any], low: int) -> Fit:
+    """How the FP32 values of `array` fit into the type `low`."""
+    peak = 0.0
+    vanishing = nonzero = 0
+    dtype = dtype_of(low)
+    for part in _stretches(array):
+        sizes = np.abs(part[np.isfinite(part)])
+        if not sizes.size:
+            continue
+        peak = max(peak, float(sizes.max()))
+        with np.errstate(over="ignore"):
+            rounded = sizes.astype(dtype).astype(np.float32)
+        filled = sizes > 0
+        nonzero += int(filled.sum())
+        vanishing += int((filled & (rounded == 0)).sum())
+    return Fit(peak, vanishing, nonzero)
+
+
+def rounding_error(array: NDArray[Any], low: int) -> float:
+    """The largest relative error that rounding to `low` causes in a value; 1 for one that vanishes."""
+    sizes = np.abs(np.asarray(array, np.float64).reshape(-1))
+    sizes = sizes[sizes > 0]
+    with np.errstate(over="ignore"):
+        rounded = sizes.astype(dtype_of(low)).astype(np.float64)
+    return float(np.abs(rounded / sizes - 1).max(initial=0.0))
+
+
+def _stretches(array: NDArray[Any]) -> Iterator[NDArray[Any]]:
+    flat = array.reshape(-1)
+    for start in range(0, flat.size, _STRETCH):
+        yield flat[start : start + _STRETCH]
+
+
+def lowered(tensor: onnx.TensorProto, model: ModelFile, name: str, low: int) -> onnx.TensorProto:
+    """The weight in the type `low`, called `name`; a large one goes into the model's spool."""
+    array = array_of(tensor, model.folder)
+    with np.errstate(over="ignore"):
+        values = array.astype(dtype_of(low))
+    if is_external(tensor) and model.spool is not None:
+        return spooled(values, name, model.spool)
+    return onnx.helper.make_tensor(name, low, tensor.dims, values.tobytes(), raw=True)

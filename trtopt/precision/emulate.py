@@ -1,0 +1,73 @@
+"""A graph with 16-bit types as FP32 arithmetic that rounds: what a GPU computes, on a machine without one.
+
+GPUs add up 16-bit products in FP32 and round what they store. ONNX Runtime's CPU kernels lack most 16-bit
+operators: runs of FP16 nodes are computed in FP32 and rounded only where the run ends, which flatters, and
+BF16 does not run at all. Here every operator runs in FP32, and every 16-bit tensor is rounded to its type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import onnx
+from onnx import TensorProto
+
+from trtopt.onnxgraph import graphs_of
+
+if TYPE_CHECKING:
+    from trtopt.onnxgraph import Part
+
+_LOW = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
+_TYPE_ATTRIBUTES = ("to", "output_dtype", "dtype")
+
+
+def has_low(types: Mapping[str, int]) -> bool:
+    """Whether any tensor is 16-bit."""
+    return any(kind in _LOW for kind in types.values())
+
+
+def emulated(model: onnx.ModelProto, types: Mapping[str, int]) -> onnx.ModelProto:
+    """The model with FP32 operators and the same inputs, outputs, weights and roundings.
+
+    `types` are those of its tensors; large weights stay where they are and are widened when it runs.
+    """
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    for part in list(graphs_of(copy.graph)):
+        _widen(part, types)
+    return copy
+
+
+def _widen(part: Part, types: Mapping[str, int]) -> None:
+    nodes: list[onnx.NodeProto] = []
+    prefix = f"wide{id(part)}:"  # each graph widens for itself: inner graphs may read outer tensors
+    wide: dict[str, str] = {}
+    for old in part.node:
+        node = onnx.NodeProto()
+        node.CopyFrom(old)
+        for index, name in enumerate(old.input):
+            if types.get(name) in _LOW:
+                if name not in wide:
+                    wide[name] = prefix + name
+                    nodes.append(_cast(name, wide[name], TensorProto.FLOAT))
+                node.input[index] = wide[name]
+        nodes.append(node)
+        if _names_its_type(node):
+            continue
+        for index, name in enumerate(old.output):
+            if types.get(name) in _LOW:
+                node.output[index] = f"{prefix}raw:{name}"
+                nodes.append(_cast(node.output[index], name, types[name]))
+    del part.node[:]
+    part.node.extend(nodes)
+    del part.value_info[:]
+
+
+def _names_its_type(node: onnx.NodeProto) -> bool:
+    """Whether an attribute says what type the node makes: it then makes that of FP32 inputs too."""
+    return node.op_type == "ConstantOfShape" or any(item.name in _TYPE_ATTRIBUTES for item in node.attribute)
+
+
+def _cast(source: str, target: str, to: int) -> onnx.NodeProto:
+    return onnx.helper.make_node("Cast", [source], [target], to=to)

@@ -1,0 +1,72 @@
+"""Opening models on ONNX Runtime as the references and candidates of a comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import onnx
+
+from trtopt.data.reader import Arrays
+from trtopt.device.reference import Unoptimised
+from trtopt.onnxmodel.model_file import ModelFile, array_of, is_external
+from trtopt.precision.casting.places import types_of
+from trtopt.precision.deviation import Deviation, is_classifier
+from trtopt.precision.emulate import emulated, has_low
+from trtopt.records.checking import OutputDifference
+
+
+def open_model(model: ModelFile) -> Unoptimised:
+    """The model, its 16-bit arithmetic emulated if it has any.
+
+    Raises:
+        ModelError: ONNX Runtime cannot load it.
+    """
+    types = types_of(model.proto)
+    proto = emulated(model.proto, types) if has_low(types) else model.proto
+    return open_proto(model, proto)
+
+
+def open_proto(model: ModelFile, proto: onnx.ModelProto) -> Unoptimised:
+    """`proto` with the large weights of `model`."""
+    weights = {
+        item.name: array_of(item, model.folder) for item in proto.graph.initializer if is_external(item)
+    }
+    return Unoptimised(proto.SerializeToString(), weights)
+
+
+def compared(
+    reference: Unoptimised, other: Unoptimised, feeds: Iterable[Arrays]
+) -> tuple[tuple[OutputDifference, ...], int]:
+    """How far every output of `other` lies from that of `reference`, and over how many samples.
+
+    Raises:
+        ModelError: one of them fails.
+    """
+    found: dict[str, Deviation] = {}
+    samples = 0
+    for feed in feeds:
+        wanted = reference.run(feed)
+        got = other.run(other.fitted(feed))
+        add_outputs(found, wanted, got)
+        samples += max((len(array) for array in feed.values() if array.ndim), default=1)
+    return tuple(item.result() for item in found.values()), samples
+
+
+def add_outputs(found: dict[str, Deviation], wanted: Arrays, got: Arrays) -> None:
+    """Add a batch's outputs, by name; what is no number is left out."""
+    for name, value in wanted.items():
+        if value.dtype.kind in "OSU" or name not in got:
+            continue
+        if name not in found:
+            found[name] = Deviation(name, classifies=is_classifier(value))
+        found[name].add(value, got[name])
+
+
+def at_most(feeds: Iterable[Arrays], samples: int) -> Iterator[Arrays]:
+    """The first batches, until they hold as many samples."""
+    seen = 0
+    for feed in feeds:
+        yield feed
+        seen += max((len(array) for array in feed.values() if array.ndim), default=1)
+        if seen >= samples:
+            return

@@ -1,0 +1,56 @@
+"""Records of casts: what became 16-bit, what did not, and what that costs."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from trtopt.records.base import Record
+from trtopt.records.checking import OutputDifference
+
+CAST_SCHEMA = "trtopt.cast/1"
+
+CastPrecision = Literal["fp16", "bf16"]
+KeepRule = Literal["operator", "opset", "pattern", "quantised", "weight", "range", "island"]
+
+
+class KeptNode(Record, frozen=True, kw_only=True):
+    """A node that stays FP32, the rule that keeps it and the reason in words."""
+
+    node: str
+    op: str
+    rule: KeepRule
+    reason: str
+
+
+class VanishingWeight(Record, frozen=True, kw_only=True):
+    """A weight of which some non-zero values become 0."""
+
+    weight: str
+    values: int
+    of: int
+
+
+class CastReport(Record, frozen=True, kw_only=True):
+    """What `trtopt cast` did. `lowered` names the nodes that became 16-bit."""
+
+    schema: str = CAST_SCHEMA
+    source: str
+    out: str
+    precision: CastPrecision
+    target: str
+    opset: int
+    lowered: tuple[str, ...]
+    kept: tuple[KeptNode, ...]
+    untouched: int
+    """How many nodes have nothing that could be 16-bit: shapes, indices, booleans."""
+    casts: int
+    """Cast nodes added, less those that were there and became needless."""
+    vanishing: tuple[VanishingWeight, ...]
+    data: str
+    data_is_random: bool
+    samples: int
+    """Over how many samples values were measured and outputs compared."""
+    differences: tuple[OutputDifference, ...]
+    """Of the cast model from the original, 16-bit arithmetic emulated: FP32, rounded after every node."""
+    notes: tuple[str, ...] = ()
+    seconds: float

@@ -1,0 +1,88 @@
+"""Records of comparisons between a model and its reference."""
+
+from __future__ import annotations
+
+from trtopt.records.base import Record
+
+CHECK_SCHEMA = "trtopt.check/1"
+
+
+class OutputDifference(Record, frozen=True, kw_only=True):
+    """How far one tensor lies from its reference over all samples.
+
+    `cosine` of both, flattened; `sqnr_db` the reference's energy over the error's (None: no error);
+    `max_abs` the largest absolute error; `top1` the share of samples whose largest element along the last
+    axis is the same (None where that makes no sense). `mismatched` counts elements that are NaN or infinite
+    in one and not in the other; they enter no other figure.
+    """
+
+    output: str
+    values: int
+    cosine: float
+    sqnr_db: float | None
+    max_abs: float
+    top1: float | None = None
+    mismatched: int = 0
+
+
+class Violation(Record, frozen=True, kw_only=True):
+    """A bound that an output, or the task metric, does not meet."""
+
+    output: str
+    measure: str
+    found: float
+    bound: float
+
+
+class TaskScore(Record, frozen=True, kw_only=True):
+    """A model's task metric, for the reference and for what was checked."""
+
+    metric: str
+    reference: float
+    checked: float
+
+
+class CheckedSubject(Record, frozen=True, kw_only=True):
+    """One thing that was compared: an ONNX file, or an engine at a batch size."""
+
+    name: str
+    backend: str
+    batch: int | None
+    samples: int
+    outputs: tuple[OutputDifference, ...]
+    task: TaskScore | None = None
+    violations: tuple[Violation, ...] = ()
+
+
+class LayerDifference(Record, frozen=True, kw_only=True):
+    """How far a tensor inside the graph lies from the reference's of the same name.
+
+    `entered_db` is how many dB of SQNR the node lost against the worst of its own inputs.
+    """
+
+    tensor: str
+    node: str
+    op: str
+    sqnr_db: float | None
+    entered_db: float
+
+
+class CheckReport(Record, frozen=True, kw_only=True):
+    """The result of `trtopt check`."""
+
+    schema: str = CHECK_SCHEMA
+    created: str
+    argv: tuple[str, ...] = ()
+    model: str
+    against: str
+    against_sha256: str
+    data: str
+    data_is_random: bool
+    subjects: tuple[CheckedSubject, ...]
+    layers: tuple[LayerDifference, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def passed(self) -> bool:
+        """Whether every bound that was asked for is met."""
+        return not any(subject.violations for subject in self.subjects)
