@@ -19,6 +19,7 @@ COMMANDS = {
     "rewrite": "Rewrite an ONNX file so that TensorRT fuses it better, and prove it equal.",
     "cast": "Write FP16 or BF16 into an ONNX file where that is safe, and tell what stays FP32.",
     "lint": "Advise what in a model costs speed on TensorRT, and what to do about it.",
+    "quantize": "Quantise an ONNX file to INT8, FP8 or INT4: place Q/DQ by rule, calibrate on data.",
     "build": "Build one serialized engine per batch size from an ONNX file.",
     "bench": "Measure latency and throughput of engines or of an ONNX file.",
     "compare": "Judge one result file against another: faster, slower, the same, or undecided.",

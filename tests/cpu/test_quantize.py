@@ -1,0 +1,259 @@
+"""`trtopt quantize` end to end: trained models, engines by TensorRT-RTX, tables, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from command_line import DIGITS, HELDOUT, CommandLine
+
+import trtopt
+from trtopt.errors import ArtifactError, DataError, TrtoptError, UsageError
+from trtopt.onnxfile import read_onnx
+from trtopt.onnxmodel import model_file
+from trtopt.pipeline.quantize import Request, quantize
+from trtopt.precision.calibration.run import opened
+from trtopt.precision.calibration.table import read_table
+from trtopt.records import from_json
+from trtopt.records.quantisation import QuantizeReport
+from trtopt.report.quantize import explain
+
+TRANSFORMER = DIGITS.parents[1] / "digits_transformer" / "digits_transformer.onnx"
+CALIBRATION = 100
+"""The first held-out images calibrate, the others judge."""
+
+
+@pytest.fixture(scope="module")
+def samples(tmp_path_factory: pytest.TempPathFactory) -> dict[Path, Path]:
+    """Calibration files of the two trained models."""
+    folder = tmp_path_factory.mktemp("calibration")
+    made = {}
+    for model, key in ((DIGITS, "images"), (TRANSFORMER, "tokens")):
+        with np.load(model.with_name("heldout.npz")) as file:
+            np.savez(folder / f"{key}.npz", **{key: file[key][:CALIBRATION]})
+        made[model] = folder / f"{key}.npz"
+    return made
+
+
+def accuracy(model: Path) -> float:
+    """Right answers in percent, over the held-out images that calibration has not seen."""
+    file = model_file.load(model)
+    name = file.proto.graph.input[0].name
+    with np.load((DIGITS if name == "images" else TRANSFORMER).with_name("heldout.npz")) as heldout:
+        inputs, labels = heldout[name][CALIBRATION:], heldout["labels"][CALIBRATION:]
+    inputs = inputs.astype(np.int64) if name == "tokens" else inputs
+    (logits,) = opened(file).run({name: inputs}).values()
+    return float((logits.argmax(axis=1) == labels).mean() * 100)
+
+
+# ── trained models ──────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("model", "precision", "target", "stored", "points"),
+    [
+        (DIGITS, "int8", "8.6", False, 0.5),
+        (DIGITS, "int8", "rtx", True, 0.5),
+        (DIGITS, "fp8", "rtx", False, 1.0),
+        (TRANSFORMER, "int8", "8.6", False, 1.0),
+        (TRANSFORMER, "fp8", "rtx", True, 1.0),
+        (TRANSFORMER, "int4", "rtx", True, 1.0),
+    ],
+)
+def test_a_trained_model_stays_right_and_builds_with_tensorrt_rtx(
+    model: Path,
+    precision: str,
+    target: str,
+    stored: bool,
+    points: float,
+    samples: dict[Path, Path],
+    tmp_path: Path,
+) -> None:
+    calib = None if precision == "int4" else str(samples[model])
+    request = Request(precision, target, calib, store_weights=stored)
+    report = quantize(model, tmp_path / "q.onnx", request)
+    assert accuracy(tmp_path / "q.onnx") >= accuracy(model) - points
+    assert report.samples == (0 if precision == "int4" else CALIBRATION)
+    trtopt.build(tmp_path / "q.onnx", tmp_path / "engines", batch=(4,), backend="tensorrt-rtx")
+
+
+def test_auto_takes_the_method_with_the_least_error(samples: dict[Path, Path], tmp_path: Path) -> None:
+    report = quantize(DIGITS, tmp_path / "q.onnx", Request("int8", "8.6", str(samples[DIGITS])))
+    assert {item.method for item in report.scores} >= {"max", "entropy", "mse", "percentile-99.9"}
+    assert report.method == max(report.scores, key=lambda item: item.sqnr_db).method
+    assert report.sqnr_db["logits"] == pytest.approx(report.scores[0].sqnr_db, abs=3)
+
+
+def test_smoothquant_finds_its_places(samples: dict[Path, Path], tmp_path: Path) -> None:
+    request = Request("int8", "8.6", str(samples[TRANSFORMER]), method="max", smoothquant=0.5)
+    report = quantize(TRANSFORMER, tmp_path / "q.onnx", request)
+    assert any(note.startswith("SmoothQuant with alpha 0.5 at 7") for note in report.notes)
+    assert accuracy(tmp_path / "q.onnx") >= accuracy(TRANSFORMER) - 1.0
+
+
+# ── tables ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def table(samples: dict[Path, Path], tmp_path: Path) -> Path:
+    quantize(DIGITS, tmp_path / "first.onnx", Request("int8", "8.6", str(samples[DIGITS])))
+    return tmp_path / "first.onnx.calibration.json"
+
+
+def scales(model: Path) -> dict[str, float]:
+    graph = onnx.load(model).graph
+    return {item.name: float(onnx.numpy_helper.to_array(item)) for item in graph.initializer
+            if item.name.endswith("_scale") and not item.dims}  # fmt: skip
+
+
+def test_a_table_gives_the_same_graph_again_without_data(table: Path, tmp_path: Path) -> None:
+    quantize(DIGITS, tmp_path / "again.onnx", Request("int8", "8.6", table=table))
+    assert (tmp_path / "again.onnx").read_bytes() == (tmp_path / "first.onnx").read_bytes()
+
+
+def test_an_edited_value_and_another_method_are_taken(table: Path, tmp_path: Path) -> None:
+    content = json.loads(table.read_bytes())
+    content["tensors"]["images"]["chosen"] = 2.54
+    table.write_text(json.dumps(content))
+    quantize(DIGITS, tmp_path / "edited.onnx", Request("int8", "8.6", table=table))
+    assert scales(tmp_path / "edited.onnx")["images_scale"] == pytest.approx(0.02)
+    quantize(DIGITS, tmp_path / "other.onnx", Request("int8", "8.6", table=table, method="percentile-99.9"))
+    expected = {name: row["amax"]["percentile-99.9"] / 127 for name, row in content["tensors"].items()}
+    found = scales(tmp_path / "other.onnx")
+    assert found == {f"{name}_scale": pytest.approx(value) for name, value in expected.items()}
+
+
+def test_a_table_says_what_it_was_made_of(table: Path) -> None:
+    made = read_table(table)
+    assert made.samples == CALIBRATION
+    assert not made.random_data
+    assert made.model_sha256 == read_onnx(DIGITS).sha256
+
+
+def test_random_data_marks_table_and_report(tmp_path: Path) -> None:
+    report = quantize(DIGITS, tmp_path / "q.onnx", Request("int8", "8.6", random_data=True))
+    assert report.random_data
+    assert any("random data" in note for note in report.notes)
+    assert read_table(tmp_path / "q.onnx.calibration.json").random_data
+
+
+def test_few_samples_are_counted_in_a_warning(tmp_path: Path) -> None:
+    with np.load(HELDOUT) as file:
+        np.savez(tmp_path / "few.npz", images=file["images"][:5])
+    report = quantize(DIGITS, tmp_path / "q.onnx", Request("int8", "8.6", str(tmp_path / "few.npz")))
+    assert any(note.startswith("calibrated on 5 samples only") for note in report.notes)
+
+
+# ── the command ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_command_tells_explains_and_gives_json(
+    trtopt_cli: CommandLine, samples: dict[Path, Path]
+) -> None:
+    common = ("quantize", DIGITS, "-o", "q.onnx", "--precision", "int8", "--target", "8.6", "--calib")
+    told = trtopt_cli(*common, samples[DIGITS], "--method", "max")
+    assert "9 Conv, 3 Add quantised" in told.stdout
+    assert "kept in float: 1 Gemm because K = 64, N = 10" in told.stdout
+    as_json = trtopt_cli(*common, samples[DIGITS], "--exclude", "/block3/*", "--method", "max", "--json")
+    report = from_json(as_json.stdout.encode(), QuantizeReport)
+    assert {item.rule for item in report.decisions if item.node.startswith("/block3/")} == {"excluded"}
+    assert explain(report, "/block1/*Add*")[0].endswith("[residual]")
+    with pytest.raises(UsageError, match="--explain nothing: no node of that name"):
+        explain(report, "nothing")
+
+
+# ── bad input ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+def npz(folder: Path, **arrays: Any) -> str:
+    np.savez(folder / "bad.npz", **arrays)
+    return str(folder / "bad.npz")
+
+
+IMAGES = np.zeros((4, 1, 8, 8), np.float32)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"pictures": IMAGES}, "no array named 'images' \\(it has 'pictures'\\)"),
+        ({"images": IMAGES.astype(np.complex64)}, "data of type complex64 does not fit float32"),
+        ({"images": IMAGES[:, :, :4]}, "samples of shape \\(1, 4, 8\\), expected \\(1, 8, 8\\)"),
+        ({"images": IMAGES + np.nan}, "value nan of sample 0 is not finite"),
+        ({"images": IMAGES[:0]}, "too few samples"),
+    ],
+)
+def test_data_that_does_not_fit_is_refused(arrays: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=message):
+        quantize(DIGITS, tmp_path / "q.onnx", Request("int8", "8.6", npz(tmp_path, **arrays)))
+    assert not (tmp_path / "q.onnx").exists()
+
+
+def test_data_on_which_the_model_overflows_is_refused_with_tensor_and_sample(tmp_path: Path) -> None:
+    images = np.repeat(IMAGES, 2, axis=0)
+    images[6] = 3e38
+    with pytest.raises(DataError, match=r"tensor '.*' is not finite \(NaN or infinity\) with sample 6"):
+        quantize(
+            DIGITS, tmp_path / "q.onnx", Request("int8", "8.6", npz(tmp_path, images=images), method="max")
+        )
+
+
+@pytest.mark.parametrize(
+    ("request_", "error", "message"),
+    [
+        (Request("int8", "8.6"), DataError, "needs data"),
+        (Request("int8", "8.6", "nowhere.npz"), DataError, "no such file"),
+        (Request("fp8", "8.6", random_data=True), UsageError, "8.6 has no FP8"),
+        (Request("int2"), UsageError, "--precision int2: unknown"),
+        (Request("int8", "7", random_data=True), UsageError, "unknown target '7'"),
+        (Request("int8", random_data=True, method="best"), UsageError, "--method best: unknown"),
+        (Request("fp8", random_data=True, method="mse"), UsageError, "--method mse is for INT8"),
+        (Request("int8", calib="a.npz", random_data=True), UsageError, "exclude one another"),
+        (Request("int8", random_data=True, smoothquant=2.0), UsageError, "not from 0 to 1"),
+        (Request("int8", random_data=True, exclude=("Gone",)), UsageError, "--exclude Gone"),
+        (Request("int8", random_data=True, exclude=("Conv",)), UsageError, "no node is to be quantised"),
+        (Request("int8", table=Path("nowhere.json")), ArtifactError, "cannot be read"),
+    ],
+)
+def test_a_request_that_cannot_be_met_is_refused(
+    request_: Request, error: type[TrtoptError], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(error, match=message):
+        quantize(DIGITS, tmp_path / "q.onnx", request_)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            lambda table: table["tensors"].pop("images"),
+            "tensor 'images' is to be quantised and not in the table",
+        ),
+        (lambda table: table.update(schema="trtopt.calibration/9"), "schema 'trtopt.calibration/9'"),
+        (lambda table: table["tensors"]["images"].update(chosen=-1.0), "tensor 'images' has amax -1.0"),
+        (lambda table: table.update(extra=1), "not a calibration table"),
+    ],
+)
+def test_a_table_that_does_not_fit_is_refused(change: Any, message: str, table: Path, tmp_path: Path) -> None:
+    content = json.loads(table.read_bytes())
+    change(content)
+    table.write_text(json.dumps(content))
+    with pytest.raises(ArtifactError, match=message):
+        quantize(DIGITS, tmp_path / "q.onnx", Request("int8", "8.6", table=table))
+
+
+def test_the_model_is_not_overwritten(tmp_path: Path) -> None:
+    copy = tmp_path / "model.onnx"
+    copy.write_bytes(DIGITS.read_bytes())
+    with pytest.raises(UsageError, match="would replace the model itself"):
+        quantize(copy, copy, Request("int8", "8.6", random_data=True))
+
+
+def test_the_command_fails_without_a_traceback(trtopt_cli: CommandLine) -> None:
+    message = trtopt_cli.fails(1, "quantize", DIGITS, "-o", "q.onnx", "--precision", "int8")
+    assert "give --calib DATA" in message

@@ -1,0 +1,231 @@
+"""Q/DQ as they are written: form, types, axes, values; the graph around them."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+import onnx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from nets import Net, as_file, residual_block
+from numpy.typing import NDArray
+from onnx import numpy_helper
+
+from trtopt.errors import ModelError, UsageError
+from trtopt.precision.calibration.run import opened
+from trtopt.precision.emission.form import Form, form_for
+from trtopt.precision.emission.numbers import packed, quantised, scale_of, weight_scale
+from trtopt.precision.emission.opset import fit_opset
+from trtopt.precision.emission.write import Scales, write
+from trtopt.precision.placement.place import place
+from trtopt.precision.placement.plan import Precision, Wish
+from trtopt.precision.placement.view import View
+
+MAPS = ["N", 32, 8, 8]
+
+
+def emitted(net: Net, *outputs: str, form: Form, amax: float = 4.0) -> onnx.ModelProto:
+    model = fit_opset(net.model(*outputs), form)
+    plan = place(View(model), Wish(form.precision))
+    scales = Scales(dict.fromkeys(plan.tensors, amax) | plan.fixed)
+    write(as_file(model), plan, scales, form)
+    onnx.checker.check_model(model, full_check=True)
+    return model
+
+
+def constant(model: onnx.ModelProto, name: str) -> NDArray[np.float32]:
+    return numpy_helper.to_array(next(item for item in model.graph.initializer if item.name == name))
+
+
+def chain_into(model: onnx.ModelProto, node: str, index: int) -> list[onnx.NodeProto]:
+    """The Q and DQ in front of one input of a node, the nearest last."""
+    maker = {name: item for item in model.graph.node for name in item.output}
+    tensor = next(item for item in model.graph.node if item.name == node).input[index]
+    chain: list[onnx.NodeProto] = []
+    while tensor in maker and maker[tensor].op_type in ("QuantizeLinear", "DequantizeLinear"):
+        chain.insert(0, maker[tensor])
+        tensor = maker[tensor].input[0]
+    return chain
+
+
+# ── arithmetic ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+@settings(max_examples=50)
+@given(st.floats(0, 2.0**100, width=32), st.sampled_from(["int8", "fp8", "int4"]))
+def test_a_scale_is_above_zero_and_reaches_amax(amax: float, precision: Precision) -> None:
+    scale = float(scale_of(amax, precision))
+    assert scale > 0
+    if amax > 1e-30:
+        assert scale * {"int8": 127, "fp8": 448, "int4": 7}[precision] == pytest.approx(amax, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("precision", "axis", "bound"),
+    [("int8", 0, 0.5), ("int8", 1, 0.5), ("int8", None, 0.5), ("int4", 0, 0.5)],
+)
+def test_rounding_errs_by_half_a_step_at_most(precision: Precision, axis: int | None, bound: float) -> None:
+    weight = np.random.default_rng(1).standard_normal((256, 24)).astype(np.float32)
+    block = 128 if precision == "int4" else 0
+    scale = weight_scale(weight, axis, precision, block)
+    assert scale.shape == ((2, 24) if block else () if axis is None else (weight.shape[axis],))
+    steps = np.repeat(scale, block, axis=0) if block else scale
+    steps = np.expand_dims(scale, 1 - axis) if axis is not None and not block else steps
+    narrow = quantised(weight, scale, axis, precision, block).astype(np.float32)
+    assert np.abs(narrow * steps - weight).max() <= bound * steps.max() * 1.0001
+
+
+def test_int4_values_are_packed_in_pairs_the_first_in_the_low_half() -> None:
+    assert packed(np.array([[1, -1, 7], [-8, 0, 2]], np.int8), "int4") == bytes([0xF1, 0x87, 0x20])
+    assert packed(np.array([3], np.int8), "int4") == bytes([0x03])
+
+
+# ── form ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_for_8_6_weights_stay_fp32_with_q_and_dq_and_biases_are_left_alone() -> None:
+    net = Net(x=MAPS)
+    model = emitted(net, residual_block(net, "b", "x"), form=form_for("int8", "8.6"))
+    assert [item.version for item in model.opset_import] == [17]
+    quantize, dequantize = chain_into(model, "b.c1", 1)
+    assert quantize.op_type == "QuantizeLinear"
+    assert quantize.input[0] == "b.c1.w"
+    assert constant(model, "b.c1.w").dtype == np.float32
+    for node in (quantize, dequantize):
+        assert [(item.name, item.i) for item in node.attribute] == [("axis", 0)]
+        assert constant(model, node.input[1]).shape == (32,)
+        assert constant(model, node.input[1]).dtype == np.float32
+        zero = constant(model, node.input[2])
+        assert zero.dtype == np.int8
+        assert not zero.any()
+    activation = chain_into(model, "b.c1", 0)
+    assert [node.op_type for node in activation] == ["QuantizeLinear", "DequantizeLinear"]
+    assert constant(model, activation[0].input[1]) == np.float32(4 / 127)
+    assert chain_into(model, "b.c1", 2) == []
+
+
+def test_one_pair_serves_the_skip_and_the_next_convolution() -> None:
+    net = Net(x=MAPS)
+    model = emitted(net, residual_block(net, "b", "x"), form=form_for("int8", "8.6"))
+    reading = [node.name for node in model.graph.node if "x_dequantized" in node.input]
+    assert reading == ["b.c1", "b.add"]
+    assert sum(node.op_type == "QuantizeLinear" for node in model.graph.node) == 2 + 2
+
+
+def test_readers_without_q_dq_keep_reading_the_float_tensor() -> None:
+    net = Net(x=MAPS)
+    net.node("Sigmoid", "gate", net.node("Relu", "r", net.conv("a", "x", 32, 32)))
+    model = emitted(net, net.conv("b", "r", 32, 32), "gate", form=form_for("int8", "8.6"))
+    assert next(node for node in model.graph.node if node.name == "gate").input[0] == "r"
+    assert chain_into(model, "b", 0) != []
+
+
+@pytest.mark.parametrize(
+    ("precision", "stored", "opset", "element"),
+    [
+        ("int8", True, 19, onnx.TensorProto.INT8),
+        ("fp8", True, 19, onnx.TensorProto.FLOAT8E4M3FN),
+        ("int4", False, 21, onnx.TensorProto.INT4),
+    ],
+)
+def test_stored_weights_are_narrow_and_have_a_dq_alone(
+    precision: Precision, stored: bool, opset: int, element: int
+) -> None:
+    net = Net(x=["N", 4, 256])
+    model = emitted(net, net.linear("fc", "x", 256, 64), form=form_for(precision, "11", stored=stored))
+    assert model.opset_import[0].version == opset
+    (dequantize,) = chain_into(model, "fc", 1)
+    weight = next(item for item in model.graph.initializer if item.name == dequantize.input[0])
+    assert weight.data_type == element
+    assert list(weight.dims) == [256, 64]
+    assert "fc.w" not in {item.name for item in model.graph.initializer}
+    attributes = {item.name: item.i for item in dequantize.attribute}
+    assert attributes == ({"axis": 0, "block_size": 128} if precision == "int4" else {"axis": 1})
+    assert constant(model, dequantize.input[1]).shape == ((2, 64) if precision == "int4" else (64,))
+
+
+def test_stored_and_unstored_weights_compute_the_same() -> None:
+    feed = {"x": np.random.default_rng(0).standard_normal((2, 32, 8, 8)).astype(np.float32)}
+    for precision in ("int8", "fp8"):
+        found = []
+        for stored in (False, True):
+            net = Net(x=MAPS)
+            form = form_for(precision, "11", stored=stored)
+            model = emitted(net, net.conv("c", "x", 32, 32), form=form)
+            found.append(opened(as_file(model)).run(feed)["c"])
+        assert np.array_equal(*found)
+
+
+def test_the_written_graph_is_the_float_one_to_within_its_steps() -> None:
+    net = Net(x=MAPS)
+    end = residual_block(net, "b", "x")
+    feed = {"x": np.random.default_rng(0).uniform(-4, 4, (2, 32, 8, 8)).astype(np.float32)}
+    exact = opened(as_file(net.model(end, "b.r1"))).run(feed)
+    model = net.model(end)
+    plan = place(View(model), Wish("int8"))
+    peaks = {name: float(np.abs((feed | exact)[name]).max()) for name in plan.tensors}
+    write(as_file(model), plan, Scales(peaks), form_for("int8", "8.6"))
+    error = opened(as_file(model)).run(feed)[end] - exact[end]
+    assert np.square(error).mean() < np.square(exact[end]).mean() / 1000
+
+
+# ── weights behind other nodes, shared weights ──────────────────────────────────────────────────────────
+
+
+def test_a_transpose_between_a_weight_and_its_product_is_folded_and_others_keep_the_table() -> None:
+    net = Net(x=["N", 4, 32])
+    table = net.constant("table", 100, 32)
+    picked = net.node("Gather", "picked", table, net.constant("indices", value=np.array([1, 2, 3, 4])))
+    turned = net.node("Transpose", "turned", table, perm=[1, 0])
+    net.node("MatMul", "logits", net.node("Add", "added", "x", picked), turned)
+    model = emitted(net, "logits", form=form_for("int8", "8.6"))
+    quantize, _ = chain_into(model, "logits", 1)
+    assert np.array_equal(constant(model, quantize.input[0]), constant(model, "table").T)
+    assert constant(model, quantize.input[1]).shape == (100,)
+    assert "Transpose" not in {node.op_type for node in model.graph.node}
+
+
+def test_a_weight_read_twice_along_one_axis_has_one_pair() -> None:
+    net = Net(x=MAPS)
+    weight, bias = net.constant("w", 32, 32, 1, 1), net.constant("b", 32)
+    net.node("Conv", "second", net.node("Conv", "first", "x", weight, bias), weight, bias)
+    model = emitted(net, "second", form=form_for("int8", "8.6"))
+    assert chain_into(model, "first", 1) == chain_into(model, "second", 1)
+
+
+# ── opset and target ────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(("precision", "target"), [("fp8", "8.6"), ("int4", "8.6")])
+def test_a_target_without_the_precision_is_refused(precision: Precision, target: str) -> None:
+    with pytest.raises(UsageError, match=f"8.6 has no {precision.upper()}"):
+        form_for(precision, target)
+
+
+def test_stored_weights_and_unknown_targets_are_refused() -> None:
+    with pytest.raises(UsageError, match="leave --store-weights out"):
+        form_for("int8", "8.6", stored=True)
+    with pytest.raises(UsageError, match="unknown target '9'"):
+        form_for("int8", "9")
+
+
+def test_an_opset_that_the_target_does_not_read_is_refused() -> None:
+    net = Net(opset=18, x=MAPS)
+    with pytest.raises(ModelError, match="opset 18 is newer than the target reads"):
+        fit_opset(net.model(net.conv("c", "x", 32, 32)), form_for("int8", "8.6"))
+
+
+def test_raising_the_opset_converts_operators_that_changed() -> None:
+    net = Net(opset=13, x=MAPS)
+    net.node("ReduceMean", "mean", net.conv("c", "x", 32, 32), axes=[2, 3])
+    raised = fit_opset(net.model("mean"), form_for("int8", "11"))
+    assert raised.opset_import[0].version == 19
+    onnx.checker.check_model(raised, full_check=True)
+
+
+def test_records_of_quantisation_are_strict() -> None:
+    from trtopt.records.quantisation import Decision
+
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.json.decode(b'{"node": "a", "op": "Conv", "quantised": 1}', type=Decision)

@@ -1,0 +1,53 @@
+"""SmoothQuant moves factors without changing the function, where it can, and says where it cannot."""
+
+from __future__ import annotations
+
+import numpy as np
+from nets import Net, as_file
+
+from trtopt.precision.calibration.run import copied, opened
+from trtopt.precision.placement.view import View
+from trtopt.precision.smoothquant import find, smooth
+
+
+def norm(net: Net, name: str, x: str, width: int = 32) -> str:
+    scale, shift = net.constant(f"{name}.g", width), net.constant(f"{name}.o", width)
+    return net.node("LayerNormalization", name, x, scale, shift)
+
+
+def test_the_function_stays_and_outlying_channels_shrink() -> None:
+    net = Net(x=["N", 4, 32])
+    y = norm(net, "norm", "x")
+    net.linear("left", y, 32, 48)
+    weight = net.constant("right.w", 48, 32)
+    flat = net.node("Reshape", "flat", y, net.constant("s", value=np.array([-1, 32])))
+    net.node("Gemm", "right", flat, weight, transB=1)
+    other = net.linear("other", norm(net, "norm2", "x"), 32, 16)
+    model = as_file(net.model("left", "right", other))
+    gamma = next(item for item in model.proto.graph.initializer if item.name == "norm2.g")
+    loud = np.ones(32, np.float32)
+    loud[5] = 100.0
+    gamma.raw_data = loud.tobytes()
+    places, declined = find(View(model.proto))
+    assert [place.tensor for place in places] == ["norm2"]
+    assert declined == ["norm: flat (Reshape) reads it too, and has no weight to take the factor"]
+    feed = {"x": np.random.default_rng(0).standard_normal((3, 4, 32)).astype(np.float32)}
+    before = opened(model).run(feed)
+    changed = copied(model)
+    places, _ = find(View(changed.proto))
+    smooth(changed, places, {"norm2": 3 * loud}, alpha=0.5)
+    after = opened(changed).run(feed)
+    for name, array in before.items():
+        assert np.abs(after[name] - array).max() < 1e-5 * np.abs(array).max()
+    smoothed = next(item for item in changed.proto.graph.initializer if "norm2.g_smoothed" in item.name)
+    values = np.abs(np.frombuffer(smoothed.raw_data, np.float32))
+    assert values.max() / values.min() < 25
+
+
+def test_a_norm_that_a_residual_reads_is_left_alone() -> None:
+    net = Net(x=["N", 4, 32])
+    y = norm(net, "norm", "x")
+    net.node("Add", "add", net.linear("fc", y, 32, 32), y)
+    places, declined = find(View(net.model("add")))
+    assert places == []
+    assert declined == ["norm: add (Add) reads it too, and has no weight to take the factor"]

@@ -1,0 +1,195 @@
+"""Models that bring Q/DQ along: what is kept, completed, cleaned, refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from nets import Net, as_file, edges, residual_block
+from onnx import TensorProto, helper
+
+from trtopt.errors import DataError, UsageError
+from trtopt.precision.emission.form import form_for
+from trtopt.precision.placement.plan import Wish
+from trtopt.precision.quantize import Asked, Material, Quantised, quantise
+
+MAPS = ["N", 32, 8, 8]
+INT8 = np.int8(0)
+
+
+def pair(net: Net, tensor: str, scale: float | np.ndarray, zero: np.ndarray = INT8, **axis: int) -> str:
+    """A Q and a DQ behind a tensor, named `TENSOR.dq`."""
+    tag = f"{tensor}.{len(net._nodes)}"
+    s = net.constant(f"{tag}.s", value=np.asarray(scale, np.float32))
+    z = net.constant(f"{tag}.z", value=np.broadcast_to(zero, np.shape(scale)).copy())
+    q = net.node("QuantizeLinear", f"{tag}.q", tensor, s, z, **axis)
+    return net.node("DequantizeLinear", f"{tag}.dq", q, s, z, **axis)
+
+
+def trained_conv(net: Net, name: str, x: str, scale: float, zero: np.ndarray = INT8) -> str:
+    weight = pair(net, net.constant(f"{name}.w", 32, 32, 3, 3), np.full(32, 0.01), axis=0)
+    return net.node(
+        "Conv", name, pair(net, x, scale, zero), weight, net.constant(f"{name}.b", 32), pads=[1] * 4
+    )
+
+
+def run(model: onnx.ModelProto, precision: str = "int8", **material: object) -> Quantised:
+    asked = Asked(Wish(precision), form_for(precision, "8.6"))  # type: ignore[arg-type]
+    return quantise(as_file(model), asked, Material(**material))  # type: ignore[arg-type]
+
+
+def trained_block(zero: np.ndarray = INT8) -> onnx.ModelProto:
+    """A residual block as training leaves it: pairs on convolutions' inputs, none on the skip."""
+    net = Net(x=MAPS)
+    hidden = net.node("Relu", "r", trained_conv(net, "c1", "x", 0.02, zero))
+    net.node("Add", "add", trained_conv(net, "c2", hidden, 0.03, zero), "x")
+    return net.model("add")
+
+
+def scale_of(made: Quantised, tensor: str) -> float:
+    """The scale of the Q that reads a tensor."""
+    constants = {item.name: item for item in made.model.proto.graph.initializer}
+    node = next(
+        node for node in made.model.proto.graph.node
+        if node.op_type == "QuantizeLinear" and node.input[0] == tensor
+    )  # fmt: skip
+    return float(onnx.numpy_helper.to_array(constants[node.input[1]]).reshape(-1)[0])
+
+
+def test_pairs_are_kept_with_their_scales_and_the_missing_skip_takes_its_tensor_s() -> None:
+    made = run(trained_block())
+    assert edges(made.plan) == {("x", "c1"), ("r", "c2"), ("x", "add")}
+    assert scale_of(made, "x") == pytest.approx(0.02)
+    assert scale_of(made, "r") == pytest.approx(0.03)
+    assert scale_of(made, "c1.w") == pytest.approx(0.01)
+    assert sum(node.op_type == "QuantizeLinear" for node in made.model.proto.graph.node) == 4
+    assert "1 edges added, 0 taken out" in made.notes[0]
+    onnx.checker.check_model(made.model.proto, full_check=True)
+
+
+def test_layers_that_training_left_in_float_stay_there() -> None:
+    net = Net(x=MAPS)
+    plain = net.conv("plain", trained_conv(net, "c1", "x", 0.02), 32, 32)
+    made = run(net.model(plain))
+    assert edges(made.plan) == {("x", "c1")}
+    assert [item.reason for item in made.plan.decisions if item.node == "plain"] == [
+        "the model's own Q/DQ leave it out"
+    ]
+
+
+def test_doubled_pairs_and_pairs_on_the_main_branch_go() -> None:
+    net = Net(x=MAPS)
+    first = trained_conv(net, "c1", pair(net, "x", 0.02), 0.02)
+    net.node("Add", "add", pair(net, first, 0.05), "x")
+    made = run(net.model("add"))
+    assert edges(made.plan) == {("x", "c1"), ("x", "add")}
+    assert sum(node.op_type == "QuantizeLinear" for node in made.model.proto.graph.node) == 2
+
+
+def test_a_transpose_between_a_weight_s_dq_and_its_product_is_folded() -> None:
+    net = Net(x=["N", 4, 32])
+    weight = pair(net, net.constant("w", 64, 32), np.linspace(0.01, 0.02, 64), axis=0)
+    turned = net.node("Transpose", "turned", weight, perm=[1, 0])
+    net.node("MatMul", "fc", pair(net, "x", 0.02), turned)
+    made = run(net.model("fc"))
+    assert {node.op_type for node in made.model.proto.graph.node} == {
+        "QuantizeLinear", "DequantizeLinear", "MatMul",
+    }  # fmt: skip
+    (place,) = made.plan.weights
+    assert place.axis == 1
+    onnx.checker.check_model(made.model.proto, full_check=True)
+
+
+def test_pairs_that_no_rule_would_place_are_kept() -> None:
+    net = Net(x=["N", 4, 32, 32])
+    net.node("MatMul", "product", pair(net, "x", 0.02), pair(net, "x", 0.04))
+    made = run(net.model("product"))
+    assert edges(made.plan) == {("x", "product")}
+    assert sum(node.op_type == "QuantizeLinear" for node in made.model.proto.graph.node) == 2
+
+
+def test_what_lacks_a_range_is_told_where_there_is_no_data() -> None:
+    net = Net(x=MAPS)
+    main = trained_conv(net, "c1", "x", 0.02)
+    net.node("Add", "add", main, net.node("Tanh", "other", "x"))
+    made = run(net.model("add"))
+    assert edges(made.plan) == {("x", "c1")}
+    assert "1 more tensors should carry Q/DQ, such as 'other'" in made.notes[1]
+
+
+# ── refused ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("zero", "message"),
+    [
+        (np.uint8(0), "quantises to UINT8"),
+        (np.uint8(128), "quantises to UINT8"),
+        (np.int8(3), "a zero point that is not 0"),
+    ],
+)
+def test_unsigned_and_asymmetric_pairs_are_refused(zero: np.ndarray, message: str) -> None:
+    with pytest.raises(UsageError, match=message) as caught:
+        run(trained_block(zero))
+    assert "quantise the float model" in caught.value.remedy
+
+
+def test_another_precision_than_the_model_s_is_refused() -> None:
+    with pytest.raises(UsageError, match="carries INT8 Q/DQ already, and FP8 is asked for"):
+        quantise(as_file(trained_block()), Asked(Wish("fp8"), form_for("fp8", "11")), Material())
+
+
+def test_smoothquant_on_a_trained_model_is_refused() -> None:
+    with pytest.raises(UsageError, match="--smoothquant changes weights"):
+        quantise(
+            as_file(trained_block()), Asked(Wish("int8"), form_for("int8", "8.6"), alpha=0.5), Material()
+        )
+
+
+def test_a_scale_of_zero_and_a_computed_one_are_refused() -> None:
+    net = Net(x=MAPS)
+    net.node("Relu", "r", pair(net, "x", 0.0))
+    with pytest.raises(UsageError, match="not above 0"):
+        run(net.model("r"))
+    net = Net(x=MAPS, s=[])
+    zero = net.constant("z", value=INT8)
+    net.node("DequantizeLinear", "dq", net.node("QuantizeLinear", "q", "x", "s", zero), "s", zero)
+    with pytest.raises(UsageError, match="computes its scale at run time"):
+        run(net.model("dq"))
+
+
+def test_weights_in_a_narrow_type_are_refused() -> None:
+    net = Net(x=MAPS)
+    narrow = net.constant("w", value=np.ones((32, 32, 1, 1), np.int8))
+    scale = net.constant("s", value=np.float32(0.1))
+    net.node("Conv", "c", "x", net.node("DequantizeLinear", "dq", narrow, scale))
+    with pytest.raises(UsageError, match="its weight is stored in a narrow type"):
+        run(net.model("c"))
+
+
+def test_integer_operators_between_q_and_dq_are_refused() -> None:
+    graph = helper.make_graph(
+        [
+            helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"], "q"),
+            helper.make_node("MaxPool", ["q"], ["p"], "pool", kernel_shape=[2, 2]),
+            helper.make_node("DequantizeLinear", ["p", "s", "z"], ["y"], "dq"),
+        ],
+        "net",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, MAPS)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [
+            helper.make_tensor("s", TensorProto.FLOAT, [], [0.1]),
+            helper.make_tensor("z", TensorProto.INT8, [], [0]),
+        ],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    with pytest.raises(UsageError, match="'pool' \\(MaxPool\\) reads 'q' between Q and DQ"):
+        run(model)
+
+
+def test_a_float_model_without_data_is_refused_with_the_ways_to_give_some() -> None:
+    net = Net(x=MAPS)
+    with pytest.raises(DataError, match="needs data") as caught:
+        run(net.model(residual_block(net, "b", "x")))
+    for way in ("--calib", "--table", "--random-data"):
+        assert way in caught.value.remedy

@@ -1,0 +1,87 @@
+"""`trtopt quantize`: Q/DQ in the graph, placed by rule and calibrated on real data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+
+@click.command()
+@click.argument("model", type=click.Path(path_type=Path))
+@click.option(
+    "-o", "--output", "out", required=True, type=click.Path(path_type=Path), help="Where to write the model."
+)
+@click.option("--precision", required=True, metavar="int8|fp8|int4", help="What to quantise to.")
+@click.option(
+    "--calib",
+    metavar="DATA",
+    help="Samples: an .npz, a folder of them, JSON or module:function.",
+)
+@click.option("--target", default="10", show_default=True, help="TensorRT to write for: 8.6, 10, 11 or rtx.")
+@click.option(
+    "--method",
+    metavar="NAME",
+    help="auto, max, percentile-99.9, -99.99, -99.999, mse or entropy [default: auto; FP8: max].",
+)
+@click.option(
+    "--exclude", multiple=True, metavar="PATTERN", help="Nodes (with * and ?) or operators to leave."
+)
+@click.option("--include", multiple=True, metavar="PATTERN", help="Nodes or operators to quantise anyway.")
+@click.option(
+    "--table",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Ranges from an earlier run, no data needed.",
+)
+@click.option(
+    "--smoothquant", type=float, is_flag=False, flag_value=0.5, metavar="[ALPHA]",
+    help="Move outlying channels into weights where that is exact [alpha: 0.5].",
+)  # fmt: skip
+@click.option(
+    "--store-weights", is_flag=True, help="Keep weights in their narrow type (INT4 always; not on 8.6)."
+)
+@click.option("--random-data", is_flag=True, help="Calibrate on random values: to try, never to deploy.")
+@click.option("--explain", metavar="NODE", help="Say what was decided for this node, and why.")
+@click.option("--json", "as_json", is_flag=True, help="Print all of it as JSON.")
+def quantize(
+    model: Path,
+    out: Path,
+    precision: str,
+    calib: str | None,
+    target: str,
+    method: str | None,
+    exclude: tuple[str, ...],
+    include: tuple[str, ...],
+    table: Path | None,
+    smoothquant: float | None,
+    store_weights: bool,
+    random_data: bool,
+    explain: str | None,
+    as_json: bool,
+) -> None:
+    """Quantise the ONNX file MODEL: write Q/DQ where TensorRT profits from them."""
+    from trtopt.pipeline.listener import Listener
+    from trtopt.pipeline.quantize import Request
+    from trtopt.pipeline.quantize import quantize as run
+    from trtopt.records import to_json
+    from trtopt.report.quantize import explain as explained
+    from trtopt.report.quantize import quantize_summary
+
+    request = Request(
+        precision=precision,
+        target=target,
+        calib=calib,
+        table=table,
+        method=method,
+        exclude=exclude,
+        include=include,
+        smoothquant=smoothquant,
+        store_weights=store_weights,
+        random_data=random_data,
+    )
+    report = run(model, out, request, Listener(note=lambda text: click.echo(f"{text} …", err=True)))
+    if as_json:
+        click.echo(to_json(report).decode(), nl=False)
+    else:
+        click.echo("\n".join(explained(report, explain) if explain else quantize_summary(report)))

@@ -1,0 +1,177 @@
+"""From a float ONNX file to one with Q/DQ, and the calibration table beside it."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import get_args
+
+from trtopt.data import SampleSource, open_data
+from trtopt.errors import OutputError, UsageError
+from trtopt.onnxfile import read_onnx
+from trtopt.onnxmodel import model_file
+from trtopt.onnxmodel.feeds import seeded_source
+from trtopt.onnxmodel.model_file import ModelFile
+from trtopt.pipeline.listener import SILENT, Listener
+from trtopt.precision.calibration.table import check_method, read_table
+from trtopt.precision.emission.form import Form, form_for
+from trtopt.precision.existing import is_quantised
+from trtopt.precision.placement.plan import Precision, Wish
+from trtopt.precision.quantize import Asked, Material, Quantised, no_data, output_error, quantise
+from trtopt.records import to_json
+from trtopt.records.quantisation import CalibrationTable, QuantizeReport
+from trtopt.workspace import check_writable, write_atomically
+
+TABLE_SUFFIX = ".calibration.json"
+
+
+@dataclass(frozen=True)
+class Request:
+    """What `quantize` was asked for; the fields are those of the command line.
+
+    `calib` is what `trtopt.data.open_data` takes, `method` one of `auto`, `max`, `percentile-99.9`, …,
+    `smoothquant` the exponent alpha, `store_weights` keeps weights in their narrow type with a DQ alone.
+    """
+
+    precision: str
+    target: str = "10"
+    calib: str | None = None
+    table: Path | None = None
+    method: str | None = None
+    exclude: Sequence[str] = ()
+    include: Sequence[str] = ()
+    smoothquant: float | None = None
+    store_weights: bool = False
+    random_data: bool = False
+
+
+def quantize(
+    model: str | Path, out: str | Path, request: Request, listener: Listener = SILENT
+) -> QuantizeReport:
+    """Rewrite, place, calibrate and write Q/DQ: `model` becomes `out`, its table `out` + `.calibration.json`.
+
+    Raises:
+        UsageError, DataError, ModelError, ArtifactError, OutputError: with what is wrong and what to do;
+            nothing stands under the output's name then.
+    """
+    began = time.perf_counter()
+    source, target = Path(model), Path(out)
+    precision, form = _judged(request)
+    if source.resolve() == target.resolve():
+        raise UsageError("the output would replace the model itself", "choose another place with -o")
+    onnx = read_onnx(source)
+    original = model_file.load(source)
+    samples = _source(request, original, precision)
+    table = read_table(request.table) if request.table else None
+    check_writable(target)
+    with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as scratch:
+        listener.note("rewriting the graph")
+        file = _rewritten(source, Path(scratch), request.target)
+        listener.note("placing Q/DQ and calibrating" if samples else "placing Q/DQ")
+        made = quantise(
+            file,
+            Asked(_wish(request, precision), form, request.method, request.smoothquant),
+            Material(samples, request.random_data, table, str(request.table), onnx.sha256),
+        )
+        listener.note("comparing with the original")
+        errors = output_error(original, made.model, samples or seeded_source(original.proto))
+        if samples is None:
+            made.notes.append("the output error was taken on random inputs")
+        kept = _save(made, target)
+    return _told(source, target, kept, request, made, errors, time.perf_counter() - began)
+
+
+def _judged(request: Request) -> tuple[Precision, Form]:
+    """The request's own contradictions, before any work.
+
+    Raises:
+        UsageError: with the flag.
+    """
+    if request.precision not in get_args(Precision):
+        raise UsageError(
+            f"--precision {request.precision}: unknown",
+            f"choose one of {', '.join(get_args(Precision))}; trtopt cast makes fp16 and bf16",
+        )
+    precision: Precision = request.precision  # type: ignore[assignment]
+    form = form_for(precision, request.target, stored=request.store_weights)
+    if request.method is not None:
+        check_method(request.method)
+        if precision == "fp8" and request.method != "max":
+            raise UsageError(
+                f"--method {request.method} is for INT8", "FP8 takes the largest |x|: leave --method out"
+            )
+    if sum((request.calib is not None, request.table is not None, request.random_data)) > 1:
+        raise UsageError("--calib, --table and --random-data exclude one another", "give one of them")
+    if request.smoothquant is not None and not 0.0 <= request.smoothquant <= 1.0:
+        raise UsageError(f"--smoothquant {request.smoothquant}: not from 0 to 1", "0.5 is usual")
+    return precision, form
+
+
+def _wish(request: Request, precision: Precision) -> Wish:
+    return Wish(precision, tuple(request.exclude), tuple(request.include))
+
+
+def _source(request: Request, model: ModelFile, precision: Precision) -> SampleSource | None:
+    """The samples to calibrate on; none for INT4 weights, a table, or a model that brings its scales."""
+    if request.calib is not None:
+        return open_data(request.calib)
+    if request.random_data:
+        return seeded_source(model.proto)
+    if precision != "int4" and request.table is None and not is_quantised(model.proto):
+        raise no_data(precision)
+    return None
+
+
+def _rewritten(source: Path, scratch: Path, target: str) -> ModelFile:
+    """The model with BatchNorm folded and the like, proved equal, its new weights to be kept in `scratch`."""
+    from trtopt.rewrite.api import rewrite_model
+
+    rewritten = scratch / "float.onnx"
+    rewrite_model(source, rewritten, target=target)
+    return replace(model_file.load(rewritten), spool=scratch)
+
+
+def _save(made: Quantised, target: Path) -> Path | None:
+    """Write the model, and its table if there is one; where the table is."""
+    place = target.with_name(target.name + TABLE_SUFFIX)
+    try:
+        model_file.save(made.model, target)
+    except OSError as error:
+        raise OutputError(f"cannot write {target}: {error}", "choose another place with -o") from None
+    if made.table is None:
+        return None
+    write_atomically(place, to_json(made.table))
+    return place
+
+
+def _told(
+    source: Path,
+    target: Path,
+    table: Path | None,
+    request: Request,
+    made: Quantised,
+    errors: dict[str, float],
+    seconds: float,
+) -> QuantizeReport:
+    """All of it as a record."""
+    kept: CalibrationTable | None = made.table
+    return QuantizeReport(
+        source=str(source),
+        out=str(target),
+        table=str(table) if table else None,
+        precision=request.precision,
+        target=request.target,
+        method=kept.method if kept else None,
+        samples=kept.samples if kept else 0,
+        random_data=kept.random_data if kept else False,
+        pairs=len({edge.tensor for edge in made.plan.edges}),
+        weights=len(made.plan.weights),
+        decisions=made.plan.decisions,
+        scores=kept.scores if kept else (),
+        sqnr_db=errors,
+        notes=tuple(made.notes),
+        seconds=round(seconds, 3),
+    )

@@ -1,0 +1,107 @@
+"""The calibration table: made from histograms, read back from a file that a person may have edited."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import msgspec
+
+from trtopt.errors import ArtifactError, UsageError
+from trtopt.precision.calibration.histogram import Histogram
+from trtopt.precision.calibration.methods import METHODS, all_amax
+from trtopt.records import from_json
+from trtopt.records.quantisation import CALIBRATION_SCHEMA, CalibrationTable, TensorRange
+
+MAX = "max"
+AUTO = "auto"
+EDITED = "as in the table"
+"""The method of a table whose chosen values are taken as they stand."""
+
+
+def ranges(seen: Mapping[str, Histogram]) -> dict[str, dict[str, float]]:
+    """Every method's amax of every tensor."""
+    return {name: all_amax(histogram) for name, histogram in seen.items()}
+
+
+def chosen(amax: Mapping[str, Mapping[str, float]], method: str) -> dict[str, TensorRange]:
+    """The table's rows with one method's values chosen."""
+    return {name: TensorRange(chosen=row[method], amax=dict(row)) for name, row in amax.items()}
+
+
+def by_group(rows: Mapping[str, float], groups: Iterable[frozenset[str]]) -> dict[str, float]:
+    """amax by tensor where tensors of one group share the largest among them."""
+    shared = dict(rows)
+    for group in groups:
+        largest = max((rows[name] for name in group if name in rows), default=0.0)
+        shared |= {name: largest for name in group if name in rows}
+    return shared
+
+
+def check_method(method: str) -> None:
+    """Refuse a method that does not exist.
+
+    Raises:
+        UsageError: with the names there are.
+    """
+    if method not in (*METHODS, AUTO):
+        raise UsageError(f"--method {method}: unknown", f"choose one of {', '.join((AUTO, *METHODS))}")
+
+
+def read_table(path: Path) -> CalibrationTable:
+    """A table from its file.
+
+    Raises:
+        ArtifactError: not there, not a table, of another version, or with an amax that is no amax.
+    """
+    remedy = "make one with trtopt quantize --calib DATA"
+    try:
+        text = path.read_bytes()
+    except OSError as error:
+        raise ArtifactError(f"{path}: cannot be read ({error.strerror})", remedy) from None
+    try:
+        table = from_json(text, CalibrationTable)
+    except ValueError as error:
+        raise ArtifactError(f"{path}: not a calibration table: {error}", remedy) from None
+    if table.schema != CALIBRATION_SCHEMA:
+        raise ArtifactError(f"{path}: schema {table.schema!r}, expected {CALIBRATION_SCHEMA!r}", remedy)
+    for name, row in table.tensors.items():
+        for value in (row.chosen, *row.amax.values()):
+            if not math.isfinite(value) or value < 0:
+                raise ArtifactError(
+                    f"{path}: tensor {name!r} has amax {value}", "an amax is a finite number, 0 or more"
+                )
+    return table
+
+
+def with_method(table: CalibrationTable, method: str | None) -> CalibrationTable:
+    """The table with another method chosen; as it stands for None and for `auto`, whose choice is in it.
+
+    Raises:
+        UsageError: the table has no such column.
+    """
+    if method in (None, AUTO):
+        return table
+    lacking = [name for name, row in table.tensors.items() if method not in row.amax]
+    if lacking:
+        raise UsageError(
+            f"the table has no {method} for tensor {lacking[0]!r}", "calibrate again with --calib DATA"
+        )
+    rows = chosen({name: row.amax for name, row in table.tensors.items()}, str(method))
+    return msgspec.structs.replace(table, method=str(method), tensors=rows)
+
+
+def check_complete(table: CalibrationTable, tensors: Iterable[str], name: str) -> None:
+    """Every tensor that is to be quantised must be in the table.
+
+    Raises:
+        ArtifactError: names the first that is not.
+    """
+    lacking = [tensor for tensor in tensors if tensor not in table.tensors]
+    if lacking:
+        more = f" and {len(lacking) - 1} more" if len(lacking) > 1 else ""
+        raise ArtifactError(
+            f"{name}: tensor {lacking[0]!r}{more} is to be quantised and not in the table",
+            "the table was made for another model, placement or target: calibrate again with --calib DATA",
+        )

@@ -1,0 +1,53 @@
+"""How each TensorRT wants its Q/DQ written.
+
+Sources: the release notes and operator pages of TensorRT 8.6, 10 and 11, and ONNX's QuantizeLinear.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trtopt.errors import UsageError
+from trtopt.precision.placement.plan import Precision
+
+
+@dataclass(frozen=True)
+class Form:
+    """One way to write Q/DQ.
+
+    `strongly_typed`: what is not quantised becomes FP16 in the graph itself, scales too. `opset` is the
+    least that the operators need, `most` the highest that the target reads. `stored`: weights are kept in
+    their narrow type with a DQ alone; otherwise they stay FP32 with a Q and a DQ.
+    """
+
+    precision: Precision
+    strongly_typed: bool
+    opset: int
+    most: int
+    stored: bool
+
+
+_MOST = {"8.6": 17, "10": 22, "11": 24, "rtx": 22}
+_LEAST_STRONG = {"int8": 19, "fp8": 19, "int4": 21}
+
+
+def form_for(precision: Precision, target: str, *, stored: bool = False) -> Form:
+    """The form for a target, named as `trtopt rewrite` names them.
+
+    Raises:
+        UsageError: no such target, or one that has no such precision.
+    """
+    if target not in _MOST:
+        raise UsageError(f"unknown target {target!r}", f"choose one of {', '.join(_MOST)}")
+    if target != "8.6":
+        return Form(precision, True, _LEAST_STRONG[precision], _MOST[target], stored or precision == "int4")
+    if precision != "int8":
+        raise UsageError(
+            f"TensorRT 8.6 has no {precision.upper()}",
+            "use --precision int8, or a newer TensorRT with --target 10, 11 or rtx",
+        )
+    if stored:
+        raise UsageError(
+            "TensorRT 8.6 reads weights as FP32 with a Q and a DQ only", "leave --store-weights out"
+        )
+    return Form("int8", False, 13, _MOST["8.6"], stored=False)

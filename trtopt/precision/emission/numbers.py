@@ -1,0 +1,60 @@
+"""The arithmetic of symmetric quantisation: scales and quantised values of INT8, FP8 and INT4."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trtopt.dtypes import numpy_dtype
+from trtopt.precision.placement.plan import Precision
+
+LARGEST: dict[Precision, float] = {"int8": 127.0, "fp8": 448.0, "int4": 7.0}
+"""The magnitude that amax is mapped to. INT8 reaches −128 and INT4 −8, but both signs reach amax."""
+_RANGE: dict[Precision, tuple[float, float]] = {"int8": (-128, 127), "fp8": (-448, 448), "int4": (-8, 7)}
+ELEMENT: dict[Precision, int] = {"int8": 3, "fp8": 17, "int4": 22}
+"""ONNX's numbers of the element types: INT8, FLOAT8E4M3FN, INT4."""
+_IDLE_AMAX = 1.0
+
+
+def scale_of(amax: NDArray[Any] | float, precision: Precision) -> NDArray[np.float32]:
+    """amax / largest in FP32, always above 0: what is all zero gets the scale of amax 1."""
+    wide = np.asarray(amax, np.float64)
+    scale = np.where(wide > 0, wide, _IDLE_AMAX) / LARGEST[precision]
+    return np.asarray(np.maximum(scale.astype(np.float32), np.finfo(np.float32).tiny))
+
+
+def weight_scale(
+    weight: NDArray[Any], axis: int | None, precision: Precision, block: int = 0
+) -> NDArray[np.float32]:
+    """The scale of each slice along `axis`, of the whole (None), or of each block of rows along axis 0."""
+    sizes = np.abs(weight)
+    if block:
+        return scale_of(sizes.reshape(-1, block, *weight.shape[1:]).max(axis=1), precision)
+    others = None if axis is None else tuple(i for i in range(weight.ndim) if i != axis % weight.ndim)
+    return scale_of(sizes.max(axis=others), precision)
+
+
+def quantised(
+    weight: NDArray[Any], scale: NDArray[np.float32], axis: int | None, precision: Precision, block: int = 0
+) -> NDArray[Any]:
+    """The weight in its narrow type: rounded half to even and clipped, as QuantizeLinear does."""
+    if block:
+        steps = np.repeat(scale, block, axis=0)
+    elif axis is None:
+        steps = scale
+    else:
+        steps = scale.reshape([-1 if i == axis % weight.ndim else 1 for i in range(weight.ndim)])
+    low, high = _RANGE[precision]
+    ratio = np.clip(weight.astype(np.float32) / steps, low, high)
+    narrow = numpy_dtype("float8_e4m3fn") if precision == "fp8" else np.dtype(np.int8)
+    return np.asarray((ratio if precision == "fp8" else np.rint(ratio)).astype(narrow))
+
+
+def packed(values: NDArray[Any], precision: Precision) -> bytes:
+    """The values as ONNX stores them: a byte each, INT4 in pairs with the first in the low half."""
+    if precision != "int4":
+        return values.tobytes()
+    halves = np.append(values.ravel(), np.zeros(values.size % 2, np.int8)).view(np.uint8) & 0xF
+    return bytes((halves[0::2] | (halves[1::2] << 4)).tobytes())

@@ -1,0 +1,95 @@
+"""Rules 5 and 6: what may stand between quantised layers and run in INT8 itself: pools, Resize, Concat."""
+
+from __future__ import annotations
+
+from trtopt.precision.placement.plan import Draft
+from trtopt.precision.placement.view import ACTIVATIONS, RESHAPES, Node, View, attribute, is_op
+
+_AVERAGES = ("AveragePool", "GlobalAveragePool")
+_FUSED = {*ACTIVATIONS, "Add", "BatchNormalization"}
+_CARRIERS = RESHAPES | {"Transpose", "MaxPool"}
+
+
+def apply(draft: Draft) -> None:
+    """Decide every pool, Resize and Concat."""
+    for node in reversed(draft.view.nodes):  # readers first: what stands behind one may have become INT8
+        if is_op(node, "MaxPool", *_AVERAGES, "Resize", "Concat") and draft.view.is_float(node.output[0]):
+            _decide(draft, node)
+
+
+def _decide(draft: Draft, node: Node) -> None:
+    rule = {"MaxPool": "maxpool", "Resize": "resize", "Concat": "concat"}.get(node.op_type, "average-pool")
+    if pattern := draft.wish.excludes(node):
+        draft.keep(node, "excluded", f"--exclude {pattern}")
+    elif draft.wish.precision != "int8":
+        draft.keep(node, rule, f"it has no {draft.wish.precision.upper()} kernel")
+    elif not _leads_to_quantised(draft, node.output[0]):
+        draft.keep(node, rule, "what reads it is float")
+    elif node.op_type == "Concat":
+        _decide_concat(draft, node)
+    elif not _comes_from_quantised(draft, node.input[0]):
+        draft.keep(node, rule, "what feeds it is float")
+    else:
+        _quantise_one_input(draft, node, rule)
+
+
+def _quantise_one_input(draft: Draft, node: Node, rule: str) -> None:
+    tensor = draft.put(node, 0)
+    if node.op_type == "MaxPool" or _is_nearest(node):
+        draft.share_scale(tensor, node.output[0])
+        draft.quantise(node, rule, "it picks values, so that one scale serves in front of it and behind it")
+    else:
+        draft.quantise(
+            node, rule, "it makes new values: Q/DQ in front of it and behind it, INT8 on both sides"
+        )
+
+
+def _is_nearest(node: Node) -> bool:
+    mode = next((item.s for item in node.attribute if item.name == "mode"), b"nearest")
+    return is_op(node, "Resize") and mode == b"nearest"
+
+
+def _decide_concat(draft: Draft, node: Node) -> None:
+    view, computed = draft.view, draft.view.computed_inputs(node)
+    if len(computed) < len(node.input):
+        draft.keep(node, "concat", "it joins constants")
+    elif attribute(node, "axis") != 1 or not all(_comes_from_quantised(draft, name) for name in node.input):
+        draft.keep(
+            node, "concat", "not all of its inputs come from quantised layers: they are joined in float"
+        )
+    else:
+        for index in computed:
+            draft.put(node, index)
+        draft.share_scale(*node.input, node.output[0])
+        readers = len(view.uses(node.output[0]))
+        draft.quantise(node, "concat", f"one scale for its {len(computed)} inputs and {readers} readers")
+
+
+def _leads_to_quantised(draft: Draft, tensor: str) -> bool:
+    """Whether a reader reads the tensor through Q/DQ, or after nodes that merely move values."""
+    if draft.reads_quantised(tensor):
+        return True
+    return any(
+        is_op(use.node, *_CARRIERS) and _leads_to_quantised(draft, use.node.output[0])
+        for use in draft.view.uses(tensor)
+        if use.index == 0
+    )
+
+
+def _comes_from_quantised(draft: Draft, tensor: str) -> bool:
+    """Whether a quantised layer makes the tensor, activations and the like that fuse with it included."""
+    if draft.reads_quantised(tensor):
+        return True
+    maker = draft.view.maker.get(tensor)
+    if maker is None:
+        return False
+    if is_op(maker, "Conv", "ConvTranspose", "Gemm", "MatMul", "Concat", *_AVERAGES, "Resize"):
+        return draft.is_quantised(maker)
+    if is_op(maker, *_FUSED, *_CARRIERS):
+        return any(_comes_from_quantised(draft, maker.input[i]) for i in draft.view.computed_inputs(maker))
+    return False
+
+
+def shares_with_readers(view: View, node: Node) -> bool:
+    """Whether the node picks values, so that its output keeps its input's scale."""
+    return is_op(node, "MaxPool") or _is_nearest(node)

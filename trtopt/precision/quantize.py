@@ -1,0 +1,216 @@
+"""A float model with Q/DQ in it: placed, calibrated, written. Files are the pipeline's business."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import msgspec
+
+from trtopt.data import SampleSource
+from trtopt.errors import DataError, UsageError
+from trtopt.onnxmodel.feeds import specs_of
+from trtopt.onnxmodel.model_file import ModelFile
+from trtopt.precision.calibration.choose import Signal
+from trtopt.precision.calibration.collect import ChannelPeaks
+from trtopt.precision.calibration.held_back import at_most
+from trtopt.precision.calibration.run import calibrate, copied, opened
+from trtopt.precision.calibration.table import AUTO, MAX, by_group, check_complete, with_method
+from trtopt.precision.emission.form import Form
+from trtopt.precision.emission.opset import fit_opset
+from trtopt.precision.emission.write import Scales, write
+from trtopt.precision.existing import Existing, take_out
+from trtopt.precision.observe import observe
+from trtopt.precision.placement.place import place
+from trtopt.precision.placement.plan import Plan, Wish
+from trtopt.precision.placement.view import View
+from trtopt.precision.smoothquant import find, smooth
+from trtopt.precision.trained import complete, known_ranges
+from trtopt.records.quantisation import CalibrationTable
+
+FEW_SAMPLES = 32
+"""Fewer calibration samples than this are worth a warning."""
+_CHECKED_SAMPLES = 8
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is wanted. `method` None: `auto`, for FP8 `max`. `alpha` turns SmoothQuant on."""
+
+    wish: Wish
+    form: Form
+    method: str | None = None
+    alpha: float | None = None
+
+
+@dataclass(frozen=True)
+class Material:
+    """Where ranges come from: samples, or a table (with its name for messages); both may be missing."""
+
+    source: SampleSource | None = None
+    random_data: bool = False
+    table: CalibrationTable | None = None
+    table_name: str = ""
+    model_sha256: str = ""
+
+
+@dataclass
+class Quantised:
+    """The model with Q/DQ, where they are and where their scales come from."""
+
+    model: ModelFile
+    plan: Plan
+    table: CalibrationTable | None
+    scales: Scales
+    notes: list[str] = field(default_factory=list)
+
+
+def no_data(precision: str) -> DataError:
+    """The error for a calibration without data."""
+    return DataError(
+        f"--precision {precision} needs data to find out how large tensors get",
+        "give --calib DATA (an .npz with arrays named like the inputs, a folder of them, Polygraphy's JSON, "
+        "module:function), --table FILE from an earlier run, or --random-data to try without (marked so)",
+    )
+
+
+def quantise(file: ModelFile, asked: Asked, material: Material) -> Quantised:
+    """Place, calibrate and write Q/DQ into a copy of `file`.
+
+    Raises:
+        UsageError: the request contradicts itself or the model.
+        DataError: data is needed and not there, does not fit, or makes the model overflow.
+        ArtifactError: the table lacks a tensor.
+        ModelError: the model's opset cannot be raised, or ONNX Runtime cannot run it.
+    """
+    model = copied(file)
+    existing = take_out(model.proto)
+    _check_existing(existing, asked)
+    model = replace(model, proto=fit_opset(model.proto, asked.form))
+    notes: list[str] = []
+    if asked.alpha is not None:
+        notes += _smoothed(model, asked, material)
+    view = View(model.proto)
+    plan, given, told = _placed(view, asked, existing, has_ranges=_has_ranges(material))
+    notes += told
+    if not plan.weights and not plan.edges:
+        raise UsageError(
+            "no node is to be quantised",
+            "see why with --explain NODE; --include overrules some rules, another --precision others",
+        )
+    table = _table(model, plan, asked, material, given)
+    rows = {**(given.tensors), **({n: r.chosen for n, r in table.tensors.items()} if table else {})}
+    scales = replace(given, tensors={**by_group(rows, plan.groups), **plan.fixed})
+    if table:
+        notes += _notes_on(table, plan, scales, material)
+    write(model, plan, scales, asked.form)
+    return Quantised(model, plan, table, scales, notes)
+
+
+def _has_ranges(material: Material) -> bool:
+    return material.source is not None or material.table is not None
+
+
+def _check_existing(existing: Existing, asked: Asked) -> None:
+    """Refuse what makes no sense with a model that is quantised already."""
+    if not existing:
+        return
+    has, wanted = str(existing.precision).upper(), asked.wish.precision.upper()
+    if has != wanted:
+        raise UsageError(
+            f"the model carries {has} Q/DQ already, and {wanted} is asked for",
+            f"ask for --precision {has.lower()} to keep and complete them, or quantise the float model",
+        )
+    if asked.alpha is not None:
+        raise UsageError(
+            "--smoothquant changes weights, whose scales this model brings along",
+            "leave it out, or quantise the float model",
+        )
+
+
+def _placed(
+    view: View, asked: Asked, existing: Existing, *, has_ranges: bool
+) -> tuple[Plan, Scales, list[str]]:
+    """The plan, the scales that the model brings along, and what to say of it."""
+    if not existing:
+        return place(view, asked.wish), Scales({}), []
+    completed = complete(view, asked.wish, existing, keep_unknown=has_ranges)
+    given = Scales(known_ranges(completed.plan, existing), existing.edges, existing.weights)
+    notes = [
+        f"the model's own {existing.pairs} Q/DQ pairs are kept with their scales: "
+        f"{completed.added} edges added, {completed.dropped} taken out"
+    ]
+    if completed.unknown and not has_ranges:
+        notes.append(
+            f"{len(completed.unknown)} more tensors should carry Q/DQ, such as {completed.unknown[0]!r}: "
+            "give --calib DATA to find their ranges"
+        )
+    return completed.plan, given, notes
+
+
+def _smoothed(model: ModelFile, asked: Asked, material: Material) -> list[str]:
+    """SmoothQuant where it is exact; what was done and what was not."""
+    if material.source is None:
+        raise UsageError("--smoothquant needs --calib DATA", "give the data, not a table")
+    places, declined = find(View(model.proto))
+    notes = [f"SmoothQuant left {reason}" for reason in declined]
+    if not places:
+        return [*notes, "SmoothQuant found no place where it is exact"]
+    seen = ChannelPeaks()
+    observe(model, material.source, [item.tensor for item in places], seen.visit)
+    smooth(model, places, seen.peaks, float(asked.alpha or 0.0))
+    return [*notes, f"SmoothQuant with alpha {asked.alpha} at {len(places)} normalisations"]
+
+
+def _table(
+    model: ModelFile, plan: Plan, asked: Asked, material: Material, given: Scales
+) -> CalibrationTable | None:
+    """The user's table, or a new one; None if no tensor needs a range."""
+    needed = [name for name in plan.tensors if name not in given.tensors]
+    if not needed:
+        return None
+    if material.table is not None:
+        check_complete(material.table, needed, material.table_name)
+        table = with_method(material.table, asked.method)
+        rows = {name: table.tensors[name] for name in needed}
+        return msgspec.structs.replace(table, tensors=rows)
+    if material.source is None:
+        raise no_data(asked.wish.precision)
+    return calibrate(
+        model,
+        plan,
+        material.source,
+        method=asked.method or (MAX if asked.wish.precision == "fp8" else AUTO),
+        form=asked.form,
+        given=given,
+        model_sha256=material.model_sha256,
+        random_data=material.random_data,
+    ).table
+
+
+def _notes_on(table: CalibrationTable, plan: Plan, scales: Scales, material: Material) -> list[str]:
+    notes = []
+    if table.random_data:
+        notes.append("calibrated on random data: the scales fit no real input; do not deploy this")
+    elif table.samples < FEW_SAMPLES:
+        notes.append(f"calibrated on {table.samples} samples only; {FEW_SAMPLES} or more are better")
+    if material.table is not None and table.model_sha256 != material.model_sha256:
+        notes.append(f"{material.table_name} was made for another file: its ranges are taken as they are")
+    idle = [name for name in plan.tensors if scales.tensors.get(name) == 0.0]
+    if idle:
+        notes.append(
+            f"{len(idle)} tensors are all zero in the data, such as {idle[0]!r}: their scale is a guess"
+        )
+    return notes
+
+
+def output_error(original: ModelFile, found: ModelFile, source: SampleSource) -> dict[str, float]:
+    """Signal-to-noise ratio in dB of each output of `found` against `original`, on the first samples.
+
+    Raises:
+        ModelError: ONNX Runtime cannot run one of them.
+    """
+    signal = Signal()
+    before, after = opened(original), opened(found)
+    for feed in at_most(source.batches(specs_of(original.proto), _CHECKED_SAMPLES), _CHECKED_SAMPLES):
+        signal.add(before.run(feed), after.run(feed))
+    return {name: round(value, 2) for name, value in signal.sqnr_db().items()}

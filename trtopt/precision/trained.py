@@ -1,0 +1,65 @@
+"""A plan for a model that brought Q/DQ along: what training placed stays, what it missed is added."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from trtopt.precision.existing import Existing
+from trtopt.precision.placement.place import place
+from trtopt.precision.placement.plan import Edge, Plan, WeightEdge, Wish
+from trtopt.precision.placement.view import View
+
+_OURS = {"residual", "pad"}
+"""Where our rules replace what was there: Q/DQ on both branches of an Add, or behind a Pad, cost a kernel."""
+
+
+@dataclass(frozen=True)
+class Completed:
+    """The plan, how many edges were added to the model's own, and tensors that lack a range."""
+
+    plan: Plan
+    added: int
+    dropped: int
+    unknown: tuple[str, ...]
+
+
+def complete(view: View, wish: Wish, existing: Existing, *, keep_unknown: bool) -> Completed:
+    """The rules' plan for the layers that training quantised, with the model's own pairs kept.
+
+    Edges are told apart by (node, input). An edge that a rule adds takes the scale that the same tensor, or
+    one that shares its scale, has already; `unknown` are tensors that have none, and unless `keep_unknown`
+    (there is data to calibrate them on) their edges are left out.
+    """
+    trained = frozenset(node for node, _ in (*existing.edges, *existing.weights))
+    plan = place(view, replace(wish, trained=trained))
+    rules = {item.node: item.rule for item in plan.quantised}
+    ours = {(edge.node, edge.index) for edge in plan.edges}
+    behind_pads = {name for node in view.nodes if rules.get(node.name) == "pad" for name in node.output}
+    tensors = {(node.name, i): name for node in view.nodes for i, name in enumerate(node.input)}
+    kept = [
+        Edge(tensors[key], *key)
+        for key in existing.edges
+        if key not in ours and rules.get(key[0]) not in _OURS and tensors[key] not in behind_pads
+    ]
+    known = known_ranges(plan, existing)
+    edges = tuple(e for e in plan.edges if keep_unknown or e.tensor in known or e.tensor in plan.fixed)
+    unknown = tuple(name for name in plan.tensors if name not in known)
+    weights = tuple(
+        WeightEdge(item.node, item.index, existing.axes.get((item.node, item.index), item.axis))
+        for item in plan.weights
+    )
+    added = sum((edge.node, edge.index) not in existing.edges for edge in edges)
+    dropped = sum(key not in ours for key in existing.edges) - len(kept)
+    order = view.order
+    ordered = tuple(sorted((*edges, *kept), key=lambda edge: (order[edge.node], edge.index)))
+    return Completed(replace(plan, edges=ordered, weights=weights), added, dropped, unknown)
+
+
+def known_ranges(plan: Plan, existing: Existing) -> dict[str, float]:
+    """amax by tensor, also of tensors that share a scale with one that has it."""
+    known = dict(existing.tensors)
+    for group in plan.groups:
+        amax = max((known[name] for name in group if name in known), default=None)
+        if amax is not None:
+            known |= dict.fromkeys(group - known.keys(), amax)
+    return known

@@ -1,0 +1,66 @@
+"""Records of quantisation: what was decided where, and how large tensors get."""
+
+from __future__ import annotations
+
+from trtopt.records.base import Record
+
+CALIBRATION_SCHEMA = "trtopt.calibration/1"
+QUANTISATION_SCHEMA = "trtopt.quantization/1"
+
+
+class Decision(Record, frozen=True, kw_only=True):
+    """What becomes of one node, by which rule. `reason` follows "quantised: " or "kept in float because "."""
+
+    node: str
+    op: str
+    quantised: bool
+    rule: str
+    reason: str
+
+
+class TensorRange(Record, frozen=True, kw_only=True):
+    """How large |x| gets in a tensor: `amax` by method, and the one `chosen` (edit this one by hand)."""
+
+    chosen: float
+    amax: dict[str, float]
+
+
+class MethodScore(Record, frozen=True, kw_only=True):
+    """A method on held-back samples: signal-to-noise ratio over the outputs in dB, more is better."""
+
+    method: str
+    sqnr_db: float
+
+
+class CalibrationTable(Record, frozen=True, kw_only=True):
+    """The ranges of all tensors that are to be quantised. `random_data`: made without the user's data."""
+
+    schema: str = CALIBRATION_SCHEMA
+    model_sha256: str
+    data_sha256: str
+    random_data: bool
+    samples: int
+    method: str
+    scores: tuple[MethodScore, ...] = ()
+    tensors: dict[str, TensorRange]
+
+
+class QuantizeReport(Record, frozen=True, kw_only=True):
+    """All of a quantisation. `sqnr_db` compares the written graph with the original, by output."""
+
+    schema: str = QUANTISATION_SCHEMA
+    source: str
+    out: str
+    table: str | None
+    precision: str
+    target: str
+    method: str | None
+    samples: int
+    random_data: bool
+    pairs: int
+    weights: int
+    decisions: tuple[Decision, ...]
+    scores: tuple[MethodScore, ...] = ()
+    sqnr_db: dict[str, float]
+    notes: tuple[str, ...] = ()
+    seconds: float

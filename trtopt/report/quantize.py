@@ -1,0 +1,60 @@
+"""What a quantisation did, in words: all of it, and of one node."""
+
+from __future__ import annotations
+
+from collections import Counter
+from fnmatch import fnmatchcase
+
+from trtopt.errors import UsageError
+from trtopt.records.quantisation import Decision, QuantizeReport
+
+_OF_INTEREST = {"Conv", "ConvTranspose", "Gemm", "MatMul"}
+
+
+def quantize_summary(report: QuantizeReport) -> list[str]:
+    """The report as lines of text: counts, layers left in float with reasons, method, error, files, notes."""
+    layers = Counter(item.op for item in report.decisions if item.quantised)
+    told = ", ".join(f"{count} {op}" for op, count in layers.most_common())
+    lines = [
+        f"{report.precision} for TensorRT {report.target}: {told} quantised; "
+        f"{report.pairs} activations, {report.weights} weights; {report.seconds:.1f} s"
+    ]
+    lines += _left(report.decisions)
+    if report.method:
+        lines.append(f"ranges by {report.method} from {report.samples} samples")
+    if report.scores:
+        scores = ", ".join(f"{item.method} {item.sqnr_db:.1f}" for item in report.scores)
+        lines.append(f"methods on held-back samples, dB: {scores}")
+    lines += [
+        f"output {name!r}: {value:.1f} dB against the original" for name, value in report.sqnr_db.items()
+    ]
+    lines.append(f"written: {report.out}" + (f", {report.table}" if report.table else ""))
+    return [*lines, *(f"note: {note}" for note in report.notes)]
+
+
+def _left(decisions: tuple[Decision, ...]) -> list[str]:
+    """Layers with weights, and products, that stay in float, by reason."""
+    reasons = Counter(
+        (item.op, item.reason) for item in decisions if not item.quantised and item.op in _OF_INTEREST
+    )
+    return [f"kept in float: {count} {op} because {reason}" for (op, reason), count in reasons.most_common()]
+
+
+def explain(report: QuantizeReport, node: str) -> list[str]:
+    """What was decided for the nodes of that name (with * and ?), by which rule and why.
+
+    Raises:
+        UsageError: no node of floating-point numbers has such a name.
+    """
+    found = [item for item in report.decisions if fnmatchcase(item.node, node)]
+    if not found:
+        raise UsageError(
+            f"--explain {node}: no node of that name computes floating-point numbers after rewriting",
+            "--json lists every node with its decision",
+        )
+    return [
+        f"{item.node} ({item.op}): "
+        + (f"quantised: {item.reason}" if item.quantised else f"kept in float because {item.reason}")
+        + f" [{item.rule}]"
+        for item in found
+    ]
