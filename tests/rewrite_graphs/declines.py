@@ -7,6 +7,34 @@ from tests.rewrite_graphs.case import Case, left
 
 CASES: tuple[Case, ...] = (
     left(
+        "plain-instance-norm",
+        "newer TensorRT",
+        """
+        # c: float[4]
+        # d: float[4]
+        g (float[N,4,H,W] x) => (float[N,4,H,W] y) {y = InstanceNormalization(x, c, d)}""",
+        "has the operator itself",
+    ),
+    left(
+        "plain-instance-norm",
+        "computed scale",
+        """
+        # d: float[4]
+        g (float[N,4,H,W] x, float[4] c) => (float[N,4,H,W] y) {y = InstanceNormalization(x, c, d)}""",
+        "are computed",
+        target="8.6",
+    ),
+    left(
+        "instance-norm",
+        "a plugin on 8.6",
+        """
+        g (float[N,4,H,W] x) => (float[N,4,H,W] y) <float two = {2.0}, float eps = {0.00001}>
+        {m = ReduceMean<axes=[2,3]>(x) a = Sub(x, m) p = Pow(a, two) q = ReduceMean<axes=[2,3]>(p) r = Add(q, eps) s = Sqrt(r)
+         y = Div(a, s)}""",
+        "plugin",
+        target="8.6",
+    ),
+    left(
         "erase-identity",
         "from input to output",
         "g (float[N,4] x) => (float[N,4] y) {y = Identity(x)}",

@@ -279,6 +279,24 @@ CASES: tuple[Case, ...] = (
          t = Div(a, s) u = Mul(t, c) y = Add(u, d)}""",
     ),
     case(
+        "plain-instance-norm",
+        "in FP32",
+        """
+        # c: float[4]
+        # d: float[4]
+        g (float[N,4,H,W] x) => (float[N,4,H,W] y) {y = InstanceNormalization<epsilon=0.001>(x, c, d)}""",
+        target="8.6",
+    ),
+    case(
+        "plain-instance-norm",
+        "in FP16, three spatial axes",
+        """
+        # c: float16[4]
+        # d: float16[4]
+        g (float16[N,4,D,H,W] x) => (float16[N,4,D,H,W] y) {y = InstanceNormalization(x, c, d)}""",
+        target="8.6",
+    ),
+    case(
         "group-norm",
         "as PyTorch exports it",
         """

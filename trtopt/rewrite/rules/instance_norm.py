@@ -1,6 +1,7 @@
 """(x − μ)/√(mean((x − μ)²) + ε)·γ + β over the spatial axes, γ and β per channel → InstanceNormalization.
 
-As `layer-norm`, over axes 2 and up of a tensor of rank 4 or 5. TensorRT maps it to INormalization.
+As `layer-norm`, over axes 2 and up of a tensor of rank 4 or 5. From 10 on TensorRT maps it to INormalization;
+8.6 makes a plugin of it that calls cuDNN, so there the plain operators stay.
 """
 
 from __future__ import annotations
@@ -43,6 +44,8 @@ def _constants(scope: Scope, match: Match) -> tuple[Array, Array] | None:
 
 
 def _check(scope: Scope, match: Match) -> str | None:
+    if scope.target.name == "8.6":
+        return "TensorRT 8.6 would make a plugin of it, which fuses with nothing"
     if not scope.is_float(match.parts["source"]):
         return "the type is not floating-point"
     if _constants(scope, match) is None:
