@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from trtopt.builder.engine import BuildJob
 from trtopt.measure.engine import BenchJob
-from trtopt.records import BenchPoint, EngineArtifact, Environment, Record
+from trtopt.measure.interleaved import InterleaveJob
+from trtopt.records import BenchPoint, EngineArtifact, Environment, InterleavedRun, Record
 
-Job = BuildJob | BenchJob
+Job = BuildJob | BenchJob | InterleaveJob
 
 
 class Progress(Record, frozen=True, kw_only=True, tag="progress"):
@@ -37,5 +38,11 @@ class Benched(Record, frozen=True, kw_only=True, tag="benched"):
     environment: Environment
 
 
-Result = Built | Benched
-Message = Progress | Failure | Built | Benched
+class Interleaved(Record, frozen=True, kw_only=True, tag="interleaved"):
+    """An interleave job's result."""
+
+    run: InterleavedRun
+
+
+Result = Built | Benched | Interleaved
+Message = Progress | Failure | Built | Benched | Interleaved

@@ -21,12 +21,13 @@ from typing import BinaryIO, NoReturn
 import msgspec
 
 from trtopt.builder.engine import BuildJob, build_engine
-from trtopt.device.api import Target
+from trtopt.device.api import ProgressSink, Target
 from trtopt.device.backends import open_builder, open_target
 from trtopt.device.host import cpu_name
 from trtopt.errors import TrtoptError
-from trtopt.jobs import Benched, Built, Failure, Job, Message, Progress, Result
+from trtopt.jobs import Benched, Built, Failure, Interleaved, Job, Message, Progress, Result
 from trtopt.measure.engine import bench_engine
+from trtopt.measure.interleaved import InterleaveJob, interleave
 from trtopt.records import Environment
 from trtopt.version import __version__
 
@@ -39,11 +40,23 @@ def run(job: Job, send: Callable[[Message], None]) -> Result:
 
     if isinstance(job, BuildJob):
         return Built(engine=build_engine(open_builder(job.plan.backend.name), job, progress))
+    if isinstance(job, InterleaveJob):
+        return _interleaved(job, progress)
     plan = job.artifact.plan
     target = open_target(plan.backend.name, plan.settings.plugins)
     try:
         point = bench_engine(target, job, progress)
         return Benched(point=point, environment=environment_of(target))
+    finally:
+        target.close()
+
+
+def _interleaved(job: InterleaveJob, progress: ProgressSink) -> Interleaved:
+    plans = [engine.artifact.plan for engine in job.engines]
+    plugins = {plugin.sha256: plugin for plan in plans for plugin in plan.settings.plugins}
+    target = open_target(plans[0].backend.name, tuple(plugins.values()))
+    try:
+        return Interleaved(run=interleave(target, job, environment_of(target), progress))
     finally:
         target.close()
 

@@ -11,12 +11,15 @@ from trtopt.records import (
     BuildSettings,
     ClockReading,
     ClockReference,
+    CompareReport,
     Component,
     Contract,
     DeviceInfo,
     EngineArtifact,
     EngineRef,
     Environment,
+    InterleavedRun,
+    Judged,
     LayerPass,
     LayerTime,
     Manifest,
@@ -28,6 +31,7 @@ from trtopt.records import (
     ShapeRange,
     Survey,
     TensorSpec,
+    Turns,
 )
 
 TENSORRT = Backend(name="tensorrt", version="10.16.1")
@@ -175,6 +179,46 @@ def report() -> BenchReport:
         ),
         model_sha256="a" * 64,
         points=(point,),
+        notes=("a note",),
+    )
+
+
+def comparison() -> CompareReport:
+    reading = ClockReading(
+        at_ms=0.5,
+        sm_mhz=1980,
+        memory_mhz=2619,
+        power_w=321.5,
+        temperature_c=61,
+        throttle=("power",),
+        other_processes=0,
+    )
+    turns = Turns(
+        name="A",
+        engine=EngineRef(path="batch8.engine", sha256="c" * 64, label="batch8"),
+        contract=measurement().contract,
+        mode="latency",
+        bare=True,
+        blocks=(samples(),),
+        warmups=(samples(),),
+        notes=("a note",),
+    )
+    run = InterleavedRun(
+        purpose="comparison",
+        batch=8,
+        environment=report().environment,
+        turns=(turns,),
+        clocks=(reading,),
+        clock_reference=ClockReference(mhz=1980, kind="application", problem="none"),
+    )
+    verdict = Judged(batch=8, verdict="SAME", ratio=1.0, low=0.99, high=1.01, reasons=("a reason",))
+    return CompareReport(
+        created="2025-01-01T00:00:00+00:00",
+        argv=("trtopt", "compare"),
+        threshold=0.01,
+        runs=(run,),
+        built=(engine(),),
+        verdicts=(verdict,),
         notes=("a note",),
     )
 

@@ -33,7 +33,13 @@ def table_of(page: str) -> dict[str, set[str]]:
 
 MAY_IMPORT = table_of((ROOT / "docs" / "architecture.md").read_text("utf-8"))
 STAGES = {"export", "rewrite", "precision", "builder", "measure", "inspect", "plan", "report"}
-PURE = {"measure.statistics", "measure.comparison", "measure.queueing", "measure.results"}
+PURE = {
+    "measure.statistics",
+    "measure.comparison",
+    "measure.queueing",
+    "measure.outcomes",
+    "measure.ledger",
+}
 """Judgements that other stages may use."""
 ENTRANCES = {"__init__", "__main__"}
 VENDORS = {"tensorrt", "tensorrt_rtx", "cuda", "pycuda", "pynvml", "onnxruntime"}

@@ -1,11 +1,15 @@
+import math
 from itertools import pairwise
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from trtopt.measure.contracts import CONTRACTS, changed
-from trtopt.measure.ledger import START, Point, ledger, rows, steps_between
+from trtopt.measure.ledger import START, Point, ledger, steps_between
 from trtopt.records import Contract
+from trtopt.report.comparison import ledger_rows
 
 OLD, NEW = CONTRACTS["trtexec-10"], CONTRACTS["trtexec-11"]
 
@@ -74,52 +78,80 @@ def test_pinning_changes_while_transfers_are_on() -> None:
     ]
 
 
-def point(term: str, median_ms: float, half_ms: float = 0.001) -> Point:
-    return Point(term, median_ms, median_ms - half_ms, median_ms + half_ms)
+MILLISECONDS = st.floats(1e-3, 1e3)
 
 
-def test_every_microsecond_is_assigned_to_its_term() -> None:
-    found = ledger([point("start", 1.0), point("graph", 0.9), point("transfers", 0.6), point("sync", 0.58)])
+def point(term: str, *rounds_ms: float) -> Point:
+    return Point(term, rounds_ms)
+
+
+CHAIN = [
+    point("start", 1.0, 1.1, 1.2),
+    point("graph", 0.9, 1.0, 1.1),
+    point("transfers", 0.6, 0.7, 0.8),
+    point("sync", 0.58, 0.68, 0.78),
+]
+"""The machine slows down from round to round, and every term does the same in each."""
+
+
+def test_every_microsecond_is_assigned_to_its_term_whatever_the_rounds_were_like() -> None:
+    found = ledger(CHAIN)
     assert [(entry.term, round(entry.explained_us, 6)) for entry in found.entries] == [
         ("graph", -100.0),
         ("transfers", -300.0),
         ("sync", -20.0),
     ]
+    assert [entry.uncertainty_us for entry in found.entries] == pytest.approx([0.0] * 3, abs=1e-9)
     assert found.difference_us == pytest.approx(-420.0)
     assert found.unexplained_us == pytest.approx(0.0, abs=1e-9)
 
 
+def test_the_uncertainty_is_students_on_the_rounds_differences() -> None:
+    """Changes of -1, 0 and +4 µs: mean 1, variance 7, √(7/3) = 1.5275, t(2) = 4.303."""
+    found = ledger([point("start", 1.0, 1.0, 1.0), point("graph", 0.999, 1.0, 1.004)])
+    assert found.entries[0].change_us == pytest.approx(1.0)
+    assert found.entries[0].uncertainty_us == pytest.approx(4.303 * math.sqrt(7 / 3), rel=1e-6)
+
+
 def test_a_change_within_its_uncertainty_is_unexplained() -> None:
-    """Half-intervals of 3 and 4 µs make one of 5 µs."""
-    found = ledger([point("start", 1.0, 0.003), point("graph", 1.0049, 0.004), point("sync", 1.1049, 0.003)])
-    assert found.entries[0].uncertainty_us == pytest.approx(5.0)
+    found = ledger([point("start", 1.0, 1.0), point("graph", 1.001, 1.008), point("sync", 1.101, 1.108)])
     assert [entry.significant for entry in found.entries] == [False, True]
     assert found.entries[0].explained_us == 0.0
-    assert found.unexplained_us == pytest.approx(4.9)
+    assert found.unexplained_us == pytest.approx(4.5)
+
+
+def test_one_round_explains_nothing() -> None:
+    found = ledger([point("start", 1.0), point("graph", 0.5)])
+    assert not found.entries[0].significant
+    assert found.unexplained_us == found.difference_us == pytest.approx(-500.0)
 
 
 def test_a_difference_stated_elsewhere_leaves_what_the_chain_does_not_reproduce() -> None:
-    found = ledger([point("start", 1.0), point("graph", 0.9)], start_ms=1.02, end_ms=0.87)
+    found = ledger([point("start", 1.0, 1.0), point("graph", 0.9, 0.9)], start_ms=1.02, end_ms=0.87)
     assert found.difference_us == pytest.approx(-150.0)
     assert found.unexplained_us == pytest.approx(-50.0)
 
 
-def test_explained_and_unexplained_always_add_up_to_the_difference() -> None:
-    found = ledger(
-        [point("start", 1.0, 0.05), point("graph", 0.97, 0.05), point("sync", 0.4)], start_ms=1.1, end_ms=0.35
-    )
-    explained = sum(entry.explained_us for entry in found.entries)
-    assert explained + found.unexplained_us == pytest.approx(found.difference_us)
+@given(st.integers(1, 5).flatmap(lambda rounds: st.lists(st.tuples(*[MILLISECONDS] * rounds), min_size=1)))
+def test_explained_and_unexplained_always_add_up_to_the_difference(chain: list[tuple[float, ...]]) -> None:
+    found = ledger([Point(f"step {number}", rounds) for number, rounds in enumerate(chain)])
+    explained = math.fsum(entry.explained_us for entry in found.entries)
+    assert explained + found.unexplained_us == pytest.approx(found.difference_us, abs=1e-6)
+    changes = math.fsum(entry.change_us for entry in found.entries)
+    assert changes == pytest.approx(found.difference_us, abs=1e-6)
 
 
 def test_the_table_goes_from_start_to_end_with_the_rest_as_unexplained() -> None:
-    found = ledger([point("start", 1.0), point("graph", 0.9), point("sync", 0.9005)])
-    assert rows(found) == [
-        ("from", "", "1000.0"),
-        ("graph", "-100.0 ± 1.4", "-100.0"),
-        ("sync", "+0.5 ± 1.4", "within noise"),
-        ("unexplained", "", "+0.5"),
-        ("to", "", "900.5"),
+    unlike = point("sync", 0.9, 0.903)
+    none = Point("streams", unlike.rounds_ms)
+    found = ledger([point("start", 1.0, 1.0), point("graph", 0.9, 0.9), unlike, none])
+    assert ledger_rows(found) == [
+        ("from", "1000.0", ""),
+        ("graph", "-100.0 ± 0.0", "-100.0"),
+        ("sync", "+1.5 ± 19.1", "within noise"),
+        ("streams", "no part in it", ""),
+        ("unexplained", "", "+1.5"),
+        ("to", "901.5", "-98.5"),
     ]
 
 
@@ -128,6 +160,8 @@ def test_a_ledger_of_one_point_has_no_difference() -> None:
     assert (found.difference_us, found.entries, found.unexplained_us) == (0.0, (), 0.0)
 
 
-def test_a_ledger_of_no_points_is_refused() -> None:
+def test_a_ledger_of_no_points_or_of_unlike_rounds_is_refused() -> None:
     with pytest.raises(ValueError, match="at least its start"):
         ledger([])
+    with pytest.raises(ValueError, match="zip"):
+        ledger([point("start", 1.0, 1.0), point("graph", 1.0)])

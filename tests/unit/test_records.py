@@ -20,6 +20,7 @@ from trtopt.recipe import Recipe
 from trtopt.records import (
     BenchReport,
     BuildPlan,
+    CompareReport,
     Manifest,
     Record,
     Samples,
@@ -32,6 +33,7 @@ from trtopt.records import (
 WHOLE: dict[type[Record], Record] = {
     Manifest: examples.manifest(),
     BenchReport: examples.report(),
+    CompareReport: examples.comparison(),
     Survey: examples.survey(),
 }
 Place = tuple[str | int, ...]

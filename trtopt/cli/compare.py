@@ -3,36 +3,99 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
+
+from trtopt.cli.contract_flags import contract_flags
+from trtopt.cli.recipe_options import recipe_options
 
 _REGRESSION = 3
 
 
 @click.command()
 @click.argument("a", type=click.Path(path_type=Path))
-@click.argument("b", type=click.Path(path_type=Path))
+@click.argument("b", type=click.Path(path_type=Path), required=False)
 @click.option(
     "--threshold", type=float, default=0.01, show_default=True, help="What difference matters, as a share."
 )
-@click.option("--markdown", is_flag=True, help="Print a Markdown table, for a pull request.")
-@click.option("--force", is_flag=True, help="Compare although the machines differ.")
-@click.pass_context
-def compare(context: click.Context, a: Path, b: Path, threshold: float, markdown: bool, force: bool) -> None:
-    """Judge result file B against the baseline A, batch by batch.
+@click.option("--markdown", is_flag=True, help="Print Markdown tables, for a pull request.")
+@click.option("--json", "json_file", metavar="FILE|-", help="Write the comparison, raw samples included.")
+@click.option("--force", is_flag=True, help="Compare result files although the machines differ.")
+@click.option("--batch", metavar="N,N,…", help="Batch sizes [default: all that both sides have].")
+@click.option(
+    "--backend",
+    metavar="auto|tensorrt|tensorrt-rtx|onnxruntime",
+    help="What to run with [default: what the engines were built with; auto: the CPU where no GPU is].",
+)
+@contract_flags
+@click.option(
+    "--duration",
+    type=float,
+    metavar="S",
+    help="Seconds of sampling a subject and batch size, over all its turns [default: 3].",
+)
+@click.option(
+    "--input", "data", metavar="DATA", help="An .npz, a folder of them, Polygraphy's JSON or module:function."
+)
+@click.option("--control", type=int, metavar="K", help="Measure A against itself K times.")
+@click.option("--builds", type=int, metavar="K", help="Build each model K times: compare recipes.")
+@click.option(
+    "--across-contracts",
+    is_flag=False,
+    flag_value="",
+    metavar="[C1,C2]",
+    help="Explain what two contracts differ by; between result files without a value, as last option.",
+)
+@click.option(
+    "--assume-contract", metavar="NAME", help="The contract that trtexec's exported times were taken under."
+)
+@recipe_options
+def compare(
+    a: Path,
+    b: Path | None,
+    markdown: bool,
+    json_file: str | None,
+    batch: str | None,
+    **options: Any,
+) -> None:
+    """Judge B against the baseline A, batch by batch.
+
+    A and B are result files of `trtopt bench` (or what trtexec exported), or build folders or engines, which
+    are measured in turns in one process; with --builds K also ONNX files, each built K times.
 
     Verdicts on latency: FASTER, SLOWER, SAME or UNDECIDED, each with its reasons. Exits with 3 if B is slower
-    at any batch size, so that it can gate a CI.
+    at any batch size, so that it can gate a CI. --control needs no B, nor does --across-contracts with two
+    contracts, nor --builds, which then compares the builds of one model.
     """
     from rich.console import Console
 
-    from trtopt.pipeline.compare import compare_results
+    from trtopt.cli.progress import listening
+    from trtopt.pipeline.compare import compare as run
+    from trtopt.recipe import parse_batches
+    from trtopt.records import to_json
     from trtopt.report.comparison import comparison_markdown, comparison_summary
+    from trtopt.workspace import check_writable, write_atomically
 
-    result = compare_results(a, b, threshold=threshold, force=force)
+    file = Path(json_file) if json_file and json_file != "-" else None
+    if file is not None:
+        check_writable(file)
+    with listening() as listener:
+        compared = run(
+            a,
+            b,
+            batch=parse_batches(batch) if batch is not None else None,
+            listener=listener,
+            **options,
+        )
+    record = to_json(compared.report, indent=None)
+    if file is not None:
+        write_atomically(file, record)
+    elif json_file == "-":
+        click.echo(record, nl=False)
     if markdown:
-        click.echo(comparison_markdown(result), nl=False)
+        click.echo(comparison_markdown(compared.outcome), nl=False, err=json_file == "-")
     else:
-        Console().print(comparison_summary(result))
-    if result.has_regression:
-        context.exit(_REGRESSION)
+        Console(stderr=json_file == "-").print(comparison_summary(compared.outcome))
+    if compared.outcome.has_regression:
+        raise click.exceptions.Exit(_REGRESSION)

@@ -14,6 +14,7 @@ from statistics import fmean, variance
 
 from trtopt.measure.comparison import (
     THRESHOLD,
+    WINNER_CONFIDENCE,
     Comparison,
     Noise,
     Ratio,
@@ -22,7 +23,7 @@ from trtopt.measure.comparison import (
     Verdict,
     decide,
 )
-from trtopt.measure.intervals import student
+from trtopt.measure.intervals import CONFIDENCE, student
 
 Builds = Sequence[Sequence[float]]
 """The median latency of each run of each build."""
@@ -122,6 +123,25 @@ def compare_builds(
     half = _welch_half_width(means_a, means_b)
     ratio = Ratio.of_log(difference, half, half)
     return BuildComparison(decide(ratio, threshold, noise, (), disturbed), *spreads)
+
+
+def compare_paired(a: Sequence[float], b: Sequence[float], *, threshold: float = THRESHOLD) -> Comparison:
+    """Compare two builds whose runs were taken together: a[i] and b[i] are medians from one process.
+
+    Student's t interval on the mean of the log ratios. This tells two engines apart, not their recipes.
+
+    Raises:
+        ValueError: not as many runs on both sides.
+    """
+    logs = [math.log(after) - math.log(before) for before, after in zip(a, b, strict=True)]
+    if len(logs) < 2:
+        text = f"{len(logs)} run: its own luck cannot be told from the builds'"
+        return Comparison(Verdict.UNDECIDED, (Reason(ReasonCode.TOO_FEW_BLOCKS, text),), None, threshold)
+    error = math.sqrt(variance(logs) / len(logs))
+    half, sure = (
+        student(len(logs) - 1, confidence) * error for confidence in (CONFIDENCE, WINNER_CONFIDENCE)
+    )
+    return decide(Ratio.of_log(fmean(logs), half, sure), threshold)
 
 
 def _welch_half_width(a: Sequence[float], b: Sequence[float]) -> float:

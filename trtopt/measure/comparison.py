@@ -136,9 +136,15 @@ class Noise:
     control: Comparison
 
 
+def in_turns(subjects: int, rounds: int) -> tuple[int, ...]:
+    """The order in which to run blocks: every second round goes backwards, so that slow drift falls alike."""
+    forth, back = range(subjects), range(subjects - 1, -1, -1)
+    return tuple(index for number in range(rounds) for index in (back if number % 2 else forth))
+
+
 def interleaving(pairs: int) -> tuple[Side, ...]:
-    """The order in which to run blocks: A B B A A B B A …, in which slow drift falls on both sides alike."""
-    return tuple(side for pair in range(pairs) for side in (("A", "B") if pair % 2 == 0 else ("B", "A")))
+    """Two sides' order: A B B A A B B A …"""
+    return tuple("A" if index == 0 else "B" for index in in_turns(2, pairs))
 
 
 def blocks_of(values: Sequence[float], count: int = RUN_BLOCKS) -> list[list[float]]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from trtopt.data import open_data
-from trtopt.device.api import ProgressSink, Target
+from trtopt.device.api import ProgressSink, Session, Target
 from trtopt.errors import IncompatibleEngineError
 from trtopt.inputs import random_batch
 from trtopt.measure.arrivals import Load
+from trtopt.measure.lane import Inputs
 from trtopt.measure.load import LoadSettings, measure_load
 from trtopt.measure.loop import Subject, measure
 from trtopt.measure.passes import follow_memory, time_layers
@@ -52,11 +54,7 @@ def bench_engine(target: Target, job: BenchJob, progress: ProgressSink) -> Bench
     device = target.device
     session = target.load(engine)
     try:
-        data = (
-            random_batch(session.inputs, job.shapes)
-            if job.data is None
-            else open_data(job.data).first_batch(session.inputs, job.shapes)
-        )
+        data = input_batch(session, job.shapes, job.data)
         ref = EngineRef(path=job.path, sha256=job.artifact.sha256, label=job.artifact.plan.label)
         subject = Subject(engine=ref, batch=job.batch, shapes=job.shapes, data=data)
         limits = Limits(warmup_s=job.warmup_s, duration_s=job.duration_s)
@@ -92,6 +90,17 @@ def bench_engine(target: Target, job: BenchJob, progress: ProgressSink) -> Bench
         layers=layers,
         memory=memory,
     )
+
+
+def input_batch(session: Session, shapes: Mapping[str, Shape], data: str | None) -> Inputs:
+    """One batch of what `data` names (see `trtopt.data.open_data`), or of seeded random input.
+
+    Raises:
+        DataError: it does not fit the engine's inputs.
+    """
+    if data is None:
+        return random_batch(session.inputs, shapes)
+    return open_data(data).first_batch(session.inputs, shapes)
 
 
 def check_fits(artifact: EngineArtifact, target: Target) -> None:

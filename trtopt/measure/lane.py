@@ -7,9 +7,10 @@ share one set. A slot is used again only after the host has waited for it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -90,14 +91,14 @@ class Lane:
         ]
         for buffers in self._sets:
             fill(device, self._context.bindings, buffers, data, self._streams.compute)
-        graphs = self._prepare(contract.graph)
+        self._graphs = self._prepare(contract.graph)
         self.slots = [
             Slot(
                 device,
                 self._context,
                 self._streams,
                 self._sets[index % len(self._sets)],
-                graphs[index % len(graphs)],
+                self._graphs[index % len(self._graphs)],
                 contract,
                 self._resources,
             )
@@ -128,6 +129,12 @@ class Lane:
     def bindings(self) -> tuple[Binding, ...]:
         """The context's inputs and outputs."""
         return self._context.bindings
+
+    def bare(self) -> tuple[Callable[[], None], Callable[[], None]]:
+        """What launches one query of the first slot, without copies and events, and what waits for it."""
+        stream, graph = self._streams.compute, self._graphs[0]
+        launch = self._context.enqueue if graph is None else graph.launch
+        return partial(launch, stream), stream.synchronize
 
     def outputs(self) -> dict[str, NDArray[np.generic]]:
         """The outputs of the first buffer set's last query; call it with no query in flight."""

@@ -11,9 +11,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from statistics import fmean, stdev
 from typing import cast
 
 from trtopt.measure.contracts import changed
+from trtopt.measure.intervals import student
 from trtopt.records import Contract, Terms
 
 START = "start"
@@ -53,17 +55,23 @@ def steps_between(start: Contract, end: Contract) -> tuple[Step, ...]:
 
 @dataclass(frozen=True)
 class Point:
-    """A step's measured median in milliseconds with its 95 % interval."""
+    """A step's figure in milliseconds, a value a round. In a round every step has its turn."""
 
     term: str
-    median_ms: float
-    low_ms: float
-    high_ms: float
+    rounds_ms: tuple[float, ...]
+
+    @property
+    def mean_ms(self) -> float:
+        """Over all rounds."""
+        return fmean(self.rounds_ms)
 
 
 @dataclass(frozen=True)
 class Entry:
-    """What one term did, in microseconds, ± half the 95 % interval. `explained_us` is 0 within that."""
+    """What one term did, in microseconds, ± half the 95 % interval. `explained_us` is 0 within that.
+
+    A term that plays no part in a figure changes it by 0 ± 0.
+    """
 
     term: str
     change_us: float
@@ -90,7 +98,7 @@ class Ledger:
 
     @property
     def difference_us(self) -> float:
-        """From the start's median to the end's."""
+        """From the start's figure to the end's."""
         return (self.end_ms - self.start_ms) * 1e3
 
     @property
@@ -99,39 +107,35 @@ class Ledger:
         return self.difference_us - math.fsum(entry.explained_us for entry in self.entries)
 
 
+def entry(before: Point, after: Point) -> Entry:
+    """What the step from one point to the next changes: Student's t interval of the rounds' differences.
+
+    Both had their turn in each round, so what a round was like falls out of its difference. From one round
+    no uncertainty can be told.
+
+    Raises:
+        ValueError: they were not measured in the same rounds.
+    """
+    changes = [(b - a) * 1e3 for a, b in zip(before.rounds_ms, after.rounds_ms, strict=True)]
+    if len(changes) == 1:
+        return Entry(after.term, changes[0], math.inf)
+    error = stdev(changes) / math.sqrt(len(changes))
+    return Entry(after.term, fmean(changes), student(len(changes) - 1) * error)
+
+
 def ledger(points: Sequence[Point], start_ms: float | None = None, end_ms: float | None = None) -> Ledger:
     """Assign the difference to the terms, given the points in the order of `steps_between`.
 
-    `start_ms` and `end_ms` are the medians whose difference is to be explained, if they were measured apart
-    from the chain, in result files for instance; by default the chain's own ends. A change's uncertainty is
-    √(u₁² + u₂²) of the half-intervals of the two points, which were measured independently.
+    `start_ms` and `end_ms` are the figures whose difference is to be explained, if they were measured apart
+    from the chain, in result files for instance; by default the chain's own ends.
 
     Raises:
-        ValueError: no points.
+        ValueError: no points, or not all of the same rounds.
     """
     if not points:
         raise ValueError("a ledger needs at least its start")
-    entries = tuple(
-        Entry(
-            after.term,
-            (after.median_ms - before.median_ms) * 1e3,
-            math.hypot(before.high_ms - before.low_ms, after.high_ms - after.low_ms) / 2 * 1e3,
-        )
-        for before, after in pairwise(points)
-    )
     return Ledger(
-        points[0].median_ms if start_ms is None else start_ms,
-        points[-1].median_ms if end_ms is None else end_ms,
-        entries,
+        points[0].mean_ms if start_ms is None else start_ms,
+        points[-1].mean_ms if end_ms is None else end_ms,
+        tuple(entry(before, after) for before, after in pairwise(points)),
     )
-
-
-def rows(result: Ledger) -> list[tuple[str, str, str]]:
-    """A table's rows: term, change in µs with its uncertainty, what it explains in µs (signed)."""
-    table = [("from", "", f"{result.start_ms * 1e3:.1f}")]
-    for entry in result.entries:
-        explained = f"{entry.explained_us:+.1f}" if entry.significant else "within noise"
-        table.append((entry.term, f"{entry.change_us:+.1f} ± {entry.uncertainty_us:.1f}", explained))
-    table.append(("unexplained", "", f"{result.unexplained_us:+.1f}"))
-    table.append(("to", "", f"{result.end_ms * 1e3:.1f}"))
-    return table

@@ -49,12 +49,12 @@ def measure(
         DeviceError: the device failed; everything opened has been closed.
         MeasurementError: no query finished.
     """
-    terms = _terms_of(mode, contract)
+    terms = terms_of(mode, contract)
     notes: list[str] = []
     with ExitStack() as resources:
         lanes, refused = open_lanes(device, session, subject, terms, resources)
         if refused is not None:
-            terms = _terms_of(mode, changed(contract, {"graph": False}))
+            terms = terms_of(mode, changed(contract, {"graph": False}))
             notes.append(f"measured without a CUDA graph: {refused}")
         warm = WarmUp(min_s=limits.warmup_s, min_count=limits.min_warmups, max_s=limits.max_warmup_s)
         enough = Precision(
@@ -82,7 +82,8 @@ def measure(
     )
 
 
-def _terms_of(mode: Mode, contract: Contract) -> Contract:
+def terms_of(mode: Mode, contract: Contract) -> Contract:
+    """The contract's terms in a mode."""
     return one_in_flight(contract) if mode == "latency" else contract
 
 

@@ -1,52 +1,41 @@
-"""Two bench reports against each other, batch by batch: pure."""
+"""Result files against each other, batch by batch: pure."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 
 from trtopt.errors import UsageError
-from trtopt.measure.comparison import Comparison, Verdict, blocks_of, compare
+from trtopt.measure.comparison import blocks_of, compare
+from trtopt.measure.outcomes import DEVICE_LATENCY, Comparisons, LayerRow, Layers, Row
 from trtopt.measure.statistics import summarise
+from trtopt.measure.trtexec_files import Profile, Times, device_latency
 from trtopt.records import BenchPoint, BenchReport
 
 
-@dataclass(frozen=True)
-class Row:
-    """One batch size: both medians of the latency passes in milliseconds, and what became of B against A."""
-
-    batch: int
-    a_ms: float
-    b_ms: float
-    comparison: Comparison
-
-
-@dataclass(frozen=True)
-class ReportComparison:
-    """All batch sizes that both files hold; `notes` name what could not be paired or was forced."""
-
-    a: BenchReport
-    b: BenchReport
-    rows: tuple[Row, ...]
-    notes: tuple[str, ...]
-
-    @property
-    def has_regression(self) -> bool:
-        """Whether B is slower at any batch size."""
-        return any(row.comparison.verdict is Verdict.SLOWER for row in self.rows)
-
-
-def compare_reports(a: BenchReport, b: BenchReport, *, threshold: float, force: bool) -> ReportComparison:
+def compare_reports(a: BenchReport, b: BenchReport, *, threshold: float, force: bool) -> Comparisons:
     """Compare the latency passes of two reports, paired by batch size; `a` is the baseline.
 
     Raises:
-        UsageError: a threshold that is none; other contracts; unlike machines, unless forced; no batch size
-            in common.
+        UsageError: other contracts; unlike machines, unless forced; no batch size in common.
     """
-    if not 0 < threshold < 1:
-        raise UsageError(
-            f"--threshold {threshold:g}: not a share between 0 and 1", "write 0.01 for one percent"
-        )
-    notes = _machine_notes(a, b, force)
+    notes = machine_notes(a, b, force)
+    rows = tuple(_row(*pair, threshold) for pair in paired_points(a, b, notes))
+    return Comparisons(
+        a=str(a.environment.backend),
+        b=str(b.environment.backend),
+        device=b.environment.device.name,
+        threshold=threshold,
+        rows=rows,
+        notes=tuple(notes),
+    )
+
+
+def paired_points(a: BenchReport, b: BenchReport, notes: list[str]) -> list[tuple[BenchPoint, BenchPoint]]:
+    """What both hold, by batch size; what only one holds is noted.
+
+    Raises:
+        UsageError: nothing in common.
+    """
     ours, theirs = _by_batch(a), _by_batch(b)
     common = sorted(ours.keys() & theirs.keys())
     if not common:
@@ -55,12 +44,15 @@ def compare_reports(a: BenchReport, b: BenchReport, *, threshold: float, force: 
             "measure the same batch sizes on both sides",
         )
     notes += [f"batch {batch} is only in one file" for batch in sorted(ours.keys() ^ theirs.keys())]
-    rows = tuple(_row(ours[batch], theirs[batch], threshold) for batch in common)
-    return ReportComparison(a=a, b=b, rows=rows, notes=tuple(notes))
+    return [(ours[batch], theirs[batch]) for batch in common]
 
 
-def _machine_notes(a: BenchReport, b: BenchReport, force: bool) -> list[str]:
-    """What differs between the machines; refused unless forced. The TensorRT version may differ."""
+def machine_notes(a: BenchReport, b: BenchReport, force: bool) -> list[str]:
+    """What differs between the machines. The TensorRT version may differ.
+
+    Raises:
+        UsageError: something does, and nobody forced it.
+    """
     there, here = a.environment, b.environment
     pairs = (
         ("device", there.device.name, here.device.name),
@@ -90,12 +82,101 @@ def _row(a: BenchPoint, b: BenchPoint, threshold: float) -> Row:
     if ours.contract != theirs.contract:
         raise UsageError(
             f"batch {a.batch}: unlike contracts, {ours.contract.name} and {theirs.contract.name}",
-            "a number means nothing without its terms: measure both under one --contract",
+            "a number means nothing without its terms: measure both under one --contract; "
+            "--across-contracts tells where the difference comes from",
         )
-    first, second = ours.samples.latency_ms, theirs.samples.latency_ms
+    return _row_of(a.batch, ours.samples.latency_ms, theirs.samples.latency_ms, threshold)
+
+
+def _row_of(batch: int | None, first: Sequence[float], second: Sequence[float], threshold: float) -> Row:
     return Row(
-        batch=a.batch,
+        batch=batch,
         a_ms=summarise(first).median,
         b_ms=summarise(second).median,
         comparison=compare(blocks_of(first), blocks_of(second), threshold=threshold, interleaved=False),
     )
+
+
+# ── what trtexec exported ───────────────────────────────────────────────────────────────────────────────
+
+
+def compare_times(
+    a: BenchReport | Times,
+    b: BenchReport | Times,
+    *,
+    batch: int | None,
+    assumed: str | None,
+    threshold: float,
+) -> Comparisons:
+    """Compare two sides of which one at least is trtexec's: by device latency, the only figure both have.
+
+    trtexec's files name neither contract, batch size nor machine. Against a result file the contract must be
+    `assumed`, and `batch` chooses one of several.
+
+    Raises:
+        UsageError: no contract assumed, or another one than the result file's; no one batch size.
+    """
+    sides = [_device_latencies(side, batch, assumed) for side in (a, b)]
+    size = next((side.batch for side in sides if side.batch is not None), batch)
+    notes = [
+        "trtexec's files name no contract, batch size or machine: that both sides are alike in them is "
+        f"{'what --assume-contract says' if assumed else 'up to you'}",
+    ]
+    return Comparisons(
+        a=sides[0].name,
+        b=sides[1].name,
+        device="machines that nobody named",
+        threshold=threshold,
+        rows=(_row_of(size, sides[0].latencies, sides[1].latencies, threshold),),
+        notes=tuple(notes),
+        figure=DEVICE_LATENCY,
+    )
+
+
+def _device_latencies(side: BenchReport | Times, batch: int | None, assumed: str | None) -> Times:
+    if isinstance(side, Times):
+        return side
+    found = [point for point in side.points if batch in (None, point.batch)]
+    if len(found) != 1:
+        raise UsageError(
+            f"the result file has batches {_listed(_by_batch(side))}, and trtexec's file holds one",
+            "name it with --batch",
+        )
+    contract = (found[0].throughput or found[0].latency).contract.name
+    if assumed != contract:
+        raise UsageError(
+            f"the result file's contract is {contract}, trtexec's file names none"
+            + (f" and is said to be under {assumed}" if assumed else ""),
+            f"if trtexec ran on the same terms, say so with --assume-contract {contract}",
+        )
+    name = f"{side.environment.backend} on {side.environment.device.name}"
+    return Times(name, tuple(device_latency(found[0])), found[0].batch)
+
+
+def compare_layers(a: BenchReport | Profile, b: BenchReport | Profile, batch: int | None) -> Layers:
+    """Compare layers by name: of trtexec's profiles, or of result files that hold a layer pass.
+
+    Raises:
+        UsageError: a result file without layers, or no one batch size.
+    """
+    first, second = (_layers_of(side, batch) for side in (a, b))
+    names = dict.fromkeys((*first.layers, *second.layers))
+    rows = [LayerRow(name, first.layers.get(name), second.layers.get(name)) for name in names]
+    rows.sort(key=lambda row: -abs(row.change_ms))
+    notes = ("a profile holds means and no samples, and profiling slows layers down: no verdict",)
+    return Layers(first.name, second.name, tuple(rows), notes)
+
+
+def _layers_of(side: BenchReport | Profile, batch: int | None) -> Profile:
+    if isinstance(side, Profile):
+        return side
+    found = [point for point in side.points if batch in (None, point.batch)]
+    if len(found) != 1 or found[0].layers is None:
+        raise UsageError(
+            "the result file holds no layers of one batch size to compare with trtexec's profile",
+            "measure with `trtopt bench --layers`, and name the batch size with --batch",
+        )
+    means: Mapping[str, float] = {
+        layer.name: sum(layer.ms) / len(layer.ms) for layer in found[0].layers.layers
+    }
+    return Profile(f"{side.environment.backend} on {side.environment.device.name}", means)

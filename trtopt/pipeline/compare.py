@@ -1,60 +1,244 @@
-"""Two result files against each other."""
+"""`trtopt compare`: what A and B are decides how they are compared."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from enum import Enum
 from pathlib import Path
+from typing import Any
 
-from trtopt.errors import ArtifactError
-from trtopt.measure.comparison import THRESHOLD
-from trtopt.measure.results import ReportComparison, compare_reports
-from trtopt.records import BenchReport, read_versioned
+from trtopt.data import open_data
+from trtopt.errors import UsageError
+from trtopt.measure.comparison import THRESHOLD, Comparison
+from trtopt.measure.contracts import DEFAULT, changed, contract_named
+from trtopt.measure.outcomes import Comparisons, Outcome
+from trtopt.pipeline.build import command_line, now
+from trtopt.pipeline.compare_builds import compare_recipes
+from trtopt.pipeline.compare_contracts import explain_engines, explain_results, parse_contracts
+from trtopt.pipeline.compare_engines import compare_engines
+from trtopt.pipeline.interleave import Setting
+from trtopt.pipeline.listener import SILENT, Listener
+from trtopt.pipeline.result_files import compare_files, is_result_file, read_result
+from trtopt.records import CompareReport, EngineArtifact, InterleavedRun, Judged, Terms
+from trtopt.workspace import MANIFEST
 
-_MAX_RESULT_BYTES = 1 << 30
+DURATION_S = 3.0
+MAX_DURATION_S = 86400.0
+_FLAGS = {"recipe": "the build options", "data": "--input", "terms": "flags that change the terms"}
 
 
-def compare_results(
-    a: str | Path, b: str | Path, *, threshold: float = THRESHOLD, force: bool = False
-) -> ReportComparison:
-    """Compare the latency passes of two result files of `trtopt bench`.
+@dataclass(frozen=True)
+class Options:
+    """What may be asked of a comparison; None, empty and False ask nothing."""
+
+    threshold: float = THRESHOLD
+    """A difference below this share is of no practical interest."""
+    force: bool = False
+    """Compare result files although the machines differ."""
+    batch: Sequence[int] | None = None
+    """Batch sizes [default: all that both sides have]. Beside a file of trtexec's: the one it is for."""
+    backend: str | None = None
+    """See `trtopt.bench`."""
+    contract: str | None = None
+    """The terms, by name [default: trtexec-11]."""
+    terms: Terms = field(default_factory=lambda: Terms())
+    """What differs from the contract; see `records.Terms`."""
+    duration: float | None = None
+    """Seconds of sampling for each subject at each batch size, over all its turns [default: 3]."""
+    data: str | Path | None = None
+    """Input samples: what `trtopt.data.open_data` takes; by default seeded random input."""
+    control: int | None = None
+    """Measure A against itself so many times, and allow for what that finds."""
+    builds: int | None = None
+    """Build each model so many times and compare recipes; of one model, compare its builds."""
+    across_contracts: str | None = None
+    """Two contracts (`trtexec-10,trtexec-11`), or "" between result files: explain the difference."""
+    assume_contract: str | None = None
+    """The contract that a file of trtexec's was measured under."""
+    recipe: Mapping[str, Any] = field(default_factory=dict)
+    """With `builds` of ONNX files: fields of `trtopt.recipe.Recipe`, and `profile`."""
+
+
+class Kind(Enum):
+    """What is compared, and the options that have a use for it besides the threshold."""
+
+    FILES = ("result files", {"force", "batch", "assume_contract"})
+    ENGINES = ("engines", {"batch", "backend", "duration", "data", "contract", "terms", "control"})
+    BUILDS = ("recipes", {"batch", "backend", "duration", "data", "contract", "terms", "builds", "recipe"})
+    CONTRACTS = ("contracts", {"batch", "backend", "duration", "data", "across_contracts"})
+    FILES_CONTRACTS = (
+        "the contracts of result files",
+        {"force", "backend", "duration", "data", "across_contracts"},
+    )
+
+
+@dataclass(frozen=True)
+class Compared:
+    """What came out, to show, and as the record that `--json` writes."""
+
+    outcome: Outcome
+    report: CompareReport
+
+
+def compare(
+    a: str | Path, b: str | Path | None = None, *, listener: Listener = SILENT, **flags: Any
+) -> Compared:
+    """Judge B against the baseline A.
 
     Args:
-        a: the baseline.
-        b: what is judged against it.
-        threshold: a difference below this share is of no practical interest.
-        force: compare although the machines differ.
+        a: a result file (trtopt's or trtexec's), a build folder, an engine, or an ONNX file with `builds`.
+        b: the same; not needed with `control`, `builds` or `across_contracts`.
+        listener: hears progress and notes.
+        flags: fields of `Options`.
 
     Raises:
-        UsageError: they do not belong together; see `measure.results.compare_reports`.
-        ArtifactError: a file that is no result file, is cut short or written by a newer trtopt.
+        TrtoptError: with what is wrong and what to do.
     """
-    return compare_reports(read_result(Path(a)), read_result(Path(b)), threshold=threshold, force=force)
+    options = Options(**flags)
+    first, second = Path(a), Path(b) if b is not None else None
+    kind = _kind_of(first, second, options)
+    setting = _setting(kind, options)
+    runs: tuple[InterleavedRun, ...] = ()
+    built: tuple[EngineArtifact, ...] = ()
+    outcome: Outcome
+    if kind is Kind.BUILDS:
+        paths = [path for path in (first, second) if path is not None]
+        outcome, runs, built = compare_recipes(
+            paths,
+            options.builds or 0,
+            options.recipe,
+            setting,
+            threshold=options.threshold,
+            listener=listener,
+        )
+    elif kind is Kind.ENGINES:
+        outcome, runs = compare_engines(
+            first, second, setting, control=options.control, threshold=options.threshold, listener=listener
+        )
+    elif kind is Kind.CONTRACTS:
+        ends = parse_contracts(options.across_contracts or "")
+        outcome, runs = explain_engines(first, ends, setting, listener)
+    else:
+        assert second is not None
+        if kind is Kind.FILES_CONTRACTS:
+            reports = read_result(first), read_result(second)
+            outcome, runs = explain_results(*reports, setting, force=options.force, listener=listener)
+        else:
+            outcome = compare_files(
+                first,
+                second,
+                batch=setting.batch,
+                assumed=options.assume_contract,
+                threshold=options.threshold,
+                force=options.force,
+            )
+    return Compared(outcome, _report(outcome, options.threshold, runs, built))
 
 
-def read_result(path: Path) -> BenchReport:
-    """A result file of `trtopt bench`.
+def _kind_of(a: Path, b: Path | None, options: Options) -> Kind:
+    """What the two are, and what is asked of them.
 
     Raises:
-        ArtifactError: no such file, not a result file, cut short, edited beyond its schema, of a newer
-            trtopt, or without samples.
+        UsageError: they do not go together, or something is missing.
     """
-    try:
-        if path.stat().st_size > _MAX_RESULT_BYTES:
-            raise ValueError("larger than a result file can be")
-        report = read_versioned(path.read_bytes(), BenchReport)
-        _check_samples(report)
-    except (OSError, ValueError) as error:
-        raise ArtifactError(
-            f"{path}: cannot be read as a result file: {error}",
-            "give a file that `trtopt bench --json` wrote",
-        ) from None
-    return report
+    files = [is_result_file(path) for path in (a, b) if path is not None]
+    if options.across_contracts is not None and b is not None:
+        if not all(files):
+            raise UsageError(
+                "--across-contracts with A and B explains what two result files differ by",
+                "give two result files, or one build folder and --across-contracts trtexec-10,trtexec-11",
+            )
+        if options.across_contracts:
+            raise UsageError(
+                f"--across-contracts {options.across_contracts}: result files name their own contracts",
+                "give --across-contracts no value between result files: write it last",
+            )
+        return Kind.FILES_CONTRACTS
+    if options.across_contracts is not None:
+        return Kind.CONTRACTS
+    if any(files) and not all(files):
+        raise UsageError(
+            "a result file and an engine cannot be compared: one was measured elsewhere or earlier",
+            "give two result files, or two build folders or engines to measure them in turns",
+        )
+    if options.builds is not None:
+        return Kind.BUILDS
+    if b is None and (options.control is None or all(files)):
+        raise UsageError(
+            f"{a}: nothing to compare it with",
+            "give B as well; or --control K to measure A against itself, --builds K to compare K builds of a "
+            "model, --across-contracts C1,C2 to compare contracts",
+        )
+    if all(files):
+        return Kind.FILES
+    if b is not None and (models := [path for path in (a, b) if _is_model(path)]):
+        raise UsageError(
+            f"{models[0]}: one build of a model says nothing of the model, for no two builds are alike",
+            "compare several builds a side with --builds 4, or two build folders for what they are",
+        )
+    return Kind.ENGINES
 
 
-def _check_samples(report: BenchReport) -> None:
-    if not report.points:
-        raise ValueError("it holds no measurements")
-    for point in report.points:
-        samples = point.latency.samples
-        columns = (samples.start_ms, samples.end_ms, samples.enqueue_ms, samples.gpu_compute_ms, samples.lane)
-        if not samples.start_ms or len({len(column) for column in columns}) != 1:
-            raise ValueError(f"batch {point.batch}: its columns of samples are empty or of unlike length")
+def _is_model(path: Path) -> bool:
+    """Whether a path is an ONNX file and no engine of ONNX Runtime's, which looks like one."""
+    return path.suffix == ".onnx" and not (path.parent / MANIFEST).is_file()
+
+
+def _setting(kind: Kind, options: Options) -> Setting:
+    """How to measure.
+
+    Raises:
+        UsageError: an option that has no use here, or is out of range.
+        DataError: input data that cannot be read.
+    """
+    what, useful = kind.value
+    asked = {one.name for one in fields(Options) if getattr(options, one.name) not in (None, False, {})}
+    for name in sorted(asked - useful - {"threshold"}):
+        flag = _FLAGS.get(name, f"--{name.replace('_', '-')}")
+        raise UsageError(f"{flag}: means nothing to a comparison of {what}", f"leave {flag} away")
+    if not 0 < options.threshold < 1:
+        raise UsageError(
+            f"--threshold {options.threshold:g}: not a share between 0 and 1", "write 0.01 for one percent"
+        )
+    duration = DURATION_S if options.duration is None else options.duration
+    if not 0 < duration <= MAX_DURATION_S:
+        raise UsageError(f"--duration {duration:g}: out of range", "give seconds above 0, at most a day")
+    if options.data is not None:
+        open_data(options.data)  # judged before anything is built
+    if options.assume_contract is not None:
+        contract_named(options.assume_contract)
+    return Setting(
+        batch=tuple(options.batch) if options.batch is not None else None,
+        backend=options.backend,
+        contract=changed(contract_named(options.contract or DEFAULT), options.terms),
+        duration=duration,
+        data=str(options.data) if options.data is not None else None,
+    )
+
+
+def _report(
+    outcome: Outcome, threshold: float, runs: tuple[InterleavedRun, ...], built: tuple[EngineArtifact, ...]
+) -> CompareReport:
+    rows = outcome.rows if isinstance(outcome, Comparisons) else ()
+    return CompareReport(
+        created=now(),
+        argv=command_line(),
+        threshold=threshold,
+        runs=runs,
+        built=built,
+        verdicts=tuple(_judged(row.batch, row.comparison) for row in rows),
+        notes=outcome.notes,
+    )
+
+
+def _judged(batch: int | None, comparison: Comparison) -> Judged:
+    ratio = comparison.ratio
+    return Judged(
+        batch=batch,
+        verdict=comparison.verdict.value,
+        ratio=ratio.value if ratio is not None else None,
+        low=ratio.low if ratio is not None else None,
+        high=ratio.high if ratio is not None else None,
+        reasons=tuple(reason.text for reason in comparison.reasons),
+    )

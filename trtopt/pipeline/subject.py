@@ -40,7 +40,7 @@ def engines_to_measure(
     if choice.name == own:
         yield folder, manifest, engines
         return
-    _tell(notes, listener, f"the engines (of {own}) are not run: {choice.reason}")
+    tell(notes, listener, f"the engines (of {own}) are not run: {choice.reason}")
     wanted = [engine.plan for engine, _ in points(engines, batch)]
     with _rebuilt(folder, manifest, wanted, choice.name, notes, listener) as rebuilt:
         yield rebuilt
@@ -74,9 +74,7 @@ def _built_for_running(
             "give a folder that `trtopt build` made, an engine in one, or an ONNX file",
         )
     choice = choose_for_running(backend)
-    _tell(
-        notes, listener, f"engines are built for this measurement only, with {choice.name}: {choice.reason}"
-    )
+    tell(notes, listener, f"engines are built for this measurement only, with {choice.name}: {choice.reason}")
     with tempfile.TemporaryDirectory(prefix="trtopt-") as scratch:
         folder = Path(scratch) / "build"
         manifest = build(
@@ -100,7 +98,7 @@ def _rebuilt(
     onnx = read_onnx(source)
     if onnx.sha256 != manifest.onnx.sha256:
         raise ArtifactError(f"{source}: is not the model that the engines were built from", "build again")
-    _tell(
+    tell(
         notes,
         listener,
         f"measured instead: the same model, built for this measurement with {builder.backend}",
@@ -115,7 +113,8 @@ def _rebuilt(
         yield Path(scratch), manifest, engines
 
 
-def _tell(notes: list[str], listener: Listener, text: str) -> None:
+def tell(notes: list[str], listener: Listener, text: str) -> None:
+    """Say it now, and note it in the result."""
     notes.append(text)
     listener.note(text)
 

@@ -25,6 +25,14 @@ from trtopt.records.building import (
     Plugin,
     ShapeRange,
 )
+from trtopt.records.comparing import (
+    COMPARE_SCHEMA,
+    CompareReport,
+    InterleavedRun,
+    Judged,
+    Purpose,
+    Turns,
+)
 from trtopt.records.inspecting import (
     PROFILE_SCHEMA,
     Change,
@@ -83,6 +91,7 @@ from trtopt.records.schemas import read_versioned
 __all__ = [
     "BENCH_SCHEMA",
     "BUILD_SCHEMA",
+    "COMPARE_SCHEMA",
     "PROFILE_SCHEMA",
     "AllocationEvent",
     "AllocationKind",
@@ -95,6 +104,7 @@ __all__ = [
     "Change",
     "ClockReading",
     "ClockReference",
+    "CompareReport",
     "Component",
     "Contract",
     "Coverage",
@@ -110,6 +120,8 @@ __all__ = [
     "Environment",
     "Fallback",
     "Fusion",
+    "InterleavedRun",
+    "Judged",
     "LayerChange",
     "LayerCost",
     "LayerGroup",
@@ -127,6 +139,7 @@ __all__ = [
     "PrecisionReceipt",
     "ProfileReport",
     "ProfiledLayer",
+    "Purpose",
     "RateProbe",
     "Record",
     "RooflineTotal",
@@ -136,6 +149,7 @@ __all__ = [
     "Survey",
     "TensorSpec",
     "Terms",
+    "Turns",
     "Unfused",
     "from_json",
     "read_versioned",

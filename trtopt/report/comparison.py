@@ -1,65 +1,254 @@
-"""A comparison as a table for people, or as Markdown for a pull request."""
+"""A comparison as tables for people, or as Markdown for a pull request."""
 
 from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from trtopt.measure.comparison import ReasonCode
-from trtopt.measure.results import ReportComparison, Row
+from trtopt.measure.comparison import Comparison, ReasonCode, Verdict
+from trtopt.measure.ledger import Entry, Ledger
+from trtopt.measure.outcomes import (
+    Comparisons,
+    ControlRow,
+    Gap,
+    Gaps,
+    Layers,
+    Lottery,
+    LotteryBatch,
+    Outcome,
+    Row,
+)
 
-_COLUMNS = ("batch", "A p50 ms", "B p50 ms", "B against A (95 %)", "verdict")
+_TOP_LAYERS = 20
 
 
-def comparison_summary(comparison: ReportComparison) -> RenderableType:
-    """One row a batch size, then each verdict's reasons."""
-    table = Table(
-        title=_title(comparison), title_justify="left", box=None, padding=(0, 2, 0, 0), pad_edge=False
-    )
-    for name in _COLUMNS:
-        table.add_column(name, justify="right" if name != "verdict" else "left", no_wrap=True)
-    for row in comparison.rows:
-        table.add_row(*_cells(row))
-    return Group(table, *(Text(line) for line in _remarks(comparison)))
+@dataclass(frozen=True)
+class _Section:
+    """One table with what is to be said of it."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    remarks: tuple[str, ...] = ()
+
+    def is_text(self, column: int) -> bool:
+        """Whether a column is aligned to the left."""
+        return self.columns[column] in ("verdict", "layer", "term", "build")
 
 
-def comparison_markdown(comparison: ReportComparison) -> str:
+def comparison_summary(outcome: Outcome) -> RenderableType:
+    """Tables, each followed by its remarks."""
+    parts: list[RenderableType] = []
+    for section in _sections(outcome):
+        table = Table(
+            title=section.title, title_justify="left", box=None, padding=(0, 2, 0, 0), pad_edge=False
+        )
+        for index, name in enumerate(section.columns):
+            is_text = section.is_text(index)
+            table.add_column(
+                name,
+                justify="left" if is_text else "right",
+                no_wrap=True,
+                overflow="ellipsis" if name == "layer" else "fold",
+            )
+        for row in section.rows:
+            table.add_row(*map(Text, row))
+        parts += [table, *(Text(remark) for remark in section.remarks)]
+    return Group(*parts)
+
+
+def comparison_markdown(outcome: Outcome) -> str:
     """The same as Markdown."""
-    lines = [
-        _title(comparison),
-        "",
-        f"| {' | '.join(_COLUMNS)} |",
-        "|" + "--:|" * (len(_COLUMNS) - 1) + ":--|",
-    ]
-    lines += [f"| {' | '.join(_cells(row))} |" for row in comparison.rows]
-    return "\n".join([*lines, "", *(f"- {line}" for line in _remarks(comparison))]) + "\n"
+    return "\n".join(_markdown(section) for section in _sections(outcome))
 
 
-def _title(comparison: ReportComparison) -> str:
-    a, b = comparison.a.environment, comparison.b.environment
-    threshold = comparison.rows[0].comparison.threshold
-    return f"A: {a.backend}, B: {b.backend}, on {b.device.name}; threshold {threshold:.1%}"
+def _markdown(section: _Section) -> str:
+    marks = (":--" if section.is_text(index) else "--:" for index in range(len(section.columns)))
+    lines = [section.title, "", _line(section.columns), f"|{'|'.join(marks)}|", *map(_line, section.rows)]
+    return "\n".join([*lines, "", *(f"- {remark}" for remark in section.remarks)]) + "\n"
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+
+
+def _sections(outcome: Outcome) -> Iterator[_Section]:
+    if isinstance(outcome, Comparisons):
+        yield from _comparison_sections(outcome)
+    elif isinstance(outcome, Lottery):
+        for number, batch in enumerate(outcome.batches):
+            notes = outcome.notes if number == len(outcome.batches) - 1 else ()
+            yield _lottery_section(outcome, batch, notes)
+    elif isinstance(outcome, Gaps):
+        for number, gap in enumerate(outcome.gaps):
+            yield _gap_section(outcome, gap, outcome.notes if number == len(outcome.gaps) - 1 else ())
+    else:
+        yield _layer_section(outcome)
+
+
+def _notes(notes: Sequence[str]) -> tuple[str, ...]:
+    return tuple(f"note: {note}" for note in dict.fromkeys(notes))
+
+
+# ── B against A ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _comparison_sections(outcome: Comparisons) -> Iterator[_Section]:
+    where = f"on {outcome.device}; {outcome.figure}, threshold {outcome.threshold:.1%}"
+    if outcome.controls:
+        yield _Section(
+            title=f"control: {outcome.a} against itself, {where}",
+            columns=("batch", "A p50 ms", *(verdict.value for verdict in Verdict), "apart at 95 %"),
+            rows=tuple(map(_control_cells, outcome.controls)),
+            remarks=() if outcome.rows else _notes(outcome.notes),
+        )
+    if outcome.rows:
+        yield _Section(
+            title=f"A: {outcome.a}, B: {outcome.b}, {where}",
+            columns=("batch", "A p50 ms", "B p50 ms", "B against A (95 %)", "verdict"),
+            rows=tuple(map(_cells, outcome.rows)),
+            remarks=_remarks(outcome),
+        )
 
 
 def _cells(row: Row) -> tuple[str, ...]:
-    ratio = row.comparison.ratio
     return (
-        str(row.batch),
+        _batch(row.batch),
         f"{row.a_ms:.3f}",
         f"{row.b_ms:.3f}",
-        ratio.change if ratio is not None else "–",
+        _change(row.comparison),
         row.comparison.verdict.value,
     )
 
 
-def _remarks(comparison: ReportComparison) -> list[str]:
-    """Each verdict's reasons, then what holds for all of them, once."""
-    reasons = [(row, reason) for row in comparison.rows for reason in row.comparison.reasons]
-    own = [
-        f"batch {row.batch}: {row.comparison.verdict.value} because {reason.text}"
-        for row, reason in reasons
-        if reason.code is not ReasonCode.NOT_INTERLEAVED
+def _batch(batch: int | None) -> str:
+    return "?" if batch is None else str(batch)
+
+
+def _change(comparison: Comparison) -> str:
+    return comparison.ratio.change if comparison.ratio is not None else "–"
+
+
+def _control_cells(row: ControlRow) -> tuple[str, ...]:
+    noise = row.control.noise
+    counts = (str(row.control.count(verdict)) for verdict in Verdict)
+    apart = "–" if noise is None else f"{noise.relative:.1%}"
+    return (str(row.batch), f"{row.a_ms:.3f}", *counts, apart)
+
+
+def _remarks(outcome: Comparisons) -> tuple[str, ...]:
+    """Each verdict's reasons and further findings, then what holds for all of them, once."""
+    own, common = [], []
+    for row in outcome.rows:
+        for reason in row.comparison.reasons:
+            if reason.code is ReasonCode.NOT_INTERLEAVED:
+                common.append(reason.text)
+            else:
+                verdict = row.comparison.verdict.value
+                own.append(f"batch {_batch(row.batch)}: {verdict} because {reason.text}")
+        own += [f"batch {_batch(row.batch)}: {remark}" for remark in row.remarks]
+    return (*own, *_notes((*common, *outcome.notes)))
+
+
+# ── builds of one recipe ────────────────────────────────────────────────────────────────────────────────
+
+
+def _lottery_section(outcome: Lottery, batch: LotteryBatch, notes: Sequence[str]) -> _Section:
+    slowest, fastest = max(b.ms for b in batch.builds), min(b.ms for b in batch.builds)
+    return _Section(
+        title=f"{outcome.subject}, batch {batch.batch}: builds of one recipe on {outcome.device}; "
+        f"latency, threshold {outcome.threshold:.1%}",
+        columns=("build", "p50 ms", "engine MiB", "against the first (95 %)", "verdict"),
+        rows=tuple(
+            (
+                built.name,
+                f"{built.ms:.3f}",
+                f"{built.size_bytes / 2**20:.2f}",
+                _change(built.comparison) if built.comparison is not None else "–",
+                built.comparison.verdict.value if built.comparison is not None else "–",
+            )
+            for built in batch.builds
+        ),
+        remarks=(
+            f"batch {batch.batch}: {batch.spread.text}",
+            f"batch {batch.batch}: the slowest build takes {slowest / fastest - 1:.1%} longer than the "
+            f"fastest; {len(batch.builds)} builds gave {batch.distinct} different engine file"
+            + ("s" if batch.distinct > 1 else ""),
+            *_notes(notes),
+        ),
+    )
+
+
+# ── the gap ledger ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def _gap_section(outcome: Gaps, gap: Gap, notes: Sequence[str]) -> _Section:
+    remarks = [
+        "latency: the median with one query in flight; time per query: wall time over queries with the "
+        "contract's queue and streams. A term's share counts where it is beyond its uncertainty (95 %); the "
+        "rest is unexplained. Terms interact: a share belongs to its place in this order.",
     ]
-    common = [reason.text for _, reason in reasons if reason.code is ReasonCode.NOT_INTERLEAVED]
-    return [*own, *(f"note: {note}" for note in dict.fromkeys((*common, *comparison.notes)))]
+    loops = (("latency", gap.loop_latency), ("time per query", gap.loop_per_query))
+    remarks += [
+        f"{loop.term}: under {outcome.end} a bare loop without events and bookkeeping changes {figure} by "
+        f"{_microseconds(loop)} µs"
+        for figure, loop in loops
+        if loop is not None
+    ]
+    return _Section(
+        title=f"{outcome.subject}, batch {gap.batch}: from {outcome.start} to {outcome.end} on "
+        f"{outcome.device}; microseconds",
+        columns=("term", "latency", "explains", "time per query", "explains"),
+        rows=tuple(
+            (first[0], *first[1:], *second[1:])
+            for first, second in zip_longest(ledger_rows(gap.latency), ledger_rows(gap.per_query))
+        ),
+        remarks=(*remarks, *_notes(notes)),
+    )
+
+
+def ledger_rows(ledger: Ledger) -> list[tuple[str, str, str]]:
+    """(term, change in µs with its uncertainty, what it explains in µs), from start to end."""
+    rows = [("from", f"{ledger.start_ms * 1e3:.1f}", "")]
+    for entry in ledger.entries:
+        if entry.change_us == entry.uncertainty_us == 0:
+            rows.append((entry.term, "no part in it", ""))
+        else:
+            explained = f"{entry.explained_us:+.1f}" if entry.significant else "within noise"
+            rows.append((entry.term, _microseconds(entry), explained))
+    rows.append(("unexplained", "", f"{ledger.unexplained_us:+.1f}"))
+    rows.append(("to", f"{ledger.end_ms * 1e3:.1f}", f"{ledger.difference_us:+.1f}"))
+    return rows
+
+
+def _microseconds(entry: Entry) -> str:
+    uncertainty = "unknown" if math.isinf(entry.uncertainty_us) else f"{entry.uncertainty_us:.1f}"
+    return f"{entry.change_us:+.1f} ± {uncertainty}"
+
+
+# ── layers ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _layer_section(outcome: Layers) -> _Section:
+    totals = sum(row.a_ms or 0.0 for row in outcome.rows), sum(row.b_ms or 0.0 for row in outcome.rows)
+    shown = outcome.rows[:_TOP_LAYERS]
+    rows = [(row.name, _ms(row.a_ms), _ms(row.b_ms), f"{row.change_ms:+.4f}") for row in shown]
+    rows.append(("all layers", _ms(totals[0]), _ms(totals[1]), f"{totals[1] - totals[0]:+.4f}"))
+    left = len(outcome.rows) - len(shown)
+    more = (f"the other {left} layers change less",) if left else ()
+    return _Section(
+        title=f"A: {outcome.a}, B: {outcome.b}; layers, means in milliseconds",
+        columns=("layer", "A ms", "B ms", "change"),
+        rows=tuple(rows),
+        remarks=(*more, *_notes(outcome.notes)),
+    )
+
+
+def _ms(value: float | None) -> str:
+    return "–" if value is None else f"{value:.4f}"

@@ -1,0 +1,248 @@
+"""`trtopt compare` on engines, recipes and contracts, measured here on ONNX Runtime, and on trtexec's files.
+
+A shared test machine is noisy: what is asserted of verdicts is that they follow from the raw samples.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_line import DIGITS, CommandLine, needs_no_gpu
+
+import trtopt
+from trtopt.cli.main import cli
+from trtopt.errors import NoGpuError, TrtoptError, UsageError
+from trtopt.measure.comparison import Verdict
+from trtopt.measure.comparison import compare as judge
+from trtopt.measure.outcomes import Comparisons, Gaps, Lottery
+from trtopt.measure.rounds import latency_blocks
+from trtopt.pipeline import compare_builds, compare_contracts, compare_engines
+from trtopt.pipeline.compare import compare
+from trtopt.records import CompareReport, read_versioned, to_json
+from trtopt.report.comparison import comparison_markdown
+
+
+@pytest.fixture(autouse=True)
+def _few_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Enough for a verdict, and no more."""
+    for module, name, value in (
+        (compare_engines, "ROUNDS", 8),
+        (compare_contracts, "ROUNDS", 5),
+        (compare_builds, "RUNS", 2),
+        (compare_builds, "_ROUNDS", 2),
+    ):
+        monkeypatch.setattr(module, name, value)
+    for module in (compare_engines, compare_contracts, compare_builds):
+        monkeypatch.setattr(module, "WARMUP_S", 0.02)
+
+
+def table(markdown: str) -> list[list[str]]:
+    """The cells of a Markdown table's rows."""
+    rows = [line.strip()[1:-1].split("|") for line in markdown.splitlines() if line.startswith("| ")]
+    return [[cell.strip() for cell in row] for row in rows[1:]]
+
+
+def test_two_folders_are_measured_in_turns_and_the_file_holds_the_samples(
+    cpu_build: Path, trtopt_cli: CommandLine
+) -> None:
+    options = ("--duration", "0.1", "--batch", "8", "--json", "c.json", "--markdown")
+    done = trtopt_cli("compare", cpu_build, cpu_build, *options)
+    assert done.returncode in (0, 3), done.stderr
+    report = read_versioned((trtopt_cli.folder / "c.json").read_bytes(), CompareReport)
+    (run,), (verdict,), (row,) = report.runs, report.verdicts, table(done.stdout)
+    assert (run.batch, run.purpose, run.environment.device.kind) == (8, "comparison", "cpu")
+    a, b = run.turns
+    assert [len(turns.blocks) for turns in run.turns] == [20, 20]
+    again = judge(latency_blocks(a), latency_blocks(b))
+    assert verdict.verdict == again.verdict.value == row[-1]
+    assert again.ratio is not None
+    assert verdict.ratio == again.ratio.value
+    assert (done.returncode == 3) == (verdict.verdict == "SLOWER")
+    assert "onnxruntime" in done.stdout
+    assert "clocks are unknown: a processor's clocks are not read" in done.stdout
+
+
+def test_a_batch_size_that_one_side_lacks_is_noted(cpu_build: Path) -> None:
+    outcome = compare(cpu_build / "batch8.onnx", cpu_build, duration=0.05).outcome
+    assert isinstance(outcome, Comparisons)
+    assert [row.batch for row in outcome.rows] == [8]
+    assert "batch 1 is only on one side" in outcome.notes
+    with pytest.raises(UsageError, match="none in common"):
+        compare(cpu_build / "batch8.onnx", cpu_build / "batch1.onnx", duration=0.05)
+
+
+def test_a_control_is_shown_and_allowed_for_in_the_verdict(cpu_build: Path) -> None:
+    compared = compare(cpu_build, cpu_build, batch=[8], control=2, duration=0.05)
+    assert [run.purpose for run in compared.report.runs] == ["comparison", "control", "control"]
+    outcome = compared.outcome
+    assert isinstance(outcome, Comparisons)
+    (control,) = outcome.controls
+    assert sum(control.control.count(verdict) for verdict in Verdict) == 2
+    assert control.control.noise is not None
+    reasons = {reason.code.value for reason in outcome.rows[0].comparison.reasons}
+    assert reasons & {"control-noise", "control-found-winner"}
+
+
+def test_a_control_needs_no_other_side_and_is_no_regression(cpu_build: Path) -> None:
+    compared = compare(cpu_build, batch=[8], control=1, duration=0.05)
+    assert compared.report.verdicts == ()
+    assert not compared.outcome.has_regression
+    assert len(table(comparison_markdown(compared.outcome))) == 1
+
+
+def test_recipes_are_compared_over_several_builds_with_both_spreads(cpu_build: Path) -> None:
+    models = DIGITS, cpu_build / "model.onnx"
+    compared = compare(*models, builds=2, backend="onnxruntime", batch=[8], duration=0.05)
+    report, outcome = compared.report, compared.outcome
+    assert isinstance(outcome, Comparisons)
+    names = [sorted(turns.name for turns in run.turns) for run in report.runs]
+    assert names == [["A1", "A2", "B1", "B2"]] * 2
+    assert len(report.built) == 4
+    assert {engine.timing_cache_in for engine in report.built} == {None}
+    (row,) = outcome.rows
+    spreads = [remark.partition(":")[0] for remark in row.remarks]
+    assert spreads == ["A, 2 builds, 4 runs", "B, 2 builds, 4 runs"]
+    assert "without a timing cache" in outcome.notes[0]
+
+
+def test_the_builds_of_a_build_folders_recipe_are_compared_to_one_another(cpu_build: Path) -> None:
+    compared = compare(cpu_build, builds=2, batch=[8], duration=0.05)
+    assert isinstance(compared.outcome, Lottery)
+    (batch,) = compared.outcome.batches
+    assert [built.name for built in batch.builds] == ["build 1", "build 2"]
+    assert (batch.spread.builds, batch.spread.runs) == (2, 4)
+    assert [built.comparison is None for built in batch.builds] == [True, False]
+    text = comparison_markdown(compared.outcome)
+    assert "between builds" in text
+    assert "2 builds gave 1 different engine file" in text  # ONNX Runtime draws no lots
+
+
+def test_the_ledger_of_two_contracts_adds_up(cpu_build: Path) -> None:
+    outcome = compare(cpu_build, across_contracts="trtexec-10,trtexec-11", batch=[8], duration=0.1).outcome
+    markdown = comparison_markdown(outcome)
+    rows = {row[0]: row[1:] for row in table(markdown)}
+    assert list(rows) == ["from", "graph", "transfers", "sync", "unexplained", "to"]
+    assert rows["graph"][0] == "no part in it"  # ONNX Runtime on the CPU has no CUDA graphs
+    for change, explained in ((0, 1), (2, 3)):
+        shares = [float(row[explained]) for name, row in rows.items() if _is_share(row[explained], name)]
+        difference = float(rows["to"][explained])
+        assert math.isclose(sum(shares), difference, abs_tol=0.35)  # printed to a tenth of a microsecond
+        ends = float(rows["to"][change]) - float(rows["from"][change])
+        assert math.isclose(ends, difference, abs_tol=0.2)
+    assert markdown.count("Python loop: under trtexec-11") == 2
+
+
+def _is_share(cell: str, name: str) -> bool:
+    return name not in ("from", "to") and cell not in ("", "within noise")
+
+
+def test_the_ledger_between_two_result_files_starts_and_ends_with_their_figures(
+    cpu_build: Path, tmp_path: Path
+) -> None:
+    files = []
+    for contract in ("trtexec-10", "isolated"):
+        files.append(tmp_path / f"{contract}.json")
+        report = trtopt.bench(cpu_build, batch=[8], contract=contract, duration=0.05)
+        files[-1].write_bytes(to_json(report, indent=None))
+    outcome = compare(*files, across_contracts="", duration=0.05).outcome
+    assert isinstance(outcome, Gaps)
+    assert (outcome.start, outcome.end) == ("trtexec-10", "isolated")
+    (gap,) = outcome.gaps
+    reports = [json.loads(file.read_text())["points"][0]["latency"]["samples"] for file in files]
+    for samples, end in zip(reports, (gap.latency.start_ms, gap.latency.end_ms), strict=True):
+        latencies = sorted(b - a for a, b in zip(samples["start_ms"], samples["end_ms"], strict=True))
+        assert latencies[0] <= end <= latencies[-1]
+    assert [entry.term for entry in gap.latency.entries] == ["transfers", "queue_ahead", "sync"]
+    explained = math.fsum(entry.explained_us for entry in gap.latency.entries)
+    assert math.isclose(explained + gap.latency.unexplained_us, gap.latency.difference_us, abs_tol=1e-9)
+
+
+QUERY = {"h2dMs": 0.1, "computeMs": 0.5, "d2hMs": 0.05, "latencyMs": 0.65, "startEnqMs": 1.0}
+
+
+def exported(folder: Path, name: str, factor: float = 1.0) -> str:
+    """A file as trtexec writes it: 200 queries that vary by parts in a thousand."""
+    factors = [factor * (1 + 1e-3 * (index % 7)) for index in range(200)]
+    queries = [{key: value * each for key, value in QUERY.items()} for each in factors]
+    (folder / name).write_text(json.dumps(queries))
+    return name
+
+
+def test_what_trtexec_exported_is_compared(trtopt_cli: CommandLine) -> None:
+    a, b = exported(trtopt_cli.folder, "a.json"), exported(trtopt_cli.folder, "b.json", 1.2)
+    done = trtopt_cli("compare", a, b, "--markdown", "--json", "c.json")
+    assert done.returncode == 3, done.stderr
+    assert table(done.stdout)[0][-1] == "SLOWER"
+    assert "H2D + compute + D2H" in done.stdout
+    assert json.loads((trtopt_cli.folder / "c.json").read_text())["verdicts"][0]["verdict"] == "SLOWER"
+
+
+def test_profiles_are_compared_layer_by_layer_without_a_verdict(trtopt_cli: CommandLine) -> None:
+    profile = [{"count": 10}, {"name": "conv", "timeMs": 5.0, "averageMs": 0.5, "percentage": 100.0}]
+    (trtopt_cli.folder / "p.json").write_text(json.dumps(profile))
+    done = trtopt_cli("compare", "p.json", "p.json")
+    assert done.returncode == 0, done.stderr
+    assert "no verdict" in done.stdout
+    told = trtopt_cli.fails(2, "compare", "p.json", exported(trtopt_cli.folder, "a.json"))
+    assert "two of one kind" in told
+
+
+@needs_no_gpu
+def test_engines_that_cannot_run_here_are_compared_only_if_the_cpu_is_asked_for(rtx_build: Path) -> None:
+    with pytest.raises(NoGpuError) as caught:
+        compare(rtx_build, rtx_build, batch=[1])
+    assert "--backend" in caught.value.remedy
+    outcome = compare(rtx_build, control=1, batch=[1], backend="auto", duration=0.05).outcome
+    assert any("not run: no GPU is here" in note for note in outcome.notes)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "message"),
+    [
+        (["{build}"], 2, "nothing to compare it with"),
+        (["{build}", "nowhere"], 1, "no such file or folder"),
+        (["{build}", "{build}", "--duration", "0"], 2, "out of range"),
+        (["{build}", "{build}", "--control", "0"], 2, "--control 0"),
+        (["{build}", "{build}", "--contract", "mine"], 2, "no such contract"),
+        (["{build}", "{build}", "--batch", "3"], 2, "no engine here admits it"),
+        (["{build}", "{build}", "--force"], 2, "--force: means nothing"),
+        (["{build}", "{build}", "--opt-level", "3"], 2, "build options: means nothing"),
+        (["{build}", "{result}"], 2, "a result file and an engine"),
+        (["{result}", "{result}", "--control", "3"], 2, "--control: means nothing"),
+        (["{result}", "{result}", "--batch", "1"], 2, "for trtexec's files"),
+        (["{result}", "{result}", "--across-contracts"], 2, "not two contracts"),
+        (["{result}", "{result}", "--across-contracts", "isolated,serving"], 2, "their own contracts"),
+        (["{build}", "--across-contracts", "isolated"], 2, "not two contracts"),
+        (["{build}", "--across-contracts", "isolated,isolated"], 2, "not two contracts"),
+        (["{build}", "--across-contracts", "isolated,mine"], 2, "no such contract"),
+        (["{build}", "{build}", "--across-contracts", "isolated,serving"], 2, "two result files"),
+        ([str(DIGITS), str(DIGITS)], 2, "--builds 4"),
+        ([str(DIGITS), "--builds", "1"], 2, "--builds 1"),
+        (["{build}", "--builds", "2", "--opt-level", "3"], 2, "is its own recipe"),
+        ([str(DIGITS), "--builds", "2", "--profile", "{shared}"], 2, "share a timing cache"),
+        ([str(DIGITS), "--builds", "2", "--shape", "x"], 2, "--shape"),
+        (["{build}", "{build}", "--json", "/proc/nowhere/c.json"], 1, "cannot be written"),
+    ],
+)
+def test_bad_input_to_compare_gets_a_message_and_a_status(
+    cpu_build: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    status: int,
+    message: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = Path(__file__).parents[1] / "data" / "schema_1" / "bench.json"
+    (tmp_path / "shared.toml").write_text('timing_cache = "shared.cache"\n')
+    names: dict[str, Any] = {"build": cpu_build, "result": result, "shared": "./shared.toml"}
+    given = [argument.format(**names) for argument in arguments]
+    with pytest.raises(TrtoptError) as caught:
+        cli.main(["compare", *given], standalone_mode=False)
+    assert caught.value.exit_code == status
+    assert message in str(caught.value)
+    assert [path.name for path in tmp_path.iterdir()] == ["shared.toml"]

@@ -1,0 +1,95 @@
+"""The build options that more than one command takes."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+_OPTIONS = (
+    click.option("--dynamic", is_flag=True, default=None, help="One engine for --batch MIN,OPT,MAX instead."),
+    click.option(
+        "--shape",
+        "shapes",
+        multiple=True,
+        metavar="NAME:MIN,OPT,MAX",
+        help="Shapes of an input with dynamic axes besides the batch: ids:Nx1,Nx128,Nx512 (N is the batch).",
+    ),
+    click.option(
+        "--profile",
+        metavar="NAME|FILE",
+        help="A recipe: a shipped profile or a TOML file; flags override it.",
+    ),
+    click.option("--opt-level", type=int, help="Builder optimisation level, 0 to 5."),
+    click.option(
+        "--workspace",
+        "workspace_mib",
+        type=int,
+        metavar="MIB",
+        help="Bound on the builder's scratch memory.",
+    ),
+    click.option("--tactic-sources", metavar="NAME,NAME,…", help="Where tactics may come from."),
+    click.option(
+        "--compute-capability", metavar="CC,CC,…", help="GPUs to build for, such as 8.9 (TensorRT-RTX)."
+    ),
+    click.option(
+        "--plugin", "plugins", multiple=True, metavar="LIB.so", help="Plugin library to load: native code."
+    ),
+    click.option(
+        "--rewrite/--no-rewrite",
+        default=None,
+        help="Rewrite the graph first so that it fuses better [default: no].",
+    ),
+)
+
+
+_NAMES = (
+    *("dynamic", "shapes", "profile", "opt_level", "workspace_mib", "tactic_sources"),
+    *("compute_capability", "plugins", "rewrite"),
+)
+"""What click calls their values."""
+
+
+def recipe_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add them all. The command gets `recipe`: what was given, as fields of `recipe.Recipe`, and `profile`.
+
+    Raises:
+        UsageError: an input given twice, or a shape that is none.
+    """
+
+    @functools.wraps(command)
+    def with_recipe(**arguments: Any) -> Any:
+        texts = {name: arguments.pop(name) for name in _NAMES}
+        fields = {
+            **texts,
+            "tactic_sources": _names(texts["tactic_sources"]),
+            "compute_capability": _names(texts["compute_capability"]),
+            "plugins": texts["plugins"] or None,
+            "shapes": _by_name(texts["shapes"]),
+        }
+        recipe = {name: value for name, value in fields.items() if value is not None}
+        return command(**arguments, recipe=recipe)
+
+    for option in reversed(_OPTIONS):
+        with_recipe = option(with_recipe)
+    return with_recipe
+
+
+def _names(text: str | None) -> tuple[str, ...] | None:
+    return tuple(part.strip() for part in text.split(",")) if text is not None else None
+
+
+def _by_name(flags: tuple[str, ...]) -> dict[str, str] | None:
+    """`NAME:SHAPES` flags as the recipe holds them; the form of each is judged there."""
+    from trtopt.errors import UsageError
+    from trtopt.recipe import parse_shape_flag
+
+    by_name: dict[str, str] = {}
+    for flag in flags:
+        name, _ = parse_shape_flag(flag)
+        if name in by_name:
+            raise UsageError(f"--shape {name}: given twice", "give each input one --shape")
+        by_name[name] = flag[len(name) + 1 :]
+    return by_name or None

@@ -1,0 +1,248 @@
+"""Recipes: each is built several times, and all builds take turns, several times over.
+
+Every build starts without a timing cache. TensorRT's choices rest on timings, and a cache that the builds
+shared would hand the first one's timings to all others and hide what is looked for here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import msgspec
+
+from trtopt.device.backends import choose_for_running, open_builder
+from trtopt.errors import ArtifactError, UsageError
+from trtopt.measure.builds import compare_builds, compare_paired, spread
+from trtopt.measure.interleaved import InterleaveJob, LoadedEngine, Variant
+from trtopt.measure.outcomes import BuiltRow, Comparisons, Lottery, LotteryBatch, Row
+from trtopt.measure.rounds import judged_rounds, notes_of, pooled_ms
+from trtopt.onnxfile import read_onnx
+from trtopt.pipeline.build import MODEL_FILE, TIMING_CACHE_FILE, build, build_engines
+from trtopt.pipeline.interleave import (
+    WARMUP_S,
+    Setting,
+    check_repeats,
+    loaded,
+    measure_in_turns,
+)
+from trtopt.pipeline.listener import Listener
+from trtopt.pipeline.subject import points, tell
+from trtopt.recipe import make_recipe
+from trtopt.records import BuildSettings, EngineArtifact, InterleavedRun, Manifest
+from trtopt.workspace import read_manifest
+
+RUNS = 5
+"""How many processes run all builds: each loads them anew, so that a run's luck is drawn again."""
+
+_ROUNDS = 4
+"""Turns that each build has in one process."""
+
+
+@dataclass(frozen=True)
+class _Side:
+    """One recipe's builds: for each its folder and its engines by batch size."""
+
+    manifest: Manifest
+    builds: tuple[tuple[Path, dict[int, EngineArtifact]], ...]
+
+
+Found = tuple[Comparisons | Lottery, tuple[InterleavedRun, ...], tuple[EngineArtifact, ...]]
+
+
+def compare_recipes(
+    paths: Sequence[Path],
+    count: int,
+    recipe: Mapping[str, Any],
+    setting: Setting,
+    *,
+    threshold: float,
+    listener: Listener,
+) -> Found:
+    """Build each model `count` times and judge the second recipe against the first.
+
+    `paths` are ONNX files, built as `recipe` (fields of `trtopt.recipe.Recipe`, and `profile`) says, or build
+    folders, whose plans are built again. With one path its builds are compared to one another.
+
+    Raises:
+        UsageError: a shared timing cache, build options for a folder, or a count out of range.
+        TrtoptError: what keeps a model from being built or measured.
+    """
+    check_repeats("--builds", count, 2)
+    notes = ["every build was made without a timing cache of another one's: what is compared is recipes"]
+    with TemporaryDirectory(prefix="trtopt-") as scratch:
+        sides = [
+            _built(path, count, recipe, setting, Path(scratch) / name, notes, listener)
+            for name, path in zip("AB", paths, strict=False)
+        ]
+        sizes = sorted(set.intersection(*(set(side.builds[0][1]) for side in sides)))
+        if not sizes:
+            raise UsageError("the two sides have no batch size in common", "give both the same --batch")
+        jobs = [_job(sides, size, run, setting) for size in sizes for run in range(RUNS)]
+        labels = [f"batch{size}: run {run + 1} of {RUNS}" for size in sizes for run in range(RUNS)]
+        results = measure_in_turns(jobs, labels, listener)
+    notes += notes_of(results)
+    by_size = {size: results[index * RUNS : (index + 1) * RUNS] for index, size in enumerate(sizes)}
+    environment = results[0].environment
+    device = f"{environment.device.name} with {environment.backend}, contract {setting.contract.name}"
+    outcome: Comparisons | Lottery
+    if len(sides) == 1:
+        batches = [_lottery(size, sides[0], runs, threshold) for size, runs in by_size.items()]
+        outcome = Lottery(paths[0].name, device, threshold, tuple(batches), tuple(dict.fromkeys(notes)))
+    else:
+        outcome = Comparisons(
+            a=f"{count} builds of {paths[0].name}",
+            b=f"{count} builds of {paths[1].name}",
+            device=device,
+            threshold=threshold,
+            rows=tuple(_row(size, runs, threshold) for size, runs in by_size.items()),
+            notes=tuple(dict.fromkeys(notes)),
+        )
+    engines = tuple(engine for side in sides for _, by_batch in side.builds for engine in by_batch.values())
+    return outcome, tuple(results), engines
+
+
+# ── building ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _built(
+    path: Path,
+    count: int,
+    recipe: Mapping[str, Any],
+    setting: Setting,
+    scratch: Path,
+    notes: list[str],
+    listener: Listener,
+) -> _Side:
+    """All builds of one side: the recipe's first, which fixes model and plans, then the same plans again."""
+    if path.is_dir():
+        if recipe:
+            raise UsageError(
+                f"{path}: a build folder is its own recipe, {', '.join(sorted(recipe))} cannot be set",
+                "leave the build options away, or give the ONNX file",
+            )
+        base, first = path, 1
+    else:
+        base, first = scratch / "1", 2
+        _build_first(path, recipe, setting, base, notes, listener)
+    manifest = read_manifest(base)
+    onnx = read_onnx(base / MODEL_FILE)
+    if onnx.sha256 != manifest.onnx.sha256:
+        raise ArtifactError(f"{base / MODEL_FILE}: is not the model of the manifest", "build again")
+    wanted = list(dict.fromkeys(engine.path for engine, _ in points(manifest.engines, setting.batch)))
+    plans = [engine.plan for engine in manifest.engines if engine.path in wanted]
+    own = plans[0].backend.name
+    choice = choose_for_running(setting.backend or own, own)
+    if choice.name != own:
+        tell(notes, listener, f"{path.name} is built with {choice.name} instead of {own}: {choice.reason}")
+        backend = open_builder(choice.name).backend
+        plans = [msgspec.structs.replace(plan, settings=BuildSettings(), backend=backend) for plan in plans]
+    builds = [(base, _by_size(manifest.engines, setting))] if first == 2 else []
+    for index in range(first, count + 1):
+        folder = scratch / str(index)
+        folder.mkdir(parents=True)
+        cache = folder / TIMING_CACHE_FILE if open_builder(choice.name).uses_timing_cache else None
+        engines = build_engines(onnx, plans, folder, cache, 1, listener)
+        builds.append((folder, _by_size(engines, setting)))
+    return _Side(manifest, tuple(builds))
+
+
+def _build_first(
+    path: Path,
+    recipe: Mapping[str, Any],
+    setting: Setting,
+    folder: Path,
+    notes: list[str],
+    listener: Listener,
+) -> None:
+    flags = dict(recipe)
+    profile = flags.pop("profile", None)
+    if make_recipe(profile, flags).timing_cache is not None:
+        raise UsageError(
+            "--builds: builds that share a timing cache hide what their recipe leaves to luck",
+            "leave the timing cache out of the recipe",
+        )
+    choice = choose_for_running(setting.backend or "auto")
+    tell(notes, listener, f"{path.name} is built with {choice.name}: {choice.reason}")
+    build(path, folder, profile=profile, listener=listener, batch=setting.batch, backend=choice.name, **flags)
+
+
+def _by_size(engines: Sequence[EngineArtifact], setting: Setting) -> dict[int, EngineArtifact]:
+    return {size: engine for engine, size in points(engines, setting.batch)}
+
+
+# ── measuring and judging ───────────────────────────────────────────────────────────────────────────────
+
+
+def _names(sides: int, builds: int) -> list[tuple[int, int, str]]:
+    """(side, build, name) in the order of turns: A1, B1, A2, B2 …"""
+    return [(side, build, f"{'AB'[side]}{build + 1}") for build in range(builds) for side in range(sides)]
+
+
+def _job(sides: Sequence[_Side], size: int, run: int, setting: Setting) -> InterleaveJob:
+    """Every second run loads the engines in reverse, so that no build always gets the first memory."""
+    engines: list[LoadedEngine] = []
+    variants: list[Variant] = []
+    for index, (side, number, name) in enumerate(_names(len(sides), len(sides[0].builds))):
+        folder, by_size = sides[side].builds[number]
+        engines.append(loaded(folder, sides[side].manifest, by_size[size], size))
+        variants.append(Variant(name=name, engine=index, contract=setting.contract))
+    if run % 2:
+        last = len(engines) - 1
+        engines.reverse()
+        variants = [
+            msgspec.structs.replace(variant, engine=last - variant.engine) for variant in reversed(variants)
+        ]
+    return InterleaveJob(
+        engines=tuple(engines),
+        variants=tuple(variants),
+        rounds=_ROUNDS,
+        purpose="builds",
+        batch=size,
+        data=setting.data,
+        warmup_s=WARMUP_S,
+        block_s=setting.duration / (RUNS * _ROUNDS),
+    )
+
+
+def _medians(runs: Sequence[InterleavedRun], side: str) -> list[list[float]]:
+    """The median latency in milliseconds of each run of each build of a side."""
+    found: dict[int, list[float]] = {}
+    for run in runs:
+        for turns in judged_rounds(run).turns:
+            if turns.name.startswith(side):
+                found.setdefault(int(turns.name[1:]), []).append(pooled_ms(turns))
+    return [found[build] for build in sorted(found)]
+
+
+def _row(size: int, runs: Sequence[InterleavedRun], threshold: float) -> Row:
+    disturbed = [text for run in runs for text in judged_rounds(run).disturbed]
+    judged = compare_builds(
+        _medians(runs, "A"), _medians(runs, "B"), threshold=threshold, disturbed=disturbed
+    )
+    return Row(
+        batch=size,
+        a_ms=judged.a.geometric_mean,
+        b_ms=judged.b.geometric_mean,
+        comparison=judged.comparison,
+        remarks=(f"A, {judged.a.text}", f"B, {judged.b.text}"),
+    )
+
+
+def _lottery(size: int, side: _Side, runs: Sequence[InterleavedRun], threshold: float) -> LotteryBatch:
+    medians = _medians(runs, "A")
+    engines = [by_size[size] for _, by_size in side.builds]
+    rows = [
+        BuiltRow(
+            name=f"build {index + 1}",
+            ms=spread([own]).geometric_mean,
+            size_bytes=engine.size_bytes,
+            comparison=compare_paired(medians[0], own, threshold=threshold) if index else None,
+        )
+        for index, (own, engine) in enumerate(zip(medians, engines, strict=True))
+    ]
+    distinct = len({engine.sha256 for engine in engines})
+    return LotteryBatch(size, tuple(rows), spread(medians), distinct)

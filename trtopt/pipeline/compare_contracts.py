@@ -1,0 +1,165 @@
+"""Where the difference between two contracts comes from: the gap ledger of an engine."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from trtopt.errors import ArtifactError, UsageError
+from trtopt.measure.contracts import contract_named
+from trtopt.measure.gap import Ends, ends_of, gap_variants, has_bare_loop, judge_gap
+from trtopt.measure.interleaved import InterleaveJob, LoadedEngine
+from trtopt.measure.outcomes import Gaps
+from trtopt.measure.results import machine_notes, paired_points
+from trtopt.measure.rounds import judged_rounds, notes_of
+from trtopt.pipeline.interleave import ROUNDS, WARMUP_S, Setting, loaded, measure_in_turns
+from trtopt.pipeline.listener import Listener
+from trtopt.pipeline.subject import engines_to_measure, points
+from trtopt.records import BenchPoint, BenchReport, Contract, InterleavedRun
+
+
+@dataclass(frozen=True)
+class _Subject:
+    """An engine at one batch size, and what result files say of both ends if there are any."""
+
+    batch: int
+    engine: LoadedEngine
+    latency_ends: Ends | None = None
+    per_query_ends: Ends | None = None
+
+
+def parse_contracts(text: str) -> tuple[Contract, Contract]:
+    """`trtexec-10,trtexec-11` as two contracts.
+
+    Raises:
+        UsageError: not two different names of contracts.
+    """
+    names = [name.strip() for name in text.split(",")]
+    if len(names) != 2 or names[0] == names[1]:
+        raise UsageError(
+            f"--across-contracts {text!r}: not two contracts",
+            "write, say, --across-contracts trtexec-10,trtexec-11 (between result files, give it no value)",
+        )
+    return contract_named(names[0]), contract_named(names[1])
+
+
+def explain_engines(
+    path: Path, ends: tuple[Contract, Contract], setting: Setting, listener: Listener
+) -> tuple[Gaps, tuple[InterleavedRun, ...]]:
+    """The ledger between two contracts for every engine of a folder, or one engine, at every batch size.
+
+    Raises:
+        TrtoptError: what keeps an engine from being measured.
+    """
+    notes: list[str] = []
+    with engines_to_measure(path, setting.batch, setting.backend, notes, listener) as found:
+        folder, manifest, engines = found
+        subjects = [
+            _Subject(size, loaded(folder, manifest, engine, size))
+            for engine, size in points(engines, setting.batch)
+        ]
+        return _explain(path.name, subjects, ends, setting, notes, listener)
+
+
+def explain_results(
+    a: BenchReport, b: BenchReport, setting: Setting, *, force: bool, listener: Listener
+) -> tuple[Gaps, tuple[InterleavedRun, ...]]:
+    """The ledger between two result files of one engine under unlike contracts.
+
+    The ends are the files' figures; the steps between them are measured here, on the engine that both name.
+
+    Raises:
+        UsageError: unlike machines or engines, the same contract, or no batch size in common.
+        ArtifactError: the engine is not where the files say.
+    """
+    notes = machine_notes(a, b, force)
+    pairs = paired_points(a, b, notes)
+    contracts = [(_contract(first), _contract(second)) for first, second in pairs]
+    if len(set(contracts)) != 1 or contracts[0][0] == contracts[0][1]:
+        raise UsageError(
+            f"{', '.join(f'{x.name} and {y.name}' for x, y in contracts)}: not two contracts to explain",
+            "give result files that were measured under one contract each",
+        )
+    with ExitStack() as resources:
+        subjects = [
+            _subject_of(first, second, setting, notes, listener, resources) for first, second in pairs
+        ]
+        gaps, runs = _explain("the files' engine", subjects, contracts[0], setting, notes, listener)
+    return gaps, runs
+
+
+def _contract(point: BenchPoint) -> Contract:
+    """The terms in full: a latency pass has no queue."""
+    return (point.throughput or point.latency).contract
+
+
+def _subject_of(
+    a: BenchPoint, b: BenchPoint, setting: Setting, notes: list[str], listener: Listener, resources: ExitStack
+) -> _Subject:
+    ours, theirs = a.latency.engine, b.latency.engine
+    if ours.sha256 != theirs.sha256:
+        raise UsageError(
+            f"batch {a.batch}: the files measured two engines, so contracts are not all that differs",
+            "measure one engine under both contracts",
+        )
+    path = Path(ours.path)
+    if not path.exists():
+        raise ArtifactError(
+            f"{path}: the engine that both files measured is not there, and the ledger's steps need it",
+            "compare where it is, or give a build folder and --across-contracts "
+            f"{_contract(a).name},{_contract(b).name}",
+        )
+    found = engines_to_measure(path, (a.batch,), setting.backend, notes, listener)
+    folder, manifest, engines = resources.enter_context(found)
+    if engines[0].sha256 != ours.sha256:
+        raise ArtifactError(
+            f"{path}: is another engine than the files measured", "measure again, or bring back that engine"
+        )
+    return _Subject(a.batch, loaded(folder, manifest, engines[0], a.batch), *ends_of(a, b))
+
+
+def _explain(
+    name: str,
+    subjects: list[_Subject],
+    ends: tuple[Contract, Contract],
+    setting: Setting,
+    notes: list[str],
+    listener: Listener,
+) -> tuple[Gaps, tuple[InterleavedRun, ...]]:
+    variants = gap_variants(*ends)
+    jobs = [
+        InterleaveJob(
+            engines=(subject.engine,),
+            variants=variants,
+            rounds=ROUNDS,
+            purpose="contracts",
+            batch=subject.batch,
+            data=setting.data,
+            warmup_s=WARMUP_S,
+            block_s=setting.duration / ROUNDS,
+        )
+        for subject in subjects
+    ]
+    runs = measure_in_turns(jobs, [f"batch{job.batch}" for job in jobs], listener)
+    notes += notes_of(runs)
+    if not has_bare_loop(ends[1]):
+        notes.append(
+            f"no bare loop is measured under {ends[1].name}: it would need events, for copies or waits"
+        )
+    pairs = list(zip(subjects, runs, strict=True))
+    environment = runs[0].environment
+    gaps = Gaps(
+        start=ends[0].name,
+        end=ends[1].name,
+        subject=name,
+        device=f"{environment.device.name} with {environment.backend}",
+        gaps=tuple(
+            judge_gap(
+                subject.batch, *ends, judged_rounds(run).turns, subject.latency_ends, subject.per_query_ends
+            )
+            for subject, run in pairs
+        ),
+        notes=tuple(dict.fromkeys(notes)),
+    )
+    return gaps, tuple(runs)

@@ -1,0 +1,75 @@
+"""Subjects that take turns in worker processes: what every comparison on this machine shares."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from trtopt.errors import UsageError
+from trtopt.jobs import Interleaved
+from trtopt.measure.comparison import RUN_BLOCKS
+from trtopt.measure.interleaved import InterleaveJob, LoadedEngine
+from trtopt.pipeline.listener import Listener
+from trtopt.pipeline.subject import shapes_at
+from trtopt.records import Contract, EngineArtifact, InterleavedRun, Manifest
+from trtopt.supervisor import run_jobs
+
+ROUNDS = RUN_BLOCKS
+"""How many turns each subject has in one process."""
+
+WARMUP_S = 0.2
+MAX_REPEATS = 1000
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How to measure: `duration` is seconds of sampling for each subject, over all of its turns."""
+
+    batch: tuple[int, ...] | None
+    backend: str | None
+    contract: Contract
+    duration: float
+    data: str | None
+
+
+def loaded(folder: Path, manifest: Manifest, engine: EngineArtifact, size: int) -> LoadedEngine:
+    """An engine of a folder at one batch size, for a worker to load."""
+    return LoadedEngine(
+        path=str((folder / engine.path).absolute()),
+        artifact=engine,
+        shapes=shapes_at(manifest.onnx, engine.plan, size),
+    )
+
+
+def measure_in_turns(
+    jobs: Sequence[InterleaveJob], labels: Sequence[str], listener: Listener
+) -> list[InterleavedRun]:
+    """One job after the other, each in a process of its own.
+
+    Raises:
+        UsageError: engines of unlike backends, which no process can hold together.
+        TrtoptError: what a job reported.
+    """
+    backends = {str(engine.artifact.plan.backend) for job in jobs for engine in job.engines}
+    if len(backends) > 1:
+        raise UsageError(
+            f"engines of {' and '.join(sorted(backends))} cannot take turns in one process",
+            "measure each with `trtopt bench --json` and compare the result files",
+        )
+    listener.plans(labels)
+    runs: list[InterleavedRun] = []
+    for _, result in run_jobs(jobs, on_progress=listener.progress):
+        assert isinstance(result, Interleaved)
+        runs.append(result.run)
+    return runs
+
+
+def check_repeats(flag: str, count: int, least: int) -> None:
+    """Judge the value of `--builds` or `--control`.
+
+    Raises:
+        UsageError: out of range.
+    """
+    if not least <= count <= MAX_REPEATS:
+        raise UsageError(f"{flag} {count}: out of range", f"give {least} to {MAX_REPEATS}")

@@ -1,0 +1,73 @@
+"""Records of comparisons: what took turns in one process, and the verdicts on it."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from trtopt.records.base import Record
+from trtopt.records.building import EngineArtifact
+from trtopt.records.measuring import ClockReading, ClockReference, Contract, EngineRef, Environment, Samples
+
+COMPARE_SCHEMA = "trtopt.compare/1"
+
+
+class Turns(Record, frozen=True, kw_only=True):
+    """One subject's blocks of samples, in the order in which they were taken.
+
+    `warmups` are the queries of its first warm-up, then those after each switch to it: they are no samples.
+    Under a bare loop only `start_ms` and `end_ms` are filled; in its throughput mode a block's queries were
+    all handed over before the first was waited for.
+    """
+
+    name: str
+    engine: EngineRef
+    contract: Contract
+    """The terms in fact: without a CUDA graph where none could be had."""
+    mode: Literal["latency", "throughput"]
+    bare: bool = False
+    blocks: tuple[Samples, ...]
+    warmups: tuple[Samples, ...]
+    notes: tuple[str, ...] = ()
+
+
+Purpose = Literal["comparison", "control", "builds", "contracts"]
+
+
+class InterleavedRun(Record, frozen=True, kw_only=True):
+    """What one process measured in turns at one batch size, and what for.
+
+    In each round every subject has one turn, so block r of each was taken in round r. The clocks were read
+    before the first turn and after each; they were judged against `clock_reference`.
+    """
+
+    purpose: Purpose
+    batch: int
+    environment: Environment
+    turns: tuple[Turns, ...]
+    clocks: tuple[ClockReading, ...]
+    clock_reference: ClockReference
+
+
+class Judged(Record, frozen=True, kw_only=True):
+    """A verdict for programs to read; it follows from the samples. `ratio` is B's latency over A's."""
+
+    batch: int | None
+    verdict: str
+    ratio: float | None
+    low: float | None
+    high: float | None
+    reasons: tuple[str, ...]
+
+
+class CompareReport(Record, frozen=True, kw_only=True):
+    """The result file of `trtopt compare`. Between result files there are no runs: the files hold them."""
+
+    schema: str = COMPARE_SCHEMA
+    created: str
+    argv: tuple[str, ...] = ()
+    threshold: float
+    runs: tuple[InterleavedRun, ...] = ()
+    built: tuple[EngineArtifact, ...] = ()
+    """Engines that were built for this comparison and are gone."""
+    verdicts: tuple[Judged, ...] = ()
+    notes: tuple[str, ...] = ()
