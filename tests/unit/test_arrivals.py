@@ -121,7 +121,8 @@ def test_a_goal_is_a_percentile_and_a_limit(text: str, goal: Goal) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "p99", "p99=", "p99=5", "99=5ms", "p99=5 m", "p100=5ms", "p0=5ms", "p99=0ms", "p99=-1ms"]
+    "text",
+    ["", "p99", "p99=", "p99=5", "99=5ms", "p99=5 m", "p100=5ms", "p0=5ms", "p99=0ms", "p99=-1ms", "p99=61s"],
 )
 def test_other_goals_are_refused(text: str) -> None:
     with pytest.raises(UsageError, match="p99=5ms"):
@@ -144,6 +145,7 @@ def test_a_percentile_that_no_run_has_the_requests_for_is_refused() -> None:
         (Goal(99.9, 5.0), 1000.0, 5.0),
         (Goal(50.0, 5.0), 1.0, 150.0),
         (Goal(99.0, 1000.0), 1000.0, 20.0),  # twenty times the limit
+        (Goal(99.0, 60_000.0), 1000.0, 30.0),  # but no longer than ten times the duration
     ],
 )
 def test_a_probe_is_as_long_as_its_percentile_needs(goal: Goal, rate: float, seconds: float) -> None:

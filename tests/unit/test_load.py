@@ -11,7 +11,8 @@ from scripted import SUBJECT, calls_of, counted, run, terms
 from trtopt.device.fake import Script, ScriptedDevice, ScriptedTarget
 from trtopt.errors import DeviceError, UsageError
 from trtopt.measure.arrivals import Goal, Load, arrivals_s, probe_s
-from trtopt.measure.load import LoadSettings, load_settings, measure_load
+from trtopt.measure.load import LoadSettings, bounds_of, load_settings, measure_load
+from trtopt.measure.openloop import Bounds
 from trtopt.measure.queueing import achieved_rate, keeps_up, offered_rate
 from trtopt.measure.ratesearch import search_load
 from trtopt.measure.stopping import Limits
@@ -222,6 +223,14 @@ def test_a_probe_gives_the_percentile_that_lindley_gives() -> None:
             waits.append(max(0.0, waits[-1] + 1.0 - (later - earlier) * 1e3))
         assert probe.requests == len(arrivals)
         assert probe.latency_ms == pytest.approx(float(np.percentile(waits, 99)) + 1.0, abs=1e-5)
+
+
+def test_requests_are_waited_for_in_proportion_to_their_number_and_to_the_limit() -> None:
+    assert bounds_of(0.2, 1000) == Bounds(0.2, drain_s=1.0)
+    assert bounds_of(5.0, 1000) == Bounds(5.0, drain_s=5.0)
+    assert bounds_of(60.0, 1000) == Bounds(60.0, drain_s=10.0)
+    assert bounds_of(5.0, 1000, Goal(99.0, 5.0)) == Bounds(5.0, drain_s=5.0, late_ms=5.0, max_late=10)
+    assert bounds_of(5.0, 1000, Goal(99.0, 30_000.0)).drain_s == 30.0
 
 
 def test_rates_beyond_the_goal_are_broken_off() -> None:

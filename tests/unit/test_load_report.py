@@ -135,6 +135,10 @@ def test_the_outcome_of_a_search_has_its_uncertainty(kept: bool, outcome: str) -
     assert outcome in line
 
 
+def test_evenly_spaced_arrivals_are_no_others_the_second_time() -> None:
+    assert "; once more p99 is 4.500 ms" in search_line(8, search(arrivals="constant"))
+
+
 def test_a_search_without_a_probe_is_its_reason_alone() -> None:
     reason = "p99=5ms is out of reach: p99 is 6.000 ms with one query at a time"
     lost = search(probes=(), rate=None, again=None, last=None, reason=reason)

@@ -83,7 +83,8 @@ class ScriptedDevice:
     def call(self, name: str) -> None:
         """Write a call down, and fail if the script says so."""
         self.calls.append(name)
-        if self.script.fail_at == (name, self.calls.count(name)):
+        fail_at = self.script.fail_at
+        if fail_at is not None and fail_at[0] == name and fail_at[1] == self.calls.count(name):
             raise DeviceError(f"scripted failure of {name}", "the script asked for it")
 
     @property

@@ -20,6 +20,9 @@ from trtopt.measure.statistics import needed_for
 MAX_REQUESTS = 200_000
 """In one run, so that its records fit into memory and a result file."""
 
+MAX_LIMIT_MS = 60_000.0
+"""A rate that just keeps a limit is only told from one that does not by waiting for as long."""
+
 _UNITS_MS = {"us": 1e-3, "ms": 1.0, "s": 1e3}
 
 
@@ -109,6 +112,8 @@ def parse_goal(text: str) -> Goal:
         raise UsageError(f"--max-latency {text}: no run has enough requests for a p{p:g}", remedy)
     if limit_ms <= 0:
         raise UsageError(f"--max-latency {text}: no latency is as short as that", remedy)
+    if limit_ms > MAX_LIMIT_MS:
+        raise UsageError(f"--max-latency {text}: longer than a minute, which no probe waits for", remedy)
     return Goal(p, limit_ms)
 
 
@@ -122,12 +127,12 @@ def probe_s(goal: Goal, rate: float, duration_s: float) -> float:
 
     Five times the requests that the percentile needs (100 at least) also give its interval an upper bound;
     they are waited for up to ten times the duration. One and a half times as many are waited for in any
-    case, so that no scatter of arrivals takes the percentile away. After twenty times the limit it matters
-    little what is still waiting at the end.
+    case, so that no scatter of arrivals takes the percentile away. After twenty times the limit, which are
+    waited for up to ten times the duration as well, it matters little what is still waiting at the end.
     """
     needed = max(needed_for(goal.p), _MIN_REQUESTS)
-    good = min(_GOOD_FOLD * needed / rate, _MAX_LONGER * duration_s)
-    return max(duration_s, good, _MIN_FOLD * needed / rate, _MIN_LIMITS * goal.limit_ms / 1e3)
+    good = max(_GOOD_FOLD * needed / rate, _MIN_LIMITS * goal.limit_ms / 1e3)
+    return max(duration_s, min(good, _MAX_LONGER * duration_s), _MIN_FOLD * needed / rate)
 
 
 def may_be_late(goal: Goal, requests: int) -> int:

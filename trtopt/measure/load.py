@@ -87,6 +87,19 @@ def measure_load(
     return run
 
 
+def bounds_of(seconds: float, requests: int, goal: Goal | None = None) -> Bounds:
+    """For how long to wait for so many requests that arrive within `seconds`.
+
+    As long again, but from one to ten seconds; and long enough to tell a goal's limit from more.
+    """
+    bounds = Bounds(seconds, drain_s=min(max(1.0, seconds), _MAX_DRAIN_S))
+    if goal is None:
+        return bounds
+    drain_s = max(bounds.drain_s, goal.limit_ms / 1e3)
+    max_late = may_be_late(goal, requests)
+    return replace(bounds, drain_s=drain_s, late_ms=goal.limit_ms, max_late=max_late)
+
+
 @dataclass(frozen=True)
 class Target:
     """Lanes that have warmed up, on the terms that they run on."""
@@ -101,10 +114,7 @@ class Target:
         """One run from an empty queue; with a goal it ends as soon as that is missed for certain."""
         window = window_s(load, wanted_s)
         arrivals = arrivals_s(load, window, seed)
-        bounds = Bounds(window, drain_s=min(max(1.0, window), _MAX_DRAIN_S))
-        if goal is not None:
-            max_late = may_be_late(goal, len(arrivals))
-            bounds = replace(bounds, late_ms=goal.limit_ms, max_late=max_late)
+        bounds = bounds_of(window, len(arrivals), goal)
         loop, failure = OpenLoop(self.device, self.lanes, arrivals, bounds), None
         try:
             loop.run()

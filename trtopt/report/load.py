@@ -124,4 +124,5 @@ def search_line(batch: int, search: LoadSearch) -> str:
     interval = f"95 %: {_bound(again.low_ms)} to {_bound(again.high_ms)}"
     outcome = "which keeps it as well" if again.kept else "which misses it: take a lower rate"
     name = search.goal.partition("=")[0]
-    return f"{line}; with other arrivals {name} is {again.latency_ms:.3f} ms ({interval}), {outcome}"
+    how = "with other arrivals" if search.arrivals == "poisson" else "once more"
+    return f"{line}; {how} {name} is {again.latency_ms:.3f} ms ({interval}), {outcome}"
