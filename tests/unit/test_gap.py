@@ -4,10 +4,10 @@ import examples
 import msgspec
 import pytest
 from scripted import terms
-from turns import turns
+from turns import block, turns
 
 from trtopt.measure.contracts import contract_named, one_in_flight
-from trtopt.measure.gap import ends_of, gap_variants, judge_gap
+from trtopt.measure.gap import ends_of, gap_variants, judge_gap, time_between, time_per_query
 from trtopt.measure.ledger import HOST_LOOP, START
 from trtopt.records import BenchPoint, Contract, Turns
 
@@ -83,6 +83,14 @@ def test_figures_of_result_files_are_the_ends() -> None:
     assert gap.latency.difference_us == pytest.approx(-900.0)
     assert gap.latency.unexplained_us == pytest.approx(-50.0)
     assert gap.per_query.difference_us == pytest.approx(-400.0)
+
+
+def test_filling_the_queue_is_no_part_of_the_time_per_query() -> None:
+    """The first query waits for its copy of 5 ms, which the others' overlap."""
+    filled = block([2.0] * 10)
+    late = msgspec.structs.replace(filled, end_ms=[end + 5.0 for end in filled.end_ms])
+    assert time_between(late) == pytest.approx(2.0)
+    assert time_per_query(late) == pytest.approx(2.5)
 
 
 def test_the_ends_of_two_results() -> None:

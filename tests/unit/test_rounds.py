@@ -20,7 +20,7 @@ def test_a_quiet_run_keeps_every_round() -> None:
 def test_a_round_with_a_turn_under_slowdown_is_discarded_from_both_sides() -> None:
     """Reading 6 lies between turns 5 and 6: rounds 2 and 3."""
     a = [[float(number + 1)] for number in range(12)]
-    judged = judged_rounds(run({"A": a, "B": a}, slow_turns=[6]))
+    judged = judged_rounds(run({"A": a, "B": a}, slow_readings=[6]))
     for turns in judged.turns:
         assert latency_blocks(turns) == [[float(n + 1)] for n in range(12) if n not in (2, 3)]
     assert pooled_ms(judged.turns[0]) == 7.5
@@ -28,7 +28,7 @@ def test_a_round_with_a_turn_under_slowdown_is_discarded_from_both_sides() -> No
 
 def test_a_throttled_run_gets_no_verdict() -> None:
     slower = [[1.1] * 5 for _ in range(12)]
-    judged = judged_rounds(run({"A": A, "B": slower}, slow_turns=range(0, 24, 4)))
+    judged = judged_rounds(run({"A": A, "B": slower}, slow_readings=range(0, 24, 4)))
     assert judged.disturbance.untrustworthy
     a, b = judged.turns
     found = compare(latency_blocks(a), latency_blocks(b), disturbed=judged.disturbed)
@@ -38,13 +38,13 @@ def test_a_throttled_run_gets_no_verdict() -> None:
 
 
 def test_a_run_that_was_all_slow_keeps_its_samples_and_is_not_trusted() -> None:
-    judged = judged_rounds(run({"A": A, "B": B}, slow_turns=range(25)))
+    judged = judged_rounds(run({"A": A, "B": B}, slow_readings=range(25)))
     assert [len(turns.blocks) for turns in judged.turns] == [12, 12]
     assert judged.disturbed != ()
 
 
 def test_slowdowns_and_unknown_clocks_are_noted() -> None:
     assert notes_of([run({"A": A, "B": B})]) == []
-    assert "hw thermal slowdown (2)" in notes_of([run({"A": A, "B": B}, slow_turns=[6])])[0]
+    assert "hw thermal slowdown (2)" in notes_of([run({"A": A, "B": B}, slow_readings=[6])])[0]
     unknown = msgspec.structs.replace(run({"A": A, "B": B}), clocks=(ClockReading(at_ms=0.0),) * 25)
     assert notes_of([unknown]) == ["clocks are unknown: nobody tells them"]

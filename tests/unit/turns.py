@@ -44,15 +44,16 @@ def turns(
 
 
 def run(
-    sides: Mapping[str, Blocks], purpose: Purpose = "comparison", slow_turns: Sequence[int] = ()
+    sides: Mapping[str, Blocks], purpose: Purpose = "comparison", slow_readings: Sequence[int] = ()
 ) -> InterleavedRun:
-    """`slow_turns` were taken while the GPU was under a thermal slowdown."""
+    """Clock readings of these numbers told of a thermal slowdown."""
     subjects = tuple(turns(name, blocks) for name, blocks in sides.items())
     count = len(subjects) * len(subjects[0].blocks)
-    slow = {reading for turn in slow_turns for reading in (turn,)}
     clocks = tuple(
         ClockReading(
-            at_ms=float(index), sm_mhz=1980, throttle=("hw_thermal_slowdown",) if index in slow else ()
+            at_ms=float(index),
+            sm_mhz=1980,
+            throttle=("hw_thermal_slowdown",) if index in slow_readings else (),
         )
         for index in range(count + 1)
     )

@@ -96,8 +96,10 @@ def _chain(steps: Sequence[Step], turns: Mapping[str, Turns]) -> list[Point]:
 
 
 def _point(turns: Turns) -> Point:
-    figure = median_latency if turns.mode == "latency" else time_per_query
-    return Point(turns.name, tuple(figure(block) for block in turns.blocks))
+    if turns.mode == "latency":
+        return Point(turns.name, tuple(map(median_latency, turns.blocks)))
+    figure = time_per_query if turns.bare else time_between
+    return Point(turns.name, tuple(map(figure, turns.blocks)))
 
 
 def median_latency(samples: Samples) -> float:
@@ -108,6 +110,14 @@ def median_latency(samples: Samples) -> float:
 def time_per_query(samples: Samples) -> float:
     """Milliseconds of wall time per query: the reciprocal of the rate."""
     return samples.wall_ms / len(samples.start_ms)
+
+
+def time_between(samples: Samples) -> float:
+    """Milliseconds from one query's end to the next one's, on average: at least two queries are needed.
+
+    A block is short, so that filling its queue would show in its wall time: the first copy overlaps nothing.
+    """
+    return (max(samples.end_ms) - min(samples.end_ms)) / (len(samples.end_ms) - 1)
 
 
 def ends_of(start: BenchPoint, end: BenchPoint) -> tuple[Ends, Ends | None]:
