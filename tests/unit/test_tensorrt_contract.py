@@ -36,6 +36,8 @@ CONDITIONS: dict[str, str | None] = {
     "num_compute_capabilities": "compute_capability_choice",
     "set_compute_capability": "compute_capability_choice",
     "get_compute_capability": "compute_capability_choice",
+    "precision": "weakly_typed",
+    "set_output_type": "weakly_typed",
     "node_name": None,
     "node_operator": None,
 }

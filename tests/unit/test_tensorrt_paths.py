@@ -21,6 +21,7 @@ from trt_exercise import (
     each_version,
     every_setting,
     flavour,
+    layers,
     load,
     run,
     tracker,
@@ -130,6 +131,27 @@ def test_precision_flags_are_set_where_typing_is_weak_and_nowhere_else(dump: str
     build(surface, types=("float16", "float32", "int8"))
     flags = [call["flag"].name for call in surface.called("IBuilderConfig.set_flag")]
     assert flags == (["FP16", "INT8"] if flavour(dump).weakly_typed else [])
+
+
+@each_version
+def test_layers_that_the_graph_has_in_fp32_are_held_there_where_typing_is_weak(dump: str) -> None:
+    surface = Surface(dump)
+    layers(surface)
+    built = build(surface, types=("float16", "float32"))
+    is_weak = flavour(dump).weakly_typed
+    assert len(surface.called("ILayer.precision")) == (2 if is_weak else 0)
+    assert [call["index"] for call in surface.called("ILayer.set_output_type")] == ([0, 0] if is_weak else [])
+    flags = [call["flag"].name for call in surface.called("IBuilderConfig.set_flag")]
+    assert flags == (["FP16", "PREFER_PRECISION_CONSTRAINTS"] if is_weak else [])
+    assert built.config.get("layers_held_in_fp32") == ("2" if is_weak else None)
+
+
+@pytest.mark.parametrize("types", [("float32",), ("float16", "float32", "int8")])
+def test_nothing_is_held_without_16_bit_types_nor_beside_qdq(types: tuple[str, ...]) -> None:
+    surface = Surface("tensorrt-8.6.0")
+    layers(surface)
+    build(surface, types=types)
+    assert surface.called("ILayer.precision") == []
 
 
 @pytest.mark.parametrize("dump", [dump for dump in VERSIONS if flavour(dump).weakly_typed])

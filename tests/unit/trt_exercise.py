@@ -90,6 +90,32 @@ def build(
     )
 
 
+def layers(surface: Surface) -> None:
+    """Give the network eight layers, two of which compute in FP32 beside others in FP16."""
+
+    def made(kind: str, reads: str, makes: str) -> Any:
+        tensors = [surface.make("ITensor", dtype=surface.member("DataType", name)) for name in (reads, makes)]
+        state = {"type": surface.member("LayerType", kind), "num_inputs": 2, "num_outputs": 1}
+        return surface.make("ILayer", tensors=tensors, **state)
+
+    network = [
+        made("CONVOLUTION", "HALF", "HALF"),
+        made("CAST", "HALF", "FLOAT"),
+        made("UNARY", "FLOAT", "FLOAT"),
+        made("SHAPE", "FLOAT", "INT32"),
+        made("CONSTANT", "FLOAT", "FLOAT"),
+        made("TOPK", "FLOAT", "INT32"),
+        made("SOFTMAX", "FLOAT", "FLOAT"),
+        made("CAST", "FLOAT", "HALF"),
+    ]
+    surface.returns |= {
+        "INetworkDefinition.num_layers": len(network),
+        "INetworkDefinition.get_layer": lambda _network, index: network[index],
+        "ILayer.get_input": lambda layer, index: None if index else layer._state["tensors"][0],
+        "ILayer.get_output": lambda layer, _index: layer._state["tensors"][1],
+    }
+
+
 def tracker(device: ScriptedDevice) -> AllocationTracker:
     return AllocationTracker(device.now)
 
@@ -132,6 +158,9 @@ def exercise(dump: str, without: str = "") -> tuple[list[str], set[str]]:
     if by.uses_timing_cache:
         outcome.append(by.merge_timing_caches(b"ours", b"theirs"))
     outcome += [run(surface), run(surface, track=True)]
+    if library(surface).flavour.weakly_typed:
+        layers(surface)
+        outcome.append(build(surface, types=("float32", "float16")))
     failing = Surface(dump, UNSUPPORTED, without)
     with pytest.raises(TrtoptError) as error:
         build(failing)

@@ -10,6 +10,7 @@ from typing import Any
 from trtopt.device.api import BuiltEngine, LogSink, ProgressSink
 from trtopt.device.tensorrt.flavours import NUMPY_TYPES, PRECISION_FLAGS
 from trtopt.device.tensorrt.library import Library, load_plugins, make, make_logger
+from trtopt.device.tensorrt.precision import hold_fp32
 from trtopt.device.tensorrt.progress import make_monitor, progress_from_log
 from trtopt.device.tensorrt.timing import HitCounter, attach, merge
 from trtopt.errors import (
@@ -101,6 +102,8 @@ class TensorRTBuilder:
             config = builder.create_builder_config()
             self._set_profile(builder, network, config, plan)
             applied = self._configure(config, types, plan.settings)
+            if flavour.weakly_typed:
+                applied["layers_held_in_fp32"] = str(hold_fp32(trt, network, config, types))
             if monitor is not None:
                 config.progress_monitor = monitor
             cache = attach(config, timing_cache) if self.uses_timing_cache else None

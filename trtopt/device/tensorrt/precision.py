@@ -1,0 +1,65 @@
+"""Keeping FP32 what the graph says is FP32, on a builder that chooses types itself.
+
+A weakly typed builder (8.6) with its FP16 flag set may run any layer in FP16, also those whose tensors the
+graph has as FP32 because FP16 would overflow there. Their precision and output types are therefore set layer
+by layer, and PREFER_PRECISION_CONSTRAINTS makes the builder keep to them wherever it can build at all.
+Graphs with Q/DQ are left alone: there a layer's precision follows from the pairs around it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+_HALF_TYPES = {"float16", "bfloat16"}
+_QUANTISED_TYPES = {"int8", "float8_e4m3fn", "int4"}
+_PREFER = "PREFER_PRECISION_CONSTRAINTS"
+_NO_ARITHMETIC = {
+    "ASSERTION",
+    "CAST",
+    "CONDITION",
+    "CONDITIONAL_INPUT",
+    "CONDITIONAL_OUTPUT",
+    "CONSTANT",
+    "IDENTITY",
+    "ITERATOR",
+    "LOOP_OUTPUT",
+    "PLUGIN",
+    "PLUGIN_V2",
+    "RECURRENCE",
+    "SHAPE",
+    "TRIP_LIMIT",
+}
+
+
+def hold_fp32(trt: Any, network: Any, config: Any, types: Sequence[str]) -> int:
+    """Hold the layers of `network` that are FP32 through and through; returns how many there are.
+
+    `types` are the element types that the graph contains; without 16-bit ones nothing can run in 16 bits.
+    """
+    if _HALF_TYPES.isdisjoint(types) or not _QUANTISED_TYPES.isdisjoint(types):
+        return 0
+    held = 0
+    for layer in map(network.get_layer, range(network.num_layers)):
+        if layer.type.name in _NO_ARITHMETIC:
+            continue
+        made = list(_tensors(layer.get_output, layer.num_outputs))
+        floats = [index for index, tensor in made if tensor.dtype == trt.DataType.FLOAT]
+        met = [tensor.dtype for _, tensor in (*made, *_tensors(layer.get_input, layer.num_inputs))]
+        if not floats or trt.DataType.HALF in met:
+            continue
+        layer.precision = trt.DataType.FLOAT
+        for index in floats:
+            layer.set_output_type(index, trt.DataType.FLOAT)
+        held += 1
+    if held:
+        config.set_flag(getattr(trt.BuilderFlag, _PREFER))
+    return held
+
+
+def _tensors(get: Any, count: int) -> Iterator[tuple[int, Any]]:
+    """A layer's inputs or outputs by index; optional ones may be missing."""
+    for index in range(count):
+        tensor = get(index)
+        if tensor is not None:
+            yield index, tensor
