@@ -6,7 +6,7 @@ import difflib
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -30,7 +30,8 @@ class Recipe(Record, frozen=True, kw_only=True):
     """Everything a user may ask of a build. Values are as a profile or the flags give them.
 
     `batch` sizes (None: the model's own if it fixes one, else 1); `shapes` maps an input to `SHAPE` or
-    `MIN,OPT,MAX`; `workspace_mib` bounds the builder's scratch memory.
+    `MIN,OPT,MAX`; `workspace_mib` bounds the builder's scratch memory. `precision` is written into
+    the graph (None: as the graph is), judged on the data that `calib` names.
     """
 
     batch: tuple[int, ...] | None = None
@@ -43,6 +44,8 @@ class Recipe(Record, frozen=True, kw_only=True):
     timing_cache: str | None = None
     compute_capability: tuple[str, ...] = ()
     plugins: tuple[str, ...] = ()
+    precision: Literal["fp32", "fp16", "bf16"] | None = None
+    calib: str | None = None
     rewrite: bool = False
     jobs: int = 1
 

@@ -21,6 +21,7 @@ import trtopt
 from trtopt.errors import BuildError, FixedBatchError, UsageError
 from trtopt.onnxfile import read_onnx
 from trtopt.records import from_json
+from trtopt.records.casting import CastReport
 from trtopt.rewrite.trace import RewriteTrace
 from trtopt.workspace import read_manifest
 
@@ -232,3 +233,32 @@ def test_a_build_without_a_rewrite_keeps_the_model_to_the_byte(rtx_build: Path) 
     manifest = read_manifest(rtx_build)
     assert manifest.onnx.parent is None
     assert not (rtx_build / "rewrite.json").exists()
+
+
+@pytest.mark.parametrize("backend", ["tensorrt-rtx", "onnxruntime"])
+def test_a_precision_is_written_into_the_graph_that_is_built_and_the_model_before_is_kept(
+    backend: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / "d"
+    manifest = trtopt.build(
+        DIGITS, folder, precision="fp16", calib=str(HELDOUT), backend=backend, rewrite=False
+    )
+    assert read_manifest(folder) == manifest
+    assert (manifest.onnx.path, manifest.onnx.types) == ("model.fp16.onnx", ("float16", "float32"))
+    (before,) = manifest.intermediates
+    assert manifest.onnx.parent == before.sha256 == read_onnx(folder / before.path).sha256
+    assert read_onnx(folder / "model.fp16.onnx").sha256 == manifest.onnx.sha256
+    assert manifest.engines[0].plan.onnx_sha256 == manifest.onnx.sha256
+    report = from_json((folder / "cast.json").read_bytes(), CastReport)
+    assert (report.data, report.samples, report.kept) == ("heldout.npz", 540, ())
+    assert any("cast to FP16: 22 nodes, 0 stay FP32" in note for note in manifest.notes)
+    if backend == "onnxruntime":
+        assert trtopt.bench(folder, duration=0.05).model_sha256 == manifest.onnx.sha256
+
+
+def test_a_precision_that_makes_no_sense_is_refused(tmp_path: Path, trtopt_cli: CommandLine) -> None:
+    trtopt_cli("cast", DIGITS, "-o", "half.onnx", "--no-compare")
+    assert "has 16-bit types" in trtopt_cli.fails(2, "build", "half.onnx", "--precision", "fp32")
+    assert "nothing here needs data" in trtopt_cli.fails(2, "build", DIGITS, "--calib", HELDOUT)
+    told = trtopt_cli.fails(1, "build", DIGITS, "--precision", "fp16", "--calib", "nowhere.npz")
+    assert "no such file" in told

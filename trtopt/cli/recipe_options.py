@@ -38,6 +38,12 @@ _OPTIONS = (
         "--plugin", "plugins", multiple=True, metavar="LIB.so", help="Plugin library to load: native code."
     ),
     click.option(
+        "--precision",
+        type=click.Choice(["fp32", "fp16", "bf16"]),
+        help="Write this precision into the graph before building [default: as the graph is].",
+    ),
+    click.option("--calib", metavar="DATA", help="Real inputs that decide what --precision leaves in FP32."),
+    click.option(
         "--rewrite/--no-rewrite",
         default=None,
         help="Rewrite the graph first so that it fuses better [default: no].",
@@ -47,7 +53,7 @@ _OPTIONS = (
 
 _NAMES = (
     *("dynamic", "shapes", "profile", "opt_level", "workspace_mib", "tactic_sources"),
-    *("compute_capability", "plugins", "rewrite"),
+    *("compute_capability", "plugins", "precision", "calib", "rewrite"),
 )
 """What click calls their values."""
 

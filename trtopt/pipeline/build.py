@@ -19,6 +19,7 @@ from trtopt.errors import ModelError, UsageError
 from trtopt.jobs import Built
 from trtopt.onnxfile import load_graph, read_onnx, sha256_of
 from trtopt.onnxweights import external_files
+from trtopt.pipeline.casting import cast_kept
 from trtopt.pipeline.listener import SILENT, Listener
 from trtopt.recipe import Recipe, make_recipe, parse_shape_flag
 from trtopt.records import (
@@ -81,6 +82,12 @@ def build(
             listener.note(said)
         else:
             kept = _keep_model(onnx, source, folder)
+        intermediates = []
+        if (cast := cast_kept(kept, recipe.precision, recipe.calib, builder.backend)) is not None:
+            intermediates.append(msgspec.structs.replace(kept, path=MODEL_FILE))
+            kept, said = cast
+            notes.append(said)
+            listener.note(said)
         plans = make_plans(kept, recipe, builder.backend)
         cache = _timing_cache(recipe, builder, folder)
         engines = build_engines(kept, plans, folder, cache, recipe.jobs, listener)
@@ -88,7 +95,8 @@ def build(
             trtopt=__version__,
             created=now(),
             argv=command_line(),
-            onnx=msgspec.structs.replace(kept, path=MODEL_FILE),
+            onnx=msgspec.structs.replace(kept, path=Path(kept.path).name),
+            intermediates=tuple(intermediates),
             engines=engines,
             notes=tuple(notes),
         )

@@ -12,7 +12,7 @@ import msgspec
 from trtopt.device.backends import choose_for_running, open_builder
 from trtopt.errors import ArtifactError, UsageError
 from trtopt.onnxfile import read_onnx
-from trtopt.pipeline.build import MODEL_FILE, build, build_engines
+from trtopt.pipeline.build import build, build_engines
 from trtopt.pipeline.listener import Listener
 from trtopt.records import BuildPlan, BuildSettings, EngineArtifact, Manifest, OnnxArtifact, Shape
 from trtopt.workspace import MANIFEST, read_manifest
@@ -94,7 +94,7 @@ def _rebuilt(
 ) -> Iterator[tuple[Path, Manifest, tuple[EngineArtifact, ...]]]:
     """The build folder's model for another backend, in a temporary folder, with that backend's defaults."""
     builder = open_builder(backend)
-    source = folder / MODEL_FILE
+    source = folder / Path(manifest.onnx.path).name
     onnx = read_onnx(source)
     if onnx.sha256 != manifest.onnx.sha256:
         raise ArtifactError(f"{source}: is not the model that the engines were built from", "build again")

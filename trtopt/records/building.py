@@ -105,5 +105,7 @@ class Manifest(Record, frozen=True, kw_only=True):
     created: str
     argv: tuple[str, ...] = ()
     onnx: OnnxArtifact
+    intermediates: tuple[OnnxArtifact, ...] = ()
+    """Files of the folder that lie between the user's model and `onnx`, each the parent of the next."""
     engines: tuple[EngineArtifact, ...]
     notes: tuple[str, ...] = ()
