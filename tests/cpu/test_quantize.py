@@ -16,8 +16,8 @@ from trtopt.errors import ArtifactError, DataError, TrtoptError, UsageError
 from trtopt.onnxfile import read_onnx
 from trtopt.onnxmodel import model_file
 from trtopt.pipeline.quantize import Request, quantize
-from trtopt.precision.calibration.run import opened
 from trtopt.precision.calibration.table import read_table
+from trtopt.precision.runs import open_model
 from trtopt.records import from_json
 from trtopt.records.quantisation import QuantizeReport
 from trtopt.report.quantize import explain
@@ -46,8 +46,23 @@ def accuracy(model: Path) -> float:
     with np.load((DIGITS if name == "images" else TRANSFORMER).with_name("heldout.npz")) as heldout:
         inputs, labels = heldout[name][CALIBRATION:], heldout["labels"][CALIBRATION:]
     inputs = inputs.astype(np.int64) if name == "tokens" else inputs
-    (logits,) = opened(file).run({name: inputs}).values()
+    (logits,) = open_model(file).run({name: inputs}).values()
     return float((logits.argmax(axis=1) == labels).mean() * 100)
+
+
+def is_half_around_pairs(model: onnx.ModelProto) -> bool:
+    """Whether all scales are FP16, and casts touch Q and DQ at the graph's inputs and outputs only."""
+    graph = model.graph
+    kinds = {item.name: item.data_type for item in graph.initializer}
+    pairs = [node for node in graph.node if node.op_type in ("QuantizeLinear", "DequantizeLinear")]
+    ends = {value.name for value in (*graph.input, *graph.output)}
+    touched = {name for node in pairs for name in (*node.input, *node.output)}
+    inner = [
+        node
+        for node in graph.node
+        if node.op_type == "Cast" and touched & {*node.input, *node.output} and not ends & set(node.input)
+    ]
+    return inner == [] and all(kinds[node.input[1]] == onnx.TensorProto.FLOAT16 for node in pairs)
 
 
 # ── trained models ──────────────────────────────────────────────────────────────────────────────────────
@@ -78,6 +93,8 @@ def test_a_trained_model_stays_right_and_builds_with_tensorrt_rtx(
     report = quantize(model, tmp_path / "q.onnx", request)
     assert accuracy(tmp_path / "q.onnx") >= accuracy(model) - points
     assert report.samples == (0 if precision == "int4" else CALIBRATION)
+    if target != "8.6":
+        assert is_half_around_pairs(onnx.load(tmp_path / "q.onnx"))
     trtopt.build(tmp_path / "q.onnx", tmp_path / "engines", batch=(4,), backend="tensorrt-rtx")
 
 

@@ -20,7 +20,15 @@ from trtopt.precision.calibration.table import check_method, read_table
 from trtopt.precision.emission.form import Form, form_for
 from trtopt.precision.existing import is_quantised
 from trtopt.precision.placement.plan import Precision, Wish
-from trtopt.precision.quantize import Asked, Material, Quantised, no_data, output_error, quantise
+from trtopt.precision.quantize import (
+    Asked,
+    Material,
+    Quantised,
+    make_rest_half,
+    no_data,
+    output_error,
+    quantise,
+)
 from trtopt.records import to_json
 from trtopt.records.quantisation import CalibrationTable, QuantizeReport
 from trtopt.workspace import check_writable, write_atomically
@@ -76,8 +84,12 @@ def quantize(
             Asked(_wish(request, precision), form, request.method, request.smoothquant),
             Material(samples, request.random_data, table, str(request.table), onnx.sha256),
         )
+        tried = samples or seeded_source(original.proto)
+        if form.strongly_typed:
+            listener.note("making the rest FP16")
+            make_rest_half(made, request.target, tried, is_real=request.calib is not None)
         listener.note("comparing with the original")
-        errors = output_error(original, made.model, samples or seeded_source(original.proto))
+        errors = output_error(original, made.model, tried)
         if samples is None:
             made.notes.append("the output error was taken on random inputs")
         kept = _save(made, target)
@@ -172,6 +184,7 @@ def _told(
         decisions=made.plan.decisions,
         scores=kept.scores if kept else (),
         sqnr_db=errors,
+        fp32=made.fp32,
         notes=tuple(made.notes),
         seconds=round(seconds, 3),
     )

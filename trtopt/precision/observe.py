@@ -26,7 +26,7 @@ from trtopt.onnxmodel.prepare import inferred
 LIMIT_BYTES = 512 << 20
 """The most that the observed tensors of one run may take together, by their inferred shapes."""
 _MOST_AT_ONCE = 32
-_PREPACK_BYTES = 1 << 30
+PREPACK_BYTES = 1 << 30
 Visitor = Callable[[str, NDArray[Any], int], None]
 """Is called with a tensor's name, its values (samples along the first axis), the first sample's number."""
 
@@ -160,5 +160,5 @@ def _session(model: ModelFile, names: Sequence[str]) -> Unoptimised | None:
     graph.initializer.extend(item for item in whole.initializer if item.name in needed)
     graph.output.extend(onnx.helper.make_empty_tensor_value_info(name) for name in names)
     weights = {item.name: array_of(item, model.folder) for item in graph.initializer if is_external(item)}
-    small = sum(map(size_in_bytes, graph.initializer)) <= _PREPACK_BYTES
+    small = sum(map(size_in_bytes, graph.initializer)) <= PREPACK_BYTES
     return Unoptimised(part.SerializeToString(), weights, prepack=small)

@@ -12,9 +12,12 @@ from trtopt.onnxmodel.feeds import specs_of
 from trtopt.onnxmodel.model_file import ModelFile
 from trtopt.precision.calibration.choose import Signal
 from trtopt.precision.calibration.collect import ChannelPeaks
-from trtopt.precision.calibration.held_back import at_most
-from trtopt.precision.calibration.run import calibrate, copied, opened
+from trtopt.precision.calibration.run import calibrate, copied
 from trtopt.precision.calibration.table import AUTO, MAX, by_group, check_complete, with_method
+from trtopt.precision.casting.api import cast_graph
+from trtopt.precision.casting.decide import Wishes
+from trtopt.precision.casting.places import LOW
+from trtopt.precision.casting.weights import largest
 from trtopt.precision.emission.form import Form
 from trtopt.precision.emission.opset import fit_opset
 from trtopt.precision.emission.write import Scales, write
@@ -23,8 +26,10 @@ from trtopt.precision.observe import observe
 from trtopt.precision.placement.place import place
 from trtopt.precision.placement.plan import Plan, Wish
 from trtopt.precision.placement.view import View
+from trtopt.precision.runs import at_most, open_model
 from trtopt.precision.smoothquant import find, smooth
 from trtopt.precision.trained import complete, known_ranges
+from trtopt.records.casting import KeptNode
 from trtopt.records.quantisation import CalibrationTable
 
 FEW_SAMPLES = 32
@@ -61,6 +66,7 @@ class Quantised:
     plan: Plan
     table: CalibrationTable | None
     scales: Scales
+    fp32: tuple[KeptNode, ...] = ()
     notes: list[str] = field(default_factory=list)
 
 
@@ -103,7 +109,7 @@ def quantise(file: ModelFile, asked: Asked, material: Material) -> Quantised:
     if table:
         notes += _notes_on(table, plan, scales, material)
     write(model, plan, scales, asked.form)
-    return Quantised(model, plan, table, scales, notes)
+    return Quantised(model, plan, table, scales, notes=notes)
 
 
 def _has_ranges(material: Material) -> bool:
@@ -203,6 +209,17 @@ def _notes_on(table: CalibrationTable, plan: Plan, scales: Scales, material: Mat
     return notes
 
 
+def make_rest_half(made: Quantised, target: str, samples: SampleSource, *, is_real: bool) -> None:
+    """Cast what is not quantised to FP16, in place, as a strongly typed TensorRT needs it; scales too.
+
+    Raises:
+        ModelError, DataError: see `casting.api.cast_graph`.
+    """
+    limit = None if is_real else largest(LOW["fp16"])
+    made.model, decision, _ = cast_graph(made.model, samples, Wishes("fp16", target, limit))
+    made.fp32 = tuple(item for item in decision.kept if item.rule != "operator")
+
+
 def output_error(original: ModelFile, found: ModelFile, source: SampleSource) -> dict[str, float]:
     """Signal-to-noise ratio in dB of each output of `found` against `original`, on the first samples.
 
@@ -210,7 +227,7 @@ def output_error(original: ModelFile, found: ModelFile, source: SampleSource) ->
         ModelError: ONNX Runtime cannot run one of them.
     """
     signal = Signal()
-    before, after = opened(original), opened(found)
+    before, after = open_model(original), open_model(found)
     for feed in at_most(source.batches(specs_of(original.proto), _CHECKED_SAMPLES), _CHECKED_SAMPLES):
         signal.add(before.run(feed), after.run(feed))
     return {name: round(value, 2) for name, value in signal.sqnr_db().items()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from trtopt.records.base import Record
+from trtopt.records.casting import KeptNode
 
 CALIBRATION_SCHEMA = "trtopt.calibration/1"
 QUANTISATION_SCHEMA = "trtopt.quantization/1"
@@ -62,5 +63,7 @@ class QuantizeReport(Record, frozen=True, kw_only=True):
     decisions: tuple[Decision, ...]
     scores: tuple[MethodScore, ...] = ()
     sqnr_db: dict[str, float]
+    fp32: tuple[KeptNode, ...] = ()
+    """Where the rest becomes FP16: the nodes that stay FP32 all the same, and why."""
     notes: tuple[str, ...] = ()
     seconds: float

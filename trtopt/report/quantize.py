@@ -20,6 +20,10 @@ def quantize_summary(report: QuantizeReport) -> list[str]:
         f"{report.pairs} activations, {report.weights} weights; {report.seconds:.1f} s"
     ]
     lines += _left(report.decisions)
+    lines += [
+        f"kept in FP32 among FP16: {count} {op} because {reason}"
+        for (op, reason), count in Counter((item.op, item.reason) for item in report.fp32).most_common()
+    ]
     if report.method:
         lines.append(f"ranges by {report.method} from {report.samples} samples")
     if report.scores:

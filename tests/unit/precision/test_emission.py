@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 from onnx import numpy_helper
 
 from trtopt.errors import ModelError, UsageError
-from trtopt.precision.calibration.run import opened
 from trtopt.precision.emission.form import Form, form_for
-from trtopt.precision.emission.numbers import packed, quantised, scale_of, weight_scale
+from trtopt.precision.emission.numbers import held_by_half, packed, quantised, scale_of, weight_scale
 from trtopt.precision.emission.opset import fit_opset
 from trtopt.precision.emission.write import Scales, write
 from trtopt.precision.placement.place import place
 from trtopt.precision.placement.plan import Precision, Wish
 from trtopt.precision.placement.view import View
+from trtopt.precision.runs import open_model
 
 MAPS = ["N", 32, 8, 8]
 
@@ -153,7 +153,7 @@ def test_stored_and_unstored_weights_compute_the_same() -> None:
             net = Net(x=MAPS)
             form = form_for(precision, "11", stored=stored)
             model = emitted(net, net.conv("c", "x", 32, 32), form=form)
-            found.append(opened(as_file(model)).run(feed)["c"])
+            found.append(open_model(as_file(model)).run(feed)["c"])
         assert np.array_equal(*found)
 
 
@@ -161,12 +161,12 @@ def test_the_written_graph_is_the_float_one_to_within_its_steps() -> None:
     net = Net(x=MAPS)
     end = residual_block(net, "b", "x")
     feed = {"x": np.random.default_rng(0).uniform(-4, 4, (2, 32, 8, 8)).astype(np.float32)}
-    exact = opened(as_file(net.model(end, "b.r1"))).run(feed)
+    exact = open_model(as_file(net.model(end, "b.r1"))).run(feed)
     model = net.model(end)
     plan = place(View(model), Wish("int8"))
     peaks = {name: float(np.abs((feed | exact)[name]).max()) for name in plan.tensors}
     write(as_file(model), plan, Scales(peaks), form_for("int8", "8.6"))
-    error = opened(as_file(model)).run(feed)[end] - exact[end]
+    error = open_model(as_file(model)).run(feed)[end] - exact[end]
     assert np.square(error).mean() < np.square(exact[end]).mean() / 1000
 
 
@@ -229,3 +229,23 @@ def test_records_of_quantisation_are_strict() -> None:
 
     with pytest.raises(msgspec.ValidationError):
         msgspec.json.decode(b'{"node": "a", "op": "Conv", "quantised": 1}', type=Decision)
+
+
+# ── scales in FP16 ──────────────────────────────────────────────────────────────────────────────────────
+
+
+@settings(max_examples=100)
+@given(st.floats(2.0**-40, 2.0**100, width=32))
+def test_scales_for_fp16_graphs_are_held_exactly_and_clip_nothing(scale: float) -> None:
+    exact = np.float32(scale)
+    found = held_by_half(np.asarray(exact))
+    assert found >= exact
+    if exact <= 65504:
+        assert np.float32(np.float16(found)) == found
+        assert found <= max(float(exact) * (1 + 2**-10), float(exact) + 2**-24)
+
+
+def test_only_strongly_typed_targets_get_such_scales() -> None:
+    amax = 127 * 0.1
+    assert form_for("int8", "8.6").scale(amax) == np.float32(0.1)
+    assert form_for("int8", "11").scale(amax) == np.float32(np.nextafter(np.float16(0.1), np.float16(1)))

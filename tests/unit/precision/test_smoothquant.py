@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 from nets import Net, as_file
 
-from trtopt.precision.calibration.run import copied, opened
+from trtopt.precision.calibration.run import copied
 from trtopt.precision.placement.view import View
+from trtopt.precision.runs import open_model
 from trtopt.precision.smoothquant import find, smooth
 
 
@@ -32,11 +33,11 @@ def test_the_function_stays_and_outlying_channels_shrink() -> None:
     assert [place.tensor for place in places] == ["norm2"]
     assert declined == ["norm: flat (Reshape) reads it too, and has no weight to take the factor"]
     feed = {"x": np.random.default_rng(0).standard_normal((3, 4, 32)).astype(np.float32)}
-    before = opened(model).run(feed)
+    before = open_model(model).run(feed)
     changed = copied(model)
     places, _ = find(View(changed.proto))
     smooth(changed, places, {"norm2": 3 * loud}, alpha=0.5)
-    after = opened(changed).run(feed)
+    after = open_model(changed).run(feed)
     for name, array in before.items():
         assert np.abs(after[name] - array).max() < 1e-5 * np.abs(array).max()
     smoothed = next(item for item in changed.proto.graph.initializer if "norm2.g_smoothed" in item.name)

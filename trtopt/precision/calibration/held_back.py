@@ -55,17 +55,3 @@ class Part(SampleSource):
                 yield batch
             elif mine.any():
                 yield {name: array if rows[name] is None else array[mine] for name, array in batch.items()}
-
-
-def at_most(batches: Iterator[Arrays], samples: int) -> Iterator[Arrays]:
-    """Batches until so many samples were seen."""
-    for batch in batches:
-        yield batch
-        samples -= samples_in(batch)
-        if samples <= 0:
-            return
-
-
-def samples_in(batch: Arrays) -> int:
-    """How many samples a batch holds: the longest first axis."""
-    return max((len(array) for array in batch.values() if array.ndim), default=1)

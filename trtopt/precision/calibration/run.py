@@ -13,23 +13,21 @@ from trtopt.data import SampleSource
 from trtopt.data.reader import Arrays
 from trtopt.device.reference import Unoptimised
 from trtopt.onnxmodel.feeds import specs_of
-from trtopt.onnxmodel.model_file import ModelFile, array_of, is_external, raw_bytes
+from trtopt.onnxmodel.model_file import ModelFile
 from trtopt.precision.calibration.choose import score
 from trtopt.precision.calibration.collect import Ranges
-from trtopt.precision.calibration.held_back import EVERY, Part, at_most, samples_in
+from trtopt.precision.calibration.held_back import EVERY, Part
 from trtopt.precision.calibration.methods import METHODS
 from trtopt.precision.calibration.table import AUTO, MAX, by_group, chosen, ranges
 from trtopt.precision.emission.form import Form
-from trtopt.precision.emission.numbers import scale_of
 from trtopt.precision.emission.write import Scales, write
 from trtopt.precision.observe import observe
 from trtopt.precision.placement.plan import Plan
+from trtopt.precision.runs import at_most, open_proto
 from trtopt.records.quantisation import CalibrationTable, MethodScore
 
 _HELD_SAMPLES = 32
 _AT_ONCE = 8
-_SHARED = {onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.INT8, onnx.TensorProto.INT64}
-"""Types whose arrays ONNX Runtime takes as they are; it cannot be handed FP8 and INT4."""
 
 
 @dataclass(frozen=True)
@@ -94,36 +92,18 @@ def _judge(
     specs = specs_of(model.proto)
     held = list(at_most(Part(source, held=True).batches(specs, _AT_ONCE), _HELD_SAMPLES))
     feeds = held or [next(source.batches(specs, _AT_ONCE))]
-    reference = opened(model)
+    reference = open_proto(model, model.proto)
     quantised, names = _with_open_scales(model, plan, form, given)
     columns = {
         method: by_group({name: row[method] for name, row in amax.items()}, plan.groups) for method in METHODS
     }
 
     def run(method: str, feed: Mapping[str, NDArray[Any]]) -> Arrays:
-        scales = {names[name]: scale_of(value, form.precision) for name, value in columns[method].items()}
+        scales = {names[name]: form.scale(value) for name, value in columns[method].items()}
         return quantised.run({**feed, **scales})
 
     scores = score(tuple(METHODS), ((feed, reference.run(feed)) for feed in feeds), run)
-    return scores, sum(samples_in(feed) for feed in held)
-
-
-def opened(model: ModelFile) -> Unoptimised:
-    """The model ready to run as it is written, its large weights mapped from their files.
-
-    Raises:
-        ModelError: ONNX Runtime refuses it.
-    """
-    whole = copied(model)
-    weights = {}
-    for item in whole.proto.graph.initializer:
-        if is_external(item) and item.data_type in _SHARED:
-            weights[item.name] = array_of(item, model.folder)
-        elif is_external(item):
-            item.raw_data = bytes(raw_bytes(item, model.folder))
-            item.ClearField("external_data")
-            item.ClearField("data_location")
-    return Unoptimised(whole.proto.SerializeToString(), weights, prepack=True)
+    return scores, sum(_samples_in(feed) for feed in held)
 
 
 def copied(model: ModelFile) -> ModelFile:
@@ -149,4 +129,8 @@ def _with_open_scales(
     graph.input.extend(
         onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, []) for name in names.values()
     )
-    return opened(trial), names
+    return open_proto(trial, trial.proto), names
+
+
+def _samples_in(feed: Arrays) -> int:
+    return max((len(array) for array in feed.values() if array.ndim), default=1)

@@ -6,8 +6,13 @@ Sources: the release notes and operator pages of TensorRT 8.6, 10 and 11, and ON
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from trtopt.errors import UsageError
+from trtopt.precision.emission.numbers import held_by_half, scale_of
 from trtopt.precision.placement.plan import Precision
 
 
@@ -25,6 +30,14 @@ class Form:
     opset: int
     most: int
     stored: bool
+
+    def scale(self, amax: NDArray[Any] | float) -> NDArray[np.float32]:
+        """The scale of a range, as this form writes it."""
+        return self.fit(scale_of(amax, self.precision))
+
+    def fit(self, scale: NDArray[np.float32]) -> NDArray[np.float32]:
+        """A scale that stays what it is when the graph becomes FP16, if it does."""
+        return held_by_half(scale) if self.strongly_typed else scale
 
 
 _MOST = {"8.6": 17, "10": 22, "11": 24, "rtx": 22}

@@ -25,6 +25,19 @@ def scale_of(amax: NDArray[Any] | float, precision: Precision) -> NDArray[np.flo
     return np.asarray(np.maximum(scale.astype(np.float32), np.finfo(np.float32).tiny))
 
 
+def held_by_half(scale: NDArray[np.float32]) -> NDArray[np.float32]:
+    """The next larger scales that FP16 holds exactly: Q and DQ mean the same before and after casting.
+
+    The smallest is 2⁻²⁴: a scale below it becomes that, which clips nothing and coarsens values under 1e-5.
+    What exceeds FP16 stays; casting keeps such a pair in FP32.
+    """
+    with np.errstate(over="ignore"):
+        half = scale.astype(np.float16)
+        up = np.where(half.astype(np.float32) < scale, np.nextafter(half, np.float16(np.inf)), half)
+    wide = up.astype(np.float32)
+    return np.asarray(np.where(np.isfinite(wide), wide, scale).astype(np.float32))
+
+
 def weight_scale(
     weight: NDArray[Any], axis: int | None, precision: Precision, block: int = 0
 ) -> NDArray[np.float32]:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from trtopt.onnxgraph import reads_of
 from trtopt.onnxmodel.model_file import ModelFile, array_of, spooled
 from trtopt.precision.emission.form import Form
-from trtopt.precision.emission.numbers import ELEMENT, packed, quantised, scale_of, weight_scale
+from trtopt.precision.emission.numbers import ELEMENT, packed, quantised, weight_scale
 from trtopt.precision.placement.plan import Edge, Plan, WeightEdge
 from trtopt.precision.placement.weighted import BLOCK
 
@@ -73,7 +73,7 @@ class _Writer:
         """One pair a tensor and amax, shared by all edges that read it so; the others read on in float."""
         key = (edge.tensor, amax)
         if key not in self._done:
-            scale, zero = self._scale(edge.tensor, scale_of(amax, self.form.precision))
+            scale, zero = self._scale(edge.tensor, self.form.scale(amax))
             self.scale_names.setdefault(edge.tensor, scale)
             pair, result = self._pair(edge.tensor, scale, zero, None)
             self._after[edge.tensor] += pair
@@ -89,7 +89,9 @@ class _Writer:
             block = BLOCK if self.form.precision == "int4" else 0
             axis = 0 if block else place.axis
             values = array_of(self._constants[tensor], self.file.folder)
-            scale = weight_scale(values, axis, self.form.precision, block) if given is None else given
+            if given is None:
+                given = self.form.fit(weight_scale(values, axis, self.form.precision, block))
+            scale = given
             names = self._scale(tensor, scale)
             if self.form.stored:
                 narrow = self._narrow(tensor, quantised(values, scale, axis, self.form.precision, block))
