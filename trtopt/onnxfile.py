@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trtopt.errors import InvalidModelError, UnsupportedOpError
-from trtopt.onnxgraph import opset_of, parts_of, unknown_ops
+from trtopt.onnxgraph import WEAK_TYPES, opset_of, parts_of, unknown_ops
 from trtopt.onnxweights import external_files, tensors_of
 from trtopt.records import OnnxArtifact, TensorSpec
 
@@ -135,7 +135,7 @@ def dtype_name(elem_type: int) -> str:
 
 
 def _element_types(model: onnx.ModelProto) -> set[str]:
-    """Types that appear in the graph: of inputs and outputs, constants and casts."""
+    """Types that appear in the graph (inputs and outputs, constants, casts), or are allowed beside it."""
     import onnx
 
     found = {value.type.tensor_type.elem_type for value in (*model.graph.input, *model.graph.output)}
@@ -149,7 +149,10 @@ def _element_types(model: onnx.ModelProto) -> set[str]:
             }
             if node.op_type == "QuantizeLinear" and len(node.input) < 3:
                 found.add(onnx.TensorProto.UINT8)  # the operator's default zero point
-    return {dtype_name(elem_type) for elem_type in found} - {"unknown"}
+    allowed = {
+        name for entry in model.metadata_props if entry.key == WEAK_TYPES for name in entry.value.split()
+    }
+    return ({dtype_name(elem_type) for elem_type in found} | allowed) - {"unknown"}
 
 
 def _check_opset(model: onnx.ModelProto, path: Path) -> None:

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     Part: TypeAlias = onnx.GraphProto | onnx.FunctionProto
 
 OWN_DOMAINS = ("", "ai.onnx")
+WEAK_TYPES = "trtopt.weak_types"
+"""Metadata of this key names types that a weakly typed TensorRT may use where the graph says FP32."""
 
 
 def graphs_of(part: Part) -> Iterator[Part]:

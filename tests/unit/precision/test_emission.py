@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import msgspec
 import numpy as np
 import onnx
@@ -13,6 +15,7 @@ from numpy.typing import NDArray
 from onnx import numpy_helper
 
 from trtopt.errors import ModelError, UsageError
+from trtopt.onnxfile import read_onnx
 from trtopt.precision.emission.form import Form, form_for
 from trtopt.precision.emission.numbers import held_by_half, packed, quantised, scale_of, weight_scale
 from trtopt.precision.emission.opset import fit_opset
@@ -103,6 +106,15 @@ def test_for_8_6_weights_stay_fp32_with_q_and_dq_and_biases_are_left_alone() -> 
     assert [node.op_type for node in activation] == ["QuantizeLinear", "DequantizeLinear"]
     assert constant(model, activation[0].input[1]) == np.float32(4 / 127)
     assert chain_into(model, "b.c1", 2) == []
+
+
+def test_for_8_6_the_rest_may_run_in_fp16_and_newer_targets_are_told_nothing(tmp_path: Path) -> None:
+    for target, types in (("8.6", {"float16", "float32", "int8"}), ("11", {"float32", "int8"})):
+        net = Net(x=MAPS)
+        model = emitted(net, residual_block(net, "b", "x"), form=form_for("int8", target))
+        (tmp_path / "q.onnx").write_bytes(model.SerializeToString())
+        assert types <= set(read_onnx(tmp_path / "q.onnx").types)
+        assert ("float16" in types) == ("float16" in read_onnx(tmp_path / "q.onnx").types)
 
 
 def test_one_pair_serves_the_skip_and_the_next_convolution() -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from trtopt.onnxgraph import reads_of
+from trtopt.onnxgraph import WEAK_TYPES, reads_of
 from trtopt.onnxmodel.model_file import ModelFile, array_of, spooled
 from trtopt.precision.emission.form import Form
 from trtopt.precision.emission.numbers import ELEMENT, packed, quantised, weight_scale
@@ -19,6 +19,7 @@ from trtopt.precision.placement.plan import Edge, Plan, WeightEdge
 from trtopt.precision.placement.weighted import BLOCK
 
 _SPOOLED_BYTES = 1 << 20
+_REST = "float16"  # what a weakly typed TensorRT may run in place of FP32
 
 
 @dataclass(frozen=True)
@@ -195,6 +196,11 @@ class _Writer:
         del graph.node[:]
         graph.node.extend(nodes)
         drop_unread(self.model)
+        if not self.form.strongly_typed:
+            kept = [item for item in self.model.metadata_props if item.key != WEAK_TYPES]
+            del self.model.metadata_props[:]
+            self.model.metadata_props.extend(kept)
+            self.model.metadata_props.add(key=WEAK_TYPES, value=_REST)
 
 
 def _along(axis: int | None) -> dict[str, Any]:

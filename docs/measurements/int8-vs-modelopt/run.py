@@ -1,0 +1,242 @@
+"""INT8 by `trtopt quantize` and by Model Optimizer, side by side, engines tuned for each batch size.
+
+    python docs/measurements/int8-vs-modelopt/run.py --peers FOLDER --out RESULT.json
+
+FOLDER holds `r50`, `r50_mo_int8_32`, `bert` and `bert_mo_int8_32`, each a graph whose large initializers are
+empty (`NAME.pb.gz`) and what to fill them with (`NAME.json`: shape, type and standard deviation by name). The
+weights are seeded noise: graph, Q/DQ and scales are real, and so is the speed.
+
+Every case is one model at one batch size, on one GPU: all its sides are built there one after the other with
+one timing cache, then measured in turns, forwards and backwards. Cases are spread over the GPUs that are
+there; none begins that would not end within `--seconds`, and what is done is in the result. All engines have
+one recipe: static batch, FP16 and INT8 allowed, tactics without cuDNN and cuBLAS, a CUDA graph, no copies.
+`--build-only --backend tensorrt-rtx` tries it on a machine without a GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+
+WEAK_TYPES = "trtopt.weak_types"  # lets TensorRT 8.6 use FP16 where a graph says FP32, as trtexec --fp16 does
+ATTENTION_LAYERS = ("*/attention/*",)
+SIDES: dict[str, dict[str, Any]] = {
+    "resnet50": {
+        "float": "r50",
+        "peer": "r50_mo_int8_32",
+        "sides": ("fp16", "peer int8", "ours int8", "ours int8, float head"),
+        "exclude": {"ours int8": (), "ours int8, float head": ("Gemm", "GlobalAveragePool")},
+        "shapes": {},
+        "batches": (1, 64, 8, 128),
+    },
+    "bert-base": {
+        "float": "bert",
+        "peer": "bert_mo_int8_32",
+        "sides": ("fp16", "fp16 cast", "peer int8", "ours int8", "ours int8, FFN alone"),
+        "exclude": {"ours int8": (), "ours int8, FFN alone": ATTENTION_LAYERS},
+        "shapes": {"ids": "Nx128", "mask": "Nx128"},
+        "batches": (32, 1, 8),
+    },
+}
+ROUNDS = 4
+SAMPLES = 32
+
+
+def main() -> None:
+    """Prepare the graphs, run the cases, gather one file."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--peers", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--seconds", type=float, default=470.0)
+    parser.add_argument("--backend", default="tensorrt")
+    parser.add_argument("--build-only", action="store_true")
+    parser.add_argument("--models", nargs="*", default=list(SIDES))
+    parser.add_argument("--case", help=argparse.SUPPRESS)
+    parser.add_argument("--work", type=Path, help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    if asked.case:
+        model, batch = asked.case.split(":")
+        run_case(asked, model, int(batch))
+        return
+    end = time.monotonic() + asked.seconds
+    with tempfile.TemporaryDirectory() as work:
+        asked.work = Path(work)
+        made = {model: prepare(asked, model) for model in asked.models}
+        longest = max(len(SIDES[model]["batches"]) for model in asked.models)
+        cases = [
+            f"{model}:{SIDES[model]['batches'][turn]}"
+            for turn in range(longest)
+            for model in asked.models
+            if turn < len(SIDES[model]["batches"])
+        ]
+        run_all(asked, cases, end)
+        results = [json.loads(file.read_text()) for file in sorted(Path(work).glob("case-*.json"))]
+        logs = {file.stem: file.read_text().splitlines()[-4:] for file in Path(work).glob("logs/*.log")}
+    missing = sorted(set(cases) - {f"{item['model']}:{item['batch']}" for item in results})
+    report = {"prepared": made, "cases": results, "not_run": missing, "logs": logs}
+    asked.out.write_text(json.dumps(report, indent=1) + "\n")
+    print(table(results))
+
+
+# ── graphs ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def refilled(folder: Path, name: str) -> onnx.ModelProto:
+    """The graph with seeded weights of its shapes and deviations."""
+    model = onnx.load_from_string(gzip.decompress((folder / f"{name}.pb.gz").read_bytes()))
+    wanted = json.loads((folder / f"{name}.json").read_text())
+    random = np.random.default_rng(1)
+    constants = [
+        (f"const:{node.output[0]}", item.t)
+        for node in model.graph.node
+        if node.op_type == "Constant"
+        for item in node.attribute
+        if item.name == "value"
+    ]
+    for key, tensor in [*((item.name, item) for item in model.graph.initializer), *constants]:
+        if key in wanted:
+            shape, dtype, deviation = wanted[key]
+            values = random.standard_normal(shape, dtype=np.float32) * max(deviation, 1e-3)
+            tensor.raw_data = (np.rint(values) if "int" in dtype else values).astype(dtype).tobytes()
+    return model
+
+
+def allow_half(model: onnx.ModelProto, path: Path) -> Path:
+    """Write the model so that TensorRT 8.6 may run it in FP16."""
+    model.metadata_props.add(key=WEAK_TYPES, value="float16")
+    path.write_bytes(model.SerializeToString())
+    return path
+
+
+def file_of(work: Path, model: str, side: str) -> Path:
+    """Where a side's graph lies."""
+    return work / f"{model}-{side.replace(', ', '-').replace(' ', '-')}.onnx"
+
+
+def prepare(asked: argparse.Namespace, model: str) -> dict[str, Any]:
+    """Write the graphs of all sides; how long quantising took."""
+    from trtopt.pipeline.quantize import Request, quantize
+    from trtopt.precision.casting.api import cast_model
+    from trtopt.rewrite.api import rewrite_model
+
+    spec, told = SIDES[model], {}
+    source, work = asked.work / f"{model}.onnx", asked.work
+    source.write_bytes(refilled(asked.peers, spec["float"]).SerializeToString())
+    allow_half(refilled(asked.peers, spec["peer"]), file_of(work, model, "peer int8"))
+    rewrite_model(source, work / f"{model}-rewritten.onnx", target="8.6", check=False)
+    allow_half(onnx.load(work / f"{model}-rewritten.onnx"), file_of(work, model, "fp16"))
+    if "fp16 cast" in spec["sides"]:
+        rewritten, out = work / f"{model}-rewritten.onnx", file_of(work, model, "fp16 cast")
+        cast_model(rewritten, out, precision="fp16", target="8.6", compare=False)
+    samples = work / f"{model}.npz"
+    np.savez(samples, **samples_of(onnx.load(source, load_external_data=False)))
+    for side, exclude in spec["exclude"].items():
+        request = Request("int8", "8.6", str(samples), method="max", exclude=exclude)
+        report = quantize(source, file_of(work, model, side), request)
+        told[side] = {"seconds": report.seconds, "activations": report.pairs, "weights": report.weights}
+    return told
+
+
+def samples_of(model: onnx.ModelProto) -> dict[str, Any]:
+    """Seeded inputs to calibrate on."""
+    random, found = np.random.default_rng(0), {}
+    for value in model.graph.input:
+        axes = value.type.tensor_type.shape.dim
+        shape = [axis.dim_value or (SAMPLES if place == 0 else 128) for place, axis in enumerate(axes)]
+        is_float = value.type.tensor_type.elem_type == onnx.TensorProto.FLOAT
+        drawn = random.standard_normal(shape, dtype=np.float32)
+        found[value.name] = drawn if is_float else np.ones(shape, np.int64)
+        if value.name == "ids":
+            found[value.name] = random.integers(0, 30_000, shape)
+    return found
+
+
+# ── cases ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def run_all(asked: argparse.Namespace, cases: list[str], end: float) -> None:
+    """The cases in order, one a GPU at a time, through the scheduler beside this folder."""
+    command = [sys.executable, __file__, *sys.argv[1:], "--work", str(asked.work)]
+    jobs = [
+        {"name": case.replace(":", "-"), "run": " ".join([*command, "--case", case, "--seconds", "{left}"])}
+        for case in cases
+    ]
+    if asked.build_only:
+        for job in jobs:
+            left = max(end - time.monotonic(), 0)
+            subprocess.run(["bash", "-c", job["run"].format(left=left)], check=False)
+        return
+    for job in jobs:
+        job["run"] = job["run"].replace(
+            "{left}", f"$(( {int(time.time() + end - time.monotonic())} - $(date +%s) ))"
+        )
+    listed, logs = asked.work / "jobs.json", asked.work / "logs"
+    listed.write_text(json.dumps(jobs))
+    scheduler = Path(__file__).parents[1] / "on_every_gpu.py"
+    left = str(max(end - time.monotonic(), 1))
+    subprocess.run([sys.executable, str(scheduler), str(listed), str(logs), left], check=False)
+
+
+def run_case(asked: argparse.Namespace, model: str, batch: int) -> None:
+    """Build every side, then measure them in turns; the file is written anew after each step."""
+    import trtopt
+
+    began, spec = time.monotonic(), SIDES[model]
+    result: dict[str, Any] = {"model": model, "batch": batch, "sides": {}}
+    place = asked.work / f"case-{model}-{batch}.json"
+    slowest = 0.0
+    for side in spec["sides"]:
+        start = time.monotonic()
+        if start - began + slowest * 1.5 > asked.seconds:
+            break
+        folder = asked.work / f"{model}-{batch}-{side.replace(', ', '-').replace(' ', '-')}"
+        sources = ("EDGE_MASK_CONVOLUTIONS", "JIT_CONVOLUTIONS") if asked.backend == "tensorrt" else None
+        cache = str(asked.work / f"{model}-{batch}.cache") if asked.backend == "tensorrt" else None
+        manifest = trtopt.build(
+            file_of(asked.work, model, side), folder, batch=(batch,), backend=asked.backend,
+            shapes=spec["shapes"] or None, tactic_sources=sources, timing_cache=cache,
+        )  # fmt: skip
+        slowest = max(slowest, time.monotonic() - start)
+        seconds, engine = round(time.monotonic() - start, 1), manifest.engines[0].sha256[:12]
+        result["sides"][side] = {"build_s": seconds, "engine": engine, "p50_ms": []}
+        place.write_text(json.dumps(result))
+        print(model, batch, side, f"built in {seconds} s", flush=True)
+    for turn in range(0 if asked.build_only else ROUNDS):
+        sides = list(result["sides"])
+        for side in sides if turn % 2 == 0 else sides[::-1]:
+            if time.monotonic() - began > asked.seconds:
+                return
+            folder = asked.work / f"{model}-{batch}-{side.replace(', ', '-').replace(' ', '-')}"
+            report = trtopt.bench(folder, contract="trtexec-11", duration=0.5)
+            times = report.points[0].latency.samples.gpu_compute_ms
+            result["sides"][side]["p50_ms"].append(round(trtopt.summarise(times).median, 4))
+            place.write_text(json.dumps(result))
+
+
+def table(results: list[dict[str, Any]]) -> str:
+    """Medians over the turns, and each side's gain over the peer's."""
+    lines = ["| model | batch | side | p50 ms | peer / side |", "|---|--:|---|--:|--:|"]
+    for item in sorted(results, key=lambda item: (item["model"], item["batch"])):
+        medians = {
+            side: float(np.median(told["p50_ms"])) for side, told in item["sides"].items() if told["p50_ms"]
+        }
+        for side, value in medians.items():
+            gain = f"{medians['peer int8'] / value:.3f}" if "peer int8" in medians else "–"
+            lines.append(f"| {item['model']} | {item['batch']} | {side} | {value:.4f} | {gain} |")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("CUDA_MODULE_LOADING", "LAZY")
+    main()
