@@ -21,6 +21,7 @@ from typing import BinaryIO, NoReturn
 import msgspec
 
 from trtopt.builder.engine import BuildJob, build_engine
+from trtopt.device.affinity import confine, present_cores
 from trtopt.device.api import ProgressSink, Target
 from trtopt.device.backends import open_builder, open_target
 from trtopt.device.host import cpu_name
@@ -45,6 +46,8 @@ def run(job: Job, send: Callable[[Message], None]) -> Result:
     plan = job.artifact.plan
     target = open_target(plan.backend.name, plan.settings.plugins)
     try:
+        if job.cpu_affinity is not None:
+            confine(job.cpu_affinity, target.device.info)
         point = bench_engine(target, job, progress)
         return Benched(point=point, environment=environment_of(target))
     finally:
@@ -71,6 +74,7 @@ def environment_of(target: Target) -> Environment:
         platform=platform.platform(),
         cpu=cpu_name(),
         git_revision=_git_revision(),
+        cpus=present_cores(),
     )
 
 

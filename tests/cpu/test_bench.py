@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from itertools import pairwise
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import onnx
@@ -15,7 +17,7 @@ from command_line import DIGITS, HELDOUT, CommandLine, needs_no_gpu
 import trtopt
 from trtopt.errors import ArtifactError, DataError, IncompatibleEngineError, NoGpuError, UsageError
 from trtopt.measure.queueing import keeps_up
-from trtopt.records import BenchReport, from_json, to_json
+from trtopt.records import BenchReport, Terms, from_json, to_json
 
 
 def test_every_engine_of_a_folder_is_measured_in_both_modes(cpu_build: Path) -> None:
@@ -60,6 +62,28 @@ def test_every_flag_that_changes_a_term_is_told_by_the_contracts_name(
     assert throughput.contract.queue_ahead == 3
     assert len(throughput.samples.h2d_ms) == len(throughput.samples.start_ms)
     assert set(throughput.samples.lane) == {0, 1}
+
+
+@pytest.mark.parametrize("threads", ["one", "per-stream"])
+def test_serving_on_the_cpu_runs_every_stream_and_says_what_the_figures_are(
+    cpu_build: Path, threads: Literal["one", "per-stream"]
+) -> None:
+    terms: Terms = {"streams": 2, "threads": threads}
+    report = trtopt.bench(cpu_build, batch=[1], contract="serving", terms=terms, duration=0.2)
+    throughput = report.points[0].throughput
+    assert throughput is not None
+    assert set(throughput.samples.lane) == {0, 1}
+    assert throughput.samples.start_ms == sorted(throughput.samples.start_ms)
+    assert any("copies overlap nothing" in note for note in throughput.notes)
+    assert any("no CUDA graphs" in note for note in throughput.notes)
+
+
+def test_the_report_says_where_the_host_threads_ran(cpu_build: Path) -> None:
+    here = sorted(os.sched_getaffinity(0))
+    report = trtopt.bench(cpu_build, batch=[1], cpu_affinity=str(here[-1]), duration=0.1)
+    assert report.environment.cpus == (here[-1],)
+    assert f"host threads on cores {here[-1]}" in report.notes
+    assert trtopt.bench(cpu_build, batch=[1], duration=0.1).environment.cpus == tuple(here)
 
 
 def test_one_engine_of_a_folder_can_be_named(cpu_build: Path) -> None:
@@ -227,6 +251,10 @@ def test_an_engine_of_another_version_is_refused(cpu_build: Path, tmp_path: Path
         ([DIGITS, "--streams", "0"], 2, "--streams 0"),
         ([DIGITS, "--queue", "-1"], 2, "--queue -1"),
         ([DIGITS, "--sync", "sleep"], 2, "'sleep' is not one of"),
+        ([DIGITS, "--threads", "two"], 2, "'two' is not one of"),
+        ([DIGITS, "--cpu-affinity", "3-1"], 2, "no list of cores"),
+        ([DIGITS, "--backend", "onnxruntime", "--cpu-affinity", "99999"], 2, "cannot have all of these"),
+        ([DIGITS, "--backend", "onnxruntime", "--cpu-affinity", "auto"], 2, "is no GPU"),
         ([DIGITS, "--no-pinned"], 2, "without transfers"),
         ([DIGITS, "--duration", "0"], 2, "out of range"),
         ([DIGITS, "--input", "nowhere.npz"], 1, "no such file"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 
@@ -33,6 +35,39 @@ def test_bytes_survive_a_round_trip_through_the_device(device: Device) -> None:
     for resource in (stream, memory, target, source):
         resource.close()
         resource.close()  # twice is allowed
+
+
+def test_pageable_memory_can_be_copied_from_and_to(device: Device) -> None:
+    count = 1 << 20
+    source, target = device.pageable_buffer(count), device.pageable_buffer(count)
+    memory, stream = device.device_buffer(count), device.stream()
+    source.array[:] = np.random.default_rng(0).integers(0, 256, count, dtype=np.uint8)
+    target.array[:] = 0
+    device.copy_to_device(memory, source, stream)
+    device.copy_to_host(target, memory, stream)
+    stream.synchronize()
+    assert np.array_equal(source.array, target.array)
+    for resource in (stream, memory, target, source):
+        resource.close()
+
+
+def test_another_thread_can_use_the_device_once_it_is_adopted(device: Device) -> None:
+    source, target = device.pinned_buffer(1 << 20), device.pinned_buffer(1 << 20)
+    memory, stream, done = device.device_buffer(1 << 20), device.stream(), device.event()
+    source.array[:] = 7
+
+    def work() -> None:
+        with device.adopt_thread():
+            device.copy_to_device(memory, source, stream)
+            device.copy_to_host(target, memory, stream)
+            done.record(stream)
+            done.wait()
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(work).result()
+    assert (target.array == 7).all()
+    for resource in (done, stream, memory, target, source):
+        resource.close()
 
 
 def test_events_order_streams_and_measure_time(device: Device) -> None:

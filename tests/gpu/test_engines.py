@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -11,6 +12,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import onnx
@@ -22,6 +24,8 @@ import trtopt
 from trtopt.builder.timing_cache import identity_of, load_cache
 from trtopt.device.api import AllocationTracker
 from trtopt.device.backends import open_builder, open_cuda_device, open_target
+from trtopt.device.cuda import probe
+from trtopt.device.nvml import cores_near
 from trtopt.errors import (
     ArtifactError,
     DeviceMemoryError,
@@ -30,10 +34,10 @@ from trtopt.errors import (
     UsageError,
 )
 from trtopt.measure.arrivals import Load, arrivals_s
-from trtopt.measure.contracts import contract_named
+from trtopt.measure.contracts import changed, contract_named
 from trtopt.measure.lane import Lane
 from trtopt.measure.queueing import keeps_up
-from trtopt.records import EngineArtifact
+from trtopt.records import EngineArtifact, Terms
 from trtopt.workspace import read_manifest
 
 
@@ -41,24 +45,41 @@ def _engine(folder: Path, label: str) -> bytes:
     return (folder / f"{label}.engine").read_bytes()
 
 
-@pytest.mark.parametrize("contract", ["trtexec-10", "trtexec-11", "isolated"])
-def test_an_engine_computes_what_onnx_runtime_computes(built: Path, binding: str, contract: str) -> None:
+@pytest.mark.parametrize(
+    ("contract", "changes"),
+    [
+        ("trtexec-10", {}),
+        ("trtexec-10", {"pinned": False}),
+        ("trtexec-11", {}),
+        ("serving", {}),
+        ("serving", {"graph": False}),
+        ("isolated", {}),
+    ],
+)
+def test_an_engine_computes_what_onnx_runtime_computes(
+    built: Path, binding: str, contract: str, changes: Terms
+) -> None:
+    """In every slot and on every device set: a hundred queries, each slot's last output is looked at."""
     images = np.load(HELDOUT)["images"][:8]
     target = open_target("tensorrt")
     session = target.load(_engine(built, "batch8"))
-    lane = Lane(
-        target.device, session, {"images": images.shape}, {"images": images}, contract_named(contract)
-    )
+    agreed = changed(contract_named(contract), changes)
+    lane = Lane(target.device, session, {"images": images.shape}, {"images": images}, agreed)
     assert lane.graph_refused is None
-    for slot in lane.slots:
-        slot.start()
+    for _ in range(100):
+        for slot in lane.slots:
+            if slot.busy:
+                slot.finish()
+            slot.start()
     for slot in lane.slots:
         slot.finish()
-    logits = lane.outputs()["logits"]
     expected = onnxruntime.InferenceSession(str(DIGITS)).run(None, {"images": images})[0]
-    # TF32 is on by default: ten mantissa bits in the products
-    assert np.abs(logits - expected).max() <= 2e-2 * np.abs(expected).max()
-    assert (logits.argmax(1) == expected.argmax(1)).all()
+    received = [outputs["logits"] for outputs in lane.outputs()]
+    assert len(received) == (len(lane.slots) if agreed.transfers else 1)
+    for logits in received:
+        # TF32 is on by default: ten mantissa bits in the products
+        assert np.abs(logits - expected).max() <= 2e-2 * np.abs(expected).max()
+        assert (logits.argmax(1) == expected.argmax(1)).all()
     lane.close()
     session.close()
     target.close()
@@ -116,6 +137,31 @@ def test_a_low_load_loses_no_request_and_achieves_what_is_offered(built: Path, b
     assert keeps_up(load)
     assert min(load.waiting_ms) >= 0
     assert min(load.lag_ms) >= 0
+
+
+@pytest.mark.parametrize("graph", [True, False])
+@pytest.mark.parametrize("threads", ["one", "per-stream"])
+def test_serving_runs_every_stream_from_one_thread_or_several(
+    built: Path, binding: str, graph: bool, threads: Literal["one", "per-stream"]
+) -> None:
+    terms: Terms = {"streams": 3, "threads": threads, "graph": graph}
+    report = trtopt.bench(built, batch=[8], contract="serving", terms=terms, duration=0.3)
+    throughput = report.points[0].throughput
+    assert throughput is not None
+    samples = throughput.samples
+    assert set(samples.lane) == {0, 1, 2}
+    assert len(samples.h2d_ms) == len(samples.d2h_ms) == len(samples.start_ms)
+    assert throughput.contract.graph == graph
+    late = any("refilled when computing has ended" in note for note in throughput.notes)
+    assert late == (graph or binding == "pycuda")
+
+
+def test_host_threads_stay_on_the_cores_near_the_gpu(built: Path, binding: str) -> None:
+    near = cores_near(probe.gpu(0))
+    if near is None or not near & os.sched_getaffinity(0):
+        pytest.skip("NVML tells no cores that this process may use")
+    report = trtopt.bench(built, batch=[1], cpu_affinity="auto", duration=0.2)
+    assert set(report.environment.cpus) == near & os.sched_getaffinity(0)
 
 
 def test_layers_are_timed_in_a_pass_of_their_own(built: Path, binding: str) -> None:

@@ -372,3 +372,26 @@ def test_a_shape_outside_the_engines_range_is_refused_before_a_context_is_made(d
         load(surface).context({IMAGES[0]: (9, 1, 8, 8)})
     assert surface.called("ICudaEngine.create_execution_context") == []
     assert load(surface).context(SHAPES).bindings
+
+
+@each_version
+def test_the_event_of_consumed_inputs_is_set_where_it_changes_and_taken_away_again(dump: str) -> None:
+    surface, device = Surface(dump), ScriptedDevice(Script())
+    session = load(surface, device=device)
+    context = session.context(SHAPES)
+    buffers = {binding.name: device.device_buffer(binding.nbytes) for binding in context.bindings}
+    event = device.event()
+    for consumed in (None, event, event, None, None):
+        context.bind(buffers, consumed)
+    told = surface.called("IExecutionContext.set_input_consumed_event")
+    assert [call["event"] for call in told] == [event.handle, 0]
+
+
+@each_version
+def test_an_event_that_tensorrt_does_not_take_is_an_error(dump: str) -> None:
+    device = ScriptedDevice(Script())
+    surface = Surface(dump, {"IExecutionContext.set_input_consumed_event": False})
+    context = load(surface, device=device).context(SHAPES)
+    buffers = {binding.name: device.device_buffer(binding.nbytes) for binding in context.bindings}
+    with pytest.raises(DeviceError, match="took no event"):
+        context.bind(buffers, device.event())

@@ -134,9 +134,10 @@ def run(surface: Surface, *, track: bool = False) -> list[Any]:
     session = load(surface, track=tracked, device=device)
     context = session.context(SHAPES)
     buffers = {binding.name: device.device_buffer(binding.nbytes) for binding in context.bindings}
-    context.bind(buffers)
+    context.bind(buffers, device.event())
     stream, layers = device.stream(), []
     context.enqueue(stream)
+    context.bind(buffers)
     context.report_layers(lambda name, ms: layers.append((name, ms)))
     context.enqueue(stream)
     seen = context.inspect()

@@ -45,6 +45,11 @@ if TYPE_CHECKING:
     help="Find the highest rate of requests that keeps it, as p99=5ms; --load poisson (default), constant "
     "or a first rate say how requests arrive.",
 )
+@click.option(
+    "--cpu-affinity",
+    metavar="auto|LIST",
+    help="Keep host threads on the cores near the GPU, or on 0-3,8.",
+)
 @output_flags
 @click.pass_context
 def bench(
@@ -61,6 +66,7 @@ def bench(
     memory: bool,
     load: str | None,
     max_latency: str | None,
+    cpu_affinity: str | None,
     outputs: Outputs,
 ) -> None:
     """Measure PATH: a build folder, one engine of it, or an ONNX file.
@@ -86,6 +92,7 @@ def bench(
             memory=memory,
             load=load,
             max_latency=max_latency,
+            cpu_affinity=cpu_affinity,
             listener=listener,
         )
     outputs.finish(report)

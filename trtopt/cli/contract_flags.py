@@ -19,6 +19,9 @@ _OPTIONS = (
     ),
     click.option("--sync", type=click.Choice(["spin", "blocking"]), help="How the host waits."),
     click.option("--streams", type=int, metavar="N", help="Streams, each with a context of its own."),
+    click.option(
+        "--threads", type=click.Choice(["one", "per-stream"]), help="Host threads that serve the streams."
+    ),
 )
 
 

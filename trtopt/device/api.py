@@ -11,6 +11,7 @@ of making; `close` may be called twice.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -33,6 +34,10 @@ from trtopt.records import (
 
 class Event(Protocol):
     """A mark on a stream."""
+
+    @property
+    def handle(self) -> int | None:
+        """The event as TensorRT takes it; None where the CUDA binding does not tell."""
 
     def record(self, stream: Stream) -> None:
         """Mark the stream's present end."""
@@ -185,6 +190,9 @@ class Device(Protocol):
     def wait_any(self, events: Sequence[Event], until_s: float) -> None:
         """Let the host wait until one of `events` is reached, or until `now()` is `until_s`."""
 
+    def adopt_thread(self) -> AbstractContextManager[None]:
+        """Make the device usable in the calling host thread, another one than it was opened in."""
+
     def used_bytes(self) -> int | None:
         """Device memory in use by everybody, as the driver reports it; None where nobody knows."""
 
@@ -217,8 +225,12 @@ class Context(Protocol):
     def bindings(self) -> tuple[Binding, ...]:
         """All inputs and outputs."""
 
-    def bind(self, buffers: Mapping[str, DeviceBuffer]) -> None:
-        """Use these buffers from the next enqueue on; every binding needs one."""
+    def bind(self, buffers: Mapping[str, DeviceBuffer], consumed: Event | None = None) -> None:
+        """Use these buffers from the next enqueue on; every binding needs one.
+
+        Every enqueue records `consumed` where its inputs have been read and may be overwritten. The event
+        must have a handle, and none may be bound while a graph is captured.
+        """
 
     def enqueue(self, stream: Stream) -> None:
         """Enqueue one inference."""

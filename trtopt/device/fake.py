@@ -4,17 +4,17 @@ It ships with trtopt so that the measuring loop, the stopping rules and the orde
 without hardware, and so can code built on `trtopt.measure`.
 
 Streams are timelines: work starts when both the host has enqueued it and the stream's earlier work is done.
-The host's clock advances only by scripted enqueue times and by waiting. Every call is written to `calls`.
+The host's clock, one for every host thread, advances only by scripted enqueue times and by waiting. Every
+call is written to `calls`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import repeat
-from typing import Literal, TypeVar
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Literal
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -28,43 +28,11 @@ from trtopt.device.api import (
     Stream,
 )
 from trtopt.device.clocks import UnknownClocks
+from trtopt.device.fake_clocks import ScriptedSensor
+from trtopt.device.script import Script, then_last
+from trtopt.device.virtualtime import HostClocks, Shared
 from trtopt.errors import DeviceError, DeviceMemoryError, GraphCaptureError
-from trtopt.records import Backend, ClockReading, ClockReference, DeviceInfo, Shape, TensorSpec
-
-
-@dataclass
-class Script:
-    """What the device does. Durations in milliseconds, one value per call, the last one repeated.
-
-    Before a copy from pageable memory the host copies for `staging_ms`; after one into it the host waits.
-    `fail_at` makes the named call (as in `calls`, say "enqueue") raise on its n-th time, counted from 1.
-    `clocks` are what its sensor reads, one after the other, each in `reading_ms` of the host's time; without
-    any its clocks are unknown.
-    """
-
-    compute_ms: Iterable[float] = (1.0,)
-    enqueue_ms: Iterable[float] = (0.01,)
-    h2d_ms: float = 0.1
-    d2h_ms: float = 0.1
-    staging_ms: float = 0.05
-    graphs: bool = True
-    memory_bytes: int = 1 << 30
-    layers: Mapping[str, float] = field(default_factory=lambda: {"layer": 1.0})
-    inspector: str | None = None
-    fail_at: tuple[str, int] | None = None
-    clocks: Iterable[ClockReading] = ()
-    reading_ms: float = 1.0
-    application_mhz: int | None = 1980
-
-
-T = TypeVar("T")
-
-
-def _then_last(values: Iterable[T], last: T) -> Iterator[T]:
-    """All values, and then the last of them (or `last`, if there are none) again and again."""
-    for last in values:
-        yield last
-    yield from repeat(last)
+from trtopt.records import Backend, DeviceInfo, Shape, TensorSpec
 
 
 class ScriptedDevice:
@@ -72,25 +40,37 @@ class ScriptedDevice:
 
     def __init__(self, script: Script | None = None) -> None:
         self.script = script or Script()
-        self.host_s = 0.0
+        self._clocks = HostClocks()
+        self._guard = threading.Lock()
         self.calls: list[str] = []
         self.open = 0
         self.used = 0
-        self.compute = _then_last(self.script.compute_ms, 0.0)
-        self.enqueue = _then_last(self.script.enqueue_ms, 0.0)
+        self.compute = Shared(then_last(self.script.compute_ms, 0.0))
+        self.enqueue = Shared(then_last(self.script.enqueue_ms, 0.0))
         self.captured: int | None = None  # inferences in the graph that is being captured
 
     def call(self, name: str) -> None:
         """Write a call down, and fail if the script says so."""
-        self.calls.append(name)
         fail_at = self.script.fail_at
-        if fail_at is not None and fail_at[0] == name and fail_at[1] == self.calls.count(name):
+        with self._guard:
+            self.calls.append(name)
+            fails = fail_at is not None and fail_at[0] == name and fail_at[1] == self.calls.count(name)
+        if fails:
             raise DeviceError(f"scripted failure of {name}", "the script asked for it")
 
     @property
     def info(self) -> DeviceInfo:
         """A scripted device."""
         return DeviceInfo(kind="scripted", name="scripted device", memory_bytes=self.script.memory_bytes)
+
+    @property
+    def host_s(self) -> float:
+        """The calling thread's clock."""
+        return self._clocks.now_s
+
+    @host_s.setter
+    def host_s(self, value: float) -> None:
+        self._clocks.now_s = value
 
     def now(self) -> float:
         """Virtual seconds."""
@@ -155,6 +135,13 @@ class ScriptedDevice:
         reached = [event.at_s for event in events if isinstance(event, ScriptedEvent)]
         self.host_s = max(self.host_s, min([until_s, *reached]))
 
+    @contextmanager
+    def adopt_thread(self) -> Iterator[None]:
+        """Give the calling thread a clock."""
+        self.call("adopt_thread")
+        with self._clocks.adopt():
+            yield
+
     def used_bytes(self) -> int | None:
         """Bytes handed out."""
         return self.used
@@ -167,25 +154,6 @@ class ScriptedDevice:
     def close(self) -> None:
         """Write it down."""
         self.calls.append("close device")
-
-
-class ScriptedSensor:
-    """See `device.api.ClockSensor`."""
-
-    def __init__(self, device: ScriptedDevice, readings: tuple[ClockReading, ...]) -> None:
-        self._device = device
-        self._readings = _then_last(readings, readings[-1])
-
-    @property
-    def reference(self) -> ClockReference:
-        """The scripted application clock."""
-        return ClockReference(mhz=self._device.script.application_mhz, kind="application")
-
-    def read(self, at_ms: float) -> ClockReading:
-        """The next reading; the host's clock moves on meanwhile."""
-        self._device.calls.append("read clocks")
-        self._device.host_s += self._device.script.reading_ms / 1e3
-        return msgspec.structs.replace(next(self._readings), at_ms=at_ms)
 
 
 class _Owned:
@@ -239,6 +207,7 @@ def _run(stream: Stream, ms: float) -> None:
 class ScriptedEvent(_Owned):
     """A point on a timeline."""
 
+    handle = 1
     at_s = 0.0
 
     def record(self, stream: Stream) -> None:
@@ -309,25 +278,32 @@ class ScriptedContext(_Owned):
         super().__init__(device)
         self._bindings = bindings
         self._report: Callable[[str, float], None] | None = None
+        self._consumed: Event | None = None
 
     @property
     def bindings(self) -> tuple[Binding, ...]:
         """All inputs and outputs."""
         return self._bindings
 
-    def bind(self, buffers: Mapping[str, DeviceBuffer]) -> None:
+    def bind(self, buffers: Mapping[str, DeviceBuffer], consumed: Event | None = None) -> None:
         """Every binding must have its buffer."""
         self.device.call("bind")
+        self._consumed = consumed
         assert set(buffers) == {binding.name for binding in self._bindings}
 
     def enqueue(self, stream: Stream) -> None:
         """One inference of scripted length, or one more in the graph being captured."""
         self.device.call("enqueue")
         if self.device.captured is not None:
+            assert self._consumed is None, "an event is bound while a graph is captured"
             self.device.captured += 1
             return
         self.device.host_s += next(self.device.enqueue) / 1e3
-        _run(stream, next(self.device.compute))
+        compute_ms = next(self.device.compute)
+        _run(stream, compute_ms)
+        if isinstance(self._consumed, ScriptedEvent):
+            started_s = _stream(stream).ready_s - compute_ms / 1e3
+            self._consumed.at_s = started_s + min(self.device.script.input_read_ms, compute_ms) / 1e3
         if self._report is not None:
             for name, ms in self.device.script.layers.items():
                 self._report(name, ms)

@@ -1,8 +1,35 @@
-"""Clocks of the scripted device that can be locked."""
+"""The clocks of a scripted device: see `device.fake`."""
 
 from __future__ import annotations
 
-from trtopt.device.fake import ScriptedDevice
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from trtopt.device.script import then_last
+from trtopt.records import ClockReading, ClockReference
+
+if TYPE_CHECKING:
+    from trtopt.device.fake import ScriptedDevice
+
+
+class ScriptedSensor:
+    """See `device.api.ClockSensor`."""
+
+    def __init__(self, device: ScriptedDevice, readings: tuple[ClockReading, ...]) -> None:
+        self._device = device
+        self._readings = then_last(readings, readings[-1])
+
+    @property
+    def reference(self) -> ClockReference:
+        """The scripted application clock."""
+        return ClockReference(mhz=self._device.script.application_mhz, kind="application")
+
+    def read(self, at_ms: float) -> ClockReading:
+        """The next reading; the host's clock moves on meanwhile."""
+        self._device.calls.append("read clocks")
+        self._device.host_s += self._device.script.reading_ms / 1e3
+        return msgspec.structs.replace(next(self._readings), at_ms=at_ms)
 
 
 class ScriptedControl:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -50,6 +51,8 @@ class HostStream:
 
 class HostEvent:
     """A reading of the host clock."""
+
+    handle = 0
 
     def __init__(self) -> None:
         self.at_s = 0.0
@@ -144,6 +147,10 @@ class HostDevice:
     def wait_any(self, events: Sequence[Event], until_s: float) -> None:
         """Poll them."""
         poll(events, until_s)
+
+    def adopt_thread(self) -> AbstractContextManager[None]:
+        """Any thread may use the host."""
+        return nullcontext()
 
     def used_bytes(self) -> int | None:
         """Not a device with a driver to ask."""

@@ -6,6 +6,8 @@ deprecated since CUDA 13.0 (NVML, Deprecation and/or Removal Notices): a driver 
 
 from __future__ import annotations
 
+import math
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -231,3 +233,20 @@ def open_control(info: DeviceInfo) -> ClockControl:
         DeviceError: NVML, its binding or the GPU is not there; says which.
     """
     return NvmlControl(_Gpu(info))
+
+
+def cores_of(words: Sequence[int]) -> frozenset[int]:
+    """The bits that are set in 64-bit words, the lowest first: one bit a core."""
+    return frozenset(
+        64 * index + bit for index, word in enumerate(words) for bit in range(64) if word >> bit & 1
+    )
+
+
+def cores_near(info: DeviceInfo) -> frozenset[int] | None:
+    """The host's cores that NVML calls ideal for a GPU: those of its NUMA node. None if it does not tell."""
+    try:
+        gpu = _Gpu(info)
+    except DeviceError:
+        return None
+    words = gpu.ask("GetCpuAffinity", math.ceil(os.sysconf("SC_NPROCESSORS_CONF") / 64))
+    return None if words is None else cores_of(words) or None

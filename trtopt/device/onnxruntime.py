@@ -5,6 +5,7 @@ Its "engine" is the model with its shapes fixed and ONNX Runtime's own optimisat
 
 from __future__ import annotations
 
+import os
 import re
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -13,12 +14,14 @@ from typing import Any
 
 import numpy as np
 
+from trtopt.device.affinity import present_cores
 from trtopt.device.api import (
     AllocationTracker,
     Binding,
     BuiltEngine,
     Context,
     DeviceBuffer,
+    Event,
     LogSink,
     ProgressSink,
     Session,
@@ -99,6 +102,9 @@ def _options() -> Any:
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
+    cores = len(present_cores())
+    if 0 < cores < (os.cpu_count() or 0):  # by default it starts threads outside of the cores it may use
+        options.intra_op_num_threads = cores
     return options
 
 
@@ -185,14 +191,16 @@ class OnnxRuntimeContext:
         self._session = session
         self._bindings = bindings
         self._bound: Any = None
+        self._consumed: Event | None = None
 
     @property
     def bindings(self) -> tuple[Binding, ...]:
         """All inputs and outputs."""
         return self._bindings
 
-    def bind(self, buffers: Mapping[str, DeviceBuffer]) -> None:
+    def bind(self, buffers: Mapping[str, DeviceBuffer], consumed: Event | None = None) -> None:
         """Use these buffers from the next enqueue on."""
+        self._consumed = consumed
         self._bound = self._session.io_binding()
         for binding in self._bindings:
             bind = self._bound.bind_input if binding.is_input else self._bound.bind_output
@@ -208,6 +216,8 @@ class OnnxRuntimeContext:
     def enqueue(self, stream: Stream) -> None:
         """Run, and return when it is done."""
         self._session.run_with_iobinding(self._bound)
+        if self._consumed is not None:
+            self._consumed.record(stream)
 
     def report_layers(self, report: Callable[[str, float], None]) -> None:
         """ONNX Runtime's profiler writes files; there is no callback."""

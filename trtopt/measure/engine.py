@@ -10,7 +10,7 @@ from trtopt.device.api import ProgressSink, Session, Target
 from trtopt.errors import IncompatibleEngineError
 from trtopt.inputs import random_batch
 from trtopt.measure.arrivals import Load
-from trtopt.measure.lane import Inputs
+from trtopt.measure.buffers import Inputs
 from trtopt.measure.load import LoadSettings, measure_load
 from trtopt.measure.loop import Subject, measure
 from trtopt.measure.passes import follow_memory, time_layers
@@ -23,7 +23,8 @@ from trtopt.workspace import read_verified
 class BenchJob(Record, frozen=True, kw_only=True, tag="bench"):
     """What a bench worker is told. The file at `path` is loaded only if its hash is the artifact's.
 
-    `data` is what `trtopt.data.open_data` takes; None gives seeded random input.
+    `data` is what `trtopt.data.open_data` takes; None gives seeded random input. `cpu_affinity` is what
+    `device.affinity.confine` takes; None leaves the threads where the system puts them.
     """
 
     path: str
@@ -37,6 +38,7 @@ class BenchJob(Record, frozen=True, kw_only=True, tag="bench"):
     layers: bool
     memory: bool
     load: LoadSettings | None = None
+    cpu_affinity: str | None = None
 
 
 def bench_engine(target: Target, job: BenchJob, progress: ProgressSink) -> BenchPoint:

@@ -18,7 +18,7 @@ from trtopt.measure.comparison import in_turns
 from trtopt.measure.contracts import changed
 from trtopt.measure.driving import no_garbage_collection, sample
 from trtopt.measure.engine import check_fits, input_batch
-from trtopt.measure.loop import Subject, open_lanes, terms_of
+from trtopt.measure.loop import Subject, notes_on, open_lanes, terms_of
 from trtopt.measure.warmup import WarmUp
 from trtopt.records import (
     ClockReading,
@@ -173,6 +173,7 @@ class Player:
         if refused is not None:
             self._terms = terms_of(variant.mode, changed(variant.contract, {"graph": False}))
             self._notes.append(f"measured without a CUDA graph: {refused}")
+        self._notes += notes_on(device, self._lanes[0])
         self._blocks: list[Samples] = []
         self._warmups: list[Samples] = []
 

@@ -1,8 +1,17 @@
-"""One inference stream: a context, its buffer sets, streams and events.
+"""One inference stream: a context, its buffers, streams and events.
 
-A lane has `queue_ahead + 1` slots, each with events of its own. With transfers each slot also has a buffer
-set of its own, so that copies for the next query overlap the present one's compute; without, all slots
-share one set. A slot is used again only after the host has waited for it.
+A lane has `queue_ahead + 1` slots, one for each query in flight, with events and, if there are transfers,
+host memory of its own. Device memory is another matter: with transfers two sets of it are enough for one
+query to be copied while another one computes, and queries take turns with them. What may overwrite a set
+waits for the query before on it, on the device and not on the host:
+
+- an input is refilled as soon as it has been read, which an event of its own tells (see `Context.bind`).
+  Under a CUDA graph that event cannot be used: recorded while a graph is captured, it is an edge within the
+  graph, which nothing outside can wait for. There, and where the binding tells no handle of an event, an
+  input is refilled once computing has ended.
+- an output is written again once it has been copied to the host.
+
+Without transfers nothing is overwritten, and all slots share one set.
 """
 
 from __future__ import annotations
@@ -11,25 +20,17 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
+from itertools import cycle
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trtopt.device.api import (
-    Binding,
-    Context,
-    Device,
-    DeviceBuffer,
-    Event,
-    Graph,
-    HostBuffer,
-    Session,
-    Stream,
-)
+from trtopt.device.api import Context, Device, DeviceBuffer, Event, Graph, HostBuffer, Session, Stream
 from trtopt.errors import GraphCaptureError
+from trtopt.measure.buffers import Bindings, Inputs, array_in, device_buffers, fill, host_buffers
 from trtopt.records import Contract, Shape
 
-Inputs = Mapping[str, NDArray[np.generic]]
+MAX_SETS = 2
 
 
 @dataclass(frozen=True)
@@ -44,76 +45,89 @@ class Query:
     d2h_ms: float | None
 
 
-class BufferSet:
-    """Device and host memory for all inputs and outputs of a context; `pinned`: page-locked host memory."""
+class DeviceSet:
+    """Device memory that one query at a time computes on, and the slot of the last one that did.
 
-    def __init__(
-        self, device: Device, bindings: tuple[Binding, ...], resources: ExitStack, *, pinned: bool = True
-    ) -> None:
-        self.device: dict[str, DeviceBuffer] = {}
-        self.host: dict[str, HostBuffer] = {}
-        allocate = device.pinned_buffer if pinned else device.pageable_buffer
-        for binding in bindings:
-            self.device[binding.name] = device.device_buffer(binding.nbytes)
-            resources.callback(self.device[binding.name].close)
-            self.host[binding.name] = allocate(binding.nbytes)
-            resources.callback(self.host[binding.name].close)
+    `consumed` is recorded when that query's inputs have been read; None where no such event can be had.
+    """
+
+    def __init__(self, buffers: Mapping[str, DeviceBuffer]) -> None:
+        self.buffers = buffers
+        self.graph: Graph | None = None
+        self.consumed: Event | None = None
+        self.last: Slot | None = None
 
 
 class Lane:
     """Runs queries on one context; `close` gives everything back, in reverse order of making.
 
-    `graph_refused` says why there is no CUDA graph although the contract asks for one.
+    `graph_refused` says why there is no CUDA graph although the contract asks for one, `refills_late` why
+    inputs are refilled only once computing has ended.
     """
 
     def __init__(
         self, device: Device, session: Session, shapes: Mapping[str, Shape], data: Inputs, contract: Contract
     ) -> None:
         self._resources = ExitStack()
+        self._device = device
+        self.contract = contract
         self.graph_refused: str | None = None
+        self.refills_late: str | None = None
         try:
-            self._open(device, session, shapes, data, contract)
+            self._open(session, shapes, data)
         except BaseException:
             self.close()
             raise
 
-    def _open(
-        self, device: Device, session: Session, shapes: Mapping[str, Shape], data: Inputs, contract: Contract
-    ) -> None:
-        self._device = device
+    def _open(self, session: Session, shapes: Mapping[str, Shape], data: Inputs) -> None:
+        device, contract, resources = self._device, self.contract, self._resources
         self._context = session.context(shapes)
-        self._resources.callback(self._context.close)
-        self._streams = Streams(device, contract.transfers, self._resources)
+        resources.callback(self._context.close)
+        self._streams = Streams(device, contract.transfers, resources)
         slots = contract.queue_ahead + 1
-        self._sets = [
-            BufferSet(device, self._context.bindings, self._resources, pinned=contract.pinned)
+        self._hosts = [
+            host_buffers(device, self.bindings, data, resources, pinned=contract.pinned)
             for _ in range(slots if contract.transfers else 1)
         ]
-        for buffers in self._sets:
-            fill(device, self._context.bindings, buffers, data, self._streams.compute)
-        self._graphs = self._prepare(contract.graph)
+        self._sets = [
+            DeviceSet(device_buffers(device, self.bindings, resources))
+            for _ in range(min(slots, MAX_SETS) if contract.transfers else 1)
+        ]
+        for device_set in self._sets:
+            fill(device, self.bindings, device_set.buffers, self._hosts[0], self._streams.compute)
+        self._prepare()
+        turns = Turns(self._context, self._sets)
         self.slots = [
-            Slot(
-                device,
-                self._context,
-                self._streams,
-                self._sets[index % len(self._sets)],
-                self._graphs[index % len(self._graphs)],
-                contract,
-                self._resources,
-            )
+            Slot(device, turns, self._streams, self._hosts[index % len(self._hosts)], contract, resources)
             for index in range(slots)
         ]
 
-    def _prepare(self, wants_graph: bool) -> list[Graph | None]:
-        """Run each buffer set once (the first enqueue after a shape change is slow), then capture it."""
-        graphs: list[Graph | None] = []
-        for buffers in self._sets:
-            self._context.bind(buffers.device)
+    def _prepare(self) -> None:
+        """Run on each set once (the first enqueue after a shape change is slow), then capture it."""
+        for device_set in self._sets:
+            self._context.bind(device_set.buffers)
             self._context.enqueue(self._streams.compute)
             self._streams.compute.synchronize()
-            graphs.append(self._capture() if wants_graph and self.graph_refused is None else None)
-        return graphs if self.graph_refused is None else [None] * len(graphs)
+            if self.contract.graph and self.graph_refused is None:
+                device_set.graph = self._capture()
+        if self.graph_refused is not None:
+            for device_set in self._sets:
+                device_set.graph = None
+        if self.contract.transfers and self.contract.queue_ahead + 1 > len(self._sets):
+            self._follow_reading()
+
+    def _follow_reading(self) -> None:
+        """Have it told when inputs have been read: more queries are in flight than there are sets."""
+        if self._sets[0].graph is not None:
+            self.refills_late = "nothing can wait for an event within a CUDA graph"
+            return
+        for device_set in self._sets:
+            event = self._device.event()
+            self._resources.callback(event.close)
+            if event.handle is None:
+                self.refills_late = "the CUDA binding does not tell the handles of events"
+                return
+            device_set.consumed = event
 
     def _capture(self) -> Graph | None:
         stream = self._streams.compute
@@ -126,28 +140,33 @@ class Lane:
         return graph
 
     @property
-    def bindings(self) -> tuple[Binding, ...]:
+    def bindings(self) -> Bindings:
         """The context's inputs and outputs."""
         return self._context.bindings
 
     def bare(self) -> tuple[Callable[[], None], Callable[[], None]]:
         """What launches one query of the first slot, without copies and events, and what waits for it."""
-        stream, graph = self._streams.compute, self._graphs[0]
+        stream, graph = self._streams.compute, self._sets[0].graph
+        self._context.bind(self._sets[0].buffers)
         launch = self._context.enqueue if graph is None else graph.launch
         return partial(launch, stream), stream.synchronize
 
-    def outputs(self) -> dict[str, NDArray[np.generic]]:
-        """The outputs of the first buffer set's last query; call it with no query in flight."""
-        buffers, stream = self._sets[0], self._streams.compute
-        results = {}
-        for binding in self._context.bindings:
-            if not binding.is_input:
-                self._device.copy_to_host(buffers.host[binding.name], buffers.device[binding.name], stream)
-                stream.synchronize()
-                raw = buffers.host[binding.name].array.copy()
-                count = int(np.prod(binding.shape, dtype=np.int64))
-                results[binding.name] = raw.view(binding.dtype)[:count].reshape(binding.shape)
-        return results
+    def outputs(self) -> list[dict[str, NDArray[np.generic]]]:
+        """What the last queries computed, as each slot received it; without transfers, what the device holds.
+
+        Call it when every slot has run a query and none is in flight.
+        """
+        outputs = [binding for binding in self.bindings if not binding.is_input]
+        if not self.contract.transfers:
+            stream = self._streams.compute
+            for binding in outputs:
+                source = self._sets[0].buffers[binding.name]
+                self._device.copy_to_host(self._hosts[0][binding.name], source, stream)
+            stream.synchronize()
+        return [
+            {binding.name: array_in(host[binding.name], binding) for binding in outputs}
+            for host in self._hosts
+        ]
 
     def close(self) -> None:
         """Give everything back."""
@@ -169,17 +188,33 @@ class Streams:
         return stream
 
 
-def fill(
-    device: Device, bindings: tuple[Binding, ...], buffers: BufferSet, data: Inputs, stream: Stream
-) -> None:
-    """Put the input data into host and device memory, so that any contract starts from real data."""
-    for binding in bindings:
-        if binding.is_input:
-            array = np.ascontiguousarray(data[binding.name], dtype=binding.dtype)
-            host = buffers.host[binding.name]
-            host.array[: array.nbytes] = array.reshape(-1).view(np.uint8)
-            device.copy_to_device(buffers.device[binding.name], host, stream)
-    stream.synchronize()
+class Turns:
+    """Hands a context's device sets to its queries, one after the other."""
+
+    def __init__(self, context: Context, sets: list[DeviceSet]) -> None:
+        self.bindings = context.bindings
+        self._context = context
+        self._rebind = len(sets) > 1 and sets[0].graph is None
+        self._next = cycle(sets).__next__
+
+    def take(self, slot: Slot) -> tuple[DeviceSet, Slot | None]:
+        """The next set, and the slot whose query still uses it."""
+        device_set = self._next()
+        before, device_set.last = device_set.last, slot
+        in_use = before is not None and before.busy and before.device_set is device_set
+        return device_set, before if in_use else None
+
+    def enqueue(self, device_set: DeviceSet, stream: Stream) -> None:
+        """Enqueue one inference on the set."""
+        if device_set.graph is not None:
+            device_set.graph.launch(stream)
+        else:
+            self._context.enqueue(stream)
+
+    def bind(self, device_set: DeviceSet) -> None:
+        """Let the next plain enqueue use the set; a graph keeps the set that it was captured with."""
+        if self._rebind:
+            self._context.bind(device_set.buffers, device_set.consumed)
 
 
 def _event_pair(device: Device, blocking: bool, resources: ExitStack) -> tuple[Event, Event]:
@@ -196,63 +231,78 @@ class Slot:
     def __init__(
         self,
         device: Device,
-        context: Context,
+        turns: Turns,
         streams: Streams,
-        buffers: BufferSet,
-        graph: Graph | None,
+        host: Mapping[str, HostBuffer],
         contract: Contract,
         resources: ExitStack,
     ) -> None:
         self._device = device
-        self._context = context
+        self._turns = turns
         self._streams = streams
-        self._buffers = buffers
-        self._graph = graph
-        self._rebind = graph is None and contract.transfers and contract.queue_ahead > 0
+        self._host = host
         blocking = contract.sync == "blocking"
         self._compute = _event_pair(device, blocking, resources)
         self._h2d = _event_pair(device, blocking, resources) if contract.transfers else None
         self._d2h = _event_pair(device, blocking, resources) if contract.transfers else None
-        self._inputs = [binding.name for binding in context.bindings if binding.is_input]
-        self._outputs = [binding.name for binding in context.bindings if not binding.is_input]
+        self._inputs = [binding.name for binding in turns.bindings if binding.is_input]
+        self._outputs = [binding.name for binding in turns.bindings if not binding.is_input]
         self._start_s = self._enqueue_ms = 0.0
+        self.device_set: DeviceSet | None = None  # of the query in flight
         self.busy = False
+
+    def start(self) -> None:
+        """Hand one query over. Nothing here waits for the device but copies into pageable memory."""
+        self._start_s = self._device.now()
+        device_set, before = self._turns.take(self)
+        self.device_set = device_set
+        if self._h2d is not None:
+            self._copy_inputs(device_set, before, self._h2d)
+        self._enqueue(device_set)
+        if self._d2h is not None:
+            self._copy_outputs(device_set, self._d2h)
+        self.busy = True
+
+    def _copy_inputs(self, device_set: DeviceSet, before: Slot | None, h2d: tuple[Event, Event]) -> None:
+        device, stream, compute = self._device, self._streams.to_device, self._streams.compute
+        assert stream is not None
+        if before is not None:
+            stream.wait_for(device_set.consumed or before.computed)
+        h2d[0].record(stream)
+        for name in self._inputs:
+            device.copy_to_device(device_set.buffers[name], self._host[name], stream)
+        h2d[1].record(stream)
+        compute.wait_for(h2d[1])
+        if before is not None:
+            compute.wait_for(before.completion)
+
+    def _enqueue(self, device_set: DeviceSet) -> None:
+        stream = self._streams.compute
+        self._turns.bind(device_set)
+        self._compute[0].record(stream)
+        before_s = self._device.now()
+        self._turns.enqueue(device_set, stream)
+        self._enqueue_ms = (self._device.now() - before_s) * 1e3
+        self._compute[1].record(stream)
+
+    def _copy_outputs(self, device_set: DeviceSet, d2h: tuple[Event, Event]) -> None:
+        device, stream = self._device, self._streams.to_host
+        assert stream is not None
+        stream.wait_for(self._compute[1])
+        d2h[0].record(stream)
+        for name in self._outputs:
+            device.copy_to_host(self._host[name], device_set.buffers[name], stream)
+        d2h[1].record(stream)
+
+    @property
+    def computed(self) -> Event:
+        """Reached when the query in flight has been computed."""
+        return self._compute[1]
 
     @property
     def completion(self) -> Event:
         """Reached when the query in flight has finished."""
         return (self._d2h if self._d2h is not None else self._compute)[1]
-
-    def start(self) -> None:
-        """Hand one query over. Nothing here waits for the device but copies into pageable memory."""
-        device, streams, buffers = self._device, self._streams, self._buffers
-        self._start_s = device.now()
-        if self._h2d is not None and streams.to_device is not None:
-            self._h2d[0].record(streams.to_device)
-            for name in self._inputs:
-                device.copy_to_device(buffers.device[name], buffers.host[name], streams.to_device)
-            self._h2d[1].record(streams.to_device)
-            streams.compute.wait_for(self._h2d[1])
-        self._enqueue(streams.compute)
-        if self._d2h is not None and streams.to_host is not None:
-            streams.to_host.wait_for(self._compute[1])
-            self._d2h[0].record(streams.to_host)
-            for name in self._outputs:
-                device.copy_to_host(buffers.host[name], buffers.device[name], streams.to_host)
-            self._d2h[1].record(streams.to_host)
-        self.busy = True
-
-    def _enqueue(self, stream: Stream) -> None:
-        if self._rebind:
-            self._context.bind(self._buffers.device)
-        self._compute[0].record(stream)
-        before_s = self._device.now()
-        if self._graph is not None:
-            self._graph.launch(stream)
-        else:
-            self._context.enqueue(stream)
-        self._enqueue_ms = (self._device.now() - before_s) * 1e3
-        self._compute[1].record(stream)
 
     def finish(self) -> Query:
         """Wait for the query and read its times."""

@@ -23,7 +23,7 @@ from trtopt.measure.arrivals import (
 from trtopt.measure.contracts import changed
 from trtopt.measure.driving import as_samples, no_garbage_collection
 from trtopt.measure.lane import Lane
-from trtopt.measure.loop import Subject, open_lanes
+from trtopt.measure.loop import Subject, notes_on, open_lanes
 from trtopt.measure.openloop import Bounds, OpenLoop
 from trtopt.measure.stopping import Limits
 from trtopt.measure.warmup import WarmUp
@@ -147,15 +147,16 @@ def warm_target(
 ) -> Iterator[Target]:
     """Lanes of the contract, warmed up in a closed loop.
 
-    The host polls, whatever the contract says: waiting for one event it would miss arrivals.
+    One host thread polls, whatever the contract says: waiting for one event it would miss arrivals.
     """
     notes: list[str] = []
-    terms = changed(contract, {"sync": "spin"})
+    terms = changed(contract, {"sync": "spin", "threads": "one"})
     with ExitStack() as resources:
         lanes, refused = open_lanes(device, session, subject, terms, resources)
         if refused is not None:
             terms = changed(terms, {"graph": False})
             notes.append(f"measured without a CUDA graph: {refused}")
+        notes += notes_on(device, lanes[0])
         warm = WarmUp(min_s=limits.warmup_s, min_count=limits.min_warmups, max_s=limits.max_warmup_s)
         with no_garbage_collection():
             _warm_up(device, lanes, warm)

@@ -11,9 +11,10 @@ import msgspec
 
 from trtopt.device.api import Device, Session
 from trtopt.errors import MeasurementError
+from trtopt.measure.buffers import Inputs
 from trtopt.measure.contracts import changed, one_in_flight
 from trtopt.measure.driving import no_garbage_collection, sample
-from trtopt.measure.lane import Inputs, Lane
+from trtopt.measure.lane import Lane
 from trtopt.measure.stopping import Limits, Precision
 from trtopt.measure.warmup import WarmUp
 from trtopt.records import Contract, EngineRef, Measurement, Shape
@@ -56,6 +57,7 @@ def measure(
         if refused is not None:
             terms = terms_of(mode, changed(contract, {"graph": False}))
             notes.append(f"measured without a CUDA graph: {refused}")
+        notes += notes_on(device, lanes[0])
         warm = WarmUp(min_s=limits.warmup_s, min_count=limits.min_warmups, max_s=limits.max_warmup_s)
         enough = Precision(
             limits.target,
@@ -85,6 +87,21 @@ def measure(
 def terms_of(mode: Mode, contract: Contract) -> Contract:
     """The contract's terms in a mode."""
     return one_in_flight(contract) if mode == "latency" else contract
+
+
+def notes_on(device: Device, lane: Lane) -> list[str]:
+    """What the lanes do otherwise than the contract's words would have it."""
+    notes = []
+    if lane.refills_late is not None:
+        notes.append(
+            "an input buffer is refilled when computing has ended, not when it has been read: "
+            f"{lane.refills_late}"
+        )
+    if device.info.kind == "cpu" and lane.contract.transfers:
+        notes.append(
+            "on the CPU the host thread itself copies and computes: a query's copies overlap nothing"
+        )
+    return notes
 
 
 def open_lanes(

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from contextlib import ExitStack
 
 from trtopt.device.api import AllocationTracker, Device, Session
-from trtopt.measure.lane import BufferSet, Lane, fill
+from trtopt.measure.buffers import device_buffers, fill, host_buffers
+from trtopt.measure.lane import Lane
 from trtopt.measure.loop import Subject
 from trtopt.records import Contract, LayerPass, LayerTime, MemoryPass
 
@@ -37,9 +38,10 @@ def time_layers(device: Device, session: Session, subject: Subject, runs: int = 
         resources.callback(context.close)
         stream = device.stream()
         resources.callback(stream.close)
-        buffers = BufferSet(device, context.bindings, resources)
-        fill(device, context.bindings, buffers, subject.data, stream)
-        context.bind(buffers.device)
+        buffers = device_buffers(device, context.bindings, resources)
+        host = host_buffers(device, context.bindings, subject.data, resources)
+        fill(device, context.bindings, buffers, host, stream)
+        context.bind(buffers)
         context.report_layers(report)
         for run in range(_WARM_RUNS + runs):
             current.clear()

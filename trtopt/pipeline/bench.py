@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from trtopt.data import open_data
+from trtopt.device.affinity import AUTO, listed, parse_cores
 from trtopt.errors import UsageError
 from trtopt.jobs import Benched
 from trtopt.measure.contracts import DEFAULT, changed, contract_named
@@ -32,6 +34,7 @@ def bench(
     memory: bool = False,
     load: str | None = None,
     max_latency: str | None = None,
+    cpu_affinity: str | None = None,
     listener: Listener = SILENT,
 ) -> BenchReport:
     """Measure the engines of a build folder, one engine of it, or an ONNX file.
@@ -49,30 +52,27 @@ def bench(
         memory: follow every allocation, in a pass of its own.
         load: let requests arrive at this rate (`RATE` or `poisson:RATE`, per second), in a pass of its own.
         max_latency: find the highest rate that keeps it, as in `p99=5ms`.
+        cpu_affinity: keep the host threads on cores: `auto` (those near the GPU) or a list like `0-3,8`.
         listener: hears progress, notes and, after each engine, the report so far.
 
     Raises:
         TrtoptError: with what is wrong and what to do.
     """
     agreed = changed(contract_named(contract or DEFAULT), terms or {})
-    _check_limits(duration, warmup)
-    if data is not None:
-        open_data(data)  # judged before anything is built
     under_load = load_settings(load, max_latency)
+    _check(duration, warmup, data, cpu_affinity)
+    ask = partial(BenchJob, contract=agreed, layers=layers, memory=memory, cpu_affinity=cpu_affinity)
     notes: list[str] = []
     with engines_to_measure(Path(path), batch, backend, notes, listener) as (folder, manifest, engines):
         jobs = [
-            BenchJob(
+            ask(
                 path=str((folder / engine.path).absolute()),
                 artifact=engine,
                 batch=size,
                 shapes=shapes_at(manifest.onnx, engine.plan, size),
                 data=str(data) if data is not None else None,
-                contract=agreed,
                 warmup_s=warmup,
                 duration_s=duration,
-                layers=layers,
-                memory=memory,
                 load=under_load,
             )
             for engine, size in points(engines, batch)
@@ -90,6 +90,8 @@ def _run(
     for _, result in run_jobs(jobs, on_progress=listener.progress):
         assert isinstance(result, Benched)
         measured.append(result.point)
+        if jobs[0].cpu_affinity is not None and len(measured) == 1:
+            notes = (*notes, f"host threads on cores {listed(result.environment.cpus)}")
         report = BenchReport(
             created=created,
             argv=command_line(),
@@ -102,9 +104,14 @@ def _run(
     return report
 
 
-def _check_limits(duration: float, warmup: float) -> None:
+def _check(duration: float, warmup: float, data: str | Path | None, cpu_affinity: str | None) -> None:
+    """Judge what can be judged before anything is built."""
     if not 0 < duration <= 86400 or not 0 <= warmup <= 3600:
         raise UsageError(
             f"--duration {duration:g} --warmup {warmup:g}: out of range",
             "give seconds above 0, at most a day",
         )
+    if cpu_affinity not in (None, AUTO):
+        parse_cores(cpu_affinity)
+    if data is not None:
+        open_data(data)

@@ -18,7 +18,8 @@ class Contract(Record, frozen=True, kw_only=True):
 
     `transfers` tells whether host-to-device and device-to-host copies are part of a query, `pinned` whether
     their host memory is page-locked or pageable; `queue_ahead` is how many queries are enqueued before the
-    host waits for the oldest; `sync` is how the host waits.
+    host waits for the oldest; `sync` is how the host waits; `threads` is how many host threads serve the
+    streams.
     """
 
     name: str
@@ -28,6 +29,7 @@ class Contract(Record, frozen=True, kw_only=True):
     queue_ahead: int
     sync: Literal["blocking", "spin"]
     streams: int = 1
+    threads: Literal["one", "per-stream"] = "one"
 
 
 class Terms(TypedDict, total=False):
@@ -39,6 +41,7 @@ class Terms(TypedDict, total=False):
     queue_ahead: int
     sync: Literal["blocking", "spin"]
     streams: int
+    threads: Literal["one", "per-stream"]
 
 
 class Samples(Record, frozen=True, kw_only=True):
@@ -113,6 +116,8 @@ class Environment(Record, frozen=True, kw_only=True):
     platform: str
     cpu: str
     git_revision: str | None = None
+    cpus: tuple[int, ...] = ()
+    """The cores that the host threads were allowed to run on, by number; empty where nobody told."""
 
 
 class EngineRef(Record, frozen=True, kw_only=True):

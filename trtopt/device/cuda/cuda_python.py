@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -63,15 +64,16 @@ def open_device(ordinal: int = 0) -> CudaPythonDevice:
 
     info = gpu(ordinal, f"cuda-python {cuda.bindings.__version__}")
     checked(runtime, runtime.cudaSetDevice(ordinal), "choosing the device")
-    return CudaPythonDevice(runtime, info)
+    return CudaPythonDevice(runtime, info, ordinal)
 
 
 class CudaPythonDevice:
     """See `device.api.Device`."""
 
-    def __init__(self, runtime: Any, info: DeviceInfo) -> None:
+    def __init__(self, runtime: Any, info: DeviceInfo, ordinal: int) -> None:
         self._runtime = runtime
         self._info = info
+        self._ordinal = ordinal
 
     @property
     def info(self) -> DeviceInfo:
@@ -124,6 +126,12 @@ class CudaPythonDevice:
     def wait_any(self, events: Sequence[Event], until_s: float) -> None:
         """Poll them."""
         poll(events, until_s)
+
+    @contextmanager
+    def adopt_thread(self) -> Iterator[None]:
+        """The runtime's present device is a thread's own."""
+        checked(self._runtime, self._runtime.cudaSetDevice(self._ordinal), "choosing the device")
+        yield
 
     def used_bytes(self) -> int | None:
         """Device memory in use by everybody."""
@@ -222,6 +230,12 @@ class CudaPythonEvent:
         self._runtime = runtime
         flags = runtime.cudaEventBlockingSync if blocking else runtime.cudaEventDefault
         self.raw = checked(runtime, runtime.cudaEventCreateWithFlags(flags), "making an event")
+        self._handle = int(self.raw)
+
+    @property
+    def handle(self) -> int:
+        """The event as an integer."""
+        return self._handle
 
     def record(self, stream: Stream) -> None:
         """Mark the stream's present end."""

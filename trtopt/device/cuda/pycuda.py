@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -105,6 +106,15 @@ class PycudaDevice:
         """Poll them."""
         poll(events, until_s)
 
+    @contextmanager
+    def adopt_thread(self) -> Iterator[None]:
+        """pycuda keeps a stack of contexts for every thread."""
+        self._context.push()
+        try:
+            yield
+        finally:
+            self._context.pop()
+
     def used_bytes(self) -> int | None:
         """Device memory in use by everybody."""
         free, total = self._driver.mem_get_info()
@@ -150,6 +160,8 @@ class PycudaStream:
 
 class PycudaEvent:
     """See `device.api.Event`."""
+
+    handle = None  # pycuda does not tell it
 
     def __init__(self, driver: Any, blocking: bool) -> None:
         flags = driver.event_flags.BLOCKING_SYNC if blocking else driver.event_flags.DEFAULT

@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from trtopt.device.api import AllocationTracker, Binding, Context, Device, DeviceBuffer, Session, Stream
+from trtopt.device.api import (
+    AllocationTracker,
+    Binding,
+    Context,
+    Device,
+    DeviceBuffer,
+    Event,
+    Session,
+    Stream,
+)
 from trtopt.device.tensorrt.allocator import make_allocator
 from trtopt.device.tensorrt.flavours import NUMPY_TYPES, Flavour
 from trtopt.device.tensorrt.library import Library, load_plugins, make, make_logger
@@ -174,6 +183,7 @@ class TensorRTContext:
         self._bindings = bindings
         self._errors = errors
         self._execute = context.execute_async_v3  # looked up once: enqueue is on the measured path
+        self._consumed = 0
         self._profiler: Any = None
 
     @property
@@ -181,10 +191,18 @@ class TensorRTContext:
         """All inputs and outputs."""
         return self._bindings
 
-    def bind(self, buffers: Mapping[str, DeviceBuffer]) -> None:
-        """Use these buffers from the next enqueue on."""
+    def bind(self, buffers: Mapping[str, DeviceBuffer], consumed: Event | None = None) -> None:
+        """Use these buffers from the next enqueue on; TensorRT records `consumed` itself."""
         for binding in self._bindings:
             self._context.set_tensor_address(binding.name, buffers[binding.name].address)
+        handle = (consumed.handle if consumed is not None else None) or 0  # 0 takes an event away
+        if handle != self._consumed:
+            if not self._context.set_input_consumed_event(handle):
+                raise DeviceError(
+                    f"TensorRT took no event for its inputs: {'; '.join(self._errors[-2:])}",
+                    "measure with --queue 1, which needs none",
+                )
+            self._consumed = handle
 
     def enqueue(self, stream: Stream) -> None:
         """Enqueue one inference."""

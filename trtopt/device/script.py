@@ -1,0 +1,47 @@
+"""What a scripted device does: see `device.fake`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import repeat
+from typing import TypeVar
+
+from trtopt.records import ClockReading
+
+
+@dataclass
+class Script:
+    """What the device does. Durations in milliseconds, one value per call, the last one repeated.
+
+    Before a copy from pageable memory the host copies for `staging_ms`; after one into it the host waits.
+    Inputs have been read `input_read_ms` after computing began, at the latest when it ends.
+    `fail_at` makes the named call (as in `calls`, say "enqueue") raise on its n-th time, counted from 1.
+    `clocks` are what its sensor reads, one after the other, each in `reading_ms` of the host's time; without
+    any its clocks are unknown.
+    """
+
+    compute_ms: Iterable[float] = (1.0,)
+    enqueue_ms: Iterable[float] = (0.01,)
+    h2d_ms: float = 0.1
+    d2h_ms: float = 0.1
+    staging_ms: float = 0.05
+    input_read_ms: float = 0.5
+    graphs: bool = True
+    memory_bytes: int = 1 << 30
+    layers: Mapping[str, float] = field(default_factory=lambda: {"layer": 1.0})
+    inspector: str | None = None
+    fail_at: tuple[str, int] | None = None
+    clocks: Iterable[ClockReading] = ()
+    reading_ms: float = 1.0
+    application_mhz: int | None = 1980
+
+
+T = TypeVar("T")
+
+
+def then_last(values: Iterable[T], last: T) -> Iterator[T]:
+    """All values, and then the last of them (or `last`, if there are none) again and again."""
+    for last in values:
+        yield last
+    yield from repeat(last)

@@ -1,0 +1,59 @@
+"""Memory for a context's inputs and outputs, on the device and on the host."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trtopt.device.api import Binding, Device, DeviceBuffer, HostBuffer, Stream
+
+Inputs = Mapping[str, NDArray[np.generic]]
+Bindings = tuple[Binding, ...]
+
+
+def device_buffers(device: Device, bindings: Bindings, resources: ExitStack) -> dict[str, DeviceBuffer]:
+    """Device memory for every input and output; `resources` gives it back."""
+    buffers = {}
+    for binding in bindings:
+        buffers[binding.name] = device.device_buffer(binding.nbytes)
+        resources.callback(buffers[binding.name].close)
+    return buffers
+
+
+def host_buffers(
+    device: Device, bindings: Bindings, data: Inputs, resources: ExitStack, *, pinned: bool = True
+) -> dict[str, HostBuffer]:
+    """Host memory for every input and output, page-locked or not, with the input data in it."""
+    allocate = device.pinned_buffer if pinned else device.pageable_buffer
+    buffers = {}
+    for binding in bindings:
+        buffers[binding.name] = buffer = allocate(binding.nbytes)
+        resources.callback(buffer.close)
+        if binding.is_input:
+            array = np.ascontiguousarray(data[binding.name], dtype=binding.dtype)
+            buffer.array[: array.nbytes] = array.reshape(-1).view(np.uint8)
+    return buffers
+
+
+def array_in(buffer: HostBuffer, binding: Binding) -> NDArray[np.generic]:
+    """A copy of the input or output that a buffer holds."""
+    count = int(np.prod(binding.shape, dtype=np.int64))
+    values: NDArray[np.generic] = buffer.array.copy().view(binding.dtype)
+    return values[:count].reshape(binding.shape)
+
+
+def fill(
+    device: Device,
+    bindings: Bindings,
+    target: Mapping[str, DeviceBuffer],
+    source: Mapping[str, HostBuffer],
+    stream: Stream,
+) -> None:
+    """Put the input data into device memory, so that any contract starts from real data."""
+    for binding in bindings:
+        if binding.is_input:
+            device.copy_to_device(target[binding.name], source[binding.name], stream)
+    stream.synchronize()
