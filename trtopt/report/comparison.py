@@ -190,9 +190,10 @@ def _lottery_section(outcome: Lottery, batch: LotteryBatch, notes: Sequence[str]
 
 def _gap_section(outcome: Gaps, gap: Gap, notes: Sequence[str]) -> _Section:
     remarks = [
-        "latency: the median with one query in flight; time per query: from one query's end to the "
-        "next one's, with the contract's queue and streams. A term's share counts where it is beyond its uncertainty (95 %); the "
-        "rest is unexplained. Terms interact: a share belongs to its place in this order.",
+        "latency: the median with one query in flight; time per query: from one query's end to the next "
+        "one's, with the contract's queue and streams. A term's share counts where it is beyond its "
+        "uncertainty (95 %); the rest is unexplained. Terms interact: a share belongs to its place in this "
+        "order.",
     ]
     loops = (("latency", gap.loop_latency), ("time per query", gap.loop_per_query))
     remarks += [
