@@ -46,7 +46,7 @@ class Recipe(Record, frozen=True, kw_only=True):
     plugins: tuple[str, ...] = ()
     precision: Literal["fp32", "fp16", "bf16"] | None = None
     calib: str | None = None
-    rewrite: bool = False
+    rewrite: bool = True
     jobs: int = 1
 
 

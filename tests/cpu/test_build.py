@@ -12,7 +12,6 @@ import time
 from pathlib import Path
 
 import numpy as np
-import onnx
 import onnxruntime
 import pytest
 from command_line import DIGITS, HELDOUT, CommandLine
@@ -22,7 +21,6 @@ from trtopt.errors import BuildError, FixedBatchError, UsageError
 from trtopt.onnxfile import read_onnx
 from trtopt.records import from_json
 from trtopt.records.casting import CastReport
-from trtopt.rewrite.trace import RewriteTrace
 from trtopt.workspace import read_manifest
 
 
@@ -31,7 +29,15 @@ def test_the_build_folder_holds_one_engine_a_batch_the_model_and_a_manifest_of_t
 ) -> None:
     names = {path.name for path in rtx_build.iterdir()}
     assert names == {
-        *("batch1.engine", "batch8.engine", "batch1.log", "batch8.log", "model.onnx", "manifest.json")
+        *(
+            "batch1.engine",
+            "batch8.engine",
+            "batch1.log",
+            "batch8.log",
+            "model.onnx",
+            "rewrite.json",
+            "manifest.json",
+        )
     }
     manifest = read_manifest(rtx_build)
     assert (rtx_build / "model.onnx").read_bytes() == DIGITS.read_bytes()
@@ -210,29 +216,6 @@ def test_a_full_disk_is_told_as_such_and_leaves_nothing(tmp_path: Path) -> None:
     assert "no space left" in done.stderr
     assert "Traceback" not in done.stderr
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_rewritten_model_is_built_with_its_trace_and_its_origin(tmp_path: Path) -> None:
-    model = onnx.load(str(DIGITS))
-    model.graph.node.append(onnx.helper.make_node("Identity", ["logits"], ["same"], name="useless"))
-    model.graph.output[0].name = "same"
-    onnx.save(model, str(tmp_path / "model.onnx"))
-    manifest = trtopt.build(tmp_path / "model.onnx", tmp_path / "out", backend="tensorrt-rtx", rewrite=True)
-    trace = from_json((tmp_path / "out" / "rewrite.json").read_bytes(), RewriteTrace)
-    assert trace.nodes_after < trace.nodes_before
-    assert [item.rule for item in trace.applied] == ["erase-identity"]
-    assert all(item.ok for item in trace.checked)
-    assert str(tmp_path) not in (tmp_path / "out" / "rewrite.json").read_text()
-    assert "rewrite.json" in manifest.notes[0]
-    assert manifest.onnx.parent == read_onnx(tmp_path / "model.onnx").sha256
-    assert manifest.engines[0].plan.onnx_sha256 == manifest.onnx.sha256
-    assert read_onnx(tmp_path / "out" / "model.onnx").sha256 == manifest.onnx.sha256
-
-
-def test_a_build_without_a_rewrite_keeps_the_model_to_the_byte(rtx_build: Path) -> None:
-    manifest = read_manifest(rtx_build)
-    assert manifest.onnx.parent is None
-    assert not (rtx_build / "rewrite.json").exists()
 
 
 @pytest.mark.parametrize("backend", ["tensorrt-rtx", "onnxruntime"])

@@ -46,7 +46,7 @@ _OPTIONS = (
     click.option(
         "--rewrite/--no-rewrite",
         default=None,
-        help="Rewrite the graph first so that it fuses better [default: no].",
+        help="Rewrite the graph first so that it fuses better [default: yes].",
     ),
 )
 

@@ -21,6 +21,7 @@ from trtopt.onnxfile import load_graph, read_onnx, sha256_of
 from trtopt.onnxweights import external_files
 from trtopt.pipeline.casting import cast_kept
 from trtopt.pipeline.listener import SILENT, Listener
+from trtopt.pipeline.rewriting import rewritten
 from trtopt.recipe import Recipe, make_recipe, parse_shape_flag
 from trtopt.records import (
     Backend,
@@ -31,15 +32,13 @@ from trtopt.records import (
     OnnxArtifact,
     Plugin,
     ShapeRange,
-    to_json,
 )
 from trtopt.supervisor import run_jobs
 from trtopt.version import __version__
-from trtopt.workspace import cannot_write, folder_in_progress, write_atomically, write_manifest
+from trtopt.workspace import cannot_write, folder_in_progress, write_manifest
 
 MODEL_FILE = "model.onnx"
 TIMING_CACHE_FILE = "timing.cache"
-TRACE_FILE = "rewrite.json"
 
 
 def build(
@@ -76,12 +75,12 @@ def build(
         listener.note(note)
     target = Path(output) if output is not None else default_output(source)
     with folder_in_progress(target) as folder:
+        kept, summary = None, None
         if recipe.rewrite:
-            kept, said = _rewritten(onnx, source, folder, builder.backend)
+            kept, summary, said = rewritten(onnx, source, folder / MODEL_FILE, builder.backend)
             notes.append(said)
             listener.note(said)
-        else:
-            kept = _keep_model(onnx, source, folder)
+        kept = kept or _keep_model(onnx, source, folder)
         intermediates = []
         if (cast := cast_kept(kept, recipe.precision, recipe.calib, builder.backend)) is not None:
             intermediates.append(msgspec.structs.replace(kept, path=MODEL_FILE))
@@ -97,6 +96,7 @@ def build(
             argv=command_line(),
             onnx=msgspec.structs.replace(kept, path=Path(kept.path).name),
             intermediates=tuple(intermediates),
+            rewrite=summary,
             engines=engines,
             notes=tuple(notes),
         )
@@ -180,28 +180,6 @@ def _keep_model(onnx: OnnxArtifact, source: Path, folder: Path) -> OnnxArtifact:
     except OSError as error:
         raise cannot_write(folder, error) from None
     return msgspec.structs.replace(onnx, path=str(folder / MODEL_FILE))
-
-
-def _rewritten(onnx: OnnxArtifact, source: Path, folder: Path, backend: Backend) -> tuple[OnnxArtifact, str]:
-    """The model rewritten for this TensorRT and proved equal, beside its trace; and a note on it."""
-    from trtopt.rewrite.api import rewrite_model
-
-    copy = folder / MODEL_FILE
-    trace = rewrite_model(source, copy, target=_rewrite_target(backend))
-    trace = msgspec.structs.replace(trace, source=source.name, out=MODEL_FILE)
-    write_atomically(folder / TRACE_FILE, to_json(trace))
-    said = (
-        f"rewritten: {trace.nodes_before} nodes are now {trace.nodes_after}; {TRACE_FILE} tells what was done"
-    )
-    return msgspec.structs.replace(read_onnx(copy), parent=onnx.sha256), said
-
-
-def _rewrite_target(backend: Backend) -> str:
-    """The rules' name for a TensorRT; what is no TensorRT gets the newest one's graph."""
-    if backend.name == "tensorrt-rtx":
-        return "rtx"
-    major = backend.version.partition(".")[0] if backend.name == "tensorrt" else "11"
-    return {"8": "8.6", "9": "8.6", "10": "10"}.get(major, "11")
 
 
 def _timing_cache(recipe: Recipe, builder: EngineBuilder, folder: Path) -> Path | None:

@@ -23,6 +23,7 @@ from trtopt.records.building import (
     EngineArtifact,
     Manifest,
     Plugin,
+    RewriteSummary,
     ShapeRange,
 )
 from trtopt.records.comparing import (
@@ -142,6 +143,7 @@ __all__ = [
     "Purpose",
     "RateProbe",
     "Record",
+    "RewriteSummary",
     "RooflineTotal",
     "Samples",
     "Shape",

@@ -97,6 +97,26 @@ class EngineArtifact(Record, frozen=True, kw_only=True):
     warnings: int
 
 
+class RewriteSummary(Record, frozen=True, kw_only=True):
+    """What a build's rewrite did, in short; all of it is in the file `trace` of the build folder.
+
+    `applied` and `declined` count each rule; `undone` says of each rule taken back why. `largest_error` is
+    the largest difference that the check saw over the output's largest magnitude, None if it saw nothing.
+    """
+
+    target: str
+    nodes_before: int
+    nodes_after: int
+    applied: dict[str, int]
+    declined: dict[str, int]
+    undone: dict[str, str]
+    inputs_checked: int
+    largest_error: float | None
+    seconds: float
+    trace: str
+    trace_sha256: str
+
+
 class Manifest(Record, frozen=True, kw_only=True):
     """`manifest.json` of a build folder: what is in it and how it was made."""
 
@@ -107,5 +127,7 @@ class Manifest(Record, frozen=True, kw_only=True):
     onnx: OnnxArtifact
     intermediates: tuple[OnnxArtifact, ...] = ()
     """Files of the folder that lie between the user's model and `onnx`, each the parent of the next."""
+    rewrite: RewriteSummary | None = None
+    """None if the model was not rewritten; a note says why, if that was not asked for."""
     engines: tuple[EngineArtifact, ...]
     notes: tuple[str, ...] = ()

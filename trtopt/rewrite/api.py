@@ -59,13 +59,16 @@ def _rewrite(
 
 
 class _Proof:
-    """Runs rewritten models against the original's outputs, which it computes once."""
+    """Runs rewritten models against the original's outputs, which it computes once, when first needed."""
 
     def __init__(self, model: ModelFile, inputs: Sequence[feeds.Feed]) -> None:
+        self._model = model
         self._inputs = inputs
-        self._reference = equivalence.run(model, inputs)
+        self._reference: list[dict[str, equivalence.Array]] | None = None
 
     def of(self, outcome: Outcome, kind: Exactness) -> tuple[Deviation, ...]:
+        if self._reference is None:
+            self._reference = equivalence.run(self._model, self._inputs)
         return equivalence.compare(self._reference, outcome.model, self._inputs, kind)
 
 
@@ -137,13 +140,16 @@ def rewrite_model(
     data: str | Path | None = None,
     keep_going: bool = False,
     dynamic_batch: bool = False,
+    sizes: int = 2,
+    write_unchanged: bool = True,
 ) -> RewriteTrace:
     """Rewrite the ONNX file `source` for the TensorRT `target` and write it to `out`.
 
     `rules` names the rules to use (by default those that are on), `skip` those to leave out. With `check`,
     both models run on ONNX Runtime on seeded inputs (and on those in `data`), every dynamic axis at two
-    sizes; a rule that breaks its bound is undone and named in the trace. `keep_going` leaves out a rule that
-    raises. `dynamic_batch` first gives a fixed batch axis a name, checked at twice the size too.
+    sizes (`sizes` 1: at the smaller one alone); a rule that breaks its bound is undone and named in the
+    trace. `keep_going` leaves out a rule that raises. `dynamic_batch` first gives a fixed batch axis a name,
+    checked at twice the size too. Without `write_unchanged` nothing is written if no rule was applied.
 
     Raises:
         UsageError: an unknown target or rule, or `out` is `source`.
@@ -165,9 +171,10 @@ def rewrite_model(
         model = replace(original, proto=proto, spool=spool)
         if dynamic_batch and check:
             notes.append(batch_check.prove(original, model))
-        proof = _proof(model if dynamic_batch else original, data) if check else None
+        proof = _proof(model if dynamic_batch else original, data, sizes) if check else None
         attempt = _attempt(model, chosen, aim, proof, keep_going)
-        model_file.save(attempt.outcome.model, out)
+        if write_unchanged or attempt.outcome.applied:
+            model_file.save(attempt.outcome.model, out)
     return _told(source, out, aim, original, lowered, attempt, notes, time.perf_counter() - began)
 
 
@@ -191,10 +198,10 @@ def _spool(out: Path) -> Iterator[Path]:
         yield Path(name)
 
 
-def _proof(original: ModelFile, data: str | Path | None) -> _Proof:
+def _proof(original: ModelFile, data: str | Path | None, sizes: int) -> _Proof:
     """The original's outputs on seeded inputs, and on the user's if given."""
     real = () if data is None else (feeds.from_data(data, original.proto),)
-    return _Proof(original, (*feeds.seeded(original.proto), *real))
+    return _Proof(original, (*feeds.seeded(original.proto)[:sizes], *real))
 
 
 def _told(

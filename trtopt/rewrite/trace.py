@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Literal
 
-from trtopt.records import Record
+from trtopt.records import Record, RewriteSummary
 
 TRACE_SCHEMA = "trtopt.rewrite/1"
 
@@ -73,3 +73,19 @@ class RewriteTrace(Record, frozen=True, kw_only=True):
     def counts(self) -> dict[str, int]:
         """How often each rule was applied, the most frequent first."""
         return dict(Counter(item.rule for item in self.applied).most_common())
+
+    def summary(self, trace: str, sha256: str) -> RewriteSummary:
+        """This trace in short, for a manifest beside which it lies whole in a file."""
+        return RewriteSummary(
+            target=self.target,
+            nodes_before=self.nodes_before,
+            nodes_after=self.nodes_after,
+            applied=self.counts,
+            declined=dict(Counter(item.rule for item in self.declined).most_common()),
+            undone={item.rule: item.reason for item in self.undone},
+            inputs_checked=len({item.feed for item in self.checked}),
+            largest_error=max((item.error for item in self.checked), default=None),
+            seconds=round(self.seconds, 3),
+            trace=trace,
+            trace_sha256=sha256,
+        )

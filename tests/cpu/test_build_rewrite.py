@@ -1,0 +1,121 @@
+"""The rewrite as a step of a build: on unless told otherwise, proved, kept beside the engines."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import onnx
+import pytest
+from command_line import DIGITS, CommandLine
+
+import trtopt
+from tests.rewrite_graphs import model as graph
+from trtopt.errors import TrtoptError
+from trtopt.onnxfile import read_onnx
+from trtopt.pipeline import rewriting
+from trtopt.records import Manifest, from_json
+from trtopt.rewrite import api
+from trtopt.rewrite.rule import Match, Rule, always
+from trtopt.rewrite.rules import erase_identity
+from trtopt.rewrite.scope import Scope
+from trtopt.rewrite.trace import RewriteTrace
+from trtopt.workspace import read_manifest
+
+
+@pytest.fixture
+def wordy(tmp_path: Path) -> Path:
+    """The digits model with an Identity in front of its output."""
+    model = onnx.load(str(DIGITS))
+    model.graph.node.append(onnx.helper.make_node("Identity", ["logits"], ["same"], name="useless"))
+    model.graph.output[0].name = "same"
+    onnx.save(model, str(tmp_path / "wordy.onnx"))
+    return tmp_path / "wordy.onnx"
+
+
+def _build(model: Path, out: Path, **flags: object) -> Manifest:
+    return trtopt.build(model, out, backend="tensorrt-rtx", **flags)
+
+
+def test_a_build_rewrites_first_and_keeps_the_trace_and_the_origin(wordy: Path, tmp_path: Path) -> None:
+    manifest = _build(wordy, tmp_path / "out")
+    text = (tmp_path / "out" / "rewrite.json").read_bytes()
+    trace, summary = from_json(text, RewriteTrace), manifest.rewrite
+    assert summary is not None
+    assert summary.applied == trace.counts == {"erase-identity": 1}
+    assert summary.undone == {}
+    assert summary.nodes_after == summary.nodes_before - 1
+    assert (summary.inputs_checked, summary.largest_error) == (2, 0.0)
+    assert summary.trace_sha256 == hashlib.sha256(text).hexdigest()
+    assert (summary.target, summary.trace) == ("rtx", "rewrite.json")
+    assert str(tmp_path) not in text.decode()
+    assert "1 erase-identity" in manifest.notes[-1]
+    assert manifest.onnx.parent == read_onnx(wordy).sha256
+    assert manifest.engines[0].plan.onnx_sha256 == manifest.onnx.sha256
+    assert read_onnx(tmp_path / "out" / "model.onnx").sha256 == manifest.onnx.sha256
+    assert read_manifest(tmp_path / "out") == manifest
+
+
+def test_a_second_build_of_a_rewritten_model_has_the_same_plan(wordy: Path, tmp_path: Path) -> None:
+    first, second = (_build(wordy, tmp_path / name) for name in ("first", "second"))
+    assert first.onnx == second.onnx
+    assert [engine.plan.key for engine in first.engines] == [engine.plan.key for engine in second.engines]
+
+
+def test_without_a_rewrite_the_model_is_kept_to_the_byte(wordy: Path, trtopt_cli: CommandLine) -> None:
+    done = trtopt_cli("build", wordy, "-o", "out", "--backend", "tensorrt-rtx", "--no-rewrite")
+    assert done.returncode == 0, done.stderr
+    manifest = read_manifest(trtopt_cli.folder / "out")
+    assert (manifest.onnx.parent, manifest.rewrite) == (None, None)
+    assert (trtopt_cli.folder / "out" / "model.onnx").read_bytes() == wordy.read_bytes()
+    assert not (trtopt_cli.folder / "out" / "rewrite.json").exists()
+
+
+def test_where_no_rule_applies_the_model_is_kept_to_the_byte(rtx_build: Path) -> None:
+    manifest = read_manifest(rtx_build)
+    assert manifest.onnx.parent is None
+    assert manifest.rewrite is not None
+    assert manifest.rewrite.applied == {}
+    assert (rtx_build / "model.onnx").read_bytes() == DIGITS.read_bytes()
+
+
+def test_a_model_that_cannot_be_proved_is_built_as_it_is(tmp_path: Path) -> None:
+    made = graph("g (bfloat16[4,4] x) => (bfloat16[4,4] y) {a = Identity(x) b = Sigmoid(a) y = Relu(b)}")
+    onnx.save(made, tmp_path / "model.onnx")
+    manifest = _build(tmp_path / "model.onnx", tmp_path / "out")
+    assert manifest.rewrite is None
+    assert manifest.notes[-1].startswith("not rewritten: ONNX Runtime cannot run the model")
+    assert (tmp_path / "out" / "model.onnx").read_bytes() == (tmp_path / "model.onnx").read_bytes()
+
+
+def test_a_model_too_large_to_be_proved_is_built_as_it_is(
+    wordy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rewriting, "_available_memory", lambda: wordy.stat().st_size)
+    manifest = _build(wordy, tmp_path / "out")
+    assert (manifest.rewrite, manifest.onnx.parent) == (None, None)
+    assert "of memory" in manifest.notes[-1]
+
+
+def test_large_models_are_proved_at_one_size(
+    wordy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rewriting, "_ONE_SIZE_BYTES", wordy.stat().st_size)
+    summary = _build(wordy, tmp_path / "out").rewrite
+    assert summary is not None
+    assert summary.inputs_checked == 1
+
+
+def test_a_rule_that_raises_ends_the_build_and_leaves_nothing(
+    wordy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(scope: Scope, match: Match) -> None:
+        raise ZeroDivisionError("oh")
+
+    rule = Rule("fail", "B", "", erase_identity.RULE.find, always, fail)
+    monkeypatch.setattr(api, "RULES", (rule,))
+    with pytest.raises(TrtoptError, match=r"rule 'fail' failed at 'useless'") as caught:
+        _build(wordy, tmp_path / "out")
+    assert "--no-rewrite" in caught.value.remedy
+    assert caught.value.exit_code == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["wordy.onnx"]
