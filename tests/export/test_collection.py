@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from trtopt.device.reference import open_reference
 from trtopt.errors import BackendMissingError
 from trtopt.export.collection import files
 from trtopt.export.cost import cost
-from trtopt.export.run import export
+from trtopt.export.run import Exported, export
 from trtopt.export.spec import ModelSpec, read_spec
 from trtopt.export.subject import Subject, from_spec, tensors_of
 
@@ -31,12 +32,14 @@ def _subject(name: str, variant: str = "tiny") -> tuple[ModelSpec, Subject]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_tiny_variant_exports_equals_pytorch_and_builds_with_rtx(name: str, tmp_path: Path) -> None:
+def test_a_tiny_variant_exports_equals_pytorch_and_builds_with_rtx(
+    name: str, exported: Callable[[str, str], Exported]
+) -> None:
     spec, subject = _subject(name)
-    exported = export(subject, tmp_path / f"{name}.onnx", open_reference)
-    assert len(exported.checks) == (2 if subject.axes else 1)
-    assert exported.opset == spec.opset
-    model = onnx.load(exported.path)
+    made = exported(name, subject.exporter)
+    assert len(made.checks) == (2 if subject.axes else 1)
+    assert made.opset == spec.opset
+    model = onnx.load(made.path)
     assert [value.name for value in model.graph.input] == [entry.name for entry in spec.inputs]
     assert [value.name for value in model.graph.output] == list(spec.outputs)
     named = {value.name for value in model.graph.value_info}
@@ -44,7 +47,7 @@ def test_a_tiny_variant_exports_equals_pytorch_and_builds_with_rtx(name: str, tm
         output in named | set(spec.outputs) for node in model.graph.node for output in node.output if output
     )
     rtx = pytest.importorskip("rtx", reason="tensorrt_rtx is not installed", exc_type=ImportError)
-    assert rtx.build(exported.path, subject.inputs, subject.axes, spec.variants["tiny"].sizes) == []
+    assert rtx.build(made.path, subject.inputs, subject.axes, spec.variants["tiny"].sizes) == []
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -71,10 +74,8 @@ def test_parameters_and_flops_are_those_that_the_file_states(name: str, variant:
 
 
 @pytest.mark.parametrize("name", ["resnet50", "bert-base", "rnnt-encoder", "dlrm-dcnv2", "gpt-prefill"])
-def test_the_older_exporter_gives_the_same_model(name: str, tmp_path: Path) -> None:
-    _, subject = _subject(name)
-    exported = export(subject, tmp_path / "old.onnx", open_reference, exporter="torchscript")
-    assert exported.opset == 17
+def test_the_older_exporter_gives_the_same_model(name: str, exported: Callable[[str, str], Exported]) -> None:
+    assert exported(name, "torchscript").opset == 17
 
 
 @pytest.mark.parametrize("dtype", ["fp16", "bf16"])

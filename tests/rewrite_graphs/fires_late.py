@@ -32,6 +32,13 @@ CASES: tuple[Case, ...] = (
         }""",
     ),
     case(
+        "fold-shapes",
+        "one axis by a scalar",
+        """
+        g (float[N,4,5] x) => (float[N,4,5] y, int64 n) <int64 i = {-1}, int64 j = {0}>
+        {a = Relu(x) s = Shape(a) b = Gather(s, i) c = Cast<to=1>(b) y = Mul(x, c) n = Gather(s, j)}""",
+    ),
+    case(
         "mask-add",
         "minus infinity where the mask is false",
         """

@@ -17,6 +17,8 @@ from trtopt.records import TensorSpec
 _PASSES_ON = ("Cast", "Identity", "Reshape", "Unsqueeze", "Squeeze", "Flatten", "Transpose", "Slice")
 _SIZES = ((1, 16, 64), (3, 24, 96))
 """Batch, other axes, spatial axes of an image: once small, once larger and odd in batch."""
+_NARROW = ((1, 4, 32), (3, 7, 48))
+"""The same for a model that knows no axes as long as those."""
 _SAMPLES = 8
 """How many of the user's samples take part."""
 
@@ -76,11 +78,14 @@ def inputs_of(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
     return wanted
 
 
-def seeded(model: onnx.ModelProto, seed: int = 0) -> tuple[Feed, ...]:
-    """Random inputs, the same for the same model and seed; one feed if no axis is dynamic, else two."""
+def seeded(model: onnx.ModelProto, seed: int = 0, *, narrow: bool = False) -> tuple[Feed, ...]:
+    """Random inputs, the same for the same model and seed; one feed if no axis is dynamic, else two.
+
+    `narrow` makes dynamic axes shorter: some models end where their table of positions does.
+    """
     feeds = []
     shapes = set()
-    for label, sizes in zip(("small", "large"), _SIZES, strict=True):
+    for label, sizes in zip(("small", "large"), _NARROW if narrow else _SIZES, strict=True):
         rng = np.random.default_rng(seed)
         named: dict[str, int] = {}
         values = {}

@@ -7,12 +7,18 @@ import sys
 from pathlib import Path
 
 import onnx
+import pytest
 from click.testing import CliRunner
 
 from tests.rewrite_graphs import model
 from trtopt.cli.rewrite import rewrite
 from trtopt.errors import UsageError
 from trtopt.records import from_json
+from trtopt.rewrite import api
+from trtopt.rewrite.driver import RuleFailed
+from trtopt.rewrite.rule import Match, Rule, always
+from trtopt.rewrite.rules import erase_identity
+from trtopt.rewrite.scope import Scope
 from trtopt.rewrite.trace import RewriteTrace
 
 _TEXT = """g (float[N,4] x) => (float[N,4] y, float[N,4] z)
@@ -54,6 +60,22 @@ def test_the_list_names_every_rule_with_its_class() -> None:
     assert "fold-batchnorm" in output
     assert "efficient-nms" in output
     assert "approximate" in output
+
+
+def test_keep_going_leaves_out_a_rule_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(scope: Scope, match: Match) -> None:
+        raise ZeroDivisionError("oh")
+
+    rule = Rule("fail", "B", "", erase_identity.RULE.find, always, fail)
+    monkeypatch.setattr(api, "RULES", (rule, erase_identity.RULE))
+    stopped = _run(tmp_path)
+    assert isinstance(stopped.exception, RuleFailed)
+    assert stopped.exception.exit_code == 1
+    assert not (tmp_path / "out.onnx").exists()
+    went_on = _run(tmp_path, "--keep-going")
+    assert went_on.exit_code == 0
+    assert "undone fail: rule 'fail' failed at" in went_on.output
+    assert "1 x erase-identity" in went_on.output
 
 
 def test_a_model_and_a_place_are_needed() -> None:

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +12,20 @@ import onnx
 import pytest
 
 from tests.rewrite_graphs import model
-from trtopt.errors import DataError, InvalidModelError, OutputError, UnsupportedOpError, UsageError
+from trtopt.errors import (
+    DataError,
+    InvalidModelError,
+    ModelError,
+    OutputError,
+    UnsupportedOpError,
+    UsageError,
+)
+from trtopt.onnxmodel.model_file import load
+from trtopt.onnxmodel.prepare import prepare
 from trtopt.rewrite import rewrite_model
+from trtopt.rewrite.catalogue import RULES
+from trtopt.rewrite.driver import rewrite
+from trtopt.rewrite.target import target_named
 
 _LARGE = (
     "# w: float[64,64]\ng (float[N,64] x) => (float[N,64] y) {a = Identity(w) b = MatMul(x, a) y = Relu(b)}"
@@ -104,6 +118,104 @@ def test_functions_are_inlined_first(tmp_path: Path) -> None:
     onnx.save(onnx.parser.parse_model(text), tmp_path / "in.onnx")
     trace = rewrite_model(tmp_path / "in.onnx", tmp_path / "out.onnx", target="10")
     assert trace.counts == {"clamp-chain": 1}
+
+
+def test_a_function_of_another_opset_is_refused(tmp_path: Path) -> None:
+    text = """<ir_version: 8, opset_import: ["" : 17, "mine" : 1]>
+        g (float[N,4] x) => (float[N,4] y) {a = mine.twice(x) y = Neg(a)}
+        <domain: "mine", opset_import: ["" : 13]> twice (p) => (r) {q = Relu(p) r = Relu(q)}"""
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "in.onnx")
+    with pytest.raises(UnsupportedOpError, match="'twice'"):
+        rewrite_model(tmp_path / "in.onnx", tmp_path / "out.onnx", target="10")
+
+
+def test_the_other_name_of_the_standard_domain_is_understood(tmp_path: Path) -> None:
+    made = model("g (float[N,4] x) => (float[N,4] y) {a = Identity(x) y = Relu(a)}")
+    made.opset_import[0].domain = made.graph.node[1].domain = "ai.onnx"
+    onnx.save(made, tmp_path / "in.onnx")
+    trace = rewrite_model(tmp_path / "in.onnx", tmp_path / "out.onnx", target="10")
+    assert (trace.counts, trace.undone) == ({"erase-identity": 1}, ())
+
+
+def test_an_axis_of_minus_one_is_open(tmp_path: Path) -> None:
+    made = model("g (float[N,4] x) => (int64[2] y) {a = Relu(x) s = Shape(a) y = Neg(s)}")
+    made.graph.input[0].type.tensor_type.shape.dim[0].dim_value = -1
+    onnx.save(made, tmp_path / "in.onnx")
+    rewrite_model(tmp_path / "in.onnx", tmp_path / "out.onnx", target="10")
+    assert "Shape" in {node.op_type for node in onnx.load(tmp_path / "out.onnx").graph.node}
+
+
+def test_inputs_with_a_default_value_become_constants_and_are_named(tmp_path: Path) -> None:
+    made = model(
+        "# w: float[4,4]\ng (float[N,4] x, float[4,4] w) => (float[N,4] y) {a = Identity(x) y = MatMul(a, w)}"
+    )
+    onnx.save(made, tmp_path / "in.onnx")
+    trace = rewrite_model(tmp_path / "in.onnx", tmp_path / "out.onnx", target="10")
+    assert trace.notes == ("inputs with a default value are constants, as TensorRT takes them: w",)
+    assert [item.name for item in onnx.load(tmp_path / "out.onnx").graph.input] == ["x"]
+
+
+def test_shapes_declared_in_branches_that_share_names_are_not_mixed_up(tmp_path: Path) -> None:
+    made = model("""
+        g (bool c, float[2,3] x) => (float[A,B] y) {
+          y = If (c) <then_branch = t () => (float[A,B] o) <int64[2] s = {3,2}> {u = Reshape(x, s) v = Identity(u) o = Relu(v)},
+                      else_branch = e () => (float[A,B] p) {u = Concat<axis=0>(x, x) p = Neg(u)}>
+        }""")  # fmt: skip
+    for attribute, shape in zip(made.graph.node[0].attribute, ([3, 2], [4, 3]), strict=True):
+        attribute.g.value_info.append(onnx.helper.make_tensor_value_info("u", 1, shape))
+    onnx.save(made, tmp_path / "in.onnx")
+    trace = rewrite_model(tmp_path / "in.onnx", tmp_path / "out.onnx", target="10")
+    assert (trace.counts, trace.undone) == ({"erase-identity": 1}, ())
+    onnx.checker.check_model(onnx.load(tmp_path / "out.onnx"), full_check=True)
+
+
+def test_declared_shapes_give_way_where_channels_are_padded(tmp_path: Path) -> None:
+    made = model("""
+        # w1: float[12,4,3,3]
+        # w2: float[8,12,1,1]
+        g (float[N,4,8,8] x) => (float[N,8,6,6] y) <float[N,12,6,6] a, float[N,12,6,6] b>
+        {a = Conv(x, w1) b = Sigmoid(a) y = Conv(b, w2)}""")
+    onnx.save(made, tmp_path / "in.onnx")
+    trace = rewrite_model(tmp_path / "in.onnx", tmp_path / "out.onnx", target="10", rules=["pad-channels"])
+    assert (trace.counts, trace.undone) == ({"pad-channels": 1}, ())
+    onnx.checker.check_model(onnx.load(tmp_path / "out.onnx"), full_check=True)
+
+
+def test_an_input_that_is_no_tensor_is_named(tmp_path: Path) -> None:
+    made = model("g (float[2] x, int64 i) => (float[2] y) {a = SequenceAt(x, i) y = Identity(a)}")
+    made.graph.input[0].CopyFrom(onnx.helper.make_tensor_sequence_value_info("x", 1, [2]))
+    (tmp_path / "in.onnx").write_bytes(made.SerializeToString())
+    with pytest.raises(ModelError, match="input 'x' is no tensor but a sequence"):
+        rewrite_model(tmp_path / "in.onnx", tmp_path / "out.onnx", target="10")
+    trace = rewrite_model(tmp_path / "in.onnx", tmp_path / "out.onnx", target="10", check=False)
+    assert trace.nodes_after <= trace.nodes_before
+
+
+def test_three_gib_of_weights_need_little_memory_without_the_proof(tmp_path: Path) -> None:
+    rows = 3 * 2**20  # of 1 KiB
+    made = model(
+        "# w: float[1,256]\ng (int64[N] i) => (float[N,256] y) {a = Gather(w, i) b = Identity(a) y = Relu(b)}"
+    )
+    weight = made.graph.initializer[0]
+    weight.Clear()
+    weight.name, weight.data_type, weight.data_location = (
+        "w",
+        onnx.TensorProto.FLOAT,
+        onnx.TensorProto.EXTERNAL,
+    )
+    weight.dims.extend([rows, 256])
+    weight.external_data.add(key="location", value="w.bin")
+    (tmp_path / "in.onnx").write_bytes(made.SerializeToString())
+    with (tmp_path / "w.bin").open("wb") as file:
+        file.truncate(rows * 1024)
+    proto = load(tmp_path / "in.onnx")
+    prepared, _ = prepare(proto.proto)
+    tracemalloc.start()
+    outcome = rewrite(replace(proto, proto=prepared), RULES, target_named("10"))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert [item.rule for item in outcome.applied] == ["erase-identity"]
+    assert peak < 2**24
 
 
 def test_unsorted_nodes_are_sorted(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from tests.rewrite_graphs import model
 from trtopt.errors import FixedBatchError, UsageError
 from trtopt.rewrite import api, rewrite_model
 from trtopt.rewrite.driver import RuleFailed
-from trtopt.rewrite.equivalence import error_between
+from trtopt.rewrite.equivalence import Unrunnable, error_between
 from trtopt.rewrite.rule import Match, Rule, always
 from trtopt.rewrite.rules import clamp_chain, erase_identity, fold_scale
 from trtopt.rewrite.scope import Scope
@@ -130,11 +130,41 @@ def test_a_baked_batch_becomes_dynamic_and_works_at_two(tmp_path: Path) -> None:
 def test_a_batch_that_cannot_be_patched_is_an_error(tmp_path: Path) -> None:
     text = "# w: float[2,4]\ng (float[2,4] x) => (float[2,4] y) {y = Add(x, w)}"
     onnx.save(model(text), tmp_path / "in.onnx")
-    with pytest.raises(FixedBatchError, match="twice the batch"):
+    with pytest.raises(FixedBatchError, match="twice the batch") as caught:
         rewrite_model(tmp_path / "in.onnx", tmp_path / "out.onnx", target="10", dynamic_batch=True)
+    assert caught.value.exit_code == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["in.onnx"]
 
 
 def test_a_batch_that_is_dynamic_already_is_said_so(tmp_path: Path) -> None:
     onnx.save(model(_TEXT), tmp_path / "in.onnx")
     with pytest.raises(FixedBatchError, match="already"):
         rewrite_model(tmp_path / "in.onnx", tmp_path / "out.onnx", target="10", dynamic_batch=True)
+
+
+def test_a_model_that_knows_no_long_axes_is_proved_on_shorter_ones(tmp_path: Path) -> None:
+    text = """
+        # w: float[8,4]
+        g (float[S,4] x) => (float[S,4] y) <int64[1] z = {0}>
+        {s = Shape<end=1>(x) p = Slice(w, z, s, z) a = Relu(x) b = Relu(a) y = Add(b, p)}"""
+    onnx.save(model(text), tmp_path / "in.onnx")
+    trace = rewrite_model(tmp_path / "in.onnx", tmp_path / "out.onnx", target="10")
+    assert trace.counts["clamp-chain"] == 1
+    assert {item.feed for item in trace.checked} == {"seed 0, small (1x4)", "seed 0, large (3x4)"}
+
+
+def test_a_model_that_no_length_fits_is_named_and_leaves_no_file(tmp_path: Path) -> None:
+    text = """
+        # w: float[11,4]
+        g (float[B,S] x) => (float[B,S] y) {a = Relu(x) b = Relu(a) y = MatMul(b, w)}"""
+    onnx.save(model(text), tmp_path / "in.onnx")
+    with pytest.raises(Unrunnable, match="MatMul"):
+        rewrite_model(tmp_path / "in.onnx", tmp_path / "out.onnx", target="10")
+    assert [path.name for path in tmp_path.iterdir()] == ["in.onnx"]
+
+
+def test_where_no_rule_applies_nothing_is_run_or_written_unless_wanted(tmp_path: Path) -> None:
+    onnx.save(model("g (float[N,4] x) => (float[N,4] y) {y = Relu(x)}"), tmp_path / "in.onnx")
+    trace = rewrite_model(tmp_path / "in.onnx", tmp_path / "out.onnx", target="10", write_unchanged=False)
+    assert (trace.applied, trace.checked) == ((), ())
+    assert not (tmp_path / "out.onnx").exists()

@@ -47,7 +47,7 @@ def _find(scope: Scope) -> Iterator[Match]:
             continue
         places = _picked(scope, node, axes)
         if places is not None and all(isinstance(axes[place], int) for place in np.ravel(places)):
-            yield Match(node, {"value": np.array(axes, dtype=object)[places].astype(np.int64)})
+            yield Match(node, {"value": np.asarray(np.array(axes, dtype=object)[places], np.int64)})
 
 
 def _check(scope: Scope, match: Match) -> str | None:
