@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ from trtopt.records import (
     Manifest,
     OnnxArtifact,
     Plugin,
+    RewriteSummary,
     ShapeRange,
 )
 from trtopt.supervisor import run_jobs
@@ -75,18 +77,8 @@ def build(
         listener.note(note)
     target = Path(output) if output is not None else default_output(source)
     with folder_in_progress(target) as folder:
-        kept, summary = None, None
-        if recipe.rewrite:
-            kept, summary, said = rewritten(onnx, source, folder / MODEL_FILE, builder.backend)
-            notes.append(said)
-            listener.note(said)
-        kept = kept or _keep_model(onnx, source, folder)
-        intermediates = []
-        if (cast := cast_kept(kept, recipe.precision, recipe.calib, builder.backend)) is not None:
-            intermediates.append(msgspec.structs.replace(kept, path=MODEL_FILE))
-            kept, said = cast
-            notes.append(said)
-            listener.note(said)
+        prepared = _model_to_build(onnx, source, folder, recipe, builder.backend, listener)
+        kept = prepared.onnx
         plans = make_plans(kept, recipe, builder.backend)
         cache = _timing_cache(recipe, builder, folder)
         engines = build_engines(kept, plans, folder, cache, recipe.jobs, listener)
@@ -95,13 +87,42 @@ def build(
             created=now(),
             argv=command_line(),
             onnx=msgspec.structs.replace(kept, path=Path(kept.path).name),
-            intermediates=tuple(intermediates),
-            rewrite=summary,
+            intermediates=prepared.before,
+            rewrite=prepared.rewrite,
             engines=engines,
-            notes=tuple(notes),
+            notes=(*notes, *prepared.notes),
         )
         write_manifest(folder, manifest)
     return manifest
+
+
+@dataclass(frozen=True)
+class _Prepared:
+    """The model in the build folder that engines are made of, those it was made from, and what was done."""
+
+    onnx: OnnxArtifact
+    before: tuple[OnnxArtifact, ...]
+    rewrite: RewriteSummary | None
+    notes: tuple[str, ...]
+
+
+def _model_to_build(
+    onnx: OnnxArtifact, source: Path, folder: Path, recipe: Recipe, backend: Backend, listener: Listener
+) -> _Prepared:
+    """The user's model in the build folder: rewritten, then cast, as the recipe says."""
+    kept, summary, notes = None, None, []
+    before: tuple[OnnxArtifact, ...] = ()
+    if recipe.rewrite:
+        kept, summary, said = rewritten(onnx, source, folder / MODEL_FILE, backend)
+        notes.append(said)
+    kept = kept or _keep_model(onnx, source, folder)
+    if (cast := cast_kept(kept, recipe.precision, recipe.calib, backend)) is not None:
+        before = (msgspec.structs.replace(kept, path=MODEL_FILE),)
+        kept, said = cast
+        notes.append(said)
+    for note in notes:
+        listener.note(note)
+    return _Prepared(kept, before, summary, tuple(notes))
 
 
 def default_output(model: Path) -> Path:
