@@ -28,6 +28,10 @@ for streams in 1 2 4 8; do
     --streams $streams --threads per-stream --duration 1 --json "$out/streams-$streams-threads.json"
 done
 step contracts-serving python -m trtopt bench "$r50" --contract serving --duration 1 --json "$out/serving.json"
+step contracts-consumed python -m trtopt bench "$r50" --contract serving --no-graph --duration 1 \
+  --json "$out/serving-no-graph.json"
+step contracts-pageable python -m trtopt bench "$r50" --contract trtexec-10 --no-pinned --duration 1 \
+  --json "$out/pageable.json"
 step noise python -m trtopt bench "$r50" --duration 3 --json "$out/noise.json"
 step load-500 python -m trtopt bench "$r50" --batch 1 --duration 1 --load poisson:500 --json "$out/load-500.json"
 step load-2000 python -m trtopt bench "$r50" --batch 1 --duration 1 --load poisson:2000 --json "$out/load-2000.json"
