@@ -36,3 +36,6 @@ step noise python -m trtopt bench "$r50" --duration 3 --json "$out/noise.json"
 step load-500 python -m trtopt bench "$r50" --batch 1 --duration 1 --load poisson:500 --json "$out/load-500.json"
 step load-2000 python -m trtopt bench "$r50" --batch 1 --duration 1 --load poisson:2000 --json "$out/load-2000.json"
 step max-latency python -m trtopt bench "$r50" --batch 1 --duration 1 --max-latency p99=5ms --json "$out/max-latency.json"
+for run in $(seq 12); do
+  step "luck-$run" python -m trtopt bench "$r50" --batch 1 --duration 1 --json "$out/luck-$run.json"
+done
