@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import trtopt
 from trtopt.device.api import Device
 from trtopt.device.nvml import REASONS
 
@@ -19,3 +22,16 @@ def test_a_gpu_tells_its_clocks_power_and_temperature(device: Device) -> None:
     assert reference.mhz is not None
     assert reference.mhz > 0
     assert reference.kind in ("application", "default application", "maximum")
+
+
+def test_a_pass_reads_the_clocks_before_and_after_every_group_of_samples(built: Path, binding: str) -> None:
+    point = trtopt.bench(built, batch=[8], duration=1.0).points[0]
+    assert point.throughput is not None
+    for measurement in (point.latency, point.throughput):
+        assert len(measurement.clocks) == len(measurement.groups) + 1 >= 2
+        assert all(reading.sm_mhz for reading in measurement.clocks)
+        times = [reading.at_ms for reading in measurement.clocks]
+        assert times == sorted(times)
+        groups = {index for index, reasons in enumerate(measurement.groups) if not reasons}
+        assert set(measurement.samples.group) == groups
+        assert measurement.failure is None

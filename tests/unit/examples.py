@@ -148,6 +148,7 @@ def measurement() -> Measurement:
         discarded=2,
         discarded_samples=samples(),
         untrustworthy=("too hot",),
+        failure="a failure",
         stop_reason="time limit",
         warmup_reason="settled",
         notes=("a note",),
@@ -160,6 +161,8 @@ def report() -> BenchReport:
         batch=8,
         latency=measurement(),
         throughput=measurement(),
+        single_stream=measurement(),
+        failure="another failure",
         layers=LayerPass(runs=2, layers=(LayerTime(name="conv", ms=[0.5, 0.75]),)),
         memory=MemoryPass(
             events=(event,), buffers_bytes=512, engine_device_bytes=1024, driver_used_bytes=4096

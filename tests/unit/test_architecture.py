@@ -39,6 +39,7 @@ PURE = {
     "measure.queueing",
     "measure.outcomes",
     "measure.ledger",
+    "measure.findings",
 }
 """Judgements that other stages may use."""
 ENTRANCES = {"__init__", "__main__"}

@@ -84,7 +84,7 @@ def test_the_help_of_a_command_loads_nothing_heavy(command: str) -> None:
     [
         ("trtopt b", ["build", "bench"]),
         ("trtopt build --opt", ["--opt-level"]),
-        ("trtopt bench --str", ["--streams"]),
+        ("trtopt bench --stre", ["--streams"]),
     ],
 )
 def test_completion_works_and_loads_nothing_heavy(words: str, offered: list[str]) -> None:

@@ -136,3 +136,45 @@ def test_a_run_has_stalled_when_four_times_the_samples_leave_over_four_fifths_of
 def test_limits_keep_their_order_of_fields() -> None:
     limits = Limits(0.1, 1.0, 2, 5)
     assert (limits.warmup_s, limits.duration_s, limits.min_warmups, limits.min_queries) == (0.1, 1.0, 2, 5)
+
+
+# ── queries that do not count after all ─────────────────────────────────────────────────────────────────
+
+
+def test_queries_taken_back_leave_no_trace_on_the_median() -> None:
+    disturbed, calm = Precision(min_s=0), Precision(min_s=0)
+    values = noise(0.3, 2900)
+    run(values, disturbed)
+    run([9.0] * 500, disturbed)
+    disturbed.take_back(500)
+    run(values, calm)
+    for precision in (disturbed, calm):
+        assert precision.is_finished(3.0)  # the time limit, where the interval is looked at once more
+    assert disturbed.interval == calm.interval
+    assert disturbed.reason == calm.reason
+
+
+def test_a_precision_that_rests_on_queries_taken_back_is_none() -> None:
+    precision = Precision(min_s=0)
+    assert run([1.0] * 400, precision) == 100
+    precision.take_back(100)
+    assert precision.ended_by is None
+    assert not precision.is_finished(0.1)
+    assert precision.reason.startswith("not ended: 0 queries")
+    assert run([1.0] * 400, precision) == 100
+
+
+def test_a_time_limit_stays_reached_whatever_is_taken_back() -> None:
+    precision = Precision(min_s=0, max_s=0.02)
+    assert run([1.0] * 30, precision) == 20
+    assert precision.ended_by is StopCode.TIME_LIMIT
+    precision.take_back(20)
+    assert precision.is_finished(0.02)
+    assert precision.reason.startswith("time limit of 0.02 s: 0 queries")
+
+
+def test_taking_nothing_back_changes_nothing() -> None:
+    precision = Precision(min_s=0)
+    run([1.0] * 100, precision)
+    precision.take_back(0)
+    assert precision.ended_by is StopCode.PRECISE

@@ -13,6 +13,9 @@ from trtopt.cli.contract_flags import contract_flags
 if TYPE_CHECKING:
     from trtopt.records import Terms
 
+REFERENCE = "reference"
+_UNTRUSTWORTHY = 4
+
 
 @click.command()
 @click.argument("path", type=click.Path(path_type=Path))
@@ -50,6 +53,14 @@ if TYPE_CHECKING:
     metavar="auto|LIST",
     help="Keep host threads on the cores near the GPU, or on 0-3,8.",
 )
+@click.option(
+    "--lock-clocks",
+    is_flag=False,
+    flag_value=REFERENCE,
+    metavar="[MHZ]",
+    help="Hold the GPU's clocks while measuring, at MHZ or where they are judged; restored on any exit.",
+)
+@click.option("--strict", is_flag=True, help="Exit with 4 if a figure is not to be trusted.")
 @output_flags
 @click.pass_context
 def bench(
@@ -67,35 +78,56 @@ def bench(
     load: str | None,
     max_latency: str | None,
     cpu_affinity: str | None,
+    lock_clocks: str | None,
+    strict: bool,
     outputs: Outputs,
 ) -> None:
     """Measure PATH: a build folder, one engine of it, or an ONNX file.
 
     Latency is measured with one query in flight, throughput with the contract's queue; each in a pass of its
-    own. With `--json -` the result goes to standard output and the table to standard error.
+    own. With `--json -` the result goes to standard output and the table to standard error. What was measured
+    before an engine fails is shown and kept.
     """
     from trtopt.cli.progress import listening
+    from trtopt.errors import TrtoptError
     from trtopt.pipeline.bench import bench as run
     from trtopt.recipe import parse_batches
+    from trtopt.report.trust import is_trustworthy
 
     with listening(outputs.save) as listener:
-        report = run(
-            path,
-            batch=parse_batches(batch) if batch is not None else None,
-            backend=backend,
-            contract=contract,
-            terms=terms,
-            duration=duration,
-            warmup=warmup,
-            data=data,
-            layers=layers or outputs.need_layers,
-            memory=memory,
-            load=load,
-            max_latency=max_latency,
-            cpu_affinity=cpu_affinity,
-            listener=listener,
+        try:
+            report = run(
+                path,
+                batch=parse_batches(batch) if batch is not None else None,
+                backend=backend,
+                contract=contract,
+                terms=terms,
+                duration=duration,
+                warmup=warmup,
+                data=data,
+                layers=layers or outputs.need_layers,
+                memory=memory,
+                load=load,
+                max_latency=max_latency,
+                cpu_affinity=cpu_affinity,
+                lock_clocks=_clock(lock_clocks),
+                listener=listener,
+            )
+        except TrtoptError:
+            outputs.finish()
+            raise
+    outputs.finish()
+    if strict and not is_trustworthy(report):
+        context.exit(_UNTRUSTWORTHY)
+
+
+def _clock(text: str | None) -> int | bool:
+    from trtopt.errors import UsageError
+
+    if text is None or text == REFERENCE:
+        return text is not None
+    if not (text.isascii() and text.isdecimal()):
+        raise UsageError(
+            f"--lock-clocks {text!r}: not a clock in MHz", "write --lock-clocks 1500, or put the flag last"
         )
-    outputs.finish(report)
-    loads = [each for point in report.points for each in (point.load, point.load_search) if each is not None]
-    if any(load.failure is not None for load in loads):
-        context.exit(1)
+    return int(text)

@@ -40,6 +40,7 @@ class Outputs:
         self._to_stdout = json_file == "-"
         self._file = Path(json_file) if json_file and not self._to_stdout else None
         self._times, self._profile = times, profile
+        self._latest: BenchReport | None = None
         for file in (self._file, times, profile):
             if file is not None:
                 check_writable(file)
@@ -54,16 +55,23 @@ class Outputs:
         from trtopt.records import to_json
         from trtopt.workspace import write_atomically
 
+        self._latest = report
         if self._file is not None:
             write_atomically(self._file, to_json(report, indent=None))
 
-    def finish(self, report: BenchReport) -> None:
-        """trtexec's files; then the table, on standard error if the result goes to standard output."""
+    def finish(self) -> None:
+        """trtexec's files; then the table, on standard error if the result goes to standard output.
+
+        Of the latest report: without one, nothing.
+        """
         from rich.console import Console
 
         from trtopt.records import to_json
         from trtopt.report.text import bench_summary
 
+        report = self._latest
+        if report is None:
+            return
         self._export(report)
         if self._to_stdout:
             click.echo(to_json(report, indent=None), nl=False)

@@ -26,7 +26,7 @@ COMMANDS = {
     "doctor": "Tell what this machine has and which commands work here.",
 }
 _INTERRUPTED = 130
-_TERMINATED = 143
+_BY_SIGNAL = 128
 
 
 class LateGroup(click.Group):
@@ -58,6 +58,8 @@ def cli() -> None:
 def main() -> None:
     """Run the command line; a user's mistake gives a message and an exit code, never a traceback."""
     signal.signal(signal.SIGTERM, _terminate)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # nohup ignores it
+        signal.signal(signal.SIGHUP, _terminate)
     try:
         status = cli.main(prog_name="trtopt", standalone_mode=False)
     except click.exceptions.Exit as error:
@@ -79,4 +81,4 @@ def main() -> None:
 
 def _terminate(number: int, frame: FrameType | None) -> None:
     """Leave through every `finally`, as Ctrl-C does."""
-    raise SystemExit(_TERMINATED)
+    raise SystemExit(_BY_SIGNAL + number)

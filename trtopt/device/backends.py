@@ -6,7 +6,7 @@ import importlib.util
 import os
 from dataclasses import dataclass
 
-from trtopt.device.api import Device, EngineBuilder, Target
+from trtopt.device.api import ClockControl, Device, EngineBuilder, Target
 from trtopt.device.cuda import probe
 from trtopt.device.tensorrt.flavours import RTX, TENSORRT
 from trtopt.errors import BackendMissingError, UsageError
@@ -115,6 +115,21 @@ def open_target(name: str, plugins: tuple[Plugin, ...] = ()) -> Target:
 
     library = load_library(name)
     return TensorRTTarget(library, open_cuda_device(), plugins)
+
+
+def open_clock_control(name: str) -> ClockControl:
+    """The means to lock the clocks of the device that a backend runs on.
+
+    Raises:
+        UsageError: it runs on the CPU.
+        DeviceError: NVML or its binding is not there.
+        NoGpuError: there is no GPU.
+    """
+    if name == ONNXRUNTIME:
+        raise UsageError("--lock-clocks: a processor's clocks cannot be locked", "leave the flag away")
+    from trtopt.device.nvml import open_control
+
+    return open_control(probe.gpu(0))
 
 
 def open_cuda_device() -> Device:

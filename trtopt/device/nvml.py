@@ -66,7 +66,7 @@ def others_of(pids: Sequence[int] | None) -> int | None:
 def reading_of(answers: Answers, at_ms: float) -> ClockReading:
     """NVML's answers as a record."""
     return ClockReading(
-        at_ms=round(at_ms, 6),
+        at_ms=at_ms,
         sm_mhz=answers.sm_mhz,
         memory_mhz=answers.memory_mhz,
         power_w=None if answers.power_mw is None else answers.power_mw / 1e3,

@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +22,7 @@ costs more than a quarter of the clock, the clock says so.
 """
 
 IDLE = "gpu_idle"
+POWER_CAP = "sw_power_cap"
 MIN_CLOCK_SHARE = 0.75
 MAX_DISCARDED_SHARE = 0.2
 """A run that lost more than a fifth of its groups is not trusted: what is left was taken next to the same."""
@@ -38,7 +38,6 @@ _MIN_MODE_SHARE = 0.1
 _VALLEY_DEPTH = 0.5
 _GRID = 512
 
-T = TypeVar("T")
 Values = Sequence[float] | NDArray[np.float64]
 
 
@@ -61,12 +60,16 @@ class Disturbance:
 
     groups: tuple[Group, ...]
     clocks_known: bool
-    untrustworthy: bool
 
     @property
     def discarded(self) -> int:
         """How many groups."""
         return sum(group.discarded for group in self.groups)
+
+    @property
+    def untrustworthy(self) -> bool:
+        """Whether too many groups were discarded."""
+        return self.discarded > MAX_DISCARDED_SHARE * len(self.groups)
 
     @property
     def text(self) -> str:
@@ -79,16 +82,10 @@ class Disturbance:
         for reason in (reason for group in self.groups for reason in group.reasons):
             found[reason] = found.get(reason, 0) + 1
         reasons = ", ".join(f"{reason} ({count})" for reason, count in found.items())
-        trust = ": untrustworthy" if self.untrustworthy else ""
-        return f"{self.discarded} of {len(self.groups)} groups of samples discarded{trust}: {reasons}"
+        return f"{self.discarded} of {len(self.groups)} groups of samples discarded: {reasons}"
 
 
-def judge_groups(
-    readings: Sequence[ClockReading],
-    application_mhz: int | None,
-    *,
-    max_discarded_share: float = MAX_DISCARDED_SHARE,
-) -> Disturbance:
+def judge_groups(readings: Sequence[ClockReading], application_mhz: int | None) -> Disturbance:
     """Which groups of samples to discard: group i was taken between reading i and reading i + 1.
 
     Either reading can condemn it: a slowdown that began or ended inside the group touched some of it. A
@@ -100,12 +97,13 @@ def judge_groups(
         Group(index, tuple(dict.fromkeys((*before, *after))))
         for index, (before, after) in enumerate(pairwise(faults))
     )
-    discarded = sum(group.discarded for group in groups)
-    return Disturbance(
-        groups=groups,
-        clocks_known=any(reading.sm_mhz is not None for reading in readings),
-        untrustworthy=bool(groups) and discarded > max_discarded_share * len(groups),
-    )
+    return Disturbance(groups, clocks_known=any(reading.sm_mhz is not None for reading in readings))
+
+
+def recorded(reasons: Sequence[tuple[str, ...]]) -> Disturbance:
+    """The judgement as a measurement keeps it: each group's reasons; no groups where no clocks were known."""
+    groups = tuple(Group(index, given) for index, given in enumerate(reasons))
+    return Disturbance(groups, clocks_known=bool(groups))
 
 
 def _faults(reading: ClockReading, application_mhz: int | None) -> tuple[str, ...]:
@@ -115,16 +113,6 @@ def _faults(reading: ClockReading, application_mhz: int | None) -> tuple[str, ..
     if reading.sm_mhz < MIN_CLOCK_SHARE * application_mhz:
         faults.append(f"SM clock under {MIN_CLOCK_SHARE:.0%} of {application_mhz} MHz")
     return tuple(faults)
-
-
-def kept(groups: Sequence[Sequence[T]], disturbance: Disturbance) -> list[T]:
-    """The samples of the groups that were not discarded, in order.
-
-    Raises:
-        ValueError: not as many groups as were judged.
-    """
-    judged = zip(groups, disturbance.groups, strict=True)
-    return [sample for samples, group in judged if not group.discarded for sample in samples]
 
 
 # ── the samples themselves ──────────────────────────────────────────────────────────────────────────────

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from trtopt.data import open_data
-from trtopt.device.api import ProgressSink, Session, Target
-from trtopt.errors import IncompatibleEngineError
+from trtopt.device.api import Device, ProgressSink, Session, Target
+from trtopt.errors import DeviceError, IncompatibleEngineError, MeasurementError
 from trtopt.inputs import random_batch
 from trtopt.measure.arrivals import Load
 from trtopt.measure.buffers import Inputs
+from trtopt.measure.contracts import changed
 from trtopt.measure.load import LoadSettings, measure_load
 from trtopt.measure.loop import Subject, measure
 from trtopt.measure.passes import follow_memory, time_layers
 from trtopt.measure.ratesearch import search_load
 from trtopt.measure.stopping import Limits
-from trtopt.records import BenchPoint, Contract, EngineArtifact, EngineRef, Record, Shape
+from trtopt.records import (
+    BenchPoint,
+    Contract,
+    EngineArtifact,
+    EngineRef,
+    Record,
+    Shape,
+)
 from trtopt.workspace import read_verified
 
 
@@ -44,7 +53,7 @@ class BenchJob(Record, frozen=True, kw_only=True, tag="bench"):
 def bench_engine(target: Target, job: BenchJob, progress: ProgressSink) -> BenchPoint:
     """Latency, throughput and, if asked for, load, layers and memory.
 
-    After a load pass in which the device failed no other pass is tried.
+    A device that fails once there are latencies leaves a point that says so, without the passes to come.
 
     Raises:
         IncompatibleEngineError: the engine was built by another TensorRT or for another GPU.
@@ -53,45 +62,72 @@ def bench_engine(target: Target, job: BenchJob, progress: ProgressSink) -> Bench
     """
     check_fits(job.artifact, target)
     engine = read_verified(Path(job.path), job.artifact.sha256)
-    device = target.device
+    made: dict[str, Any] = {}
+    try:
+        subject = _over_one_session(target, engine, job, progress, made)
+        if job.memory:
+            progress("memory", None)
+            made["memory"] = follow_memory(
+                target.device, lambda tracker: target.load(engine, track=tracker), subject
+            )
+    except (DeviceError, MeasurementError) as error:
+        if "latency" not in made:
+            raise
+        return BenchPoint(batch=job.batch, **made, failure=error.problem)
+    return BenchPoint(batch=job.batch, **made)
+
+
+def _over_one_session(
+    target: Target, engine: bytes, job: BenchJob, progress: ProgressSink, made: dict[str, Any]
+) -> Subject:
+    """Add the passes that share a session to `made`, by their names in `BenchPoint`."""
     session = target.load(engine)
     try:
-        data = input_batch(session, job.shapes, job.data)
-        ref = EngineRef(path=job.path, sha256=job.artifact.sha256, label=job.artifact.plan.label)
-        subject = Subject(engine=ref, batch=job.batch, shapes=job.shapes, data=data)
-        limits = Limits(warmup_s=job.warmup_s, duration_s=job.duration_s)
-        progress("latency", None)
-        latency = measure(device, session, subject, job.contract, "latency", limits)
-        throughput = load = search = layers = memory = None
-        if job.contract.queue_ahead or job.contract.streams > 1:
-            progress("throughput", None)
-            throughput = measure(device, session, subject, job.contract, "throughput", limits)
-        settings = job.load
-        if settings is not None and settings.goal is not None:
-            closed = (latency, throughput or latency)
-            search = search_load(device, session, subject, job.contract, settings, closed, limits, progress)
-        elif settings is not None and settings.rate is not None:
-            progress("load", None)
-            plan = Load(settings.rate, settings.arrivals)
-            load = measure_load(device, session, subject, job.contract, plan, limits)
-        failed = any(each is not None and each.failure is not None for each in (load, search))
-        if job.layers and not failed:
-            progress("layers", None)
-            layers = time_layers(device, session, subject)
+        subject = _subject(session, job)
+        for name, take in _passes(target.device, session, subject, job, progress, made):
+            progress(name.replace("_", " "), None)
+            made[name] = take()
+            if getattr(made[name], "failure", None) is not None:
+                raise DeviceError(made[name].failure, "what was measured until then is kept")
     finally:
         session.close()
-    if job.memory and not failed:
-        progress("memory", None)
-        memory = follow_memory(device, lambda tracker: target.load(engine, track=tracker), subject)
-    return BenchPoint(
-        batch=job.batch,
-        latency=latency,
-        throughput=throughput,
-        load=load,
-        load_search=search,
-        layers=layers,
-        memory=memory,
-    )
+    return subject
+
+
+def _subject(session: Session, job: BenchJob) -> Subject:
+    data = input_batch(session, job.shapes, job.data)
+    ref = EngineRef(path=job.path, sha256=job.artifact.sha256, label=job.artifact.plan.label)
+    return Subject(engine=ref, batch=job.batch, shapes=job.shapes, data=data)
+
+
+def _passes(
+    device: Device,
+    session: Session,
+    subject: Subject,
+    job: BenchJob,
+    progress: ProgressSink,
+    made: Mapping[str, Any],
+) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """The passes over one session by their names in `BenchPoint`, in order; later ones may look at `made`."""
+    limits, terms = Limits(warmup_s=job.warmup_s, duration_s=job.duration_s), job.contract
+    yield "latency", lambda: measure(device, session, subject, terms, "latency", limits)
+    if terms.queue_ahead or terms.streams > 1:
+        yield "throughput", lambda: measure(device, session, subject, terms, "throughput", limits)
+    if terms.streams > 1:
+        one = changed(terms, {"streams": 1})
+        yield "single_stream", lambda: measure(device, session, subject, one, "throughput", limits)
+    settings = job.load
+    if settings is not None and settings.goal is not None:
+        closed = (made["latency"], made.get("throughput", made["latency"]))
+        yield (
+            "load_search",
+            lambda: search_load(device, session, subject, terms, settings, closed, limits, progress),
+        )
+    elif settings is not None and settings.rate is not None:
+        plan = Load(settings.rate, settings.arrivals)
+        yield "load", lambda: measure_load(device, session, subject, terms, plan, limits)
+    if job.layers:
+        yield "layers", lambda: time_layers(device, session, subject)
 
 
 def input_batch(session: Session, shapes: Mapping[str, Shape], data: str | None) -> Inputs:

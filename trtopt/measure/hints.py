@@ -42,17 +42,22 @@ class Figures:
     """A pass's medians in milliseconds. None: not measured, and no hint is made of it.
 
     `latency_cv` is the standard deviation over the mean of compute time. `streams_gain` is the throughput
-    with the contract's streams over that with one. `sm_mhz` is the median of readings under load.
+    with the contract's streams over that with one. `sm_mhz` is the median of readings under load, judged by
+    `application_mhz`; `reference` says which clock that is where no application clock is known.
+    `power_capped` is whether the device was at its power limit, `lockable` whether its clocks can be locked.
     """
 
-    enqueue_ms: float
-    compute_ms: float
+    enqueue_ms: float | None = None
+    compute_ms: float | None = None
     h2d_ms: float | None = None
     d2h_ms: float | None = None
     latency_cv: float | None = None
     streams_gain: float | None = None
     sm_mhz: float | None = None
     application_mhz: float | None = None
+    reference: str = "application"
+    power_capped: bool = False
+    lockable: bool = True
 
 
 def hints(figures: Figures, contract: Contract) -> tuple[Hint, ...]:
@@ -68,6 +73,8 @@ def hints(figures: Figures, contract: Contract) -> tuple[Hint, ...]:
 
 
 def _enqueue_bound(figures: Figures, contract: Contract) -> Hint | None:
+    if figures.enqueue_ms is None or figures.compute_ms is None:
+        return None
     if figures.enqueue_ms <= ENQUEUE_SHARE * figures.compute_ms:
         return None
     text = (
@@ -79,6 +86,8 @@ def _enqueue_bound(figures: Figures, contract: Contract) -> Hint | None:
 
 
 def _copy_bound(figures: Figures, contract: Contract) -> Hint | None:
+    if figures.compute_ms is None:
+        return None
     into, out = figures.h2d_ms or 0.0, figures.d2h_ms or 0.0
     if into + out <= figures.compute_ms:
         return None
@@ -96,9 +105,8 @@ def _unstable(figures: Figures) -> Hint | None:
     if figures.latency_cv is None or figures.latency_cv <= MAX_CV:
         return None
     text = f"unstable: the coefficient of variation is {figures.latency_cv:.1%}, over {MAX_CV:.1%}"
-    return Hint(
-        HintCode.UNSTABLE, text, "lock the clocks with --lock-clocks, or sample for longer with --duration"
-    )
+    steadier = "lock the clocks with --lock-clocks" if figures.lockable else "leave the machine to itself"
+    return Hint(HintCode.UNSTABLE, text, f"{steadier}, or sample for longer with --duration")
 
 
 def _streams(figures: Figures, contract: Contract) -> Hint | None:
@@ -116,7 +124,13 @@ def _clocks(figures: Figures) -> Hint | None:
         return None
     text = (
         "clocks not at application level: "
-        f"SM at {figures.sm_mhz:.0f} MHz, application clock {figures.application_mhz:.0f} MHz"
+        f"SM at {figures.sm_mhz:.0f} MHz, {figures.reference} clock {figures.application_mhz:.0f} MHz"
     )
+    if figures.power_capped:
+        remedy = (
+            "the power limit sets the clock under this load: that is the card's speed; for runs that agree "
+            "better lock a clock that it can hold with --lock-clocks MHZ"
+        )
+        return Hint(HintCode.CLOCKS_BELOW_APPLICATION, text, remedy)
     remedy = "warm up for longer with --warmup, or lock the clocks with --lock-clocks"
     return Hint(HintCode.CLOCKS_BELOW_APPLICATION, text, remedy)

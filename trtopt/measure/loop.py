@@ -13,7 +13,8 @@ from trtopt.device.api import Device, Session
 from trtopt.errors import MeasurementError
 from trtopt.measure.buffers import Inputs
 from trtopt.measure.contracts import changed, one_in_flight
-from trtopt.measure.driving import no_garbage_collection, sample
+from trtopt.measure.driving import no_garbage_collection
+from trtopt.measure.groups import take_samples
 from trtopt.measure.lane import Lane
 from trtopt.measure.stopping import Limits, Precision
 from trtopt.measure.warmup import WarmUp
@@ -47,7 +48,8 @@ def measure(
     allow. All host work that is not the query's own is kept out of the loop.
 
     Raises:
-        DeviceError: the device failed; everything opened has been closed.
+        DeviceError: the device failed before any query had finished; everything opened has been closed. One
+            that fails later leaves a measurement that says so.
         MeasurementError: no query finished.
     """
     terms = terms_of(mode, contract)
@@ -66,9 +68,8 @@ def measure(
             max_s=limits.duration_s,
         )
         with no_garbage_collection():
-            warmups = sample(device, lanes, warm)
-            samples = sample(device, lanes, enough)
-    if not samples.start_ms:
+            taken = take_samples(device, lanes, warm, enough)
+    if not taken.samples.start_ms and taken.discarded is None:
         raise MeasurementError("no query finished", "give the pass more time with --duration")
     return Measurement(
         mode=mode,
@@ -76,10 +77,17 @@ def measure(
         engine=subject.engine,
         batch=subject.batch,
         shapes=dict(subject.shapes),
-        samples=samples,
-        warmups=warmups,
+        samples=taken.samples,
+        warmups=taken.warmups,
+        clocks=taken.clocks,
+        clock_reference=taken.reference,
+        groups=taken.groups,
+        discarded=0 if taken.discarded is None else len(taken.discarded.start_ms),
+        discarded_samples=taken.discarded,
+        untrustworthy=taken.untrustworthy,
         warmup_reason=warm.reason,
-        stop_reason=enough.reason,
+        stop_reason=enough.reason if taken.failure is None else f"failure: {taken.failure.problem}",
+        failure=None if taken.failure is None else taken.failure.problem,
         notes=tuple(notes),
     )
 

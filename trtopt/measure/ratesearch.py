@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trtopt.device.api import Device, ProgressSink, Session
-from trtopt.errors import DeviceError
+from trtopt.errors import DeviceError, MeasurementError
 from trtopt.measure.arrivals import Goal, Load, Probe, RateSearch, parse_goal, probe_s
 from trtopt.measure.intervals import percentile_interval
 from trtopt.measure.load import LoadSettings, Target, warm_target
@@ -32,10 +32,16 @@ def search_load(
 
     Raises:
         DeviceError: the device failed before a probe was done; everything opened has been closed.
+        MeasurementError: all samples of a closed-loop pass were discarded.
     """
     assert settings.goal is not None
     goal = parse_goal(settings.goal)
     latency, most = closed_loop
+    if not latency.samples.start_ms or not most.samples.start_ms:
+        why = "; ".join(latency.untrustworthy or most.untrustworthy)
+        raise MeasurementError(
+            f"--max-latency: no rate to begin with: {why}", "find out what slows the device"
+        )
     first = settings.rate or throughput(most.samples, subject.batch).queries_per_s / 2
     search = _Search(goal, settings, limits.duration_s, first)
     alone = percentile(latency.samples.latency_ms, goal.p)

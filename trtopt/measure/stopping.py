@@ -69,7 +69,7 @@ class Precision:
         self._target = target
         self._min_count, self._min_s, self._max_s = min_count, min(min_s, max_s), max_s
         self._values = array("d")
-        self._next = max(min_count, _FIRST_LOOK)
+        self._first = self._next = max(min_count, _FIRST_LOOK)
         self._looks: list[tuple[int, float]] = []  # counts and relative half-widths
         self.interval: MedianInterval | None = None
         self.ended_by: StopCode | None = None
@@ -77,6 +77,18 @@ class Precision:
     def add(self, latency_ms: float) -> None:
         """One more query has finished."""
         self._values.append(latency_ms)
+
+    def take_back(self, count: int) -> None:
+        """The last `count` queries were disturbed and do not count. A time limit stays reached."""
+        if not count:
+            return
+        del self._values[len(self._values) - count :]
+        left = len(self._values)
+        self._looks = [look for look in self._looks if look[0] <= left]
+        self._next = max(self._first, math.ceil((self._looks[-1][0] if self._looks else 0) * _GROWTH))
+        self.interval = median_interval(np.array(self._values))
+        if self.ended_by is not StopCode.TIME_LIMIT:
+            self.ended_by = None
 
     def is_finished(self, elapsed_s: float) -> bool:
         """Whether the pass may end; `elapsed_s` counts from its first sample."""

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
+import msgspec
+
 from trtopt.data import open_data
 from trtopt.device.affinity import AUTO, listed, parse_cores
-from trtopt.errors import UsageError
+from trtopt.device.backends import open_clock_control
+from trtopt.device.clocks import locked_clocks
+from trtopt.errors import DeviceError, TrtoptError, UsageError
 from trtopt.jobs import Benched
 from trtopt.measure.contracts import DEFAULT, changed, contract_named
 from trtopt.measure.engine import BenchJob
@@ -16,7 +21,7 @@ from trtopt.measure.load import load_settings
 from trtopt.pipeline.build import command_line, now
 from trtopt.pipeline.listener import SILENT, Listener
 from trtopt.pipeline.subject import engines_to_measure, points, shapes_at
-from trtopt.records import BenchPoint, BenchReport, Terms
+from trtopt.records import BenchReport, Terms
 from trtopt.supervisor import run_jobs
 
 
@@ -35,6 +40,7 @@ def bench(
     load: str | None = None,
     max_latency: str | None = None,
     cpu_affinity: str | None = None,
+    lock_clocks: int | bool = False,
     listener: Listener = SILENT,
 ) -> BenchReport:
     """Measure the engines of a build folder, one engine of it, or an ONNX file.
@@ -48,11 +54,12 @@ def bench(
         terms: what differs from the contract, as in `{"graph": False, "streams": 2}`; see `records.Terms`.
         duration: seconds of sampling a pass, after `warmup` seconds.
         data: input samples: what `trtopt.data.open_data` takes; by default seeded random input.
-        layers: time every layer, in a pass of its own.
-        memory: follow every allocation, in a pass of its own.
+        layers, memory: time every layer, follow every allocation, each in a pass of its own.
         load: let requests arrive at this rate (`RATE` or `poisson:RATE`, per second), in a pass of its own.
         max_latency: find the highest rate that keeps it, as in `p99=5ms`.
         cpu_affinity: keep the host threads on cores: `auto` (those near the GPU) or a list like `0-3,8`.
+        lock_clocks: hold the GPU's clocks at so many MHz while measuring, or where they are judged (True),
+            and give them back however it ends, on signals only if they become exceptions.
         listener: hears progress, notes and, after each engine, the report so far.
 
     Raises:
@@ -60,7 +67,7 @@ def bench(
     """
     agreed = changed(contract_named(contract or DEFAULT), terms or {})
     under_load = load_settings(load, max_latency)
-    _check(duration, warmup, data, cpu_affinity)
+    _check(duration, warmup, data, cpu_affinity, lock_clocks)
     ask = partial(BenchJob, contract=agreed, layers=layers, memory=memory, cpu_affinity=cpu_affinity)
     notes: list[str] = []
     with engines_to_measure(Path(path), batch, backend, notes, listener) as (folder, manifest, engines):
@@ -77,40 +84,74 @@ def bench(
             )
             for engine, size in points(engines, batch)
         ]
-        return _run(jobs, manifest.onnx.sha256, notes, listener)
+        return _run(jobs, manifest.onnx.sha256, notes, lock_clocks, listener)
+
+
+@contextmanager
+def _clocks(jobs: Sequence[BenchJob], asked: int | bool, notes: list[str]) -> Iterator[None]:
+    """Locked clocks, if asked for: here and not in the workers, which may die without a last word."""
+    if asked is False:
+        yield
+        return
+    control = open_clock_control(jobs[0].artifact.plan.backend.name)
+    with locked_clocks(control, None if asked is True else asked) as mhz:
+        notes.append(f"clocks locked at {mhz} MHz while measuring")
+        yield
 
 
 def _run(
-    jobs: Sequence[BenchJob], model_sha256: str, notes: Sequence[str], listener: Listener
+    jobs: Sequence[BenchJob], model_sha256: str, notes: list[str], lock: int | bool, listener: Listener
 ) -> BenchReport:
-    """One job after the other: a device measures one thing at a time. The listener hears each report."""
+    """One job after the other: a device measures one thing at a time. The listener hears each report.
+
+    Raises:
+        TrtoptError: a job failed. The last report that the listener heard has all that was measured, and
+            says what failed.
+    """
     listener.plans([f"batch{job.batch}" for job in jobs])
     created = now()
-    measured: list[BenchPoint] = []
-    for _, result in run_jobs(jobs, on_progress=listener.progress):
-        assert isinstance(result, Benched)
-        measured.append(result.point)
-        if jobs[0].cpu_affinity is not None and len(measured) == 1:
-            notes = (*notes, f"host threads on cores {listed(result.environment.cpus)}")
-        report = BenchReport(
-            created=created,
-            argv=command_line(),
-            environment=result.environment,
-            model_sha256=model_sha256,
-            points=tuple(measured),
-            notes=tuple(notes),
-        )
-        listener.report(report)
+    report: BenchReport | None = None
+    try:
+        with _clocks(jobs, lock, notes):
+            for _, result in run_jobs(jobs, on_progress=listener.progress):
+                assert isinstance(result, Benched)
+                if jobs[0].cpu_affinity is not None and report is None:
+                    notes.append(f"host threads on cores {listed(result.environment.cpus)}")
+                report = BenchReport(
+                    created=created,
+                    argv=command_line(),
+                    environment=result.environment,
+                    model_sha256=model_sha256,
+                    points=(*(report.points if report is not None else ()), result.point),
+                    notes=tuple(notes),
+                )
+                listener.report(report)
+                if result.point.failure is not None:
+                    raise DeviceError(
+                        f"batch {result.point.batch}: {result.point.failure}",
+                        "what was measured until then is kept; see whether nvidia-smi shows a healthy GPU",
+                    )
+    except TrtoptError as error:
+        if report is not None and len(report.points) < len(jobs) and report.points[-1].failure is None:
+            failed = jobs[len(report.points)].batch
+            note = f"batch {failed} could not be measured: {error.problem.splitlines()[0]}"
+            listener.report(msgspec.structs.replace(report, notes=(*report.notes, note)))
+        raise
+    assert report is not None  # there is a job for every engine, and a build has one at least
     return report
 
 
-def _check(duration: float, warmup: float, data: str | Path | None, cpu_affinity: str | None) -> None:
+def _check(
+    duration: float, warmup: float, data: str | Path | None, cpu_affinity: str | None, lock_clocks: int | bool
+) -> None:
     """Judge what can be judged before anything is built."""
     if not 0 < duration <= 86400 or not 0 <= warmup <= 3600:
         raise UsageError(
             f"--duration {duration:g} --warmup {warmup:g}: out of range",
             "give seconds above 0, at most a day",
         )
+    if lock_clocks is not False and lock_clocks < 1:
+        raise UsageError(f"--lock-clocks {lock_clocks}: not a clock in MHz", "write, say, --lock-clocks 1500")
     if cpu_affinity not in (None, AUTO):
         parse_cores(cpu_affinity)
     if data is not None:

@@ -134,7 +134,8 @@ class Measurement(Record, frozen=True, kw_only=True):
     Samples are taken in groups with a clock reading before and after each: group i lies between `clocks[i]`
     and `clocks[i + 1]`. `groups[i]` tells why group i was discarded; without reasons it counts. The
     `discarded` queries are in `discarded_samples`, never in `samples`. `untrustworthy` tells why the figures
-    are not to be trusted; empty: nothing speaks against them.
+    are not to be trusted; empty: nothing speaks against them. `failure` is the device's, if it ended the pass
+    in the middle.
     """
 
     mode: Literal["latency", "throughput"]
@@ -152,6 +153,7 @@ class Measurement(Record, frozen=True, kw_only=True):
     untrustworthy: tuple[str, ...] = ()
     stop_reason: str
     warmup_reason: str = ""
+    failure: str | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -278,15 +280,21 @@ class MemoryPass(Record, frozen=True, kw_only=True):
 
 
 class BenchPoint(Record, frozen=True, kw_only=True):
-    """All passes over one engine at one batch size."""
+    """All passes over one engine at one batch size.
+
+    `single_stream` is the throughput of one stream, measured beside that of several. `failure` tells what
+    kept the passes that are missing from being made.
+    """
 
     batch: int
     latency: Measurement
     throughput: Measurement | None = None
+    single_stream: Measurement | None = None
     load: LoadPass | None = None
     load_search: LoadSearch | None = None
     layers: LayerPass | None = None
     memory: MemoryPass | None = None
+    failure: str | None = None
 
 
 class BenchReport(Record, frozen=True, kw_only=True):

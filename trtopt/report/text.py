@@ -8,10 +8,12 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from trtopt.measure.findings import measurements_of
 from trtopt.measure.statistics import summarise, throughput
 from trtopt.records import BenchPoint, BenchReport, EngineArtifact, LayerPass, Manifest, MemoryPass
 from trtopt.report.load import load_parts, loads_of
 from trtopt.report.tables import plain_table
+from trtopt.report.trust import marked, trust_lines
 
 _MIB = 2**20
 _TOP_LAYERS = 10
@@ -73,6 +75,7 @@ def bench_summary(report: BenchReport) -> RenderableType:
             parts.append(_layer_table(point.batch, point.layers))
         if point.memory is not None:
             parts.append(Text(memory_line(point.batch, point.memory)))
+    parts += [Text(line) for line in trust_lines(report)]
     parts += [Text(f"note: {note}") for note in _notes(report)]
     return Group(*parts)
 
@@ -87,18 +90,20 @@ def _caption(report: BenchReport) -> str:
 
 
 def _bench_row(point: BenchPoint) -> list[str]:
+    """One point's figures; dashes where all samples were discarded."""
     samples = point.latency.samples
-    latency = summarise(samples.latency_ms)
-    rate = throughput((point.throughput or point.latency).samples, point.batch)
+    latency = summarise(samples.latency_ms) if samples.start_ms else None
+    rated = (point.throughput or point.latency).samples
+    rate = throughput(rated, point.batch) if rated.start_ms else None
     return [
-        str(point.batch),
-        *(_ms(latency.percentiles[p]) for p in (50.0, 90.0, 99.0)),
+        marked(point),
+        *(_ms(latency.percentiles[p] if latency else None) for p in (50.0, 90.0, 99.0)),
         *(
             _median(values)
             for values in (samples.gpu_compute_ms, samples.h2d_ms, samples.d2h_ms, samples.enqueue_ms)
         ),
-        f"{rate.queries_per_s:,.0f}",
-        f"{rate.samples_per_s:,.0f}",
+        f"{rate.queries_per_s:,.0f}" if rate else "–",
+        f"{rate.samples_per_s:,.0f}" if rate else "–",
     ]
 
 
@@ -112,8 +117,8 @@ def _median(values: Sequence[float]) -> str:
 
 def _notes(report: BenchReport) -> list[str]:
     """Every note once, the report's first."""
-    passes = [m for point in report.points for m in (point.latency, point.throughput, *loads_of(point))]
-    notes = (note for each in passes if each is not None for note in each.notes)
+    notes = [note for point in report.points for m in measurements_of(point) for note in m.notes]
+    notes += [note for point in report.points for load in loads_of(point) for note in load.notes]
     return list(dict.fromkeys((*report.notes, *notes)))
 
 

@@ -1,0 +1,267 @@
+"""`trtopt bench` on a scripted device: runs not to be trusted, devices that fall away, locked clocks."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from click.testing import CliRunner, Result
+from command_line import CommandLine
+
+import trtopt
+from trtopt.cli.bench import bench
+from trtopt.device.fake import Script, ScriptedDevice, ScriptedTarget
+from trtopt.device.fake_clocks import ScriptedControl
+from trtopt.errors import DeviceError
+from trtopt.jobs import Benched
+from trtopt.measure.engine import BenchJob, bench_engine
+from trtopt.pipeline import bench as pipeline
+from trtopt.records import BenchReport, ClockReading, DeviceInfo, from_json
+from trtopt.worker import environment_of
+
+FULL = ClockReading(at_ms=0.0, sm_mhz=1980, power_w=412.0, temperature_c=51)
+HOT = ClockReading(at_ms=0.0, sm_mhz=1100, throttle=("hw_slowdown", "hw_thermal_slowdown"))
+SCRIPTED = DeviceInfo(kind="scripted", name="scripted device")
+
+
+def on_scripted_devices(scripts: Sequence[Script]) -> Callable[..., Iterator[tuple[int, Benched]]]:
+    """Stands in for `run_jobs`: the n-th job runs in this process, on a device with the n-th script."""
+
+    def run_jobs(jobs: Sequence[BenchJob], *, on_progress: object) -> Iterator[tuple[int, Benched]]:
+        for index, (job, script) in enumerate(zip(jobs, scripts, strict=True)):
+            target = ScriptedTarget(ScriptedDevice(script))
+            plan = msgspec.structs.replace(job.artifact.plan, backend=ScriptedTarget.backend)
+            artifact = msgspec.structs.replace(job.artifact, plan=plan, device=SCRIPTED)
+            ours = msgspec.structs.replace(job, artifact=artifact, shapes={"x": (job.batch, 4)})
+            point = bench_engine(target, ours, lambda phase, fraction: None)
+            yield index, Benched(point=point, environment=environment_of(target))  # type: ignore[arg-type]
+
+    return run_jobs
+
+
+@pytest.fixture
+def scripted_cli(
+    cpu_build: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., tuple[Result, BenchReport | None]]:
+    """Runs `trtopt bench` on batches 1 and 8, a script each; gives its result and the result file."""
+
+    def run(first: Script, second: Script, *flags: str) -> tuple[Result, BenchReport | None]:
+        monkeypatch.setattr(pipeline, "run_jobs", on_scripted_devices((first, second)))
+        monkeypatch.setenv("COLUMNS", "300")
+        file = tmp_path / "result.json"
+        arguments = [str(cpu_build), "--duration", "1", "--json", str(file), *flags]
+        result = CliRunner().invoke(bench, arguments)
+        return result, from_json(file.read_bytes(), BenchReport) if file.exists() else None
+
+    return run
+
+
+def steady(**changes: Any) -> Script:
+    return Script(clocks=[FULL], **changes)
+
+
+# ── trust ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("flags", [(), ("--strict",)])
+def test_a_steady_run_tells_its_clocks_and_exits_with_0(scripted_cli: Any, flags: tuple[str, ...]) -> None:
+    result, report = scripted_cli(steady(), steady(), *flags)
+    assert result.exit_code == 0
+    assert "clocks: SM 1980 MHz, judged by the application clock of 1980 MHz, 412 W, 51 °C\n" in result.output
+    assert "trusted" not in result.output
+    assert report.points[0].latency.clock_reference.kind == "application"
+
+
+def test_a_throttled_run_is_shown_without_figures_and_exits_with_0(scripted_cli: Any) -> None:
+    result, _ = scripted_cli(steady(), Script(clocks=[HOT]))
+    assert result.exit_code == 0
+    assert "batch 8! is not to be trusted:" in result.output
+    assert "batch 1! " not in result.output
+    reasons = r"hw slowdown \(\1\), hw thermal slowdown \(\1\), SM clock under 75% of 1980 MHz \(\1\)"
+    for mode in ("latency", "throughput"):
+        discards = rf"batch 8, {mode}: (\d+) of \1 groups of samples discarded: {reasons}"
+        assert re.search(discards, result.output)
+    row = next(line for line in result.output.splitlines() if line.split()[:1] == ["8!"])
+    assert row.split() == ["8!", *["–"] * 9]
+
+
+def test_a_throttled_run_exits_with_4_if_strict_after_its_file_was_written(scripted_cli: Any) -> None:
+    result, report = scripted_cli(steady(), Script(clocks=[HOT]), "--strict")
+    assert result.exit_code == 4
+    assert [point.batch for point in report.points] == [1, 8]
+    latency = report.points[1].latency
+    assert latency.samples.start_ms == []
+    assert latency.discarded == len(latency.discarded_samples.start_ms) > 100
+    assert latency.untrustworthy
+
+
+def test_a_card_at_its_power_limit_is_told_as_normal_and_trusted(scripted_cli: Any) -> None:
+    capped = ClockReading(at_ms=0.0, sm_mhz=1700, throttle=("sw_power_cap",))
+    result, _ = scripted_cli(steady(), Script(clocks=[capped]), "--strict")
+    assert result.exit_code == 0
+    assert "at the power limit in " in result.output
+    assert "as large loads are on large GPUs" in result.output
+    hint = "hint: batch 8: clocks not at application level: SM at 1700 MHz, application clock 1980 MHz"
+    assert f"{hint} → the power limit sets the clock" in result.output
+
+
+def test_several_streams_are_measured_beside_one_and_their_gain_is_told(scripted_cli: Any) -> None:
+    """Streams of the scripted device compute at the same time; where enqueueing takes all, none gains."""
+    bound = steady(compute_ms=[0.01], enqueue_ms=[1.0])
+    result, report = scripted_cli(steady(), bound, "--streams", "2")
+    assert result.exit_code == 0
+    first = report.points[0]
+    assert first.single_stream.contract.name == "trtexec-11"
+    assert first.single_stream.contract.streams == 1
+    assert first.throughput.contract.streams == 2
+    assert "hint: batch 8: streams gain nothing: 2 streams give 1." in result.output
+    assert "hint: batch 1: streams" not in result.output
+
+
+# ── a device that falls away ────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_device_that_falls_away_in_mid_pass_leaves_what_was_measured(scripted_cli: Any) -> None:
+    result, report = scripted_cli(steady(), steady(fail_at=("wait", 500)))
+    assert isinstance(result.exception, DeviceError)
+    assert result.exception.problem == "batch 8: scripted failure of wait"
+    assert "what was measured until then is kept" in result.exception.remedy
+    first, second = report.points
+    assert (first.failure, second.failure) == (None, "scripted failure of wait")
+    assert second.throughput is None
+    assert 200 < len(second.latency.samples.start_ms) < 500
+    assert second.latency.stop_reason == "failure: scripted failure of wait"
+    assert "batch 8! is not to be trusted:" in result.output
+    assert "batch 8: passes are missing: scripted failure of wait" in result.output
+
+
+def test_a_device_that_falls_away_between_passes_leaves_the_pass_before(scripted_cli: Any) -> None:
+    result, report = scripted_cli(steady(), steady(fail_at=("context", 2)))
+    assert isinstance(result.exception, DeviceError)
+    second = report.points[1]
+    assert second.failure == "scripted failure of context"
+    assert (second.latency.failure, second.throughput) == (None, None)
+    assert second.latency.untrustworthy == ()
+
+
+def test_a_job_that_fails_before_any_sample_leaves_the_points_before_it(scripted_cli: Any) -> None:
+    result, report = scripted_cli(steady(), steady(fail_at=("load", 1)))
+    assert isinstance(result.exception, DeviceError)
+    assert [point.batch for point in report.points] == [1]
+    assert report.notes[-1] == "batch 8 could not be measured: scripted failure of load"
+    assert "note: batch 8 could not be measured: scripted failure of load" in result.output
+
+
+def test_where_the_first_job_fails_there_is_nothing_to_show(scripted_cli: Any) -> None:
+    result, report = scripted_cli(steady(fail_at=("load", 1)), steady())
+    assert isinstance(result.exception, DeviceError)
+    assert report is None
+    assert "queries/s" not in result.output
+
+
+# ── locked clocks ───────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(("asked", "mhz"), [(1500, 1500), (True, 1980)])
+def test_clocks_are_held_while_measuring_and_given_back(
+    cpu_build: Path, monkeypatch: pytest.MonkeyPatch, asked: int | bool, mhz: int
+) -> None:
+    control = ScriptedControl(ScriptedDevice())
+    monkeypatch.setattr(pipeline, "open_clock_control", lambda name: control)
+    held: list[int | None] = []
+    run_jobs = on_scripted_devices((steady(),))
+
+    def watched(jobs: Sequence[BenchJob], *, on_progress: object) -> Iterator[tuple[int, Benched]]:
+        for found in run_jobs(jobs, on_progress=on_progress):
+            held.append(control.locked_mhz)
+            yield found
+
+    monkeypatch.setattr(pipeline, "run_jobs", watched)
+    report = trtopt.bench(cpu_build, batch=[8], duration=0.5, lock_clocks=asked)
+    assert held == [mhz]
+    assert control.locked_mhz is None
+    assert report.notes == (f"clocks locked at {mhz} MHz while measuring",)
+
+
+def test_a_refused_lock_measures_nothing(cpu_build: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    control = ScriptedControl(ScriptedDevice(Script(fail_at=("lock", 1))))
+    monkeypatch.setattr(pipeline, "open_clock_control", lambda name: control)
+    monkeypatch.setattr(pipeline, "run_jobs", None)
+    with pytest.raises(DeviceError, match="scripted failure of lock"):
+        trtopt.bench(cpu_build, batch=[8], lock_clocks=True)
+
+
+LOCKING = """
+import sys
+from trtopt.cli.main import main
+from trtopt.device.fake import ScriptedDevice
+from trtopt.device.fake_clocks import ScriptedControl
+from trtopt.pipeline import bench
+
+class Told(ScriptedControl):
+    def lock(self, mhz):
+        with open("calls", "a") as file: file.write("lock ")
+        return super().lock(mhz)
+
+    def unlock(self):
+        with open("calls", "a") as file: file.write("unlock ")
+        super().unlock()
+
+bench.open_clock_control = lambda name: Told(ScriptedDevice())
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("end", "status"),
+    [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129), ("worker killed", 1)],
+)
+def test_clocks_are_given_back_whatever_ends_the_process(
+    cpu_build: Path, tmp_path: Path, end: signal.Signals | str, status: int
+) -> None:
+    """The command line as a process of its own, whose clock control writes down what it is asked."""
+    command = [sys.executable, "-c", LOCKING, "bench", str(cpu_build), "--lock-clocks", "1500"]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    process = subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE)
+    while not (workers := _children(process.pid)):
+        assert process.poll() is None
+        time.sleep(0.01)
+    assert (tmp_path / "calls").read_text() == "lock "
+    if isinstance(end, signal.Signals):
+        process.send_signal(end)
+    else:
+        os.kill(workers[0], signal.SIGKILL)
+    process.communicate(timeout=30)
+    assert process.returncode == status
+    assert (tmp_path / "calls").read_text() == "lock unlock "
+
+
+def _children(pid: int) -> list[int]:
+    try:
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except FileNotFoundError:
+        return []
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--lock-clocks"], "a processor's clocks cannot be locked"),
+        (["--lock-clocks", "1500"], "a processor's clocks cannot be locked"),
+        (["--lock-clocks", "0"], "--lock-clocks 0: not a clock in MHz"),
+        (["--lock-clocks", "fast"], "--lock-clocks 'fast': not a clock in MHz"),
+    ],
+)
+def test_clocks_that_cannot_be_locked_are_refused(
+    cpu_build: Path, trtopt_cli: CommandLine, flags: list[str], message: str
+) -> None:
+    assert message in trtopt_cli.fails(2, "bench", cpu_build, *flags)

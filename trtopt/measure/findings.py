@@ -1,0 +1,137 @@
+"""What a point's records tell beside its figures: what disturbed it, its clocks, and hints. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import median
+
+from trtopt.measure.disturbance import IDLE, POWER_CAP, drift, outliers, recorded, two_modes
+from trtopt.measure.hints import Figures, Hint, hints
+from trtopt.measure.statistics import summarise, throughput
+from trtopt.records import BenchPoint, ClockReading, Measurement
+
+NOTABLE_SHARE = 0.01
+"""More outliers than a hundredth of the queries reach into the 99th percentile."""
+
+NOTABLE_DISTANCE = 0.1
+"""The spread of a steady run is so small that an outlier may lie half a percent from the median."""
+
+
+def measurements_of(point: BenchPoint) -> tuple[Measurement, ...]:
+    """The point's passes that took samples."""
+    return tuple(m for m in (point.latency, point.throughput, point.single_stream) if m is not None)
+
+
+def untrustworthy(point: BenchPoint) -> bool:
+    """Whether any of its passes is."""
+    return any(measurement.untrustworthy for measurement in measurements_of(point))
+
+
+def remarks(measurement: Measurement) -> tuple[str, ...]:
+    """What of its samples was discarded, and what is odd about those that count."""
+    found = [*measurement.untrustworthy]
+    disturbance = recorded(measurement.groups)
+    if disturbance.discarded and disturbance.text not in found:
+        found.append(disturbance.text)
+    latency = measurement.samples.latency_ms
+    moved = drift(latency)
+    if moved is not None and moved.notable:
+        found.append(f"latency drifted by {moved.relative:+.1%} from the first query to the last")
+    if measurement.mode == "latency":  # with a queue, latency is mostly waiting
+        found += _shape(latency)
+    return tuple(found)
+
+
+def _shape(latency: Sequence[float]) -> list[str]:
+    modes = two_modes(latency)
+    if modes is not None:
+        return [
+            f"latency has two modes, {modes.lower:.3f} ms and {modes.upper:.3f} ms, "
+            f"with {modes.upper_share:.0%} of the queries in the upper one: no single figure describes it"
+        ]
+    slow = (1 + NOTABLE_DISTANCE) * median(latency) if latency else 0.0
+    far = [latency[index] for index in outliers(latency) if latency[index] > slow]
+    if len(far) <= NOTABLE_SHARE * len(latency):
+        return []
+    return [
+        f"{len(far)} of {len(latency)} latencies are outliers more than {NOTABLE_DISTANCE:.0%} above the "
+        f"median, up to {max(far):.3f} ms (flagged, not dropped)"
+    ]
+
+
+def clocks_told(measurements: Sequence[Measurement]) -> str:
+    """The clocks of several passes on one device, in one line."""
+    reference = measurements[0].clock_reference
+    readings = [reading for measurement in measurements for reading in measurement.clocks]
+    if not any(reading.sm_mhz for reading in readings):
+        return f"clocks are unknown: {reference.problem or 'the result does not say why'}"
+    told = [
+        _span([reading.sm_mhz for reading in _under_load(readings)], "SM", "MHz"),
+        _span([reading.power_w for reading in readings], "", "W"),
+        _span([reading.temperature_c for reading in readings], "", "°C"),
+    ]
+    if reference.mhz is not None:
+        told.insert(1, f"judged by the {reference.kind} clock of {reference.mhz} MHz")
+    capped = sum(POWER_CAP in reading.throttle for reading in readings)
+    if capped:
+        told.append(
+            f"at the power limit in {capped} of {len(readings)} readings, as large loads are on large GPUs"
+        )
+    others = max((reading.other_processes or 0 for reading in readings), default=0)
+    if others:
+        told.append(f"{others} other process{'es' if others > 1 else ''} on the GPU")
+    told.append(reference.problem or "")
+    return "clocks: " + ", ".join(part for part in told if part)
+
+
+def _under_load(readings: Sequence[ClockReading]) -> list[ClockReading]:
+    """An idle GPU's clock tells nothing of the queries'; where all are idle, there is nothing better."""
+    return [reading for reading in readings if IDLE not in reading.throttle] or list(readings)
+
+
+def _span(values: Sequence[float | None], name: str, unit: str) -> str:
+    known = [value for value in values if value is not None]
+    if not known:
+        return ""
+    low, high = f"{min(known):.0f}", f"{max(known):.0f}"
+    return f"{name} {low if low == high else f'{low} to {high}'} {unit}".strip()
+
+
+def hints_of(point: BenchPoint, *, on_host: bool) -> tuple[Hint, ...]:
+    """What could be better. On the host itself enqueueing is computing, and only stability says something."""
+    latency = point.latency
+    if not latency.samples.start_ms:
+        return ()
+    samples = latency.samples
+    compute = summarise(samples.gpu_compute_ms)
+    if on_host:
+        return hints(Figures(latency_cv=compute.cv, lockable=False), latency.contract)
+    readings = [reading for measurement in measurements_of(point) for reading in measurement.clocks]
+    loaded = [r.sm_mhz for r in readings if IDLE not in r.throttle and r.sm_mhz is not None]
+    figures = Figures(
+        enqueue_ms=summarise(samples.enqueue_ms).median,
+        compute_ms=compute.median,
+        h2d_ms=_median(samples.h2d_ms),
+        d2h_ms=_median(samples.d2h_ms),
+        latency_cv=compute.cv,
+        streams_gain=_streams_gain(point),
+        sm_mhz=median(loaded) if loaded else None,
+        application_mhz=latency.clock_reference.mhz,
+        reference=latency.clock_reference.kind or "application",
+        power_capped=any(POWER_CAP in reading.throttle for reading in readings),
+    )
+    return hints(figures, (point.throughput or latency).contract)
+
+
+def _median(values: Sequence[float]) -> float | None:
+    return summarise(values).median if values else None
+
+
+def _streams_gain(point: BenchPoint) -> float | None:
+    several, one = point.throughput, point.single_stream
+    if several is None or one is None or not several.samples.start_ms or not one.samples.start_ms:
+        return None
+    return (
+        throughput(several.samples, point.batch).queries_per_s
+        / throughput(one.samples, point.batch).queries_per_s
+    )
