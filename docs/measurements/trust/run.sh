@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # What trtopt's numbers are worth, on one GPU, with ResNet-50 in FP16:
 #     run.sh MODEL.onnx WORK_FOLDER OUT_FOLDER
-# Each step goes on when another failed; what it printed is in OUT_FOLDER/STEP.txt.
+# A step that failed stops no other, one that is done is not done again; what it printed is in OUT_FOLDER/STEP.txt.
 set -u
 model=$1 work=$2 out=$3
 here=$(dirname "$0")
@@ -11,6 +11,7 @@ mkdir -p "$work" "$out"
 step() {
   name=$1
   shift
+  grep -qs "^exit status 0" "$out/$name.txt" && return # done before
   echo "\$ $*" > "$out/$name.txt"
   { time timeout "${LIMIT:-150}" "$@"; } >> "$out/$name.txt" 2>&1
   echo "exit status $?" >> "$out/$name.txt"
