@@ -5,9 +5,10 @@ from __future__ import annotations
 from trtopt.builder.engine import BuildJob
 from trtopt.measure.engine import BenchJob
 from trtopt.measure.interleaved import InterleaveJob
+from trtopt.measure.outputs import OutputsJob
 from trtopt.records import BenchPoint, EngineArtifact, Environment, InterleavedRun, Record
 
-Job = BuildJob | BenchJob | InterleaveJob
+Job = BuildJob | BenchJob | InterleaveJob | OutputsJob
 
 
 class Progress(Record, frozen=True, kw_only=True, tag="progress"):
@@ -44,5 +45,11 @@ class Interleaved(Record, frozen=True, kw_only=True, tag="interleaved"):
     run: InterleavedRun
 
 
-Result = Built | Benched | Interleaved
-Message = Progress | Failure | Built | Benched | Interleaved
+class OutputsWritten(Record, frozen=True, kw_only=True, tag="outputs_written"):
+    """An outputs job's result: how many batches there are files for."""
+
+    batches: int
+
+
+Result = Built | Benched | Interleaved | OutputsWritten
+Message = Progress | Failure | Built | Benched | Interleaved | OutputsWritten

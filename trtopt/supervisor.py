@@ -19,6 +19,7 @@ from trtopt.builder.engine import BuildJob
 from trtopt.errors import BuildError, DeviceError, rebuild
 from trtopt.jobs import Failure, Job, Message, Progress, Result
 from trtopt.measure.engine import BenchJob
+from trtopt.measure.outputs import OutputsJob
 
 OnProgress = Callable[[int, str, float | None], None]
 """Hears (index of the job, phase, fraction of the job or None)."""
@@ -111,12 +112,12 @@ class _Worker:
                 f"building {self._job.plan.label}: its process {how}. Its last words:\n{last}",
                 "a crash inside TensorRT or a plugin; SIGKILL usually means out of host memory",
             )
-        if isinstance(self._job, BenchJob):
+        if isinstance(self._job, BenchJob | OutputsJob):
             measured = self._job.artifact.path
         else:
             measured = ", ".join(dict.fromkeys(engine.path for engine in self._job.engines))
         return DeviceError(
-            f"measuring {measured}: its process {how}. Its last words:\n{last}",
+            f"running {measured}: its process {how}. Its last words:\n{last}",
             "a crash inside TensorRT, a plugin or the driver; SIGKILL usually means out of host memory",
         )
 

@@ -26,9 +26,10 @@ from trtopt.device.api import ProgressSink, Target
 from trtopt.device.backends import open_builder, open_target
 from trtopt.device.host import cpu_name
 from trtopt.errors import TrtoptError
-from trtopt.jobs import Benched, Built, Failure, Interleaved, Job, Message, Progress, Result
+from trtopt.jobs import Benched, Built, Failure, Interleaved, Job, Message, OutputsWritten, Progress, Result
 from trtopt.measure.engine import bench_engine
 from trtopt.measure.interleaved import InterleaveJob, interleave
+from trtopt.measure.outputs import OutputsJob, write_outputs
 from trtopt.records import Environment
 from trtopt.version import __version__
 
@@ -41,6 +42,8 @@ def run(job: Job, send: Callable[[Message], None]) -> Result:
 
     if isinstance(job, BuildJob):
         return Built(engine=build_engine(open_builder(job.plan.backend.name), job, progress))
+    if isinstance(job, OutputsJob):
+        return _outputs(job, progress)
     if isinstance(job, InterleaveJob):
         return _interleaved(job, progress)
     plan = job.artifact.plan
@@ -50,6 +53,15 @@ def run(job: Job, send: Callable[[Message], None]) -> Result:
             confine(job.cpu_affinity, target.device.info)
         point = bench_engine(target, job, progress)
         return Benched(point=point, environment=environment_of(target))
+    finally:
+        target.close()
+
+
+def _outputs(job: OutputsJob, progress: ProgressSink) -> OutputsWritten:
+    plan = job.artifact.plan
+    target = open_target(plan.backend.name, plan.settings.plugins)
+    try:
+        return OutputsWritten(batches=write_outputs(target, job, progress))
     finally:
         target.close()
 

@@ -17,6 +17,7 @@ COMMANDS = {
     "export": "Export a PyTorch model to ONNX and compare the file with PyTorch.",
     "models": "List the model collection, or tell all about one of it.",
     "rewrite": "Rewrite an ONNX file so that TensorRT fuses it better, and prove it equal.",
+    "check": "Compare a model or its engines with the model that is right: cosine, SQNR, top-1, task.",
     "cast": "Write FP16 or BF16 into an ONNX file where that is safe, and tell what stays FP32.",
     "lint": "Advise what in a model costs speed on TensorRT, and what to do about it.",
     "quantize": "Quantise an ONNX file to INT8, FP8 or INT4: place Q/DQ by rule, calibrate on data.",

@@ -21,7 +21,7 @@ from trtopt.measure.interleaved import InterleaveJob, LoadedEngine, Variant
 from trtopt.measure.outcomes import BuiltRow, Comparisons, Lottery, LotteryBatch, Row
 from trtopt.measure.rounds import judged_rounds, notes_of, pooled_ms
 from trtopt.onnxfile import read_onnx
-from trtopt.pipeline.build import MODEL_FILE, TIMING_CACHE_FILE, build, build_engines
+from trtopt.pipeline.build import TIMING_CACHE_FILE, build, build_engines
 from trtopt.pipeline.interleave import (
     WARMUP_S,
     Setting,
@@ -129,9 +129,10 @@ def _built(
         base, first = scratch / "1", 2
         _build_first(path, recipe, setting, base, notes, listener)
     manifest = read_manifest(base)
-    onnx = read_onnx(base / MODEL_FILE)
+    source = base / Path(manifest.onnx.path).name
+    onnx = read_onnx(source)
     if onnx.sha256 != manifest.onnx.sha256:
-        raise ArtifactError(f"{base / MODEL_FILE}: is not the model of the manifest", "build again")
+        raise ArtifactError(f"{source}: is not the model of the manifest", "build again")
     wanted = list(dict.fromkeys(engine.path for engine, _ in points(manifest.engines, setting.batch)))
     plans = [engine.plan for engine in manifest.engines if engine.path in wanted]
     own = plans[0].backend.name

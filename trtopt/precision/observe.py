@@ -16,7 +16,7 @@ import onnx
 from numpy.typing import NDArray
 
 from trtopt.data import SampleSource
-from trtopt.data.reader import Arrays
+from trtopt.data.reader import Arrays, samples_in
 from trtopt.device.reference import Unoptimised
 from trtopt.onnxgraph import reads_of
 from trtopt.onnxmodel.feeds import specs_of
@@ -71,19 +71,23 @@ def observe(
     batch, shards = _plan(model, first, names, limit_bytes)
     samples = 0
     for index, shard in enumerate(shards):
-        session = _session(model, [name for name in shard if name not in first])
+        wanted = [name for name in shard if name not in first]
+        session = part_of(model, wanted) if wanted else None
         start = 0
         for feed in source.batches(specs, batch):
             outputs = feed | session.run(feed) if session is not None else feed
             for name in shard:
                 visit(name, outputs[name], start)
-            start += _count(feed)
+            start += samples_in(feed)
         samples = start if index == 0 else samples
     return Observed(samples=samples, batch=batch, passes=len(shards))
 
 
-def _count(feed: Arrays) -> int:
-    return max((len(array) for array in feed.values() if array.ndim), default=1)
+def shards_of(
+    model: ModelFile, source: SampleSource, names: Collection[str], limit_bytes: int = LIMIT_BYTES
+) -> list[list[str]]:
+    """`names` in runs whose tensors fit into the limit together, for one sample at a time."""
+    return _plan(model, next(source.batches(specs_of(model.proto), 1)), names, limit_bytes)[1]
 
 
 def _plan(
@@ -141,10 +145,12 @@ def _inferred_types(model: onnx.ModelProto) -> dict[str, Any]:
     }
 
 
-def _session(model: ModelFile, names: Sequence[str]) -> Unoptimised | None:
-    """The part of the model that makes `names`, with just these as its outputs; None if there are none."""
-    if not names:
-        return None
+def part_of(model: ModelFile, names: Sequence[str]) -> Unoptimised:
+    """The part of the model that makes `names`, with just these as its outputs.
+
+    Raises:
+        ModelError: ONNX Runtime cannot load it.
+    """
     whole = model.proto.graph
     needed, nodes = set(names), []
     for node in reversed(whole.node):

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Iterator
 
 import onnx
 
-from trtopt.data.reader import Arrays
+from trtopt.data.reader import Arrays, samples_in
 from trtopt.device.reference import Unoptimised
+from trtopt.errors import ModelError
 from trtopt.onnxmodel.model_file import ModelFile, array_of, is_external, raw_bytes, size_in_bytes
 from trtopt.precision.casting.places import types_of
 from trtopt.precision.deviation import Deviation, is_classifier
@@ -60,17 +61,26 @@ def compared(
         wanted = reference.run(feed)
         got = other.run(other.fitted(feed))
         add_outputs(found, wanted, got)
-        samples += max((len(array) for array in feed.values() if array.ndim), default=1)
+        samples += samples_in(feed)
     return tuple(item.result() for item in found.values()), samples
 
 
 def add_outputs(found: dict[str, Deviation], wanted: Arrays, got: Arrays) -> None:
-    """Add a batch's outputs, by name; what is no number is left out."""
+    """Add a batch's outputs, by name; what is no number is left out.
+
+    Raises:
+        ModelError: their shapes differ.
+    """
     for name, value in wanted.items():
         if value.dtype.kind in "OSU" or name not in got:
             continue
         if name not in found:
             found[name] = Deviation(name, classifies=is_classifier(value))
+        if value.shape != got[name].shape:
+            raise ModelError(
+                f"output {name!r} has shape {got[name].shape}, the reference's {value.shape}",
+                "are they the same model?",
+            )
         found[name].add(value, got[name])
 
 
@@ -79,6 +89,6 @@ def at_most(feeds: Iterable[Arrays], samples: int) -> Iterator[Arrays]:
     seen = 0
     for feed in feeds:
         yield feed
-        seen += max((len(array) for array in feed.values() if array.ndim), default=1)
+        seen += samples_in(feed)
         if seen >= samples:
             return

@@ -57,14 +57,15 @@ class CheckedSubject(Record, frozen=True, kw_only=True):
 class LayerDifference(Record, frozen=True, kw_only=True):
     """How far a tensor inside the graph lies from the reference's of the same name.
 
-    `entered_db` is how many dB of SQNR the node lost against the worst of its own inputs.
+    `added` is the error's share of the tensor's energy, less the largest such share among what its node
+    reads.
     """
 
     tensor: str
     node: str
     op: str
     sqnr_db: float | None
-    entered_db: float
+    added: float
 
 
 class CheckReport(Record, frozen=True, kw_only=True):

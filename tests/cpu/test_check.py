@@ -1,0 +1,131 @@
+"""`trtopt check`: models and engines against the model that is right."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from command_line import DIGITS, HELDOUT, CommandLine, needs_no_gpu
+from onnx import numpy_helper
+
+from trtopt.errors import DataError, ModelError, UsageError
+from trtopt.pipeline.check import check
+from trtopt.precision.bounds import Bounds
+from trtopt.precision.casting.api import cast_model
+from trtopt.records import from_json
+from trtopt.records.checking import CheckReport
+
+TRANSFORMER = DIGITS.parents[1] / "digits_transformer"
+
+
+@pytest.fixture(scope="module")
+def half(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The digits CNN in FP16."""
+    out = tmp_path_factory.mktemp("half") / "digits16.onnx"
+    cast_model(DIGITS, out, precision="fp16", data=HELDOUT, compare=False)
+    return out
+
+
+@pytest.fixture(scope="module")
+def spoiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The digits CNN with one weight of its second block disturbed."""
+    model = onnx.load(DIGITS)
+    node = next(node for node in model.graph.node if node.name == "/block2/conv1/conv/Conv")
+    for tensor in model.graph.initializer:
+        if tensor.name == node.input[1]:
+            noise = 1 + 0.2 * np.random.default_rng(0).standard_normal(tuple(tensor.dims))
+            values = numpy_helper.to_array(tensor) * noise.astype(np.float32)
+            tensor.CopyFrom(numpy_helper.from_array(values, tensor.name))
+    path = tmp_path_factory.mktemp("spoiled") / "spoiled.onnx"
+    onnx.save(model, path)
+    return path
+
+
+def test_a_model_equals_itself() -> None:
+    report = check(DIGITS, DIGITS, data=HELDOUT, model="digits", bounds=Bounds(min_cosine=1.0, max_error=0.0))
+    (subject,) = report.subjects
+    (output,) = subject.outputs
+    assert (subject.samples, output.sqnr_db, output.max_abs, output.top1) == (540, None, 0.0, 1.0)
+    assert subject.task is not None
+    assert subject.task.checked == subject.task.reference > 0.99
+    assert report.passed
+
+
+def test_fp16_keeps_top1_and_sqnr_and_a_bound_beyond_is_not_met(half: Path) -> None:
+    report = check(half, DIGITS, data=HELDOUT, bounds=Bounds(min_top1=1.0, min_sqnr=60))
+    assert report.passed
+    report = check(half, DIGITS, data=HELDOUT, bounds=Bounds(min_sqnr=90))
+    assert [item.measure for item in report.subjects[0].violations] == ["SQNR in dB"]
+    assert not report.passed
+
+
+def test_layers_name_the_node_where_the_error_enters(spoiled: Path) -> None:
+    report = check(spoiled, DIGITS, data=HELDOUT, layers=True)
+    assert report.layers[0].node == "/block2/conv1/conv/Conv"
+    before = [item for item in report.layers if "/block1/" in item.node or "stem" in item.node]
+    assert before
+    assert {item.sqnr_db for item in before} == {None}
+
+
+@pytest.mark.parametrize("batch", [(1,), (8,)])
+def test_an_engine_is_run_by_a_process_of_its_own_and_a_last_batch_may_be_short(
+    cpu_build: Path, batch: tuple[int, ...], tmp_path: Path
+) -> None:
+    images = np.load(HELDOUT)
+    np.savez(tmp_path / "d.npz", images=images["images"][:13], labels=images["labels"][:13])
+    report = check(cpu_build, DIGITS, data=tmp_path / "d.npz", batch=batch, model="digits")
+    (subject,) = report.subjects
+    assert (subject.samples, subject.batch) == (13, batch[0])
+    assert subject.backend.startswith("onnxruntime")
+    assert subject.outputs[0].values == 130
+    assert subject.outputs[0].cosine > 0.999999
+    assert subject.task is not None
+    assert subject.task.checked == subject.task.reference
+
+
+@needs_no_gpu
+def test_engines_that_cannot_run_here_are_not_said_to_be_checked(rtx_build: Path) -> None:
+    report = check(rtx_build, DIGITS, data=HELDOUT, batch=[8], backend="auto")
+    assert any("are not run" in note for note in report.notes)
+    assert report.subjects[0].backend.startswith("onnxruntime")
+
+
+def test_without_data_the_report_says_that_it_knows_nothing_of_accuracy(cpu_build: Path, half: Path) -> None:
+    for path in (cpu_build, half):
+        report = check(path, DIGITS)
+        assert report.data_is_random
+        assert all(subject.outputs[0].cosine > 0.999 for subject in report.subjects)
+
+
+def test_what_cannot_be_compared_is_named(cpu_build: Path, tmp_path: Path) -> None:
+    other = TRANSFORMER / "digits_transformer.onnx"
+    with pytest.raises(ModelError, match="other inputs than the reference"):
+        check(cpu_build, other, data=TRANSFORMER / "heldout.npz")
+    with pytest.raises(UsageError, match="no inner tensors"):
+        check(cpu_build, DIGITS, data=HELDOUT, layers=True)
+    with pytest.raises(UsageError, match="no model is named"):
+        check(DIGITS, DIGITS, data=HELDOUT, model="digts")
+    np.savez(tmp_path / "d.npz", images=np.load(HELDOUT)["images"][:8])
+    with pytest.raises(DataError, match=r"accuracy fails .*"):
+        check(DIGITS, DIGITS, data=tmp_path / "d.npz", model="digits")
+
+
+def test_the_command_tells_and_its_status_is_3_where_a_bound_is_not_met(
+    half: Path, tmp_path: Path, trtopt_cli: CommandLine
+) -> None:
+    shutil.copy(half, tmp_path / "half.onnx")
+    line = ["check", tmp_path / "half.onnx", "--against", DIGITS, "--data", HELDOUT]
+    done = trtopt_cli(*line, "--min-top1", "1", "--model", "digits", "--layers")
+    assert done.returncode == 0, done.stderr
+    assert "top-1 agreement 100.00%" in done.stdout
+    assert "classification.py:accuracy" in done.stdout
+    assert "where the error enters" in done.stdout
+    done = trtopt_cli(*line, "--min-sqnr", "200", "--json")
+    assert done.returncode == 3
+    assert from_json(done.stdout.encode(), CheckReport).passed is False
+    assert json.loads(done.stdout)["schema"] == "trtopt.check/1"
+    assert "no such file" in trtopt_cli.fails(1, "check", "gone.onnx", "--against", DIGITS)

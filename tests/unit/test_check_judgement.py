@@ -1,0 +1,61 @@
+"""Bounds and the ranking of layers: pure judgement."""
+
+from __future__ import annotations
+
+import pytest
+from onnx import helper
+
+from trtopt.errors import UsageError
+from trtopt.precision.bounds import Bounds, violations
+from trtopt.precision.layers import ranked
+from trtopt.records.checking import OutputDifference
+
+CLOSE = OutputDifference(output="y", values=9, cosine=0.99, sqnr_db=40.0, max_abs=0.1, top1=0.95)
+EQUAL = OutputDifference(output="z", values=9, cosine=1.0, sqnr_db=None, max_abs=0.0)
+
+
+@pytest.mark.parametrize(
+    ("bounds", "broken"),
+    [
+        ({}, []),
+        ({"min_cosine": 0.99, "min_sqnr": 40.0, "max_error": 0.1, "min_top1": 0.95}, []),
+        ({"min_cosine": 0.991}, ["cosine"]),
+        ({"min_sqnr": 40.1}, ["SQNR in dB"]),
+        ({"max_error": 0.09}, ["max error"]),
+        ({"min_top1": 0.96}, ["top-1 agreement"]),
+        ({"min_cosine": 0.991, "max_error": 0.0}, ["cosine", "max error"]),
+    ],
+)
+def test_a_bound_that_is_just_met_holds_and_one_beyond_does_not(
+    bounds: dict[str, float], broken: list[str]
+) -> None:
+    found = violations([CLOSE, EQUAL], Bounds(**bounds))
+    assert [item.measure for item in found] == broken
+    assert {item.output for item in found} <= {"y"}
+
+
+def test_values_that_are_not_finite_break_any_bound() -> None:
+    odd = OutputDifference(output="y", values=9, cosine=1.0, sqnr_db=None, max_abs=0.0, mismatched=2)
+    assert violations([odd], Bounds()) == ()
+    (found,) = violations([odd], Bounds(min_cosine=0.1))
+    assert (found.measure, found.found, found.bound) == ("NaN or infinite values", 2.0, 0.0)
+
+
+def test_top1_of_what_classifies_nothing_is_no_bound_that_is_met() -> None:
+    with pytest.raises(UsageError, match="no output looks like scores"):
+        violations([EQUAL], Bounds(min_top1=0.5))
+
+
+def test_layers_are_ranked_by_what_their_nodes_add() -> None:
+    made = {
+        "a": helper.make_node("MatMul", ["x", "w"], ["a"], "first"),
+        "cast": helper.make_node("Cast", ["a"], ["cast"], "cast"),
+        "b": helper.make_node("Exp", ["cast"], ["b"], "second"),
+        "c": helper.make_node("Add", ["b", "a"], ["c"], "third"),
+        "d": helper.make_node("Relu", ["c"], ["d"], "fourth"),
+    }
+    rows = ranked(made, {"a": 60.0, "b": 20.0, "c": 30.0, "d": None})
+    assert [row.node for row in rows] == ["second", "first", "third", "fourth"]
+    assert rows[0].added == pytest.approx(1e-2 - 1e-6)
+    assert rows[1].added == pytest.approx(1e-6)
+    assert [row.added for row in rows[2:]] == [0.0, 0.0]

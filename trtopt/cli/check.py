@@ -1,0 +1,70 @@
+"""`trtopt check`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+_FAILED = 3
+
+
+@click.command()
+@click.argument("model", type=click.Path(path_type=Path))
+@click.option(
+    "--against", type=click.Path(path_type=Path), required=True, help="The ONNX file that is right."
+)
+@click.option("--data", metavar="DATA", help="Samples: an .npz, a folder of them, JSON or module:function.")
+@click.option("--model", "task", metavar="NAME|FILE.toml", help="Take this model's task metric too.")
+@click.option("--batch", metavar="N,N,…", help="Batch sizes of engines [default: each engine's own].")
+@click.option("--backend", metavar="auto|tensorrt|tensorrt-rtx|onnxruntime", help="What to run engines with.")
+@click.option("--min-cosine", type=float, help="The least cosine of every output.")
+@click.option("--min-sqnr", type=float, metavar="DB", help="The least SQNR of every output.")
+@click.option("--max-error", type=float, help="The largest absolute error of every output.")
+@click.option("--min-top1", type=float, metavar="SHARE", help="The least top-1 agreement, 0 to 1.")
+@click.option("--layers", is_flag=True, help="Rank where in the graph the error enters (ONNX files).")
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
+def check(
+    model: Path,
+    against: Path,
+    data: str | None,
+    task: str | None,
+    batch: str | None,
+    backend: str | None,
+    min_cosine: float | None,
+    min_sqnr: float | None,
+    max_error: float | None,
+    min_top1: float | None,
+    layers: bool,
+    as_json: bool,
+) -> None:
+    """Compare MODEL, an ONNX file, a build folder or an engine in one, with an ONNX file that is right.
+
+    Exit code 3 says that a bound is not met.
+    """
+    from trtopt.cli.progress import listening
+    from trtopt.pipeline.check import check as run
+    from trtopt.precision.bounds import Bounds
+    from trtopt.recipe import parse_batches
+    from trtopt.records import to_json
+    from trtopt.report.checking import check_summary
+
+    bounds = Bounds(min_cosine=min_cosine, min_sqnr=min_sqnr, max_error=max_error, min_top1=min_top1)
+    with listening() as listener:
+        report = run(
+            model,
+            against,
+            data=data,
+            model=task,
+            batch=parse_batches(batch) if batch is not None else None,
+            backend=backend,
+            bounds=bounds,
+            layers=layers,
+            listener=listener,
+        )
+    if as_json:
+        click.echo(to_json(report).decode(), nl=False)
+    else:
+        click.echo("\n".join(check_summary(report)))
+    if not report.passed:
+        raise click.exceptions.Exit(_FAILED)

@@ -1,0 +1,113 @@
+"""What an engine computes: its outputs over DATA, written batch by batch for whoever compares them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trtopt.data import open_data
+from trtopt.device.api import Context, Device, ProgressSink, Session, Target
+from trtopt.measure.engine import check_fits
+from trtopt.measure.lane import BufferSet, fill
+from trtopt.records import EngineArtifact, Record, Shape, TensorSpec
+from trtopt.workspace import read_verified
+
+Arrays = dict[str, NDArray[np.generic]]
+
+
+class OutputsJob(Record, frozen=True, kw_only=True, tag="outputs"):
+    """What a worker is told that runs an engine over `data`, as `trtopt.data.open_data` takes it.
+
+    `inputs` are those of the model that the engine is compared with; batches of `batch` samples are filled up
+    to the engine's own. The outputs of each batch go into `folder`, named by `outputs_file`.
+    """
+
+    path: str
+    artifact: EngineArtifact
+    inputs: tuple[TensorSpec, ...]
+    data: str
+    batch: int
+    folder: str
+
+
+def outputs_file(folder: Path, index: int) -> Path:
+    """Where the outputs of batch number `index` are."""
+    return folder / f"{index:06}.npz"
+
+
+def write_outputs(target: Target, job: OutputsJob, progress: ProgressSink) -> int:
+    """Run the engine over all samples; returns how many batches there were.
+
+    Raises:
+        IncompatibleEngineError, ArtifactError: see `bench_engine`.
+        DataError: the data does not fit the model.
+        UsageError: the engine does not admit the data's shapes.
+        DeviceError: a device call failed.
+    """
+    check_fits(job.artifact, target)
+    session = target.load(read_verified(Path(job.path), job.artifact.sha256))
+    index = -1
+    try:
+        with ExitStack() as resources:
+            runner = _Runner(target.device, session, resources)
+            for index, feed in enumerate(open_data(job.data).batches(job.inputs, job.batch)):
+                progress("outputs", None)
+                outputs = runner.run(_filled(feed, job))
+                np.savez(outputs_file(Path(job.folder), index), allow_pickle=False, **outputs)
+    finally:
+        session.close()
+    return index + 1
+
+
+def _filled(feed: Arrays, job: OutputsJob) -> Arrays:
+    """The batch, its last sample repeated until the engine's fixed batch is full."""
+    batch = job.artifact.plan.batch
+    if not batch.is_fixed:
+        return feed
+    open_inputs = {spec.name for spec in job.inputs if spec.shape and isinstance(spec.shape[0], str)}
+    size = batch.min[0]
+    return {
+        name: np.concatenate([array, np.repeat(array[-1:], size - len(array), 0)])
+        if name in open_inputs and len(array) < size
+        else array
+        for name, array in feed.items()
+    }
+
+
+class _Runner:
+    """Runs one batch after the other; contexts and buffers are kept while shapes stay the same."""
+
+    def __init__(self, device: Device, session: Session, resources: ExitStack) -> None:
+        self._device, self._session = device, session
+        self._stream = device.stream()
+        resources.callback(self._stream.close)
+        self._own = resources.enter_context(ExitStack())
+        self._shapes: Mapping[str, Shape] | None = None
+        self._context: Context | None = None
+        self._buffers: BufferSet | None = None
+
+    def run(self, feed: Arrays) -> Arrays:
+        """The outputs for one batch of inputs."""
+        shapes = {spec.name: feed[spec.name].shape for spec in self._session.inputs}
+        if self._context is None or self._buffers is None or shapes != self._shapes:
+            self._own.close()
+            self._context = self._session.context(shapes)
+            self._own.callback(self._context.close)
+            self._buffers = BufferSet(self._device, self._context.bindings, self._own)
+            self._context.bind(self._buffers.device)
+            self._shapes = shapes
+        fill(self._device, self._context.bindings, self._buffers, feed, self._stream)
+        self._context.enqueue(self._stream)
+        self._stream.synchronize()
+        outputs = {}
+        for binding in self._context.bindings:
+            if not binding.is_input:
+                host = self._buffers.host[binding.name]
+                self._device.copy_to_host(host, self._buffers.device[binding.name], self._stream)
+                self._stream.synchronize()
+                outputs[binding.name] = host.array.copy().view(binding.dtype).reshape(binding.shape)
+        return outputs

@@ -1,0 +1,211 @@
+"""From a model or its engines, and the model that they should agree with, to a report of differences."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trtopt.data import SampleSource, open_data
+from trtopt.data.reader import samples_in
+from trtopt.errors import ModelError, UsageError
+from trtopt.inputs import random_batch
+from trtopt.jobs import OutputsWritten
+from trtopt.measure.outputs import OutputsJob, outputs_file
+from trtopt.onnxfile import read_onnx
+from trtopt.onnxmodel import model_file, prepare
+from trtopt.onnxmodel.feeds import seeded_source, specs_of
+from trtopt.onnxmodel.model_file import ModelFile
+from trtopt.pipeline.build import command_line, now
+from trtopt.pipeline.listener import SILENT, Listener
+from trtopt.pipeline.subject import engines_to_measure, points, shapes_at
+from trtopt.pipeline.task import LABELS, Task
+from trtopt.precision.bounds import Bounds, violations
+from trtopt.precision.deviation import Deviation
+from trtopt.precision.layers import layer_differences
+from trtopt.precision.runs import add_outputs, open_model
+from trtopt.records import EngineArtifact, Manifest
+from trtopt.records.checking import CheckedSubject, CheckReport, LayerDifference
+from trtopt.supervisor import run_jobs
+from trtopt.workspace import MANIFEST
+
+_BATCH = 8
+Array = NDArray[np.generic]
+Arrays = dict[str, Array]
+
+
+def check(
+    path: str | Path,
+    against: str | Path,
+    *,
+    data: str | Path | None = None,
+    model: str | None = None,
+    batch: Sequence[int] | None = None,
+    backend: str | None = None,
+    bounds: Bounds | None = None,
+    layers: bool = False,
+    listener: Listener = SILENT,
+) -> CheckReport:
+    """Compare an ONNX file, or the engines of a build folder, with the model `against` on ONNX Runtime.
+
+    Args:
+        path: an ONNX file (its 16-bit arithmetic is emulated), a build folder, or an engine in one.
+        against: the ONNX file that is right; it runs with ONNX Runtime's own optimisations off.
+        data: samples, as `trtopt.data.open_data` takes them; else seeded random ones.
+        model: a model of the collection, or a model file, whose task metric is taken too.
+        batch: batch sizes of engines; by default each engine's own.
+        backend: what to run engines with; by default what they were built with.
+        bounds: what is asked of every output.
+        layers: compare inner tensors too (ONNX files only).
+        listener: hears progress and notes.
+
+    Raises:
+        TrtoptError: with what is wrong and what to do.
+    """
+    path, against = Path(path), Path(against)
+    checker = _Checker(against, Task(model) if model is not None else None, bounds or Bounds())
+    notes: list[str] = []
+    found: tuple[LayerDifference, ...] = ()
+    if path.suffix == ".onnx" and not (path.parent / MANIFEST).is_file():
+        source = open_data(data) if data is not None else seeded_source(checker.model.proto)
+        other = _load(path)
+        subjects = [checker.model_file(path, other, source)]
+        found = layer_differences(checker.model, other, source) if layers else ()
+    elif layers:
+        raise UsageError(
+            "--layers: an engine has no inner tensors to read", "give the ONNX file it was built of"
+        )
+    else:
+        with engines_to_measure(path, batch, backend, notes, listener) as (folder, manifest, engines):
+            listener.plans([f"batch{size}" for _, size in points(engines, batch)])
+            subjects = [
+                checker.engine(folder, manifest, engine, size, data, listener)
+                for engine, size in points(engines, batch)
+            ]
+    return CheckReport(
+        created=now(),
+        argv=command_line(),
+        model=str(path),
+        against=str(against),
+        against_sha256=checker.artifact.sha256,
+        data=str(data) if data is not None else "random data",
+        data_is_random=data is None,
+        subjects=tuple(subjects),
+        layers=found,
+        notes=tuple(notes),
+    )
+
+
+def _load(path: Path) -> ModelFile:
+    """An ONNX file made walkable, its weights left on disk."""
+    read_onnx(path)
+    model = model_file.load(path)
+    return replace(model, proto=prepare.prepare(model.proto)[0])
+
+
+class _Checker:
+    """Holds the reference and judges one subject after the other against it."""
+
+    def __init__(self, against: Path, task: Task | None, bounds: Bounds) -> None:
+        self.artifact = read_onnx(against)
+        self.model = _load(against)
+        self._specs = specs_of(self.model.proto)
+        self._reference = open_model(self.model)
+        self._task, self._bounds = task, bounds
+
+    def model_file(self, path: Path, other: ModelFile, source: SampleSource) -> CheckedSubject:
+        """Compare an ONNX file, which runs on ONNX Runtime too."""
+        session = open_model(other)
+        outputs = (session.run(session.fitted(feed)) for feed, _ in self._feeds(source, _BATCH))
+        return self._judged(path.name, "onnxruntime", None, source, _BATCH, outputs)
+
+    def engine(
+        self,
+        folder: Path,
+        manifest: Manifest,
+        engine: EngineArtifact,
+        size: int,
+        data: str | Path | None,
+        listener: Listener,
+    ) -> CheckedSubject:
+        """Compare an engine, which a process of its own runs; its outputs pass through files."""
+        names = {spec.name for spec in engine.inputs}
+        if names != {spec.name for spec in self._specs}:
+            raise ModelError(
+                f"{engine.path} takes {', '.join(sorted(names))}: other inputs than the reference",
+                "check an engine against the model that it was built of",
+            )
+        with tempfile.TemporaryDirectory(prefix="trtopt-") as scratch:
+            if data is None:
+                data = Path(scratch) / "random.npz"
+                shapes = shapes_at(manifest.onnx, engine.plan, size)
+                np.savez(data, allow_pickle=False, **random_batch(self._specs, shapes))
+            job = OutputsJob(
+                path=str((folder / engine.path).absolute()),
+                artifact=engine,
+                inputs=self._specs,
+                data=str(data),
+                batch=size,
+                folder=scratch,
+            )
+            ((_, result),) = run_jobs([job], on_progress=listener.progress)
+            assert isinstance(result, OutputsWritten)
+            outputs = (_read(outputs_file(Path(scratch), index)) for index in range(result.batches))
+            backend = str(engine.plan.backend)
+            return self._judged(engine.path, backend, size, open_data(data), size, outputs)
+
+    def _feeds(self, source: SampleSource, size: int) -> Iterator[tuple[Arrays, Array | None]]:
+        """Batches of inputs, each with its labels if the task wants them and the data has them."""
+        has_labels = self._task is not None and source.has(LABELS.name)
+        specs = (*self._specs, LABELS) if has_labels else self._specs
+        for feed in source.batches(specs, size):
+            labels = feed.pop(LABELS.name) if has_labels else None
+            yield feed, labels
+
+    def _judged(
+        self,
+        name: str,
+        backend: str,
+        batch: int | None,
+        source: SampleSource,
+        size: int,
+        outputs: Iterable[Arrays],
+    ) -> CheckedSubject:
+        found: dict[str, Deviation] = {}
+        samples = 0
+        for (feed, labels), got in zip(self._feeds(source, size), outputs, strict=True):
+            wanted = self._reference.run(feed)
+            count = samples_in(feed)
+            got = {key: _without_padding(array, wanted.get(key)) for key, array in got.items()}
+            add_outputs(found, wanted, got)
+            if self._task is not None:
+                self._task.add(wanted, got, labels)
+            samples += count
+        if not found:
+            raise ModelError(f"{name} has no output in common with the reference", "are they the same model?")
+        results = tuple(item.result() for item in found.values())
+        return CheckedSubject(
+            name=name,
+            backend=backend,
+            batch=batch,
+            samples=samples,
+            outputs=results,
+            task=self._task.score() if self._task is not None else None,
+            violations=violations(results, self._bounds),
+        )
+
+
+def _without_padding(array: Array, like: Array | None) -> Array:
+    """The rows of the samples that were there before the engine's batch was filled up."""
+    if like is None or array.shape == like.shape or array.shape[1:] != like.shape[1:]:
+        return array
+    return array[: len(like)]
+
+
+def _read(path: Path) -> Arrays:
+    with np.load(path, allow_pickle=False) as file:
+        return {name: file[name] for name in file.files}
