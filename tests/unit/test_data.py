@@ -148,6 +148,13 @@ def test_what_has_no_axis_of_samples_is_given_whole_with_every_batch(tmp_path: P
         ((2, 3), (), (1, 4)), ((2, 3), (), (1, 4)), ((1, 3), (), (1, 4))]  # fmt: skip
 
 
+def test_samples_along_a_later_axis_are_not_cut(tmp_path: Path) -> None:
+    cache = TensorSpec(name="cache", dtype="float32", shape=(4, "batch", 2))
+    source = open_data(saved(tmp_path / "d.npz", x=np.ones((5, 3)), cache=np.ones((4, 5, 2))))
+    (batch,) = read(source, [X, cache], size=2)
+    assert (batch["x"].shape, batch["cache"].shape) == ((5, 3), (4, 5, 2))
+
+
 def test_a_batch_ends_where_another_axis_changes_its_length(tmp_path: Path) -> None:
     for name, width in (("a", 3), ("b", 3), ("c", 7)):
         saved(tmp_path / f"{name}.npz", x=np.ones((2, width), np.float32))

@@ -70,13 +70,17 @@ def run_unoptimised(
     return [session.run(feed) for feed in feeds]
 
 
+class CannotRun(ModelError):
+    """ONNX Runtime cannot load or run a model on the inputs that it was given."""
+
+
 class Unoptimised:
     """A model in memory, opened to run as it is written; its large weights are shared and not copied.
 
     `prepack` lets ONNX Runtime keep a second copy of weights in the order that its kernels like best.
 
     Raises:
-        ModelError: ONNX Runtime cannot load it; with its first line.
+        CannotRun: ONNX Runtime cannot load it; with its first line.
     """
 
     def __init__(
@@ -109,7 +113,7 @@ class Unoptimised:
         """The outputs by name.
 
         Raises:
-            ModelError: ONNX Runtime fails; with its first line.
+            CannotRun: ONNX Runtime fails; with its first line.
         """
         try:
             return dict(zip(self._outputs, self._session.run(self._outputs, dict(feed)), strict=True))
@@ -127,9 +131,9 @@ def _shared(array: NDArray[Any]) -> Any:
     return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(bits, _ONNX_BFLOAT16)
 
 
-def _cannot_run(error: Exception) -> ModelError:
+def _cannot_run(error: Exception) -> CannotRun:
     told = (str(error).strip().splitlines() or [type(error).__name__])[0]
-    return ModelError(f"ONNX Runtime cannot run the model: {told}", "see which node it names")
+    return CannotRun(f"ONNX Runtime cannot run the model: {told}", "see which node it names")
 
 
 def hush() -> None:

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trtopt.data import open_data
-from trtopt.device.api import Context, Device, ProgressSink, Session, Target
+from trtopt.device.api import Context, Device, DeviceBuffer, ProgressSink, Session, Target
+from trtopt.measure.buffers import array_in, device_buffers, fill, host_buffers
 from trtopt.measure.engine import check_fits
-from trtopt.measure.lane import BufferSet, fill
 from trtopt.records import EngineArtifact, Record, Shape, TensorSpec
 from trtopt.workspace import read_verified
 
@@ -79,35 +79,37 @@ def _filled(feed: Arrays, job: OutputsJob) -> Arrays:
 
 
 class _Runner:
-    """Runs one batch after the other; contexts and buffers are kept while shapes stay the same."""
+    """Runs one batch after the other; the context and device memory are kept while shapes stay the same."""
 
     def __init__(self, device: Device, session: Session, resources: ExitStack) -> None:
         self._device, self._session = device, session
         self._stream = device.stream()
         resources.callback(self._stream.close)
         self._own = resources.enter_context(ExitStack())
-        self._shapes: Mapping[str, Shape] | None = None
+        self._shapes: Mapping[str, Shape] = {}
         self._context: Context | None = None
-        self._buffers: BufferSet | None = None
+        self._memory: dict[str, DeviceBuffer] = {}
+
+    def _ready(self, shapes: Mapping[str, Shape]) -> Context:
+        """A context for these shapes, bound to memory of its own."""
+        if self._context is None or shapes != self._shapes:
+            self._own.close()
+            context = self._session.context(shapes)
+            self._own.callback(context.close)
+            self._memory = device_buffers(self._device, context.bindings, self._own)
+            context.bind(self._memory)
+            self._context, self._shapes = context, shapes
+        return self._context
 
     def run(self, feed: Arrays) -> Arrays:
         """The outputs for one batch of inputs."""
-        shapes = {spec.name: feed[spec.name].shape for spec in self._session.inputs}
-        if self._context is None or self._buffers is None or shapes != self._shapes:
-            self._own.close()
-            self._context = self._session.context(shapes)
-            self._own.callback(self._context.close)
-            self._buffers = BufferSet(self._device, self._context.bindings, self._own)
-            self._context.bind(self._buffers.device)
-            self._shapes = shapes
-        fill(self._device, self._context.bindings, self._buffers, feed, self._stream)
-        self._context.enqueue(self._stream)
-        self._stream.synchronize()
-        outputs = {}
-        for binding in self._context.bindings:
-            if not binding.is_input:
-                host = self._buffers.host[binding.name]
-                self._device.copy_to_host(host, self._buffers.device[binding.name], self._stream)
-                self._stream.synchronize()
-                outputs[binding.name] = host.array.copy().view(binding.dtype).reshape(binding.shape)
-        return outputs
+        context = self._ready({spec.name: feed[spec.name].shape for spec in self._session.inputs})
+        with ExitStack() as resources:
+            host = host_buffers(self._device, context.bindings, feed, resources)
+            fill(self._device, context.bindings, self._memory, host, self._stream)
+            context.enqueue(self._stream)
+            outputs = [binding for binding in context.bindings if not binding.is_input]
+            for binding in outputs:
+                self._device.copy_to_host(host[binding.name], self._memory[binding.name], self._stream)
+            self._stream.synchronize()
+            return {binding.name: array_in(host[binding.name], binding) for binding in outputs}

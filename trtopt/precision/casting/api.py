@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trtopt.data import SampleSource, open_data
+from trtopt.device.reference import CannotRun
 from trtopt.errors import ModelError, UsageError
 from trtopt.onnxgraph import graphs_of, opset_of
 from trtopt.onnxmodel import model_file, prepare
@@ -66,7 +68,7 @@ def cast_model(
     limit = largest(LOW[precision]) if data is None and threshold is None else threshold
     wishes = Wishes(precision, target, limit, tuple(keep), tuple(keep_op), tuple(include))
     samples = open_data(data) if data is not None else seeded_source(proto)
-    with _spool(out) as spool:
+    with _spool(out) as spool, _telling_of_data(data):
         model = replace(original, proto=proto, spool=Path(spool))
         result, decision, seen = cast_graph(model, samples, wishes, cast_io=cast_io)
         differences = _differences(model, result, samples) if compare else ()
@@ -131,6 +133,19 @@ def _check_worthwhile(model: ModelFile, decision: Decision, precision: str) -> N
                 f"nothing heavy can be {precision.upper()}: {kept.reason} (node {kept.node!r})",
                 "export with a newer opset (BF16 convolutions need 22), or use --precision fp16",
             )
+
+
+@contextmanager
+def _telling_of_data(data: str | Path | None) -> Iterator[None]:
+    """Where random samples make the model fail, say that real ones can be given."""
+    try:
+        yield
+    except CannotRun as error:
+        if data is not None:
+            raise
+        raise ModelError(
+            f"on random data, {error.problem}", "give samples that fit: --data, or --calib of a build"
+        ) from None
 
 
 def _vanishing(decision: Decision) -> tuple[VanishingWeight, ...]:
