@@ -23,6 +23,7 @@ LARGE_BYTES = 4096
 _INLINE_LIMIT = 2**31 - 2**20  # Protocol Buffers ends at 2 GiB; leave room for the graph's own fields
 _ALIGNMENT = 4096
 _SPOOL = "trtopt-spool"
+_NARROW = {onnx.TensorProto.FLOAT8E4M3FN, onnx.TensorProto.INT4}
 
 
 @dataclass(frozen=True)
@@ -105,6 +106,24 @@ def array_of(tensor: onnx.TensorProto, folder: Path) -> np.ndarray[Any, Any]:
         return onnx.numpy_helper.to_array(tensor)
     dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
     return np.asarray(raw_bytes(tensor, folder)).view(dtype).reshape(tuple(tensor.dims))
+
+
+def runnable(model: ModelFile) -> tuple[bytes, dict[str, np.ndarray[Any, Any]]]:
+    """The model's message, and its large weights by name as arrays, mapped from their files.
+
+    Those of types that NumPy and ONNX Runtime do not share (FP8, INT4) are in the message.
+    """
+    proto = onnx.ModelProto()
+    proto.CopyFrom(model.proto)
+    weights = {}
+    for item in proto.graph.initializer:
+        if is_external(item) and item.data_type not in _NARROW:
+            weights[item.name] = array_of(item, model.folder)
+        elif is_external(item):
+            item.raw_data = bytes(raw_bytes(item, model.folder))
+            item.ClearField("external_data")
+            item.ClearField("data_location")
+    return proto.SerializeToString(), weights
 
 
 def _without_weight(data: Any, start: int, end: int, location: str) -> bytes | None:

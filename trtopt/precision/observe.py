@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import onnx
@@ -20,7 +20,7 @@ from trtopt.data.reader import Arrays, samples_in
 from trtopt.device.reference import Unoptimised
 from trtopt.onnxgraph import reads_of
 from trtopt.onnxmodel.feeds import specs_of
-from trtopt.onnxmodel.model_file import ModelFile, array_of, is_external, size_in_bytes
+from trtopt.onnxmodel.model_file import ModelFile, runnable, size_in_bytes
 from trtopt.onnxmodel.prepare import inferred
 
 LIMIT_BYTES = 512 << 20
@@ -165,6 +165,5 @@ def part_of(model: ModelFile, names: Sequence[str]) -> Unoptimised:
     graph.node.extend(reversed(nodes))
     graph.initializer.extend(item for item in whole.initializer if item.name in needed)
     graph.output.extend(onnx.helper.make_empty_tensor_value_info(name) for name in names)
-    weights = {item.name: array_of(item, model.folder) for item in graph.initializer if is_external(item)}
     small = sum(map(size_in_bytes, graph.initializer)) <= PREPACK_BYTES
-    return Unoptimised(part.SerializeToString(), weights, prepack=small)
+    return Unoptimised(*runnable(replace(model, proto=part)), prepack=small)

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 import onnx
 
 from trtopt.data.reader import Arrays, samples_in
 from trtopt.device.reference import Unoptimised
 from trtopt.errors import ModelError
-from trtopt.onnxmodel.model_file import ModelFile, array_of, is_external, raw_bytes, size_in_bytes
+from trtopt.onnxmodel.model_file import ModelFile, runnable, size_in_bytes
 from trtopt.precision.casting.places import types_of
 from trtopt.precision.deviation import Deviation, is_classifier
 from trtopt.precision.emulate import emulated, has_low
 from trtopt.precision.observe import PREPACK_BYTES
 from trtopt.records.checking import OutputDifference
-
-_NARROW = {onnx.TensorProto.FLOAT8E4M3FN, onnx.TensorProto.INT4}
-"""Types whose arrays ONNX Runtime cannot be handed: they go into the model."""
 
 
 def open_model(model: ModelFile) -> Unoptimised:
@@ -33,18 +31,8 @@ def open_model(model: ModelFile) -> Unoptimised:
 
 def open_proto(model: ModelFile, proto: onnx.ModelProto) -> Unoptimised:
     """`proto` with the large weights of `model`."""
-    whole = onnx.ModelProto()
-    whole.CopyFrom(proto)
-    weights = {}
-    for item in whole.graph.initializer:
-        if is_external(item) and item.data_type not in _NARROW:
-            weights[item.name] = array_of(item, model.folder)
-        elif is_external(item):
-            item.raw_data = bytes(raw_bytes(item, model.folder))
-            item.ClearField("external_data")
-            item.ClearField("data_location")
-    prepack = sum(map(size_in_bytes, whole.graph.initializer)) <= PREPACK_BYTES
-    return Unoptimised(whole.SerializeToString(), weights, prepack=prepack)
+    prepack = sum(map(size_in_bytes, proto.graph.initializer)) <= PREPACK_BYTES
+    return Unoptimised(*runnable(replace(model, proto=proto)), prepack=prepack)
 
 
 def compared(

@@ -15,7 +15,7 @@ import onnx
 from trtopt.device.reference import run_unoptimised
 from trtopt.errors import ModelError
 from trtopt.onnxmodel.feeds import Feed
-from trtopt.onnxmodel.model_file import ModelFile, array_of, is_external
+from trtopt.onnxmodel.model_file import ModelFile, runnable
 from trtopt.rewrite.rule import Exactness
 from trtopt.rewrite.trace import Deviation
 
@@ -85,10 +85,8 @@ def run(model: ModelFile, feeds: Sequence[Feed]) -> list[dict[str, Array]]:
     Raises:
         Unrunnable: ONNX Runtime cannot load or run it.
     """
-    graph = model.proto.graph
-    weights = {item.name: array_of(item, model.folder) for item in graph.initializer if is_external(item)}
     try:
-        return run_unoptimised(model.proto.SerializeToString(), weights, [feed.values for feed in feeds])
+        return run_unoptimised(*runnable(model), [feed.values for feed in feeds])
     except ModelError as error:
         raise Unrunnable(
             error.problem, "give fitting inputs with --data, or leave the check out with --no-check"
