@@ -1,7 +1,7 @@
 """trtopt: from a trained model to the fastest TensorRT engine its owner can trust.
 
-The library is what the command line is a skin over: `build` and `bench` return the records of
-`trtopt.records`, and errors are those of `trtopt.errors`. Importing `trtopt` loads nothing heavy.
+The library is what the command line is a skin over: `build`, `bench` and `profile` return the
+records of `trtopt.records`, and errors are those of `trtopt.errors`. Importing `trtopt` loads nothing heavy.
 """
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ if TYPE_CHECKING:
     from trtopt.measure.statistics import summarise, throughput
     from trtopt.pipeline.bench import bench
     from trtopt.pipeline.build import build
+    from trtopt.pipeline.profile import profile
 
-__all__ = ["__version__", "bench", "build", "summarise", "throughput"]
+__all__ = ["__version__", "bench", "build", "profile", "summarise", "throughput"]
 
 _HOMES = {
     "bench": "trtopt.pipeline.bench",
     "build": "trtopt.pipeline.build",
+    "profile": "trtopt.pipeline.profile",
     "summarise": "trtopt.measure.statistics",
     "throughput": "trtopt.measure.statistics",
 }

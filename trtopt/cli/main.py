@@ -23,6 +23,7 @@ COMMANDS = {
     "quantize": "Quantise an ONNX file to INT8, FP8 or INT4: place Q/DQ by rule, calibrate on data.",
     "build": "Build one serialized engine per batch size from an ONNX file.",
     "bench": "Measure latency and throughput of engines or of an ONNX file.",
+    "profile": "Look inside engines: where the time goes, in which types, what fused and what did not.",
     "compare": "Judge one result file against another: faster, slower, the same, or undecided.",
     "doctor": "Tell what this machine has and which commands work here.",
 }

@@ -27,9 +27,13 @@ from trtopt.records import (
     ClockReading,
     ClockReference,
     DeviceInfo,
+    LayerPass,
     Shape,
     TensorSpec,
 )
+
+Inputs = Mapping[str, NDArray[np.generic]]
+"""Input data by the input's name."""
 
 
 class Event(Protocol):
@@ -259,6 +263,9 @@ class Session(Protocol):
     @property
     def device_memory_bytes(self) -> int | None:
         """What a context needs for activations, as the engine states it."""
+
+    def layer_pass(self, shapes: Mapping[str, Shape], data: Inputs, runs: int) -> LayerPass | None:
+        """Layer times of a backend that profiles whole sessions; None where a context reports them."""
 
     def context(self, shapes: Mapping[str, Shape]) -> Context:
         """A new execution context for these input shapes.

@@ -22,12 +22,14 @@ from trtopt.device.api import (
     Context,
     DeviceBuffer,
     Event,
+    Inputs,
     LogSink,
     ProgressSink,
     Session,
     Stream,
 )
 from trtopt.device.host import HostDevice, cpu_info
+from trtopt.device.ort_layers import time_nodes
 from trtopt.dtypes import numpy_dtype
 from trtopt.errors import (
     BuildError,
@@ -38,7 +40,7 @@ from trtopt.errors import (
 from trtopt.onnxfile import load_graph
 from trtopt.onnxgraph import graphs_of
 from trtopt.onnxweights import external_files
-from trtopt.records import Backend, BuildPlan, DeviceInfo, Shape, TensorSpec
+from trtopt.records import Backend, BuildPlan, DeviceInfo, LayerPass, Shape, TensorSpec
 
 NAME = "onnxruntime"
 _PROTOBUF_LIMIT_BYTES = (1 << 31) - 1
@@ -91,7 +93,7 @@ class OnnxRuntimeTarget:
                 "--memory: ONNX Runtime on the CPU has no device allocator to follow",
                 "leave --memory away, or measure a TensorRT engine on a GPU",
             )
-        return OnnxRuntimeSession(_open(engine))
+        return OnnxRuntimeSession(_open(engine), engine)
 
     def close(self) -> None:
         """Nothing is held."""
@@ -126,8 +128,9 @@ def _first_line(error: Exception) -> str:
 class OnnxRuntimeSession:
     """See `device.api.Session`."""
 
-    def __init__(self, session: Any) -> None:
+    def __init__(self, session: Any, engine: bytes) -> None:
         self._session = session
+        self._engine = engine
         self._inputs = tuple(map(_spec, session.get_inputs()))
         self._outputs = tuple(map(_spec, session.get_outputs()))
 
@@ -173,6 +176,12 @@ class OnnxRuntimeSession:
                 for spec, output in zip(self._outputs, outputs, strict=True)
             ),
         )
+
+    def layer_pass(self, shapes: Mapping[str, Shape], data: Inputs, runs: int) -> LayerPass:
+        """From ONNX Runtime's own profiler, in a session of its own."""
+        bindings = self.context(shapes).bindings
+        feeds = {one.name: np.asarray(data[one.name], one.dtype) for one in bindings if one.is_input}
+        return time_nodes(self._engine, _options(), feeds, runs)
 
     def close(self) -> None:
         """Give it back."""
@@ -220,11 +229,8 @@ class OnnxRuntimeContext:
             self._consumed.record(stream)
 
     def report_layers(self, report: Callable[[str, float], None]) -> None:
-        """ONNX Runtime's profiler writes files; there is no callback."""
-        raise UsageError(
-            "--layers: ONNX Runtime on the CPU reports no layer times to trtopt",
-            "leave --layers away, or measure a TensorRT engine on a GPU",
-        )
+        """ONNX Runtime's profiler tells of a whole session: see `OnnxRuntimeSession.layer_pass`."""
+        raise UsageError("ONNX Runtime reports no layer times run by run", "take its session's layer pass")
 
     def inspect(self) -> str | None:
         """The engine is a model in ONNX, which describes itself."""

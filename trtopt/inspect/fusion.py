@@ -68,7 +68,7 @@ def unfused(layers: Sequence[ProfiledLayer], graph: Graph) -> tuple[Unfused, ...
 
 def _judged(candidate: Candidate, home: Mapping[str, ProfiledLayer]) -> Unfused | None:
     homes = [home[node.name] for node in candidate.nodes if node.name in home]
-    if len({layer.name for layer in homes}) < 2:
+    if len({layer.name for layer in homes}) < 2 or _went_elsewhere(candidate, homes[-1]):
         return None
     reason, detail = candidate.reason, candidate.detail
     if not reason:
@@ -82,6 +82,11 @@ def _judged(candidate: Candidate, home: Mapping[str, ProfiledLayer]) -> Unfused 
         detail=detail,
         ms=homes[-1].ms or 0.0,
     )
+
+
+def _went_elsewhere(candidate: Candidate, home: ProfiledLayer) -> bool:
+    """A sum of two convolutions goes into one of them: that it did not go into the other is no loss."""
+    return candidate.fusion.endswith("+residual") and not _PRODUCTS.isdisjoint(home.onnx_ops)
 
 
 def candidates(graph: Graph) -> Iterator[Candidate]:

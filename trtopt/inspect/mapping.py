@@ -42,7 +42,7 @@ def map_layers(description: EngineDescription, graph: Graph, *, infer: bool = Fa
     """Every layer's nodes by the layer's name. A reformat carries the nodes of the layer that it serves.
 
     With `infer`, for backends that name only one node or tensor of what they fused, a node that no layer
-    names goes to the layer that its last input comes from.
+    names goes to the layer that made its inputs, of several to the one that runs last.
     """
     found: dict[str, Mapped] = {}
     for layer in description.layers:
@@ -173,7 +173,8 @@ def _walk_back(graph: Graph, outputs: Sequence[str], inputs: set[str], taken: se
 
 
 def _with_inferred(found: Mapping[str, Mapped], graph: Graph) -> dict[str, Mapped]:
-    """Give each node without a layer to the layer of its last input, or of what reads it."""
+    """Give each node without a layer to the layer of its inputs, or of what reads it."""
+    position = {name: index for index, name in enumerate(found)}  # layers are in the order in which they run
     owner = {node.index: name for name, one in found.items() for node in one.nodes}
     added: dict[str, list[Node]] = {}
     pending = [node for node in graph.nodes if node.index not in owner and node.op != "Constant"]
@@ -190,7 +191,7 @@ def _with_inferred(found: Mapping[str, Mapped], graph: Graph) -> dict[str, Mappe
         makers = [graph.producer[name].index for name in node.inputs if name in graph.producer]
         owned = [index for index in makers if index in owner]
         if owned:
-            owner[node.index] = owner[max(owned)]
+            owner[node.index] = max((owner[index] for index in owned), key=position.__getitem__)
             added.setdefault(owner[node.index], []).append(node)
     return {
         name: Mapped(_ordered([*one.nodes, *added[name]]), "inferred", one.is_opaque, one.is_reformat)

@@ -10,7 +10,15 @@ from trtopt.inspect.groups import by_dtype, by_kind, by_module
 from trtopt.inspect.join import join
 from trtopt.inspect.receipt import receipt
 from trtopt.inspect.roofline import furthest_above, total, with_floors
-from trtopt.records import BenchPoint, DevicePeaks, EngineDescription, EngineProfile
+from trtopt.records import (
+    BenchPoint,
+    DevicePeaks,
+    EngineDescription,
+    EngineLayer,
+    EngineProfile,
+    EngineRef,
+    LayerPass,
+)
 
 
 def profile_point(
@@ -23,28 +31,59 @@ def profile_point(
 ) -> EngineProfile:
     """Bring a point's layer pass, the inspector's description and the graph at the point's shapes together.
 
-    `infer` is for backends that name only part of what they fused; see `mapping.map_layers`.
+    Without a description the profiler's names are all there is. `infer` is for backends that name only part
+    of what they fused; see `mapping.map_layers`.
     """
-    joined, coverage = join(description, point.layers, graph, infer=infer)
+    samples = point.latency.samples.gpu_compute_ms
+    return _profile(
+        point.batch,
+        point.latency.engine,
+        description,
+        point.layers,
+        graph,
+        peaks,
+        latency_ms=float(np.median(samples)) if samples else None,
+        infer=infer,
+    )
+
+
+def profile_graph(batch: int, engine: EngineRef, graph: Graph, peaks: DevicePeaks | None) -> EngineProfile:
+    """What an engine that cannot be run here is asked for: a layer stands for each node of the ONNX file."""
+    nodes = tuple(
+        EngineLayer(name=node.name, kind=node.op, onnx_nodes=(node.name,))
+        for node in graph.nodes
+        if node.op != "Constant"
+    )
+    return _profile(batch, engine, EngineDescription(layers=nodes), None, graph, peaks, is_engine=False)
+
+
+def _profile(
+    batch: int,
+    engine: EngineRef,
+    description: EngineDescription | None,
+    times: LayerPass | None,
+    graph: Graph,
+    peaks: DevicePeaks | None,
+    *,
+    latency_ms: float | None = None,
+    infer: bool = False,
+    is_engine: bool = True,
+) -> EngineProfile:
+    joined, coverage = join(description, times, graph, infer=infer)
     layers = with_floors(joined, peaks)
     return EngineProfile(
-        batch=point.batch,
-        engine=point.latency.engine,
+        batch=batch,
+        engine=engine,
         layers=layers,
         sum_ms=sum(layer.ms or 0.0 for layer in layers),
-        latency_ms=_latency_ms(point),
+        latency_ms=latency_ms,
         by_kind=by_kind(layers),
         by_dtype=by_dtype(layers),
         by_module=by_module(layers),
         coverage=coverage,
         fusions=fused(layers),
-        unfused=unfused(layers, graph),
+        unfused=unfused(layers, graph) if is_engine else (),
         receipt=receipt(layers),
         roofline=total(layers),
         furthest=furthest_above(layers),
     )
-
-
-def _latency_ms(point: BenchPoint) -> float | None:
-    samples = point.latency.samples.gpu_compute_ms
-    return float(np.median(samples)) if samples else None

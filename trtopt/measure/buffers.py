@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trtopt.device.api import Binding, Device, DeviceBuffer, HostBuffer, Stream
+from trtopt.device.api import Inputs as Inputs
 
-Inputs = Mapping[str, NDArray[np.generic]]
 Bindings = tuple[Binding, ...]
 
 

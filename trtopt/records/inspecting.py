@@ -231,6 +231,6 @@ class ProfileReport(Record, frozen=True, kw_only=True):
     model_sha256: str
     peaks: DevicePeaks | None
     engines: tuple[EngineProfile, ...]
-    difference: EngineDifference | None = None
+    differences: tuple[EngineDifference, ...] = ()
     missing: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.table import Table
 
 
-def plain_table(title: str, caption: str | None = None) -> Table:
+def plain_table(title: str | None = None, caption: str | None = None) -> Table:
     """Narrow enough for 80 columns of figures."""
     return Table(
         title=title,

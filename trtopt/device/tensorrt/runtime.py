@@ -12,6 +12,7 @@ from trtopt.device.api import (
     Device,
     DeviceBuffer,
     Event,
+    Inputs,
     Session,
     Stream,
 )
@@ -118,6 +119,9 @@ class TensorRTSession:
     def device_memory_bytes(self) -> int | None:
         """What a context needs for activations."""
         return int(getattr(self._engine, self._flavour.device_memory))
+
+    def layer_pass(self, shapes: Mapping[str, Shape], data: Inputs, runs: int) -> None:
+        """A context's profiler tells."""
 
     def context(self, shapes: Mapping[str, Shape]) -> Context:
         """A new execution context for these input shapes."""

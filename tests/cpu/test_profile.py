@@ -1,0 +1,241 @@
+"""`trtopt profile` on ONNX Runtime's profiler, on engines that cannot be run here, and on result files."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import onnx
+import pytest
+from command_line import DIGITS, CommandLine, needs_no_gpu
+
+import trtopt
+from trtopt.device.onnxruntime import OnnxRuntimeTarget
+from trtopt.errors import ArtifactError
+from trtopt.inspect.inspector import read_inspector
+from trtopt.pipeline.profile import profile, read_profile
+from trtopt.records import BenchReport, LayerPass, ProfileReport, from_json, to_json
+
+NODES = [node.name for node in onnx.load(str(DIGITS)).graph.node]
+
+# ── layer times on the CPU ──────────────────────────────────────────────────────────────────────────────
+
+
+def test_onnx_runtime_times_every_node_of_its_model_in_every_run(cpu_build: Path) -> None:
+    target = OnnxRuntimeTarget()
+    session = target.load((cpu_build / "batch8.onnx").read_bytes())
+    images = np.zeros((8, 1, 8, 8), np.float32)
+    found = session.layer_pass({"images": (8, 1, 8, 8)}, {"images": images}, 7)
+    assert found is not None
+    assert found.runs == 7
+    assert all(len(layer.ms) == 7 for layer in found.layers)
+    assert found.inspector is not None
+    described = read_inspector(found.inspector)
+    model = onnx.load(str(cpu_build / "batch8.onnx"))
+    names = {node.name for node in model.graph.node}
+    assert {layer.name for layer in found.layers} == {layer.name for layer in described.layers} == names
+    assert described.io == ("images", "logits")
+    last = next(layer for layer in described.layers if layer.kind == "Gemm")
+    assert (last.outputs[0].name, last.outputs[0].shape, last.outputs[0].dtype) == (
+        "logits",
+        (8, 10),
+        "float32",
+    )
+
+
+@pytest.fixture(scope="module")
+def looked_into(cpu_build: Path) -> ProfileReport:
+    return profile(cpu_build, duration=0.1)
+
+
+def test_every_node_of_the_onnx_file_is_in_exactly_one_layer(looked_into: ProfileReport) -> None:
+    for engine in looked_into.engines:
+        covered = [name for layer in engine.layers for name in layer.onnx_nodes]
+        assert sorted(covered) == sorted(NODES)
+        assert engine.coverage.nodes_mapped == 1.0
+        assert engine.coverage.unmatched_times == engine.coverage.unmatched_layers == ()
+
+
+def test_the_layers_sum_stands_beside_the_latency(looked_into: ProfileReport) -> None:
+    assert [engine.batch for engine in looked_into.engines] == [1, 8]
+    for engine in looked_into.engines:
+        assert engine.sum_ms == pytest.approx(sum(layer.ms or 0 for layer in engine.layers))
+        assert sum(group.ms for group in engine.by_kind) == pytest.approx(engine.sum_ms)
+        assert engine.latency_ms is not None
+
+
+def test_the_models_cost_is_that_of_its_products_and_grows_with_the_batch(looked_into: ProfileReport) -> None:
+    one, eight = (engine.roofline for engine in looked_into.engines)
+    assert eight.flops == 8 * one.flops
+    assert one.floor_ms is None  # nobody knows this processor's peaks
+    assert any("no floors" in text for text in looked_into.missing)
+
+
+def test_convolutions_sums_and_activations_are_told_as_fused(looked_into: ProfileReport) -> None:
+    fused = {one.ops: one.count for one in looked_into.engines[1].fusions}
+    assert fused == {("Conv", "Relu"): 4, ("Conv", "Add", "Relu"): 3}
+    assert looked_into.engines[1].unfused == ()
+
+
+# ── the command ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_an_onnx_file_is_profiled_into_a_folder(trtopt_cli: CommandLine) -> None:
+    done = trtopt_cli("profile", DIGITS, "--backend", "onnxruntime", "--duration", "0.1", "-o", "inside")
+    assert done.returncode == 0, done.stderr
+    assert "/block1/conv2/conv/Conv + /block1/Add + /block1/relu2/Relu" in done.stdout
+    assert "100.0% of the nodes" in done.stdout
+    report = read_profile(trtopt_cli.folder / "inside")
+    assert report.engines[0].batch == 1
+    assert to_json(report, indent=None) == (trtopt_cli.folder / "inside" / "profile.json").read_bytes()
+
+
+@needs_no_gpu
+def test_an_engine_that_cannot_be_run_gets_what_its_graph_tells(
+    rtx_build: Path, trtopt_cli: CommandLine
+) -> None:
+    done = trtopt_cli("profile", rtx_build, "--batch", "8", "-o", "inside")
+    assert done.returncode == 0, done.stderr
+    assert "not known: the engines were not run: " in done.stdout
+    (engine,) = read_profile(trtopt_cli.folder / "inside").engines
+    assert [layer.name for layer in engine.layers] == NODES
+    assert all(layer.ms is None and layer.cost is not None for layer in engine.layers)
+    assert engine.receipt.weights_asked == {"float32": 1.0}
+    assert (engine.fusions, engine.unfused) == ((), ())
+
+
+def test_two_batches_are_told_apart_layer_by_layer(
+    cpu_build: Path, tmp_path: Path, looked_into: ProfileReport
+) -> None:
+    one = msgspec.structs.replace(looked_into, engines=looked_into.engines[:1])
+    (tmp_path / "profile.json").write_bytes(to_json(one))
+    report = profile(cpu_build, batch=[8], duration=0.1, against=tmp_path)
+    (found,) = report.differences
+    assert (found.a[:6], found.b[:6]) == ("batch1", "batch8")
+    assert found.b_ms - found.a_ms == pytest.approx(sum(change.cost_ms for change in found.changes))
+    assert {change.change for change in found.changes} <= {"same", "kind", "only in one"}
+
+
+# ── result files measured elsewhere ─────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture(scope="module")
+def measured(cpu_build: Path) -> BenchReport:
+    return trtopt.bench(cpu_build, duration=0.1, layers=True)
+
+
+def written(report: BenchReport, folder: Path) -> Path:
+    (folder / "result.json").write_bytes(to_json(report))
+    return folder / "result.json"
+
+
+def with_layers(report: BenchReport, **changes: object) -> BenchReport:
+    points = []
+    for point in report.points:
+        assert point.layers is not None
+        points.append(msgspec.structs.replace(point, layers=msgspec.structs.replace(point.layers, **changes)))
+    return msgspec.structs.replace(report, points=tuple(points))
+
+
+def test_a_result_file_is_looked_into_without_measuring(
+    cpu_build: Path, tmp_path: Path, measured: BenchReport
+) -> None:
+    report = profile(cpu_build, result=written(measured, tmp_path), batch=[8])
+    assert report.environment == measured.environment
+    (engine,) = report.engines
+    point = measured.points[1]
+    assert point.layers is not None
+    medians = {layer.name: float(np.median(layer.ms)) for layer in point.layers.layers}
+    assert {layer.name: layer.ms for layer in engine.layers} == pytest.approx(medians)
+    bare = profile(DIGITS, result=written(measured, tmp_path))
+    assert [one.batch for one in bare.engines] == [1, 8]
+
+
+def test_a_result_of_another_model_or_of_other_engines_is_refused(
+    cpu_build: Path, tmp_path: Path, measured: BenchReport
+) -> None:
+    other = msgspec.structs.replace(measured, model_sha256="0" * 64)
+    with pytest.raises(ArtifactError, match=r"another model .*hashes differ"):
+        profile(cpu_build, result=written(other, tmp_path))
+    with pytest.raises(ArtifactError, match=r"another model .*hashes differ"):
+        profile(DIGITS, result=written(other, tmp_path))
+    first = measured.points[0]
+    engine = msgspec.structs.replace(first.latency.engine, sha256="0" * 64)
+    point = msgspec.structs.replace(first, latency=msgspec.structs.replace(first.latency, engine=engine))
+    rebuilt = msgspec.structs.replace(measured, points=(point,))
+    with pytest.raises(ArtifactError, match=r"batch 1 was measured with another engine .*hashes differ"):
+        profile(cpu_build, result=written(rebuilt, tmp_path))
+
+
+def test_a_result_without_layers_says_with_which_flag_to_measure_again(
+    cpu_build: Path, tmp_path: Path, measured: BenchReport
+) -> None:
+    points = tuple(msgspec.structs.replace(point, layers=None) for point in measured.points)
+    with pytest.raises(ArtifactError, match="without a layer pass") as caught:
+        profile(cpu_build, result=written(msgspec.structs.replace(measured, points=points), tmp_path))
+    assert "--layers" in caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("inspector", "told"),
+    [
+        (None, "there is no inspector's description"),
+        ('{"Layers": ["conv", "relu"], "Bindings": []}', "detailed profiling verbosity"),
+        ("{}", "comes from another tool"),
+    ],
+)
+def test_without_a_useful_description_names_alone_are_joined_and_the_reason_is_told(
+    cpu_build: Path, tmp_path: Path, measured: BenchReport, inspector: str | None, told: str
+) -> None:
+    file = written(with_layers(measured, inspector=inspector), tmp_path)
+    report = profile(cpu_build, result=file)
+    assert any(told in text for text in report.missing)
+    assert report.engines[0].coverage.nodes_mapped == 1.0
+    assert report.engines[0].by_dtype[0].key == "unknown"
+
+
+def test_names_of_any_characters_reach_the_terminal_and_the_file(
+    cpu_build: Path, trtopt_cli: CommandLine, measured: BenchReport
+) -> None:
+    odd = '[bold]"</td>\x1b[31m\n{ForeignNode[a...b]}'
+    layers = LayerPass(runs=1, layers=({"name": odd, "ms": [1.0]},))  # type: ignore[arg-type]
+    report = with_layers(measured, layers=layers.layers, inspector=None)
+    result = written(from_json(to_json(report), BenchReport), trtopt_cli.folder)
+    done = trtopt_cli("profile", cpu_build, "--result", result, "-o", "inside")
+    assert done.returncode == 0, done.stderr
+    assert "[bold]" in done.stdout
+    assert "\x1b" not in done.stdout
+    assert read_profile(trtopt_cli.folder / "inside").engines[0].layers[0].name == odd
+
+
+# ── bad input ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_profiles_that_are_none_or_of_another_model_are_refused(
+    cpu_build: Path, trtopt_cli: CommandLine, looked_into: ProfileReport
+) -> None:
+    folder = trtopt_cli.folder
+    assert "cannot be read as a profile" in trtopt_cli.fails(1, "profile", cpu_build, "--against", "nowhere")
+    (folder / "profile.json").write_text("{}")
+    assert "cannot be read as a profile" in trtopt_cli.fails(1, "profile", cpu_build, "--against", folder)
+    content = json.loads(to_json(looked_into))
+    for engine in content["engines"]:
+        for layer in engine["layers"]:
+            layer["onnx_nodes"] = [f"other{name}" for name in layer["onnx_nodes"]]
+    (folder / "profile.json").write_text(json.dumps(content))
+    told = trtopt_cli.fails(1, "profile", cpu_build, "--against", folder, "--duration", "0.1")
+    assert "shares no ONNX node" in told
+
+
+def test_what_cannot_be_profiled_is_an_error_with_a_remedy(cpu_build: Path, trtopt_cli: CommandLine) -> None:
+    assert "no such file or folder" in trtopt_cli.fails(1, "profile", "nowhere.onnx")
+    assert "cannot be read as a result file" in trtopt_cli.fails(
+        1, "profile", cpu_build, "--result", cpu_build / "manifest.json"
+    )
+    shutil.copytree(cpu_build, trtopt_cli.folder / "copy")
+    (trtopt_cli.folder / "copy" / "batch1.onnx").write_bytes(b"something else")
+    told = trtopt_cli.fails(1, "profile", "copy", "--batch", "1")
+    assert "is not the file that the manifest vouches for" in told

@@ -1,0 +1,258 @@
+"""From a build folder, an engine or an ONNX file to a look inside its engines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from trtopt.errors import ArtifactError, BackendMissingError, NoGpuError
+from trtopt.inspect.difference import difference
+from trtopt.inspect.graph import read_graph
+from trtopt.inspect.inspector import read_inspector
+from trtopt.inspect.profile import profile_graph, profile_point
+from trtopt.inspect.roofline import peaks_of
+from trtopt.onnxfile import load_graph, read_onnx
+from trtopt.pipeline.bench import bench
+from trtopt.pipeline.build import MODEL_FILE, command_line, now
+from trtopt.pipeline.listener import SILENT, Listener
+from trtopt.pipeline.result_files import read_result
+from trtopt.pipeline.subject import engines_to_measure, points, shapes_at
+from trtopt.records import (
+    BenchPoint,
+    BenchReport,
+    EngineDescription,
+    EngineDifference,
+    EngineProfile,
+    EngineRef,
+    Manifest,
+    ProfileReport,
+    read_versioned,
+)
+from trtopt.workspace import MANIFEST, read_manifest
+
+PROFILE_FILE = "profile.json"
+_MAX_PROFILE_BYTES = 1 << 30
+
+
+def profile(
+    path: str | Path,
+    *,
+    batch: Sequence[int] | None = None,
+    backend: str | None = None,
+    result: str | Path | None = None,
+    against: str | Path | None = None,
+    duration: float = 1.0,
+    listener: Listener = SILENT,
+) -> ProfileReport:
+    """Time every layer, and bring the times together with the inspector and the ONNX file.
+
+    Args:
+        path: a build folder, an engine in one, or an ONNX file.
+        batch: batch sizes; by default every one there is an engine for.
+        backend: as for `bench`: by default the one that the engines were built with.
+        result: a result file of `trtopt bench --layers` to look into, instead of measuring here.
+        against: an earlier profile: its engine of the same batch size, or its only one, is A of a difference.
+        duration: seconds of the latency pass that is made beside the layer pass.
+        listener: hears progress and notes.
+
+    Raises:
+        ArtifactError: `path`, `result` or `against` are not what they should be, or belong to another model
+            or to other engines.
+        TrtoptError: see `bench`.
+    """
+    source = Path(path)
+    earlier = None if against is None else read_profile(Path(against))
+    given = None if result is None else read_result(Path(result))
+    notes: list[str] = []
+    with _subject(source, batch, backend, given is not None, notes, listener) as (subject, model):
+        manifest = _manifest_of(subject)
+        try:
+            report = given or bench(
+                subject, batch=batch, backend=backend, layers=True, duration=duration, listener=listener
+            )
+        except (NoGpuError, BackendMissingError) as error:
+            if manifest is None:
+                raise
+            made = _not_run(manifest, model, batch, f"the engines were not run: {error.problem}")
+        else:
+            if given is not None:
+                _check_belongs(given, manifest, model, Path(str(result)))
+            made = _looked_into(report, model, batch if given is not None else None)
+    made = msgspec.structs.replace(made, notes=(*notes, *made.notes))
+    return _with_differences(made, earlier, Path(str(against)))
+
+
+@contextmanager
+def _subject(
+    path: Path,
+    batch: Sequence[int] | None,
+    backend: str | None,
+    is_measured: bool,
+    notes: list[str],
+    listener: Listener,
+) -> Iterator[tuple[Path, Path]]:
+    """What to measure, and the ONNX file that it was made of; an ONNX file is built first."""
+    folder = path if path.is_dir() else path.parent
+    if path.is_dir() or _is_engine_of(folder, path):
+        yield path, folder / MODEL_FILE
+    elif is_measured:
+        yield path, path
+    else:
+        with engines_to_measure(path, batch, backend, notes, listener) as (built, _, _):
+            yield built, built / MODEL_FILE
+
+
+def _is_engine_of(folder: Path, path: Path) -> bool:
+    if not (folder / MANIFEST).is_file():
+        return False
+    return path.suffix != ".onnx" or path.name in {engine.path for engine in read_manifest(folder).engines}
+
+
+def _manifest_of(subject: Path) -> Manifest | None:
+    folder = subject if subject.is_dir() else subject.parent
+    return read_manifest(folder) if subject.is_dir() or (folder / MANIFEST).is_file() else None
+
+
+def _check_belongs(report: BenchReport, manifest: Manifest | None, model: Path, result: Path) -> None:
+    """A result file of another model or of other engines must not be joined with these.
+
+    Raises:
+        ArtifactError: it is one.
+    """
+    remedy = "give the folder or model that was measured, or measure again with `trtopt bench --layers`"
+    if report.model_sha256 != read_onnx(model).sha256:
+        raise ArtifactError(f"{result}: was measured with another model than {model} (hashes differ)", remedy)
+    if manifest is None or report.environment.backend != manifest.engines[0].plan.backend:
+        return
+    known = {engine.sha256 for engine in manifest.engines}
+    for point in report.points:
+        if point.latency.engine.sha256 not in known:
+            raise ArtifactError(
+                f"{result}: batch {point.batch} was measured with another engine than "
+                f"{model.parent} holds (hashes differ)",
+                remedy,
+            )
+
+
+def _looked_into(report: BenchReport, model: Path, batch: Sequence[int] | None) -> ProfileReport:
+    graph = load_graph(model)
+    environment = report.environment
+    peaks = peaks_of(environment.device.name)
+    missing: list[str] = []
+    if peaks is None:
+        missing.append(f"no floors: the peaks of {environment.device.name} are not in the table")
+    engines = []
+    for point in report.points:
+        if batch is not None and point.batch not in batch:
+            continue
+        description = _description_of(point, missing)
+        at_shapes = read_graph(graph, point.latency.shapes)
+        infer = environment.backend.name == "onnxruntime"
+        engines.append(profile_point(point, description, at_shapes, peaks, infer=infer))
+    return ProfileReport(
+        created=now(),
+        argv=command_line(),
+        environment=environment,
+        model_sha256=report.model_sha256,
+        peaks=peaks,
+        engines=tuple(engines),
+        missing=tuple(dict.fromkeys(missing)),
+        notes=report.notes,
+    )
+
+
+def _description_of(point: BenchPoint, missing: list[str]) -> EngineDescription | None:
+    """What the inspector told; where it told nothing of use, times stay joined with names alone.
+
+    Raises:
+        ArtifactError: the point has no layer pass.
+    """
+    if point.layers is None:
+        raise ArtifactError(
+            f"batch {point.batch} was measured without a layer pass", "measure again with --layers"
+        )
+    if point.layers.inspector is None:
+        missing.append("types, tactics and shapes of layers: there is no inspector's description")
+        return None
+    try:
+        return read_inspector(point.layers.inspector, f"batch {point.batch}")
+    except ArtifactError as error:
+        missing.append(f"types, tactics and shapes of layers: {error.problem}; {error.remedy}")
+        return None
+
+
+def _not_run(manifest: Manifest, model: Path, batch: Sequence[int] | None, reason: str) -> ProfileReport:
+    """What can be known of engines that do not run here: what their graph asks for."""
+    graph = load_graph(model)
+    engines = []
+    for engine, size in points(manifest.engines, batch):
+        ref = EngineRef(path=engine.path, sha256=engine.sha256, label=engine.plan.label)
+        at_shapes = read_graph(graph, shapes_at(manifest.onnx, engine.plan, size))
+        engines.append(profile_graph(size, ref, at_shapes, peaks_of(engine.device.name)))
+    return ProfileReport(
+        created=now(),
+        argv=command_line(),
+        environment=None,
+        model_sha256=manifest.onnx.sha256,
+        peaks=None,
+        engines=tuple(engines),
+        missing=(
+            reason,
+            "layers, fusions, times and the types that ran: the rows are the nodes of the ONNX file",
+        ),
+    )
+
+
+def read_profile(path: Path) -> ProfileReport:
+    """A result file of `trtopt profile`, or the folder that it lies in.
+
+    Raises:
+        ArtifactError: no such file, or not a profile.
+    """
+    file = path / PROFILE_FILE if path.is_dir() else path
+    try:
+        if file.stat().st_size > _MAX_PROFILE_BYTES:
+            raise ValueError("larger than a profile can be")
+        return read_versioned(file.read_bytes(), ProfileReport)
+    except (OSError, ValueError) as error:
+        raise ArtifactError(
+            f"{file}: cannot be read as a profile: {error}", "give what `trtopt profile -o` wrote"
+        ) from None
+
+
+def _with_differences(report: ProfileReport, earlier: ProfileReport | None, where: Path) -> ProfileReport:
+    """The report with a difference for each engine that has a counterpart in the earlier one.
+
+    Raises:
+        ArtifactError: none has, or the two have no node in common.
+    """
+    if earlier is None:
+        return report
+    found: list[EngineDifference] = []
+    for engine in report.engines:
+        other = _counterpart(engine, earlier.engines)
+        if other is not None:
+            found.append(difference(other, engine))
+    if not found:
+        raise ArtifactError(
+            f"{where}: has no engine of a batch size that was looked into here",
+            "choose a batch that both have with --batch, or one that the earlier profile holds alone",
+        )
+    nodes, others = (
+        {name for engine in one.engines for layer in engine.layers for name in layer.onnx_nodes}
+        for one in (report, earlier)
+    )
+    if not nodes & others:
+        raise ArtifactError(
+            f"{where}: shares no ONNX node with what was looked into: it is a profile of another model",
+            "compare engines of one model",
+        )
+    return msgspec.structs.replace(report, differences=tuple(found))
+
+
+def _counterpart(engine: EngineProfile, others: Sequence[EngineProfile]) -> EngineProfile | None:
+    same = [other for other in others if other.batch == engine.batch]
+    return same[0] if same else (others[0] if len(others) == 1 else None)

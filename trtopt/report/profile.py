@@ -1,0 +1,232 @@
+"""A profile as tables for people: where the time goes, in which types, how far from the floor."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from trtopt.records import (
+    Coverage,
+    EngineDifference,
+    EngineProfile,
+    LayerGroup,
+    PrecisionReceipt,
+    ProfiledLayer,
+    ProfileReport,
+    Unfused,
+)
+from trtopt.report.tables import plain_table
+
+_TOP_LAYERS = 10
+_TOP_PATTERNS = 6
+_TOP_CHANGES = 10
+_MANY_NODES = 3
+_TIMES = {"ms": 7, "share": 6, "spread": 6, "floor": 10, "type": 8}
+_COSTS = {"GFLOP": 8, "MB": 6, "type": 8}
+"""Columns and the width that none of them is squeezed below: names of nodes give way."""
+_CAPTION = "floor: by memory or compute, from the device's peaks; (type): asked for"
+
+
+def _text(told: str) -> Text:
+    """Names may hold anything: nothing in them is taken for markup or reaches the terminal as control."""
+    return Text("".join(one if one.isprintable() else repr(one)[1:-1] for one in told))
+
+
+def profile_summary(report: ProfileReport) -> RenderableType:
+    """Each engine in turn, then differences, then what could not be known."""
+    parts: list[RenderableType] = []
+    for engine in report.engines:
+        parts += _engine(engine)
+    for found in report.differences:
+        parts += _difference(found)
+    parts += [_text(f"not known: {text}") for text in report.missing]
+    parts += [_text(f"note: {text}") for text in report.notes]
+    return Group(*parts)
+
+
+def _engine(engine: EngineProfile) -> list[RenderableType]:
+    lines = [
+        *_total_lines(engine),
+        *_roofline_lines(engine),
+        *_time_lines(engine),
+        *_fusion_lines(engine),
+        *receipt_lines(engine.receipt),
+    ]
+    return [_layers(engine), *(_text(line) for line in lines), _text("")]
+
+
+def _layers(engine: EngineProfile) -> RenderableType:
+    is_timed = engine.sum_ms > 0
+    told = f"{engine.sum_ms:.3f} ms in all (medians)" if is_timed else "not timed"
+    table = plain_table(f"batch {engine.batch}: {len(engine.layers)} layers, {told}", _CAPTION)
+    for name, width in (_TIMES if is_timed else _COSTS).items():
+        table.add_column(name, justify="right", no_wrap=True, min_width=width)
+    table.add_column("kind", no_wrap=True, overflow="ellipsis", min_width=8, max_width=16)
+    table.add_column("ONNX nodes", no_wrap=True, overflow="ellipsis")
+    for layer in sorted(engine.layers, key=_weight, reverse=True)[:_TOP_LAYERS]:
+        figures = _times(layer, engine.sum_ms) if is_timed else _costs(layer)
+        dtype = layer.dtype or (f"({layer.asked_dtype})" if layer.asked_dtype else "–")
+        kind = "reformat" if layer.is_reformat else layer.kind or "–"
+        table.add_row(*figures, dtype, _text(kind), _text(_nodes(layer)))
+    return table
+
+
+def _times(layer: ProfiledLayer, sum_ms: float) -> list[str]:
+    cost = layer.cost
+    floor = cost.floor_ms if cost is not None else None
+    return [
+        "–" if layer.ms is None else f"{layer.ms:.4f}",
+        f"{(layer.ms or 0.0) / sum_ms:.1%}",
+        _spread(layer),
+        f"{floor:.4f} {cost.bound[:3]}" if cost is not None and floor is not None else "–",
+    ]
+
+
+def _costs(layer: ProfiledLayer) -> list[str]:
+    cost = layer.cost
+    return ["–", "–"] if cost is None else [f"{cost.flops / 1e9:.4f}", f"{cost.bytes_moved / 1e6:.2f}"]
+
+
+def _weight(layer: ProfiledLayer) -> tuple[float, int]:
+    return (layer.ms or 0.0, layer.cost.flops if layer.cost is not None else 0)
+
+
+def _spread(layer: ProfiledLayer) -> str:
+    if not layer.ms or layer.low_ms is None or layer.high_ms is None:
+        return "–"
+    return f"±{(layer.high_ms - layer.low_ms) / 2 / layer.ms:.0%}"
+
+
+def _nodes(layer: ProfiledLayer) -> str:
+    """The nodes, or of many the first and last; the layer's own name where none is known."""
+    nodes = layer.onnx_nodes
+    if not nodes:
+        return layer.name
+    if len(nodes) > _MANY_NODES:
+        return f"{nodes[0]} … {nodes[-1]} ({len(nodes)} nodes)"
+    return " + ".join(nodes)
+
+
+def _total_lines(engine: EngineProfile) -> list[str]:
+    """The layers' sum against the latency that nobody profiled."""
+    if not engine.sum_ms or not engine.latency_ms:
+        return []
+    gap = engine.sum_ms - engine.latency_ms
+    return [
+        f"latency without the profiler {engine.latency_ms:.3f} ms: the layers' sum differs by {gap:+.3f} ms "
+        f"({gap / engine.latency_ms:+.1%})"
+    ]
+
+
+def _roofline_lines(engine: EngineProfile) -> list[str]:
+    found = engine.roofline
+    lines = [f"model: {found.flops / 1e9:.2f} GFLOP, {found.bytes_moved / 1e6:.1f} MB at least"]
+    if found.floor_ms and found.measured_ms:
+        lines.append(
+            f"floor {found.floor_ms:.3f} ms, measured {found.measured_ms:.3f} ms, "
+            f"{found.measured_ms / found.floor_ms:.1f} times that; "
+            f"floors are known for {found.costed_share:.0%} of the time"
+        )
+    by_name = {layer.name: layer for layer in engine.layers}
+    for rank, name in enumerate(engine.furthest, 1):
+        layer = by_name[name]
+        floor = layer.cost.floor_ms if layer.cost is not None and not layer.is_reformat else 0.0
+        lines.append(
+            f"  {rank}. {(layer.ms or 0.0) - (floor or 0.0):.4f} ms above its floor: {_nodes(layer)}"
+        )
+    return lines
+
+
+def _time_lines(engine: EngineProfile) -> list[str]:
+    if not engine.sum_ms:
+        return []
+    return [
+        _groups_line("by kind", engine.by_kind),
+        _groups_line("by type", engine.by_dtype),
+        _groups_line("by module", engine.by_module),
+        *coverage_lines(engine.coverage),
+    ]
+
+
+def _groups_line(title: str, groups: Sequence[LayerGroup]) -> str:
+    told = ", ".join(f"{group.key} {group.share:.0%} ({group.layers})" for group in groups[:_TOP_PATTERNS])
+    rest = len(groups) - _TOP_PATTERNS
+    return f"{title}: {told}" + (f", and {rest} more" if rest > 0 else "")
+
+
+def coverage_lines(coverage: Coverage) -> list[str]:
+    """How much was brought together, and what was left over."""
+    lines = [
+        f"mapped to ONNX: {coverage.time_mapped:.1%} of the time, {coverage.nodes_mapped:.1%} of the nodes"
+    ]
+    if coverage.time_opaque:
+        lines[0] += f"; {coverage.time_opaque:.1%} of the time lies in layers that hide their nodes"
+    for names, told in (
+        (coverage.unmatched_times, "timed, but not described"),
+        (coverage.unmatched_layers, "described, but never timed"),
+    ):
+        if names:
+            lines.append(f"{told}: {len(names)} layers, such as {names[0]}")
+    return lines
+
+
+def _fusion_lines(engine: EngineProfile) -> list[str]:
+    lines = [
+        f"fused {one.count} times, {one.ms:.4f} ms: {' + '.join(one.ops)} → {one.kind or 'one layer'}"
+        for one in engine.fusions[:_TOP_PATTERNS]
+    ]
+    by_reason: dict[tuple[str, str], list[Unfused]] = {}
+    for each in engine.unfused:
+        by_reason.setdefault((each.fusion, each.reason), []).append(each)
+    ranked = sorted(by_reason.items(), key=lambda item: -sum(each.ms for each in item[1]))
+    for (fusion, reason), members in ranked[:_TOP_PATTERNS]:
+        first = members[0]
+        lines.append(
+            f"not fused {len(members)} times ({reason}): {fusion}, such as "
+            f"{first.nodes[0]} and {first.nodes[-1]}: {first.detail}"
+        )
+    return lines
+
+
+def receipt_lines(receipt: PrecisionReceipt) -> list[str]:
+    """The precision receipt: what ran, what was asked, what fell back."""
+    parts = []
+    if receipt.time_ran is not None:
+        parts.append(f"time {_shares(receipt.time_ran)}")
+    if receipt.weights_ran:
+        parts.append(f"weights {_shares(receipt.weights_ran)} (asked: {_shares(receipt.weights_asked)})")
+    lines = [f"precision: {'; '.join(parts)}"] if parts else []
+    for one in receipt.fallbacks[:_TOP_PATTERNS]:
+        lines.append(
+            f"  fell back: {one.layer} ran in {one.ran}, asked for {one.asked} "
+            f"({one.share_of_weights:.1%} of the weights)"
+        )
+    rest = len(receipt.fallbacks) - _TOP_PATTERNS
+    return [*lines, f"  and {rest} layers more"] if rest > 0 else lines
+
+
+def _shares(shares: dict[str, float]) -> str:
+    return ", ".join(f"{dtype} {share:.1%}" for dtype, share in shares.items())
+
+
+def _difference(found: EngineDifference) -> list[RenderableType]:
+    gap = found.b_ms - found.a_ms
+    title = f"A {found.a} → B {found.b}: {found.a_ms:.3f} → {found.b_ms:.3f} ms ({gap:+.3f} ms)"
+    table = plain_table()
+    for name in ("A ms", "B ms", "cost ms"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("change", no_wrap=True)
+    table.add_column("what", overflow="ellipsis", no_wrap=True)
+    for change in found.changes[:_TOP_CHANGES]:
+        name = (change.a or change.b)[0]
+        told = f"{change.detail}: {name}" if change.detail else name
+        table.add_row(
+            f"{change.a_ms:.4f}", f"{change.b_ms:.4f}", f"{change.cost_ms:+.4f}", change.change, _text(told)
+        )
+    counts: dict[str, int] = {}
+    for change in found.changes:
+        counts[change.change] = counts.get(change.change, 0) + 1
+    listed = ", ".join(f"{count} {name}" for name, count in sorted(counts.items(), key=lambda item: -item[1]))
+    return [_text(title), table, _text(f"changes: {listed}"), _text("")]
