@@ -176,6 +176,24 @@ def test_layers_are_timed_in_a_pass_of_their_own(built: Path, binding: str) -> N
     assert {layer.name for layer in layers.layers} <= described
 
 
+def test_a_profile_brings_layers_nodes_and_types_together(built: Path) -> None:
+    report = trtopt.profile(built, batch=[8], duration=0.2)
+    (engine,) = report.engines
+    assert engine.coverage.time_mapped >= 0.95
+    assert engine.coverage.unmatched_times == ()
+    assert engine.by_dtype[0].key == "float32"
+    assert {layer.ms is not None for layer in engine.layers if layer.weights_count} == {True}
+
+
+def test_a_build_keeps_its_engines_layers_and_their_receipt(built: Path) -> None:
+    from trtopt.pipeline.receipt import check_receipts, receipts_of
+    from trtopt.workspace import read_manifest
+
+    receipts = receipts_of(built, read_manifest(built))
+    assert set(receipts) == {engine.path for engine in read_manifest(built).engines}
+    check_receipts(receipts)
+
+
 def test_every_allocation_is_followed_and_given_back(built: Path, binding: str) -> None:
     report = trtopt.bench(built, batch=[8], duration=0.2, memory=True)
     memory = report.points[0].memory

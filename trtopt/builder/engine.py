@@ -80,6 +80,9 @@ def build_engine(builder: EngineBuilder, job: BuildJob, progress: ProgressSink) 
     seconds = time.monotonic() - began
     file_name = label + _suffix(builder)
     write_atomically(folder / file_name, built.engine)
+    layers = f"{label}.layers.json" if built.inspector else None
+    if layers and built.inspector:
+        write_atomically(folder / layers, built.inspector.encode())
     cache_out = _cache_out(builder, job, built, cache_in, here)
     return EngineArtifact(
         path=file_name,
@@ -96,6 +99,7 @@ def build_engine(builder: EngineBuilder, job: BuildJob, progress: ProgressSink) 
         timing_cache_hits=built.timing_cache_hits,
         log=f"{label}.log",
         warnings=log.warnings,
+        layers=layers,
     )
 
 

@@ -19,6 +19,7 @@ from trtopt.cli.recipe_options import recipe_options
 @click.option("--backend", metavar="auto|tensorrt|tensorrt-rtx|onnxruntime", help="What to build with.")
 @recipe_options
 @click.option("--timing-cache", metavar="FILE", help="Timing cache to read, extend and save.")
+@click.option("--allow-fallback", is_flag=True, help="Accept layers that ran wider than the graph asks for.")
 @click.option("--jobs", type=int, help="Engines built at once [default: 1].")
 def build(
     model: Path,
@@ -26,20 +27,24 @@ def build(
     batch: str | None,
     backend: str | None,
     timing_cache: str | None,
+    allow_fallback: bool,
     jobs: int | None,
     recipe: dict[str, Any],
 ) -> None:
     """Build engines from MODEL, an ONNX file, into a folder.
 
     The folder holds one engine per batch size (or one dynamic engine), the ONNX they were built from, their
-    logs and manifest.json.
+    logs and manifest.json. Where TensorRT tells which types an engine's layers run in, they are held against
+    what the graph asks for; the command fails if more than 1 % of the weights run wider.
     """
     from rich.console import Console
 
     from trtopt.cli.progress import listening
     from trtopt.pipeline.build import build as run
     from trtopt.pipeline.build import default_output
+    from trtopt.pipeline.receipt import check_receipts, receipts_of
     from trtopt.recipe import parse_batches
+    from trtopt.report.profile import receipts_summary
     from trtopt.report.text import build_summary
 
     target = output or default_output(model)
@@ -54,4 +59,7 @@ def build(
             jobs=jobs,
             **recipe,
         )
-    Console().print(build_summary(manifest, str(target)))
+    receipts = receipts_of(target, manifest)
+    Console().print(build_summary(manifest, str(target)), receipts_summary(receipts))
+    if not allow_fallback:
+        check_receipts(receipts)

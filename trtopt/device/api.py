@@ -336,6 +336,8 @@ class BuiltEngine:
     config: dict[str, str]
     timing_cache: bytes | None
     timing_cache_hits: int | None = None
+    inspector: str | None = None
+    """The engine's layers in the backend's own JSON, where it tells them without running the engine."""
 
 
 class ProgressSink(Protocol):

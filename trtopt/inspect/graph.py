@@ -108,10 +108,10 @@ class Graph:
 
 def read_graph(model: onnx.ModelProto, shapes: Mapping[str, Shape]) -> Graph:
     """The main graph with its inputs at `shapes`, and whatever ONNX's inference can tell from there."""
-    inferred = _inferred(model, shapes)
-    graph = inferred.graph
-    known: dict[str, Shape] = {item.name: tuple(item.dims) for item in graph.initializer}
-    dtypes = {item.name: dtype_name(item.data_type) for item in graph.initializer}
+    graph = _inferred(model, shapes).graph
+    weights = model.graph.initializer  # those of the inferred graph lack what is kept outside
+    known: dict[str, Shape] = {item.name: tuple(item.dims) for item in weights}
+    dtypes = {item.name: dtype_name(item.data_type) for item in weights}
     for value in (*graph.input, *graph.value_info, *graph.output):
         tensor = value.type.tensor_type
         if tensor.elem_type:
@@ -121,7 +121,7 @@ def read_graph(model: onnx.ModelProto, shapes: Mapping[str, Shape]) -> Graph:
     return Graph(
         nodes=tuple(_nodes(graph.node)),
         outputs=frozenset(value.name for value in graph.output),
-        constants=frozenset(item.name for item in graph.initializer),
+        constants=frozenset(item.name for item in weights),
         shapes=known,
         dtypes=dtypes,
     )
@@ -130,8 +130,9 @@ def read_graph(model: onnx.ModelProto, shapes: Mapping[str, Shape]) -> Graph:
 def _inferred(model: onnx.ModelProto, shapes: Mapping[str, Shape]) -> onnx.ModelProto:
     import onnx
 
-    fixed = onnx.ModelProto()
-    fixed.CopyFrom(model)
+    from trtopt.onnxmodel.prepare import skeleton
+
+    fixed = skeleton(model)
     for value in fixed.graph.input:
         wanted = shapes.get(value.name)
         axes = value.type.tensor_type.shape.dim

@@ -14,7 +14,8 @@ from trtopt.inspect.graph import read_graph
 from trtopt.inspect.inspector import read_inspector
 from trtopt.inspect.profile import profile_graph, profile_point
 from trtopt.inspect.roofline import peaks_of
-from trtopt.onnxfile import load_graph, read_onnx
+from trtopt.onnxfile import read_onnx
+from trtopt.onnxmodel.model_file import load
 from trtopt.pipeline.bench import bench
 from trtopt.pipeline.build import MODEL_FILE, command_line, now
 from trtopt.pipeline.listener import SILENT, Listener
@@ -138,7 +139,7 @@ def _check_belongs(report: BenchReport, manifest: Manifest | None, model: Path, 
 
 
 def _looked_into(report: BenchReport, model: Path, batch: Sequence[int] | None) -> ProfileReport:
-    graph = load_graph(model)
+    graph = load(model).proto
     environment = report.environment
     peaks = peaks_of(environment.device.name)
     missing: list[str] = []
@@ -186,7 +187,7 @@ def _description_of(point: BenchPoint, missing: list[str]) -> EngineDescription 
 
 def _not_run(manifest: Manifest, model: Path, batch: Sequence[int] | None, reason: str) -> ProfileReport:
     """What can be known of engines that do not run here: what their graph asks for."""
-    graph = load_graph(model)
+    graph = load(model).proto
     engines = []
     for engine, size in points(manifest.engines, batch):
         ref = EngineRef(path=engine.path, sha256=engine.sha256, label=engine.plan.label)

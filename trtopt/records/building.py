@@ -95,6 +95,8 @@ class EngineArtifact(Record, frozen=True, kw_only=True):
     """How many timings the cache saved, as the builder's log tells; None where it tells nothing."""
     log: str
     warnings: int
+    layers: str | None = None
+    """The file with the inspector's description of the engine, as the backend wrote it; None without one."""
 
 
 class RewriteSummary(Record, frozen=True, kw_only=True):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -205,6 +205,15 @@ def receipt_lines(receipt: PrecisionReceipt) -> list[str]:
         )
     rest = len(receipt.fallbacks) - _TOP_PATTERNS
     return [*lines, f"  and {rest} layers more"] if rest > 0 else lines
+
+
+def receipts_summary(receipts: Mapping[str, PrecisionReceipt]) -> RenderableType:
+    """The receipts of a folder's engines, each under its engine's name."""
+    lines = []
+    for name, receipt in receipts.items():
+        told = receipt_lines(receipt)
+        lines += [f"{name}: {told[0]}", *told[1:]] if told else []
+    return Group(*map(_text, lines))
 
 
 def _shares(shares: dict[str, float]) -> str:

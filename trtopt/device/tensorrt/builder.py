@@ -9,6 +9,7 @@ from typing import Any
 
 from trtopt.device.api import BuiltEngine, LogSink, ProgressSink
 from trtopt.device.tensorrt.flavours import NUMPY_TYPES, PRECISION_FLAGS
+from trtopt.device.tensorrt.inspector import describe_serialized
 from trtopt.device.tensorrt.library import Library, load_plugins, make, make_logger
 from trtopt.device.tensorrt.precision import hold_fp32
 from trtopt.device.tensorrt.progress import make_monitor, progress_from_log
@@ -77,8 +78,12 @@ class TensorRTBuilder:
         logger = make_logger(self._library.trt, sink)
         load_plugins(self._library, logger, plan.settings.plugins)
         built = self._build(logger, onnx, types, plan, timing_cache, progress, errors)
-        # TensorRT has told its cache's hits by now: it does when the cache goes
-        return replace(built, timing_cache_hits=hits.hits)
+        runs_here = flavour.needs_gpu_to_build
+        return replace(
+            built,
+            timing_cache_hits=hits.hits,  # TensorRT has told them by now: it does when the cache goes
+            inspector=describe_serialized(self._library.trt, logger, built.engine) if runs_here else None,
+        )
 
     def _build(
         self,

@@ -18,6 +18,7 @@ from trtopt.device.api import (
 )
 from trtopt.device.tensorrt.allocator import make_allocator
 from trtopt.device.tensorrt.flavours import NUMPY_TYPES, Flavour
+from trtopt.device.tensorrt.inspector import describe
 from trtopt.device.tensorrt.library import Library, load_plugins, make, make_logger
 from trtopt.dtypes import numpy_dtype
 from trtopt.errors import DeviceError, DeviceMemoryError, IncompatibleEngineError, UsageError
@@ -222,14 +223,8 @@ class TensorRTContext:
         self._context.profiler = self._profiler
 
     def inspect(self) -> str | None:
-        """TensorRT's inspector; without a context it would not know shapes and types of dynamic engines."""
-        inspector = self._engine.create_engine_inspector()
-        inspector.execution_context = self._context
-        try:
-            text = inspector.get_engine_information(self._trt.LayerInformationFormat.JSON)
-        except UnicodeDecodeError:  # a layer's name that the binding cannot turn into text
-            return None
-        return text or None
+        """What TensorRT's inspector says."""
+        return describe(self._trt, self._engine, self._context)
 
     def close(self) -> None:
         """Give it back."""

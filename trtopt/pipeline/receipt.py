@@ -1,0 +1,56 @@
+"""Precision receipts of a build folder: the types its engines run in against those asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from trtopt.errors import ArtifactError, BuildError
+from trtopt.inspect.graph import read_graph
+from trtopt.inspect.inspector import read_inspector
+from trtopt.inspect.join import join
+from trtopt.inspect.receipt import TOLERATED, receipt, share_fallen_back
+from trtopt.onnxmodel.model_file import load
+from trtopt.pipeline.build import MODEL_FILE
+from trtopt.pipeline.subject import shapes_at
+from trtopt.records import EngineArtifact, Manifest, PrecisionReceipt
+
+
+def receipts_of(folder: Path, manifest: Manifest) -> dict[str, PrecisionReceipt]:
+    """A receipt by weights for each engine whose layers the builder described, by the engine's file."""
+    described = [engine for engine in manifest.engines if engine.layers]
+    if not described:
+        return {}
+    model = load(folder / MODEL_FILE).proto
+    found = {}
+    for engine in described:
+        try:
+            description = read_inspector(_text(folder, engine), str(engine.layers))
+        except ArtifactError:  # an engine whose layers have no detail tells no types
+            continue
+        graph = read_graph(model, shapes_at(manifest.onnx, engine.plan, engine.plan.batch.opt[0]))
+        layers, _ = join(description, None, graph)
+        found[engine.path] = receipt(layers)
+    return found
+
+
+def _text(folder: Path, engine: EngineArtifact) -> str:
+    return (folder / str(engine.layers)).read_text(encoding="utf-8")
+
+
+def check_receipts(receipts: Mapping[str, PrecisionReceipt]) -> None:
+    """Precision that was asked for and did not happen is a failure, although there is an engine.
+
+    Raises:
+        BuildError: more than `inspect.receipt.TOLERATED` of an engine's weights ran wider than asked.
+    """
+    for name, found in receipts.items():
+        share = share_fallen_back(found)
+        if share > TOLERATED:
+            worst = found.fallbacks[0]
+            raise BuildError(
+                f"{name}: {share:.1%} of the weights run in a wider type than the graph asks for, "
+                f"first of all {worst.layer!r} in {worst.ran} instead of {worst.asked}",
+                "the folder is complete: accept it with --allow-fallback, or see `trtopt profile` and "
+                "`trtopt lint` for what stands in the way",
+            )
