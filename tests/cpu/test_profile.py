@@ -84,13 +84,17 @@ def test_convolutions_sums_and_activations_are_told_as_fused(looked_into: Profil
 
 
 def test_an_onnx_file_is_profiled_into_a_folder(trtopt_cli: CommandLine) -> None:
-    done = trtopt_cli("profile", DIGITS, "--backend", "onnxruntime", "--duration", "0.1", "-o", "inside")
+    options = ("--backend", "onnxruntime", "--duration", "0.1", "-o", "inside", "--trace")
+    done = trtopt_cli("profile", DIGITS, *options)
     assert done.returncode == 0, done.stderr
     assert "/block1/conv2/conv/Conv + /block1/Add + /block1/relu2/Relu" in done.stdout
     assert "100.0% of the nodes" in done.stdout
     report = read_profile(trtopt_cli.folder / "inside")
     assert report.engines[0].batch == 1
     assert to_json(report, indent=None) == (trtopt_cli.folder / "inside" / "profile.json").read_bytes()
+    events = json.loads((trtopt_cli.folder / "inside" / "trace.json").read_bytes())["traceEvents"]
+    traced = [event["name"] for event in events if event["ph"] == "X"]
+    assert traced == [layer.name for layer in report.engines[0].layers]
 
 
 @needs_no_gpu
@@ -232,6 +236,7 @@ def test_profiles_that_are_none_or_of_another_model_are_refused(
 
 def test_what_cannot_be_profiled_is_an_error_with_a_remedy(cpu_build: Path, trtopt_cli: CommandLine) -> None:
     assert "no such file or folder" in trtopt_cli.fails(1, "profile", "nowhere.onnx")
+    assert "name one with -o" in trtopt_cli.fails(2, "profile", cpu_build, "--trace")
     assert "cannot be read as a result file" in trtopt_cli.fails(
         1, "profile", cpu_build, "--result", cpu_build / "manifest.json"
     )

@@ -29,6 +29,10 @@ import click
     help="An earlier profile (file or folder): tell the difference, layer by layer.",
 )
 @click.option(
+    "--trace", "with_trace", is_flag=True, help="Write trace.json for Perfetto beside profile.json."
+)
+@click.option("--memory", is_flag=True, help="Follow every allocation too, in a pass of its own.")
+@click.option(
     "--duration",
     type=float,
     default=1.0,
@@ -43,6 +47,8 @@ def profile(
     backend: str | None,
     result: Path | None,
     against: Path | None,
+    with_trace: bool,
+    memory: bool,
     duration: float,
 ) -> None:
     """Look inside PATH: a build folder, one engine of it, or an ONNX file.
@@ -53,13 +59,17 @@ def profile(
     from rich.console import Console
 
     from trtopt.cli.progress import listening
-    from trtopt.pipeline.profile import PROFILE_FILE
+    from trtopt.errors import UsageError
+    from trtopt.pipeline.profile import PROFILE_FILE, TRACE_FILE
     from trtopt.pipeline.profile import profile as run
     from trtopt.recipe import parse_batches
     from trtopt.records import to_json
     from trtopt.report.profile import profile_summary
+    from trtopt.report.trace import trace
     from trtopt.workspace import check_writable, write_atomically
 
+    if with_trace and output is None:
+        raise UsageError("--trace: there is no folder to write trace.json into", "name one with -o")
     file = output / PROFILE_FILE if output is not None else None
     if file is not None:
         check_writable(file)
@@ -70,9 +80,12 @@ def profile(
             backend=backend,
             result=result,
             against=against,
+            memory=memory,
             duration=duration,
             listener=listener,
         )
     if file is not None:
         write_atomically(file, to_json(report, indent=None))
+        if with_trace:
+            write_atomically(file.with_name(TRACE_FILE), trace(report))
     Console().print(profile_summary(report))

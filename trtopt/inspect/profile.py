@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import msgspec
 import numpy as np
 
 from trtopt.inspect.fusion import fused, unfused
 from trtopt.inspect.graph import Graph
 from trtopt.inspect.groups import by_dtype, by_kind, by_module
 from trtopt.inspect.join import join
+from trtopt.inspect.memory import timeline
 from trtopt.inspect.receipt import receipt
 from trtopt.inspect.roofline import furthest_above, total, with_floors
 from trtopt.records import (
@@ -34,17 +38,27 @@ def profile_point(
     Without a description the profiler's names are all there is. `infer` is for backends that name only part
     of what they fused; see `mapping.map_layers`.
     """
-    samples = point.latency.samples.gpu_compute_ms
-    return _profile(
+    samples = point.latency.samples
+    found = _profile(
         point.batch,
         point.latency.engine,
         description,
         point.layers,
         graph,
         peaks,
-        latency_ms=float(np.median(samples)) if samples else None,
+        latency_ms=_median(samples.gpu_compute_ms),
         infer=infer,
     )
+    return msgspec.structs.replace(
+        found,
+        h2d_ms=_median(samples.h2d_ms),
+        d2h_ms=_median(samples.d2h_ms),
+        memory=None if point.memory is None else timeline(point.memory),
+    )
+
+
+def _median(values: Sequence[float]) -> float | None:
+    return float(np.median(values)) if values else None
 
 
 def profile_graph(batch: int, engine: EngineRef, graph: Graph, peaks: DevicePeaks | None) -> EngineProfile:

@@ -35,6 +35,7 @@ from trtopt.records import (
 from trtopt.workspace import MANIFEST, read_manifest
 
 PROFILE_FILE = "profile.json"
+TRACE_FILE = "trace.json"
 _MAX_PROFILE_BYTES = 1 << 30
 
 
@@ -45,6 +46,7 @@ def profile(
     backend: str | None = None,
     result: str | Path | None = None,
     against: str | Path | None = None,
+    memory: bool = False,
     duration: float = 1.0,
     listener: Listener = SILENT,
 ) -> ProfileReport:
@@ -56,6 +58,7 @@ def profile(
         backend: as for `bench`: by default the one that the engines were built with.
         result: a result file of `trtopt bench --layers` to look into, instead of measuring here.
         against: an earlier profile: its engine of the same batch size, or its only one, is A of a difference.
+        memory: follow every allocation too, in a pass of its own.
         duration: seconds of the latency pass that is made beside the layer pass.
         listener: hears progress and notes.
 
@@ -72,7 +75,13 @@ def profile(
         manifest = _manifest_of(subject)
         try:
             report = given or bench(
-                subject, batch=batch, backend=backend, layers=True, duration=duration, listener=listener
+                subject,
+                batch=batch,
+                backend=backend,
+                layers=True,
+                memory=memory,
+                duration=duration,
+                listener=listener,
             )
         except (NoGpuError, BackendMissingError) as error:
             if manifest is None:

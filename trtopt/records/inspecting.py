@@ -174,6 +174,46 @@ class RooflineTotal(Record, frozen=True, kw_only=True):
     costed_share: float
 
 
+class PhaseMemory(Record, frozen=True, kw_only=True):
+    """One phase of a memory pass; `peak_bytes` counts what earlier phases left as well."""
+
+    phase: str
+    peak_bytes: int
+    allocated_bytes: int
+    freed_bytes: int
+    calls: int
+
+
+class LiveAllocation(Record, frozen=True, kw_only=True):
+    """An allocation that is live: `label` is `weights`, `activations` or `scratch`."""
+
+    size_bytes: int
+    label: str
+    phase: str
+    at_ms: float
+
+
+class MemoryTimeline(Record, frozen=True, kw_only=True):
+    """What a memory pass comes to. `remainder_bytes` is what the driver reports beyond TensorRT's own live
+    allocations and trtopt's buffers, taken after the last run; None where the driver tells nothing."""
+
+    peak_bytes: int
+    peak_phase: str
+    peak_at_ms: float
+    phases: tuple[PhaseMemory, ...]
+    live_at_peak: tuple[LiveAllocation, ...]
+    leaked: tuple[LiveAllocation, ...]
+    """Never given back, although everything was closed."""
+    failed_bytes: tuple[int, ...]
+    """Sizes of allocations that there was no memory for."""
+    buffers_bytes: int
+    driver_bytes: int | None
+    remainder_bytes: int | None
+    at_ms: list[float]
+    live_bytes: list[int]
+    """What was live after each call, at its time since the pass began."""
+
+
 class EngineProfile(Record, frozen=True, kw_only=True):
     """One engine at one batch size, from the inside. `sum_ms` adds the layers' medians."""
 
@@ -183,6 +223,9 @@ class EngineProfile(Record, frozen=True, kw_only=True):
     sum_ms: float
     latency_ms: float | None
     """The median GPU compute time of the latency pass, where no profiler was attached."""
+    h2d_ms: float | None = None
+    d2h_ms: float | None = None
+    """Medians of that pass's copies; None under a contract without transfers."""
     by_kind: tuple[LayerGroup, ...]
     by_dtype: tuple[LayerGroup, ...]
     by_module: tuple[LayerGroup, ...]
@@ -193,6 +236,7 @@ class EngineProfile(Record, frozen=True, kw_only=True):
     roofline: RooflineTotal
     furthest: tuple[str, ...]
     """The layers furthest above their floor, by time, first."""
+    memory: MemoryTimeline | None = None
 
 
 class LayerChange(Record, frozen=True, kw_only=True):

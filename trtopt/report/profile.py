@@ -12,6 +12,7 @@ from trtopt.records import (
     EngineDifference,
     EngineProfile,
     LayerGroup,
+    MemoryTimeline,
     PrecisionReceipt,
     ProfiledLayer,
     ProfileReport,
@@ -53,6 +54,7 @@ def _engine(engine: EngineProfile) -> list[RenderableType]:
         *_time_lines(engine),
         *_fusion_lines(engine),
         *receipt_lines(engine.receipt),
+        *(memory_lines(engine.memory) if engine.memory is not None else ()),
     ]
     return [_layers(engine), *(_text(line) for line in lines), _text("")]
 
@@ -205,6 +207,37 @@ def receipt_lines(receipt: PrecisionReceipt) -> list[str]:
         )
     rest = len(receipt.fallbacks) - _TOP_PATTERNS
     return [*lines, f"  and {rest} layers more"] if rest > 0 else lines
+
+
+def memory_lines(memory: MemoryTimeline) -> list[str]:
+    """Peak and what made it, each phase, what the driver sees beyond, and what went wrong."""
+    by_label: dict[str, int] = {}
+    for one in memory.live_at_peak:
+        by_label[one.label] = by_label.get(one.label, 0) + one.size_bytes
+    made = ", ".join(f"{label} {_mib(size)}" for label, size in by_label.items())
+    phases = ", ".join(f"{one.phase} {_mib(one.peak_bytes)}" for one in memory.phases)
+    lines = [
+        f"memory: TensorRT's allocations peak at {_mib(memory.peak_bytes)} in {memory.peak_phase or 'none'} "
+        f"({made or 'nothing live'}); inputs and outputs {_mib(memory.buffers_bytes)}",
+        f"  peak by phase: {phases or 'no calls'}",
+    ]
+    if memory.driver_bytes is not None and memory.remainder_bytes is not None:
+        share = f" ({memory.remainder_bytes / memory.driver_bytes:.1%})" if memory.driver_bytes else ""
+        lines.append(
+            f"  the driver reports {_mib(memory.driver_bytes)}: {_mib(memory.remainder_bytes)}{share} "
+            "that no allocator saw"
+        )
+    if memory.failed_bytes:
+        first = _mib(memory.failed_bytes[0])
+        lines.append(f"  no memory for {len(memory.failed_bytes)} allocations, first {first}")
+    if memory.leaked:
+        lost = sum(one.size_bytes for one in memory.leaked)
+        lines.append(f"  never given back: {len(memory.leaked)} allocations, {_mib(lost)}")
+    return lines
+
+
+def _mib(size: int) -> str:
+    return f"{size / 2**20:.2f} MiB"
 
 
 def receipts_summary(receipts: Mapping[str, PrecisionReceipt]) -> RenderableType:

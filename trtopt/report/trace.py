@@ -1,0 +1,86 @@
+"""A profile in the Trace Event Format that Perfetto and chrome://tracing read.
+
+Times are microseconds. Layers stand end to end at their medians: the profiler tells how long each took, not
+when it began.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from trtopt.records import EngineProfile, MemoryTimeline, ProfiledLayer, ProfileReport
+
+_COMPUTE, _HOST_TO_DEVICE, _DEVICE_TO_HOST = 1, 2, 3
+
+
+def trace(report: ProfileReport) -> bytes:
+    """The whole report as one JSON file: a process for each engine."""
+    events = [
+        event for number, engine in enumerate(report.engines, 1) for event in _engine_events(number, engine)
+    ]
+    return json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}).encode() + b"\n"
+
+
+def _engine_events(process: int, engine: EngineProfile) -> Iterator[dict[str, Any]]:
+    yield _named("process_name", process, 0, f"{engine.engine.label}, batch {engine.batch}")
+    yield _named("thread_name", process, _COMPUTE, "layers")
+    start_ms = 0.0
+    if engine.h2d_ms:
+        yield _named("thread_name", process, _HOST_TO_DEVICE, "host to device")
+        yield _slice("copy to the device", "copy", process, _HOST_TO_DEVICE, 0.0, engine.h2d_ms, {})
+        start_ms = engine.h2d_ms
+    for layer in engine.layers:
+        if layer.ms is not None:
+            kind = "reformat" if layer.is_reformat else "layer"
+            yield _slice(layer.name, kind, process, _COMPUTE, start_ms, layer.ms, _arguments(layer))
+            start_ms += layer.ms
+    if engine.d2h_ms:
+        yield _named("thread_name", process, _DEVICE_TO_HOST, "device to host")
+        yield _slice("copy to the host", "copy", process, _DEVICE_TO_HOST, start_ms, engine.d2h_ms, {})
+    if engine.memory is not None:
+        yield from _counters(process, engine.memory)
+
+
+def _arguments(layer: ProfiledLayer) -> dict[str, Any]:
+    cost = layer.cost
+    told = {
+        "kind": layer.kind,
+        "type": layer.dtype,
+        "tactic": layer.tactic,
+        "ONNX nodes": list(layer.onnx_nodes),
+        "floor ms": cost.floor_ms if cost is not None else None,
+        "bound by": cost.bound if cost is not None else "",
+    }
+    return {name: value for name, value in told.items() if value not in ("", None, [])}
+
+
+def _counters(process: int, memory: MemoryTimeline) -> Iterator[dict[str, Any]]:
+    for at_ms, live in zip(memory.at_ms, memory.live_bytes, strict=True):
+        yield {
+            "name": "live bytes (memory pass)",
+            "ph": "C",
+            "pid": process,
+            "ts": at_ms * 1e3,
+            "args": {"bytes": live},
+        }
+
+
+def _slice(
+    name: str, category: str, process: int, track: int, start_ms: float, ms: float, arguments: dict[str, Any]
+) -> dict[str, Any]:
+    return {
+        "name": name,
+        "cat": category,
+        "ph": "X",
+        "pid": process,
+        "tid": track,
+        "ts": start_ms * 1e3,
+        "dur": ms * 1e3,
+        "args": arguments,
+    }
+
+
+def _named(what: str, process: int, track: int, name: str) -> dict[str, Any]:
+    return {"name": what, "ph": "M", "pid": process, "tid": track, "args": {"name": name}}
