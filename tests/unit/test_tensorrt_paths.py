@@ -306,20 +306,6 @@ def test_an_engine_is_loaded_bound_enqueued_and_profiled(dump: str) -> None:
 
 
 @each_version
-def test_a_built_engines_layers_are_described_where_the_machine_can_load_it(dump: str) -> None:
-    told = {"EngineInspector.get_engine_information": "the layers"}
-    runs_here = flavour(dump).needs_gpu_to_build
-    assert build(Surface(dump, told)).inspector == ("the layers" if runs_here else None)
-    assert build(Surface(dump, told | {"Runtime.deserialize_cuda_engine": None})).inspector is None
-
-
-@each_version
-@pytest.mark.parametrize("told", ["", UnicodeDecodeError("utf-8", b"\xc3", 0, 1, "unexpected end of data")])
-def test_an_engine_whose_layers_cannot_be_told_runs_all_the_same(dump: str, told: object) -> None:
-    assert run(Surface(dump, {"EngineInspector.get_engine_information": told}))[-3:-1] == [[LAYER], None]
-
-
-@each_version
 def test_a_tracker_sees_every_allocation_of_loading_and_of_the_context(dump: str) -> None:
     events = run(Surface(dump), track=True)[-1]
     stream = STREAM if flavour(dump).async_allocator else None
