@@ -60,6 +60,21 @@ def test_shares_of_time_that_are_mapped_and_that_cannot_be_split() -> None:
     assert coverage.time_mapped == pytest.approx(0.5)
 
 
+def test_layers_of_one_name_share_one_time() -> None:
+    twice = EngineDescription(layers=(layer("exp"), layer("exp"), layer("log")))
+    layers, coverage = join(twice, times(exp=2.0, log=1.0), GRAPH)
+    assert [one.ms for one in layers] == [2.0, None, 1.0]
+    assert coverage.unmatched_layers == ()
+
+
+def test_weights_count_at_one_layer_though_several_name_their_node() -> None:
+    cast = layer("__myl_Cast", "kgen", onnx="conv", inputs="a:float32")
+    gemm = layer("__myl_Fc", "gemm", onnx="conv relu", tactic="sm80_xmma_gemm_f16f16_f16f32_f32_tn_n")
+    hidden = layer("{ForeignNode[conv...relu]}", "Myelin", onnx="conv")
+    layers, _ = join(EngineDescription(layers=(cast, hidden, gemm)), None, GRAPH)
+    assert {one.name: one.weights_count for one in layers} == {cast.name: 0, hidden.name: 0, gemm.name: 12}
+
+
 def test_what_only_one_of_the_two_knows_is_told() -> None:
     layers, coverage = join(DESCRIPTION, times(**{"conv + relu": 4.0, "log": 1.0}), GRAPH)
     assert coverage.unmatched_times == ("log",)

@@ -53,7 +53,8 @@ def join(
 ) -> tuple[tuple[ProfiledLayer, ...], Coverage]:
     """Layers in the engine's order, then what the profiler reports and the inspector does not know.
 
-    Without a description the profiler's names are all there is, and are mapped as such.
+    Without a description the profiler's names are all there is, and are mapped as such. A time that several
+    layers of one name share is told at the first of them.
     """
     by_name = {row.name: row for row in times.layers} if times is not None else {}
     known = description or EngineDescription(
@@ -63,14 +64,26 @@ def join(
     extra = tuple(EngineLayer(name=name, kind="") for name in by_name if name not in described)
     every = msgspec.structs.replace(known, layers=known.layers + extra)
     mapped = map_layers(every, graph, infer=infer)
+    owned = _weights_of_layers(every.layers, mapped, graph)
+    first = {layer.name: layer for layer in reversed(every.layers)}
     layers = tuple(
-        _profiled(layer, by_name.get(layer.name), mapped[layer.name], graph) for layer in every.layers
+        _profiled(
+            layer,
+            by_name.get(layer.name) if layer is first[layer.name] else None,
+            mapped[layer.name],
+            owned.get(layer.name, ()) if layer is first[layer.name] else (),
+            graph,
+        )
+        for layer in every.layers
     )
     silent = tuple(layer.name for layer in known.layers if layer.name not in by_name) if by_name else ()
     return layers, _coverage(layers, graph, mapped, tuple(layer.name for layer in extra), silent)
 
 
-def _profiled(layer: EngineLayer, time: LayerTime | None, mapped: Mapped, graph: Graph) -> ProfiledLayer:
+def _profiled(
+    layer: EngineLayer, time: LayerTime | None, mapped: Mapped, owned: Sequence[Node], graph: Graph
+) -> ProfiledLayer:
+    """One layer; `owned` are the nodes whose weights it holds."""
     median = low = high = None
     if time is not None and time.ms:
         low, median, high = (float(value) for value in np.percentile(time.ms, (10, 50, 90)))
@@ -81,13 +94,13 @@ def _profiled(layer: EngineLayer, time: LayerTime | None, mapped: Mapped, graph:
         low_ms=low,
         high_ms=high,
         dtype=ran_dtype(layer, is_opaque=mapped.is_opaque, is_reformat=mapped.is_reformat),
-        asked_dtype="" if mapped.is_reformat else asked_dtype(mapped.nodes, graph),
+        asked_dtype="" if mapped.is_reformat else asked_dtype(owned or mapped.nodes, graph),
         is_reformat=mapped.is_reformat,
         is_opaque=mapped.is_opaque,
         tactic=layer.tactic,
         inputs=layer.inputs,
         outputs=layer.outputs,
-        weights_count=layer.weights_count or _weights_in(mapped, graph),
+        weights_count=layer.weights_count or _weights_in(owned, graph),
         onnx_nodes=tuple(node.name for node in mapped.nodes),
         onnx_ops=tuple(node.op for node in mapped.nodes),
         mapped_by=mapped.by,
@@ -123,11 +136,33 @@ def asked_dtype(nodes: Sequence[Node], graph: Graph) -> str:
     return min(asked, key=bits, default="")
 
 
-def _weights_in(mapped: Mapped, graph: Graph) -> int:
-    """Elements of the weights that a layer's nodes hold."""
-    if mapped.is_reformat:
-        return 0
-    names = {name for node in mapped.nodes if (name := graph.weight_of(node))}
+def _weights_of_layers(
+    layers: Sequence[EngineLayer], mapped: Mapping[str, Mapped], graph: Graph
+) -> dict[str, list[Node]]:
+    """Layer → nodes whose weights it holds.
+
+    Newer versions name one node in several layers, such as the product and a cast that prepares its weights:
+    the layer that ran in the narrowest type holds them, of equals the one that covers least.
+    """
+    best: dict[int, tuple[tuple[bool, int, int], EngineLayer, Node]] = {}
+    for layer in layers:
+        one = mapped[layer.name]
+        if one.is_reformat:
+            continue
+        width = bits(ran_dtype(layer, is_opaque=one.is_opaque))
+        rank = (width == 0, width, len(one.nodes))
+        for node in one.nodes:
+            if graph.weight_of(node) and (node.index not in best or rank < best[node.index][0]):
+                best[node.index] = (rank, layer, node)
+    owned: dict[str, list[Node]] = {}
+    for _, layer, node in best.values():
+        owned.setdefault(layer.name, []).append(node)
+    return owned
+
+
+def _weights_in(nodes: Sequence[Node], graph: Graph) -> int:
+    """Elements of the weights that nodes hold; those that two share count once."""
+    names = {name for node in nodes if (name := graph.weight_of(node))}
     return sum(int(np.prod(graph.shapes.get(name, (0,)), dtype=np.int64)) for name in names)
 
 
