@@ -44,7 +44,7 @@ class Recipe(Record, frozen=True, kw_only=True):
     timing_cache: str | None = None
     compute_capability: tuple[str, ...] = ()
     plugins: tuple[str, ...] = ()
-    precision: Literal["fp32", "fp16", "bf16"] | None = None
+    precision: Literal["fp32", "fp16", "bf16", "int8", "fp8", "int4"] | None = None
     calib: str | None = None
     rewrite: bool = True
     jobs: int = 1

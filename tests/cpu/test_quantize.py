@@ -274,3 +274,26 @@ def test_the_model_is_not_overwritten(tmp_path: Path) -> None:
 def test_the_command_fails_without_a_traceback(trtopt_cli: CommandLine) -> None:
     message = trtopt_cli.fails(1, "quantize", DIGITS, "-o", "q.onnx", "--precision", "int8")
     assert "give --calib DATA" in message
+
+
+# ── as a step of a build ────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_build_quantises_first_and_keeps_what_tells_of_it(
+    samples: dict[Path, Path], tmp_path: Path
+) -> None:
+    folder = tmp_path / "engines"
+    calib = str(samples[DIGITS])
+    manifest = trtopt.build(DIGITS, folder, precision="int8", calib=calib, backend="tensorrt-rtx")
+    assert manifest.onnx.path == "model.int8.onnx"
+    assert manifest.onnx.parent == manifest.intermediates[0].sha256
+    report = from_json((folder / "quantize.json").read_bytes(), QuantizeReport)
+    assert (report.out, report.table, report.target) == (
+        "model.int8.onnx", "model.int8.onnx.calibration.json", "rtx",
+    )  # fmt: skip
+    assert read_table(folder / "model.int8.onnx.calibration.json").samples == CALIBRATION
+
+
+def test_a_build_without_data_is_refused(trtopt_cli: CommandLine) -> None:
+    message = trtopt_cli.fails(1, "build", DIGITS, "--precision", "fp8", "--backend", "tensorrt-rtx")
+    assert "--precision fp8 needs data" in message

@@ -39,10 +39,10 @@ _OPTIONS = (
     ),
     click.option(
         "--precision",
-        type=click.Choice(["fp32", "fp16", "bf16"]),
+        type=click.Choice(["fp32", "fp16", "bf16", "int8", "fp8", "int4"]),
         help="Write this precision into the graph before building [default: as the graph is].",
     ),
-    click.option("--calib", metavar="DATA", help="Real inputs that decide what --precision leaves in FP32."),
+    click.option("--calib", metavar="DATA", help="Real inputs for --precision: what stays FP32, and scales."),
     click.option(
         "--rewrite/--no-rewrite",
         default=None,

@@ -20,9 +20,9 @@ from trtopt.errors import ModelError, UsageError
 from trtopt.jobs import Built
 from trtopt.onnxfile import load_graph, read_onnx, sha256_of
 from trtopt.onnxweights import external_files
-from trtopt.pipeline.casting import cast_kept
 from trtopt.pipeline.listener import SILENT, Listener
 from trtopt.pipeline.rewriting import rewritten
+from trtopt.pipeline.typed import typed_kept
 from trtopt.recipe import Recipe, make_recipe, parse_shape_flag
 from trtopt.records import (
     Backend,
@@ -109,16 +109,16 @@ class _Prepared:
 def _model_to_build(
     onnx: OnnxArtifact, source: Path, folder: Path, recipe: Recipe, backend: Backend, listener: Listener
 ) -> _Prepared:
-    """The user's model in the build folder: rewritten, then cast, as the recipe says."""
+    """The user's model in the build folder: rewritten, then cast or quantised, as the recipe says."""
     kept, summary, notes = None, None, []
     before: tuple[OnnxArtifact, ...] = ()
     if recipe.rewrite:
         kept, summary, said = rewritten(onnx, source, folder / MODEL_FILE, backend)
         notes.append(said)
     kept = kept or _keep_model(onnx, source, folder)
-    if (cast := cast_kept(kept, recipe.precision, recipe.calib, backend)) is not None:
+    if (typed := typed_kept(kept, recipe.precision, recipe.calib, backend)) is not None:
         before = (msgspec.structs.replace(kept, path=MODEL_FILE),)
-        kept, said = cast
+        kept, said = typed
         notes.append(said)
     for note in notes:
         listener.note(note)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import get_args
 
 from trtopt.data import SampleSource, open_data
-from trtopt.errors import OutputError, UsageError
+from trtopt.errors import ModelError, OutputError, UsageError
 from trtopt.onnxfile import read_onnx
 from trtopt.onnxmodel import model_file
 from trtopt.onnxmodel.feeds import seeded_source
@@ -77,13 +77,14 @@ def quantize(
     check_writable(target)
     with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as scratch:
         listener.note("rewriting the graph")
-        file = _rewritten(source, Path(scratch), request.target)
+        file, told = _rewritten(source, Path(scratch), request.target)
         listener.note("placing Q/DQ and calibrating" if samples else "placing Q/DQ")
         made = quantise(
             file,
             Asked(_wish(request, precision), form, request.method, request.smoothquant),
             Material(samples, request.random_data, table, str(request.table), onnx.sha256),
         )
+        made.notes += told
         tried = samples or seeded_source(original.proto)
         if form.strongly_typed:
             listener.note("making the rest FP16")
@@ -137,13 +138,20 @@ def _source(request: Request, model: ModelFile, precision: Precision) -> SampleS
     return None
 
 
-def _rewritten(source: Path, scratch: Path, target: str) -> ModelFile:
-    """The model with BatchNorm folded and the like, proved equal, its new weights to be kept in `scratch`."""
+def _rewritten(source: Path, scratch: Path, target: str) -> tuple[ModelFile, list[str]]:
+    """The model with BatchNorm folded and the like, its new weights to be kept in `scratch`; and a remark.
+
+    It is proved equal on seeded inputs; where those do not suit the model it is not, which is said.
+    """
     from trtopt.rewrite.api import rewrite_model
 
-    rewritten = scratch / "float.onnx"
-    rewrite_model(source, rewritten, target=target)
-    return replace(model_file.load(rewritten), spool=scratch)
+    rewritten, notes = scratch / "float.onnx", []
+    try:
+        rewrite_model(source, rewritten, target=target)
+    except ModelError as error:
+        rewrite_model(source, rewritten, target=target, check=False)
+        notes.append(f"the graph was rewritten without proof: {error.problem}")
+    return replace(model_file.load(rewritten), spool=scratch), notes
 
 
 def _save(made: Quantised, target: Path) -> Path | None:

@@ -10,6 +10,7 @@ import msgspec
 from trtopt.errors import ModelError, TrtoptError
 from trtopt.onnxfile import load_graph, read_onnx
 from trtopt.onnxweights import external_files
+from trtopt.pipeline.targets import target_of
 from trtopt.records import Backend, OnnxArtifact, RewriteSummary, to_json
 from trtopt.workspace import write_atomically
 
@@ -44,7 +45,7 @@ def rewritten(
         return None, None, f"not rewritten: {told}"
     sizes = 1 if size >= _ONE_SIZE_BYTES else 2
     try:
-        trace = rewrite_model(source, copy, target=_target(backend), sizes=sizes, write_unchanged=False)
+        trace = rewrite_model(source, copy, target=target_of(backend), sizes=sizes, write_unchanged=False)
     except RuleFailed as failure:
         remedy = "build with --no-rewrite, or build what `trtopt rewrite --keep-going` writes"
         raise TrtoptError(failure.problem, f"{remedy}; please report the model") from failure
@@ -62,14 +63,6 @@ def rewritten(
         f"{summary.inputs_checked} inputs; {TRACE_FILE} tells more"
     )
     return msgspec.structs.replace(read_onnx(copy), parent=onnx.sha256), summary, note
-
-
-def _target(backend: Backend) -> str:
-    """The rules' name for a TensorRT; what is no TensorRT gets the newest one's graph."""
-    if backend.name == "tensorrt-rtx":
-        return "rtx"
-    major = backend.version.partition(".")[0] if backend.name == "tensorrt" else "11"
-    return {"8": "8.6", "9": "8.6", "10": "10"}.get(major, "11")
 
 
 def _available_memory() -> int | None:

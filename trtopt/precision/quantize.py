@@ -176,7 +176,8 @@ def _table(
         return None
     if material.table is not None:
         check_complete(material.table, needed, material.table_name)
-        table = with_method(material.table, asked.method)
+        is_fp8 = asked.wish.precision == "fp8" and material.table.method != MAX
+        table = with_method(material.table, asked.method or (MAX if is_fp8 else None))
         rows = {name: table.tensors[name] for name in needed}
         return msgspec.structs.replace(table, tensors=rows)
     if material.source is None:
