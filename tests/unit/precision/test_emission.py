@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -167,6 +168,23 @@ def test_stored_and_unstored_weights_compute_the_same() -> None:
             model = emitted(net, net.conv("c", "x", 32, 32), form=form)
             found.append(open_model(as_file(model)).run(feed)["c"])
         assert np.array_equal(*found)
+
+
+@pytest.mark.parametrize(("precision", "outputs"), [("fp8", 1024), ("int4", 2048)])
+def test_large_stored_weights_lie_in_the_spool_and_run(
+    precision: Precision, outputs: int, tmp_path: Path
+) -> None:
+    net = Net(x=["N", 1024])
+    form = form_for(precision, "11", stored=True)
+    model = fit_opset(net.model(net.linear("fc", "x", 1024, outputs)), form)
+    plan = place(View(model), Wish(precision))
+    file = replace(as_file(model), spool=tmp_path)
+    write(file, plan, Scales(dict.fromkeys(plan.tensors, 4.0)), form)
+    assert len(list(tmp_path.iterdir())) == 1
+    feed = {"x": np.random.default_rng(0).uniform(-1, 1, (2, 1024)).astype(np.float32)}
+    exact = open_model(as_file(net.model("fc"))).run(feed)["fc"]
+    found = open_model(file).run(feed)["fc"]
+    assert np.square(found - exact).mean() < np.square(exact).mean() / 20
 
 
 def test_the_written_graph_is_the_float_one_to_within_its_steps() -> None:
