@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from inside import graph, layer, node, profiled, stored, times, zeros
 
-from trtopt.inspect.groups import by_dtype, by_kind, by_module, module_of
+from trtopt.inspect.groups import by_dtype, by_kind, by_module, by_node, module_of
 from trtopt.inspect.inspector import read_inspector
 from trtopt.inspect.join import join, ran_dtype
 from trtopt.records import EngineDescription, LayerPass, LayerTime
@@ -170,6 +170,19 @@ def test_a_module_is_the_path_that_a_layers_nodes_share() -> None:
     assert module_of([]) == ""
     layers = [profiled("1", "/a/b/x"), profiled("2", "/a/b/y", 2.0), profiled("3", "", 4.0)]
     assert [(one.key, one.ms) for one in by_module(layers)] == [("unknown", 4.0), ("/a/b", 3.0)]
+
+
+def test_a_node_has_the_time_of_its_layer_and_of_the_reformats_that_serve_it() -> None:
+    layers, _ = join(DESCRIPTION, times(**MS, stranger=0.5), GRAPH)
+    assert [(one.key, one.layers, one.ms) for one in by_node(layers)] == [
+        ("conv", 2, 5.0),
+        ("log", 1, 3.0),
+        ("exp", 1, 2.0),
+        ("unknown", 1, 0.5),
+    ]
+    hidden = profiled("{ForeignNode}", "a b c", is_opaque=True)
+    follows = profiled("bias + product", "Add MatMul")
+    assert {one.key for one in by_node([hidden, follows])} == {"a … c (3 nodes)", "MatMul"}
 
 
 @given(st.lists(st.floats(0, 1e3), min_size=1, max_size=20))

@@ -1,9 +1,10 @@
-"""Layers grouped: by type, by precision, by module path."""
+"""Layers grouped: by type, by precision, by ONNX node, by module path."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from trtopt.inspect.graph import WEIGHTED
 from trtopt.inspect.join import UNKNOWN
 from trtopt.records import LayerGroup, ProfiledLayer
 
@@ -19,6 +20,24 @@ def by_kind(layers: Sequence[ProfiledLayer]) -> tuple[LayerGroup, ...]:
 def by_dtype(layers: Sequence[ProfiledLayer]) -> tuple[LayerGroup, ...]:
     """By the type that the layer ran in."""
     return _grouped(layers, lambda layer: layer.dtype or UNKNOWN)
+
+
+def by_node(layers: Sequence[ProfiledLayer]) -> tuple[LayerGroup, ...]:
+    """By the ONNX node that a layer is about, with the reformats that serve it.
+
+    That is its first node with weights, else its first; of an opaque layer the first and the last.
+    """
+    return _grouped(layers, lambda layer: _main_node(layer) or UNKNOWN)
+
+
+def _main_node(layer: ProfiledLayer) -> str:
+    nodes = layer.onnx_nodes
+    if not nodes:
+        return ""
+    if layer.is_opaque and len(nodes) > 1:
+        return f"{nodes[0]} … {nodes[-1]} ({len(nodes)} nodes)"
+    pairs = zip(nodes, layer.onnx_ops, strict=True)
+    return next((name for name, op in pairs if op in WEIGHTED), nodes[0])
 
 
 def by_module(layers: Sequence[ProfiledLayer]) -> tuple[LayerGroup, ...]:

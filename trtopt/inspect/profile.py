@@ -9,7 +9,7 @@ import numpy as np
 
 from trtopt.inspect.fusion import fused, unfused
 from trtopt.inspect.graph import Graph
-from trtopt.inspect.groups import by_dtype, by_kind, by_module
+from trtopt.inspect.groups import by_dtype, by_kind, by_module, by_node
 from trtopt.inspect.join import join
 from trtopt.inspect.memory import timeline
 from trtopt.inspect.receipt import receipt
@@ -93,6 +93,7 @@ def _profile(
         latency_ms=latency_ms,
         by_kind=by_kind(layers),
         by_dtype=by_dtype(layers),
+        by_node=by_node(layers),
         by_module=by_module(layers),
         coverage=coverage,
         fusions=fused(layers),

@@ -228,6 +228,7 @@ class EngineProfile(Record, frozen=True, kw_only=True):
     """Medians of that pass's copies; None under a contract without transfers."""
     by_kind: tuple[LayerGroup, ...]
     by_dtype: tuple[LayerGroup, ...]
+    by_node: tuple[LayerGroup, ...]
     by_module: tuple[LayerGroup, ...]
     coverage: Coverage
     fusions: tuple[Fusion, ...]
