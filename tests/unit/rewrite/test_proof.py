@@ -168,3 +168,21 @@ def test_where_no_rule_applies_nothing_is_run_or_written_unless_wanted(tmp_path:
     trace = rewrite_model(tmp_path / "in.onnx", tmp_path / "out.onnx", target="10", write_unchanged=False)
     assert (trace.applied, trace.checked) == ((), ())
     assert not (tmp_path / "out.onnx").exists()
+
+
+@pytest.mark.parametrize("kind", ["INT4", "FLOAT8E4M3FN"])
+def test_large_weights_of_types_that_numpy_lacks_take_part_in_the_proof(kind: str, tmp_path: Path) -> None:
+    code = getattr(onnx.TensorProto, kind)
+    text = """
+        g (float[N,128] x) => (float[N,128] y) <float s = {0.5}>
+        {a = Relu(x) b = Relu(a) w = DequantizeLinear(q, s) y = MatMul(b, w)}"""
+    made = model(text, 21)
+    values = np.random.default_rng(0).integers(0, 60, (128, 128 // (2 if kind == "INT4" else 1)), np.uint8)
+    weight = onnx.TensorProto(name="q", data_type=code, dims=[128, 128], raw_data=values.tobytes())
+    made.graph.initializer.append(weight)
+    onnx.save(made, tmp_path / "in.onnx")
+    trace = rewrite_model(tmp_path / "in.onnx", tmp_path / "out.onnx", target="10")
+    assert (trace.counts, trace.undone) == ({"clamp-chain": 1}, ())
+    assert all(item.error == 0 for item in trace.checked)
+    kept = {item.name: item.raw_data for item in onnx.load(tmp_path / "out.onnx").graph.initializer}
+    assert kept["q"] == values.tobytes()
