@@ -208,7 +208,7 @@ def run_case(asked: argparse.Namespace, model: str, batch: int) -> None:
         cache = str(asked.work / f"{model}-{batch}.cache") if asked.backend == "tensorrt" else None
         manifest = trtopt.build(
             file_of(asked.work, model, side), folder, batch=(batch,), backend=asked.backend,
-            shapes=spec["shapes"] or None, tactic_sources=sources, timing_cache=cache,
+            shapes=spec["shapes"] or None, tactic_sources=sources, timing_cache=cache, rewrite=False,
         )  # fmt: skip
         slowest = max(slowest, time.monotonic() - start)
         seconds, engine = round(time.monotonic() - start, 1), manifest.engines[0].sha256[:12]
