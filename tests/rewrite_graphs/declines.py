@@ -7,6 +7,13 @@ from tests.rewrite_graphs.case import Case, left
 
 CASES: tuple[Case, ...] = (
     left(
+        "plain-shape",
+        "newer TensorRT",
+        """
+        g (float[N,4,H,W] x) => (int64[1] y) {y = Shape<start=0,end=1>(x)}""",
+        "reads the attributes",
+    ),
+    left(
         "plain-instance-norm",
         "newer TensorRT",
         """

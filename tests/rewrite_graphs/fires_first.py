@@ -279,6 +279,20 @@ CASES: tuple[Case, ...] = (
          t = Div(a, s) u = Mul(t, c) y = Add(u, d)}""",
     ),
     case(
+        "plain-shape",
+        "from and to",
+        """
+        g (float[N,4,H,W] x) => (int64[2] y) {y = Shape<start=-3,end=3>(x)}""",
+        target="8.6",
+    ),
+    case(
+        "plain-shape",
+        "to the end",
+        """
+        g (float[N,4,H,W] x) => (int64[2] y) {a = Shape<start=2>(x) y = Identity(a)}""",
+        target="8.6",
+    ),
+    case(
         "plain-instance-norm",
         "in FP32",
         """

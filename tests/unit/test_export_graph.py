@@ -81,6 +81,21 @@ def test_reductions_splits_and_pads_go_back_to_opset_17() -> None:
 
 
 @pytest.mark.parametrize(
+    ("attributes", "taken"), [({"start": 1}, [4]), ({"end": 1}, [3]), ({"start": -2, "end": -1}, [3])]
+)
+def test_a_part_of_a_shape_is_asked_for_in_a_way_that_8_6_reads(
+    attributes: dict[str, int], taken: list[int]
+) -> None:
+    model = _model([helper.make_node("Shape", ["x"], ["y"], name="size", **attributes)], {})
+    model.graph.output[0].type.tensor_type.elem_type = TensorProto.INT64
+    lower_to_17(model)
+    onnx.checker.check_model(onnx.shape_inference.infer_shapes(model), full_check=True)
+    assert [(node.op_type, len(node.attribute)) for node in model.graph.node] == [("Shape", 0), ("Slice", 0)]
+    (size,) = onnx.reference.ReferenceEvaluator(model).run(None, {"x": np.ones((3, 4), np.float32)})
+    assert size.tolist() == taken
+
+
+@pytest.mark.parametrize(
     ("node", "said"),
     [
         (helper.make_node("Mish", ["x"], ["y"], name="m"), "does not exist in opset 17"),

@@ -134,16 +134,16 @@ def test_precision_flags_are_set_where_typing_is_weak_and_nowhere_else(dump: str
 
 
 @each_version
-def test_layers_that_the_graph_has_in_fp32_are_held_there_where_typing_is_weak(dump: str) -> None:
+def test_layers_that_the_file_declares_as_fp32_are_held_there_where_typing_is_weak(dump: str) -> None:
     surface = Surface(dump)
     layers(surface)
     built = build(surface, types=("float16", "float32"))
     is_weak = flavour(dump).weakly_typed
-    assert len(surface.called("ILayer.precision")) == (2 if is_weak else 0)
-    assert [call["index"] for call in surface.called("ILayer.set_output_type")] == ([0, 0] if is_weak else [])
+    assert len(surface.called("ILayer.precision")) == (1 if is_weak else 0)
+    assert [call["index"] for call in surface.called("ILayer.set_output_type")] == ([0] if is_weak else [])
     flags = [call["flag"].name for call in surface.called("IBuilderConfig.set_flag")]
     assert flags == (["FP16", "PREFER_PRECISION_CONSTRAINTS"] if is_weak else [])
-    assert built.config.get("layers_held_in_fp32") == ("2" if is_weak else None)
+    assert built.config.get("layers_held_in_fp32") == ("1" if is_weak else None)
 
 
 @pytest.mark.parametrize("types", [("float32",), ("float16", "float32", "int8")])
@@ -276,6 +276,16 @@ def test_a_timing_cache_that_tensorrt_does_not_take_is_refused_before_the_build(
         build(surface, cache=b"a cache of another GPU")
     gc.collect()
     assert (surface.called("Builder.build_serialized_network"), surface.dangling) == ([], [])
+
+
+@each_with_cache
+def test_a_timing_cache_that_tensorrt_could_not_read_again_is_not_handed_out(dump: str) -> None:
+    read_again = b"header"
+    written = iter([b"header", b"header and what the graph compiler found", b"header", read_again])
+    surface = Surface(
+        dump, {"ITimingCache.serialize": lambda cache: cache._surface.make("IHostMemory", next(written))}
+    )
+    assert build(surface).timing_cache is None
 
 
 @each_with_cache

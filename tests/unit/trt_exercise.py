@@ -8,7 +8,7 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
-from trt_behaviour import IMAGES
+from trt_behaviour import IMAGES, LOGITS
 from trt_surface import Surface
 
 from trtopt.device.api import AllocationTracker, BuiltEngine, Session
@@ -91,10 +91,16 @@ def build(
 
 
 def layers(surface: Surface) -> None:
-    """Give the network eight layers, two of which compute in FP32 beside others in FP16."""
+    """Give the network eight layers: the model declares one result as FP32 and knows nothing of the others.
 
-    def made(kind: str, reads: str, makes: str) -> Any:
-        tensors = [surface.make("ITensor", dtype=surface.member("DataType", name)) for name in (reads, makes)]
+    Like 8.6, the network calls results FLOAT whatever they were in the file.
+    """
+
+    def made(kind: str, reads: str, makes: str, name: str = "(Unnamed Layer* 1)_output") -> Any:
+        tensors = [
+            surface.make("ITensor", name=name, dtype=surface.member("DataType", dtype))
+            for dtype in (reads, makes)
+        ]
         state = {"type": surface.member("LayerType", kind), "num_inputs": 2, "num_outputs": 1}
         return surface.make("ILayer", tensors=tensors, **state)
 
@@ -105,7 +111,7 @@ def layers(surface: Surface) -> None:
         made("SHAPE", "FLOAT", "INT32"),
         made("CONSTANT", "FLOAT", "FLOAT"),
         made("TOPK", "FLOAT", "INT32"),
-        made("SOFTMAX", "FLOAT", "FLOAT"),
+        made("SOFTMAX", "FLOAT", "FLOAT", LOGITS[0]),
         made("CAST", "FLOAT", "HALF"),
     ]
     surface.returns |= {

@@ -1,7 +1,8 @@
 """From opset 18, which PyTorch's exporter writes, to 17, the newest that TensorRT 8.6 reads.
 
 Opset 18 moved the `axes` of reductions from an attribute to an input, gave Split `num_outputs`, and Pad and
-Resize options. Each is put back where it says the same; what has no form in 17 is refused by name.
+Resize options. Each is put back where it says the same; what has no form in 17 is refused by name. Shape's
+`start` and `end`, which 8.6's parser passes over, become a Slice.
 """
 
 from __future__ import annotations
@@ -51,10 +52,35 @@ def lower_to_17(model: onnx.ModelProto) -> None:
             entry.name == "reduction" and entry.s in (b"max", b"min") for entry in node.attribute
         ):
             raise _refused(node, "reduces with max or min, which opset 17 has not")
+    _slice_whole_shapes(model.graph)
     for entry in model.opset_import:
         if entry.domain in ("", "ai.onnx"):
             entry.version = 17
     model.ir_version = _IR_VERSION[17]
+
+
+def _slice_whole_shapes(graph: onnx.GraphProto) -> None:
+    import onnx
+
+    nodes = list(graph.node)
+    del graph.node[:]
+    for node in nodes:
+        ends = {entry.name: entry.i for entry in node.attribute}
+        if (
+            node.op_type == "Shape"
+            and node.domain in ("", "ai.onnx")
+            and (ends.get("start") or "end" in ends)
+        ):
+            whole = f"{node.name}/Shape"
+            graph.node.append(onnx.helper.make_node("Shape", node.input, [whole], whole))
+            names = [f"{node.name}:1", f"{node.name}:2"]
+            bounds = [ends.get("start", 0), ends.get("end", np.iinfo(np.int64).max)]
+            graph.initializer.extend(
+                onnx.numpy_helper.from_array(np.array([bound], np.int64), name)
+                for bound, name in zip(bounds, names, strict=True)
+            )
+            node = onnx.helper.make_node("Slice", [whole, *names], node.output, node.name)
+        graph.node.append(node)
 
 
 def _reduction(node: onnx.NodeProto, constants: dict[str, onnx.TensorProto]) -> None:

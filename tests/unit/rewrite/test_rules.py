@@ -59,7 +59,8 @@ def test_all_default_rules_together_keep_the_function(case: Case, tmp_path: Path
     )
     trace = rewrite_model(tmp_path / "in.onnx", tmp_path / "out.onnx", target=case.target, check=runs)
     assert trace.undone == ()
-    assert trace.nodes_after <= trace.nodes_before
+    more = trace.counts.get("plain-shape", 0)  # the one rule that is about being read at all
+    assert trace.nodes_after <= trace.nodes_before + more
 
 
 def test_every_rule_has_a_case_that_fires_but_the_plugin() -> None:

@@ -13,7 +13,7 @@ from trtopt.device.tensorrt.inspector import describe_serialized
 from trtopt.device.tensorrt.library import Library, load_plugins, make, make_logger
 from trtopt.device.tensorrt.precision import hold_fp32
 from trtopt.device.tensorrt.progress import make_monitor, progress_from_log
-from trtopt.device.tensorrt.timing import HitCounter, attach, merge
+from trtopt.device.tensorrt.timing import HitCounter, attach, detach, merge
 from trtopt.errors import (
     BuildError,
     DeviceMemoryError,
@@ -108,7 +108,7 @@ class TensorRTBuilder:
             self._set_profile(builder, network, config, plan)
             applied = self._configure(config, types, plan.settings)
             if flavour.weakly_typed:
-                applied["layers_held_in_fp32"] = str(hold_fp32(trt, network, config, types))
+                applied["layers_held_in_fp32"] = str(hold_fp32(trt, network, config, types, onnx))
             if monitor is not None:
                 config.progress_monitor = monitor
             cache = attach(config, timing_cache) if self.uses_timing_cache else None
@@ -120,7 +120,7 @@ class TensorRTBuilder:
                 inputs=_specs(network.get_input, network.num_inputs),
                 outputs=_specs(network.get_output, network.num_outputs),
                 config=applied,
-                timing_cache=bytes(cache.serialize()) if cache is not None else None,
+                timing_cache=detach(config, cache) if cache is not None else None,
             )
         finally:
             cache = config = network = builder = None
@@ -144,7 +144,7 @@ class TensorRTBuilder:
         if parser.parse_from_file(str(onnx)):
             return
         faults = [parser.get_error(index) for index in range(parser.num_errors)]
-        raise _parse_failure(onnx, self.backend, faults, errors)
+        raise _parse_failure(self._library, onnx, faults, errors)
 
     def _set_profile(self, builder: Any, network: Any, config: Any, plan: BuildPlan) -> None:
         """One optimisation profile for the inputs that the network leaves open."""
@@ -294,8 +294,9 @@ def _specs(get: Any, count: int) -> tuple[TensorSpec, ...]:
     )
 
 
-def _parse_failure(onnx: Path, backend: Backend, faults: list[Any], errors: list[str]) -> Exception:
+def _parse_failure(library: Library, onnx: Path, faults: list[Any], errors: list[str]) -> Exception:
     """What the parser objects to, with the operator and the node where it knows them."""
+    backend = library.backend
     if not faults:
         return _failure(f"{backend} could not parse the model", errors)
     fault = faults[0]
@@ -306,7 +307,10 @@ def _parse_failure(onnx: Path, backend: Backend, faults: list[Any], errors: list
     elif fault.node() >= 0:
         where = f" at {_node_in_file(onnx, fault.node())}"
     problem = f"{backend} cannot import the model{where}: {described}"
-    unsupported = "UNSUPPORTED_NODE" in fault.code().name or "No importer registered" in described
+    # no `.name`: the one of 8.6's codes is a method
+    unsupported = (
+        fault.code() == library.trt.ErrorCode.UNSUPPORTED_NODE or "No importer registered" in described
+    )
     if unsupported or "Plugin not found" in described:
         return UnsupportedOpError(
             problem, "replace the operator, or load the plugin that implements it with --plugin LIB.so"

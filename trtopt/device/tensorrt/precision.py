@@ -3,16 +3,24 @@
 A weakly typed builder (8.6) with its FP16 flag set may run any layer in FP16, also those whose tensors the
 graph has as FP32 because FP16 would overflow there. Their precision and output types are therefore set layer
 by layer, and PREFER_PRECISION_CONSTRAINTS makes the builder keep to them wherever it can build at all.
-Graphs with Q/DQ are left alone: there a layer's precision follows from the pairs around it.
+
+What the graph has as FP32 is read in the ONNX file, by tensor name: a weakly typed network calls almost every
+tensor FLOAT until it is built, also those that came as FLOAT16 (seen on 8.6). A layer whose tensors have no
+name in the file is left to the builder. So are graphs with Q/DQ: there a layer's precision follows from the
+pairs around it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
+
+from trtopt.onnxfile import load_graph
 
 _HALF_TYPES = {"float16", "bfloat16"}
 _QUANTISED_TYPES = {"int8", "float8_e4m3fn", "int4"}
+_ONNX_FLOAT = 1
 _PREFER = "PREFER_PRECISION_CONSTRAINTS"
 _NO_ARITHMETIC = {
     "ASSERTION",
@@ -32,19 +40,21 @@ _NO_ARITHMETIC = {
 }
 
 
-def hold_fp32(trt: Any, network: Any, config: Any, types: Sequence[str]) -> int:
-    """Hold the layers of `network` that are FP32 through and through; returns how many there are.
+def hold_fp32(trt: Any, network: Any, config: Any, types: Sequence[str], onnx: Path) -> int:
+    """Hold the layers of `network` that the file `onnx` has in FP32; returns how many there are.
 
     `types` are the element types that the graph contains; without 16-bit ones nothing can run in 16 bits.
     """
     if _HALF_TYPES.isdisjoint(types) or not _QUANTISED_TYPES.isdisjoint(types):
         return 0
-    held = 0
+    held, fp32 = 0, _declared_fp32(onnx)
     for layer in map(network.get_layer, range(network.num_layers)):
         if layer.type.name in _NO_ARITHMETIC:
             continue
         made = list(_tensors(layer.get_output, layer.num_outputs))
-        floats = [index for index, tensor in made if tensor.dtype == trt.DataType.FLOAT]
+        floats = [
+            index for index, tensor in made if tensor.dtype == trt.DataType.FLOAT and tensor.name in fp32
+        ]
         met = [tensor.dtype for _, tensor in (*made, *_tensors(layer.get_input, layer.num_inputs))]
         if not floats or trt.DataType.HALF in met:
             continue
@@ -55,6 +65,13 @@ def hold_fp32(trt: Any, network: Any, config: Any, types: Sequence[str]) -> int:
     if held:
         config.set_flag(getattr(trt.BuilderFlag, _PREFER))
     return held
+
+
+def _declared_fp32(onnx: Path) -> set[str]:
+    """The tensors of the main graph that the file declares as FP32."""
+    graph = load_graph(onnx).graph
+    values = (*graph.value_info, *graph.output)
+    return {value.name for value in values if value.type.tensor_type.elem_type == _ONNX_FLOAT}
 
 
 def _tensors(get: Any, count: int) -> Iterator[tuple[int, Any]]:

@@ -28,6 +28,17 @@ def attach(config: Any, blob: bytes | None) -> Any:
     return cache
 
 
+def detach(config: Any, cache: Any) -> bytes | None:
+    """The cache as a file holds it; None if TensorRT would find nothing in it again.
+
+    8.6 cannot read back what its graph compiler writes. A model that is compiled as a whole leaves nothing
+    else in the cache, and the next build would refuse the file.
+    """
+    blob = bytes(cache.serialize())
+    empty = _loaded(config, b"")
+    return blob if len(blob) <= len(empty) or len(_loaded(config, blob)) > len(empty) else None
+
+
 def merge(config: Any, ours: bytes, theirs: bytes, reasons: list[str]) -> bytes:
     """One cache with the entries of both; `reasons` is where the logger puts TensorRT's complaints.
 
