@@ -36,7 +36,8 @@ WINNER_CONFIDENCE = 0.99
 
 RUN_LUCK = 0.01
 """Standard deviation of a run's own luck (memory placement, temperature, clocks) against other runs of the
-same engine, allowed for between separate runs when no control has measured it."""
+same engine, allowed for between separate runs when no control has measured it. Twelve runs of ResNet-50 on an
+H200 had 0.37 %, but contexts of one process fell into two modes 4.8 % apart: docs/measurements/trust."""
 
 RUN_BLOCKS = 20
 _RESAMPLES = 2000
