@@ -94,7 +94,14 @@ class _Shared:
     def __init__(self, criterion: Criterion) -> None:
         self._criterion = criterion
         self._guard = threading.Lock()
-        self.is_over = False
+        self._is_met = self._is_given_up = (
+            False  # apart: giving up takes no lock, and must not be overwritten
+        )
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no thread should begin."""
+        return self._is_met or self._is_given_up
 
     def add(self, latency_ms: float) -> None:
         """One more query has finished."""
@@ -104,12 +111,12 @@ class _Shared:
     def is_finished(self, elapsed_s: float) -> bool:
         """Whether the pass may end."""
         with self._guard:
-            self.is_over = self.is_over or self._criterion.is_finished(elapsed_s)
+            self._is_met = self._is_met or self._criterion.is_finished(elapsed_s)
             return self.is_over
 
     def give_up(self) -> None:
         """End it for all."""
-        self.is_over = True
+        self._is_given_up = True
 
 
 def _keep_busy_in_threads(
