@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,10 +17,37 @@ from trtopt.device.cuda.probe import gpu
 from trtopt.device.host import HostMemory
 from trtopt.device.nvml import open_sensor
 from trtopt.device.polling import poll
-from trtopt.errors import BackendMissingError, DeviceMemoryError, GraphCaptureError
+from trtopt.errors import BackendMissingError, DeviceError, DeviceMemoryError, GraphCaptureError
 from trtopt.records import DeviceInfo
 
 _NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING, which pycuda does not name
+
+_Given = ParamSpec("_Given")
+_Result = TypeVar("_Result")
+_Method = Callable[Concatenate[Any, _Given], _Result]
+
+
+def _translated(driver: Any, error: Exception, doing: str) -> DeviceError:
+    """A `pycuda.driver.Error` as the error that cuda-python's binding raises."""
+    if isinstance(error, driver.MemoryError):
+        return DeviceMemoryError(f"out of memory: {doing}", "use a smaller batch, or free the GPU")
+    return DeviceError(f"CUDA failed: {doing}: {error}", "see whether nvidia-smi shows a healthy GPU")
+
+
+def _checked(doing: str) -> Callable[[_Method[_Given, _Result]], _Method[_Given, _Result]]:
+    """Let a method raise DeviceError for pycuda's; its object has pycuda's module in `_driver`."""
+
+    def decorate(method: _Method[_Given, _Result]) -> _Method[_Given, _Result]:
+        @wraps(method)
+        def call(self: Any, /, *args: _Given.args, **kwargs: _Given.kwargs) -> _Result:
+            try:
+                return method(self, *args, **kwargs)
+            except self._driver.Error as error:
+                raise _translated(self._driver, error, doing) from None
+
+        return call
+
+    return decorate
 
 
 def open_device(ordinal: int = 0) -> PycudaDevice:
@@ -28,6 +56,7 @@ def open_device(ordinal: int = 0) -> PycudaDevice:
     Raises:
         BackendMissingError: pycuda is not installed, or cannot be loaded.
         NoGpuError: there is no such device, or no driver.
+        DeviceError: it is there and cannot be used.
     """
     try:
         import pycuda.driver as driver
@@ -39,9 +68,12 @@ def open_device(ordinal: int = 0) -> PycudaDevice:
     import pycuda
 
     info = gpu(ordinal, f"pycuda {pycuda.VERSION_TEXT}")
-    driver.init()
-    context = driver.Device(ordinal).retain_primary_context()
-    context.push()
+    try:
+        driver.init()
+        context = driver.Device(ordinal).retain_primary_context()
+        context.push()
+    except driver.Error as error:
+        raise _translated(driver, error, "choosing the device") from None
     return PycudaDevice(driver, context, info)
 
 
@@ -82,11 +114,13 @@ class PycudaDevice:
         """Host memory that is not page-locked."""
         return HostMemory(nbytes)
 
+    @_checked("copying to the device")
     def copy_to_device(self, target: DeviceBuffer, source: HostBuffer, stream: Stream) -> None:
         """Enqueue a copy."""
         assert isinstance(stream, PycudaStream)
         self._driver.memcpy_htod_async(target.address, source.array, stream.raw)
 
+    @_checked("copying to the host")
     def copy_to_host(self, target: HostBuffer, source: DeviceBuffer, stream: Stream) -> None:
         """Enqueue a copy."""
         assert isinstance(stream, PycudaStream)
@@ -115,6 +149,7 @@ class PycudaDevice:
         finally:
             self._context.pop()
 
+    @_checked("reading free memory")
     def used_bytes(self) -> int | None:
         """Device memory in use by everybody."""
         free, total = self._driver.mem_get_info()
@@ -135,7 +170,9 @@ class PycudaDevice:
 class PycudaStream:
     """See `device.api.Stream`."""
 
+    @_checked("making a stream")
     def __init__(self, driver: Any) -> None:
+        self._driver = driver
         self.raw = driver.Stream(_NON_BLOCKING)
         self._handle = int(self.raw.handle)
 
@@ -144,11 +181,13 @@ class PycudaStream:
         """The stream as an integer."""
         return self._handle
 
+    @_checked("making a stream wait")
     def wait_for(self, event: Event) -> None:
         """Let later work wait for the event."""
         assert isinstance(event, PycudaEvent)
         self.raw.wait_for_event(event.raw)
 
+    @_checked("waiting for a stream")
     def synchronize(self) -> None:
         """Wait until it is empty."""
         self.raw.synchronize()
@@ -163,23 +202,29 @@ class PycudaEvent:
 
     handle = None  # pycuda does not tell it
 
+    @_checked("making an event")
     def __init__(self, driver: Any, blocking: bool) -> None:
+        self._driver = driver
         flags = driver.event_flags.BLOCKING_SYNC if blocking else driver.event_flags.DEFAULT
         self.raw = driver.Event(flags)
 
+    @_checked("recording an event")
     def record(self, stream: Stream) -> None:
         """Mark the stream's present end."""
         assert isinstance(stream, PycudaStream)
         self.raw.record(stream.raw)
 
+    @_checked("waiting for an event")
     def wait(self) -> None:
         """Let the host wait."""
         self.raw.synchronize()
 
+    @_checked("asking an event")
     def reached(self) -> bool:
         """Ask."""
         return bool(self.raw.query())
 
+    @_checked("reading an event's time")
     def elapsed_ms(self, since: Event) -> float:
         """Milliseconds from `since`."""
         assert isinstance(since, PycudaEvent)
@@ -197,11 +242,9 @@ class PycudaBuffer:
         self.nbytes = nbytes
         try:
             self._memory = driver.mem_alloc(nbytes)
-        except driver.MemoryError:
-            raise DeviceMemoryError(
-                f"out of memory: allocating {nbytes / 2**20:.1f} MiB on the device",
-                "use a smaller batch, or free the GPU",
-            ) from None
+        except driver.Error as error:
+            doing = f"allocating {nbytes / 2**20:.1f} MiB on the device"
+            raise _translated(driver, error, doing) from None
         self.address = int(self._memory)
 
     def close(self) -> None:
@@ -214,7 +257,9 @@ class PycudaBuffer:
 class PycudaPinned:
     """See `device.api.HostBuffer`."""
 
+    @_checked("allocating page-locked host memory")
     def __init__(self, driver: Any, nbytes: int) -> None:
+        self._driver = driver
         self.nbytes = nbytes
         self.array: NDArray[np.uint8] = driver.pagelocked_empty(nbytes, np.uint8)
 

@@ -1,0 +1,98 @@
+"""pycuda's errors become trtopt's: on a stand-in for its module, with the exceptions that it documents."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from trtopt.device.cuda.pycuda import PycudaDevice
+from trtopt.device.host import HostMemory
+from trtopt.errors import DeviceError, DeviceMemoryError
+from trtopt.records import DeviceInfo
+
+
+class Error(Exception):
+    """`pycuda.driver.Error`."""
+
+
+class OutOfMemory(Error):
+    """`pycuda.driver.MemoryError`."""
+
+
+class LaunchError(Error):
+    """`pycuda.driver.LaunchError`."""
+
+
+class Driver:
+    """As much of `pycuda.driver` as the binding calls; whatever is named in `broken` raises."""
+
+    Error, MemoryError, LaunchError = Error, OutOfMemory, LaunchError
+    event_flags = SimpleNamespace(BLOCKING_SYNC=1, DEFAULT=0)
+
+    def __init__(self) -> None:
+        self.broken: dict[str, Error] = {}
+
+    def _call(self, name: str, result: Any = None) -> Any:
+        if name in self.broken:
+            raise self.broken[name]
+        return result
+
+    def __getattr__(self, name: str) -> Any:
+        results: dict[str, Any] = {
+            "Stream": SimpleNamespace(handle=7, **self._methods("wait_for_event", "synchronize")),
+            "Event": SimpleNamespace(**self._methods("record", "synchronize", "query", "time_since")),
+            "mem_alloc": 4096,
+            "pagelocked_empty": np.empty(8, np.uint8),
+        }
+        return lambda *args: self._call(name, results.get(name))
+
+    def _methods(self, *names: str) -> dict[str, Any]:
+        return {name: lambda *args, name=name: self._call(name) for name in names}
+
+
+CALLS = {
+    "Stream": lambda device, stream, event: device.stream(),
+    "Event": lambda device, stream, event: device.event(),
+    "mem_alloc": lambda device, stream, event: device.device_buffer(8),
+    "pagelocked_empty": lambda device, stream, event: device.pinned_buffer(8),
+    "memcpy_htod_async": lambda device, stream, event: device.copy_to_device(
+        device.device_buffer(8), HostMemory(8), stream
+    ),
+    "memcpy_dtoh_async": lambda device, stream, event: device.copy_to_host(
+        HostMemory(8), device.device_buffer(8), stream
+    ),
+    "mem_get_info": lambda device, stream, event: device.used_bytes(),
+    "wait_for_event": lambda device, stream, event: stream.wait_for(event),
+    "synchronize": lambda device, stream, event: stream.synchronize(),
+    "record": lambda device, stream, event: event.record(stream),
+    "query": lambda device, stream, event: event.reached(),
+    "time_since": lambda device, stream, event: event.elapsed_ms(event),
+}
+
+
+def fail(name: str, error: Error) -> DeviceError:
+    """What the binding raises when that call of pycuda's does."""
+    driver = Driver()
+    device = PycudaDevice(driver, None, DeviceInfo(kind="gpu", name="a GPU"))
+    stream, event = device.stream(), device.event()
+    driver.broken[name] = error
+    with pytest.raises(DeviceError) as caught:
+        CALLS[name](device, stream, event)
+    return caught.value
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_whatever_call_fails_it_is_a_device_error_with_cudas_words(name: str) -> None:
+    error = fail(name, LaunchError(f"{name} failed: unspecified launch failure"))
+    assert type(error) is DeviceError
+    assert error.problem.endswith(f"{name} failed: unspecified launch failure")
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_out_of_memory_is_told_apart(name: str) -> None:
+    error = fail(name, OutOfMemory(f"{name} failed: out of memory"))
+    assert type(error) is DeviceMemoryError
+    assert error.problem.startswith("out of memory: ")
