@@ -85,15 +85,29 @@ def _row(a: BenchPoint, b: BenchPoint, threshold: float) -> Row:
             "a number means nothing without its terms: measure both under one --contract; "
             "--across-contracts tells where the difference comes from",
         )
-    return _row_of(a.batch, ours.samples.latency_ms, theirs.samples.latency_ms, threshold)
+    against = _distrust(ours.untrustworthy, theirs.untrustworthy)
+    return _row_of(a.batch, ours.samples.latency_ms, theirs.samples.latency_ms, threshold, against)
 
 
-def _row_of(batch: int | None, first: Sequence[float], second: Sequence[float], threshold: float) -> Row:
+def _distrust(a: Sequence[str], b: Sequence[str]) -> list[str]:
+    sides = (("A", a), ("B", b))
+    return [f"{name} is marked as not to be trusted: {text}" for name, texts in sides for text in texts]
+
+
+def _row_of(
+    batch: int | None,
+    first: Sequence[float],
+    second: Sequence[float],
+    threshold: float,
+    disturbed: Sequence[str],
+) -> Row:
     return Row(
         batch=batch,
         a_ms=summarise(first).median,
         b_ms=summarise(second).median,
-        comparison=compare(blocks_of(first), blocks_of(second), threshold=threshold, interleaved=False),
+        comparison=compare(
+            blocks_of(first), blocks_of(second), threshold=threshold, interleaved=False, disturbed=disturbed
+        ),
     )
 
 
@@ -118,6 +132,7 @@ def compare_times(
     """
     sides = [_device_latencies(side, batch, assumed) for side in (a, b)]
     size = next((side.batch for side in sides if side.batch is not None), batch)
+    against = _distrust(sides[0].untrustworthy, sides[1].untrustworthy)
     notes = [
         "trtexec's files name no contract, batch size or machine: that both sides are alike in them is "
         f"{'what --assume-contract says' if assumed else 'up to you'}",
@@ -127,7 +142,7 @@ def compare_times(
         b=sides[1].name,
         device="machines that nobody named",
         threshold=threshold,
-        rows=(_row_of(size, sides[0].latencies, sides[1].latencies, threshold),),
+        rows=(_row_of(size, sides[0].latencies, sides[1].latencies, threshold, against),),
         notes=tuple(notes),
         figure=DEVICE_LATENCY,
     )
@@ -142,7 +157,8 @@ def _device_latencies(side: BenchReport | Times, batch: int | None, assumed: str
             f"the result file has batches {_listed(_by_batch(side))}, and trtexec's file holds one",
             "name it with --batch",
         )
-    contract = (found[0].throughput or found[0].latency).contract.name
+    measured = found[0].throughput or found[0].latency
+    contract = measured.contract.name
     if assumed != contract:
         raise UsageError(
             f"the result file's contract is {contract}, trtexec's file names none"
@@ -150,7 +166,7 @@ def _device_latencies(side: BenchReport | Times, batch: int | None, assumed: str
             f"if trtexec ran on the same terms, say so with --assume-contract {contract}",
         )
     name = f"{side.environment.backend} on {side.environment.device.name}"
-    return Times(name, tuple(device_latency(found[0])), found[0].batch)
+    return Times(name, tuple(device_latency(found[0])), found[0].batch, measured.untrustworthy)
 
 
 def compare_layers(a: BenchReport | Profile, b: BenchReport | Profile, batch: int | None) -> Layers:

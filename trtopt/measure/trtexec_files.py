@@ -21,11 +21,15 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Times:
-    """Device latencies in milliseconds, in order; `batch` is None where nobody said it."""
+    """Device latencies in milliseconds, in order; `batch` is None where nobody said it.
+
+    `untrustworthy` is what a result file says against them; trtexec judges nothing.
+    """
 
     name: str
     latencies: tuple[float, ...]
     batch: int | None = None
+    untrustworthy: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

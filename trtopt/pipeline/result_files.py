@@ -85,6 +85,7 @@ def read_result(path: Path) -> BenchReport:
     text = _content(path)
     try:
         report = read_versioned(text, BenchReport)
+        _check_kept(path, report)
         _check_samples(report)
     except ValueError as error:
         raise ArtifactError(
@@ -92,6 +93,24 @@ def read_result(path: Path) -> BenchReport:
             "give a file that `trtopt bench --json` wrote",
         ) from None
     return report
+
+
+def _check_kept(path: Path, report: BenchReport) -> None:
+    """Refuse a pass that was disturbed from its first sample to its last.
+
+    Raises:
+        ArtifactError: none of its samples was kept.
+    """
+    for point in report.points:
+        for measurement in (point.latency, point.throughput):
+            if measurement is None or measurement.samples.start_ms or not measurement.discarded:
+                continue
+            reasons = sorted({reason for group in measurement.groups for reason in group})
+            raise ArtifactError(
+                f"{path}: batch {point.batch}: all {measurement.discarded} samples of its {measurement.mode} "
+                f"pass were discarded ({', '.join(reasons) or 'the file tells no reason'})",
+                "measure again when nothing slows the device down",
+            )
 
 
 def _check_samples(report: BenchReport) -> None:

@@ -1,0 +1,63 @@
+"""Result files whose passes are marked: they win nothing, and without samples they are refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import examples
+import msgspec
+import pytest
+from turns import block
+
+from trtopt.errors import ArtifactError
+from trtopt.measure.results import compare_reports, compare_times
+from trtopt.measure.trtexec_files import Times
+from trtopt.pipeline.result_files import read_result
+from trtopt.records import BenchReport, Measurement, to_json
+
+HOT = "too hot"
+
+
+def report(latency_ms: float, untrustworthy: tuple[str, ...] = ()) -> BenchReport:
+    """A result file whose one pass had a hundred queries of one latency."""
+    taken = msgspec.structs.replace(
+        examples.measurement(), samples=block([latency_ms] * 100), untrustworthy=untrustworthy, failure=None
+    )
+    point = msgspec.structs.replace(examples.report().points[0], latency=taken, throughput=None)
+    return msgspec.structs.replace(examples.report(), points=(point,))
+
+
+def verdict(a: BenchReport, b: BenchReport) -> tuple[str, list[str]]:
+    (row,) = compare_reports(a, b, threshold=0.01, force=False).rows
+    return row.comparison.verdict.value, [reason.text for reason in row.comparison.reasons]
+
+
+@pytest.mark.parametrize(("latency_ms", "winner"), [(0.5, "FASTER"), (1.0, "UNDECIDED"), (2.0, "SLOWER")])
+def test_a_side_that_is_not_to_be_trusted_gets_no_verdict(latency_ms: float, winner: str) -> None:
+    assert verdict(report(1.0), report(latency_ms))[0] == winner
+    for side, marks in (("A", ((HOT,), ())), ("B", ((), (HOT,)))):
+        found, reasons = verdict(report(1.0, marks[0]), report(latency_ms, marks[1]))
+        assert found == "UNDECIDED"
+        assert f"{side} is marked as not to be trusted: {HOT}" in reasons
+
+
+def test_nor_does_it_against_a_file_of_trtexecs() -> None:
+    theirs = Times("times.json", (2.0,) * 100)
+    found = {
+        marks: compare_times(report(1.0, marks), theirs, batch=None, assumed="own", threshold=0.01)
+        for marks in ((), (HOT,))
+    }
+    assert [one.rows[0].comparison.verdict.value for one in found.values()] == ["SLOWER", "UNDECIDED"]
+
+
+def test_a_file_whose_samples_were_all_discarded_is_refused_with_the_reason(tmp_path: Path) -> None:
+    empty = msgspec.structs.replace(block([]), gpu_compute_ms=[])
+    whole = report(1.0)
+    lost: Measurement = msgspec.structs.replace(whole.points[0].latency, mode="latency", samples=empty)
+    point = msgspec.structs.replace(whole.points[0], latency=lost)
+    file = tmp_path / "lost.json"
+    file.write_bytes(to_json(msgspec.structs.replace(whole, points=(point,))))
+    with pytest.raises(ArtifactError) as caught:
+        read_result(file)
+    assert "batch 8: all 2 samples of its latency pass were discarded (hw slowdown)" in caught.value.problem
+    assert "measure again" in caught.value.remedy
