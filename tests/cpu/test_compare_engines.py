@@ -7,23 +7,28 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
+from click.testing import CliRunner
 from command_line import DIGITS, CommandLine, needs_no_gpu
 
 import trtopt
 from trtopt.cli.main import cli
-from trtopt.errors import NoGpuError, TrtoptError, UsageError
+from trtopt.errors import DeviceError, NoGpuError, TrtoptError, UsageError
+from trtopt.jobs import Interleaved, Job, Result
 from trtopt.measure.comparison import Verdict
 from trtopt.measure.comparison import compare as judge
 from trtopt.measure.outcomes import Comparisons, Gaps, Lottery
 from trtopt.measure.rounds import latency_blocks
-from trtopt.pipeline import compare_builds, compare_contracts, compare_engines
+from trtopt.pipeline import compare_builds, compare_contracts, compare_engines, interleave
 from trtopt.pipeline.compare import compare
 from trtopt.records import CompareReport, read_versioned, to_json
 from trtopt.report.comparison import comparison_markdown
+from trtopt.supervisor import run_jobs
 
 
 @pytest.fixture(autouse=True)
@@ -64,6 +69,33 @@ def test_two_folders_are_measured_in_turns_and_the_file_holds_the_samples(
     assert (done.returncode == 3) == (verdict.verdict == "SLOWER")
     assert "onnxruntime" in done.stdout
     assert "clocks are unknown: a processor's clocks are not read" in done.stdout
+
+
+def test_a_device_that_falls_away_leaves_the_file_no_verdict_and_exit_code_1(
+    cpu_build: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first of two batch sizes is measured; its device is said to have failed then."""
+
+    def failing(jobs: Sequence[Job], **options: Any) -> Iterator[tuple[int, Result]]:
+        for index, result in run_jobs(jobs, **options):
+            assert isinstance(result, Interleaved)
+            broken = msgspec.structs.replace(result.run, failure="the GPU fell off the bus")
+            yield index, Interleaved(run=broken)
+
+    monkeypatch.setattr(interleave, "run_jobs", failing)
+    file = tmp_path / "c.json"
+    options = ["--duration", "0.05", "--json", str(file), "--markdown"]
+    done = CliRunner().invoke(cli, ["compare", str(cpu_build), str(cpu_build), *options])
+    assert isinstance(done.exception, DeviceError)
+    assert done.exception.exit_code == 1
+    assert done.exception.problem == "batch 1: the GPU fell off the bus"
+    report = read_versioned(file.read_bytes(), CompareReport)
+    (run,), (verdict,) = report.runs, report.verdicts
+    assert run.failure == "the GPU fell off the bus"
+    assert [len(turns.blocks) for turns in run.turns] == [8, 8]
+    assert verdict.verdict == "UNDECIDED"
+    assert verdict.reasons == ("the device failed in the middle: the GPU fell off the bus",)
+    assert [row[-1] for row in table(done.stdout)] == ["UNDECIDED"]
 
 
 def test_a_batch_size_that_one_side_lacks_is_noted(cpu_build: Path) -> None:

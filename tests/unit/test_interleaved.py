@@ -21,7 +21,7 @@ from trtopt.measure.interleaved import (
     Variant,
     interleave,
 )
-from trtopt.measure.rounds import judged_rounds, latency_blocks
+from trtopt.measure.rounds import judged_rounds, latency_blocks, notes_of
 from trtopt.records import DeviceInfo, InterleavedRun
 
 ENGINE = b"an engine"
@@ -140,6 +140,31 @@ def test_whatever_call_fails_everything_is_given_back(tmp_path: Path) -> None:
         with pytest.raises(DeviceError, match="scripted failure"):
             play(device, job)
         assert (device.open, device.used) == (0, 0), call
+
+
+def test_a_device_that_falls_away_leaves_full_rounds_marked_and_without_a_verdict(tmp_path: Path) -> None:
+    """The very last query fails: one subject has had its tenth turn, the other has not."""
+    job = job_in(tmp_path, rounds=10)
+    whole = ScriptedDevice(Script(compute_ms=repeat(1.0)))
+    play(whole, job)
+    last = ("launch", whole.calls.count("launch"))
+    device = ScriptedDevice(Script(compute_ms=repeat(1.0), fail_at=last))
+    run = play(device, job)
+    assert (device.open, device.used) == (0, 0)
+    assert run.failure == "scripted failure of launch"
+    assert sorted(len(turns.blocks) for turns in run.turns) == [9, 10]
+    assert len(run.clocks) == 2 * 10
+    judged = judged_rounds(run)
+    a, b = map(latency_blocks, judged.turns)
+    assert (len(a), len(b)) == (9, 9)
+    slower = [[2 * latency for latency in block] for block in b]
+    assert compare(a, slower).verdict is Verdict.SLOWER
+    found = compare(a, slower, disturbed=judged.disturbed)
+    assert found.verdict is Verdict.UNDECIDED
+    assert [reason.text for reason in found.reasons] == [
+        "the device failed in the middle: scripted failure of launch"
+    ]
+    assert "nothing came after" in notes_of([run])[0]
 
 
 def test_running_out_of_memory_says_how_many_share_it(tmp_path: Path) -> None:

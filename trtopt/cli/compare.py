@@ -71,6 +71,7 @@ def compare(
     from rich.console import Console
 
     from trtopt.cli.progress import listening
+    from trtopt.errors import DeviceError
     from trtopt.pipeline.compare import compare as run
     from trtopt.recipe import parse_batches
     from trtopt.records import to_json
@@ -97,5 +98,10 @@ def compare(
         click.echo(comparison_markdown(compared.outcome), nl=False, err=json_file == "-")
     else:
         Console(stderr=json_file == "-").print(comparison_summary(compared.outcome))
+    if compared.failure is not None:
+        raise DeviceError(
+            compared.failure,
+            "what was measured until then is kept; see whether nvidia-smi shows a healthy GPU",
+        )
     if compared.outcome.has_regression:
         raise click.exceptions.Exit(_REGRESSION)

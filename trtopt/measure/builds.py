@@ -125,7 +125,13 @@ def compare_builds(
     return BuildComparison(decide(ratio, threshold, noise, (), disturbed), *spreads)
 
 
-def compare_paired(a: Sequence[float], b: Sequence[float], *, threshold: float = THRESHOLD) -> Comparison:
+def compare_paired(
+    a: Sequence[float],
+    b: Sequence[float],
+    *,
+    threshold: float = THRESHOLD,
+    disturbed: Sequence[str] = (),
+) -> Comparison:
     """Compare two builds whose runs were taken together: a[i] and b[i] are medians from one process.
 
     Student's t interval on the mean of the log ratios. This tells two engines apart, not their recipes.
@@ -136,12 +142,12 @@ def compare_paired(a: Sequence[float], b: Sequence[float], *, threshold: float =
     logs = [math.log(after) - math.log(before) for before, after in zip(a, b, strict=True)]
     if len(logs) < 2:
         text = f"{len(logs)} run: its own luck cannot be told from the builds'"
-        return Comparison(Verdict.UNDECIDED, (Reason(ReasonCode.TOO_FEW_BLOCKS, text),), None, threshold)
+        return decide(None, threshold, None, [Reason(ReasonCode.TOO_FEW_BLOCKS, text)], disturbed)
     error = math.sqrt(variance(logs) / len(logs))
     half, sure = (
         student(len(logs) - 1, confidence) * error for confidence in (CONFIDENCE, WINNER_CONFIDENCE)
     )
-    return decide(Ratio.of_log(fmean(logs), half, sure), threshold)
+    return decide(Ratio.of_log(fmean(logs), half, sure), threshold, None, (), disturbed)
 
 
 def _welch_half_width(a: Sequence[float], b: Sequence[float]) -> float:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from trtopt.device.api import Device, ProgressSink, Session, Target
-from trtopt.errors import DeviceMemoryError
+from trtopt.errors import DeviceError, DeviceMemoryError
 from trtopt.measure.bare import bare_latency, bare_throughput
 from trtopt.measure.comparison import in_turns
 from trtopt.measure.contracts import changed
@@ -99,7 +99,8 @@ def interleave(
 
     Raises:
         IncompatibleEngineError, ArtifactError: an engine of another machine, or a file that was changed.
-        DataError, DeviceError, UsageError: see `measure.loop`.
+        DataError, DeviceError, UsageError: see `measure.loop`. A device that fails after the first round ends
+            the run, which is then marked.
     """
     with ExitStack() as resources:
         sessions = [_load(target, engine, resources) for engine in job.engines]
@@ -108,7 +109,7 @@ def interleave(
             for index, player in enumerate(players):
                 progress("warming up", index / len(players))
                 player.settle(job.warmup_s)
-            clocks = _play(target.device, players, job, progress)
+            clocks, failure = _play(target.device, players, job, progress)
         return InterleavedRun(
             purpose=job.purpose,
             batch=job.batch,
@@ -116,21 +117,31 @@ def interleave(
             turns=tuple(player.turns() for player in players),
             clocks=clocks,
             clock_reference=target.device.clock_sensor().reference,
+            failure=failure,
         )
 
 
 def _play(
     device: Device, players: Sequence[Player], job: InterleaveJob, progress: ProgressSink
-) -> tuple[ClockReading, ...]:
-    """All turns; the clocks are read before the first and after each."""
+) -> tuple[tuple[ClockReading, ...], str | None]:
+    """All turns; the clocks are read before the first and after each. The second is what broke it off.
+
+    Raises:
+        DeviceError: the device failed before everybody had a turn.
+    """
     sensor, began_s = device.clock_sensor(), device.now()
     order = in_turns(len(players), job.rounds)
     clocks = [sensor.read(0.0)]
     for turn, index in enumerate(order):
         progress(f"turn {turn + 1} of {len(order)}", turn / len(order))
-        players[index].take_turn(job.block_s)
+        try:
+            players[index].take_turn(job.block_s)
+        except DeviceError as error:
+            if turn < len(players):
+                raise
+            return tuple(clocks), error.problem
         clocks.append(sensor.read(round((device.now() - began_s) * 1e3, 3)))
-    return tuple(clocks)
+    return tuple(clocks), None
 
 
 def _load(target: Target, engine: LoadedEngine, resources: ExitStack) -> Session:

@@ -80,6 +80,12 @@ class Compared:
     outcome: Outcome
     report: CompareReport
 
+    @property
+    def failure(self) -> str | None:
+        """What broke a run in turns off in the middle; the outcome rests on what had finished by then."""
+        broken = (run for run in self.report.runs if run.failure is not None)
+        return next((f"batch {run.batch}: {run.failure}" for run in broken), None)
+
 
 def compare(
     a: str | Path, b: str | Path | None = None, *, listener: Listener = SILENT, **flags: Any

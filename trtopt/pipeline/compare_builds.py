@@ -85,7 +85,9 @@ def compare_recipes(
         labels = [f"batch{size}: run {run + 1} of {RUNS}" for size in sizes for run in range(RUNS)]
         results = measure_in_turns(jobs, labels, listener)
     notes += notes_of(results)
-    by_size = {size: results[index * RUNS : (index + 1) * RUNS] for index, size in enumerate(sizes)}
+    by_size: dict[int, list[InterleavedRun]] = {}  # a device that failed leaves fewer runs, or none
+    for result in results:
+        by_size.setdefault(result.batch, []).append(result)
     environment = results[0].environment
     device = f"{environment.device.name} with {environment.backend}, contract {setting.contract.name}"
     outcome: Comparisons | Lottery
@@ -219,10 +221,13 @@ def _medians(runs: Sequence[InterleavedRun], side: str) -> list[list[float]]:
     return [found[build] for build in sorted(found)]
 
 
+def _disturbed(runs: Sequence[InterleavedRun]) -> list[str]:
+    return [text for run in runs for text in judged_rounds(run).disturbed]
+
+
 def _row(size: int, runs: Sequence[InterleavedRun], threshold: float) -> Row:
-    disturbed = [text for run in runs for text in judged_rounds(run).disturbed]
     judged = compare_builds(
-        _medians(runs, "A"), _medians(runs, "B"), threshold=threshold, disturbed=disturbed
+        _medians(runs, "A"), _medians(runs, "B"), threshold=threshold, disturbed=_disturbed(runs)
     )
     return Row(
         batch=size,
@@ -234,14 +239,16 @@ def _row(size: int, runs: Sequence[InterleavedRun], threshold: float) -> Row:
 
 
 def _lottery(size: int, side: _Side, runs: Sequence[InterleavedRun], threshold: float) -> LotteryBatch:
-    medians = _medians(runs, "A")
+    medians, disturbed = _medians(runs, "A"), _disturbed(runs)
     engines = [by_size[size] for _, by_size in side.builds]
     rows = [
         BuiltRow(
             name=f"build {index + 1}",
             ms=spread([own]).geometric_mean,
             size_bytes=engine.size_bytes,
-            comparison=compare_paired(medians[0], own, threshold=threshold) if index else None,
+            comparison=compare_paired(medians[0], own, threshold=threshold, disturbed=disturbed)
+            if index
+            else None,
         )
         for index, (own, engine) in enumerate(zip(medians, engines, strict=True))
     ]

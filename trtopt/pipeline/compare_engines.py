@@ -61,7 +61,10 @@ def compare_engines(
         judged = _judge_control(control_runs, threshold) if control_runs else None
         if judged is not None:
             controls.append(ControlRow(size, pooled_ms(control_runs[0].turns[0]), judged))
-        rows += [_row(run, judged, threshold) for run in own if run.purpose == "comparison"]
+        failures = [
+            f"the control broke off: {run.failure}" for run in control_runs if run.failure is not None
+        ]
+        rows += [_row(run, judged, threshold, failures) for run in own if run.purpose == "comparison"]
     environment = runs[0].environment
     comparisons = Comparisons(
         a=a.name,
@@ -116,7 +119,7 @@ def _judge_control(runs: Sequence[InterleavedRun], threshold: float) -> Control:
     return judge_control([(latency_blocks(a), latency_blocks(b)) for a, b in pairs], threshold=threshold)
 
 
-def _row(run: InterleavedRun, control: Control | None, threshold: float) -> Row:
+def _row(run: InterleavedRun, control: Control | None, threshold: float, failures: Sequence[str]) -> Row:
     judged = judged_rounds(run)
     a, b = judged.turns
     return Row(
@@ -128,6 +131,6 @@ def _row(run: InterleavedRun, control: Control | None, threshold: float) -> Row:
             latency_blocks(b),
             threshold=threshold,
             noise=control.noise if control is not None else None,
-            disturbed=judged.disturbed,
+            disturbed=(*judged.disturbed, *failures),
         ),
     )

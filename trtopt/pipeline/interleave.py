@@ -45,7 +45,7 @@ def loaded(folder: Path, manifest: Manifest, engine: EngineArtifact, size: int) 
 def measure_in_turns(
     jobs: Sequence[InterleaveJob], labels: Sequence[str], listener: Listener
 ) -> list[InterleavedRun]:
-    """One job after the other, each in a process of its own.
+    """One job after the other, each in a process of its own; none after one in which the device failed.
 
     Raises:
         UsageError: engines of unlike backends, which no process can hold together.
@@ -62,6 +62,8 @@ def measure_in_turns(
     for _, result in run_jobs(jobs, on_progress=listener.progress):
         assert isinstance(result, Interleaved)
         runs.append(result.run)
+        if result.run.failure is not None:
+            break
     return runs
 
 

@@ -37,7 +37,9 @@ class InterleavedRun(Record, frozen=True, kw_only=True):
     """What one process measured in turns at one batch size, and what for.
 
     In each round every subject has one turn, so block r of each was taken in round r. The clocks were read
-    before the first turn and after each; they were judged against `clock_reference`.
+    before the first turn and after each; they were judged against `clock_reference`. `failure` is the
+    device's, if it ended the run in the middle: the turns that had finished are kept, and some subjects may
+    have one more than others.
     """
 
     purpose: Purpose
@@ -46,6 +48,7 @@ class InterleavedRun(Record, frozen=True, kw_only=True):
     turns: tuple[Turns, ...]
     clocks: tuple[ClockReading, ...]
     clock_reference: ClockReference
+    failure: str | None = None
 
 
 class Judged(Record, frozen=True, kw_only=True):
