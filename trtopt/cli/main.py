@@ -24,7 +24,7 @@ COMMANDS = {
     "build": "Build one serialized engine per batch size from an ONNX file.",
     "bench": "Measure latency and throughput of engines or of an ONNX file.",
     "profile": "Look inside engines: where the time goes, in which types, what fused and what did not.",
-    "compare": "Judge one result file against another: faster, slower, the same, or undecided.",
+    "compare": "Judge results, engines, recipes or contracts against each other: faster, slower, same.",
     "doctor": "Tell what this machine has and which commands work here.",
 }
 _INTERRUPTED = 130

@@ -30,7 +30,10 @@ def typed_kept(
     """
     if precision is None or precision == "fp32":
         if data is not None:
-            raise UsageError("--calib: nothing here needs data", "add --precision fp16 or bf16, or leave it")
+            raise UsageError(
+                "--calib: nothing here needs data",
+                "add --precision (fp16, bf16, int8 or fp8), or leave --calib away",
+            )
         if precision == "fp32" and not _HALF_TYPES.isdisjoint(kept.types):
             raise UsageError(
                 "--precision fp32: the graph has 16-bit types", "export it in FP32, or leave --precision away"

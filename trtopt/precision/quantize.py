@@ -101,7 +101,7 @@ def quantise(file: ModelFile, asked: Asked, material: Material) -> Quantised:
     if not plan.weights and not plan.edges:
         raise UsageError(
             "no node is to be quantised",
-            "see why with --explain NODE; --include overrules some rules, another --precision others",
+            "`trtopt quantize --include` overrules some rules, another --precision others",
         )
     table = _table(model, plan, asked, material, given)
     rows = {**(given.tensors), **({n: r.chosen for n, r in table.tensors.items()} if table else {})}
