@@ -48,3 +48,12 @@ def is_private(scope: Scope, inner: list[Any], root: Any) -> bool:
         for out in node.outputs
         for user in (*out.outputs, *([None] if scope.is_fixed(out) else []))
     )
+
+
+def why_not_one_node(scope: Scope, source: Any, root: Any, inner: list[Any]) -> str | None:
+    """Why `inner` and `root`, which makes the result, cannot be one node over `source`; None if they can."""
+    if not scope.same_rank(source, root.outputs[0]):
+        return "a constant adds an axis"
+    if not is_private(scope, inner, root):
+        return "an intermediate result is used elsewhere"
+    return None

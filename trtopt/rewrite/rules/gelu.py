@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from trtopt.rewrite.match import inputs_either_way, is_private, with_scalar
+from trtopt.rewrite.match import inputs_either_way, why_not_one_node, with_scalar
 from trtopt.rewrite.rule import Match, Rule
 from trtopt.rewrite.scope import Scope
 
@@ -113,11 +113,7 @@ def _check(scope: Scope, match: Match) -> str | None:
         return f"TensorRT {scope.target.name} looks for the decomposed form, which is kept"
     if scope.opset < 20:
         return f"Gelu needs opset 20, the model has {scope.opset}: export it at 20"
-    if not scope.same_rank(match.parts["source"], match.node.outputs[0]):
-        return "a constant adds an axis"
-    if not is_private(scope, match.parts["inner"], match.node):
-        return "an intermediate result is used elsewhere"
-    return None
+    return why_not_one_node(scope, match.parts["source"], match.node, match.parts["inner"])
 
 
 def _apply(scope: Scope, match: Match) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from trtopt.rewrite.match import inputs_either_way, is_private, with_scalar
+from trtopt.rewrite.match import inputs_either_way, why_not_one_node, with_scalar
 from trtopt.rewrite.rule import Match, Rule
 from trtopt.rewrite.scope import Scope
 
@@ -51,11 +51,7 @@ def _find(scope: Scope) -> Iterator[Match]:
 
 
 def _check(scope: Scope, match: Match) -> str | None:
-    if not scope.same_rank(match.parts["source"], match.node.outputs[0]):
-        return "a constant adds an axis"
-    if not is_private(scope, match.parts["inner"], match.node):
-        return "an intermediate result is used elsewhere"
-    return None
+    return why_not_one_node(scope, match.parts["source"], match.node, match.parts["inner"])
 
 
 def _apply(scope: Scope, match: Match) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from trtopt.rewrite.affine import per_channel
-from trtopt.rewrite.match import is_private
+from trtopt.rewrite.match import why_not_one_node
 from trtopt.rewrite.normalisation import affine_after, centred, quotient_at
 from trtopt.rewrite.rule import Match, Rule
 from trtopt.rewrite.scope import Array, Scope
@@ -50,11 +50,7 @@ def _check(scope: Scope, match: Match) -> str | None:
         return "the type is not floating-point"
     if _constants(scope, match) is None:
         return "the number of channels is dynamic, or scale or shift vary along another axis"
-    if not scope.same_rank(match.parts["source"], match.node.outputs[0]):
-        return "a constant adds an axis"
-    if not is_private(scope, match.parts["inner"], match.node):
-        return "an intermediate result is used elsewhere"
-    return None
+    return why_not_one_node(scope, match.parts["source"], match.node, match.parts["inner"])
 
 
 def _apply(scope: Scope, match: Match) -> None:

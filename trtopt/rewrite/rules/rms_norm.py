@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from trtopt.rewrite.match import is_private
+from trtopt.rewrite.match import why_not_one_node
 from trtopt.rewrite.normalisation import affine_after, quotient_at
 from trtopt.rewrite.rule import Match, Rule
 from trtopt.rewrite.scope import Scope
@@ -35,11 +35,7 @@ def _check(scope: Scope, match: Match) -> str | None:
         return f"RMSNormalization needs opset {_OPSET}, the model has {scope.opset}"
     if scale is None or tuple(scale.shape) != (found.numerator.shape[-1],):
         return "there is no constant scale over the last axis"
-    if not scope.same_rank(found.numerator, match.node.outputs[0]):
-        return "a constant adds an axis"
-    if not is_private(scope, match.parts["inner"], match.node):
-        return "an intermediate result is used elsewhere"
-    return None
+    return why_not_one_node(scope, found.numerator, match.node, match.parts["inner"])
 
 
 def _apply(scope: Scope, match: Match) -> None:
