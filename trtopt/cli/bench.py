@@ -9,6 +9,7 @@ import click
 
 from trtopt.cli.bench_outputs import Outputs, output_flags
 from trtopt.cli.contract_flags import contract_flags
+from trtopt.cli.measuring_options import backend_option, input_option
 
 if TYPE_CHECKING:
     from trtopt.records import Terms
@@ -20,11 +21,7 @@ _UNTRUSTWORTHY = 4
 @click.command()
 @click.argument("path", type=click.Path(path_type=Path))
 @click.option("--batch", metavar="N,N,…", help="Batch sizes [default: all that there are engines for].")
-@click.option(
-    "--backend",
-    metavar="auto|tensorrt|tensorrt-rtx|onnxruntime",
-    help="What to run with [default: what the engines were built with; auto: the CPU where no GPU is].",
-)
+@backend_option
 @contract_flags
 @click.option(
     "--duration", type=float, default=3.0, show_default=True, metavar="S", help="Seconds of sampling a pass."
@@ -32,9 +29,7 @@ _UNTRUSTWORTHY = 4
 @click.option(
     "--warmup", type=float, default=0.2, show_default=True, metavar="S", help="Seconds before samples count."
 )
-@click.option(
-    "--input", "data", metavar="DATA", help="An .npz, a folder of them, Polygraphy's JSON or module:function."
-)
+@input_option
 @click.option("--layers", is_flag=True, help="Time every layer, in a pass of its own.")
 @click.option("--memory", is_flag=True, help="Follow every allocation, in a pass of its own.")
 @click.option(

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from trtopt.cli.contract_flags import contract_flags
+from trtopt.cli.measuring_options import backend_option, input_option
 from trtopt.cli.recipe_options import recipe_options
 
 _REGRESSION = 3
@@ -23,11 +24,7 @@ _REGRESSION = 3
 @click.option("--json", "json_file", metavar="FILE|-", help="Write the comparison, raw samples included.")
 @click.option("--force", is_flag=True, help="Compare result files although the machines differ.")
 @click.option("--batch", metavar="N,N,…", help="Batch sizes [default: all that both sides have].")
-@click.option(
-    "--backend",
-    metavar="auto|tensorrt|tensorrt-rtx|onnxruntime",
-    help="What to run with [default: what the engines were built with; auto: the CPU where no GPU is].",
-)
+@backend_option
 @contract_flags
 @click.option(
     "--duration",
@@ -35,9 +32,7 @@ _REGRESSION = 3
     metavar="S",
     help="Seconds of sampling a subject and batch size, over all its turns [default: 3].",
 )
-@click.option(
-    "--input", "data", metavar="DATA", help="An .npz, a folder of them, Polygraphy's JSON or module:function."
-)
+@input_option
 @click.option("--control", type=int, metavar="K", help="Measure A against itself K times.")
 @click.option("--builds", type=int, metavar="K", help="Build each model K times: compare recipes.")
 @click.option(

@@ -6,16 +6,14 @@ from pathlib import Path
 
 import click
 
+from trtopt.cli.measuring_options import backend_option
+
 
 @click.command()
 @click.argument("path", type=click.Path(path_type=Path))
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Folder to write profile.json into.")
 @click.option("--batch", metavar="N,N,…", help="Batch sizes [default: all that there are engines for].")
-@click.option(
-    "--backend",
-    metavar="auto|tensorrt|tensorrt-rtx|onnxruntime",
-    help="What to run with [default: what the engines were built with; auto: the CPU where no GPU is].",
-)
+@backend_option
 @click.option(
     "--result",
     type=click.Path(path_type=Path),

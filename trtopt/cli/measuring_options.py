@@ -1,0 +1,14 @@
+"""Options that mean the same to every command that measures."""
+
+from __future__ import annotations
+
+import click
+
+backend_option = click.option(
+    "--backend",
+    metavar="auto|tensorrt|tensorrt-rtx|onnxruntime",
+    help="What to run with [default: what the engines were built with; auto: the CPU where no GPU is].",
+)
+input_option = click.option(
+    "--input", "data", metavar="DATA", help="An .npz, a folder of them, Polygraphy's JSON or module:function."
+)
