@@ -26,29 +26,26 @@ class _Phase:
 def timeline(memory: MemoryPass) -> MemoryTimeline:
     """Follow every event in its order. An allocation that failed changes nothing and is counted apart."""
     live: dict[int, AllocationEvent] = {}
-    now = peak = before_unload = 0
+    curve = memory.live_bytes
+    before = peak = before_unload = 0
     at_peak: tuple[AllocationEvent, ...] = ()
     peak_event: AllocationEvent | None = None
     phases: dict[str, _Phase] = {}
     failed: list[int] = []
-    curve: list[int] = []
-    for event in memory.events:
-        phase = phases.setdefault(event.phase, _Phase(peak=now))
+    for event, now in zip(memory.events, curve, strict=True):
+        phase = phases.setdefault(event.phase, _Phase(peak=before))
         phase.calls += 1
         if event.kind == "allocate" and event.address:
             live[event.address] = event
-            now += event.size_bytes
             phase.allocated += event.size_bytes
         elif event.kind == "allocate":
             failed.append(event.size_bytes)
         elif event.kind == "deallocate" and event.address in live:
-            freed = live.pop(event.address).size_bytes
-            now -= freed
-            phase.freed += freed
+            phase.freed += live.pop(event.address).size_bytes
         phase.peak = max(phase.peak, now)
         if now > peak:
             peak, peak_event, at_peak = now, event, tuple(live.values())
-        curve.append(now)
+        before = now
         if event.phase != _UNLOAD:
             before_unload = now
     return MemoryTimeline(

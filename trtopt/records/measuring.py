@@ -278,6 +278,20 @@ class MemoryPass(Record, frozen=True, kw_only=True):
     driver_used_bytes: int | None
     """Growth of the device's used memory from before the load to the last run, as the driver reports it."""
 
+    @property
+    def live_bytes(self) -> list[int]:
+        """What TensorRT's own allocations hold after each event; one that failed holds nothing."""
+        sizes: dict[int, int] = {}
+        now, curve = 0, []
+        for event in self.events:
+            if event.kind == "allocate" and event.address:
+                sizes[event.address] = event.size_bytes
+                now += event.size_bytes
+            elif event.kind == "deallocate":
+                now -= sizes.pop(event.address, 0)
+            curve.append(now)
+        return curve
+
 
 class BenchPoint(Record, frozen=True, kw_only=True):
     """All passes over one engine at one batch size.

@@ -137,23 +137,11 @@ def _layer_table(batch: int, layers: LayerPass) -> Table:
     return table
 
 
-def peak_bytes(memory: MemoryPass) -> int:
-    """The most that was live at one time in TensorRT's own allocations."""
-    live = peak = 0
-    for event in memory.events:
-        if event.kind == "allocate" and event.address:
-            live += event.size_bytes
-        elif event.kind == "deallocate":
-            live -= event.size_bytes
-        peak = max(peak, live)
-    return peak
-
-
 def memory_line(batch: int, memory: MemoryPass) -> str:
     """Peak, inputs and outputs, and what the driver saw, in one line."""
     seen = "unknown" if memory.driver_used_bytes is None else f"{memory.driver_used_bytes / _MIB:.1f} MiB"
     return (
-        f"batch {batch}: TensorRT's allocations peak at {peak_bytes(memory) / _MIB:.1f} MiB "
+        f"batch {batch}: TensorRT's allocations peak at {max(memory.live_bytes, default=0) / _MIB:.1f} MiB "
         f"({len(memory.events)} calls), inputs and outputs {memory.buffers_bytes / _MIB:.1f} MiB; "
         f"growth seen by the driver: {seen}"
     )
