@@ -15,7 +15,8 @@ from trtopt.errors import BuildError
 from trtopt.onnxfile import read_onnx
 from trtopt.pipeline.build import MODEL_FILE
 from trtopt.pipeline.receipt import check_receipts, receipts_of
-from trtopt.records import BuildPlan, BuildSettings, Manifest, PrecisionReceipt, ShapeRange
+from trtopt.records import Backend, BuildPlan, BuildSettings, Manifest, PrecisionReceipt, ShapeRange
+from trtopt.report.profile import receipt_lines
 
 HEAVY, LIGHT = 64, 8
 
@@ -72,6 +73,22 @@ def test_precision_that_did_not_happen_fails_the_build_with_the_layer(tmp_path: 
         check_receipts(receipts)
     assert "--allow-fallback" in caught.value.remedy
     assert caught.value.exit_code == 1
+
+
+def test_layers_that_tensorrt_8_6_chose_to_run_in_fp32_are_told_and_fail_nothing(tmp_path: Path) -> None:
+    manifest = folder_of(tmp_path, ran("first", "Half", FIRST), ran("second", "Float", SECOND))
+    with pytest.raises(BuildError, match=r"1\.4% of the weights"):
+        check_receipts(receipts_of(tmp_path, manifest))
+    (engine,) = manifest.engines
+    backend = Backend(name="tensorrt", version="8.6.0")
+    weak = msgspec.structs.replace(engine, plan=msgspec.structs.replace(engine.plan, backend=backend))
+    receipts = receipts_of(tmp_path, msgspec.structs.replace(manifest, engines=(weak,)))
+    check_receipts(receipts)
+    told = receipt_lines(receipts["batch8.engine"])
+    assert told[1:] == [
+        "  the builder chose a wider type by its timing: 1 of 2 layers with 1.4% of the weights, "
+        "first second in float32"
+    ]
 
 
 def fallen_back(share: float) -> dict[str, PrecisionReceipt]:

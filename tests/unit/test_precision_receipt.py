@@ -1,7 +1,7 @@
 import pytest
 from inside import profiled
 
-from trtopt.inspect.receipt import receipt, share_fallen_back
+from trtopt.inspect.receipt import faults, receipt, share_of
 from trtopt.records import Fallback
 
 
@@ -24,7 +24,9 @@ def test_shares_of_time_and_of_weights_by_type() -> None:
     assert found.fallbacks == (
         Fallback(layer="2", asked="int8", ran="float16", share_of_time=0.125, share_of_weights=0.3),
     )
-    assert share_fallen_back(found) == 0.3
+    assert found.weighted_layers == 3
+    assert faults(found) == found.fallbacks
+    assert share_of(found.fallbacks) == 0.3
 
 
 @pytest.mark.parametrize(
@@ -63,3 +65,34 @@ def test_what_cannot_be_told_is_unknown() -> None:
     found = receipt([conv("{ForeignNode}", "float16", "", 10)])  # type: ignore[list-item]
     assert found.weights_ran == {"unknown": 1.0}
     assert found.time_ran == {"unknown": 1.0}
+
+
+@pytest.mark.parametrize(("wider", "fails"), [(0, False), (50, False), (51, True), (100, True)])
+def test_a_weakly_typed_builder_may_choose_fp32_for_up_to_half_of_the_16_bit_weights(
+    wider: int, fails: bool
+) -> None:
+    layers = [
+        conv("fp32 in the graph", "float32", "float32", 900),
+        conv("chosen", "float16", "float32", wider),
+        conv("as asked", "float16", "float16", 100 - wider),
+    ]
+    found = receipt(layers, weakly_typed=True)  # type: ignore[arg-type]
+    assert [one.chosen for one in found.fallbacks] == ([True] if wider else [])
+    assert faults(found) == (found.fallbacks if fails else ())
+    assert bool(faults(receipt(layers))) == (wider > 10)  # type: ignore[arg-type]
+
+
+def test_8_bit_types_bind_a_weakly_typed_builder_too() -> None:
+    layers = [
+        conv("1", "int8", "float16", 2),
+        conv("2", "float16", "float32", 49),
+        conv("3", "int8", "int8", 49),
+    ]
+    found = receipt(layers, weakly_typed=True)  # type: ignore[arg-type]
+    assert {one.layer: one.chosen for one in found.fallbacks} == {"1": False, "2": True}
+    assert [one.layer for one in faults(found)] == ["1"]
+
+
+def test_when_nothing_of_what_was_asked_for_happened_no_choice_excuses_it() -> None:
+    found = receipt([conv("1", "bfloat16", "float32", 1)], weakly_typed=True)  # type: ignore[list-item]
+    assert faults(found) == found.fallbacks

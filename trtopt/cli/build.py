@@ -35,7 +35,9 @@ def build(
 
     The folder holds one engine per batch size (or one dynamic engine), the ONNX they were built from, their
     logs and manifest.json. Where TensorRT tells which types an engine's layers run in, they are held against
-    what the graph asks for; the command fails if more than 1 % of the weights run wider.
+    what the graph asks for; the command fails if more than 1 % of the weights run wider. TensorRT 8.6 may
+    choose FP32 for layers that are FP16 in the graph where that is faster: for those it fails beyond half of
+    the weights.
     """
     from rich.console import Console
 

@@ -32,11 +32,12 @@ def profile_point(
     peaks: DevicePeaks | None,
     *,
     infer: bool = False,
+    weakly_typed: bool = False,
 ) -> EngineProfile:
     """Bring a point's layer pass, the inspector's description and the graph at the point's shapes together.
 
     Without a description the profiler's names are all there is. `infer` is for backends that name only part
-    of what they fused; see `mapping.map_layers`.
+    of what they fused; see `mapping.map_layers`. `weakly_typed` is for `receipt.receipt`.
     """
     samples = point.latency.samples
     found = _profile(
@@ -48,6 +49,7 @@ def profile_point(
         peaks,
         latency_ms=_median(samples.gpu_compute_ms),
         infer=infer,
+        weakly_typed=weakly_typed,
     )
     return msgspec.structs.replace(
         found,
@@ -81,6 +83,7 @@ def _profile(
     *,
     latency_ms: float | None = None,
     infer: bool = False,
+    weakly_typed: bool = False,
     is_engine: bool = True,
 ) -> EngineProfile:
     joined, coverage = join(description, times, graph, infer=infer)
@@ -98,7 +101,7 @@ def _profile(
         coverage=coverage,
         fusions=fused(layers),
         unfused=unfused(layers, graph) if is_engine else (),
-        receipt=receipt(layers),
+        receipt=receipt(layers, weakly_typed=weakly_typed),
         roofline=total(layers),
         furthest=furthest_above(layers),
     )

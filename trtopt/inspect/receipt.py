@@ -1,4 +1,11 @@
-"""The precision receipt: in which types an engine ran, by time and by weights, against what was asked."""
+"""The precision receipt: in which types an engine ran, by time and by weights, against what was asked.
+
+What the graph says is binding for a strongly typed builder: a layer that ran wider is a fault. A weakly typed
+one (TensorRT 8.6) takes the graph's 16-bit types as permission: it times both, and may choose FP32 for single
+layers because that was faster. Such layers are told and fail nothing, as long as what was asked for happened
+in substance: up to half of the weights that are asked for in 16 bits. Types of 8 bits and fewer are written
+into the graph by Q/DQ, which bind a weakly typed builder too.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +15,19 @@ from trtopt.inspect.join import UNKNOWN, bits
 from trtopt.records import Fallback, PrecisionReceipt, ProfiledLayer
 
 TOLERATED = 0.01
-"""The share of weights that may run wider than asked without making a build fail."""
+"""The share of weights that may run wider than is binding without making a build fail."""
+
+IN_SUBSTANCE = 0.5
+"""The share of the weights asked for in 16 bits that a weakly typed builder may choose to run wider."""
+
+_CHOICE_BITS = 16
 
 
-def receipt(layers: Sequence[ProfiledLayer]) -> PrecisionReceipt:
-    """Shares by type. Weights count by element; time needs at least one timed layer."""
+def receipt(layers: Sequence[ProfiledLayer], *, weakly_typed: bool = False) -> PrecisionReceipt:
+    """Shares by type. Weights count by element; time needs at least one timed layer.
+
+    `weakly_typed` tells that the builder takes the graph's 16-bit types as permission.
+    """
     total_ms = sum(layer.ms or 0.0 for layer in layers)
     weighted = [layer for layer in layers if layer.weights_count and not layer.is_reformat]
     total_weights = sum(layer.weights_count for layer in weighted)
@@ -23,6 +38,7 @@ def receipt(layers: Sequence[ProfiledLayer]) -> PrecisionReceipt:
             ran=layer.dtype,
             share_of_time=(layer.ms or 0.0) / total_ms if total_ms else None,
             share_of_weights=layer.weights_count / total_weights,
+            chosen=weakly_typed and bits(layer.asked_dtype) == _CHOICE_BITS,
         )
         for layer in weighted
         if is_fallback(layer)
@@ -31,6 +47,7 @@ def receipt(layers: Sequence[ProfiledLayer]) -> PrecisionReceipt:
         time_ran=_shares((layer.dtype, layer.ms or 0.0) for layer in layers) if total_ms else None,
         weights_ran=_shares((layer.dtype, layer.weights_count) for layer in weighted),
         weights_asked=_shares((layer.asked_dtype, layer.weights_count) for layer in weighted),
+        weighted_layers=len(weighted),
         fallbacks=tuple(sorted(fallbacks, key=lambda one: (-one.share_of_weights, one.layer))),
     )
 
@@ -41,9 +58,23 @@ def is_fallback(layer: ProfiledLayer) -> bool:
     return bool(asked and ran) and ran > asked
 
 
-def share_fallen_back(found: PrecisionReceipt) -> float:
-    """The share of weights that ran wider than asked."""
-    return sum(one.share_of_weights for one in found.fallbacks)
+def faults(found: PrecisionReceipt) -> tuple[Fallback, ...]:
+    """The fallbacks for which a build fails; none, if what was asked for happened.
+
+    Binding ones beyond `TOLERATED` of all weights, else chosen ones beyond `IN_SUBSTANCE` of those weights
+    for which the builder had the choice.
+    """
+    binding = tuple(one for one in found.fallbacks if not one.chosen)
+    if share_of(binding) > TOLERATED:
+        return binding
+    chosen = tuple(one for one in found.fallbacks if one.chosen)
+    permitted = sum(share for dtype, share in found.weights_asked.items() if bits(dtype) == _CHOICE_BITS)
+    return chosen if chosen and share_of(chosen) > IN_SUBSTANCE * permitted else ()
+
+
+def share_of(fallbacks: Sequence[Fallback]) -> float:
+    """Their share of all weights."""
+    return sum(one.share_of_weights for one in fallbacks)
 
 
 def _shares(amounts: Iterable[tuple[str, float]]) -> dict[str, float]:

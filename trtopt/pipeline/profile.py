@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 
+from trtopt.device.tensorrt.flavours import is_weakly_typed
 from trtopt.errors import ArtifactError, BackendMissingError, NoGpuError
 from trtopt.inspect.difference import difference
 from trtopt.inspect.graph import read_graph
@@ -161,7 +162,16 @@ def _looked_into(report: BenchReport, model: Path, batch: Sequence[int] | None) 
         description = _description_of(point, missing)
         at_shapes = read_graph(graph, point.latency.shapes)
         infer = environment.backend.name == "onnxruntime"
-        engines.append(profile_point(point, description, at_shapes, peaks, infer=infer))
+        engines.append(
+            profile_point(
+                point,
+                description,
+                at_shapes,
+                peaks,
+                infer=infer,
+                weakly_typed=is_weakly_typed(environment.backend),
+            )
+        )
     return ProfileReport(
         created=now(),
         argv=command_line(),

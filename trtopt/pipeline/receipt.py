@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from trtopt.device.tensorrt.flavours import is_weakly_typed
 from trtopt.errors import ArtifactError, BuildError
 from trtopt.inspect.graph import read_graph
 from trtopt.inspect.inspector import read_inspector
 from trtopt.inspect.join import join
-from trtopt.inspect.receipt import TOLERATED, receipt, share_fallen_back
+from trtopt.inspect.receipt import faults, receipt, share_of
 from trtopt.onnxmodel.model_file import load
 from trtopt.pipeline.build import MODEL_FILE
 from trtopt.pipeline.subject import shapes_at
@@ -30,7 +31,7 @@ def receipts_of(folder: Path, manifest: Manifest) -> dict[str, PrecisionReceipt]
             continue
         graph = read_graph(model, shapes_at(manifest.onnx, engine.plan, engine.plan.batch.opt[0]))
         layers, _ = join(description, None, graph)
-        found[engine.path] = receipt(layers)
+        found[engine.path] = receipt(layers, weakly_typed=is_weakly_typed(engine.plan.backend))
     return found
 
 
@@ -42,14 +43,13 @@ def check_receipts(receipts: Mapping[str, PrecisionReceipt]) -> None:
     """Precision that was asked for and did not happen is a failure, although there is an engine.
 
     Raises:
-        BuildError: more than `inspect.receipt.TOLERATED` of an engine's weights ran wider than asked.
+        BuildError: it did not in an engine; see `inspect.receipt` for what is judged how.
     """
     for name, found in receipts.items():
-        share = share_fallen_back(found)
-        if share > TOLERATED:
-            worst = found.fallbacks[0]
+        if fallen := faults(found):
+            worst = fallen[0]
             raise BuildError(
-                f"{name}: {share:.1%} of the weights run in a wider type than the graph asks for, "
+                f"{name}: {share_of(fallen):.1%} of the weights run in a wider type than the graph asks for, "
                 f"first of all {worst.layer!r} in {worst.ran} instead of {worst.asked}",
                 "the folder is complete: accept it with --allow-fallback, or see `trtopt profile` and "
                 "`trtopt lint` for what stands in the way",

@@ -128,24 +128,30 @@ class Unfused(Record, frozen=True, kw_only=True):
 
 
 class Fallback(Record, frozen=True, kw_only=True):
-    """A layer with weights that ran in a wider type than its graph asks for."""
+    """A layer with weights that ran in a wider type than its graph asks for.
+
+    `chosen` tells that the builder was free to: a weakly typed one takes 16 bits in the graph as permission.
+    """
 
     layer: str
     asked: str
     ran: str
     share_of_time: float | None
     share_of_weights: float
+    chosen: bool = False
 
 
 class PrecisionReceipt(Record, frozen=True, kw_only=True):
     """Shares by type, asked and run; a type that cannot be told is `unknown`. Shares from 0 to 1.
 
     Time is None where nothing was timed. Reformats count to the time, by the type they write.
+    `weighted_layers` is how many layers have weights.
     """
 
     time_ran: dict[str, float] | None
     weights_ran: dict[str, float]
     weights_asked: dict[str, float]
+    weighted_layers: int = 0
     fallbacks: tuple[Fallback, ...] = ()
 
 

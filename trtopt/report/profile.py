@@ -200,13 +200,22 @@ def receipt_lines(receipt: PrecisionReceipt) -> list[str]:
     if receipt.weights_ran:
         parts.append(f"weights {_shares(receipt.weights_ran)} (asked: {_shares(receipt.weights_asked)})")
     lines = [f"precision: {'; '.join(parts)}"] if parts else []
-    for one in receipt.fallbacks[:_TOP_PATTERNS]:
+    binding = [one for one in receipt.fallbacks if not one.chosen]
+    for one in binding[:_TOP_PATTERNS]:
         lines.append(
             f"  fell back: {one.layer} ran in {one.ran}, asked for {one.asked} "
             f"({one.share_of_weights:.1%} of the weights)"
         )
-    rest = len(receipt.fallbacks) - _TOP_PATTERNS
-    return [*lines, f"  and {rest} layers more"] if rest > 0 else lines
+    rest = len(binding) - _TOP_PATTERNS
+    lines += [f"  and {rest} layers more"] if rest > 0 else []
+    if chosen := [one for one in receipt.fallbacks if one.chosen]:
+        share = sum(one.share_of_weights for one in chosen)
+        lines.append(
+            "  the builder chose a wider type by its timing: "
+            f"{len(chosen)} of {receipt.weighted_layers} layers with {share:.1%} of the "
+            f"weights, first {chosen[0].layer} in {chosen[0].ran}"
+        )
+    return lines
 
 
 def memory_lines(memory: MemoryTimeline) -> list[str]:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from trtopt.records import Backend
+
 TENSORRT = "tensorrt"
 RTX = "tensorrt-rtx"
 MODULES = {TENSORRT: "tensorrt", RTX: "tensorrt_rtx"}
@@ -104,6 +106,11 @@ def flavour_of(name: str, version: str) -> Flavour:
     if (major, minor) == (10, 0):  # the wider figure came with 10.1
         return replace(_TENSORRT_10, device_memory="device_memory_size")
     return {8: _TENSORRT_8, 9: _TENSORRT_8, 10: _TENSORRT_10}.get(major, _TENSORRT_11)
+
+
+def is_weakly_typed(backend: Backend) -> bool:
+    """Whether a backend's builder takes 16-bit types in the graph as permission, not as an order."""
+    return backend.name in MODULES and flavour_of(backend.name, backend.version).weakly_typed
 
 
 NUMPY_TYPES = {
