@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import onnx
 
 from trtopt.data import SampleSource, open_data
 from trtopt.data.held import HeldReader
+from trtopt.device.reference import run_unoptimised
 from trtopt.errors import ModelError
+from trtopt.onnxmodel.lengths import lengths_of
+from trtopt.onnxmodel.model_file import ModelFile, runnable
 from trtopt.records import TensorSpec
 
 _PASSES_ON = ("Cast", "Identity", "Reshape", "Unsqueeze", "Squeeze", "Flatten", "Transpose", "Slice")
@@ -21,6 +26,8 @@ _NARROW = ((1, 4, 32), (3, 7, 48))
 """The same for a model that knows no axes as long as those."""
 _SAMPLES = 8
 """How many of the user's samples take part."""
+
+_Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True)
@@ -49,16 +56,15 @@ def _index_bound(graph: onnx.GraphProto, name: str) -> int:
     return bound
 
 
-def _shape(item: onnx.ValueInfoProto, sizes: tuple[int, int, int], named: dict[str, int]) -> list[int]:
+def _axes(item: onnx.ValueInfoProto, sizes: tuple[int, int, int]) -> list[tuple[str, int]]:
+    """The name of each axis (none: empty), and its length: the fixed one, or what suits its place."""
     axes = item.type.tensor_type.shape.dim
-    shape: list[int] = []
-    for place, axis in enumerate(axes):
-        if axis.HasField("dim_value") and axis.dim_value > 0:
-            shape.append(int(axis.dim_value))
-            continue
-        size = sizes[0] if place == 0 else sizes[2] if place >= 2 and len(axes) >= 4 else sizes[1]
-        shape.append(named.setdefault(axis.dim_param, size) if axis.dim_param else size)
-    return shape
+    return [
+        ("", int(axis.dim_value))
+        if axis.dim_value > 0
+        else (axis.dim_param, sizes[0] if place == 0 else sizes[2 if place >= 2 and len(axes) >= 4 else 1])
+        for place, axis in enumerate(axes)
+    ]
 
 
 def inputs_of(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
@@ -87,10 +93,11 @@ def seeded(model: onnx.ModelProto, seed: int = 0, *, narrow: bool = False) -> tu
     shapes = set()
     for label, sizes in zip(("small", "large"), _NARROW if narrow else _SIZES, strict=True):
         rng = np.random.default_rng(seed)
-        named: dict[str, int] = {}
         values = {}
+        axes = {item.name: _axes(item, sizes) for item in inputs_of(model)}
+        lengths = lengths_of((name, length) for own in axes.values() for name, length in own if name)
         for item in inputs_of(model):
-            shape = _shape(item, sizes, named)
+            shape = [lengths.get(name, length) for name, length in axes[item.name]]
             dtype = onnx.helper.tensor_dtype_to_np_dtype(item.type.tensor_type.elem_type)
             if dtype == np.bool_:
                 drawn: Any = rng.random(shape) < 0.5
@@ -128,7 +135,41 @@ def from_data(data: str | Path, model: onnx.ModelProto) -> Feed:
     return Feed(source.name, next(source.batches(specs_of(model), _SAMPLES)))
 
 
-def seeded_source(model: onnx.ModelProto, seed: int = 0) -> SampleSource:
-    """Seeded random samples in place of DATA: what `seeded` makes, as a source."""
-    readers = [HeldReader(feed.values) for feed in seeded(model, seed)]
-    return SampleSource("random data", readers)
+def on_seeded(model: onnx.ModelProto, run: Callable[[tuple[Feed, ...]], _Result]) -> _Result:
+    """What `run` makes of seeded inputs of the usual lengths or, where it fails on those, of shorter ones.
+
+    Some models end where their table of positions does, which no axis's name tells.
+
+    Raises:
+        ModelError: `run` raised it whatever it was given: the first one.
+    """
+    usual, *shorter = _choices(model)
+    try:
+        return run(usual)
+    except ModelError:
+        for feeds in shorter:
+            with suppress(ModelError):
+                return run(feeds)
+        raise
+
+
+def _choices(model: onnx.ModelProto) -> list[tuple[Feed, ...]]:
+    """Seeded inputs of the usual lengths, and shorter ones if the axes leave a choice."""
+    usual, narrow = (seeded(model, narrow=short) for short in (False, True))
+    return [usual] if [feed.name for feed in usual] == [feed.name for feed in narrow] else [usual, narrow]
+
+
+def seeded_source(model: ModelFile) -> SampleSource:
+    """Seeded random samples in place of DATA, as a source. Where axes leave a choice the model runs once.
+
+    Raises:
+        ModelError: it runs on none of them.
+    """
+
+    def tried(feeds: tuple[Feed, ...]) -> tuple[Feed, ...]:
+        run_unoptimised(*runnable(model), [feeds[-1].values])
+        return feeds
+
+    choices = _choices(model.proto)
+    feeds = choices[0] if len(choices) == 1 else on_seeded(model.proto, tried)
+    return SampleSource("random data", [HeldReader(feed.values) for feed in feeds])

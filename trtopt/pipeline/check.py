@@ -71,7 +71,7 @@ def check(
     notes: list[str] = []
     found: tuple[LayerDifference, ...] = ()
     if path.suffix == ".onnx" and not (path.parent / MANIFEST).is_file():
-        source = open_data(data) if data is not None else seeded_source(checker.model.proto)
+        source = open_data(data) if data is not None else seeded_source(checker.model)
         other = _load(path)
         subjects = [checker.model_file(path, other, source)]
         found = layer_differences(checker.model, other, source) if layers else ()

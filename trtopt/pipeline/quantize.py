@@ -85,7 +85,7 @@ def quantize(
             Material(samples, request.random_data, table, str(request.table), onnx.sha256),
         )
         made.notes += told
-        tried = samples or seeded_source(original.proto)
+        tried = samples or seeded_source(original)
         if form.strongly_typed:
             listener.note("making the rest FP16")
             make_rest_half(made, request.target, tried, is_real=request.calib is not None)
@@ -132,7 +132,7 @@ def _source(request: Request, model: ModelFile, precision: Precision) -> SampleS
     if request.calib is not None:
         return open_data(request.calib)
     if request.random_data:
-        return seeded_source(model.proto)
+        return seeded_source(model)
     if precision != "int4" and request.table is None and not is_quantised(model.proto):
         raise no_data(precision)
     return None

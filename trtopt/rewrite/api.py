@@ -59,11 +59,7 @@ def _rewrite(
 
 
 class _Proof:
-    """Runs rewritten models against the original's outputs, which it computes once, when first needed.
-
-    Without dynamic axes there is one seeded feed; a model that does not run on the usual lengths is given
-    shorter ones.
-    """
+    """Runs rewritten models against the original's outputs, which it computes once, when first needed."""
 
     def __init__(self, model: ModelFile, real: Sequence[feeds.Feed], sizes: int) -> None:
         self._model, self._real, self._sizes = model, real, sizes
@@ -76,15 +72,11 @@ class _Proof:
         return equivalence.compare(self._reference, outcome.model, self._inputs, kind)
 
     def _run_original(self) -> None:
-        usual, narrow = (feeds.seeded(self._model.proto, narrow=short) for short in (False, True))
-        try:
-            self._inputs = (*usual[: self._sizes], *self._real)
+        def run(seeded: Sequence[feeds.Feed]) -> None:
+            self._inputs = (*seeded[: self._sizes], *self._real)
             self._reference = equivalence.run(self._model, self._inputs)
-        except equivalence.Unrunnable:
-            if [feed.name for feed in narrow] == [feed.name for feed in usual]:
-                raise
-            self._inputs = (*narrow[: self._sizes], *self._real)
-            self._reference = equivalence.run(self._model, self._inputs)
+
+        feeds.on_seeded(self._model.proto, run)
 
 
 def _class_of(rules: Sequence[Rule], outcome: Outcome) -> Exactness:

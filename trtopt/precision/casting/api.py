@@ -67,8 +67,8 @@ def cast_model(
     proto, _ = prepare.prepare(original.proto)
     limit = largest(LOW[precision]) if data is None and threshold is None else threshold
     wishes = Wishes(precision, target, limit, tuple(keep), tuple(keep_op), tuple(include))
-    samples = open_data(data) if data is not None else seeded_source(proto)
     with _spool(out) as spool, _telling_of_data(data):
+        samples = open_data(data) if data is not None else seeded_source(original)
         model = replace(original, proto=proto, spool=Path(spool))
         result, decision, seen = cast_graph(model, samples, wishes, cast_io=cast_io)
         differences = _differences(model, result, samples) if compare else ()
