@@ -105,4 +105,46 @@ CASES: tuple[Case, ...] = (
         # w2: float[8,12,1,1]
         g (float[N,4,8,8] x) => (float[N,8,6,6] y) {a = Conv(x, w1, b1) b = Sigmoid(a) y = Conv(b, w2)}""",
     ),
+    case(
+        "plain-reshape",
+        "a slice of a shape",
+        """
+        g (float[N,4,6,8] x) => (float[N,4,8,6] y)
+        <int64[1] i = {-9223372036854775808}, int64[1] j = {-2}, int64[1] k = {9223372036854775807}, int64[1] o = {-1}>
+        {s = Shape<start=0>(x) a = Slice(s, i, j) b = Slice(s, j, o) c = Slice(s, o, k) f = Concat<axis=0>(o, b, c)
+         r = Reshape(x, f) t = Transpose<perm=[0,2,1]>(r) h = Concat<axis=0>(a, c, b) y = Reshape(t, h)}""",
+        2,
+    ),
+    case(
+        "plain-reshape",
+        "what is left over is known",
+        """
+        g (float[N,S,4,8] x) => (float[N,S,32] y) <int64[1] z = {0}, int64[1] t = {2}, int64[1] o = {-1}>
+        {s = Shape(x) a = Slice(s, z, t, z) f = Concat<axis=0>(a, o) y = Reshape(x, f)}""",
+    ),
+    case(
+        "reshape-chain",
+        "a Transpose of axes of length 1 on either side",
+        """
+        g (float[N,4,1,8] x) => (float[N,1,32] y, float[N,8,4,1] z)
+        <int64[3] s = {-1,1,32}, int64[1] u = {2}, int64[4] v = {-1,4,1,8}>
+        {a = Transpose<perm=[0,2,1,3]>(x) y = Reshape(a, s)
+         b = Relu(x) c = Squeeze(b, u) d = Reshape(c, v) z = Transpose<perm=[0,3,1,2]>(d)}""",
+        2,
+    ),
+    case(
+        "reshape-chain",
+        "an axis that both copy",
+        """
+        g (float[N,S,16] x) => (float[N,T,32] y) <int64[4] s = {0,-1,2,16}, int64[3] t = {0,0,32}>
+        {a = Reshape(x, s) y = Reshape(a, t)}""",
+    ),
+    case(
+        "reduce-keepdims",
+        "put back, and taken out",
+        """
+        g (float[N,4,6] x) => (float[N,1,6] y, float[N,4] z) <int64[1] u = {-2}, int64[1] v = {2}>
+        {a = ReduceSum<keepdims=0>(x, u) y = Unsqueeze(a, u) b = ReduceMax<axes=[-1]>(x) z = Squeeze(b, v)}""",
+        2,
+    ),
 )

@@ -142,4 +142,12 @@ CASES: tuple[Case, ...] = (
         {a = MatMul(q, k) b = Where(m, a, c) y = Softmax(b)}""",
         "widen",
     ),
+    left(
+        "reduce-keepdims",
+        "a reduction used elsewhere",
+        """
+        g (float[N,4,6] x) => (float[N,1,6] y, float[N,6] z) <int64[1] u = {1}>
+        {a = ReduceSum<keepdims=0>(x, u) y = Unsqueeze(a, u) z = Relu(a)}""",
+        "computed twice",
+    ),
 )

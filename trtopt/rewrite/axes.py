@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
+
 from trtopt.rewrite.scope import Scope
 
 _KEEP_ALL = frozenset((
@@ -110,22 +112,45 @@ class Axes:
         return self.of(indices, place - axis) if place < axis + width else self.of(data, place - width + 1)
 
 
-def length_asked(scope: Scope, tensor: Any) -> Origin | None:
-    """The axis whose length `tensor` holds, if it is Gather(Shape(x), i), also reshaped."""
-    node = scope.producer(tensor, "Gather", "Unsqueeze", "Reshape")
-    while node is not None and node.op != "Gather":
-        node = scope.producer(node.inputs[0], "Gather", "Unsqueeze", "Reshape")
-    if node is None:
+def lengths_asked(scope: Scope, tensor: Any) -> list[Origin] | None:
+    """The axes whose lengths `tensor` holds, in order; None if that is no Shape's, nor picked out of one.
+
+    Gather and Slice pick; Unsqueeze, Squeeze and Reshape leave the order.
+    """
+    ways = ("Shape", "Gather", "Slice", "Unsqueeze", "Squeeze", "Reshape")
+    node = scope.producer(tensor, *ways)
+    while node is not None and node.op in ways[3:]:
+        node = scope.producer(node.inputs[0], *ways)
+    picked = None if node is None else picked_axes(scope, node)
+    return None if picked is None else [(picked[0], int(place)) for place in np.ravel(picked[1])]
+
+
+def picked_axes(scope: Scope, node: Any) -> tuple[Any, np.ndarray[Any, Any]] | None:
+    """The tensor that a Shape, or a Gather or Slice of one, asks, and which of its axes, as it asks."""
+    shape = node if node.op == "Shape" else scope.producer(node.inputs[0], "Shape")
+    if shape is None or scope.rank(shape.inputs[0]) is None:
         return None
-    shape, index = scope.producer(node.inputs[0], "Shape"), scope.value(node.inputs[1])
-    if (
-        shape is None
-        or index is None
-        or index.size != 1
-        or shape.attrs
-        or scope.rank(shape.inputs[0]) is None
-    ):
+    source = shape.inputs[0]
+    axes = np.arange(len(source.shape))[shape.attrs.get("start", 0) : shape.attrs.get("end", None)]
+    places = _picked(scope, node, len(axes))
+    return None if places is None else (source, axes[places])
+
+
+def _picked(scope: Scope, node: Any, count: int) -> np.ndarray[Any, Any] | None:
+    """Which of `count` elements a Shape, Gather or Slice node hands on; None if that cannot be told."""
+    places = np.arange(count)
+    if node.op == "Shape":
+        return places
+    if node.op == "Gather":
+        index = scope.value(node.inputs[1])
+        fits = index is not None and bool(np.all((index >= -count) & (index < count)))
+        return places[index.astype(np.int64)] if fits and index is not None else None
+    start, end, axis, step = (_single(scope, node, position) for position in (1, 2, 3, 4))
+    if start is None or end is None or axis not in (0, -1, None) or step == 0:
         return None
-    place = int(index.reshape(-1)[0])
-    rank = len(shape.inputs[0].shape)
-    return (shape.inputs[0], place % rank) if -rank <= place < rank else None
+    return places[start : min(end, count) if end >= 0 else end : step]
+
+
+def _single(scope: Scope, node: Any, position: int) -> int | None:
+    value = scope.integers(node, ("", "starts", "ends", "axes", "steps")[position], position)
+    return value[0] if value and len(value) == 1 else None

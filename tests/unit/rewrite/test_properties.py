@@ -22,6 +22,7 @@ _UNARY = ("Relu", "Identity", "Neg", "Sigmoid", "Abs", "Dropout", "Tanh", "Exp",
           "Reshape", "Softmax", "Pad", "ReduceMean", "LayerNorm", "Silu", "Gelu", "Quantise", "If", "Twins",
           "Attend", "Hide")  # fmt: skip
 _BINARY = ("Add", "Mul", "Sub", "Div")
+_MOVED = ("Shuffle", "Reduce")
 _WEIGHTED = ("Conv", "BatchNormalization", "MatMul")
 
 
@@ -117,6 +118,21 @@ class _Grower:
             return self.node("Cast", self.node("DequantizeLinear", low, "scale", "zero"), to=self.type)
         return self.node(op, x)
 
+    def moved(self, op: str, x: str) -> str:
+        if op == "Shuffle":  # an axis of length 1 put in, axes changed over, and all of it reshaped back
+            place, order = self.draw(st.integers(-5, 4)), self.draw(st.permutations(range(5)))
+            longer = self.node("Unsqueeze", x, self.constant([place], integer=True))
+            turned = self.node("Transpose", longer, perm=list(order))
+            return self.node("Reshape", turned, self.constant([-1, 4, 6, 6], integer=True))
+        # axes dropped and put back, kept and taken out
+        axes, others = (self.draw(st.sampled_from([[2, 3], [-1, -2], [1], [-1]])) for _ in range(2))
+        least = self.node("ReduceMin", x, axes=axes, keepdims=0)
+        back = self.node("Unsqueeze", least, self.constant([axis % 4 for axis in axes], integer=True))
+        most = self.node("ReduceMax", x, axes=others)
+        flat = self.node("Squeeze", most, self.constant(others, integer=True))
+        again = self.node("Unsqueeze", flat, self.constant([axis % 4 for axis in others], integer=True))
+        return self.node("Sub", self.node("Add", x, back), again)
+
     def constant_if(self, x: str) -> str:
         """An If that is decided; both branches read from outside and share the names inside them."""
         branches = {}
@@ -148,11 +164,11 @@ class _Grower:
 
     def grow(self) -> None:
         x = self.draw(st.sampled_from(self.tensors[-3:]))
-        kind = self.draw(st.sampled_from(["unary", "binary", "weighted", "join"]))
+        kind = self.draw(st.sampled_from(["unary", "binary", "moved", "weighted", "join"]))
         if kind == "join":
             new = self.node("Add", x, self.draw(st.sampled_from(self.tensors)))
         else:
-            ops = {"unary": _UNARY, "binary": _BINARY, "weighted": _WEIGHTED}[kind]
+            ops = {"unary": _UNARY, "binary": _BINARY, "moved": _MOVED, "weighted": _WEIGHTED}[kind]
             new = getattr(self, kind)(self.draw(st.sampled_from(ops)), x)
         self.tensors.append(new)
 

@@ -1,21 +1,25 @@
 """Reshape(x, computed shape) → Reshape(x, constant), where every axis of the result can be told in advance.
 
 In a Reshape's constant, 0 copies the axis of x at the same place and −1 is what is left over. So an axis that
-is a number, one that has the length of x's axis there, and one more of any kind can be written down. The
-Shape, Gather and Concat nodes that computed the shape then die: no shape layers, and TensorRT sees which axes
-stay as they are.
+is a number, one that has the length of x's axis there, and one more of any kind can be written down. What is
+left over is a number too if all that x has beyond the copied axes is. The Shape, Gather, Slice and Concat
+nodes that computed the shape then die: no shape layers, and TensorRT sees which axes stay as they are.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import prod
 from typing import Any
 
 import numpy as np
 
-from trtopt.rewrite.axes import Axes, length_asked
+from trtopt.rewrite.axes import Axes, Origin, lengths_asked
 from trtopt.rewrite.rule import Match, Rule
 from trtopt.rewrite.scope import Scope
+
+_Part = int | Origin | None
+"""An axis as the shape says it: a number, the axis of some tensor whose length is asked, or unknown."""
 
 
 def _find(scope: Scope) -> Iterator[Match]:
@@ -24,28 +28,36 @@ def _find(scope: Scope) -> Iterator[Match]:
         if node.op == "Reshape" and not scope.is_constant(node.inputs[1]):
             parts = _parts(scope, node)
             if parts is not None and scope.rank(node.inputs[0]) is not None:
-                shape = [_axis(scope, axes, node, *part) for part in enumerate(parts)]
-                yield Match(
-                    node, {"shape": shape, "empty": 0 in [part for part in parts if isinstance(part, int)]}
-                )
+                shape = [_axis(axes, node, *part) for part in enumerate(parts)]
+                yield Match(node, {"shape": _settled(shape, node.inputs[0].shape), "empty": 0 in parts})
         axes.learn(node)
 
 
-def _parts(scope: Scope, node: Any) -> list[Any] | None:
-    """What the shape is made of, an axis each: a number, a tensor that holds it, or None; None if unclear."""
+def _parts(scope: Scope, node: Any) -> list[_Part] | None:
+    """What the shape is made of, an axis each; None if not even their number is clear."""
     told = node.outputs[0].shape
     maker = scope.producer(node.inputs[1], "Concat")
-    if maker is None:
-        return None if told is None else [axis if isinstance(axis, int) else None for axis in told]
-    parts: list[Any] = []
-    for part in maker.inputs:
-        value = scope.value(part)
-        parts += [part] if value is None else [int(axis) for axis in value.reshape(-1)]
-    unclear = any(not isinstance(part, int) and tuple(part.shape or ()) != (1,) for part in parts)
-    return None if unclear or (told is not None and len(told) != len(parts)) else parts
+    parts: list[_Part] = []
+    for tensor in maker.inputs if maker is not None else [node.inputs[1]]:
+        value, asked = scope.value(tensor), lengths_asked(scope, tensor)
+        if value is not None:
+            parts += [int(axis) for axis in value.reshape(-1)]
+        elif asked is not None:
+            parts += [_length(*origin) for origin in asked]
+        elif tuple(tensor.shape or ()) == (1,):
+            parts.append(None)
+        else:
+            return None if maker is not None or told is None else [None] * len(told)
+    return parts if told is None or len(told) == len(parts) else None
 
 
-def _axis(scope: Scope, axes: Axes, node: Any, place: int, part: Any) -> int:
+def _length(tensor: Any, place: int) -> _Part:
+    """An axis that is asked for: its length, if that is known."""
+    length = tensor.shape[place]
+    return length if isinstance(length, int) else (tensor, place)
+
+
+def _axis(axes: Axes, node: Any, place: int, part: _Part) -> int:
     """An axis as a Reshape's constant has it."""
     told = node.outputs[0].shape[place] if node.outputs[0].shape else None
     if isinstance(part, int):
@@ -54,13 +66,21 @@ def _axis(scope: Scope, axes: Axes, node: Any, place: int, part: Any) -> int:
         return told
     before = node.inputs[0]
     if place < len(before.shape):
-        asked = None if part is None else length_asked(scope, part)
-        source = axes.of(before, place)
-        if asked is not None and axes.same(axes.of(*asked), source):
+        if part is not None and axes.same(axes.of(*part), axes.of(before, place)):
             return 0
         if told is not None and isinstance(told, str) and told == before.shape[place]:
             return 0
     return -1
+
+
+def _settled(shape: list[int], before: list[Any]) -> list[int]:
+    """The shape with what is left over as a number, where that can be told."""
+    copied = [place for place, axis in enumerate(shape) if axis == 0]
+    left = [axis for place, axis in enumerate(before) if place not in copied]
+    if shape.count(-1) != 1 or not all(isinstance(axis, int) for axis in left):
+        return shape
+    rest = prod(left) // prod(axis for axis in shape if axis > 0)
+    return [rest if axis == -1 else axis for axis in shape]
 
 
 def _check(scope: Scope, match: Match) -> str | None:
@@ -72,12 +92,11 @@ def _check(scope: Scope, match: Match) -> str | None:
 
 
 def _apply(scope: Scope, match: Match) -> None:
-    node = match.node
-    constant = scope.constant(np.array(match.parts["shape"], np.int64), f"{node.name}/shape")
-    scope.set_input(node, 1, constant)
+    node, shape = match.node, match.parts["shape"]
+    scope.set_input(node, 1, scope.constant(np.array(shape, np.int64), f"{node.name}/shape"))
     node.attrs.pop("allowzero", None)
     if node.outputs[0].shape is None:
-        node.outputs[0].shape = [None] * len(match.parts["shape"])
+        node.outputs[0].shape = [axis if axis > 0 else None for axis in shape]
 
 
 RULE = Rule("plain-reshape", "B", "no shape layers", _find, _check, _apply)
