@@ -35,7 +35,7 @@ def test_a_graph_is_captured_for_every_buffer_set_after_a_plain_run(
 ) -> None:
     device = ScriptedDevice(SCRIPT)
     measured = run(device, terms(name, graph=graph), "throughput", counted(queries=4))
-    queries = len(measured.samples.start_ms) + len(measured.warmups.start_ms)
+    queries = sum(len(s.start_ms) for s in (measured.warmups, measured.samples, measured.stages))
     assert device.calls.count("capture") == captures
     assert device.calls.count("launch") == (queries if captures else 0)
     sets = 2 if measured.contract.transfers else 1
@@ -83,9 +83,9 @@ class TracingDevice(ScriptedDevice):
         self.blocking: list[bool] = []
         self.collecting: list[bool] = []
 
-    def event(self, *, blocking: bool = False) -> ScriptedEvent:
+    def event(self, *, blocking: bool = False, timed: bool = True) -> ScriptedEvent:
         self.blocking.append(blocking)
-        return super().event(blocking=blocking)
+        return super().event(blocking=blocking, timed=timed)
 
     def copy_to_device(self, target: DeviceBuffer, source: HostBuffer, stream: Stream) -> None:
         super().copy_to_device(target, source, stream)
@@ -225,8 +225,8 @@ def test_a_binding_that_tells_no_handles_of_events_refills_late_and_says_so() ->
         handle = None  # type: ignore[assignment]
 
     class Silent(ScriptedDevice):
-        def event(self, *, blocking: bool = False) -> ScriptedEvent:
-            return NoHandle(self)
+        def event(self, *, blocking: bool = False, timed: bool = True) -> ScriptedEvent:
+            return NoHandle(self, timed=timed)
 
     measured = run(Silent(SCRIPT), terms("serving", graph=False), "throughput", counted(queries=5))
     assert measured.notes[0].endswith("the CUDA binding does not tell the handles of events")

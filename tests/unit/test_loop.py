@@ -7,6 +7,7 @@ from scripted import COMPUTE, D2H, ENQUEUE, H2D, SCRIPT, SUBJECT, Mode, counted,
 from trtopt.device.fake import Script, ScriptedDevice
 from trtopt.errors import MeasurementError
 from trtopt.measure.contracts import CONTRACTS
+from trtopt.measure.groups import MIN_TIMED, TIMED_SHARE
 from trtopt.measure.statistics import throughput
 from trtopt.measure.stopping import Limits
 from trtopt.records import Measurement
@@ -26,8 +27,9 @@ def test_without_transfers_a_query_takes_its_enqueue_and_its_compute(name: str) 
     assert samples.start_ms == [0.0, whole, 2 * whole, 3 * whole]
     assert samples.end_ms == [whole, 2 * whole, 3 * whole, 4 * whole]
     assert samples.enqueue_ms == [ENQUEUE] * 4
-    assert samples.gpu_compute_ms == [whole] * 4  # the stream is idle while the host enqueues
-    assert samples.h2d_ms == samples.d2h_ms == []
+    assert samples.gpu_compute_ms == samples.h2d_ms == samples.d2h_ms == []
+    assert measured.stages.gpu_compute_ms == [whole] * MIN_TIMED  # the stream is idle while the host enqueues
+    assert measured.stages.h2d_ms == measured.stages.d2h_ms == []
     assert samples.lane == [0] * 4
     assert rate(measured) == pytest.approx(1e3 / whole, rel=1e-12)
 
@@ -38,18 +40,18 @@ def test_with_transfers_a_query_takes_both_copies_and_its_compute() -> None:
     assert samples.start_ms == [0.0, whole, 2 * whole, 3 * whole]
     assert samples.latency_ms == [whole] * 4
     assert samples.enqueue_ms == [ENQUEUE] * 4
-    assert samples.gpu_compute_ms == [COMPUTE] * 4
-    assert samples.h2d_ms == [H2D] * 4
-    assert samples.d2h_ms == [D2H] * 4
+    assert measured.stages.gpu_compute_ms == [COMPUTE] * MIN_TIMED
+    assert measured.stages.h2d_ms == [H2D] * MIN_TIMED
+    assert measured.stages.d2h_ms == [D2H] * MIN_TIMED
     assert rate(measured) == pytest.approx(1e3 / whole, rel=1e-12)
 
 
 def test_an_enqueue_longer_than_the_copy_delays_the_compute() -> None:
     script = Script(compute_ms=[1.0], enqueue_ms=[2.0], h2d_ms=0.5, d2h_ms=0.25)
-    samples = run(ScriptedDevice(script), terms("trtexec-10"), "latency", counted(queries=1)).samples
-    assert samples.latency_ms == [3.25, 3.25]
-    assert samples.gpu_compute_ms == [2.5, 2.5]
-    assert samples.enqueue_ms == [2.0, 2.0]
+    measured = run(ScriptedDevice(script), terms("trtexec-10"), "latency", counted(queries=1))
+    assert measured.samples.latency_ms == [3.25, 3.25]
+    assert measured.samples.enqueue_ms == [2.0, 2.0]
+    assert measured.stages.gpu_compute_ms == [2.5] * MIN_TIMED
 
 
 @pytest.mark.parametrize("name", CONTRACTS)
@@ -67,8 +69,19 @@ def test_a_latency_pass_has_one_query_in_flight_whatever_the_contract(name: str)
 def test_scripted_times_come_back_in_the_order_of_the_queries() -> None:
     script = Script(compute_ms=[9.0, 8.0, 8.0, 1.0, 2.0, 3.0, 4.0], enqueue_ms=[0.0])
     measured = run(ScriptedDevice(script), terms("isolated"), "latency", counted(queries=3, warmups=1))
-    assert measured.samples.gpu_compute_ms == [1.0, 2.0, 3.0, 4.0]
     assert measured.samples.latency_ms == [1.0, 2.0, 3.0, 4.0]
+
+
+@pytest.mark.parametrize("mode", ["latency", "throughput"])
+def test_no_sample_pays_for_the_timing_of_stages(mode: Mode) -> None:
+    """A tenth more queries have their stages timed, after the samples."""
+    script = Script(compute_ms=[COMPUTE], enqueue_ms=[ENQUEUE], h2d_ms=H2D, d2h_ms=D2H, timing_ms=0.5)
+    untimed = run(ScriptedDevice(SCRIPT), terms("trtexec-10"), mode, counted(queries=100))
+    measured = run(ScriptedDevice(script), terms("trtexec-10"), mode, counted(queries=100))
+    assert measured.samples == untimed.samples
+    assert len(measured.stages.start_ms) == round(100 * TIMED_SHARE) + measured.contract.queue_ahead
+    assert measured.stages.start_ms[0] == measured.samples.end_ms[-1]
+    assert set(measured.stages.gpu_compute_ms) == {COMPUTE + 0.5}
 
 
 # ── throughput: queries queued ahead ────────────────────────────────────────────────────────────────────
@@ -79,7 +92,7 @@ def test_a_queue_without_transfers_keeps_the_device_computing_without_a_gap() ->
     samples = measured.samples
     assert samples.end_ms == [ENQUEUE + n * COMPUTE for n in range(1, 7)]
     assert samples.start_ms == [0.0, ENQUEUE, *samples.end_ms[:-2]]
-    assert samples.gpu_compute_ms == [ENQUEUE + COMPUTE, *[COMPUTE] * 5]
+    assert measured.stages.gpu_compute_ms == [ENQUEUE + COMPUTE, *[COMPUTE] * MIN_TIMED]
     assert samples.enqueue_ms == [ENQUEUE] * 6
     assert rate(measured) == pytest.approx(6e3 / (ENQUEUE + 6 * COMPUTE), rel=1e-12)
 
@@ -89,9 +102,9 @@ def test_a_queue_overlaps_copies_with_compute() -> None:
     samples = measured.samples
     assert samples.end_ms == [H2D + n * COMPUTE + D2H for n in range(1, 7)]
     assert samples.start_ms == [0.0, ENQUEUE, *samples.end_ms[:-2]]
-    assert samples.gpu_compute_ms == [COMPUTE] * 6
-    assert samples.h2d_ms == [H2D] * 6
-    assert samples.d2h_ms == [D2H] * 6
+    assert measured.stages.gpu_compute_ms == [COMPUTE] * (MIN_TIMED + 1)
+    assert measured.stages.h2d_ms == [H2D] * (MIN_TIMED + 1)
+    assert measured.stages.d2h_ms == [D2H] * (MIN_TIMED + 1)
     assert rate(measured) == pytest.approx(6e3 / (H2D + 6 * COMPUTE + D2H), rel=1e-12)
 
 
@@ -103,7 +116,7 @@ def test_pageable_memory_costs_a_copy_by_the_host_and_a_wait_for_the_output(mode
     whole = 0.0625 + H2D + COMPUTE + D2H
     assert measured.contract.name == "trtexec-10+no-pinned"
     assert rate(measured) == pytest.approx(1e3 / whole, rel=1e-12)
-    assert measured.samples.gpu_compute_ms == [COMPUTE] * len(measured.samples.start_ms)
+    assert set(measured.stages.gpu_compute_ms) == {COMPUTE}
 
 
 @pytest.mark.parametrize("pinned", [True, False])
@@ -117,7 +130,7 @@ def test_copies_longer_than_the_compute_set_the_pace_of_a_queue() -> None:
     script = Script(compute_ms=[1.0], enqueue_ms=[0.25], h2d_ms=3.0, d2h_ms=1.0)
     measured = run(ScriptedDevice(script), terms("trtexec-10"), "throughput", counted(queries=4))
     assert measured.samples.end_ms == [3.0 * n + 1.0 + 1.0 for n in range(1, 7)]
-    assert measured.samples.h2d_ms == [3.0] * 6
+    assert set(measured.stages.h2d_ms) == {3.0}
     assert rate(measured) == pytest.approx(6e3 / (6 * 3.0 + 2.0), rel=1e-12)
 
 
@@ -204,8 +217,8 @@ def test_sampling_begins_when_the_warm_ups_have_settled() -> None:
     limits = Limits(warmup_s=0.0, duration_s=0.0, min_warmups=0, min_queries=5)
     script = Script(compute_ms=[*slow_start, 1.0], enqueue_ms=[0.0])
     measured = run(ScriptedDevice(script), terms("isolated"), "latency", limits)
-    assert set(measured.samples.gpu_compute_ms) == {1.0}
-    assert measured.warmups.gpu_compute_ms[:30] == [
+    assert set(measured.samples.latency_ms) == {1.0}
+    assert measured.warmups.latency_ms[:30] == [
         *slow_start[1:],
         1.0,
     ]  # the lane's own first run comes before
@@ -215,9 +228,9 @@ def test_sampling_begins_when_the_warm_ups_have_settled() -> None:
 def test_warm_ups_are_kept_apart() -> None:
     script = Script(compute_ms=[9.0, *[5.0] * 4, *[1.0] * 9], enqueue_ms=[0.0])
     measured = run(ScriptedDevice(script), terms("isolated"), "latency", counted(queries=4, warmups=3))
-    assert measured.warmups.gpu_compute_ms == [5.0] * 4
+    assert measured.warmups.latency_ms == [5.0] * 4
     assert measured.warmups.start_ms == [0.0, 5.0, 10.0, 15.0]
-    assert measured.samples.gpu_compute_ms == [1.0] * 5
+    assert measured.samples.latency_ms == [1.0] * 5
     assert measured.samples.start_ms == [0.0, 1.0, 2.0, 3.0, 4.0]
 
 

@@ -32,6 +32,7 @@ def test_a_result_file_of_schema_1_is_read() -> None:
     assert report.schema == BENCH_SCHEMA
     assert [point.batch for point in report.points] == [1, 8]
     assert [len(point.latency.samples.latency_ms) for point in report.points] == [257, 34]
+    assert report.points[0].latency.stages is report.points[0].latency.samples
     assert report.points[0].latency.contract.name == "trtexec-11+no-graph"
 
 

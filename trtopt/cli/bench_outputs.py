@@ -82,9 +82,9 @@ class Outputs:
         from trtopt.workspace import write_atomically
 
         for point in report.points:
-            if self._times is not None:
+            if self._times is not None and point.latency.stages.start_ms:  # none: the device failed before
                 file = trtexec.path_for(self._times, point.batch, len(report.points))
-                write_atomically(file, trtexec.times(point.latency.samples))
+                write_atomically(file, trtexec.times(point.latency.stages))
             if self._profile is not None and point.layers is not None:
                 file = trtexec.path_for(self._profile, point.batch, len(report.points))
                 write_atomically(file, trtexec.profile(point.layers))

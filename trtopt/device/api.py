@@ -162,8 +162,11 @@ class Device(Protocol):
     def stream(self) -> Stream:
         """A new stream of one's own, never the default one."""
 
-    def event(self, *, blocking: bool = False) -> Event:
-        """A new event; with `blocking` the waiting host thread sleeps, else it spins."""
+    def event(self, *, blocking: bool = False, timed: bool = True) -> Event:
+        """A new event; with `blocking` the waiting host thread sleeps, else it spins.
+
+        One that is not `timed` has no `elapsed_ms`, and costs the device less.
+        """
 
     def device_buffer(self, nbytes: int) -> DeviceBuffer:
         """Device memory.

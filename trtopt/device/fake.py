@@ -82,10 +82,10 @@ class ScriptedDevice:
         self.call("stream")
         return ScriptedStream(self)
 
-    def event(self, *, blocking: bool = False) -> ScriptedEvent:
+    def event(self, *, blocking: bool = False, timed: bool = True) -> ScriptedEvent:
         """A new event."""
         self.call("event")
-        return ScriptedEvent(self)
+        return ScriptedEvent(self, timed=timed)
 
     def device_buffer(self, nbytes: int) -> ScriptedBuffer:
         """Memory, as long as the script's device has some."""
@@ -211,9 +211,15 @@ class ScriptedEvent(_Owned):
     handle = 1
     at_s = 0.0
 
+    def __init__(self, device: ScriptedDevice, *, timed: bool) -> None:
+        super().__init__(device)
+        self._timed = timed
+
     def record(self, stream: Stream) -> None:
-        """The stream's end as it is now."""
+        """The stream's end as it is now; to note the time takes the device a while if the script says so."""
         assert isinstance(stream, ScriptedStream)
+        if self._timed and self.device.script.timing_ms:
+            _run(stream, self.device.script.timing_ms)
         self.at_s = max(stream.ready_s, self.device.host_s)
 
     def wait(self) -> None:
@@ -228,6 +234,8 @@ class ScriptedEvent(_Owned):
     def elapsed_ms(self, since: Event) -> float:
         """Virtual milliseconds."""
         assert isinstance(since, ScriptedEvent)
+        assert self._timed, "an event without a time is asked for its time"
+        assert since._timed, "an event without a time is asked for its time"
         return (self.at_s - since.at_s) * 1e3
 
 

@@ -114,7 +114,7 @@ class HostDevice:
         """A stream."""
         return HostStream()
 
-    def event(self, *, blocking: bool = False) -> HostEvent:
+    def event(self, *, blocking: bool = False, timed: bool = True) -> HostEvent:
         """An event."""
         return HostEvent()
 

@@ -39,7 +39,7 @@ def profile_point(
     Without a description the profiler's names are all there is. `infer` is for backends that name only part
     of what they fused; see `mapping.map_layers`. `weakly_typed` is for `receipt.receipt`.
     """
-    samples = point.latency.samples
+    stages = point.latency.stages
     found = _profile(
         point.batch,
         point.latency.engine,
@@ -47,14 +47,14 @@ def profile_point(
         point.layers,
         graph,
         peaks,
-        latency_ms=_median(samples.gpu_compute_ms),
+        latency_ms=_median(stages.gpu_compute_ms),
         infer=infer,
         weakly_typed=weakly_typed,
     )
     return msgspec.structs.replace(
         found,
-        h2d_ms=_median(samples.h2d_ms),
-        d2h_ms=_median(samples.d2h_ms),
+        h2d_ms=_median(stages.h2d_ms),
+        d2h_ms=_median(stages.d2h_ms),
         memory=None if point.memory is None else timeline(point.memory),
     )
 

@@ -28,6 +28,21 @@ class Criterion(Protocol):
         """Whether the pass may end; asked once a query, `elapsed_s` after its first one was handed over."""
 
 
+class Until:
+    """Ends when both a count and a time are reached."""
+
+    def __init__(self, min_count: int, min_s: float = 0.0) -> None:
+        self._left, self._min_s = min_count, min_s
+
+    def add(self, latency_ms: float) -> None:
+        """One more query has finished."""
+        self._left -= 1
+
+    def is_finished(self, elapsed_s: float) -> bool:
+        """See `Criterion`."""
+        return self._left <= 0 and elapsed_s >= self._min_s
+
+
 def sample(device: Device, lanes: Sequence[Lane], criterion: Criterion) -> Samples:
     """Keep every slot of every lane busy until the criterion is met, then let all of them finish."""
     began_s = device.now()
@@ -36,9 +51,17 @@ def sample(device: Device, lanes: Sequence[Lane], criterion: Criterion) -> Sampl
     return as_samples(finished, began_s)
 
 
-def drive(device: Device, lanes: Sequence[Lane], criterion: Criterion, finished: list[Finished]) -> None:
+def drive(
+    device: Device,
+    lanes: Sequence[Lane],
+    criterion: Criterion,
+    finished: list[Finished],
+    *,
+    timed: bool = False,
+) -> None:
     """As `sample`, from one host thread or one a lane as the lanes' contract says.
 
+    `timed` queries have their stages timed, see `Slot.start`.
     Queries come into `finished` in the order in which they were handed over; those that had finished when a
     query failed are there too. Threads share Python's interpreter lock: they enqueue one at a time, and wait
     for the device at the same time.
@@ -48,9 +71,9 @@ def drive(device: Device, lanes: Sequence[Lane], criterion: Criterion, finished:
     """
     try:
         if lanes[0].contract.threads == "one" or len(lanes) == 1:
-            _keep_busy(device, lanes, 0, criterion, finished)
+            _keep_busy(device, lanes, 0, criterion, finished, timed)
         else:
-            _keep_busy_in_threads(device, lanes, criterion, finished)
+            _keep_busy_in_threads(device, lanes, criterion, finished, timed)
     finally:
         finished.sort(key=lambda lane_and_query: lane_and_query[1].start_s)
 
@@ -61,6 +84,7 @@ def _keep_busy(
     first_number: int,
     criterion: Criterion,
     finished: list[Finished],
+    timed: bool,
 ) -> None:
     """The criterion is asked between a slot's queries: with one query in flight its work is never timed."""
     began_s = device.now()
@@ -73,7 +97,7 @@ def _keep_busy(
             criterion.add((query.end_s - query.start_s) * 1e3)
         if criterion.is_finished(device.now() - began_s):
             break
-        slot.start()
+        slot.start(timed=timed)
     for _ in range(sum(len(lane.slots) for lane in lanes)):
         number, slot = next(rounds)
         if slot.busy:
@@ -120,7 +144,7 @@ class _Shared:
 
 
 def _keep_busy_in_threads(
-    device: Device, lanes: Sequence[Lane], criterion: Criterion, finished: list[Finished]
+    device: Device, lanes: Sequence[Lane], criterion: Criterion, finished: list[Finished], timed: bool
 ) -> None:
     """One thread a lane; whatever ends one of them ends all, and none uses its lane when this returns.
 
@@ -136,7 +160,7 @@ def _keep_busy_in_threads(
         try:
             if not shared.is_over:
                 with device.adopt_thread():
-                    _keep_busy(device, lanes[number : number + 1], number, shared, finished)
+                    _keep_busy(device, lanes[number : number + 1], number, shared, finished, timed)
         except BaseException as error:  # noqa: BLE001  (raised again in the thread that waits)
             failures.append(error)
             shared.give_up()
@@ -188,7 +212,9 @@ def as_samples(finished: Sequence[Finished], began_s: float, group: Sequence[int
         start_ms=[round((query.start_s - began_s) * 1e3, 6) for query in queries],
         end_ms=[round((query.end_s - began_s) * 1e3, 6) for query in queries],
         enqueue_ms=[round(query.enqueue_ms, 6) for query in queries],
-        gpu_compute_ms=[round(query.gpu_compute_ms, 6) for query in queries],
+        gpu_compute_ms=[
+            round(query.gpu_compute_ms, 6) for query in queries if query.gpu_compute_ms is not None
+        ],
         h2d_ms=[round(query.h2d_ms, 6) for query in queries if query.h2d_ms is not None],
         d2h_ms=[round(query.d2h_ms, 6) for query in queries if query.d2h_ms is not None],
         lane=[lane for lane, _ in finished],

@@ -102,18 +102,18 @@ def hints_of(point: BenchPoint, *, on_host: bool) -> tuple[Hint, ...]:
     latency = point.latency
     if not latency.samples.start_ms:
         return ()
-    samples = latency.samples
-    compute = summarise(samples.gpu_compute_ms)
+    samples, stages = latency.samples, latency.stages
     if on_host:
-        return hints(Figures(latency_cv=compute.cv, lockable=False), latency.contract)
+        return hints(Figures(latency_cv=summarise(samples.latency_ms).cv, lockable=False), latency.contract)
+    compute = summarise(stages.gpu_compute_ms) if stages.gpu_compute_ms else None
     readings = [reading for measurement in measurements_of(point) for reading in measurement.clocks]
     loaded = [r.sm_mhz for r in readings if IDLE not in r.throttle and r.sm_mhz is not None]
     figures = Figures(
         enqueue_ms=summarise(samples.enqueue_ms).median,
-        compute_ms=compute.median,
-        h2d_ms=_median(samples.h2d_ms),
-        d2h_ms=_median(samples.d2h_ms),
-        latency_cv=compute.cv,
+        compute_ms=None if compute is None else compute.median,
+        h2d_ms=_median(stages.h2d_ms),
+        d2h_ms=_median(stages.d2h_ms),
+        latency_cv=None if compute is None else compute.cv,
         streams_gain=_streams_gain(point),
         sm_mhz=median(loaded) if loaded else None,
         application_mhz=latency.clock_reference.mhz,

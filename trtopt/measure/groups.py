@@ -1,5 +1,8 @@
 """The samples of one pass, taken in groups with a reading of the clocks before and after each.
 
+Events that note the time slow a query down, and so does what tells a query's stages apart: the stages are
+timed in queries of their own, a tenth more after each group, and no sample pays for it.
+
 Readings stand outside the timed region: the queue runs empty, the sensor is read, every slot runs one query
 that does not count (the first after a pause is a fresh start), and sampling goes on. Where nobody can tell
 the clocks there is nothing to pause for, and all samples are one group.
@@ -14,7 +17,7 @@ from dataclasses import dataclass
 from trtopt.device.api import Device
 from trtopt.errors import DeviceError
 from trtopt.measure.disturbance import judge_groups
-from trtopt.measure.driving import Criterion, Finished, as_samples, drive
+from trtopt.measure.driving import Criterion, Finished, Until, as_samples, drive
 from trtopt.measure.lane import Lane
 from trtopt.measure.stopping import Precision
 from trtopt.measure.warmup import WarmUp
@@ -23,6 +26,10 @@ from trtopt.records import ClockReading, ClockReference, Samples
 GROUP_S = 0.25
 """NVML renews what it tells about ten times a second: both readings of a group speak of its own time. They
 cost a hundredth of it."""
+
+TIMED_SHARE = 0.1
+MIN_TIMED = 5
+"""So many queries more have their stages timed: a share of the group's, and no fewer."""
 
 MIN_QUERIES = 20
 """The one query that each slot runs uncounted before a group costs a twentieth at most."""
@@ -36,12 +43,14 @@ class Taken:
     """The samples of a pass.
 
     `groups` tells why each was discarded; there is one reading more in `clocks` than there are groups.
+    `staged` are the queries whose stages were timed, without those of discarded groups.
 
     `failure` is the device's, if it ended the pass in the middle; what had finished by then is kept.
     """
 
     warmups: Samples
     samples: Samples
+    staged: Samples
     discarded: Samples | None
     clocks: tuple[ClockReading, ...]
     reference: ClockReference
@@ -107,6 +116,7 @@ def take_samples(device: Device, lanes: Sequence[Lane], warm: WarmUp, enough: Pr
     warmups = _Stretches(device.now())
     drive(device, lanes, warm, warmups.new(0))
     samples = _Stretches(device.now())
+    staged = _Stretches(samples.start_s)
     clocks = [sensor.read(0.0)]
     known = clocks[0].sm_mhz is not None
     sampled_s, failure = 0.0, None
@@ -115,10 +125,12 @@ def take_samples(device: Device, lanes: Sequence[Lane], warm: WarmUp, enough: Pr
         group = _Group(enough, sampled_s, GROUP_S if known else math.inf, _queries_of_a_group(lanes))
         try:
             if known:
-                drive(device, lanes, WarmUp(min_s=0.0, min_count=1, max_s=0.0), warmups.new(index))
+                drive(device, lanes, Until(1), warmups.new(index))
             before_s = device.now()
             drive(device, lanes, group, samples.new(index))
             sampled_s += device.now() - before_s
+            count = max(MIN_TIMED, round(group.heard * TIMED_SHARE))
+            drive(device, lanes, Until(count), staged.new(index), timed=True)
         except DeviceError as error:
             if not len(samples):
                 raise
@@ -128,7 +140,7 @@ def take_samples(device: Device, lanes: Sequence[Lane], warm: WarmUp, enough: Pr
             enough.take_back(group.heard)
         if failure is not None or enough.is_finished(sampled_s):
             break
-    return _judged(warmups, samples, clocks if known else [], sensor.reference, failure)
+    return _judged(warmups, samples, staged, clocks if known else [], sensor.reference, failure)
 
 
 def _queries_of_a_group(lanes: Sequence[Lane]) -> int:
@@ -139,6 +151,7 @@ def _queries_of_a_group(lanes: Sequence[Lane]) -> int:
 def _judged(
     warmups: _Stretches,
     samples: _Stretches,
+    staged: _Stretches,
     clocks: Sequence[ClockReading],
     reference: ClockReference,
     failure: DeviceError | None,
@@ -147,10 +160,12 @@ def _judged(
     disturbance = judge_groups(clocks, reference.mhz)
     bad = {group.index for group in disturbance.groups if group.discarded}
     every = set(range(len(disturbance.groups))) if clocks else None
+    kept = None if every is None else every - bad
     against = [] if failure is None else [f"the device failed in the middle: {failure.problem}"]
     return Taken(
         warmups=warmups.of(every),
-        samples=samples.of(None if every is None else every - bad),
+        samples=samples.of(kept),
+        staged=staged.of(kept),
         discarded=samples.of(bad) if bad else None,
         clocks=tuple(clocks),
         reference=reference,

@@ -16,7 +16,7 @@ from trtopt.errors import DeviceError, DeviceMemoryError
 from trtopt.measure.bare import bare_latency, bare_throughput
 from trtopt.measure.comparison import in_turns
 from trtopt.measure.contracts import changed
-from trtopt.measure.driving import no_garbage_collection, sample
+from trtopt.measure.driving import Until, no_garbage_collection, sample
 from trtopt.measure.engine import check_fits, input_batch
 from trtopt.measure.loop import Subject, notes_on, open_lanes, terms_of
 from trtopt.measure.warmup import WarmUp
@@ -75,21 +75,6 @@ class InterleaveJob(Record, frozen=True, kw_only=True, tag="interleave"):
     data: str | None
     warmup_s: float
     block_s: float
-
-
-class Until:
-    """Ends when both a count and a time are reached."""
-
-    def __init__(self, min_count: int, min_s: float) -> None:
-        self._left, self._min_s = min_count, min_s
-
-    def add(self, latency_ms: float) -> None:
-        """One more query has finished."""
-        self._left -= 1
-
-    def is_finished(self, elapsed_s: float) -> bool:
-        """See `loop.Criterion`."""
-        return self._left <= 0 and elapsed_s >= self._min_s
 
 
 def interleave(

@@ -35,12 +35,15 @@ MAX_SETS = 2
 
 @dataclass(frozen=True)
 class Query:
-    """One finished query; host times in seconds on the device's clock, durations in milliseconds."""
+    """One finished query; host times in seconds on the device's clock, durations in milliseconds.
+
+    The device's durations are None where nothing asked for them, or where the query has no such stage.
+    """
 
     start_s: float
     end_s: float
     enqueue_ms: float
-    gpu_compute_ms: float
+    gpu_compute_ms: float | None
     h2d_ms: float | None
     d2h_ms: float | None
 
@@ -122,7 +125,7 @@ class Lane:
             self.refills_late = "nothing can wait for an event within a CUDA graph"
             return
         for device_set in self._sets:
-            event = self._device.event()
+            event = self._device.event(timed=False)
             self._resources.callback(event.close)
             if event.handle is None:
                 self.refills_late = "the CUDA binding does not tell the handles of events"
@@ -217,16 +220,47 @@ class Turns:
             self._context.bind(device_set.buffers, device_set.consumed)
 
 
-def _event_pair(device: Device, blocking: bool, resources: ExitStack) -> tuple[Event, Event]:
-    start = device.event(blocking=blocking)
-    resources.callback(start.close)
-    end = device.event(blocking=blocking)
-    resources.callback(end.close)
-    return start, end
+class Stage:
+    """One stage of a query, on one stream; how long it takes is only known of a timed one."""
+
+    def __init__(self, device: Device, *, timed: bool, blocking: bool, resources: ExitStack) -> None:
+        self.end = device.event(blocking=blocking, timed=timed)
+        resources.callback(self.end.close)
+        self._start = device.event(blocking=blocking) if timed else None
+        if self._start is not None:
+            resources.callback(self._start.close)
+
+    def begin(self, stream: Stream) -> None:
+        """Enqueue its beginning."""
+        if self._start is not None:
+            self._start.record(stream)
+
+    @property
+    def ms(self) -> float | None:
+        """How long it took the device."""
+        return None if self._start is None else self.end.elapsed_ms(self._start)
+
+
+class Stages:
+    """A query's stages, the copies only where the contract has any."""
+
+    def __init__(self, device: Device, contract: Contract, resources: ExitStack, *, timed: bool) -> None:
+        stage = partial(Stage, device, timed=timed, blocking=contract.sync == "blocking", resources=resources)
+        self.h2d = stage() if contract.transfers else None
+        self.compute = stage()
+        self.d2h = stage() if contract.transfers else None
+
+    @property
+    def completion(self) -> Event:
+        """Reached when the last one has ended."""
+        return (self.d2h or self.compute).end
 
 
 class Slot:
-    """One query in flight at most: `start` hands it over, `finish` waits for it."""
+    """One query in flight at most: `start` hands it over, `finish` waits for it.
+
+    Its stages are timed only on demand: an event that notes the time keeps the GPU for a few microseconds.
+    """
 
     def __init__(
         self,
@@ -241,79 +275,80 @@ class Slot:
         self._turns = turns
         self._streams = streams
         self._host = host
-        blocking = contract.sync == "blocking"
-        self._compute = _event_pair(device, blocking, resources)
-        self._h2d = _event_pair(device, blocking, resources) if contract.transfers else None
-        self._d2h = _event_pair(device, blocking, resources) if contract.transfers else None
+        self._plain = Stages(device, contract, resources, timed=False)
+        self._timed = Stages(device, contract, resources, timed=True)
+        self._stages = self._plain  # of the query in flight
         self._inputs = [binding.name for binding in turns.bindings if binding.is_input]
         self._outputs = [binding.name for binding in turns.bindings if not binding.is_input]
         self._start_s = self._enqueue_ms = 0.0
         self.device_set: DeviceSet | None = None  # of the query in flight
         self.busy = False
 
-    def start(self) -> None:
+    def start(self, *, timed: bool = False) -> None:
         """Hand one query over. Nothing here waits for the device but copies into pageable memory."""
-        self._start_s = self._device.now()
         device_set, before = self._turns.take(self)
         self.device_set = device_set
-        if self._h2d is not None:
-            self._copy_inputs(device_set, before, self._h2d)
-        self._enqueue(device_set)
-        if self._d2h is not None:
-            self._copy_outputs(device_set, self._d2h)
+        self._stages = stages = self._timed if timed else self._plain
+        self._start_s = self._device.now()
+        if stages.h2d is not None:
+            self._copy_inputs(device_set, before, stages.h2d)
+        self._enqueue(device_set, stages.compute)
+        if stages.d2h is not None:
+            self._copy_outputs(device_set, stages.d2h)
         self.busy = True
 
-    def _copy_inputs(self, device_set: DeviceSet, before: Slot | None, h2d: tuple[Event, Event]) -> None:
+    def _copy_inputs(self, device_set: DeviceSet, before: Slot | None, h2d: Stage) -> None:
         device, stream, compute = self._device, self._streams.to_device, self._streams.compute
         assert stream is not None
         if before is not None:
             stream.wait_for(device_set.consumed or before.computed)
-        h2d[0].record(stream)
+        h2d.begin(stream)
         for name in self._inputs:
             device.copy_to_device(device_set.buffers[name], self._host[name], stream)
-        h2d[1].record(stream)
-        compute.wait_for(h2d[1])
+        h2d.end.record(stream)
+        compute.wait_for(h2d.end)
         if before is not None:
             compute.wait_for(before.completion)
 
-    def _enqueue(self, device_set: DeviceSet) -> None:
+    def _enqueue(self, device_set: DeviceSet, compute: Stage) -> None:
         stream = self._streams.compute
         self._turns.bind(device_set)
-        self._compute[0].record(stream)
+        compute.begin(stream)
         before_s = self._device.now()
         self._turns.enqueue(device_set, stream)
         self._enqueue_ms = (self._device.now() - before_s) * 1e3
-        self._compute[1].record(stream)
+        compute.end.record(stream)
 
-    def _copy_outputs(self, device_set: DeviceSet, d2h: tuple[Event, Event]) -> None:
+    def _copy_outputs(self, device_set: DeviceSet, d2h: Stage) -> None:
         device, stream = self._device, self._streams.to_host
         assert stream is not None
-        stream.wait_for(self._compute[1])
-        d2h[0].record(stream)
+        stream.wait_for(self.computed)
+        d2h.begin(stream)
         for name in self._outputs:
             device.copy_to_host(self._host[name], device_set.buffers[name], stream)
-        d2h[1].record(stream)
+        d2h.end.record(stream)
 
     @property
     def computed(self) -> Event:
         """Reached when the query in flight has been computed."""
-        return self._compute[1]
+        return self._stages.compute.end
 
     @property
     def completion(self) -> Event:
         """Reached when the query in flight has finished."""
-        return (self._d2h if self._d2h is not None else self._compute)[1]
+        return self._stages.completion
 
     def finish(self) -> Query:
         """Wait for the query and read its times."""
         self.completion.wait()
         end_s = self._device.now()
         self.busy = False
+        stages = self._stages
         return Query(
             start_s=self._start_s,
             end_s=end_s,
             enqueue_ms=self._enqueue_ms,
-            gpu_compute_ms=self._compute[1].elapsed_ms(self._compute[0]),
-            h2d_ms=self._h2d[1].elapsed_ms(self._h2d[0]) if self._h2d is not None else None,
-            d2h_ms=self._d2h[1].elapsed_ms(self._d2h[0]) if self._d2h is not None else None,
+            gpu_compute_ms=stages.compute.ms,
+            h2d_ms=stages.h2d.ms if stages.h2d is not None else None,
+            d2h_ms=stages.d2h.ms if stages.d2h is not None else None,
         )

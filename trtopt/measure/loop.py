@@ -78,6 +78,7 @@ def measure(
         batch=subject.batch,
         shapes=dict(subject.shapes),
         samples=taken.samples,
+        staged=taken.staged,
         warmups=taken.warmups,
         clocks=taken.clocks,
         clock_reference=taken.reference,

@@ -166,7 +166,13 @@ def _device_latencies(side: BenchReport | Times, batch: int | None, assumed: str
             f"if trtexec ran on the same terms, say so with --assume-contract {contract}",
         )
     name = f"{side.environment.backend} on {side.environment.device.name}"
-    return Times(name, tuple(device_latency(found[0])), found[0].batch, measured.untrustworthy)
+    times = tuple(device_latency(found[0]))
+    if not times:
+        raise UsageError(
+            f"the result file's batch {found[0].batch} failed before the device had timed a query",
+            "measure it again",
+        )
+    return Times(name, times, found[0].batch, measured.untrustworthy)
 
 
 def compare_layers(a: BenchReport | Profile, b: BenchReport | Profile, batch: int | None) -> Layers:

@@ -107,7 +107,7 @@ def device_latency(point: BenchPoint) -> list[float]:
 
     Copies count where they are part of a query.
     """
-    samples = (point.throughput or point.latency).samples
-    none = [0.0] * len(samples.gpu_compute_ms)
-    parts = zip(samples.h2d_ms or none, samples.gpu_compute_ms, samples.d2h_ms or none, strict=True)
+    stages = (point.throughput or point.latency).stages
+    none = [0.0] * len(stages.gpu_compute_ms)
+    parts = zip(stages.h2d_ms or none, stages.gpu_compute_ms, stages.d2h_ms or none, strict=True)
     return [math.fsum(part) for part in parts]

@@ -8,7 +8,7 @@ from trtopt.errors import ArtifactError, UsageError
 from trtopt.measure.outcomes import Comparisons, Layers
 from trtopt.measure.results import compare_layers, compare_reports, compare_times
 from trtopt.measure.trtexec_files import Profile, Times, read_trtexec
-from trtopt.records import BenchReport, read_versioned
+from trtopt.records import BenchReport, Samples, read_versioned
 from trtopt.workspace import MANIFEST
 
 _MAX_RESULT_BYTES = 1 << 30
@@ -120,9 +120,14 @@ def _check_samples(report: BenchReport) -> None:
         for measurement in (point.latency, point.throughput):
             if measurement is None:
                 continue
-            samples = measurement.samples
-            columns = (samples.start_ms, samples.end_ms, samples.enqueue_ms, samples.gpu_compute_ms)
-            lengths = {len(column) for column in columns} | {len(samples.lane)}
-            lengths |= {len(column) for column in (samples.h2d_ms, samples.d2h_ms) if column}
-            if not samples.start_ms or len(lengths) != 1:
+            if not measurement.samples.start_ms or not all(
+                map(_is_whole, (measurement.samples, measurement.stages))
+            ):
                 raise ValueError(f"batch {point.batch}: its columns of samples are empty or of unlike length")
+
+
+def _is_whole(samples: Samples) -> bool:
+    """Whether all columns are of one length; the device's may be empty."""
+    lengths = {len(column) for column in (samples.start_ms, samples.end_ms, samples.enqueue_ms, samples.lane)}
+    of_device = (samples.gpu_compute_ms, samples.h2d_ms, samples.d2h_ms)
+    return len(lengths | {len(column) for column in of_device if column}) == 1

@@ -8,7 +8,7 @@ from trtopt.records.base import Record, Shape
 from trtopt.records.building import Backend
 from trtopt.records.machine import DeviceInfo
 
-BENCH_SCHEMA = "trtopt.bench/2"
+BENCH_SCHEMA = "trtopt.bench/3"
 
 AllocationKind = Literal["allocate", "reallocate", "deallocate"]
 
@@ -48,8 +48,9 @@ class Samples(Record, frozen=True, kw_only=True):
     """Raw samples, one entry a query, in the order the queries were handed over.
 
     `start_ms` and `end_ms` are host times since the pass began; `lane` tells which stream ran the query.
-    The device's copies are empty lists under a contract without transfers. `group` tells which group of
-    samples a query belongs to (a warm-up: which it came before); empty, there was one group.
+    The device's columns are empty where the device was not asked for its times; those of copies also under a
+    contract without transfers. `group` tells which group of samples a query belongs to (a warm-up: which it
+    came before); empty, there was one group.
     """
 
     start_ms: list[float]
@@ -132,7 +133,9 @@ class Measurement(Record, frozen=True, kw_only=True):
     """One pass in one mode under one contract. Summaries are derived from the samples, never stored.
 
     Samples are taken in groups with a clock reading before and after each: group i lies between `clocks[i]`
-    and `clocks[i + 1]`. `groups[i]` tells why group i was discarded; without reasons it counts. The
+    and `clocks[i + 1]`. `groups[i]` tells why group i was discarded; without reasons it counts. `staged` are
+    queries besides, after each group that counts, whose stages the device timed, which slows a query down;
+    None in files of `trtopt.bench/2` and earlier, where that was done in every sample. The
     `discarded` queries are in `discarded_samples`, never in `samples`. `untrustworthy` tells why the figures
     are not to be trusted; empty: nothing speaks against them. `failure` is the device's, if it ended the pass
     in the middle.
@@ -144,6 +147,7 @@ class Measurement(Record, frozen=True, kw_only=True):
     batch: int
     shapes: dict[str, Shape]
     samples: Samples
+    staged: Samples | None = None
     warmups: Samples
     clocks: tuple[ClockReading, ...] = ()
     clock_reference: ClockReference = ClockReference()
@@ -155,6 +159,11 @@ class Measurement(Record, frozen=True, kw_only=True):
     warmup_reason: str = ""
     failure: str | None = None
     notes: tuple[str, ...] = ()
+
+    @property
+    def stages(self) -> Samples:
+        """The queries whose compute and copies the device timed."""
+        return self.samples if self.staged is None else self.staged
 
 
 class LoadPass(Record, frozen=True, kw_only=True):

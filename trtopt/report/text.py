@@ -85,13 +85,14 @@ def _caption(report: BenchReport) -> str:
     span = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
     return (
         f"latency: host clock, one query in flight, {span} queries a batch; "
-        "compute, H2D, D2H: medians of device events; rates: measured with the contract's queue"
+        "compute, H2D, D2H: medians of device events, in queries of their own; "
+        "rates: measured with the contract's queue"
     )
 
 
 def _bench_row(point: BenchPoint) -> list[str]:
     """One point's figures; dashes where all samples were discarded."""
-    samples = point.latency.samples
+    samples, stages = point.latency.samples, point.latency.stages
     latency = summarise(samples.latency_ms) if samples.start_ms else None
     rated = (point.throughput or point.latency).samples
     rate = throughput(rated, point.batch) if rated.start_ms else None
@@ -100,7 +101,7 @@ def _bench_row(point: BenchPoint) -> list[str]:
         *(_ms(latency.percentiles[p] if latency else None) for p in (50.0, 90.0, 99.0)),
         *(
             _median(values)
-            for values in (samples.gpu_compute_ms, samples.h2d_ms, samples.d2h_ms, samples.enqueue_ms)
+            for values in (stages.gpu_compute_ms, stages.h2d_ms, stages.d2h_ms, samples.enqueue_ms)
         ),
         f"{rate.queries_per_s:,.0f}" if rate else "–",
         f"{rate.samples_per_s:,.0f}" if rate else "–",

@@ -23,7 +23,7 @@ def path_for(path: Path, batch: int, batches: int) -> Path:
 
 
 def times(samples: Samples) -> bytes:
-    """A file as of `--exportTimes`: one object a query, warm-ups left out.
+    """A file as of `--exportTimes`: one object a query, of those whose stages the device timed.
 
     `latencyMs` is trtexec's: copies and computing, without what the host adds. Durations are those of the
     device's events. Their places in time are the host's: a query's stages end where the host had the output

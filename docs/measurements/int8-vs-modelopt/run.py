@@ -222,7 +222,7 @@ def run_case(asked: argparse.Namespace, model: str, batch: int) -> None:
                 return
             folder = asked.work / f"{model}-{batch}-{side.replace(', ', '-').replace(' ', '-')}"
             report = trtopt.bench(folder, contract="trtexec-11", duration=0.5)
-            times = report.points[0].latency.samples.gpu_compute_ms
+            times = report.points[0].latency.stages.gpu_compute_ms
             result["sides"][side]["p50_ms"].append(round(trtopt.summarise(times).median, 4))
             place.write_text(json.dumps(result))
 

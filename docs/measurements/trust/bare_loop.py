@@ -1,9 +1,11 @@
-"""trtopt's passes against a bare CUDA-graph replay loop, alternating in one process.
+"""trtopt's sampling loop against bare replay loops over the same CUDA graph, in turns in one process.
 
     python docs/measurements/trust/bare_loop.py BUILD_FOLDER OUT.json
 
-For every engine of the folder: host latency of a replay that is waited for at once, and replays a second
-with one queued ahead. The bare loop launches the graph through the CUDA binding and does nothing else.
+For every engine of the folder: host latency of a replay that is waited for at once, and replays a second with
+one queued ahead. The bare loops launch the lane's own graph through the CUDA binding and do nothing else;
+they differ in how the host learns that a replay has ended, and in what else is recorded. Each round is a
+context of its own: contexts of one engine differ by more than the loops do.
 """
 
 from __future__ import annotations
@@ -21,85 +23,141 @@ from trtopt.device.api import Device, Session
 from trtopt.device.backends import open_target
 from trtopt.inputs import random_batch
 from trtopt.measure.contracts import contract_named
-from trtopt.measure.loop import Subject, measure
-from trtopt.measure.stopping import Limits
-from trtopt.records import EngineRef, Shape
+from trtopt.measure.driving import Until, no_garbage_collection, sample
+from trtopt.measure.lane import Lane
+from trtopt.measure.loop import Subject, terms_of
+from trtopt.records import EngineRef
 from trtopt.workspace import read_manifest, read_verified
 
-ROUNDS = 7
-SECONDS = 0.7
+ROUNDS = 5
+TURNS = 3
+SECONDS = 0.12
+MIN_QUERIES = 20
 
 
-class BareLoop:
-    """One engine's graph and what it takes to replay it."""
+class Bare:
+    """Loops around one lane's graph; events are recorded after each replay, `before` also before it."""
 
-    def __init__(self, device: Device, session: Session, shapes: dict[str, Shape]) -> None:
-        self._resources = ExitStack()
-        context = self._keep(session.context(shapes))
-        self._stream = self._keep(device.stream())
-        context.bind({b.name: self._keep(device.device_buffer(b.nbytes)) for b in context.bindings})
-        context.enqueue(self._stream)
-        self._stream.synchronize()
-        graph = self._keep(device.capture(self._stream, lambda: context.enqueue(self._stream)))
-        self._events = [self._keep(device.event()) for _ in range(2)]
-        launch, executable, handle = graph._launch, graph._executable, self._stream.handle
-        self._replay: Callable[[], Any] = lambda: launch(executable, handle)
-
-    def _keep(self, resource: Any) -> Any:
-        self._resources.callback(resource.close)
-        return resource
+    def __init__(self, device: Device, lane: Lane, resources: ExitStack) -> None:
+        launch, self._wait = lane.bare()
+        graph, stream = launch.func.__self__, launch.args[0]  # type: ignore[attr-defined]
+        raw, executable, handle = graph._launch, graph._executable, stream.handle
+        self._replay: Callable[[], Any] = lambda: raw(executable, handle)
+        self._stream = stream
+        self._events = {
+            kind: [device.event(timed=kind == "timed") for _ in range(4)] for kind in ("untimed", "timed")
+        }
+        for events in self._events.values():
+            for event in events:
+                resources.callback(event.close)
 
     def latency_ms(self) -> float:
-        """Median host milliseconds from before a launch to the stream's end."""
-        times = []
-        end = time.perf_counter() + SECONDS
-        while (before := time.perf_counter()) < end:
-            self._replay()
-            self._stream.synchronize()
-            times.append((time.perf_counter() - before) * 1e3)
-        return statistics.median(times)
+        """Waits for the stream."""
+        return _median(self._replay, self._wait)
 
-    def queries_per_s(self) -> float:
-        """Replays a second with one queued ahead of the one that is waited for."""
-        began, count = time.perf_counter(), 0
-        while time.perf_counter() - began < SECONDS or count % 2:
-            event = self._events[count % 2]
-            if count >= 2:
-                event.wait()
+    def latency_of_event_ms(self, kind: str) -> float:
+        """Waits for an event."""
+        end, stream = self._events[kind][0], self._stream
+
+        def replay() -> None:
             self._replay()
-            event.record(self._stream)
+            end.record(stream)
+
+        return _median(replay, end.wait)
+
+    def latency_of_pair_ms(self) -> float:
+        """Two timed events around the replay."""
+        (start, end, *_), stream = self._events["timed"], self._stream
+
+        def replay() -> None:
+            start.record(stream)
+            self._replay()
+            end.record(stream)
+
+        return _median(replay, end.wait)
+
+    def queries_per_s(self, kind: str, before: bool = False) -> float:
+        """One queued ahead of the one that is waited for; with `before`, an event before each replay."""
+        events, stream = self._events[kind], self._stream
+        began, count = time.perf_counter(), 0
+        while time.perf_counter() - began < SECONDS or count % 2 or count < MIN_QUERIES:
+            end = events[count % 2]
+            if count >= 2:
+                end.wait()
+            if before:
+                events[2 + count % 2].record(stream)
+            self._replay()
+            end.record(stream)
             count += 1
-        self._stream.synchronize()
+        stream.synchronize()
         return count / (time.perf_counter() - began)
 
-    def close(self) -> None:
-        """Give everything back."""
-        self._resources.close()
+
+def _median(replay: Callable[[], Any], wait: Callable[[], Any]) -> float:
+    times: list[float] = []
+    end = time.perf_counter() + SECONDS
+    while len(times) < MIN_QUERIES or time.perf_counter() < end:
+        before = time.perf_counter()
+        replay()
+        wait()
+        times.append((time.perf_counter() - before) * 1e3)
+    return statistics.median(times)
+
+
+def one_round(device: Device, session: Session, subject: Subject) -> dict[str, list[float]]:
+    """All loops, in turns, on one context."""
+    contract = contract_named("trtexec-11")
+    with ExitStack() as resources:
+        lanes = {}
+        for mode in ("latency", "throughput"):
+            terms = terms_of(mode, contract)  # type: ignore[arg-type]
+            lanes[mode] = Lane(device, session, subject.shapes, subject.data, terms)
+            resources.callback(lanes[mode].close)
+        latency, throughput = (Bare(device, lane, resources) for lane in lanes.values())
+
+        def trtopt_ms() -> float:
+            samples = sample(device, [lanes["latency"]], Until(MIN_QUERIES, SECONDS))
+            return statistics.median(samples.latency_ms)
+
+        def trtopt_qps() -> float:
+            samples = sample(device, [lanes["throughput"]], Until(MIN_QUERIES, SECONDS))
+            return len(samples.start_ms) / samples.wall_ms * 1e3
+
+        loops: dict[str, Callable[[], float]] = {
+            "bare_ms": latency.latency_ms,
+            "bare_untimed_event_ms": lambda: latency.latency_of_event_ms("untimed"),
+            "bare_timed_event_ms": lambda: latency.latency_of_event_ms("timed"),
+            "bare_timed_pair_ms": latency.latency_of_pair_ms,
+            "trtopt_ms": trtopt_ms,
+            "bare_qps": lambda: throughput.queries_per_s("untimed"),
+            "bare_timed_event_qps": lambda: throughput.queries_per_s("timed"),
+            "bare_timed_pair_qps": lambda: throughput.queries_per_s("timed", before=True),
+            "trtopt_qps": trtopt_qps,
+        }
+        latency.latency_ms()
+        throughput.queries_per_s("untimed")
+        turns = [{name: loop() for name, loop in loops.items()} for _ in range(TURNS)]
+    return {name: [turn[name] for turn in turns] for name in loops}
 
 
 def compare(device: Device, session: Session, subject: Subject) -> dict[str, Any]:
-    """Rounds of both, alternating."""
-    contract = contract_named("trtexec-11")
-    limits = Limits(warmup_s=0.2, duration_s=SECONDS)
-    rows: dict[str, list[float]] = {name: [] for name in ("bare_ms", "trtopt_ms", "bare_qps", "trtopt_qps")}
-    for _ in range(ROUNDS):
-        bare = BareLoop(device, session, dict(subject.shapes))
-        bare.latency_ms()
-        rows["bare_ms"].append(bare.latency_ms())
-        rows["bare_qps"].append(bare.queries_per_s())
-        bare.close()
-        latency = measure(device, session, subject, contract, "latency", limits)
-        rows["trtopt_ms"].append(statistics.median(latency.samples.latency_ms))
-        throughput = measure(device, session, subject, contract, "throughput", limits)
-        samples = throughput.samples
-        rows["trtopt_qps"].append(len(samples.start_ms) / samples.wall_ms * 1e3)
-    median = {name: statistics.median(values) for name, values in rows.items()}
-    return {
-        "batch": subject.batch,
-        **rows,
-        "latency_difference_us": (median["trtopt_ms"] - median["bare_ms"]) * 1e3,
-        "throughput_ratio": median["trtopt_qps"] / median["bare_qps"],
+    """Rounds on contexts of their own; differences and ratios are within a turn."""
+    with no_garbage_collection():
+        rounds = [one_round(device, session, subject) for _ in range(ROUNDS)]
+    rows = {name: [value for one in rounds for value in one[name]] for name in rounds[0]}
+    microseconds = {
+        name: statistics.median(
+            (value - base) * 1e3 for value, base in zip(values, rows["bare_ms"], strict=True)
+        )
+        for name, values in rows.items()
+        if name.endswith("_ms")
     }
+    ratios = {
+        name: statistics.median(value / base for value, base in zip(values, rows["bare_qps"], strict=True))
+        for name, values in rows.items()
+        if name.endswith("_qps")
+    }
+    return {"batch": subject.batch, "over_bare_us": microseconds, "of_bare": ratios, "raw": rows}
 
 
 def main(folder: str, out: str) -> None:
@@ -115,7 +173,7 @@ def main(folder: str, out: str) -> None:
             compare(target.device, session, Subject(ref, artifact.plan.batch.min[0], shapes, data))
         )
         session.close()
-        print({key: value for key, value in results[-1].items() if not isinstance(value, list)})
+        print({key: value for key, value in results[-1].items() if key != "raw"}, flush=True)
     binding = target.device.info.binding
     target.close()
     Path(out).write_text(json.dumps({"binding": binding, "engines": results}, indent=1) + "\n")

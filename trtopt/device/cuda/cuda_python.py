@@ -88,9 +88,9 @@ class CudaPythonDevice:
         """A new non-blocking stream."""
         return CudaPythonStream(self._runtime)
 
-    def event(self, *, blocking: bool = False) -> CudaPythonEvent:
-        """A new timing event."""
-        return CudaPythonEvent(self._runtime, blocking)
+    def event(self, *, blocking: bool = False, timed: bool = True) -> CudaPythonEvent:
+        """A new event."""
+        return CudaPythonEvent(self._runtime, blocking, timed)
 
     def device_buffer(self, nbytes: int) -> CudaPythonBuffer:
         """Device memory by cudaMalloc."""
@@ -226,9 +226,11 @@ class CudaPythonStream:
 class CudaPythonEvent:
     """See `device.api.Event`."""
 
-    def __init__(self, runtime: Any, blocking: bool) -> None:
+    def __init__(self, runtime: Any, blocking: bool, timed: bool) -> None:
         self._runtime = runtime
         flags = runtime.cudaEventBlockingSync if blocking else runtime.cudaEventDefault
+        if not timed:
+            flags |= runtime.cudaEventDisableTiming
         self.raw = checked(runtime, runtime.cudaEventCreateWithFlags(flags), "making an event")
         self._handle = int(self.raw)
 

@@ -98,9 +98,9 @@ class PycudaDevice:
         """A new non-blocking stream."""
         return PycudaStream(self._driver)
 
-    def event(self, *, blocking: bool = False) -> PycudaEvent:
-        """A new timing event."""
-        return PycudaEvent(self._driver, blocking)
+    def event(self, *, blocking: bool = False, timed: bool = True) -> PycudaEvent:
+        """A new event."""
+        return PycudaEvent(self._driver, blocking, timed)
 
     def device_buffer(self, nbytes: int) -> PycudaBuffer:
         """Device memory by cuMemAlloc."""
@@ -203,9 +203,11 @@ class PycudaEvent:
     handle = None  # pycuda does not tell it
 
     @_checked("making an event")
-    def __init__(self, driver: Any, blocking: bool) -> None:
+    def __init__(self, driver: Any, blocking: bool, timed: bool) -> None:
         self._driver = driver
         flags = driver.event_flags.BLOCKING_SYNC if blocking else driver.event_flags.DEFAULT
+        if not timed:
+            flags |= driver.event_flags.DISABLE_TIMING
         self.raw = driver.Event(flags)
 
     @_checked("recording an event")
