@@ -17,6 +17,7 @@ from trtopt.onnxmodel.feeds import seeded_source
 from trtopt.onnxmodel.model_file import ModelFile
 from trtopt.pipeline.listener import SILENT, Listener
 from trtopt.precision.calibration.table import check_method, read_table
+from trtopt.precision.casting.api import measured
 from trtopt.precision.emission.form import Form, form_for
 from trtopt.precision.existing import is_quantised
 from trtopt.precision.placement.plan import Precision, Wish
@@ -67,7 +68,7 @@ def quantize(
     """
     began = time.perf_counter()
     source, target = Path(model), Path(out)
-    precision, form = _judged(request)
+    precision, form = judged(request)
     if source.resolve() == target.resolve():
         raise UsageError("the output would replace the model itself", "choose another place with -o")
     onnx = read_onnx(source)
@@ -77,7 +78,7 @@ def quantize(
     check_writable(target)
     with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as scratch:
         listener.note("rewriting the graph")
-        file, told = _rewritten(source, Path(scratch), request.target)
+        file, told = rewritten(source, Path(scratch), request.target)
         listener.note("placing Q/DQ and calibrating" if samples else "placing Q/DQ")
         made = quantise(
             file,
@@ -88,16 +89,17 @@ def quantize(
         tried = samples or seeded_source(original)
         if form.strongly_typed:
             listener.note("making the rest FP16")
-            make_rest_half(made, request.target, tried, is_real=request.calib is not None)
+            ranges, _ = measured(made.model, tried)
+            make_rest_half(made, request.target, ranges, is_real=request.calib is not None)
         listener.note("comparing with the original")
         errors = output_error(original, made.model, tried)
         if samples is None:
             made.notes.append("the output error was taken on random inputs")
-        kept = _save(made, target)
+        kept = save(made.model, made.table, target)
     return _told(source, target, kept, request, made, errors, time.perf_counter() - began)
 
 
-def _judged(request: Request) -> tuple[Precision, Form]:
+def judged(request: Request) -> tuple[Precision, Form]:
     """The request's own contradictions, before any work.
 
     Raises:
@@ -138,7 +140,7 @@ def _source(request: Request, model: ModelFile, precision: Precision) -> SampleS
     return None
 
 
-def _rewritten(source: Path, scratch: Path, target: str) -> tuple[ModelFile, list[str]]:
+def rewritten(source: Path, scratch: Path, target: str) -> tuple[ModelFile, list[str]]:
     """The model with BatchNorm folded and the like, its new weights to be kept in `scratch`; and a remark.
 
     It is proved equal on seeded inputs; where those do not suit the model it is not, which is said.
@@ -154,16 +156,20 @@ def _rewritten(source: Path, scratch: Path, target: str) -> tuple[ModelFile, lis
     return replace(model_file.load(rewritten), spool=scratch), notes
 
 
-def _save(made: Quantised, target: Path) -> Path | None:
-    """Write the model, and its table if there is one; where the table is."""
+def save(model: ModelFile, table: CalibrationTable | None, target: Path) -> Path | None:
+    """Write the model, and its table if there is one; where the table is.
+
+    Raises:
+        OutputError: the place cannot be written.
+    """
     place = target.with_name(target.name + TABLE_SUFFIX)
     try:
-        model_file.save(made.model, target)
+        model_file.save(model, target)
     except OSError as error:
         raise OutputError(f"cannot write {target}: {error}", "choose another place with -o") from None
-    if made.table is None:
+    if table is None:
         return None
-    write_atomically(place, to_json(made.table))
+    write_atomically(place, to_json(table))
     return place
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import msgspec
@@ -12,6 +13,7 @@ from trtopt.onnxmodel.feeds import specs_of
 from trtopt.onnxmodel.model_file import ModelFile
 from trtopt.precision.calibration.choose import Signal
 from trtopt.precision.calibration.collect import ChannelPeaks
+from trtopt.precision.calibration.methods import METHODS
 from trtopt.precision.calibration.run import calibrate, copied
 from trtopt.precision.calibration.table import AUTO, MAX, by_group, check_complete, with_method
 from trtopt.precision.casting.api import cast_graph
@@ -83,6 +85,22 @@ def quantise(file: ModelFile, asked: Asked, material: Material) -> Quantised:
     """Place, calibrate and write Q/DQ into a copy of `file`.
 
     Raises:
+        UsageError: the request contradicts itself or the model, or leaves nothing to be quantised.
+        DataError, ArtifactError, ModelError: see `with_pairs`.
+    """
+    made = with_pairs(file, asked, material)
+    if not made.plan.weights and not made.plan.edges:
+        raise UsageError(
+            "no node is to be quantised",
+            "`trtopt quantize --include` overrules some rules, another --precision others",
+        )
+    return made
+
+
+def with_pairs(file: ModelFile, asked: Asked, material: Material) -> Quantised:
+    """As `quantise`, also where the request leaves nothing to be quantised: then without any Q/DQ.
+
+    Raises:
         UsageError: the request contradicts itself or the model.
         DataError: data is needed and not there, does not fit, or makes the model overflow.
         ArtifactError: the table lacks a tensor.
@@ -98,11 +116,6 @@ def quantise(file: ModelFile, asked: Asked, material: Material) -> Quantised:
     view = View(model.proto)
     plan, given, told = _placed(view, asked, existing, has_ranges=_has_ranges(material))
     notes += told
-    if not plan.weights and not plan.edges:
-        raise UsageError(
-            "no node is to be quantised",
-            "`trtopt quantize --include` overrules some rules, another --precision others",
-        )
     table = _table(model, plan, asked, material, given)
     rows = {**(given.tensors), **({n: r.chosen for n, r in table.tensors.items()} if table else {})}
     scales = replace(given, tensors={**by_group(rows, plan.groups), **plan.fixed})
@@ -170,23 +183,38 @@ def _smoothed(model: ModelFile, asked: Asked, material: Material) -> list[str]:
 def _table(
     model: ModelFile, plan: Plan, asked: Asked, material: Material, given: Scales
 ) -> CalibrationTable | None:
-    """The user's table, or a new one; None if no tensor needs a range."""
+    """The user's table, or a new one; None if no tensor needs a range.
+
+    What the user's table lacks is added to it where there are samples as well.
+    """
     needed = [name for name in plan.tensors if name not in given.tensors]
     if not needed:
         return None
-    if material.table is not None:
-        check_complete(material.table, needed, material.table_name)
-        is_fp8 = asked.wish.precision == "fp8" and material.table.method != MAX
-        table = with_method(material.table, asked.method or (MAX if is_fp8 else None))
-        rows = {name: table.tensors[name] for name in needed}
-        return msgspec.structs.replace(table, tensors=rows)
+    is_fp8 = asked.wish.precision == "fp8"
+    if material.table is None:
+        return _calibrated(model, plan, asked, material, given, asked.method or (MAX if is_fp8 else AUTO))
+    is_other = is_fp8 and material.table.method != MAX
+    table = with_method(material.table, asked.method or (MAX if is_other else None))
+    rows = dict(table.tensors)
+    if material.source is not None and not rows.keys() >= set(needed):
+        known = replace(given, tensors={**given.tensors, **{n: row.chosen for n, row in rows.items()}})
+        method = table.method if table.method in METHODS else MAX  # a person may have edited it
+        rows |= _calibrated(model, plan, asked, material, known, method).tensors
+    table = msgspec.structs.replace(table, tensors=rows)
+    check_complete(table, needed, material.table_name)
+    return msgspec.structs.replace(table, tensors={name: rows[name] for name in needed})
+
+
+def _calibrated(
+    model: ModelFile, plan: Plan, asked: Asked, material: Material, given: Scales, method: str
+) -> CalibrationTable:
     if material.source is None:
         raise no_data(asked.wish.precision)
     return calibrate(
         model,
         plan,
         material.source,
-        method=asked.method or (MAX if asked.wish.precision == "fp8" else AUTO),
+        method=method,
         form=asked.form,
         given=given,
         model_sha256=material.model_sha256,
@@ -210,14 +238,16 @@ def _notes_on(table: CalibrationTable, plan: Plan, scales: Scales, material: Mat
     return notes
 
 
-def make_rest_half(made: Quantised, target: str, samples: SampleSource, *, is_real: bool) -> None:
+def make_rest_half(made: Quantised, target: str, ranges: Mapping[str, float], *, is_real: bool) -> None:
     """Cast what is not quantised to FP16, in place, as a strongly typed TensorRT needs it; scales too.
 
+    `ranges` are the largest |x| by tensor; `is_real` tells whether they are of real data.
+
     Raises:
-        ModelError, DataError: see `casting.api.cast_graph`.
+        ModelError: see `casting.api.cast_graph`.
     """
     limit = None if is_real else largest(LOW["fp16"])
-    made.model, decision, _ = cast_graph(made.model, samples, Wishes("fp16", target, limit))
+    made.model, decision = cast_graph(made.model, ranges, Wishes("fp16", target, limit))
     made.fp32 = tuple(item for item in decision.kept if item.rule != "operator")
 
 

@@ -35,11 +35,13 @@ def complete(view: View, wish: Wish, existing: Existing, *, keep_unknown: bool) 
     rules = {item.node: item.rule for item in plan.quantised}
     ours = {(edge.node, edge.index) for edge in plan.edges}
     behind_pads = {name for node in view.nodes if rules.get(node.name) == "pad" for name in node.output}
+    excluded = {node.name for node in view.nodes if wish.excludes(node)}
     tensors = {(node.name, i): name for node in view.nodes for i, name in enumerate(node.input)}
     kept = [
         Edge(tensors[key], *key)
         for key in existing.edges
-        if key not in ours and rules.get(key[0]) not in _OURS and tensors[key] not in behind_pads
+        if key not in ours and key[0] not in excluded
+        if rules.get(key[0]) not in _OURS and tensors[key] not in behind_pads
     ]
     known = known_ranges(plan, existing)
     edges = tuple(e for e in plan.edges if keep_unknown or e.tensor in known or e.tensor in plan.fixed)

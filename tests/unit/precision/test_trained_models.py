@@ -117,6 +117,13 @@ def test_what_lacks_a_range_is_told_where_there_is_no_data() -> None:
     assert "1 more tensors should carry Q/DQ, such as 'other'" in made.notes[1]
 
 
+def test_an_excluded_layer_loses_the_pairs_that_training_gave_it() -> None:
+    wish = Wish("int8", exclude=("c2",))
+    made = quantise(as_file(trained_block()), Asked(wish, form_for("int8", "8.6")), Material())
+    assert edges(made.plan) == {("x", "c1")}
+    assert {weight.node for weight in made.plan.weights} == {"c1"}
+
+
 # ── refused ─────────────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -70,7 +70,8 @@ def cast_model(
     with _spool(out) as spool, _telling_of_data(data):
         samples = open_data(data) if data is not None else seeded_source(original)
         model = replace(original, proto=proto, spool=Path(spool))
-        result, decision, seen = cast_graph(model, samples, wishes, cast_io=cast_io)
+        ranges, seen = measured(model, samples)
+        result, decision = cast_graph(model, ranges, wishes, cast_io=cast_io)
         differences = _differences(model, result, samples) if compare else ()
         model_file.save(result, out)
     return CastReport(
@@ -94,28 +95,33 @@ def cast_model(
 
 
 def cast_graph(
-    model: ModelFile, samples: SampleSource, wishes: Wishes, *, cast_io: bool = False
-) -> tuple[ModelFile, Decision, int]:
-    """Cast a prepared model in memory; its spool takes large weights.
-
-    Returns:
-        The cast model, what was decided, and over how many samples values were measured.
+    model: ModelFile, ranges: Mapping[str, float], wishes: Wishes, *, cast_io: bool = False
+) -> tuple[ModelFile, Decision]:
+    """Cast a prepared model in memory; its spool takes large weights. `ranges`: the largest |x| by tensor.
 
     Raises:
-        ModelError, DataError: see `cast_model`.
+        ModelError: the file holds nothing heavy that takes this type.
     """
     types = types_of(model.proto)
-    ranges, seen = _ranges(model, samples)
     decision = Judge(model, types, ranges, wishes, cast_io=cast_io).decide()
     _check_worthwhile(model, decision, wishes.precision)
     result = convert(model, types, decision.places, wishes.low, cast_io=cast_io)
     prepare.check(result.proto)
-    return result, decision, seen
+    return result, decision
+
+
+def check_target(target: str) -> None:
+    """Refuse a target that does not exist.
+
+    Raises:
+        UsageError: with those there are.
+    """
+    if target not in _TARGETS:
+        raise UsageError(f"--target {target}: no such target", f"choose among {', '.join(_TARGETS)}")
 
 
 def _check(source: Path, out: Path, target: str, threshold: float | None) -> None:
-    if target not in _TARGETS:
-        raise UsageError(f"--target {target}: no such target", f"choose among {', '.join(_TARGETS)}")
+    check_target(target)
     if threshold is not None and not threshold > 0:
         raise UsageError(f"--threshold {threshold:g}: must be above 0", "leave it away for the default")
     if out.resolve() == source.resolve():
@@ -172,8 +178,12 @@ def _spool(out: Path) -> tempfile.TemporaryDirectory[str]:
         raise cannot_write(out, error) from None
 
 
-def _ranges(model: ModelFile, samples: SampleSource) -> tuple[dict[str, float], int]:
-    """The largest finite |x| of every FP32 tensor, and over how many samples."""
+def measured(model: ModelFile, samples: SampleSource) -> tuple[dict[str, float], int]:
+    """The largest finite |x| of every FP32 tensor, and over how many samples.
+
+    Raises:
+        ModelError, DataError: see `observe`.
+    """
     peaks: dict[str, float] = {}
 
     def visit(name: str, values: NDArray[np.float32], _first: int) -> None:
