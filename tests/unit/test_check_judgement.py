@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from onnx import helper
 
 from trtopt.errors import UsageError
-from trtopt.precision.bounds import Bounds, violations
+from trtopt.precision.bounds import HOPELESS, Bounds, allowance_used, violations
 from trtopt.precision.layers import ranked
 from trtopt.records.checking import OutputDifference
 
@@ -44,6 +46,40 @@ def test_values_that_are_not_finite_break_any_bound() -> None:
 def test_top1_of_what_classifies_nothing_is_no_bound_that_is_met() -> None:
     with pytest.raises(UsageError, match="no output looks like scores"):
         violations([EQUAL], Bounds(min_top1=0.5))
+
+
+@pytest.mark.parametrize(
+    ("bounds", "used"),
+    [
+        ({"min_cosine": 0.98}, 0.5),
+        ({"min_sqnr": 20.0}, 0.1),
+        ({"min_sqnr": 60.0}, 10.0),
+        ({"max_error": 0.4}, 0.25),
+        ({"min_top1": 0.9}, 0.5),
+        ({"min_cosine": 0.98, "max_error": 0.05}, 2.0),
+        ({"min_cosine": 1.0}, HOPELESS),
+        ({"max_error": 0.0}, HOPELESS),
+    ],
+)
+def test_what_is_used_of_an_allowance_is_that_of_the_worst_output_and_bound(
+    bounds: dict[str, float], used: float
+) -> None:
+    assert allowance_used([CLOSE, EQUAL], Bounds(**bounds)) == pytest.approx(used)
+    assert allowance_used([EQUAL], Bounds(min_cosine=1.0, min_sqnr=200.0, max_error=0.0)) == 0.0
+
+
+@given(st.floats(0, 1), st.floats(0, 1), st.floats(-20, 200), st.floats(-20, 200))
+def test_an_allowance_is_used_up_exactly_where_a_bound_is_violated(
+    cosine: float, least: float, sqnr: float, bound: float
+) -> None:
+    item = OutputDifference(output="y", values=9, cosine=cosine, sqnr_db=sqnr, max_abs=1.0)
+    for bounds in (Bounds(min_cosine=least), Bounds(min_sqnr=bound), Bounds(min_sqnr=sqnr)):
+        assert (allowance_used([item], bounds) > 1) == bool(violations([item], bounds))
+
+
+def test_values_that_are_not_finite_leave_no_hope() -> None:
+    odd = OutputDifference(output="y", values=9, cosine=1.0, sqnr_db=None, max_abs=0.0, mismatched=1)
+    assert allowance_used([odd], Bounds(min_cosine=0.1)) == HOPELESS
 
 
 def test_layers_are_ranked_by_what_their_nodes_add() -> None:

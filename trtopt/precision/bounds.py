@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 
 from trtopt.errors import UsageError
 from trtopt.records.base import Record
 from trtopt.records.checking import OutputDifference, Violation
+
+HOPELESS = 1e9
+"""What is used of an allowance at most: NaN or infinite values, or any error where none is allowed."""
 
 
 class Bounds(Record, frozen=True, kw_only=True):
@@ -20,7 +24,13 @@ class Bounds(Record, frozen=True, kw_only=True):
     @property
     def any(self) -> bool:
         """Whether anything is asked."""
-        return any(getattr(self, name) is not None for name in self.__struct_fields__)
+        return bool(self.given)
+
+    @property
+    def given(self) -> dict[str, float]:
+        """What is asked, by name."""
+        values = {name: getattr(self, name) for name in self.__struct_fields__}
+        return {name: value for name, value in values.items() if value is not None}
 
 
 def violations(outputs: Sequence[OutputDifference], bounds: Bounds) -> tuple[Violation, ...]:
@@ -48,3 +58,39 @@ def violations(outputs: Sequence[OutputDifference], bounds: Bounds) -> tuple[Vio
             if value is not None and bound is not None and sign * value < sign * bound:
                 found.append(Violation(output=item.output, measure=name, found=value, bound=bound))
     return tuple(found)
+
+
+def allowance_used(outputs: Sequence[OutputDifference], bounds: Bounds) -> float:
+    """How much of the error that the bounds allow the outputs have: 1 is just met, more is not met.
+
+    The largest, over outputs and bounds, of (1 - cosine) / (1 - bound), 10^((bound - SQNR) / 20),
+    max error / bound and (1 - agreement) / (1 - bound); `HOPELESS` at most. It is above 1 exactly where
+    `violations` finds something.
+
+    Raises:
+        UsageError: see `violations`.
+    """
+    used = max((share for item in outputs for share in _shares(item, bounds)), default=0.0)
+    if violations(outputs, bounds):
+        return min(max(used, math.nextafter(1.0, 2.0)), HOPELESS)
+    return min(used, 1.0)
+
+
+def _shares(item: OutputDifference, bounds: Bounds) -> Iterator[float]:
+    """What an output uses of each bound."""
+    if item.mismatched and bounds.any:
+        yield HOPELESS
+    if bounds.min_cosine is not None:
+        yield _share(1 - item.cosine, 1 - bounds.min_cosine)
+    if bounds.min_sqnr is not None and item.sqnr_db is not None:
+        yield 10 ** ((bounds.min_sqnr - item.sqnr_db) / 20)
+    if bounds.max_error is not None:
+        yield _share(item.max_abs, bounds.max_error)
+    if bounds.min_top1 is not None and item.top1 is not None:
+        yield _share(1 - item.top1, 1 - bounds.min_top1)
+
+
+def _share(error: float, allowed: float) -> float:
+    if allowed > 0:
+        return error / allowed
+    return 0.0 if error <= allowed else HOPELESS
