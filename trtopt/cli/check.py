@@ -6,6 +6,9 @@ from pathlib import Path
 
 import click
 
+from trtopt.cli.bounds_options import bounds_options
+from trtopt.precision.bounds import Bounds
+
 _FAILED = 3
 
 
@@ -18,10 +21,7 @@ _FAILED = 3
 @click.option("--model", "task", metavar="NAME|FILE.toml", help="Take this model's task metric too.")
 @click.option("--batch", metavar="N,N,…", help="Batch sizes of engines [default: each engine's own].")
 @click.option("--backend", metavar="auto|tensorrt|tensorrt-rtx|onnxruntime", help="What to run engines with.")
-@click.option("--min-cosine", type=float, help="The least cosine of every output.")
-@click.option("--min-sqnr", type=float, metavar="DB", help="The least SQNR of every output.")
-@click.option("--max-error", type=float, help="The largest absolute error of every output.")
-@click.option("--min-top1", type=float, metavar="SHARE", help="The least top-1 agreement, 0 to 1.")
+@bounds_options
 @click.option("--layers", is_flag=True, help="Rank where in the graph the error enters (ONNX files).")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 def check(
@@ -31,10 +31,7 @@ def check(
     task: str | None,
     batch: str | None,
     backend: str | None,
-    min_cosine: float | None,
-    min_sqnr: float | None,
-    max_error: float | None,
-    min_top1: float | None,
+    bounds: Bounds,
     layers: bool,
     as_json: bool,
 ) -> None:
@@ -44,12 +41,10 @@ def check(
     """
     from trtopt.cli.progress import listening
     from trtopt.pipeline.check import check as run
-    from trtopt.precision.bounds import Bounds
     from trtopt.recipe import parse_batches
     from trtopt.records import to_json
     from trtopt.report.checking import check_summary
 
-    bounds = Bounds(min_cosine=min_cosine, min_sqnr=min_sqnr, max_error=max_error, min_top1=min_top1)
     with listening() as listener:
         report = run(
             model,

@@ -21,6 +21,7 @@ COMMANDS = {
     "cast": "Write FP16 or BF16 into an ONNX file where that is safe, and tell what stays FP32.",
     "lint": "Advise what in a model costs speed on TensorRT, and what to do about it.",
     "quantize": "Quantise an ONNX file to INT8, FP8 or INT4: place Q/DQ by rule, calibrate on data.",
+    "bisect": "Find the fewest nodes to keep in higher precision for an accuracy bound to be met.",
     "build": "Build one serialized engine per batch size from an ONNX file.",
     "bench": "Measure latency and throughput of engines or of an ONNX file.",
     "profile": "Look inside engines: where the time goes, in which types, what fused and what did not.",

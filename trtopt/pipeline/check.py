@@ -28,7 +28,7 @@ from trtopt.precision.bounds import Bounds, violations
 from trtopt.precision.deviation import Deviation
 from trtopt.precision.layers import layer_differences
 from trtopt.precision.runs import add_outputs, open_model
-from trtopt.records import EngineArtifact, Manifest
+from trtopt.records import EngineArtifact, Manifest, OnnxArtifact
 from trtopt.records.checking import CheckedSubject, CheckReport, LayerDifference
 from trtopt.supervisor import run_jobs
 from trtopt.workspace import MANIFEST
@@ -67,13 +67,13 @@ def check(
         TrtoptError: with what is wrong and what to do.
     """
     path, against = Path(path), Path(against)
-    checker = _Checker(against, Task(model) if model is not None else None, bounds or Bounds())
+    checker = Checker(against, Task(model) if model is not None else None, bounds or Bounds())
     notes: list[str] = []
     found: tuple[LayerDifference, ...] = ()
     if path.suffix == ".onnx" and not (path.parent / MANIFEST).is_file():
         source = open_data(data) if data is not None else seeded_source(checker.model)
-        other = _load(path)
-        subjects = [checker.model_file(path, other, source)]
+        _, other = _load(path)
+        subjects = [checker.model_file(path.name, other, source)]
         found = layer_differences(checker.model, other, source) if layers else ()
     elif layers:
         raise UsageError(
@@ -100,28 +100,26 @@ def check(
     )
 
 
-def _load(path: Path) -> ModelFile:
-    """An ONNX file made walkable, its weights left on disk."""
-    read_onnx(path)
-    model = model_file.load(path)
-    return replace(model, proto=prepare.prepare(model.proto)[0])
+def _load(path: Path) -> tuple[OnnxArtifact, ModelFile]:
+    """An ONNX file judged, and made walkable, its weights left on disk."""
+    artifact, model = read_onnx(path), model_file.load(path)
+    return artifact, replace(model, proto=prepare.prepare(model.proto)[0])
 
 
-class _Checker:
+class Checker:
     """Holds the reference and judges one subject after the other against it."""
 
     def __init__(self, against: Path, task: Task | None, bounds: Bounds) -> None:
-        self.artifact = read_onnx(against)
-        self.model = _load(against)
+        self.artifact, self.model = _load(against)
         self._specs = specs_of(self.model.proto)
         self._reference = open_model(self.model)
         self._task, self._bounds = task, bounds
 
-    def model_file(self, path: Path, other: ModelFile, source: SampleSource) -> CheckedSubject:
-        """Compare an ONNX file, which runs on ONNX Runtime too."""
+    def model_file(self, name: str, other: ModelFile, source: SampleSource) -> CheckedSubject:
+        """Compare a model, which runs on ONNX Runtime too, its 16-bit arithmetic emulated."""
         session = open_model(other)
         outputs = (session.run(session.fitted(feed)) for feed, _ in self._feeds(source, _BATCH))
-        return self._judged(path.name, "onnxruntime", None, source, _BATCH, outputs)
+        return self._judged(name, "onnxruntime", None, source, _BATCH, outputs)
 
     def engine(
         self,

@@ -52,6 +52,8 @@ class Wishes:
     keep: tuple[str, ...] = ()
     keep_op: tuple[str, ...] = ()
     include: tuple[str, ...] = ()
+    only: frozenset[str] | None = None
+    """Nodes that have been judged before: these become 16-bit, islands too, and all others stay FP32."""
 
     @property
     def low(self) -> int:
@@ -116,7 +118,7 @@ class Judge:
                 kept[name] = _kept(nodes[name], "quantised", "its Q/DQ stay FP32, and casts would part them")
                 del inner[name]
             for name in islands(part.node, inner, self._edge(part)):
-                if not self._included(nodes[name]):
+                if self._wishes.only is None and not self._included(nodes[name]):
                     reason = "between FP32 nodes, with nothing heavy in between: casts would cost more"
                     kept[name] = _kept(nodes[name], "island", reason)
                     del inner[name]
@@ -152,6 +154,8 @@ class Judge:
                 type_name = self._wishes.precision.upper()
                 return "opset", f"{node.op_type} takes no {type_name} at opset {self._opset}"
             return None
+        if self._wishes.only is not None:
+            return None if node.name in self._wishes.only else ("pattern", "it is not among those asked for")
         if self._included(node):
             return None
         for pattern in self._wishes.keep:

@@ -1,0 +1,32 @@
+"""`trtopt bisect` with engines."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+from digits_model import DIGITS, HELDOUT, SOURCES
+
+from tests.outlier import SENSITIVE, save_with_outlier
+from trtopt.pipeline.bisect import Request, bisect
+from trtopt.precision.bounds import Bounds
+
+
+def test_engines_tell_which_node_int8_spoils(tmp_path: Path) -> None:
+    save_with_outlier(DIGITS, tmp_path / "outlier.onnx")
+    np.savez(tmp_path / "images.npz", images=np.load(HELDOUT)["images"][:64])
+    (tmp_path / "recipe.toml").write_text(f"batch = [8]\ntactic_sources = {json.dumps(SOURCES)}\n")
+    request = Request(
+        "int8",
+        Bounds(min_sqnr=25),
+        data=str(tmp_path / "images.npz"),
+        method="max",
+        profile=str(tmp_path / "recipe.toml"),
+        evaluations=40,
+    )
+    report = bisect(tmp_path / "outlier.onnx", request, tmp_path / "found.onnx")
+    assert report.backend.startswith("tensorrt ")
+    assert report.best.nodes == (SENSITIVE,)
+    assert [item.batch for item in report.subjects] == [8]
+    assert report.best.error <= 1 < report.front[0].error

@@ -1,0 +1,105 @@
+"""`trtopt bisect`: which nodes have to stay in higher precision."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from trtopt.cli.bounds_options import bounds_options
+
+if TYPE_CHECKING:
+    from trtopt.pipeline.bisect import Precision
+    from trtopt.precision.bounds import Bounds
+
+_FAILED = 3
+
+
+@click.command()
+@click.argument("model", type=click.Path(path_type=Path))
+@click.option(
+    "-o", "--output", "out", type=click.Path(path_type=Path), help="Where to write the model found."
+)
+@click.option(
+    "--precision",
+    required=True,
+    type=click.Choice(["fp16", "bf16", "int8", "fp8"]),
+    help="What to go down to.",
+)
+@bounds_options
+@click.option("--data", metavar="DATA", help="Samples to judge accuracy on [default: those of --calib].")
+@click.option("--calib", metavar="DATA", help="Samples for ranges and values [default: those of --data].")
+@click.option(
+    "--table", type=click.Path(path_type=Path), metavar="FILE", help="Ranges from an earlier trtopt quantize."
+)
+@click.option("--method", metavar="NAME", help="How ranges are found, as for trtopt quantize.")
+@click.option("--target", help="TensorRT to write for: 8.6, 10, 11 or rtx [default: the engines', else 10].")
+@click.option("--exclude", multiple=True, metavar="PATTERN", help="Nodes or operators to keep in any case.")
+@click.option("--include", multiple=True, metavar="PATTERN", help="Nodes to lower whatever the rules say.")
+@click.option(
+    "--backend",
+    default="auto",
+    metavar="auto|tensorrt|tensorrt-rtx|onnxruntime",
+    help="What judges: engines [default where a GPU is], or ONNX Runtime, which emulates.",
+)
+@click.option("--batch", metavar="N,N,…", help="Batch sizes of the engines.")
+@click.option("--profile", metavar="NAME|FILE", help="A recipe for the engines.")
+@click.option(
+    "--max-evaluations", default=200, show_default=True, metavar="N", help="Sets of nodes to try at most."
+)
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print the report as JSON, with the front and all nodes."
+)
+def bisect(
+    model: Path,
+    out: Path | None,
+    precision: Precision,
+    bounds: Bounds,
+    data: str | None,
+    calib: str | None,
+    table: Path | None,
+    method: str | None,
+    target: str | None,
+    exclude: tuple[str, ...],
+    include: tuple[str, ...],
+    backend: str,
+    batch: str | None,
+    profile: str | None,
+    max_evaluations: int,
+    as_json: bool,
+) -> None:
+    """Find the fewest nodes of MODEL that have to be kept in higher precision for the bounds to be met.
+
+    Exit code 3 says that they are not met even with all nodes kept.
+    """
+    from trtopt.cli.progress import listening
+    from trtopt.pipeline.bisect import Request
+    from trtopt.pipeline.bisect import bisect as run
+    from trtopt.recipe import parse_batches
+    from trtopt.records import to_json
+    from trtopt.report.bisecting import bisect_summary
+
+    request = Request(
+        precision=precision,
+        bounds=bounds,
+        data=data,
+        calib=calib,
+        table=table,
+        method=method,
+        target=target,
+        exclude=exclude,
+        include=include,
+        backend=backend,
+        batch=parse_batches(batch) if batch is not None else None,
+        profile=profile,
+        evaluations=max_evaluations,
+    )
+    with listening() as listener:
+        report = run(model, request, out, listener)
+    if as_json:
+        click.echo(to_json(report).decode(), nl=False)
+    else:
+        click.echo("\n".join(bisect_summary(report)))
+    if report.verdict == "not met":
+        raise click.exceptions.Exit(_FAILED)

@@ -1,0 +1,31 @@
+"""The accuracy bounds that more than one command takes."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from trtopt.precision.bounds import Bounds
+
+_OPTIONS = (
+    click.option("--min-cosine", type=float, help="The least cosine of every output."),
+    click.option("--min-sqnr", type=float, metavar="DB", help="The least SQNR of every output."),
+    click.option("--max-error", type=float, help="The largest absolute error of every output."),
+    click.option("--min-top1", type=float, metavar="SHARE", help="The least top-1 agreement, 0 to 1."),
+)
+
+
+def bounds_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add them all. The command gets `bounds`."""
+
+    @functools.wraps(command)
+    def with_bounds(**arguments: Any) -> Any:
+        given = {name: arguments.pop(name) for name in Bounds.__struct_fields__}
+        return command(**arguments, bounds=Bounds(**given))
+
+    for option in reversed(_OPTIONS):
+        with_bounds = option(with_bounds)
+    return with_bounds

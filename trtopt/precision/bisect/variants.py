@@ -1,0 +1,143 @@
+"""The models that a bisection tries: a precision written into a graph, but for the nodes that are kept.
+
+Values are measured, and ranges calibrated, once; each variant is decided and written anew from them.
+"""
+
+from __future__ import annotations
+
+import glob
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+import onnx
+
+from trtopt.data import SampleSource
+from trtopt.onnxmodel.model_file import ModelFile
+from trtopt.precision.casting.api import cast_graph, measured
+from trtopt.precision.casting.decide import Decision, Wishes
+from trtopt.precision.quantize import Asked, Material, Quantised, make_rest_half, quantise, with_pairs
+from trtopt.records.quantisation import CalibrationTable
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A model with some nodes kept in higher precision, and the calibration table of the others."""
+
+    model: ModelFile
+    table: CalibrationTable | None = None
+
+
+class Variants(Protocol):
+    """All models between the one that is low wherever the rules allow and the one with everything kept."""
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """The nodes that are low where nothing is kept, in the order of the graph."""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What is to be said of the calibration."""
+
+    def variant(self, kept: frozenset[str], spool: Path) -> Variant:
+        """The model with the nodes in `kept` in higher precision and all other candidates in low.
+
+        Large new weights go to files in `spool`.
+
+        Raises:
+            ModelError: the model cannot be written so, or cannot run.
+        """
+
+    def tidied(self, kept: frozenset[str], spool: Path) -> Variant | None:
+        """The model as users get it who keep these nodes, if that is another.
+
+        Raises:
+            ModelError: see `variant`.
+        """
+
+
+def pattern_for(node: str) -> str:
+    """The pattern that fits this node alone, even if it bears the name of an operator."""
+    return f"[{node[0]}]{node[1:]}" if onnx.defs.has(node) else glob.escape(node)
+
+
+class CastVariants:
+    """FP16 or BF16 but for what `wishes` and the search keep in FP32."""
+
+    notes: tuple[str, ...] = ()
+
+    def __init__(self, model: ModelFile, samples: SampleSource, wishes: Wishes, spool: Path) -> None:
+        """Run `samples` through the prepared model once.
+
+        Raises:
+            ModelError, DataError: see `casting.api`.
+        """
+        self._model, self._wishes = model, wishes
+        self._ranges, _ = measured(model, samples)
+        self.nodes = tuple(self._cast(wishes, spool)[1].places)
+
+    def variant(self, kept: frozenset[str], spool: Path) -> Variant:
+        """See `Variants`. Nodes alone between FP32 ones are cast: nothing is learnt of them otherwise."""
+        only = frozenset(self.nodes) - kept
+        return Variant(self._cast(replace(self._wishes, only=only), spool)[0])
+
+    def tidied(self, kept: frozenset[str], spool: Path) -> Variant | None:
+        """See `Variants`. Nodes alone between FP32 ones stay FP32."""
+        keep = (*self._wishes.keep, *map(pattern_for, sorted(kept)))
+        made, decision = self._cast(replace(self._wishes, keep=keep), spool)
+        return None if len(decision.places) + len(kept) == len(self.nodes) else Variant(made)
+
+    def _cast(self, wishes: Wishes, spool: Path) -> tuple[ModelFile, Decision]:
+        return cast_graph(replace(self._model, spool=spool), self._ranges, wishes)
+
+
+class QuantisedVariants:
+    """INT8 or FP8 but for what is asked or tried to be kept in float, which is as the target wants it."""
+
+    def __init__(
+        self, model: ModelFile, samples: SampleSource, asked: Asked, material: Material, target: str
+    ) -> None:
+        """Place and calibrate once, by the `material`; `samples` tell what has to stay FP32 among FP16.
+
+        Raises:
+            UsageError, DataError, ArtifactError, ModelError: see `precision.quantize.quantise`.
+        """
+        self._model, self._target = model, target
+        made = quantise(model, asked, material)
+        self.notes = tuple(made.notes)
+        self._asked, self._material = replace(asked, method=None), replace(material, table=made.table)
+        self._table = made.table
+        plan = made.plan
+        low = {edge.node for edge in plan.edges} | {weight.node for weight in plan.weights}
+        low |= {item.node for item in plan.quantised}
+        self.nodes = tuple(node.name for node in model.proto.graph.node if node.name in low)
+        self._ranges: dict[str, float] = {}
+        if asked.form.strongly_typed:  # pairs bound what they let through; without them tensors may be larger
+            quantised, plain = measured(made.model, samples)[0], measured(model, samples)[0]
+            self._ranges = quantised | {
+                name: max(peak, quantised.get(name, 0.0)) for name, peak in plain.items()
+            }
+
+    def variant(self, kept: frozenset[str], spool: Path) -> Variant:
+        """See `Variants`. Tensors that carry Q/DQ only now are calibrated now, by the same method."""
+        wish = self._asked.wish
+        wish = replace(wish, exclude=(*wish.exclude, *map(pattern_for, sorted(kept))))
+        made = with_pairs(
+            replace(self._model, spool=spool),
+            replace(self._asked, wish=wish),
+            replace(self._material, table=self._table),
+        )
+        self._remember(made)
+        if self._asked.form.strongly_typed:
+            make_rest_half(made, self._target, self._ranges, is_real=True)
+        return Variant(made.model, made.table)
+
+    def tidied(self, kept: frozenset[str], spool: Path) -> Variant | None:
+        """See `Variants`."""
+        return None
+
+    def _remember(self, made: Quantised) -> None:
+        if self._table is not None and made.table is not None:
+            rows = self._table.tensors | made.table.tensors
+            self._table = msgspec.structs.replace(self._table, tensors=rows)

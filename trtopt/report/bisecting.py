@@ -1,0 +1,76 @@
+"""Reports of bisections in words."""
+
+from __future__ import annotations
+
+import shlex
+
+from trtopt.records.bisecting import BisectReport, KeptSet
+from trtopt.report.casting import difference_line
+
+_NAMED = 3
+_RANKED = 5
+_OF_FRONT = 10
+_HIGH = {"fp16": "FP32", "bf16": "FP32"}
+
+
+def bisect_summary(report: BisectReport) -> list[str]:
+    """What has to be kept, how to ask for it, what it costs, and the most sensitive nodes."""
+    lines = [*_verdict(report)]
+    for subject in report.subjects:
+        at = f", batch {subject.batch}" if subject.batch is not None else ""
+        lines.append(f"judged with {report.backend}{at} on {subject.samples} samples:")
+        lines += [f"  {difference_line(item)}" for item in subject.outputs]
+    if report.sensitivities:
+        lines.append("error of nodes that are alone in low precision (1: all that the bounds allow):")
+        lines += [f"  {item.error:8.3g}  {_named(item.nodes)}" for item in report.sensitivities[:_RANKED]]
+    if report.verdict != "nothing to keep":
+        lines.append("error against cost (share of the operations that is kept in higher precision):")
+        lines += [_of_front(item) for item in _near(report.front)]
+    if report.out:
+        lines.append(f"written: {report.out}" + (f", {report.table}" if report.table else ""))
+    return [*lines, *(f"note: {note}" for note in report.notes)]
+
+
+def _verdict(report: BisectReport) -> list[str]:
+    low, high = report.precision.upper(), _high(report)
+    asked = ", ".join(f"--{name.replace('_', '-')} {value:g}" for name, value in report.bounds.items())
+    spent = f"{report.evaluations} of at most {report.most_evaluations} evaluations; {report.seconds:.1f} s"
+    if report.verdict == "nothing to keep":
+        return [f"{asked} is met with nothing kept: {len(report.candidates)} nodes in {low}; {spent}"]
+    if report.verdict == "not met":
+        return [
+            f"NOT MET: {asked}, even with all {len(report.candidates)} nodes in {high}; {spent}",
+            "  → ask for less, or look for the error elsewhere: trtopt check --layers",
+        ]
+    flag = "--keep" if report.precision in ("fp16", "bf16") else "--exclude"
+    size = f"{len(report.best.nodes)} of {len(report.candidates)} nodes"
+    if report.minimal:
+        told = "no single one of them can be left out"
+    else:
+        told = "perhaps fewer would do: the evaluations are spent, --max-evaluations allows more"
+    return [
+        f"{asked} is met with {size} kept in {high}, {report.best.cost:.1%} of the operations; {spent}",
+        f"{told}:",
+        *(f"  {flag} {shlex.quote(pattern)}" for pattern in report.patterns),
+    ]
+
+
+def _high(report: BisectReport) -> str:
+    """What is kept is of this type: on a strongly typed TensorRT what is not quantised is FP16."""
+    return _HIGH.get(report.precision, "FP32" if report.target == "8.6" else "FP16")
+
+
+def _of_front(item: KeptSet) -> str:
+    return f"  {item.error:8.3g}  {item.cost:7.2%}  {len(item.nodes)} nodes: {_named(item.nodes)}"
+
+
+def _near(front: tuple[KeptSet, ...]) -> tuple[KeptSet, ...]:
+    """The part of the front around the bound."""
+    first = next((place for place, item in enumerate(front) if item.error <= 1), len(front))
+    start = max(0, min(first - _OF_FRONT // 2, len(front) - _OF_FRONT))
+    return front[start : start + _OF_FRONT]
+
+
+def _named(nodes: tuple[str, ...]) -> str:
+    more = f" and {len(nodes) - _NAMED} more" if len(nodes) > _NAMED else ""
+    return (", ".join(nodes[:_NAMED]) or "none") + more
