@@ -25,6 +25,7 @@ from trtopt.device.affinity import confine, present_cores
 from trtopt.device.api import ProgressSink, Target
 from trtopt.device.backends import open_builder, open_target
 from trtopt.device.host import cpu_name
+from trtopt.device.marks import Marks
 from trtopt.errors import TrtoptError
 from trtopt.jobs import Benched, Built, Failure, Interleaved, Job, Message, OutputsWritten, Progress, Result
 from trtopt.measure.engine import bench_engine
@@ -41,13 +42,15 @@ def run(job: Job, send: Callable[[Message], None]) -> Result:
         send(Progress(phase=phase, fraction=fraction))
 
     if isinstance(job, BuildJob):
-        return Built(engine=build_engine(open_builder(job.plan.backend.name), job, progress))
+        builder = open_builder(job.plan.backend.name, Marks(nvtx=job.nvtx), follow_memory=job.memory)
+        return Built(engine=build_engine(builder, job, progress))
     if isinstance(job, OutputsJob):
         return _outputs(job, progress)
     if isinstance(job, InterleaveJob):
         return _interleaved(job, progress)
     plan = job.artifact.plan
-    target = open_target(plan.backend.name, plan.settings.plugins)
+    marks = Marks(nvtx=job.nvtx, cuda_profiler=job.cuda_profiler)
+    target = open_target(plan.backend.name, plan.settings.plugins, marks)
     try:
         if job.cpu_affinity is not None:
             confine(job.cpu_affinity, target.device.info)

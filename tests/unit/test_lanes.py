@@ -112,7 +112,7 @@ class TracingContext(ScriptedContext):
         self.device.bound = buffers["x"].address
 
     def enqueue(self, stream: Stream) -> None:
-        if self.device.captured is None:
+        if self.device.recorded is None:
             self.device.read.append(self.device.bound)
             self.device.collecting.append(gc.isenabled())
         super().enqueue(stream)
@@ -308,7 +308,7 @@ class WatchedContext(ScriptedContext):
     def enqueue(self, stream: Stream) -> None:
         before_s = stream.ready_s  # type: ignore[attr-defined]
         super().enqueue(stream)
-        if self.device.captured is None:
+        if self.device.recorded is None:
             start_s = max(before_s, self.device.host_s)
             self.device.compute_on(self.device.bound, start_s, stream.ready_s, event=True)  # type: ignore[attr-defined]
 

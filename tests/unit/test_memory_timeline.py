@@ -1,9 +1,10 @@
+import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
 from trtopt.inspect.memory import timeline
 from trtopt.records import AllocationEvent, MemoryPass, MemoryTimeline
-from trtopt.report.profile import memory_lines
+from trtopt.report.profile import build_memory_lines, memory_lines
 
 MIB = 1 << 20
 
@@ -97,7 +98,10 @@ def test_a_timeline_is_told_with_what_went_wrong() -> None:
     text = "\n".join(memory_lines(made))
     assert "peak at 600.00 MiB in load (weights 600.00 MiB)" in text
     assert "context and buffers 164.00 MiB, run 464.00 MiB" in text
-    assert "the driver reports 200.00 MiB: 36.00 MiB (18.0%) that no allocator saw" in text
+    assert (
+        "the driver reports 200.00 MiB: weights 100.00 MiB, activations 64.00 MiB, "
+        "inputs and outputs 0.00 MiB, and 36.00 MiB (18.0%) that no allocator saw"
+    ) in text
     assert "no memory for 1 allocations, first 1.00 MiB" in text
     assert "never given back: 1 allocations, 100.00 MiB" in text
 
@@ -119,3 +123,42 @@ def test_the_peak_is_the_largest_of_all_phases_and_what_is_live_adds_up(
     assert found.peak_bytes == peak == sum(one.size_bytes for one in found.live_at_peak)
     assert sum(one.size_bytes for one in found.leaked) == sum(live.values())
     assert max((one.peak_bytes for one in found.phases), default=0) == peak
+
+
+def test_contexts_made_to_be_measured_raise_neither_the_peak_nor_what_is_held() -> None:
+    more = ("more contexts", "allocate", 9000, 7), ("more contexts", "deallocate", 9000, 7)
+    found = timeline(passed(*LIFE[:-2], *more, *LIFE[-2:], driver=1000))
+    assert (found.peak_bytes, found.peak_phase) == (600, "load")
+    assert {one.phase: one.peak_bytes for one in found.phases}["more contexts"] == 9164
+    assert found.held_bytes == {"weights": 100, "activations": 64, "inputs and outputs": 16}
+    assert found.remainder_bytes == 1000 - 180
+
+
+def test_a_build_has_phases_of_its_own() -> None:
+    calls = (
+        ("parse", "allocate", 10 * MIB, 1),
+        ("build", "allocate", 50 * MIB, 2),
+        ("build", "deallocate", 50 * MIB, 2),
+        ("unload", "deallocate", 10 * MIB, 1),
+    )
+    found = timeline(msgspec.structs.replace(passed(*calls, driver=12 * MIB), buffers_bytes=0))
+    assert {one.label for one in found.live_at_peak} == {"builder"}
+    assert found.held_bytes == {"builder": 10 * MIB}
+    assert found.remainder_bytes == 2 * MIB
+    assert build_memory_lines(found) == [
+        "memory of the build: peak 60.00 MiB (parse 10.00 MiB, build 60.00 MiB, unload 10.00 MiB)"
+    ]
+
+
+def test_contexts_host_memory_and_an_early_end_are_told() -> None:
+    made = msgspec.structs.replace(
+        passed(*LIFE),
+        context_bytes=(MIB, 2 * MIB),
+        engine_file_bytes=3 * MIB,
+        host_bytes=4 * MIB,
+        failure="out of memory",
+    )
+    text = "\n".join(memory_lines(timeline(made)))
+    assert "each further execution context: 1.00 MiB, 2.00 MiB" in text
+    assert "engine file 3.00 MiB; host memory grew by 4.00 MiB" in text
+    assert "ended early: out of memory" in text

@@ -3,8 +3,9 @@ from collections.abc import ItemsView, Iterator, Mapping
 import pytest
 from scripted import DATA, INPUT_BYTES, OUTPUT_BYTES, SUBJECT
 
-from trtopt.device.api import AllocationTracker, DeviceBuffer, HostBuffer, Stream
+from trtopt.device.api import AllocationTracker, Binding, DeviceBuffer, Event, HostBuffer, Stream
 from trtopt.device.fake import Script, ScriptedContext, ScriptedDevice, ScriptedSession, ScriptedTarget
+from trtopt.errors import DeviceMemoryError
 from trtopt.measure import passes
 from trtopt.measure.passes import follow_memory, time_layers
 from trtopt.records import LayerPass, LayerTime, MemoryPass, Shape
@@ -75,6 +76,52 @@ def test_an_engine_that_reports_no_layers_has_none() -> None:
     assert layers_of(Script(layers={}), runs=2) == LayerPass(runs=2, layers=())
 
 
+# ── layers in a CUDA graph ──────────────────────────────────────────────────────────────────────────────
+
+
+def replayed(script: Script, runs: int = 3) -> tuple[LayerPass, list[str]]:
+    device = ScriptedDevice(script)
+    session = ScriptedTarget(device).load(b"engine")
+    found = time_layers(device, session, SUBJECT, runs=runs, graph=True)
+    session.close()
+    assert device.open == 0
+    return found, device.calls
+
+
+def test_layers_are_timed_in_replays_and_each_replay_is_asked_for_them_once_it_has_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(passes, "_WARM_RUNS", 1)
+    found, calls = replayed(Script(layers={"conv": 1.5, "relu": 0.25}))
+    assert found.graph
+    assert found.layers == (LayerTime(name="conv", ms=[1.5] * 3), LayerTime(name="relu", ms=[0.25] * 3))
+    assert found.notes == ()
+    assert calls[calls.index("capture") :] == [
+        *("capture", "enqueue"),
+        *("launch", "synchronize", "request_layers") * 4,
+        "inspect",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("script", "told"),
+    [
+        (Script(graphs=False), "cannot be captured"),
+        (Script(replayed_layers=False), "a replay has no layer times"),
+        (Script(layers={"conv": 0.0}), "a replay has no layer times"),
+    ],
+)
+def test_where_a_graph_tells_no_layers_they_are_timed_in_plain_runs_and_a_note_says_why(
+    script: Script, told: str
+) -> None:
+    found, calls = replayed(script)
+    assert not found.graph
+    assert len(found.layers[0].ms) == found.runs == 3
+    (note,) = found.notes
+    assert told in note
+    assert "launch" not in calls[calls.index("context", calls.index("capture")) :]
+
+
 class ReadingDevice(ScriptedDevice):
     """Copies really copy, and inferences write down the input they find."""
 
@@ -92,7 +139,7 @@ class ReadingDevice(ScriptedDevice):
 class ReadingContext(ScriptedContext):
     device: ReadingDevice
 
-    def bind(self, buffers: Mapping[str, DeviceBuffer]) -> None:
+    def bind(self, buffers: Mapping[str, DeviceBuffer], consumed: Event | None = None) -> None:
         super().bind(buffers)
         self.device.bound = buffers["x"]
 
@@ -142,13 +189,13 @@ class AllocatingSession(ScriptedSession):
     def __init__(self, device: ScriptedDevice, tracker: AllocationTracker) -> None:
         super().__init__(device)
         self.tracker = tracker
+        self.addresses = iter((2, 4, 5))
         tracker.add("allocate", 100, 1)
 
     def context(self, shapes: Mapping[str, Shape]) -> ScriptedContext:
-        self.tracker.add("allocate", 200, 2)
         plain = super().context(shapes)
         plain.close()
-        return AllocatingContext(self.device, plain.bindings, self.tracker)
+        return AllocatingContext(self.device, plain.bindings, self.tracker, next(self.addresses))
 
     def close(self) -> None:
         self.tracker.add("deallocate", 100, 1)
@@ -156,9 +203,16 @@ class AllocatingSession(ScriptedSession):
 
 
 class AllocatingContext(ScriptedContext):
-    def __init__(self, device: ScriptedDevice, bindings: tuple, tracker: AllocationTracker) -> None:  # type: ignore[type-arg]
+    def __init__(
+        self,
+        device: ScriptedDevice,
+        bindings: tuple[Binding, ...],
+        tracker: AllocationTracker,
+        address: int,
+    ) -> None:
         super().__init__(device, bindings)
-        self.tracker = tracker
+        self.tracker, self.address = tracker, address
+        tracker.add("allocate", 200, address)
 
     def enqueue(self, stream: Stream) -> None:
         self.tracker.add("allocate", 300, 3, stream.handle)
@@ -166,7 +220,7 @@ class AllocatingContext(ScriptedContext):
         self.tracker.add("deallocate", 300, 3, stream.handle)
 
     def close(self) -> None:
-        self.tracker.add("deallocate", 200, 2)
+        self.tracker.add("deallocate", 200, self.address)
         super().close()
 
 
@@ -185,6 +239,10 @@ def test_every_allocation_is_told_with_the_phase_it_happened_in() -> None:
         ("context and buffers", "allocate", 200, 2, None),
         *(("context and buffers", *call) for call in run),
         *(("run", *call) for call in run * 3),
+        ("more contexts", "allocate", 200, 4, None),
+        ("more contexts", "allocate", 200, 5, None),
+        ("more contexts", "deallocate", 200, 5, None),
+        ("more contexts", "deallocate", 200, 4, None),
         ("unload", "deallocate", 200, 2, None),
         ("unload", "deallocate", 100, 1, None),
     ]
@@ -203,7 +261,7 @@ def test_allocations_are_told_in_milliseconds_since_the_pass_began() -> None:
     times = [event.at_ms for event in memory_of(device).events]
     # The copy of the input takes 0.5 ms; each of the four runs then begins and ends its call, and takes 1 ms.
     assert times == pytest.approx(
-        [0.0, 0.0, 0.5, 0.5, 1.5, 1.5, 2.5, 2.5, 3.5, 3.5, 4.5, 4.5], rel=1e-9, abs=1e-9
+        [0.0, 0.0, 0.5, 0.5, 1.5, 1.5, 2.5, 2.5, 3.5, 3.5, *[4.5] * 6], rel=1e-9, abs=1e-9
     )
 
 
@@ -224,3 +282,51 @@ def test_growth_is_unknown_where_the_driver_tells_nothing() -> None:
             return None
 
     assert memory_of(Silent(Script())).driver_used_bytes is None
+
+
+def test_each_further_context_is_told_with_what_it_took() -> None:
+    assert memory_of(ScriptedDevice(Script())).context_bytes == (200, 200)
+
+
+class Cramped(AllocatingSession):
+    """There is room for so many contexts."""
+
+    room = 1
+
+    def context(self, shapes: Mapping[str, Shape]) -> ScriptedContext:
+        if not self.room:
+            self.tracker.add("allocate", 200, 0)
+            raise DeviceMemoryError("no execution context could be made", "use a smaller batch")
+        self.room -= 1
+        return super().context(shapes)
+
+
+@pytest.mark.parametrize(("room", "seen"), [(1, ()), (2, (200,)), (3, (200, 200))])
+def test_contexts_that_there_is_no_room_for_end_nothing(room: int, seen: tuple[int, ...]) -> None:
+    device = ScriptedDevice()
+
+    def load(tracker: AllocationTracker) -> ScriptedSession:
+        session = Cramped(device, tracker)
+        session.room = room
+        return session
+
+    found = follow_memory(device, load, SUBJECT)
+    assert (found.context_bytes, found.failure) == (seen, None)
+    assert found.live_bytes[-1] == 0
+    assert device.open == 0
+
+
+def test_when_memory_runs_out_what_was_seen_up_to_there_is_kept_and_marked() -> None:
+    device = ScriptedDevice(Script(memory_bytes=INPUT_BYTES))
+    found = memory_of(device)
+    assert found.failure is not None
+    assert "out of memory" in found.failure
+    assert [event.phase for event in found.events] == ["load", *["context and buffers"] * 2, "unload"]
+    assert (found.driver_used_bytes, found.context_bytes) == (None, ())
+    assert device.open == 0
+
+
+def test_the_engines_size_comes_with_the_memory_pass() -> None:
+    device = ScriptedDevice()
+    found = follow_memory(device, lambda tracker: AllocatingSession(device, tracker), SUBJECT, 4321)
+    assert found.engine_file_bytes == 4321

@@ -30,9 +30,19 @@ def layers(device: ScriptedDevice) -> None:
         session.close()
 
 
+def replays(device: ScriptedDevice) -> None:
+    session = ScriptedTarget(device).load(b"engine")
+    try:
+        time_layers(device, session, SUBJECT, runs=2, graph=True)
+    finally:
+        session.close()
+
+
 def memory(device: ScriptedDevice) -> None:
     target = ScriptedTarget(device)
-    follow_memory(device, lambda tracker: target.load(b"engine", track=tracker), SUBJECT)
+    found = follow_memory(device, lambda tracker: target.load(b"engine", track=tracker), SUBJECT)
+    if found.failure is not None:  # what was seen until then is kept
+        raise DeviceMemoryError(found.failure, "")
 
 
 def sampling(name: str, mode: Mode, **changes: int | bool) -> Callable[[ScriptedDevice], object]:
@@ -56,6 +66,7 @@ PASSES: dict[str, Callable[[ScriptedDevice], object]] = {
     "isolated": sampling("isolated", "latency"),
     "with clocks": with_clocks,
     "layers": layers,
+    "layers in a graph": replays,
     "memory": memory,
 }
 FAILURES = [(title, *call) for title, work in PASSES.items() for call in calls_of(work)]
@@ -85,6 +96,7 @@ def test_the_recorded_runs_make_every_kind_of_call() -> None:
         "inspect",
         "capture",
         "launch",
+        "request_layers",
         "synchronize",
         "wait",
         CANNOT_FAIL,
@@ -142,14 +154,14 @@ def test_everything_is_closed_once_and_in_reverse_order_of_making(
 ) -> None:
     made: list[int] = []
     closed: list[int] = []
-    owned = fake._Owned
+    owned = fake.Owned
     make, close = owned.__init__, owned.close
 
-    def note_making(self: fake._Owned, device: ScriptedDevice) -> None:
+    def note_making(self: fake.Owned, device: ScriptedDevice) -> None:
         make(self, device)
         made.append(id(self))
 
-    def note_closing(self: fake._Owned) -> None:
+    def note_closing(self: fake.Owned) -> None:
         close(self)
         closed.append(id(self))
 

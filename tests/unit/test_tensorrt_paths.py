@@ -309,8 +309,8 @@ def test_an_engine_is_loaded_bound_enqueued_and_profiled(dump: str) -> None:
         (LOGITS[0], ("?", 10)),
     ]
     assert [(one.shape, one.is_input) for one in bindings] == [((8, 1, 8, 8), True), ((8, 10), False)]
-    assert (memory, layers, seen) == (2048, [LAYER], '{"Layers": [8]}')
-    assert len(surface.called("IExecutionContext.execute_async_v3")) == 2
+    assert (memory, layers, seen) == (2048, [LAYER, LAYER, True], '{"Layers": [8]}')
+    assert len(surface.called("IExecutionContext.execute_async_v3")) == 3
     assert not surface.called("Runtime.gpu_allocator")
 
 

@@ -68,6 +68,8 @@ def _build(surface: Any, builder: Any, network: Any, config: Any, *_: Any) -> An
         _log(surface, logger, severity, text)
     if monitor is not None:
         _drive(surface, monitor)
+    allocator = builder._state.get("gpu_allocator")
+    _free(surface, allocator, _allocate(surface, allocator, 8192))
     return surface.make("IHostMemory", b"engine")
 
 
@@ -170,10 +172,16 @@ def _concrete(surface: Any, context: Any, name: str) -> tuple[int, ...]:
     return (batch, *SHAPES[name][1:])
 
 
-def _execute(surface: Any, context: Any, stream: int) -> bool:
+def _report(surface: Any, context: Any) -> bool:
     profiler = context._state.get("profiler")
     if profiler is not None:
         surface.call_back(profiler, "report_layer_time", layer_name=LAYER[0], ms=LAYER[1])
+    return profiler is not None
+
+
+def _execute(surface: Any, context: Any, stream: int) -> bool:
+    if context._state.get("enqueue_emits_profile", True):
+        _report(surface, context)
     return set(_stored(context, "addresses")) == set(SHAPES)
 
 
@@ -232,6 +240,10 @@ BEHAVIOUR: dict[str, Any] = {
     "IExecutionContext.get_tensor_shape": _concrete,
     "IExecutionContext.set_tensor_address": _store("addresses"),
     "IExecutionContext.execute_async_v3": _execute,
+    "IExecutionContext.report_to_profiler": _report,
+    "ICudaEngine.profiling_verbosity": lambda surface, engine: surface.member(
+        "ProfilingVerbosity", "DETAILED"
+    ),
 }
 
 

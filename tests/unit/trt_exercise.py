@@ -11,7 +11,8 @@ import pytest
 from trt_behaviour import IMAGES, LOGITS
 from trt_surface import Surface
 
-from trtopt.device.api import AllocationTracker, BuiltEngine, Session
+from trtopt.device.api import AllocationTracker, Session
+from trtopt.device.building import BuiltEngine
 from trtopt.device.fake import Script, ScriptedDevice
 from trtopt.device.tensorrt.builder import TensorRTBuilder
 from trtopt.device.tensorrt.flavours import MODULES, Flavour
@@ -47,8 +48,8 @@ def flavour(dump: str) -> Flavour:
     return library(Surface(dump)).flavour
 
 
-def builder(surface: Surface) -> TensorRTBuilder:
-    return TensorRTBuilder(library(surface), DeviceInfo(kind="gpu", name="a GPU"))
+def builder(surface: Surface, memory: ScriptedDevice | None = None) -> TensorRTBuilder:
+    return TensorRTBuilder(library(surface), DeviceInfo(kind="gpu", name="a GPU"), memory=memory)
 
 
 def every_setting(surface: Surface) -> BuildSettings:
@@ -69,9 +70,10 @@ def build(
     shape: ShapeRange = OPEN,
     cache: bytes | None = None,
     told: list[tuple[Any, ...]] | None = None,
+    memory: ScriptedDevice | None = None,
 ) -> BuiltEngine:
     """Build the digits model; progress and log lines go to `told`."""
-    by, heard = builder(surface), [] if told is None else told
+    by, heard = builder(surface, memory), [] if told is None else told
     batch = ShapeRange(min=shape.min[:1], opt=shape.opt[:1], max=shape.max[:1])
     plan = BuildPlan(
         onnx_sha256="0" * 64,
@@ -127,10 +129,15 @@ def tracker(device: ScriptedDevice) -> AllocationTracker:
 
 
 def load(
-    surface: Surface, *, track: AllocationTracker | None = None, device: ScriptedDevice | None = None
+    surface: Surface,
+    *,
+    track: AllocationTracker | None = None,
+    device: ScriptedDevice | None = None,
+    nvtx: bool = False,
 ) -> Session:
     """Load an engine; nothing but the session keeps what it was loaded with alive."""
-    return TensorRTTarget(library(surface), device or ScriptedDevice()).load(b"engine", track=track)
+    target = TensorRTTarget(library(surface), device or ScriptedDevice(), nvtx=nvtx)
+    return target.load(b"engine", track=track)
 
 
 def run(surface: Surface, *, track: bool = False) -> list[Any]:
@@ -146,6 +153,9 @@ def run(surface: Surface, *, track: bool = False) -> list[Any]:
     context.bind(buffers)
     context.report_layers(lambda name, ms: layers.append((name, ms)))
     context.enqueue(stream)
+    context.report_layers(lambda name, ms: layers.append((name, ms)), on_request=True)
+    context.enqueue(stream)
+    layers.append(context.request_layers())
     seen = context.inspect()
     outcome = [session.inputs, session.outputs, session.device_memory_bytes, context.bindings, layers, seen]
     context.close()
@@ -165,6 +175,7 @@ def exercise(dump: str, without: str = "") -> tuple[list[str], set[str]]:
     if by.uses_timing_cache:
         outcome.append(by.merge_timing_caches(b"ours", b"theirs"))
     outcome += [run(surface), run(surface, track=True)]
+    outcome.append(build(surface, memory=ScriptedDevice()).memory)
     if library(surface).flavour.weakly_typed:
         layers(surface)
         outcome.append(build(surface, types=("float32", "float16")))

@@ -7,22 +7,28 @@ import time
 from pathlib import Path
 
 from trtopt.builder.timing_cache import Identity, StoredCache, identity_of, load_cache, save_cache
-from trtopt.device.api import BuiltEngine, EngineBuilder, ProgressSink
+from trtopt.device.api import ProgressSink
+from trtopt.device.building import BuiltEngine, EngineBuilder
 from trtopt.errors import BuildError
-from trtopt.records import BuildPlan, EngineArtifact, Record
+from trtopt.records import BuildPlan, EngineArtifact, Record, to_json
 from trtopt.workspace import cannot_write, write_atomically
 
 _LOG_MARKS = {"error": "E", "warning": "W", "info": "I"}
 
 
 class BuildJob(Record, frozen=True, kw_only=True, tag="build"):
-    """What a build worker is told. Paths are absolute; `folder` takes the engine and its log."""
+    """What a build worker is told. Paths are absolute; `folder` takes the engine and its log.
+
+    `nvtx` is for `device.marks.Marks`; `memory` has the builder's allocations followed.
+    """
 
     onnx: str
     types: tuple[str, ...]
     plan: BuildPlan
     folder: str
     timing_cache: str | None
+    nvtx: bool = False
+    memory: bool = False
 
 
 class BuildLog:
@@ -39,7 +45,7 @@ class BuildLog:
         self.warnings = 0
 
     def __call__(self, severity: str, message: str) -> None:
-        """See `device.api.LogSink`."""
+        """See `device.building.LogSink`."""
         if severity in _LOG_MARKS:
             self.warnings += severity in ("warning", "error")
             self._file.write(f"[{_LOG_MARKS[severity]}] {message}\n")
@@ -83,6 +89,9 @@ def build_engine(builder: EngineBuilder, job: BuildJob, progress: ProgressSink) 
     layers = f"{label}.layers.json" if built.inspector else None
     if layers and built.inspector:
         write_atomically(folder / layers, built.inspector.encode())
+    memory = f"{label}.memory.json" if built.memory is not None else None
+    if memory and built.memory is not None:
+        write_atomically(folder / memory, to_json(built.memory, indent=None))
     cache_out = _cache_out(builder, job, built, cache_in, here)
     return EngineArtifact(
         path=file_name,
@@ -100,6 +109,7 @@ def build_engine(builder: EngineBuilder, job: BuildJob, progress: ProgressSink) 
         log=f"{label}.log",
         warnings=log.warnings,
         layers=layers,
+        memory=memory,
     )
 
 

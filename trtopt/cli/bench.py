@@ -9,7 +9,7 @@ import click
 
 from trtopt.cli.bench_outputs import Outputs, output_flags
 from trtopt.cli.contract_flags import contract_flags
-from trtopt.cli.measuring_options import backend_option, input_option
+from trtopt.cli.measuring_options import backend_option, input_option, nvtx_option
 
 if TYPE_CHECKING:
     from trtopt.records import Terms
@@ -55,6 +55,12 @@ _UNTRUSTWORTHY = 4
     metavar="[MHZ]",
     help="Hold the GPU's clocks while measuring, at MHZ or where they are judged; restored on any exit.",
 )
+@nvtx_option
+@click.option(
+    "--cuda-profiler",
+    is_flag=True,
+    help="Let nsys profile --capture-range=cudaProfilerApi capture the measured part only.",
+)
 @click.option("--strict", is_flag=True, help="Exit with 4 if a figure is not to be trusted.")
 @output_flags
 @click.pass_context
@@ -74,6 +80,8 @@ def bench(
     max_latency: str | None,
     cpu_affinity: str | None,
     lock_clocks: str | None,
+    nvtx: bool,
+    cuda_profiler: bool,
     strict: bool,
     outputs: Outputs,
 ) -> None:
@@ -106,6 +114,8 @@ def bench(
                 max_latency=max_latency,
                 cpu_affinity=cpu_affinity,
                 lock_clocks=_clock(lock_clocks),
+                nvtx=nvtx,
+                cuda_profiler=cuda_profiler,
                 listener=listener,
             )
         except TrtoptError:

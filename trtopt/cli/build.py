@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from trtopt.cli.measuring_options import nvtx_option
 from trtopt.cli.recipe_options import recipe_options
 
 
@@ -20,6 +21,8 @@ from trtopt.cli.recipe_options import recipe_options
 @recipe_options
 @click.option("--timing-cache", metavar="FILE", help="Timing cache to read, extend and save.")
 @click.option("--allow-fallback", is_flag=True, help="Accept layers that ran wider than the graph asks for.")
+@nvtx_option
+@click.option("--memory", is_flag=True, help="Follow the builder's allocations of device memory.")
 @click.option("--jobs", type=int, help="Engines built at once [default: 1].")
 def build(
     model: Path,
@@ -28,6 +31,8 @@ def build(
     backend: str | None,
     timing_cache: str | None,
     allow_fallback: bool,
+    nvtx: bool,
+    memory: bool,
     jobs: int | None,
     recipe: dict[str, Any],
 ) -> None:
@@ -44,9 +49,10 @@ def build(
     from trtopt.cli.progress import listening
     from trtopt.pipeline.build import build as run
     from trtopt.pipeline.build import default_output
+    from trtopt.pipeline.build_memory import memories_of
     from trtopt.pipeline.receipt import check_receipts, receipts_of
     from trtopt.recipe import parse_batches
-    from trtopt.report.profile import receipts_summary
+    from trtopt.report.profile import build_memories_summary, receipts_summary
     from trtopt.report.text import build_summary
 
     target = output or default_output(model)
@@ -58,10 +64,15 @@ def build(
             batch=parse_batches(batch) if batch is not None else None,
             backend=backend,
             timing_cache=timing_cache,
+            nvtx=nvtx,
+            memory=memory,
             jobs=jobs,
             **recipe,
         )
     receipts = receipts_of(target, manifest)
-    Console().print(build_summary(manifest, str(target)), receipts_summary(receipts))
+    memories = memories_of(target, manifest)
+    Console().print(
+        build_summary(manifest, str(target)), receipts_summary(receipts), build_memories_summary(memories)
+    )
     if not allow_fallback:
         check_receipts(receipts)

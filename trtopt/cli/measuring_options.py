@@ -9,6 +9,7 @@ backend_option = click.option(
     metavar="auto|tensorrt|tensorrt-rtx|onnxruntime",
     help="What to run with [default: what the engines were built with; auto: the CPU where no GPU is].",
 )
+nvtx_option = click.option("--nvtx", is_flag=True, help="Mark what is done with NVTX ranges, for profilers.")
 input_option = click.option(
     "--input", "data", metavar="DATA", help="An .npz, a folder of them, Polygraphy's JSON or module:function."
 )

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from trtopt.cli.measuring_options import backend_option
+from trtopt.cli.measuring_options import backend_option, nvtx_option
 
 
 @click.command()
@@ -30,6 +30,7 @@ from trtopt.cli.measuring_options import backend_option
     "--trace", "with_trace", is_flag=True, help="Write trace.json for Perfetto beside profile.json."
 )
 @click.option("--memory", is_flag=True, help="Follow every allocation too, in a pass of its own.")
+@nvtx_option
 @click.option(
     "--duration",
     type=float,
@@ -47,6 +48,7 @@ def profile(
     against: Path | None,
     with_trace: bool,
     memory: bool,
+    nvtx: bool,
     duration: float,
 ) -> None:
     """Look inside PATH: a build folder, one engine of it, or an ONNX file.
@@ -79,6 +81,7 @@ def profile(
             result=result,
             against=against,
             memory=memory,
+            nvtx=nvtx,
             duration=duration,
             listener=listener,
         )

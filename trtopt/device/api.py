@@ -1,8 +1,8 @@
 """What the rest of trtopt needs of a device: small protocols, nothing else.
 
 A `Device` hands out streams, events and buffers. A `Target` turns an engine file into a `Session`; a
-session's `Context` runs it with fixed shapes. An `EngineBuilder` makes the engine file. Addresses and
-streams are plain integers, so CUDA bindings can be mixed.
+session's `Context` runs it with fixed shapes. Addresses and streams are plain integers, so CUDA bindings can
+be mixed. What makes the engine file is in `device.building`.
 
 Ownership: whoever asks for a buffer, event, stream, graph, context or session closes it, in reverse order
 of making; `close` may be called twice.
@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Protocol
 
 import numpy as np
@@ -23,7 +22,6 @@ from trtopt.records import (
     AllocationEvent,
     AllocationKind,
     Backend,
-    BuildPlan,
     ClockReading,
     ClockReference,
     DeviceInfo,
@@ -187,6 +185,9 @@ class Device(Protocol):
     def copy_to_host(self, target: HostBuffer, source: DeviceBuffer, stream: Stream) -> None:
         """Enqueue a copy of the whole buffer; into pageable memory the host waits until it is done."""
 
+    def copy_on_device(self, target: DeviceBuffer, source: DeviceBuffer, stream: Stream) -> None:
+        """Enqueue a copy of the whole buffer from one place of the device's memory to another."""
+
     def capture(self, stream: Stream, work: Callable[[], None]) -> Graph:
         """Record what `work` enqueues on `stream`, without running it.
 
@@ -205,6 +206,16 @@ class Device(Protocol):
 
     def clock_sensor(self) -> ClockSensor:
         """A sensor of its clocks; where nobody can tell them, one that says why."""
+
+    def annotate(self, name: str) -> AbstractContextManager[object]:
+        """Show profilers what the calling thread does meanwhile, if NVTX ranges are on."""
+
+    def captured(self) -> AbstractContextManager[None]:
+        """Let profilers that wait for it capture what happens meanwhile (cudaProfilerStart and -Stop), if on.
+
+        Raises:
+            UsageError: it is on, and the device has no CUDA.
+        """
 
     def close(self) -> None:
         """Release what the device itself holds."""
@@ -242,8 +253,15 @@ class Context(Protocol):
     def enqueue(self, stream: Stream) -> None:
         """Enqueue one inference."""
 
-    def report_layers(self, report: Callable[[str, float], None]) -> None:
-        """From now on call `report(layer name, ms)` for every layer of every run; slows the runs."""
+    def report_layers(self, report: Callable[[str, float], None], *, on_request: bool = False) -> None:
+        """From now on call `report(layer name, ms)` for every layer of every run; slows the runs.
+
+        With `on_request` runs only take the times, those of graphs captured from now on too;
+        `request_layers` has them reported.
+        """
+
+    def request_layers(self) -> bool:
+        """Report the layers of the last run, which must have ended; False where there are none to report."""
 
     def inspect(self) -> str | None:
         """The engine's layers at this context's shapes, in the backend's own JSON; None where it has none."""
@@ -310,10 +328,10 @@ class AllocationTracker:
     `clock` gives seconds; events carry milliseconds since the tracker was made.
     """
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(self, clock: Callable[[], float], phase: str = "load") -> None:
         self._clock = clock
         self._start = clock()
-        self.phase = "load"
+        self.phase = phase
         self.events: list[AllocationEvent] = []
 
     def add(self, kind: AllocationKind, size_bytes: int, address: int, stream: int | None = None) -> None:
@@ -329,72 +347,8 @@ class AllocationTracker:
         self.events.append(event)
 
 
-@dataclass(frozen=True)
-class BuiltEngine:
-    """What a builder returns; the caller writes it to disk."""
-
-    engine: bytes
-    inputs: tuple[TensorSpec, ...]
-    outputs: tuple[TensorSpec, ...]
-    config: dict[str, str]
-    timing_cache: bytes | None
-    timing_cache_hits: int | None = None
-    inspector: str | None = None
-    """The engine's layers in the backend's own JSON, where it tells them without running the engine."""
-
-
 class ProgressSink(Protocol):
     """Hears how far a build has come."""
 
     def __call__(self, phase: str, fraction: float | None) -> None:
         """`phase` in words; `fraction` of the whole build from 0 to 1, or None where nobody knows."""
-
-
-class LogSink(Protocol):
-    """Hears what the backend says."""
-
-    def __call__(self, severity: str, message: str) -> None:
-        """`severity` is one of `error`, `warning`, `info`, `verbose`."""
-
-
-class EngineBuilder(Protocol):
-    """A backend that builds engines."""
-
-    @property
-    def backend(self) -> Backend:
-        """Flavour and version."""
-
-    @property
-    def device(self) -> DeviceInfo:
-        """What it builds for; kind `none` when it builds without a device."""
-
-    @property
-    def max_opset(self) -> int | None:
-        """The newest opset of ONNX's own operators that it reads; None where it judges itself."""
-
-    @property
-    def uses_timing_cache(self) -> bool:
-        """Whether a timing cache has any effect here."""
-
-    def build(
-        self,
-        onnx: Path,
-        types: Sequence[str],
-        plan: BuildPlan,
-        *,
-        timing_cache: bytes | None,
-        progress: ProgressSink,
-        log: LogSink,
-    ) -> BuiltEngine:
-        """Build one engine; `types` are the element types that the graph contains.
-
-        Raises:
-            UnsupportedOpError: the parser does not know an operator; names it and its node.
-            UsageError: a setting that this flavour does not have.
-            TimingCacheError: TensorRT refuses the cache.
-            DeviceMemoryError: the builder ran out of device memory.
-            BuildError: anything else, with the builder's last words.
-        """
-
-    def merge_timing_caches(self, ours: bytes, theirs: bytes) -> bytes:
-        """One cache with the entries of both; `theirs` is what another build has saved meanwhile."""

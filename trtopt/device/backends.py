@@ -6,8 +6,10 @@ import importlib.util
 import os
 from dataclasses import dataclass
 
-from trtopt.device.api import ClockControl, Device, EngineBuilder, Target
+from trtopt.device.api import ClockControl, Device, Target
+from trtopt.device.building import EngineBuilder
 from trtopt.device.cuda import probe
+from trtopt.device.marks import UNMARKED, Marks
 from trtopt.device.tensorrt.flavours import RTX, TENSORRT
 from trtopt.errors import BackendMissingError, UsageError
 from trtopt.records import DeviceInfo, Plugin
@@ -79,11 +81,11 @@ def _is_installed(module: str) -> bool:
         return False
 
 
-def open_builder(name: str) -> EngineBuilder:
-    """The builder of a backend.
+def open_builder(name: str, marks: Marks = UNMARKED, *, follow_memory: bool = False) -> EngineBuilder:
+    """The builder of a backend; with `follow_memory` it tells every allocation of device memory.
 
     Raises:
-        BackendMissingError: it is not installed.
+        BackendMissingError: it is not installed, or no CUDA binding to allocate with.
         NoGpuError: it needs a GPU and there is none.
     """
     if name == ONNXRUNTIME:
@@ -94,12 +96,25 @@ def open_builder(name: str) -> EngineBuilder:
     from trtopt.device.tensorrt.library import load_library
 
     library = load_library(name)
+    memory = open_cuda_device() if follow_memory else None
     if library.flavour.needs_gpu_to_build or probe.gpus():
-        return TensorRTBuilder(library, probe.gpu(0))
-    return TensorRTBuilder(library, DeviceInfo(kind="none", name="none: built without a GPU"))
+        return TensorRTBuilder(library, probe.gpu(0), marks, memory)
+    return TensorRTBuilder(library, DeviceInfo(kind="none", name="none: built without a GPU"), marks)
 
 
-def open_target(name: str, plugins: tuple[Plugin, ...] = ()) -> Target:
+def require_builders_memory(name: str) -> None:
+    """Find out that a backend builds with a GPU's memory, before anything is done.
+
+    Raises:
+        UsageError: it does not.
+    """
+    if name == ONNXRUNTIME or not probe.gpus():
+        raise UsageError(
+            f"--memory: {name} builds here without a GPU's memory", "leave it away, or build on a GPU"
+        )
+
+
+def open_target(name: str, plugins: tuple[Plugin, ...] = (), marks: Marks = UNMARKED) -> Target:
     """The runtime of a backend, on the first device.
 
     Raises:
@@ -109,12 +124,12 @@ def open_target(name: str, plugins: tuple[Plugin, ...] = ()) -> Target:
     if name == ONNXRUNTIME:
         from trtopt.device.onnxruntime import OnnxRuntimeTarget
 
-        return OnnxRuntimeTarget()
+        return OnnxRuntimeTarget(marks)
     from trtopt.device.tensorrt.library import load_library
     from trtopt.device.tensorrt.runtime import TensorRTTarget
 
     library = load_library(name)
-    return TensorRTTarget(library, open_cuda_device(), plugins)
+    return TensorRTTarget(library, open_cuda_device(marks), plugins, nvtx=marks.nvtx)
 
 
 def open_clock_control(name: str) -> ClockControl:
@@ -132,7 +147,7 @@ def open_clock_control(name: str) -> ClockControl:
     return open_control(probe.gpu(0))
 
 
-def open_cuda_device() -> Device:
+def open_cuda_device(marks: Marks = UNMARKED) -> Device:
     """The first CUDA device, through the binding that `TRTOPT_CUDA` names or the first one installed.
 
     Raises:
@@ -151,11 +166,11 @@ def open_cuda_device() -> Device:
     if name == "cuda-python":
         from trtopt.device.cuda import cuda_python
 
-        return cuda_python.open_device()
+        return cuda_python.open_device(marks=marks)
     if name == "pycuda":
         from trtopt.device.cuda import pycuda
 
-        return pycuda.open_device()
+        return pycuda.open_device(marks=marks)
     raise UsageError(
         f"{BINDING_VARIABLE}={name}: no such CUDA binding", f"choose among {', '.join(CUDA_BINDINGS)}"
     )

@@ -5,18 +5,16 @@ without hardware, and so can code built on `trtopt.measure`.
 
 Streams are timelines: work starts when both the host has enqueued it and the stream's earlier work is done.
 The host's clock, one for every host thread, advances only by scripted enqueue times and by waiting. Every
-call is written to `calls`.
+call is written to `calls`, every mark for profilers to `marks`.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Literal
+from contextlib import AbstractContextManager, contextmanager
 
 import numpy as np
-from numpy.typing import NDArray
 
 from trtopt.device.api import (
     AllocationTracker,
@@ -30,6 +28,16 @@ from trtopt.device.api import (
 )
 from trtopt.device.clocks import UnknownClocks
 from trtopt.device.fake_clocks import ScriptedSensor
+from trtopt.device.fake_parts import (
+    Owned,
+    ScriptedBuffer,
+    ScriptedEvent,
+    ScriptedGraph,
+    ScriptedStream,
+    is_pageable,
+    run_on,
+    scripted_stream,
+)
 from trtopt.device.script import Script, then_last
 from trtopt.device.virtualtime import HostClocks, Shared
 from trtopt.errors import DeviceError, DeviceMemoryError, GraphCaptureError
@@ -44,11 +52,12 @@ class ScriptedDevice:
         self._clocks = HostClocks()
         self._guard = threading.Lock()
         self.calls: list[str] = []
+        self.marks: list[tuple[str, float]] = []  # what was marked, and when
         self.open = 0
         self.used = 0
         self.compute = Shared(then_last(self.script.compute_ms, 0.0))
         self.enqueue = Shared(then_last(self.script.enqueue_ms, 0.0))
-        self.captured: int | None = None  # inferences in the graph that is being captured
+        self.recorded: int | None = None  # inferences in the graph that is being captured
 
     def call(self, name: str) -> None:
         """Write a call down, and fail if the script says so."""
@@ -107,28 +116,33 @@ class ScriptedDevice:
     def copy_to_device(self, target: DeviceBuffer, source: HostBuffer, stream: Stream) -> None:
         """Takes the scripted time."""
         self.call("copy_to_device")
-        if _is_pageable(source):
+        if is_pageable(source):
             self.host_s += self.script.staging_ms / 1e3
-        _run(stream, self.script.h2d_ms)
+        run_on(stream, self.script.h2d_ms)
 
     def copy_to_host(self, target: HostBuffer, source: DeviceBuffer, stream: Stream) -> None:
         """Takes the scripted time."""
         self.call("copy_to_host")
-        _run(stream, self.script.d2h_ms)
-        if _is_pageable(target):
-            self.host_s = _stream(stream).ready_s
+        run_on(stream, self.script.d2h_ms)
+        if is_pageable(target):
+            self.host_s = scripted_stream(stream).ready_s
+
+    def copy_on_device(self, target: DeviceBuffer, source: DeviceBuffer, stream: Stream) -> None:
+        """Takes the scripted time."""
+        self.call("copy_on_device")
+        run_on(stream, self.script.d2d_ms)
 
     def capture(self, stream: Stream, work: Callable[[], None]) -> ScriptedGraph:
         """A graph takes the compute time of what it captured."""
         self.call("capture")
         if not self.script.graphs:
             raise GraphCaptureError("the script's engine cannot be captured", "measure it with --no-graph")
-        self.captured = 0
+        self.recorded = 0
         try:
             work()
-            return ScriptedGraph(self, self.captured)
+            return ScriptedGraph(self, self.recorded)
         finally:
-            self.captured = None
+            self.recorded = None
 
     def wait_any(self, events: Sequence[Event], until_s: float) -> None:
         """The host's clock moves to the first of them."""
@@ -152,141 +166,32 @@ class ScriptedDevice:
         readings = tuple(self.script.clocks)
         return ScriptedSensor(self, readings) if readings else UnknownClocks("the script tells no clocks")
 
+    @contextmanager
+    def annotate(self, name: str) -> Iterator[None]:
+        """Write down when it begins and ends."""
+        self.marks.append((f"begin {name}", self.host_s))
+        try:
+            yield
+        finally:
+            self.marks.append((f"end {name}", self.host_s))
+
+    def captured(self) -> AbstractContextManager[None]:
+        """A range of that name."""
+        return self.annotate("captured")
+
     def close(self) -> None:
         """Write it down."""
         self.calls.append("close device")
 
 
-class _Owned:
-    """Something that must be closed once."""
-
-    def __init__(self, device: ScriptedDevice) -> None:
-        self.device = device
-        self.closed = False
-        device.open += 1
-
-    def close(self) -> None:
-        """Give it back."""
-        if not self.closed:
-            self.closed = True
-            self.device.open -= 1
-
-
-class ScriptedStream(_Owned):
-    """A timeline; `ready_s` is when its work so far is done."""
-
-    handle = 1
-
-    def __init__(self, device: ScriptedDevice) -> None:
-        super().__init__(device)
-        self.ready_s = 0.0
-
-    def run(self, ms: float) -> None:
-        """Enqueue work of that length."""
-        self.ready_s = max(self.ready_s, self.device.host_s) + ms / 1e3
-
-    def wait_for(self, event: Event) -> None:
-        """Later work starts no earlier than the event."""
-        assert isinstance(event, ScriptedEvent)
-        self.ready_s = max(self.ready_s, event.at_s)
-
-    def synchronize(self) -> None:
-        """The host's clock moves to the stream's end."""
-        self.device.call("synchronize")
-        self.device.host_s = max(self.device.host_s, self.ready_s)
-
-
-def _stream(stream: Stream) -> ScriptedStream:
-    assert isinstance(stream, ScriptedStream)
-    return stream
-
-
-def _run(stream: Stream, ms: float) -> None:
-    _stream(stream).run(ms)
-
-
-class ScriptedEvent(_Owned):
-    """A point on a timeline."""
-
-    handle = 1
-    at_s = 0.0
-
-    def __init__(self, device: ScriptedDevice, *, timed: bool) -> None:
-        super().__init__(device)
-        self._timed = timed
-
-    def record(self, stream: Stream) -> None:
-        """The stream's end as it is now; to note the time takes the device a while if the script says so."""
-        assert isinstance(stream, ScriptedStream)
-        if self._timed and self.device.script.timing_ms:
-            _run(stream, self.device.script.timing_ms)
-        self.at_s = max(stream.ready_s, self.device.host_s)
-
-    def wait(self) -> None:
-        """The host's clock moves to the event."""
-        self.device.call("wait")
-        self.device.host_s = max(self.device.host_s, self.at_s)
-
-    def reached(self) -> bool:
-        """Whether the host's clock has come so far."""
-        return self.at_s <= self.device.host_s
-
-    def elapsed_ms(self, since: Event) -> float:
-        """Virtual milliseconds."""
-        assert isinstance(since, ScriptedEvent)
-        assert self._timed, "an event without a time is asked for its time"
-        assert since._timed, "an event without a time is asked for its time"
-        return (self.at_s - since.at_s) * 1e3
-
-
-class ScriptedBuffer(_Owned):
-    """Memory that is counted."""
-
-    def __init__(
-        self, device: ScriptedDevice, nbytes: int, *, kind: Literal["device", "pinned", "pageable"] = "pinned"
-    ) -> None:
-        super().__init__(device)
-        self.nbytes = nbytes
-        self.kind = kind
-        self.array: NDArray[np.uint8] = np.zeros(nbytes, np.uint8)
-        self.address = int(self.array.ctypes.data)
-        self._counted = nbytes if kind == "device" else 0
-        device.used += self._counted
-
-    def close(self) -> None:
-        """Give it back."""
-        if not self.closed:
-            self.device.used -= self._counted
-        super().close()
-
-
-def _is_pageable(buffer: HostBuffer) -> bool:
-    assert isinstance(buffer, ScriptedBuffer)
-    return buffer.kind == "pageable"
-
-
-class ScriptedGraph(_Owned):
-    """As many inferences as were captured."""
-
-    def __init__(self, device: ScriptedDevice, inferences: int) -> None:
-        super().__init__(device)
-        self._inferences = inferences
-
-    def launch(self, stream: Stream) -> None:
-        """Enqueue them."""
-        self.device.call("launch")
-        self.device.host_s += next(self.device.enqueue) / 1e3
-        for _ in range(self._inferences):
-            _run(stream, next(self.device.compute))
-
-
-class ScriptedContext(_Owned):
+class ScriptedContext(Owned):
     """See `device.api.Context`."""
 
     def __init__(self, device: ScriptedDevice, bindings: tuple[Binding, ...]) -> None:
         super().__init__(device)
         self._bindings = bindings
         self._report: Callable[[str, float], None] | None = None
+        self._on_request = False
         self._consumed: Event | None = None
 
     @property
@@ -303,23 +208,34 @@ class ScriptedContext(_Owned):
     def enqueue(self, stream: Stream) -> None:
         """One inference of scripted length, or one more in the graph being captured."""
         self.device.call("enqueue")
-        if self.device.captured is not None:
+        if self.device.recorded is not None:
             assert self._consumed is None, "an event is bound while a graph is captured"
-            self.device.captured += 1
+            self.device.recorded += 1
             return
         self.device.host_s += next(self.device.enqueue) / 1e3
         compute_ms = next(self.device.compute)
-        _run(stream, compute_ms)
+        run_on(stream, compute_ms)
         if isinstance(self._consumed, ScriptedEvent):
-            started_s = _stream(stream).ready_s - compute_ms / 1e3
+            started_s = scripted_stream(stream).ready_s - compute_ms / 1e3
             self._consumed.at_s = started_s + min(self.device.script.input_read_ms, compute_ms) / 1e3
-        if self._report is not None:
-            for name, ms in self.device.script.layers.items():
-                self._report(name, ms)
+        if self._report is not None and not self._on_request:
+            self._tell()
 
-    def report_layers(self, report: Callable[[str, float], None]) -> None:
+    def _tell(self) -> None:
+        assert self._report is not None
+        for name, ms in self.device.script.layers.items():
+            self._report(name, ms)
+
+    def report_layers(self, report: Callable[[str, float], None], *, on_request: bool = False) -> None:
         """Report the scripted layers from now on."""
-        self._report = report
+        self._report, self._on_request = report, on_request
+
+    def request_layers(self) -> bool:
+        """Report them now, if the script lets a replayed graph have any."""
+        self.device.call("request_layers")
+        if self.device.script.replayed_layers:
+            self._tell()
+        return self.device.script.replayed_layers
 
     def inspect(self) -> str | None:
         """What the script says."""
@@ -327,7 +243,7 @@ class ScriptedContext(_Owned):
         return self.device.script.inspector
 
 
-class ScriptedSession(_Owned):
+class ScriptedSession(Owned):
     """See `device.api.Session`: one input `x` and one output `y` of float32."""
 
     device_memory_bytes = 1 << 20

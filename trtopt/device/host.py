@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 
 from trtopt.device.api import ClockSensor, DeviceBuffer, Event, Graph, HostBuffer, Stream
 from trtopt.device.clocks import UnknownClocks
+from trtopt.device.marks import UNMARKED, Marks
 from trtopt.device.polling import poll
-from trtopt.errors import DeviceMemoryError, GraphCaptureError
+from trtopt.errors import DeviceMemoryError, GraphCaptureError, UsageError
 from trtopt.records import DeviceInfo
 
 
@@ -98,8 +99,9 @@ class HostMemory:
 class HostDevice:
     """The host as a device; see `device.api.Device`."""
 
-    def __init__(self) -> None:
+    def __init__(self, marks: Marks = UNMARKED) -> None:
         self._info = cpu_info()
+        self._marks = marks
 
     @property
     def info(self) -> DeviceInfo:
@@ -140,6 +142,12 @@ class HostDevice:
         assert isinstance(source, HostMemory)
         np.copyto(target.array, source.array)
 
+    def copy_on_device(self, target: DeviceBuffer, source: DeviceBuffer, stream: Stream) -> None:
+        """A memory copy, done at once."""
+        assert isinstance(target, HostMemory)
+        assert isinstance(source, HostMemory)
+        np.copyto(target.array, source.array)
+
     def capture(self, stream: Stream, work: Callable[[], None]) -> Graph:
         """There is nothing to capture on a CPU."""
         raise GraphCaptureError("ONNX Runtime on the CPU has no CUDA graphs", "measure it with --no-graph")
@@ -160,5 +168,19 @@ class HostDevice:
         """A processor's clocks are not read."""
         return UnknownClocks("a processor's clocks are not read")
 
+    def annotate(self, name: str) -> AbstractContextManager[object]:
+        """An NVTX range: they are the host's."""
+        return self._marks.range(name)
+
+    def captured(self) -> AbstractContextManager[None]:
+        """There is no CUDA to profile."""
+        return self._marks.captured(_refuse_profiler, lambda: None)
+
     def close(self) -> None:
         """Nothing is held."""
+
+
+def _refuse_profiler() -> None:
+    raise UsageError(
+        "--cuda-profiler: a processor has no CUDA to profile", "leave the flag away, or measure on a GPU"
+    )

@@ -18,17 +18,17 @@ from trtopt.device.affinity import present_cores
 from trtopt.device.api import (
     AllocationTracker,
     Binding,
-    BuiltEngine,
     Context,
     DeviceBuffer,
     Event,
     Inputs,
-    LogSink,
     ProgressSink,
     Session,
     Stream,
 )
+from trtopt.device.building import BuiltEngine, LogSink
 from trtopt.device.host import HostDevice, cpu_info
+from trtopt.device.marks import UNMARKED, Marks
 from trtopt.device.ort_layers import time_nodes
 from trtopt.dtypes import numpy_dtype
 from trtopt.errors import (
@@ -73,8 +73,8 @@ def backend() -> Backend:
 class OnnxRuntimeTarget:
     """Runs the model on the CPU; see `device.api.Target`."""
 
-    def __init__(self) -> None:
-        self._device = HostDevice()
+    def __init__(self, marks: Marks = UNMARKED) -> None:
+        self._device = HostDevice(marks)
 
     @property
     def device(self) -> HostDevice:
@@ -228,9 +228,13 @@ class OnnxRuntimeContext:
         if self._consumed is not None:
             self._consumed.record(stream)
 
-    def report_layers(self, report: Callable[[str, float], None]) -> None:
+    def report_layers(self, report: Callable[[str, float], None], *, on_request: bool = False) -> None:
         """ONNX Runtime's profiler tells of a whole session: see `OnnxRuntimeSession.layer_pass`."""
         raise UsageError("ONNX Runtime reports no layer times run by run", "take its session's layer pass")
+
+    def request_layers(self) -> bool:
+        """There are none."""
+        return False
 
     def inspect(self) -> str | None:
         """The engine is a model in ONNX, which describes itself."""
@@ -243,7 +247,7 @@ class OnnxRuntimeContext:
 
 
 class OnnxRuntimeBuilder:
-    """Writes ONNX Runtime's optimised model with its shapes fixed; see `device.api.EngineBuilder`."""
+    """Writes ONNX Runtime's optimised model with its shapes fixed; see `device.building.EngineBuilder`."""
 
     uses_timing_cache = False
     max_opset = None

@@ -17,6 +17,7 @@ class Script:
     Before a copy from pageable memory the host copies for `staging_ms`; after one into it the host waits.
     An event that notes the time keeps the stream busy for `timing_ms`.
     Inputs have been read `input_read_ms` after computing began, at the latest when it ends.
+    `replayed_layers` tells whether replays of graphs have layer times.
     `fail_at` makes the named call (as in `calls`, say "enqueue") raise on its n-th time, counted from 1.
     `clocks` are what its sensor reads, one after the other, each in `reading_ms` of the host's time; without
     any its clocks are unknown.
@@ -26,12 +27,14 @@ class Script:
     enqueue_ms: Iterable[float] = (0.01,)
     h2d_ms: float = 0.1
     d2h_ms: float = 0.1
+    d2d_ms: float = 0.1
     staging_ms: float = 0.05
     timing_ms: float = 0.0
     input_read_ms: float = 0.5
     graphs: bool = True
     memory_bytes: int = 1 << 30
     layers: Mapping[str, float] = field(default_factory=lambda: {"layer": 1.0})
+    replayed_layers: bool = True
     inspector: str | None = None
     fail_at: tuple[str, int] | None = None
     clocks: Iterable[ClockReading] = ()

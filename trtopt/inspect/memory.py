@@ -2,6 +2,14 @@
 
 The tracking allocator sees what TensorRT asks for itself; inputs and outputs are trtopt's own. What the
 driver reports beyond both (CUDA's context, lazily loaded kernels, rounding) is the remainder.
+
+| label | what it is |
+|---|---|
+| `weights` | allocated while the engine was loaded |
+| `activations` | of exactly the size that the engine states for a context |
+| `scratch` | anything else while running: TensorRT does not tell plugins' memory from its own |
+| `builder` | allocated while parsing and building |
+| `inputs and outputs` | trtopt's own buffers |
 """
 
 from __future__ import annotations
@@ -9,10 +17,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from trtopt.records import AllocationEvent, LiveAllocation, MemoryPass, MemoryTimeline, PhaseMemory
+from trtopt.records import (
+    MORE_CONTEXTS,
+    AllocationEvent,
+    LiveAllocation,
+    MemoryPass,
+    MemoryTimeline,
+    PhaseMemory,
+)
 
 _LOAD = "load"
-_UNLOAD = "unload"
+_BUILDING = ("parse", "build")
+_AFTERWARDS = (MORE_CONTEXTS, "unload")
+"""Phases after the moment at which the driver was asked."""
+
+BUFFERS = "inputs and outputs"
 
 
 @dataclass
@@ -24,10 +43,14 @@ class _Phase:
 
 
 def timeline(memory: MemoryPass) -> MemoryTimeline:
-    """Follow every event in its order. An allocation that failed changes nothing and is counted apart."""
+    """Follow every event in its order. An allocation that failed changes nothing and is counted apart.
+
+    Contexts that are made only to be measured count in their own phase, not in the peak.
+    """
     live: dict[int, AllocationEvent] = {}
     curve = memory.live_bytes
-    before = peak = before_unload = 0
+    before = peak = 0
+    held: tuple[AllocationEvent, ...] = ()
     at_peak: tuple[AllocationEvent, ...] = ()
     peak_event: AllocationEvent | None = None
     phases: dict[str, _Phase] = {}
@@ -43,11 +66,13 @@ def timeline(memory: MemoryPass) -> MemoryTimeline:
         elif event.kind == "deallocate" and event.address in live:
             phase.freed += live.pop(event.address).size_bytes
         phase.peak = max(phase.peak, now)
-        if now > peak:
+        if now > peak and event.phase != MORE_CONTEXTS:
             peak, peak_event, at_peak = now, event, tuple(live.values())
         before = now
-        if event.phase != _UNLOAD:
-            before_unload = now
+        if event.phase not in _AFTERWARDS:
+            held = tuple(live.values())
+    held_bytes = _by_label(held, memory)
+    driver = memory.driver_used_bytes
     return MemoryTimeline(
         peak_bytes=peak,
         peak_phase=peak_event.phase if peak_event else "",
@@ -66,13 +91,24 @@ def timeline(memory: MemoryPass) -> MemoryTimeline:
         leaked=_live(tuple(live.values()), memory.engine_device_bytes),
         failed_bytes=tuple(failed),
         buffers_bytes=memory.buffers_bytes,
-        driver_bytes=memory.driver_used_bytes,
-        remainder_bytes=None
-        if memory.driver_used_bytes is None
-        else memory.driver_used_bytes - before_unload - memory.buffers_bytes,
+        driver_bytes=driver,
+        remainder_bytes=None if driver is None else driver - sum(held_bytes.values()),
         at_ms=[event.at_ms for event in memory.events],
         live_bytes=curve,
+        held_bytes=held_bytes,
+        context_bytes=memory.context_bytes,
+        engine_file_bytes=memory.engine_file_bytes,
+        host_bytes=memory.host_bytes,
+        failure=memory.failure,
     )
+
+
+def _by_label(held: Sequence[AllocationEvent], memory: MemoryPass) -> dict[str, int]:
+    sums: dict[str, int] = {}
+    for event in held:
+        label = _label(event, memory.engine_device_bytes)
+        sums[label] = sums.get(label, 0) + event.size_bytes
+    return sums | ({BUFFERS: memory.buffers_bytes} if memory.buffers_bytes else {})
 
 
 def _live(events: Sequence[AllocationEvent], activations: int | None) -> tuple[LiveAllocation, ...]:
@@ -91,6 +127,8 @@ def _live(events: Sequence[AllocationEvent], activations: int | None) -> tuple[L
 
 def _label(event: AllocationEvent, activations: int | None) -> str:
     """What an allocation is for, as far as its phase and size tell."""
+    if event.phase in _BUILDING:
+        return "builder"
     if event.phase == _LOAD:
         return "weights"
     return "activations" if activations and event.size_bytes == activations else "scratch"

@@ -56,6 +56,7 @@ def profile_point(
         h2d_ms=_median(stages.h2d_ms),
         d2h_ms=_median(stages.d2h_ms),
         memory=None if point.memory is None else timeline(point.memory),
+        layers_graph=point.layers is not None and point.layers.graph,
     )
 
 

@@ -33,7 +33,8 @@ class BenchJob(Record, frozen=True, kw_only=True, tag="bench"):
     """What a bench worker is told. The file at `path` is loaded only if its hash is the artifact's.
 
     `data` is what `trtopt.data.open_data` takes; None gives seeded random input. `cpu_affinity` is what
-    `device.affinity.confine` takes; None leaves the threads where the system puts them.
+    `device.affinity.confine` takes; None leaves the threads where the system puts them. `nvtx` and
+    `cuda_profiler` are for `device.marks.Marks`.
     """
 
     path: str
@@ -48,6 +49,8 @@ class BenchJob(Record, frozen=True, kw_only=True, tag="bench"):
     memory: bool
     load: LoadSettings | None = None
     cpu_affinity: str | None = None
+    nvtx: bool = False
+    cuda_profiler: bool = False
 
 
 def bench_engine(target: Target, job: BenchJob, progress: ProgressSink) -> BenchPoint:
@@ -67,9 +70,11 @@ def bench_engine(target: Target, job: BenchJob, progress: ProgressSink) -> Bench
         subject = _over_one_session(target, engine, job, progress, made)
         if job.memory:
             progress("memory", None)
-            made["memory"] = follow_memory(
-                target.device, lambda tracker: target.load(engine, track=tracker), subject
-            )
+            with target.device.annotate("memory"):
+                made["memory"] = follow_memory(
+                    target.device, lambda tracker: target.load(engine, track=tracker), subject, len(engine)
+                )
+            _check_went_through(made["memory"])
     except (DeviceError, MeasurementError) as error:
         if "latency" not in made:
             raise
@@ -86,12 +91,22 @@ def _over_one_session(
         subject = _subject(session, job)
         for name, take in _passes(target.device, session, subject, job, progress, made):
             progress(name.replace("_", " "), None)
-            made[name] = take()
-            if getattr(made[name], "failure", None) is not None:
-                raise DeviceError(made[name].failure, "what was measured until then is kept")
+            with target.device.annotate(name.replace("_", " ")):
+                made[name] = take()
+            _check_went_through(made[name])
     finally:
         session.close()
     return subject
+
+
+def _check_went_through(made: Any) -> None:
+    """A pass that tells of a failure is the last one.
+
+    Raises:
+        DeviceError: with what failed.
+    """
+    if getattr(made, "failure", None) is not None:
+        raise DeviceError(made.failure, "what was measured until then is kept")
 
 
 def _subject(session: Session, job: BenchJob) -> Subject:
@@ -127,7 +142,7 @@ def _passes(
         plan = Load(settings.rate, settings.arrivals)
         yield "load", lambda: measure_load(device, session, subject, terms, plan, limits)
     if job.layers:
-        yield "layers", lambda: time_layers(device, session, subject)
+        yield "layers", lambda: time_layers(device, session, subject, graph=terms.graph)
 
 
 def input_batch(session: Session, shapes: Mapping[str, Shape], data: str | None) -> Inputs:

@@ -14,7 +14,7 @@ import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from trtopt.device.api import Device
+from trtopt.device.api import ClockSensor, Device
 from trtopt.errors import DeviceError
 from trtopt.measure.disturbance import judge_groups
 from trtopt.measure.driving import Criterion, Finished, Until, as_samples, drive
@@ -114,7 +114,15 @@ def take_samples(device: Device, lanes: Sequence[Lane], warm: WarmUp, enough: Pr
     """
     sensor = device.clock_sensor()
     warmups = _Stretches(device.now())
-    drive(device, lanes, warm, warmups.new(0))
+    with device.annotate("warm-up"):
+        drive(device, lanes, warm, warmups.new(0))
+    with device.captured():
+        return _take_groups(device, lanes, enough, warmups, sensor)
+
+
+def _take_groups(
+    device: Device, lanes: Sequence[Lane], enough: Precision, warmups: _Stretches, sensor: ClockSensor
+) -> Taken:
     samples = _Stretches(device.now())
     staged = _Stretches(samples.start_s)
     clocks = [sensor.read(0.0)]
@@ -126,11 +134,13 @@ def take_samples(device: Device, lanes: Sequence[Lane], warm: WarmUp, enough: Pr
         try:
             if known:
                 drive(device, lanes, Until(1), warmups.new(index))
-            before_s = device.now()
-            drive(device, lanes, group, samples.new(index))
-            sampled_s += device.now() - before_s
+            with device.annotate(f"group {index}"):
+                before_s = device.now()
+                drive(device, lanes, group, samples.new(index))
+                sampled_s += device.now() - before_s
             count = max(MIN_TIMED, round(group.heard * TIMED_SHARE))
-            drive(device, lanes, Until(count), staged.new(index), timed=True)
+            with device.annotate(f"stages {index}"):
+                drive(device, lanes, Until(count), staged.new(index), timed=True)
         except DeviceError as error:
             if not len(samples):
                 raise

@@ -117,7 +117,8 @@ class Target:
         bounds = bounds_of(window, len(arrivals), goal)
         loop, failure = OpenLoop(self.device, self.lanes, arrivals, bounds), None
         try:
-            loop.run()
+            with self.device.captured():
+                loop.run()
         except DeviceError as error:
             if not loop.served:
                 raise

@@ -13,6 +13,7 @@ from trtopt.data import open_data
 from trtopt.device.affinity import AUTO, listed, parse_cores
 from trtopt.device.backends import open_clock_control
 from trtopt.device.clocks import locked_clocks
+from trtopt.device.marks import require_nvtx
 from trtopt.errors import DeviceError, TrtoptError, UsageError
 from trtopt.jobs import Benched
 from trtopt.measure.contracts import DEFAULT, changed, contract_named
@@ -21,7 +22,7 @@ from trtopt.measure.load import load_settings
 from trtopt.pipeline.build import command_line, now
 from trtopt.pipeline.listener import SILENT, Listener
 from trtopt.pipeline.subject import engines_to_measure, points, shapes_at
-from trtopt.records import BenchReport, Terms
+from trtopt.records import BenchReport, EngineArtifact, Manifest, Terms
 from trtopt.supervisor import run_jobs
 
 
@@ -41,6 +42,8 @@ def bench(
     max_latency: str | None = None,
     cpu_affinity: str | None = None,
     lock_clocks: int | bool = False,
+    nvtx: bool = False,
+    cuda_profiler: bool = False,
     listener: Listener = SILENT,
 ) -> BenchReport:
     """Measure the engines of a build folder, one engine of it, or an ONNX file.
@@ -50,8 +53,7 @@ def bench(
         batch: batch sizes; by default every one there is an engine for (1, for an ONNX file).
         backend: by default the one that the engines were built with. `auto` takes the CPU where no GPU is;
             another backend than the engines' own builds the folder's model again, in a temporary folder.
-        contract: the terms, by name [default: trtexec-11].
-        terms: what differs from the contract, as in `{"graph": False, "streams": 2}`; see `records.Terms`.
+        contract, terms: a name [default: trtexec-11], and changes as in `{"graph": False}`: `records.Terms`.
         duration: seconds of sampling a pass, after `warmup` seconds.
         data: input samples: what `trtopt.data.open_data` takes; by default seeded random input.
         layers, memory: time every layer, follow every allocation, each in a pass of its own.
@@ -60,31 +62,41 @@ def bench(
         cpu_affinity: keep the host threads on cores: `auto` (those near the GPU) or a list like `0-3,8`.
         lock_clocks: hold the GPU's clocks at so many MHz while measuring, or where they are judged (True),
             and give them back however it ends, on signals only if they become exceptions.
+        nvtx, cuda_profiler: mark what is done with NVTX ranges; have CUDA's profiler capture samples only.
         listener: hears progress, notes and, after each engine, the report so far.
 
     Raises:
         TrtoptError: with what is wrong and what to do.
     """
-    agreed = changed(contract_named(contract or DEFAULT), terms or {})
-    under_load = load_settings(load, max_latency)
-    _check(duration, warmup, data, cpu_affinity, lock_clocks)
-    ask = partial(BenchJob, contract=agreed, layers=layers, memory=memory, cpu_affinity=cpu_affinity)
+    _check(duration, warmup, data, cpu_affinity, lock_clocks, nvtx)
+    ask = partial(
+        BenchJob,
+        contract=changed(contract_named(contract or DEFAULT), terms or {}),
+        data=str(data) if data is not None else None,
+        warmup_s=warmup,
+        duration_s=duration,
+        load=load_settings(load, max_latency),
+        layers=layers,
+        memory=memory,
+        cpu_affinity=cpu_affinity,
+        nvtx=nvtx,
+        cuda_profiler=cuda_profiler,
+    )
     notes: list[str] = []
     with engines_to_measure(Path(path), batch, backend, notes, listener) as (folder, manifest, engines):
-        jobs = [
-            ask(
-                path=str((folder / engine.path).absolute()),
-                artifact=engine,
-                batch=size,
-                shapes=shapes_at(manifest.onnx, engine.plan, size),
-                data=str(data) if data is not None else None,
-                warmup_s=warmup,
-                duration_s=duration,
-                load=under_load,
-            )
-            for engine, size in points(engines, batch)
-        ]
+        jobs = [_job(ask, folder, manifest, engine, size) for engine, size in points(engines, batch)]
         return _run(jobs, manifest.onnx.sha256, notes, lock_clocks, listener)
+
+
+def _job(
+    ask: partial[BenchJob], folder: Path, manifest: Manifest, engine: EngineArtifact, size: int
+) -> BenchJob:
+    return ask(
+        path=str((folder / engine.path).absolute()),
+        artifact=engine,
+        batch=size,
+        shapes=shapes_at(manifest.onnx, engine.plan, size),
+    )
 
 
 @contextmanager
@@ -142,7 +154,12 @@ def _run(
 
 
 def _check(
-    duration: float, warmup: float, data: str | Path | None, cpu_affinity: str | None, lock_clocks: int | bool
+    duration: float,
+    warmup: float,
+    data: str | Path | None,
+    cpu_affinity: str | None,
+    lock_clocks: int | bool,
+    nvtx: bool,
 ) -> None:
     """Judge what can be judged before anything is built."""
     if not 0 < duration <= 86400 or not 0 <= warmup <= 3600:
@@ -156,3 +173,5 @@ def _check(
         parse_cores(cpu_affinity)
     if data is not None:
         open_data(data)
+    if nvtx:
+        require_nvtx()

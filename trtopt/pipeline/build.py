@@ -14,8 +14,9 @@ import msgspec
 
 from trtopt.builder.engine import BuildJob
 from trtopt.builder.shapes import batch_range, fixed_batch, shape_ranges
-from trtopt.device.api import EngineBuilder
-from trtopt.device.backends import choose_for_building, open_builder
+from trtopt.device.backends import choose_for_building, open_builder, require_builders_memory
+from trtopt.device.building import EngineBuilder
+from trtopt.device.marks import require_nvtx
 from trtopt.errors import ModelError, UsageError
 from trtopt.jobs import Built
 from trtopt.onnxfile import load_graph, read_onnx, sha256_of
@@ -48,6 +49,8 @@ def build(
     output: str | Path | None = None,
     *,
     profile: str | None = None,
+    nvtx: bool = False,
+    memory: bool = False,
     listener: Listener = SILENT,
     **flags: Any,
 ) -> Manifest:
@@ -58,6 +61,9 @@ def build(
         output: the folder to make; by default the model's name with `.trtopt`, in the current folder. A
             build folder of that name is replaced once the new one is complete.
         profile: a recipe from `profiles/` by name, or a TOML file.
+        nvtx: show profilers parsing, building and describing as NVTX ranges.
+        memory: follow the builder's allocations of device memory, into a file beside each engine. TensorRT
+            then allocates otherwise than it would, and builds more slowly.
         listener: hears progress and notes.
         flags: fields of `trtopt.recipe.Recipe`; each overrides the profile.
 
@@ -68,6 +74,10 @@ def build(
     source = Path(model)
     onnx = read_onnx(source)
     choice = choose_for_building(recipe.backend)
+    if nvtx:
+        require_nvtx()
+    if memory:
+        require_builders_memory(choice.name)
     builder = open_builder(choice.name)
     listener.note(f"building with {builder.backend}: {choice.reason}")
     _check_opset(onnx, builder)
@@ -81,7 +91,7 @@ def build(
         kept = prepared.onnx
         plans = make_plans(kept, recipe, builder.backend)
         cache = _timing_cache(recipe, builder, folder)
-        engines = build_engines(kept, plans, folder, cache, recipe.jobs, listener)
+        engines = build_engines(kept, plans, folder, cache, recipe.jobs, listener, nvtx=nvtx, memory=memory)
         manifest = Manifest(
             trtopt=__version__,
             created=now(),
@@ -217,6 +227,9 @@ def build_engines(
     cache: Path | None,
     at_once: int,
     listener: Listener,
+    *,
+    nvtx: bool = False,
+    memory: bool = False,
 ) -> tuple[EngineArtifact, ...]:
     """Build one engine a plan, `at_once` at a time, into `folder`; in the order of the plans."""
     jobs = [
@@ -226,6 +239,8 @@ def build_engines(
             plan=plan,
             folder=str(folder.absolute()),
             timing_cache=str(cache.absolute()) if cache else None,
+            nvtx=nvtx,
+            memory=memory,
         )
         for plan in plans
     ]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 
+from trtopt.device.marks import require_nvtx
 from trtopt.device.tensorrt.flavours import is_weakly_typed
 from trtopt.errors import ArtifactError, BackendMissingError, NoGpuError
 from trtopt.inspect.difference import difference
@@ -19,6 +20,7 @@ from trtopt.onnxfile import read_onnx
 from trtopt.onnxmodel.model_file import load
 from trtopt.pipeline.bench import bench
 from trtopt.pipeline.build import MODEL_FILE, command_line, now
+from trtopt.pipeline.build_memory import memories_of
 from trtopt.pipeline.listener import SILENT, Listener
 from trtopt.pipeline.result_files import read_result
 from trtopt.pipeline.subject import engines_to_measure, points, shapes_at
@@ -48,6 +50,7 @@ def profile(
     result: str | Path | None = None,
     against: str | Path | None = None,
     memory: bool = False,
+    nvtx: bool = False,
     duration: float = 1.0,
     listener: Listener = SILENT,
 ) -> ProfileReport:
@@ -59,7 +62,7 @@ def profile(
         backend: as for `bench`: by default the one that the engines were built with.
         result: a result file of `trtopt bench --layers` to look into, instead of measuring here.
         against: an earlier profile: its engine of the same batch size, or its only one, is A of a difference.
-        memory: follow every allocation too, in a pass of its own.
+        memory, nvtx: as for `bench`.
         duration: seconds of the latency pass that is made beside the layer pass.
         listener: hears progress and notes.
 
@@ -68,6 +71,8 @@ def profile(
             or to other engines.
         TrtoptError: see `bench`.
     """
+    if nvtx:
+        require_nvtx()  # later on its absence would be taken for that of a GPU
     source = Path(path)
     earlier = None if against is None else read_profile(Path(against))
     given = None if result is None else read_result(Path(result))
@@ -81,6 +86,7 @@ def profile(
                 backend=backend,
                 layers=True,
                 memory=memory,
+                nvtx=nvtx,
                 duration=duration,
                 listener=listener,
             )
@@ -92,6 +98,8 @@ def profile(
             if given is not None:
                 _check_belongs(given, manifest, model, Path(str(result)))
             made = _looked_into(report, model, batch if given is not None else None)
+        if manifest is not None:
+            made = _with_build_memory(made, model.parent, manifest)
     made = msgspec.structs.replace(made, notes=(*notes, *made.notes))
     return _with_differences(made, earlier, Path(str(against)))
 
@@ -180,8 +188,25 @@ def _looked_into(report: BenchReport, model: Path, batch: Sequence[int] | None) 
         peaks=peaks,
         engines=tuple(engines),
         missing=tuple(dict.fromkeys(missing)),
-        notes=report.notes,
+        notes=(*report.notes, *_layer_notes(report)),
     )
+
+
+def _layer_notes(report: BenchReport) -> list[str]:
+    passes = ((point.batch, point.layers) for point in report.points)
+    return [
+        f"batch {batch}: {note}" for batch, layers in passes if layers is not None for note in layers.notes
+    ]
+
+
+def _with_build_memory(report: ProfileReport, folder: Path, manifest: Manifest) -> ProfileReport:
+    """What building took, of the engines whose builder was followed."""
+    found = memories_of(folder, manifest)
+    by_hash = {engine.sha256: found.get(engine.path) for engine in manifest.engines}
+    engines = (
+        msgspec.structs.replace(one, build_memory=by_hash.get(one.engine.sha256)) for one in report.engines
+    )
+    return msgspec.structs.replace(report, engines=tuple(engines))
 
 
 def _description_of(point: BenchPoint, missing: list[str]) -> EngineDescription | None:

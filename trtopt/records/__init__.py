@@ -67,6 +67,7 @@ from trtopt.records.machine import (
 )
 from trtopt.records.measuring import (
     BENCH_SCHEMA,
+    MORE_CONTEXTS,
     AllocationEvent,
     AllocationKind,
     BenchPoint,
@@ -96,6 +97,7 @@ __all__ = [
     "BENCH_SCHEMA",
     "BUILD_SCHEMA",
     "COMPARE_SCHEMA",
+    "MORE_CONTEXTS",
     "PROFILE_SCHEMA",
     "AllocationEvent",
     "AllocationKind",

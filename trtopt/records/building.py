@@ -97,6 +97,8 @@ class EngineArtifact(Record, frozen=True, kw_only=True):
     warnings: int
     layers: str | None = None
     """The file with the inspector's description of the engine, as the backend wrote it; None without one."""
+    memory: str | None = None
+    """The file with the builder's allocations, a `MemoryPass` of phases `parse`, `build` and `unload`."""
 
 
 class RewriteSummary(Record, frozen=True, kw_only=True):

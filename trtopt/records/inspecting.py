@@ -191,7 +191,7 @@ class PhaseMemory(Record, frozen=True, kw_only=True):
 
 
 class LiveAllocation(Record, frozen=True, kw_only=True):
-    """An allocation that is live: `label` is `weights`, `activations` or `scratch`."""
+    """An allocation that is live: `label` is `weights`, `activations`, `scratch` or `builder`."""
 
     size_bytes: int
     label: str
@@ -200,8 +200,13 @@ class LiveAllocation(Record, frozen=True, kw_only=True):
 
 
 class MemoryTimeline(Record, frozen=True, kw_only=True):
-    """What a memory pass comes to. `remainder_bytes` is what the driver reports beyond TensorRT's own live
-    allocations and trtopt's buffers, taken after the last run; None where the driver tells nothing."""
+    """What a memory pass comes to, or a build.
+
+    `held_bytes` is what was live after the last run (or after building), by label, inputs and outputs too.
+    `driver_bytes` is what the driver reports for the same moment, `remainder_bytes` what it reports beyond
+    `held_bytes`; None where the driver tells nothing. `context_bytes` is what each further execution context
+    took, `host_bytes` by how much the process's own memory grew. `failure` is what ended the pass early.
+    """
 
     peak_bytes: int
     peak_phase: str
@@ -218,6 +223,11 @@ class MemoryTimeline(Record, frozen=True, kw_only=True):
     at_ms: list[float]
     live_bytes: list[int]
     """What was live after each call, at its time since the pass began."""
+    held_bytes: dict[str, int] = {}  # noqa: RUF012  (msgspec copies mutable defaults)
+    context_bytes: tuple[int, ...] = ()
+    engine_file_bytes: int | None = None
+    host_bytes: int | None = None
+    failure: str | None = None
 
 
 class EngineProfile(Record, frozen=True, kw_only=True):
@@ -244,6 +254,9 @@ class EngineProfile(Record, frozen=True, kw_only=True):
     furthest: tuple[str, ...]
     """The layers furthest above their floor, by time, first."""
     memory: MemoryTimeline | None = None
+    build_memory: MemoryTimeline | None = None
+    layers_graph: bool = False
+    """Whether the layers were timed in replays of a CUDA graph."""
 
 
 class LayerChange(Record, frozen=True, kw_only=True):

@@ -12,6 +12,9 @@ BENCH_SCHEMA = "trtopt.bench/3"
 
 AllocationKind = Literal["allocate", "reallocate", "deallocate"]
 
+MORE_CONTEXTS = "more contexts"
+"""The phase of a memory pass in which contexts are made only to see what each of them takes."""
+
 
 class Contract(Record, frozen=True, kw_only=True):
     """The terms of a measurement: a number means nothing without them.
@@ -253,10 +256,15 @@ class LayerTime(Record, frozen=True, kw_only=True):
 
 
 class LayerPass(Record, frozen=True, kw_only=True):
-    """A pass with the profiler attached; its total is no latency."""
+    """A pass with the profiler attached; its total is no latency.
+
+    `graph` tells whether the layers were timed in replays of a CUDA graph, or in plain runs.
+    """
 
     runs: int
     layers: tuple[LayerTime, ...]
+    graph: bool = False
+    notes: tuple[str, ...] = ()
     inspector: str | None = None
     """The engine's description of its layers at these shapes, in its backend's own JSON; None where it gives
     none, or one beyond 64 MiB."""
@@ -277,7 +285,11 @@ class AllocationEvent(Record, frozen=True, kw_only=True):
 
 
 class MemoryPass(Record, frozen=True, kw_only=True):
-    """A pass with the tracking allocator attached: load, context, buffers, runs, unload."""
+    """A pass with the tracking allocator attached: load, context, buffers, runs, more contexts, unload;
+    or a build's, with phases of its own.
+
+    `failure` is what ended it early; the events up to there are kept.
+    """
 
     events: tuple[AllocationEvent, ...]
     buffers_bytes: int
@@ -286,6 +298,12 @@ class MemoryPass(Record, frozen=True, kw_only=True):
     """What the engine says it needs for activations, as TensorRT reports it."""
     driver_used_bytes: int | None
     """Growth of the device's used memory from before the load to the last run, as the driver reports it."""
+    context_bytes: tuple[int, ...] = ()
+    """By how much live allocations grew with each further execution context, before it ran."""
+    engine_file_bytes: int | None = None
+    host_bytes: int | None = None
+    """Growth of this process's resident memory over the same time as `driver_used_bytes`."""
+    failure: str | None = None
 
     @property
     def live_bytes(self) -> list[int]:
@@ -300,6 +318,12 @@ class MemoryPass(Record, frozen=True, kw_only=True):
                 now -= sizes.pop(event.address, 0)
             curve.append(now)
         return curve
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most that was live while one context was in use."""
+        live = zip(self.events, self.live_bytes, strict=True)
+        return max((now for event, now in live if event.phase != MORE_CONTEXTS), default=0)
 
 
 class BenchPoint(Record, frozen=True, kw_only=True):

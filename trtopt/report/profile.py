@@ -55,6 +55,7 @@ def _engine(engine: EngineProfile) -> list[RenderableType]:
         *_fusion_lines(engine),
         *receipt_lines(engine.receipt),
         *(memory_lines(engine.memory) if engine.memory is not None else ()),
+        *(build_memory_lines(engine.build_memory) if engine.build_memory is not None else ()),
     ]
     return [_layers(engine), *(_text(line) for line in lines), _text("")]
 
@@ -116,9 +117,10 @@ def _total_lines(engine: EngineProfile) -> list[str]:
     if not engine.sum_ms or not engine.latency_ms:
         return []
     gap = engine.sum_ms - engine.latency_ms
+    how = "replays of a CUDA graph" if engine.layers_graph else "plain runs"
     return [
-        f"latency without the profiler {engine.latency_ms:.3f} ms: the layers' sum differs by {gap:+.3f} ms "
-        f"({gap / engine.latency_ms:+.1%})"
+        f"layers timed in {how}; latency without the profiler {engine.latency_ms:.3f} ms: "
+        f"the layers' sum differs by {gap:+.3f} ms ({gap / engine.latency_ms:+.1%})"
     ]
 
 
@@ -232,13 +234,33 @@ def memory_lines(memory: MemoryTimeline) -> list[str]:
     ]
     if memory.driver_bytes is not None and memory.remainder_bytes is not None:
         share = f" ({memory.remainder_bytes / memory.driver_bytes:.1%})" if memory.driver_bytes else ""
+        held = ", ".join(f"{label} {_mib(size)}" for label, size in memory.held_bytes.items())
         lines.append(
-            f"  the driver reports {_mib(memory.driver_bytes)}: {_mib(memory.remainder_bytes)}{share} "
-            "that no allocator saw"
+            f"  the driver reports {_mib(memory.driver_bytes)}: {held or 'nothing held'}, and "
+            f"{_mib(memory.remainder_bytes)}{share} that no allocator saw"
+        )
+    if memory.context_bytes:
+        more = ", ".join(_mib(size) for size in memory.context_bytes)
+        lines.append(f"  each further execution context: {more}")
+    if memory.host_bytes is not None and memory.engine_file_bytes is not None:
+        lines.append(
+            f"  engine file {_mib(memory.engine_file_bytes)}; host memory grew by {_mib(memory.host_bytes)}"
         )
     if memory.failed_bytes:
         first = _mib(memory.failed_bytes[0])
         lines.append(f"  no memory for {len(memory.failed_bytes)} allocations, first {first}")
+    if memory.leaked:
+        lost = sum(one.size_bytes for one in memory.leaked)
+        lines.append(f"  never given back: {len(memory.leaked)} allocations, {_mib(lost)}")
+    if memory.failure is not None:
+        lines.append(f"  ended early: {memory.failure}")
+    return lines
+
+
+def build_memory_lines(memory: MemoryTimeline) -> list[str]:
+    """The builder's peak, phase by phase, and what it never gave back."""
+    phases = ", ".join(f"{one.phase} {_mib(one.peak_bytes)}" for one in memory.phases)
+    lines = [f"memory of the build: peak {_mib(memory.peak_bytes)} ({phases or 'no calls'})"]
     if memory.leaked:
         lost = sum(one.size_bytes for one in memory.leaked)
         lines.append(f"  never given back: {len(memory.leaked)} allocations, {_mib(lost)}")
@@ -255,6 +277,15 @@ def receipts_summary(receipts: Mapping[str, PrecisionReceipt]) -> RenderableType
     for name, receipt in receipts.items():
         told = receipt_lines(receipt)
         lines += [f"{name}: {told[0]}", *told[1:]] if told else []
+    return Group(*map(_text, lines))
+
+
+def build_memories_summary(memories: Mapping[str, MemoryTimeline]) -> RenderableType:
+    """What building took of device memory, each engine under its name."""
+    lines = []
+    for name, memory in memories.items():
+        told = build_memory_lines(memory)
+        lines += [f"{name}: {told[0]}", *told[1:]]
     return Group(*map(_text, lines))
 
 

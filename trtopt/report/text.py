@@ -142,7 +142,7 @@ def memory_line(batch: int, memory: MemoryPass) -> str:
     """Peak, inputs and outputs, and what the driver saw, in one line."""
     seen = "unknown" if memory.driver_used_bytes is None else f"{memory.driver_used_bytes / _MIB:.1f} MiB"
     return (
-        f"batch {batch}: TensorRT's allocations peak at {max(memory.live_bytes, default=0) / _MIB:.1f} MiB "
+        f"batch {batch}: TensorRT's allocations peak at {memory.peak_bytes / _MIB:.1f} MiB "
         f"({len(memory.events)} calls), inputs and outputs {memory.buffers_bytes / _MIB:.1f} MiB; "
         f"growth seen by the driver: {seen}"
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from trtopt.device.api import ClockSensor, DeviceBuffer, Event, Graph, HostBuffer, Stream
 from trtopt.device.cuda.probe import gpu
 from trtopt.device.host import HostMemory
+from trtopt.device.marks import UNMARKED, Marks
 from trtopt.device.nvml import open_sensor
 from trtopt.device.polling import poll
 from trtopt.errors import BackendMissingError, DeviceError, DeviceMemoryError, GraphCaptureError
@@ -52,7 +53,7 @@ def checked(runtime: Any, result: tuple[Any, ...], doing: str) -> Any:
     return values[0] if len(values) == 1 else tuple(values)
 
 
-def open_device(ordinal: int = 0) -> CudaPythonDevice:
+def open_device(ordinal: int = 0, marks: Marks = UNMARKED) -> CudaPythonDevice:
     """The CUDA device of that number.
 
     Raises:
@@ -64,16 +65,17 @@ def open_device(ordinal: int = 0) -> CudaPythonDevice:
 
     info = gpu(ordinal, f"cuda-python {cuda.bindings.__version__}")
     checked(runtime, runtime.cudaSetDevice(ordinal), "choosing the device")
-    return CudaPythonDevice(runtime, info, ordinal)
+    return CudaPythonDevice(runtime, info, ordinal, marks)
 
 
 class CudaPythonDevice:
     """See `device.api.Device`."""
 
-    def __init__(self, runtime: Any, info: DeviceInfo, ordinal: int) -> None:
+    def __init__(self, runtime: Any, info: DeviceInfo, ordinal: int, marks: Marks) -> None:
         self._runtime = runtime
         self._info = info
         self._ordinal = ordinal
+        self._marks = marks
 
     @property
     def info(self) -> DeviceInfo:
@@ -115,6 +117,11 @@ class CudaPythonDevice:
         kind = self._runtime.cudaMemcpyKind.cudaMemcpyDeviceToHost
         self._copy(target.array.ctypes.data, source.address, target.nbytes, kind, stream)
 
+    def copy_on_device(self, target: DeviceBuffer, source: DeviceBuffer, stream: Stream) -> None:
+        """Enqueue a copy."""
+        kind = self._runtime.cudaMemcpyKind.cudaMemcpyDeviceToDevice
+        self._copy(target.address, source.address, source.nbytes, kind, stream)
+
     def _copy(self, target: int, source: int, nbytes: int, kind: Any, stream: Stream) -> None:
         result = self._runtime.cudaMemcpyAsync(target, source, nbytes, kind, stream.handle)
         checked(self._runtime, result, "copying")
@@ -141,6 +148,18 @@ class CudaPythonDevice:
     def clock_sensor(self) -> ClockSensor:
         """NVML's."""
         return open_sensor(self._info)
+
+    def annotate(self, name: str) -> AbstractContextManager[object]:
+        """An NVTX range."""
+        return self._marks.range(name)
+
+    def captured(self) -> AbstractContextManager[None]:
+        """cudaProfilerStart and cudaProfilerStop."""
+        runtime = self._runtime
+        return self._marks.captured(
+            lambda: checked(runtime, runtime.cudaProfilerStart(), "starting the profiler"),
+            lambda: checked(runtime, runtime.cudaProfilerStop(), "stopping the profiler"),
+        )
 
     def close(self) -> None:
         """The primary context is shared with other libraries and stays."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -15,6 +15,7 @@ from trtopt.device.api import ClockSensor, DeviceBuffer, Event, Graph, HostBuffe
 from trtopt.device.cuda import cuda_python
 from trtopt.device.cuda.probe import gpu
 from trtopt.device.host import HostMemory
+from trtopt.device.marks import UNMARKED, Marks
 from trtopt.device.nvml import open_sensor
 from trtopt.device.polling import poll
 from trtopt.errors import BackendMissingError, DeviceError, DeviceMemoryError, GraphCaptureError
@@ -50,7 +51,7 @@ def _checked(doing: str) -> Callable[[_Method[_Given, _Result]], _Method[_Given,
     return decorate
 
 
-def open_device(ordinal: int = 0) -> PycudaDevice:
+def open_device(ordinal: int = 0, marks: Marks = UNMARKED) -> PycudaDevice:
     """The CUDA device of that number.
 
     Raises:
@@ -74,16 +75,17 @@ def open_device(ordinal: int = 0) -> PycudaDevice:
         context.push()
     except driver.Error as error:
         raise _translated(driver, error, "choosing the device") from None
-    return PycudaDevice(driver, context, info)
+    return PycudaDevice(driver, context, info, marks)
 
 
 class PycudaDevice:
     """See `device.api.Device`."""
 
-    def __init__(self, driver: Any, context: Any, info: DeviceInfo) -> None:
+    def __init__(self, driver: Any, context: Any, info: DeviceInfo, marks: Marks) -> None:
         self._driver = driver
         self._context = context
         self._info = info
+        self._marks = marks
 
     @property
     def info(self) -> DeviceInfo:
@@ -126,6 +128,12 @@ class PycudaDevice:
         assert isinstance(stream, PycudaStream)
         self._driver.memcpy_dtoh_async(target.array, source.address, stream.raw)
 
+    @_checked("copying on the device")
+    def copy_on_device(self, target: DeviceBuffer, source: DeviceBuffer, stream: Stream) -> None:
+        """Enqueue a copy."""
+        assert isinstance(stream, PycudaStream)
+        self._driver.memcpy_dtod_async(target.address, source.address, source.nbytes, stream.raw)
+
     def capture(self, stream: Stream, work: Callable[[], None]) -> Graph:
         """Capture what `work` enqueues on `stream`, through cuda-python."""
         try:
@@ -158,6 +166,18 @@ class PycudaDevice:
     def clock_sensor(self) -> ClockSensor:
         """NVML's."""
         return open_sensor(self._info)
+
+    def annotate(self, name: str) -> AbstractContextManager[object]:
+        """An NVTX range."""
+        return self._marks.range(name)
+
+    def captured(self) -> AbstractContextManager[None]:
+        """cuProfilerStart and cuProfilerStop."""
+        return self._marks.captured(self._start_profiler, self._driver.stop_profiler)
+
+    @_checked("starting the profiler")
+    def _start_profiler(self) -> None:
+        self._driver.start_profiler()
 
     def close(self) -> None:
         """Leave the primary context; other libraries may go on using it."""

@@ -12,6 +12,7 @@ from typing import Any
 from trtopt.device.api import AllocationTracker, Device, DeviceBuffer
 from trtopt.device.tensorrt.flavours import Flavour
 from trtopt.errors import DeviceMemoryError
+from trtopt.records import MemoryPass
 
 
 class TrackedMemory:
@@ -72,6 +73,57 @@ def make_allocator(trt: Any, flavour: Flavour, device: Device, tracker: Allocati
     """An allocator object for `Runtime.gpu_allocator`; it must outlive the runtime and all its engines."""
     memory = TrackedMemory(device, tracker)
     return _make_async(trt, memory) if flavour.async_allocator else _make_plain(trt, memory)
+
+
+class BuilderMemory:
+    """Follows what a builder allocates, in phases `parse`, `build` and `unload`; without a device nothing.
+
+    It holds the allocator, which must outlive the builder.
+    """
+
+    def __init__(self, trt: Any, flavour: Flavour, device: Device | None) -> None:
+        self._device = device
+        self._grown: int | None = None
+        if device is not None:
+            self._before = device.used_bytes()
+            self._tracker = AllocationTracker(device.now, "parse")
+            self._allocator = make_allocator(trt, flavour, device, self._tracker)
+
+    def follow(self, builder: Any) -> None:
+        """Have the builder allocate here."""
+        if self._device is not None:
+            builder.gpu_allocator = self._allocator
+
+    def enter(self, phase: str) -> None:
+        """What comes now is of that phase; the driver's figure is taken at the end of the one before."""
+        if self._device is not None:
+            now = self._device.used_bytes()
+            self._grown = None if now is None or self._before is None else now - self._before
+            self._tracker.phase = phase
+
+    def told(self) -> str:
+        """What is to be said of memory when building has failed."""
+        if self._device is None:
+            return ""
+        seen = self._seen()
+        refused = [event for event in seen.events if event.kind == "allocate" and not event.address]
+        told = f"its allocations peaked at {seen.peak_bytes / 2**20:,.1f} MiB"
+        if refused:
+            first = refused[0].size_bytes / 2**20
+            told += f", and there was no memory for {len(refused)}, first {first:,.1f} MiB"
+        return f" ({told})"
+
+    def seen(self) -> MemoryPass | None:
+        """Everything, once the builder is gone; what it has not given back by then is a leak."""
+        return self._seen() if self._device is not None else None
+
+    def _seen(self) -> MemoryPass:
+        return MemoryPass(
+            events=tuple(self._tracker.events),
+            buffers_bytes=0,
+            engine_device_bytes=None,
+            driver_used_bytes=self._grown,
+        )
 
 
 def _make_plain(trt: Any, memory: TrackedMemory) -> Any:

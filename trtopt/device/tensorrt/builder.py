@@ -7,7 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from trtopt.device.api import BuiltEngine, LogSink, ProgressSink
+from trtopt.device.api import Device, ProgressSink
+from trtopt.device.building import BuiltEngine, LogSink
+from trtopt.device.marks import UNMARKED, Marks
+from trtopt.device.tensorrt.allocator import BuilderMemory
 from trtopt.device.tensorrt.flavours import NUMPY_TYPES, PRECISION_FLAGS
 from trtopt.device.tensorrt.inspector import describe_serialized
 from trtopt.device.tensorrt.library import Library, load_plugins, make, make_logger
@@ -27,11 +30,18 @@ _LAST_WORDS = 5
 
 
 class TensorRTBuilder:
-    """Builds engines; see `device.api.EngineBuilder`."""
+    """Builds engines; see `device.building.EngineBuilder`.
 
-    def __init__(self, library: Library, device: DeviceInfo) -> None:
+    `memory` is where the builder's allocations are made and followed; None leaves them to TensorRT.
+    """
+
+    def __init__(
+        self, library: Library, device: DeviceInfo, marks: Marks = UNMARKED, memory: Device | None = None
+    ) -> None:
         self._library = library
         self._device = device
+        self._marks = marks
+        self._memory = memory
 
     @property
     def backend(self) -> Backend:
@@ -63,7 +73,7 @@ class TensorRTBuilder:
         progress: ProgressSink,
         log: LogSink,
     ) -> BuiltEngine:
-        """Build one engine; see `device.api.EngineBuilder.build`."""
+        """Build one engine; see `device.building.EngineBuilder.build`."""
         errors: list[str] = []
         hits = HitCounter()
 
@@ -77,13 +87,14 @@ class TensorRTBuilder:
         sink = remember if flavour.progress_monitor else progress_from_log(remember, progress)
         logger = make_logger(self._library.trt, sink)
         load_plugins(self._library, logger, plan.settings.plugins)
-        built = self._build(logger, onnx, types, plan, timing_cache, progress, errors)
-        runs_here = flavour.needs_gpu_to_build
-        return replace(
-            built,
-            timing_cache_hits=hits.hits,  # TensorRT has told them by now: it does when the cache goes
-            inspector=describe_serialized(self._library.trt, logger, built.engine) if runs_here else None,
-        )
+        memory = BuilderMemory(self._library.trt, flavour, self._memory)
+        built = self._build(logger, onnx, types, plan, timing_cache, progress, errors, memory)
+        told = None
+        if flavour.needs_gpu_to_build:
+            with self._marks.range("describe"):
+                told = describe_serialized(self._library.trt, logger, built.engine)
+        # TensorRT has told its cache's hits by now: it does when the cache goes
+        return replace(built, timing_cache_hits=hits.hits, inspector=told, memory=memory.seen())
 
     def _build(
         self,
@@ -94,6 +105,7 @@ class TensorRTBuilder:
         timing_cache: bytes | None,
         progress: ProgressSink,
         errors: list[str],
+        memory: BuilderMemory,
     ) -> BuiltEngine:
         """Everything TensorRT makes here goes before `logger` does, also when building fails."""
         trt, flavour = self._library.trt, self._library.flavour
@@ -101,9 +113,11 @@ class TensorRTBuilder:
         monitor = make_monitor(trt, progress) if flavour.progress_monitor else None
         try:
             builder = make(trt.Builder, logger)
+            memory.follow(builder)
             network = builder.create_network(_mask(trt.NetworkDefinitionCreationFlag, flavour.network_flags))
             progress("Parsing the model", 0.0)
-            self._parse(network, logger, onnx, errors)
+            with self._marks.range("parse"):
+                self._parse(network, logger, onnx, errors)
             config = builder.create_builder_config()
             self._set_profile(builder, network, config, plan)
             applied = self._configure(config, types, plan.settings)
@@ -112,9 +126,12 @@ class TensorRTBuilder:
             if monitor is not None:
                 config.progress_monitor = monitor
             cache = attach(config, timing_cache) if self.uses_timing_cache else None
-            serialized = builder.build_serialized_network(network, config)
+            memory.enter("build")
+            with self._marks.range("build"):
+                serialized = builder.build_serialized_network(network, config)
             if serialized is None:
-                raise _failure("TensorRT could not build the engine", errors)
+                raise _failure(f"TensorRT could not build the engine{memory.told()}", errors)
+            memory.enter("unload")
             return BuiltEngine(
                 engine=bytes(serialized),
                 inputs=_specs(network.get_input, network.num_inputs),

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trtopt.device.api import LogSink
+from trtopt.device.building import LogSink
 from trtopt.device.tensorrt.flavours import MODULES, RTX, Flavour, flavour_of
 from trtopt.errors import ArtifactError, BackendMissingError, DeviceError
 from trtopt.onnxfile import sha256_of

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from trtopt.device.api import LogSink, ProgressSink
+from trtopt.device.api import ProgressSink
+from trtopt.device.building import LogSink
 
 
 class PhaseTree:

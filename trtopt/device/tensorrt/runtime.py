@@ -26,12 +26,15 @@ from trtopt.records import Backend, Plugin, Shape, TensorSpec
 
 
 class TensorRTTarget:
-    """Runs engines on a CUDA device; see `device.api.Target`."""
+    """Runs engines on a CUDA device; see `device.api.Target`. `nvtx` shows profilers the engines' layers."""
 
-    def __init__(self, library: Library, device: Device, plugins: tuple[Plugin, ...] = ()) -> None:
+    def __init__(
+        self, library: Library, device: Device, plugins: tuple[Plugin, ...] = (), *, nvtx: bool = False
+    ) -> None:
         self._library = library
         self._device = device
         self._plugins = plugins
+        self._nvtx = nvtx
 
     @property
     def device(self) -> Device:
@@ -59,7 +62,9 @@ class TensorRTTarget:
             raise _load_failure(self.backend, errors)
         # Python keeps no reference to loggers and allocators: the session does.
         keep_alive = (logger, allocator, runtime)
-        return TensorRTSession(trt, self._library.flavour, self._device, loaded, errors, keep_alive)
+        return TensorRTSession(
+            trt, self._library.flavour, self._device, loaded, errors, keep_alive, nvtx=self._nvtx
+        )
 
     def close(self) -> None:
         """Release the device."""
@@ -90,6 +95,8 @@ class TensorRTSession:
         engine: Any,
         errors: list[str],
         keep_alive: tuple[object, ...],
+        *,
+        nvtx: bool,
     ) -> None:
         self._trt = trt
         self._flavour = flavour
@@ -97,6 +104,8 @@ class TensorRTSession:
         self._engine = engine
         self._errors = errors
         self._keep_alive = keep_alive
+        verbosity = trt.ProfilingVerbosity
+        self._nvtx = verbosity.DETAILED if nvtx else verbosity.NONE
         names = [engine.get_tensor_name(index) for index in range(engine.num_io_tensors)]
         is_input = {name: engine.get_tensor_mode(name) == trt.TensorIOMode.INPUT for name in names}
         self._inputs = tuple(self._spec(name) for name in names if is_input[name])
@@ -135,6 +144,7 @@ class TensorRTSession:
                 f"no execution context could be made: {told}",
                 "use a smaller batch or fewer streams, or free the GPU",
             )
+        context.nvtx_verbosity = self._nvtx  # by default the engine's own, which enqueuing takes longer for
         for spec in self._inputs:
             if not context.set_input_shape(spec.name, tuple(shapes[spec.name])):
                 raise DeviceError(
@@ -217,10 +227,16 @@ class TensorRTContext:
                 "see the messages above; a device that has met an error must be left and opened again",
             )
 
-    def report_layers(self, report: Callable[[str, float], None]) -> None:
-        """Attach a profiler."""
+    def report_layers(self, report: Callable[[str, float], None], *, on_request: bool = False) -> None:
+        """Attach a profiler; unless it is to report on request, every enqueue waits for its layers."""
         self._profiler = _make_profiler(self._trt, report)
+        self._context.nvtx_verbosity = self._engine.profiling_verbosity  # whatever it may mean to a profiler
+        self._context.enqueue_emits_profile = not on_request
         self._context.profiler = self._profiler
+
+    def request_layers(self) -> bool:
+        """Have TensorRT read the events that the last run, or replay of a graph, has left."""
+        return bool(self._context.report_to_profiler())
 
     def inspect(self) -> str | None:
         """What TensorRT's inspector says."""

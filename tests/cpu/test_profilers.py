@@ -1,0 +1,68 @@
+"""`--nvtx`, `--cuda-profiler` and `build --memory` where there is no GPU."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+from command_line import DIGITS, CommandLine, needs_no_gpu
+
+has_no_nvtx = pytest.mark.skipif(
+    importlib.util.find_spec("nvtx") is not None, reason="tells what happens without the package nvtx"
+)
+
+STAND_IN = """
+import os
+from contextlib import contextmanager
+
+@contextmanager
+def annotate(message, domain):
+    with open(os.environ["RANGES"], "a") as file:
+        print(message, file=file)
+    yield
+"""
+
+
+@has_no_nvtx
+@pytest.mark.parametrize("command", ["build", "bench", "profile"])
+def test_ranges_without_the_package_are_refused_before_anything_is_done(
+    trtopt_cli: CommandLine, command: str
+) -> None:
+    told = trtopt_cli.fails(1, command, DIGITS, "--nvtx")
+    assert "the package 'nvtx' is not installed" in told
+    assert "trtopt[nvtx]" in told
+
+
+@pytest.fixture
+def ranges(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A package `nvtx` for worker processes that writes the names of its ranges into this file."""
+    (tmp_path / "stand_in").mkdir()
+    (tmp_path / "stand_in" / "nvtx.py").write_text(STAND_IN)
+    monkeypatch.syspath_prepend(str(tmp_path / "stand_in"))
+    monkeypatch.setenv("RANGES", str(tmp_path / "ranges.txt"))
+    return tmp_path / "ranges.txt"
+
+
+def test_workers_mark_what_they_do(ranges: Path, cpu_build: Path, tmp_path: Path) -> None:
+    import trtopt
+
+    trtopt.build(DIGITS, tmp_path / "digits", backend="tensorrt-rtx", nvtx=True, rewrite=False)
+    assert ranges.read_text().split() == ["parse", "build"]
+    ranges.unlink()
+    trtopt.bench(cpu_build, batch=[8], duration=0.1, nvtx=True, layers=True)
+    seen = ranges.read_text().splitlines()
+    sampled = ["warm-up", "group 0", "stages 0"]
+    assert seen == ["latency", *sampled, "throughput", *sampled, "layers"]
+
+
+def test_a_processor_has_no_cuda_profiler_to_start(cpu_build: Path, trtopt_cli: CommandLine) -> None:
+    told = trtopt_cli.fails(2, "bench", cpu_build, "--batch", "1", "--duration", "0.1", "--cuda-profiler")
+    assert "--cuda-profiler: a processor has no CUDA to profile" in told
+
+
+@needs_no_gpu
+@pytest.mark.parametrize("backend", ["tensorrt-rtx", "onnxruntime"])
+def test_a_build_without_a_gpus_memory_has_none_to_follow(trtopt_cli: CommandLine, backend: str) -> None:
+    told = trtopt_cli.fails(2, "build", DIGITS, "--backend", backend, "--memory")
+    assert f"--memory: {backend} builds here without a GPU's memory" in told

@@ -1,0 +1,63 @@
+"""Layers, memory and marks for profilers, on a GPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from digits_model import DIGITS, SOURCES
+
+import trtopt
+from trtopt.inspect.memory import timeline
+from trtopt.pipeline.build_memory import memories_of
+
+
+def test_layers_are_timed_in_replays_of_a_graph_under_the_names_of_plain_runs(
+    built: Path, binding: str
+) -> None:
+    replayed = trtopt.bench(built, batch=[8], duration=0.2, layers=True).points[0].layers
+    plain = trtopt.bench(built, batch=[8], duration=0.2, layers=True, terms={"graph": False}).points[0].layers
+    assert replayed is not None
+    assert plain is not None
+    assert (replayed.graph, replayed.notes) == (True, ())
+    assert (plain.graph, plain.notes) == (False, ())
+    assert [layer.name for layer in replayed.layers] == [layer.name for layer in plain.layers]
+    for layer in replayed.layers:
+        assert len(layer.ms) == replayed.runs
+        assert min(layer.ms) > 0
+        assert len(set(layer.ms)) > 1  # each replay has times of its own
+
+
+def test_the_profilers_start_and_stop_change_nothing_about_what_is_measured(
+    built: Path, binding: str
+) -> None:
+    point = trtopt.bench(built, batch=[8], duration=0.2, cuda_profiler=True).points[0]
+    assert point.latency.failure is None
+    assert len(point.latency.samples.start_ms) >= 10
+
+
+def test_further_contexts_take_the_same_and_the_driver_reports_what_was_held(
+    built: Path, binding: str
+) -> None:
+    memory = trtopt.bench(built, batch=[8], duration=0.2, memory=True).points[0].memory
+    assert memory is not None
+    assert memory.failure is None
+    first, second = memory.context_bytes
+    assert first == second
+    found = timeline(memory)
+    assert found.leaked == ()
+    assert found.driver_bytes is not None
+    assert found.remainder_bytes == found.driver_bytes - sum(found.held_bytes.values())
+    assert found.held_bytes["inputs and outputs"] == memory.buffers_bytes
+    assert memory.engine_file_bytes == (built / "batch8.engine").stat().st_size
+
+
+def test_a_followed_build_gives_everything_back_and_its_engine_runs(tmp_path: Path, binding: str) -> None:
+    folder = tmp_path / "followed"
+    manifest = trtopt.build(
+        DIGITS, folder, batch=(8,), backend="tensorrt", tactic_sources=SOURCES, memory=True
+    )
+    (found,) = memories_of(folder, manifest).values()
+    assert {one.phase for one in found.phases} >= {"build"}
+    assert found.peak_bytes > 0
+    assert (found.leaked, found.failed_bytes) == ((), ())
+    assert trtopt.bench(folder, duration=0.2).points[0].failure is None

@@ -1,0 +1,62 @@
+"""What NVIDIA's profilers are shown of a run: NVTX ranges, and the stretch that they are to capture."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+
+from trtopt.errors import BackendMissingError
+
+_PACKAGE = "nvtx"
+_DOMAIN = "trtopt"
+
+
+def require_nvtx() -> None:
+    """Find out that NVTX ranges can be had before anything is done.
+
+    Raises:
+        BackendMissingError: the package `nvtx` is not installed.
+    """
+    if importlib.util.find_spec(_PACKAGE) is None:
+        raise BackendMissingError(
+            f"--nvtx: the package {_PACKAGE!r} is not installed", f'pip install "trtopt[{_PACKAGE}]"'
+        )
+
+
+class Marks:
+    """Ranges if `nvtx`, a bracket around what is measured if `cuda_profiler`; nothing unless asked for.
+
+    Raises:
+        BackendMissingError: see `require_nvtx`.
+    """
+
+    def __init__(self, *, nvtx: bool = False, cuda_profiler: bool = False) -> None:
+        if nvtx:
+            require_nvtx()
+        self.nvtx = nvtx
+        self._cuda_profiler = cuda_profiler
+
+    def range(self, name: str) -> AbstractContextManager[object]:
+        """A range of that name around what the calling thread does meanwhile."""
+        if not self.nvtx:
+            return nullcontext()
+        import nvtx
+
+        made: AbstractContextManager[object] = nvtx.annotate(name, domain=_DOMAIN)
+        return made
+
+    @contextmanager
+    def captured(self, start: Callable[[], object], stop: Callable[[], object]) -> Iterator[None]:
+        """Call `start` before and `stop` after, whatever happens between."""
+        if not self._cuda_profiler:
+            yield
+            return
+        start()
+        try:
+            yield
+        finally:
+            stop()
+
+
+UNMARKED = Marks()
