@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Protocol
 
 from trtopt.data import open_data
-from trtopt.device.api import EngineBuilder
 from trtopt.device.backends import ONNXRUNTIME, Choice, choose_for_running, open_builder
+from trtopt.device.building import EngineBuilder
 from trtopt.errors import BackendMissingError, UsageError
 from trtopt.onnxmodel import model_file
 from trtopt.onnxmodel.model_file import ModelFile
