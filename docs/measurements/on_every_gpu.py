@@ -1,19 +1,20 @@
 """Runs shell commands on a host's GPUs, one command a GPU at a time; what is done stays done.
 
-    python docs/measurements/on_every_gpu.py JOBS.json DONE_FOLDER SECONDS
+    python docs/measurements/on_every_gpu.py JOBS.json DONE_FOLDER SECONDS [--gpus 0,1] [--at-once N]
 
 JOBS.json lists `{"name": …, "run": shell command}` in the order in which they should start. A job's output
-goes to `DONE_FOLDER/NAME.log`, whose last line is its exit status and time. A job that has such a line is not
-run again; after SECONDS nothing new starts and what runs is stopped, to be started again the next time.
+goes to `DONE_FOLDER/NAME.log`, whose last line is its exit status and time. A job that has such a line is
+not run again; after SECONDS nothing new starts and what runs is stopped, to be started again the next time.
+Builds keep a CPU core busier than the GPU: `--at-once` lets several share one.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -21,15 +22,21 @@ from pathlib import Path
 
 def main() -> None:
     """Run all jobs."""
-    jobs, folder = json.loads(Path(sys.argv[1]).read_text()), Path(sys.argv[2])
-    end = time.monotonic() + float(sys.argv[3])
+    parser = argparse.ArgumentParser()
+    parser.add_argument("jobs", type=Path)
+    parser.add_argument("done", type=Path)
+    parser.add_argument("seconds", type=float)
+    parser.add_argument("--gpus")
+    parser.add_argument("--at-once", type=int, default=1)
+    asked = parser.parse_args()
+    jobs, folder = json.loads(asked.jobs.read_text()), asked.done
+    end = time.monotonic() + asked.seconds
     folder.mkdir(parents=True, exist_ok=True)
     waiting = [job for job in jobs if not _is_done(folder / f"{job['name']}.log")]
-    listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=True)
-    gpus = range(len(listed.stdout.splitlines()))
+    gpus = asked.gpus.split(",") if asked.gpus else _all_gpus()
     guard = threading.Lock()
 
-    def serve(gpu: int) -> None:
+    def serve(gpu: str) -> None:
         while time.monotonic() < end:
             with guard:
                 if not waiting:
@@ -37,7 +44,7 @@ def main() -> None:
                 job = waiting.pop(0)
             _run(job, gpu, folder / f"{job['name']}.log", end)
 
-    threads = [threading.Thread(target=serve, args=(gpu,)) for gpu in gpus]
+    threads = [threading.Thread(target=serve, args=(gpu,)) for gpu in gpus * asked.at_once]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -46,13 +53,18 @@ def main() -> None:
     print("undone:", ", ".join(undone) or "none")
 
 
+def _all_gpus() -> list[str]:
+    listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=True)
+    return [str(number) for number, _ in enumerate(listed.stdout.splitlines())]
+
+
 def _is_done(log: Path) -> bool:
     return log.is_file() and "\nexit status " in log.read_text(errors="replace")
 
 
-def _run(job: dict[str, str], gpu: int, log: Path, end: float) -> None:
+def _run(job: dict[str, str], gpu: str, log: Path, end: float) -> None:
     began = time.monotonic()
-    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": str(gpu)}
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": gpu}
     with log.open("w") as out:
         process = subprocess.Popen(
             ["bash", "-c", job["run"]], stdout=out, stderr=out, env=environment, start_new_session=True

@@ -17,7 +17,7 @@ step() {
   echo "exit status $?" >> "$out/$name.txt"
 }
 r50=$work/r50
-LIMIT=280 step build python -m trtopt build "$model" -o "$r50" --batch 1,64 --no-rewrite $sources
+LIMIT=280 step build python -m trtopt build "$model" -o "$r50" --batch 1,64 --jobs 2 --no-rewrite $sources
 step bare_loop python "$here/bare_loop.py" "$r50" "$out/bare_loop.json"
 step ledger python -m trtopt compare "$r50" --batch 1,64 --duration 1.5 --json "$out/ledger.json" \
   --across-contracts trtexec-10,trtexec-11
@@ -37,6 +37,6 @@ step noise python -m trtopt bench "$r50" --duration 3 --json "$out/noise.json"
 step load-500 python -m trtopt bench "$r50" --batch 1 --duration 1 --load poisson:500 --json "$out/load-500.json"
 step load-2000 python -m trtopt bench "$r50" --batch 1 --duration 1 --load poisson:2000 --json "$out/load-2000.json"
 step max-latency python -m trtopt bench "$r50" --batch 1 --duration 1 --max-latency p99=5ms --json "$out/max-latency.json"
-for run in $(seq 12); do
+for run in $(seq "${LUCK:-12}"); do
   step "luck-$run" python -m trtopt bench "$r50" --batch 1 --duration 1 --json "$out/luck-$run.json"
 done
