@@ -17,6 +17,11 @@ TrtoptError                     exit code 1
 │   ├── DeviceMemoryError       out of device memory
 │   └── GraphCaptureError       this work cannot be captured in a CUDA graph
 ├── MeasurementError            nothing that could be measured
+├── ServingError                a request to `trtopt.runtime` that gets no answer
+│   ├── QueueFullError          rejected: as many are waiting as may wait
+│   ├── DeadlineError           not begun before its deadline
+│   ├── WorkerError             the worker that had it failed, or none is left
+│   └── ClosedError             sent to a pool or batcher that has been closed
 └── OutputError                 a result that cannot be written
 """
 
@@ -101,6 +106,26 @@ class GraphCaptureError(DeviceError):
 
 class MeasurementError(TrtoptError):
     """There was nothing that could be measured."""
+
+
+class ServingError(TrtoptError):
+    """A request that gets no answer; what is wrong with the request itself is a DataError."""
+
+
+class QueueFullError(ServingError):
+    """Rejected, not accepted: as many requests are waiting as may wait."""
+
+
+class DeadlineError(ServingError):
+    """The deadline passed before an engine could take the request up."""
+
+
+class WorkerError(ServingError):
+    """The worker that had the request failed, or no worker is left."""
+
+
+class ClosedError(ServingError):
+    """The pool or batcher has been closed."""
 
 
 class OutputError(TrtoptError):

@@ -186,7 +186,10 @@ class Device(Protocol):
         """Enqueue a copy of the whole buffer; into pageable memory the host waits until it is done."""
 
     def copy_on_device(self, target: DeviceBuffer, source: DeviceBuffer, stream: Stream) -> None:
-        """Enqueue a copy of the whole buffer from one place of the device's memory to another."""
+        """Enqueue a copy of the whole of `source`, which may be anybody's memory on this device."""
+
+    def follow(self, stream: Stream, other: int) -> None:
+        """Let the stream's later work wait for what another library's stream, by its handle, holds now."""
 
     def capture(self, stream: Stream, work: Callable[[], None]) -> Graph:
         """Record what `work` enqueues on `stream`, without running it.

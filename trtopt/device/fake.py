@@ -132,6 +132,10 @@ class ScriptedDevice:
         self.call("copy_on_device")
         run_on(stream, self.script.d2d_ms)
 
+    def follow(self, stream: Stream, other: int) -> None:
+        """Other libraries' streams are empty."""
+        self.call("follow")
+
     def capture(self, stream: Stream, work: Callable[[], None]) -> ScriptedGraph:
         """A graph takes the compute time of what it captured."""
         self.call("capture")

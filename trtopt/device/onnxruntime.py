@@ -33,6 +33,7 @@ from trtopt.device.ort_layers import time_nodes
 from trtopt.dtypes import numpy_dtype
 from trtopt.errors import (
     BuildError,
+    DataError,
     IncompatibleEngineError,
     UnsupportedOpError,
     UsageError,
@@ -223,8 +224,18 @@ class OnnxRuntimeContext:
             )
 
     def enqueue(self, stream: Stream) -> None:
-        """Run, and return when it is done."""
-        self._session.run_with_iobinding(self._bound)
+        """Run, and return when it is done.
+
+        Raises:
+            DataError: an operator refuses its input, such as an index that is out of range.
+        """
+        try:
+            self._session.run_with_iobinding(self._bound)
+        except Exception as error:  # noqa: BLE001  (its exceptions share no base class but Exception)
+            raise DataError(
+                f"ONNX Runtime cannot run the model on this input: {_first_line(error)}",
+                "see whether every value is one that the model admits",
+            ) from None
         if self._consumed is not None:
             self._consumed.record(stream)
 

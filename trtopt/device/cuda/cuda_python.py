@@ -126,6 +126,15 @@ class CudaPythonDevice:
         result = self._runtime.cudaMemcpyAsync(target, source, nbytes, kind, stream.handle)
         checked(self._runtime, result, "copying")
 
+    def follow(self, stream: Stream, other: int) -> None:
+        """By an event on the other stream; CUDA keeps what waits for it when it is destroyed."""
+        event = CudaPythonEvent(self._runtime, blocking=False, timed=False)
+        try:
+            checked(self._runtime, self._runtime.cudaEventRecord(event.raw, other), "recording an event")
+            stream.wait_for(event)
+        finally:
+            event.close()
+
     def capture(self, stream: Stream, work: Callable[[], None]) -> Graph:
         """Capture what `work` enqueues on `stream`."""
         return capture_graph(self._runtime, stream, work)
