@@ -32,7 +32,7 @@ def table_of(page: str) -> dict[str, set[str]]:
 
 
 MAY_IMPORT = table_of((ROOT / "docs" / "architecture.md").read_text("utf-8"))
-STAGES = {"export", "rewrite", "precision", "builder", "measure", "inspect", "plan", "report"}
+STAGES = {"export", "rewrite", "precision", "builder", "measure", "inspect", "plan", "runtime", "report"}
 PURE = {
     "measure.statistics",
     "measure.comparison",
@@ -40,6 +40,8 @@ PURE = {
     "measure.outcomes",
     "measure.ledger",
     "measure.findings",
+    "runtime.batching",
+    "runtime.choosing",
 }
 """Judgements that other stages may use."""
 ENTRANCES = {"__init__", "__main__"}

@@ -92,6 +92,12 @@ from trtopt.records.models import (
     TensorSpec,
 )
 from trtopt.records.schemas import read_versioned
+from trtopt.records.serving import (
+    BatcherStatistics,
+    BatchPolicy,
+    PoolUsage,
+    Spread,
+)
 
 __all__ = [
     "BENCH_SCHEMA",
@@ -103,6 +109,8 @@ __all__ = [
     "AllocationKind",
     "AnyRecord",
     "Backend",
+    "BatchPolicy",
+    "BatcherStatistics",
     "BenchPoint",
     "BenchReport",
     "BuildPlan",
@@ -145,6 +153,7 @@ __all__ = [
     "Peak",
     "PhaseMemory",
     "Plugin",
+    "PoolUsage",
     "PrecisionReceipt",
     "ProfileReport",
     "ProfiledLayer",
@@ -156,6 +165,7 @@ __all__ = [
     "Samples",
     "Shape",
     "ShapeRange",
+    "Spread",
     "Survey",
     "TensorSpec",
     "Terms",

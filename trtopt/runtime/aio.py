@@ -1,0 +1,37 @@
+"""The batcher for asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+from types import TracebackType
+
+from trtopt.records import BatcherStatistics
+from trtopt.runtime.batcher import DynamicBatcher
+from trtopt.runtime.worker import Outputs
+
+
+class AsyncBatcher:
+    """A `DynamicBatcher` whose answers are awaited; several event loops may use one."""
+
+    def __init__(self, batcher: DynamicBatcher) -> None:
+        self._batcher = batcher
+
+    async def submit(self, sample: object, *, deadline_ms: float | None = None) -> Outputs:
+        """As `DynamicBatcher.submit`, and its answer. Cancelling the task cancels a request that waits."""
+        return await asyncio.wrap_future(self._batcher.submit(sample, deadline_ms=deadline_ms))
+
+    def statistics(self) -> BatcherStatistics:
+        """What became of the requests so far."""
+        return self._batcher.statistics()
+
+    async def close(self, *, drain: bool = True) -> None:
+        """As `DynamicBatcher.close`, while the event loop goes on."""
+        await asyncio.to_thread(self._batcher.close, drain=drain)
+
+    async def __aenter__(self) -> AsyncBatcher:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()

@@ -1,0 +1,247 @@
+"""Single requests made into batches, on the workers of a pool."""
+
+from __future__ import annotations
+
+import atexit
+import math
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future
+from types import TracebackType
+
+import msgspec
+
+from trtopt.errors import (
+    ClosedError,
+    DataError,
+    DeadlineError,
+    QueueFullError,
+    TrtoptError,
+    UsageError,
+    WorkerError,
+)
+from trtopt.records import BatcherStatistics, BatchPolicy
+from trtopt.runtime.backlog import Backlog, Request
+from trtopt.runtime.batching import Run, decide
+from trtopt.runtime.pool import EnginePool
+from trtopt.runtime.tally import Tally
+from trtopt.runtime.worker import Outputs
+
+
+class DynamicBatcher:
+    """Collects requests and runs them as batches, one thread for each of the pool's workers.
+
+    Every accepted request is answered exactly once: with its outputs, an error, or its cancellation. Closing
+    answers what has been accepted, and so does the interpreter's end.
+    """
+
+    def __init__(self, pool: EnginePool, policy: BatchPolicy | None = None) -> None:
+        self._pool = pool
+        self.policy = policy or BatchPolicy(max_batch=pool.largest_batch)
+        if self.policy.max_batch < 1 or self.policy.max_waiting < 1 or not self.policy.max_delay_ms >= 0:
+            raise UsageError(
+                f"{self.policy}: nothing could ever run",
+                "let a batch hold one request at least and one wait, for no less than 0 ms",
+            )
+        self._policy_now = self.policy
+        self._changed = threading.Condition(threading.Lock())
+        self._backlog = Backlog()
+        self._tally = Tally()
+        self._compute_s = 0.0  # what the last batch took
+        self._is_closed = False
+        self._threads = [
+            threading.Thread(target=self._serve, name=f"trtopt-batcher-{number}", daemon=True)
+            for number in range(pool.workers)
+        ]
+        for thread in self._threads:
+            thread.start()
+        atexit.register(self.close)  # the threads are daemons, so that a forgotten batcher hangs nobody
+
+    def submit(self, sample: object, *, deadline_ms: float | None = None) -> Future[Outputs]:
+        """Accept one request.
+
+        Args:
+            sample: an array without the batch axis for each input by its name, or the array itself if there
+                is but one input; of the kinds that `EnginePool.run` takes. It must not change until answered.
+            deadline_ms: from now; a request that has not begun to be computed by then fails.
+
+        Returns:
+            A future of the outputs by name, without the batch axis. It can be cancelled while it waits.
+            It fails with DeadlineError, WorkerError (the worker that had it failed), DataError (the model
+            refuses its values) or ClosedError (closed without draining).
+
+        Raises:
+            DataError: names, types or shapes that no engine takes; nobody else's batch suffers.
+            QueueFullError: as many wait as may wait.
+            ClosedError: the batcher has been closed.
+        """
+        try:
+            part = self._pool.catalogue.sample(sample)
+        except DataError:
+            with self._changed:
+                self._tally.invalid += 1
+            raise
+        now_s = time.perf_counter()
+        deadline_s = math.inf if deadline_ms is None else now_s + deadline_ms / 1e3
+        request = Request(part, now_s, deadline_s, self._cancelled)
+        expired: list[Request] = []
+        try:
+            with self._changed:
+                if len(self._backlog) >= self.policy.max_waiting:
+                    expired = self._take_expired(now_s)
+                self._accept(request)
+        finally:
+            _expire(expired)
+        return request
+
+    def _accept(self, request: Request) -> None:
+        if self._is_closed:
+            raise ClosedError("the batcher has been closed", "make another one")
+        if len(self._backlog) >= self.policy.max_waiting:
+            self._tally.rejected += 1
+            raise QueueFullError(
+                f"{len(self._backlog)} requests are waiting, and no more may",
+                "try again later; more workers, larger batches or a larger max_waiting let more in",
+            )
+        in_queue = self._backlog.add(request)
+        self._tally.accepted += 1
+        # Otherwise somebody knows already when to look again, or everybody is busy.
+        if len(self._backlog) == 1 or in_queue == self.policy.max_batch or request.deadline_s < math.inf:
+            self._changed.notify()
+
+    def _cancelled(self, request: Request) -> None:
+        with self._changed:
+            if not self._backlog.discard(request):
+                return  # a worker has taken it out, and counts it
+            self._tally.cancelled += 1
+        request.set_running_or_notify_cancel()
+
+    def _serve(self) -> None:
+        while True:
+            batch, expired = self._next()
+            _expire(expired)
+            if batch:
+                self._run(batch)
+            elif not expired:
+                return
+
+    def _next(self) -> tuple[list[Request], list[Request]]:
+        """Requests to run and requests to fail; neither once all is done and the batcher closed."""
+        with self._changed:
+            while True:
+                now_s = time.perf_counter()
+                if expired := self._take_expired(now_s):
+                    return [], expired
+                step = decide(now_s, self._backlog.waiting(self._compute_s), self._policy_now)
+                if isinstance(step, Run):
+                    if batch := self._take(step):
+                        return batch, []
+                elif self._is_closed:
+                    return [], []
+                else:
+                    self._changed.wait(step.until_s - now_s if step.until_s < math.inf else None)
+
+    def _take(self, step: Run) -> list[Request]:
+        """Those that nobody cancels any more."""
+        taken = self._backlog.take(step.queue, step.count)
+        batch = [request for request in taken if request.set_running_or_notify_cancel()]
+        self._tally.cancelled += len(taken) - len(batch)
+        if len(self._backlog):
+            self._changed.notify()
+        return batch
+
+    def _take_expired(self, now_s: float) -> list[Request]:
+        taken = self._backlog.take_expired(now_s)
+        expired = [request for request in taken if request.set_running_or_notify_cancel()]
+        self._tally.cancelled += len(taken) - len(expired)
+        self._tally.expired += len(expired)
+        return expired
+
+    def _run(self, batch: Sequence[Request]) -> None:
+        start_s = time.perf_counter()
+        try:
+            answers = self._pool.run_parts([request.part for request in batch])
+        except DataError as error:
+            if len(batch) > 1:
+                for request in batch:  # whose values were refused? Nobody else's answer is to suffer from it.
+                    self._run([request])
+                return
+            self._fail(batch, error)
+        except Exception as error:  # noqa: BLE001  (whatever it is, the requests must be answered)
+            self._fail(batch, error)
+        else:
+            end_s = time.perf_counter()
+            with self._changed:
+                self._compute_s = end_s - start_s
+                self._tally.batch([start_s - request.arrived_s for request in batch], end_s - start_s)
+                self._tally.answered += len(batch)
+            for request, outputs in zip(batch, answers, strict=True):
+                request.set_result({name: rows[0] for name, rows in outputs.items()})
+
+    def _fail(self, batch: Sequence[Request], error: Exception) -> None:
+        with self._changed:
+            self._tally.failed += len(batch)
+        for request in batch:
+            request.set_exception(_own(error))
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it accepts no more."""
+        return self._is_closed
+
+    def statistics(self) -> BatcherStatistics:
+        """What became of the requests so far."""
+        with self._changed:
+            return self._tally.statistics(len(self._backlog))
+
+    def close(self, *, drain: bool = True) -> None:
+        """Accept no more, answer what has been accepted, and let the threads end.
+
+        With `drain` what is waiting is computed, without it fails with ClosedError. The pool stays open.
+        """
+        given_up: list[Request] = []
+        with self._changed:
+            self._is_closed = True
+            self._policy_now = msgspec.structs.replace(self.policy, max_delay_ms=0.0)
+            if not drain:
+                taken = self._backlog.take_all()
+                given_up = [request for request in taken if request.set_running_or_notify_cancel()]
+                self._tally.cancelled += len(taken) - len(given_up)
+                self._tally.failed += len(given_up)
+            self._changed.notify_all()
+        for request in given_up:
+            request.set_exception(ClosedError("the batcher was closed before its turn", "send it elsewhere"))
+        for thread in self._threads:
+            if thread is not threading.current_thread():  # a callback of a request may close it
+                thread.join()
+        atexit.unregister(self.close)
+
+    def __enter__(self) -> DynamicBatcher:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _expire(requests: Sequence[Request]) -> None:
+    for request in requests:
+        waited_ms = (time.perf_counter() - request.arrived_s) * 1e3
+        request.set_exception(
+            DeadlineError(
+                f"the deadline passed while the request was waiting, {waited_ms:.1f} ms so far",
+                "send less, give it more time, or serve it with more workers",
+            )
+        )
+
+
+def _own(error: Exception) -> Exception:
+    """An error of the request's own: an exception carries the trace of whoever raises it."""
+    if isinstance(error, TrtoptError):
+        own = type(error)(error.problem, error.remedy)
+    else:
+        own = WorkerError(f"the batch failed: {type(error).__name__}: {error}", "send the request again")
+    own.__cause__ = error.__cause__
+    return own

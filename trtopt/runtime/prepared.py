@@ -1,0 +1,211 @@
+"""One engine ready at one set of shapes: a context, its buffers and, from the second run on, a CUDA graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trtopt.device.api import Binding, Device, DeviceBuffer, Graph, HostBuffer, Session, Stream
+from trtopt.errors import GraphCaptureError, UsageError
+from trtopt.records import Shape
+from trtopt.runtime.arrays import Region, Tensor, address_of
+from trtopt.runtime.catalogue import Part
+from trtopt.runtime.dealing import Cut
+
+_ALIGNMENT = 256
+"""Bytes; TensorRT wants it of an input's address, and whatever allocates on the device keeps to it."""
+
+
+class Prepared:
+    """Runs batches of one size, one at a time, on buffers that it keeps.
+
+    Where the host is the device, one buffer is both host and device memory, and nothing is copied to and fro.
+    `make_room` is told, before memory is taken, how many bytes of the device it will be.
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        stream: Stream,
+        session: Session,
+        shapes: Mapping[str, Shape],
+        *,
+        graphs: bool,
+        make_room: Callable[[int], None],
+    ) -> None:
+        self._device, self._stream = device, stream
+        self._on_host = device.info.kind == "cpu"
+        self._resources = ExitStack()
+        self._wants_graph = graphs
+        self._graph: Graph | None = None
+        self._is_warm = self._is_bound = False
+        self.graph_refused: str | None = None
+        self.nbytes = 0
+        try:
+            self._open(session, shapes, make_room)
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(self, session: Session, shapes: Mapping[str, Shape], make_room: Callable[[int], None]) -> None:
+        activations = session.device_memory_bytes or 0
+        make_room(activations)
+        self._context = session.context(shapes)
+        self._resources.callback(self._context.close)
+        bindings = self._context.bindings
+        self._inputs = [binding for binding in bindings if binding.is_input]
+        self._outputs = [binding for binding in bindings if not binding.is_input]
+        self._batch = self._inputs[0].shape[0]
+        self._check_outputs()
+        self.nbytes = activations + sum(binding.nbytes for binding in bindings)
+        make_room(self.nbytes)
+        self._host = {binding.name: self._host_buffer(binding) for binding in bindings}
+        self._buffers = {binding.name: self._device_buffer(binding) for binding in bindings}
+        self._views = {binding.name: _view(self._host[binding.name], binding) for binding in bindings}
+
+    def _host_buffer(self, binding: Binding) -> HostBuffer:
+        buffer = self._device.pinned_buffer(binding.nbytes)
+        self._resources.callback(buffer.close)
+        return buffer
+
+    def _device_buffer(self, binding: Binding) -> DeviceBuffer:
+        if self._on_host:
+            return Region(address_of(self._host[binding.name].array), binding.nbytes)
+        buffer = self._device.device_buffer(binding.nbytes)
+        self._resources.callback(buffer.close)
+        return buffer
+
+    def _check_outputs(self) -> None:
+        for binding in self._outputs:
+            if binding.shape[:1] != (self._batch,):
+                raise UsageError(
+                    f"output {binding.name!r} has the shape {binding.shape} at batch {self._batch}",
+                    "requests share batches along axis 0 of every output: give the model such an axis",
+                )
+
+    @property
+    def has_graph(self) -> bool:
+        """Whether a CUDA graph has been captured."""
+        return self._graph is not None
+
+    def run(self, parts: Sequence[Part], cuts: Sequence[Cut]) -> dict[str, NDArray[np.generic]]:
+        """Run the parts' rows as one batch, padded up by repeating the last one.
+
+        Returns:
+            Every output as [batch, …], in memory that the next run writes to.
+        """
+        foreign: dict[str, DeviceBuffer] = {}
+        for binding in self._inputs:
+            tensors = [parts[cut.part].tensors[binding.name] for cut in cuts]
+            region = self._in_place(tensors[0], cuts[0]) if len(cuts) == 1 else None
+            if region is None:
+                self._gather(binding, tensors, cuts)
+            else:
+                foreign[binding.name] = region
+        self._launch(foreign)
+        if not self._on_host:
+            for binding in self._outputs:
+                name = binding.name
+                self._device.copy_to_host(self._host[name], self._buffers[name], self._stream)
+        self._stream.synchronize()
+        return {binding.name: self._views[binding.name] for binding in self._outputs}
+
+    def _in_place(self, tensor: Tensor, cut: Cut) -> Region | None:
+        """The rows where they lie, if they fill the batch and the engine can read them there."""
+        rows = cut.stop - cut.start
+        if rows != self._batch:
+            return None
+        if tensor.host is None:
+            self._follow(tensor)
+            region = _rows_of(tensor, cut)
+            return region if region.address % _ALIGNMENT == 0 else None
+        if not self._on_host:
+            return None
+        array = tensor.host[cut.start : cut.stop]
+        is_plain = array.flags.c_contiguous and array.flags.aligned
+        return Region(address_of(array), array.nbytes) if is_plain else None
+
+    def _follow(self, tensor: Tensor) -> None:
+        if tensor.after is not None:
+            self._device.follow(self._stream, tensor.after)
+
+    def _gather(self, binding: Binding, tensors: Sequence[Tensor], cuts: Sequence[Cut]) -> None:
+        """Put rows into the input's own buffer: those of the host first, then those of the device."""
+        view, filled = self._views[binding.name], cuts[-1].at + cuts[-1].stop - cuts[-1].start
+        from_host = False
+        for tensor, (_, start, stop, at) in zip(tensors, cuts, strict=True):
+            if tensor.host is not None:
+                view[at : at + stop - start] = tensor.host[start:stop]
+                from_host = True
+        if tensors[-1].host is not None:
+            view[filled:] = view[filled - 1]
+        if self._on_host:
+            return
+        own = self._buffers[binding.name]
+        if from_host:
+            self._device.copy_to_device(own, self._host[binding.name], self._stream)
+        row_bytes = binding.nbytes // self._batch
+        for tensor, cut in zip(tensors, cuts, strict=True):
+            if tensor.host is None:
+                self._follow(tensor)
+                self._copy(own, cut.at * row_bytes, _rows_of(tensor, cut))
+        if tensors[-1].host is None:
+            last = Region(own.address + (filled - 1) * row_bytes, row_bytes)
+            for row in range(filled, self._batch):
+                self._copy(own, row * row_bytes, last)
+
+    def _copy(self, target: DeviceBuffer, offset: int, source: Region) -> None:
+        self._device.copy_on_device(Region(target.address + offset, source.nbytes), source, self._stream)
+
+    def _launch(self, foreign: Mapping[str, DeviceBuffer]) -> None:
+        """A graph knows only the buffers that it was captured with: other memory takes a plain run.
+
+        The first run at new shapes is slow anyway, and one that is not repeated needs no graph.
+        """
+        if foreign:
+            self._is_bound = False
+            self._context.bind({**self._buffers, **foreign})
+            self._context.enqueue(self._stream)
+            return
+        if self._wants_graph and self._is_warm:
+            self._capture()
+        if self._graph is not None:
+            self._graph.launch(self._stream)
+            return
+        self._bind()
+        self._context.enqueue(self._stream)
+        self._is_warm = True
+
+    def _capture(self) -> None:
+        self._wants_graph = False
+        self._bind()
+        try:
+            self._graph = self._device.capture(self._stream, lambda: self._context.enqueue(self._stream))
+        except GraphCaptureError as error:
+            self.graph_refused = error.problem
+            return
+        self._resources.callback(self._graph.close)
+
+    def _bind(self) -> None:
+        if not self._is_bound:
+            self._context.bind(self._buffers)
+            self._is_bound = True
+
+    def close(self) -> None:
+        """Give everything back, in reverse order, whatever of it fails."""
+        self._resources.close()
+
+
+def _view(buffer: HostBuffer, binding: Binding) -> NDArray[np.generic]:
+    """A buffer's memory as the array that it holds."""
+    count = int(np.prod(binding.shape, dtype=np.int64))
+    view: NDArray[np.generic] = buffer.array[: count * binding.dtype.itemsize].view(binding.dtype)
+    return view.reshape(binding.shape)
+
+
+def _rows_of(tensor: Tensor, cut: Cut) -> Region:
+    row_bytes = int(np.prod(tensor.shape[1:], dtype=np.int64)) * tensor.dtype.itemsize
+    return Region(tensor.device_address + cut.start * row_bytes, (cut.stop - cut.start) * row_bytes)

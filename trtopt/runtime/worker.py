@@ -1,0 +1,110 @@
+"""What a worker holds: a stream of its own and the engines it has prepared, within a bound of memory."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from contextlib import ExitStack
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trtopt.device.api import Device
+from trtopt.errors import DeviceMemoryError
+from trtopt.runtime.catalogue import Catalogue, Key, Part
+from trtopt.runtime.dealing import Cut, deal
+from trtopt.runtime.prepared import Prepared
+
+Outputs = dict[str, NDArray[np.generic]]
+
+
+class Worker:
+    """Runs rows on the engines that suit them, in one thread at a time.
+
+    Contexts, buffers and graphs are made when they are first needed, and the least recently used give way
+    when the next would take more than `bound_bytes` of the device. The counts may be read by any thread.
+    """
+
+    def __init__(self, device: Device, catalogue: Catalogue, *, bound_bytes: int, graphs: bool) -> None:
+        self._device, self._catalogue = device, catalogue
+        self._bound_bytes, self._graphs = bound_bytes, graphs
+        self._prepared: OrderedDict[tuple[int, int, Key], Prepared] = OrderedDict()
+        self._stream = device.stream()
+        self.prepared = self.graphs = self.evicted = self.nbytes = 0
+        self.graph_refused: str | None = None
+
+    def run(self, parts: Sequence[Part]) -> list[Outputs]:
+        """Run parts of one key; what exceeds the largest engine runs one batch after the other.
+
+        Returns:
+            For each part its outputs as [rows, …], in memory of their own.
+        """
+        key = parts[0].key
+        choice = self._catalogue.choice(key)
+        rows = [part.rows for part in parts]
+        pieces = choice.chooser.pieces(sum(rows))
+        received: list[dict[str, list[NDArray[np.generic]]]] = [{} for _ in parts]
+        for piece, cuts in zip(pieces, deal(rows, [piece.rows for piece in pieces]), strict=True):
+            outputs = self._run_on((choice.engines[piece.offer], piece.batch, key), parts, cuts)
+            for cut in cuts:
+                stop = cut.at + cut.stop - cut.start
+                for name, output in outputs.items():
+                    received[cut.part].setdefault(name, []).append(output[cut.at : stop].copy())
+        return [{name: _joined(arrays) for name, arrays in one.items()} for one in received]
+
+    def _run_on(self, name: tuple[int, int, Key], parts: Sequence[Part], cuts: list[Cut]) -> Outputs:
+        prepared = self._prepared.get(name)
+        if prepared is None:
+            prepared = self._prepare(name)
+        self._prepared.move_to_end(name)
+        had_graph = prepared.has_graph
+        outputs = prepared.run(parts, cuts)
+        self.graphs += prepared.has_graph - had_graph
+        self.graph_refused = prepared.graph_refused or self.graph_refused
+        return outputs
+
+    def _prepare(self, name: tuple[int, int, Key]) -> Prepared:
+        """Other programs use the device, too: without memory left, all but this one gives way."""
+        try:
+            made = self._make(name)
+        except DeviceMemoryError:
+            if not self._prepared:
+                raise
+            self._make_room(self._bound_bytes)
+            made = self._make(name)
+        self._prepared[name] = made
+        self.prepared += 1
+        self.nbytes += made.nbytes
+        return made
+
+    def _make(self, name: tuple[int, int, Key]) -> Prepared:
+        engine, batch, key = name
+        return Prepared(
+            self._device,
+            self._stream,
+            self._catalogue.engines[engine].session,
+            self._catalogue.shapes(key, batch),
+            graphs=self._graphs,
+            make_room=self._make_room,
+        )
+
+    def _make_room(self, nbytes: int) -> None:
+        while self._prepared and self.nbytes + nbytes > self._bound_bytes:
+            _, oldest = self._prepared.popitem(last=False)
+            self.prepared -= 1
+            self.graphs -= oldest.has_graph
+            self.nbytes -= oldest.nbytes
+            self.evicted += 1
+            oldest.close()
+
+    def close(self) -> None:
+        """Give everything back, whatever of it fails."""
+        with ExitStack() as resources:
+            resources.callback(self._stream.close)
+            for prepared in self._prepared.values():
+                resources.callback(prepared.close)
+            self._prepared = OrderedDict()
+
+
+def _joined(arrays: list[NDArray[np.generic]]) -> NDArray[np.generic]:
+    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
