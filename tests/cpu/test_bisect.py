@@ -98,7 +98,10 @@ def test_the_one_node_that_int8_spoils_is_found(
     assert written.passed
     assert written.subjects[0].outputs == report.subjects[0].outputs
     assert report.table is not None
-    assert read_table(Path(report.table)).samples == SAMPLES
+    table = read_table(Path(report.table))
+    assert table.samples == SAMPLES
+    beside = SENSITIVE + "_output_0"  # with its maker in float, the other branch is the main one
+    assert beside in table.tensors
 
 
 def test_what_was_found_serves_quantize_as_its_exclude(outlier: Path, data: str, tmp_path: Path) -> None:
@@ -264,6 +267,12 @@ def test_the_model_is_not_overwritten(data: str, tmp_path: Path) -> None:
     copy.write_bytes(DIGITS.read_bytes())
     with pytest.raises(UsageError, match="would replace the model itself"):
         bisect(copy, request(data), copy)
+
+
+def test_a_model_that_is_quantised_already_is_refused(data: str, tmp_path: Path) -> None:
+    quantize(DIGITS, tmp_path / "q.onnx", QuantizeRequest("int8", "8.6", data, method="max"))
+    with pytest.raises(UsageError, match=r"q.onnx carries Q/DQ already: against itself it has no error"):
+        bisect(tmp_path / "q.onnx", request(data))
 
 
 def test_engines_of_another_target_and_recipes_with_a_precision_are_refused(

@@ -13,7 +13,6 @@ from trtopt.data import open_data
 from trtopt.errors import DataError, UsageError
 from trtopt.inspect.costs import node_flops
 from trtopt.inspect.graph import read_graph
-from trtopt.onnxmodel import model_file, prepare
 from trtopt.onnxmodel.feeds import specs_of
 from trtopt.onnxmodel.model_file import ModelFile
 from trtopt.pipeline.build import command_line, now
@@ -22,18 +21,19 @@ from trtopt.pipeline.judges import EngineTerms, Judge, judge_for
 from trtopt.pipeline.listener import SILENT, Listener
 from trtopt.pipeline.quantize import Request as QuantizeRequest
 from trtopt.pipeline.quantize import judged, rewritten, save
-from trtopt.precision.bisect.search import ALLOWED, FEWEST, Found, Trial, front, search
+from trtopt.pipeline.trials import Trials
+from trtopt.precision.bisect.search import FEWEST, Evaluate, Found, Names, Trial, front, search
 from trtopt.precision.bisect.variants import (
     CastVariants,
     QuantisedVariants,
-    Variant,
     Variants,
     pattern_for,
 )
-from trtopt.precision.bounds import Bounds, allowance_used
+from trtopt.precision.bounds import Bounds
 from trtopt.precision.calibration.table import read_table
 from trtopt.precision.casting.api import check_target
 from trtopt.precision.casting.decide import Wishes
+from trtopt.precision.existing import is_quantised
 from trtopt.precision.placement.plan import Wish
 from trtopt.precision.quantize import Asked, Material
 from trtopt.records.bisecting import BisectReport, KeptSet, Sensitivity
@@ -150,17 +150,18 @@ def _searched(
     """Search, and write what was found to `target`."""
     with tempfile.TemporaryDirectory(prefix="trtopt-") as folder:
         scratch = Path(folder)
-        variants, file = _variants(source, checker.artifact.sha256, request, judge.target, scratch, listener)
+        variants, file = _variants(source, checker, request, judge.target, scratch, listener)
         shares, notes = _shares(file, variants.nodes, data)
-        trials = _Trials(variants, judge, request, scratch, listener)
-        found = search(shares, trials.error, request.evaluations)
+        trials = Trials(variants, judge, request.bounds, scratch)
+        watched = _watched(trials.error, request.evaluations, listener)
+        found = search(shares, watched, request.evaluations)
         best = found.best or next(trial for trial in found.trials if len(trial.kept) == len(shares))
         subjects, table = trials.subjects[best.kept], None
         if found.best is not None:
-            made, subjects, told = trials.final(best.kept)
-            best, notes = replace(best, error=trials.used(subjects)), notes + told
+            made, subjects = trials.final(best.kept, scratch)
+            best = replace(best, error=trials.used(subjects))
             table = save(made.model, made.table, target) if target is not None else None
-    return _Searched(found, best, variants.nodes, subjects, table, (*variants.notes, *notes))
+    return _Searched(found, best, variants.nodes, subjects, table, (*variants.notes, *notes, *trials.notes))
 
 
 def _check(source: Path, target: Path | None, request: Request) -> None:
@@ -191,27 +192,30 @@ def _check(source: Path, target: Path | None, request: Request) -> None:
 
 
 def _variants(
-    source: Path, sha256: str, request: Request, target: str, scratch: Path, listener: Listener
+    source: Path, checker: Checker, request: Request, target: str, scratch: Path, listener: Listener
 ) -> tuple[Variants, ModelFile]:
     """The models to try, and the one that they are made of, whose nodes are those that can be kept."""
     samples = open_data(str(request.calib or request.data))
     exclude, include = tuple(request.exclude), tuple(request.include)
     if request.precision == "fp16" or request.precision == "bf16":  # spelled out for the type checker
         check_target(target)
-        original = model_file.load(source)
-        file = replace(original, proto=prepare.prepare(original.proto)[0])
         listener.note("measuring values")
         wishes = Wishes(request.precision, target, keep=exclude, keep_op=exclude, include=include)
-        return CastVariants(file, samples, wishes, scratch), file
+        return CastVariants(checker.model, samples, wishes, scratch), checker.model
     precision, form = judged(
         QuantizeRequest(request.precision, target, request.calib, request.table, request.method)
     )
+    if is_quantised(checker.model.proto):
+        raise UsageError(
+            f"{source} carries Q/DQ already: against itself it has no error",
+            "give the float model; trtopt check --layers compares the two",
+        )
     table = read_table(request.table) if request.table else None
     listener.note("rewriting the graph")
     file, _ = rewritten(source, scratch, target)
     listener.note("placing Q/DQ and calibrating")
     asked = Asked(Wish(precision, exclude, include), form, request.method)
-    material = Material(samples, False, table, str(request.table), sha256)
+    material = Material(samples, False, table, str(request.table), checker.artifact.sha256)
     return QuantisedVariants(file, samples, asked, material, target), file
 
 
@@ -232,41 +236,15 @@ def _shares(file: ModelFile, nodes: Sequence[str], data: str) -> tuple[dict[str,
     return {name: (count or 0) / total for name, count in counts.items()}, told
 
 
-class _Trials:
-    """Evaluates sets of kept nodes, and remembers what was measured."""
+def _watched(error: Evaluate, most: int, listener: Listener) -> Evaluate:
+    """The same, with progress told."""
+    listener.plans(["bisect"])
+    done = 0
 
-    def __init__(
-        self, variants: Variants, judge: Judge, request: Request, scratch: Path, listener: Listener
-    ) -> None:
-        self.subjects: dict[frozenset[str], tuple[CheckedSubject, ...]] = {}
-        self._variants, self._judge, self._request = variants, judge, request
-        self._scratch, self._listener = scratch, listener
-        listener.plans(["bisect"])
+    def told(kept: Names) -> float:
+        nonlocal done
+        done += 1
+        listener.progress(0, f"evaluation {done} of at most {most}: {len(kept)} nodes kept", done / most)
+        return error(kept)
 
-    def error(self, kept: frozenset[str]) -> float:
-        """What the model with these nodes kept uses of the bounds, its weights in files only for as long."""
-        done, most = len(self.subjects), self._request.evaluations
-        self._listener.progress(0, f"evaluation {done + 1} of at most {most}: {len(kept)} kept", done / most)
-        with tempfile.TemporaryDirectory(dir=self._scratch) as folder:
-            made = self._variants.variant(kept, Path(folder))
-            self.subjects[kept] = self._judge.judged(made.model, Path(folder))
-        return self.used(self.subjects[kept])
-
-    def used(self, subjects: Sequence[CheckedSubject]) -> float:
-        """How much of what the bounds allow the worst of them uses."""
-        return max(allowance_used(item.outputs, self._request.bounds) for item in subjects)
-
-    def final(self, kept: frozenset[str]) -> tuple[Variant, tuple[CheckedSubject, ...], list[str]]:
-        """The model to hand out with these nodes kept, what was measured of it, and a remark."""
-        weights = Path(tempfile.mkdtemp(dir=self._scratch))
-        made = self._variants.tidied(kept, weights)
-        if made is None:
-            return self._variants.variant(kept, weights), self.subjects[kept], []
-        with tempfile.TemporaryDirectory(dir=self._scratch) as folder:
-            subjects = self._judge.judged(made.model, Path(folder))
-        if self.used(subjects) <= ALLOWED:
-            return made, subjects, []
-        told = (
-            "with nodes alone between kept ones in FP32 too, as trtopt cast has them, the bounds are missed"
-        )
-        return self._variants.variant(kept, weights), self.subjects[kept], [f"{told}: they are cast"]
+    return told
