@@ -8,7 +8,15 @@ from trtopt.measure.interleaved import InterleaveJob
 from trtopt.measure.outputs import OutputsJob
 from trtopt.records import BenchPoint, EngineArtifact, Environment, InterleavedRun, Record
 
-Job = BuildJob | BenchJob | InterleaveJob | OutputsJob
+
+class CopyJob(Record, frozen=True, kw_only=True, tag="copy"):
+    """What a worker is told that measures how fast `backend`'s device copies `nbytes` within its memory."""
+
+    backend: str
+    nbytes: int
+
+
+Job = BuildJob | BenchJob | InterleaveJob | OutputsJob | CopyJob
 
 
 class Progress(Record, frozen=True, kw_only=True, tag="progress"):
@@ -51,5 +59,11 @@ class OutputsWritten(Record, frozen=True, kw_only=True, tag="outputs_written"):
     batches: int
 
 
-Result = Built | Benched | Interleaved | OutputsWritten
-Message = Progress | Failure | Built | Benched | Interleaved | OutputsWritten
+class Copied(Record, frozen=True, kw_only=True, tag="copied"):
+    """A copy job's result: bytes read and written together, a second."""
+
+    bytes_per_s: float
+
+
+Result = Built | Benched | Interleaved | OutputsWritten | Copied
+Message = Progress | Failure | Built | Benched | Interleaved | OutputsWritten | Copied

@@ -27,7 +27,20 @@ from trtopt.device.backends import open_builder, open_target
 from trtopt.device.host import cpu_name
 from trtopt.device.marks import Marks
 from trtopt.errors import TrtoptError
-from trtopt.jobs import Benched, Built, Failure, Interleaved, Job, Message, OutputsWritten, Progress, Result
+from trtopt.jobs import (
+    Benched,
+    Built,
+    Copied,
+    CopyJob,
+    Failure,
+    Interleaved,
+    Job,
+    Message,
+    OutputsWritten,
+    Progress,
+    Result,
+)
+from trtopt.measure.bandwidth import copy_bandwidth
 from trtopt.measure.engine import bench_engine
 from trtopt.measure.interleaved import InterleaveJob, interleave
 from trtopt.measure.outputs import OutputsJob, write_outputs
@@ -48,6 +61,8 @@ def run(job: Job, send: Callable[[Message], None]) -> Result:
         return _outputs(job, progress)
     if isinstance(job, InterleaveJob):
         return _interleaved(job, progress)
+    if isinstance(job, CopyJob):
+        return _copied(job)
     plan = job.artifact.plan
     marks = Marks(nvtx=job.nvtx, cuda_profiler=job.cuda_profiler)
     target = open_target(plan.backend.name, plan.settings.plugins, marks)
@@ -65,6 +80,14 @@ def _outputs(job: OutputsJob, progress: ProgressSink) -> OutputsWritten:
     target = open_target(plan.backend.name, plan.settings.plugins)
     try:
         return OutputsWritten(batches=write_outputs(target, job, progress))
+    finally:
+        target.close()
+
+
+def _copied(job: CopyJob) -> Copied:
+    target = open_target(job.backend)
+    try:
+        return Copied(bytes_per_s=copy_bandwidth(target.device, job.nbytes))
     finally:
         target.close()
 

@@ -74,6 +74,21 @@ def test_the_models_cost_is_that_of_its_products_and_grows_with_the_batch(looked
     assert any("no floors" in text for text in looked_into.missing)
 
 
+def test_probed_peaks_give_floors_and_are_told_with_how_they_were_measured(trtopt_cli: CommandLine) -> None:
+    options = ("--backend", "onnxruntime", "--duration", "0.1", "-o", "inside", "--probe-peaks")
+    done = trtopt_cli("profile", DIGITS, *options)
+    assert done.returncode == 0, done.stderr
+    report = read_profile(trtopt_cli.folder / "inside")
+    assert report.peaks is not None
+    assert report.peaks.bandwidth.value > 0
+    (dtype,) = report.peaks.flops
+    assert dtype == "float32"
+    assert report.peaks.flops[dtype].source.startswith("measured: MatMul 1024×1024×1024 in float32 by onnx")
+    assert "copy of 0.25 GiB within the device, bytes read and written" in done.stdout
+    assert report.engines[0].roofline.floor_ms is not None
+    assert not any("no floors" in text for text in report.missing)
+
+
 def test_convolutions_sums_and_activations_are_told_as_fused(looked_into: ProfileReport) -> None:
     fused = {one.ops: one.count for one in looked_into.engines[1].fusions}
     assert fused == {("Conv", "Relu"): 4, ("Conv", "Add", "Relu"): 3}
@@ -237,6 +252,9 @@ def test_profiles_that_are_none_or_of_another_model_are_refused(
 def test_what_cannot_be_profiled_is_an_error_with_a_remedy(cpu_build: Path, trtopt_cli: CommandLine) -> None:
     assert "no such file or folder" in trtopt_cli.fails(1, "profile", "nowhere.onnx")
     assert "name one with -o" in trtopt_cli.fails(2, "profile", cpu_build, "--trace")
+    assert "nothing is measured with --result" in trtopt_cli.fails(
+        2, "profile", cpu_build, "--probe-peaks", "--result", "a file"
+    )
     assert "cannot be read as a result file" in trtopt_cli.fails(
         1, "profile", cpu_build, "--result", cpu_build / "manifest.json"
     )

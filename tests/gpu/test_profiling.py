@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from digits_model import DIGITS, SOURCES
 
 import trtopt
 from trtopt.inspect.memory import timeline
+from trtopt.inspect.peaks import peaks_of
 from trtopt.pipeline.build_memory import memories_of
+from trtopt.pipeline.peaks import known_peaks
+from trtopt.pipeline.profile import profile
 
 
 def test_layers_are_timed_in_replays_of_a_graph_under_the_names_of_plain_runs(
@@ -61,3 +65,23 @@ def test_a_followed_build_gives_everything_back_and_its_engine_runs(tmp_path: Pa
     assert found.peak_bytes > 0
     assert (found.leaked, found.failed_bytes) == ((), ())
     assert trtopt.bench(folder, duration=0.2).points[0].failure is None
+
+
+def test_probed_peaks_lie_below_the_data_sheet_and_are_kept(
+    built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    report = profile(built, batch=[8], duration=0.2, probe=True)
+    assert report.environment is not None
+    assert report.peaks is not None
+    device = report.environment.device
+    assert known_peaks(device) == report.peaks
+    rate = report.peaks.flops["float16"]
+    assert rate.source.startswith("measured"), report.notes
+    assert rate.value > 0
+    assert report.engines[0].roofline.floor_ms is not None
+    sheet = peaks_of(device.name)
+    if sheet is None:
+        pytest.skip(f"no data sheet of {device.name} to hold them against")
+    assert 0.5 * sheet.bandwidth.value < report.peaks.bandwidth.value < 1.05 * sheet.bandwidth.value
+    assert rate.value < sheet.flops["float16"].value

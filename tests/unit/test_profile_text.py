@@ -5,8 +5,8 @@ from scripted import terms
 
 from trtopt.inspect.difference import difference
 from trtopt.inspect.inspector import read_inspector
+from trtopt.inspect.peaks import peaks_of
 from trtopt.inspect.profile import profile_graph, profile_point
-from trtopt.inspect.roofline import peaks_of
 from trtopt.records import (
     BenchPoint,
     EngineDescription,

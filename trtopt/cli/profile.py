@@ -32,6 +32,11 @@ from trtopt.cli.measuring_options import backend_option, nvtx_option
 @click.option("--memory", is_flag=True, help="Follow every allocation too, in a pass of its own.")
 @nvtx_option
 @click.option(
+    "--probe-peaks",
+    is_flag=True,
+    help="Measure what the device can do at most, for floors; kept for its next profiles.",
+)
+@click.option(
     "--duration",
     type=float,
     default=1.0,
@@ -49,6 +54,7 @@ def profile(
     with_trace: bool,
     memory: bool,
     nvtx: bool,
+    probe_peaks: bool,
     duration: float,
 ) -> None:
     """Look inside PATH: a build folder, one engine of it, or an ONNX file.
@@ -82,6 +88,7 @@ def profile(
             against=against,
             memory=memory,
             nvtx=nvtx,
+            probe=probe_peaks,
             duration=duration,
             listener=listener,
         )

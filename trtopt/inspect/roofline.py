@@ -10,51 +10,9 @@ from collections.abc import Sequence
 
 import msgspec
 
-from trtopt.records import DevicePeaks, LayerCost, Peak, ProfiledLayer, RooflineTotal
+from trtopt.records import DevicePeaks, LayerCost, ProfiledLayer, RooflineTotal
 
-_MEASURED = "measured by trtopt on one H200"
-_HOPPER = "NVIDIA H100/H200 SXM datasheet, dense"
-_AMPERE = "NVIDIA A100 datasheet, dense"
-_L4 = "NVIDIA L4 datasheet, dense"
-_L40S = "NVIDIA L40S datasheet, dense"
-_T4 = "NVIDIA T4 datasheet"
-_A10 = "NVIDIA A10 datasheet, dense"
 FURTHEST = 5
-
-
-def _peaks(device: str, source: str, gigabytes_s: float, **teraflops: float) -> DevicePeaks:
-    flops = {dtype: Peak(value=rate * 1e12, source=source) for dtype, rate in teraflops.items()}
-    return DevicePeaks(device=device, bandwidth=Peak(value=gigabytes_s * 1e9, source=source), flops=flops)
-
-
-_HOPPER_FLOPS = {
-    "float32": 494.5,  # as TF32, which TensorRT uses by default
-    "float16": 989.5,
-    "bfloat16": 989.5,
-    "float8_e4m3fn": 1979.0,
-    "int8": 1979.0,
-}
-_H200 = _peaks("NVIDIA H200", _HOPPER, 4800, **_HOPPER_FLOPS)
-_TABLE = (
-    msgspec.structs.replace(
-        _H200,
-        bandwidth=Peak(value=4196e9, source=f"{_MEASURED}: device copy, read and write"),
-        flops=_H200.flops | {"float16": Peak(value=747e12, source=f"{_MEASURED}: matrix product")},
-    ),
-    _peaks("NVIDIA H100 80GB HBM3", _HOPPER, 3350, **_HOPPER_FLOPS),
-    _peaks("NVIDIA A100-SXM4-80GB", _AMPERE, 2039, float32=156, float16=312, bfloat16=312, int8=624),
-    _peaks("NVIDIA A100-SXM4-40GB", _AMPERE, 1555, float32=156, float16=312, bfloat16=312, int8=624),
-    _peaks("NVIDIA A100 80GB PCIe", _AMPERE, 1935, float32=156, float16=312, bfloat16=312, int8=624),
-    _peaks("NVIDIA L4", _L4, 300, float32=60, float16=121, bfloat16=121, float8_e4m3fn=242.5, int8=242.5),
-    _peaks("NVIDIA L40S", _L40S, 864, float32=183, float16=362, bfloat16=362, float8_e4m3fn=733, int8=733),
-    _peaks("NVIDIA A10", _A10, 600, float32=62.5, float16=125, bfloat16=125, int8=250),
-    _peaks("Tesla T4", _T4, 320, float32=8.1, float16=65, int8=130),
-)
-
-
-def peaks_of(device: str) -> DevicePeaks | None:
-    """What the table has of a device by its driver's name for it; None for one that it does not know."""
-    return next((row for row in _TABLE if row.device.lower() == device.lower()), None)
 
 
 def floor_of(cost: LayerCost, dtype: str, peaks: DevicePeaks | None) -> LayerCost:

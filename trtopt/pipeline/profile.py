@@ -10,23 +10,24 @@ import msgspec
 
 from trtopt.device.marks import require_nvtx
 from trtopt.device.tensorrt.flavours import is_weakly_typed
-from trtopt.errors import ArtifactError, BackendMissingError, NoGpuError
+from trtopt.errors import ArtifactError, BackendMissingError, NoGpuError, UsageError
 from trtopt.inspect.difference import difference
 from trtopt.inspect.graph import read_graph
 from trtopt.inspect.inspector import read_inspector
 from trtopt.inspect.profile import profile_graph, profile_point
-from trtopt.inspect.roofline import peaks_of
 from trtopt.onnxfile import read_onnx
 from trtopt.onnxmodel.model_file import load
 from trtopt.pipeline.bench import bench
 from trtopt.pipeline.build import MODEL_FILE, command_line, now
 from trtopt.pipeline.build_memory import memories_of
 from trtopt.pipeline.listener import SILENT, Listener
+from trtopt.pipeline.peaks import known_peaks, probe_peaks
 from trtopt.pipeline.result_files import read_result
 from trtopt.pipeline.subject import engines_to_measure, points, shapes_at
 from trtopt.records import (
     BenchPoint,
     BenchReport,
+    DevicePeaks,
     EngineDescription,
     EngineDifference,
     EngineProfile,
@@ -51,6 +52,7 @@ def profile(
     against: str | Path | None = None,
     memory: bool = False,
     nvtx: bool = False,
+    probe: bool = False,
     duration: float = 1.0,
     listener: Listener = SILENT,
 ) -> ProfileReport:
@@ -63,6 +65,7 @@ def profile(
         result: a result file of `trtopt bench --layers` to look into, instead of measuring here.
         against: an earlier profile: its engine of the same batch size, or its only one, is A of a difference.
         memory, nvtx: as for `bench`.
+        probe: measure what the device can do at most, and keep it for the device's next profiles.
         duration: seconds of the latency pass that is made beside the layer pass.
         listener: hears progress and notes.
 
@@ -71,13 +74,11 @@ def profile(
             or to other engines.
         TrtoptError: see `bench`.
     """
-    if nvtx:
-        require_nvtx()  # later on its absence would be taken for that of a GPU
-    source = Path(path)
+    _check(nvtx, probe, result)
     earlier = None if against is None else read_profile(Path(against))
     given = None if result is None else read_result(Path(result))
     notes: list[str] = []
-    with _subject(source, batch, backend, given is not None, notes, listener) as (subject, model):
+    with _subject(Path(path), batch, backend, given is not None, notes, listener) as (subject, model):
         manifest = _manifest_of(subject)
         try:
             report = given or bench(
@@ -97,11 +98,18 @@ def profile(
         else:
             if given is not None:
                 _check_belongs(given, manifest, model, Path(str(result)))
-            made = _looked_into(report, model, batch if given is not None else None)
-        if manifest is not None:
-            made = _with_build_memory(made, model.parent, manifest)
+            peaks = _peaks_for(report, manifest, probe, notes, listener)
+            made = _looked_into(report, model, batch if given is not None else None, peaks)
+        made = _with_build_memory(made, model.parent, manifest)
     made = msgspec.structs.replace(made, notes=(*notes, *made.notes))
     return _with_differences(made, earlier, Path(str(against)))
+
+
+def _check(nvtx: bool, probe: bool, result: str | Path | None) -> None:
+    if nvtx:
+        require_nvtx()  # later on its absence would be taken for that of a GPU
+    if probe and result is not None:
+        raise UsageError("--probe-peaks: nothing is measured with --result", "leave one of them away")
 
 
 @contextmanager
@@ -156,13 +164,31 @@ def _check_belongs(report: BenchReport, manifest: Manifest | None, model: Path, 
             )
 
 
-def _looked_into(report: BenchReport, model: Path, batch: Sequence[int] | None) -> ProfileReport:
+def _peaks_for(
+    report: BenchReport, manifest: Manifest | None, probe: bool, notes: list[str], listener: Listener
+) -> DevicePeaks | None:
+    """The peaks of the device that was measured on, probed if asked with the tactics that its engines use."""
+    device, backend = report.environment.device, report.environment.backend
+    if not probe:
+        return known_peaks(device)
+    plan = manifest.engines[0].plan if manifest is not None else None
+    sources = plan.settings.tactic_sources if plan is not None and plan.backend == backend else None
+    peaks, told = probe_peaks(device, backend, sources, listener)
+    notes += told
+    return peaks
+
+
+def _looked_into(
+    report: BenchReport, model: Path, batch: Sequence[int] | None, peaks: DevicePeaks | None
+) -> ProfileReport:
     graph = load(model).proto
     environment = report.environment
-    peaks = peaks_of(environment.device.name)
     missing: list[str] = []
     if peaks is None:
-        missing.append(f"no floors: the peaks of {environment.device.name} are not in the table")
+        missing.append(
+            f"no floors: nothing is known of the peaks of {environment.device.name}; "
+            "--probe-peaks measures them"
+        )
     engines = []
     for point in report.points:
         if batch is not None and point.batch not in batch:
@@ -199,8 +225,10 @@ def _layer_notes(report: BenchReport) -> list[str]:
     ]
 
 
-def _with_build_memory(report: ProfileReport, folder: Path, manifest: Manifest) -> ProfileReport:
+def _with_build_memory(report: ProfileReport, folder: Path, manifest: Manifest | None) -> ProfileReport:
     """What building took, of the engines whose builder was followed."""
+    if manifest is None:
+        return report
     found = memories_of(folder, manifest)
     by_hash = {engine.sha256: found.get(engine.path) for engine in manifest.engines}
     engines = (
@@ -236,7 +264,7 @@ def _not_run(manifest: Manifest, model: Path, batch: Sequence[int] | None, reaso
     for engine, size in points(manifest.engines, batch):
         ref = EngineRef(path=engine.path, sha256=engine.sha256, label=engine.plan.label)
         at_shapes = read_graph(graph, shapes_at(manifest.onnx, engine.plan, size))
-        engines.append(profile_graph(size, ref, at_shapes, peaks_of(engine.device.name)))
+        engines.append(profile_graph(size, ref, at_shapes, known_peaks(engine.device)))
     return ProfileReport(
         created=now(),
         argv=command_line(),

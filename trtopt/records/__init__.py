@@ -35,6 +35,7 @@ from trtopt.records.comparing import (
     Turns,
 )
 from trtopt.records.inspecting import (
+    PEAKS_SCHEMA,
     PROFILE_SCHEMA,
     Change,
     Coverage,
@@ -51,6 +52,7 @@ from trtopt.records.inspecting import (
     LayerGroup,
     LiveAllocation,
     MappedBy,
+    MeasuredPeaks,
     MemoryTimeline,
     Peak,
     PhaseMemory,
@@ -104,6 +106,7 @@ __all__ = [
     "BUILD_SCHEMA",
     "COMPARE_SCHEMA",
     "MORE_CONTEXTS",
+    "PEAKS_SCHEMA",
     "PROFILE_SCHEMA",
     "AllocationEvent",
     "AllocationKind",
@@ -146,6 +149,7 @@ __all__ = [
     "LoadSearch",
     "Manifest",
     "MappedBy",
+    "MeasuredPeaks",
     "Measurement",
     "MemoryPass",
     "MemoryTimeline",

@@ -8,6 +8,7 @@ from trtopt.records.base import Record, Shape
 from trtopt.records.measuring import EngineRef, Environment
 
 PROFILE_SCHEMA = "trtopt.profile/1"
+PEAKS_SCHEMA = "trtopt.peaks/1"
 
 MappedBy = Literal["metadata", "name", "graph", "inferred", "nothing"]
 """How ONNX nodes were found: TensorRT's metadata, the layer's name, tensors walked through the graph, or the
@@ -168,6 +169,16 @@ class DevicePeaks(Record, frozen=True, kw_only=True):
     device: str
     bandwidth: Peak
     flops: dict[str, Peak]
+
+
+class MeasuredPeaks(Record, frozen=True, kw_only=True):
+    """What probes have measured of one device, by its UUID; `notes` say which types gave no rate, and why."""
+
+    schema: str = PEAKS_SCHEMA
+    created: str
+    uuid: str
+    peaks: DevicePeaks
+    notes: tuple[str, ...] = ()
 
 
 class RooflineTotal(Record, frozen=True, kw_only=True):

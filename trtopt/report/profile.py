@@ -9,6 +9,7 @@ from rich.text import Text
 
 from trtopt.records import (
     Coverage,
+    DevicePeaks,
     EngineDifference,
     EngineProfile,
     LayerGroup,
@@ -42,9 +43,20 @@ def profile_summary(report: ProfileReport) -> RenderableType:
         parts += _engine(engine)
     for found in report.differences:
         parts += _difference(found)
+    parts += [_text(line) for line in peak_lines(report.peaks)]
     parts += [_text(f"not known: {text}") for text in report.missing]
     parts += [_text(f"note: {text}") for text in report.notes]
     return Group(*parts)
+
+
+def peak_lines(peaks: DevicePeaks | None) -> list[str]:
+    """What the device does at most, and who says so."""
+    if peaks is None:
+        return []
+    lines = [f"peak bandwidth {peaks.bandwidth.value / 1e9:,.0f} GB/s ({peaks.bandwidth.source})"]
+    for dtype, peak in peaks.flops.items():
+        lines.append(f"peak rate of {dtype} {peak.value / 1e12:,.3g} TFLOP/s ({peak.source})")
+    return lines
 
 
 def _engine(engine: EngineProfile) -> list[RenderableType]:

@@ -1,0 +1,41 @@
+"""How fast a device copies within its own memory."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+import numpy as np
+
+from trtopt.device.api import Device
+
+_WARM_COPIES = 3
+_COPIES = 20
+
+
+def copy_bandwidth(device: Device, nbytes: int) -> float:
+    """Bytes/s, those read and those written together: the median of single copies of `nbytes`.
+
+    Timed by events on the device. `nbytes` should be many times its caches.
+
+    Raises:
+        DeviceMemoryError: there is no room for two buffers of that size.
+    """
+    with ExitStack() as resources:
+        stream = device.stream()
+        resources.callback(stream.close)
+        source = device.device_buffer(nbytes)
+        resources.callback(source.close)
+        target = device.device_buffer(nbytes)
+        resources.callback(target.close)
+        begin, end = device.event(), device.event()
+        resources.callback(begin.close)
+        resources.callback(end.close)
+        taken_ms = []
+        for copy in range(_WARM_COPIES + _COPIES):
+            begin.record(stream)
+            device.copy_on_device(target, source, stream)
+            end.record(stream)
+            end.wait()
+            if copy >= _WARM_COPIES:
+                taken_ms.append(end.elapsed_ms(begin))
+    return 2 * nbytes / (float(np.median(taken_ms)) / 1e3)
