@@ -12,8 +12,10 @@ import pytest
 from command_line import DIGITS, HELDOUT, CommandLine, needs_no_gpu
 from onnx import numpy_helper
 
+from trtopt.data import open_data
 from trtopt.errors import DataError, ModelError, UsageError
-from trtopt.pipeline.check import check
+from trtopt.onnxmodel import model_file
+from trtopt.pipeline.check import Checker, check
 from trtopt.precision.bounds import Bounds
 from trtopt.precision.casting.api import cast_model
 from trtopt.records import from_json
@@ -53,6 +55,25 @@ def test_a_model_equals_itself() -> None:
     assert subject.task is not None
     assert subject.task.checked == subject.task.reference > 0.99
     assert report.passed
+
+
+def test_the_reference_runs_once_for_the_same_data_and_again_for_other(half: Path, tmp_path: Path) -> None:
+    checker = Checker(DIGITS, None, Bounds())
+    other = model_file.load(half)
+    sources = []
+    for name, images in (("a", np.load(HELDOUT)["images"][:20]), ("b", np.load(HELDOUT)["images"][20:40])):
+        np.savez(tmp_path / f"{name}.npz", images=images)
+        sources.append(open_data(tmp_path / f"{name}.npz"))
+    first = checker.model_file("half", other, sources[0])
+    run, feeds = checker._reference.run, []
+    checker._reference.run = lambda feed: feeds.append(feed) or run(feed)  # type: ignore[func-returns-value,method-assign]
+    assert checker.model_file("half", other, sources[0]) == first
+    assert feeds == []
+    assert (
+        checker.model_file("half", other, sources[1]).outputs
+        == check(half, DIGITS, data=tmp_path / "b.npz").subjects[0].outputs
+    )
+    assert [len(feed["images"]) for feed in feeds] == [8, 8, 4]
 
 
 def test_fp16_keeps_top1_and_sqnr_and_a_bound_beyond_is_not_met(half: Path) -> None:
