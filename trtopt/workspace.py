@@ -100,7 +100,7 @@ def folder_in_progress(final: Path) -> Iterator[Path]:
 
 
 def _check_replaceable(final: Path) -> None:
-    if not final.exists() or _is_build_folder(final):
+    if not final.exists() or is_build_folder(final):
         return
     if not final.is_dir() or any(final.iterdir()):
         raise OutputError(
@@ -109,7 +109,7 @@ def _check_replaceable(final: Path) -> None:
         )
 
 
-def _is_build_folder(folder: Path) -> bool:
+def is_build_folder(folder: Path) -> bool:
     """Whether trtopt made it, in whatever version: other programs have manifests too."""
     try:
         manifest = json.loads((folder / MANIFEST).read_bytes())

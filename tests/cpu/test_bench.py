@@ -219,9 +219,33 @@ def test_the_users_data_is_what_runs(tmp_path: Path, cpu_build: Path) -> None:
         trtopt.bench(cpu_build, batch=[8], data=tmp_path / "pickled.npz", duration=0.1)
 
 
-def test_what_the_cpu_cannot_tell_is_refused_with_the_flag_to_leave_away(cpu_build: Path) -> None:
-    with pytest.raises(UsageError, match="--memory"):
-        trtopt.bench(cpu_build, batch=[1], duration=0.1, memory=True)
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--memory"], "--memory: ONNX Runtime on the CPU has no device allocator"),
+        (["--lock-clocks", "1500"], "a processor's clocks cannot be locked"),
+        (["--cpu-affinity", "auto"], "is no GPU that some cores are near to"),
+        (["--cpu-affinity", "99999"], "cannot have all of these cores"),
+    ],
+)
+def test_what_the_cpu_cannot_do_is_refused_before_anything_is_built(
+    cpu_build: Path, trtopt_cli: CommandLine, flags: list[str], message: str
+) -> None:
+    assert message in trtopt_cli.fails(2, "bench", cpu_build, *flags)
+    told = trtopt_cli.fails(2, "bench", DIGITS, "--backend", "onnxruntime", *flags)
+    assert message in told
+    assert "built" not in told
+
+
+@needs_no_gpu
+def test_nobody_is_said_to_have_asked_for_a_backend_that_was_chosen(trtopt_cli: CommandLine) -> None:
+    told = trtopt_cli("bench", DIGITS, "--duration", "0.05").stderr
+    assert "with onnxruntime: no GPU is here" in told
+    assert "asked for" not in told
+    assert (
+        "with onnxruntime: asked for"
+        in trtopt_cli("bench", DIGITS, "--backend", "onnxruntime", "--duration", "0.05").stderr
+    )
 
 
 def test_an_engine_that_differs_from_its_manifest_is_never_loaded(cpu_build: Path, tmp_path: Path) -> None:

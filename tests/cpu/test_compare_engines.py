@@ -68,6 +68,7 @@ def test_two_folders_are_measured_in_turns_and_the_file_holds_the_samples(
     assert verdict.ratio == again.ratio.value
     assert (done.returncode == 3) == (verdict.verdict == "SLOWER")
     assert "onnxruntime" in done.stdout
+    assert "contract trtexec-11+no-graph" in done.stdout
     assert "clocks are unknown: a processor's clocks are not read" in done.stdout
 
 

@@ -222,7 +222,7 @@ def test_data_on_which_the_model_overflows_is_refused_with_tensor_and_sample(tmp
 @pytest.mark.parametrize(
     ("request_", "error", "message"),
     [
-        (Request("int8", "8.6"), DataError, "needs data"),
+        (Request("int8", "8.6"), UsageError, "needs data"),
         (Request("int8", "8.6", "nowhere.npz"), DataError, "no such file"),
         (Request("fp8", "8.6", random_data=True), UsageError, "8.6 has no FP8"),
         (Request("int2"), UsageError, "--precision int2: unknown"),
@@ -272,8 +272,10 @@ def test_the_model_is_not_overwritten(tmp_path: Path) -> None:
 
 
 def test_the_command_fails_without_a_traceback(trtopt_cli: CommandLine) -> None:
-    message = trtopt_cli.fails(1, "quantize", DIGITS, "-o", "q.onnx", "--precision", "int8")
-    assert "give --calib DATA" in message
+    common = ("quantize", DIGITS, "-o", "q.onnx", "--precision", "int8", "--target", "8.6")
+    assert "give --calib DATA" in trtopt_cli.fails(2, *common)
+    unknown = trtopt_cli.fails(2, *common, "--random-data", "--explain", "nobody")
+    assert "--explain nobody: no node of that name" in unknown
 
 
 # ── as a step of a build ────────────────────────────────────────────────────────────────────────────────
@@ -295,5 +297,5 @@ def test_a_build_quantises_first_and_keeps_what_tells_of_it(
 
 
 def test_a_build_without_data_is_refused(trtopt_cli: CommandLine) -> None:
-    message = trtopt_cli.fails(1, "build", DIGITS, "--precision", "fp8", "--backend", "tensorrt-rtx")
+    message = trtopt_cli.fails(2, "build", DIGITS, "--precision", "fp8", "--backend", "tensorrt-rtx")
     assert "--precision fp8 needs data" in message

@@ -10,6 +10,7 @@ import pytest
 
 from trtopt.device.cuda.pycuda import PycudaDevice
 from trtopt.device.host import HostMemory
+from trtopt.device.marks import UNMARKED
 from trtopt.errors import DeviceError, DeviceMemoryError
 from trtopt.records import DeviceInfo
 
@@ -26,6 +27,21 @@ class LaunchError(Error):
     """`pycuda.driver.LaunchError`."""
 
 
+class Allocation:
+    """`pycuda.driver.DeviceAllocation`, and the object that page-locked arrays rest on."""
+
+    def __init__(self, driver: Driver, call: str) -> None:
+        self._driver, self._call = driver, call
+        self._memory = np.zeros(8, np.uint8)
+        self.__array_interface__ = self._memory.__array_interface__
+
+    def __int__(self) -> int:
+        return 4096
+
+    def free(self) -> None:
+        self._driver.call(self._call)
+
+
 class Driver:
     """As much of `pycuda.driver` as the binding calls; whatever is named in `broken` raises."""
 
@@ -35,7 +51,7 @@ class Driver:
     def __init__(self) -> None:
         self.broken: dict[str, Error] = {}
 
-    def _call(self, name: str, result: Any = None) -> Any:
+    def call(self, name: str, result: Any = None) -> Any:
         if name in self.broken:
             raise self.broken[name]
         return result
@@ -44,13 +60,16 @@ class Driver:
         results: dict[str, Any] = {
             "Stream": SimpleNamespace(handle=7, **self._methods("wait_for_event", "synchronize")),
             "Event": SimpleNamespace(**self._methods("record", "synchronize", "query", "time_since")),
-            "mem_alloc": 4096,
-            "pagelocked_empty": np.empty(8, np.uint8),
+            "mem_alloc": Allocation(self, "free"),
+            "pagelocked_empty": np.asarray(Allocation(self, "free_host")),
         }
-        return lambda *args: self._call(name, results.get(name))
+        return lambda *args: self.call(name, results.get(name))
 
     def _methods(self, *names: str) -> dict[str, Any]:
-        return {name: lambda *args, name=name: self._call(name) for name in names}
+        return {name: lambda *args, name=name: self.call(name) for name in names}
+
+    def context(self) -> SimpleNamespace:
+        return SimpleNamespace(**self._methods("push", "pop", "detach"))
 
 
 CALLS = {
@@ -70,13 +89,27 @@ CALLS = {
     "record": lambda device, stream, event: event.record(stream),
     "query": lambda device, stream, event: event.reached(),
     "time_since": lambda device, stream, event: event.elapsed_ms(event),
+    "free": lambda device, stream, event: device.device_buffer(8).close(),
+    "free_host": lambda device, stream, event: device.pinned_buffer(8).close(),
+    "push": lambda device, stream, event: _adopted(device),
+    "pop": lambda device, stream, event: _adopted(device),
+    "detach": lambda device, stream, event: device.close(),
 }
+
+
+def _adopted(device: PycudaDevice) -> None:
+    with device.adopt_thread():
+        pass
+
+
+def on(driver: Driver) -> PycudaDevice:
+    return PycudaDevice(driver, driver.context(), DeviceInfo(kind="gpu", name="a GPU"), UNMARKED)
 
 
 def fail(name: str, error: Error) -> DeviceError:
     """What the binding raises when that call of pycuda's does."""
     driver = Driver()
-    device = PycudaDevice(driver, None, DeviceInfo(kind="gpu", name="a GPU"))
+    device = on(driver)
     stream, event = device.stream(), device.event()
     driver.broken[name] = error
     with pytest.raises(DeviceError) as caught:
@@ -96,3 +129,13 @@ def test_out_of_memory_is_told_apart(name: str) -> None:
     error = fail(name, OutOfMemory(f"{name} failed: out of memory"))
     assert type(error) is DeviceMemoryError
     assert error.problem.startswith("out of memory: ")
+
+
+@pytest.mark.parametrize("name", ["device_buffer", "pinned_buffer"])
+def test_memory_that_could_not_be_given_back_is_not_given_back_again(name: str) -> None:
+    driver = Driver()
+    buffer = getattr(on(driver), name)(8)
+    driver.broken = {call: LaunchError("unspecified launch failure") for call in ("free", "free_host")}
+    with pytest.raises(DeviceError, match="giving back"):
+        buffer.close()
+    buffer.close()

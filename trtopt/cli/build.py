@@ -24,6 +24,7 @@ from trtopt.cli.recipe_options import recipe_options
 @nvtx_option
 @click.option("--memory", is_flag=True, help="Follow the builder's allocations of device memory.")
 @click.option("--jobs", type=int, help="Engines built at once [default: 1].")
+@click.option("--force", is_flag=True, help="Replace a build of another model.")
 def build(
     model: Path,
     output: Path | None,
@@ -34,6 +35,7 @@ def build(
     nvtx: bool,
     memory: bool,
     jobs: int | None,
+    force: bool,
     recipe: dict[str, Any],
 ) -> None:
     """Build engines from MODEL, an ONNX file, into a folder.
@@ -67,6 +69,7 @@ def build(
             nvtx=nvtx,
             memory=memory,
             jobs=jobs,
+            force=force,
             **recipe,
         )
     receipts = receipts_of(target, manifest)

@@ -61,8 +61,9 @@ def cast(
         include=include,
         cast_io=cast_io,
         compare=not no_compare,
+        accept=lambda report: explain is None or of_node(report, explain),
     )
     if as_json:
         click.echo(to_json(report).decode(), nl=False)
     else:
-        click.echo("\n".join(of_node(report, explain) if explain else cast_summary(report)))
+        click.echo("\n".join(cast_summary(report) if explain is None else of_node(report, explain)))

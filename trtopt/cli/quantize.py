@@ -80,8 +80,14 @@ def quantize(
         store_weights=store_weights,
         random_data=random_data,
     )
-    report = run(model, out, request, Listener(note=lambda text: click.echo(f"{text} …", err=True)))
+    report = run(
+        model,
+        out,
+        request,
+        Listener(note=lambda text: click.echo(f"{text} …", err=True)),
+        accept=lambda report: explain is None or explained(report, explain),
+    )
     if as_json:
         click.echo(to_json(report).decode(), nl=False)
     else:
-        click.echo("\n".join(explained(report, explain) if explain else quantize_summary(report)))
+        click.echo("\n".join(quantize_summary(report) if explain is None else explained(report, explain)))

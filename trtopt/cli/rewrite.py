@@ -68,8 +68,9 @@ def rewrite(
         data=data,
         keep_going=keep_going,
         dynamic_batch=dynamic_batch,
+        accept=lambda trace: explain is None or words.of_node(trace, explain),
     )
     if as_json:
         click.echo(to_json(trace).decode(), nl=False)
     else:
-        click.echo("\n".join(words.of_node(trace, explain) if explain else words.summary(trace)))
+        click.echo("\n".join(words.summary(trace) if explain is None else words.of_node(trace, explain)))

@@ -73,6 +73,17 @@ def confine(asked: str, device: DeviceInfo) -> None:
         )
 
 
+def check_cores(asked: str, device: DeviceInfo) -> None:
+    """Find out before the work whether `confine` will do: it is tried and taken back.
+
+    Raises:
+        UsageError: see `confine`.
+    """
+    before = present_cores()
+    confine(asked, device)
+    os.sched_setaffinity(0, before)
+
+
 def _near(device: DeviceInfo) -> frozenset[int]:
     if device.kind != "gpu":
         raise UsageError(

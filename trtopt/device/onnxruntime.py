@@ -90,14 +90,19 @@ class OnnxRuntimeTarget:
     def load(self, engine: bytes, *, track: AllocationTracker | None = None) -> Session:
         """Open a model in memory."""
         if track is not None:
-            raise UsageError(
-                "--memory: ONNX Runtime on the CPU has no device allocator to follow",
-                "leave --memory away, or measure a TensorRT engine on a GPU",
-            )
+            raise no_allocator()
         return OnnxRuntimeSession(_open(engine), engine)
 
     def close(self) -> None:
         """Nothing is held."""
+
+
+def no_allocator() -> UsageError:
+    """The error for allocations that were to be followed here."""
+    return UsageError(
+        "--memory: ONNX Runtime on the CPU has no device allocator to follow",
+        "leave --memory away, or measure a TensorRT engine on a GPU",
+    )
 
 
 def _options() -> Any:

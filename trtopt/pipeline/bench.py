@@ -11,7 +11,8 @@ import msgspec
 
 from trtopt.data import open_data
 from trtopt.device.affinity import AUTO, listed, parse_cores
-from trtopt.device.backends import open_clock_control
+from trtopt.device.api import ClockControl
+from trtopt.device.backends import check_wishes, open_clock_control
 from trtopt.device.clocks import locked_clocks
 from trtopt.device.marks import require_nvtx
 from trtopt.errors import DeviceError, TrtoptError, UsageError
@@ -21,7 +22,7 @@ from trtopt.measure.engine import BenchJob
 from trtopt.measure.load import load_settings
 from trtopt.pipeline.build import command_line, now
 from trtopt.pipeline.listener import SILENT, Listener
-from trtopt.pipeline.subject import engines_to_measure, points, shapes_at
+from trtopt.pipeline.subject import engines_to_measure, points, runs_on, shapes_at
 from trtopt.records import BenchReport, EngineArtifact, Manifest, Terms
 from trtopt.supervisor import run_jobs
 
@@ -76,16 +77,21 @@ def bench(
         warmup_s=warmup,
         duration_s=duration,
         load=load_settings(load, max_latency),
-        layers=layers,
-        memory=memory,
-        cpu_affinity=cpu_affinity,
-        nvtx=nvtx,
-        cuda_profiler=cuda_profiler,
     )
+    ask = partial(ask, layers=layers, memory=memory, cpu_affinity=cpu_affinity)
+    ask = partial(ask, nvtx=nvtx, cuda_profiler=cuda_profiler)
+    control = _allowed(runs_on(Path(path), backend), memory, cpu_affinity, lock_clocks is not False)
     notes: list[str] = []
     with engines_to_measure(Path(path), batch, backend, notes, listener) as (folder, manifest, engines):
         jobs = [_job(ask, folder, manifest, engine, size) for engine, size in points(engines, batch)]
-        return _run(jobs, manifest.onnx.sha256, notes, lock_clocks, listener)
+        with _clocks(control, lock_clocks, notes):
+            return _run(jobs, manifest.onnx.sha256, notes, listener)
+
+
+def _allowed(name: str, memory: bool, cpu_affinity: str | None, lock_clocks: bool) -> ClockControl | None:
+    """The means to lock clocks, if wanted; refuses what the backend's device cannot do before building."""
+    check_wishes(name, memory=memory, cpu_affinity=cpu_affinity)
+    return open_clock_control(name) if lock_clocks else None
 
 
 def _job(
@@ -100,20 +106,17 @@ def _job(
 
 
 @contextmanager
-def _clocks(jobs: Sequence[BenchJob], asked: int | bool, notes: list[str]) -> Iterator[None]:
+def _clocks(control: ClockControl | None, asked: int | bool, notes: list[str]) -> Iterator[None]:
     """Locked clocks, if asked for: here and not in the workers, which may die without a last word."""
-    if asked is False:
+    if control is None:
         yield
         return
-    control = open_clock_control(jobs[0].artifact.plan.backend.name)
     with locked_clocks(control, None if asked is True else asked) as mhz:
         notes.append(f"clocks locked at {mhz} MHz while measuring")
         yield
 
 
-def _run(
-    jobs: Sequence[BenchJob], model_sha256: str, notes: list[str], lock: int | bool, listener: Listener
-) -> BenchReport:
+def _run(jobs: Sequence[BenchJob], model_sha256: str, notes: list[str], listener: Listener) -> BenchReport:
     """One job after the other: a device measures one thing at a time. The listener hears each report.
 
     Raises:
@@ -124,25 +127,24 @@ def _run(
     created = now()
     report: BenchReport | None = None
     try:
-        with _clocks(jobs, lock, notes):
-            for _, result in run_jobs(jobs, on_progress=listener.progress):
-                assert isinstance(result, Benched)
-                if jobs[0].cpu_affinity is not None and report is None:
-                    notes.append(f"host threads on cores {listed(result.environment.cpus)}")
-                report = BenchReport(
-                    created=created,
-                    argv=command_line(),
-                    environment=result.environment,
-                    model_sha256=model_sha256,
-                    points=(*(report.points if report is not None else ()), result.point),
-                    notes=tuple(notes),
+        for _, result in run_jobs(jobs, on_progress=listener.progress):
+            assert isinstance(result, Benched)
+            if jobs[0].cpu_affinity is not None and report is None:
+                notes.append(f"host threads on cores {listed(result.environment.cpus)}")
+            report = BenchReport(
+                created=created,
+                argv=command_line(),
+                environment=result.environment,
+                model_sha256=model_sha256,
+                points=(*(report.points if report is not None else ()), result.point),
+                notes=tuple(notes),
+            )
+            listener.report(report)
+            if result.point.failure is not None:
+                raise DeviceError(
+                    f"batch {result.point.batch}: {result.point.failure}",
+                    "what was measured until then is kept; see whether nvidia-smi shows a healthy GPU",
                 )
-                listener.report(report)
-                if result.point.failure is not None:
-                    raise DeviceError(
-                        f"batch {result.point.batch}: {result.point.failure}",
-                        "what was measured until then is kept; see whether nvidia-smi shows a healthy GPU",
-                    )
     except TrtoptError as error:
         if report is not None and len(report.points) < len(jobs) and report.points[-1].failure is None:
             failed = jobs[len(report.points)].batch

@@ -17,7 +17,7 @@ from trtopt.builder.shapes import batch_range, fixed_batch, shape_ranges
 from trtopt.device.backends import choose_for_building, open_builder, require_builders_memory
 from trtopt.device.building import EngineBuilder
 from trtopt.device.marks import require_nvtx
-from trtopt.errors import ModelError, UsageError
+from trtopt.errors import ArtifactError, ModelError, OutputError, UsageError
 from trtopt.jobs import Built
 from trtopt.onnxfile import load_graph, read_onnx, sha256_of
 from trtopt.onnxweights import external_files
@@ -38,7 +38,13 @@ from trtopt.records import (
 )
 from trtopt.supervisor import run_jobs
 from trtopt.version import __version__
-from trtopt.workspace import cannot_write, folder_in_progress, write_manifest
+from trtopt.workspace import (
+    cannot_write,
+    folder_in_progress,
+    is_build_folder,
+    read_manifest,
+    write_manifest,
+)
 
 MODEL_FILE = "model.onnx"
 TIMING_CACHE_FILE = "timing.cache"
@@ -49,6 +55,7 @@ def build(
     output: str | Path | None = None,
     *,
     profile: str | None = None,
+    force: bool = False,
     nvtx: bool = False,
     memory: bool = False,
     listener: Listener = SILENT,
@@ -59,7 +66,8 @@ def build(
     Args:
         model: the ONNX file.
         output: the folder to make; by default the model's name with `.trtopt`, in the current folder. A
-            build folder of that name is replaced once the new one is complete.
+            build of this model under that name is replaced once the new one is complete.
+        force: replace a build of another model too.
         profile: a recipe from `profiles/` by name, or a TOML file.
         nvtx: show profilers parsing, building and describing as NVTX ranges.
         memory: follow the builder's allocations of device memory, into a file beside each engine. TensorRT
@@ -73,19 +81,14 @@ def build(
     recipe = make_recipe(profile, flags)
     source = Path(model)
     onnx = read_onnx(source)
-    choice = choose_for_building(recipe.backend)
-    if nvtx:
-        require_nvtx()
-    if memory:
-        require_builders_memory(choice.name)
-    builder = open_builder(choice.name)
-    listener.note(f"building with {builder.backend}: {choice.reason}")
+    builder, why = _opened(recipe, nvtx=nvtx, memory=memory)
+    listener.note(f"building with {builder.backend}{why}")
     _check_opset(onnx, builder)
     make_plans(onnx, recipe, builder.backend)  # flags are judged before anything is written
     notes = _notes_on(recipe, builder)
-    for note in notes:
-        listener.note(note)
     target = Path(output) if output is not None else default_output(source)
+    for note in (*notes, *_to_be_replaced(target, onnx, force)):
+        listener.note(note)
     with folder_in_progress(target) as folder:
         prepared = _model_to_build(onnx, source, folder, recipe, builder.backend, listener)
         kept = prepared.onnx
@@ -104,6 +107,40 @@ def build(
         )
         write_manifest(folder, manifest)
     return manifest
+
+
+def _opened(recipe: Recipe, *, nvtx: bool, memory: bool) -> tuple[EngineBuilder, str]:
+    """The builder, and why it was chosen if nobody named it; refuses what it cannot do."""
+    choice = choose_for_building(recipe.backend)
+    if nvtx:
+        require_nvtx()
+    if memory:
+        require_builders_memory(choice.name)
+    return open_builder(choice.name), f": {choice.reason}" if recipe.backend == "auto" else ""
+
+
+def _to_be_replaced(target: Path, onnx: OnnxArtifact, force: bool) -> list[str]:
+    """What is said of a build that stands where the new one will.
+
+    Raises:
+        OutputError: it is of another model, or cannot be read, and `force` is not given.
+    """
+    if not is_build_folder(target):
+        return []
+    try:
+        there = read_manifest(target)
+        what = f"built {there.created} by trtopt {there.trtopt}"
+        is_same = there.source_sha256 == onnx.sha256
+    except ArtifactError as error:
+        what, is_same = error.problem, False
+    if is_same:
+        return [f"{target}: will be replaced; it holds this model, {what}"]
+    if force:
+        return [f"{target}: will be replaced, although it is no build of this model: {what}"]
+    raise OutputError(
+        f"{target}: holds a build, but of another model than {onnx.path} ({what})",
+        "choose another name with -o, or replace it with --force",
+    )
 
 
 @dataclass(frozen=True)

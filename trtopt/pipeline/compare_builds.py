@@ -28,6 +28,7 @@ from trtopt.pipeline.interleave import (
     check_repeats,
     loaded,
     measure_in_turns,
+    terms_shown,
 )
 from trtopt.pipeline.listener import Listener
 from trtopt.pipeline.subject import points, tell
@@ -88,8 +89,7 @@ def compare_recipes(
     by_size: dict[int, list[InterleavedRun]] = {}  # a device that failed leaves fewer runs, or none
     for result in results:
         by_size.setdefault(result.batch, []).append(result)
-    environment = results[0].environment
-    device = f"{environment.device.name} with {environment.backend}, contract {setting.contract.name}"
+    device = terms_shown(results)
     outcome: Comparisons | Lottery
     if len(sides) == 1:
         batches = [_lottery(size, sides[0], runs, threshold) for size, runs in by_size.items()]

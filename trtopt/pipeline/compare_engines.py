@@ -19,6 +19,7 @@ from trtopt.pipeline.interleave import (
     check_repeats,
     loaded,
     measure_in_turns,
+    terms_shown,
 )
 from trtopt.pipeline.listener import Listener
 from trtopt.pipeline.subject import engines_to_measure, points
@@ -65,11 +66,10 @@ def compare_engines(
             f"the control broke off: {run.failure}" for run in control_runs if run.failure is not None
         ]
         rows += [_row(run, judged, threshold, failures) for run in own if run.purpose == "comparison"]
-    environment = runs[0].environment
     comparisons = Comparisons(
         a=a.name,
         b=b.name if b is not None else a.name,
-        device=f"{environment.device.name} with {environment.backend}, contract {setting.contract.name}",
+        device=terms_shown(runs),
         threshold=threshold,
         rows=tuple(rows),
         controls=tuple(controls),

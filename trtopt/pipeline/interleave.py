@@ -67,6 +67,13 @@ def measure_in_turns(
     return runs
 
 
+def terms_shown(runs: Sequence[InterleavedRun]) -> str:
+    """On what and under which contract the runs were measured: what was asked for need not be what ran."""
+    environment = runs[0].environment
+    contracts = dict.fromkeys(turns.contract.name for run in runs for turns in run.turns)
+    return f"{environment.device.name} with {environment.backend}, contract {' and '.join(contracts)}"
+
+
 def check_repeats(flag: str, count: int, least: int) -> None:
     """Judge the value of `--builds` or `--control`.
 

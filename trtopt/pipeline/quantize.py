@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import get_args
+
+import msgspec
 
 from trtopt.data import SampleSource, open_data
 from trtopt.errors import ModelError, OutputError, UsageError
@@ -58,9 +60,15 @@ class Request:
 
 
 def quantize(
-    model: str | Path, out: str | Path, request: Request, listener: Listener = SILENT
+    model: str | Path,
+    out: str | Path,
+    request: Request,
+    listener: Listener = SILENT,
+    accept: Callable[[QuantizeReport], object] = lambda report: None,
 ) -> QuantizeReport:
     """Rewrite, place, calibrate and write Q/DQ: `model` becomes `out`, its table `out` + `.calibration.json`.
+
+    `accept` is shown the report before anything is written; what it raises is raised.
 
     Raises:
         UsageError, DataError, ModelError, ArtifactError, OutputError: with what is wrong and what to do;
@@ -95,8 +103,11 @@ def quantize(
         errors = output_error(original, made.model, tried)
         if samples is None:
             made.notes.append("the output error was taken on random inputs")
-        kept = save(made.model, made.table, target)
-    return _told(source, target, kept, request, made, errors, time.perf_counter() - began)
+        table_file = table_beside(target) if made.table is not None else None
+        report = _told(source, target, table_file, request, made, errors)
+        accept(report)
+        save(made.model, made.table, target)
+    return msgspec.structs.replace(report, seconds=round(time.perf_counter() - began, 3))
 
 
 def judged(request: Request) -> tuple[Precision, Form]:
@@ -156,21 +167,25 @@ def rewritten(source: Path, scratch: Path, target: str) -> tuple[ModelFile, list
     return replace(model_file.load(rewritten), spool=scratch), notes
 
 
+def table_beside(target: Path) -> Path:
+    """Where the calibration table of a model goes."""
+    return target.with_name(target.name + TABLE_SUFFIX)
+
+
 def save(model: ModelFile, table: CalibrationTable | None, target: Path) -> Path | None:
     """Write the model, and its table if there is one; where the table is.
 
     Raises:
         OutputError: the place cannot be written.
     """
-    place = target.with_name(target.name + TABLE_SUFFIX)
     try:
         model_file.save(model, target)
     except OSError as error:
         raise OutputError(f"cannot write {target}: {error}", "choose another place with -o") from None
     if table is None:
         return None
-    write_atomically(place, to_json(table))
-    return place
+    write_atomically(table_beside(target), to_json(table))
+    return table_beside(target)
 
 
 def _told(
@@ -180,9 +195,8 @@ def _told(
     request: Request,
     made: Quantised,
     errors: dict[str, float],
-    seconds: float,
 ) -> QuantizeReport:
-    """All of it as a record."""
+    """All of it as a record, but for how long it takes."""
     kept: CalibrationTable | None = made.table
     return QuantizeReport(
         source=str(source),
@@ -200,5 +214,5 @@ def _told(
         sqnr_db=errors,
         fp32=made.fp32,
         notes=tuple(made.notes),
-        seconds=round(seconds, 3),
+        seconds=0.0,
     )

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from trtopt.device.backends import choose_for_running, open_builder
+from trtopt.device.backends import Choice, choose_for_running, open_builder
 from trtopt.errors import ArtifactError, UsageError
 from trtopt.onnxfile import read_onnx
 from trtopt.pipeline.build import build, build_engines
@@ -23,6 +23,33 @@ def engines_to_measure(
     path: Path, batch: Sequence[int] | None, backend: str | None, notes: list[str], listener: Listener
 ) -> Iterator[tuple[Path, Manifest, tuple[EngineArtifact, ...]]]:
     """The folder, its manifest and the engines; built on the spot where the backend asks for others."""
+    folder, manifest, engines = _found(path)
+    choice = _chosen(engines, backend)
+    if manifest is None or not engines:
+        with _built_for_running(path, batch, choice, notes, listener) as built:
+            yield built
+        return
+    own = engines[0].plan.backend.name
+    if choice.name == own:
+        yield folder, manifest, engines
+        return
+    tell(notes, listener, f"the engines (of {own}) are not run: {choice.reason}")
+    wanted = [engine.plan for engine, _ in points(engines, batch)]
+    with _rebuilt(folder, manifest, wanted, choice.name, notes, listener) as rebuilt:
+        yield rebuilt
+
+
+def runs_on(path: Path, backend: str | None) -> str:
+    """The backend that `engines_to_measure` will give engines of.
+
+    Raises:
+        ArtifactError, UsageError: see there; before anything is built.
+    """
+    return _chosen(_found(path)[2], backend).name
+
+
+def _found(path: Path) -> tuple[Path, Manifest | None, tuple[EngineArtifact, ...]]:
+    """The folder that `path` is or lies in, its manifest, and those of its engines that are meant."""
     if not path.exists():
         raise ArtifactError(
             f"{path}: no such file or folder", "give a build folder, an engine or an ONNX file"
@@ -31,19 +58,17 @@ def engines_to_measure(
     has_manifest = (folder / MANIFEST).is_file()
     manifest = read_manifest(folder) if path.is_dir() or has_manifest else None
     engines = () if manifest is None else _listed(manifest, path)
-    if manifest is None or not engines:
-        with _built_for_running(path, batch, backend or "auto", notes, listener) as built:
-            yield built
-        return
-    own = engines[0].plan.backend.name
-    choice = choose_for_running(backend or own, own)
-    if choice.name == own:
-        yield folder, manifest, engines
-        return
-    tell(notes, listener, f"the engines (of {own}) are not run: {choice.reason}")
-    wanted = [engine.plan for engine, _ in points(engines, batch)]
-    with _rebuilt(folder, manifest, wanted, choice.name, notes, listener) as rebuilt:
-        yield rebuilt
+    if not engines and path.suffix != ".onnx":
+        raise ArtifactError(
+            f"{path}: no manifest vouches for this file; an engine is native code and was not loaded",
+            "give a folder that `trtopt build` made, an engine in one, or an ONNX file",
+        )
+    return folder, manifest, engines
+
+
+def _chosen(engines: Sequence[EngineArtifact], backend: str | None) -> Choice:
+    own = engines[0].plan.backend.name if engines else None
+    return choose_for_running(backend or own or "auto", own)
 
 
 def _listed(manifest: Manifest, path: Path) -> tuple[EngineArtifact, ...]:
@@ -65,15 +90,9 @@ def _listed(manifest: Manifest, path: Path) -> tuple[EngineArtifact, ...]:
 
 @contextmanager
 def _built_for_running(
-    path: Path, batch: Sequence[int] | None, backend: str, notes: list[str], listener: Listener
+    path: Path, batch: Sequence[int] | None, choice: Choice, notes: list[str], listener: Listener
 ) -> Iterator[tuple[Path, Manifest, tuple[EngineArtifact, ...]]]:
     """Engines of an ONNX file, built in a temporary folder."""
-    if path.suffix != ".onnx":
-        raise ArtifactError(
-            f"{path}: no manifest vouches for this file; an engine is native code and was not loaded",
-            "give a folder that `trtopt build` made, an engine in one, or an ONNX file",
-        )
-    choice = choose_for_running(backend)
     tell(notes, listener, f"engines are built for this measurement only, with {choice.name}: {choice.reason}")
     with tempfile.TemporaryDirectory(prefix="trtopt-") as scratch:
         folder = Path(scratch) / "build"

@@ -7,7 +7,7 @@ from typing import Literal
 
 import msgspec
 
-from trtopt.errors import DataError, UsageError
+from trtopt.errors import UsageError
 from trtopt.onnxfile import read_onnx
 from trtopt.pipeline.targets import target_of
 from trtopt.records import Backend, OnnxArtifact, to_json
@@ -25,7 +25,7 @@ def typed_kept(
     """The build folder's model in `precision`, beside it with a trace, and a note; None if nothing is due.
 
     Raises:
-        UsageError: FP32 of a graph that has 16-bit types, or DATA for no cast.
+        UsageError: FP32 of a graph that has 16-bit types, DATA for no cast, or no DATA to calibrate on.
         ModelError, DataError, OutputError: see `precision.casting.api.cast_model`, `pipeline.quantize`.
     """
     if precision is None or precision == "fp32":
@@ -63,7 +63,7 @@ def _quantised(
     from trtopt.pipeline.quantize import Request, quantize
 
     if data is None and precision != "int4" and {"int8", "float8_e4m3fn"}.isdisjoint(kept.types):
-        raise DataError(
+        raise UsageError(
             f"--precision {precision} needs data to find out how large tensors get",
             "give --calib DATA, or quantise on its own: trtopt quantize --help",
         )

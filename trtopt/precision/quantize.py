@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import msgspec
 
 from trtopt.data import SampleSource
-from trtopt.errors import DataError, UsageError
+from trtopt.errors import UsageError
 from trtopt.onnxmodel.feeds import specs_of
 from trtopt.onnxmodel.model_file import ModelFile
 from trtopt.precision.calibration.choose import Signal
@@ -72,9 +72,9 @@ class Quantised:
     notes: list[str] = field(default_factory=list)
 
 
-def no_data(precision: str) -> DataError:
+def no_data(precision: str) -> UsageError:
     """The error for a calibration without data."""
-    return DataError(
+    return UsageError(
         f"--precision {precision} needs data to find out how large tensors get",
         "give --calib DATA (an .npz with arrays named like the inputs, a folder of them, Polygraphy's JSON, "
         "module:function), --table FILE from an earlier run, or --random-data to try without (marked so)",

@@ -135,3 +135,9 @@ class Manifest(Record, frozen=True, kw_only=True):
     """None if the model was not rewritten; a note says why, if that was not asked for."""
     engines: tuple[EngineArtifact, ...]
     notes: tuple[str, ...] = ()
+
+    @property
+    def source_sha256(self) -> str:
+        """The hash of the file that the user gave."""
+        first = self.intermediates[0] if self.intermediates else self.onnx
+        return first.parent or first.sha256

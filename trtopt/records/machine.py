@@ -43,3 +43,5 @@ class Survey(Record, frozen=True, kw_only=True):
     cuda_bindings: tuple[Component, ...]
     nvml: Component
     binding_variable: str
+    optional: tuple[Component, ...] = ()
+    """Packages that single commands need, by the names under which they are installed."""

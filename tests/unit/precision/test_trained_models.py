@@ -8,7 +8,7 @@ import pytest
 from nets import Net, as_file, edges, residual_block
 from onnx import TensorProto, helper
 
-from trtopt.errors import DataError, UsageError
+from trtopt.errors import UsageError
 from trtopt.precision.emission.form import form_for
 from trtopt.precision.placement.plan import Wish
 from trtopt.precision.quantize import Asked, Material, Quantised, quantise
@@ -196,7 +196,7 @@ def test_integer_operators_between_q_and_dq_are_refused() -> None:
 
 def test_a_float_model_without_data_is_refused_with_the_ways_to_give_some() -> None:
     net = Net(x=MAPS)
-    with pytest.raises(DataError, match="needs data") as caught:
+    with pytest.raises(UsageError, match="needs data") as caught:
         run(net.model(residual_block(net, "b", "x")))
     for way in ("--calib", "--table", "--random-data"):
         assert way in caught.value.remedy

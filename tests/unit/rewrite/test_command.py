@@ -47,7 +47,12 @@ def test_json_is_the_trace(tmp_path: Path) -> None:
 def test_explain_tells_of_one_node(tmp_path: Path) -> None:
     assert "erase-identity was applied" in _run(tmp_path, "--explain", "Identity:b").output
     assert "was declined because" in _run(tmp_path, "--explain", "Identity:z").output
+
+
+def test_explaining_a_node_that_no_rule_knows_writes_nothing(tmp_path: Path) -> None:
     assert isinstance(_run(tmp_path, "--explain", "nonsense").exception, UsageError)
+    assert isinstance(_run(tmp_path, "--explain", "", "--json").exception, UsageError)
+    assert [path.name for path in tmp_path.iterdir()] == ["in.onnx"]
 
 
 def test_rules_can_be_chosen_and_skipped(tmp_path: Path) -> None:

@@ -156,11 +156,19 @@ class PycudaDevice:
     @contextmanager
     def adopt_thread(self) -> Iterator[None]:
         """pycuda keeps a stack of contexts for every thread."""
-        self._context.push()
+        self._enter()
         try:
             yield
         finally:
-            self._context.pop()
+            self._leave()
+
+    @_checked("entering the device")
+    def _enter(self) -> None:
+        self._context.push()
+
+    @_checked("leaving the device")
+    def _leave(self) -> None:
+        self._context.pop()
 
     @_checked("reading free memory")
     def used_bytes(self) -> int | None:
@@ -184,12 +192,13 @@ class PycudaDevice:
     def _start_profiler(self) -> None:
         self._driver.start_profiler()
 
+    @_checked("leaving the device")
     def close(self) -> None:
         """Leave the primary context; other libraries may go on using it."""
         if self._context is not None:
-            self._context.pop()
-            self._context.detach()
-            self._context = None
+            context, self._context = self._context, None
+            context.pop()
+            context.detach()
 
 
 class PycudaStream:
@@ -266,6 +275,7 @@ class PycudaBuffer:
     """See `device.api.DeviceBuffer`."""
 
     def __init__(self, driver: Any, nbytes: int) -> None:
+        self._driver = driver
         self.nbytes = nbytes
         try:
             self._memory = driver.mem_alloc(nbytes)
@@ -274,11 +284,12 @@ class PycudaBuffer:
             raise _translated(driver, error, doing) from None
         self.address = int(self._memory)
 
+    @_checked("giving back device memory")
     def close(self) -> None:
         """Give it back."""
         if self.address:
-            self._memory.free()
             self.address = 0
+            self._memory.free()
 
 
 class PycudaPinned:
@@ -290,8 +301,9 @@ class PycudaPinned:
         self.nbytes = nbytes
         self.array: NDArray[np.uint8] = driver.pagelocked_empty(nbytes, np.uint8)
 
+    @_checked("giving back page-locked host memory")
     def close(self) -> None:
         """Give it back; views of `array` must not be used afterwards."""
         if self.nbytes:
-            self.array.base.free()  # type: ignore[union-attr]  # pycuda's allocation object
             self.nbytes = 0
+            self.array.base.free()  # type: ignore[union-attr]  # pycuda's allocation object

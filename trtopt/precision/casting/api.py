@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -47,19 +48,20 @@ def cast_model(
     include: Sequence[str] = (),
     cast_io: bool = False,
     compare: bool = True,
+    accept: Callable[[CastReport], object] = lambda report: None,
 ) -> CastReport:
     """Write the ONNX file `source` to `out` with its nodes in 16 bits, but for those that must stay FP32.
 
     A node stays FP32 if its operator must, if `keep` (patterns of names) or `keep_op` says so, if a weight
     would overflow or vanish, or if `data` takes one of its tensors beyond `threshold` (by default a quarter
     of the type's largest value). `include` overrides weights and values. Without `data`, seeded random
-    samples run instead; they keep a node FP32 only where they overflow. With `compare`, both models run.
+    samples run; they keep a node FP32 only where they overflow. With `compare`, both models run.
+    `accept` sees the report before anything is written, and may raise.
 
     Raises:
         UsageError: an unknown precision or target, a threshold below 0, or `out` is `source`.
         ModelError: the file is unsound, cannot run, or holds nothing heavy that takes this type.
-        DataError: `data` does not fit the model.
-        OutputError: `out` cannot be written; nothing stands under its name then.
+        DataError, OutputError: `data` does not fit the model, or `out` cannot be written: nothing is then.
     """
     began = time.perf_counter()
     _check(source, out, target, threshold)
@@ -72,26 +74,27 @@ def cast_model(
         model = replace(original, proto=proto, spool=Path(spool))
         ranges, seen = measured(model, samples)
         result, decision = cast_graph(model, ranges, wishes, cast_io=cast_io)
-        differences = _differences(model, result, samples) if compare else ()
+        report = CastReport(
+            source=str(source),
+            out=str(out),
+            precision=precision,
+            target=target,
+            opset=opset_of(proto),
+            lowered=tuple(decision.places),
+            kept=decision.kept,
+            untouched=decision.untouched,
+            casts=_casts(result) - _casts(model),
+            vanishing=_vanishing(decision),
+            data=samples.name,
+            data_is_random=data is None,
+            samples=seen,
+            differences=_differences(model, result, samples) if compare else (),
+            notes=_notes(decision),
+            seconds=0.0,
+        )
+        accept(report)
         model_file.save(result, out)
-    return CastReport(
-        source=str(source),
-        out=str(out),
-        precision=precision,
-        target=target,
-        opset=opset_of(proto),
-        lowered=tuple(decision.places),
-        kept=decision.kept,
-        untouched=decision.untouched,
-        casts=_casts(result) - _casts(model),
-        vanishing=_vanishing(decision),
-        data=samples.name,
-        data_is_random=data is None,
-        samples=seen,
-        differences=differences,
-        notes=_notes(decision),
-        seconds=time.perf_counter() - began,
-    )
+    return msgspec.structs.replace(report, seconds=time.perf_counter() - began)
 
 
 def cast_graph(
