@@ -185,7 +185,7 @@ def test_a_result_of_another_model_or_of_other_engines_is_refused(
     engine = msgspec.structs.replace(first.latency.engine, sha256="0" * 64)
     point = msgspec.structs.replace(first, latency=msgspec.structs.replace(first.latency, engine=engine))
     rebuilt = msgspec.structs.replace(measured, points=(point,))
-    with pytest.raises(ArtifactError, match=r"batch 1 was measured with another engine .*hashes differ"):
+    with pytest.raises(ArtifactError, match=r"batch 1 is of another engine .*hashes differ"):
         profile(cpu_build, result=written(rebuilt, tmp_path))
 
 

@@ -12,6 +12,7 @@ from trtopt.records import (
     BenchReport,
     Manifest,
     Record,
+    kind_of,
     read_versioned,
     to_json,
 )
@@ -76,3 +77,21 @@ def test_what_is_no_such_file_is_refused(text: bytes) -> None:
         read_versioned(text, BenchReport)
     with pytest.raises(ValueError, match=r"."):
         read_versioned(b'{"schema":' * 100_000, BenchReport)
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        (b'{"schema": "trtopt.profile/1", "created": ""}', "trtopt.profile"),
+        (b'{"created": "", "schema": "trtopt.bench/99"}', "trtopt.bench"),
+        (b'{\n  "schema":"trtopt.bench/2","created":"20', "trtopt.bench"),
+        (b'{"schema": "other/1"}', None),
+        (b'{"schema": "other/1', None),
+        (b'{"schema": 1}', None),
+        (b'["trtopt.bench/1"]', None),
+        (b"[" * 100_000, None),
+        (b"", None),
+    ],
+)
+def test_a_file_says_what_kind_it_is_even_when_it_was_cut_short(text: bytes, kind: str | None) -> None:
+    assert kind_of(text) == kind

@@ -17,6 +17,7 @@ from trtopt.inspect.inspector import read_inspector
 from trtopt.inspect.profile import profile_graph, profile_point
 from trtopt.onnxfile import read_onnx
 from trtopt.onnxmodel.model_file import load
+from trtopt.pipeline.belonging import check_engines, check_model
 from trtopt.pipeline.bench import bench
 from trtopt.pipeline.build import MODEL_FILE, command_line, now
 from trtopt.pipeline.build_memory import memories_of
@@ -150,18 +151,9 @@ def _check_belongs(report: BenchReport, manifest: Manifest | None, model: Path, 
         ArtifactError: it is one.
     """
     remedy = "give the folder or model that was measured, or measure again with `trtopt bench --layers`"
-    if report.model_sha256 != read_onnx(model).sha256:
-        raise ArtifactError(f"{result}: was measured with another model than {model} (hashes differ)", remedy)
-    if manifest is None or report.environment.backend != manifest.engines[0].plan.backend:
-        return
-    known = {engine.sha256 for engine in manifest.engines}
-    for point in report.points:
-        if point.latency.engine.sha256 not in known:
-            raise ArtifactError(
-                f"{result}: batch {point.batch} was measured with another engine than "
-                f"{model.parent} holds (hashes differ)",
-                remedy,
-            )
+    check_model(report.model_sha256, read_onnx(model).sha256, result, str(model), remedy)
+    if manifest is not None:
+        check_engines(report, manifest, result, model.parent, remedy)
 
 
 def _peaks_for(

@@ -26,6 +26,7 @@ from trtopt.records.building import (
     RewriteSummary,
     ShapeRange,
 )
+from trtopt.records.collecting import Collected
 from trtopt.records.comparing import (
     COMPARE_SCHEMA,
     CompareReport,
@@ -93,7 +94,7 @@ from trtopt.records.models import (
     OnnxArtifact,
     TensorSpec,
 )
-from trtopt.records.schemas import read_versioned
+from trtopt.records.schemas import kind_of, read_versioned
 from trtopt.records.serving import (
     BatcherStatistics,
     BatchPolicy,
@@ -121,6 +122,7 @@ __all__ = [
     "Change",
     "ClockReading",
     "ClockReference",
+    "Collected",
     "CompareReport",
     "Component",
     "Contract",
@@ -176,6 +178,7 @@ __all__ = [
     "Turns",
     "Unfused",
     "from_json",
+    "kind_of",
     "read_versioned",
     "to_json",
 ]

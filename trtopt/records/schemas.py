@@ -15,6 +15,7 @@ import msgspec
 from trtopt.records.base import AnyRecord, from_json
 
 _SCHEMA = re.compile(r"(?P<kind>trtopt\.[a-z]+)/(?P<version>[1-9][0-9]{0,5})")
+_START = re.compile(rb'\s*\{\s*"schema"\s*:\s*"(?P<schema>trtopt\.[a-z]+/[0-9]+)"')
 
 
 class _Header(msgspec.Struct):
@@ -32,6 +33,17 @@ def read_versioned(text: bytes, kind: type[AnyRecord]) -> AnyRecord:
     own = next(field.default for field in msgspec.structs.fields(kind) if field.name == "schema")
     _check(_header_of(text).schema, own)
     return msgspec.structs.replace(from_json(text, kind), schema=own)
+
+
+def kind_of(text: bytes) -> str | None:
+    """`trtopt.KIND`, if that is what a file says it is; of one that was cut short too. None of any other."""
+    try:
+        found = _header_of(text).schema
+    except ValueError:  # trtopt writes the schema first
+        start = _START.match(text)
+        found = start["schema"].decode() if start else None
+    match = _SCHEMA.fullmatch(found) if isinstance(found, str) else None
+    return match["kind"] if match else None
 
 
 def _header_of(text: bytes) -> _Header:
