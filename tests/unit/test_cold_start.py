@@ -22,6 +22,8 @@ HEAVY = {
     "cuda",
     "pycuda",
     "pynvml",
+    "jinja2",
+    "vl_convert",
 }
 TELL = (
     "import json, sys; sys.stderr.write(json.dumps(sorted({name.partition('.')[0] for name in sys.modules})))"

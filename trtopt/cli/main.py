@@ -25,6 +25,7 @@ COMMANDS = {
     "build": "Build one serialized engine per batch size from an ONNX file.",
     "bench": "Measure latency and throughput of engines or of an ONNX file.",
     "profile": "Look inside engines: where the time goes, in which types, what fused and what did not.",
+    "report": "Write builds, measurements and profiles of a folder as one HTML page.",
     "compare": "Judge results, engines, recipes or contracts against each other: faster, slower, same.",
     "doctor": "Tell what this machine has and which commands work here.",
 }

@@ -19,12 +19,12 @@ from trtopt.records import (
     ProfileReport,
     Unfused,
 )
+from trtopt.report.names import kind_told, nodes_told, type_told, visible
 from trtopt.report.tables import plain_table
 
 _TOP_LAYERS = 10
 _TOP_PATTERNS = 6
 _TOP_CHANGES = 10
-_MANY_NODES = 3
 _TIMES = {"ms": 7, "share": 6, "spread": 6, "floor": 10, "type": 8}
 _COSTS = {"GFLOP": 8, "MB": 6, "type": 8}
 """Columns and the width that none of them is squeezed below: names of nodes give way."""
@@ -32,8 +32,8 @@ _CAPTION = "floor: by memory or compute, from the device's peaks; (type): asked 
 
 
 def _text(told: str) -> Text:
-    """Names may hold anything: nothing in them is taken for markup or reaches the terminal as control."""
-    return Text("".join(one if one.isprintable() else repr(one)[1:-1] for one in told))
+    """Nothing in it is taken for markup or reaches the terminal as control."""
+    return Text(visible(told))
 
 
 def profile_summary(report: ProfileReport) -> RenderableType:
@@ -61,8 +61,8 @@ def peak_lines(peaks: DevicePeaks | None) -> list[str]:
 
 def _engine(engine: EngineProfile) -> list[RenderableType]:
     lines = [
-        *_total_lines(engine),
-        *_roofline_lines(engine),
+        *total_lines(engine),
+        *roofline_lines(engine),
         *_time_lines(engine),
         *_fusion_lines(engine),
         *receipt_lines(engine.receipt),
@@ -82,9 +82,7 @@ def _layers(engine: EngineProfile) -> RenderableType:
     table.add_column("ONNX nodes", no_wrap=True, overflow="ellipsis")
     for layer in sorted(engine.layers, key=_weight, reverse=True)[:_TOP_LAYERS]:
         figures = _times(layer, engine.sum_ms) if is_timed else _costs(layer)
-        dtype = layer.dtype or (f"({layer.asked_dtype})" if layer.asked_dtype else "–")
-        kind = "reformat" if layer.is_reformat else layer.kind or "–"
-        table.add_row(*figures, dtype, _text(kind), _text(_nodes(layer)))
+        table.add_row(*figures, type_told(layer), _text(kind_told(layer)), _text(nodes_told(layer)))
     return table
 
 
@@ -114,17 +112,7 @@ def _spread(layer: ProfiledLayer) -> str:
     return f"±{(layer.high_ms - layer.low_ms) / 2 / layer.ms:.0%}"
 
 
-def _nodes(layer: ProfiledLayer) -> str:
-    """The nodes, or of many the first and last; the layer's own name where none is known."""
-    nodes = layer.onnx_nodes
-    if not nodes:
-        return layer.name
-    if len(nodes) > _MANY_NODES:
-        return f"{nodes[0]} … {nodes[-1]} ({len(nodes)} nodes)"
-    return " + ".join(nodes)
-
-
-def _total_lines(engine: EngineProfile) -> list[str]:
+def total_lines(engine: EngineProfile) -> list[str]:
     """The layers' sum against the latency that nobody profiled."""
     if not engine.sum_ms or not engine.latency_ms:
         return []
@@ -136,7 +124,8 @@ def _total_lines(engine: EngineProfile) -> list[str]:
     ]
 
 
-def _roofline_lines(engine: EngineProfile) -> list[str]:
+def roofline_lines(engine: EngineProfile) -> list[str]:
+    """What the model demands at least, its floor, and the layers furthest above theirs."""
     found = engine.roofline
     lines = [f"model: {found.flops / 1e9:.2f} GFLOP, {found.bytes_moved / 1e6:.1f} MB at least"]
     if found.floor_ms and found.measured_ms:
@@ -150,7 +139,7 @@ def _roofline_lines(engine: EngineProfile) -> list[str]:
         layer = by_name[name]
         floor = layer.cost.floor_ms if layer.cost is not None and not layer.is_reformat else 0.0
         lines.append(
-            f"  {rank}. {(layer.ms or 0.0) - (floor or 0.0):.4f} ms above its floor: {_nodes(layer)}"
+            f"  {rank}. {(layer.ms or 0.0) - (floor or 0.0):.4f} ms above its floor: {nodes_told(layer)}"
         )
     return lines
 
@@ -237,33 +226,33 @@ def memory_lines(memory: MemoryTimeline) -> list[str]:
     by_label: dict[str, int] = {}
     for one in memory.live_at_peak:
         by_label[one.label] = by_label.get(one.label, 0) + one.size_bytes
-    made = ", ".join(f"{label} {_mib(size)}" for label, size in by_label.items())
-    phases = ", ".join(f"{one.phase} {_mib(one.peak_bytes)}" for one in memory.phases)
+    made = ", ".join(f"{label} {mib(size)}" for label, size in by_label.items())
+    phases = ", ".join(f"{one.phase} {mib(one.peak_bytes)}" for one in memory.phases)
     lines = [
-        f"memory: TensorRT's allocations peak at {_mib(memory.peak_bytes)} in {memory.peak_phase or 'none'} "
-        f"({made or 'nothing live'}); inputs and outputs {_mib(memory.buffers_bytes)}",
+        f"memory: TensorRT's allocations peak at {mib(memory.peak_bytes)} in {memory.peak_phase or 'none'} "
+        f"({made or 'nothing live'}); inputs and outputs {mib(memory.buffers_bytes)}",
         f"  peak by phase: {phases or 'no calls'}",
     ]
     if memory.driver_bytes is not None and memory.remainder_bytes is not None:
         share = f" ({memory.remainder_bytes / memory.driver_bytes:.1%})" if memory.driver_bytes else ""
-        held = ", ".join(f"{label} {_mib(size)}" for label, size in memory.held_bytes.items())
+        held = ", ".join(f"{label} {mib(size)}" for label, size in memory.held_bytes.items())
         lines.append(
-            f"  the driver reports {_mib(memory.driver_bytes)}: {held or 'nothing held'}, and "
-            f"{_mib(memory.remainder_bytes)}{share} that no allocator saw"
+            f"  the driver reports {mib(memory.driver_bytes)}: {held or 'nothing held'}, and "
+            f"{mib(memory.remainder_bytes)}{share} that no allocator saw"
         )
     if memory.context_bytes:
-        more = ", ".join(_mib(size) for size in memory.context_bytes)
+        more = ", ".join(mib(size) for size in memory.context_bytes)
         lines.append(f"  each further execution context: {more}")
     if memory.host_bytes is not None and memory.engine_file_bytes is not None:
         lines.append(
-            f"  engine file {_mib(memory.engine_file_bytes)}; host memory grew by {_mib(memory.host_bytes)}"
+            f"  engine file {mib(memory.engine_file_bytes)}; host memory grew by {mib(memory.host_bytes)}"
         )
     if memory.failed_bytes:
-        first = _mib(memory.failed_bytes[0])
+        first = mib(memory.failed_bytes[0])
         lines.append(f"  no memory for {len(memory.failed_bytes)} allocations, first {first}")
     if memory.leaked:
         lost = sum(one.size_bytes for one in memory.leaked)
-        lines.append(f"  never given back: {len(memory.leaked)} allocations, {_mib(lost)}")
+        lines.append(f"  never given back: {len(memory.leaked)} allocations, {mib(lost)}")
     if memory.failure is not None:
         lines.append(f"  ended early: {memory.failure}")
     return lines
@@ -271,15 +260,16 @@ def memory_lines(memory: MemoryTimeline) -> list[str]:
 
 def build_memory_lines(memory: MemoryTimeline) -> list[str]:
     """The builder's peak, phase by phase, and what it never gave back."""
-    phases = ", ".join(f"{one.phase} {_mib(one.peak_bytes)}" for one in memory.phases)
-    lines = [f"memory of the build: peak {_mib(memory.peak_bytes)} ({phases or 'no calls'})"]
+    phases = ", ".join(f"{one.phase} {mib(one.peak_bytes)}" for one in memory.phases)
+    lines = [f"memory of the build: peak {mib(memory.peak_bytes)} ({phases or 'no calls'})"]
     if memory.leaked:
         lost = sum(one.size_bytes for one in memory.leaked)
-        lines.append(f"  never given back: {len(memory.leaked)} allocations, {_mib(lost)}")
+        lines.append(f"  never given back: {len(memory.leaked)} allocations, {mib(lost)}")
     return lines
 
 
-def _mib(size: int) -> str:
+def mib(size: int) -> str:
+    """Bytes for people."""
     return f"{size / 2**20:.2f} MiB"
 
 

@@ -1,0 +1,146 @@
+"""Charts as Vega-Lite specifications; colours and fonts are the page's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from trtopt.report.html.blocks import Chart, Spec
+
+VEGA = "https://vega.github.io/schema/vega/v6.json"
+VEGA_LITE = "https://vega.github.io/schema/vega-lite/v6.json"
+"""Names of the two languages: nothing is fetched from there."""
+
+_BINS = 60
+_WIDTHS = 5
+Rows = Sequence[dict[str, Any]]
+
+
+def vega_lite(rows: Rows, **rest: Any) -> Spec:
+    """A chart as wide as the page lets it be."""
+    return {
+        "$schema": VEGA_LITE,
+        "width": "container",
+        "height": "container",
+        "data": {"values": list(rows)},
+        **rest,
+    }
+
+
+def quantity(field: str, title: str, **rest: Any) -> Spec:
+    """A numeric channel."""
+    return {"field": field, "type": "quantitative", "title": title, **rest}
+
+
+def name(field: str, title: str | None = None, **rest: Any) -> Spec:
+    """A channel of names."""
+    return {"field": field, "type": "nominal", "title": title, **rest}
+
+
+def log(**rest: Any) -> Spec:
+    """A logarithmic scale."""
+    return {"scale": {"type": "log", "nice": False, **rest}}
+
+
+def told(*fields: tuple[str, str, str]) -> list[Spec]:
+    """A tooltip's lines as (field, title, number format); without a format it is text."""
+    return [
+        {"field": field, "title": title, **({"format": form, "type": "quantitative"} if form else {})}
+        for field, title, form in fields
+    ]
+
+
+def histogram(title: str, values: Sequence[float], marks: dict[str, float]) -> Chart:
+    """Counts of values in ms, with named values marked.
+
+    Drawn up to the median plus five times the width of the middle 80 %: a few slow queries would squeeze the
+    rest.
+    """
+    array = np.asarray(values)
+    low, middle, high = np.percentile(array, (10, 50, 90))
+    top = float(middle + _WIDTHS * (high - low))
+    beyond = int((array > top).sum())
+    counts, edges = np.histogram(array[array <= top], bins=_BINS)
+    rows = [
+        {"from": float(low), "to": float(high), "queries": int(count)}
+        for low, high, count in zip(edges, edges[1:], counts, strict=False)
+    ]
+    lines = [{"what": what, "ms": value} for what, value in marks.items() if value <= top]
+    more = f"; {beyond} slower ones up to {float(array.max()):.3f} ms are not drawn" if beyond else ""
+    axis = quantity("from", "ms", scale={"zero": False, "nice": False})
+    bars = {
+        "mark": "rect",
+        "encoding": {
+            "x": axis,
+            "x2": {"field": "to"},
+            "y": quantity("queries", "queries"),
+            "y2": {"datum": 0},
+            "tooltip": told(("from", "from ms", ".4f"), ("to", "to ms", ".4f"), ("queries", "queries", "d")),
+        },
+    }
+    rules = {
+        "data": {"values": lines},
+        "encoding": {"x": quantity("ms", "ms")},
+        "layer": [
+            {"mark": {"type": "rule", "strokeDash": [4, 3]}},
+            {
+                "mark": {"type": "text", "align": "left", "dx": 3, "baseline": "top"},
+                "encoding": {"text": {"field": "what"}, "y": {"value": 0}},
+            },
+        ],
+    }
+    return Chart(title + more, vega_lite(rows, layer=[bars, rules]), height=190, is_small=True)
+
+
+def lines_over(
+    title: str, rows: Rows, x: Spec, y: Spec, series: str, tooltip: list[Spec], **rest: Any
+) -> Chart:
+    """Lines with their points, one for each `series`."""
+    encoding = {"x": x, "y": y, "color": name(series, legend=_LEGEND), "tooltip": tooltip, **rest}
+    return Chart(
+        title, vega_lite(rows, mark={"type": "line", "point": True}, encoding=encoding), is_small=True
+    )
+
+
+_LEGEND = {"orient": "bottom", "columns": 2, "labelLimit": 300}
+
+
+def shares(title: str, rows: Rows, what: str, part: str, share: str) -> Chart:
+    """Bars that are cut into parts; rows hold what the fields name, and shares from 0 to 1."""
+    count = len({row[what] for row in rows})
+    return Chart(
+        title,
+        vega_lite(
+            rows,
+            mark="bar",
+            encoding={
+                "y": name(what, sort=None),
+                "x": quantity(share, "share", axis={"format": "%"}, scale={"domain": [0, 1]}),
+                "color": name(part, legend=_LEGEND),
+                "tooltip": told((what, "", ""), (part, "type", ""), (share, "share", ".2%")),
+            },
+        ),
+        height=80 + 34 * count,
+    )
+
+
+def bars(title: str, rows: Rows, what: str, value: str, unit: str) -> Chart:
+    """One bar a row, in the order given."""
+    return Chart(
+        title,
+        vega_lite(
+            rows,
+            mark="bar",
+            encoding={
+                "y": name(what, sort=None, axis={"labelLimit": 180}),
+                "x": quantity(value, unit),
+                "tooltip": told(
+                    (what, "", ""), (value, unit, ".4f"), ("share", "share", ".1%"), ("layers", "layers", "d")
+                ),
+            },
+        ),
+        height=50 + 22 * len(rows),
+        is_small=True,
+    )

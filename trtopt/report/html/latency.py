@@ -1,0 +1,167 @@
+"""Latency distributions, and what the batch size does to latency and throughput."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from trtopt.measure.queueing import achieved_rate, offered_rate
+from trtopt.measure.statistics import percentile, summarise, throughput
+from trtopt.records import BenchPoint, BenchReport, Collected
+from trtopt.report.html.blocks import Block, Cell, Chart, Column, Lines, Missing, Panel, Section, Table
+from trtopt.report.html.charts import histogram, lines_over, log, quantity, told
+from trtopt.report.load import load_lines, loads_of, search_line
+from trtopt.report.trust import marked, trust_lines
+
+_CURVE = (1.0, 5.0, 10.0, 25.0, 50.0, 75.0, 90.0, 95.0, 98.0, 99.0, 99.5, 99.9)
+_TAILS = (0.0, 50.0, 90.0, 99.0, 99.9)
+_COLUMNS = (
+    Column("batch"),
+    *(Column(name, "number", 3) for name in ("p50 ms", "p90 ms", "p99 ms", "compute ms", "H2D ms", "D2H ms")),
+    Column("enqueue ms", "number", 3),
+    *(Column(name, "number") for name in ("queries/s", "samples/s", "queries")),
+)
+_LOAD_COLUMNS = (
+    Column("batch", "number"),
+    *(Column(name, "number", 1) for name in ("offered/s", "achieved/s")),
+    *(Column(name, "number", 3) for name in ("p50 ms", "p95 ms", "p99 ms", "wait p50 ms", "wait p99 ms")),
+)
+
+
+def latency_section(found: Collected, command: str) -> Section:
+    """A panel for each result file."""
+    panels = [
+        Panel(result_name(file, report), list(_blocks(report))) for file, report in found.results.items()
+    ]
+    missing = Missing("Nothing was measured: there is no result file of `trtopt bench`.", command)
+    return Section("latency", "Latency", panels or [Panel("", [missing])])
+
+
+def result_name(file: str, report: BenchReport) -> str:
+    """How a result file is called on the page."""
+    return f"{file}: {report.points[0].latency.contract.name}, {report.environment.backend.name}"
+
+
+def sampled(report: BenchReport) -> list[BenchPoint]:
+    """Points with latencies that count."""
+    return [point for point in report.points if point.latency.samples.start_ms]
+
+
+def _blocks(report: BenchReport) -> Iterator[Block]:
+    title = "Latency of one query in flight, host clock; compute, H2D, D2H: medians of device events"
+    yield Table(title, _COLUMNS, [_row(point) for point in report.points])
+    yield Lines(trust_lines(report))
+    points = sampled(report)
+    if points:
+        yield _percentiles(points)
+    for point in points:
+        latency = point.latency.samples.latency_ms
+        marks = {
+            f"p{p:g}": value for p in (50.0, 90.0, 99.0) if (value := percentile(latency, p)) is not None
+        }
+        yield histogram(f"Batch {point.batch}: latency of {len(latency):,} queries", latency, marks)
+    yield from _loads(report)
+
+
+def _row(point: BenchPoint) -> list[Cell]:
+    samples, stages = point.latency.samples, point.latency.stages
+    latency = summarise(samples.latency_ms).percentiles if samples.start_ms else {}
+    rated = (point.throughput or point.latency).samples
+    rate = throughput(rated, point.batch) if rated.start_ms else None
+    events = (stages.gpu_compute_ms, stages.h2d_ms, stages.d2h_ms, samples.enqueue_ms)
+    return [
+        marked(point),
+        *(latency.get(p) for p in (50.0, 90.0, 99.0)),
+        *(summarise(values).median if values else None for values in events),
+        rate.queries_per_s if rate else None,
+        rate.samples_per_s if rate else None,
+        len(samples.start_ms),
+    ]
+
+
+def _tail(p: float) -> float:
+    """Where a percentile stands on an axis that stretches the slowest queries: each 9 as long as the last."""
+    return -math.log10(1 - p / 100)
+
+
+def _percentiles(points: Sequence[BenchPoint]) -> Chart:
+    rows = [
+        {"batch": f"batch {point.batch}", "p": p, "tail": _tail(p), "ms": value}
+        for point in points
+        for p in _CURVE
+        if (value := percentile(point.latency.samples.latency_ms, p)) is not None
+    ]
+    labels = " : ".join(f"datum.value < {_tail(p) + 0.01:.3f} ? 'p{p:g}'" for p in _TAILS) + " : ''"
+    axis = {"values": [_tail(p) for p in _TAILS], "labelExpr": labels}
+    return lines_over(
+        "Latency by percentile",
+        rows,
+        quantity("tail", "percentile", axis=axis),
+        quantity("ms", "ms", **log()),
+        "batch",
+        told(("batch", "engine", ""), ("p", "percentile", "g"), ("ms", "ms", ".4f")),
+    )
+
+
+def _loads(report: BenchReport) -> Iterator[Block]:
+    loads = [(point.batch, load) for point in report.points for load in loads_of(point)]
+    lines = [
+        search_line(point.batch, point.load_search)
+        for point in report.points
+        if point.load_search is not None
+    ]
+    if loads:
+        rows: list[list[Cell]] = [
+            [
+                batch,
+                offered_rate(load),
+                achieved_rate(load),
+                *(percentile(load.latency_ms, p) for p in (50, 95, 99)),
+                *(percentile(load.waiting_ms, p) for p in (50, 99)),
+            ]
+            for batch, load in loads
+        ]
+        yield Table("Under load, from the planned arrival to the output", _LOAD_COLUMNS, rows)
+        lines += [line for batch, load in loads for line in load_lines(batch, load)]
+    yield Lines(lines)
+
+
+# ── batch curves ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def batch_section(found: Collected, command: str) -> Section:
+    """Every result file as a line over the batch size."""
+    rows = [
+        {"batch": point.batch, "series": result_name(file, report), **_rates(point)}
+        for file, report in found.results.items()
+        for point in sampled(report)
+    ]
+    if len({row["batch"] for row in rows}) < 2:
+        what = "A curve takes at least two batch sizes, and there are measurements of fewer."
+        return Section("batches", "Batch sizes", [Panel("", [Missing(what, command)])])
+    x = quantity(
+        "batch", "batch size", axis={"values": sorted({row["batch"] for row in rows})}, **log(base=2)
+    )
+    charts = [_curve("Median latency", rows, x, "p50", "ms"), _curve("p99 latency", rows, x, "p99", "ms")]
+    charts.append(_curve("Throughput", rows, x, "samples_per_s", "samples/s"))
+    charts.append(_curve("Time of one sample at the best rate", rows, x, "us", "µs"))
+    return Section("batches", "Batch sizes", [Panel("", charts)])
+
+
+def _rates(point: BenchPoint) -> dict[str, Any]:
+    latency = point.latency.samples.latency_ms
+    rated = (point.throughput or point.latency).samples
+    rate = throughput(rated, point.batch).samples_per_s if rated.start_ms else None
+    return {
+        "p50": percentile(latency, 50.0),
+        "p99": percentile(latency, 99.0),
+        "samples_per_s": rate,
+        "us": 1e6 / rate if rate else None,
+    }
+
+
+def _curve(title: str, rows: Sequence[dict[str, Any]], x: dict[str, Any], field: str, unit: str) -> Chart:
+    shown = [row for row in rows if row[field] is not None]
+    tooltip = told(("series", "file", ""), ("batch", "batch", "d"), (field, unit, ",.4~f"))
+    return lines_over(title, shown, x, quantity(field, unit, **log()), "series", tooltip)

@@ -1,0 +1,123 @@
+"""Layers: where the time goes, as a treemap, by group and one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from trtopt.records import Collected, EngineProfile, EngineTensor, LayerGroup, ProfiledLayer, ProfileReport
+from trtopt.report.html.blocks import Block, Cell, Chart, Column, Lines, Missing, Panel, Section, Table
+from trtopt.report.html.charts import bars
+from trtopt.report.html.treemap import treemap
+from trtopt.report.names import kind_told, nodes_told, type_told
+from trtopt.report.profile import coverage_lines, total_lines
+
+_GROUPS = 12
+_COLUMNS = (
+    Column("layer"),
+    Column("kind"),
+    Column("type"),
+    Column("ms", "number", 4),
+    Column("share", "share", 1),
+    Column("p10 ms", "number", 4),
+    Column("p90 ms", "number", 4),
+    Column("floor ms", "number", 4),
+    Column("× floor", "number", 1),
+    Column("bound by"),
+    Column("MFLOP", "number", 2),
+    Column("MB", "number", 3),
+)
+_MS, _MFLOP = 3, 10
+
+
+def engine_panels(found: Collected) -> list[tuple[str, ProfileReport, EngineProfile]]:
+    """Every engine that was looked into, with what it is called on the page."""
+    several = len(found.profiles) > 1
+    return [
+        (f"batch {engine.batch}" + (f" ({file})" if several else ""), report, engine)
+        for file, report in found.profiles.items()
+        for engine in report.engines
+    ]
+
+
+def layers_section(found: Collected, command: str) -> Section:
+    """A panel for each engine."""
+    panels = [Panel(label, list(_blocks(report, engine))) for label, report, engine in engine_panels(found)]
+    missing = Missing("No engine was looked into: there is no profile.", command)
+    return Section("layers", "Layers", panels or [Panel("", [missing])])
+
+
+def _blocks(report: ProfileReport, engine: EngineProfile) -> Iterator[Block]:
+    is_timed = engine.sum_ms > 0
+    told = f"{engine.sum_ms:.4f} ms in all (medians)" if is_timed else "not timed"
+    lines = [f"{len(engine.layers):,} layers, {told}", *total_lines(engine)]
+    lines += coverage_lines(engine.coverage) if is_timed else []
+    yield Lines([*lines, *(f"not known: {text}" for text in report.missing)])
+    if is_timed:
+        yield treemap(engine)
+        yield _groups("Time by kind", engine.by_kind)
+        yield _groups("Time by module path", engine.by_module)
+    yield Table(
+        "Layers and what each covers" if is_timed else "Nodes and what each costs at least",
+        _COLUMNS,
+        [_row(layer, engine.sum_ms) for layer in engine.layers],
+        [_details(layer) for layer in engine.layers],
+        sorted_by=_MS if is_timed else _MFLOP,
+    )
+
+
+def _groups(title: str, groups: Sequence[LayerGroup]) -> Chart:
+    rows = [
+        {"key": group.key, "ms": group.ms, "share": group.share, "layers": group.layers}
+        for group in groups[:_GROUPS]
+    ]
+    rest = groups[_GROUPS:]
+    if rest:
+        rows.append(
+            {
+                "key": f"{len(rest)} others",
+                "ms": sum(group.ms for group in rest),
+                "share": sum(group.share for group in rest),
+                "layers": sum(group.layers for group in rest),
+            }
+        )
+    return bars(title, rows, "key", "ms", "ms")
+
+
+def _row(layer: ProfiledLayer, sum_ms: float) -> list[Cell]:
+    cost = layer.cost
+    floor = cost.floor_ms if cost is not None else None
+    return [
+        nodes_told(layer),
+        kind_told(layer),
+        type_told(layer),
+        layer.ms,
+        layer.ms / sum_ms if layer.ms is not None and sum_ms else None,
+        layer.low_ms,
+        layer.high_ms,
+        floor,
+        layer.ms / floor if layer.ms is not None and floor else None,
+        cost.bound if cost is not None else "",
+        cost.flops / 1e6 if cost is not None else None,
+        cost.bytes_moved / 1e6 if cost is not None else None,
+    ]
+
+
+def _details(layer: ProfiledLayer) -> list[tuple[str, str]]:
+    """What is known beyond the row: names that its first cell tells already are not told again."""
+    found = [
+        ("layer", layer.name),
+        ("ONNX nodes", " + ".join(layer.onnx_nodes)),
+        ("operators", ", ".join(layer.onnx_ops)),
+        ("found by", layer.mapped_by),
+        ("tactic", layer.tactic),
+        ("asked for", layer.asked_dtype),
+        ("weights", f"{layer.weights_count:,}" if layer.weights_count else ""),
+        ("inputs", "; ".join(map(_tensor, layer.inputs))),
+        ("outputs", "; ".join(map(_tensor, layer.outputs))),
+    ]
+    return [(what, told) for what, told in found if told and told != nodes_told(layer)]
+
+
+def _tensor(tensor: EngineTensor) -> str:
+    shape = "×".join(map(str, tensor.shape)) if tensor.shape is not None else ""
+    return " ".join(part for part in (tensor.name, shape, tensor.format or tensor.dtype) if part)

@@ -1,0 +1,167 @@
+"""From what a folder holds to the page.
+
+Text reaches the page through the template, which escapes it, or as JSON, from which the page's script makes
+text nodes. Control characters are written as escapes on both ways. A Content-Security-Policy lets only the
+page's own scripts run, by their hashes, and lets nothing be fetched.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import shlex
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from importlib.resources import files
+from typing import Any
+
+from trtopt.records import Collected
+from trtopt.report.html.blocks import Chart, Section, Table
+from trtopt.report.html.fusion import difference_section, fusion_section, precision_section
+from trtopt.report.html.latency import batch_section, latency_section
+from trtopt.report.html.layers import layers_section
+from trtopt.report.html.memory import memory_section
+from trtopt.report.html.origin import commands_section, environment_section
+from trtopt.report.html.roofline import roofline_section
+from trtopt.report.html.summary import summary_section
+from trtopt.report.names import visible
+
+
+@dataclass(frozen=True)
+class _Makers:
+    """The commands that would make what a folder lacks."""
+
+    measure: str
+    batches: str
+    profile: str
+    difference: str
+    memory: str
+    build: str
+
+
+def _makers(found: Collected) -> _Makers:
+    folder = shlex.quote(found.folder)
+    source = "MODEL.onnx" if found.manifest is None else folder
+    several = " --batch 1,8,32" if found.manifest is None else ""
+    into = f"--json {shlex.quote(f'{found.folder}/result.json')}"
+    is_one = found.manifest is not None and len(found.manifest.engines) == 1
+    return _Makers(
+        measure=f"trtopt bench {source} {into}",
+        batches="trtopt build MODEL.onnx -o ENGINES --batch 1,8,32"
+        if is_one
+        else f"trtopt bench {source}{several} {into}",
+        profile=f"trtopt profile {source}{_result_with_layers(found)} -o {folder}",
+        difference=f"trtopt profile {source} --against EARLIER -o {folder}",
+        memory=f"trtopt profile {source} --memory -o {folder}",
+        build="trtopt build MODEL.onnx -o ENGINES",
+    )
+
+
+def _result_with_layers(found: Collected) -> str:
+    """A result file that holds layer times already: they need not be taken again."""
+    for file, report in found.results.items():
+        if all(point.layers is not None for point in report.points):
+            return f" --result {shlex.quote(f'{found.folder}/{file}')}"
+    return ""
+
+
+def sections(found: Collected) -> list[Section]:
+    """All of the page, in its order."""
+    makers = _makers(found)
+    return [
+        summary_section(found),
+        latency_section(found, makers.measure),
+        batch_section(found, makers.batches),
+        layers_section(found, makers.profile),
+        fusion_section(found, makers.profile),
+        precision_section(found, makers.profile),
+        roofline_section(found, makers.profile),
+        memory_section(found, makers.memory),
+        difference_section(found, makers.difference),
+        environment_section(found, makers.build),
+        commands_section(found),
+    ]
+
+
+def page(found: Collected, library: str, made: str) -> str:
+    """The whole page as HTML.
+
+    Args:
+        found: what a folder holds.
+        library: JavaScript that defines `vegaEmbed`; see `plotting_library`.
+        made: what made the page, and when.
+    """
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(
+        loader=PackageLoader(__package__, "."),
+        autoescape=True,
+        finalize=_finalise,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["kind"] = lambda block: type(block).__name__
+    scripts = [_closed(library), _asset("page.js")]
+    shown = sections(found)
+    return environment.get_template("page.html.jinja").render(
+        title=found.name,
+        made=made,
+        sections=shown,
+        style=_asset("page.css"),
+        scripts=scripts,
+        policy=_policy(scripts),
+        data=_embedded(shown),
+    )
+
+
+def _finalise(value: Any) -> Any:
+    """Everything that the template prints passes here; what is marked as HTML stays."""
+    return value if hasattr(value, "__html__") or not isinstance(value, str) else visible(value)
+
+
+def _asset(name: str) -> str:
+    return files(__package__).joinpath(name).read_text("utf-8")
+
+
+def _closed(script: str) -> str:
+    """A script that cannot end its element early."""
+    return script.replace("</script", "<\\/script").replace("<!--", "<\\!--")
+
+
+def _policy(scripts: Sequence[str]) -> str:
+    """Vega compiles its expressions, hence 'unsafe-eval': they are all in `charts.py` and `treemap.py`."""
+    hashes = " ".join(
+        f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
+        for script in scripts
+    )
+    return f"default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-eval' {hashes}"
+
+
+def _embedded(shown: Sequence[Section]) -> str:
+    """Tables and charts by the place of their block, as JSON without a character that HTML might heed."""
+    blocks: dict[str, dict[str, Any]] = {"tables": {}, "charts": {}}
+    for section in shown:
+        for p, panel in enumerate(section.panels):
+            for b, block in enumerate(panel.blocks):
+                place = f"{section.id}-{p}-{b}"
+                if isinstance(block, Table):
+                    blocks["tables"][place] = _seen(asdict(block))
+                elif isinstance(block, Chart):
+                    blocks["charts"][place] = _seen(block.spec)
+    text = json.dumps(blocks, allow_nan=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _seen(value: Any) -> Any:
+    """The value with every text made visible, and floats in six digits."""
+    if isinstance(value, str):
+        return visible(value)
+    if isinstance(value, float):
+        return float(f"{value:.6g}")
+    if isinstance(value, dict):
+        return {key: _seen(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_seen(item) for item in value]
+    return value

@@ -1,0 +1,94 @@
+"""The roofline: what each layer reaches against what its intensity allows on this device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from trtopt.records import Collected, DevicePeaks, EngineProfile, ProfiledLayer, ProfileReport
+from trtopt.report.html.blocks import Block, Chart, Lines, Missing, Panel, Section, Spec
+from trtopt.report.html.charts import log, name, quantity, told, vega_lite
+from trtopt.report.html.layers import engine_panels
+from trtopt.report.names import nodes_told, type_told
+from trtopt.report.profile import peak_lines, roofline_lines
+
+_X, _Y = "FLOP per byte", "GFLOP/s"
+_NO_PEAKS = "The device's peaks are not known: layers stand without a roof, and have no floors."
+
+
+def roofline_section(found: Collected, command: str) -> Section:
+    """A panel for each engine."""
+    panels = [Panel(label, list(_blocks(report, engine))) for label, report, engine in engine_panels(found)]
+    missing = Missing("Floors are told from a profile, and there is none.", command)
+    return Section("roofline", "Roofline", panels or [Panel("", [missing])])
+
+
+def _blocks(report: ProfileReport, engine: EngineProfile) -> Iterator[Block]:
+    yield Lines(roofline_lines(engine))
+    points = [point for layer in engine.layers if (point := _point(layer)) is not None]
+    if points:
+        yield _chart(points, report.peaks)
+    else:
+        yield Missing("No layer has both a time and a known cost: there is nothing to plot.")
+    yield Lines(peak_lines(report.peaks) or [_NO_PEAKS])
+
+
+def _point(layer: ProfiledLayer) -> dict[str, Any] | None:
+    cost = layer.cost
+    if not layer.ms or cost is None or not cost.flops or not cost.bytes_moved:
+        return None
+    return {
+        "layer": nodes_told(layer),
+        "type": type_told(layer),
+        "intensity": cost.flops / cost.bytes_moved,
+        "rate": cost.flops / layer.ms * 1e-6,
+        "ms": layer.ms,
+        "bound": cost.bound,
+    }
+
+
+def _chart(points: list[dict[str, Any]], peaks: DevicePeaks | None) -> Chart:
+    layers = {
+        "mark": {"type": "point", "filled": True, "opacity": 0.75},
+        "encoding": {
+            "x": quantity("intensity", _X, **log()),
+            "y": quantity("rate", _Y, **log()),
+            "color": name("type", legend={"orient": "bottom"}),
+            "size": quantity("ms", "ms", legend=None, scale={"range": [20, 500]}),
+            "tooltip": told(
+                ("layer", "layer", ""),
+                ("type", "type", ""),
+                ("ms", "ms", ".4f"),
+                ("intensity", _X, ".1f"),
+                ("rate", _Y, ",.1f"),
+                ("bound", "bound by", ""),
+            ),
+        },
+    }
+    roofs = [] if peaks is None else [_roofs(points, peaks)]
+    spec = vega_lite(points, layer=[*roofs, layers])
+    return Chart("Layers by intensity and rate; areas are times", spec, height=380)
+
+
+def _roofs(points: list[dict[str, Any]], peaks: DevicePeaks) -> Spec:
+    """A line for each type that ran: bandwidth up to its ridge, then its peak rate."""
+    ran = {point["type"] for point in points}
+    bandwidth = peaks.bandwidth.value
+    low = min(point["intensity"] for point in points)
+    high = max(point["intensity"] for point in points)
+    rows = []
+    for dtype, peak in peaks.flops.items():
+        if dtype not in ran:
+            continue
+        ridge = peak.value / bandwidth
+        for x in (min(low, ridge), ridge, max(high, ridge)):
+            rows.append({"type": dtype, "intensity": x, "rate": min(x * bandwidth, peak.value) / 1e9})
+    return {
+        "data": {"values": rows},
+        "mark": {"type": "line", "strokeWidth": 1.5},
+        "encoding": {
+            "x": quantity("intensity", _X, **log()),
+            "y": quantity("rate", _Y, **log()),
+            "color": name("type"),
+        },
+    }

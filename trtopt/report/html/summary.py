@@ -1,0 +1,137 @@
+"""What a reader in a hurry should know."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from trtopt.measure.findings import untrustworthy
+from trtopt.measure.statistics import percentile, throughput
+from trtopt.records import BenchPoint, Collected, EngineProfile
+from trtopt.report.html.blocks import Block, Cell, Column, Figure, Figures, Lines, Panel, Section, Table
+from trtopt.report.html.latency import result_name, sampled
+from trtopt.report.html.layers import engine_panels
+from trtopt.report.names import nodes_told
+from trtopt.report.profile import mib, receipt_lines, roofline_lines
+
+_BATCHES = (
+    Column("batch", "number"),
+    *(Column(name, "number", 3) for name in ("p50 ms", "p99 ms")),
+    Column("samples/s", "number"),
+    *(Column(name, "number", 3) for name in ("layers ms", "floor ms")),
+    *(Column(name, "number", 2) for name in ("peak MiB", "engine MiB")),
+)
+
+
+def summary_section(found: Collected) -> Section:
+    """The figures that stand out, a row for each batch size, and what should not be overlooked."""
+    figures = [*_measured(found), *_inside(found)]
+    blocks: list[Block] = [Figures(figures), *_by_batch(found), Lines(list(_remarks(found)))]
+    return Section("summary", "Summary", [Panel("", blocks)])
+
+
+def _measured(found: Collected) -> Iterator[Figure]:
+    points = [point for report in found.results.values() for point in sampled(report)]
+    if not points:
+        return
+    quickest = min(points, key=_p50)
+    yield Figure("lowest median latency", f"{_p50(quickest):.3f} ms", f"batch {quickest.batch}")
+    rated = [(rate, point.batch) for point in points if (rate := _rate(point)) is not None]
+    if rated:
+        rate, batch = max(rated)
+        yield Figure("highest throughput", f"{rate:,.0f} samples/s", f"batch {batch}")
+
+
+def _inside(found: Collected) -> Iterator[Figure]:
+    """Of the largest batch size: there the device is busiest."""
+    panels = engine_panels(found)
+    if not panels:
+        return
+    label, _, engine = max(panels, key=lambda panel: panel[2].batch)
+    timed = [layer for layer in engine.layers if layer.ms]
+    if timed:
+        slowest = max(timed, key=lambda layer: layer.ms or 0.0)
+        share = (slowest.ms or 0.0) / engine.sum_ms
+        yield Figure("slowest layer", f"{share:.0%} of the time", f"{label}: {nodes_told(slowest)}")
+    floor = engine.roofline.floor_ms
+    if floor and engine.roofline.measured_ms:
+        times = engine.roofline.measured_ms / floor
+        yield Figure("layers above their floor", f"{times:.1f} ×", f"{label}: {floor:.3f} ms at least")
+    ran = engine.receipt.time_ran or engine.receipt.weights_ran
+    if ran:
+        dtype, share = max(ran.items(), key=lambda item: item[1])
+        of = "time" if engine.receipt.time_ran else "weights"
+        yield Figure("type that ran most", dtype, f"{label}: {share:.0%} of the {of}")
+    if engine.memory is not None:
+        yield Figure("memory peak", mib(engine.memory.peak_bytes), f"{label}: {engine.memory.peak_phase}")
+
+
+def _by_batch(found: Collected) -> list[Table]:
+    """Each figure from the first file that has it; the title says which those are."""
+    points: dict[int, BenchPoint] = {}
+    for report in found.results.values():
+        for point in sampled(report):
+            points.setdefault(point.batch, point)
+    engines: dict[int, EngineProfile] = {}
+    for _, _, engine in engine_panels(found):
+        engines.setdefault(engine.batch, engine)
+    sizes = _sizes(found)
+    batches = sorted({*points, *engines, *sizes})
+    if not batches:
+        return []
+    sources = [result_name(file, report) for file, report in list(found.results.items())[:1]]
+    title = f"By batch size ({'; '.join([*sources, *list(found.profiles)[:1]]) or 'the manifest'})"
+    rows: list[list[Cell]] = [
+        [batch, *_latencies(points.get(batch)), *_layers(engines.get(batch)), sizes.get(batch)]
+        for batch in batches
+    ]
+    told = [place for place in range(len(_BATCHES)) if any(row[place] is not None for row in rows)]
+    columns = [_BATCHES[place] for place in told]
+    return [Table(title, columns, [[row[place] for place in told] for row in rows])]
+
+
+def _sizes(found: Collected) -> dict[int, float]:
+    """MiB by batch size, of engines made for one alone."""
+    if found.manifest is None:
+        return {}
+    return {
+        engine.plan.batch.opt[0]: engine.size_bytes / 2**20
+        for engine in found.manifest.engines
+        if engine.plan.batch.is_fixed
+    }
+
+
+def _latencies(point: BenchPoint | None) -> list[Cell]:
+    if point is None:
+        return [None, None, None]
+    return [_p50(point), percentile(point.latency.samples.latency_ms, 99.0), _rate(point)]
+
+
+def _layers(engine: EngineProfile | None) -> list[Cell]:
+    if engine is None:
+        return [None, None, None]
+    peak = engine.memory.peak_bytes / 2**20 if engine.memory is not None else None
+    return [engine.sum_ms or None, engine.roofline.floor_ms, peak]
+
+
+def _p50(point: BenchPoint) -> float:
+    median = percentile(point.latency.samples.latency_ms, 50.0)
+    assert median is not None  # any value at all supports it
+    return median
+
+
+def _rate(point: BenchPoint) -> float | None:
+    samples = (point.throughput or point.latency).samples
+    return throughput(samples, point.batch).samples_per_s if samples.start_ms else None
+
+
+def _remarks(found: Collected) -> Iterator[str]:
+    for file, report in found.results.items():
+        for point in report.points:
+            if untrustworthy(point):
+                yield f"{file}: batch {point.batch} is not to be trusted: see Latency for the reasons"
+    yield from found.notes
+    for label, _, engine in engine_panels(found):
+        for line in roofline_lines(engine)[1:]:
+            yield f"{label}: {line.strip()}"
+        for line in receipt_lines(engine.receipt)[1:]:
+            yield f"{label}: {line.strip()}"

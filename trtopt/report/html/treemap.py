@@ -1,0 +1,140 @@
+"""A treemap of layers in Vega: Vega-Lite has none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from trtopt.records import EngineProfile, ProfiledLayer
+from trtopt.report.html.blocks import Chart
+from trtopt.report.html.charts import VEGA
+from trtopt.report.names import kind_told, nodes_told, type_told
+
+_ROOT = "layers"
+_LEGEND = 34
+"""Pixels that are left for the legend."""
+
+_AT_THE_BOTTOM = {"orient": "none", "legendX": 0, "legendY": {"signal": f"height - {_LEGEND - 8}"}}
+_READABLE = {"width": 46, "height": 14}
+"""Pixels that a cell takes at least for a label to be of use."""
+
+
+def treemap(engine: EngineProfile) -> Chart:
+    """Areas are times: layers within their kinds, coloured by the type that ran."""
+    timed = [layer for layer in engine.layers if layer.ms]
+    kinds = dict.fromkeys(map(kind_told, timed))
+    cells: list[dict[str, Any]] = [{"id": _ROOT}]
+    cells += [{"id": f"kind {kind}", "parent": _ROOT, "label": kind} for kind in kinds]
+    cells += [_cell(number, layer, engine.sum_ms) for number, layer in enumerate(timed)]
+    title = "Time by layer: grouped by kind, coloured by type; a click looks for the layer in the table"
+    return Chart(title, _spec(cells), height=460)
+
+
+def _cell(number: int, layer: ProfiledLayer, sum_ms: float) -> dict[str, Any]:
+    return {
+        "id": f"layer {number}",
+        "parent": f"kind {kind_told(layer)}",
+        "label": nodes_told(layer),
+        "type": type_told(layer),
+        "ms": layer.ms,
+        "share": (layer.ms or 0.0) / sum_ms,
+    }
+
+
+def _spec(cells: list[dict[str, Any]]) -> dict[str, Any]:
+    size = [
+        {
+            "name": side,
+            "init": f"containerSize()[{index}]",
+            "on": [{"events": {"source": "window", "type": "resize"}, "update": f"containerSize()[{index}]"}],
+        }
+        for index, side in enumerate(("width", "height"))
+    ]
+    area = {
+        "type": "treemap",
+        "field": "ms",
+        "sort": {"field": "value", "order": "descending"},
+        "round": True,
+        "paddingInner": 1,
+        "paddingTop": 15,
+        "size": [{"signal": "width"}, {"signal": f"height - {_LEGEND}"}],
+    }
+    return {
+        "$schema": VEGA,
+        "autosize": "none",
+        "padding": 0,
+        "signals": size,
+        "data": [
+            {
+                "name": "tree",
+                "values": cells,
+                "transform": [{"type": "stratify", "key": "id", "parentKey": "parent"}, area],
+            },
+            {
+                "name": "kinds",
+                "source": "tree",
+                "transform": [{"type": "filter", "expr": "datum.depth == 1"}],
+            },
+            {
+                "name": "leaves",
+                "source": "tree",
+                "transform": [{"type": "filter", "expr": "datum.depth == 2"}],
+            },
+        ],
+        "scales": [
+            {
+                "name": "color",
+                "type": "ordinal",
+                "domain": {"data": "leaves", "field": "type"},
+                "range": "category",
+            }
+        ],
+        "legends": [{"fill": "color", "direction": "horizontal", "columns": 4, **_AT_THE_BOTTOM}],
+        "marks": [_rectangles(), _labels("kinds", 0, "title"), _labels("leaves", 3, "label")],
+    }
+
+
+def _rectangles() -> dict[str, Any]:
+    figures = "ms: format(datum.ms, '.4f'), share: format(datum.share, '.1%')"
+    tooltip = f"{{layer: datum.label, type: datum.type, {figures}}}"
+    box = {side: {"field": side} for side in ("x0", "y0", "x1", "y1")}
+    return {
+        "type": "rect",
+        "from": {"data": "leaves"},
+        "encode": {
+            "enter": {
+                "fill": {"scale": "color", "field": "type"},
+                "cursor": {"value": "pointer"},
+                "tooltip": {"signal": tooltip},
+            },
+            "update": {
+                "x": box["x0"],
+                "y": box["y0"],
+                "x2": box["x1"],
+                "y2": box["y1"],
+                "fillOpacity": {"value": 0.85},
+            },
+            "hover": {"fillOpacity": {"value": 1}},
+        },
+    }
+
+
+def _labels(data: str, indent: int, style: str) -> dict[str, Any]:
+    """Text at the top left of a cell, cut to its width; none where there is no room for it."""
+    room = (
+        f"datum.x1 - datum.x0 > {_READABLE['width']} && datum.y1 - datum.y0 > {_READABLE['height']} ? 1 : 0"
+    )
+    return {
+        "type": "text",
+        "from": {"data": data},
+        "interactive": False,
+        "style": f"treemap-{style}",
+        "encode": {
+            "enter": {"text": {"field": "label"}, "baseline": {"value": "top"}},
+            "update": {
+                "x": {"field": "x0", "offset": indent},
+                "y": {"field": "y0", "offset": 3},
+                "limit": {"signal": "datum.x1 - datum.x0 - 6"},
+                "opacity": {"signal": room},
+            },
+        },
+    }

@@ -1,0 +1,34 @@
+"""Names in a report: they come from models and engines and may hold anything."""
+
+from __future__ import annotations
+
+from trtopt.records import ProfiledLayer
+
+_MANY_NODES = 3
+
+
+def visible(told: str) -> str:
+    """Control characters, line breaks and what is no character at all, written as escapes."""
+    if told.isprintable():
+        return told
+    return "".join(one if one.isprintable() else repr(one)[1:-1] for one in told)
+
+
+def nodes_told(layer: ProfiledLayer) -> str:
+    """The nodes, or of many the first and last; the layer's own name where none is known."""
+    nodes = layer.onnx_nodes
+    if not nodes:
+        return layer.name
+    if len(nodes) > _MANY_NODES:
+        return f"{nodes[0]} … {nodes[-1]} ({len(nodes)} nodes)"
+    return " + ".join(nodes)
+
+
+def kind_told(layer: ProfiledLayer) -> str:
+    """The backend's word for the layer; reformats are called so whatever does them."""
+    return "reformat" if layer.is_reformat else layer.kind or "–"
+
+
+def type_told(layer: ProfiledLayer) -> str:
+    """The type that ran; in brackets the one asked for, where it cannot be told."""
+    return layer.dtype or (f"({layer.asked_dtype})" if layer.asked_dtype else "–")
