@@ -4,12 +4,13 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 DEMO   := demo
 
-.PHONY: help demo test test-export check lint-fix clean
+.PHONY: help demo test test-export test-browser check lint-fix clean
 
 help:
 	@echo "make demo         build engines for a small trained model and measure it"
 	@echo "make test         run the tests that need neither a GPU nor torch"
 	@echo "make test-export  run the tests that export PyTorch models (installs torch)"
+	@echo "make test-browser open the report page in a headless Chromium (apt-get install chromium)"
 	@echo "make check        types, lint and formatting"
 
 # One marker file a set of extras: an install runs again when pyproject.toml changes.
@@ -30,6 +31,10 @@ $(VENV)/.export: $(VENV)/.test
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[rtx,dev,export]"
 	@touch $@
 
+$(VENV)/.browser: $(VENV)/.test
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[rtx,dev,browser]"
+	@touch $@
+
 demo: $(VENV)/.rtx
 	$(BIN)/trtopt build models/digits/digits.onnx -o $(DEMO)/digits --batch 1,8,32
 	$(BIN)/trtopt bench $(DEMO)/digits --backend auto --input models/digits/heldout.npz \
@@ -40,6 +45,9 @@ test: $(VENV)/.test
 
 test-export: $(VENV)/.export
 	$(BIN)/python -m pytest tests/export
+
+test-browser: $(VENV)/.browser
+	$(BIN)/python -m pytest tests/browser
 
 check: $(VENV)/.test
 	$(BIN)/ruff check .
