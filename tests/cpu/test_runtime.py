@@ -19,6 +19,7 @@ from trtopt.errors import ArtifactError, DataError, NoGpuError, UsageError
 from trtopt.records import to_json
 from trtopt.runtime import EnginePool
 from trtopt.runtime.arrays import address_of
+from trtopt.runtime.prepared import SMALL_BYTES
 from trtopt.workspace import read_manifest
 
 IMAGES = np.load(HELDOUT)["images"]
@@ -88,22 +89,27 @@ def test_arrays_that_lie_in_any_way_are_read_rightly(pool: EnginePool, right: np
     assert close(pool.run(read_only)["logits"], right[:8])
 
 
-def test_an_array_that_fills_a_batch_is_read_where_it_lies(
-    pool: EnginePool, monkeypatch: pytest.MonkeyPatch
+def test_a_large_array_that_fills_a_batch_is_read_where_it_lies(
+    sequence_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from trtopt.device.onnxruntime import OnnxRuntimeContext
 
+    trtopt.build(
+        sequence_model, tmp_path / "wide", batch=(4,), shapes={"x": "Nx4096x8"}, backend="onnxruntime"
+    )
+    batch = np.random.default_rng(0).standard_normal((8, 4096, 8)).astype(np.float32)
+    assert batch[:4].nbytes >= SMALL_BYTES
     bound: list[int] = []
     bind = OnnxRuntimeContext.bind
 
     def note(self: OnnxRuntimeContext, buffers, consumed=None) -> None:  # type: ignore[no-untyped-def]
-        bound.append(buffers["images"].address)
+        bound.append(buffers["x"].address)
         bind(self, buffers, consumed)
 
     monkeypatch.setattr(OnnxRuntimeContext, "bind", note)
-    batch = IMAGES[16:32]
-    pool.run(batch)
-    assert bound == [address_of(batch), address_of(batch[8:])]
+    with EnginePool.open(tmp_path / "wide") as pool:
+        assert np.array_equal(pool.run(batch)["y"], np.maximum(batch, 0))
+    assert bound == [address_of(batch), address_of(batch[4:])]
 
 
 def test_many_threads_share_two_workers(pool: EnginePool, right: np.ndarray) -> None:
