@@ -10,7 +10,7 @@ import pytest
 
 from trtopt.device.cuda.pycuda import PycudaDevice
 from trtopt.device.host import HostMemory
-from trtopt.device.marks import UNMARKED
+from trtopt.device.marks import Marks
 from trtopt.errors import DeviceError, DeviceMemoryError
 from trtopt.records import DeviceInfo
 
@@ -83,6 +83,11 @@ CALLS = {
     "memcpy_dtoh_async": lambda device, stream, event: device.copy_to_host(
         HostMemory(8), device.device_buffer(8), stream
     ),
+    "memcpy_dtod_async": lambda device, stream, event: device.copy_on_device(
+        device.device_buffer(8), device.device_buffer(8), stream
+    ),
+    "start_profiler": lambda device, stream, event: _captured(device),
+    "stop_profiler": lambda device, stream, event: _captured(device),
     "mem_get_info": lambda device, stream, event: device.used_bytes(),
     "wait_for_event": lambda device, stream, event: stream.wait_for(event),
     "synchronize": lambda device, stream, event: stream.synchronize(),
@@ -102,8 +107,14 @@ def _adopted(device: PycudaDevice) -> None:
         pass
 
 
+def _captured(device: PycudaDevice) -> None:
+    with device.captured():
+        pass
+
+
 def on(driver: Driver) -> PycudaDevice:
-    return PycudaDevice(driver, driver.context(), DeviceInfo(kind="gpu", name="a GPU"), UNMARKED)
+    info = DeviceInfo(kind="gpu", name="a GPU")
+    return PycudaDevice(driver, driver.context(), info, Marks(cuda_profiler=True))
 
 
 def fail(name: str, error: Error) -> DeviceError:

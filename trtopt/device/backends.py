@@ -10,7 +10,7 @@ from trtopt.device.affinity import check_cores
 from trtopt.device.api import ClockControl, Device, Target
 from trtopt.device.building import EngineBuilder
 from trtopt.device.cuda import probe
-from trtopt.device.host import cpu_info
+from trtopt.device.host import cpu_info, no_cuda_profiler
 from trtopt.device.marks import UNMARKED, Marks
 from trtopt.device.tensorrt.flavours import RTX, TENSORRT
 from trtopt.errors import BackendMissingError, UsageError
@@ -134,17 +134,19 @@ def open_target(name: str, plugins: tuple[Plugin, ...] = (), marks: Marks = UNMA
     return TensorRTTarget(library, open_cuda_device(marks), plugins, nvtx=marks.nvtx)
 
 
-def check_wishes(name: str, *, memory: bool, cpu_affinity: str | None) -> None:
+def check_wishes(name: str, *, memory: bool, cuda_profiler: bool, cpu_affinity: str | None) -> None:
     """Refuse what the device that a backend runs on cannot do, before anything is built for it.
 
     Raises:
-        UsageError: no allocations to follow, or cores that this process cannot have.
+        UsageError: no allocations to follow, no CUDA to profile, or cores that this process cannot have.
         NoGpuError: the backend needs a GPU and there is none.
     """
     if name == ONNXRUNTIME and memory:
         from trtopt.device.onnxruntime import no_allocator
 
         raise no_allocator()
+    if name == ONNXRUNTIME and cuda_profiler:
+        raise no_cuda_profiler()
     if cpu_affinity is not None:
         check_cores(cpu_affinity, cpu_info() if name == ONNXRUNTIME else probe.gpu(0))
 

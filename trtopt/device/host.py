@@ -182,7 +182,12 @@ class HostDevice:
         """Nothing is held."""
 
 
-def _refuse_profiler() -> None:
-    raise UsageError(
+def no_cuda_profiler() -> UsageError:
+    """What to say to `--cuda-profiler`."""
+    return UsageError(
         "--cuda-profiler: a processor has no CUDA to profile", "leave the flag away, or measure on a GPU"
     )
+
+
+def _refuse_profiler() -> None:
+    raise no_cuda_profiler()

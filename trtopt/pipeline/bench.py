@@ -80,7 +80,7 @@ def bench(
     )
     ask = partial(ask, layers=layers, memory=memory, cpu_affinity=cpu_affinity)
     ask = partial(ask, nvtx=nvtx, cuda_profiler=cuda_profiler)
-    control = _allowed(runs_on(Path(path), backend), memory, cpu_affinity, lock_clocks is not False)
+    control = _allowed(runs_on(Path(path), backend), memory, cuda_profiler, cpu_affinity, lock_clocks)
     notes: list[str] = []
     with engines_to_measure(Path(path), batch, backend, notes, listener) as (folder, manifest, engines):
         jobs = [_job(ask, folder, manifest, engine, size) for engine, size in points(engines, batch)]
@@ -88,10 +88,12 @@ def bench(
             return _run(jobs, manifest.onnx.sha256, notes, listener)
 
 
-def _allowed(name: str, memory: bool, cpu_affinity: str | None, lock_clocks: bool) -> ClockControl | None:
+def _allowed(
+    name: str, memory: bool, cuda_profiler: bool, cpu_affinity: str | None, lock_clocks: int | bool
+) -> ClockControl | None:
     """The means to lock clocks, if wanted; refuses what the backend's device cannot do before building."""
-    check_wishes(name, memory=memory, cpu_affinity=cpu_affinity)
-    return open_clock_control(name) if lock_clocks else None
+    check_wishes(name, memory=memory, cuda_profiler=cuda_profiler, cpu_affinity=cpu_affinity)
+    return open_clock_control(name) if lock_clocks is not False else None
 
 
 def _job(

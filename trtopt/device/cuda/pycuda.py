@@ -186,11 +186,15 @@ class PycudaDevice:
 
     def captured(self) -> AbstractContextManager[None]:
         """cuProfilerStart and cuProfilerStop."""
-        return self._marks.captured(self._start_profiler, self._driver.stop_profiler)
+        return self._marks.captured(self._start_profiler, self._stop_profiler)
 
     @_checked("starting the profiler")
     def _start_profiler(self) -> None:
         self._driver.start_profiler()
+
+    @_checked("stopping the profiler")
+    def _stop_profiler(self) -> None:
+        self._driver.stop_profiler()
 
     @_checked("leaving the device")
     def close(self) -> None:
