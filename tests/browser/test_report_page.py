@@ -168,6 +168,20 @@ def test_another_engine_is_chosen_in_all_sections_at_once(opened: Opener) -> Non
     assert len(draw_all(page)) == 3 + 1 + 1 + 1
 
 
+def test_what_changes_while_a_panel_is_hidden_is_drawn_when_it_is_shown(opened: Opener) -> None:
+    page = opened(resnet())
+    draw_all(page)
+    page.locator("#layers").get_by_role("button", name="batch 8").click()
+    page.get_by_role("button", name="light or dark").click()
+    page.set_viewport_size({"width": 700, "height": 900})
+    page.locator("#layers").get_by_role("button", name="batch 1").click()
+    for chart in draw_all(page):
+        page.wait_for_function(
+            "chart => Math.abs(chart.querySelector('canvas').offsetWidth - chart.offsetWidth) < 20",
+            arg=chart.element_handle(),
+        )
+
+
 @pytest.mark.parametrize(("scheme", "other"), [("light", "dark"), ("dark", "light")])
 def test_colours_follow_the_system_and_the_switch(opened: Opener, scheme: str, other: str) -> None:
     page = opened(resnet(), scheme=scheme)

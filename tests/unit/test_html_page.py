@@ -140,6 +140,12 @@ def test_figures_that_are_not_to_be_trusted_are_marked() -> None:
     assert shown.table("Latency of one query")["rows"][0][0] == "8!"
 
 
+def test_the_figures_that_stand_out_say_under_which_terms_they_were_taken() -> None:
+    text = read(everything()).text["summary"]
+    assert "lowest median latency2.250 msbatch 8, own" in text
+    assert "samples/sbatch 8, own" in text
+
+
 def test_what_is_left_out_and_noted_is_told() -> None:
     found = msgspec.structs.replace(everything(), left_out={"x.json": "no file"}, notes=("two builds",))
     text = read(found).text

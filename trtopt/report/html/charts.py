@@ -68,7 +68,7 @@ def histogram(title: str, values: Sequence[float], marks: dict[str, float]) -> C
         for low, high, count in zip(edges, edges[1:], counts, strict=False)
     ]
     lines = [{"what": what, "ms": value} for what, value in marks.items() if value <= top]
-    more = f"; {beyond} slower ones up to {float(array.max()):.3f} ms are not drawn" if beyond else ""
+    more = f"; not drawn: {beyond} slower, up to {float(array.max()):.3f} ms" if beyond else ""
     axis = quantity("from", "ms", scale={"zero": False, "nice": False})
     bars = {
         "mark": "rect",
@@ -98,7 +98,7 @@ def lines_over(
     title: str, rows: Rows, x: Spec, y: Spec, series: str, tooltip: list[Spec], **rest: Any
 ) -> Chart:
     """Lines with their points, one for each `series`."""
-    encoding = {"x": x, "y": y, "color": name(series, legend=_LEGEND), "tooltip": tooltip, **rest}
+    encoding = {"x": x, "y": y, "color": name(series, sort=None, legend=_LEGEND), "tooltip": tooltip, **rest}
     return Chart(
         title, vega_lite(rows, mark={"type": "line", "point": True}, encoding=encoding), is_small=True
     )

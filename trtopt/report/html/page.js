@@ -173,6 +173,7 @@ async function draw(place) {
   place.dataset.drawn = "";
 }
 
+// A chart that is hidden has no width to be drawn at: whatever changes, it is drawn when it comes into sight.
 const onSight = new IntersectionObserver((entries) => {
   for (const { target, isIntersecting } of entries) {
     if (!isIntersecting) continue;
@@ -186,7 +187,7 @@ const onSight = new IntersectionObserver((entries) => {
 const dark = matchMedia("(prefers-color-scheme: dark)");
 
 function redraw() {
-  for (const place of views.keys()) draw(place);
+  for (const place of views.keys()) onSight.observe(place);
 }
 
 dark.addEventListener("change", redraw);
@@ -201,7 +202,10 @@ function choose(label) { // in every section that has it
   for (const section of document.querySelectorAll("section")) {
     const panels = [...section.querySelectorAll(".panel")];
     if (!panels.some((panel) => panel.dataset.label === label)) continue;
-    for (const panel of panels) panel.hidden = panel.dataset.label !== label;
+    for (const panel of panels) {
+      panel.hidden = panel.dataset.label !== label;
+      for (const place of panel.querySelectorAll("[data-chart]")) onSight.observe(place);
+    }
     for (const tab of section.querySelectorAll(".tabs button")) tab.ariaPressed = String(tab.dataset.label === label);
   }
 }

@@ -34,11 +34,13 @@ def _measured(found: Collected) -> Iterator[Figure]:
     if not points:
         return
     quickest = min(points, key=_p50)
-    yield Figure("lowest median latency", f"{_p50(quickest):.3f} ms", f"batch {quickest.batch}")
-    rated = [(rate, point.batch) for point in points if (rate := _rate(point)) is not None]
-    if rated:
-        rate, batch = max(rated)
-        yield Figure("highest throughput", f"{rate:,.0f} samples/s", f"batch {batch}")
+    yield Figure("lowest median latency", f"{_p50(quickest):.3f} ms", _terms(quickest))
+    busiest = max(points, key=lambda point: _rate(point) or 0.0)
+    yield Figure("highest throughput", f"{_rate(busiest) or 0.0:,.0f} samples/s", _terms(busiest))
+
+
+def _terms(point: BenchPoint) -> str:
+    return f"batch {point.batch}, {point.latency.contract.name}"
 
 
 def _inside(found: Collected) -> Iterator[Figure]:
