@@ -31,7 +31,9 @@ class Recipe(Record, frozen=True, kw_only=True):
 
     `batch` sizes (None: the model's own if it fixes one, else 1); `shapes` maps an input to `SHAPE` or
     `MIN,OPT,MAX`; `workspace_mib` bounds the builder's scratch memory. `precision` is written into
-    the graph (None: as the graph is), judged on the data that `calib` names.
+    the graph (None: as the graph is), judged on the data that `calib` names. With `verdict` what is quantised
+    is measured against FP16 and handed out where it is no slower; `best` takes the fastest of all precisions.
+    `bounds` is the accuracy that it must keep, as `precision.bounds.Bounds` has it.
     """
 
     batch: tuple[int, ...] | None = None
@@ -44,8 +46,10 @@ class Recipe(Record, frozen=True, kw_only=True):
     timing_cache: str | None = None
     compute_capability: tuple[str, ...] = ()
     plugins: tuple[str, ...] = ()
-    precision: Literal["fp32", "fp16", "bf16", "int8", "fp8", "int4"] | None = None
+    precision: Literal["fp32", "fp16", "bf16", "int8", "fp8", "int4", "best"] | None = None
     calib: str | None = None
+    verdict: bool = True
+    bounds: dict[str, float] = {}  # noqa: RUF012
     rewrite: bool = True
     jobs: int = 1
 

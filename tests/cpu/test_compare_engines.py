@@ -24,7 +24,7 @@ from trtopt.measure.comparison import Verdict
 from trtopt.measure.comparison import compare as judge
 from trtopt.measure.outcomes import Comparisons, Gaps, Lottery
 from trtopt.measure.rounds import latency_blocks
-from trtopt.pipeline import compare_builds, compare_contracts, compare_engines, interleave
+from trtopt.pipeline import compare_builds, compare_contracts, interleave
 from trtopt.pipeline.compare import compare
 from trtopt.records import CompareReport, read_versioned, to_json
 from trtopt.report.comparison import comparison_markdown
@@ -35,13 +35,13 @@ from trtopt.supervisor import run_jobs
 def _few_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Enough for a verdict, and no more."""
     for module, name, value in (
-        (compare_engines, "ROUNDS", 8),
+        (interleave, "ROUNDS", 8),
         (compare_contracts, "ROUNDS", 5),
         (compare_builds, "RUNS", 2),
         (compare_builds, "_ROUNDS", 2),
     ):
         monkeypatch.setattr(module, name, value)
-    for module in (compare_engines, compare_contracts, compare_builds):
+    for module in (interleave, compare_contracts, compare_builds):
         monkeypatch.setattr(module, "WARMUP_S", 0.02)
 
 

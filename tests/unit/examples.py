@@ -5,10 +5,13 @@ from __future__ import annotations
 from trtopt.records import (
     AllocationEvent,
     Backend,
+    BatchVerdict,
     BenchPoint,
     BenchReport,
     BuildPlan,
     BuildSettings,
+    Candidate,
+    CandidateTime,
     ClockReading,
     ClockReference,
     CompareReport,
@@ -27,12 +30,15 @@ from trtopt.records import (
     MemoryPass,
     OnnxArtifact,
     Plugin,
+    PrecisionVerdict,
+    RegionTime,
     Samples,
     ShapeRange,
     Survey,
     TensorSpec,
     Turns,
 )
+from trtopt.records.checking import OutputDifference, Violation
 
 TENSORRT = Backend(name="tensorrt", version="10.16.1")
 X = TensorSpec(name="x", dtype="float32", shape=("N", 4))
@@ -105,7 +111,55 @@ def manifest() -> Manifest:
         created="2025-01-01T00:00:00+00:00",
         argv=("trtopt", "build"),
         onnx=onnx(),
+        graphs=(onnx(),),
         engines=(engine(1), engine(8)),
+        verdict=verdict(),
+        notes=("a note",),
+    )
+
+
+def verdict() -> PrecisionVerdict:
+    region = RegionTime(
+        nodes=("conv",),
+        float_ms=1.0,
+        quantised_ms=1.5,
+        compute_ms=-0.25,
+        reformat_ms=0.5,
+        float_path_ms=0.125,
+        lost_fusion_ms=0.125,
+        loses=True,
+    )
+    judged = Judged(batch=8, verdict="SLOWER", ratio=1.5, low=1.25, high=1.75, reasons=("slower",))
+    difference = OutputDifference(output="y", values=8, cosine=0.5, sqnr_db=20.0, max_abs=0.25, top1=0.75)
+    violation = Violation(output="y", measure="cosine", found=0.5, bound=0.99)
+    return PrecisionVerdict(
+        asked="int8",
+        baseline="fp16",
+        threshold=0.01,
+        device="A GPU",
+        contract="trtexec-11",
+        data="samples.npz",
+        bounds={"min_cosine": 0.99},
+        candidates=(
+            Candidate(
+                name="int8",
+                precision="int8",
+                onnx_sha256="a" * 64,
+                differences=(difference,),
+                violations=(violation,),
+                left=("conv",),
+            ),
+        ),
+        batches=(
+            BatchVerdict(
+                engine="batch8",
+                batch=8,
+                chosen="fp16",
+                reason="int8 is slower",
+                times=(CandidateTime(candidate="int8", latency_ms=1.5, against_baseline=judged),),
+                regions={"int8": (region,)},
+            ),
+        ),
         notes=("a note",),
     )
 

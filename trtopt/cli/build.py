@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from trtopt.cli.bounds_options import bounds_options
 from trtopt.cli.measuring_options import nvtx_option
 from trtopt.cli.recipe_options import recipe_options
+
+if TYPE_CHECKING:
+    from trtopt.precision.bounds import Bounds
 
 
 @click.command()
@@ -19,6 +23,12 @@ from trtopt.cli.recipe_options import recipe_options
 @click.option("--batch", metavar="N,N,…", help="Batch sizes, one engine each [default: 1].")
 @click.option("--backend", metavar="auto|tensorrt|tensorrt-rtx|onnxruntime", help="What to build with.")
 @recipe_options
+@click.option(
+    "--verdict/--no-verdict",
+    default=None,
+    help="Measure int8, fp8 and int4 against FP16, and hand out FP16 where they are slower [default: yes].",
+)
+@bounds_options
 @click.option("--timing-cache", metavar="FILE", help="Timing cache to read, extend and save.")
 @click.option("--allow-fallback", is_flag=True, help="Accept layers that ran wider than the graph asks for.")
 @nvtx_option
@@ -30,6 +40,8 @@ def build(
     output: Path | None,
     batch: str | None,
     backend: str | None,
+    verdict: bool | None,
+    bounds: Bounds,
     timing_cache: str | None,
     allow_fallback: bool,
     nvtx: bool,
@@ -56,6 +68,7 @@ def build(
     from trtopt.recipe import parse_batches
     from trtopt.report.profile import build_memories_summary, receipts_summary
     from trtopt.report.text import build_summary
+    from trtopt.report.verdict import verdict_summary
 
     target = output or default_output(model)
     with listening() as listener:
@@ -65,6 +78,8 @@ def build(
             listener=listener,
             batch=parse_batches(batch) if batch is not None else None,
             backend=backend,
+            verdict=verdict,
+            bounds=bounds.given or None,
             timing_cache=timing_cache,
             nvtx=nvtx,
             memory=memory,
@@ -73,9 +88,8 @@ def build(
             **recipe,
         )
     receipts = receipts_of(target, manifest)
-    memories = memories_of(target, manifest)
-    Console().print(
-        build_summary(manifest, str(target)), receipts_summary(receipts), build_memories_summary(memories)
-    )
+    memories = build_memories_summary(memories_of(target, manifest))
+    told = () if manifest.verdict is None else (verdict_summary(manifest.verdict),)
+    Console().print(build_summary(manifest, str(target)), receipts_summary(receipts), memories, *told)
     if not allow_fallback:
         check_receipts(receipts)

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
+
+if TYPE_CHECKING:
+    from trtopt.pipeline.quantize import Request
 
 
 @click.command()
@@ -18,7 +23,9 @@ import click
     metavar="DATA",
     help="Samples: an .npz, a folder of them, JSON or module:function.",
 )
-@click.option("--target", default="10", show_default=True, help="TensorRT to write for: 8.6, 10, 11 or rtx.")
+@click.option(
+    "--target", help="TensorRT to write for: 8.6, 10, 11 or rtx [default: 10; of --verdict: the one here]."
+)
 @click.option(
     "--method",
     metavar="NAME",
@@ -42,6 +49,14 @@ import click
     "--store-weights", is_flag=True, help="Keep weights in their narrow type (INT4 always; not on 8.6)."
 )
 @click.option("--random-data", is_flag=True, help="Calibrate on random values: to try, never to deploy.")
+@click.option(
+    "--verdict",
+    is_flag=False,
+    flag_value="",
+    metavar="[N,N,…]",
+    help="Measure on the GPU here, at these batch sizes, where it pays; leave the rest in float [sizes: 1].",
+)
+@click.option("--profile", metavar="NAME|FILE", help="The recipe that --verdict builds with.")
 @click.option("--explain", metavar="NODE", help="Say what was decided for this node, and why.")
 @click.option("--json", "as_json", is_flag=True, help="Print all of it as JSON.")
 def quantize(
@@ -49,7 +64,7 @@ def quantize(
     out: Path,
     precision: str,
     calib: str | None,
-    target: str,
+    target: str | None,
     method: str | None,
     exclude: tuple[str, ...],
     include: tuple[str, ...],
@@ -57,6 +72,8 @@ def quantize(
     smoothquant: float | None,
     store_weights: bool,
     random_data: bool,
+    verdict: str | None,
+    profile: str | None,
     explain: str | None,
     as_json: bool,
 ) -> None:
@@ -70,7 +87,7 @@ def quantize(
 
     request = Request(
         precision=precision,
-        target=target,
+        target=target or "10",
         calib=calib,
         table=table,
         method=method,
@@ -80,6 +97,9 @@ def quantize(
         store_weights=store_weights,
         random_data=random_data,
     )
+    if verdict is not None:
+        _by_verdict(model, out, replace(request, target=target or ""), verdict, profile, explain, as_json)
+        return
     report = run(
         model,
         out,
@@ -91,3 +111,41 @@ def quantize(
         click.echo(to_json(report).decode(), nl=False)
     else:
         click.echo("\n".join(quantize_summary(report) if explain is None else explained(report, explain)))
+
+
+def _by_verdict(
+    model: Path,
+    out: Path,
+    request: Request,
+    batches: str,
+    profile: str | None,
+    explain: str | None,
+    as_json: bool,
+) -> None:
+    """Measure, write what did best, and show how it did."""
+    from rich.console import Console
+
+    from trtopt.cli.progress import listening
+    from trtopt.errors import UsageError
+    from trtopt.pipeline.break_even import quantize_where_it_pays
+    from trtopt.recipe import parse_batches
+    from trtopt.records import to_json
+    from trtopt.report.verdict import verdict_summary
+
+    if explain is not None:
+        raise UsageError("--explain: tells of one graph, --verdict makes several", "leave one of them away")
+    with listening() as listener:
+        found = quantize_where_it_pays(
+            model,
+            out,
+            request,
+            batch=parse_batches(batches) if batches else None,
+            profile=profile,
+            listener=listener,
+        )
+    if as_json:
+        click.echo(to_json(found.verdict).decode(), nl=False)
+        return
+    Console().print(verdict_summary(found.verdict))
+    for path, sizes in found.written.items():
+        click.echo(f"written: {path} for batch {', '.join(map(str, sizes))}")

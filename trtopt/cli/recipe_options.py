@@ -39,8 +39,9 @@ _OPTIONS = (
     ),
     click.option(
         "--precision",
-        type=click.Choice(["fp32", "fp16", "bf16", "int8", "fp8", "int4"]),
-        help="Write this precision into the graph before building [default: as the graph is].",
+        type=click.Choice(["fp32", "fp16", "bf16", "int8", "fp8", "int4", "best"]),
+        help="Write this precision into the graph before building; best: what measures fastest "
+        "[default: as the graph is].",
     ),
     click.option("--calib", metavar="DATA", help="Real inputs for --precision: what stays FP32, and scales."),
     click.option(

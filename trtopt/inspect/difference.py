@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from trtopt.records import Change, EngineDifference, EngineProfile, LayerChange, ProfiledLayer
 
-_Side = tuple[ProfiledLayer, ...]
+Side = tuple[ProfiledLayer, ...]
 
 
 def difference(a: EngineProfile, b: EngineProfile) -> EngineDifference:
@@ -15,7 +15,7 @@ def difference(a: EngineProfile, b: EngineProfile) -> EngineDifference:
     Layers that cover no node are held against those of the same name. Reformats go with the layers that
     they serve.
     """
-    changes = [_change(ours, theirs) for ours, theirs in _matched(a.layers, b.layers)]
+    changes = [_change(ours, theirs) for ours, theirs in matched(a.layers, b.layers)]
     return EngineDifference(
         a=f"{a.engine.label} ({a.engine.sha256[:12]})",
         b=f"{b.engine.label} ({b.engine.sha256[:12]})",
@@ -25,7 +25,7 @@ def difference(a: EngineProfile, b: EngineProfile) -> EngineDifference:
     )
 
 
-def _matched(a: Sequence[ProfiledLayer], b: Sequence[ProfiledLayer]) -> list[tuple[_Side, _Side]]:
+def matched(a: Sequence[ProfiledLayer], b: Sequence[ProfiledLayer]) -> list[tuple[Side, Side]]:
     """Connected groups of layers: two are connected where they share a key."""
     parent: dict[str, str] = {}
 
@@ -55,7 +55,7 @@ def _keys(layer: ProfiledLayer) -> list[str]:
     return [f"node {name}" for name in nodes]
 
 
-def _change(a: _Side, b: _Side) -> LayerChange:
+def _change(a: Side, b: Side) -> LayerChange:
     change, detail = _judged(a, b)
     return LayerChange(
         change=change,
@@ -67,7 +67,7 @@ def _change(a: _Side, b: _Side) -> LayerChange:
     )
 
 
-def _judged(a: _Side, b: _Side) -> tuple[Change, str]:
+def _judged(a: Side, b: Side) -> tuple[Change, str]:
     """What changed, in the order of weight; reformats that came or went are told beside."""
     if not a or not b:
         return "only in one", "only in A" if a else "only in B"
@@ -85,7 +85,7 @@ def _judged(a: _Side, b: _Side) -> tuple[Change, str]:
     return "regrouped", counts + beside
 
 
-def _working(layers: _Side) -> _Side:
+def _working(layers: Side) -> Side:
     return tuple(layer for layer in layers if not layer.is_reformat) or layers
 
 

@@ -25,6 +25,8 @@ _HELPER = re.compile(
 )
 _PROFILE = re.compile(r" \[profile \d+\]$")
 _OPAQUE_KINDS = ("Myelin", "ForeignNode")
+_ORT_CAST = "InsertedPrecisionFreeCast_"  # around what ONNX Runtime has no 16-bit kernel for
+_ORT_FUSION = re.compile(r"/MatMul(?:Add|Scale)Fusion/?$")  # it calls what it fused after the product
 _REFORMAT_KINDS = ("Reformat", "ReorderInput", "ReorderOutput")  # the latter are ONNX Runtime's
 
 
@@ -72,6 +74,7 @@ def _by_name(layer: EngineLayer, graph: Graph) -> Mapped:
     elif told and foreign is None:
         nodes, by = _ordered(told), "name"
     reformat = bool(_REFORMAT.match(name)) or (layer.kind in _REFORMAT_KINDS and not nodes)
+    reformat = reformat or (layer.kind == "Cast" and name.startswith(_ORT_CAST))
     return Mapped(nodes, by, opaque, reformat)
 
 
@@ -79,7 +82,11 @@ def _nodes_in(name: str, graph: Graph) -> list[Node]:
     """The nodes that a layer's name speaks of. A node's own name may hold ` + `: the longest match wins."""
     if name in graph.by_name:
         return [graph.by_name[name]]
-    tensor = name.removesuffix("_nchwc")  # ONNX Runtime calls a node after what it writes
+    if (product := _ORT_FUSION.sub("", name)) in graph.by_name:
+        return [graph.by_name[product]]
+    tensor = name.removeprefix(_ORT_CAST).removesuffix(
+        "_nchwc"
+    )  # ONNX Runtime calls a node after what it writes
     if tensor in graph.producer:
         return [graph.producer[tensor]]
     wrapped = _WRAPPER.match(name)

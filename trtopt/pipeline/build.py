@@ -23,7 +23,6 @@ from trtopt.onnxfile import load_graph, read_onnx, sha256_of
 from trtopt.onnxweights import external_files
 from trtopt.pipeline.listener import SILENT, Listener
 from trtopt.pipeline.rewriting import rewritten
-from trtopt.pipeline.typed import typed_kept
 from trtopt.recipe import Recipe, make_recipe, parse_shape_flag
 from trtopt.records import (
     Backend,
@@ -78,6 +77,8 @@ def build(
     Raises:
         TrtoptError: with what is wrong and what to do; nothing is left under the output's name.
     """
+    from trtopt.pipeline.handout import check_asked, hand_out  # which builds with what is here
+
     recipe = make_recipe(profile, flags)
     source = Path(model)
     onnx = read_onnx(source)
@@ -85,25 +86,26 @@ def build(
     listener.note(f"building with {builder.backend}{why}")
     _check_opset(onnx, builder)
     make_plans(onnx, recipe, builder.backend)  # flags are judged before anything is written
+    check_asked(onnx, recipe, builder.backend)
     notes = _notes_on(recipe, builder)
     target = Path(output) if output is not None else default_output(source)
     for note in (*notes, *_to_be_replaced(target, onnx, force)):
         listener.note(note)
     with folder_in_progress(target) as folder:
-        prepared = _model_to_build(onnx, source, folder, recipe, builder.backend, listener)
-        kept = prepared.onnx
-        plans = make_plans(kept, recipe, builder.backend)
-        cache = _timing_cache(recipe, builder, folder)
-        engines = build_engines(kept, plans, folder, cache, recipe.jobs, listener, nvtx=nvtx, memory=memory)
+        kept = keep_model(onnx, source, folder, builder.backend, listener, rewrite=recipe.rewrite)
+        how = Building(_timing_cache(recipe, builder, folder), recipe.jobs, nvtx=nvtx, memory=memory)
+        made = hand_out(kept.onnx, recipe, builder, folder, how, listener)
         manifest = Manifest(
             trtopt=__version__,
             created=now(),
             argv=command_line(),
-            onnx=msgspec.structs.replace(kept, path=Path(kept.path).name),
-            intermediates=prepared.before,
-            rewrite=prepared.rewrite,
-            engines=engines,
-            notes=(*notes, *prepared.notes),
+            onnx=made.graphs[0],
+            graphs=made.graphs[1:],
+            intermediates=made.intermediates,
+            rewrite=kept.rewrite,
+            engines=made.engines,
+            verdict=made.verdict,
+            notes=(*notes, *kept.notes, *made.notes),
         )
         write_manifest(folder, manifest)
     return manifest
@@ -144,32 +146,34 @@ def _to_be_replaced(target: Path, onnx: OnnxArtifact, force: bool) -> list[str]:
 
 
 @dataclass(frozen=True)
-class _Prepared:
-    """The model in the build folder that engines are made of, those it was made from, and what was done."""
+class Building:
+    """How engines are built: with which timing cache, how many at once, and what is followed meanwhile."""
+
+    cache: Path | None
+    at_once: int = 1
+    nvtx: bool = False
+    memory: bool = False
+
+
+@dataclass(frozen=True)
+class Kept:
+    """The user's model in the build folder, and what was done to it on the way."""
 
     onnx: OnnxArtifact
-    before: tuple[OnnxArtifact, ...]
     rewrite: RewriteSummary | None
     notes: tuple[str, ...]
 
 
-def _model_to_build(
-    onnx: OnnxArtifact, source: Path, folder: Path, recipe: Recipe, backend: Backend, listener: Listener
-) -> _Prepared:
-    """The user's model in the build folder: rewritten, then cast or quantised, as the recipe says."""
+def keep_model(
+    onnx: OnnxArtifact, source: Path, folder: Path, backend: Backend, listener: Listener, *, rewrite: bool
+) -> Kept:
+    """The user's model in a folder, rewritten if that is wanted and can be."""
     kept, summary, notes = None, None, []
-    before: tuple[OnnxArtifact, ...] = ()
-    if recipe.rewrite:
+    if rewrite:
         kept, summary, said = rewritten(onnx, source, folder / MODEL_FILE, backend)
         notes.append(said)
-    kept = kept or _keep_model(onnx, source, folder)
-    if (typed := typed_kept(kept, recipe.precision, recipe.calib, backend)) is not None:
-        before = (msgspec.structs.replace(kept, path=MODEL_FILE),)
-        kept, said = typed
-        notes.append(said)
-    for note in notes:
-        listener.note(note)
-    return _Prepared(kept, before, summary, tuple(notes))
+        listener.note(said)
+    return Kept(kept or _copied(onnx, source, folder), summary, tuple(notes))
 
 
 def default_output(model: Path) -> Path:
@@ -237,7 +241,7 @@ def _notes_on(recipe: Recipe, builder: EngineBuilder) -> list[str]:
     return notes
 
 
-def _keep_model(onnx: OnnxArtifact, source: Path, folder: Path) -> OnnxArtifact:
+def _copied(onnx: OnnxArtifact, source: Path, folder: Path) -> OnnxArtifact:
     """Copy the model, and its external data under the names that the model knows, into the build folder."""
     try:
         for file in external_files(load_graph(source), source):
@@ -258,32 +262,32 @@ def _timing_cache(recipe: Recipe, builder: EngineBuilder, folder: Path) -> Path 
 
 
 def build_engines(
-    onnx: OnnxArtifact,
+    graphs: Sequence[OnnxArtifact],
     plans: Sequence[BuildPlan],
     folder: Path,
-    cache: Path | None,
-    at_once: int,
+    how: Building,
     listener: Listener,
-    *,
-    nvtx: bool = False,
-    memory: bool = False,
 ) -> tuple[EngineArtifact, ...]:
-    """Build one engine a plan, `at_once` at a time, into `folder`; in the order of the plans."""
+    """Build one engine a plan into `folder`; in the order of the plans.
+
+    Each plan says by hash which of the `graphs` its engine is made of.
+    """
+    by_hash = {graph.sha256: graph for graph in graphs}
     jobs = [
         BuildJob(
-            onnx=onnx.path,
-            types=onnx.types,
+            onnx=by_hash[plan.onnx_sha256].path,
+            types=by_hash[plan.onnx_sha256].types,
             plan=plan,
             folder=str(folder.absolute()),
-            timing_cache=str(cache.absolute()) if cache else None,
-            nvtx=nvtx,
-            memory=memory,
+            timing_cache=str(how.cache.absolute()) if how.cache else None,
+            nvtx=how.nvtx,
+            memory=how.memory,
         )
         for plan in plans
     ]
     listener.plans([plan.label for plan in plans])
     built: dict[int, EngineArtifact] = {}
-    for index, result in run_jobs(jobs, at_once=at_once, on_progress=listener.progress):
+    for index, result in run_jobs(jobs, at_once=how.at_once, on_progress=listener.progress):
         assert isinstance(result, Built)
         built[index] = result.engine
     (folder / f"{TIMING_CACHE_FILE}.lock").unlink(missing_ok=True)

@@ -10,17 +10,17 @@ from typing import Any
 
 from trtopt.data import open_data
 from trtopt.errors import UsageError
-from trtopt.measure.comparison import THRESHOLD, Comparison
+from trtopt.measure.comparison import THRESHOLD
 from trtopt.measure.contracts import DEFAULT, changed, contract_named
 from trtopt.measure.outcomes import Comparisons, Outcome
 from trtopt.pipeline.build import command_line, now
 from trtopt.pipeline.compare_builds import compare_recipes
 from trtopt.pipeline.compare_contracts import explain_engines, explain_results, parse_contracts
 from trtopt.pipeline.compare_engines import compare_engines
-from trtopt.pipeline.interleave import Setting
+from trtopt.pipeline.interleave import Setting, judged_record
 from trtopt.pipeline.listener import SILENT, Listener
 from trtopt.pipeline.result_files import compare_files, is_result_file, read_result
-from trtopt.records import CompareReport, EngineArtifact, InterleavedRun, Judged, Terms
+from trtopt.records import CompareReport, EngineArtifact, InterleavedRun, Terms
 from trtopt.workspace import MANIFEST
 
 DURATION_S = 3.0
@@ -233,18 +233,6 @@ def _report(
         threshold=threshold,
         runs=runs,
         built=built,
-        verdicts=tuple(_judged(row.batch, row.comparison) for row in rows),
+        verdicts=tuple(judged_record(row.batch, row.comparison) for row in rows),
         notes=outcome.notes,
-    )
-
-
-def _judged(batch: int | None, comparison: Comparison) -> Judged:
-    ratio = comparison.ratio
-    return Judged(
-        batch=batch,
-        verdict=comparison.verdict.value,
-        ratio=ratio.value if ratio is not None else None,
-        low=ratio.low if ratio is not None else None,
-        high=ratio.high if ratio is not None else None,
-        reasons=tuple(reason.text for reason in comparison.reasons),
     )

@@ -15,13 +15,12 @@ from typing import Any
 import msgspec
 
 from trtopt.device.backends import choose_for_running, open_builder
-from trtopt.errors import ArtifactError, UsageError
+from trtopt.errors import UsageError
 from trtopt.measure.builds import compare_builds, compare_paired, spread
 from trtopt.measure.interleaved import InterleaveJob, LoadedEngine, Variant
 from trtopt.measure.outcomes import BuiltRow, Comparisons, Lottery, LotteryBatch, Row
 from trtopt.measure.rounds import judged_rounds, notes_of, pooled_ms
-from trtopt.onnxfile import read_onnx
-from trtopt.pipeline.build import TIMING_CACHE_FILE, build, build_engines
+from trtopt.pipeline.build import TIMING_CACHE_FILE, Building, build, build_engines
 from trtopt.pipeline.interleave import (
     WARMUP_S,
     Setting,
@@ -31,7 +30,7 @@ from trtopt.pipeline.interleave import (
     terms_shown,
 )
 from trtopt.pipeline.listener import Listener
-from trtopt.pipeline.subject import points, tell
+from trtopt.pipeline.subject import points, tell, verified_graphs
 from trtopt.recipe import make_recipe
 from trtopt.records import BuildSettings, EngineArtifact, InterleavedRun, Manifest
 from trtopt.workspace import read_manifest
@@ -131,10 +130,7 @@ def _built(
         base, first = scratch / "1", 2
         _build_first(path, recipe, setting, base, notes, listener)
     manifest = read_manifest(base)
-    source = base / Path(manifest.onnx.path).name
-    onnx = read_onnx(source)
-    if onnx.sha256 != manifest.onnx.sha256:
-        raise ArtifactError(f"{source}: is not the model of the manifest", "build again")
+    graphs = verified_graphs(base, manifest)
     wanted = list(dict.fromkeys(engine.path for engine, _ in points(manifest.engines, setting.batch)))
     plans = [engine.plan for engine in manifest.engines if engine.path in wanted]
     own = plans[0].backend.name
@@ -148,7 +144,7 @@ def _built(
         folder = scratch / str(index)
         folder.mkdir(parents=True)
         cache = folder / TIMING_CACHE_FILE if open_builder(choice.name).uses_timing_cache else None
-        engines = build_engines(onnx, plans, folder, cache, 1, listener)
+        engines = build_engines(graphs, plans, folder, Building(cache), listener)
         builds.append((folder, _by_size(engines, setting)))
     return _Side(manifest, tuple(builds))
 
@@ -170,7 +166,16 @@ def _build_first(
         )
     choice = choose_for_running(setting.backend or "auto")
     tell(notes, listener, f"{path.name} is built with {choice.name}: {choice.reason}")
-    build(path, folder, profile=profile, listener=listener, batch=setting.batch, backend=choice.name, **flags)
+    build(
+        path,
+        folder,
+        profile=profile,
+        listener=listener,
+        batch=setting.batch,
+        backend=choice.name,
+        verdict=False,  # recipes are compared as they are written
+        **flags,
+    )
 
 
 def _by_size(engines: Sequence[EngineArtifact], setting: Setting) -> dict[int, EngineArtifact]:
@@ -191,7 +196,7 @@ def _job(sides: Sequence[_Side], size: int, run: int, setting: Setting) -> Inter
     variants: list[Variant] = []
     for index, (side, number, name) in enumerate(_names(len(sides), len(sides[0].builds))):
         folder, by_size = sides[side].builds[number]
-        engines.append(loaded(folder, sides[side].manifest, by_size[size], size))
+        engines.append(loaded(folder, sides[side].manifest.onnx, by_size[size], size))
         variants.append(Variant(name=name, engine=index, contract=setting.contract))
     if run % 2:
         last = len(engines) - 1

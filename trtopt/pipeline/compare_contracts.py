@@ -56,7 +56,7 @@ def explain_engines(
     with engines_to_measure(path, setting.batch, setting.backend, notes, listener) as found:
         folder, manifest, engines = found
         subjects = [
-            _Subject(size, loaded(folder, manifest, engine, size))
+            _Subject(size, loaded(folder, manifest.onnx, engine, size))
             for engine, size in points(engines, setting.batch)
         ]
         return _explain(path.name, subjects, ends, setting, notes, listener)
@@ -116,7 +116,7 @@ def _subject_of(
         raise ArtifactError(
             f"{path}: is another engine than the files measured", "measure again, or bring back that engine"
         )
-    return _Subject(a.batch, loaded(folder, manifest, engines[0], a.batch), *ends_of(a, b))
+    return _Subject(a.batch, loaded(folder, manifest.onnx, engines[0], a.batch), *ends_of(a, b))
 
 
 def _explain(

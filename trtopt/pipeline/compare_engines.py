@@ -9,21 +9,20 @@ from pathlib import Path
 from trtopt.errors import UsageError
 from trtopt.measure.comparison import compare
 from trtopt.measure.control import Control, judge_control
-from trtopt.measure.interleaved import InterleaveJob, LoadedEngine, Variant
+from trtopt.measure.interleaved import LoadedEngine
 from trtopt.measure.outcomes import Comparisons, ControlRow, Row
 from trtopt.measure.rounds import judged_rounds, latency_blocks, notes_of, pooled_ms
 from trtopt.pipeline.interleave import (
-    ROUNDS,
-    WARMUP_S,
     Setting,
     check_repeats,
     loaded,
     measure_in_turns,
     terms_shown,
+    turns_job,
 )
 from trtopt.pipeline.listener import Listener
 from trtopt.pipeline.subject import engines_to_measure, points
-from trtopt.records import InterleavedRun, Purpose
+from trtopt.records import InterleavedRun
 
 
 def compare_engines(
@@ -48,9 +47,11 @@ def compare_engines(
         jobs, labels = [], []
         for size in sizes:
             if len(sides) == 2:
-                jobs.append(_job([side[size] for side in sides], ("A", "B"), "comparison", size, setting))
+                jobs.append(
+                    turns_job([side[size] for side in sides], ("A", "B"), "comparison", size, setting)
+                )
                 labels.append(f"batch{size}: A and B")
-            jobs += [_job([sides[0][size]] * 2, ("A", "A again"), "control", size, setting)] * again
+            jobs += [turns_job([sides[0][size]] * 2, ("A", "A again"), "control", size, setting)] * again
             labels += [f"batch{size}: A and A, {index + 1} of {again}" for index in range(again)]
         runs = measure_in_turns(jobs, labels, listener)
     notes += notes_of(runs)
@@ -84,7 +85,9 @@ def _sized(
     folder, manifest, engines = resources.enter_context(
         engines_to_measure(path, setting.batch, setting.backend, notes, listener)
     )
-    return {size: loaded(folder, manifest, engine, size) for engine, size in points(engines, setting.batch)}
+    return {
+        size: loaded(folder, manifest.onnx, engine, size) for engine, size in points(engines, setting.batch)
+    }
 
 
 def _common_sizes(sides: Sequence[dict[int, LoadedEngine]], notes: list[str]) -> list[int]:
@@ -95,23 +98,6 @@ def _common_sizes(sides: Sequence[dict[int, LoadedEngine]], notes: list[str]) ->
         raise UsageError(f"batches {there}: none in common", "build the same batch sizes on both sides")
     notes += [f"batch {size} is only on one side" for size in sorted(every - common)]
     return sorted(common)
-
-
-def _job(
-    engines: Sequence[LoadedEngine], names: Sequence[str], purpose: Purpose, size: int, setting: Setting
-) -> InterleaveJob:
-    return InterleaveJob(
-        engines=tuple(engines),
-        variants=tuple(
-            Variant(name=name, engine=index, contract=setting.contract) for index, name in enumerate(names)
-        ),
-        rounds=ROUNDS,
-        purpose=purpose,
-        batch=size,
-        data=setting.data,
-        warmup_s=WARMUP_S,
-        block_s=setting.duration / ROUNDS,
-    )
 
 
 def _judge_control(runs: Sequence[InterleavedRun], threshold: float) -> Control:

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from trtopt.errors import UsageError
 from trtopt.jobs import Interleaved
-from trtopt.measure.comparison import RUN_BLOCKS
-from trtopt.measure.interleaved import InterleaveJob, LoadedEngine
+from trtopt.measure.comparison import RUN_BLOCKS, Comparison
+from trtopt.measure.interleaved import InterleaveJob, LoadedEngine, Variant
 from trtopt.pipeline.listener import Listener
 from trtopt.pipeline.subject import shapes_at
-from trtopt.records import Contract, EngineArtifact, InterleavedRun, Manifest
+from trtopt.records import Contract, EngineArtifact, InterleavedRun, Judged, OnnxArtifact, Purpose
 from trtopt.supervisor import run_jobs
 
 ROUNDS = RUN_BLOCKS
@@ -33,12 +33,30 @@ class Setting:
     data: str | None
 
 
-def loaded(folder: Path, manifest: Manifest, engine: EngineArtifact, size: int) -> LoadedEngine:
-    """An engine of a folder at one batch size, for a worker to load."""
+def loaded(folder: Path, onnx: OnnxArtifact, engine: EngineArtifact, size: int) -> LoadedEngine:
+    """An engine of a folder at one batch size, for a worker to load; `onnx` tells its inputs."""
     return LoadedEngine(
         path=str((folder / engine.path).absolute()),
         artifact=engine,
-        shapes=shapes_at(manifest.onnx, engine.plan, size),
+        shapes=shapes_at(onnx, engine.plan, size),
+    )
+
+
+def turns_job(
+    engines: Sequence[LoadedEngine], names: Sequence[str], purpose: Purpose, size: int, setting: Setting
+) -> InterleaveJob:
+    """Every engine under its name, all on the setting's terms."""
+    return InterleaveJob(
+        engines=tuple(engines),
+        variants=tuple(
+            Variant(name=name, engine=index, contract=setting.contract) for index, name in enumerate(names)
+        ),
+        rounds=ROUNDS,
+        purpose=purpose,
+        batch=size,
+        data=setting.data,
+        warmup_s=WARMUP_S,
+        block_s=setting.duration / ROUNDS,
     )
 
 
@@ -72,6 +90,19 @@ def terms_shown(runs: Sequence[InterleavedRun]) -> str:
     environment = runs[0].environment
     contracts = dict.fromkeys(turns.contract.name for run in runs for turns in run.turns)
     return f"{environment.device.name} with {environment.backend}, contract {' and '.join(contracts)}"
+
+
+def judged_record(batch: int | None, comparison: Comparison) -> Judged:
+    """A verdict as it goes into files."""
+    ratio = comparison.ratio
+    return Judged(
+        batch=batch,
+        verdict=comparison.verdict.value,
+        ratio=ratio.value if ratio is not None else None,
+        low=ratio.low if ratio is not None else None,
+        high=ratio.high if ratio is not None else None,
+        reasons=tuple(reason.text for reason in comparison.reasons),
+    )
 
 
 def check_repeats(flag: str, count: int, least: int) -> None:

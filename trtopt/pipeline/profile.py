@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 
 import msgspec
@@ -12,14 +13,14 @@ from trtopt.device.marks import require_nvtx
 from trtopt.device.tensorrt.flavours import is_weakly_typed
 from trtopt.errors import ArtifactError, BackendMissingError, NoGpuError, UsageError
 from trtopt.inspect.difference import difference
-from trtopt.inspect.graph import read_graph
+from trtopt.inspect.graph import Graph, read_graph
 from trtopt.inspect.inspector import read_inspector
 from trtopt.inspect.profile import profile_graph, profile_point
 from trtopt.onnxfile import read_onnx
 from trtopt.onnxmodel.model_file import load
 from trtopt.pipeline.belonging import check_engines, check_model
 from trtopt.pipeline.bench import bench
-from trtopt.pipeline.build import MODEL_FILE, command_line, now
+from trtopt.pipeline.build import command_line, now
 from trtopt.pipeline.build_memory import memories_of
 from trtopt.pipeline.listener import SILENT, Listener
 from trtopt.pipeline.peaks import known_peaks, probe_peaks
@@ -35,6 +36,7 @@ from trtopt.records import (
     EngineRef,
     Manifest,
     ProfileReport,
+    Shape,
     read_versioned,
 )
 from trtopt.workspace import MANIFEST, read_manifest
@@ -100,7 +102,7 @@ def profile(
             if given is not None:
                 _check_belongs(given, manifest, model, Path(str(result)))
             peaks = _peaks_for(report, manifest, probe, notes, listener)
-            made = _looked_into(report, model, batch if given is not None else None, peaks)
+            made = _looked_into(report, _Graphs(model, manifest), batch if given else None, peaks)
         made = _with_build_memory(made, model.parent, manifest)
     made = msgspec.structs.replace(made, notes=(*notes, *made.notes))
     return _with_differences(made, earlier, Path(str(against)))
@@ -125,12 +127,12 @@ def _subject(
     """What to measure, and the ONNX file that it was made of; an ONNX file is built first."""
     folder = path if path.is_dir() else path.parent
     if path.is_dir() or _is_engine_of(folder, path):
-        yield path, folder / MODEL_FILE
+        yield path, _model_in(folder)
     elif is_measured:
         yield path, path
     else:
         with engines_to_measure(path, batch, backend, notes, listener) as (built, _, _):
-            yield built, built / MODEL_FILE
+            yield built, _model_in(built)
 
 
 def _is_engine_of(folder: Path, path: Path) -> bool:
@@ -142,6 +144,28 @@ def _is_engine_of(folder: Path, path: Path) -> bool:
 def _manifest_of(subject: Path) -> Manifest | None:
     folder = subject if subject.is_dir() else subject.parent
     return read_manifest(folder) if subject.is_dir() or (folder / MANIFEST).is_file() else None
+
+
+def _model_in(folder: Path) -> Path:
+    return folder / Path(read_manifest(folder).onnx.path).name
+
+
+class _Graphs:
+    """The graph of each engine, read once: engines of one folder may be made of several."""
+
+    def __init__(self, model: Path, manifest: Manifest | None) -> None:
+        self._model = model
+        self._paths: dict[str, Path] = {}
+        if manifest is not None:
+            self._paths = {
+                engine.plan.label: model.with_name(Path(manifest.graph_of(engine).path).name)
+                for engine in manifest.engines
+            }
+        self._read = lru_cache(lambda path: load(path).proto)
+
+    def at(self, label: str, shapes: Mapping[str, Shape]) -> Graph:
+        """What the engine of that label is made of, at concrete shapes."""
+        return read_graph(self._read(self._paths.get(label, self._model)), shapes)
 
 
 def _check_belongs(report: BenchReport, manifest: Manifest | None, model: Path, result: Path) -> None:
@@ -171,9 +195,8 @@ def _peaks_for(
 
 
 def _looked_into(
-    report: BenchReport, model: Path, batch: Sequence[int] | None, peaks: DevicePeaks | None
+    report: BenchReport, graphs: _Graphs, batch: Sequence[int] | None, peaks: DevicePeaks | None
 ) -> ProfileReport:
-    graph = load(model).proto
     environment = report.environment
     missing: list[str] = []
     if peaks is None:
@@ -185,8 +208,8 @@ def _looked_into(
     for point in report.points:
         if batch is not None and point.batch not in batch:
             continue
-        description = _description_of(point, missing)
-        at_shapes = read_graph(graph, point.latency.shapes)
+        description = description_of(point, missing)
+        at_shapes = graphs.at(point.latency.engine.label, point.latency.shapes)
         infer = environment.backend.name == "onnxruntime"
         engines.append(
             profile_point(
@@ -229,7 +252,7 @@ def _with_build_memory(report: ProfileReport, folder: Path, manifest: Manifest |
     return msgspec.structs.replace(report, engines=tuple(engines))
 
 
-def _description_of(point: BenchPoint, missing: list[str]) -> EngineDescription | None:
+def description_of(point: BenchPoint, missing: list[str]) -> EngineDescription | None:
     """What the inspector told; where it told nothing of use, times stay joined with names alone.
 
     Raises:
@@ -251,11 +274,11 @@ def _description_of(point: BenchPoint, missing: list[str]) -> EngineDescription 
 
 def _not_run(manifest: Manifest, model: Path, batch: Sequence[int] | None, reason: str) -> ProfileReport:
     """What can be known of engines that do not run here: what their graph asks for."""
-    graph = load(model).proto
+    graphs = _Graphs(model, manifest)
     engines = []
     for engine, size in points(manifest.engines, batch):
         ref = EngineRef(path=engine.path, sha256=engine.sha256, label=engine.plan.label)
-        at_shapes = read_graph(graph, shapes_at(manifest.onnx, engine.plan, size))
+        at_shapes = graphs.at(engine.plan.label, shapes_at(manifest.onnx, engine.plan, size))
         engines.append(profile_graph(size, ref, at_shapes, known_peaks(engine.device)))
     return ProfileReport(
         created=now(),

@@ -43,8 +43,9 @@ TABLE_SUFFIX = ".calibration.json"
 class Request:
     """What `quantize` was asked for; the fields are those of the command line.
 
-    `calib` is what `trtopt.data.open_data` takes, `method` one of `auto`, `max`, `percentile-99.9`, …,
-    `smoothquant` the exponent alpha, `store_weights` keeps weights in their narrow type with a DQ alone.
+    `calib` is what `trtopt.data.open_data` takes; beside a `table` it finds what that lacks. `method` is one
+    of `auto`, `max`, `percentile-99.9`, …, `smoothquant` the exponent alpha, `store_weights` keeps weights in
+    their narrow type with a DQ alone.
     """
 
     precision: str
@@ -129,8 +130,10 @@ def judged(request: Request) -> tuple[Precision, Form]:
             raise UsageError(
                 f"--method {request.method} is for INT8", "FP8 takes the largest |x|: leave --method out"
             )
-    if sum((request.calib is not None, request.table is not None, request.random_data)) > 1:
-        raise UsageError("--calib, --table and --random-data exclude one another", "give one of them")
+    if request.random_data and (request.calib is not None or request.table is not None):
+        raise UsageError(
+            "--random-data and --calib or --table exclude one another", "leave --random-data out"
+        )
     if request.smoothquant is not None and not 0.0 <= request.smoothquant <= 1.0:
         raise UsageError(f"--smoothquant {request.smoothquant}: not from 0 to 1", "0.5 is usual")
     return precision, form

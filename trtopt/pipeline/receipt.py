@@ -12,7 +12,6 @@ from trtopt.inspect.inspector import read_inspector
 from trtopt.inspect.join import join
 from trtopt.inspect.receipt import faults, receipt, share_of
 from trtopt.onnxmodel.model_file import load
-from trtopt.pipeline.build import MODEL_FILE
 from trtopt.pipeline.subject import shapes_at
 from trtopt.records import EngineArtifact, Manifest, PrecisionReceipt
 
@@ -22,13 +21,15 @@ def receipts_of(folder: Path, manifest: Manifest) -> dict[str, PrecisionReceipt]
     described = [engine for engine in manifest.engines if engine.layers]
     if not described:
         return {}
-    model = load(folder / MODEL_FILE).proto
+    graphs = {graph.sha256: graph for graph in map(manifest.graph_of, described)}
+    models = {key: load(folder / Path(graph.path).name).proto for key, graph in graphs.items()}
     found = {}
     for engine in described:
         try:
             description = read_inspector(_text(folder, engine), str(engine.layers))
         except ArtifactError:  # an engine whose layers have no detail tells no types
             continue
+        model = models[manifest.graph_of(engine).sha256]
         graph = read_graph(model, shapes_at(manifest.onnx, engine.plan, engine.plan.batch.opt[0]))
         layers, _ = join(description, None, graph)
         found[engine.path] = receipt(layers, weakly_typed=is_weakly_typed(engine.plan.backend))

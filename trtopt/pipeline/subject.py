@@ -12,7 +12,7 @@ import msgspec
 from trtopt.device.backends import Choice, choose_for_running, open_builder
 from trtopt.errors import ArtifactError, UsageError
 from trtopt.onnxfile import read_onnx
-from trtopt.pipeline.build import build, build_engines
+from trtopt.pipeline.build import Building, build, build_engines
 from trtopt.pipeline.listener import Listener
 from trtopt.records import BuildPlan, BuildSettings, EngineArtifact, Manifest, OnnxArtifact, Shape
 from trtopt.workspace import MANIFEST, read_manifest
@@ -113,10 +113,7 @@ def _rebuilt(
 ) -> Iterator[tuple[Path, Manifest, tuple[EngineArtifact, ...]]]:
     """The build folder's model for another backend, in a temporary folder, with that backend's defaults."""
     builder = open_builder(backend)
-    source = folder / Path(manifest.onnx.path).name
-    onnx = read_onnx(source)
-    if onnx.sha256 != manifest.onnx.sha256:
-        raise ArtifactError(f"{source}: is not the model that the engines were built from", "build again")
+    graphs = verified_graphs(folder, manifest)
     tell(
         notes,
         listener,
@@ -128,8 +125,23 @@ def _rebuilt(
         for plan in unique.values()
     ]
     with tempfile.TemporaryDirectory(prefix="trtopt-") as scratch:
-        engines = build_engines(onnx, own, Path(scratch), None, 1, listener)
+        engines = build_engines(graphs, own, Path(scratch), Building(None), listener)
         yield Path(scratch), manifest, engines
+
+
+def verified_graphs(folder: Path, manifest: Manifest) -> list[OnnxArtifact]:
+    """The graphs that a folder's engines are made of, where they lie.
+
+    Raises:
+        ArtifactError: a file is not the one of the manifest.
+    """
+    found = [read_onnx(folder / Path(graph.path).name) for graph in (manifest.onnx, *manifest.graphs)]
+    for there, graph in zip(found, (manifest.onnx, *manifest.graphs), strict=True):
+        if there.sha256 != graph.sha256:
+            raise ArtifactError(
+                f"{there.path}: is not the model that the engines were built from", "build again"
+            )
+    return found
 
 
 def tell(notes: list[str], listener: Listener, text: str) -> None:

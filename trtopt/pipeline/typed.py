@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
@@ -13,15 +13,21 @@ from trtopt.pipeline.targets import target_of
 from trtopt.records import Backend, OnnxArtifact, to_json
 from trtopt.workspace import write_atomically
 
+if TYPE_CHECKING:
+    from trtopt.pipeline.quantize import Request
+
 TRACE_FILE = "cast.json"
 QUANTISED_FILE = "quantize.json"
-Precision = Literal["fp32", "fp16", "bf16", "int8", "fp8", "int4"]
+QUANTISED: tuple[str, ...] = ("int8", "fp8", "int4")
 _HALF_TYPES = {"float16", "bfloat16"}
+Precision = Literal["fp32", "fp16", "bf16", "int8", "fp8", "int4"]
+Typed = tuple[OnnxArtifact, str]
+"""A model in a precision, with its traces beside it, and a note."""
 
 
 def typed_kept(
     kept: OnnxArtifact, precision: Precision | None, data: str | None, backend: Backend
-) -> tuple[OnnxArtifact, str] | None:
+) -> Typed | None:
     """The build folder's model in `precision`, beside it with a trace, and a note; None if nothing is due.
 
     Raises:
@@ -39,15 +45,30 @@ def typed_kept(
                 "--precision fp32: the graph has 16-bit types", "export it in FP32, or leave --precision away"
             )
         return None
-    if precision != "fp16" and precision != "bf16":  # spelled out for the type checker
-        return _quantised(kept, precision, data, backend)
+    if precision == "fp16" or precision == "bf16":  # spelled out for the type checker
+        return cast_kept(kept, precision, data, backend)
+    return quantised_kept(kept, request_for(kept, precision, data, backend))
+
+
+def cast_kept(
+    kept: OnnxArtifact,
+    precision: Literal["fp16", "bf16"],
+    data: str | None,
+    backend: Backend,
+    folder: Path | None = None,
+) -> Typed:
+    """The model in 16 bits, in its own folder or another.
+
+    Raises:
+        ModelError, DataError, OutputError: see `precision.casting.api.cast_model`.
+    """
     from trtopt.precision.casting.api import cast_model
 
     source = Path(kept.path)
-    out = source.with_name(f"{source.stem}.{precision}{source.suffix}")
+    out = (folder or source.parent) / f"{source.stem}.{precision}{source.suffix}"
     report = cast_model(source, out, precision=precision, target=target_of(backend), data=data)
     report = msgspec.structs.replace(report, source=source.name, out=out.name)
-    write_atomically(source.with_name(TRACE_FILE), to_json(report))
+    write_atomically(out.with_name(TRACE_FILE), to_json(report))
     values = "random data" if report.data_is_random else report.data
     said = (
         f"cast to {precision.upper()}: {len(report.lowered)} nodes, {len(report.kept)} stay FP32, "
@@ -56,23 +77,40 @@ def typed_kept(
     return msgspec.structs.replace(read_onnx(out), parent=kept.sha256), said
 
 
-def _quantised(
-    kept: OnnxArtifact, precision: Literal["int8", "fp8", "int4"], data: str | None, backend: Backend
-) -> tuple[OnnxArtifact, str]:
-    """The model with Q/DQ beside it, its calibration table and its report, and a note."""
-    from trtopt.pipeline.quantize import Request, quantize
+def request_for(kept: OnnxArtifact, precision: str, data: str | None, backend: Backend) -> Request:
+    """What a build asks of quantisation.
+
+    Raises:
+        DataError: there is no data to calibrate on, and the model brings no scales.
+    """
+    from trtopt.pipeline.quantize import Request
 
     if data is None and precision != "int4" and {"int8", "float8_e4m3fn"}.isdisjoint(kept.types):
         raise UsageError(
             f"--precision {precision} needs data to find out how large tensors get",
             "give --calib DATA, or quantise on its own: trtopt quantize --help",
         )
+    return Request(precision, target_of(backend), data)
+
+
+def quantised_kept(
+    kept: OnnxArtifact, request: Request, name: str | None = None, folder: Path | None = None
+) -> Typed:
+    """The model with Q/DQ, its calibration table and its report, in its own folder or another; and a note.
+
+    `name` is part of the file's name [default: the precision].
+
+    Raises:
+        DataError, ModelError, ArtifactError, UsageError, OutputError: see `pipeline.quantize`.
+    """
+    from trtopt.pipeline.quantize import quantize
+
     source = Path(kept.path)
-    out = source.with_name(f"{source.stem}.{precision}{source.suffix}")
-    report = quantize(source, out, Request(precision, target_of(backend), data))
+    out = (folder or source.parent) / f"{source.stem}.{name or request.precision}{source.suffix}"
+    report = quantize(source, out, request)
     table = Path(report.table).name if report.table else None
     report = msgspec.structs.replace(report, source=source.name, out=out.name, table=table)
-    write_atomically(source.with_name(QUANTISED_FILE), to_json(report))
+    write_atomically(out.with_name(QUANTISED_FILE), to_json(report))
     done = sum(item.quantised for item in report.decisions)
-    said = f"quantised to {precision.upper()}: {done} nodes; {QUANTISED_FILE} tells which and why"
+    said = f"quantised to {request.precision.upper()}: {done} nodes; {QUANTISED_FILE} tells which and why"
     return msgspec.structs.replace(read_onnx(out), parent=kept.sha256), said

@@ -31,7 +31,6 @@ from trtopt.records.comparing import (
     COMPARE_SCHEMA,
     CompareReport,
     InterleavedRun,
-    Judged,
     Purpose,
     Turns,
 )
@@ -101,6 +100,14 @@ from trtopt.records.serving import (
     PoolUsage,
     Spread,
 )
+from trtopt.records.verdicts import (
+    BatchVerdict,
+    Candidate,
+    CandidateTime,
+    Judged,
+    PrecisionVerdict,
+    RegionTime,
+)
 
 __all__ = [
     "BENCH_SCHEMA",
@@ -114,11 +121,14 @@ __all__ = [
     "AnyRecord",
     "Backend",
     "BatchPolicy",
+    "BatchVerdict",
     "BatcherStatistics",
     "BenchPoint",
     "BenchReport",
     "BuildPlan",
     "BuildSettings",
+    "Candidate",
+    "CandidateTime",
     "Change",
     "ClockReading",
     "ClockReference",
@@ -161,11 +171,13 @@ __all__ = [
     "Plugin",
     "PoolUsage",
     "PrecisionReceipt",
+    "PrecisionVerdict",
     "ProfileReport",
     "ProfiledLayer",
     "Purpose",
     "RateProbe",
     "Record",
+    "RegionTime",
     "RewriteSummary",
     "RooflineTotal",
     "Samples",

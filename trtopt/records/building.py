@@ -9,6 +9,7 @@ import msgspec
 from trtopt.records.base import Record, Shape
 from trtopt.records.machine import DeviceInfo
 from trtopt.records.models import OnnxArtifact, TensorSpec
+from trtopt.records.verdicts import PrecisionVerdict
 
 BUILD_SCHEMA = "trtopt.build/2"
 
@@ -129,11 +130,16 @@ class Manifest(Record, frozen=True, kw_only=True):
     created: str
     argv: tuple[str, ...] = ()
     onnx: OnnxArtifact
+    """What the engines are made of; the first engine's, where batch sizes have graphs of their own."""
+    graphs: tuple[OnnxArtifact, ...] = ()
+    """What else engines are made of."""
     intermediates: tuple[OnnxArtifact, ...] = ()
     """Files of the folder that lie between the user's model and `onnx`, each the parent of the next."""
     rewrite: RewriteSummary | None = None
     """None if the model was not rewritten; a note says why, if that was not asked for."""
     engines: tuple[EngineArtifact, ...]
+    verdict: PrecisionVerdict | None = None
+    """How precisions did against one another; None if they were not measured."""
     notes: tuple[str, ...] = ()
 
     @property
@@ -141,3 +147,7 @@ class Manifest(Record, frozen=True, kw_only=True):
         """The hash of the file that the user gave."""
         first = self.intermediates[0] if self.intermediates else self.onnx
         return first.parent or first.sha256
+
+    def graph_of(self, engine: EngineArtifact) -> OnnxArtifact:
+        """The graph that an engine is made of."""
+        return next((graph for graph in self.graphs if graph.sha256 == engine.plan.onnx_sha256), self.onnx)

@@ -7,6 +7,7 @@ from typing import Literal
 from trtopt.records.base import Record
 from trtopt.records.building import EngineArtifact
 from trtopt.records.measuring import ClockReading, ClockReference, Contract, EngineRef, Environment, Samples
+from trtopt.records.verdicts import Judged
 
 COMPARE_SCHEMA = "trtopt.compare/1"
 
@@ -30,7 +31,7 @@ class Turns(Record, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
 
 
-Purpose = Literal["comparison", "control", "builds", "contracts"]
+Purpose = Literal["comparison", "control", "builds", "contracts", "precisions"]
 
 
 class InterleavedRun(Record, frozen=True, kw_only=True):
@@ -49,17 +50,6 @@ class InterleavedRun(Record, frozen=True, kw_only=True):
     clocks: tuple[ClockReading, ...]
     clock_reference: ClockReference
     failure: str | None = None
-
-
-class Judged(Record, frozen=True, kw_only=True):
-    """A verdict for programs to read; it follows from the samples. `ratio` is B's latency over A's."""
-
-    batch: int | None
-    verdict: str
-    ratio: float | None
-    low: float | None
-    high: float | None
-    reasons: tuple[str, ...]
 
 
 class CompareReport(Record, frozen=True, kw_only=True):

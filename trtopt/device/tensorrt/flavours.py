@@ -20,7 +20,8 @@ class Flavour:
     """What one flavour and version does differently.
 
     `network_flags` are passed to `create_network`; a `weakly_typed` builder needs flags for the types that
-    the graph contains; `max_opset` is the newest opset that its parser is documented for.
+    the graph contains; `max_opset` is the newest opset that its parser is documented for; `precisions` are
+    those that may be faster than FP32, as the GPU allows, floats first.
     """
 
     name: str
@@ -33,8 +34,11 @@ class Flavour:
     device_memory: str
     async_allocator: bool
     max_opset: int
+    precisions: tuple[str, ...]
     reports_hardware_compatibility: bool = True
 
+
+_FROM_10 = ("fp16", "bf16", "int8", "fp8")
 
 _TENSORRT_8 = Flavour(
     name=TENSORRT,
@@ -47,6 +51,7 @@ _TENSORRT_8 = Flavour(
     device_memory="device_memory_size",
     async_allocator=False,
     max_opset=19,  # 17 by its documents; Q/DQ of opset 19 with FP32 scales loads
+    precisions=("fp16", "int8"),
 )
 _TENSORRT_10 = Flavour(
     name=TENSORRT,
@@ -59,6 +64,7 @@ _TENSORRT_10 = Flavour(
     device_memory="device_memory_size_v2",
     async_allocator=True,
     max_opset=24,
+    precisions=_FROM_10,
 )
 _TENSORRT_11 = Flavour(
     name=TENSORRT,
@@ -71,6 +77,7 @@ _TENSORRT_11 = Flavour(
     device_memory="device_memory_size_v2",
     async_allocator=True,
     max_opset=25,
+    precisions=_FROM_10,
 )
 _RTX = Flavour(
     name=RTX,
@@ -83,6 +90,7 @@ _RTX = Flavour(
     device_memory="device_memory_size_v2",
     async_allocator=True,
     max_opset=25,
+    precisions=_FROM_10,
     reports_hardware_compatibility=False,  # reading it logs an error
 )
 

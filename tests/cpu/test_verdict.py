@@ -1,0 +1,307 @@
+"""The contest of precisions: graphs, engines and accuracy are real, times come from a script or a CPU."""
+
+from __future__ import annotations
+
+import json
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from command_line import DIGITS, CommandLine, needs_no_gpu
+from rich.console import Console
+from scripted_times import ScriptedTimes
+
+import trtopt
+from trtopt.errors import TrtoptError, UsageError
+from trtopt.onnxfile import read_onnx
+from trtopt.pipeline import break_even, contest, interleave
+from trtopt.pipeline.break_even import quantize_where_it_pays
+from trtopt.pipeline.quantize import Request, quantize
+from trtopt.records import Manifest
+from trtopt.report.verdict import verdict_summary
+from trtopt.workspace import read_manifest
+
+TRANSFORMER = DIGITS.parents[1] / "digits_transformer" / "digits_transformer.onnx"
+LOSERS = ("blocks.0.qkv/MatMul", "blocks.1.qkv/MatMul", "blocks.2.qkv/MatMul")
+PAIRS = ("QuantizeLinear", "DequantizeLinear")
+
+
+@pytest.fixture(scope="module")
+def calib(tmp_path_factory: pytest.TempPathFactory) -> dict[Path, str]:
+    folder = tmp_path_factory.mktemp("calibration")
+    for model, key in ((DIGITS, "images"), (TRANSFORMER, "tokens")):
+        with np.load(model.with_name("heldout.npz")) as file:
+            np.savez(folder / f"{key}.npz", **{key: file[key][:32]})
+    return {DIGITS: str(folder / "images.npz"), TRANSFORMER: str(folder / "tokens.npz")}
+
+
+def layer_ms(candidate: str, batch: int, node: onnx.NodeProto) -> float:
+    """INT8 halves every product, but for those of qkv at batch 1, where it takes twice as long."""
+    if node.op_type in PAIRS:
+        return 0.015625
+    if node.op_type != "MatMul":
+        return 0.0625
+    if candidate == "fp16":
+        return 1.0
+    return 2.0 if batch == 1 and node.name in LOSERS else 0.5
+
+
+def script(monkeypatch: pytest.MonkeyPatch, **latency_ms: float) -> ScriptedTimes:
+    """`fp16_1=1.0`: the candidate's latency at that batch size."""
+    by_key = {}
+    for key, value in latency_ms.items():
+        name, _, batch = key.rpartition("_")
+        by_key[name.replace("_", "."), int(batch)] = value
+    times = ScriptedTimes(by_key, layer_ms)
+    monkeypatch.setattr(interleave, "run_jobs", times)
+    monkeypatch.setattr(contest, "run_jobs", times)
+    return times
+
+
+def build(model: Path, folder: Path, data: dict[Path, str], **recipe: Any) -> Manifest:
+    wanted: dict[str, Any] = {"precision": "int8", "batch": (1, 8), "calib": data[model]} | recipe
+    return trtopt.build(model, folder, backend="onnxruntime", **wanted)
+
+
+def quantised(model: Path) -> set[str]:
+    """The products that read an activation through a DQ."""
+    graph = onnx.load(str(model)).graph
+    made = {name: node.op_type for node in graph.node for name in node.output}
+    return {
+        node.name for node in graph.node if node.op_type == "MatMul" and made.get(node.input[0]) == PAIRS[1]
+    }
+
+
+# ── the whole loop, on scripted times ───────────────────────────────────────────────────────────────────
+
+
+def test_regions_that_lose_stay_float_at_the_batch_size_where_they_do(
+    monkeypatch: pytest.MonkeyPatch, calib: dict[Path, str], tmp_path: Path
+) -> None:
+    times = script(monkeypatch, fp16_1=1.0, int8_1=1.05, int8_part1_1=0.9, fp16_8=1.0, int8_8=0.8)
+    manifest = build(TRANSFORMER, tmp_path / "out", calib)
+    assert times.in_turns == [
+        (1, ("fp16", "int8")),
+        (8, ("fp16", "int8")),
+        (1, ("fp16", "int8", "int8.part1")),
+    ]
+    first, second = manifest.engines
+    reduced, whole = manifest.graph_of(first), manifest.graph_of(second)
+    assert (reduced.path, whole.path) == ("model.int8.part1.onnx", "model.int8.onnx")
+    assert quantised(tmp_path / "out" / whole.path) - quantised(tmp_path / "out" / reduced.path) == set(
+        LOSERS
+    )
+    for graph in (reduced, whole):
+        assert read_onnx(tmp_path / "out" / graph.path).sha256 == graph.sha256
+    assert manifest.verdict is not None
+    assert [one.chosen for one in manifest.verdict.batches] == ["int8.part1", "int8"]
+    losing = [one for one in manifest.verdict.batches[0].regions["int8"] if one.loses]
+    assert tuple(name for one in losing for name in one.nodes) == LOSERS
+    assert losing[0].compute_ms == 1.0
+    assert losing[0].reformat_ms == 4 * 0.015625
+    assert not any(one.loses for one in manifest.verdict.batches[1].regions["int8"])
+    assert read_manifest(tmp_path / "out") == manifest
+
+
+def test_engines_of_several_graphs_are_measured_and_looked_into_as_any(
+    monkeypatch: pytest.MonkeyPatch, calib: dict[Path, str], tmp_path: Path
+) -> None:
+    with monkeypatch.context() as scripted:
+        script(scripted, fp16_1=1.0, int8_1=1.05, int8_part1_1=0.9, fp16_8=1.0, int8_8=0.8)
+        build(TRANSFORMER, tmp_path / "out", calib)
+    profile = trtopt.profile(tmp_path / "out", duration=0.1)
+    asked = [
+        {name for layer in engine.layers if layer.asked_dtype == "int8" for name in layer.onnx_nodes}
+        for engine in profile.engines
+    ]
+    assert asked[1] - asked[0] >= set(LOSERS)
+    assert asked[0] & set(LOSERS) == set()
+
+
+def test_int8_that_is_slower_is_not_handed_out(
+    monkeypatch: pytest.MonkeyPatch, calib: dict[Path, str], tmp_path: Path
+) -> None:
+    script(monkeypatch, fp16_1=1.0, int8_1=1.2, fp16_8=1.0, int8_8=1.001)
+    manifest = build(DIGITS, tmp_path / "out", calib)
+    assert manifest.verdict is not None
+    first, second = manifest.verdict.batches
+    assert (first.chosen, second.chosen) == ("fp16", "int8")
+    assert "int8 is slower than fp16: latency +20.0%" in first.reason
+    assert second.reason.startswith("not slower than fp16, and asked for")
+    assert [manifest.graph_of(engine).path for engine in manifest.engines] == [
+        "model.fp16.onnx",
+        "model.int8.onnx",
+    ]
+    names = {path.name for path in (tmp_path / "out").iterdir()}
+    assert names >= {"cast.json", "quantize.json", "batch1.onnx", "batch8.onnx", "batch8.log"}
+    assert "candidates" not in names
+
+
+def test_where_int8_never_pays_nothing_of_it_is_left(
+    monkeypatch: pytest.MonkeyPatch, calib: dict[Path, str], tmp_path: Path
+) -> None:
+    script(monkeypatch, fp16_1=1.0, int8_1=1.2, fp16_8=1.0, int8_8=1.2)
+    manifest = build(DIGITS, tmp_path / "out", calib)
+    assert (manifest.onnx.path, manifest.graphs) == ("model.fp16.onnx", ())
+    assert not list((tmp_path / "out").glob("*int8*"))
+
+
+def test_the_best_precision_keeps_the_accuracy_that_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch, calib: dict[Path, str], tmp_path: Path
+) -> None:
+    times = script(monkeypatch, fp32_8=1.0, fp16_8=0.7, int8_8=0.5)
+    wanted: dict[str, Any] = {"precision": "best", "batch": (8,)}
+    best = build(DIGITS, tmp_path / "best", calib, **wanted)
+    assert best.onnx.path == "model.int8.onnx"
+    kept = build(DIGITS, tmp_path / "kept", calib, **wanted, bounds={"min_sqnr": 60.0})
+    assert kept.onnx.path == "model.fp16.onnx"
+    assert times.in_turns[-1] == (8, ("fp32", "fp16"))  # what is not accurate enough is not even built
+    assert kept.verdict is not None
+    (broken,) = [one for one in kept.verdict.candidates if one.violations]
+    assert (broken.name, broken.violations[0].measure) == ("int8", "SQNR in dB")
+    strict = build(DIGITS, tmp_path / "strict", calib, **wanted, bounds={"min_sqnr": 200.0})
+    assert strict.onnx.path == "model.onnx"
+    assert strict.intermediates == ()
+
+
+def test_quantising_by_verdict_writes_a_graph_for_each_batch_size(
+    monkeypatch: pytest.MonkeyPatch, calib: dict[Path, str], tmp_path: Path
+) -> None:
+    script(monkeypatch, fp16_1=1.0, int8_1=1.2, fp16_8=1.0, int8_8=0.8)
+    request = Request("int8", "", calib[DIGITS], method="max")
+    found = quantize_where_it_pays(DIGITS, tmp_path / "q.onnx", request, batch=(1, 8), backend="onnxruntime")
+    assert found.written == {tmp_path / "q.batch1.onnx": (1,), tmp_path / "q.batch8.onnx": (8,)}
+    assert "float16" in read_onnx(tmp_path / "q.batch1.onnx").types
+    assert "int8" in read_onnx(tmp_path / "q.batch8.onnx").types
+    assert (tmp_path / "q.batch8.onnx.calibration.json").is_file()
+    one = quantize_where_it_pays(DIGITS, tmp_path / "q.onnx", request, batch=(8,), backend="onnxruntime")
+    assert list(one.written) == [tmp_path / "q.onnx"]
+
+
+def test_the_report_tells_times_choice_accuracy_and_regions(
+    monkeypatch: pytest.MonkeyPatch, calib: dict[Path, str], tmp_path: Path
+) -> None:
+    script(monkeypatch, fp16_1=1.0, int8_1=1.05, int8_part1_1=0.9)
+    verdict = build(TRANSFORMER, tmp_path / "out", calib, batch=(1,)).verdict
+    assert verdict is not None
+    console = Console(width=200, record=True, file=StringIO())
+    console.print(verdict_summary(verdict))
+    lines = [line.split() for line in console.export_text().splitlines()]
+    assert ["1", "fp16", "1.001", "–", "baseline"] in lines or [
+        "1",
+        "fp16",
+        "1.000",
+        "–",
+        "baseline",
+    ] in lines
+    assert any(line[:2] == ["1", "int8.part1"] and line[-3:] == ["FASTER", "handed", "out"] for line in lines)
+    assert any(line[:2] == ["1", "int8"] and line[-1] == "SLOWER" for line in lines)
+    assert any(line[0] == LOSERS[0] and line[3] == "+1.0000" for line in lines if line)
+    assert any(line[:6] == ["int8.part1", "(3", "nodes", "left", "in", "float):"] for line in lines)
+
+
+# ── on a CPU's own times ────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_command_measures_on_onnx_runtime_and_hands_out_what_it_says(
+    trtopt_cli: CommandLine, calib: dict[Path, str]
+) -> None:
+    done = trtopt_cli(
+        "build", DIGITS, "-o", "out", "--precision", "int8", "--calib", calib[DIGITS],
+        "--backend", "onnxruntime", "--batch", "8",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    manifest = read_manifest(trtopt_cli.folder / "out")
+    assert manifest.verdict is not None
+    (batch,) = manifest.verdict.batches
+    assert manifest.onnx.path == f"model.{batch.chosen}.onnx"
+    assert {one.candidate for one in batch.times} == {"fp16", "int8"}
+    assert all(one.latency_ms > 0 for one in batch.times)
+    (region, outside) = batch.regions["int8"]
+    assert len(region.nodes) == 12  # nine convolutions and three skips, all in one piece
+    assert region.float_ms > 0
+    assert outside.nodes == ()
+    assert f"batch 8: {batch.chosen} is handed out:" in done.stdout
+
+
+# ── where nothing can be measured ───────────────────────────────────────────────────────────────────────
+
+
+def test_without_a_verdict_int8_is_handed_out_and_the_manifest_says_that_it_was_not_measured(
+    calib: dict[Path, str], tmp_path: Path
+) -> None:
+    manifest = build(DIGITS, tmp_path / "out", calib, batch=(8,), verdict=False)
+    assert (manifest.onnx.path, manifest.verdict) == ("model.int8.onnx", None)
+    assert "int8 was not measured against fp16: --no-verdict" in manifest.notes
+
+
+@needs_no_gpu
+def test_engines_that_cannot_run_here_are_handed_out_with_a_note(
+    calib: dict[Path, str], tmp_path: Path
+) -> None:
+    manifest = trtopt.build(
+        DIGITS, tmp_path / "out", precision="int8", calib=calib[DIGITS], backend="tensorrt-rtx"
+    )
+    (note,) = [note for note in manifest.notes if "not measured" in note]
+    assert "do not run here: no GPU is here" in note
+
+
+def test_a_model_with_q_dq_of_its_own_is_not_measured(calib: dict[Path, str], tmp_path: Path) -> None:
+    quantize(DIGITS, tmp_path / "own.onnx", Request("int8", "8.6", calib[DIGITS], method="max"))
+    again = trtopt.build(
+        tmp_path / "own.onnx", tmp_path / "out",
+        precision="int8", calib=calib[DIGITS], backend="onnxruntime",
+    )  # fmt: skip
+    assert any("brings its own Q/DQ" in note for note in again.notes)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "kind", "message"),
+    [
+        ({"precision": "best", "calib": None}, UsageError, "--precision best needs data"),
+        ({"precision": "best", "verdict": False}, UsageError, "cannot be done here: --no-verdict"),
+        ({"precision": "fp16", "bounds": {"min_cosine": 0.9}}, UsageError, "--min-cosine: no precision"),
+        ({"bounds": {"min_speed": 1.0}}, UsageError, "known bounds: min_cosine"),
+    ],
+)
+def test_what_cannot_be_chosen_is_refused_before_anything_is_made(
+    recipe: dict[str, Any], kind: type[TrtoptError], message: str, calib: dict[Path, str], tmp_path: Path
+) -> None:
+    with pytest.raises(kind) as caught:
+        build(DIGITS, tmp_path / "out", calib, **recipe)
+    assert message in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+@needs_no_gpu
+def test_the_best_precision_and_a_verdict_need_a_machine_that_runs_the_engines(
+    trtopt_cli: CommandLine, calib: dict[Path, str]
+) -> None:
+    data = ("--calib", calib[DIGITS])
+    rtx = ("--backend", "tensorrt-rtx")
+    message = trtopt_cli.fails(2, "build", DIGITS, "--precision", "best", *data, *rtx)
+    assert "chooses by measuring" in message
+    assert "--backend onnxruntime" in message
+    message = trtopt_cli.fails(
+        2, "quantize", DIGITS, "-o", "q.onnx", "--precision", "int8", *data, "--verdict", "1,8"
+    )
+    assert "nothing can be measured here: engines by tensorrt-rtx" in message
+
+
+def test_a_verdict_is_for_the_tensorrt_that_is_here(calib: dict[Path, str], tmp_path: Path) -> None:
+    request = Request("int8", "8.6", calib[DIGITS])
+    with pytest.raises(UsageError, match=r"--target 8\.6: --verdict measures with onnxruntime"):
+        break_even.quantize_where_it_pays(DIGITS, tmp_path / "q.onnx", request, backend="onnxruntime")
+
+
+def test_the_manifest_of_a_verdict_is_plain_json(
+    monkeypatch: pytest.MonkeyPatch, calib: dict[Path, str], tmp_path: Path
+) -> None:
+    script(monkeypatch, fp16_8=1.0, int8_8=0.8)
+    build(DIGITS, tmp_path / "out", calib, batch=(8,))
+    verdict = json.loads((tmp_path / "out" / "manifest.json").read_bytes())["verdict"]
+    assert verdict["batches"][0]["times"][1]["against_baseline"]["verdict"] == "FASTER"
+    assert verdict["candidates"][1]["differences"][0]["top1"] == 1.0

@@ -1,0 +1,219 @@
+"""Where Q/DQ pay: the quantised regions of a graph, and what each costs in an engine against a float one.
+
+A region is the quantised nodes that hang together: one reads, through Q and DQ, what another one made with
+nothing in between but nodes that fuse or merely move values; or both read the same quantised tensor. It is
+the least that can be left in float without new Q/DQ inside of what stays quantised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from trtopt.inspect.difference import Side, matched
+from trtopt.inspect.graph import DEQUANTISE, QUANTISE, Graph, Node
+from trtopt.inspect.join import bits
+from trtopt.inspect.receipt import is_fallback
+from trtopt.records import EngineProfile, ProfiledLayer, RegionTime
+
+_PAIR = (QUANTISE, DEQUANTISE)
+_NARROW_BITS = 8
+_INSIDE = {
+    "Relu", "LeakyRelu", "PRelu", "Clip", "Sigmoid", "HardSigmoid", "HardSwish", "Tanh", "Elu", "Selu",
+    "Mish", "Softplus", "Gelu", "Erf", "Add", "Mul", "Div", "BatchNormalization", "Cast",
+    "MaxPool", "AveragePool", "GlobalAveragePool", "Concat", "Resize", "Pad", "Slice", "Split",
+    "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Transpose",
+}  # fmt: skip
+"""Operators that fuse with the layer in front of them, move values, or run in INT8 between Q/DQ."""
+
+
+@dataclass(frozen=True)
+class Region:
+    """Names: its quantised nodes in the file's order, and the Q and DQ in front of them."""
+
+    nodes: tuple[str, ...]
+    pairs: frozenset[str]
+
+
+class _Groups:
+    """Disjoint sets of names."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._parent = {name: name for name in names}
+
+    def root(self, name: str) -> str:
+        while self._parent[name] != name:
+            self._parent[name] = self._parent[self._parent[name]]
+            name = self._parent[name]
+        return name
+
+    def join(self, names: Sequence[str]) -> None:
+        for other in names[1:]:
+            self._parent[self.root(other)] = self.root(names[0])
+
+
+# ── regions of a graph ──────────────────────────────────────────────────────────────────────────────────
+
+
+def find_regions(graph: Graph) -> tuple[Region, ...]:
+    """The regions of a graph with Q/DQ, in the file's order; none without."""
+    pairs = {node.name: _pairs_before(graph, node) for node in graph.nodes if node.op not in _PAIR}
+    quantised = [node for node in graph.nodes if pairs.get(node.name)]
+    groups = _Groups(node.name for node in quantised)
+    readers: dict[str, list[str]] = {}
+    for node in quantised:
+        for tensor in _read_through_pairs(graph, node):
+            readers.setdefault(tensor, []).append(node.name)
+    for names in readers.values():
+        groups.join(names)
+    for node in quantised:
+        groups.join([node.name, *_fed_by(graph, node, readers, pairs)])
+    members: dict[str, list[str]] = {}
+    for node in quantised:
+        members.setdefault(groups.root(node.name), []).append(node.name)
+    return tuple(
+        Region(tuple(names), frozenset(pair.name for name in names for pair in pairs[name]))
+        for names in members.values()
+    )
+
+
+def _pairs_before(graph: Graph, node: Node) -> list[Node]:
+    """The DQ that a node reads, and the Q in front of them; of weights too."""
+    made_by = (graph.producer.get(name) for name in node.inputs)
+    dequantisers = [one for one in made_by if one is not None and one.op == DEQUANTISE]
+    before = (graph.producer.get(one.inputs[0]) for one in dequantisers)
+    return [*dequantisers, *(one for one in before if one is not None and one.op == QUANTISE)]
+
+
+def _read_through_pairs(graph: Graph, node: Node) -> Iterator[str]:
+    """The computed tensors that a node reads through Q and DQ."""
+    for pair in _pairs_before(graph, node):
+        if pair.op == QUANTISE and not graph.is_constant(pair.inputs[0]):
+            yield pair.inputs[0]
+
+
+def _fed_by(
+    graph: Graph, node: Node, readers: Mapping[str, Sequence[str]], pairs: Mapping[str, Sequence[Node]]
+) -> Iterator[str]:
+    """Quantised nodes that a node's output reaches without passing what neither fuses nor moves values."""
+    waiting, seen = list(node.outputs), set(node.outputs)
+    while waiting:
+        tensor = waiting.pop()
+        yield from readers.get(tensor, ())
+        for reader in graph.consumers.get(tensor, ()):
+            if pairs.get(reader.name):
+                yield reader.name
+            elif reader.op in _INSIDE:
+                fresh = [name for name in reader.outputs if name not in seen]
+                seen.update(fresh)
+                waiting += fresh
+
+
+# ── what they cost ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def region_times(
+    regions: Sequence[Region], a: EngineProfile, b: EngineProfile, threshold: float
+) -> tuple[RegionTime, ...]:
+    """Each region's time in the float engine `a` and the quantised one `b`; last what no region covers.
+
+    Layers of both engines are matched by the ONNX nodes that they cover. Regions that share layers become
+    one. A region loses if it takes longer by more than `threshold` (a share); one of
+    which `a` has no layer cannot be judged.
+    """
+    home = {name: index for index, one in enumerate(regions) for name in (*one.nodes, *sorted(one.pairs))}
+    groups = _Groups(str(index) for index in range(len(regions)))
+    owned: list[tuple[str | None, Side, Side]] = []
+    for ours, theirs in matched(a.layers, b.layers):
+        touched = [str(home[name]) for layer in (*ours, *theirs) for name in layer.onnx_nodes if name in home]
+        groups.join(touched)
+        owned.append((touched[0] if touched else None, ours, theirs))
+    found: dict[str, list[int]] = {}
+    for index in range(len(regions)):
+        found.setdefault(groups.root(str(index)), []).append(index)
+    sides: dict[str | None, list[tuple[Side, Side]]] = {root: [] for root in found}
+    for key, ours, theirs in owned:
+        sides.setdefault(None if key is None else groups.root(key), []).append((ours, theirs))
+    timed = [
+        _timed(
+            tuple(name for index in indices for name in regions[index].nodes),
+            sides[root],
+            threshold,
+            len(indices),
+        )
+        for root, indices in found.items()
+    ]
+    return (*timed, _timed((), sides.get(None, []), threshold, 0))
+
+
+def _timed(
+    nodes: tuple[str, ...], sides: Sequence[tuple[Side, Side]], threshold: float, regions: int
+) -> RegionTime:
+    quantised = frozenset(nodes)
+    causes = [_causes(ours, theirs, quantised) for ours, theirs in sides]
+    before = sum(_ms(ours) for ours, _ in sides)
+    after = sum(_ms(theirs) for _, theirs in sides)
+    return RegionTime(
+        nodes=nodes,
+        float_ms=before,
+        quantised_ms=after,
+        compute_ms=sum(one.compute for one in causes),
+        reformat_ms=sum(one.reformat for one in causes),
+        float_path_ms=sum(one.float_path for one in causes),
+        lost_fusion_ms=sum(one.lost_fusion for one in causes),
+        regions=regions,
+        loses=bool(nodes) and after > before * (1 + threshold) > 0,
+    )
+
+
+@dataclass(frozen=True)
+class _Causes:
+    compute: float
+    reformat: float
+    float_path: float
+    lost_fusion: float
+
+
+def _causes(ours: Side, theirs: Side, quantised: frozenset[str]) -> _Causes:
+    """What one set of matched layers changes by, in milliseconds, every one of them given to one cause."""
+    a_work, b_work = _working(ours), _working(theirs)
+    apart = () if not a_work or len(b_work) <= len(a_work) else _without(b_work, quantised)
+    lost = _ms(apart) if len(apart) < len(b_work) else 0.0
+    rest = _ms(b_work) - lost - _ms(a_work)
+    is_wider = any(is_fallback(layer) and bits(layer.asked_dtype) <= _NARROW_BITS for layer in b_work)
+    return _Causes(
+        compute=0.0 if is_wider else rest,
+        reformat=_ms(theirs) - _ms(b_work) - _ms(ours) + _ms(a_work),
+        float_path=rest if is_wider else 0.0,
+        lost_fusion=lost,
+    )
+
+
+def _working(layers: Side) -> Side:
+    """Those that are neither reformats nor nothing but Q and DQ."""
+    return tuple(one for one in layers if not one.is_reformat and not _is_pair(one))
+
+
+def _is_pair(layer: ProfiledLayer) -> bool:
+    return bool(layer.onnx_ops) and all(op in _PAIR for op in layer.onnx_ops)
+
+
+def _without(layers: Side, quantised: frozenset[str]) -> Side:
+    return tuple(layer for layer in layers if quantised.isdisjoint(layer.onnx_nodes))
+
+
+def _ms(layers: Iterable[ProfiledLayer]) -> float:
+    return sum(layer.ms or 0.0 for layer in layers)
+
+
+def losing(times: Sequence[RegionTime], total_ms: float, threshold: float) -> tuple[str, ...]:
+    """The nodes that should be left in float; none if the engine's `total_ms` would gain too little by it.
+
+    Nor any if all regions lose: the float engine is there already.
+    """
+    regions = [one for one in times if one.nodes]
+    losers = [one for one in regions if one.loses]
+    gain = sum(one.change_ms for one in losers)
+    if len(losers) == len(regions) or gain <= total_ms * threshold:
+        return ()
+    return tuple(name for one in losers for name in one.nodes)

@@ -1,0 +1,92 @@
+"""Records of verdicts: one comparison's, and how precisions of a model did and which of them was taken."""
+
+from __future__ import annotations
+
+from trtopt.records.base import Record
+from trtopt.records.checking import OutputDifference, Violation
+
+
+class Judged(Record, frozen=True, kw_only=True):
+    """A verdict for programs to read; it follows from the samples. `ratio` is B's latency over A's."""
+
+    batch: int | None
+    verdict: str
+    ratio: float | None
+    low: float | None
+    high: float | None
+    reasons: tuple[str, ...]
+
+
+class Candidate(Record, frozen=True, kw_only=True):
+    """One graph that took part. `onnx_sha256` is its hash; the file is kept if an engine is made of it.
+
+    `differences` are its outputs' from the model that it was made of, on ONNX Runtime, 16-bit arithmetic
+    emulated; `left` the nodes that were left in float because Q/DQ did not pay there.
+    """
+
+    name: str
+    precision: str
+    onnx_sha256: str
+    differences: tuple[OutputDifference, ...] = ()
+    violations: tuple[Violation, ...] = ()
+    left: tuple[str, ...] = ()
+
+
+class CandidateTime(Record, frozen=True, kw_only=True):
+    """A candidate's median latency, and the verdict on it against the baseline (None for that itself)."""
+
+    candidate: str
+    latency_ms: float
+    against_baseline: Judged | None = None
+
+
+class RegionTime(Record, frozen=True, kw_only=True):
+    """Quantised nodes that hang together, and the time of the layers that cover them, by the layer pass.
+
+    `float_ms` is in the baseline's engine, `quantised_ms` in the candidate's. Their difference is the sum of
+    four: `compute_ms`; `reformat_ms`, of Q, DQ and layout conversions; `float_path_ms`, of layers that ran
+    wider than the graph asks for; `lost_fusion_ms`, of layers that the baseline does not have because their
+    nodes fused. Positive is a loss. Without nodes it is all that no region covers.
+    """
+
+    nodes: tuple[str, ...]
+    float_ms: float
+    quantised_ms: float
+    compute_ms: float
+    reformat_ms: float
+    float_path_ms: float
+    lost_fusion_ms: float
+    regions: int = 1
+    """How many regions these are: layers that cover several cannot be split between them."""
+    loses: bool = False
+
+    @property
+    def change_ms(self) -> float:
+        """What quantising cost: negative where it pays."""
+        return self.quantised_ms - self.float_ms
+
+
+class BatchVerdict(Record, frozen=True, kw_only=True):
+    """What was measured at one batch size, what was taken, and why. `regions` are by candidate."""
+
+    engine: str
+    batch: int
+    chosen: str
+    reason: str
+    times: tuple[CandidateTime, ...]
+    regions: dict[str, tuple[RegionTime, ...]] = {}  # noqa: RUF012  (msgspec copies mutable defaults)
+
+
+class PrecisionVerdict(Record, frozen=True, kw_only=True):
+    """The whole of it. `asked` is what the user asked for, `baseline` the candidate that others must beat."""
+
+    asked: str
+    baseline: str
+    threshold: float
+    device: str
+    contract: str
+    data: str
+    bounds: dict[str, float] = {}  # noqa: RUF012
+    candidates: tuple[Candidate, ...]
+    batches: tuple[BatchVerdict, ...]
+    notes: tuple[str, ...] = ()
