@@ -1,0 +1,103 @@
+"""INT8 against FP16 on a GPU: what is handed out is what the measurement says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from digits_model import DIGITS, HELDOUT, SOURCES
+
+import trtopt
+from trtopt.measure.comparison import Verdict
+from trtopt.pipeline.break_even import quantize_where_it_pays
+from trtopt.pipeline.quantize import Request
+from trtopt.pipeline.receipt import check_receipts, receipts_of
+from trtopt.records import Manifest
+
+TRANSFORMER = DIGITS.parents[1] / "digits_transformer" / "digits_transformer.onnx"
+
+
+@pytest.fixture(scope="module")
+def calib(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Images to calibrate on."""
+    path = tmp_path_factory.mktemp("calibration") / "images.npz"
+    with np.load(HELDOUT) as file:
+        np.savez(path, images=file["images"][:64])
+    return path
+
+
+def build(model: Path, folder: Path, calib: Path, precision: str) -> Manifest:
+    return trtopt.build(
+        model,
+        folder,
+        batch=(1, 64),
+        backend="tensorrt",
+        tactic_sources=SOURCES,
+        precision=precision,
+        calib=str(calib),
+    )
+
+
+def check_consistent(folder: Path, manifest: Manifest) -> None:
+    """Every engine is of the graph that was chosen, and nothing that is slower was."""
+    assert manifest.verdict is not None
+    hashes = {one.name: one.onnx_sha256 for one in manifest.verdict.candidates}
+    for engine, batch in zip(manifest.engines, manifest.verdict.batches, strict=True):
+        assert engine.plan.onnx_sha256 == hashes[batch.chosen]
+        judged = {one.candidate: one.against_baseline for one in batch.times}
+        chosen = judged[batch.chosen]
+        assert chosen is None or chosen.verdict != Verdict.SLOWER.value
+    report = trtopt.bench(folder, duration=0.2)
+    assert [point.batch for point in report.points] == [1, 64]
+    check_receipts(receipts_of(folder, manifest))
+
+
+def test_int8_is_measured_against_fp16_at_every_batch_size(calib: Path, tmp_path: Path) -> None:
+    manifest = build(DIGITS, tmp_path / "out", calib, "int8")
+    check_consistent(tmp_path / "out", manifest)
+    assert manifest.verdict is not None
+    for batch in manifest.verdict.batches:
+        assert [one.candidate for one in batch.times][:2] == ["fp16", "int8"]
+        *regions, outside = batch.regions["int8"]
+        covered = sum(one.quantised_ms for one in regions)
+        assert covered > outside.quantised_ms  # nearly all of this model is convolutions
+        assert {name for one in regions for name in one.nodes} >= {
+            "/stem/conv/Conv",
+            "/block3/conv2/conv/Conv",
+        }
+        assert all(one.float_ms > 0 for one in regions)
+
+
+def test_the_best_precision_is_among_those_that_tensorrt_has(calib: Path, tmp_path: Path) -> None:
+    manifest = build(DIGITS, tmp_path / "out", calib, "best")
+    check_consistent(tmp_path / "out", manifest)
+    assert manifest.verdict is not None
+    names = {one.precision for one in manifest.verdict.candidates}
+    assert {"fp16", "int8"} <= names <= {"fp32", "fp16", "bf16", "int8", "fp8"}
+
+
+def test_regions_of_a_transformer_are_told_or_said_to_share_layers(tmp_path: Path) -> None:
+    tokens = tmp_path / "tokens.npz"
+    with np.load(TRANSFORMER.with_name("heldout.npz")) as file:
+        np.savez(tokens, tokens=file["tokens"][:64])
+    manifest = build(TRANSFORMER, tmp_path / "out", tokens, "int8")
+    check_consistent(tmp_path / "out", manifest)
+    assert manifest.verdict is not None
+    for batch in manifest.verdict.batches:
+        *regions, _ = batch.regions["int8"]
+        assert sum(one.regions for one in regions) > 1
+        for one in regions:
+            causes = one.compute_ms + one.reformat_ms + one.float_path_ms + one.lost_fusion_ms
+            assert causes == pytest.approx(one.change_ms)
+
+
+def test_quantising_by_verdict_writes_what_was_chosen(calib: Path, tmp_path: Path) -> None:
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text(f"tactic_sources = {list(SOURCES)}\n".replace("'", '"'))
+    found = quantize_where_it_pays(
+        DIGITS, tmp_path / "q.onnx", Request("int8", "", str(calib)),
+        batch=(8,), profile=str(recipe), backend="tensorrt",
+    )  # fmt: skip
+    assert list(found.written) == [tmp_path / "q.onnx"]
+    assert (tmp_path / "q.onnx").is_file()
