@@ -174,6 +174,19 @@ def test_an_idle_gpus_clock_gives_no_hint() -> None:
     assert codes(BenchPoint(batch=8, latency=slow)) == [HintCode.CLOCKS_BELOW_APPLICATION]
 
 
+def test_an_unstable_run_beside_other_processes_blames_them() -> None:
+    beside = msgspec.structs.replace(
+        sampled(gpu_compute_ms=[1.0, 1.2, 1.0, 1.2]),
+        clocks=(
+            ClockReading(at_ms=0.0, sm_mhz=1980),
+            ClockReading(at_ms=9.0, sm_mhz=1980, other_processes=2),
+        ),
+    )
+    (hint,) = hints_of(BenchPoint(batch=8, latency=beside), on_host=False)
+    assert hint.text.endswith(", over 2.5%, with 2 other processes on the GPU")
+    assert hint.remedy == "measure when the GPU is free, or on another one"
+
+
 def test_on_the_host_only_stability_gives_a_hint_and_no_clock_is_to_be_locked() -> None:
     everything = sampled(enqueue_ms=[1.0] * 4, h2d_ms=[9.0] * 4, end_ms=[1.0, 3.5, 5.0, 7.5])
     (hint,) = hints_of(BenchPoint(batch=8, latency=everything), on_host=True)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from statistics import median
 
 from trtopt.measure.disturbance import IDLE, POWER_CAP, drift, outliers, recorded, two_modes
-from trtopt.measure.hints import Figures, Hint, hints
+from trtopt.measure.hints import Figures, Hint, hints, processes_told
 from trtopt.measure.statistics import summarise, throughput
 from trtopt.records import BenchPoint, ClockReading, Measurement
 
@@ -77,11 +77,15 @@ def clocks_told(measurements: Sequence[Measurement]) -> str:
         told.append(
             f"at the power limit in {capped} of {len(readings)} readings, as large loads are on large GPUs"
         )
-    others = max((reading.other_processes or 0 for reading in readings), default=0)
-    if others:
-        told.append(f"{others} other process{'es' if others > 1 else ''} on the GPU")
+    if others := _other_processes(readings):
+        told.append(processes_told(others))
     told.append(reference.problem or "")
     return "clocks: " + ", ".join(part for part in told if part)
+
+
+def _other_processes(readings: Sequence[ClockReading]) -> int:
+    """At most; where the driver does not tell, none."""
+    return max((reading.other_processes or 0 for reading in readings), default=0)
 
 
 def _under_load(readings: Sequence[ClockReading]) -> list[ClockReading]:
@@ -118,6 +122,7 @@ def hints_of(point: BenchPoint, *, on_host: bool) -> tuple[Hint, ...]:
         sm_mhz=median(loaded) if loaded else None,
         application_mhz=latency.clock_reference.mhz,
         reference=latency.clock_reference.kind or "application",
+        other_processes=_other_processes(readings),
         power_capped=any(POWER_CAP in reading.throttle for reading in readings),
     )
     return hints(figures, (point.throughput or latency).contract)

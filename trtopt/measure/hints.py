@@ -44,7 +44,8 @@ class Figures:
     `latency_cv` is the standard deviation over the mean of compute time. `streams_gain` is the throughput
     with the contract's streams over that with one. `sm_mhz` is the median of readings under load, judged by
     `application_mhz`; `reference` says which clock that is where no application clock is known.
-    `power_capped` is whether the device was at its power limit, `lockable` whether its clocks can be locked.
+    `power_capped` is whether the device was at its power limit, `other_processes` how many besides this one
+    held it at most, `lockable` whether its clocks can be locked.
     """
 
     enqueue_ms: float | None = None
@@ -57,7 +58,13 @@ class Figures:
     application_mhz: float | None = None
     reference: str = "application"
     power_capped: bool = False
+    other_processes: int = 0
     lockable: bool = True
+
+
+def processes_told(count: int) -> str:
+    """That so many others hold the GPU."""
+    return f"{count} other process{'es' if count > 1 else ''} on the GPU"
 
 
 def hints(figures: Figures, contract: Contract) -> tuple[Hint, ...]:
@@ -105,6 +112,9 @@ def _unstable(figures: Figures) -> Hint | None:
     if figures.latency_cv is None or figures.latency_cv <= MAX_CV:
         return None
     text = f"unstable: the coefficient of variation is {figures.latency_cv:.1%}, over {MAX_CV:.1%}"
+    if figures.other_processes:
+        text += f", with {processes_told(figures.other_processes)}"
+        return Hint(HintCode.UNSTABLE, text, "measure when the GPU is free, or on another one")
     steadier = "lock the clocks with --lock-clocks" if figures.lockable else "leave the machine to itself"
     return Hint(HintCode.UNSTABLE, text, f"{steadier}, or sample for longer with --duration")
 
