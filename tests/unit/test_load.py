@@ -4,6 +4,7 @@ import gc
 from dataclasses import replace
 from itertools import pairwise
 
+import examples
 import numpy as np
 import pytest
 from scripted import SUBJECT, calls_of, counted, run, terms
@@ -11,12 +12,14 @@ from scripted import SUBJECT, calls_of, counted, run, terms
 from trtopt.device.fake import Script, ScriptedDevice, ScriptedTarget
 from trtopt.errors import DeviceError, UsageError
 from trtopt.measure.arrivals import Goal, Load, arrivals_s, probe_s
+from trtopt.measure.findings import untrustworthy
 from trtopt.measure.load import LoadSettings, bounds_of, load_settings, measure_load
 from trtopt.measure.openloop import Bounds
 from trtopt.measure.queueing import achieved_rate, keeps_up, offered_rate
 from trtopt.measure.ratesearch import search_load
 from trtopt.measure.stopping import Limits
-from trtopt.records import LoadPass, LoadSearch, from_json, to_json
+from trtopt.records import BenchPoint, ClockReading, LoadPass, LoadSearch, from_json, to_json
+from trtopt.report.load import load_lines
 
 LIMITS = Limits(warmup_s=0.0, max_warmup_s=0.0, min_warmups=3, duration_s=1.0)
 SERVER = Script(compute_ms=[1.0], enqueue_ms=[0.0], h2d_ms=0.0, d2h_ms=0.0)
@@ -123,6 +126,26 @@ def test_a_request_that_ends_long_after_the_arrivals_is_no_falling_behind() -> N
     assert measured.samples.end_ms[-1] == pytest.approx(1200.0)
     assert len(measured.latency_ms) == 3
     assert keeps_up(measured)
+
+
+def test_clocks_are_read_before_and_after_and_a_slowdown_is_told() -> None:
+    full = ClockReading(at_ms=0.0, sm_mhz=1980)
+    hot = ClockReading(at_ms=0.0, sm_mhz=1980, throttle=("sw_thermal_slowdown",))
+    steady = loaded(Load(100.0), ScriptedDevice(replace(SERVER, clocks=[full])))
+    assert [reading.sm_mhz for reading in steady.clocks] == [1980, 1980]
+    assert steady.clocks[1].at_ms >= steady.samples.end_ms[-1]
+    assert steady.clock_reference.mhz == 1980
+    assert steady.untrustworthy == ()
+    slowed = loaded(Load(100.0), ScriptedDevice(replace(SERVER, clocks=[full, hot])))
+    assert slowed.untrustworthy == ("the device was slowed: sw thermal slowdown",)
+    assert untrustworthy(BenchPoint(batch=8, latency=examples.measurement(), load=slowed))
+    assert load_lines(8, slowed)[2] == "batch 8: the device was slowed: sw thermal slowdown"
+
+
+def test_where_nobody_tells_the_clocks_a_load_has_none() -> None:
+    measured = loaded(Load(100.0))
+    assert (measured.clocks, measured.untrustworthy) == ((), ())
+    assert measured.clock_reference.problem == "the script tells no clocks"
 
 
 def test_the_host_polls_whatever_the_contract_says_and_the_record_tells() -> None:

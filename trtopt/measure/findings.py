@@ -8,7 +8,7 @@ from statistics import median
 from trtopt.measure.disturbance import IDLE, POWER_CAP, drift, outliers, recorded, two_modes
 from trtopt.measure.hints import Figures, Hint, hints, processes_told
 from trtopt.measure.statistics import summarise, throughput
-from trtopt.records import BenchPoint, ClockReading, Measurement
+from trtopt.records import BenchPoint, ClockReading, LoadPass, Measurement
 
 NOTABLE_SHARE = 0.01
 """More outliers than a hundredth of the queries reach into the 99th percentile."""
@@ -22,9 +22,20 @@ def measurements_of(point: BenchPoint) -> tuple[Measurement, ...]:
     return tuple(m for m in (point.latency, point.throughput, point.single_stream) if m is not None)
 
 
+def loads_of(point: BenchPoint) -> tuple[LoadPass, ...]:
+    """The load that was asked for, and the last one of a search."""
+    last = point.load_search.last if point.load_search is not None else None
+    return tuple(load for load in (point.load, last) if load is not None)
+
+
 def untrustworthy(point: BenchPoint) -> bool:
     """Whether any of its passes is."""
-    return any(measurement.untrustworthy for measurement in measurements_of(point))
+    probes = point.load_search.probes if point.load_search is not None else ()
+    return (
+        any(measurement.untrustworthy for measurement in measurements_of(point))
+        or any(load.untrustworthy for load in loads_of(point))
+        or any(probe.untrustworthy for probe in probes)
+    )
 
 
 def remarks(measurement: Measurement) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from typing import Literal
 
 import msgspec
 
-from trtopt.device.api import Device, Session
+from trtopt.device.api import ClockSensor, Device, Session
 from trtopt.errors import DeviceError
 from trtopt.measure.arrivals import (
     Goal,
@@ -21,6 +21,7 @@ from trtopt.measure.arrivals import (
     window_s,
 )
 from trtopt.measure.contracts import changed
+from trtopt.measure.disturbance import judge_groups
 from trtopt.measure.driving import as_samples, no_garbage_collection
 from trtopt.measure.lane import Lane
 from trtopt.measure.loop import Subject, notes_on, open_lanes
@@ -106,6 +107,7 @@ class Target:
 
     device: Device
     lanes: Sequence[Lane]
+    sensor: ClockSensor
     contract: Contract
     warmup_reason: str
     notes: tuple[str, ...]
@@ -116,6 +118,7 @@ class Target:
         arrivals = arrivals_s(load, window, seed)
         bounds = bounds_of(window, len(arrivals), goal)
         loop, failure = OpenLoop(self.device, self.lanes, arrivals, bounds), None
+        before = self.sensor.read(0.0)
         try:
             with self.device.captured():
                 loop.run()
@@ -123,6 +126,8 @@ class Target:
             if not loop.served:
                 raise
             failure = error.problem
+        clocks = (before, self.sensor.read(round((self.device.now() - loop.began_s) * 1e3, 6)))
+        slowed = judge_groups(clocks, self.sensor.reference.mhz).groups[0].reasons
         served = sorted(loop.served, key=lambda one: one.index)
         return LoadPass(
             arrivals=load.kind,
@@ -135,6 +140,9 @@ class Target:
             samples=as_samples([(one.lane, one.query) for one in served], loop.began_s),
             arrival_ms=[round((one.arrival_s - loop.began_s) * 1e3, 6) for one in served],
             lag_ms=[round(one.lag_s * 1e3, 6) for one in served],
+            clocks=clocks if before.sm_mhz is not None else (),
+            clock_reference=self.sensor.reference,
+            untrustworthy=(f"the device was slowed: {', '.join(slowed)}",) if slowed else (),
             warmup_reason=self.warmup_reason,
             stop_reason=loop.ended_by or "the device failed",
             failure=failure,
@@ -161,7 +169,7 @@ def warm_target(
         warm = WarmUp(min_s=limits.warmup_s, min_count=limits.min_warmups, max_s=limits.max_warmup_s)
         with no_garbage_collection():
             _warm_up(device, lanes, warm)
-            yield Target(device, lanes, terms, warm.reason, tuple(notes))
+            yield Target(device, lanes, device.clock_sensor(), terms, warm.reason, tuple(notes))
 
 
 def _warm_up(device: Device, lanes: Sequence[Lane], warm: WarmUp) -> None:

@@ -127,4 +127,5 @@ def _probe(run: LoadPass, goal: Goal) -> RateProbe:
         offered_rate=offered_rate(run),
         achieved_rate=achieved_rate(run),
         kept=Probe(run.rate, value, keeps_up(run)).keeps(goal),
+        untrustworthy=run.untrustworthy,
     )

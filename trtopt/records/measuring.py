@@ -176,7 +176,9 @@ class LoadPass(Record, frozen=True, kw_only=True):
     the target. `arrival_ms` is when it was planned to arrive, since the pass began. `lag_ms` is how late the
     host was in handing it over although a slot was free and the host had nothing else to do. Arrivals were
     let in for `window_s`; of those that `arrived`, some may not have been served. `most_waiting` is how many
-    were waiting for a slot at one time. `failure` is what broke the pass off.
+    were waiting for a slot at one time. `clocks` were read before the first arrival and after the last
+    answer, empty where nobody tells them; `untrustworthy` is what they say against the figures. `failure` is
+    what broke the pass off.
     """
 
     arrivals: Literal["constant", "poisson"]
@@ -189,6 +191,9 @@ class LoadPass(Record, frozen=True, kw_only=True):
     samples: Samples
     arrival_ms: list[float]
     lag_ms: list[float]
+    clocks: tuple[ClockReading, ...] = ()
+    clock_reference: ClockReference = ClockReference()
+    untrustworthy: tuple[str, ...] = ()
     warmup_reason: str
     stop_reason: str
     failure: str | None = None
@@ -227,6 +232,7 @@ class RateProbe(Record, frozen=True, kw_only=True):
     offered_rate: float
     achieved_rate: float
     kept: bool
+    untrustworthy: tuple[str, ...] = ()
 
 
 class LoadSearch(Record, frozen=True, kw_only=True):

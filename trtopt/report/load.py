@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from rich.console import RenderableType
 from rich.text import Text
 
+from trtopt.measure.findings import loads_of
 from trtopt.measure.queueing import achieved_rate, keeps_up, offered_rate
 from trtopt.measure.statistics import percentile, summarise
 from trtopt.records import BenchPoint, LoadPass, LoadSearch
@@ -31,12 +32,6 @@ def load_parts(points: Sequence[BenchPoint]) -> list[RenderableType]:
         parts.append(_load_table(loads))
         parts += [Text(line) for batch, load in loads for line in load_lines(batch, load)]
     return parts
-
-
-def loads_of(point: BenchPoint) -> list[LoadPass]:
-    """The load that was asked for, and the last one of a search."""
-    last = point.load_search.last if point.load_search is not None else None
-    return [load for load in (point.load, last) if load is not None]
 
 
 def _load_table(loads: Sequence[tuple[int, LoadPass]]) -> RenderableType:
@@ -77,6 +72,7 @@ def load_lines(batch: int, load: LoadPass) -> list[str]:
         f"the host handed them over late by {lag.median:.3f} ms in the median and {lag.maximum:.3f} ms at "
         "most, which is part of their latency",
     ]
+    lines += load.untrustworthy
     if load.failure is not None:
         lines.append(
             f"the device failed ({load.failure}): the figures are of the {served:,} requests served by then"
@@ -94,7 +90,8 @@ def _search_table(batch: int, search: LoadSearch) -> RenderableType:
     seed = f", seed {search.seed}" if search.arrivals == "poisson" else ""
     table = plain_table(
         f"batch {batch}: rates tried for {search.goal}, {search.arrivals} arrivals{seed}",
-        "a rate that has missed it for certain is broken off",
+        "a rate that has missed it for certain is broken off"
+        + ("; !: the device was slowed" if any(probe.untrustworthy for probe in search.probes) else ""),
     )
     percentile_name = search.goal.partition("=")[0]
     for column in ("rate/s", "requests", f"{percentile_name} ms", "95 % interval", "achieved/s", "kept"):
@@ -107,7 +104,7 @@ def _search_table(batch: int, search: LoadSearch) -> RenderableType:
             _bound(probe.latency_ms) if known else "–",
             f"{_bound(probe.low_ms)} to {_bound(probe.high_ms)}" if known else "–",
             _rate(probe.achieved_rate),
-            "yes" if probe.kept else "no",
+            ("yes" if probe.kept else "no") + ("!" if probe.untrustworthy else ""),
         )
     return table
 

@@ -8,10 +8,10 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from trtopt.measure.findings import measurements_of
+from trtopt.measure.findings import loads_of, measurements_of
 from trtopt.measure.statistics import summarise, throughput
 from trtopt.records import BenchPoint, BenchReport, EngineArtifact, LayerPass, Manifest, MemoryPass
-from trtopt.report.load import load_parts, loads_of
+from trtopt.report.load import load_parts
 from trtopt.report.tables import plain_table
 from trtopt.report.trust import marked, trust_lines
 

@@ -6,12 +6,13 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from trtopt.measure.findings import loads_of
 from trtopt.measure.queueing import achieved_rate, offered_rate
 from trtopt.measure.statistics import percentile, summarise, throughput
 from trtopt.records import BenchPoint, BenchReport, Collected
 from trtopt.report.html.blocks import Block, Cell, Chart, Column, Lines, Missing, Panel, Section, Table
 from trtopt.report.html.charts import histogram, lines_over, log, quantity, told
-from trtopt.report.load import load_lines, loads_of, search_line
+from trtopt.report.load import load_lines, search_line
 from trtopt.report.trust import marked, trust_lines
 
 _CURVE = (1.0, 5.0, 10.0, 25.0, 50.0, 75.0, 90.0, 95.0, 98.0, 99.0, 99.5, 99.9)
