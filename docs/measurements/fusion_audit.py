@@ -7,9 +7,10 @@
 `pairs.json` that tells the fusion each rule claims. Graphs whose opset the target does not read are left
 out. `build` needs Python and TensorRT alone: it builds every pair, one process a rule, several at once,
 spread over the GPUs in CUDA_VISIBLE_DEVICES, and writes `layers.json` (what the engine inspector lists) and
-`layers.md`. When --limit seconds are over it writes what it has. Fewer layers, or the layer that the rule
-names, is the proof; no difference means that TensorRT did it already. Without a GPU,
-`--module tensorrt_rtx` builds on the CPU, where the inspector does not run: network layers are counted.
+`layers.md`. Pairs that are built are kept in `built/` and not built again; when --limit seconds are over it
+writes what it has. Fewer layers is the proof of a fusion, no difference means that TensorRT did it already;
+the first part of the table says so rule by rule. Without a GPU, `--module tensorrt_rtx` builds on the CPU,
+where the inspector does not run: network layers are counted.
 """
 
 from __future__ import annotations
@@ -22,11 +23,12 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-PAIRS, LAYERS, TABLE = "pairs.json", "layers.json", "layers.md"
+PAIRS, LAYERS, TABLE, BUILT = "pairs.json", "layers.json", "layers.md", "built"
 _SIZE, _SPATIAL_SIZE = 2, 16
 """What a dynamic axis is built for: the first two of a tensor, and those behind them."""
 
@@ -152,12 +154,20 @@ class _Side:
 
 
 def work(options: argparse.Namespace) -> None:
-    """Build the pairs of one rule; a line of JSON for each, as soon as it is known."""
+    """Build the pairs of one rule that are not built yet; a file for each, as soon as it is known."""
     side = _Side(options.module, options.half, options.tactic_sources)
+    (options.folder / BUILT).mkdir(exist_ok=True)
     for pair in json.loads((options.folder / PAIRS).read_text())["pairs"]:
-        if pair["rule"] == options.rule:
+        file = _built_file(options.folder, pair)
+        if pair["rule"] == options.rule and not file.is_file():
             before, after = (side.build(options.folder / name, pair["flags"]) for name in pair["files"])
-            print(json.dumps({**pair, "before": before, "after": after}), flush=True)
+            partial = file.with_suffix(".partial")
+            partial.write_text(json.dumps({**pair, "before": before, "after": after}))
+            partial.replace(file)
+
+
+def _built_file(folder: Path, pair: dict[str, Any]) -> Path:
+    return folder / BUILT / f"{pair['files'][0].removesuffix('-before.onnx')}.json"
 
 
 def judge(before: dict[str, Any], after: dict[str, Any]) -> str:
@@ -179,49 +189,60 @@ def judge(before: dict[str, Any], after: dict[str, Any]) -> str:
     return "no difference" if tactics[0] == tactics[1] else "same layers, other tactics"
 
 
-def _run(command: list[str], gpu: str | None, deadline: float) -> tuple[list[dict[str, Any]], str]:
-    """The lines that a worker printed, and what stopped it, if anything did."""
+def fused(verdicts: Sequence[str]) -> str:
+    """What became of a rule's claim, from the verdicts on its pairs."""
+    if any(verdict in ("fewer layers", "builds only after") for verdict in verdicts):
+        return "yes"
+    if any(verdict in ("more layers", "BUILDS NO MORE") for verdict in verdicts):
+        return "no: the engine got worse"
+    if all(verdict == "no difference" for verdict in verdicts):
+        return "TensorRT did it already"
+    return "not by the number of layers"
+
+
+def _run(command: list[str], gpu: str | None, deadline: float) -> str:
+    """What stopped a worker, if anything did."""
     here = dict(os.environ, **({} if gpu is None else {"CUDA_VISIBLE_DEVICES": gpu}))
     left = deadline - time.monotonic()
     if left <= 0:
-        return [], "not begun: the time was over"
+        return "not begun: the time was over"
     try:
         done = subprocess.run(command, env=here, capture_output=True, text=True, timeout=left, check=False)
-        text, problem = done.stdout, "" if not done.returncode else done.stderr.strip()[-300:] or "crashed"
-    except subprocess.TimeoutExpired as stopped:
-        text, problem = (stopped.stdout or b"").decode(errors="replace"), "stopped: the time was over"
-    lines = [line for line in text.splitlines() if line.startswith("{") and line.endswith("}")]
-    return [json.loads(line) for line in lines], problem
+    except subprocess.TimeoutExpired:
+        return "stopped: the time was over"
+    return "" if not done.returncode else done.stderr.strip()[-300:] or "crashed"
 
 
 def build_pairs(options: argparse.Namespace) -> None:
     """Build all pairs, several rules at once, and write `layers.json` and `layers.md`."""
     folder, deadline = options.folder, time.monotonic() + options.limit
     listed = json.loads((folder / PAIRS).read_text())
-    rules = list(dict.fromkeys(pair["rule"] for pair in listed["pairs"]))
-    rules = [rule for rule in rules if not options.rules or rule in options.rules.split(",")]
+    wanted = [
+        pair for pair in listed["pairs"] if not options.rules or pair["rule"] in options.rules.split(",")
+    ]
+    left = [pair for pair in wanted if not _built_file(folder, pair).is_file()]
+    rules = list(dict.fromkeys(pair["rule"] for pair in left))
     gpus: list[str | None] = [*filter(None, os.environ.get("CUDA_VISIBLE_DEVICES", "").split(","))] or [None]
 
     same = ["--module", options.module, "--tactic-sources", options.tactic_sources]
     same += ["--half"] if options.half else []
 
-    def one(numbered: tuple[int, str]) -> tuple[list[dict[str, Any]], str]:
+    def one(numbered: tuple[int, str]) -> str:
         command = [sys.executable, __file__, "work", str(folder), numbered[1], *same]
         return _run(command, gpus[numbered[0] % len(gpus)], deadline)
 
-    found, problems = [], {}
     with ThreadPoolExecutor(options.workers or 4 * len(gpus)) as pool:
-        for rule, (lines, problem) in zip(rules, pool.map(one, enumerate(rules)), strict=True):
-            found += [{**line, "verdict": judge(line["before"], line["after"])} for line in lines]
-            problems.update({rule: problem} if problem else {})
+        stopped = dict(zip(rules, pool.map(one, enumerate(rules)), strict=True))
+    files = [file for pair in wanted if (file := _built_file(folder, pair)).is_file()]
+    built = [json.loads(file.read_text()) for file in files]
     told = {
         "module": options.module,
         "version": _version(options.module),
         "gpu": _gpu(),
         "half": options.half,
         "target": listed["target"],
-        "problems": problems,
-        "pairs": found,
+        "problems": {rule: problem for rule, problem in stopped.items() if problem},
+        "pairs": [{**pair, "verdict": judge(pair["before"], pair["after"])} for pair in built],
     }
     (folder / LAYERS).write_text(json.dumps(told, indent=1) + "\n")
     (folder / TABLE).write_text(_table(told))
@@ -245,6 +266,7 @@ def _gpu() -> str:
 def _table(told: dict[str, Any]) -> str:
     lines = [
         f"{told['module']} {told['version']}, {told['gpu']}{', FP16 allowed' if told['half'] else ''}", "",
+        *_summary(told["pairs"]), "",
         "| rule | graph | claims | layers before | after | verdict |", "|---|---|---|---|---|---|",
     ]  # fmt: skip
     for pair in told["pairs"]:
@@ -254,6 +276,25 @@ def _table(told: dict[str, Any]) -> str:
         )
     lines += ["", *(f"- {rule}: {problem}" for rule, problem in told["problems"].items())]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _summary(pairs: Sequence[dict[str, Any]]) -> list[str]:
+    """A row a rule: layers of all its graphs together, and whether it fuses what it claims."""
+    lines = ["| rule | graphs | layers before | after | fused as claimed |", "|---|---|---|---|---|"]
+    for rule in dict.fromkeys(pair["rule"] for pair in pairs):
+        own = [pair for pair in pairs if pair["rule"] == rule]
+        sides = [sum(_count(pair[side]) for pair in own) for side in ("before", "after")]
+        claim = fused([pair["verdict"] for pair in own])
+        claim = "claims none" if own[0]["claims"] == "cleaning only" else claim
+        lines.append(f"| {rule} | {len(own)} | {sides[0]} | {sides[1]} | {claim} |")
+    return lines
+
+
+def _count(side: dict[str, Any]) -> int:
+    if "error" in side:
+        return 0
+    layers = side["engine_layers"]
+    return side["network_layers"] if layers is None else len(layers)
 
 
 def _shown(side: dict[str, Any]) -> str:

@@ -54,6 +54,6 @@ def catalogue(rules: Sequence[Rule]) -> list[str]:
     width = max(len(rule.name) for rule in rules)
     return [
         f"{rule.name:{width}}  {_CLASSES[rule.exactness]:20}  {'on ' if rule.default else 'off'}  "
-        f"{rule.enables or 'cleaning only'}"
+        + (f"{rule.enables} ({rule.audit})" if rule.enables else "cleaning only")
         for rule in rules
     ]

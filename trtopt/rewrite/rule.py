@@ -26,7 +26,8 @@ class Rule:
 
     `find` walks a scope and yields matches of the pattern, each taken from the graph as it is at that
     moment; `check` answers None, or why this match must be left alone; `apply` replaces it. A rule with
-    `default` False runs only when it is asked for by name. `enables` says what TensorRT can do afterwards.
+    `default` False runs only when it is asked for by name. `enables` says what TensorRT can do afterwards;
+    `audit` says for which TensorRT engines have shown that, or that it does so without the rule.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Rule:
     check: Callable[[Scope, Match], str | None]
     apply: Callable[[Scope, Match], None]
     default: bool = True
+    audit: str = "not audited"
 
 
 def always(scope: Scope, match: Match) -> str | None:

@@ -54,6 +54,33 @@ def test_the_verdict_compares_the_engines(
     assert _audit().judge(before, after) == verdict
 
 
+@pytest.mark.parametrize(
+    ("verdicts", "claim"),
+    [
+        (["no difference", "fewer layers"], "yes"),
+        (["builds only after"], "yes"),
+        (["no difference", "more layers"], "no: the engine got worse"),
+        (["BUILDS NO MORE"], "no: the engine got worse"),
+        (["no difference", "no difference"], "TensorRT did it already"),
+        (["no difference", "same layers, other tactics"], "not by the number of layers"),
+    ],
+)
+def test_a_rule_fuses_as_claimed_if_a_graph_of_its_own_does(verdicts: list[str], claim: str) -> None:
+    assert _audit().fused(verdicts) == claim
+
+
+def test_what_is_built_is_not_built_again(tmp_path: Path) -> None:
+    """A file in `built` stands for its pair: without TensorRT nothing else could."""
+    pair = {"rule": "r", "case": "c", "claims": "one kernel", "files": ["r-0-before.onnx", "r-0-after.onnx"]}
+    (tmp_path / "pairs.json").write_text(json.dumps({"target": "8.6", "pairs": [{**pair, "flags": []}]}))
+    (tmp_path / "built").mkdir()
+    (tmp_path / "built" / "r-0.json").write_text(json.dumps({**pair, "before": _TWO, "after": _ONE}))
+    command = [sys.executable, str(_SCRIPT), "build", str(tmp_path), "--module", "nothing"]
+    subprocess.run(command, check=True, capture_output=True)
+    assert json.loads((tmp_path / "layers.json").read_text())["problems"] == {}
+    assert "| r | 1 | 2 | 1 | yes |" in (tmp_path / "layers.md").read_text()
+
+
 def test_when_the_time_is_over_it_writes_what_it_has(tmp_path: Path) -> None:
     for arguments in (["pairs", str(tmp_path)], ["build", str(tmp_path), "--limit", "0"]):
         subprocess.run([sys.executable, str(_SCRIPT), *arguments], check=True, capture_output=True)
