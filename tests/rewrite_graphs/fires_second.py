@@ -147,4 +147,16 @@ CASES: tuple[Case, ...] = (
         {a = ReduceSum<keepdims=0>(x, u) y = Unsqueeze(a, u) b = ReduceMax<axes=[-1]>(x) z = Squeeze(b, v)}""",
         2,
     ),
+    case(
+        "move-constant",
+        "gates in another order",
+        """
+        # w: float[80,32]
+        # k: float[32,80]
+        g (float[N,32] x) => (float[N,80] y)
+        <int64[1] a = {0}, int64[1] b = {60}, int64[1] c = {9223372036854775807}, int64[1] o = {-1}, int64[1] m = {-9223372036854775807}>
+        {s = Slice(w, a, b, a) t = Slice(w, b, c, a) r = Concat<axis=0>(t, s) u = Unsqueeze(r, a) v = Squeeze(u, a)
+         p = Transpose<perm=[1,0]>(v) q = MatMul(x, p) l = Slice(k, o, m, a, o) f = MatMul(x, l) y = Add(q, f)}""",
+        6,
+    ),
 )
