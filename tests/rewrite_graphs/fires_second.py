@@ -159,4 +159,19 @@ CASES: tuple[Case, ...] = (
          p = Transpose<perm=[1,0]>(v) q = MatMul(x, p) l = Slice(k, o, m, a, o) f = MatMul(x, l) y = Add(q, f)}""",
         6,
     ),
+    case(
+        "zero-state",
+        "zeros as long as the batch, and a cell state that is given",
+        """
+        # w: float[1,32,6]
+        # r: float[1,32,8]
+        # v: float[1,24,6]
+        # t: float[1,24,8]
+        g (float[S,N,6] x, float[1,N,8] c) => (float[1,N,8] y, float[1,N,8] z, float[1,N,8] h)
+        <int64[1] one = {1}, int64[1] two = {2}, int64[1] zero = {0}, int64[1] eight = {8}>
+        {s = Shape(x) n = Slice(s, one, two) f = Concat<axis=0>(two, n, eight) o = ConstantOfShape(f)
+         i = Slice(o, zero, one, zero) a, y = LSTM<hidden_size=8>(x, w, r, , , i, c)
+         b, z = GRU<hidden_size=8>(x, v, t, , , i) d, h, e = LSTM<hidden_size=8>(x, w, r, , , i, i)}""",
+        3,
+    ),
 )

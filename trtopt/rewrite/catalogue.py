@@ -49,6 +49,7 @@ from trtopt.rewrite.rules import (
     transpose_chain,
     transpose_constant,
     transpose_reduce,
+    zero_state,
 )
 
 RULES: tuple[Rule, ...] = (
@@ -66,6 +67,7 @@ RULES: tuple[Rule, ...] = (
     clamp_chain.RULE,
     transpose_constant.RULE,
     move_constant.RULE,
+    zero_state.RULE,
     transpose_chain.RULE,
     transpose_reduce.RULE,
     reduce_keepdims.RULE,
