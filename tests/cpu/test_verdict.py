@@ -19,6 +19,7 @@ from trtopt.errors import TrtoptError, UsageError
 from trtopt.onnxfile import read_onnx
 from trtopt.pipeline import break_even, contest, interleave
 from trtopt.pipeline.break_even import quantize_where_it_pays
+from trtopt.pipeline.listener import Listener
 from trtopt.pipeline.quantize import Request, quantize
 from trtopt.records import Manifest
 from trtopt.report.verdict import verdict_summary
@@ -165,6 +166,43 @@ def test_the_best_precision_keeps_the_accuracy_that_is_asked_for(
     strict = build(DIGITS, tmp_path / "strict", calib, **wanted, bounds={"min_sqnr": 200.0})
     assert strict.onnx.path == "model.onnx"
     assert strict.intermediates == ()
+
+
+def test_where_nothing_could_stay_quantised_the_candidate_stays_whole(
+    monkeypatch: pytest.MonkeyPatch, calib: dict[Path, str], tmp_path: Path
+) -> None:
+    times = script(monkeypatch, fp16_1=1.0, int8_1=0.9)
+    monkeypatch.setattr(contest, "losing", lambda *_: ("*",))  # escaped: no node has such a name
+    manifest = build(DIGITS, tmp_path / "out", calib, batch=(1,))
+    assert manifest.onnx.path == "model.int8.onnx"
+    assert times.in_turns == [(1, ("fp16", "int8"))]
+
+
+def test_data_of_another_length_calibrates_and_times_are_taken_on_random_input(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    script(monkeypatch, fp16_2=1.0, int8_2=0.9)
+    weight = np.random.default_rng(0).standard_normal((64, 64)).astype(np.float32)
+    graph = onnx.helper.make_graph(
+        [onnx.helper.make_node("MatMul", ["x", "w"], ["y"], name="product")],
+        "g",
+        [onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["n", "length", 64])],
+        [onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, ["n", "length", 64])],
+        [onnx.numpy_helper.from_array(weight, "w")],
+    )
+    opset = [onnx.helper.make_opsetid("", 17)]
+    onnx.save(onnx.helper.make_model(graph, opset_imports=opset, ir_version=8), str(tmp_path / "m.onnx"))
+    np.savez(tmp_path / "x.npz", x=np.ones((4, 24, 64), np.float32))
+    told: list[str] = []
+    manifest = trtopt.build(
+        tmp_path / "m.onnx", tmp_path / "out", listener=Listener(note=told.append),
+        batch=(2,), shapes={"x": "Nx16x64,Nx32x64,Nx32x64"}, backend="onnxruntime",
+        precision="int8", calib=str(tmp_path / "x.npz"),
+    )  # fmt: skip
+    assert manifest.verdict is not None
+    assert any(
+        note.startswith("times are taken on random input: input 'x': samples of shape") for note in told
+    )
 
 
 def test_quantising_by_verdict_writes_a_graph_for_each_batch_size(

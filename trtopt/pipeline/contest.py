@@ -14,7 +14,8 @@ from pathlib import Path
 
 import msgspec
 
-from trtopt.errors import DeviceError, ModelError, UsageError
+from trtopt.data import open_data
+from trtopt.errors import DataError, DeviceError, ModelError, UsageError
 from trtopt.inspect.graph import Graph, read_graph
 from trtopt.inspect.profile import profile_point
 from trtopt.inspect.regions import find_regions, losing, region_times
@@ -122,9 +123,23 @@ class _Contest:
         self._base, self._plans, self._how = base, plans, how
         self._terms, self._listener = terms, listener
         self._candidates = Candidates(base, folder, plans[0].backend, terms.request, terms.bounds)
-        self._setting = Setting(None, None, contract_named(DEFAULT), _DURATION_S, terms.request.calib)
+        data = self._fitting_data()
+        self._setting = Setting(None, None, contract_named(DEFAULT), _DURATION_S, data)
         self._regions: dict[str, dict[str, tuple[RegionTime, ...]]] = {plan.label: {} for plan in plans}
         self.entries: list[Entry] = []
+
+    def _fitting_data(self) -> str | None:
+        """The user's data, if it has the shapes that engines are tuned for; else they run on random input."""
+        name = self._terms.request.calib
+        if name is not None:
+            try:
+                for plan in self._plans:
+                    shapes = shapes_at(self._base, plan, plan.batch.opt[0])
+                    open_data(name).first_batch(self._base.inputs, shapes)
+            except DataError as error:
+                self._listener.note(f"times are taken on random input: {error.problem}")
+                return None
+        return name
 
     @property
     def _baseline(self) -> Entry:
@@ -235,7 +250,11 @@ class _Contest:
         for number, ((name, left), plans) in enumerate(made.items(), 1):
             self._listener.note(f"{name}: {len(left)} nodes lose at {', '.join(one.label for one in plans)}")
             whole = next(entry for entry in self.entries if entry.name == name)
-            entry = self._candidates.reduced(whole, left, number)
+            try:
+                entry = self._candidates.reduced(whole, left, number)
+            except (ModelError, UsageError) as error:  # what is left may be nothing that can be quantised
+                self._listener.note(f"{name} stays whole: {error.problem}")
+                continue
             self.entries.append(entry)
             self._tell_if_broken(entry)
             if not entry.broken:
