@@ -182,6 +182,9 @@ class TensorRTBuilder:
                 "TensorRT refuses the shapes asked for",
                 "see whether every --shape fits the model's own shapes",
             )
+        sharing = self._library.flavour.profile_sharing
+        if sharing is not None and not all(wanted.is_fixed for wanted in plan.shapes.values()):
+            config.set_preview_feature(getattr(self._library.trt.PreviewFeature, sharing), True)
 
     def _configure(self, config: Any, types: Sequence[str], settings: BuildSettings) -> dict[str, str]:
         """Set the builder up; returns every setting as the builder then reports it."""

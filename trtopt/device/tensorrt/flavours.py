@@ -21,7 +21,8 @@ class Flavour:
 
     `network_flags` are passed to `create_network`; a `weakly_typed` builder needs flags for the types that
     the graph contains; `max_opset` is the newest opset that its parser is documented for; `precisions` are
-    those that may be faster than FP32, as the GPU allows, floats first.
+    those that may be faster than FP32, as the GPU allows, floats first; `profile_sharing` is the preview
+    feature without which one context at a time may use an engine's range of shapes.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Flavour:
     max_opset: int
     precisions: tuple[str, ...]
     reports_hardware_compatibility: bool = True
+    profile_sharing: str | None = None
 
 
 _FROM_10 = ("fp16", "bf16", "int8", "fp8")
@@ -52,6 +54,7 @@ _TENSORRT_8 = Flavour(
     async_allocator=False,
     max_opset=19,  # 17 by its documents; Q/DQ of opset 19 with FP32 scales loads
     precisions=("fp16", "int8"),
+    profile_sharing="PROFILE_SHARING_0806",
 )
 _TENSORRT_10 = Flavour(
     name=TENSORRT,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -24,6 +25,11 @@ from trtopt.dtypes import numpy_dtype
 from trtopt.errors import DeviceError, DeviceMemoryError, IncompatibleEngineError, UsageError
 from trtopt.records import Backend, Plugin, Shape, TensorSpec
 
+Errors = deque[str]
+"""What TensorRT logged last as errors, whichever engine it was about."""
+
+_ERRORS_KEPT = 16
+
 
 class TensorRTTarget:
     """Runs engines on a CUDA device; see `device.api.Target`. `nvtx` shows profilers the engines' layers."""
@@ -35,6 +41,13 @@ class TensorRTTarget:
         self._device = device
         self._plugins = plugins
         self._nvtx = nvtx
+        # One logger for all engines, as TensorRT wants it: it keeps to the first one that it is given.
+        self._errors: Errors = deque(maxlen=_ERRORS_KEPT)
+        self._logger = make_logger(library.trt, self._hear)
+
+    def _hear(self, severity: str, message: str) -> None:
+        if severity == "error":
+            self._errors.append(message)
 
     @property
     def device(self) -> Device:
@@ -49,8 +62,8 @@ class TensorRTTarget:
     def load(self, engine: bytes, *, track: AllocationTracker | None = None) -> Session:
         """Deserialise an engine that the caller has vouched for."""
         trt = self._library.trt
-        errors: list[str] = []
-        logger = make_logger(trt, lambda severity, text: errors.append(text) if severity == "error" else None)
+        logger, errors = self._logger, self._errors
+        errors.clear()
         load_plugins(self._library, logger, self._plugins)
         runtime = make(trt.Runtime, logger)
         allocator = None
@@ -71,8 +84,12 @@ class TensorRTTarget:
         self._device.close()
 
 
-def _load_failure(backend: Backend, errors: list[str]) -> Exception:
-    told = "; ".join(errors[-2:]) or "it logged no error"
+def _last(errors: Errors) -> str:
+    return "; ".join(list(errors)[-2:])
+
+
+def _load_failure(backend: Backend, errors: Errors) -> Exception:
+    told = _last(errors) or "it logged no error"
     if any("emory" in message and "out of" in message.lower() for message in errors):
         return DeviceMemoryError(
             f"out of device memory while loading the engine ({told})",
@@ -93,7 +110,7 @@ class TensorRTSession:
         flavour: Flavour,
         device: Device,
         engine: Any,
-        errors: list[str],
+        errors: Errors,
         keep_alive: tuple[object, ...],
         *,
         nvtx: bool,
@@ -139,7 +156,7 @@ class TensorRTSession:
             self._check_shape(spec.name, shapes[spec.name])
         context = self._engine.create_execution_context()
         if context is None:
-            told = "; ".join(self._errors[-2:]) or "no error was logged"
+            told = _last(self._errors) or "no error was logged"
             raise DeviceMemoryError(
                 f"no execution context could be made: {told}",
                 "use a smaller batch or fewer streams, or free the GPU",
@@ -148,7 +165,7 @@ class TensorRTSession:
         for spec in self._inputs:
             if not context.set_input_shape(spec.name, tuple(shapes[spec.name])):
                 raise DeviceError(
-                    f"input {spec.name!r} cannot be given shape {shapes[spec.name]}: {self._errors[-1:]}",
+                    f"input {spec.name!r} cannot be given shape {shapes[spec.name]}: {_last(self._errors)}",
                     "see which shapes the engine was built for in its manifest",
                 )
         unresolved = context.infer_shapes()
@@ -190,7 +207,7 @@ class TensorRTContext:
     """An execution context with fixed shapes; see `device.api.Context`."""
 
     def __init__(
-        self, trt: Any, engine: Any, context: Any, bindings: tuple[Binding, ...], errors: list[str]
+        self, trt: Any, engine: Any, context: Any, bindings: tuple[Binding, ...], errors: Errors
     ) -> None:
         self._trt = trt
         self._engine = engine
@@ -214,7 +231,7 @@ class TensorRTContext:
         if handle != self._consumed:
             if not self._context.set_input_consumed_event(handle):
                 raise DeviceError(
-                    f"TensorRT took no event for its inputs: {'; '.join(self._errors[-2:])}",
+                    f"TensorRT took no event for its inputs: {_last(self._errors)}",
                     "measure with --queue 1, which needs none",
                 )
             self._consumed = handle
@@ -223,7 +240,7 @@ class TensorRTContext:
         """Enqueue one inference."""
         if not self._execute(stream.handle):
             raise DeviceError(
-                f"TensorRT could not enqueue: {'; '.join(self._errors[-2:]) or 'no error was logged'}",
+                f"TensorRT could not enqueue: {_last(self._errors) or 'no error was logged'}",
                 "see the messages above; a device that has met an error must be left and opened again",
             )
 
