@@ -1,1 +1,15 @@
 """Serving: engines chosen for the batch at hand, and single requests made into batches."""
+
+from trtopt.records import BatcherStatistics, BatchPolicy, PoolUsage
+from trtopt.runtime.aio import AsyncBatcher
+from trtopt.runtime.batcher import DynamicBatcher
+from trtopt.runtime.pool import EnginePool
+
+__all__ = [
+    "AsyncBatcher",
+    "BatchPolicy",
+    "BatcherStatistics",
+    "DynamicBatcher",
+    "EnginePool",
+    "PoolUsage",
+]

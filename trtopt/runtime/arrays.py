@@ -61,8 +61,8 @@ def tensor_of(value: object, name: str) -> Tensor:
     Raises:
         DataError: it is no array, not on the first GPU, or not contiguous there.
     """
-    if isinstance(value, np.ndarray):
-        return Tensor(value.dtype, value.shape, value)
+    if isinstance(value, (np.ndarray, np.generic)):
+        return Tensor(value.dtype, value.shape, np.asarray(value))
     if hasattr(value, "__dlpack__") and hasattr(value, "__dlpack_device__"):
         return _from_dlpack(value, name)
     if hasattr(value, "__cuda_array_interface__"):

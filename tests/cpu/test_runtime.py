@@ -1,0 +1,226 @@
+"""A pool of real engines on ONNX Runtime: the right rows come back, whatever runs them."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+from command_line import DIGITS, HELDOUT, needs_no_gpu
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import trtopt
+from trtopt.errors import ArtifactError, DataError, NoGpuError, UsageError
+from trtopt.records import to_json
+from trtopt.runtime import EnginePool
+from trtopt.runtime.arrays import address_of
+from trtopt.runtime.prepared import SMALL_BYTES
+from trtopt.workspace import read_manifest
+
+IMAGES = np.load(HELDOUT)["images"]
+
+
+@pytest.fixture(scope="module")
+def right() -> np.ndarray:
+    """What the model answers, by ONNX Runtime itself."""
+    session = onnxruntime.InferenceSession(str(DIGITS), providers=["CPUExecutionProvider"])
+    return np.asarray(session.run(["logits"], {"images": IMAGES})[0])
+
+
+@pytest.fixture(scope="module")
+def pool(cpu_build: Path) -> Iterator[EnginePool]:
+    with EnginePool.open(cpu_build, workers=2) as opened:
+        yield opened
+
+
+def close(found: np.ndarray, wanted: np.ndarray) -> bool:
+    return found.shape == wanted.shape and bool(np.allclose(found, wanted, atol=1e-4))
+
+
+def prepared_batches(pool: EnginePool) -> set[int]:
+    """At which batch sizes the pool's one worker has an engine ready."""
+    (worker,) = pool._alive
+    return {batch for _, batch, _ in worker._prepared}
+
+
+@settings(deadline=None, max_examples=50)
+@given(start=st.integers(0, 400), count=st.integers(1, 60))
+def test_any_number_of_rows_is_answered_row_by_row(
+    pool: EnginePool, right: np.ndarray, start: int, count: int
+) -> None:
+    outputs = pool.run({"images": IMAGES[start : start + count]})
+    assert outputs.keys() == {"logits"}
+    assert close(outputs["logits"], right[start : start + count])
+
+
+@settings(deadline=None, max_examples=50)
+@given(counts=st.lists(st.integers(1, 12), min_size=1, max_size=6))
+def test_parts_that_share_batches_get_their_own_rows(
+    pool: EnginePool, right: np.ndarray, counts: list[int]
+) -> None:
+    ends = np.cumsum(counts)
+    parts = [pool.catalogue.part(IMAGES[end - count : end]) for end, count in zip(ends, counts, strict=True)]
+    answers = pool.run_parts(parts)
+    for end, count, answer in zip(ends, counts, answers, strict=True):
+        assert close(answer["logits"], right[end - count : end])
+
+
+def test_answers_are_the_callers_own(pool: EnginePool, right: np.ndarray) -> None:
+    first = pool.run(IMAGES[:8])["logits"]
+    pool.run(IMAGES[8:16])
+    assert close(first, right[:8])
+    first[:] = 0  # and nothing of the pool's
+    assert close(pool.run(IMAGES[:8])["logits"], right[:8])
+
+
+def test_arrays_that_lie_in_any_way_are_read_rightly(pool: EnginePool, right: np.ndarray) -> None:
+    backwards = np.ascontiguousarray(IMAGES[:8][::-1])[::-1]
+    assert close(pool.run(backwards)["logits"], right[:8])
+    shifted = np.frombuffer(b"\0" + IMAGES[:8].tobytes(), np.uint8)[1:].view(np.float32)
+    assert not shifted.flags.aligned
+    assert close(pool.run(shifted.reshape(8, 1, 8, 8))["logits"], right[:8])
+    read_only = IMAGES[:8].copy()
+    read_only.flags.writeable = False
+    assert close(pool.run(read_only)["logits"], right[:8])
+
+
+def test_a_large_array_that_fills_a_batch_is_read_where_it_lies(
+    sequence_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from trtopt.device.onnxruntime import OnnxRuntimeContext
+
+    trtopt.build(
+        sequence_model, tmp_path / "wide", batch=(4,), shapes={"x": "Nx4096x8"}, backend="onnxruntime"
+    )
+    batch = np.random.default_rng(0).standard_normal((8, 4096, 8)).astype(np.float32)
+    assert batch[:4].nbytes >= SMALL_BYTES
+    bound: list[int] = []
+    bind = OnnxRuntimeContext.bind
+
+    def note(self: OnnxRuntimeContext, buffers, consumed=None) -> None:  # type: ignore[no-untyped-def]
+        bound.append(buffers["x"].address)
+        bind(self, buffers, consumed)
+
+    monkeypatch.setattr(OnnxRuntimeContext, "bind", note)
+    with EnginePool.open(tmp_path / "wide") as pool:
+        assert np.array_equal(pool.run(batch)["y"], np.maximum(batch, 0))
+    assert bound == [address_of(batch), address_of(batch[4:])]
+
+
+def test_many_threads_share_two_workers(pool: EnginePool, right: np.ndarray) -> None:
+    def ask(index: int) -> bool:
+        start, count = index % 500, 1 + index % 11
+        return close(pool.run(IMAGES[start : start + count])["logits"], right[start : start + count])
+
+    with ThreadPoolExecutor(8) as threads:
+        assert all(threads.map(ask, range(300)))
+    assert pool.usage().workers == 2
+    assert pool.usage().replaced == 0
+
+
+def test_a_processor_has_no_graphs_and_the_pool_says_so(pool: EnginePool) -> None:
+    for _ in range(3):
+        pool.run(IMAGES[:5])
+    assert pool.usage().graphs == 0
+    assert pool.usage().graph_refused == "ONNX Runtime on the CPU has no CUDA graphs"
+
+
+# ── which engines ───────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture(scope="module")
+def dynamic_build(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("ort") / "dynamic"
+    trtopt.build(DIGITS, folder, batch=(2, 4, 16), dynamic=True, backend="onnxruntime")
+    return folder
+
+
+def test_a_dynamic_engine_runs_the_rows_as_they_come(dynamic_build: Path, right: np.ndarray) -> None:
+    with EnginePool.open(dynamic_build) as pool:
+        for count in (1, 2, 3, 16, 17, 40):
+            assert close(pool.run(IMAGES[:count])["logits"], right[:count])
+        assert prepared_batches(pool) == {
+            2,
+            3,
+            8,
+            16,
+        }  # 1 is padded up to 2, 17 is 16 and 1, 40 is 16, 16 and 8
+
+
+def test_measured_engines_are_chosen_by_their_latency(cpu_build: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "measured"
+    shutil.copytree(cpu_build, folder)
+    report = trtopt.bench(folder, duration=0.1, warmup=0.02)
+    for point, ms in zip(report.points, (1.0, 9.5), strict=True):  # as if batch 8 were slow
+        samples = point.latency.samples
+        samples.end_ms[:] = [start + ms for start in samples.start_ms]
+    with EnginePool.open(folder, bench=report) as pool:
+        pool.run(IMAGES[:8])
+        assert prepared_batches(pool) == {1}
+    with EnginePool.open(folder) as pool:
+        pool.run(IMAGES[:8])
+        assert prepared_batches(pool) == {8}
+    (folder / "bench.json").write_bytes(to_json(report))
+    with EnginePool.open(folder) as pool:
+        pool.run(IMAGES[:8])
+        assert prepared_batches(pool) == {1}
+
+
+def test_a_result_of_other_engines_is_refused_if_given_and_ignored_beside(
+    cpu_build: Path, dynamic_build: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "measured"
+    shutil.copytree(cpu_build, folder)
+    report = trtopt.bench(dynamic_build, duration=0.05, warmup=0.01)
+    with pytest.raises(UsageError, match="measured none of the engines"):
+        EnginePool.open(folder, bench=report)
+    (folder / "bench.json").write_bytes(to_json(report))
+    with EnginePool.open(folder) as pool:
+        assert all(engine.offer.latency_ms == () for engine in pool.catalogue.engines)
+    (folder / "bench.json").write_bytes(b"{")
+    with pytest.raises(ArtifactError, match=r"bench.json: cannot be read as a result of trtopt bench"):
+        EnginePool.open(folder)
+
+
+# ── bad input ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_an_engine_that_was_changed_is_not_loaded(cpu_build: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "changed"
+    shutil.copytree(cpu_build, folder)
+    engine = folder / read_manifest(folder).engines[1].path
+    engine.write_bytes(engine.read_bytes() + b"\0")
+    with pytest.raises(ArtifactError, match=r"batch8.*: is not the file that the manifest vouches for"):
+        EnginePool.open(folder)
+    engine.unlink()
+    with pytest.raises(ArtifactError, match=r"batch8.*: cannot be read"):
+        EnginePool.open(folder)
+
+
+def test_a_folder_that_is_no_build_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ArtifactError, match=r"has no manifest.json"):
+        EnginePool.open(tmp_path)
+
+
+@needs_no_gpu
+def test_engines_for_a_gpu_are_refused_where_there_is_none(rtx_build: Path) -> None:
+    with pytest.raises(NoGpuError):
+        EnginePool.open(rtx_build)
+
+
+def test_memory_on_a_gpu_is_refused_by_engines_on_the_processor(pool: EnginePool) -> None:
+    class OnGpu:
+        __cuda_array_interface__ = {  # noqa: RUF012
+            "shape": (8, 1, 8, 8),
+            "typestr": "<f4",
+            "data": (4096, False),
+            "version": 3,
+        }
+
+    with pytest.raises(DataError, match="'images': is on the GPU, and these engines run on the CPU"):
+        pool.run(OnGpu())
