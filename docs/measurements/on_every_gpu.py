@@ -1,11 +1,10 @@
 """Runs shell commands on a host's GPUs, one command a GPU at a time; what is done stays done.
 
-    python docs/measurements/on_every_gpu.py JOBS.json DONE_FOLDER SECONDS [--gpus 0,1] [--at-once N]
+    python docs/measurements/on_every_gpu.py JOBS.json DONE_FOLDER SECONDS [--gpus 0,1]
 
 JOBS.json lists `{"name": …, "run": shell command}` in the order in which they should start. A job's output
 goes to `DONE_FOLDER/NAME.log`, whose last line is its exit status and time. A job that has such a line is
 not run again; after SECONDS nothing new starts and what runs is stopped, to be started again the next time.
-Builds keep a CPU core busier than the GPU: `--at-once` lets several share one.
 """
 
 from __future__ import annotations
@@ -27,7 +26,6 @@ def main() -> None:
     parser.add_argument("done", type=Path)
     parser.add_argument("seconds", type=float)
     parser.add_argument("--gpus")
-    parser.add_argument("--at-once", type=int, default=1)
     asked = parser.parse_args()
     jobs, folder = json.loads(asked.jobs.read_text()), asked.done
     end = time.monotonic() + asked.seconds
@@ -44,7 +42,7 @@ def main() -> None:
                 job = waiting.pop(0)
             _run(job, gpu, folder / f"{job['name']}.log", end)
 
-    threads = [threading.Thread(target=serve, args=(gpu,)) for gpu in gpus * asked.at_once]
+    threads = [threading.Thread(target=serve, args=(gpu,)) for gpu in gpus]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -1,11 +1,10 @@
 """The jobs of the collection's measurement, for `on_every_gpu.py`: one engine each.
 
-    python docs/measurements/collection/jobs.py LIGHT_FOLDER WORK_FOLDER OUT_FOLDER JOBS_FOLDER [option …]
+    python docs/measurements/collection/jobs.py LIGHT_FOLDER WORK_FOLDER OUT_FOLDER [option …] > JOBS.json
 
-It writes `builds.json`, whose jobs may share a GPU, and `benches.json`, whose jobs may not. Models that build
-quickly get an engine a batch size. Of the others one engine comes first that runs every batch size and is
-tuned at 8, so that each has a figure; their engines a batch size come last. The options go to `trtopt build`.
-LIGHT_FOLDER holds `NAME.onnx.gz`, made by `weights.py` of a model exported in FP16.
+Models that build quickly get an engine a batch size. Of the others one engine comes first that runs every
+batch size and is tuned at 8, so that each has a figure; their engines a batch size come last. The options go
+to `trtopt build`. LIGHT_FOLDER holds `NAME.onnx.gz`, made by `weights.py` of a model exported in FP16.
 """
 
 from __future__ import annotations
@@ -39,26 +38,20 @@ BATCHES = ("1", "8", "32")
 
 
 def main() -> None:
-    """Write the lists."""
-    light, work, out, lists = (Path(argument).absolute() for argument in sys.argv[1:5])
-    builds, benches = [], []
+    """Print the list."""
+    light, work, out = (Path(argument).absolute() for argument in sys.argv[1:4])
+    jobs = []
     for name, suffix, batch in (
         *_engines(QUICK, BATCHES),
         *_engines(SLOW, ["any"]),
         *_engines(SLOW, BATCHES),
     ):
         label = f"{name}-{suffix}".strip("-")
-        flags = [*_flags(SHAPES[name][suffix] if suffix else {}), *sys.argv[5:]]
-        build = ["build", str(light / f"{name}.onnx.gz"), str(work), label, batch, *flags]
-        builds.append(_job(f"{label}-{batch}", 900, build))
-        benches.append(_job(f"{label}-{batch}", 120, ["bench", str(work), str(out), label, batch]))
-    lists.mkdir(parents=True, exist_ok=True)
-    for file, jobs in {"builds.json": builds, "benches.json": benches}.items():
-        (lists / file).write_text(json.dumps(jobs, indent=1))
-
-
-def _job(name: str, seconds: int, arguments: list[str]) -> dict[str, str]:
-    return {"name": name, "run": f"timeout {seconds} {shlex.join([str(HERE / 'measure.sh'), *arguments])}"}
+        flags = [*_flags(SHAPES[name][suffix] if suffix else {}), *sys.argv[4:]]
+        files = [str(light / f"{name}.onnx.gz"), str(work), str(out)]
+        command = shlex.join([str(HERE / "measure.sh"), *files, label, batch, *flags])
+        jobs.append({"name": f"{label}-{batch}", "run": f"timeout 500 {command}"})
+    json.dump(jobs, sys.stdout, indent=1)
 
 
 def _engines(names: tuple[str, ...], batches: tuple[str, ...] | list[str]) -> Iterator[tuple[str, str, str]]:
