@@ -118,13 +118,16 @@ class DynamicBatcher:
         request.set_running_or_notify_cancel()
 
     def _serve(self) -> None:
-        while True:
-            batch, expired = self._next()
-            _expire(expired)
-            if batch:
-                self._run(batch)
-            elif not expired:
-                return
+        while self._step():
+            pass
+
+    def _step(self) -> bool:
+        """Do what is to be done next, and keep nothing of it; False once closed and all done."""
+        batch, expired = self._next()
+        _expire(expired)
+        if batch:
+            self._run(batch)
+        return bool(batch or expired)
 
     def _next(self) -> tuple[list[Request], list[Request]]:
         """Requests to run and requests to fail; neither once all is done and the batcher closed."""
