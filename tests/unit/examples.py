@@ -30,11 +30,18 @@ from trtopt.records import (
     MemoryPass,
     OnnxArtifact,
     Plugin,
+    PointMemory,
+    PointPower,
     PrecisionVerdict,
     RegionTime,
     Samples,
     ShapeRange,
+    Spread,
     Survey,
+    SweepPoint,
+    SweepReport,
+    SweepSetting,
+    SweepTerms,
     TensorSpec,
     Turns,
 )
@@ -276,6 +283,54 @@ def comparison() -> CompareReport:
         runs=(run,),
         built=(engine(),),
         verdicts=(verdict,),
+        notes=("a note",),
+    )
+
+
+def sweep_terms() -> SweepTerms:
+    return SweepTerms(
+        model_sha256="a" * 64,
+        backend=TENSORRT,
+        device=GPU,
+        contract=Contract(name="own", graph=True, transfers=True, queue_ahead=1, sync="spin"),
+        recipe="{}",
+        warmup_s=0.25,
+        duration_s=2.0,
+        data="b" * 64,
+    )
+
+
+def sweep_point() -> SweepPoint:
+    setting = SweepSetting(precision="fp16", batch=8, streams=2, axes={"seq": 4})
+    return SweepPoint(
+        key=setting.key(sweep_terms()),
+        setting=setting,
+        shapes={"x": (8, 4)},
+        build="builds/fp16-seq4",
+        engine=EngineRef(path="builds/fp16-seq4/batch8.engine", sha256="c" * 64, label="batch8"),
+        engine_bytes=1000,
+        build_seconds=12.5,
+        result="results/fp16-batch8-seq4-streams2.json",
+        queries=100,
+        latency=Spread(p50_ms=1.0, p90_ms=1.25, p99_ms=1.5, max_ms=2.0),
+        busy_latency=Spread(p50_ms=2.0, p90_ms=2.25, p99_ms=2.5, max_ms=3.0),
+        samples_per_s=8000.0,
+        queries_per_s=1000.0,
+        memory=PointMemory(peak_bytes=4096, buffers_bytes=512, context_bytes=1024),
+        power=PointPower(watts=250.0, source="energy counter"),
+        untrustworthy=("too hot",),
+        failure="a failure",
+    )
+
+
+def sweep() -> SweepReport:
+    return SweepReport(
+        created="2025-01-01T00:00:00+00:00",
+        argv=("trtopt", "sweep"),
+        model="model.onnx",
+        terms=sweep_terms(),
+        environment=report().environment,
+        points=(sweep_point(),),
         notes=("a note",),
     )
 

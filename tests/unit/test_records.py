@@ -26,6 +26,7 @@ from trtopt.records import (
     Samples,
     ShapeRange,
     Survey,
+    SweepReport,
     from_json,
     to_json,
 )
@@ -34,6 +35,7 @@ WHOLE: dict[type[Record], Record] = {
     Manifest: examples.manifest(),
     BenchReport: examples.report(),
     CompareReport: examples.comparison(),
+    SweepReport: examples.sweep(),
     Survey: examples.survey(),
 }
 Place = tuple[str | int, ...]
@@ -373,3 +375,26 @@ def test_no_queries_take_no_time() -> None:
 def test_samples_with_more_starts_than_ends_have_no_latency() -> None:
     with pytest.raises(ValueError, match="zip"):
         _ = samples([0.0, 1.0], [2.0]).latency_ms
+
+
+# ── sweeps ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_key_of_a_point_changes_with_the_terms_and_with_what_is_set() -> None:
+    terms, setting = examples.sweep_terms(), examples.sweep_point().setting
+    others = [
+        msgspec.structs.replace(setting, **change)
+        for change in ({"precision": None}, {"batch": 9}, {"streams": 1}, {"axes": {"seq": 5}})
+    ]
+    keys = {one.key(terms) for one in (setting, *others)}
+    keys |= {
+        setting.key(msgspec.structs.replace(terms, **change)) for change in ({"recipe": ""}, {"data": None})
+    }
+    assert len(keys) == 7
+
+
+def test_samples_per_joule_are_samples_a_second_over_watts() -> None:
+    point = examples.sweep_point()
+    assert point.samples_per_joule == 8000.0 / 250.0
+    assert msgspec.structs.replace(point, power=None).samples_per_joule is None
+    assert msgspec.structs.replace(point, samples_per_s=None).samples_per_joule is None

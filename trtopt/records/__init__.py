@@ -100,6 +100,15 @@ from trtopt.records.serving import (
     PoolUsage,
     Spread,
 )
+from trtopt.records.sweeping import (
+    SWEEP_SCHEMA,
+    PointMemory,
+    PointPower,
+    SweepPoint,
+    SweepReport,
+    SweepSetting,
+    SweepTerms,
+)
 from trtopt.records.verdicts import (
     BatchVerdict,
     Candidate,
@@ -116,6 +125,7 @@ __all__ = [
     "MORE_CONTEXTS",
     "PEAKS_SCHEMA",
     "PROFILE_SCHEMA",
+    "SWEEP_SCHEMA",
     "AllocationEvent",
     "AllocationKind",
     "AnyRecord",
@@ -169,6 +179,8 @@ __all__ = [
     "Peak",
     "PhaseMemory",
     "Plugin",
+    "PointMemory",
+    "PointPower",
     "PoolUsage",
     "PrecisionReceipt",
     "PrecisionVerdict",
@@ -185,6 +197,10 @@ __all__ = [
     "ShapeRange",
     "Spread",
     "Survey",
+    "SweepPoint",
+    "SweepReport",
+    "SweepSetting",
+    "SweepTerms",
     "TensorSpec",
     "Terms",
     "Turns",

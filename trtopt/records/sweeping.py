@@ -1,0 +1,147 @@
+"""Records of sweeps: a model measured at many batch sizes, shapes, precisions and numbers of streams."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Literal
+
+import msgspec
+
+from trtopt.records.base import Record, Shape
+from trtopt.records.building import Backend
+from trtopt.records.machine import DeviceInfo
+from trtopt.records.measuring import Contract, EngineRef, Environment
+from trtopt.records.serving import Spread
+
+SWEEP_SCHEMA = "trtopt.sweep/1"
+
+
+class SweepTerms(Record, frozen=True, kw_only=True):
+    """What all points of a sweep have in common: measured on other terms they belong to another sweep.
+
+    `contract` is that of one stream; `recipe` is the build recipe as JSON, without what differs from point
+    to point; `data` the input that was measured on, by hash of its text (None: seeded random input).
+    """
+
+    model_sha256: str
+    """Of the file that the user gave."""
+    backend: Backend
+    device: DeviceInfo
+    contract: Contract
+    recipe: str
+    warmup_s: float
+    duration_s: float
+    data: str | None = None
+
+
+class SweepSetting(Record, frozen=True, kw_only=True):
+    """What differs from point to point. `precision` is what was asked for; None: as the graph is.
+
+    `axes` holds the lengths of the swept axes besides the batch, by name.
+    """
+
+    precision: str | None
+    batch: int
+    streams: int = 1
+    axes: dict[str, int] = {}  # noqa: RUF012  (msgspec copies mutable defaults)
+
+    @property
+    def label(self) -> str:
+        """`int8 batch8 seq128 streams2`: for tables and, with dashes, names of files."""
+        axes = (f"{name}{length}" for name, length in sorted(self.axes.items()))
+        streams = (f"streams{self.streams}",) if self.streams > 1 else ()
+        return " ".join((self.precision or "model", f"batch{self.batch}", *axes, *streams))
+
+    def key(self, terms: SweepTerms) -> str:
+        """A hash of all that decides a measurement: what has this key need not be measured again."""
+        text = msgspec.json.encode((terms, self), order="deterministic")
+        return hashlib.sha256(text).hexdigest()
+
+
+class PointMemory(Record, frozen=True, kw_only=True):
+    """What one engine with one context took of the device's memory, as the memory pass saw it.
+
+    `peak_bytes` is TensorRT's own allocations at their most, weights included, with inputs and outputs;
+    each further context takes `context_bytes` and `buffers_bytes` more. None: not told.
+    """
+
+    peak_bytes: int
+    buffers_bytes: int
+    context_bytes: int | None = None
+
+
+class PointPower(Record, frozen=True, kw_only=True):
+    """What the device drew on average while the throughput was taken, and what told so.
+
+    `energy counter`: the driver's count of energy; `power readings`: readings of the power, integrated.
+    """
+
+    watts: float
+    source: Literal["energy counter", "power readings"]
+
+
+class SweepPoint(Record, frozen=True, kw_only=True):
+    """One engine measured at one batch size, shape and number of streams; or why it could not be.
+
+    Paths are relative to the sweep's folder. `result` is a result file of `trtopt bench` with this one point
+    and its raw samples: that is the truth, and the figures here are drawn from it. `latency` is that of one
+    query in flight, whatever the number of streams; `busy_latency` that of the throughput pass, queueing
+    included. One that failed has a `failure` and, as far as it came, the rest.
+    """
+
+    key: str
+    setting: SweepSetting
+    shapes: dict[str, Shape] = {}  # noqa: RUF012
+    """Of every input, batch included."""
+    build: str | None = None
+    engine: EngineRef | None = None
+    engine_bytes: int | None = None
+    build_seconds: float | None = None
+    result: str | None = None
+    queries: int = 0
+    """How many latencies there are."""
+    latency: Spread | None = None
+    busy_latency: Spread | None = None
+    samples_per_s: float | None = None
+    queries_per_s: float | None = None
+    memory: PointMemory | None = None
+    power: PointPower | None = None
+    untrustworthy: tuple[str, ...] = ()
+    failure: str | None = None
+
+    @property
+    def label(self) -> str:
+        """See `SweepSetting.label`."""
+        return self.setting.label
+
+    @property
+    def samples_per_joule(self) -> float | None:
+        """Samples a second over watts; None where nobody tells the power."""
+        if self.power is None or self.samples_per_s is None or not self.power.watts:
+            return None
+        return self.samples_per_s / self.power.watts
+
+
+class SweepReport(Record, frozen=True, kw_only=True):
+    """`sweep.json` of a sweep's folder; `points` by precision, axes, streams and batch."""
+
+    schema: str = SWEEP_SCHEMA
+    created: str
+    argv: tuple[str, ...] = ()
+    model: str
+    """The name of the user's file."""
+    terms: SweepTerms
+    environment: Environment | None = None
+    """None until a point has been measured."""
+    points: tuple[SweepPoint, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def model_sha256(self) -> str:
+        """The hash of the file that the user gave."""
+        return self.terms.model_sha256
+
+    @property
+    def measured(self) -> tuple[SweepPoint, ...]:
+        """The points that have figures."""
+        return tuple(point for point in self.points if point.failure is None)
