@@ -40,6 +40,8 @@ PURE = {
     "measure.outcomes",
     "measure.ledger",
     "measure.findings",
+    "measure.arrivals",
+    "measure.intervals",
     "runtime.batching",
     "runtime.choosing",
 }

@@ -1,0 +1,107 @@
+"""How long a batch takes: drawn from what engines were measured to take. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.random import RandomState
+
+from trtopt.runtime.choosing import Chooser, Offer
+
+Latencies = Mapping[int, Sequence[float]]
+"""By batch size: measured latencies in milliseconds."""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """What an engine, or one shape of it, was measured to take for batches from `low` to `high`.
+
+    `samples_ms` holds latencies by how many batches ran at a time; alone (1) is always among them.
+    """
+
+    low: int
+    high: int
+    samples_ms: Mapping[int, Latencies]
+
+    @cached_property
+    def offer(self) -> Offer:
+        """As the runtime's chooser sees it: medians of batches that ran alone."""
+        alone = self.samples_ms[1]
+        medians = tuple((batch, float(np.median(alone[batch]))) for batch in sorted(alone))
+        return Offer(self.low, self.high, medians)
+
+    def at_level(self, running: int) -> Latencies:
+        """Latencies where so many batches run: of the next count up that was measured, or the largest."""
+        level = min((many for many in self.samples_ms if many >= running), default=max(self.samples_ms))
+        return self.samples_ms[level]
+
+    def resampled(self, random: RandomState) -> Curve:
+        """Drawn anew with replacement: another measurement that might have been (the bootstrap)."""
+        return Curve(
+            self.low,
+            self.high,
+            {
+                many: {
+                    batch: tuple(np.asarray(values)[random.randint(0, len(values), len(values))].tolist())
+                    for batch, values in sorted(latencies.items())
+                }
+                for many, latencies in sorted(self.samples_ms.items())
+            },
+        )
+
+
+@dataclass(frozen=True)
+class Overhead:
+    """What serving adds to an engine's latency: for each batch, and for each request in it."""
+
+    batch_ms: float = 0.0
+    request_ms: float = 0.0
+
+    def of(self, rows: int) -> float:
+        """For a batch of so many requests, in milliseconds."""
+        return self.batch_ms + rows * self.request_ms
+
+
+NO_OVERHEAD = Overhead()
+
+
+class Service:
+    """Draws how long batches of one shape take on a set of engines, chosen as the runtime chooses them."""
+
+    def __init__(self, curves: Sequence[Curve], overhead: Overhead = NO_OVERHEAD) -> None:
+        self.chooser = Chooser([curve.offer for curve in curves])
+        self._curves, self._overhead = tuple(curves), overhead
+        self._parts: dict[tuple[int, int], list[list[float]]] = {}
+
+    def draw_s(self, rows: int, running: int, uniform: Sequence[float]) -> float:
+        """Seconds for `rows` requests while `running` batches run, this one included.
+
+        `uniform` holds a draw from [0, 1) for each piece at least; there are `rows` pieces at most.
+        """
+        parts = self._parts.get((rows, running))
+        if parts is None:
+            parts = self._parts[rows, running] = self._samples(rows, running)
+        ms = sum(values[int(draw * len(values))] for values, draw in zip(parts, uniform, strict=False))
+        return (ms + self._overhead.of(rows)) / 1e3
+
+    def typical_ms(self, rows: int, running: int = 1) -> float:
+        """The mean for a batch of that many requests."""
+        parts = self._samples(rows, running)
+        return sum(float(np.mean(values)) for values in parts) + self._overhead.of(rows)
+
+    def _samples(self, rows: int, running: int) -> list[list[float]]:
+        """For each piece that runs, one after the other, the latencies to draw from."""
+        return [_at(self._curves[piece.offer], piece.batch, running) for piece in self.chooser.pieces(rows)]
+
+
+def _at(curve: Curve, batch: int, running: int) -> list[float]:
+    """Measured at that batch, or at the next larger one (else the largest), scaled by the medians."""
+    latencies = curve.at_level(running)
+    if batch in latencies:
+        return list(latencies[batch])
+    nearest = min((size for size in latencies if size > batch), default=max(latencies))
+    scale = curve.offer.time_ms(batch) / curve.offer.time_ms(nearest)
+    return [value * scale for value in latencies[nearest]]
