@@ -7,6 +7,7 @@ from pathlib import Path
 import trtopt
 from trtopt.device.api import Device
 from trtopt.device.nvml import REASONS
+from trtopt.measure.energy import mean_power
 
 
 def test_a_gpu_tells_its_clocks_power_and_temperature(device: Device) -> None:
@@ -17,6 +18,8 @@ def test_a_gpu_tells_its_clocks_power_and_temperature(device: Device) -> None:
         assert figure is not None
         assert figure > 0
     assert set(reading.throttle) <= set(REASONS.values())
+    assert reading.energy_j is not None
+    assert reading.energy_j > 0
     reference = sensor.reference
     assert reference.problem is None
     assert reference.mhz is not None
@@ -35,3 +38,13 @@ def test_a_pass_reads_the_clocks_before_and_after_every_group_of_samples(built: 
         groups = {index for index, reasons in enumerate(measurement.groups) if not reasons}
         assert set(measurement.samples.group) == groups
         assert measurement.failure is None
+
+
+def test_the_energy_that_a_pass_drew_makes_about_the_power_that_was_read(built: Path, binding: str) -> None:
+    point = trtopt.bench(built, batch=[32], duration=3.0).points[0]
+    assert point.throughput is not None
+    power = mean_power(point.throughput)
+    assert power is not None
+    assert power.source == "energy counter"
+    read = [reading.power_w for reading in point.throughput.clocks if reading.power_w is not None]
+    assert min(read) / 2 < power.watts < 2 * max(read)

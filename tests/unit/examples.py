@@ -199,6 +199,7 @@ def measurement() -> Measurement:
                 sm_mhz=1980,
                 memory_mhz=2619,
                 power_w=321.5,
+                energy_j=1000.5,
                 temperature_c=61,
                 throttle=("sw_power_cap",),
                 other_processes=1,

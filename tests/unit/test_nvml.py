@@ -64,13 +64,20 @@ def test_every_bit_of_a_mask_has_one_name(mask: int) -> None:
 
 def test_answers_become_a_reading_in_the_records_units() -> None:
     answers = Answers(
-        sm_mhz=1980, memory_mhz=3201, power_mw=321500, temperature_c=61, reasons=0x4, pids=(7, 8, 9)
+        sm_mhz=1980,
+        memory_mhz=3201,
+        power_mw=321500,
+        energy_mj=10**12 + 500,
+        temperature_c=61,
+        reasons=0x4,
+        pids=(7, 8, 9),
     )
     assert reading_of(answers, 12.5) == ClockReading(
         at_ms=12.5,
         sm_mhz=1980,
         memory_mhz=3201,
         power_w=321.5,
+        energy_j=10.0**9 + 0.5,
         temperature_c=61,
         throttle=("sw_power_cap",),
         other_processes=2,
@@ -79,7 +86,13 @@ def test_answers_become_a_reading_in_the_records_units() -> None:
 
 def test_what_nvml_does_not_answer_stays_unknown() -> None:
     nothing = Answers(
-        sm_mhz=None, memory_mhz=None, power_mw=None, temperature_c=None, reasons=None, pids=None
+        sm_mhz=None,
+        memory_mhz=None,
+        power_mw=None,
+        energy_mj=None,
+        temperature_c=None,
+        reasons=None,
+        pids=None,
     )
     assert reading_of(nothing, 1.0) == ClockReading(at_ms=1.0)
 

@@ -44,6 +44,7 @@ class Answers(msgspec.Struct, frozen=True, kw_only=True):
     sm_mhz: int | None
     memory_mhz: int | None
     power_mw: int | None
+    energy_mj: int | None
     temperature_c: int | None
     reasons: int | None
     pids: tuple[int, ...] | None
@@ -70,6 +71,7 @@ def reading_of(answers: Answers, at_ms: float) -> ClockReading:
         sm_mhz=answers.sm_mhz,
         memory_mhz=answers.memory_mhz,
         power_w=None if answers.power_mw is None else answers.power_mw / 1e3,
+        energy_j=None if answers.energy_mj is None else answers.energy_mj / 1e3,
         temperature_c=answers.temperature_c,
         throttle=reasons_of(answers.reasons),
         other_processes=others_of(answers.pids),
@@ -161,6 +163,7 @@ class _Gpu:
             sm_mhz=self.ask("GetClockInfo", _SM),
             memory_mhz=self.ask("GetClockInfo", _MEMORY),
             power_mw=self.ask("GetPowerUsage"),
+            energy_mj=self.ask("GetTotalEnergyConsumption"),
             temperature_c=self.ask("GetTemperature", _GPU_SENSOR) if temperature is None else temperature,
             reasons=self.ask("GetCurrentClocksThrottleReasons") if reasons is None else reasons,
             pids=None if processes is None else tuple(process.pid for process in processes),

@@ -1,1 +1,1 @@
-"""Planning: which engines, how many workers and which delay keep a latency under a load."""
+"""Planning: which sizes to measure, what is best, and which engines, workers and delay keep a latency."""

@@ -85,14 +85,16 @@ class Samples(Record, frozen=True, kw_only=True):
 class ClockReading(Record, frozen=True, kw_only=True):
     """What the device said of itself between groups of samples; None: it did not say.
 
-    `throttle` holds what NVML gives as reasons for the clock (its constants' names in snake case);
-    `other_processes` is how many besides this one hold the device.
+    `energy_j` is what it has drawn since some time before, such as its driver's start. `throttle` holds what
+    NVML gives as reasons for the clock (its constants' names in snake case); `other_processes` is how many
+    besides this one hold the device.
     """
 
     at_ms: float
     sm_mhz: int | None = None
     memory_mhz: int | None = None
     power_w: float | None = None
+    energy_j: float | None = None
     temperature_c: int | None = None
     throttle: tuple[str, ...] = ()
     other_processes: int | None = None
