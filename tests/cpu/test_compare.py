@@ -92,6 +92,14 @@ def _drop_samples(report: dict[str, Any]) -> None:
     report["points"][0]["latency"]["samples"]["end_ms"].pop()
 
 
+def _cut_groups(report: dict[str, Any]) -> None:
+    report["points"][0]["throughput"]["samples"]["group"] = [0, 0]
+
+
+def _end_before_start(report: dict[str, Any]) -> None:
+    report["points"][0]["latency"]["samples"]["end_ms"][3] = -1.0
+
+
 def _other_contract(report: dict[str, Any]) -> None:
     report["points"][0]["latency"]["contract"]["transfers"] = True
 
@@ -100,6 +108,8 @@ def _other_contract(report: dict[str, Any]) -> None:
     ("change", "status", "message"),
     [
         (_drop_samples, 1, "of unlike length"),
+        (_cut_groups, 1, "of unlike length"),
+        (_end_before_start, 1, "batch 1: some of its queries end before they begin"),
         (_other_contract, 2, "unlike contracts"),
         (lambda report: report["points"].clear(), 1, "holds no measurements"),
         (lambda report: report.update({"schema": "trtopt.bench/9"}), 1, "of schema trtopt.bench/9"),
@@ -115,6 +125,33 @@ def test_files_that_do_not_belong_together_or_are_damaged_are_refused(
         assert message in trtopt_cli.fails(status, "compare", result, other)
     else:
         assert trtopt_cli("compare", result, other).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--across-contracts", "trtexec-10,trtexec-11"], "holds no engine to measure under other contracts"),
+        (["--builds", "2"], "a result file cannot be built"),
+    ],
+)
+def test_a_result_file_is_no_engine_and_no_model(
+    result: Path, trtopt_cli: CommandLine, arguments: list[str], message: str
+) -> None:
+    assert message in trtopt_cli.fails(2, "compare", result, *arguments)
+
+
+def test_a_result_file_is_compared_with_a_file_of_trtexecs_under_the_contract_that_it_names(
+    result: Path, trtopt_cli: CommandLine
+) -> None:
+    query = '{"h2dMs": 0.0, "computeMs": 9.0, "d2hMs": 0.0, "latencyMs": 9.0}'
+    theirs = trtopt_cli.folder / "times.json"
+    theirs.write_text(f"[{', '.join([query] * 100)}]")
+    arguments = ["compare", result, theirs, "--batch", "8"]
+    told = trtopt_cli.fails(2, *arguments)
+    flag = told.partition("--assume-contract ")[2].split()[0]
+    assert flag == "trtexec-11+no-graph"
+    done = trtopt_cli(*arguments, "--assume-contract", flag)
+    assert "what --assume-contract says" in done.stdout, done.stderr
 
 
 def test_a_truncated_or_foreign_file_is_refused(result: Path, trtopt_cli: CommandLine) -> None:

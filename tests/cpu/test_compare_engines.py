@@ -180,10 +180,16 @@ def test_the_ledger_between_two_result_files_starts_and_ends_with_their_figures(
     for contract in ("trtexec-10", "isolated"):
         files.append(tmp_path / f"{contract}.json")
         report = trtopt.bench(cpu_build, batch=[8], contract=contract, duration=0.05)
+        (point,) = report.points
+        hot = msgspec.structs.replace(point.latency, untrustworthy=(f"too hot for {contract}",))
+        report = msgspec.structs.replace(report, points=(msgspec.structs.replace(point, latency=hot),))
         files[-1].write_bytes(to_json(report, indent=None))
     outcome = compare(*files, across_contracts="", duration=0.05).outcome
     assert isinstance(outcome, Gaps)
     assert (outcome.start, outcome.end) == ("trtexec-10", "isolated")
+    for side, contract in (("A", "trtexec-10"), ("B", "isolated")):
+        marked = f"batch 8: {side} is marked as not to be trusted: too hot for {contract}"
+        assert marked in outcome.notes
     (gap,) = outcome.gaps
     reports = [json.loads(file.read_text())["points"][0]["latency"]["samples"] for file in files]
     for samples, end in zip(reports, (gap.latency.start_ms, gap.latency.end_ms), strict=True):
@@ -247,7 +253,7 @@ def test_engines_that_cannot_run_here_are_compared_only_if_the_cpu_is_asked_for(
         (["{build}", "{result}"], 2, "a result file and an engine"),
         (["{result}", "{result}", "--control", "3"], 2, "--control: means nothing"),
         (["{result}", "{result}", "--batch", "1"], 2, "for trtexec's files"),
-        (["{result}", "{result}", "--across-contracts"], 2, "not two contracts"),
+        (["{result}", "{result}", "--across-contracts"], 2, "no difference to explain"),
         (["{result}", "{result}", "--across-contracts", "isolated,serving"], 2, "their own contracts"),
         (["{build}", "--across-contracts", "isolated"], 2, "not two contracts"),
         (["{build}", "--across-contracts", "isolated,isolated"], 2, "not two contracts"),

@@ -56,6 +56,7 @@ def test_a_name_tells_the_terms_and_not_the_way_to_them(base: str, first: Any, s
     differing = [term for term in VALUES if getattr(contract, term) != getattr(CONTRACTS[base], term)]
     told = contract.name.split("+")[1:]
     assert sorted(told) == sorted(flag(term, getattr(contract, term)) for term in differing)
+    assert contract_named(contract.name) == contract
 
 
 @pytest.mark.parametrize(
@@ -80,4 +81,9 @@ def test_a_term_that_cannot_be_is_refused(terms: Any, told: str) -> None:
 def test_a_contract_that_there_is_not_is_refused_with_those_there_are() -> None:
     with pytest.raises(UsageError) as caught:
         contract_named("mine")
+    for name in ("mine+graph", "trtexec-11+name=mine", "trtexec-11+", "trtexec-11+no-graph=1"):
+        with pytest.raises(UsageError, match="no such contract"):
+            contract_named(name)
+    with pytest.raises(UsageError, match="Expected `int`, got `bool`"):
+        contract_named("trtexec-11+streams")
     assert "trtexec-10, trtexec-11, serving, isolated" in caught.value.remedy

@@ -146,3 +146,17 @@ def test_a_search_without_a_probe_is_its_reason_alone() -> None:
     text = shown(load_search=lost)
     assert "is out of reach" in text
     assert "rates tried" not in text
+
+
+def test_whose_clock_timed_the_stages_is_told_as_it_is() -> None:
+    whole = report()
+    device = msgspec.structs.replace(whole.environment.device, kind="cpu")
+    environment = msgspec.structs.replace(whole.environment, device=device)
+    told = []
+    for each in (whole, msgspec.structs.replace(whole, environment=environment)):
+        written = io.StringIO()
+        Console(width=400, file=written).print(bench_summary(each))
+        told.append(written.getvalue())
+    assert "medians of device events" in told[0]
+    assert "medians by the host's clock" in told[1]
+    assert "device events" not in told[1]

@@ -183,8 +183,11 @@ def compare(
     if interleaved or noise is not None:
         return decide(ratio, threshold, noise, (), disturbed)
     allowance = math.expm1(student(math.inf) * math.sqrt(2) * RUN_LUCK)
-    comparison = decide(ratio.widened(allowance), threshold, None, (), disturbed)
-    text = f"separate runs of one engine differ: {allowance:.1%} are allowed for that"
+    comparison = decide(ratio.widened(allowance), threshold, None, (), disturbed, more_helps=False)
+    text = (
+        f"separate runs of one engine differ: {allowance:.1%} are allowed for that, however many samples "
+        "there are; engines that take turns need no allowance (give compare the engines, not their results)"
+    )
     caveat = Reason(ReasonCode.NOT_INTERLEAVED, text)
     return replace(comparison, reasons=(*comparison.reasons, caveat))
 
@@ -208,11 +211,13 @@ def decide(
     noise: Noise | None = None,
     blockers: Sequence[Reason] = (),
     disturbed: Sequence[str] = (),
+    *,
+    more_helps: bool = True,
 ) -> Comparison:
     """The only place where a verdict is given: see the module's docstring.
 
     A control's noise widens the interval; a control that found a winner between equal sides bars any
-    verdict.
+    verdict. `more_helps` is whether more samples would narrow it.
     """
     reasons = [*blockers, *(Reason(ReasonCode.DISTURBED, text) for text in disturbed)]
     if noise is not None and noise.control.verdict in (Verdict.FASTER, Verdict.SLOWER):
@@ -224,11 +229,11 @@ def decide(
         ratio = ratio.widened(noise.relative)
         text = f"equal sides seem up to {noise.relative:.1%} apart in the control: that is allowed for"
         reasons.append(Reason(ReasonCode.CONTROL_NOISE, text))
-    verdict, reason = _earn(ratio, threshold)
+    verdict, reason = _earn(ratio, threshold, more_helps)
     return Comparison(verdict, (reason, *reasons), ratio, threshold)
 
 
-def _earn(ratio: Ratio, threshold: float) -> tuple[Verdict, Reason]:
+def _earn(ratio: Ratio, threshold: float, more_helps: bool) -> tuple[Verdict, Reason]:
     bound = math.log1p(threshold)
     value, low, high = math.log(ratio.value), math.log(ratio.low), math.log(ratio.high)
     significant = ratio.sure_low > 1 or ratio.sure_high < 1
@@ -245,7 +250,8 @@ def _earn(ratio: Ratio, threshold: float) -> tuple[Verdict, Reason]:
     if significant:
         text = f"latency changes by {ratio.change}: real, but may be more or less than {threshold:.1%}"
         return Verdict.UNDECIDED, Reason(ReasonCode.NEAR_THRESHOLD, text)
-    text = f"latency changes by {ratio.change}: too noisy to tell {threshold:.1%}; take more"
+    advice = "; take more" if more_helps else ""
+    text = f"latency changes by {ratio.change}: too noisy to tell {threshold:.1%}{advice}"
     return Verdict.UNDECIDED, Reason(ReasonCode.TOO_NOISY, text)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -32,14 +32,25 @@ _LIMITS = {"queue_ahead": (0, 1024), "streams": (1, 1024)}
 
 
 def contract_named(name: str) -> Contract:
-    """A contract by name.
+    """A contract by name, or by the name that `changed` gives one: `trtexec-11+no-graph`.
 
     Raises:
-        UsageError: there is none of that name.
+        UsageError: there is none of that name, or no such change.
     """
-    if name not in CONTRACTS:
+    base, *changes = name.split("+")
+    terms = dict(map(_change, changes))
+    if base not in CONTRACTS or not terms.keys() <= Terms.__annotations__.keys():
         raise UsageError(f"--contract {name}: no such contract", f"choose among {', '.join(CONTRACTS)}")
-    return CONTRACTS[name]
+    return changed(CONTRACTS[base], cast(Terms, terms))
+
+
+def _change(text: str) -> tuple[str, object]:
+    """A term and its value, of what `flag` gives."""
+    name, given, value = text.partition("=")
+    term = next((term for term, own in _FLAGS.items() if own == name), name)
+    if given:
+        return term, int(value) if value.isascii() and value.isdecimal() else value
+    return term.removeprefix("no-"), not term.startswith("no-")
 
 
 def changed(contract: Contract, terms: Terms) -> Contract:

@@ -85,11 +85,12 @@ def _row(a: BenchPoint, b: BenchPoint, threshold: float) -> Row:
             "a number means nothing without its terms: measure both under one --contract; "
             "--across-contracts tells where the difference comes from",
         )
-    against = _distrust(ours.untrustworthy, theirs.untrustworthy)
+    against = distrust(ours.untrustworthy, theirs.untrustworthy)
     return _row_of(a.batch, ours.samples.latency_ms, theirs.samples.latency_ms, threshold, against)
 
 
-def _distrust(a: Sequence[str], b: Sequence[str]) -> list[str]:
+def distrust(a: Sequence[str], b: Sequence[str]) -> list[str]:
+    """What the sides' passes say against themselves."""
     sides = (("A", a), ("B", b))
     return [f"{name} is marked as not to be trusted: {text}" for name, texts in sides for text in texts]
 
@@ -132,7 +133,7 @@ def compare_times(
     """
     sides = [_device_latencies(side, batch, assumed) for side in (a, b)]
     size = next((side.batch for side in sides if side.batch is not None), batch)
-    against = _distrust(sides[0].untrustworthy, sides[1].untrustworthy)
+    against = distrust(sides[0].untrustworthy, sides[1].untrustworthy)
     notes = [
         "trtexec's files name no contract, batch size or machine: that both sides are alike in them is "
         f"{'what --assume-contract says' if assumed else 'up to you'}",

@@ -105,6 +105,7 @@ def compare(
     first, second = Path(a), Path(b) if b is not None else None
     kind = _kind_of(first, second, options)
     setting = _setting(kind, options)
+    assumed = contract_named(options.assume_contract).name if options.assume_contract is not None else None
     runs: tuple[InterleavedRun, ...] = ()
     built: tuple[EngineArtifact, ...] = ()
     outcome: Outcome
@@ -135,7 +136,7 @@ def compare(
                 first,
                 second,
                 batch=setting.batch,
-                assumed=options.assume_contract,
+                assumed=assumed,
                 threshold=options.threshold,
                 force=options.force,
             )
@@ -161,6 +162,15 @@ def _kind_of(a: Path, b: Path | None, options: Options) -> Kind:
                 "give --across-contracts no value between result files: write it last",
             )
         return Kind.FILES_CONTRACTS
+    if files == [True] and options.across_contracts is not None:
+        raise UsageError(
+            f"{a}: a result file holds no engine to measure under other contracts",
+            "give the build folder or the engine, or a second result file",
+        )
+    if any(files) and options.builds is not None:
+        raise UsageError(
+            "--builds: a result file cannot be built", "give ONNX files or build folders, or leave it away"
+        )
     if options.across_contracts is not None:
         return Kind.CONTRACTS
     if any(files) and not all(files):
@@ -212,8 +222,6 @@ def _setting(kind: Kind, options: Options) -> Setting:
         raise UsageError(f"--duration {duration:g}: out of range", "give seconds above 0, at most a day")
     if options.data is not None:
         open_data(options.data)  # judged before anything is built
-    if options.assume_contract is not None:
-        contract_named(options.assume_contract)
     return Setting(
         batch=tuple(options.batch) if options.batch is not None else None,
         backend=options.backend,

@@ -11,7 +11,7 @@ from trtopt.measure.contracts import contract_named
 from trtopt.measure.gap import Ends, ends_of, gap_variants, has_bare_loop, judge_gap
 from trtopt.measure.interleaved import InterleaveJob, LoadedEngine
 from trtopt.measure.outcomes import Gaps
-from trtopt.measure.results import machine_notes, paired_points
+from trtopt.measure.results import distrust, machine_notes, paired_points
 from trtopt.measure.rounds import judged_rounds, notes_of
 from trtopt.pipeline.interleave import ROUNDS, WARMUP_S, Setting, loaded, measure_in_turns
 from trtopt.pipeline.listener import Listener
@@ -76,17 +76,32 @@ def explain_results(
     notes = machine_notes(a, b, force)
     pairs = paired_points(a, b, notes)
     contracts = [(_contract(first), _contract(second)) for first, second in pairs]
-    if len(set(contracts)) != 1 or contracts[0][0] == contracts[0][1]:
+    names = list(dict.fromkeys(f"{start.name} and {end.name}" for start, end in contracts))
+    if len(set(contracts)) != 1:
         raise UsageError(
-            f"{', '.join(f'{x.name} and {y.name}' for x, y in contracts)}: not two contracts to explain",
+            f"the files hold several pairs of contracts: {', '.join(names)}",
             "give result files that were measured under one contract each",
         )
+    if contracts[0][0] == contracts[0][1]:
+        raise UsageError(
+            f"both files were measured under {contracts[0][0].name}: there is no difference to explain",
+            "leave --across-contracts away, or give a file that was measured under another contract",
+        )
+    notes += [note for pair in pairs for note in _marks(*pair)]
     with ExitStack() as resources:
         subjects = [
             _subject_of(first, second, setting, notes, listener, resources) for first, second in pairs
         ]
         gaps, runs = _explain("the files' engine", subjects, contracts[0], setting, notes, listener)
     return gaps, runs
+
+
+def _marks(a: BenchPoint, b: BenchPoint) -> list[str]:
+    """What speaks against the figures whose difference is to be explained."""
+    told = distrust(a.latency.untrustworthy, b.latency.untrustworthy)
+    if a.throughput is not None and b.throughput is not None:
+        told += distrust(a.throughput.untrustworthy, b.throughput.untrustworthy)
+    return [f"batch {a.batch}: {text}" for text in told]
 
 
 def _contract(point: BenchPoint) -> Contract:

@@ -31,9 +31,6 @@ def compare_files(
         ArtifactError: a file that is no result file, is cut short or written by a newer trtopt.
     """
     first, second = _read(a), _read(b)
-    if batch is not None and len(batch) != 1:
-        raise UsageError("--batch: trtexec's files hold one batch size", "name one")
-    size = batch[0] if batch is not None else None
     if isinstance(first, BenchReport) and isinstance(second, BenchReport):
         if batch is not None or assumed is not None:
             raise UsageError(
@@ -41,6 +38,9 @@ def compare_files(
                 "leave them away",
             )
         return compare_reports(first, second, threshold=threshold, force=force)
+    if batch is not None and len(batch) != 1:
+        raise UsageError("--batch: trtexec's files hold one batch size", "name one")
+    size = batch[0] if batch is not None else None
     if isinstance(first, Profile) or isinstance(second, Profile):
         if isinstance(first, Times) or isinstance(second, Times):
             raise UsageError(
@@ -120,14 +120,15 @@ def _check_samples(report: BenchReport) -> None:
         for measurement in (point.latency, point.throughput):
             if measurement is None:
                 continue
-            if not measurement.samples.start_ms or not all(
-                map(_is_whole, (measurement.samples, measurement.stages))
-            ):
+            samples = measurement.samples
+            if not samples.start_ms or not all(map(_is_whole, (samples, measurement.stages))):
                 raise ValueError(f"batch {point.batch}: its columns of samples are empty or of unlike length")
+            if any(end < start for start, end in zip(samples.start_ms, samples.end_ms, strict=True)):
+                raise ValueError(f"batch {point.batch}: some of its queries end before they begin")
 
 
 def _is_whole(samples: Samples) -> bool:
-    """Whether all columns are of one length; the device's may be empty."""
+    """Whether all columns are of one length; the device's and the groups' may be empty."""
     lengths = {len(column) for column in (samples.start_ms, samples.end_ms, samples.enqueue_ms, samples.lane)}
-    of_device = (samples.gpu_compute_ms, samples.h2d_ms, samples.d2h_ms)
-    return len(lengths | {len(column) for column in of_device if column}) == 1
+    optional = (samples.gpu_compute_ms, samples.h2d_ms, samples.d2h_ms, samples.group)
+    return len(lengths | {len(column) for column in optional if column}) == 1

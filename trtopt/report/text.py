@@ -83,9 +83,10 @@ def bench_summary(report: BenchReport) -> RenderableType:
 def _caption(report: BenchReport) -> str:
     counts = sorted({len(point.latency.samples.start_ms) for point in report.points})
     span = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+    clock = "by the host's clock" if report.environment.device.kind == "cpu" else "of device events"
     return (
         f"latency: host clock, one query in flight, {span} queries a batch; "
-        "compute, H2D, D2H: medians of device events, in queries of their own; "
+        f"compute, H2D, D2H: medians {clock}, in queries of their own; "
         "rates: measured with the contract's queue"
     )
 

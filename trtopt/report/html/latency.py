@@ -50,7 +50,8 @@ def sampled(report: BenchReport) -> list[BenchPoint]:
 
 
 def _blocks(report: BenchReport) -> Iterator[Block]:
-    title = "Latency of one query in flight, host clock; compute, H2D, D2H: medians of device events"
+    clock = "by the host's clock" if report.environment.device.kind == "cpu" else "of device events"
+    title = f"Latency of one query in flight, host clock; compute, H2D, D2H: medians {clock}"
     yield Table(title, _COLUMNS, [_row(point) for point in report.points])
     yield Lines(trust_lines(report))
     points = sampled(report)
