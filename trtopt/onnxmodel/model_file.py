@@ -31,12 +31,33 @@ class ModelFile:
     """A model whose large weights refer to files in `folder`; `external` tells how its author kept them.
 
     New large weights are put into files in `spool`, so that they too need no memory; without it they stay.
+    `stamps` are the files that the model was read from, with size and time of change: see `check_unchanged`.
     """
 
     proto: onnx.ModelProto
     folder: Path
     external: bool
     spool: Path | None = None
+    stamps: tuple[tuple[Path, int, int], ...] = ()
+
+
+def _stamp(path: Path) -> tuple[Path, int, int]:
+    stat = path.stat()
+    return path, stat.st_size, stat.st_mtime_ns
+
+
+def check_unchanged(model: ModelFile) -> None:
+    """Judge whether the model's files are still those that it was read from: its weights lie there.
+
+    Raises:
+        InvalidModelError: one of them was written to, or is gone.
+    """
+    for stamp in model.stamps:
+        if not stamp[0].is_file() or _stamp(stamp[0]) != stamp:
+            raise InvalidModelError(
+                f"{stamp[0]} was changed while trtopt worked on it",
+                "run it again when nothing else writes to that file",
+            )
 
 
 def _entries(tensor: onnx.TensorProto) -> dict[str, str]:
@@ -175,18 +196,21 @@ def load(path: Path) -> ModelFile:
     if not proto.graph.node and not proto.graph.output:
         raise InvalidModelError(f"{path} holds no graph", remedy)
     external = False
+    files = {path}
     for tensor in proto.graph.initializer:
         if is_external(tensor):
             kept = [entry for entry in tensor.external_data if entry.key != _SPOOL]  # not for a file to say
             del tensor.external_data[:]
             tensor.external_data.extend(kept)
             data = raw_bytes(tensor, path.parent)
-            external |= _entries(tensor)["location"] != path.name
+            location = _entries(tensor)["location"]
+            external |= location != path.name
+            files.add(path.parent / location)
             if len(data) < LARGE_BYTES:
                 tensor.raw_data = data.tobytes()
                 del tensor.external_data[:]
                 tensor.ClearField("data_location")
-    return ModelFile(proto, path.parent, external)
+    return ModelFile(proto, path.parent, external, stamps=tuple(map(_stamp, sorted(files))))
 
 
 def _large(tensor: onnx.TensorProto) -> bool:
@@ -266,6 +290,7 @@ def save(model: ModelFile, path: Path) -> None:
 
     Raises:
         OutputError: the place cannot be written, or the weights are read from there.
+        InvalidModelError: what the weights are read from was changed since.
     """
     weights = path.with_name(path.name + ".data")
     _refuse_own_weights(model, (path, weights))
@@ -283,6 +308,7 @@ def save(model: ModelFile, path: Path) -> None:
             parts.append((_write(path, iter([rest.SerializeToString(deterministic=True)])), path))
         else:
             parts.append((_write(path, _inline(model, rest, heavy)), path))
+        check_unchanged(model)
         for partial, final in parts:
             os.replace(partial, final)
     except OSError as error:

@@ -32,11 +32,15 @@ from trtopt.precision.quantize import (
     output_error,
     quantise,
 )
+from trtopt.precision.runs import First
 from trtopt.records import to_json
 from trtopt.records.quantisation import CalibrationTable, QuantizeReport
 from trtopt.workspace import check_writable, write_atomically
 
 TABLE_SUFFIX = ".calibration.json"
+_CAST_SAMPLES = 64
+"""For judging what is to stay FP32, with a margin of four below the type's largest: every sample runs through
+all Q/DQ of the graph, half a second of ResNet-50's."""
 
 
 @dataclass(frozen=True)
@@ -98,10 +102,11 @@ def quantize(
         tried = samples or seeded_source(original)
         if form.strongly_typed:
             listener.note("making the rest FP16")
-            ranges, _ = measured(made.model, tried)
+            ranges, _ = measured(made.model, First(tried, _CAST_SAMPLES))
             make_rest_half(made, request.target, ranges, is_real=request.calib is not None)
         listener.note("comparing with the original")
         errors = output_error(original, made.model, tried)
+        model_file.check_unchanged(original)
         if samples is None:
             made.notes.append("the output error was taken on random inputs")
         table_file = table_beside(target) if made.table is not None else None

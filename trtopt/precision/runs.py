@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import onnx
 
+from trtopt.data import SampleSource
 from trtopt.data.reader import Arrays, samples_in
 from trtopt.device.reference import Unoptimised
 from trtopt.errors import ModelError
@@ -15,6 +16,7 @@ from trtopt.precision.casting.places import types_of
 from trtopt.precision.deviation import Deviation, is_classifier
 from trtopt.precision.emulate import emulated, has_low
 from trtopt.precision.observe import PREPACK_BYTES
+from trtopt.records import TensorSpec
 from trtopt.records.checking import OutputDifference
 
 
@@ -70,6 +72,18 @@ def add_outputs(found: dict[str, Deviation], wanted: Arrays, got: Arrays) -> Non
                 "are they the same model?",
             )
         found[name].add(value, got[name])
+
+
+class First(SampleSource):
+    """The first samples of a source, `most` of them or up to a batch more."""
+
+    def __init__(self, source: SampleSource, most: int) -> None:
+        super().__init__(source.name, [])
+        self._source, self._most = source, most
+
+    def batches(self, inputs: Sequence[TensorSpec], size: int) -> Iterator[Arrays]:
+        """As the source's."""
+        return at_most(self._source.batches(inputs, size), self._most)
 
 
 def at_most(feeds: Iterable[Arrays], samples: int) -> Iterator[Arrays]:
