@@ -1,7 +1,19 @@
-"""Ctrl-C means the same to every run of the tests, wherever they are started."""
+"""Ctrl-C means the same to every run of the tests, wherever they are started; their caches are their own."""
 
+import os
 import signal
+from collections.abc import Iterator
+
+import pytest
 
 # a shell that starts them in the background makes them, and what they start, deaf to it
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def store_of_timing_caches(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Builds, those of worker processes too, leave the user's store alone."""
+    os.environ["TRTOPT_CACHE_DIR"] = str(tmp_path_factory.mktemp("store"))
+    yield
+    del os.environ["TRTOPT_CACHE_DIR"]

@@ -6,7 +6,7 @@ from trtopt.builder.engine import BuildJob
 from trtopt.measure.engine import BenchJob
 from trtopt.measure.interleaved import InterleaveJob
 from trtopt.measure.outputs import OutputsJob
-from trtopt.records import BenchPoint, EngineArtifact, Environment, InterleavedRun, Record
+from trtopt.records import BenchPoint, EngineArtifact, Environment, InterleavedRun, Record, Tactic
 
 
 class CopyJob(Record, frozen=True, kw_only=True, tag="copy"):
@@ -16,7 +16,22 @@ class CopyJob(Record, frozen=True, kw_only=True, tag="copy"):
     nbytes: int
 
 
-Job = BuildJob | BenchJob | InterleaveJob | OutputsJob | CopyJob
+class MergeJob(Record, frozen=True, kw_only=True, tag="merge"):
+    """What a worker is told that merges two timing caches."""
+
+    backend: str
+    ours: bytes
+    theirs: bytes
+
+
+class TacticsJob(Record, frozen=True, kw_only=True, tag="tactics"):
+    """What a worker is told that lists what timing caches hold."""
+
+    backend: str
+    caches: tuple[bytes, ...]
+
+
+Job = BuildJob | BenchJob | InterleaveJob | OutputsJob | CopyJob | MergeJob | TacticsJob
 
 
 class Progress(Record, frozen=True, kw_only=True, tag="progress"):
@@ -65,5 +80,17 @@ class Copied(Record, frozen=True, kw_only=True, tag="copied"):
     bytes_per_s: float
 
 
-Result = Built | Benched | Interleaved | OutputsWritten | Copied
-Message = Progress | Failure | Built | Benched | Interleaved | OutputsWritten | Copied
+class Merged(Record, frozen=True, kw_only=True, tag="merged"):
+    """A merge job's result."""
+
+    blob: bytes
+
+
+class TacticsTold(Record, frozen=True, kw_only=True, tag="tactics_told"):
+    """A tactics job's result: those of each cache."""
+
+    tactics: tuple[tuple[Tactic, ...], ...]
+
+
+Result = Built | Benched | Interleaved | OutputsWritten | Copied | Merged | TacticsTold
+Message = Progress | Failure | Built | Benched | Interleaved | OutputsWritten | Copied | Merged | TacticsTold

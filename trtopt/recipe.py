@@ -34,6 +34,9 @@ class Recipe(Record, frozen=True, kw_only=True):
     the graph (None: as the graph is), judged on the data that `calib` names. With `verdict` what is quantised
     is measured against FP16 and handed out where it is no slower; `best` takes the fastest of all precisions.
     `bounds` is the accuracy that it must keep, as `precision.bounds.Bounds` has it.
+
+    `timing_cache` is a file to read and extend, `none` to begin with nothing, None for the store of caches;
+    with `reproducible` it must hold every timing.
     """
 
     batch: tuple[int, ...] | None = None
@@ -44,6 +47,7 @@ class Recipe(Record, frozen=True, kw_only=True):
     workspace_mib: int | None = None
     tactic_sources: tuple[str, ...] | None = None
     timing_cache: str | None = None
+    reproducible: bool = False
     compute_capability: tuple[str, ...] = ()
     plugins: tuple[str, ...] = ()
     precision: Literal["fp32", "fp16", "bf16", "int8", "fp8", "int4", "best"] | None = None

@@ -17,7 +17,7 @@ import msgspec
 
 from trtopt.builder.engine import BuildJob
 from trtopt.errors import BuildError, DeviceError, rebuild
-from trtopt.jobs import CopyJob, Failure, Job, Message, Progress, Result
+from trtopt.jobs import CopyJob, Failure, Job, MergeJob, Message, Progress, Result, TacticsJob
 from trtopt.measure.engine import BenchJob
 from trtopt.measure.outputs import OutputsJob
 
@@ -116,6 +116,8 @@ class _Worker:
             measured = self._job.artifact.path
         elif isinstance(self._job, CopyJob):
             measured = f"a copy of {self._job.nbytes / 2**20:.0f} MiB"
+        elif isinstance(self._job, MergeJob | TacticsJob):
+            measured = "TensorRT on timing caches"
         else:
             measured = ", ".join(dict.fromkeys(engine.path for engine in self._job.engines))
         return DeviceError(

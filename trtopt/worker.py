@@ -35,10 +35,14 @@ from trtopt.jobs import (
     Failure,
     Interleaved,
     Job,
+    Merged,
+    MergeJob,
     Message,
     OutputsWritten,
     Progress,
     Result,
+    TacticsJob,
+    TacticsTold,
 )
 from trtopt.measure.bandwidth import copy_bandwidth
 from trtopt.measure.engine import bench_engine
@@ -63,6 +67,10 @@ def run(job: Job, send: Callable[[Message], None]) -> Result:
         return _interleaved(job, progress)
     if isinstance(job, CopyJob):
         return _copied(job)
+    if isinstance(job, MergeJob):
+        return Merged(blob=open_builder(job.backend).merge_timing_caches(job.ours, job.theirs))
+    if isinstance(job, TacticsJob):
+        return TacticsTold(tactics=tuple(map(open_builder(job.backend).tactics, job.caches)))
     plan = job.artifact.plan
     marks = Marks(nvtx=job.nvtx, cuda_profiler=job.cuda_profiler)
     target = open_target(plan.backend.name, plan.settings.plugins, marks)

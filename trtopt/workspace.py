@@ -161,9 +161,10 @@ def lock(path: Path) -> Iterator[None]:
         guard.release()
 
 
-def write_manifest(folder: Path, manifest: Manifest) -> None:
-    """Write `manifest.json` into a build folder."""
+def write_manifest(folder: Path, manifest: Manifest) -> Manifest:
+    """Write `manifest.json` into a build folder; returns what was written."""
     write_atomically(folder / MANIFEST, to_json(manifest))
+    return manifest
 
 
 def read_manifest(folder: Path) -> Manifest:

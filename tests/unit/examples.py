@@ -76,6 +76,7 @@ def plan(batch: int = 8) -> BuildPlan:
             tactic_sources=("JIT_CONVOLUTIONS",),
             compute_capabilities=("8.9",),
             plugins=(Plugin(path="/plugin.so", sha256="b" * 64),),
+            reproducible=True,
         ),
         backend=TENSORRT,
     )

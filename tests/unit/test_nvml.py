@@ -20,8 +20,8 @@ from trtopt.device.nvml import (
     refusal_of,
 )
 from trtopt.errors import DeviceError, TrtoptError, UsageError
-from trtopt.measure.disturbance import IDLE, SLOWDOWNS
 from trtopt.records import ClockReading, ClockReference
+from trtopt.slowdowns import IDLE, SLOWDOWNS
 
 needs_no_gpu = pytest.mark.skipif(bool(probe.gpus()), reason="tells what happens where no GPU is")
 

@@ -300,7 +300,7 @@ def test_the_key_of_a_plan_changes_with_every_field() -> None:
     assert fields == {step for place in places for step in place} & fields
     keys = {examples.plan().key}
     for place, leaf in places.items():
-        keys.add(with_leaf(place, leaf + 1 if isinstance(leaf, int) else leaf + "'").key)
+        keys.add(with_leaf(place, type(leaf)(1 - leaf) if isinstance(leaf, int) else leaf + "'").key)
     assert len(keys) == len(places) + 1
 
 

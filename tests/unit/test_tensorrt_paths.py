@@ -20,6 +20,7 @@ from trt_exercise import (
     builder,
     each_version,
     every_setting,
+    flags_set,
     flavour,
     layers,
     load,
@@ -91,8 +92,9 @@ def test_a_build_with_every_setting_asks_for_exactly_these(dump: str) -> None:
 def test_a_build_without_settings_leaves_the_builders_defaults(dump: str) -> None:
     surface = Surface(dump)
     built = build(surface)
-    for name in ("builder_optimization_level", "set_memory_pool_limit", "set_tactic_sources", "set_flag"):
+    for name in ("builder_optimization_level", "set_memory_pool_limit", "set_tactic_sources"):
         assert surface.called(f"IBuilderConfig.{name}") == []
+    assert flags_set(surface) == []
     assert built.config["builder_optimization_level"] == "3"
 
 
@@ -129,8 +131,7 @@ def test_what_the_builder_logs_reaches_the_log_and_progress_ends_at_the_whole(du
 def test_precision_flags_are_set_where_typing_is_weak_and_nowhere_else(dump: str) -> None:
     surface = Surface(dump)
     build(surface, types=("float16", "float32", "int8"))
-    flags = [call["flag"].name for call in surface.called("IBuilderConfig.set_flag")]
-    assert flags == (["FP16", "INT8"] if flavour(dump).weakly_typed else [])
+    assert flags_set(surface) == (["FP16", "INT8"] if flavour(dump).weakly_typed else [])
 
 
 @each_version
@@ -141,8 +142,7 @@ def test_layers_that_the_file_declares_as_fp32_are_held_there_where_typing_is_we
     is_weak = flavour(dump).weakly_typed
     assert len(surface.called("ILayer.precision")) == (1 if is_weak else 0)
     assert [call["index"] for call in surface.called("ILayer.set_output_type")] == ([0] if is_weak else [])
-    flags = [call["flag"].name for call in surface.called("IBuilderConfig.set_flag")]
-    assert flags == (["FP16", "PREFER_PRECISION_CONSTRAINTS"] if is_weak else [])
+    assert flags_set(surface) == (["FP16", "PREFER_PRECISION_CONSTRAINTS"] if is_weak else [])
     assert built.config.get("layers_held_in_fp32") == ("1" if is_weak else None)
 
 

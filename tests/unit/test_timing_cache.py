@@ -1,3 +1,4 @@
+import hashlib
 import subprocess
 import sys
 from pathlib import Path
@@ -6,9 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from trtopt.builder.timing_cache import Identity, StoredCache, identity_of, load_cache, save_cache
+from trtopt.builder.timing_cache import MAX_BYTES, StoredCache, header_of, identity_of, load_cache, save_cache
 from trtopt.errors import OutputError, TimingCacheError
-from trtopt.records import Backend, DeviceInfo
+from trtopt.records import Backend, DeviceInfo, Identity, to_json
 
 HERE = Identity(
     backend=Backend(name="tensorrt", version="10.16.1"),
@@ -37,6 +38,12 @@ class Union:
         return b"".join(sorted({*ours.splitlines(True), *theirs.splitlines(True)}))
 
 
+def stored(blob: bytes) -> StoredCache:
+    """What is in the file of a cache that was made here."""
+    header = msgspec.structs.replace(header_of(HERE, None), blob_sha256=hashlib.sha256(blob).hexdigest())
+    return StoredCache(header, blob)
+
+
 def never(ours: bytes, theirs: bytes) -> bytes:
     pytest.fail("nothing was to be merged")
 
@@ -61,7 +68,7 @@ def file(tmp_path: Path) -> Path:
 def test_a_cache_is_read_as_it_was_saved(file: Path, blob: bytes) -> None:
     saved = put(file, blob)
     read = load_cache(file, HERE)
-    assert read == saved == StoredCache(HERE, blob)
+    assert read == saved == stored(blob)
     assert read.sha256 == saved.sha256
 
 
@@ -132,6 +139,27 @@ def test_a_damaged_header_is_refused(file: Path, damage: Any) -> None:
     assert str(file) in caught.value.problem
 
 
+def test_a_cache_whose_bytes_have_changed_is_refused(file: Path) -> None:
+    put(file, b"blob")
+    whole = file.read_bytes()
+    for damaged in (whole[:-1], whole + b"b", whole[:-4] + b"blub"):
+        file.write_bytes(damaged)
+        with pytest.raises(TimingCacheError, match="its bytes are not those that were written"):
+            load_cache(file, HERE)
+
+
+def test_a_cache_from_before_hashes_were_kept_is_read(file: Path) -> None:
+    file.write_bytes(b"trtopt timing cache 1\n" + to_json(HERE, indent=None) + b"blob")
+    assert load_cache(file, HERE) == StoredCache(header_of(HERE, None), b"blob")
+
+
+def test_a_file_larger_than_a_cache_can_be_is_not_read(file: Path) -> None:
+    with file.open("wb") as sparse:
+        sparse.truncate(MAX_BYTES + 1)
+    with pytest.raises(TimingCacheError, match="larger than a timing cache can be"):
+        load_cache(file, HERE)
+
+
 def test_every_cut_inside_the_header_is_refused_or_taken_for_another_tools(file: Path) -> None:
     put(file, b"blob")
     whole = file.read_bytes()
@@ -155,14 +183,14 @@ def test_a_folder_is_no_timing_cache(tmp_path: Path) -> None:
 
 def test_a_first_cache_is_saved_without_a_merge(file: Path) -> None:
     saved = save_cache(file, b"ours\n", HERE, grown_from=None, merge=never)
-    assert saved == load_cache(file, HERE) == StoredCache(HERE, b"ours\n")
+    assert saved == load_cache(file, HERE) == stored(b"ours\n")
 
 
 def test_a_cache_that_grew_from_what_is_still_there_is_saved_without_a_merge(file: Path) -> None:
     put(file, b"old\n")
     grown_from = load_cache(file, HERE)
     save_cache(file, b"old\nours\n", HERE, grown_from=grown_from, merge=never)
-    assert load_cache(file, HERE) == StoredCache(HERE, b"old\nours\n")
+    assert load_cache(file, HERE) == stored(b"old\nours\n")
 
 
 def test_a_cache_that_another_build_has_written_meanwhile_is_merged_once(file: Path) -> None:
@@ -172,7 +200,7 @@ def test_a_cache_that_another_build_has_written_meanwhile_is_merged_once(file: P
     merge = Union()
     saved = save_cache(file, b"old\nours\n", HERE, grown_from=grown_from, merge=merge)
     assert merge.calls == [(b"old\nours\n", b"old\ntheirs\n")]
-    assert saved == load_cache(file, HERE) == StoredCache(HERE, b"old\nours\ntheirs\n")
+    assert saved == load_cache(file, HERE) == stored(b"old\nours\ntheirs\n")
 
 
 def test_a_cache_that_has_appeared_meanwhile_is_merged_once(file: Path) -> None:
@@ -180,7 +208,7 @@ def test_a_cache_that_has_appeared_meanwhile_is_merged_once(file: Path) -> None:
     merge = Union()
     save_cache(file, b"ours\n", HERE, grown_from=None, merge=merge)
     assert merge.calls == [(b"ours\n", b"theirs\n")]
-    assert load_cache(file, HERE) == StoredCache(HERE, b"ours\ntheirs\n")
+    assert load_cache(file, HERE) == stored(b"ours\ntheirs\n")
 
 
 def test_a_cache_that_another_build_has_written_alike_is_not_merged(file: Path) -> None:
@@ -188,21 +216,21 @@ def test_a_cache_that_another_build_has_written_alike_is_not_merged(file: Path) 
     grown_from = load_cache(file, HERE)
     put(file, b"same\n")
     save_cache(file, b"same\n", HERE, grown_from=grown_from, merge=never)
-    assert load_cache(file, HERE) == StoredCache(HERE, b"same\n")
+    assert load_cache(file, HERE) == stored(b"same\n")
 
 
 def test_a_cache_that_has_vanished_meanwhile_is_saved_without_a_merge(file: Path) -> None:
     grown_from = put(file, b"old\n")
     file.unlink()
     save_cache(file, b"old\nours\n", HERE, grown_from=grown_from, merge=never)
-    assert load_cache(file, HERE) == StoredCache(HERE, b"old\nours\n")
+    assert load_cache(file, HERE) == stored(b"old\nours\n")
 
 
 def test_another_tools_cache_that_was_read_is_replaced_by_what_grew_from_it(file: Path) -> None:
     file.write_bytes(b"foreign\n")
     grown_from = load_cache(file, HERE)
     save_cache(file, b"foreign\nours\n", HERE, grown_from=grown_from, merge=never)
-    assert load_cache(file, HERE) == StoredCache(HERE, b"foreign\nours\n")
+    assert load_cache(file, HERE) == stored(b"foreign\nours\n")
 
 
 def test_a_cache_of_elsewhere_that_has_appeared_meanwhile_is_refused_and_kept(file: Path) -> None:
@@ -224,7 +252,7 @@ def test_a_merge_that_fails_leaves_the_file_as_it_was_and_its_lock_free(file: Pa
     assert file.read_bytes() == before
     merge = Union()
     save_cache(file, b"ours\n", HERE, grown_from=None, merge=merge)
-    assert load_cache(file, HERE) == StoredCache(HERE, b"ours\ntheirs\n")
+    assert load_cache(file, HERE) == stored(b"ours\ntheirs\n")
 
 
 def test_a_cache_that_cannot_be_written_is_an_output_error(tmp_path: Path) -> None:
@@ -239,8 +267,8 @@ PROCESSES, ROUNDS = 8, 20
 WRITER = """
 import sys
 from pathlib import Path
-from trtopt.builder.timing_cache import Identity, load_cache, save_cache
-from trtopt.records import from_json
+from trtopt.builder.timing_cache import load_cache, save_cache
+from trtopt.records import Identity, from_json
 
 def union(ours, theirs):
     return b"".join(sorted({*ours.splitlines(True), *theirs.splitlines(True)}))

@@ -141,6 +141,18 @@ def _combine(surface: Any, cache: Any, other: Any, ignore_mismatch: bool) -> boo
     return True
 
 
+TACTICS = {"conv 3x3": (255, 0.25), "conv 1x1": (1, 0.5)}
+
+
+def _keys(surface: Any, cache: Any) -> list[Any]:
+    return [surface.make("TimingCacheKey", text=text) for text in TACTICS]
+
+
+def _query(surface: Any, cache: Any, key: Any) -> Any:
+    tactic, ms = TACTICS[str(key)]
+    return surface.make("TimingCacheValue", tacticHash=tactic, timingMSec=ms)
+
+
 # ── running ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -224,6 +236,8 @@ BEHAVIOUR: dict[str, Any] = {
     "IBuilderConfig.set_timing_cache": _use_cache,
     "ITimingCache.serialize": lambda surface, cache: surface.make("IHostMemory", cache._state["blob"] + b"+"),
     "ITimingCache.combine": _combine,
+    "ITimingCache.queryKeys": _keys,
+    "ITimingCache.query": _query,
     "Runtime.deserialize_cuda_engine": _deserialize,
     "ICudaEngine.num_io_tensors": lambda surface, engine: len(SHAPES),
     "ICudaEngine.get_tensor_name": lambda surface, engine, index: list(SHAPES)[index],
@@ -274,5 +288,6 @@ DUNDERS: dict[str, dict[str, Any]] = {
         "__hash__": None,
         "__repr__": lambda dims: repr(dims._state["dims"]),
     },
+    "TimingCacheKey": {"__str__": lambda key: key._state["text"]},
     "IHostMemory": {"__len__": _no_length, "__getattribute__": _only_dumped},
 }

@@ -59,6 +59,7 @@ def every_setting(surface: Surface) -> BuildSettings:
         workspace_bytes=1 << 28,
         tactic_sources=("EDGE_MASK_CONVOLUTIONS", "jit_convolutions"),
         compute_capabilities=("8.9", "sm120") if library(surface).flavour.compute_capability_choice else (),
+        reproducible=library(surface).flavour.editable_cache,
     )
 
 
@@ -90,6 +91,12 @@ def build(
         progress=lambda phase, fraction: heard.append((phase, fraction)),
         log=lambda severity, message: heard.append((severity, message)),
     )
+
+
+def flags_set(surface: Surface) -> list[str]:
+    """Those that may change an engine: that caches tell their entries does not."""
+    flags = [call["flag"].name for call in surface.called("IBuilderConfig.set_flag")]
+    return [name for name in flags if name != "EDITABLE_TIMING_CACHE"]
 
 
 def layers(surface: Surface) -> None:
@@ -174,6 +181,8 @@ def exercise(dump: str, without: str = "") -> tuple[list[str], set[str]]:
     by = builder(surface)
     if by.uses_timing_cache:
         outcome.append(by.merge_timing_caches(b"ours", b"theirs"))
+    if library(surface).flavour.editable_cache:
+        outcome.append(by.tactics(b"cache"))
     outcome += [run(surface), run(surface, track=True)]
     outcome.append(build(surface, memory=ScriptedDevice()).memory)
     if library(surface).flavour.weakly_typed:

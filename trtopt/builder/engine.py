@@ -6,10 +6,12 @@ import hashlib
 import time
 from pathlib import Path
 
-from trtopt.builder.timing_cache import Identity, StoredCache, identity_of, load_cache, save_cache
+from trtopt.builder.caches import BuildCaches
+from trtopt.builder.timing_cache import StoredCache
+from trtopt.builder.watch import ClockWatch
 from trtopt.device.api import ProgressSink
 from trtopt.device.building import BuiltEngine, EngineBuilder
-from trtopt.errors import BuildError
+from trtopt.errors import BuildError, TimingCacheError
 from trtopt.records import BuildPlan, EngineArtifact, Record, to_json
 from trtopt.workspace import cannot_write, write_atomically
 
@@ -19,7 +21,8 @@ _LOG_MARKS = {"error": "E", "warning": "W", "info": "I"}
 class BuildJob(Record, frozen=True, kw_only=True, tag="build"):
     """What a build worker is told. Paths are absolute; `folder` takes the engine and its log.
 
-    `nvtx` is for `device.marks.Marks`; `memory` has the builder's allocations followed.
+    `timing_cache` is a file, `store` the folder of a store; see `builder.caches`. `nvtx` is for
+    `device.marks.Marks`; `memory` has the builder's allocations followed.
     """
 
     onnx: str
@@ -27,6 +30,7 @@ class BuildJob(Record, frozen=True, kw_only=True, tag="build"):
     plan: BuildPlan
     folder: str
     timing_cache: str | None
+    store: str | None = None
     nvtx: bool = False
     memory: bool = False
 
@@ -68,22 +72,21 @@ def build_engine(builder: EngineBuilder, job: BuildJob, progress: ProgressSink) 
             "plan and build in one environment",
         )
     folder, label = Path(job.folder), job.plan.label
-    here = identity_of(builder.backend, builder.device)
-    cache_in = _cache_in(builder, job, here)
+    caches = BuildCaches(builder, job.plan, job.timing_cache, job.store)
+    cache_in = caches.start()
     log = BuildLog(folder / f"{label}.log")
+    watch = ClockWatch(builder.clock_sensor())
     began = time.monotonic()
     try:
-        built = builder.build(
-            Path(job.onnx),
-            job.types,
-            job.plan,
-            timing_cache=cache_in.blob if cache_in else None,
-            progress=progress,
-            log=log,
-        )
+        try:
+            built = _build(builder, job, cache_in, watch.watched(progress), log)
+        except TimingCacheError as error:
+            caches.refused(error)
+            cache_in = None
+            built = _build(builder, job, None, watch.watched(progress), log)
     finally:
         log.close()
-    seconds = time.monotonic() - began
+    seconds, clocks = round(time.monotonic() - began, 3), watch.finish()
     file_name = label + _suffix(builder)
     write_atomically(folder / file_name, built.engine)
     layers = f"{label}.layers.json" if built.inspector else None
@@ -92,7 +95,7 @@ def build_engine(builder: EngineBuilder, job: BuildJob, progress: ProgressSink) 
     memory = f"{label}.memory.json" if built.memory is not None else None
     if memory and built.memory is not None:
         write_atomically(folder / memory, to_json(built.memory, indent=None))
-    cache_out = _cache_out(builder, job, built, cache_in, here)
+    cache_out = caches.save(built.timing_cache, seconds, clocks)
     return EngineArtifact(
         path=file_name,
         sha256=hashlib.sha256(built.engine).hexdigest(),
@@ -101,7 +104,7 @@ def build_engine(builder: EngineBuilder, job: BuildJob, progress: ProgressSink) 
         inputs=built.inputs,
         outputs=built.outputs,
         device=builder.device,
-        build_seconds=round(seconds, 3),
+        build_seconds=seconds,
         builder_config=built.config,
         timing_cache_in=cache_in.sha256 if cache_in else None,
         timing_cache_out=cache_out.sha256 if cache_out else None,
@@ -110,28 +113,27 @@ def build_engine(builder: EngineBuilder, job: BuildJob, progress: ProgressSink) 
         warnings=log.warnings,
         layers=layers,
         memory=memory,
+        clocks=clocks if builder.device.kind == "gpu" else None,
+        notes=tuple(caches.notes),
+    )
+
+
+def _build(
+    builder: EngineBuilder,
+    job: BuildJob,
+    cache: StoredCache | None,
+    progress: ProgressSink,
+    log: BuildLog,
+) -> BuiltEngine:
+    return builder.build(
+        Path(job.onnx),
+        job.types,
+        job.plan,
+        timing_cache=cache.blob if cache else None,
+        progress=progress,
+        log=log,
     )
 
 
 def _suffix(builder: EngineBuilder) -> str:
     return ".onnx" if builder.backend.name == "onnxruntime" else ".engine"
-
-
-def _cache_in(builder: EngineBuilder, job: BuildJob, here: Identity) -> StoredCache | None:
-    if job.timing_cache is None or not builder.uses_timing_cache:
-        return None
-    return load_cache(Path(job.timing_cache), here)
-
-
-def _cache_out(
-    builder: EngineBuilder, job: BuildJob, built: BuiltEngine, cache_in: StoredCache | None, here: Identity
-) -> StoredCache | None:
-    if job.timing_cache is None or built.timing_cache is None:
-        return None
-    return save_cache(
-        Path(job.timing_cache),
-        built.timing_cache,
-        here,
-        grown_from=cache_in,
-        merge=builder.merge_timing_caches,
-    )

@@ -1,8 +1,8 @@
-"""Timing-cache files: TensorRT's blob behind a header that says where it was made.
+"""Timing-cache files: TensorRT's blob behind a header that says where and by which builds it was made.
 
-The file is `trtopt timing cache 1`, a line of JSON (`Identity`), then TensorRT's own bytes. It is read,
-merged and written under a file lock, so concurrent builds lose nothing. A file without the header is taken
-for a cache of another tool's (trtexec writes such): TensorRT itself then judges whether it fits.
+The file is `trtopt timing cache 1`, a line of JSON (`Header`), then TensorRT's own bytes. It is read, merged
+and written under a file lock, so concurrent builds lose nothing. A file without the header is taken for a
+cache of another tool's (trtexec writes such): TensorRT itself then judges whether it fits.
 """
 
 from __future__ import annotations
@@ -12,29 +12,60 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from trtopt.errors import TimingCacheError
-from trtopt.records import Backend, DeviceInfo, Record, from_json, to_json
+from trtopt.records import (
+    Backend,
+    BuildSettings,
+    CacheTerms,
+    DeviceInfo,
+    Identity,
+    TimedBuild,
+    from_json,
+    to_json,
+)
 from trtopt.workspace import lock, write_atomically
 
+MAX_BYTES = 1 << 30
+"""The most that is read of a cache; those of large models take some MiB."""
+
 _MAGIC = b"trtopt timing cache 1\n"
+_MAX_HEADER_BYTES = 1 << 20
+_KEPT_BUILDS = 200
 
 
-class Identity(Record, frozen=True, kw_only=True):
-    """What a timing cache is bound to."""
+class Header(Identity, frozen=True, kw_only=True):
+    """What the file says before TensorRT's bytes; `builds` are the latest of `build_count`."""
 
-    backend: Backend
-    gpu: str
-    compute_capability: str | None
-    driver: str | None
-    cuda: str | None
+    terms: CacheTerms | None = None
+    blob_sha256: str | None = None
+    builds: tuple[TimedBuild, ...] = ()
+    build_count: int = 0
+
+    @property
+    def identity(self) -> Identity:
+        """Where the cache was made."""
+        return Identity(**{name: getattr(self, name) for name in Identity.__struct_fields__})
+
+    def with_builds(self, more: tuple[TimedBuild, ...], count: int) -> Header:
+        """The same with more builds; the oldest are only counted."""
+        return msgspec.structs.replace(
+            self, builds=(*self.builds, *more)[-_KEPT_BUILDS:], build_count=self.build_count + count
+        )
 
 
 @dataclass(frozen=True)
 class StoredCache:
-    """A cache as read; `identity` is None for one that another tool wrote."""
+    """A cache as read; `header` is None for one that another tool wrote."""
 
-    identity: Identity | None
+    header: Header | None
     blob: bytes
+
+    @property
+    def identity(self) -> Identity | None:
+        """Where it was made, if it says so."""
+        return self.header.identity if self.header else None
 
     @property
     def sha256(self) -> str:
@@ -53,19 +84,33 @@ def identity_of(backend: Backend, device: DeviceInfo) -> Identity:
     )
 
 
-def load_cache(path: Path, here: Identity) -> StoredCache | None:
-    """The cache in `path`, or None if the file does not exist yet.
+def terms_of(settings: BuildSettings) -> CacheTerms:
+    """What of a build's settings decides which tactics compete."""
+    return CacheTerms(
+        opt_level=settings.opt_level,
+        workspace_bytes=settings.workspace_bytes,
+        tactic_sources=settings.tactic_sources,
+        plugins=tuple(plugin.sha256 for plugin in settings.plugins),
+    )
+
+
+def load_cache(path: Path, here: Identity, terms: CacheTerms | None = None) -> StoredCache | None:
+    """The cache in `path`, or None if the file does not exist yet. With `terms` it must be of those.
 
     Raises:
         TimingCacheError: it is damaged, or was made elsewhere; says what differs.
     """
     if not path.exists():
         return None
-    stored = _read(path)
+    stored = read_cache(path)
     if stored.identity is not None and stored.identity != here:
         raise TimingCacheError(
             f"{path}: this timing cache was made elsewhere: {_difference(stored.identity, here)}",
             "give another --timing-cache file for this machine; one that does not exist yet is made",
+        )
+    if terms is not None and (stored.header is None or stored.header.terms != terms):
+        raise TimingCacheError(
+            f"{path}: this timing cache is of other builder settings than its name says", "remove it"
         )
     return stored
 
@@ -77,26 +122,51 @@ def save_cache(
     *,
     grown_from: StoredCache | None,
     merge: Callable[[bytes, bytes], bytes],
+    terms: CacheTerms | None = None,
+    build: TimedBuild | None = None,
 ) -> StoredCache:
     """Write `blob`, merged with what another build has saved since `grown_from` was read.
 
-    `merge(ours, theirs)` is TensorRT's.
+    `merge(ours, theirs)` is TensorRT's; `build` is the one that `blob` comes from.
 
     Raises:
         TimingCacheError: what is there by now does not belong with it.
         OutputError: the file cannot be written, or its lock is held for too long.
     """
     with lock(path):
-        present = load_cache(path, here)
+        present = load_cache(path, here, terms)
         others_wrote = present is not None and (grown_from is None or present.blob != grown_from.blob)
         if present is not None and others_wrote and present.blob != blob:
             blob = merge(blob, present.blob)
-        write_atomically(path, _MAGIC + to_json(here, indent=None) + blob)
-    return StoredCache(here, blob)
+        known = present.header if present and present.header else header_of(here, terms)
+        own = () if build is None else (build,)
+        return write_cache(path, known.with_builds(own, len(own)), blob)
 
 
-def _read(path: Path) -> StoredCache:
+def header_of(identity: Identity, terms: CacheTerms | None) -> Header:
+    """The header of a cache that no build has written to."""
+    return Header(**msgspec.structs.asdict(identity), terms=terms)
+
+
+def write_cache(path: Path, header: Header, blob: bytes) -> StoredCache:
+    """Write a cache whole, with the hash of `blob`."""
+    header = msgspec.structs.replace(header, blob_sha256=hashlib.sha256(blob).hexdigest())
+    write_atomically(path, _MAGIC + to_json(header, indent=None) + blob)
+    return StoredCache(header, blob)
+
+
+def read_cache(path: Path) -> StoredCache:
+    """The cache in `path`, wherever it was made.
+
+    Raises:
+        TimingCacheError: it cannot be read, or is damaged.
+    """
     try:
+        if path.stat().st_size > MAX_BYTES:
+            raise TimingCacheError(
+                f"{path}: larger than a timing cache can be ({path.stat().st_size >> 20} MiB)",
+                "give another --timing-cache file",
+            )
         content = path.read_bytes()
     except OSError as error:
         raise TimingCacheError(
@@ -104,11 +174,14 @@ def _read(path: Path) -> StoredCache:
         ) from None
     if not content.startswith(_MAGIC):
         return StoredCache(None, content)
-    header, newline, blob = content[len(_MAGIC) :].partition(b"\n")
+    text, newline, blob = content[len(_MAGIC) :].partition(b"\n")
     try:
-        if not newline:
+        if not newline or len(text) > _MAX_HEADER_BYTES:
             raise ValueError("cut short in its header")
-        return StoredCache(from_json(header, Identity), blob)
+        header = from_json(text, Header)
+        if header.blob_sha256 not in (None, hashlib.sha256(blob).hexdigest()):
+            raise ValueError("its bytes are not those that were written")
+        return StoredCache(header, blob)
     except ValueError as error:
         raise TimingCacheError(
             f"{path}: a damaged timing cache: {error}", "remove it, or give another --timing-cache file"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from trtopt.cli.bounds_options import bounds_options
+from trtopt.cli.cache_options import cache_options
 from trtopt.cli.measuring_options import nvtx_option
 from trtopt.cli.recipe_options import recipe_options
 
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     help="Measure int8, fp8 and int4 against FP16, and hand out FP16 where they are slower [default: yes].",
 )
 @bounds_options
-@click.option("--timing-cache", metavar="FILE", help="Timing cache to read, extend and save.")
+@cache_options
 @click.option("--allow-fallback", is_flag=True, help="Accept layers that ran wider than the graph asks for.")
 @nvtx_option
 @click.option("--memory", is_flag=True, help="Follow the builder's allocations of device memory.")
@@ -42,13 +43,13 @@ def build(
     backend: str | None,
     verdict: bool | None,
     bounds: Bounds,
-    timing_cache: str | None,
     allow_fallback: bool,
     nvtx: bool,
     memory: bool,
     jobs: int | None,
     force: bool,
     recipe: dict[str, Any],
+    caches: dict[str, Any],
 ) -> None:
     """Build engines from MODEL, an ONNX file, into a folder.
 
@@ -80,12 +81,12 @@ def build(
             backend=backend,
             verdict=verdict,
             bounds=bounds.given or None,
-            timing_cache=timing_cache,
             nvtx=nvtx,
             memory=memory,
             jobs=jobs,
             force=force,
             **recipe,
+            **caches,
         )
     receipts = receipts_of(target, manifest)
     memories = build_memories_summary(memories_of(target, manifest))

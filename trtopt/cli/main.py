@@ -27,6 +27,7 @@ COMMANDS = {
     "profile": "Look inside engines: where the time goes, in which types, what fused and what did not.",
     "report": "Write builds, measurements and profiles of a folder as one HTML page.",
     "compare": "Judge results, engines, recipes or contracts against each other: faster, slower, same.",
+    "cache": "Look after the timing caches that builds share.",
     "doctor": "Tell what this machine has and which commands work here.",
 }
 _INTERRUPTED = 130

@@ -91,7 +91,7 @@ def open_builder(name: str, marks: Marks = UNMARKED, *, follow_memory: bool = Fa
         NoGpuError: it needs a GPU and there is none.
     """
     if name == ONNXRUNTIME:
-        from trtopt.device.onnxruntime import OnnxRuntimeBuilder
+        from trtopt.device.ort_builder import OnnxRuntimeBuilder
 
         return OnnxRuntimeBuilder()
     from trtopt.device.tensorrt.builder import TensorRTBuilder

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from trtopt.device.api import ProgressSink
-from trtopt.records import Backend, BuildPlan, DeviceInfo, MemoryPass, TensorSpec
+from trtopt.device.api import ClockSensor, ProgressSink
+from trtopt.records import Backend, BuildPlan, DeviceInfo, MemoryPass, Tactic, TensorSpec
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,9 @@ class EngineBuilder(Protocol):
     def device(self) -> DeviceInfo:
         """What it builds for; kind `none` when it builds without a device."""
 
+    def clock_sensor(self) -> ClockSensor:
+        """What tells the clocks of what it times tactics on."""
+
     @property
     def max_opset(self) -> int | None:
         """The newest opset of ONNX's own operators that it reads; None where it judges itself."""
@@ -75,3 +78,11 @@ class EngineBuilder(Protocol):
 
     def merge_timing_caches(self, ours: bytes, theirs: bytes) -> bytes:
         """One cache with the entries of both; `theirs` is what another build has saved meanwhile."""
+
+    def tactics(self, timing_cache: bytes) -> tuple[Tactic, ...]:
+        """What a timing cache holds, sorted by key.
+
+        Raises:
+            UsageError: this version's caches cannot be looked into.
+            TimingCacheError: it refuses the cache.
+        """

@@ -6,10 +6,7 @@ Its "engine" is the model with its shapes fixed and ONNX Runtime's own optimisat
 from __future__ import annotations
 
 import os
-import re
-import tempfile
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -22,29 +19,21 @@ from trtopt.device.api import (
     DeviceBuffer,
     Event,
     Inputs,
-    ProgressSink,
     Session,
     Stream,
 )
-from trtopt.device.building import BuiltEngine, LogSink
-from trtopt.device.host import HostDevice, cpu_info
+from trtopt.device.host import HostDevice
 from trtopt.device.marks import UNMARKED, Marks
 from trtopt.device.ort_layers import time_nodes
 from trtopt.dtypes import numpy_dtype
 from trtopt.errors import (
-    BuildError,
     DataError,
     IncompatibleEngineError,
-    UnsupportedOpError,
     UsageError,
 )
-from trtopt.onnxfile import load_graph
-from trtopt.onnxgraph import graphs_of
-from trtopt.onnxweights import external_files
-from trtopt.records import Backend, BuildPlan, DeviceInfo, LayerPass, Shape, TensorSpec
+from trtopt.records import Backend, LayerPass, Shape, TensorSpec
 
 NAME = "onnxruntime"
-_PROTOBUF_LIMIT_BYTES = (1 << 31) - 1
 _TYPES = {
     "tensor(float)": "float32",
     "tensor(float16)": "float16",
@@ -91,7 +80,7 @@ class OnnxRuntimeTarget:
         """Open a model in memory."""
         if track is not None:
             raise no_allocator()
-        return OnnxRuntimeSession(_open(engine), engine)
+        return OnnxRuntimeSession(open_session(engine), engine)
 
     def close(self) -> None:
         """Nothing is held."""
@@ -105,7 +94,8 @@ def no_allocator() -> UsageError:
     )
 
 
-def _options() -> Any:
+def session_options() -> Any:
+    """Options of every session."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -116,18 +106,20 @@ def _options() -> Any:
     return options
 
 
-def _open(engine: bytes) -> Any:
+def open_session(engine: bytes) -> Any:
+    """A session of a model; see `OnnxRuntimeTarget.load` for errors."""
     import onnxruntime
 
     try:
-        return onnxruntime.InferenceSession(engine, _options(), providers=["CPUExecutionProvider"])
+        return onnxruntime.InferenceSession(engine, session_options(), providers=["CPUExecutionProvider"])
     except Exception as error:  # noqa: BLE001  (its exceptions share no base class but Exception)
         raise IncompatibleEngineError(
-            f"ONNX Runtime cannot open the engine: {_first_line(error)}", "build it again on this machine"
+            f"ONNX Runtime cannot open the engine: {first_line(error)}", "build it again on this machine"
         ) from None
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """The first line of what it says."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
@@ -137,8 +129,8 @@ class OnnxRuntimeSession:
     def __init__(self, session: Any, engine: bytes) -> None:
         self._session = session
         self._engine = engine
-        self._inputs = tuple(map(_spec, session.get_inputs()))
-        self._outputs = tuple(map(_spec, session.get_outputs()))
+        self._inputs = tuple(map(spec_of, session.get_inputs()))
+        self._outputs = tuple(map(spec_of, session.get_outputs()))
 
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:
@@ -187,14 +179,15 @@ class OnnxRuntimeSession:
         """From ONNX Runtime's own profiler, in a session of its own."""
         bindings = self.context(shapes).bindings
         feeds = {one.name: np.asarray(data[one.name], one.dtype) for one in bindings if one.is_input}
-        return time_nodes(self._engine, _options(), feeds, runs)
+        return time_nodes(self._engine, session_options(), feeds, runs)
 
     def close(self) -> None:
         """Give it back."""
         self._session = None
 
 
-def _spec(value: Any) -> TensorSpec:
+def spec_of(value: Any) -> TensorSpec:
+    """An input or output as a record."""
     shape = tuple(axis if isinstance(axis, int) else (axis or "?") for axis in value.shape)
     return TensorSpec(name=value.name, dtype=_TYPES.get(value.type, "unknown"), shape=shape)
 
@@ -238,7 +231,7 @@ class OnnxRuntimeContext:
             self._session.run_with_iobinding(self._bound)
         except Exception as error:  # noqa: BLE001  (its exceptions share no base class but Exception)
             raise DataError(
-                f"ONNX Runtime cannot run the model on this input: {_first_line(error)}",
+                f"ONNX Runtime cannot run the model on this input: {first_line(error)}",
                 "see whether every value is one that the model admits",
             ) from None
         if self._consumed is not None:
@@ -260,132 +253,3 @@ class OnnxRuntimeContext:
         """Give it back."""
         self._bound = None
         self._session = None
-
-
-class OnnxRuntimeBuilder:
-    """Writes ONNX Runtime's optimised model with its shapes fixed; see `device.building.EngineBuilder`."""
-
-    uses_timing_cache = False
-    max_opset = None
-
-    @property
-    def backend(self) -> Backend:
-        """ONNX Runtime and its version."""
-        return backend()
-
-    @property
-    def device(self) -> DeviceInfo:
-        """The host."""
-        return cpu_info()
-
-    def build(
-        self,
-        onnx: Path,
-        types: Sequence[str],
-        plan: BuildPlan,
-        *,
-        timing_cache: bytes | None,
-        progress: ProgressSink,
-        log: LogSink,
-    ) -> BuiltEngine:
-        """Fix the shapes that the plan fixes, and let ONNX Runtime optimise the graph for this CPU."""
-        import onnx as onnx_library
-
-        _refuse_tensorrt_settings(plan)
-        progress("Fixing shapes", 0.0)
-        model = load_graph(onnx)
-        files = (onnx, *external_files(model, onnx))
-        if sum(file.stat().st_size for file in files) > _PROTOBUF_LIMIT_BYTES:
-            raise BuildError(
-                f"{onnx}: above 2 GB, which the onnxruntime backend cannot hold in one file",
-                "build with TensorRT, or measure a smaller variant on the CPU",
-            )
-        onnx_library.load_external_data_for_model(model, str(onnx.parent))
-        _fix_shapes(model, plan)
-        progress("Optimizing graph", 0.3)
-        engine = _optimise(model)
-        progress("Optimizing graph", 1.0)
-        fixed = _open(engine)
-        return BuiltEngine(
-            engine=engine,
-            inputs=tuple(map(_spec, fixed.get_inputs())),
-            outputs=tuple(map(_spec, fixed.get_outputs())),
-            config={"graph_optimization_level": "ORT_ENABLE_ALL", "execution_provider": "CPU"},
-            timing_cache=None,
-        )
-
-    def merge_timing_caches(self, ours: bytes, theirs: bytes) -> bytes:
-        """There are none."""
-        raise UsageError("ONNX Runtime has no timing caches", "leave --timing-cache away")
-
-
-def _refuse_tensorrt_settings(plan: BuildPlan) -> None:
-    settings = plan.settings
-    asked = {
-        "--opt-level": settings.opt_level is not None,
-        "--workspace": settings.workspace_bytes is not None,
-        "--tactic-sources": settings.tactic_sources is not None,
-        "--compute-capability": bool(settings.compute_capabilities),
-        "--plugin": bool(settings.plugins),
-    }
-    for flag, is_asked in asked.items():
-        if is_asked:
-            raise UsageError(
-                f"{flag}: means nothing to ONNX Runtime", f"leave {flag} away, or build with TensorRT"
-            )
-
-
-def _fix_shapes(model: Any, plan: BuildPlan) -> None:
-    """Write the plan's fixed axes into the inputs; axes with a range stay open."""
-    for value in model.graph.input:
-        wanted = plan.shapes.get(value.name)
-        if wanted is None:
-            continue
-        for axis, low, high in zip(value.type.tensor_type.shape.dim, wanted.min, wanted.max, strict=True):
-            if low == high:
-                axis.dim_value = low
-    del model.graph.value_info[:]  # inferred again from the fixed shapes
-
-
-def _optimise(model: Any) -> bytes:
-    """ONNX Runtime's own optimised form of a model.
-
-    Raises:
-        UnsupportedOpError: an operator that it does not have; names the node.
-        BuildError: it cannot open the model for another reason; with its words.
-    """
-    import onnxruntime
-
-    with tempfile.TemporaryDirectory(prefix="trtopt-") as folder:
-        target = Path(folder) / "optimised.onnx"
-        options = _options()
-        options.optimized_model_filepath = str(target)
-        options.add_session_config_entry("session.disable_prepacking", "1")
-        options.log_severity_level = (
-            4  # it warns that the file is meant for this CPU only, which is the point
-        )
-        try:
-            onnxruntime.InferenceSession(
-                model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-            )
-        except Exception as error:  # noqa: BLE001  (its exceptions share no base class but Exception)
-            raise _refusal(model, _first_line(error)) from None
-        return target.read_bytes()
-
-
-_UNREGISTERED = re.compile(r"(?P<domain>[\w.]*):?(?P<operator>\w+)\(-?\d+\) is not a registered function/op")
-
-
-def _refusal(model: Any, told: str) -> Exception:
-    """What ONNX Runtime objects to; an operator that it lacks is named with its node."""
-    match = _UNREGISTERED.search(told)
-    if match is None:
-        return BuildError(
-            f"ONNX Runtime cannot build the model: {told}", "check the model's operators and types"
-        )
-    nodes = (node for graph in graphs_of(model.graph) for node in graph.node)
-    name = next((node.name for node in nodes if node.op_type == match["operator"]), "")
-    return UnsupportedOpError(
-        f"ONNX Runtime has no operator {match['operator']!r} (node {name!r})",
-        "build with a TensorRT that has a plugin for it, or replace the operator",
-    )

@@ -11,19 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trtopt.records import ClockReading
+from trtopt.slowdowns import faults_of
 
-SLOWDOWNS = frozenset(
-    {"hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown", "sw_thermal_slowdown"}
-)
-"""Reasons that NVML calls slowdowns, its constants' names without nvmlClocksEventReason, in snake case.
-
-`sw_power_cap` is none of them: large GPUs run at their power limit for hours, and that is their speed. If it
-costs more than a quarter of the clock, the clock says so.
-"""
-
-IDLE = "gpu_idle"
 POWER_CAP = "sw_power_cap"
-MIN_CLOCK_SHARE = 0.75
 MAX_DISCARDED_SHARE = 0.2
 """A run that lost more than a fifth of its groups is not trusted: what is left was taken next to the same."""
 
@@ -92,7 +82,7 @@ def judge_groups(readings: Sequence[ClockReading], application_mhz: int | None) 
     reading of an idle GPU says nothing of its clock under load. Without readings nothing is discarded, and
     the clocks are unknown.
     """
-    faults = [_faults(reading, application_mhz) for reading in readings]
+    faults = [faults_of(reading, application_mhz) for reading in readings]
     groups = tuple(
         Group(index, tuple(dict.fromkeys((*before, *after))))
         for index, (before, after) in enumerate(pairwise(faults))
@@ -104,15 +94,6 @@ def recorded(reasons: Sequence[tuple[str, ...]]) -> Disturbance:
     """The judgement as a measurement keeps it: each group's reasons; no groups where no clocks were known."""
     groups = tuple(Group(index, given) for index, given in enumerate(reasons))
     return Disturbance(groups, clocks_known=bool(groups))
-
-
-def _faults(reading: ClockReading, application_mhz: int | None) -> tuple[str, ...]:
-    faults = [reason.replace("_", " ") for reason in reading.throttle if reason in SLOWDOWNS]
-    if reading.sm_mhz is None or application_mhz is None or IDLE in reading.throttle:
-        return tuple(faults)
-    if reading.sm_mhz < MIN_CLOCK_SHARE * application_mhz:
-        faults.append(f"SM clock under {MIN_CLOCK_SHARE:.0%} of {application_mhz} MHz")
-    return tuple(faults)
 
 
 # ── the samples themselves ──────────────────────────────────────────────────────────────────────────────

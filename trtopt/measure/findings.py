@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import median
 
-from trtopt.measure.disturbance import IDLE, POWER_CAP, drift, outliers, recorded, two_modes
+from trtopt.measure.disturbance import POWER_CAP, drift, outliers, recorded, two_modes
 from trtopt.measure.hints import Figures, Hint, hints, processes_told
 from trtopt.measure.statistics import summarise, throughput
 from trtopt.records import BenchPoint, ClockReading, LoadPass, Measurement
+from trtopt.slowdowns import IDLE
 
 NOTABLE_SHARE = 0.01
 """More outliers than a hundredth of the queries reach into the 99th percentile."""

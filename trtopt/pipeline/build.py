@@ -21,6 +21,7 @@ from trtopt.errors import ArtifactError, ModelError, OutputError, UsageError
 from trtopt.jobs import Built
 from trtopt.onnxfile import load_graph, read_onnx, sha256_of
 from trtopt.onnxweights import external_files
+from trtopt.pipeline.caches import NO_CACHE, store_folder
 from trtopt.pipeline.listener import SILENT, Listener
 from trtopt.pipeline.rewriting import rewritten
 from trtopt.recipe import Recipe, make_recipe, parse_shape_flag
@@ -57,6 +58,7 @@ def build(
     force: bool = False,
     nvtx: bool = False,
     memory: bool = False,
+    cache_dir: str | Path | None = None,
     listener: Listener = SILENT,
     **flags: Any,
 ) -> Manifest:
@@ -69,8 +71,8 @@ def build(
         force: replace a build of another model too.
         profile: a recipe from `profiles/` by name, or a TOML file.
         nvtx: show profilers parsing, building and describing as NVTX ranges.
-        memory: follow the builder's allocations of device memory, into a file beside each engine. TensorRT
-            then allocates otherwise than it would, and builds more slowly.
+        memory: follow the builder's allocations of device memory, into a file beside each engine; slows it.
+        cache_dir: the store of timing caches [default: see `pipeline.caches.store_folder`].
         listener: hears progress and notes.
         flags: fields of `trtopt.recipe.Recipe`; each overrides the profile.
 
@@ -80,8 +82,7 @@ def build(
     from trtopt.pipeline.handout import check_asked, hand_out  # which builds with what is here
 
     recipe = make_recipe(profile, flags)
-    source = Path(model)
-    onnx = read_onnx(source)
+    onnx = read_onnx(source := Path(model))
     builder, why = _opened(recipe, nvtx=nvtx, memory=memory)
     listener.note(f"building with {builder.backend}{why}")
     _check_opset(onnx, builder)
@@ -93,7 +94,8 @@ def build(
         listener.note(note)
     with folder_in_progress(target) as folder:
         kept = keep_model(onnx, source, folder, builder.backend, listener, rewrite=recipe.rewrite)
-        how = Building(_timing_cache(recipe, builder, folder), recipe.jobs, nvtx=nvtx, memory=memory)
+        cache, store = _caches(recipe, builder, folder, cache_dir)
+        how = Building(cache, store, recipe.jobs, nvtx=nvtx, memory=memory)
         made = hand_out(kept.onnx, recipe, builder, folder, how, listener)
         manifest = Manifest(
             trtopt=__version__,
@@ -107,8 +109,7 @@ def build(
             verdict=made.verdict,
             notes=(*notes, *kept.notes, *made.notes),
         )
-        write_manifest(folder, manifest)
-    return manifest
+        return write_manifest(folder, manifest)
 
 
 def _opened(recipe: Recipe, *, nvtx: bool, memory: bool) -> tuple[EngineBuilder, str]:
@@ -147,9 +148,10 @@ def _to_be_replaced(target: Path, onnx: OnnxArtifact, force: bool) -> list[str]:
 
 @dataclass(frozen=True)
 class Building:
-    """How engines are built: with which timing cache, how many at once, and what is followed meanwhile."""
+    """How engines are built: with which timing cache and store, how many at once, and what is followed."""
 
     cache: Path | None
+    store: Path | None = None
     at_once: int = 1
     nvtx: bool = False
     memory: bool = False
@@ -201,6 +203,7 @@ def make_plans(onnx: OnnxArtifact, recipe: Recipe, backend: Backend) -> list[Bui
         tactic_sources=recipe.tactic_sources,
         compute_capabilities=recipe.compute_capability,
         plugins=tuple(_plugin(path) for path in recipe.plugins),
+        reproducible=recipe.reproducible,
     )
     return [
         BuildPlan(
@@ -232,7 +235,7 @@ def _check_opset(onnx: OnnxArtifact, builder: EngineBuilder) -> None:
 
 def _notes_on(recipe: Recipe, builder: EngineBuilder) -> list[str]:
     notes = []
-    if recipe.timing_cache and not builder.uses_timing_cache:
+    if recipe.timing_cache not in (None, NO_CACHE) and not builder.uses_timing_cache:
         notes.append(f"{builder.backend} makes no use of timing caches: {recipe.timing_cache} is left alone")
     if recipe.jobs > 1 and builder.device.kind == "gpu":
         notes.append(
@@ -254,11 +257,17 @@ def _copied(onnx: OnnxArtifact, source: Path, folder: Path) -> OnnxArtifact:
     return msgspec.structs.replace(onnx, path=str(folder / MODEL_FILE))
 
 
-def _timing_cache(recipe: Recipe, builder: EngineBuilder, folder: Path) -> Path | None:
-    """The user's cache, or one in the build folder that its engines share."""
+def _caches(
+    recipe: Recipe, builder: EngineBuilder, folder: Path, cache_dir: str | Path | None
+) -> tuple[Path | None, Path | None]:
+    """The user's cache alone; or one in the build folder that its engines share, and behind it the store."""
     if not builder.uses_timing_cache:
-        return None
-    return Path(recipe.timing_cache).absolute() if recipe.timing_cache else folder / TIMING_CACHE_FILE
+        return None, None
+    if recipe.timing_cache is None:
+        return folder / TIMING_CACHE_FILE, store_folder(cache_dir)
+    if recipe.timing_cache == NO_CACHE:
+        return folder / TIMING_CACHE_FILE, None
+    return Path(recipe.timing_cache).absolute(), None
 
 
 def build_engines(
@@ -280,6 +289,7 @@ def build_engines(
             plan=plan,
             folder=str(folder.absolute()),
             timing_cache=str(how.cache.absolute()) if how.cache else None,
+            store=str(how.store.absolute()) if how.store else None,
             nvtx=how.nvtx,
             memory=how.memory,
         )
@@ -290,6 +300,8 @@ def build_engines(
     for index, result in run_jobs(jobs, at_once=how.at_once, on_progress=listener.progress):
         assert isinstance(result, Built)
         built[index] = result.engine
+        for note in result.engine.notes:
+            listener.note(note)
     (folder / f"{TIMING_CACHE_FILE}.lock").unlink(missing_ok=True)
     return tuple(built[index] for index in range(len(plans)))
 

@@ -21,6 +21,7 @@ from trtopt.measure.interleaved import InterleaveJob, LoadedEngine, Variant
 from trtopt.measure.outcomes import BuiltRow, Comparisons, Lottery, LotteryBatch, Row
 from trtopt.measure.rounds import judged_rounds, notes_of, pooled_ms
 from trtopt.pipeline.build import TIMING_CACHE_FILE, Building, build, build_engines
+from trtopt.pipeline.caches import NO_CACHE
 from trtopt.pipeline.interleave import (
     WARMUP_S,
     Setting,
@@ -159,7 +160,7 @@ def _build_first(
 ) -> None:
     flags = dict(recipe)
     profile = flags.pop("profile", None)
-    if make_recipe(profile, flags).timing_cache is not None:
+    if make_recipe(profile, flags).timing_cache not in (None, NO_CACHE):
         raise UsageError(
             "--builds: builds that share a timing cache hide what their recipe leaves to luck",
             "leave the timing cache out of the recipe",
@@ -174,7 +175,7 @@ def _build_first(
         batch=setting.batch,
         backend=choice.name,
         verdict=False,  # recipes are compared as they are written
-        **flags,
+        **flags | {"timing_cache": NO_CACHE},
     )
 
 

@@ -18,6 +18,7 @@ from trtopt.records.base import (
 from trtopt.records.building import (
     BUILD_SCHEMA,
     Backend,
+    BuildClocks,
     BuildPlan,
     BuildSettings,
     EngineArtifact,
@@ -25,6 +26,14 @@ from trtopt.records.building import (
     Plugin,
     RewriteSummary,
     ShapeRange,
+)
+from trtopt.records.caching import (
+    CacheDifference,
+    CacheEntry,
+    CacheTerms,
+    Identity,
+    Tactic,
+    TimedBuild,
 )
 from trtopt.records.collecting import Collected
 from trtopt.records.comparing import (
@@ -135,8 +144,12 @@ __all__ = [
     "BatcherStatistics",
     "BenchPoint",
     "BenchReport",
+    "BuildClocks",
     "BuildPlan",
     "BuildSettings",
+    "CacheDifference",
+    "CacheEntry",
+    "CacheTerms",
     "Candidate",
     "CandidateTime",
     "Change",
@@ -159,6 +172,7 @@ __all__ = [
     "Environment",
     "Fallback",
     "Fusion",
+    "Identity",
     "InterleavedRun",
     "Judged",
     "LayerChange",
@@ -201,8 +215,10 @@ __all__ = [
     "SweepReport",
     "SweepSetting",
     "SweepTerms",
+    "Tactic",
     "TensorSpec",
     "Terms",
+    "TimedBuild",
     "Turns",
     "Unfused",
     "from_json",

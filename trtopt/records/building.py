@@ -52,6 +52,25 @@ class BuildSettings(Record, frozen=True, kw_only=True):
     tactic_sources: tuple[str, ...] | None = None
     compute_capabilities: tuple[str, ...] = ()
     plugins: tuple[Plugin, ...] = ()
+    reproducible: bool = False
+    """Take every tactic from the timing cache; one that it does not have is an error."""
+
+
+class BuildClocks(Record, frozen=True, kw_only=True):
+    """What NVML told of the GPU while an engine was built: before, about once a second, and after.
+
+    `sm_mhz_low` and `sm_mhz_high` are of the readings at which the GPU was busy, `slowed` is what slowed it;
+    `other_processes` is how many besides the build held the GPU at most. `problem`: why nothing was read.
+    """
+
+    readings: int
+    reference_mhz: int | None = None
+    sm_mhz_low: int | None = None
+    sm_mhz_high: int | None = None
+    temperature_c: int | None = None
+    slowed: tuple[str, ...] = ()
+    other_processes: int | None = None
+    problem: str | None = None
 
 
 class BuildPlan(Record, frozen=True, kw_only=True):
@@ -98,6 +117,10 @@ class EngineArtifact(Record, frozen=True, kw_only=True):
     warnings: int
     layers: str | None = None
     """The file with the inspector's description of the engine, as the backend wrote it; None without one."""
+    clocks: BuildClocks | None = None
+    """How the GPU was while tactics were timed; None of a build that times nothing."""
+    notes: tuple[str, ...] = ()
+    """What the user was told of this engine's build."""
     memory: str | None = None
     """The file with the builder's allocations, a `MemoryPass` of phases `parse`, `build` and `unload`."""
 

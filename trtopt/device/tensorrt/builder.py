@@ -7,23 +7,32 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from trtopt.device.api import Device, ProgressSink
+from trtopt.device.api import ClockSensor, Device, ProgressSink
 from trtopt.device.building import BuiltEngine, LogSink
+from trtopt.device.clocks import UnknownClocks
 from trtopt.device.marks import UNMARKED, Marks
+from trtopt.device.nvml import open_sensor
 from trtopt.device.tensorrt.allocator import BuilderMemory
 from trtopt.device.tensorrt.flavours import NUMPY_TYPES, PRECISION_FLAGS
 from trtopt.device.tensorrt.inspector import describe_serialized
 from trtopt.device.tensorrt.library import Library, load_plugins, make, make_logger
 from trtopt.device.tensorrt.precision import hold_fp32
 from trtopt.device.tensorrt.progress import make_monitor, progress_from_log
-from trtopt.device.tensorrt.timing import HitCounter, attach, detach, merge
+from trtopt.device.tensorrt.timing import (
+    HitCounter,
+    attach,
+    detach,
+    merge,
+    no_editable_caches,
+    tactics_of,
+)
 from trtopt.errors import (
     BuildError,
     DeviceMemoryError,
     UnsupportedOpError,
     UsageError,
 )
-from trtopt.records import Backend, BuildPlan, BuildSettings, DeviceInfo, TensorSpec
+from trtopt.records import Backend, BuildPlan, BuildSettings, DeviceInfo, Tactic, TensorSpec
 
 _OUT_OF_MEMORY = ("out of memory", "OutOfMemory", "outofmemory", "cudaErrorMemoryAllocation")
 _LAST_WORDS = 5
@@ -52,6 +61,12 @@ class TensorRTBuilder:
     def device(self) -> DeviceInfo:
         """The GPU it builds for; kind `none` for a flavour that builds without one."""
         return self._device
+
+    def clock_sensor(self) -> ClockSensor:
+        """NVML's, where it builds on a GPU."""
+        if self._device.kind != "gpu":
+            return UnknownClocks("built without a GPU: no tactic is timed")
+        return open_sensor(self._device)
 
     @property
     def max_opset(self) -> int | None:
@@ -156,6 +171,16 @@ class TensorRTBuilder:
         builder = make(self._library.trt.Builder, logger)
         return merge(builder.create_builder_config(), ours, theirs, reasons)
 
+    def tactics(self, timing_cache: bytes) -> tuple[Tactic, ...]:
+        """What an editable cache holds; see `device.building.EngineBuilder.tactics`."""
+        if not self._library.flavour.editable_cache:
+            raise no_editable_caches(self.backend)
+        logger = make_logger(self._library.trt, lambda severity, text: None)
+        builder = make(self._library.trt.Builder, logger)
+        config = builder.create_builder_config()
+        self._keep_entries(config)
+        return tactics_of(config, timing_cache)
+
     def _parse(self, network: Any, logger: Any, onnx: Path, errors: list[str]) -> None:
         parser = self._library.trt.OnnxParser(network, logger)
         if parser.parse_from_file(str(onnx)):
@@ -189,6 +214,8 @@ class TensorRTBuilder:
     def _configure(self, config: Any, types: Sequence[str], settings: BuildSettings) -> dict[str, str]:
         """Set the builder up; returns every setting as the builder then reports it."""
         trt, flavour = self._library.trt, self._library.flavour
+        if settings.reproducible and not flavour.editable_cache:
+            raise no_editable_caches(self.backend)
         config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED
         if settings.opt_level is not None:
             config.builder_optimization_level = settings.opt_level
@@ -204,8 +231,16 @@ class TensorRTBuilder:
         if flavour.weakly_typed:
             for name in _precision_flags(trt, types):
                 config.set_flag(getattr(trt.BuilderFlag, name))
+        self._keep_entries(config)
+        if settings.reproducible:
+            config.set_flag(trt.BuilderFlag.ERROR_ON_TIMING_CACHE_MISS)
         self._choose_compute_capabilities(config, settings.compute_capabilities)
         return self._report(config)
+
+    def _keep_entries(self, config: Any) -> None:
+        """Have the builder make caches that tell their entries, where this version has such."""
+        if self._library.flavour.editable_cache:
+            config.set_flag(self._library.trt.BuilderFlag.EDITABLE_TIMING_CACHE)
 
     def _choose_compute_capabilities(self, config: Any, wanted: tuple[str, ...]) -> None:
         trt, flavour = self._library.trt, self._library.flavour

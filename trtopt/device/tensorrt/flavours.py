@@ -22,7 +22,8 @@ class Flavour:
     `network_flags` are passed to `create_network`; a `weakly_typed` builder needs flags for the types that
     the graph contains; `max_opset` is the newest opset that its parser is documented for; `precisions` are
     those that may be faster than FP32, as the GPU allows, floats first; `profile_sharing` is the preview
-    feature without which one context at a time may use an engine's range of shapes.
+    feature without which one context at a time may use an engine's range of shapes; an `editable_cache` is a
+    timing cache that tells its entries.
     """
 
     name: str
@@ -30,6 +31,7 @@ class Flavour:
     weakly_typed: bool
     progress_monitor: bool
     timing_cache: bool
+    editable_cache: bool
     compute_capability_choice: bool
     needs_gpu_to_build: bool
     device_memory: str
@@ -48,6 +50,7 @@ _TENSORRT_8 = Flavour(
     weakly_typed=True,
     progress_monitor=False,
     timing_cache=True,
+    editable_cache=False,
     compute_capability_choice=False,
     needs_gpu_to_build=True,
     device_memory="device_memory_size",
@@ -62,6 +65,7 @@ _TENSORRT_10 = Flavour(
     weakly_typed=False,
     progress_monitor=True,
     timing_cache=True,
+    editable_cache=True,
     compute_capability_choice=False,
     needs_gpu_to_build=True,
     device_memory="device_memory_size_v2",
@@ -75,6 +79,7 @@ _TENSORRT_11 = Flavour(
     weakly_typed=False,
     progress_monitor=True,
     timing_cache=True,
+    editable_cache=True,
     compute_capability_choice=False,
     needs_gpu_to_build=True,
     device_memory="device_memory_size_v2",
@@ -88,6 +93,7 @@ _RTX = Flavour(
     weakly_typed=False,
     progress_monitor=True,
     timing_cache=False,  # accepted, without effect
+    editable_cache=False,
     compute_capability_choice=True,
     needs_gpu_to_build=False,
     device_memory="device_memory_size_v2",
@@ -114,8 +120,9 @@ def flavour_of(name: str, version: str) -> Flavour:
     major, minor = (int(part) for part in version.split(".")[:2])
     if (major, minor) < (8, 6):
         raise ValueError(f"TensorRT {version} is older than 8.6")
-    if (major, minor) == (10, 0):  # the wider figure came with 10.1
-        return replace(_TENSORRT_10, device_memory="device_memory_size")
+    if major == 10 and minor < 8:  # the flag came with 10.8, the wider figure of memory with 10.1
+        early = replace(_TENSORRT_10, editable_cache=False)
+        return replace(early, device_memory="device_memory_size") if minor == 0 else early
     return {8: _TENSORRT_8, 9: _TENSORRT_8, 10: _TENSORRT_10}.get(major, _TENSORRT_11)
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from trtopt.errors import TimingCacheError
+from trtopt.errors import TimingCacheError, UsageError
+from trtopt.records import Backend, Tactic
 
 _HITS = re.compile(r"Deleting timing cache: \d+ entries, served (\d+) hits")
 
@@ -71,6 +72,33 @@ def _combined(config: Any, base: bytes, added: bytes) -> tuple[bytes, bool]:
 def _loaded(config: Any, blob: bytes) -> bytes:
     """The blob as TensorRT writes it back."""
     return bytes(config.create_timing_cache(blob).serialize())
+
+
+def no_editable_caches(backend: Backend) -> UsageError:
+    """The error where a cache was to tell its entries, or a miss was to be an error."""
+    return UsageError(
+        f"{backend} has no editable timing caches",
+        "leave --reproducible or --tactics away, or use TensorRT 10.8 or newer",
+    )
+
+
+def tactics_of(config: Any, blob: bytes) -> tuple[Tactic, ...]:
+    """What a cache holds, sorted by key; the configuration must make editable caches.
+
+    Raises:
+        TimingCacheError: TensorRT refuses the blob.
+    """
+    cache = config.create_timing_cache(blob)
+    if cache is None:
+        raise TimingCacheError(
+            "TensorRT refuses the timing cache: of another version or GPU, or damaged",
+            "look into it with the TensorRT that made it",
+        )
+    found = ((str(key), cache.query(key)) for key in cache.queryKeys())
+    return tuple(
+        Tactic(key=key, tactic=f"{value.tacticHash:#018x}", ms=float(value.timingMSec))
+        for key, value in sorted(found, key=lambda pair: pair[0])
+    )
 
 
 class HitCounter:

@@ -1,0 +1,134 @@
+"""`trtopt cache`, on a store that builds could have left."""
+
+import json
+from pathlib import Path
+
+import pytest
+from command_line import CommandLine
+
+from trtopt.builder.timing_cache import read_cache
+from trtopt.builder.timing_store import TimingStore
+from trtopt.pipeline.caches import store_folder
+from trtopt.records import Backend, BuildClocks, CacheTerms, Identity, TimedBuild
+
+L4 = Identity(
+    backend=Backend(name="tensorrt", version="10.16.1"),
+    gpu="NVIDIA L4",
+    compute_capability="8.9",
+    driver="580.95.05",
+    cuda="13.0",
+)
+BUILD = TimedBuild(
+    at="2026-01-01T00:00:00+00:00",
+    host="builder-7",
+    trtopt="0.1.0",
+    onnx_sha256="a" * 64,
+    engine="batch8",
+    seconds=12.5,
+    clocks=BuildClocks(readings=2, sm_mhz_low=1500, sm_mhz_high=1980, other_processes=1),
+)
+
+
+@pytest.fixture
+def store(trtopt_cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> TimingStore:
+    """A store with two caches: of optimisation levels 3 and 5."""
+    store = TimingStore(trtopt_cli.folder / "store")
+    monkeypatch.setenv("TRTOPT_CACHE_DIR", str(store.folder))
+    for level in (3, 5):
+        terms = CacheTerms(opt_level=level)
+        store.save(b"x" * level, L4, terms, BUILD, grown_from=None, merge=lambda ours, theirs: ours)
+    return store
+
+
+def path(store: TimingStore, level: int) -> Path:
+    return store.path(L4, CacheTerms(opt_level=level))
+
+
+def test_the_caches_are_listed_and_told_about(trtopt_cli: CommandLine, store: TimingStore) -> None:
+    listed = trtopt_cli("cache", "ls").stdout
+    assert path(store, 3).stem in listed
+    assert path(store, 5).stem in listed
+    lines = [json.loads(line) for line in trtopt_cli("cache", "ls", "--json").stdout.splitlines()]
+    assert {line["terms"]["opt_level"] for line in lines} == {3, 5}
+    told = trtopt_cli("cache", "show", path(store, 5).stem[-12:]).stdout
+    assert "tensorrt 10.16.1 on NVIDIA L4 (8.9)" in told
+    assert "optimisation level 5" in told
+    assert "builder-7: batch8" in told
+    assert "SM clock 1500–1980 MHz, 1 other processes" in told
+
+
+def test_an_empty_store_is_none(trtopt_cli: CommandLine) -> None:
+    assert "no timing caches yet" in trtopt_cli("cache", "ls", "--cache-dir", "nowhere").stdout
+    assert not (trtopt_cli.folder / "nowhere").exists()
+
+
+def test_a_damaged_cache_is_named_by_verify_and_removed_by_prune(
+    trtopt_cli: CommandLine, store: TimingStore
+) -> None:
+    assert "2 caches are as they were written" in trtopt_cli("cache", "verify").stdout
+    path(store, 3).write_bytes(path(store, 3).read_bytes()[:-1])
+    told = trtopt_cli.fails(1, "cache", "verify")
+    assert path(store, 3).stem in told
+    assert "its bytes are not those that were written" in told
+    assert path(store, 5).stem not in told
+    assert f"removed {path(store, 3).name}" in trtopt_cli("cache", "prune").stdout
+    assert trtopt_cli("cache", "verify").returncode == 0
+    assert f"removed {path(store, 5).name}" in trtopt_cli("cache", "prune", "--max-size", "0").stdout
+
+
+def test_an_exported_cache_fills_another_store(trtopt_cli: CommandLine, store: TimingStore) -> None:
+    trtopt_cli("cache", "export", path(store, 5).stem, "-o", "l4.cache")
+    done = trtopt_cli("cache", "merge", "l4.cache", "--cache-dir", "other")
+    assert done.returncode == 0, done.stderr
+    taken = TimingStore(trtopt_cli.folder / "other").path(L4, CacheTerms(opt_level=5))
+    assert read_cache(taken) == read_cache(path(store, 5))
+    again = trtopt_cli("cache", "merge", "l4.cache", "--cache-dir", "other")  # needs no TensorRT either
+    assert again.returncode == 0, again.stderr
+    trtopt_cli("cache", "export", path(store, 5).stem, "-o", "raw.cache", "--raw")
+    assert (trtopt_cli.folder / "raw.cache").read_bytes() == b"xxxxx"
+    assert "another tool's" in trtopt_cli.fails(1, "cache", "merge", "raw.cache")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["show", "nothing"], "not one cache"),
+        (["show", "tensorrt"], "not one cache"),
+        (["export", "nothing", "-o", "x"], "not one cache"),
+        (["merge", "nowhere.cache"], "no such file"),
+        (["show", "nothing", "--tactics"], "not one cache"),
+    ],
+)
+@pytest.mark.usefixtures("store")
+def test_what_cannot_be_done_is_told(trtopt_cli: CommandLine, arguments: list[str], told: str) -> None:
+    assert told in trtopt_cli.fails(1, "cache", *arguments)
+
+
+@pytest.mark.parametrize(
+    ("variables", "folder"),
+    [
+        ({"TRTOPT_CACHE_DIR": "/a", "XDG_CACHE_HOME": "/b"}, "/a"),
+        ({"XDG_CACHE_HOME": "/b"}, "/b/trtopt"),
+        ({"HOME": "/home/me"}, "/home/me/.cache/trtopt"),
+    ],
+)
+def test_the_store_is_where_the_environment_says(
+    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], folder: str
+) -> None:
+    for name in ("TRTOPT_CACHE_DIR", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert store_folder() == Path(folder)
+    assert store_folder("/given") == Path("/given")
+
+
+def test_a_build_that_times_nothing_leaves_the_store_alone(trtopt_cli: CommandLine) -> None:
+    from command_line import DIGITS
+
+    done = trtopt_cli("build", DIGITS, "--backend", "tensorrt-rtx", "--cache-dir", "store")
+    assert done.returncode == 0, done.stderr
+    assert not (trtopt_cli.folder / "store").exists()
+    told = trtopt_cli("build", DIGITS, "--backend", "tensorrt-rtx", "--force", "--reproducible")
+    assert told.returncode == 2
+    assert "has no editable timing caches" in told.stderr

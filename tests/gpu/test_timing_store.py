@@ -1,0 +1,68 @@
+"""The store of timing caches with TensorRT's own timings."""
+
+from pathlib import Path
+
+import pytest
+from digits_model import DIGITS, SOURCES
+
+import trtopt
+from trtopt.pipeline import caches
+
+
+@pytest.fixture(autouse=True)
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A store of this test's own."""
+    monkeypatch.setenv("TRTOPT_CACHE_DIR", str(tmp_path / "store"))
+    return tmp_path / "store"
+
+
+def test_the_second_folders_build_draws_on_the_firsts_timings(tmp_path: Path) -> None:
+    first = trtopt.build(DIGITS, tmp_path / "a", backend="tensorrt", tactic_sources=SOURCES)
+    second = trtopt.build(DIGITS, tmp_path / "b", backend="tensorrt", tactic_sources=SOURCES)
+    assert first.engines[0].timing_cache_in is None
+    assert second.engines[0].timing_cache_in == first.engines[0].timing_cache_out
+    assert (second.engines[0].timing_cache_hits or 0) > 0
+    (entry,) = caches.verify()
+    assert entry.build_count == 2
+    clocks = entry.builds[0].clocks
+    assert clocks is not None
+    assert clocks.readings >= 2
+    assert clocks.slowed == ()
+
+
+def test_none_begins_with_nothing_and_leaves_the_store_alone(tmp_path: Path, store: Path) -> None:
+    manifest = trtopt.build(
+        DIGITS, tmp_path / "a", backend="tensorrt", tactic_sources=SOURCES, timing_cache="none"
+    )
+    assert manifest.engines[0].timing_cache_in is None
+    assert not store.exists()
+
+
+def test_a_cache_that_tensorrt_refuses_is_set_aside(tmp_path: Path, store: Path) -> None:
+    trtopt.build(DIGITS, tmp_path / "a", backend="tensorrt", tactic_sources=SOURCES)
+    (path,) = store.glob("*.cache")
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    manifest = trtopt.build(DIGITS, tmp_path / "b", backend="tensorrt", tactic_sources=SOURCES)
+    assert manifest.engines[0].timing_cache_in is None
+    assert any("set aside" in note for note in manifest.engines[0].notes)
+    assert len(list(store.glob("*.damaged"))) == 1
+    caches.prune()
+    assert len(caches.verify()) == 1
+
+
+def test_two_stores_are_merged_by_tensorrt(tmp_path: Path) -> None:
+    for name, batch in (("a", 1), ("b", 8)):
+        trtopt.build(
+            DIGITS,
+            tmp_path / name,
+            batch=(batch,),
+            backend="tensorrt",
+            tactic_sources=SOURCES,
+            cache_dir=tmp_path / f"store-{name}",
+        )
+    (entry,) = caches.entries(tmp_path / "store-a")
+    caches.export(entry.name, tmp_path / "a.cache", cache_dir=tmp_path / "store-a")
+    caches.take_in([tmp_path / "a.cache"], tmp_path / "store-b")
+    (merged,) = caches.verify(tmp_path / "store-b")
+    assert merged.build_count == 2

@@ -1,0 +1,115 @@
+"""Which timings one build starts from, and where those that it adds go."""
+
+from __future__ import annotations
+
+import platform
+from datetime import datetime, timezone
+from pathlib import Path
+
+from trtopt.builder.timing_cache import StoredCache, identity_of, load_cache, save_cache, terms_of
+from trtopt.builder.timing_store import TimingStore
+from trtopt.device.building import EngineBuilder
+from trtopt.errors import OutputError, TimingCacheError
+from trtopt.records import BuildClocks, BuildPlan, TimedBuild
+from trtopt.version import __version__
+
+
+class BuildCaches:
+    """The cache file of a build and, behind it, the store; `notes` is what the user should hear.
+
+    The file is the user's own or the build folder's, which its engines share: what is wrong with it is an
+    error. What is wrong with the store never fails a build.
+    """
+
+    def __init__(self, builder: EngineBuilder, plan: BuildPlan, file: str | None, store: str | None) -> None:
+        self._builder = builder
+        self._plan = plan
+        self._file = Path(file) if file and builder.uses_timing_cache else None
+        self._store = TimingStore(Path(store)) if store and builder.uses_timing_cache else None
+        self._here = identity_of(builder.backend, builder.device)
+        self._terms = terms_of(plan.settings)
+        self._from_file: StoredCache | None = None
+        self._from_store: StoredCache | None = None
+        self.notes: list[str] = []
+
+    def start(self) -> StoredCache | None:
+        """What to start from: the file's, else the store's.
+
+        Raises:
+            TimingCacheError: the file is damaged or was made elsewhere.
+        """
+        if self._file is not None:
+            self._from_file = load_cache(self._file, self._here)
+        if self._store is not None:
+            try:
+                self._from_store = self._store.load(self._here, self._terms)
+            except TimingCacheError as error:
+                self._set_aside(error)
+        return self._from_file or self._from_store
+
+    def refused(self, error: TimingCacheError) -> None:
+        """TensorRT refuses what the build started from: the store's is set aside, so that it can go on.
+
+        Raises:
+            TimingCacheError: it was the file's.
+        """
+        if self._from_file is not None or self._from_store is None:
+            raise error
+        self._from_store = None
+        self._set_aside(error)
+
+    def save(self, blob: bytes | None, seconds: float, clocks: BuildClocks) -> StoredCache | None:
+        """Save what the build has timed, unless it did so on a slowed GPU; returns what the file now holds.
+
+        Raises:
+            TimingCacheError, OutputError: see `timing_cache.save_cache`; of the file only.
+        """
+        if blob is None:
+            return None
+        if clocks.slowed:
+            self.notes.append(
+                f"{self._plan.label}: the GPU was slowed while tactics were timed "
+                f"({', '.join(clocks.slowed)}): its timings are not saved"
+            )
+            return None
+        build = self._build(seconds, clocks)
+        merge = self._builder.merge_timing_caches
+        saved = None
+        if self._file is not None:
+            saved = save_cache(
+                self._file, blob, self._here, build=build, grown_from=self._from_file, merge=merge
+            )
+        if self._store is not None:
+            try:
+                grown_from = self._from_store if self._from_file is None else None
+                stored = self._store.save(
+                    blob, self._here, self._terms, build, grown_from=grown_from, merge=merge
+                )
+                saved = saved or stored
+            except TimingCacheError as error:
+                self._set_aside(error)
+            except OutputError as error:
+                self.notes.append(f"the timing-cache store was not written: {error.problem}")
+        return saved
+
+    def _build(self, seconds: float, clocks: BuildClocks) -> TimedBuild:
+        return TimedBuild(
+            at=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            host=platform.node(),
+            trtopt=__version__,
+            onnx_sha256=self._plan.onnx_sha256,
+            engine=self._plan.label,
+            seconds=seconds,
+            clocks=clocks,
+        )
+
+    def _set_aside(self, error: TimingCacheError) -> None:
+        assert self._store is not None
+        path = self._store.path(self._here, self._terms)
+        try:
+            aside = self._store.set_aside(path)
+        except OutputError as failure:
+            self.notes.append(f"a timing cache of the store is not used: {error.problem}; {failure.problem}")
+            return
+        where = f"set aside as {aside.name}" if aside else "gone by now"
+        self.notes.append(f"a timing cache of the store is not used: {error.problem}; it is {where}")

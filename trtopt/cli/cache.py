@@ -1,0 +1,111 @@
+"""`trtopt cache`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+_MIB = 2**20
+
+
+def _store_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    return click.option(
+        "--cache-dir",
+        type=click.Path(path_type=Path),
+        help="The store [default: $TRTOPT_CACHE_DIR, else ~/.cache/trtopt].",
+    )(command)
+
+
+@click.group()
+def cache() -> None:
+    """Look after the timing caches that builds share, one for each TensorRT, GPU, driver and settings."""
+
+
+@cache.command("ls")
+@_store_option
+@click.option("--json", "as_json", is_flag=True, help="Print the entries as JSON lines.")
+def ls(cache_dir: Path | None, as_json: bool) -> None:
+    """List the caches, the latest used first."""
+    from rich.console import Console
+
+    from trtopt.pipeline.caches import entries, store_folder
+    from trtopt.records import to_json
+    from trtopt.report.caching import entries_table
+
+    found = entries(cache_dir)
+    if as_json:
+        for entry in found:
+            click.echo(to_json(entry, indent=None), nl=False)
+    else:
+        Console().print(entries_table(found, str(store_folder(cache_dir))))
+
+
+@cache.command()
+@click.argument("name")
+@_store_option
+@click.option("--tactics", "with_tactics", is_flag=True, help="List what it holds (TensorRT 10.8 and newer).")
+@click.option("--against", metavar="NAME|FILE", help="Tell how its tactics differ from another's.")
+@click.option("--json", "as_json", is_flag=True, help="Print the entry as JSON.")
+def show(name: str, cache_dir: Path | None, with_tactics: bool, against: str | None, as_json: bool) -> None:
+    """Tell where and by which builds the cache NAME (or a part of its name) was made."""
+    from rich.console import Console
+
+    from trtopt.pipeline import caches
+    from trtopt.records import to_json
+    from trtopt.report.caching import difference_table, entry_summary, tactics_table
+
+    if against is not None:
+        Console().print(difference_table(caches.difference(name, against, cache_dir)))
+    elif with_tactics:
+        Console().print(tactics_table(caches.tactics(name, cache_dir)))
+    elif as_json:
+        click.echo(to_json(caches.entry(name, cache_dir)), nl=False)
+    else:
+        Console().print(entry_summary(caches.entry(name, cache_dir)))
+
+
+@cache.command()
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
+@_store_option
+def merge(files: tuple[Path, ...], cache_dir: Path | None) -> None:
+    """Take exported caches FILES into the store; TensorRT merges those that have a counterpart."""
+    from trtopt.pipeline.caches import take_in
+
+    for path in take_in(files, cache_dir):
+        click.echo(path)
+
+
+@cache.command()
+@_store_option
+def verify(cache_dir: Path | None) -> None:
+    """Read every cache against its hash; fails if one is damaged."""
+    from trtopt.pipeline import caches
+
+    click.echo(f"{len(caches.verify(cache_dir))} caches are as they were written")
+
+
+@cache.command()
+@_store_option
+@click.option("--max-size", type=click.IntRange(min=0), metavar="MIB", help="What to leave [default: 2048].")
+def prune(cache_dir: Path | None, max_size: int | None) -> None:
+    """Remove what is damaged, then what has not been used for longest."""
+    from trtopt.pipeline import caches
+
+    limit = {} if max_size is None else {"limit_bytes": max_size * _MIB}
+    for path in caches.prune(cache_dir=cache_dir, **limit):
+        click.echo(f"removed {path.name}")
+
+
+@cache.command()
+@click.argument("name")
+@click.option("-o", "--output", type=click.Path(path_type=Path), required=True, help="File to write.")
+@click.option("--raw", is_flag=True, help="TensorRT's bytes alone, as trtexec reads them.")
+@_store_option
+def export(name: str, output: Path, raw: bool, cache_dir: Path | None) -> None:
+    """Write the cache NAME to a file, for another store or for --timing-cache."""
+    from trtopt.pipeline import caches
+
+    caches.export(name, output, raw=raw, cache_dir=cache_dir)

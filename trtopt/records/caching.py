@@ -1,0 +1,75 @@
+"""Records of timing caches: where one was made, for which settings, and by which builds."""
+
+from __future__ import annotations
+
+from trtopt.records.base import Record
+from trtopt.records.building import Backend, BuildClocks
+
+
+class Identity(Record, frozen=True, kw_only=True):
+    """What a timing cache is bound to."""
+
+    backend: Backend
+    gpu: str
+    compute_capability: str | None
+    driver: str | None
+    cuda: str | None
+
+
+class CacheTerms(Record, frozen=True, kw_only=True):
+    """The settings that decide which tactics compete.
+
+    The winner among few must not be taken for the winner among many, so caches of the store are kept apart by
+    them. `plugins` are libraries' hashes.
+    """
+
+    opt_level: int | None = None
+    workspace_bytes: int | None = None
+    tactic_sources: tuple[str, ...] | None = None
+    plugins: tuple[str, ...] = ()
+
+
+class TimedBuild(Record, frozen=True, kw_only=True):
+    """One build that put timings into a cache: when, where, of what, and how the GPU was meanwhile."""
+
+    at: str
+    host: str
+    trtopt: str
+    onnx_sha256: str
+    engine: str
+    seconds: float
+    clocks: BuildClocks | None
+
+
+class CacheEntry(Record, frozen=True, kw_only=True):
+    """One file of the store; `problem` says why it cannot be used, and then the rest is not known.
+
+    `used` is when a build last read or wrote it (ISO 8601, UTC); `builds` are the latest of `build_count`.
+    """
+
+    name: str
+    path: str
+    size_bytes: int
+    used: str
+    identity: Identity | None = None
+    terms: CacheTerms | None = None
+    builds: tuple[TimedBuild, ...] = ()
+    build_count: int = 0
+    problem: str | None = None
+
+
+class Tactic(Record, frozen=True, kw_only=True):
+    """An entry of an editable cache: the key of a layer's problem, and which tactic won with what time."""
+
+    key: str
+    tactic: str
+    ms: float
+
+
+class CacheDifference(Record, frozen=True, kw_only=True):
+    """What two editable caches have of their own, and where they disagree on the winner."""
+
+    only_first: tuple[Tactic, ...]
+    only_second: tuple[Tactic, ...]
+    changed: tuple[tuple[Tactic, Tactic], ...]
+    same: int

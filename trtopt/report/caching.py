@@ -1,0 +1,98 @@
+"""Timing caches as tables for people."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from trtopt.records import CacheDifference, CacheEntry, Tactic, TimedBuild
+from trtopt.report.tables import plain_table
+
+_MIB = 2**20
+
+
+def entries_table(entries: Sequence[CacheEntry], folder: str) -> RenderableType:
+    """One row a cache; what cannot be used is told below."""
+    if not entries:
+        return Text(f"{folder}: no timing caches yet")
+    table = plain_table(f"{folder}: timing caches")
+    for name in ("name", "size", "builds", "driver", "last used"):
+        table.add_column(name, justify="left" if name == "name" else "right", overflow="fold")
+    for entry in entries:
+        driver = entry.identity.driver if entry.identity else None
+        table.add_row(
+            Text(entry.name), _size(entry.size_bytes), str(entry.build_count), driver or "?", entry.used
+        )
+    return Group(table, *(Text(f"{entry.name}: {entry.problem}") for entry in entries if entry.problem))
+
+
+def entry_summary(entry: CacheEntry) -> RenderableType:
+    """Where it was made, for which settings, and its builds, the latest last."""
+    lines = [entry.name, f"  file: {entry.path} ({_size(entry.size_bytes)}), last used {entry.used}"]
+    if entry.problem:
+        lines.append(f"  cannot be used: {entry.problem}")
+    if entry.identity:
+        where = entry.identity
+        lines.append(f"  made by {where.backend} on {where.gpu} ({where.compute_capability})")
+        lines.append(f"  driver {where.driver}, CUDA {where.cuda}")
+    if entry.terms:
+        terms = entry.terms
+        sources = "default" if terms.tactic_sources is None else ", ".join(terms.tactic_sources)
+        lines.append(
+            f"  optimisation level {_or_default(terms.opt_level)}, "
+            f"bytes of workspace: {_or_default(terms.workspace_bytes)}, "
+            f"tactic sources: {sources}, {len(terms.plugins)} plugins"
+        )
+    lines.append(f"  {entry.build_count} builds; the latest {len(entry.builds)}:")
+    return Text("\n".join([*lines, *(f"    {_build(build)}" for build in entry.builds)]))
+
+
+def tactics_table(tactics: Sequence[Tactic]) -> RenderableType:
+    """One row an entry."""
+    table = plain_table(f"{len(tactics)} tactics")
+    for name in ("ms", "tactic", "key"):
+        table.add_column(name, justify="right" if name == "ms" else "left", overflow="fold")
+    for one in tactics:
+        table.add_row(f"{one.ms:.4f}", one.tactic, Text(one.key))
+    return table
+
+
+def difference_table(found: CacheDifference) -> RenderableType:
+    """What only one of two caches has, and where another tactic won."""
+    table = plain_table(
+        f"{found.same} the same, {len(found.changed)} won by another tactic, "
+        f"{len(found.only_first)} only in the first, {len(found.only_second)} only in the second"
+    )
+    for name in ("first", "second", "key"):
+        table.add_column(name, overflow="fold")
+    for one, other in found.changed:
+        table.add_row(_won(one), _won(other), Text(one.key))
+    for one in found.only_first:
+        table.add_row(_won(one), "–", Text(one.key))
+    for one in found.only_second:
+        table.add_row("–", _won(one), Text(one.key))
+    return table
+
+
+def _won(tactic: Tactic) -> str:
+    return f"{tactic.tactic} {tactic.ms:.4f} ms"
+
+
+def _build(build: TimedBuild) -> str:
+    clocks = build.clocks
+    told = f"{build.at} {build.host}: {build.engine} of {build.onnx_sha256[:12]} in {build.seconds:.1f} s"
+    if clocks is None or clocks.problem:
+        return f"{told}; clocks unknown"
+    mhz = "idle" if clocks.sm_mhz_low is None else f"{clocks.sm_mhz_low}–{clocks.sm_mhz_high} MHz"
+    others = "?" if clocks.other_processes is None else clocks.other_processes
+    return f"{told}; SM clock {mhz}, {others} other processes on the GPU"
+
+
+def _size(size: int) -> str:
+    return f"{size / _MIB:.1f} MiB"
+
+
+def _or_default(value: int | None) -> str:
+    return "default" if value is None else str(value)
