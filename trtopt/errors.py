@@ -17,6 +17,7 @@ TrtoptError                     exit code 1
 │   ├── DeviceMemoryError       out of device memory
 │   └── GraphCaptureError       this work cannot be captured in a CUDA graph
 ├── MeasurementError            nothing that could be measured
+├── PlanError                   no way to serve keeps all bounds; says which bound costs what
 ├── ServingError                a request to `trtopt.runtime` that gets no answer
 │   ├── QueueFullError          rejected: as many are waiting as may wait
 │   ├── DeadlineError           not begun before its deadline
@@ -106,6 +107,10 @@ class GraphCaptureError(DeviceError):
 
 class MeasurementError(TrtoptError):
     """There was nothing that could be measured."""
+
+
+class PlanError(TrtoptError):
+    """No way to serve that was measured keeps all bounds: the message says which bound costs what."""
 
 
 class ServingError(TrtoptError):

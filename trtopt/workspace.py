@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from trtopt.errors import ArtifactError, OutputError
-from trtopt.records import Manifest, read_versioned, to_json
+from trtopt.records import BatchPlan, Manifest, read_versioned, to_json
 
 MANIFEST = "manifest.json"
 _LOCK_TIMEOUT_S = 600.0
@@ -187,8 +187,22 @@ def read_manifest(folder: Path) -> Manifest:
         ) from None
 
 
-def read_verified(path: Path, sha256: str) -> bytes:
-    """A file's content, once its hash is what a manifest says: an engine is native code.
+def read_plan(path: Path) -> BatchPlan:
+    """Read the file that `trtopt plan` wrote.
+
+    Raises:
+        ArtifactError: there is none, it is cut short or edited beyond its schema, or of a newer trtopt.
+    """
+    try:
+        return read_versioned(path.read_bytes(), BatchPlan)
+    except (OSError, ValueError) as error:
+        raise ArtifactError(
+            f"{path}: cannot be read as a plan: {error}", "give a file that `trtopt plan -o` wrote"
+        ) from None
+
+
+def read_verified(path: Path, sha256: str, vouching: str = "manifest") -> bytes:
+    """A file's content, once its hash is what the `vouching` file says: an engine is native code.
 
     Raises:
         ArtifactError: the file is missing, or is another one than was built.
@@ -199,7 +213,8 @@ def read_verified(path: Path, sha256: str) -> bytes:
         raise ArtifactError(f"{path}: cannot be read ({error.strerror})", "build again") from None
     if hashlib.sha256(content).hexdigest() != sha256:
         raise ArtifactError(
-            f"{path}: is not the file that the manifest vouches for (its SHA-256 differs); it was not loaded",
+            f"{path}: is not the file that the {vouching} vouches for (its SHA-256 differs); "
+            "it was not loaded",
             "build again, or bring back the file that was built: an engine is native code",
         )
     return content

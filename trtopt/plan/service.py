@@ -75,6 +75,7 @@ class Service:
         self.chooser = Chooser([curve.offer for curve in curves])
         self._curves, self._overhead = tuple(curves), overhead
         self._parts: dict[tuple[int, int], list[list[float]]] = {}
+        self._typical_ms: dict[tuple[int, int], float] = {}
 
     def draw_s(self, rows: int, running: int, uniform: Sequence[float]) -> float:
         """Seconds for `rows` requests while `running` batches run, this one included.
@@ -89,8 +90,12 @@ class Service:
 
     def typical_ms(self, rows: int, running: int = 1) -> float:
         """The mean for a batch of that many requests."""
-        parts = self._samples(rows, running)
-        return sum(float(np.mean(values)) for values in parts) + self._overhead.of(rows)
+        known = self._typical_ms.get((rows, running))
+        if known is None:
+            parts = self._samples(rows, running)
+            known = sum(float(np.mean(values)) for values in parts) + self._overhead.of(rows)
+            self._typical_ms[rows, running] = known
+        return known
 
     def _samples(self, rows: int, running: int) -> list[list[float]]:
         """For each piece that runs, one after the other, the latencies to draw from."""

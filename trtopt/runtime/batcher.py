@@ -33,12 +33,13 @@ class DynamicBatcher:
     """Collects requests and runs them as batches, one thread for each of the pool's workers.
 
     Every accepted request is answered exactly once: with its outputs, an error, or its cancellation. Closing
-    answers what has been accepted, and so does the interpreter's end.
+    answers what has been accepted, and so does the interpreter's end. Without a `policy` it goes by that of
+    the pool's plan, or makes batches up to the largest engine's size.
     """
 
     def __init__(self, pool: EnginePool, policy: BatchPolicy | None = None) -> None:
         self._pool = pool
-        self.policy = policy or BatchPolicy(max_batch=pool.largest_batch)
+        self.policy = policy or pool.policy or BatchPolicy(max_batch=pool.largest_batch)
         if self.policy.max_batch < 1 or self.policy.max_waiting < 1 or not self.policy.max_delay_ms >= 0:
             raise UsageError(
                 f"{self.policy}: nothing could ever run",

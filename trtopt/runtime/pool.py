@@ -12,12 +12,11 @@ from types import TracebackType
 from trtopt.device.api import Target
 from trtopt.device.backends import open_target
 from trtopt.errors import ClosedError, DataError, DeviceMemoryError, TrtoptError, UsageError, WorkerError
-from trtopt.records import BenchReport, EngineArtifact, PoolUsage
+from trtopt.records import BatchPolicy, BenchReport, EngineArtifact, PoolUsage
 from trtopt.runtime.catalogue import Catalogue, Engine, Part
 from trtopt.runtime.choosing import Offer
-from trtopt.runtime.measured import measured_latencies
+from trtopt.runtime.opening import opening_of
 from trtopt.runtime.worker import Outputs, Worker
-from trtopt.workspace import read_manifest, read_verified
 
 BOUND_BYTES = 2 << 30
 
@@ -37,7 +36,8 @@ class Source:
 class EnginePool:
     """Runs rows on whichever of its engines suits their number; any thread may ask.
 
-    Each worker has a stream and contexts of its own, and one thread at a time uses it.
+    Each worker has a stream and contexts of its own, and one thread at a time uses it. `policy` is what the
+    pool's plan says of batching, which a `DynamicBatcher` goes by; None without a plan.
     """
 
     def __init__(
@@ -48,12 +48,14 @@ class EnginePool:
         workers: int = 1,
         bound_bytes: int = BOUND_BYTES,
         graphs: bool = True,
+        policy: BatchPolicy | None = None,
     ) -> None:
         if workers < 1 or bound_bytes < 1:
             raise UsageError(
                 f"a pool of {workers} workers in {bound_bytes} bytes cannot run anything",
                 "give it one worker and some memory at least",
             )
+        self.policy = policy
         self._device = target.device
         self._bound_bytes, self._graphs, self._workers = bound_bytes, graphs, workers
         self._changed = threading.Condition()
@@ -78,43 +80,47 @@ class EnginePool:
     @classmethod
     def open(
         cls,
-        folder: str | Path,
+        path: str | Path,
         *,
-        workers: int = 1,
+        workers: int | None = None,
         bench: BenchReport | str | Path | None = None,
         bound_bytes: int = BOUND_BYTES,
         graphs: bool = True,
     ) -> EnginePool:
-        """Load the engines of a build folder, with the backend that they were built with.
+        """Load the engines of a build folder or plan, with the backend that they were built with.
 
         Args:
-            folder: what `trtopt build` made.
-            workers: how many batches run at a time. A second one copies and waits while the first computes.
+            path: the folder that `trtopt build` made, or the file that `trtopt plan` did.
+            workers: how many batches run at a time [default: as the plan says; 1 for a build folder]. A
+                second one copies and waits while the first computes.
             bench: a result of `trtopt bench` of these engines, so that batches are padded up or split as is
-                cheaper; by default `bench.json` in the folder, if it is there. Without one, batches are
-                padded up to the smallest engine that holds them.
+                cheaper; by default `bench.json` in the folder, if it is there, or what the plan says.
+                Without, batches are padded up to the smallest engine that holds them.
             bound_bytes: the most device memory for what is prepared, shared by the workers equally: inputs,
                 outputs and activations. A worker keeps one engine prepared, however large.
             graphs: whether to capture CUDA graphs, where the device has them.
 
         Raises:
-            ArtifactError: no build folder, or an engine that its manifest does not vouch for.
+            ArtifactError: no build folder or plan, or an engine that is missing or another one than it says.
             IncompatibleEngineError: built by another version, or for another GPU.
             NoGpuError, BackendMissingError: what the engines were built with cannot run here.
             UsageError: inputs or outputs without a batch axis in front; a result of other engines.
         """
-        folder = Path(folder)
-        engines = read_manifest(folder).engines
-        latencies = measured_latencies(folder, engines, bench)
-        plan = engines[0].plan
+        opening = opening_of(Path(path), bench)
+        plan = opening.engines[0].plan
         target = open_target(plan.backend.name, plan.settings.plugins)
         sources = (
-            Source(
-                engine, read_verified(folder / engine.path, engine.sha256), latencies.get(engine.sha256, ())
-            )
-            for engine in engines
+            Source(engine, content, opening.latencies.get(engine.sha256, ()))
+            for engine, content in opening.contents()
         )
-        return cls(target, sources, workers=workers, bound_bytes=bound_bytes, graphs=graphs)
+        return cls(
+            target,
+            sources,
+            workers=opening.workers if workers is None else workers,
+            bound_bytes=bound_bytes,
+            graphs=graphs,
+            policy=opening.policy,
+        )
 
     def _load(self, target: Target, source: Source) -> Engine:
         session = target.load(source.content)

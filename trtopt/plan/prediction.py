@@ -1,0 +1,124 @@
+"""What a setup does under a load, by simulating it several times. Pure, and seeded."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.random import RandomState
+from numpy.typing import NDArray
+
+from trtopt.measure.arrivals import Goal
+from trtopt.measure.intervals import student
+from trtopt.measure.statistics import needed_for
+from trtopt.plan.setups import Fleet, Setup
+from trtopt.plan.simulation import Arrivals, Simulated, simulate
+from trtopt.plan.traffic import Process, Recorded, arrivals_at, lengths_of
+from trtopt.records import Estimate, Prediction
+
+RUNS = 10
+_MOST_REQUESTS, _SECONDS, _FOLD = 10_000, 30.0, 5
+
+
+@dataclass(frozen=True)
+class Demand:
+    """Requests at `rate` a second; `shares` of them by length, unless recorded arrivals tell lengths."""
+
+    process: Process
+    rate: float
+    shares: Mapping[int, float]
+
+    @property
+    def by_length(self) -> dict[int, float]:
+        """The share of each length, all together 1."""
+        if isinstance(self.process, Recorded) and self.process.lengths:
+            lengths, counts = np.unique(self.process.lengths, return_counts=True)
+            return dict(zip(lengths.tolist(), (counts / counts.sum()).tolist(), strict=True))
+        total = sum(self.shares.values())
+        return {length: share / total for length, share in sorted(self.shares.items())}
+
+    def at(self, rate: float) -> Demand:
+        """The same at another rate."""
+        return replace(self, rate=rate)
+
+    def shares_of(self, fleet: Fleet) -> list[float] | None:
+        """Which share of the requests each of the fleet's lengths gets; None if one is longer than all."""
+        shares = [0.0] * len(fleet.lengths)
+        for length, share in self.by_length.items():
+            bucket = fleet.bucket(length)
+            if bucket is None:
+                return None
+            shares[bucket] += share
+        return shares
+
+    def arrivals(self, fleet: Fleet, requests: int, seed: int) -> Arrivals:
+        """About so many requests, each with the bucket that it goes to."""
+        at_s = arrivals_at(self.process, self.rate, requests, seed)
+        lengths = lengths_of(self.process, self.shares, len(at_s), seed)
+        return Arrivals(at_s, np.searchsorted(np.asarray(fleet.lengths), lengths))
+
+
+def requests_of(goal: Goal, rate: float) -> int:
+    """How many requests make a run: what half a minute brings, 10,000 at most, enough for the percentile."""
+    return max(_FOLD * needed_for(goal.p), min(_MOST_REQUESTS, math.ceil(rate * _SECONDS)))
+
+
+def run_once(setup: Setup, demand: Demand, requests: int, seed: int) -> Simulated:
+    """One run on the curves as they were measured."""
+    arrivals = demand.arrivals(setup.fleet, requests, seed)
+    return simulate(setup.fleet.services, setup.workers, setup.policy, arrivals, seed)
+
+
+def latency_ms(run: Simulated, p: float) -> float:
+    """A percentile over all requests; those rejected are infinitely late."""
+    every = np.where(run.served, (run.end_s - run.arrival_s) * 1e3, math.inf)
+    return _percentile(every, p)
+
+
+def _percentile(values: NDArray[np.float64], p: float) -> float:
+    """As `measure.statistics.percentile`, which infinite values would turn into NaN."""
+    if np.isfinite(values).all():
+        return float(np.percentile(values, p))
+    return float(np.percentile(values, p, method="higher"))
+
+
+def predict(setup: Setup, demand: Demand, goal: Goal, runs: int = RUNS) -> Prediction:
+    """Simulate runs, each with arrivals of its own and curves drawn anew from the measured samples.
+
+    The intervals are those of one more run: mean ± t · s · √(1 + 1 / runs), Student's t. They know how runs
+    scatter and how well the samples tell the curves, not how a machine changes from day to day.
+    """
+    requests = requests_of(goal, demand.rate)
+    figures: list[list[float]] = []
+    busy = batches = served = 0.0
+    for seed in range(1, runs + 1):
+        random = RandomState(seed)
+        engines = [engine.resampled(random) for engine in setup.fleet.engines]
+        arrivals = demand.arrivals(setup.fleet, requests, seed)
+        run = simulate(setup.fleet.drawing(engines), setup.workers, setup.policy, arrivals, seed)
+        figures.append([*(latency_ms(run, p) for p in (50, 99, goal.p)), run.throughput])
+        busy += run.busy_s * run.throughput / run.served.sum() / setup.workers / runs
+        batches += run.batch.max() + 1
+        served += run.served.sum()
+    p50, p99, aimed, throughput = (estimate(values) for values in zip(*figures, strict=True))
+    return Prediction(
+        requests=requests,
+        runs=runs,
+        p50=p50,
+        p99=p99,
+        goal=aimed,
+        throughput=throughput,
+        mean_batch=float(served / batches),
+        busy=float(busy),
+    )
+
+
+def estimate(values: Sequence[float]) -> Estimate:
+    """The mean of independent runs, and the interval that one more run falls into in 95 of 100 cases."""
+    if not np.isfinite(values).all():
+        return Estimate(value=math.inf, low=min(values), high=math.inf)
+    mean, spread = float(np.mean(values)), float(np.std(values, ddof=1))
+    half = student(len(values) - 1) * spread * math.sqrt(1 + 1 / len(values))
+    return Estimate(value=mean, low=max(0.0, mean - half), high=mean + half)

@@ -1,0 +1,136 @@
+"""Records of plans: what serves a load within a latency, what that is predicted to do, and what it did."""
+
+from __future__ import annotations
+
+from trtopt.records.base import Record, Shape
+from trtopt.records.building import EngineArtifact
+from trtopt.records.measuring import Environment
+from trtopt.records.serving import BatchPolicy
+
+PLAN_SCHEMA = "trtopt.plan/1"
+
+
+class PlannedEngine(Record, frozen=True, kw_only=True):
+    """An engine to load. The artifact's path is relative to the plan's file, its hash is what to load by.
+
+    `latency_ms` are the medians measured alone, (batch, milliseconds) by ascending batch, at the longest
+    shape: the runtime chooses among engines by them. `memory_bytes` is what it takes of the device with all
+    the contexts that the plan gives it; None: nobody measured it.
+    """
+
+    artifact: EngineArtifact
+    precision: str | None
+    latency_ms: tuple[tuple[int, float], ...]
+    memory_bytes: int | None = None
+
+
+class PlannedLoad(Record, frozen=True, kw_only=True):
+    """The load that was planned for, in requests a second.
+
+    `arrivals` is `poisson`, `constant`, `bursty:PEAK:SECONDS` or the name of a file of arrivals, whose
+    content has the hash `file_sha256`. `shares` tells which share of the requests has which length; empty
+    where all are alike or the file tells.
+    """
+
+    rate: float
+    arrivals: str
+    file_sha256: str | None = None
+    shares: dict[int, float] = {}  # noqa: RUF012  (msgspec copies mutable defaults)
+
+
+class Estimate(Record, frozen=True, kw_only=True):
+    """A figure and the interval that 95 of 100 runs fall into, of as many requests as were simulated."""
+
+    value: float
+    low: float
+    high: float
+
+    def holds(self, measured: float) -> bool:
+        """Whether a measured figure is in the interval."""
+        return self.low <= measured <= self.high
+
+
+class Prediction(Record, frozen=True, kw_only=True):
+    """What simulating says: of `runs` runs of `requests` requests each, with other arrivals and times.
+
+    Latencies are from arrival to answer, in milliseconds; `goal` is the percentile of the goal.
+    `mean_batch` is of requests; `busy` is the share of the time that workers run batches.
+    """
+
+    requests: int
+    runs: int
+    p50: Estimate
+    p99: Estimate
+    goal: Estimate
+    throughput: Estimate
+    mean_batch: float
+    busy: float
+
+
+class ServingCost(Record, frozen=True, kw_only=True):
+    """What serving adds to an engine's latency, as measured on the machine that planned.
+
+    For each batch, and for each request in it, in milliseconds; both 0 if the engines cannot run there.
+    """
+
+    batch_ms: float = 0.0
+    request_ms: float = 0.0
+
+
+class Rejected(Record, frozen=True, kw_only=True):
+    """Setups that were not chosen, of which there are `count`, and why; `setup` is the best of them."""
+
+    setup: str
+    reason: str
+    count: int = 1
+
+
+class Verification(Record, frozen=True, kw_only=True):
+    """The plan run under its load by `trtopt.runtime`; latencies in milliseconds, from the planned arrival.
+
+    `lag_p99_ms` is how late the host was in handing requests over, which is part of their latency.
+    """
+
+    created: str
+    environment: Environment
+    seed: int
+    requests: int
+    answered: int
+    rejected: int
+    failed: int
+    p50_ms: float
+    p99_ms: float
+    goal_ms: float
+    throughput: float
+    lag_p99_ms: float
+    batch_sizes: dict[int, int]
+
+
+class BatchPlan(Record, frozen=True, kw_only=True):
+    """`trtopt plan`'s file: engines, workers and policy for a goal under a load.
+
+    `buckets` are the shapes that requests are padded to, without the batch axis, by their length: a request
+    goes to the shortest that holds it. One of length 0 stands for a model without lengths. `sources` are the
+    folders with the measurements. `verification` is None until it has been run.
+    """
+
+    schema: str = PLAN_SCHEMA
+    created: str
+    argv: tuple[str, ...] = ()
+    sources: tuple[str, ...]
+    environment: Environment
+    model_sha256: str
+    goal: str
+    load: PlannedLoad
+    memory_limit_bytes: int | None
+    max_engines: int
+    engines: tuple[PlannedEngine, ...]
+    buckets: dict[int, dict[str, Shape]]
+    workers: int
+    policy: BatchPolicy
+    memory_bytes: int | None
+    serving_cost: ServingCost
+    prediction: Prediction
+    verification: Verification | None = None
+    rejected: tuple[Rejected, ...] = ()
+    notes: tuple[str, ...] = ()

@@ -1,0 +1,49 @@
+"""What a pool loads: the engines of a build folder, or those of a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from trtopt.records import BatchPolicy, BenchReport, EngineArtifact
+from trtopt.runtime.measured import Latencies, measured_latencies
+from trtopt.workspace import read_manifest, read_plan, read_verified
+
+
+@dataclass(frozen=True)
+class Opening:
+    """Engines below `folder`, what they take, and what a plan says of serving; None: no plan does.
+
+    `vouching` is the file that knows the engines' hashes, for messages.
+    """
+
+    folder: Path
+    vouching: str
+    engines: tuple[EngineArtifact, ...]
+    latencies: Latencies
+    workers: int = 1
+    policy: BatchPolicy | None = None
+
+    def contents(self) -> Iterator[tuple[EngineArtifact, bytes]]:
+        """Every engine with its content, one at a time.
+
+        Raises:
+            ArtifactError: it is missing, or another one.
+        """
+        for engine in self.engines:
+            yield engine, read_verified(self.folder / engine.path, engine.sha256, self.vouching)
+
+
+def opening_of(path: Path, bench: BenchReport | str | Path | None) -> Opening:
+    """Read the manifest or the plan; for `bench` and errors see `EnginePool.open`."""
+    if not path.is_file():
+        engines = read_manifest(path).engines
+        return Opening(path, "manifest", engines, measured_latencies(path, engines, bench))
+    plan = read_plan(path)
+    engines = tuple(engine.artifact for engine in plan.engines)
+    if bench is not None:
+        latencies = measured_latencies(path.parent, engines, bench)
+    else:
+        latencies = {engine.artifact.sha256: engine.latency_ms for engine in plan.engines}
+    return Opening(path.parent, "plan", engines, latencies, plan.workers, plan.policy)
