@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from trtopt.errors import InvalidModelError, UnsupportedOpError
 from trtopt.onnxgraph import WEAK_TYPES, opset_of, parts_of, unknown_ops
-from trtopt.onnxweights import external_files, tensors_of
+from trtopt.onnxweights import check_values, external_files, tensors_of
 from trtopt.records import OnnxArtifact, TensorSpec
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ def read_onnx(path: Path) -> OnnxArtifact:
     """
     model = load_graph(path)
     externals = external_files(model, path)
+    check_values(tensors_of(model), path)
     _check_opset(model, path)
     _check_names(model, path)
     _check_with_onnx(model, path, is_whole=not externals)
@@ -56,13 +57,19 @@ def load_graph(path: Path) -> onnx.ModelProto:
     import onnx
     from google.protobuf.message import DecodeError
 
-    if not path.is_file():
-        raise InvalidModelError(f"{path}: no such file", "give the path of an .onnx file")
-    if path.stat().st_size == 0:
-        raise InvalidModelError(f"{path}: the file is empty", "export the model again")
     model = onnx.ModelProto()
     try:
-        model.ParseFromString(path.read_bytes())  # onnx.load would guess the format from the file's name
+        content = path.read_bytes() if path.is_file() else None
+    except OSError as error:
+        raise InvalidModelError(
+            f"{path}: cannot be read ({error.strerror})", "give the path of an .onnx file"
+        ) from None
+    if content is None:
+        raise InvalidModelError(f"{path}: no such file", "give the path of an .onnx file")
+    if not content:
+        raise InvalidModelError(f"{path}: the file is empty", "export the model again")
+    try:
+        model.ParseFromString(content)  # onnx.load would guess the format from the file's name
         for name in _names(model):
             if isinstance(name, bytes):  # protobuf's way of handing out what is not UTF-8
                 name.decode()
@@ -159,6 +166,8 @@ def _check_opset(model: onnx.ModelProto, path: Path) -> None:
     import onnx
 
     newest = onnx.defs.onnx_opset_version()
+    if opset_of(model) < 0:
+        raise InvalidModelError(f"{path}: asks for opset {opset_of(model)}", "export the model again")
     if opset_of(model) > newest:
         raise InvalidModelError(
             f"{path}: opset {opset_of(model)} is newer than onnx {onnx.__version__} knows ({newest})",
@@ -196,7 +205,7 @@ def _check_with_onnx(model: onnx.ModelProto, path: Path, *, is_whole: bool) -> N
     try:
         # by path it finds external weights; a whole model's path need not even be text
         onnx.checker.check_model(model if is_whole else str(path))
-    except onnx.checker.ValidationError as error:
+    except (onnx.checker.ValidationError, UnicodeDecodeError) as error:  # its message need not be text
         message = str(error).strip().splitlines()[0]
         raise InvalidModelError(f"{path}: {message}", "export the model again") from None
 

@@ -1,9 +1,9 @@
-"""Weights that a model keeps in files beside it: where they are, and whether they are all there."""
+"""A model's weights: whether their values fit their shapes, and whether files beside it hold the others."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 _MAX_DIGITS = 19
 _MAX_NAME = 255
+_PER_BYTE = {"int4": 2, "uint4": 2, "float4_e2m1fn": 2, "int2": 4, "uint2": 4}
+"""How many values share a byte, where several do."""
 
 
 def external_files(model: onnx.ModelProto, path: Path) -> list[Path]:
@@ -32,6 +34,47 @@ def external_files(model: onnx.ModelProto, path: Path) -> list[Path]:
     for location, end in needed.items():
         _check(path, location, end)
     return [path.parent / location for location in sorted(needed)]
+
+
+def check_values(tensors: Iterable[onnx.TensorProto], path: Path) -> None:
+    """Each must have as many values as its shape says; those in files beside the model are not looked at.
+
+    ONNX's own checker does not count them.
+
+    Raises:
+        InvalidModelError: too few, too many, of no known type, or an axis of negative length.
+    """
+    import onnx
+
+    for tensor in tensors:
+        if tensor.data_location == onnx.TensorProto.EXTERNAL:
+            continue
+        fault = _fault(tensor)
+        if fault is not None:
+            raise InvalidModelError(
+                f"{path}: weight {tensor.name!r} of shape {list(tensor.dims)[:8]} {fault}",
+                "export the model again, or copy it again if it was copied",
+            )
+
+
+def _fault(tensor: onnx.TensorProto) -> str | None:
+    import onnx
+
+    try:
+        field = onnx.helper.tensor_dtype_to_field(tensor.data_type)
+        dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
+    except KeyError:
+        return f"has the element type {tensor.data_type}, which onnx {onnx.__version__} does not know"
+    if min(tensor.dims, default=0) < 0:
+        return "has an axis of negative length"
+    if tensor.HasField("raw_data"):
+        needed, there, unit = _shape_bytes(tensor), len(tensor.raw_data), "bytes"
+    else:
+        count = math.prod(tensor.dims)
+        parts = 2 if dtype.kind == "c" else 1
+        needed = -(-count // _PER_BYTE.get(dtype.name, 1)) * parts
+        there, unit = len(getattr(tensor, field)), "values"
+    return None if there == needed else f"has {there} {unit}, {needed} are needed"
 
 
 def tensors_of(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
@@ -73,7 +116,7 @@ def _byte_count(path: Path, tensor: str, text: str | None) -> int | None:
 
 
 def _shape_bytes(tensor: onnx.TensorProto) -> int:
-    """Bytes of a dense tensor; 4-bit types are packed in pairs."""
+    """Bytes of a dense tensor; types of few bits are packed."""
     import onnx
 
     try:
@@ -81,8 +124,8 @@ def _shape_bytes(tensor: onnx.TensorProto) -> int:
     except KeyError:
         return 0
     count: int = math.prod(tensor.dims)
-    is_packed = dtype.name in ("int4", "uint4", "float4_e2m1fn")
-    return (count + 1) // 2 if is_packed else count * int(dtype.itemsize)
+    per_byte = _PER_BYTE.get(dtype.name)
+    return -(-count // per_byte) if per_byte else count * int(dtype.itemsize)
 
 
 def _check(path: Path, location: str, end: int) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -13,13 +12,8 @@ import msgspec
 from trtopt.errors import UsageError
 from trtopt.records import Record
 from trtopt.shipped import shipped_folder
+from trtopt.tomlfile import read_toml
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
-_MAX_PROFILE_BYTES = 1 << 20
 _MAX_DIGITS = 10
 MAX_AXIS = 2**31 - 1
 BATCH = "N"
@@ -77,13 +71,7 @@ def load_profile(name: str) -> dict[str, Any]:
         raise UsageError(
             f"--profile {name}: no such profile", f"{hint}shipped: {', '.join(known)}; or give a .toml file"
         )
-    if path.stat().st_size > _MAX_PROFILE_BYTES:
-        raise UsageError(f"{path}: larger than a profile can be", "give a TOML file of build settings")
-    try:
-        profile: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:  # TOML, UTF-8 and endless numbers are all ValueErrors
-        raise UsageError(f"{path}: not TOML: {error}", "see profiles/ for examples") from None
-    return profile
+    return read_toml(path, "give a TOML file of build settings; see profiles/ for examples")
 
 
 def make_recipe(profile: str | None, flags: Mapping[str, Any]) -> Recipe:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from trtopt.errors import ArtifactError, OutputError
 from trtopt.records import BatchPlan, Manifest, read_versioned, to_json
+from trtopt.records.sound import check_manifest
 
 MANIFEST = "manifest.json"
 _LOCK_TIMEOUT_S = 600.0
@@ -175,7 +176,8 @@ def read_manifest(folder: Path) -> Manifest:
     """
     path = folder / MANIFEST
     try:
-        return read_versioned(path.read_bytes(), Manifest)
+        manifest = read_versioned(path.read_bytes(), Manifest)
+        check_manifest(manifest)
     except FileNotFoundError:
         raise ArtifactError(
             f"{folder}: has no {MANIFEST}",
@@ -185,6 +187,7 @@ def read_manifest(folder: Path) -> Manifest:
         raise ArtifactError(
             f"{path}: cannot be read as a manifest: {error}", "build again with this version of trtopt"
         ) from None
+    return manifest
 
 
 def read_plan(path: Path) -> BatchPlan:

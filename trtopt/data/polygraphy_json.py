@@ -38,7 +38,7 @@ class JsonReader:
             raise DataError(f"{path}: above 1 GiB, and JSON cannot be read in parts", "use an .npz")
         try:
             self._feeds = msgspec.json.decode(path.read_bytes(), type=list[dict[str, _Encoded]])
-        except (msgspec.DecodeError, RecursionError, OSError) as error:
+        except (ValueError, RecursionError, OSError) as error:  # what is no UTF-8 is a ValueError too
             raise DataError(f"{path}: not Polygraphy's JSON of inputs: {error}", _REMEDY) from None
 
     lengths = None

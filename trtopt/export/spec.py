@@ -7,7 +7,6 @@ the size that the field measures, `tiny` of the same structure for tests. A shap
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,11 +14,7 @@ import msgspec
 
 from trtopt.errors import UsageError
 from trtopt.records import Record
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from trtopt.tomlfile import read_toml
 
 Exporter = Literal["dynamo", "torchscript"]
 """The exporter based on torch.export, and the older one that traces."""
@@ -146,15 +141,9 @@ def read_spec(path: Path) -> ModelSpec:
     Raises:
         UsageError: no such file, not TOML, or a field is unknown, missing or wrong; the message names it.
     """
+    table = read_toml(path, "correct the file; `trtopt models` lists names")
     try:
-        table = tomllib.loads(path.read_text("utf-8"))
         return msgspec.convert(table, ModelSpec)
-    except OSError as error:
-        raise UsageError(
-            f"{path}: cannot be read ({error.strerror})", "`trtopt models` lists names"
-        ) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: not TOML: {error}", "correct the file") from None
     except msgspec.ValidationError as error:
         raise UsageError(
             f"{path}: {error}", "correct the field; models/resnet50.toml is an example"

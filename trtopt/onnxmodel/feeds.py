@@ -71,7 +71,7 @@ def inputs_of(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
     """The inputs that a caller must give: those without a default.
 
     Raises:
-        ModelError: one is a sequence, a map or optional.
+        ModelError: one is a sequence, a map or optional, or of no known type.
     """
     default = {item.name for item in model.graph.initializer}
     wanted = [item for item in model.graph.input if item.name not in default]
@@ -80,6 +80,12 @@ def inputs_of(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
             kind = str(item.type.WhichOneof("value")).removesuffix("_type")
             raise ModelError(
                 f"input {item.name!r} is no tensor but a {kind}", "leave the check out with --no-check"
+            )
+        if item.type.tensor_type.elem_type not in onnx.helper.get_all_tensor_dtypes():
+            raise ModelError(
+                f"input {item.name!r} has the element type {item.type.tensor_type.elem_type}, which onnx "
+                f"{onnx.__version__} does not know",
+                "export the model again",
             )
     return wanted
 

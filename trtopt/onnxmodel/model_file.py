@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import mmap
 import os
 import tempfile
@@ -16,6 +17,7 @@ from google.protobuf.message import DecodeError
 
 from trtopt.errors import InvalidModelError, OutputError
 from trtopt.onnxmodel import wire
+from trtopt.onnxweights import check_values, tensors_of
 from trtopt.protobuf import header
 
 LARGE_BYTES = 4096
@@ -23,6 +25,7 @@ LARGE_BYTES = 4096
 _INLINE_LIMIT = 2**31 - 2**20  # Protocol Buffers ends at 2 GiB; leave room for the graph's own fields
 _ALIGNMENT = 4096
 _SPOOL = "trtopt-spool"
+_MAX_NAME = 255
 _NARROW = {onnx.TensorProto.FLOAT8E4M3FN, onnx.TensorProto.INT4}
 
 
@@ -91,10 +94,10 @@ def spooled(values: np.ndarray[Any, Any], name: str, spool: Path) -> onnx.Tensor
 def size_in_bytes(tensor: onnx.TensorProto) -> int:
     """What the tensor's data takes in a file."""
     bits = {onnx.TensorProto.INT4: 4, onnx.TensorProto.UINT4: 4, onnx.TensorProto.FLOAT4E2M1: 4}
-    count = int(np.prod(tensor.dims, dtype=np.int64))
+    count: int = math.prod(tensor.dims)
     if tensor.data_type in bits:
         return (count + 1) // 2
-    return count * onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
+    return count * int(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize)
 
 
 def raw_bytes(tensor: onnx.TensorProto, folder: Path) -> Any:
@@ -105,14 +108,14 @@ def raw_bytes(tensor: onnx.TensorProto, folder: Path) -> Any:
     """
     entries = _entries(tensor)
     location = entries.get("location", "")
-    path = Path(entries.get(_SPOOL, folder)) / location
-    length, offset = size_in_bytes(tensor), int(entries.get("offset", 0))
+    length, offset = size_in_bytes(tensor), int(entries.get("offset") or 0)
     remedy = "keep the weight files beside the model, as they were exported"
     if not location or Path(location).is_absolute() or ".." in Path(location).parts:
         raise InvalidModelError(
             f"weight {tensor.name!r} refers to {location!r}, outside the model's folder", remedy
         )
-    if not path.is_file():
+    path = Path(entries.get(_SPOOL, folder)) / location
+    if "\0" in location or len(location) > _MAX_NAME or not path.is_file():
         raise InvalidModelError(f"weight {tensor.name!r} lies in {path}, which does not exist", remedy)
     if offset < 0 or path.stat().st_size < offset + length:
         raise InvalidModelError(
@@ -195,10 +198,12 @@ def load(path: Path) -> ModelFile:
             raise InvalidModelError(f"{path} is not ONNX, or was cut off: {error}", remedy) from None
     if not proto.graph.node and not proto.graph.output:
         raise InvalidModelError(f"{path} holds no graph", remedy)
+    check_values(tensors_of(proto), path)
     external = False
     files = {path}
     for tensor in proto.graph.initializer:
         if is_external(tensor):
+            _check_left(tensor, path)
             kept = [entry for entry in tensor.external_data if entry.key != _SPOOL]  # not for a file to say
             del tensor.external_data[:]
             tensor.external_data.extend(kept)
@@ -211,6 +216,32 @@ def load(path: Path) -> ModelFile:
                 del tensor.external_data[:]
                 tensor.ClearField("data_location")
     return ModelFile(proto, path.parent, external, stamps=tuple(map(_stamp, sorted(files))))
+
+
+def _check_left(tensor: onnx.TensorProto, path: Path) -> None:
+    """A weight in a file must have a type and a shape; one in the model's own, as many bytes as that takes.
+
+    Raises:
+        InvalidModelError: it has not.
+    """
+    remedy = "export the model again"
+    entries = _entries(tensor)
+    if any(isinstance(text, bytes) for text in entries.values()):  # protobuf's way of handing out no UTF-8
+        raise InvalidModelError(f"{path}: weight {tensor.name!r} refers to a file by no text", remedy)
+    try:
+        needed = size_in_bytes(tensor)
+    except KeyError:
+        raise InvalidModelError(f"{path}: weight {tensor.name!r} has no known element type", remedy) from None
+    if min(tensor.dims, default=0) < 0 or (
+        entries.get("location") == path.name and entries.get("length") != str(needed)
+    ):
+        raise InvalidModelError(
+            f"{path}: weight {tensor.name!r} of shape {list(tensor.dims)[:8]} has "
+            f"{entries.get('length')} bytes, {needed} are needed",
+            remedy,
+        )
+    if not (entries.get("offset") or "0").isdecimal():
+        raise InvalidModelError(f"{path}: weight {tensor.name!r} has an offset that is no number", remedy)
 
 
 def _large(tensor: onnx.TensorProto) -> bool:

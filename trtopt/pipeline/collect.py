@@ -110,7 +110,7 @@ def _foreign(file: Path) -> str:
     text = file.read_bytes()
     try:
         found = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
-    except (msgspec.DecodeError, RecursionError):  # an inspector of 8.6 writes what is no strict JSON
+    except (ValueError, RecursionError):  # an inspector of 8.6 writes what is no strict JSON
         return "what an engine inspector wrote" if b'"Layers"' in text[:64] else "no file of trtopt's"
     if "Layers" in found:
         return "what an engine inspector wrote"

@@ -39,6 +39,7 @@ from trtopt.records import (
     Shape,
     read_versioned,
 )
+from trtopt.records.sound import check_profile
 from trtopt.workspace import MANIFEST, read_manifest
 
 PROFILE_FILE = "profile.json"
@@ -304,11 +305,13 @@ def read_profile(path: Path) -> ProfileReport:
     try:
         if file.stat().st_size > _MAX_PROFILE_BYTES:
             raise ValueError("larger than a profile can be")
-        return read_versioned(file.read_bytes(), ProfileReport)
+        report = read_versioned(file.read_bytes(), ProfileReport)
+        check_profile(report)
     except (OSError, ValueError) as error:
         raise ArtifactError(
             f"{file}: cannot be read as a profile: {error}", "give what `trtopt profile -o` wrote"
         ) from None
+    return report
 
 
 def _with_differences(report: ProfileReport, earlier: ProfileReport | None, where: Path) -> ProfileReport:

@@ -25,8 +25,9 @@ def receipts_of(folder: Path, manifest: Manifest) -> dict[str, PrecisionReceipt]
     models = {key: load(folder / Path(graph.path).name).proto for key, graph in graphs.items()}
     found = {}
     for engine in described:
+        text = _text(folder, engine)
         try:
-            description = read_inspector(_text(folder, engine), str(engine.layers))
+            description = read_inspector(text, str(engine.layers))
         except ArtifactError:  # an engine whose layers have no detail tells no types
             continue
         model = models[manifest.graph_of(engine).sha256]
@@ -37,7 +38,18 @@ def receipts_of(folder: Path, manifest: Manifest) -> dict[str, PrecisionReceipt]
 
 
 def _text(folder: Path, engine: EngineArtifact) -> str:
-    return (folder / str(engine.layers)).read_text(encoding="utf-8")
+    """What the builder's inspector told.
+
+    Raises:
+        ArtifactError: the file is gone, or no text.
+    """
+    file = folder / str(engine.layers)
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise ArtifactError(
+            f"{file}: cannot be read as an engine's layers: {error}", "build again: the folder has lost it"
+        ) from None
 
 
 def check_receipts(receipts: Mapping[str, PrecisionReceipt]) -> None:

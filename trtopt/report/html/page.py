@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass
 from importlib.resources import files
 from typing import Any
 
+from trtopt.errors import ArtifactError
 from trtopt.records import Collected
 from trtopt.report.html.blocks import Chart, Section, Table
 from trtopt.report.html.fusion import difference_section, fusion_section, precision_section
@@ -150,7 +151,12 @@ def _embedded(shown: Sequence[Section]) -> str:
                     blocks["tables"][place] = _seen(asdict(block))
                 elif isinstance(block, Chart):
                     blocks["charts"][place] = _seen(block.spec)
-    text = json.dumps(blocks, allow_nan=False, separators=(",", ":"))
+    try:
+        text = json.dumps(blocks, allow_nan=False, separators=(",", ":"))
+    except ValueError:
+        raise ArtifactError(
+            "the files hold numbers that are beyond what a page can show", "measure again: these were edited"
+        ) from None
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 

@@ -1,0 +1,242 @@
+"""What is fuzzed: by name, which seeds are mutated how, and what then reads the result as trtopt does."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+
+import fuzz_mutators as change
+
+from trtopt.records import TensorSpec
+
+_X = TensorSpec(name="x", dtype="float32", shape=("N", 4))
+_IDS = TensorSpec(name="ids", dtype="int64", shape=("N",))
+
+
+@dataclass(frozen=True)
+class Target:
+    """`read` is given a folder with a copy of the seed's folder in which one file was mutated, and its path.
+
+    `cases`: how many there are in a run of the tests. `whole`: the reader wants the files beside it too.
+    """
+
+    cases: int
+    kind: str
+    pattern: str
+    mutate: change.Mutate
+    read: Callable[[Path], object]
+    whole: bool = False
+
+
+def case_files(target: Target, seeds: Path) -> list[Path]:
+    """The files that are mutated, in order."""
+    return sorted((seeds / target.kind).glob(target.pattern))
+
+
+def prepare(target: Target, seeds: list[Path], number: int, folder: Path) -> Path:
+    """Write case `number` into an empty folder: everything about it follows from its number."""
+    rng = Random(f"{target.kind}/{target.pattern}/{number}")
+    seed = seeds[rng.randrange(len(seeds))]
+    if target.whole:
+        shutil.copytree(seed.parent, folder, dirs_exist_ok=True)
+    path = folder / seed.name
+    path.write_bytes(target.mutate(rng, seed.read_bytes()))
+    return path
+
+
+# ── readers ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _model(path: Path) -> None:
+    from trtopt.onnxfile import read_onnx
+
+    read_onnx(path)
+
+
+def _weights(path: Path) -> None:
+    from trtopt.onnxmodel.feeds import specs_of
+    from trtopt.onnxmodel.model_file import array_of, load
+
+    model = load(path)
+    for tensor in model.proto.graph.initializer:
+        array_of(tensor, model.folder)
+    specs_of(model.proto)
+
+
+def _rewritten(path: Path) -> None:
+    """As `trtopt lint` and `trtopt rewrite` read: shape inference and ONNX Runtime see the model."""
+    from trtopt.onnxfile import read_onnx
+    from trtopt.pipeline.rewriting import TRACE_FILE, rewritten
+    from trtopt.records import Backend
+
+    onnx = read_onnx(path)
+    copy = path.with_name("copy.onnx")
+    try:
+        rewritten(onnx, path, copy, Backend(name="tensorrt", version="10.16"))
+    finally:
+        for name in (copy.name, TRACE_FILE, f"{copy.name}.data"):
+            path.with_name(name).unlink(missing_ok=True)
+
+
+def _built(backend: str) -> Callable[[Path], None]:
+    def read(path: Path) -> None:
+        import trtopt
+
+        output = path.with_name("built")
+        try:
+            trtopt.build(path, output, backend=backend)
+        finally:
+            shutil.rmtree(output, ignore_errors=True)
+
+    return read
+
+
+def _recipe(path: Path) -> None:
+    from trtopt.recipe import make_recipe, parse_shape_flag
+
+    recipe = make_recipe(str(path), {})
+    for name, shapes in recipe.shapes.items():
+        parse_shape_flag(f"{name}:{shapes}")
+
+
+def _spec(path: Path) -> None:
+    from trtopt.export.spec import read_spec
+
+    read_spec(path)
+
+
+def _data(path: Path) -> None:
+    from trtopt.data import open_data
+
+    source = open_data(path)
+    source.first_batch([_X, _IDS], {"x": (3, 4), "ids": (3,)})
+    for _ in zip(source.batches([_X, _IDS], 4), range(8), strict=False):
+        pass
+
+
+def _build_folder(path: Path) -> None:
+    """As `trtopt bench` and `trtopt build` onto it read: the engines, their points and shapes."""
+    from rich.console import Console
+
+    from trtopt.pipeline.build_memory import memories_of
+    from trtopt.pipeline.receipt import receipts_of
+    from trtopt.pipeline.subject import points, shapes_at, verified_graphs
+    from trtopt.report.text import build_summary
+    from trtopt.workspace import read_manifest, read_verified
+
+    manifest = read_manifest(path.parent)
+    Console(quiet=True).print(build_summary(manifest, str(path.parent)))
+    verified_graphs(path.parent, manifest)
+    for engine, size in points(manifest.engines, None):
+        shapes_at(manifest.onnx, engine.plan, size)
+        read_verified(path.parent / engine.path, engine.sha256)
+    receipts_of(path.parent, manifest)
+    memories_of(path.parent, manifest)
+
+
+def _manifest(path: Path) -> None:
+    from trtopt.pipeline.subject import points, shapes_at
+    from trtopt.workspace import read_manifest
+
+    manifest = read_manifest(path.parent)
+    for engine, size in points(manifest.engines, None):
+        shapes_at(manifest.onnx, engine.plan, size)
+
+
+def _result(path: Path) -> None:
+    from rich.console import Console
+
+    from trtopt.pipeline.result_files import compare_files, read_result
+    from trtopt.report.comparison import comparison_summary
+    from trtopt.report.text import bench_summary
+
+    Console(quiet=True).print(bench_summary(read_result(path)))
+    outcome = compare_files(path, path, batch=None, assumed=None, threshold=0.01, force=True)
+    Console(quiet=True).print(comparison_summary(outcome))
+
+
+def _trtexec(path: Path) -> None:
+    from trtopt.pipeline.result_files import compare_files
+
+    compare_files(path, path, batch=(1,), assumed="trtexec-11", threshold=0.01, force=True)
+
+
+def _page(path: Path) -> None:
+    from trtopt.pipeline.collect import collect
+    from trtopt.report.html.page import page
+
+    page(collect(path.parent), "", "trtopt")
+
+
+def _profile(path: Path) -> None:
+    from rich.console import Console
+
+    from trtopt.pipeline.profile import read_profile
+    from trtopt.report.profile import profile_summary
+    from trtopt.report.trace import trace
+
+    report = read_profile(path)
+    Console(quiet=True).print(profile_summary(report))
+    trace(report)
+
+
+def _profiled(path: Path) -> None:
+    from trtopt.pipeline.profile import profile
+
+    profile(path.parent, result=path.parent / "result.json")
+
+
+def _table(path: Path) -> None:
+    from trtopt.precision.calibration.table import read_table, with_method
+
+    with_method(read_table(path), "entropy")
+
+
+def _cache(path: Path) -> None:
+    from trtopt.builder.timing_cache import identity_of, load_cache
+    from trtopt.device.backends import open_builder
+
+    builder = open_builder("onnxruntime")
+    load_cache(path, identity_of(builder.backend, builder.device))
+
+
+def _inspector(path: Path) -> None:
+    from trtopt.inspect.inspector import read_inspector
+
+    read_inspector(path.read_text("utf-8", errors="replace"))
+
+
+TARGETS = {
+    "onnx": Target(3000, "onnx", "*.onnx", change.message_changed, _model, whole=True),
+    "weights": Target(2000, "onnx", "[el]*.onnx", change.message_changed, _weights, whole=True),
+    "recipe": Target(2500, "recipe", "*.toml", change.toml_changed, _recipe),
+    "model spec": Target(1500, "spec", "*.toml", change.toml_changed, _spec),
+    "npz": Target(3000, "npz", "*.npz", change.npz_changed, _data),
+    "Polygraphy JSON": Target(2000, "polygraphy", "*.json", change.encoded_arrays_changed, _data),
+    "manifest": Target(600, "build", "manifest.json", change.json_changed, _build_folder, whole=True),
+    "manifest of schema 1": Target(500, "schema_1", "manifest.json", change.json_changed, _manifest),
+    "result": Target(300, "build", "result.json", change.json_changed, _result),
+    "result of schema 1": Target(200, "schema_1", "bench.json", change.json_changed, _result),
+    "trtexec's files": Target(1500, "trtexec", "*.json", change.json_changed, _trtexec),
+    "profile": Target(250, "build", "profile.json", change.json_changed, _profile),
+    "page": Target(120, "build", "*[!s].json", change.json_changed, _page, whole=True),
+    "calibration table": Target(1500, "table", "*.json", change.json_changed, _table),
+    "timing cache": Target(1500, "cache", "timing.cache", change.header_changed, _cache),
+    "inspector": Target(1000, "build", "batch?.layers.json", change.json_changed, _inspector),
+}
+"""Reading and judging: milliseconds a case."""
+
+NATIVE = {
+    "rewrite": Target(40, "onnx", "*.onnx", change.message_changed, _rewritten, whole=True),
+    "build with TensorRT-RTX": Target(
+        8, "onnx", "*.onnx", change.message_changed, _built("tensorrt-rtx"), whole=True
+    ),
+    "build with ONNX Runtime": Target(
+        8, "onnx", "*.onnx", change.message_changed, _built("onnxruntime"), whole=True
+    ),
+    "profile of a folder": Target(40, "build", "*.json", change.json_changed, _profiled, whole=True),
+}
+"""Through ONNX Runtime and TensorRT's parser and builder: tenths of a second a case."""

@@ -1,0 +1,27 @@
+"""Mutated input of every kind ends in success or a typed error: no traceback, hang, crash or stray file.
+
+A fault names its case: `python tests/fuzz/fuzz_worker.py TARGET SEEDS NUMBER 1` runs it again.
+"""
+
+from __future__ import annotations
+
+import pytest
+from fuzz_cases import Tally
+from fuzz_targets import NATIVE, TARGETS
+
+
+@pytest.mark.parametrize("target", [*TARGETS, *NATIVE])
+def test_whatever_a_file_holds_it_is_read_or_refused_with_a_reason(
+    tallies: dict[str, Tally], target: str
+) -> None:
+    assert tallies[target].faults == {}
+
+
+@pytest.mark.parametrize("target", [*TARGETS, *NATIVE])
+def test_mutations_leave_some_files_good_and_make_others_bad(tallies: dict[str, Tally], target: str) -> None:
+    outcomes = tallies[target].outcomes
+    assert 0 < outcomes["read"] < outcomes.total()
+
+
+def test_twenty_thousand_cases_are_run(tallies: dict[str, Tally]) -> None:
+    assert sum(tally.cases for tally in tallies.values()) >= 20_000

@@ -1,0 +1,204 @@
+"""What fuzzing found: files that once gave a traceback, a hang or wrong values."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import examples
+import graphs
+import msgspec
+import numpy as np
+import onnx
+import pytest
+from graphs import model_of, save
+
+from trtopt.data import open_data
+from trtopt.errors import ArtifactError, DataError, InvalidModelError, ModelError, UsageError
+from trtopt.export.spec import read_spec
+from trtopt.onnxfile import read_onnx
+from trtopt.onnxmodel import model_file
+from trtopt.onnxmodel.feeds import specs_of
+from trtopt.pipeline.collect import collect
+from trtopt.pipeline.receipt import receipts_of
+from trtopt.pipeline.result_files import read_result
+from trtopt.recipe import load_profile
+from trtopt.records import Manifest, to_json
+from trtopt.workspace import MANIFEST, read_manifest
+
+_DEEP = ".".join("a" * 9000)
+TOML = {
+    "a deep key": f"{_DEEP} = 1",
+    "a deep table": f"[{_DEEP}]",
+    "deep arrays": "a = " + "[" * 20_000,
+    "deep inline tables": "a = " + "{a=" * 20_000,
+    "a number without end": "a = " + "9" * 5000,
+}
+
+
+@pytest.mark.parametrize("text", TOML.values(), ids=TOML)
+@pytest.mark.parametrize("read", [lambda path: load_profile(str(path)), read_spec], ids=["recipe", "spec"])
+def test_toml_deeper_or_longer_than_a_person_writes_is_refused_at_once(
+    tmp_path: Path, read: object, text: str
+) -> None:
+    file = tmp_path / "file.toml"
+    file.write_text(text)
+    began = time.process_time()
+    with pytest.raises(UsageError):
+        read(file)  # type: ignore[operator]
+    assert time.process_time() - began < 5  # the parser alone takes longer for one such key
+
+
+def test_dots_in_values_are_no_depth(tmp_path: Path) -> None:
+    file = tmp_path / "file.toml"
+    file.write_text(f'calib = "{"." * 100}"')
+    assert load_profile(str(file)) == {"calib": "." * 100}
+
+
+# ── models ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _with_weight(**changes: object) -> onnx.ModelProto:
+    model = model_of(
+        graphs.add("x", "w"), weights=[onnx.numpy_helper.from_array(np.ones(4, np.float32), "w")]
+    )
+    weight = model.graph.initializer[0]
+    for name, value in changes.items():
+        if name == "dims":
+            del weight.dims[:]
+            weight.dims.extend(value)  # type: ignore[arg-type]
+        else:
+            setattr(weight, name, value)
+    return model
+
+
+@pytest.mark.parametrize("read", [read_onnx, model_file.load])
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"raw_data": b"\0" * 15}, "15 bytes, 16 are needed"),
+        ({"raw_data": b"\0" * 17}, "17 bytes, 16 are needed"),
+        ({"dims": (5,)}, "16 bytes, 20 are needed"),
+        ({"dims": (-4,)}, "negative"),
+        ({"data_type": 0}, "element type 0"),
+        ({"data_type": 99}, "element type 99"),
+    ],
+)
+def test_a_weight_whose_values_do_not_fit_its_shape_is_named(
+    tmp_path: Path, changes: dict[str, object], message: str, read: object
+) -> None:
+    with pytest.raises(InvalidModelError, match=f"'w'.*{message}"):
+        read(save(_with_weight(**changes), tmp_path / "m.onnx"))  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("kind", onnx.helper.get_all_tensor_dtypes())
+@pytest.mark.parametrize("count", [0, 1, 2, 3])
+def test_weights_of_every_type_that_onnx_writes_fit_their_shapes(
+    tmp_path: Path, kind: int, count: int
+) -> None:
+    values = [b"a"] * count if kind == onnx.TensorProto.STRING else [1] * count
+    model = model_of(graphs.relu(), weights=[onnx.helper.make_tensor("w", kind, [count], values)])
+    file = save(model, tmp_path / "m.onnx")
+    assert model_file.load(file).proto.graph.initializer[0].name == "w"
+
+
+def test_a_large_weight_whose_shape_asks_for_more_than_it_has_does_not_read_on_in_the_file(
+    tmp_path: Path,
+) -> None:
+    values = np.ones(model_file.LARGE_BYTES, np.float32)
+    model = model_of(graphs.relu(), weights=[onnx.numpy_helper.from_array(values, "w")])
+    for length in (len(values) - 1, len(values) + 1):
+        model.graph.initializer[0].dims[0] = length
+        with pytest.raises(InvalidModelError, match="'w'"):
+            model_file.load(save(model, tmp_path / "m.onnx"))
+
+
+@pytest.mark.parametrize(
+    "entry", [("location", b"\xff\xfe"), ("offset", b"\xff"), ("offset", b"-1"), ("offset", b"x")]
+)
+def test_a_weight_that_refers_to_its_file_by_nonsense_is_refused(
+    tmp_path: Path, entry: tuple[str, bytes]
+) -> None:
+    (tmp_path / "w.bin").write_bytes(b"\0" * 16)
+    told = {"location": "w.bin", "offset": "0", "length": "16"} | {entry[0]: "#" * 40}
+    model = model_of(graphs.add("x", "w"), weights=[graphs.external(told)])
+    file = tmp_path / "m.onnx"
+    file.write_bytes(model.SerializeToString().replace(b"#" * 40, entry[1].ljust(40, entry[1][-1:])))
+    with pytest.raises(InvalidModelError):
+        model_file.load(file)
+
+
+def test_an_opset_below_zero_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidModelError, match="asks for opset -"):
+        read_onnx(save(model_of(graphs.relu(), opset=-(2**63)), tmp_path / "m.onnx"))
+
+
+def test_an_input_of_no_known_type_is_refused() -> None:
+    model = model_of(graphs.relu(), inputs=[graphs.value("x", kind=99)])
+    with pytest.raises(ModelError, match="element type 99"):
+        specs_of(model)
+
+
+def test_a_path_that_no_file_can_have_is_a_message(tmp_path: Path) -> None:
+    with pytest.raises(InvalidModelError, match="cannot be read"):
+        read_onnx(tmp_path / ("x" * 300))
+
+
+# ── results and data ────────────────────────────────────────────────────────────────────────────────────
+
+
+def _manifest(folder: Path, change: object) -> Path:
+    found = json.loads(to_json(examples.manifest()))
+    change(found)  # type: ignore[operator]
+    (folder / MANIFEST).write_text(json.dumps(found))
+    return folder
+
+
+@pytest.mark.parametrize("name", ["../../etc/passwd", "/etc/passwd", "", "..", "a\0b", "x" * 300])
+@pytest.mark.parametrize("field", ["path", "log", "layers", "memory"])
+def test_a_manifest_names_files_of_its_own_folder_only(tmp_path: Path, field: str, name: str) -> None:
+    with pytest.raises(ArtifactError, match="is no name of a file in the build folder"):
+        read_manifest(_manifest(tmp_path, lambda found: found["engines"][0].update({field: name})))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda found: found["engines"].clear(), "it lists no engines"),
+        (lambda found: found["engines"][0]["plan"]["shapes"].pop("x"), "no shape for input 'x'"),
+        (lambda found: found["engines"][0]["plan"]["batch"].update(min=[]), "batch sizes"),
+        (lambda found: found["engines"][0]["plan"]["batch"].update(min=[99]), "no range of shapes"),
+        (lambda found: found["engines"][0]["plan"]["shapes"]["x"].update(opt=[1]), "no range of shapes"),
+    ],
+)
+def test_a_manifest_that_contradicts_itself_is_refused(tmp_path: Path, change: object, message: str) -> None:
+    with pytest.raises(ArtifactError, match=message):
+        read_manifest(_manifest(tmp_path, change))
+
+
+def test_a_layer_file_that_is_gone_is_named(tmp_path: Path) -> None:
+    manifest: Manifest = examples.manifest()
+    engine = msgspec.structs.replace(manifest.engines[0], layers="batch8.layers.json")
+    manifest = msgspec.structs.replace(manifest, engines=(engine,))
+    save(graphs.relu_model(), tmp_path / Path(manifest.onnx.path).name)
+    with pytest.raises(ArtifactError, match=r"layers\.json: cannot be read"):
+        receipts_of(tmp_path, manifest)
+
+
+def test_groups_of_samples_of_another_length_are_refused(tmp_path: Path) -> None:
+    found = json.loads(to_json(examples.report()))
+    found["points"][0]["latency"]["samples"]["group"] = [0] * 9999
+    file = tmp_path / "result.json"
+    file.write_text(json.dumps(found))
+    with pytest.raises(ArtifactError, match="columns of samples"):
+        read_result(file)
+
+
+def test_json_that_is_no_utf_8_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "data.json"
+    file.write_bytes(b'[{"x\xff": {"array": ""}}]')
+    with pytest.raises(DataError, match="not Polygraphy's JSON"):
+        open_data(file)
+    with pytest.raises(ArtifactError, match="holds nothing to report on"):
+        collect(tmp_path)

@@ -1,0 +1,65 @@
+"""Whether files of whatever origin make sense, beyond what their schemas say."""
+
+from __future__ import annotations
+
+import os
+
+from trtopt.records.building import EngineArtifact, Manifest, ShapeRange
+from trtopt.records.inspecting import ProfileReport
+
+_MAX_NAME_BYTES = 255
+
+
+def check_manifest(manifest: Manifest) -> None:
+    """Engines are listed, have shapes that are some, and all files lie in the build folder.
+
+    Raises:
+        ValueError: says what does not.
+    """
+    if not manifest.engines:
+        raise ValueError("it lists no engines")
+    if manifest.rewrite is not None:
+        _check_name(manifest.rewrite.trace)
+    for engine in manifest.engines:
+        _check_engine(engine)
+        for spec in manifest.onnx.inputs:
+            if spec.name not in engine.plan.shapes:
+                raise ValueError(f"{engine.path} has no shape for input {spec.name[:60]!r}")
+
+
+def check_profile(report: ProfileReport) -> None:
+    """A curve has as many times as values.
+
+    Raises:
+        ValueError: one has not.
+    """
+    for engine in report.engines:
+        if engine.memory is not None and len(engine.memory.at_ms) != len(engine.memory.live_bytes):
+            raise ValueError(f"batch {engine.batch}: its columns of live bytes are of unlike length")
+
+
+def _check_engine(engine: EngineArtifact) -> None:
+    for name in (engine.path, engine.log, engine.layers, engine.memory):
+        if name is not None:
+            _check_name(name)
+    if len(engine.plan.batch.min) != 1:
+        raise ValueError(f"{engine.path} is of {len(engine.plan.batch.min)} batch sizes")
+    for shapes in (engine.plan.batch, *engine.plan.shapes.values()):
+        if not _is_range(shapes):
+            raise ValueError(
+                f"{engine.path} has no range of shapes but {shapes.min}, {shapes.opt}, {shapes.max}"
+            )
+
+
+def _is_range(shapes: ShapeRange) -> bool:
+    if not len(shapes.min) == len(shapes.opt) == len(shapes.max):
+        return False
+    axes = zip(shapes.min, shapes.opt, shapes.max, strict=True)
+    return all(0 <= low <= best <= high for low, best, high in axes)
+
+
+def _check_name(name: str) -> None:
+    """A manifest may come from a stranger: a path that leads elsewhere is refused."""
+    is_plain = name not in ("", ".", "..") and not set(name) & {"/", "\0"}
+    if not is_plain or len(os.fsencode(name)) > _MAX_NAME_BYTES:
+        raise ValueError(f"{name[:60]!r} is no name of a file in the build folder")
