@@ -1,6 +1,6 @@
 """trtopt: from a trained model to the fastest TensorRT engine its owner can trust.
 
-The library is what the command line is a skin over: `build`, `bench` and `profile` return the
+The library is what the command line is a skin over: `build`, `bench`, `profile` and `sweep` return the
 records of `trtopt.records`, and errors are those of `trtopt.errors`. Importing `trtopt` loads nothing heavy.
 """
 
@@ -15,13 +15,15 @@ if TYPE_CHECKING:
     from trtopt.pipeline.bench import bench
     from trtopt.pipeline.build import build
     from trtopt.pipeline.profile import profile
+    from trtopt.pipeline.sweep import sweep
 
-__all__ = ["__version__", "bench", "build", "profile", "summarise", "throughput"]
+__all__ = ["__version__", "bench", "build", "profile", "summarise", "sweep", "throughput"]
 
 _HOMES = {
     "bench": "trtopt.pipeline.bench",
     "build": "trtopt.pipeline.build",
     "profile": "trtopt.pipeline.profile",
+    "sweep": "trtopt.pipeline.sweep",
     "summarise": "trtopt.measure.statistics",
     "throughput": "trtopt.measure.statistics",
 }

@@ -121,11 +121,34 @@ def parse_batches(text: str) -> tuple[int, ...]:
     Raises:
         UsageError: not a list of whole numbers from 1 on.
     """
+    return _parse_sizes("--batch", text, "batch sizes")
+
+
+def parse_streams(text: str) -> tuple[int, ...]:
+    """`1,2,4` as numbers of streams, sorted, without repeats.
+
+    Raises:
+        UsageError: not a list of whole numbers from 1 on.
+    """
+    return _parse_sizes("--streams", text, "numbers of streams")
+
+
+def parse_axis_flag(text: str) -> tuple[str, tuple[int, ...]]:
+    """`seq=32,64,128` as the axis' name and its lengths, sorted, without repeats.
+
+    Raises:
+        UsageError: not of that form.
+    """
+    name, equals, lengths = text.rpartition("=")
+    if not equals or not name:
+        raise UsageError(f"--shapes {text!r}: expected AXIS=N,N,…", "write, say, --shapes seq=32,64,128")
+    return name, _parse_sizes(f"--shapes {name}=", lengths, "lengths of an axis")
+
+
+def _parse_sizes(flag: str, text: str, what: str) -> tuple[int, ...]:
     sizes = [axis_length(part.strip()) for part in text.split(",")]
     if None in sizes:
-        raise UsageError(
-            f"--batch {text!r}: batch sizes are whole numbers from 1 on", "write, say, --batch 1,8,32"
-        )
+        raise UsageError(f"{flag} {text!r}: {what} are whole numbers from 1 on", f"write, say, {flag} 1,8,32")
     return tuple(sorted({size for size in sizes if size is not None}))
 
 

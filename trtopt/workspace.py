@@ -137,21 +137,23 @@ def _replace_folder(new: Path, final: Path) -> None:
 
 
 @contextmanager
-def lock(path: Path) -> Iterator[None]:
+def lock(path: Path, wait_s: float = _LOCK_TIMEOUT_S) -> Iterator[None]:
     """Hold `path` + `.lock` against other processes.
 
     Raises:
-        OutputError: another process has held it for ten minutes, or the folder cannot be written to.
+        OutputError: another process has held it for ten minutes (or as long as `wait_s` says), or the folder
+            cannot be written to.
     """
     import filelock
 
-    guard = filelock.FileLock(f"{path}.lock", timeout=_LOCK_TIMEOUT_S)
+    guard = filelock.FileLock(f"{path}.lock", timeout=wait_s)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         guard.acquire()
     except filelock.Timeout:
+        held = f"has held its lock for {wait_s:.0f} s" if wait_s else "holds its lock"
         raise OutputError(
-            f"{path}: another process has held its lock for {_LOCK_TIMEOUT_S:.0f} s",
+            f"{path}: another process {held}",
             f"see which one it is, or remove {path}.lock if none is running",
         ) from None
     except OSError as error:

@@ -85,7 +85,7 @@ def build(
     onnx = read_onnx(source := Path(model))
     builder, why = _opened(recipe, nvtx=nvtx, memory=memory)
     listener.note(f"building with {builder.backend}{why}")
-    _check_opset(onnx, builder)
+    check_opset(onnx, builder)
     make_plans(onnx, recipe, builder.backend)  # flags are judged before anything is written
     check_asked(onnx, recipe, builder.backend)
     notes = _notes_on(recipe, builder)
@@ -224,7 +224,12 @@ def _plugin(path: str) -> Plugin:
     return Plugin(path=str(file.resolve()), sha256=sha256_of([file]))
 
 
-def _check_opset(onnx: OnnxArtifact, builder: EngineBuilder) -> None:
+def check_opset(onnx: OnnxArtifact, builder: EngineBuilder) -> None:
+    """Refuse an opset that the builder does not read.
+
+    Raises:
+        ModelError: it is newer.
+    """
     newest = builder.max_opset
     if newest is not None and onnx.opset > newest:
         raise ModelError(

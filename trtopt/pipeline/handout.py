@@ -136,13 +136,13 @@ def _as_asked(
     precision = cast("Precision | None", recipe.precision)  # "best" has been measured, or has failed
     kept, before = base, tuple[OnnxArtifact, ...]()
     if (typed := typed_kept(base, precision, recipe.calib, builder.backend)) is not None:
-        before = (_in_folder(base),)
+        before = (in_folder(base),)
         kept, said = typed
         notes.append(said)
         listener.note(said)
     plans = make_plans(kept, recipe, builder.backend)
     engines = build_engines((kept,), plans, folder, how, listener)
-    return HandedOut(engines, (_in_folder(kept),), before, None, tuple(notes))
+    return HandedOut(engines, (in_folder(kept),), before, None, tuple(notes))
 
 
 def _measured(
@@ -158,7 +158,7 @@ def _measured(
     found = contest(base, plans, folder, how, _terms(base, recipe, builder), listener)
     for one in found.verdict.batches:
         listener.note(f"{one.engine}: {one.chosen} is handed out: {one.reason}")
-    before = () if base.sha256 == found.graphs[0].sha256 else (_in_folder(base),)
+    before = () if base.sha256 == found.graphs[0].sha256 else (in_folder(base),)
     return HandedOut(found.engines, found.graphs, before, found.verdict, ())
 
 
@@ -178,5 +178,6 @@ def terms_for(request: Request, bounds: Bounds) -> Terms:
     return Terms(asked, (BASELINE, asked), request, bounds)
 
 
-def _in_folder(onnx: OnnxArtifact) -> OnnxArtifact:
+def in_folder(onnx: OnnxArtifact) -> OnnxArtifact:
+    """A model of a build folder as its manifest names it."""
     return msgspec.structs.replace(onnx, path=Path(onnx.path).name)

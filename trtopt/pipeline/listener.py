@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from trtopt.records import BenchReport
+from trtopt.records import BenchReport, SweepReport
 from trtopt.supervisor import OnProgress
 
 
@@ -17,6 +17,7 @@ class Listener:
     note: Callable[[str], None] = lambda text: None
     plans: Callable[[Sequence[str]], None] = lambda labels: None
     report: Callable[[BenchReport], None] = lambda report: None
+    sweep: Callable[[SweepReport], None] = lambda report: None
 
 
 SILENT = Listener()

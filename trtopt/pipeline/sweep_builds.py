@@ -1,0 +1,210 @@
+"""The engines of a sweep: what is shared between them is made once, and what is there is used again."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+import msgspec
+
+from trtopt.device.building import EngineBuilder
+from trtopt.errors import ArtifactError, TrtoptError
+from trtopt.onnxfile import sha256_of
+from trtopt.pipeline.build import (
+    TIMING_CACHE_FILE,
+    Building,
+    build_engines,
+    command_line,
+    keep_model,
+    make_plans,
+    now,
+)
+from trtopt.pipeline.handout import in_folder
+from trtopt.pipeline.listener import Listener
+from trtopt.pipeline.subject import verified_graphs
+from trtopt.pipeline.sweep_axes import shapes_with
+from trtopt.pipeline.typed import Precision, typed_kept
+from trtopt.recipe import Recipe
+from trtopt.records import (
+    BuildPlan,
+    EngineArtifact,
+    Manifest,
+    OnnxArtifact,
+    SweepSetting,
+    from_json,
+    to_json,
+)
+from trtopt.version import __version__
+from trtopt.workspace import MANIFEST, folder_in_progress, read_manifest, write_atomically, write_manifest
+
+_PREPARED = "prepared.json"
+"""A manifest without engines, beside a model that is ready to be built."""
+_UNTYPED = (None, "fp32")
+
+
+@dataclass(frozen=True)
+class Swept:
+    """What is swept: the model, where it lies, how it is built, and into which folder."""
+
+    onnx: OnnxArtifact
+    source: Path
+    recipe: Recipe
+    builder: EngineBuilder
+    folder: Path
+
+    def recipe_for(self, setting: SweepSetting) -> Recipe:
+        """The recipe of one point's engine.
+
+        Raises:
+            UsageError: see `shapes_with`.
+        """
+        shapes = shapes_with(self.onnx, setting.axes, self.recipe.shapes)
+        return msgspec.structs.replace(
+            self.recipe, batch=(setting.batch,), shapes=shapes, precision=setting.precision
+        )
+
+    def calib_for(self, precision: str | None) -> str | None:
+        """The data that a precision asks for: several precisions share the option."""
+        return None if precision in _UNTYPED else self.recipe.calib
+
+
+@dataclass(frozen=True)
+class PointEngine:
+    """An engine of a build folder of the sweep's, and the graph that it was built of."""
+
+    folder: Path
+    onnx: OnnxArtifact
+    artifact: EngineArtifact
+
+
+class Builds:
+    """Build folders, one a precision and lengths of axes; the model is prepared once a precision.
+
+    A precision that the model cannot be given is not tried again.
+    """
+
+    def __init__(self, swept: Swept, listener: Listener) -> None:
+        self._swept, self._listener = swept, listener
+        self._graphs: dict[Path, list[OnnxArtifact]] = {}
+        self._refused: dict[str | None, TrtoptError] = {}
+
+    def found(self, setting: SweepSetting) -> PointEngine | None:
+        """The engine of an earlier run, if it is there and is what its manifest vouches for."""
+        folder = self._folder(setting)
+        try:
+            manifest = read_manifest(folder)
+            key = self._plan(folder, manifest, setting).key
+            engine = next((one for one in manifest.engines if one.plan.key == key), None)
+            if engine is None or sha256_of([folder / engine.path]) != engine.sha256:
+                return None
+        except (ArtifactError, OSError):
+            return None
+        return PointEngine(folder, manifest.onnx, engine)
+
+    def build(self, setting: SweepSetting) -> PointEngine:
+        """Build it, with the timing cache that all share, and enter it into its folder's manifest.
+
+        Raises:
+            TrtoptError: what keeps it from being built.
+        """
+        folder, prepared = self._folder(setting), self._prepared(setting.precision)
+        if not folder.exists():
+            with folder_in_progress(folder) as work:
+                without = shutil.ignore_patterns(_PREPARED)
+                shutil.copytree(prepared, work, ignore=without, copy_function=_linked, dirs_exist_ok=True)
+        has_engines = (folder / MANIFEST).exists()
+        manifest = read_manifest(folder) if has_engines else _read_prepared(prepared)
+        plan = self._plan(folder, manifest, setting)
+        how = Building(self._cache())
+        (engine,) = build_engines(self._graphs_of(folder, manifest), [plan], folder, how, self._listener)
+        others = [one for one in manifest.engines if one.plan.key != plan.key]
+        engines = tuple(sorted((*others, engine), key=lambda one: one.plan.batch.opt))
+        made = msgspec.structs.replace(manifest, created=now(), argv=command_line(), engines=engines)
+        write_manifest(folder, made)
+        return PointEngine(folder, manifest.onnx, engine)
+
+    def _folder(self, setting: SweepSetting) -> Path:
+        axes = (f"{name}{length}" for name, length in sorted(setting.axes.items()))
+        return self._swept.folder / "builds" / file_name("-".join((_name(setting.precision), *axes)))
+
+    def _cache(self) -> Path | None:
+        if not self._swept.builder.uses_timing_cache:
+            return None
+        return Path(self._swept.recipe.timing_cache or self._swept.folder / TIMING_CACHE_FILE)
+
+    def _graphs_of(self, folder: Path, manifest: Manifest) -> Sequence[OnnxArtifact]:
+        if folder not in self._graphs:
+            self._graphs[folder] = verified_graphs(folder, manifest)
+        return self._graphs[folder]
+
+    def _plan(self, folder: Path, manifest: Manifest, setting: SweepSetting) -> BuildPlan:
+        recipe = self._swept.recipe_for(setting)
+        (plan,) = make_plans(self._graphs_of(folder, manifest)[0], recipe, self._swept.builder.backend)
+        return plan
+
+    def _prepared(self, precision: str | None) -> Path:
+        """The folder of the model in that precision; made if it is not there.
+
+        Raises:
+            TrtoptError: the model cannot be given that precision.
+        """
+        folder = self._swept.folder / "graphs" / _name(precision)
+        if (folder / _PREPARED).exists():
+            return folder
+        if precision in self._refused:
+            raise self._refused[precision]
+        try:
+            with folder_in_progress(folder) as work:
+                write_atomically(work / _PREPARED, to_json(self._prepare(work, precision)))
+        except TrtoptError as error:
+            self._refused[precision] = error
+            raise
+        return folder
+
+    def _prepare(self, folder: Path, precision: str | None) -> Manifest:
+        swept, listener = self._swept, self._listener
+        backend = swept.builder.backend
+        kept = keep_model(swept.onnx, swept.source, folder, backend, listener, rewrite=swept.recipe.rewrite)
+        asked = cast("Precision | None", precision)
+        typed = typed_kept(kept.onnx, asked, swept.calib_for(precision), backend)
+        if typed is not None:
+            listener.note(typed[1])
+        return Manifest(
+            trtopt=__version__,
+            created=now(),
+            argv=command_line(),
+            onnx=in_folder(typed[0] if typed else kept.onnx),
+            intermediates=(in_folder(kept.onnx),) if typed else (),
+            rewrite=kept.rewrite,
+            engines=(),
+            notes=(*kept.notes, *((typed[1],) if typed else ())),
+        )
+
+
+def _read_prepared(folder: Path) -> Manifest:
+    try:
+        return from_json((folder / _PREPARED).read_bytes(), Manifest)
+    except (OSError, ValueError) as error:
+        raise ArtifactError(f"{folder / _PREPARED}: cannot be read: {error}", f"remove {folder}") from None
+
+
+def _linked(source: str, target: str) -> str:
+    """One file on disk, or a copy where the file system has no links."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
+    return target
+
+
+def _name(precision: str | None) -> str:
+    return precision or "model"
+
+
+def file_name(label: str) -> str:
+    """A label as a name of files: names of axes may hold any character."""
+    return "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in label)
