@@ -137,7 +137,7 @@ def _replace_folder(new: Path, final: Path) -> None:
 
 
 @contextmanager
-def lock(path: Path, wait_s: float = _LOCK_TIMEOUT_S) -> Iterator[None]:
+def lock(path: Path, wait_s: float | None = None) -> Iterator[None]:
     """Hold `path` + `.lock` against other processes.
 
     Raises:
@@ -146,6 +146,7 @@ def lock(path: Path, wait_s: float = _LOCK_TIMEOUT_S) -> Iterator[None]:
     """
     import filelock
 
+    wait_s = _LOCK_TIMEOUT_S if wait_s is None else wait_s
     guard = filelock.FileLock(f"{path}.lock", timeout=wait_s)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

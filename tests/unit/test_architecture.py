@@ -40,6 +40,7 @@ PURE = {
     "measure.outcomes",
     "measure.ledger",
     "measure.findings",
+    "plan.choices",
     "measure.arrivals",
     "measure.intervals",
     "runtime.batching",

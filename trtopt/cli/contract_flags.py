@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import click
 
-_OPTIONS = (
+_STREAMS = click.option("--streams", type=int, metavar="N", help="Streams, each with a context of its own.")
+_OTHERS = (
     click.option(
         "--graph/--no-graph", default=None, help="Use a CUDA graph or not [default: as the contract says]."
     ),
@@ -18,11 +19,11 @@ _OPTIONS = (
         "--queue", "queue_ahead", type=int, metavar="N", help="Queries queued ahead of the one waited for."
     ),
     click.option("--sync", type=click.Choice(["spin", "blocking"]), help="How the host waits."),
-    click.option("--streams", type=int, metavar="N", help="Streams, each with a context of its own."),
     click.option(
         "--threads", type=click.Choice(["one", "per-stream"]), help="Host threads that serve the streams."
     ),
 )
+_OTHER_TERMS = ("graph", "transfers", "pinned", "queue_ahead", "sync", "threads")
 
 
 def contract_flags(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -30,16 +31,24 @@ def contract_flags(command: Callable[..., Any]) -> Callable[..., Any]:
 
     The command gets `contract`, a name or None, and `terms`, `records.Terms` with what was given.
     """
+    return _with_flags(command, (*_OTHERS, _STREAMS), ("streams", *_OTHER_TERMS))
 
+
+def contract_flags_of_one_stream(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the same without `--streams`, for commands that take several numbers of them."""
+    return _with_flags(command, _OTHERS, _OTHER_TERMS)
+
+
+def _with_flags(
+    command: Callable[..., Any], options: Sequence[Any], names: Sequence[str]
+) -> Callable[..., Any]:
     @functools.wraps(command)
     def with_terms(**arguments: Any) -> Any:
-        from trtopt.records import Terms
-
-        given = {term: arguments.pop(term) for term in Terms.__annotations__}
+        given = {term: arguments.pop(term) for term in names}
         terms = {term: value for term, value in given.items() if value is not None}
         return command(**arguments, terms=terms)
 
-    for option in reversed(_OPTIONS):
+    for option in reversed(options):
         with_terms = option(with_terms)
     contract = click.option(
         "--contract", metavar="NAME", help="Terms: trtexec-10, trtexec-11, serving, isolated."

@@ -25,6 +25,7 @@ COMMANDS = {
     "build": "Build one serialized engine per batch size from an ONNX file.",
     "bench": "Measure latency and throughput of engines or of an ONNX file.",
     "profile": "Look inside engines: where the time goes, in which types, what fused and what did not.",
+    "sweep": "Build and measure a model at many batch sizes and precisions; find what is best.",
     "report": "Write builds, measurements and profiles of a folder as one HTML page.",
     "compare": "Judge results, engines, recipes or contracts against each other: faster, slower, same.",
     "cache": "Look after the timing caches that builds share.",

@@ -6,12 +6,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import click
-from rich.console import Console
+from rich.console import Console, Group
+from rich.live import Live
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
 from trtopt.pipeline.listener import Listener
-from trtopt.records import BenchReport
+from trtopt.records import BenchReport, SweepReport
+from trtopt.report.sweep import point_line, sweep_table
 
 
 class ProgressBars:
@@ -43,6 +45,44 @@ def listening(report: Callable[[BenchReport], None] = lambda report: None) -> It
     `report` hears each report so far.
     """
     console = Console(stderr=True)
+    with _progress(console) as progress:
+        bars = ProgressBars(progress)
+        yield Listener(progress=bars.update, plans=bars.plan, report=report, note=_say)
+
+
+@contextmanager
+def listening_to_sweep() -> Iterator[Listener]:
+    """A listener that shows a sweep's points: in a live table on a terminal, in one line each off it."""
+    console = Console(stderr=True)
+    progress = _progress(console)
+    bars = ProgressBars(progress)
+    if not console.is_terminal:
+        yield Listener(note=_say, sweep=_NewPoints().say)
+        return
+    with Live(progress, console=console, transient=True) as live:
+        yield Listener(
+            progress=bars.update,
+            plans=bars.plan,
+            note=_say,
+            sweep=lambda report: live.update(Group(sweep_table(report), progress)),
+        )
+
+
+class _NewPoints:
+    """Says each point once."""
+
+    def __init__(self) -> None:
+        self._said: set[str] = set()
+
+    def say(self, report: SweepReport) -> None:
+        """Say those that were not there before."""
+        for point in report.points:
+            if point.key not in self._said:
+                self._said.add(point.key)
+                _say(point_line(point))
+
+
+def _progress(console: Console) -> Progress:
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description}"),
@@ -50,11 +90,8 @@ def listening(report: Callable[[BenchReport], None] = lambda report: None) -> It
         TimeElapsedColumn(),
         TextColumn("{task.fields[phase]}"),
     )
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        bars = ProgressBars(progress)
-        yield Listener(
-            progress=bars.update,
-            plans=bars.plan,
-            report=report,
-            note=lambda text: click.echo(f"trtopt: {text}", err=True),
-        )
+    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+
+
+def _say(text: str) -> None:
+    click.echo(f"trtopt: {text}", err=True)

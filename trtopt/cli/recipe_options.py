@@ -8,55 +8,55 @@ from typing import Any
 
 import click
 
-_OPTIONS = (
-    click.option("--dynamic", is_flag=True, default=None, help="One engine for --batch MIN,OPT,MAX instead."),
-    click.option(
+_OPTIONS = {
+    "dynamic": click.option(
+        "--dynamic", is_flag=True, default=None, help="One engine for --batch MIN,OPT,MAX instead."
+    ),
+    "shapes": click.option(
         "--shape",
         "shapes",
         multiple=True,
         metavar="NAME:MIN,OPT,MAX",
         help="Shapes of an input with dynamic axes besides the batch: ids:Nx1,Nx128,Nx512 (N is the batch).",
     ),
-    click.option(
+    "profile": click.option(
         "--profile",
         metavar="NAME|FILE",
         help="A recipe: a shipped profile or a TOML file; flags override it.",
     ),
-    click.option("--opt-level", type=int, help="Builder optimisation level, 0 to 5."),
-    click.option(
+    "opt_level": click.option("--opt-level", type=int, help="Builder optimisation level, 0 to 5."),
+    "workspace_mib": click.option(
         "--workspace",
         "workspace_mib",
         type=int,
         metavar="MIB",
         help="Bound on the builder's scratch memory.",
     ),
-    click.option("--tactic-sources", metavar="NAME,NAME,…", help="Where tactics may come from."),
-    click.option(
+    "tactic_sources": click.option(
+        "--tactic-sources", metavar="NAME,NAME,…", help="Where tactics may come from."
+    ),
+    "compute_capability": click.option(
         "--compute-capability", metavar="CC,CC,…", help="GPUs to build for, such as 8.9 (TensorRT-RTX)."
     ),
-    click.option(
+    "plugins": click.option(
         "--plugin", "plugins", multiple=True, metavar="LIB.so", help="Plugin library to load: native code."
     ),
-    click.option(
+    "precision": click.option(
         "--precision",
         type=click.Choice(["fp32", "fp16", "bf16", "int8", "fp8", "int4", "best"]),
         help="Write this precision into the graph before building; best: what measures fastest "
         "[default: as the graph is].",
     ),
-    click.option("--calib", metavar="DATA", help="Real inputs for --precision: what stays FP32, and scales."),
-    click.option(
+    "calib": click.option(
+        "--calib", metavar="DATA", help="Real inputs for --precision: what stays FP32, and scales."
+    ),
+    "rewrite": click.option(
         "--rewrite/--no-rewrite",
         default=None,
         help="Rewrite the graph first so that it fuses better [default: yes].",
     ),
-)
-
-
-_NAMES = (
-    *("dynamic", "shapes", "profile", "opt_level", "workspace_mib", "tactic_sources"),
-    *("compute_capability", "plugins", "precision", "calib", "rewrite"),
-)
-"""What click calls their values."""
+}
+"""By what click calls their values."""
 
 
 def recipe_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -65,23 +65,35 @@ def recipe_options(command: Callable[..., Any]) -> Callable[..., Any]:
     Raises:
         UsageError: an input given twice, or a shape that is none.
     """
+    return recipe_options_but()(command)
 
-    @functools.wraps(command)
-    def with_recipe(**arguments: Any) -> Any:
-        texts = {name: arguments.pop(name) for name in _NAMES}
-        fields = {
-            **texts,
-            "tactic_sources": _names(texts["tactic_sources"]),
-            "compute_capability": _names(texts["compute_capability"]),
-            "plugins": texts["plugins"] or None,
-            "shapes": _by_name(texts["shapes"]),
-        }
-        recipe = {name: value for name, value in fields.items() if value is not None}
-        return command(**arguments, recipe=recipe)
 
-    for option in reversed(_OPTIONS):
-        with_recipe = option(with_recipe)
-    return with_recipe
+def recipe_options_but(*left_out: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """`recipe_options` without some, by the names of their values."""
+    taken = {name: option for name, option in _OPTIONS.items() if name not in left_out}
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(command)
+        def with_recipe(**arguments: Any) -> Any:
+            given = {name: arguments.pop(name) for name in taken}
+            return command(**arguments, recipe=_as_fields(given))
+
+        for option in reversed(taken.values()):
+            with_recipe = option(with_recipe)
+        return with_recipe
+
+    return decorate
+
+
+def _as_fields(given: dict[str, Any]) -> dict[str, Any]:
+    fields = {
+        **given,
+        "tactic_sources": _names(given.get("tactic_sources")),
+        "compute_capability": _names(given.get("compute_capability")),
+        "plugins": given["plugins"] or None,
+        "shapes": _by_name(given["shapes"]),
+    }
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def _names(text: str | None) -> tuple[str, ...] | None:

@@ -94,7 +94,7 @@ def build(
         listener.note(note)
     with folder_in_progress(target) as folder:
         kept = keep_model(onnx, source, folder, builder.backend, listener, rewrite=recipe.rewrite)
-        cache, store = _caches(recipe, builder, folder, cache_dir)
+        cache, store = caches_for(recipe, builder, folder, cache_dir)
         how = Building(cache, store, recipe.jobs, nvtx=nvtx, memory=memory)
         made = hand_out(kept.onnx, recipe, builder, folder, how, listener)
         manifest = Manifest(
@@ -262,7 +262,7 @@ def _copied(onnx: OnnxArtifact, source: Path, folder: Path) -> OnnxArtifact:
     return msgspec.structs.replace(onnx, path=str(folder / MODEL_FILE))
 
 
-def _caches(
+def caches_for(
     recipe: Recipe, builder: EngineBuilder, folder: Path, cache_dir: str | Path | None
 ) -> tuple[Path | None, Path | None]:
     """The user's cache alone; or one in the build folder that its engines share, and behind it the store."""

@@ -18,7 +18,7 @@ from trtopt.pipeline.sweep_builds import Builds, Swept
 from trtopt.pipeline.sweep_folder import save_sweep, sweep_in_progress
 from trtopt.pipeline.sweep_points import drawn, measure_point
 from trtopt.plan.refining import next_size
-from trtopt.recipe import make_recipe
+from trtopt.recipe import Recipe, make_recipe
 from trtopt.records import Environment, SweepPoint, SweepReport, SweepSetting, Terms
 
 
@@ -32,13 +32,13 @@ def sweep(
     axes: Mapping[str, Sequence[int]] | None = None,
     neighbours: Sequence[str] = (),
     adaptive: bool = False,
-    backend: str = "auto",
     profile: str | None = None,
     contract: str | None = None,
     terms: Terms | None = None,
     duration: float = 3.0,
     warmup: float = 0.2,
     data: str | Path | None = None,
+    cache_dir: str | Path | None = None,
     listener: Listener = SILENT,
     **flags: Any,
 ) -> SweepReport:
@@ -58,9 +58,9 @@ def sweep(
         axes: lengths of other open axes, by the axis' name in the model or by INPUT.INDEX.
         neighbours: `pow2`, `8`, `32`: also the powers of two and multiples next to each size and length.
         adaptive: measure more batch sizes between those given, where throughput still bends.
-        backend: `auto` takes the CPU where no GPU is.
-        profile, flags: a recipe, as for `build`.
+        profile, flags: a recipe, as for `build`; the backend `auto` takes the CPU where no GPU is.
         contract, terms, duration, warmup, data: as for `bench`.
+        cache_dir: the store of timing caches, as for `build`; all engines share one cache in the folder too.
         listener: hears progress, notes and the report after each point.
 
     Raises:
@@ -68,15 +68,9 @@ def sweep(
         ArtifactError: the folder holds a sweep of another model or machine, or on other terms.
         MeasurementError: not one point could be measured.
     """
-    recipe = make_recipe(profile, flags)
     source = Path(model)
-    onnx = read_onnx(source)
-    choice = choose_for_running(backend if backend != "auto" else recipe.backend)
-    builder = open_builder(choice.name)
-    listener.note(f"sweeping with {builder.backend}: {choice.reason}")
-    check_opset(onnx, builder)
     folder = Path(output) if output is not None else Path(f"{source.stem}.sweep")
-    swept = Swept(onnx, source, recipe, builder, folder)
+    swept = _opened(source, folder, make_recipe(profile, flags), cache_dir, listener)
     plan = plan_of(swept, batch, precision, streams, axes or {}, neighbours, adaptive)
     common = terms_of(swept, contract, terms, duration, warmup, data)
     check(plan, swept, common)
@@ -85,6 +79,17 @@ def sweep(
         run.all(plan)
         run.check_any(plan)
         return run.report
+
+
+def _opened(
+    source: Path, folder: Path, recipe: Recipe, cache_dir: str | Path | None, listener: Listener
+) -> Swept:
+    onnx = read_onnx(source)
+    choice = choose_for_running(recipe.backend)
+    builder = open_builder(choice.name)
+    listener.note(f"sweeping with {builder.backend}: {choice.reason}")
+    check_opset(onnx, builder)
+    return Swept(onnx, source, recipe, builder, folder, cache_dir)
 
 
 class _Run:

@@ -119,6 +119,7 @@ def terms_of(
         "opt_level": recipe.opt_level,
         "workspace_mib": recipe.workspace_mib,
         "tactic_sources": recipe.tactic_sources,
+        "reproducible": recipe.reproducible,
         "plugins": [_fingerprint(path) for path in recipe.plugins],
     }
     return SweepTerms(

@@ -18,6 +18,7 @@ from trtopt.pipeline.build import (
     TIMING_CACHE_FILE,
     Building,
     build_engines,
+    caches_for,
     command_line,
     keep_model,
     make_plans,
@@ -55,6 +56,7 @@ class Swept:
     recipe: Recipe
     builder: EngineBuilder
     folder: Path
+    cache_dir: str | Path | None = None
 
     def recipe_for(self, setting: SweepSetting) -> Recipe:
         """The recipe of one point's engine.
@@ -119,8 +121,9 @@ class Builds:
         has_engines = (folder / MANIFEST).exists()
         manifest = read_manifest(folder) if has_engines else _read_prepared(prepared)
         plan = self._plan(folder, manifest, setting)
-        how = Building(self._cache())
-        (engine,) = build_engines(self._graphs_of(folder, manifest), [plan], folder, how, self._listener)
+        graphs = self._graphs_of(folder, manifest)
+        (engine,) = build_engines(graphs, [plan], folder, self._how(), self._listener)
+        (self._swept.folder / f"{TIMING_CACHE_FILE}.lock").unlink(missing_ok=True)
         others = [one for one in manifest.engines if one.plan.key != plan.key]
         engines = tuple(sorted((*others, engine), key=lambda one: one.plan.batch.opt))
         made = msgspec.structs.replace(manifest, created=now(), argv=command_line(), engines=engines)
@@ -131,10 +134,10 @@ class Builds:
         axes = (f"{name}{length}" for name, length in sorted(setting.axes.items()))
         return self._swept.folder / "builds" / file_name("-".join((_name(setting.precision), *axes)))
 
-    def _cache(self) -> Path | None:
-        if not self._swept.builder.uses_timing_cache:
-            return None
-        return Path(self._swept.recipe.timing_cache or self._swept.folder / TIMING_CACHE_FILE)
+    def _how(self) -> Building:
+        """With one timing cache for all engines of the sweep."""
+        swept = self._swept
+        return Building(*caches_for(swept.recipe, swept.builder, swept.folder, swept.cache_dir))
 
     def _graphs_of(self, folder: Path, manifest: Manifest) -> Sequence[OnnxArtifact]:
         if folder not in self._graphs:

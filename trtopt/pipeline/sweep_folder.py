@@ -25,7 +25,6 @@ from trtopt.workspace import lock, write_atomically
 
 REPORT = "sweep.json"
 TABLE = "sweep.csv"
-_PARTS = ("graphs", "builds", "results")
 
 
 def read_sweep(folder: Path) -> SweepReport:
@@ -130,9 +129,8 @@ def _told(value: object) -> str:
 
 def _remove_unfinished(folder: Path) -> None:
     """What a sweep that was killed had under temporary names."""
-    for part in _PARTS:
-        for path in sorted((folder / part).rglob(".*.tmp")):
-            if path.is_dir():
-                shutil.rmtree(path, ignore_errors=True)
-            else:
-                path.unlink(missing_ok=True)
+    for path in sorted(folder.rglob(".*.tmp")):
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)

@@ -1,0 +1,300 @@
+"""Sweeps on ONNX Runtime: every combination, nothing twice, whatever ended the run before."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+from command_line import DIGITS, HELDOUT, CommandLine
+
+import trtopt
+from trtopt.errors import ArtifactError, MeasurementError, OutputError
+from trtopt.pipeline.result_files import read_result
+from trtopt.pipeline.sweep_folder import read_sweep, save_sweep
+from trtopt.records import SweepReport
+from trtopt.workspace import lock, read_manifest
+
+QUICK = {"duration": 0.1, "warmup": 0.01, "backend": "onnxruntime"}
+QUICK_FLAGS = ("--duration", "0.1", "--warmup", "0.01", "--backend", "onnxruntime")
+
+
+def written(folder: Path) -> dict[str, int]:
+    """When every engine and result file was written, in nanoseconds."""
+    files = (*folder.glob("results/*.json"), *folder.glob("builds/*/batch*.onnx"))
+    return {file.relative_to(folder).as_posix(): file.stat().st_mtime_ns for file in files}
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, SweepReport]:
+    """The digits model in two precisions, at two batch sizes, with one and two streams."""
+    folder = tmp_path_factory.mktemp("sweep") / "digits"
+    calib = {"precision": ("fp32", "int8"), "calib": str(HELDOUT)}
+    return folder, trtopt.sweep(DIGITS, folder, batch=(1, 8), streams=(1, 2), **QUICK, **calib)
+
+
+# ── what is measured ────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_every_combination_is_measured(swept: tuple[Path, SweepReport]) -> None:
+    _, report = swept
+    assert [point.label for point in report.points] == [
+        f"{precision} batch{batch}{streams}"
+        for precision in ("fp32", "int8")
+        for streams in ("", " streams2")
+        for batch in (1, 8)
+    ]
+    assert report.measured == report.points
+    assert report.environment is not None
+    assert report.environment.backend.name == "onnxruntime"
+
+
+def test_a_point_s_figures_are_those_of_its_result_file(swept: tuple[Path, SweepReport]) -> None:
+    folder, report = swept
+    for point in report.points:
+        assert point.result is not None
+        assert point.latency is not None
+        (measured,) = read_result(folder / point.result).points
+        assert measured.batch == point.setting.batch
+        assert measured.latency.shapes == point.shapes
+        summary = trtopt.summarise(measured.latency.samples.latency_ms)
+        assert (point.queries, point.latency.p50_ms) == (summary.count, summary.median)
+        assert measured.throughput is not None
+        assert measured.throughput.contract.streams == point.setting.streams
+        rate = trtopt.throughput(measured.throughput.samples, measured.batch)
+        assert (point.samples_per_s, point.queries_per_s) == (rate.samples_per_s, rate.queries_per_s)
+
+
+def test_streams_share_an_engine_and_each_precision_has_a_build_folder(
+    swept: tuple[Path, SweepReport],
+) -> None:
+    folder, report = swept
+    assert sorted(path.name for path in (folder / "builds").iterdir()) == ["fp32", "int8"]
+    for precision in ("fp32", "int8"):
+        manifest = read_manifest(folder / "builds" / precision)
+        assert [engine.plan.batch.opt for engine in manifest.engines] == [(1,), (8,)]
+        known = {f"builds/{precision}/{engine.path}": engine.sha256 for engine in manifest.engines}
+        mine = [point for point in report.points if point.setting.precision == precision]
+        assert {point.engine.path: point.engine.sha256 for point in mine if point.engine} == known
+    assert "int8" in read_manifest(folder / "builds" / "int8").onnx.types
+    assert "int8" not in read_manifest(folder / "builds" / "fp32").onnx.types
+
+
+def test_the_report_and_the_table_on_disk_hold_the_same(swept: tuple[Path, SweepReport]) -> None:
+    folder, report = swept
+    assert read_sweep(folder) == report
+    with (folder / "sweep.csv").open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["label"] for row in rows] == [point.label for point in report.points]
+    assert [float(row["samples_per_s"]) for row in rows] == [p.samples_per_s for p in report.points]
+
+
+def test_a_build_folder_of_a_sweep_can_be_measured_on_its_own(swept: tuple[Path, SweepReport]) -> None:
+    folder, _ = swept
+    report = trtopt.bench(folder / "builds" / "int8", duration=0.05, warmup=0.01)
+    assert [point.batch for point in report.points] == [1, 8]
+
+
+def test_an_axis_is_swept_by_its_name_with_neighbours(sequence_model: Path, tmp_path: Path) -> None:
+    axes = {"length": (3,)}
+    report = trtopt.sweep(sequence_model, tmp_path / "s", batch=[9], axes=axes, neighbours=["8"], **QUICK)
+    shapes = {point.label: point.shapes["x"] for point in report.measured}
+    assert shapes == {
+        f"model batch{batch} length{length}": (batch, length, 8) for batch in (8, 9, 16) for length in (3, 8)
+    }
+
+
+def test_an_adaptive_sweep_measures_between_what_was_given(tmp_path: Path) -> None:
+    folder = tmp_path / "a"
+    report = trtopt.sweep(DIGITS, folder, batch=(1, 64), adaptive=True, **QUICK)
+    sizes = [point.setting.batch for point in report.points]
+    assert sizes[0] == 1
+    assert sizes[-1] == 64
+    assert 8 in sizes  # √64: 64 at once gives far more than a twentieth more than one by one
+    before = written(folder)
+    assert trtopt.sweep(DIGITS, folder, batch=(1, 64), adaptive=True, **QUICK) == report
+    assert written(folder) == before
+
+
+# ── resuming ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def started(folder: Path, *arguments: str) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "trtopt", "sweep", str(DIGITS), "-o", str(folder), *arguments]
+    return subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+
+
+def wait_for_points(folder: Path, count: int, process: subprocess.Popen[bytes]) -> None:
+    end = time.monotonic() + 60
+    while len(list(folder.glob("results/*.json"))) < count:
+        assert process.poll() is None, "it ended before it could be interrupted"
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_what_was_measured_before_the_sweep_was_ended_is_not_measured_again(
+    tmp_path: Path, how: signal.Signals
+) -> None:
+    arguments = ("--batch", "1,2,4,8", *QUICK_FLAGS)
+    folder, whole = tmp_path / "ended", tmp_path / "whole"
+    for count in (1, 2):
+        process = started(folder, *arguments)
+        wait_for_points(folder, count, process)
+        os.kill(process.pid, how)
+        process.wait()
+    before = written(folder)
+    assert 2 <= len(list(folder.glob("results/*.json"))) < 4
+    process = started(folder, *arguments)
+    assert process.wait(timeout=120) == 0
+    after = written(folder)
+    measured = {name for name in before if name.startswith("results/")}
+    assert {name: after[name] for name in measured} == {name: before[name] for name in measured}
+    undisturbed = trtopt.sweep(DIGITS, whole, batch=(1, 2, 4, 8), **QUICK)
+    resumed = read_sweep(folder)
+    assert [p.key for p in resumed.points] == [p.key for p in undisturbed.points]
+    assert [p.shapes for p in resumed.points] == [p.shapes for p in undisturbed.points]
+    assert resumed.measured == resumed.points
+    assert not [path for path in folder.rglob("*") if path.name.endswith((".tmp", ".lock"))]
+
+
+def test_a_point_whose_report_was_lost_is_drawn_from_its_result_file(tmp_path: Path) -> None:
+    folder = tmp_path / "s"
+    report = trtopt.sweep(DIGITS, folder, batch=(1, 2), **QUICK)
+    save_sweep(folder, msgspec.structs.replace(report, points=()))
+    before = written(folder)
+    assert trtopt.sweep(DIGITS, folder, batch=(1, 2), **QUICK).points == report.points
+    assert written(folder) == before
+
+
+def test_more_batch_sizes_join_those_that_are_there(tmp_path: Path) -> None:
+    folder = tmp_path / "s"
+    trtopt.sweep(DIGITS, folder, batch=(1,), **QUICK)
+    before = written(folder)
+    report = trtopt.sweep(DIGITS, folder, batch=(2,), **QUICK)
+    assert [point.setting.batch for point in report.points] == [1, 2]
+    assert {name: written(folder)[name] for name in before} == before
+
+
+def test_an_engine_that_is_no_longer_what_was_measured_is_built_and_measured_again(tmp_path: Path) -> None:
+    folder = tmp_path / "s"
+    trtopt.sweep(DIGITS, folder, batch=(1, 2), **QUICK)
+    before = written(folder)
+    (folder / "builds" / "model" / "batch2.onnx").write_bytes(b"edited")
+    report = trtopt.sweep(DIGITS, folder, batch=(1, 2), **QUICK)
+    assert report.measured == report.points
+    changed = {name for name, when in written(folder).items() if when != before.get(name)}
+    assert "builds/model/batch2.onnx" in changed
+    assert not any("batch1" in name for name in changed)
+
+
+# ── what fails ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_point_that_fails_is_recorded_with_its_reason_and_the_sweep_goes_on(tmp_path: Path) -> None:
+    report = trtopt.sweep(DIGITS, tmp_path / "s", batch=(1, 2**30), **QUICK)
+    good, bad = report.points
+    assert good.failure is None
+    assert bad.failure is not None
+    assert bad.label in ("model batch1073741824",)
+    assert read_sweep(tmp_path / "s").measured == (good,)
+
+
+def test_a_sweep_in_which_nothing_could_be_measured_says_the_first_reason(tmp_path: Path) -> None:
+    with pytest.raises(
+        MeasurementError, match=r"none of 1 points could be measured; model batch1073741824: "
+    ):
+        trtopt.sweep(DIGITS, tmp_path / "s", batch=(2**30,), **QUICK)
+    assert read_sweep(tmp_path / "s").points[0].failure is not None
+
+
+def test_a_sweep_of_another_model_is_refused(sequence_model: Path, swept: tuple[Path, SweepReport]) -> None:
+    folder, _ = swept
+    with pytest.raises(ArtifactError, match="is a sweep of another model"):
+        trtopt.sweep(sequence_model, folder, batch=(1,), axes={"length": (3,)}, **QUICK)
+
+
+def test_a_sweep_of_another_machine_is_refused_with_what_differs(tmp_path: Path) -> None:
+    folder = tmp_path / "s"
+    report = trtopt.sweep(DIGITS, folder, batch=(1,), **QUICK)
+    device = msgspec.structs.replace(report.terms.device, name="Another CPU")
+    terms = msgspec.structs.replace(report.terms, device=device)
+    save_sweep(folder, msgspec.structs.replace(report, terms=terms))
+    with pytest.raises(ArtifactError, match="is a sweep of another machine: name Another CPU, here "):
+        trtopt.sweep(DIGITS, folder, batch=(1,), **QUICK)
+
+
+def test_a_sweep_on_other_terms_is_refused_with_what_differs(swept: tuple[Path, SweepReport]) -> None:
+    folder, _ = swept
+    other = QUICK | {"duration": 0.2}
+    calib = {"precision": ("int8",), "calib": str(HELDOUT)}
+    with pytest.raises(ArtifactError, match=r"on other terms: duration s 0.1, now 0.2"):
+        trtopt.sweep(DIGITS, folder, batch=(1,), **other, **calib)
+    with pytest.raises(ArtifactError, match=r"contract trtexec-11, now serving"):
+        trtopt.sweep(DIGITS, folder, batch=(1,), contract="serving", **QUICK, **calib)
+
+
+def test_two_sweeps_into_one_folder_do_not_mix(tmp_path: Path) -> None:
+    trtopt.sweep(DIGITS, tmp_path, batch=(1,), **QUICK)
+    with lock(tmp_path / "sweep.json"), pytest.raises(OutputError, match="another process holds its lock"):
+        trtopt.sweep(DIGITS, tmp_path, batch=(1,), **QUICK)
+
+
+def test_a_report_that_was_cut_short_is_refused(tmp_path: Path) -> None:
+    trtopt.sweep(DIGITS, tmp_path, batch=(1,), **QUICK)
+    text = (tmp_path / "sweep.json").read_bytes()
+    (tmp_path / "sweep.json").write_bytes(text[: len(text) // 2])
+    with pytest.raises(ArtifactError, match="cannot be read as the report of a sweep"):
+        trtopt.sweep(DIGITS, tmp_path, batch=(1,), **QUICK)
+
+
+# ── the command ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_command_shows_the_points_and_the_best_under_each_bound(trtopt_cli: CommandLine) -> None:
+    done = trtopt_cli("sweep", DIGITS, "-o", "s", "--batch", "1,8", *QUICK_FLAGS)
+    assert done.returncode == 0, done.stderr
+    assert "digits.onnx: onnxruntime" in done.stdout
+    assert "Best under a bound on p99" in done.stdout
+    assert "samples/J: nothing here tells the power" in done.stdout
+    assert "trtopt: model batch8: p50 " in done.stderr
+    assert json.loads((trtopt_cli.folder / "s" / "sweep.json").read_text())["schema"] == "trtopt.sweep/1"
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--batch", "0"), "--batch '0': batch sizes are whole numbers from 1 on"),
+        (("--streams", "two"), "--streams 'two': numbers of streams are whole numbers"),
+        (("--streams", "4000"), "--streams 4000: out of range"),
+        (("--precision", "best"), "--precision best: cannot be swept"),
+        (("--precision", "int8"), "--precision int8 needs data"),
+        (("--calib", str(HELDOUT)), "--calib: nothing here needs data"),
+        (("--adaptive", "--batch", "8"), "--adaptive refines between batch sizes, and there is only 8"),
+        (("--neighbours", "7"), "--neighbours 7: no such kind"),
+        (("--shapes", "seq=1,2"), "--shapes seq: the model has no such open axis"),
+        (("--shapes", "seq"), "--shapes 'seq': expected AXIS=N,N,…"),
+        (("--shapes", "seq=1", "--shapes", "seq=2"), "--shapes seq: given twice"),
+        (("--duration", "0"), "--duration 0 --warmup 0.2: out of range"),
+        (("--contract", "none"), "--contract none: no such contract"),
+    ],
+)
+def test_wrong_or_contradictory_options_are_refused_before_anything_is_made(
+    trtopt_cli: CommandLine, flags: tuple[str, ...], message: str
+) -> None:
+    arguments = ("sweep", DIGITS, "-o", "s", "--backend", "onnxruntime", *flags)
+    assert message in trtopt_cli.fails(2, *arguments)
+
+
+def test_a_folder_of_something_else_is_left_alone(trtopt_cli: CommandLine) -> None:
+    (trtopt_cli.folder / "mine").mkdir()
+    (trtopt_cli.folder / "mine" / "file").write_text("text")
+    message = trtopt_cli.fails(1, "sweep", DIGITS, "-o", "mine", "--backend", "onnxruntime")
+    assert "mine: exists and is no sweep of trtopt's" in message

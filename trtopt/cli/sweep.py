@@ -1,0 +1,133 @@
+"""`trtopt sweep`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from trtopt.cli.cache_options import cache_options
+from trtopt.cli.contract_flags import contract_flags_of_one_stream
+from trtopt.cli.measuring_options import input_option
+from trtopt.cli.recipe_options import recipe_options_but
+
+if TYPE_CHECKING:
+    from trtopt.records import Terms
+
+
+@click.command()
+@click.argument("model", type=click.Path(path_type=Path))
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    help="The sweep's folder, new or to be continued [default: MODEL.sweep].",
+)
+@click.option("--batch", metavar="N,N,…", help="Batch sizes, an engine each [default: 1,2,4,8,16,32].")
+@click.option(
+    "--precision", metavar="NAME,NAME,…", help="fp32, fp16, bf16, int8, fp8, int4 [default: as the graph is]."
+)
+@click.option("--streams", metavar="N,N,…", default="1", show_default=True, help="Numbers of streams.")
+@click.option(
+    "--shapes",
+    "axes",
+    multiple=True,
+    metavar="AXIS=N,N,…",
+    help="Lengths of another open axis, by its name in the model or as INPUT.INDEX.",
+)
+@click.option(
+    "--neighbours",
+    metavar="pow2,8,32",
+    help="Try the nearest powers of two and multiples of 8 and 32 around each size too.",
+)
+@click.option(
+    "--adaptive", is_flag=True, help="Measure more batch sizes between those given where the curve bends."
+)
+@click.option(
+    "--backend",
+    metavar="auto|tensorrt|tensorrt-rtx|onnxruntime",
+    help="What to build and measure with [default: auto, the CPU where no GPU is].",
+)
+@contract_flags_of_one_stream
+@recipe_options_but("dynamic", "precision", "compute_capability")
+@cache_options
+@click.option(
+    "--duration", type=float, default=3.0, show_default=True, metavar="S", help="Seconds of sampling a pass."
+)
+@click.option(
+    "--warmup", type=float, default=0.2, show_default=True, metavar="S", help="Seconds before samples count."
+)
+@input_option
+def sweep(
+    model: Path,
+    output: Path | None,
+    batch: str | None,
+    precision: str | None,
+    streams: str,
+    axes: tuple[str, ...],
+    neighbours: str | None,
+    adaptive: bool,
+    backend: str | None,
+    contract: str | None,
+    terms: Terms,
+    caches: dict[str, Any],
+    duration: float,
+    warmup: float,
+    data: str | None,
+    recipe: dict[str, Any],
+) -> None:
+    """Build and measure MODEL, an ONNX file, at every combination of what is given.
+
+    The folder holds sweep.json, sweep.csv, build folders and a result file for each point. The same command
+    again goes on where it was ended, and measures nothing twice. `trtopt report FOLDER` draws the curves.
+    """
+    from rich.console import Console
+
+    from trtopt.cli.progress import listening_to_sweep
+    from trtopt.pipeline.sweep import sweep as run
+    from trtopt.recipe import parse_batches, parse_streams
+    from trtopt.report.sweep import sweep_summary
+
+    with listening_to_sweep() as listener:
+        report = run(
+            model,
+            output,
+            batch=parse_batches(batch) if batch is not None else None,
+            precision=_names(precision),
+            streams=parse_streams(streams),
+            axes=_axes(axes),
+            neighbours=_names(neighbours),
+            adaptive=adaptive,
+            backend=backend,
+            contract=contract,
+            terms=terms,
+            duration=duration,
+            warmup=warmup,
+            data=data,
+            listener=listener,
+            **caches,
+            **recipe,
+        )
+    Console().print(sweep_summary(report))
+
+
+def _names(text: str | None) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",")) if text is not None else ()
+
+
+def _axes(flags: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
+    """Lengths by axis.
+
+    Raises:
+        UsageError: a flag of another form, or an axis given twice.
+    """
+    from trtopt.errors import UsageError
+    from trtopt.recipe import parse_axis_flag
+
+    axes: dict[str, tuple[int, ...]] = {}
+    for name, lengths in map(parse_axis_flag, flags):
+        if name in axes:
+            raise UsageError(f"--shapes {name}: given twice", "give each axis one --shapes")
+        axes[name] = lengths
+    return axes

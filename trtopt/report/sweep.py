@@ -1,0 +1,112 @@
+"""A sweep as tables for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from trtopt.plan.choices import Choices, choices_of, is_judged_busy
+from trtopt.records import SweepPoint, SweepReport
+from trtopt.report.tables import plain_table
+
+_MIB = 2**20
+_UNKNOWN = "–"
+
+
+def sweep_table(report: SweepReport) -> Table:
+    """One row a point; `*` is on the Pareto front, `knee` its knee, `!` is not to be trusted."""
+    marks = _marks(report)
+    table = plain_table(f"{report.model}: {report.terms.backend} on {report.terms.device.name}")
+    for name in ("point", "p50 ms", "p99 ms", "samples/s", "samples/J", "MiB", ""):
+        table.add_column(name, justify="left" if name in ("point", "") else "right")
+    for point in report.points:
+        if point.failure is not None:
+            table.add_row(Text(point.label), *[_UNKNOWN] * 5, "failed")
+            continue
+        memory = point.memory
+        table.add_row(
+            Text(point.label),
+            *_latency(point),
+            _shown(point.samples_per_s, ",.0f"),
+            _shown(point.samples_per_joule, ",.2f"),
+            _shown(None if memory is None else memory.peak_bytes / _MIB, ",.1f"),
+            marks.get(point.key, "") + ("!" if point.untrustworthy else ""),
+        )
+    return table
+
+
+def point_line(point: SweepPoint) -> str:
+    """A point in one line, for logs."""
+    if point.failure is not None:
+        return f"{point.label}: failed: {point.failure.splitlines()[0]}"
+    p50, p99 = _latency(point)
+    return f"{point.label}: p50 {p50} ms, p99 {p99} ms, {_shown(point.samples_per_s, ',.0f')} samples/s"
+
+
+def sweep_summary(report: SweepReport) -> RenderableType:
+    """All points; the best under each latency; what failed and what the figures mean."""
+    busy = is_judged_busy(report)
+    parts: list[RenderableType] = [sweep_table(report)]
+    parts += [_bests(choices, busy=busy) for choices in choices_of(report)]
+    parts += [Text(line) for line in _lines(report, busy=busy)]
+    return Group(*parts)
+
+
+def _latency(point: SweepPoint) -> tuple[str, str]:
+    """p50 and p99 of one query in flight."""
+    latency = point.latency
+    if latency is None:
+        return _UNKNOWN, _UNKNOWN
+    return _shown(latency.p50_ms, ".3f"), _shown(latency.p99_ms, ".3f")
+
+
+def _shown(value: float | None, form: str) -> str:
+    return _UNKNOWN if value is None else format(value, form)
+
+
+def _marks(report: SweepReport) -> dict[str, str]:
+    marks: dict[str, str] = {}
+    for choices in choices_of(report):
+        marks |= {point.key: "*" for point in choices.front}
+        if choices.knee is not None:
+            marks[choices.knee.key] = "* knee"
+    return marks
+
+
+def at_lengths(axes: dict[str, int]) -> str:
+    """` at seq=128`, or nothing where no axis is swept."""
+    return " at " + ", ".join(f"{name}={length}" for name, length in axes.items()) if axes else ""
+
+
+def _bests(choices: Choices, *, busy: bool) -> Table:
+    latency = "p99 under full load" if busy else "p99"
+    table = plain_table(f"Best under a bound on {latency}{at_lengths(choices.axes)}")
+    for name in (f"{latency} ≤", "batch", "point", "samples/s"):
+        table.add_column(name, justify="left" if name == "point" else "right")
+    for bound, point in choices.bests:
+        batch, rate = str(point.setting.batch), _shown(point.samples_per_s, ",.0f")
+        table.add_row(f"{bound:g} ms", batch, Text(point.label), rate)
+    return table
+
+
+def _lines(report: SweepReport, *, busy: bool) -> Iterator[str]:
+    if busy:
+        yield (
+            "front and bounds are judged by latency under full load, queueing included: one query in "
+            "flight tells nothing of several streams"
+        )
+    sources = {point.power.source for point in report.measured if point.power is not None}
+    if sources:
+        yield f"samples/J: throughput over mean power, from the {' and the '.join(sorted(sources))}"
+    elif report.measured:
+        yield "samples/J: nothing here tells the power"
+    if report.measured and not any(point.memory for point in report.measured):
+        yield f"MiB: {report.terms.backend} tells no allocations"
+    for point in report.points:
+        if point.failure is not None:
+            yield f"{point.label} failed: {point.failure}"
+        for text in point.untrustworthy:
+            yield f"{point.label}! is not to be trusted: {text}"
