@@ -3,21 +3,37 @@
 from __future__ import annotations
 
 import errno
+import glob
 import hashlib
 import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import msgspec
+
 from trtopt.errors import ArtifactError, OutputError
+from trtopt.holding import (
+    alone_in,
+    flush_names,
+    held_file,
+    held_folder,
+    remove,
+    remove_if_abandoned,
+    step,
+)
 from trtopt.records import BatchPlan, Manifest, read_versioned, to_json
 from trtopt.records.sound import check_manifest
+from trtopt.signing import SIGNATURE, check_signature, key, required_key, signature_of
 
 MANIFEST = "manifest.json"
 _LOCK_TIMEOUT_S = 600.0
+_RANDOM = 8  # characters that `tempfile` puts into a name
+_MAX_MANIFEST_BYTES = 64 << 20
+_CHUNK_BYTES = 1 << 20
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -29,19 +45,33 @@ def write_atomically(path: Path, content: bytes) -> None:
     temporary: str | None = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
+        handle, temporary = held_file(path)
         with os.fdopen(handle, "wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(temporary, 0o666 & ~_umask())  # mkstemp makes files that only their owner may read
-        os.replace(temporary, path)
+            os.chmod(temporary, 0o666 & ~_umask())  # mkstemp makes files that only their owner may read
+            step("file written")
+            os.replace(temporary, path)
         temporary = None
     except OSError as error:
         raise cannot_write(path, error) from None
     finally:
         if temporary is not None:
             Path(temporary).unlink(missing_ok=True)
+
+
+def remove_abandoned(path: Path) -> None:
+    """Take away what killed runs have left of `path`, and bring back what they had set aside for it."""
+    pattern = f".{glob.escape(path.name)}.{'?' * _RANDOM}"
+    with alone_in(path.parent), suppress(OSError):
+        for left in path.parent.glob(f"{pattern}.tmp"):
+            remove_if_abandoned(left)
+        for aside in path.parent.glob(f"{pattern}.old"):
+            if path.exists() or not is_build_folder(aside):
+                remove(aside)
+            else:
+                os.replace(aside, path)
 
 
 def cannot_write(path: Path, error: OSError) -> OutputError:
@@ -68,6 +98,7 @@ def check_writable(path: Path) -> None:
         raise cannot_write(path, error) from None
     if path.is_dir():
         raise OutputError(f"{path}: is a folder", "name a file")
+    remove_abandoned(path)
 
 
 def _umask() -> int:
@@ -86,18 +117,35 @@ def folder_in_progress(final: Path) -> Iterator[Path]:
         OutputError: `final` cannot be made, or is something else than a build folder of trtopt's.
     """
     final = final.resolve()  # a link is followed, and the current folder has a name to take
-    _check_replaceable(final)
+    with alone_in(final.parent):
+        _check_replaceable(final)
+    remove_abandoned(final)
+    with scratch_beside(final) as temporary:
+        step("folder begun")
+        yield temporary
+        step("folder filled")
+        _replace_folder(temporary, final)
+        step("folder renamed")
+
+
+@contextmanager
+def scratch_beside(final: Path) -> Iterator[Path]:
+    """A temporary folder on the same disk as `final`, which need not be there; goes when the block ends.
+
+    Raises:
+        OutputError: it cannot be made.
+    """
     try:
         final.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(prefix=f".{final.name}.", suffix=".tmp", dir=final.parent))
+        handle, temporary = held_folder(final)
         temporary.chmod(0o777 & ~_umask())
     except OSError as error:
         raise cannot_write(final, error) from None
     try:
         yield temporary
-        _replace_folder(temporary, final)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+        os.close(handle)
 
 
 def _check_replaceable(final: Path) -> None:
@@ -121,18 +169,22 @@ def is_build_folder(folder: Path) -> bool:
 
 def _replace_folder(new: Path, final: Path) -> None:
     """Rename `new` to `final`. A folder cannot be renamed over a full one: the old one steps aside first."""
-    _check_replaceable(final)
     aside: Path | None = None
-    try:
-        if final.exists():
-            aside = Path(tempfile.mkdtemp(prefix=f".{final.name}.", suffix=".old", dir=final.parent))
-            os.replace(final, aside)
-        os.replace(new, final)
-    except OSError as error:
-        if aside is not None and not final.exists():
-            os.replace(aside, final)
-        raise cannot_write(final, error) from None
+    with alone_in(final.parent):
+        _check_replaceable(final)
+        try:
+            if final.exists():
+                aside = Path(tempfile.mkdtemp(prefix=f".{final.name}.", suffix=".old", dir=final.parent))
+                os.replace(final, aside)
+                step("earlier folder aside")
+            os.replace(new, final)
+            flush_names(final.parent)
+        except OSError as error:
+            if aside is not None and not final.exists():
+                os.replace(aside, final)
+            raise cannot_write(final, error) from None
     if aside is not None:
+        step("earlier folder replaced")
         shutil.rmtree(aside, ignore_errors=True)
 
 
@@ -165,32 +217,84 @@ def lock(path: Path, wait_s: float | None = None) -> Iterator[None]:
         guard.release()
 
 
-def write_manifest(folder: Path, manifest: Manifest) -> Manifest:
-    """Write `manifest.json` into a build folder; returns what was written."""
+def write_manifest(folder: Path, manifest: Manifest, files: Mapping[str, str] | None = None) -> Manifest:
+    """Write `manifest.json`, signed if the environment has a key; returns what was written.
+
+    `files` are the hashes that it vouches for, by default those of all files that are there.
+    """
+    vouched = hashes_of(folder) if files is None else dict(files)
+    manifest = msgspec.structs.replace(manifest, files=vouched)
     write_atomically(folder / MANIFEST, to_json(manifest))
+    if key() is not None:
+        sign_manifest(folder)
     return manifest
 
 
-def read_manifest(folder: Path) -> Manifest:
-    """Read the manifest of a build folder.
+def sign_manifest(folder: Path) -> None:
+    """Sign a manifest as it is there.
 
     Raises:
-        ArtifactError: there is none, it is cut short or edited beyond its schema, or of a newer trtopt.
+        UsageError: the environment has no key.
+    """
+    content = read_bounded(folder / MANIFEST, _MAX_MANIFEST_BYTES)
+    write_atomically(folder / SIGNATURE, signature_of(content, required_key()).encode())
+
+
+def hashes_of(folder: Path) -> dict[str, str]:
+    """SHA-256 of every file below a build folder but its manifest and signature, by relative path."""
+    files = {str(path.relative_to(folder)): path for path in sorted(folder.rglob("*")) if path.is_file()}
+    return {name: sha256_of(path) for name, path in files.items() if name not in (MANIFEST, SIGNATURE)}
+
+
+def sha256_of(path: Path) -> str:
+    """A file's hash."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def read_manifest(folder: Path, *, signed: bool = True) -> Manifest:
+    """Read the manifest of a build folder; where the environment has a key, it must be `signed` with it.
+
+    Raises:
+        ArtifactError: there is none, it is cut short or edited beyond its schema, names files outside the
+            folder, is of a newer trtopt, or is not signed although it has to be.
     """
     path = folder / MANIFEST
     try:
-        manifest = read_versioned(path.read_bytes(), Manifest)
+        content = read_bounded(path, _MAX_MANIFEST_BYTES)
+        if signed and (own_key := key()) is not None:
+            signature = folder / SIGNATURE
+            told = read_bounded(signature, _MAX_MANIFEST_BYTES) if signature.is_file() else None
+            check_signature(str(folder), content, told, own_key)
+        manifest = read_versioned(content, Manifest)
         check_manifest(manifest)
     except FileNotFoundError:
         raise ArtifactError(
             f"{folder}: has no {MANIFEST}",
-            "give a folder that `trtopt build` made, an engine in one, or an ONNX",
+            "give a folder that `trtopt build` made, an engine in one, or an ONNX file",
         ) from None
     except (OSError, ValueError) as error:
         raise ArtifactError(
             f"{path}: cannot be read as a manifest: {error}", "build again with this version of trtopt"
         ) from None
     return manifest
+
+
+def read_bounded(path: Path, limit: int) -> bytes:
+    """A file's content, if it is no larger than it can reasonably be.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is larger.
+    """
+    with path.open("rb") as file:
+        content = file.read(limit + 1)
+    if len(content) > limit:
+        raise ValueError(f"larger than the {limit >> 20} MiB that it may have")
+    return content
 
 
 def read_plan(path: Path) -> BatchPlan:
@@ -200,7 +304,7 @@ def read_plan(path: Path) -> BatchPlan:
         ArtifactError: there is none, it is cut short or edited beyond its schema, or of a newer trtopt.
     """
     try:
-        return read_versioned(path.read_bytes(), BatchPlan)
+        return read_versioned(read_bounded(path, _MAX_MANIFEST_BYTES), BatchPlan)
     except (OSError, ValueError) as error:
         raise ArtifactError(
             f"{path}: cannot be read as a plan: {error}", "give a file that `trtopt plan -o` wrote"

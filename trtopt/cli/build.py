@@ -9,6 +9,7 @@ import click
 
 from trtopt.cli.bounds_options import bounds_options
 from trtopt.cli.cache_options import cache_options
+from trtopt.cli.locked import or_locked
 from trtopt.cli.measuring_options import nvtx_option
 from trtopt.cli.recipe_options import recipe_options
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("model", type=click.Path(path_type=Path))
+@click.argument("model", required=False, type=click.Path(path_type=Path))
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path), help="Folder to make [default: MODEL.trtopt]."
 )
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 @click.option("--memory", is_flag=True, help="Follow the builder's allocations of device memory.")
 @click.option("--jobs", type=int, help="Engines built at once [default: 1].")
 @click.option("--force", is_flag=True, help="Replace a build of another model.")
+@or_locked
 def build(
     model: Path,
     output: Path | None,

@@ -28,6 +28,8 @@ COMMANDS = {
     "sweep": "Build and measure a model at many batch sizes and precisions; find what is best.",
     "report": "Write builds, measurements and profiles of a folder as one HTML page.",
     "compare": "Judge results, engines, recipes or contracts against each other: faster, slower, same.",
+    "verify": "Hash a build folder's files again, check its signature, repair what can be built again.",
+    "sign": "Vouch for a build folder with a key from the environment.",
     "cache": "Look after the timing caches that builds share.",
     "doctor": "Tell what this machine has and which commands work here.",
 }

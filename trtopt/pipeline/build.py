@@ -18,6 +18,7 @@ from trtopt.device.backends import choose_for_building, open_builder, require_bu
 from trtopt.device.building import EngineBuilder
 from trtopt.device.marks import require_nvtx
 from trtopt.errors import ArtifactError, ModelError, OutputError, UsageError
+from trtopt.holding import alone_in
 from trtopt.jobs import Built
 from trtopt.onnxfile import load_graph, read_onnx, sha256_of
 from trtopt.onnxweights import external_files
@@ -128,10 +129,11 @@ def _to_be_replaced(target: Path, onnx: OnnxArtifact, force: bool) -> list[str]:
     Raises:
         OutputError: it is of another model, or cannot be read, and `force` is not given.
     """
-    if not is_build_folder(target):
-        return []
     try:
-        there = read_manifest(target)
+        with alone_in(target.resolve().parent):  # another build may be replacing it
+            if not is_build_folder(target):
+                return []
+            there = read_manifest(target)
         what = f"built {there.created} by trtopt {there.trtopt}"
         is_same = there.source_sha256 == onnx.sha256
     except ArtifactError as error:

@@ -163,6 +163,8 @@ class Manifest(Record, frozen=True, kw_only=True):
     engines: tuple[EngineArtifact, ...]
     verdict: PrecisionVerdict | None = None
     """How precisions did against one another; None if they were not measured."""
+    files: dict[str, str] = {}  # noqa: RUF012  (msgspec copies mutable defaults)
+    """Every other file of the folder with its SHA-256."""
     notes: tuple[str, ...] = ()
 
     @property

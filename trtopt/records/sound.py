@@ -20,6 +20,9 @@ def check_manifest(manifest: Manifest) -> None:
         raise ValueError("it lists no engines")
     if manifest.rewrite is not None:
         _check_name(manifest.rewrite.trace)
+    for name in manifest.files:  # weights may lie in folders of their own
+        for part in name.split("/"):
+            _check_name(part)
     for engine in manifest.engines:
         _check_engine(engine)
         for spec in manifest.onnx.inputs:

@@ -1,0 +1,205 @@
+"""Folders that were changed, killed builds, rebuilds: with real engines of TensorRT-RTX."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+from command_line import DIGITS, CommandLine
+
+from trtopt.errors import ArtifactError, UsageError
+from trtopt.holding import KILL_VARIABLE
+from trtopt.pipeline.rebuild import check_folder, differences, rebuild_locked, repair, sign
+from trtopt.records import Manifest
+from trtopt.workspace import read_manifest
+
+KEY = "0123456789abcdef-a-key-of-the-tests"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, rtx_build: Path) -> Path:
+    """A copy of a build for batches 1 and 8."""
+    shutil.copytree(rtx_build, tmp_path / "d")
+    return tmp_path / "d"
+
+
+def edited(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(bytes(content))
+
+
+# ── verify ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_build_names_every_file_by_its_hash(folder: Path) -> None:
+    there = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+    assert read_manifest(folder).files.keys() == there - {"manifest.json"}
+    check = check_folder(folder)
+    assert (check.is_whole, check.extra, check.signature) == (True, (), "none")
+
+
+def test_any_file_that_is_missing_changed_or_new_is_named(folder: Path) -> None:
+    for name in sorted(read_manifest(folder).files):
+        whole = (folder / name).read_bytes()
+        edited(folder / name)
+        assert check_folder(folder).changed == (name,)
+        (folder / name).unlink()
+        assert check_folder(folder).missing == (name,)
+        (folder / name).write_bytes(whole)
+    (folder / "result.json").write_text("{}")
+    check = check_folder(folder)
+    assert (check.is_whole, check.extra) == (True, ("result.json",))
+
+
+def test_verify_tells_and_exits_with_1(trtopt_cli: CommandLine, folder: Path) -> None:
+    assert "as they were built; not signed" in trtopt_cli("verify", folder).stdout
+    edited(folder / "batch8.engine")
+    (folder / "batch1.log").unlink()
+    done = trtopt_cli("verify", folder)
+    assert done.returncode == 1
+    assert "missing: batch1.log" in done.stdout
+    assert "changed: batch8.engine" in done.stdout
+
+
+def test_repair_builds_again_what_it_can_and_leaves_the_rest_alone(folder: Path) -> None:
+    before = read_manifest(folder)
+    edited(folder / "batch8.engine")
+    (folder / "batch8.log").unlink()
+    kept = (folder / "batch1.engine").stat().st_ino
+    assert repair(folder).is_whole
+    after = read_manifest(folder)
+    assert after.engines[0] == before.engines[0]
+    assert (folder / "batch1.engine").stat().st_ino == kept
+    assert [path.name for path in folder.parent.iterdir()] == ["d"]
+
+
+def test_a_lost_model_cannot_be_built_again_and_says_so(folder: Path) -> None:
+    edited(folder / "model.onnx")
+    assert not repair(folder).is_whole  # no engine is lost: nothing is built
+    (folder / "batch1.engine").unlink()
+    with pytest.raises(ArtifactError, match=r"model\.onnx"):
+        repair(folder)
+
+
+@pytest.mark.parametrize("name", ["../outside.engine", "/etc/passwd", "a/../../b"])
+def test_a_manifest_that_names_files_outside_its_folder_is_refused(folder: Path, name: str) -> None:
+    text = (folder / "manifest.json").read_text().replace("batch8.engine", name)
+    (folder / "manifest.json").write_text(text)
+    with pytest.raises(ArtifactError, match="is no name of a file in the build folder"):
+        read_manifest(folder)
+
+
+# ── signatures ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_with_a_key_only_what_it_has_signed_is_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UsageError, match="is not set"):
+        sign(folder)
+    monkeypatch.setenv("TRTOPT_SIGNING_KEY", KEY)
+    with pytest.raises(ArtifactError, match="is not signed"):
+        read_manifest(folder)
+    assert sign(folder).signature == "valid"
+    assert read_manifest(folder).engines
+    whole = (folder / "manifest.json").read_bytes()
+    (folder / "manifest.json").write_bytes(whole.replace(b"batch8", b"batch9", 1))
+    with pytest.raises(ArtifactError, match="signature does not fit"):
+        read_manifest(folder)
+    (folder / "manifest.json").write_bytes(whole)
+    monkeypatch.setenv("TRTOPT_SIGNING_KEY", KEY + "x")
+    with pytest.raises(ArtifactError, match="another key"):
+        check_folder(folder)
+    monkeypatch.setenv("TRTOPT_SIGNING_KEY", "short")
+    with pytest.raises(UsageError, match="at least 16 bytes"):
+        read_manifest(folder)
+    monkeypatch.delenv("TRTOPT_SIGNING_KEY")
+    assert check_folder(folder).signature == "unchecked"
+    (folder / "batch8.engine").unlink()
+    with pytest.raises(ArtifactError, match="a repair would undo that"):
+        repair(folder)
+
+
+def test_what_has_changed_is_not_signed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRTOPT_SIGNING_KEY", KEY)
+    edited(folder / "batch8.engine")
+    with pytest.raises(ArtifactError, match=r"not signed: batch8\.engine"):
+        sign(folder)
+
+
+def test_builds_are_signed_as_they_are_made_where_a_key_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trtopt_cli: CommandLine
+) -> None:
+    monkeypatch.setenv("TRTOPT_SIGNING_KEY", KEY)
+    assert trtopt_cli("build", DIGITS, "-o", "e", "--backend", "onnxruntime").returncode == 0
+    assert "signed with the key" in trtopt_cli("verify", "e").stdout
+    (tmp_path / "e" / "manifest.sig").unlink()
+    assert "nothing was loaded" in trtopt_cli.fails(1, "bench", "e", "--duration", "0.05")
+
+
+# ── --locked ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_locked_build_is_made_of_the_manifest_and_tells_what_differs(
+    trtopt_cli: CommandLine, folder: Path
+) -> None:
+    done = trtopt_cli("build", "--locked", folder)
+    assert done.returncode == 0, done.stderr
+    before, after = read_manifest(folder), read_manifest(trtopt_cli.folder / "d.rebuilt")
+    assert [engine.plan for engine in after.engines] == [engine.plan for engine in before.engines]
+    assert check_folder(trtopt_cli.folder / "d.rebuilt").is_whole
+    same = [new.sha256 == old.sha256 for new, old in zip(after.engines, before.engines, strict=True)]
+    assert all(same) == ("is the same" in done.stdout)
+    assert "leave '--batch' away" in trtopt_cli.fails(2, "build", "--locked", folder, "--batch", "2")
+    assert "give MODEL" in trtopt_cli.fails(2, "build")
+
+
+def test_versions_machine_and_settings_that_differ_are_told(folder: Path) -> None:
+    before = read_manifest(folder)
+    first = before.engines[0]
+    other = msgspec.structs.replace(
+        first,
+        builder_config=first.builder_config | {"flags": "A_FLAG"},
+        device=msgspec.structs.replace(first.device, driver="1.2"),
+        sha256="0" * 64,
+    )
+    after: Manifest = msgspec.structs.replace(before, trtopt="0", engines=(other, *before.engines[1:]))
+    assert [change.what for change in differences(before, after)] == [
+        "trtopt",
+        "batch1.engine: device driver",
+        "batch1.engine: flags",
+        "batch1.engine: SHA-256",
+    ]
+    assert differences(before, before) == []
+
+
+def test_a_locked_build_of_a_changed_model_is_refused(folder: Path, tmp_path: Path) -> None:
+    edited(folder / "model.onnx")
+    with pytest.raises(ArtifactError, match=r"model\.onnx missing or changed"):
+        rebuild_locked(folder, tmp_path / "again")
+    assert not (tmp_path / "again").exists()
+    with pytest.raises(UsageError, match="is the build itself"):
+        rebuild_locked(folder, folder)
+
+
+# ── killed builds ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_build_that_was_killed_does_no_harm_and_the_next_one_takes_its_leavings_away(
+    tmp_path: Path,
+) -> None:
+    """`unit/test_killed.py` has every step; this is the whole way."""
+    command = [sys.executable, "-m", "trtopt", "build", str(DIGITS), "-o", str(tmp_path / "d")]
+    command += ["--backend", "tensorrt-rtx", "--no-rewrite"]
+    environment = os.environ | {KILL_VARIABLE: "folder filled"}
+    killed = subprocess.run(command, env=environment, capture_output=True, check=False)
+    assert killed.returncode == -signal.SIGKILL
+    assert len(list(tmp_path.glob(".d.*"))) == 1
+    assert not (tmp_path / "d").exists()
+    done = subprocess.run(command, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["d"]
+    assert check_folder(tmp_path / "d").is_whole

@@ -1,0 +1,58 @@
+"""`trtopt build --locked`: everything comes from a manifest, so that no other option goes with it."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+from click.core import ParameterSource
+
+
+def or_locked(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add `--locked BUILD_DIR`, which takes the place of MODEL and of every option but `--output`."""
+
+    @functools.wraps(command)
+    def either(locked: Path | None, model: Path | None, output: Path | None, **options: Any) -> Any:
+        if locked is not None:
+            _refuse_others()
+            return _rebuild(locked, output)
+        if model is None:
+            raise click.UsageError("give MODEL, an ONNX file, or --locked BUILD_DIR")
+        return command(model=model, output=output, **options)
+
+    return click.option(
+        "--locked",
+        metavar="BUILD_DIR",
+        type=click.Path(path_type=Path),
+        help="Build again what a folder's manifest describes, and tell what differs.",
+    )(either)
+
+
+def _refuse_others() -> None:
+    context = click.get_current_context()
+    given = [
+        parameter.get_error_hint(context)
+        for parameter in context.command.params
+        if parameter.name not in ("locked", "output")
+        and context.get_parameter_source(parameter.name or "") is ParameterSource.COMMANDLINE
+    ]
+    if given:
+        raise click.UsageError(f"--locked takes everything from the manifest: leave {', '.join(given)} away")
+
+
+def _rebuild(source: Path, output: Path | None) -> None:
+    from rich.console import Console
+
+    from trtopt.cli.progress import listening
+    from trtopt.pipeline.rebuild import rebuild_locked, rebuilt_name
+    from trtopt.report.text import build_summary
+    from trtopt.report.verifying import change_lines
+
+    target = output or rebuilt_name(source)
+    with listening() as listener:
+        manifest, changes = rebuild_locked(source, target, listener)
+    Console().print(build_summary(manifest, str(target)))
+    click.echo("\n".join(change_lines(changes)))

@@ -1,0 +1,194 @@
+"""Building again what a manifest describes: a whole folder, or what has gone missing from one."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from trtopt.device.backends import open_builder
+from trtopt.errors import ArtifactError, UsageError
+from trtopt.pipeline.build import TIMING_CACHE_FILE, Building, build_engines, command_line, now
+from trtopt.pipeline.listener import SILENT, Listener
+from trtopt.pipeline.subject import verified_graphs
+from trtopt.records import EngineArtifact, Manifest
+from trtopt.records.verifying import Change, FolderCheck
+from trtopt.signing import KEY_VARIABLE, SIGNATURE, key, required_key
+from trtopt.version import __version__
+from trtopt.workspace import (
+    folder_in_progress,
+    hashes_of,
+    read_manifest,
+    scratch_beside,
+    sha256_of,
+    sign_manifest,
+    write_manifest,
+)
+
+
+def check_folder(folder: Path) -> FolderCheck:
+    """Hash every file of a build folder again.
+
+    Raises:
+        ArtifactError: no manifest that can be read, or a signature that does not fit.
+    """
+    return _checked(folder, read_manifest(folder))
+
+
+def _checked(folder: Path, manifest: Manifest) -> FolderCheck:
+    expected, found = _expected(manifest), hashes_of(folder)
+    both = expected.keys() & found.keys()
+    is_signed = (folder / SIGNATURE).is_file()
+    return FolderCheck(
+        missing=tuple(sorted(expected.keys() - found.keys())),
+        changed=tuple(sorted(name for name in both if expected[name] != found[name])),
+        extra=tuple(sorted(found.keys() - expected.keys())),
+        checked=len(expected),
+        signature="none" if not is_signed else "valid" if key() is not None else "unchecked",
+    )
+
+
+def _expected(manifest: Manifest) -> dict[str, str]:
+    """Builds of before every file's hash was kept name their engines' at least."""
+    return manifest.files or {engine.path: engine.sha256 for engine in manifest.engines}
+
+
+def repair(folder: Path, listener: Listener = SILENT) -> FolderCheck:
+    """Build engines again that are missing or changed, with what lies beside them; returns what is left.
+
+    Raises:
+        ArtifactError: see `check_folder`; or the graph that a lost engine is made of is lost itself.
+        BuildError, BackendMissingError, NoGpuError: see `build`.
+    """
+    manifest = read_manifest(folder)
+    check = check_folder(folder)
+    bad = {*check.missing, *check.changed}
+    lost = [engine for engine in manifest.engines if bad & {*_files_of(engine)}]
+    if not lost:
+        return check
+    if check.signature == "unchecked":
+        raise ArtifactError(
+            f"{folder}: is signed, and a repair would undo that",
+            f"set ${KEY_VARIABLE}, or build again",
+        )
+    with scratch_beside(folder.resolve()) as scratch:
+        again = _engines_again(folder, manifest, lost, scratch, listener)
+        healed = [name for engine in again for name in _files_of(engine)]
+        for name in healed:
+            os.replace(scratch / name, folder / name)
+    rebuilt = dict(zip((engine.path for engine in lost), again, strict=True))
+    engines = tuple(rebuilt.get(engine.path, engine) for engine in manifest.engines)
+    own = {name: sha256_of(folder / name) for name in healed}
+    write_manifest(
+        folder, msgspec.structs.replace(manifest, engines=engines), files=_expected(manifest) | own
+    )
+    return check_folder(folder)
+
+
+def sign(folder: Path) -> FolderCheck:
+    """Vouch for a build folder with the environment's key, once every file is as the manifest says.
+
+    Raises:
+        UsageError: the environment has no key.
+        ArtifactError: something is missing or has changed.
+    """
+    required_key()
+    check = _checked(folder, read_manifest(folder, signed=False))
+    if not check.is_whole:
+        raise ArtifactError(
+            f"{folder}: not signed: {', '.join((*check.missing, *check.changed))} missing or changed",
+            "see `trtopt verify`",
+        )
+    sign_manifest(folder)
+    return check_folder(folder)
+
+
+def rebuilt_name(source: Path) -> Path:
+    """Where a rebuild goes when nobody says: the same name with `.rebuilt`, in the current folder."""
+    return Path(f"{source.resolve().name}.rebuilt")
+
+
+def rebuild_locked(
+    source: Path, output: Path | None = None, listener: Listener = SILENT
+) -> tuple[Manifest, tuple[Change, ...]]:
+    """Build a folder's engines again, from its graphs, plans and timing cache; tell what differs.
+
+    Args:
+        source: a build folder.
+        output: the folder to make; by default `rebuilt_name`.
+        listener: hears progress and notes.
+
+    Raises:
+        ArtifactError: the folder's graphs are not those that the manifest names.
+        TrtoptError: see `build`.
+    """
+    manifest = read_manifest(source)
+    target = output or rebuilt_name(source)
+    if target.resolve() == source.resolve():
+        raise UsageError(f"{target}: is the build itself", "give another folder with -o")
+    if not manifest.files:
+        raise ArtifactError(f"{source}: built before trtopt kept every file's hash", "build it anew")
+    check = _checked(source, manifest)
+    engines_files = {name for engine in manifest.engines for name in _files_of(engine)}
+    if lost := {*check.missing, *check.changed} - engines_files - {TIMING_CACHE_FILE}:
+        raise ArtifactError(f"{source}: {', '.join(sorted(lost))} missing or changed", "build it anew")
+    with folder_in_progress(target) as folder:
+        _copy_rest(source, manifest, folder)
+        engines = _engines_again(source, manifest, manifest.engines, folder, listener)
+        made = msgspec.structs.replace(
+            manifest, trtopt=__version__, created=now(), argv=command_line(), engines=engines
+        )
+        changes = tuple(differences(manifest, made))
+        notes = [f"rebuilt: {change.what}: {change.before}, now {change.after}" for change in changes]
+        made = write_manifest(folder, msgspec.structs.replace(made, notes=(*manifest.notes, *notes)))
+    return made, changes
+
+
+def differences(before: Manifest, after: Manifest) -> list[Change]:
+    """What differs between two builds of the same plans: versions, machine, settings, hashes; pure."""
+    pairs = [("trtopt", before.trtopt, after.trtopt)]
+    for old, new in zip(before.engines, after.engines, strict=True):
+        name = old.path
+        pairs.append((f"{name}: builder", str(old.plan.backend), str(new.plan.backend)))
+        for part in ("name", "compute_capability", "driver", "cuda"):
+            then, now_ = getattr(old.device, part), getattr(new.device, part)
+            pairs.append((f"{name}: device {part}", str(then), str(now_)))
+        for setting in sorted({*old.builder_config, *new.builder_config}):
+            then, now_ = old.builder_config.get(setting, "–"), new.builder_config.get(setting, "–")
+            pairs.append((f"{name}: {setting}", then, now_))
+        pairs.append((f"{name}: timing cache", old.timing_cache_out or "–", new.timing_cache_in or "–"))
+        pairs.append((f"{name}: SHA-256", old.sha256, new.sha256))
+    return [Change(what=what, before=then, after=new) for what, then, new in pairs if then != new]
+
+
+def _engines_again(
+    source: Path,
+    manifest: Manifest,
+    engines: Sequence[EngineArtifact],
+    into: Path,
+    listener: Listener,
+) -> tuple[EngineArtifact, ...]:
+    builder = open_builder(engines[0].plan.backend.name)
+    graphs = verified_graphs(source, manifest)
+    cache = None
+    if builder.uses_timing_cache:
+        cache = into / TIMING_CACHE_FILE
+        if (source / TIMING_CACHE_FILE).is_file():  # load_cache checks its hash
+            shutil.copyfile(source / TIMING_CACHE_FILE, cache)
+    plans = [msgspec.structs.replace(engine.plan, backend=builder.backend) for engine in engines]
+    return build_engines(graphs, plans, into, Building(cache), listener)
+
+
+def _copy_rest(source: Path, manifest: Manifest, folder: Path) -> None:
+    """Everything that is no engine's: the models with their weights, traces, calibration tables."""
+    engines = {name for engine in manifest.engines for name in _files_of(engine)}
+    for name in _expected(manifest).keys() - engines - {TIMING_CACHE_FILE}:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source / name, folder / name)
+
+
+def _files_of(engine: EngineArtifact) -> list[str]:
+    return [name for name in (engine.path, engine.log, engine.layers, engine.memory) if name]

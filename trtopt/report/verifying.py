@@ -1,0 +1,32 @@
+"""What was found in a build folder, and what a rebuild differs in, as lines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from trtopt.records.verifying import Change, FolderCheck
+
+_SIGNATURES = {
+    "valid": "signed with the key in $TRTOPT_SIGNING_KEY",
+    "unchecked": "signed, but $TRTOPT_SIGNING_KEY is not set: the signature was not checked",
+    "none": "not signed",
+}
+
+
+def check_lines(folder: str, check: FolderCheck) -> list[str]:
+    """A line for every file that is not as it was built, and a summary."""
+    lines = [f"missing: {name}" for name in check.missing]
+    lines += [f"changed: {name}" for name in check.changed]
+    lines += [f"not of this build: {name}" for name in check.extra]
+    bad = len(check.missing) + len(check.changed)
+    whole = (
+        f"all {check.checked} files are" if not bad else f"{check.checked - bad} of {check.checked} files are"
+    )
+    return [*lines, f"{folder}: {whole} as they were built; {_SIGNATURES[check.signature]}"]
+
+
+def change_lines(changes: Sequence[Change]) -> list[str]:
+    """What a rebuild differs in."""
+    if not changes:
+        return ["the rebuild is the same in versions, machine, settings and hashes"]
+    return [f"{change.what}: {change.before}, now {change.after}" for change in changes]
