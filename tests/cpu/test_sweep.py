@@ -268,6 +268,14 @@ def test_the_command_shows_the_points_and_the_best_under_each_bound(trtopt_cli: 
     assert json.loads((trtopt_cli.folder / "s" / "sweep.json").read_text())["schema"] == "trtopt.sweep/1"
 
 
+def test_the_report_of_a_sweep_is_a_page(swept: tuple[Path, SweepReport], trtopt_cli: CommandLine) -> None:
+    done = trtopt_cli("report", swept[0], "-o", "sweep.html")
+    assert done.returncode == 0, done.stderr
+    text = (trtopt_cli.folder / "sweep.html").read_text("utf-8")
+    assert "digits: sweep" in text
+    assert all(point.label in text for point in swept[1].points)
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [

@@ -16,17 +16,25 @@ def report(folder: Path, output: Path) -> None:
     """Write all that DIR holds as one HTML page that needs no network.
 
     DIR holds what `trtopt build -o DIR`, `trtopt bench --json DIR/result.json` and `trtopt profile -o DIR`
-    leave, all of it or some. What is missing is said on the page, with the command that makes it.
+    leave, all of it or some; or it is a sweep's folder. What is missing is said on the page, with the command
+    that makes it.
     """
     from trtopt.pipeline.build import now
     from trtopt.pipeline.collect import collect
+    from trtopt.pipeline.sweep_folder import is_sweep, read_sweep
     from trtopt.report.html.library import plotting_library
-    from trtopt.report.html.page import page
+    from trtopt.report.html.page import page, page_of
+    from trtopt.report.html.sweep import sweep_sections, sweep_title
     from trtopt.version import __version__
     from trtopt.workspace import check_writable, write_atomically
 
     check_writable(output)
-    found = collect(folder)
-    library = plotting_library()
-    write_atomically(output, page(found, library, f"trtopt {__version__}, {now()}").encode())
+    made = f"trtopt {__version__}, {now()}"
+    if is_sweep(folder):
+        swept = read_sweep(folder)
+        text = page_of(sweep_title(swept), sweep_sections(swept), plotting_library(), made)
+    else:
+        found = collect(folder)
+        text = page(found, plotting_library(), made)
+    write_atomically(output, text.encode())
     click.echo(f"trtopt: {output}", err=True)

@@ -27,6 +27,11 @@ REPORT = "sweep.json"
 TABLE = "sweep.csv"
 
 
+def is_sweep(folder: Path) -> bool:
+    """Whether a folder is a sweep's, in whatever state."""
+    return (folder / REPORT).is_file()
+
+
 def read_sweep(folder: Path) -> SweepReport:
     """The report of a sweep.
 

@@ -18,7 +18,7 @@ _UNKNOWN = "–"
 
 def sweep_table(report: SweepReport) -> Table:
     """One row a point; `*` is on the Pareto front, `knee` its knee, `!` is not to be trusted."""
-    marks = _marks(report)
+    marks = marks_of(report)
     table = plain_table(f"{report.model}: {report.terms.backend} on {report.terms.device.name}")
     for name in ("point", "p50 ms", "p99 ms", "samples/s", "samples/J", "MiB", ""):
         table.add_column(name, justify="left" if name in ("point", "") else "right")
@@ -51,7 +51,7 @@ def sweep_summary(report: SweepReport) -> RenderableType:
     busy = is_judged_busy(report)
     parts: list[RenderableType] = [sweep_table(report)]
     parts += [_bests(choices, busy=busy) for choices in choices_of(report)]
-    parts += [Text(line) for line in _lines(report, busy=busy)]
+    parts += [Text(line) for line in remarks_on(report)]
     return Group(*parts)
 
 
@@ -67,7 +67,8 @@ def _shown(value: float | None, form: str) -> str:
     return _UNKNOWN if value is None else format(value, form)
 
 
-def _marks(report: SweepReport) -> dict[str, str]:
+def marks_of(report: SweepReport) -> dict[str, str]:
+    """`*` and `* knee` by the keys of the points on a front."""
     marks: dict[str, str] = {}
     for choices in choices_of(report):
         marks |= {point.key: "*" for point in choices.front}
@@ -92,8 +93,13 @@ def _bests(choices: Choices, *, busy: bool) -> Table:
     return table
 
 
-def _lines(report: SweepReport, *, busy: bool) -> Iterator[str]:
-    if busy:
+def remarks_on(report: SweepReport) -> list[str]:
+    """What the figures mean, what failed, and what is not to be trusted."""
+    return list(_remarks(report))
+
+
+def _remarks(report: SweepReport) -> Iterator[str]:
+    if is_judged_busy(report):
         yield (
             "front and bounds are judged by latency under full load, queueing included: one query in "
             "flight tells nothing of several streams"

@@ -86,10 +86,16 @@ def sections(found: Collected) -> list[Section]:
 
 
 def page(found: Collected, library: str, made: str) -> str:
-    """The whole page as HTML.
+    """All that a folder holds as HTML; see `page_of`."""
+    return page_of(found.name, sections(found), library, made)
+
+
+def page_of(title: str, shown: Sequence[Section], library: str, made: str) -> str:
+    """A whole page as HTML.
 
     Args:
-        found: what a folder holds.
+        title: its heading.
+        shown: its sections, in order.
         library: JavaScript that defines `vegaEmbed`; see `plotting_library`.
         made: what made the page, and when.
     """
@@ -105,9 +111,8 @@ def page(found: Collected, library: str, made: str) -> str:
     )
     environment.filters["kind"] = lambda block: type(block).__name__
     scripts = [_closed(library), _asset("page.js")]
-    shown = sections(found)
     return environment.get_template("page.html.jinja").render(
-        title=found.name,
+        title=title,
         made=made,
         sections=shown,
         style=_asset("page.css"),

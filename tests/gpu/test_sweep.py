@@ -1,0 +1,37 @@
+"""A sweep on a real GPU: engines share their timings, memory and energy are told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from digits_model import DIGITS, HELDOUT, SOURCES
+
+import trtopt
+from trtopt.workspace import read_manifest
+
+
+def test_a_sweep_tells_memory_and_energy_of_every_point_and_resumes(tmp_path: Path) -> None:
+    folder = tmp_path / "sweep"
+    asked = {
+        "batch": (1, 8),
+        "precision": ("fp16", "int8"),
+        "streams": (1, 2),
+        "calib": str(HELDOUT),
+        "tactic_sources": SOURCES,
+        "backend": "tensorrt",
+        "duration": 0.5,
+    }
+    report = trtopt.sweep(DIGITS, folder, **asked)
+    assert report.measured == report.points
+    assert len(report.points) == 8
+    for point in report.points:
+        assert point.power is not None
+        assert point.power.watts > 0
+        assert point.samples_per_joule is not None
+        assert point.memory is not None
+        assert point.memory.peak_bytes > point.memory.buffers_bytes > 0
+        assert point.memory.context_bytes is not None
+    for precision in ("fp16", "int8"):
+        first, second = read_manifest(folder / "builds" / precision).engines
+        assert second.timing_cache_in == first.timing_cache_out
+    assert trtopt.sweep(DIGITS, folder, **asked) == report
