@@ -122,6 +122,7 @@ def folder_in_progress(final: Path) -> Iterator[Path]:
     remove_abandoned(final)
     with scratch_beside(final) as temporary:
         step("folder begun")
+        temporary.chmod(0o777 & ~_umask())  # only its owner may enter it so far
         yield temporary
         step("folder filled")
         _replace_folder(temporary, final)
@@ -138,7 +139,6 @@ def scratch_beside(final: Path) -> Iterator[Path]:
     try:
         final.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = held_folder(final)
-        temporary.chmod(0o777 & ~_umask())
     except OSError as error:
         raise cannot_write(final, error) from None
     try:
@@ -146,6 +146,20 @@ def scratch_beside(final: Path) -> Iterator[Path]:
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
         os.close(handle)
+
+
+@contextmanager
+def scratch_folder() -> Iterator[Path]:
+    """A temporary folder of the system's; what killed runs have left there is taken away first.
+
+    Raises:
+        OutputError: it cannot be made.
+    """
+    place = Path(tempfile.gettempdir()) / "trtopt"
+    for left in place.parent.glob(f".{place.name}.{'?' * _RANDOM}.tmp"):
+        remove_if_abandoned(left)
+    with scratch_beside(place) as folder:
+        yield folder
 
 
 def _check_replaceable(final: Path) -> None:
@@ -223,7 +237,8 @@ def write_manifest(folder: Path, manifest: Manifest, files: Mapping[str, str] | 
     `files` are the hashes that it vouches for, by default those of all files that are there.
     """
     vouched = hashes_of(folder) if files is None else dict(files)
-    manifest = msgspec.structs.replace(manifest, files=vouched)
+    engines = {engine.path: engine.sha256 for engine in manifest.engines}  # as they were when they were built
+    manifest = msgspec.structs.replace(manifest, files=vouched | engines)
     write_atomically(folder / MANIFEST, to_json(manifest))
     if key() is not None:
         sign_manifest(folder)

@@ -13,7 +13,7 @@ from command_line import DIGITS, CommandLine
 
 from trtopt.errors import ArtifactError, UsageError
 from trtopt.holding import KILL_VARIABLE
-from trtopt.pipeline.rebuild import check_folder, differences, rebuild_locked, repair, sign
+from trtopt.pipeline.rebuild import check_folder, differences, rebuild_locked, repair, sign, trust
 from trtopt.records import Manifest
 from trtopt.workspace import read_manifest
 
@@ -94,6 +94,25 @@ def test_a_manifest_that_names_files_outside_its_folder_is_refused(folder: Path,
         read_manifest(folder)
 
 
+def test_an_engine_that_has_changed_is_loaded_only_once_it_is_trusted_by_name(
+    trtopt_cli: CommandLine, cpu_build: Path
+) -> None:
+    folder = trtopt_cli.folder / "e"
+    shutil.copytree(cpu_build, folder)
+    shutil.copyfile(folder / "model.onnx", folder / "batch8.onnx")
+    bench = ("bench", folder, "--duration", "0.05", "--batch", "8")
+    assert "it was not loaded" in trtopt_cli.fails(1, *bench)
+    assert "no engine of" in trtopt_cli.fails(2, "verify", folder, "--trust", "model.onnx")
+    assert trtopt_cli("verify", folder, "--trust", "batch8.onnx").returncode == 0
+    assert trtopt_cli(*bench).returncode == 0
+    assert "trusted by name" in read_manifest(folder).engines[1].notes[0]
+    edited(folder / "batch1.onnx")
+    (folder / "batch8.onnx").unlink()
+    assert check_folder(folder).changed == ("batch1.onnx",)
+    with pytest.raises(ArtifactError, match="is not there"):
+        trust(folder, ["batch8.onnx"])
+
+
 # ── signatures ──────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -119,7 +138,7 @@ def test_with_a_key_only_what_it_has_signed_is_read(folder: Path, monkeypatch: p
     monkeypatch.delenv("TRTOPT_SIGNING_KEY")
     assert check_folder(folder).signature == "unchecked"
     (folder / "batch8.engine").unlink()
-    with pytest.raises(ArtifactError, match="a repair would undo that"):
+    with pytest.raises(ArtifactError, match="a new manifest would undo that"):
         repair(folder)
 
 

@@ -135,3 +135,22 @@ def test_a_written_file_is_nobodys_any_more(tmp_path: Path) -> None:
     write_atomically(tmp_path / "file", b"content")
     remove_abandoned(tmp_path / "file")
     assert (tmp_path / "file").read_bytes() == b"content"
+
+
+SCRATCH = """
+from trtopt.workspace import scratch_folder, step
+with scratch_folder() as folder:
+    (folder / "file").touch()
+    step("in scratch")
+"""
+
+
+def test_the_systems_temporary_folder_is_cleaned_of_what_killed_runs_have_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    assert run(SCRATCH, kill_at="in scratch") == -signal.SIGKILL
+    (left,) = tmp_path.iterdir()
+    assert left.stat().st_mode & 0o777 == 0o700
+    assert run(SCRATCH) == 0
+    assert list(tmp_path.iterdir()) == []

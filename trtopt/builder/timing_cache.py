@@ -25,7 +25,7 @@ from trtopt.records import (
     from_json,
     to_json,
 )
-from trtopt.workspace import lock, write_atomically
+from trtopt.workspace import lock, remove_abandoned, write_atomically
 
 MAX_BYTES = 1 << 30
 """The most that is read of a cache; those of large models take some MiB."""
@@ -134,6 +134,7 @@ def save_cache(
         OutputError: the file cannot be written, or its lock is held for too long.
     """
     with lock(path):
+        remove_abandoned(path)
         present = load_cache(path, here, terms)
         others_wrote = present is not None and (grown_from is None or present.blob != grown_from.blob)
         if present is not None and others_wrote and present.blob != blob:

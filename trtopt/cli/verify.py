@@ -10,17 +10,26 @@ import click
 @click.command()
 @click.argument("folder", type=click.Path(path_type=Path))
 @click.option("--repair", "is_repair", is_flag=True, help="Build engines again that are missing or changed.")
+@click.option(
+    "--trust",
+    "trusted",
+    multiple=True,
+    metavar="ENGINE",
+    help="Vouch for an engine that has changed: native code, which will be loaded.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
-def verify(folder: Path, is_repair: bool, as_json: bool) -> None:
+def verify(folder: Path, is_repair: bool, trusted: tuple[str, ...], as_json: bool) -> None:
     """Hash every file of the build FOLDER again, and check its signature if $TRTOPT_SIGNING_KEY is set.
 
     Exits with 1 if something is missing, has changed, or is not signed as it has to be.
     """
     from trtopt.cli.progress import listening
-    from trtopt.pipeline.rebuild import check_folder, repair
+    from trtopt.pipeline.rebuild import check_folder, repair, trust
     from trtopt.records import to_json
     from trtopt.report.verifying import check_lines
 
+    if trusted:
+        trust(folder, trusted)
     if is_repair:
         with listening() as listener:
             check = repair(folder, listener)

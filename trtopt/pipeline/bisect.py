@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -38,7 +37,7 @@ from trtopt.precision.placement.plan import Wish
 from trtopt.precision.quantize import Asked, Material
 from trtopt.records.bisecting import BisectReport, KeptSet, Sensitivity
 from trtopt.records.checking import CheckedSubject
-from trtopt.workspace import check_writable
+from trtopt.workspace import check_writable, scratch_folder
 
 EVALUATIONS = 200
 """How many sets of nodes are evaluated at most, unless told."""
@@ -148,8 +147,7 @@ def _searched(
     listener: Listener,
 ) -> _Searched:
     """Search, and write what was found to `target`."""
-    with tempfile.TemporaryDirectory(prefix="trtopt-") as folder:
-        scratch = Path(folder)
+    with scratch_folder() as scratch:
         variants, file = _variants(source, checker, request, judge.target, scratch, listener)
         shares, notes = _shares(file, variants.nodes, data)
         trials = Trials(variants, judge, request.bounds, scratch)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,7 +20,7 @@ from trtopt.pipeline.targets import target_of
 from trtopt.precision.bounds import Bounds
 from trtopt.recipe import make_recipe
 from trtopt.records import BatchVerdict, OnnxArtifact, PrecisionVerdict
-from trtopt.workspace import check_writable
+from trtopt.workspace import check_writable, scratch_folder
 
 
 @dataclass(frozen=True)
@@ -76,8 +75,7 @@ def quantize_where_it_pays(
             "run it on the machine with the GPU, or leave --verdict away",
         )
     check_writable(target)
-    with tempfile.TemporaryDirectory(prefix="trtopt-") as scratch:
-        folder = Path(scratch)
+    with scratch_folder() as folder:
         kept = keep_model(onnx, source, folder, builder.backend, listener, rewrite=recipe.rewrite)
         plans = make_plans(kept.onnx, recipe, builder.backend)
         cache = folder / TIMING_CACHE_FILE if builder.uses_timing_cache else None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -32,7 +31,7 @@ from trtopt.precision.runs import add_outputs, open_model
 from trtopt.records import EngineArtifact, Manifest, OnnxArtifact
 from trtopt.records.checking import CheckedSubject, CheckReport, LayerDifference
 from trtopt.supervisor import run_jobs
-from trtopt.workspace import MANIFEST
+from trtopt.workspace import MANIFEST, scratch_folder
 
 _BATCH = 8
 _REMEMBERED_BYTES = 256 << 20
@@ -142,9 +141,9 @@ class Checker:
                 f"{engine.path} takes {', '.join(sorted(names))}: other inputs than the reference",
                 "check an engine against the model that it was built of",
             )
-        with tempfile.TemporaryDirectory(prefix="trtopt-") as scratch:
+        with scratch_folder() as scratch:
             if data is None:
-                data = Path(scratch) / "random.npz"
+                data = scratch / "random.npz"
                 shapes = shapes_at(manifest.onnx, engine.plan, size)
                 np.savez(data, allow_pickle=False, **random_batch(self._specs, shapes))
             job = OutputsJob(
@@ -153,11 +152,11 @@ class Checker:
                 inputs=self._specs,
                 data=str(data),
                 batch=size,
-                folder=scratch,
+                folder=str(scratch),
             )
             ((_, result),) = run_jobs([job], on_progress=listener.progress)
             assert isinstance(result, OutputsWritten)
-            outputs = (_read(outputs_file(Path(scratch), index)) for index in range(result.batches))
+            outputs = (_read(outputs_file(scratch, index)) for index in range(result.batches))
             backend = str(engine.plan.backend)
             return self._judged(engine.path, backend, size, open_data(data), size, outputs)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import msgspec
@@ -34,7 +33,7 @@ from trtopt.pipeline.listener import Listener
 from trtopt.pipeline.subject import points, tell, verified_graphs
 from trtopt.recipe import make_recipe
 from trtopt.records import BuildSettings, EngineArtifact, InterleavedRun, Manifest
-from trtopt.workspace import read_manifest
+from trtopt.workspace import read_manifest, scratch_folder
 
 RUNS = 5
 """How many processes run all builds: each loads them anew, so that a run's luck is drawn again."""
@@ -74,9 +73,9 @@ def compare_recipes(
     """
     check_repeats("--builds", count, 2)
     notes = ["every build was made without a timing cache of another one's: what is compared is recipes"]
-    with TemporaryDirectory(prefix="trtopt-") as scratch:
+    with scratch_folder() as scratch:
         sides = [
-            _built(path, count, recipe, setting, Path(scratch) / name, notes, listener)
+            _built(path, count, recipe, setting, scratch / name, notes, listener)
             for name, path in zip("AB", paths, strict=False)
         ]
         sizes = sorted(set.intersection(*(set(side.builds[0][1]) for side in sides)))

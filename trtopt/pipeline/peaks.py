@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,7 +33,7 @@ from trtopt.records import (
     to_json,
 )
 from trtopt.supervisor import run_jobs
-from trtopt.workspace import write_atomically
+from trtopt.workspace import scratch_folder, write_atomically
 
 _SCALE = 0.05
 _BENCH_S = 0.3
@@ -112,8 +111,8 @@ def _matrix(
     dtype: str, size: int, backend: Backend, tactic_sources: Sequence[str] | None, listener: Listener
 ) -> Peak | str:
     model = product(dtype, size)
-    with tempfile.TemporaryDirectory(prefix="trtopt-") as scratch:
-        file, folder = Path(scratch) / f"{dtype}.onnx", Path(scratch) / "built"
+    with scratch_folder() as scratch:
+        file, folder = scratch / f"{dtype}.onnx", scratch / "built"
         onnx.save(model, str(file))
         settings: dict[str, Any] = {"backend": backend.name, "rewrite": False}
         if tactic_sources is not None:

@@ -69,11 +69,7 @@ def repair(folder: Path, listener: Listener = SILENT) -> FolderCheck:
     lost = [engine for engine in manifest.engines if bad & {*_files_of(engine)}]
     if not lost:
         return check
-    if check.signature == "unchecked":
-        raise ArtifactError(
-            f"{folder}: is signed, and a repair would undo that",
-            f"set ${KEY_VARIABLE}, or build again",
-        )
+    _check_key(folder, check)
     with scratch_beside(folder.resolve()) as scratch:
         again = _engines_again(folder, manifest, lost, scratch, listener)
         healed = [name for engine in again for name in _files_of(engine)]
@@ -86,6 +82,47 @@ def repair(folder: Path, listener: Listener = SILENT) -> FolderCheck:
         folder, msgspec.structs.replace(manifest, engines=engines), files=_expected(manifest) | own
     )
     return check_folder(folder)
+
+
+def trust(folder: Path, names: Sequence[str]) -> FolderCheck:
+    """Have the manifest vouch for engines as they are now: it is the user who trusts them, by name.
+
+    Raises:
+        UsageError: a name is no engine of this folder.
+        ArtifactError: see `check_folder`; or the engine is not there.
+    """
+    manifest = read_manifest(folder)
+    _check_key(folder, check_folder(folder))
+    known = {engine.path for engine in manifest.engines}
+    if unknown := [name for name in names if name not in known]:
+        raise UsageError(
+            f"--trust {unknown[0]}: no engine of {folder}", f"name one of {', '.join(sorted(known))}"
+        )
+    if gone := [name for name in names if not (folder / name).is_file()]:
+        raise ArtifactError(f"{folder / gone[0]}: is not there", "bring it back, or use --repair")
+    engines = [
+        msgspec.structs.replace(
+            engine,
+            sha256=sha256_of(folder / engine.path),
+            size_bytes=(folder / engine.path).stat().st_size,
+            notes=(*engine.notes, "not as it was built: trusted by name"),
+        )
+        if engine.path in names
+        else engine
+        for engine in manifest.engines
+    ]
+    write_manifest(
+        folder, msgspec.structs.replace(manifest, engines=tuple(engines)), files=_expected(manifest)
+    )
+    return check_folder(folder)
+
+
+def _check_key(folder: Path, check: FolderCheck) -> None:
+    if check.signature == "unchecked":
+        raise ArtifactError(
+            f"{folder}: is signed, and a new manifest would undo that",
+            f"set ${KEY_VARIABLE}, or build again",
+        )
 
 
 def sign(folder: Path) -> FolderCheck:

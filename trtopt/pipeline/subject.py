@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +14,7 @@ from trtopt.onnxfile import read_onnx
 from trtopt.pipeline.build import Building, build, build_engines
 from trtopt.pipeline.listener import Listener
 from trtopt.records import BuildPlan, BuildSettings, EngineArtifact, Manifest, OnnxArtifact, Shape
-from trtopt.workspace import MANIFEST, read_manifest
+from trtopt.workspace import MANIFEST, read_manifest, scratch_folder
 
 
 @contextmanager
@@ -94,8 +93,8 @@ def _built_for_running(
 ) -> Iterator[tuple[Path, Manifest, tuple[EngineArtifact, ...]]]:
     """Engines of an ONNX file, built in a temporary folder."""
     tell(notes, listener, f"engines are built for this measurement only, with {choice.name}: {choice.reason}")
-    with tempfile.TemporaryDirectory(prefix="trtopt-") as scratch:
-        folder = Path(scratch) / "build"
+    with scratch_folder() as scratch:
+        folder = scratch / "build"
         manifest = build(
             path, folder, batch=tuple(batch) if batch else None, backend=choice.name, listener=listener
         )
@@ -124,9 +123,9 @@ def _rebuilt(
         msgspec.structs.replace(plan, settings=BuildSettings(), backend=builder.backend)
         for plan in unique.values()
     ]
-    with tempfile.TemporaryDirectory(prefix="trtopt-") as scratch:
-        engines = build_engines(graphs, own, Path(scratch), Building(None), listener)
-        yield Path(scratch), manifest, engines
+    with scratch_folder() as scratch:
+        engines = build_engines(graphs, own, scratch, Building(None), listener)
+        yield scratch, manifest, engines
 
 
 def verified_graphs(folder: Path, manifest: Manifest) -> list[OnnxArtifact]:
