@@ -7,6 +7,7 @@ from trtopt.measure.engine import BenchJob
 from trtopt.measure.interleaved import InterleaveJob
 from trtopt.measure.outputs import OutputsJob
 from trtopt.records import BenchPoint, EngineArtifact, Environment, InterleavedRun, Record, Tactic
+from trtopt.runtime.trial import CostJob, TrialJob, TrialRun
 
 
 class CopyJob(Record, frozen=True, kw_only=True, tag="copy"):
@@ -31,7 +32,7 @@ class TacticsJob(Record, frozen=True, kw_only=True, tag="tactics"):
     caches: tuple[bytes, ...]
 
 
-Job = BuildJob | BenchJob | InterleaveJob | OutputsJob | CopyJob | MergeJob | TacticsJob
+Job = BuildJob | BenchJob | InterleaveJob | OutputsJob | CopyJob | MergeJob | TacticsJob | TrialJob | CostJob
 
 
 class Progress(Record, frozen=True, kw_only=True, tag="progress"):
@@ -92,5 +93,31 @@ class TacticsTold(Record, frozen=True, kw_only=True, tag="tactics_told"):
     tactics: tuple[tuple[Tactic, ...], ...]
 
 
-Result = Built | Benched | Interleaved | OutputsWritten | Copied | Merged | TacticsTold
-Message = Progress | Failure | Built | Benched | Interleaved | OutputsWritten | Copied | Merged | TacticsTold
+class Tried(Record, frozen=True, kw_only=True, tag="tried"):
+    """A trial job's result."""
+
+    run: TrialRun
+    environment: Environment
+
+
+class Costed(Record, frozen=True, kw_only=True, tag="costed"):
+    """A cost job's result: milliseconds that batches took, by how many requests were in them."""
+
+    serving_ms: dict[int, list[float]]
+    environment: Environment
+
+
+Result = Built | Benched | Interleaved | OutputsWritten | Copied | Merged | TacticsTold | Tried | Costed
+Message = (
+    Progress
+    | Failure
+    | Built
+    | Benched
+    | Interleaved
+    | OutputsWritten
+    | Copied
+    | Merged
+    | TacticsTold
+    | Tried
+    | Costed
+)

@@ -20,6 +20,7 @@ from trtopt.errors import BuildError, DeviceError, rebuild
 from trtopt.jobs import CopyJob, Failure, Job, MergeJob, Message, Progress, Result, TacticsJob
 from trtopt.measure.engine import BenchJob
 from trtopt.measure.outputs import OutputsJob
+from trtopt.runtime.trial import CostJob, TrialJob
 
 OnProgress = Callable[[int, str, float | None], None]
 """Hears (index of the job, phase, fraction of the job or None)."""
@@ -116,6 +117,8 @@ class _Worker:
             measured = self._job.artifact.path
         elif isinstance(self._job, CopyJob):
             measured = f"a copy of {self._job.nbytes / 2**20:.0f} MiB"
+        elif isinstance(self._job, TrialJob | CostJob):
+            measured = f"requests on {self._job.path}"
         elif isinstance(self._job, MergeJob | TacticsJob):
             measured = "TensorRT on timing caches"
         else:

@@ -32,6 +32,7 @@ from trtopt.jobs import (
     Built,
     Copied,
     CopyJob,
+    Costed,
     Failure,
     Interleaved,
     Job,
@@ -43,12 +44,14 @@ from trtopt.jobs import (
     Result,
     TacticsJob,
     TacticsTold,
+    Tried,
 )
 from trtopt.measure.bandwidth import copy_bandwidth
 from trtopt.measure.engine import bench_engine
 from trtopt.measure.interleaved import InterleaveJob, interleave
 from trtopt.measure.outputs import OutputsJob, write_outputs
 from trtopt.records import Environment
+from trtopt.runtime.trial import CostJob, TrialJob, serving_times_ms, try_plan
 from trtopt.version import __version__
 
 
@@ -67,6 +70,10 @@ def run(job: Job, send: Callable[[Message], None]) -> Result:
         return _interleaved(job, progress)
     if isinstance(job, CopyJob):
         return _copied(job)
+    if isinstance(job, TrialJob):
+        return Tried(run=try_plan(job, progress), environment=_environment(job.backend))
+    if isinstance(job, CostJob):
+        return Costed(serving_ms=serving_times_ms(job, progress), environment=_environment(job.backend))
     if isinstance(job, MergeJob):
         return Merged(blob=open_builder(job.backend).merge_timing_caches(job.ours, job.theirs))
     if isinstance(job, TacticsJob):
@@ -122,6 +129,14 @@ def environment_of(target: Target) -> Environment:
         git_revision=_git_revision(),
         cpus=present_cores(),
     )
+
+
+def _environment(backend: str) -> Environment:
+    target = open_target(backend)
+    try:
+        return environment_of(target)
+    finally:
+        target.close()
 
 
 def _git_revision() -> str | None:

@@ -26,6 +26,7 @@ COMMANDS = {
     "bench": "Measure latency and throughput of engines or of an ONNX file.",
     "profile": "Look inside engines: where the time goes, in which types, what fused and what did not.",
     "sweep": "Build and measure a model at many batch sizes and precisions; find what is best.",
+    "plan": "Choose engines, workers and delay for a latency under a load, by simulation.",
     "report": "Write builds, measurements and profiles of a folder as one HTML page.",
     "compare": "Judge results, engines, recipes or contracts against each other: faster, slower, same.",
     "verify": "Hash a build folder's files again, check its signature, repair what can be built again.",

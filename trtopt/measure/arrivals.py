@@ -95,25 +95,25 @@ class Goal:
         return f"p{self.p:g}={self.limit_ms:g}ms"
 
 
-def parse_goal(text: str) -> Goal:
-    """The value of `--max-latency`: `p99=5ms`; units are us, ms and s.
+def parse_goal(text: str, flag: str = "--max-latency") -> Goal:
+    """The value of `--max-latency`, or of another flag: `p99=5ms`; units are us, ms and s.
 
     Raises:
         UsageError: not of that form, or a percentile outside 0 to 100, or no positive limit.
     """
-    remedy = "give a percentile and a limit, such as --max-latency p99=5ms (units: us, ms, s)"
+    remedy = f"give a percentile and a limit, such as {flag} p99=5ms (units: us, ms, s)"
     match = re.fullmatch(r"p(\d+(?:\.\d+)?)=(\d+(?:\.\d+)?)(us|ms|s)", text.strip())
     if match is None:
-        raise UsageError(f"--max-latency {text}: not of the form p99=5ms", remedy)
+        raise UsageError(f"{flag} {text}: not of the form p99=5ms", remedy)
     p, limit_ms = float(match[1]), float(match[2]) * _UNITS_MS[match[3]]
     if not 0 < p < 100:
-        raise UsageError(f"--max-latency {text}: percentiles lie between 0 and 100", remedy)
+        raise UsageError(f"{flag} {text}: percentiles lie between 0 and 100", remedy)
     if _MIN_FOLD * needed_for(p) > MAX_REQUESTS:
-        raise UsageError(f"--max-latency {text}: no run has enough requests for a p{p:g}", remedy)
+        raise UsageError(f"{flag} {text}: no run has enough requests for a p{p:g}", remedy)
     if limit_ms <= 0:
-        raise UsageError(f"--max-latency {text}: no latency is as short as that", remedy)
+        raise UsageError(f"{flag} {text}: no latency is as short as that", remedy)
     if limit_ms > MAX_LIMIT_MS:
-        raise UsageError(f"--max-latency {text}: longer than a minute, which no probe waits for", remedy)
+        raise UsageError(f"{flag} {text}: longer than a minute, which no probe waits for", remedy)
     return Goal(p, limit_ms)
 
 

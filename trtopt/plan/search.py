@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from msgspec import structs
@@ -34,8 +34,6 @@ _AS_GOOD = 1.05
 
 MAX_ENGINES = 4
 """So many of three precisions at eight batch sizes are 12,950 sets, which take minutes to look through."""
-
-Listener = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -93,10 +91,10 @@ class Search:
         self,
         engines: Sequence[MeasuredEngine],
         overhead: Overhead = NO_OVERHEAD,
-        listener: Listener = lambda text: None,
     ) -> None:
-        self._engines, self._overhead, self._listener = tuple(engines), overhead, listener
+        self._engines, self._overhead = tuple(engines), overhead
         self._fleets: dict[int, list[Fleet]] = {}
+        self.most_engines = min(MAX_ENGINES, len(engines))
 
     def best(self, demand: Demand, bounds: Bounds) -> Choice:
         """The setup with the lowest latency that keeps the bounds, or a simpler one that is as good.
@@ -108,7 +106,6 @@ class Search:
         left = self._worth_simulating(demand, bounds, reasons)
         for keep, requests in _SIEVE:
             left = _sieved(left, demand, bounds.goal, keep, requests, reasons)
-            self._listener(f"{len(left)} setups left after {requests:,} requests each")
         finalists = sorted(
             (Outcome(setup, predict(setup, demand, bounds.goal)) for setup in left),
             key=lambda one: one.prediction.goal.value,
@@ -291,19 +288,19 @@ def nothing_keeps(
             if slower is not None
             else f"rate {demand.rate:g}/s: no rate keeps the other bounds"
         )
-    for told_bound, relaxed in _relaxed(bounds).items():
+    for told_bound, relaxed in _relaxed(bounds, search.most_engines).items():
         free = search.best(demand, relaxed).chosen
         lines.append(f"{told_bound}: " + ("makes no difference" if free is None else _needs(free)))
     problem = "no setup keeps all bounds:\n" + "\n".join(f"  {line}" for line in lines)
     return PlanError(problem, "relax one of them as told, or sweep more batch sizes, precisions and streams")
 
 
-def _relaxed(bounds: Bounds) -> Mapping[str, Bounds]:
+def _relaxed(bounds: Bounds, most_engines: int) -> Mapping[str, Bounds]:
     relaxed: dict[str, Bounds] = {}
     if bounds.memory_bytes is not None:
         relaxed[f"memory {bounds.memory_bytes / 2**20:,.0f} MiB"] = replace(bounds, memory_bytes=None)
-    if bounds.max_engines < MAX_ENGINES:
-        relaxed[f"max-engines {bounds.max_engines}"] = replace(bounds, max_engines=MAX_ENGINES)
+    if bounds.max_engines < most_engines:
+        relaxed[f"max-engines {bounds.max_engines}"] = replace(bounds, max_engines=most_engines)
     if bounds.for_triton:
         relaxed["for Triton"] = replace(bounds, for_triton=False)
     return relaxed

@@ -1,0 +1,153 @@
+"""From measurements to a plan, to serving by it, on ONNX Runtime."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from command_line import DIGITS, CommandLine
+
+import trtopt
+from trtopt.errors import ArtifactError
+from trtopt.records import BatchPlan, from_json, to_json
+from trtopt.runtime.batcher import DynamicBatcher
+from trtopt.runtime.pool import EnginePool
+from trtopt.workspace import read_plan, write_atomically
+
+SLO = "p50=500ms"
+"""What a small model keeps on any machine, however busy."""
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two build folders with their measurements: batches 1 and 8, and one engine for 1 to 16."""
+    folder = tmp_path_factory.mktemp("measured")
+    trtopt.build(DIGITS, folder / "fixed", batch=(1, 8), backend="onnxruntime")
+    trtopt.build(DIGITS, folder / "dynamic", batch=(1, 8, 16), dynamic=True, backend="onnxruntime")
+    for name, batch in (("fixed", None), ("dynamic", (1, 4, 16))):
+        report = trtopt.bench(folder / name, batch=batch, duration=0.2, warmup=0.05)
+        write_atomically(folder / name / "bench.json", to_json(report))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def planned(measured: Path) -> Path:
+    """A plan for 200 requests a second, verified."""
+    path = measured / "plans" / "plan.json"
+    done = CommandLine(measured)(
+        "plan", "fixed", "dynamic", "-o", path, "--slo", SLO, "--rate", "200", "--verify"
+    )
+    assert done.returncode == 0, done.stderr
+    assert "verified: " in done.stdout
+    assert "predicted" in done.stdout
+    assert "measured" in done.stdout
+    return path
+
+
+def test_a_plan_says_what_it_is_made_of_and_survives_its_file(planned: Path) -> None:
+    plan = read_plan(planned)
+    assert plan.schema == "trtopt.plan/1"
+    assert (plan.goal, plan.load.rate, plan.load.arrivals) == (SLO, 200.0, "poisson")
+    assert plan.prediction.goal.high <= 500
+    assert plan.prediction.requests == 6000
+    assert plan.buckets == {0: {"image": (1, 8, 8)}} or len(plan.buckets[0]) == 1
+    assert plan.rejected
+    assert from_json(to_json(plan), BatchPlan) == plan
+
+
+def test_verifying_answers_every_request_and_tells_what_they_took(planned: Path) -> None:
+    plan = read_plan(planned)
+    done = plan.verification
+    assert done is not None
+    assert done.answered == done.requests
+    assert (done.rejected, done.failed) == (0, 0)
+    assert 0 < done.p50_ms <= done.p99_ms
+    assert sum(size * count for size, count in done.batch_sizes.items()) == done.requests
+    assert max(done.batch_sizes) <= plan.policy.max_batch
+
+
+def test_a_pool_opens_a_plan_and_a_batcher_goes_by_its_policy(planned: Path) -> None:
+    plan = read_plan(planned)
+    with EnginePool.open(planned) as pool, DynamicBatcher(pool) as batcher:
+        assert pool.workers == plan.workers
+        assert batcher.policy == plan.policy
+        ((name, shape),) = plan.buckets[0].items()
+        outputs = batcher.submit({name: np.zeros(shape, np.float32)}).result(timeout=60)
+        assert len(outputs) == 1
+
+
+def test_an_engine_that_is_missing_from_a_plan_or_another_one_is_not_loaded(
+    measured: Path, planned: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(measured, tmp_path / "copy")
+    path = tmp_path / "copy" / "plans" / "plan.json"
+    engine = path.parent / read_plan(path).engines[0].artifact.path
+    engine.write_bytes(engine.read_bytes() + b"\0")
+    with pytest.raises(ArtifactError, match="is not the file that the plan vouches for"):
+        EnginePool.open(path)
+    engine.unlink()
+    with pytest.raises(ArtifactError, match="cannot be read"):
+        EnginePool.open(path)
+
+
+def test_a_damaged_plan_is_refused(planned: Path, tmp_path: Path) -> None:
+    cut = tmp_path / "plan.json"
+    cut.write_bytes(planned.read_bytes()[:-10])
+    with pytest.raises(ArtifactError, match=r"plan.json: cannot be read as a plan"):
+        EnginePool.open(cut)
+
+
+def test_a_sweep_is_planned_with(trtopt_cli: CommandLine) -> None:
+    trtopt.sweep(DIGITS, trtopt_cli.folder / "swept", batch=(1, 8), backend="onnxruntime", duration=0.2)
+    done = trtopt_cli("plan", "swept", "-o", "plan.json", "--slo", SLO, "--rate", "100", "--max-engines", "1")
+    assert done.returncode == 0, done.stderr
+    plan = read_plan(trtopt_cli.folder / "plan.json")
+    assert len(plan.engines) == 1
+    with EnginePool.open(trtopt_cli.folder / "plan.json") as pool:
+        assert pool.largest_batch in (1, 8)
+
+
+def test_recorded_arrivals_are_planned_for_at_their_own_rate(measured: Path, trtopt_cli: CommandLine) -> None:
+    times = trtopt_cli.folder / "arrivals.txt"
+    times.write_text("\n".join(f"{index * 0.01:.3f}" for index in range(300)))
+    done = trtopt_cli("plan", measured / "fixed", "-o", "plan.json", "--slo", SLO, "--arrivals", times)
+    assert done.returncode == 0, done.stderr
+    plan = read_plan(trtopt_cli.folder / "plan.json")
+    assert plan.load.rate == pytest.approx(100)
+    assert plan.load.file_sha256 is not None
+
+
+def test_bounds_that_nothing_keeps_are_told_with_what_each_costs(
+    measured: Path, trtopt_cli: CommandLine
+) -> None:
+    told = trtopt_cli.fails(
+        1, "plan", measured / "fixed", "-o", "plan.json", "--slo", "p50=0.001ms", "--rate", "50"
+    )
+    assert "no setup keeps all bounds" in told
+    assert "p50=0.001ms: the closest comes to" in told
+    assert "rate 50/s: no rate keeps the other bounds" in told
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--slo", "mean=3ms"], "--slo mean=3ms: not of the form p99=5ms"),
+        (["--slo", SLO, "--rate", "0"], "--rate 0: is no rate"),
+        (["--slo", SLO, "--memory", "8"], "--memory 8: is no size"),
+        (["--slo", SLO, "--max-engines", "9"], "--max-engines 9"),
+        (["--slo", SLO, "--lengths", "128"], "is no length with its share"),
+        (["--slo", SLO, "--lengths", "128:1"], "the sweep has none"),
+        (["--slo", SLO, "--arrivals", "weekly"], "no such arrivals"),
+    ],
+)
+def test_wrong_wishes_are_refused_before_the_work(
+    measured: Path, trtopt_cli: CommandLine, arguments: list[str], told: str
+) -> None:
+    assert told in trtopt_cli.fails(2, "plan", measured / "fixed", "-o", "plan.json", *arguments)
+
+
+def test_a_folder_without_measurements_is_refused(cpu_build: Path, trtopt_cli: CommandLine) -> None:
+    told = trtopt_cli.fails(1, "plan", cpu_build, "-o", "plan.json", "--slo", SLO)
+    assert "bench.json: cannot be read" in told

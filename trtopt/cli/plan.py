@@ -1,0 +1,98 @@
+"""`trtopt plan`."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import click
+
+_UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
+
+
+@click.command()
+@click.argument("sources", metavar="SWEEP...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path), required=True, help="The plan's file to write."
+)
+@click.option("--slo", required=True, metavar="pN=LIMIT", help="The latency to keep, as p99=10ms.")
+@click.option("--rate", type=float, metavar="N", help="Requests a second [default: the most there can be].")
+@click.option(
+    "--arrivals",
+    default="poisson",
+    show_default=True,
+    metavar="HOW|FILE",
+    help="poisson, constant, bursty[:PEAK:SECONDS], or a file with a time in seconds a line.",
+)
+@click.option("--lengths", metavar="N:SHARE,…", help="How long requests are, as 128:0.7,384:0.3.")
+@click.option("--memory", metavar="SIZE", help="Device memory to stay within, as 8GiB.")
+@click.option("--max-engines", type=int, default=3, show_default=True, metavar="N", help="At most so many.")
+@click.option("--for", "purpose", type=click.Choice(["triton"]), help="Only what Triton can batch for.")
+@click.option("--verify", is_flag=True, help="Run the plan under its load, and tell predicted and measured.")
+def plan(
+    sources: tuple[Path, ...],
+    output: Path,
+    slo: str,
+    rate: float | None,
+    arrivals: str,
+    lengths: str | None,
+    memory: str | None,
+    max_engines: int,
+    purpose: str | None,
+    verify: bool,
+) -> None:
+    """Choose engines, workers, batch sizes and a delay for a latency under a load, by simulation.
+
+    SWEEP is a folder of `trtopt sweep`, or a build folder with what `trtopt bench` told as bench.json in it;
+    of several all engines are candidates. The plan is what `trtopt.runtime.EnginePool.open` loads.
+    """
+    from rich.console import Console
+
+    from trtopt.pipeline.plan import plan as make
+    from trtopt.pipeline.plan import verify as put_to_the_test
+    from trtopt.report.planning import plan_text
+    from trtopt.workspace import check_writable
+
+    def listen(text: str) -> None:
+        click.echo(f"trtopt: {text}", err=True)
+
+    check_writable(output)
+    made = make(
+        sources,
+        output,
+        slo=slo,
+        rate=rate,
+        arrivals=arrivals,
+        lengths=_lengths(lengths) if lengths is not None else None,
+        memory_bytes=_bytes(memory) if memory is not None else None,
+        max_engines=max_engines,
+        for_triton=purpose == "triton",
+        listener=listen,
+    )
+    if verify:
+        made = put_to_the_test(output, listen)
+    Console().print(plan_text(made))
+
+
+def _bytes(text: str) -> int:
+    from trtopt.errors import UsageError
+
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(KiB|MiB|GiB)", text.strip())
+    if match is None:
+        raise UsageError(f"--memory {text}: is no size", "give one as 8GiB, 512MiB or 64KiB")
+    return int(float(match[1]) * _UNITS[match[2]])
+
+
+def _lengths(text: str) -> dict[int, float]:
+    from trtopt.errors import UsageError
+
+    shares: dict[int, float] = {}
+    for part in text.split(","):
+        match = re.fullmatch(r"([1-9]\d*):(\d+(?:\.\d+)?)", part.strip())
+        if match is None or float(match[2]) <= 0 or int(match[1]) in shares:
+            raise UsageError(
+                f"--lengths {text}: {part!r} is no length with its share, or named twice",
+                "give each length once with a share above 0, as --lengths 128:0.7,384:0.3",
+            )
+        shares[int(match[1])] = float(match[2])
+    return shares

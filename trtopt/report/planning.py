@@ -1,0 +1,95 @@
+"""A plan in words and figures: what is predicted, what was rejected and why, and how it did."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from trtopt.records import BatchPlan, Estimate, Verification
+from trtopt.report.tables import plain_table
+
+_MOST_REJECTED = 12
+
+
+def plan_text(plan: BatchPlan) -> RenderableType:
+    """The whole of it."""
+    parts: list[RenderableType] = [Text(line) for line in _setup_lines(plan)]
+    parts.append(_figures(plan))
+    if plan.verification is not None:
+        parts += [Text(line) for line in _verified_lines(plan, plan.verification)]
+    parts += [Text(line) for line in _rejected_lines(plan)]
+    parts += [Text(f"note: {note}") for note in plan.notes]
+    return Group(*parts)
+
+
+def _setup_lines(plan: BatchPlan) -> Iterable[str]:
+    load, policy = plan.load, plan.policy
+    yield f"{plan.goal} at {load.rate:,.4g} requests/s, {load.arrivals} arrivals"
+    for engine in plan.engines:
+        yield f"  engine {engine.precision} {engine.artifact.plan.label}: {engine.artifact.path}"
+    workers = "1 worker" if plan.workers == 1 else f"{plan.workers} workers"
+    yield f"  {workers}, batches up to {policy.max_batch}, delay {policy.max_delay_ms:.3g} ms"
+    if set(plan.buckets) != {0}:
+        yield f"  requests are padded to length {', '.join(map(str, sorted(plan.buckets)))}"
+    if plan.memory_bytes is not None:
+        yield f"  {plan.memory_bytes / 2**20:,.0f} MiB of device memory at most"
+    cost = plan.serving_cost
+    yield (
+        f"  serving adds {cost.batch_ms * 1e3:.0f} µs a batch and {cost.request_ms * 1e3:.1f} µs a request "
+        "to what engines take"
+    )
+
+
+def _figures(plan: BatchPlan) -> RenderableType:
+    told, done = plan.prediction, plan.verification
+    table = plain_table(
+        f"predicted for a run of {told.requests:,} requests",
+        f"the interval is that of 95 of 100 such runs; workers are busy {told.busy:.0%} of the time with "
+        f"batches of {told.mean_batch:.1f} requests on average",
+    )
+    columns = ["", "predicted", "95 %", *(["measured", "in the interval", "off by"] if done else [])]
+    for name in columns:
+        table.add_column(name, justify="left" if not name else "right", no_wrap=True)
+    goal = plan.goal.partition("=")[0]
+    rows: list[tuple[str, Estimate, float | None]] = [
+        ("p50 ms", told.p50, done.p50_ms if done else None),
+        ("p99 ms", told.p99, done.p99_ms if done else None),
+        ("requests/s", told.throughput, done.throughput if done else None),
+    ]
+    if goal not in ("p50", "p99"):
+        rows.insert(2, (f"{goal} ms", told.goal, done.goal_ms if done else None))
+    for name, estimate, measured in rows:
+        interval = f"{_figure(estimate.low)} to {_figure(estimate.high)}"
+        cells = [name, _figure(estimate.value), interval]
+        if measured is not None:
+            held = "yes" if estimate.holds(measured) else "no"
+            cells += [_figure(measured), held, f"{measured / estimate.value - 1:+.1%}"]
+        table.add_row(*cells)
+    return table
+
+
+def _figure(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
+
+
+def _verified_lines(plan: BatchPlan, done: Verification) -> Iterable[str]:
+    lost = f", {done.rejected:,} rejected, {done.failed:,} failed" if done.rejected or done.failed else ""
+    yield f"verified: {done.answered:,} of {done.requests:,} requests answered{lost}"
+    limit = plan.goal.partition("=")[2]
+    kept = done.goal_ms <= plan.prediction.goal.high
+    yield (
+        f"{plan.goal.partition('=')[0]} was {_figure(done.goal_ms)} ms, the goal is {limit}; the host was "
+        f"late by {done.lag_p99_ms:.3f} ms in the 99th percentile, which counts as latency"
+    )
+    if not kept:
+        yield "that is above the prediction: the machine was disturbed, or engines ran slower than measured"
+
+
+def _rejected_lines(plan: BatchPlan) -> Iterable[str]:
+    if plan.rejected:
+        yield "rejected:"
+    for one in sorted(plan.rejected, key=lambda one: -one.count)[:_MOST_REJECTED]:
+        others = f" (and {one.count - 1:,} more for like reasons)" if one.count > 1 else ""
+        yield f"  {one.setup}: {one.reason}{others}"

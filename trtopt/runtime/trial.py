@@ -1,0 +1,165 @@
+"""Requests at planned times to a batcher, and what serving adds to an engine: the plan put to the test."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trtopt.device.api import ProgressSink
+from trtopt.errors import QueueFullError, TrtoptError
+from trtopt.inputs import random_batch
+from trtopt.records import BatcherStatistics, BatchPolicy, Record, Shape
+from trtopt.runtime.batcher import DynamicBatcher
+from trtopt.runtime.pool import EnginePool
+
+_WARMUPS, _ROUNDS = 3, 30
+_WARM_ROUNDS = 4
+
+Sample = dict[str, NDArray[np.generic]]
+
+
+class TrialJob(Record, frozen=True, kw_only=True, tag="trial"):
+    """Serve the plan at `path` requests that arrive at `at_s`, each of the bucket of that index."""
+
+    path: str
+    backend: str
+    buckets: tuple[dict[str, Shape], ...]
+    at_s: list[float]
+    bucket: list[int]
+
+
+class TrialRun(Record, frozen=True, kw_only=True):
+    """What became of a trial's requests, in milliseconds from its begin, in the order of arrival.
+
+    `done_ms` is None where there was no answer; `lag_ms` is how late a request was handed over.
+    """
+
+    at_ms: list[float]
+    done_ms: list[float | None]
+    lag_ms: list[float]
+    rejected: int
+    failed: int
+    statistics: BatcherStatistics
+
+
+class CostJob(Record, frozen=True, kw_only=True, tag="cost"):
+    """Serve `requests` of one shape at a time as one batch on the build folder or plan at `path`."""
+
+    path: str
+    backend: str
+    sample: dict[str, Shape]
+    requests: tuple[int, ...]
+
+
+def try_plan(job: TrialJob, progress: ProgressSink) -> TrialRun:
+    """Send the requests when they are due, however busy the workers are, and wait for all answers."""
+    with EnginePool.open(Path(job.path)) as pool:
+        samples = [_sample(pool, shapes) for shapes in job.buckets]
+        with DynamicBatcher(pool) as batcher:
+            _warm(pool, batcher.policy.max_batch, samples)
+            return _served(batcher, samples, job, progress)
+
+
+def serving_times_ms(job: CostJob, progress: ProgressSink) -> dict[int, list[float]]:
+    """For each number of requests, from the last one's submission to the last one's answer, several times."""
+    times: dict[int, list[float]] = {}
+    with EnginePool.open(Path(job.path), workers=1) as pool:
+        sample = _sample(pool, job.sample)
+        for count in job.requests:
+            progress(f"serving {count} requests", None)
+            # As long as they are not all there, nothing runs.
+            with DynamicBatcher(pool, BatchPolicy(max_batch=count, max_delay_ms=1e6)) as batcher:
+                rounds = [_one_batch_ms(batcher, sample, count) for _ in range(_WARMUPS + _ROUNDS)]
+                times[count] = rounds[_WARMUPS:]
+    return times
+
+
+def _one_batch_ms(batcher: DynamicBatcher, sample: Sample, count: int) -> float:
+    futures = [batcher.submit(sample) for _ in range(count)]
+    start_s = time.perf_counter()
+    for future in futures:
+        future.result()
+    return (time.perf_counter() - start_s) * 1e3
+
+
+def _sample(pool: EnginePool, shapes: Mapping[str, Shape]) -> Sample:
+    batch = random_batch(pool.catalogue.inputs, {name: (1, *shape) for name, shape in shapes.items()})
+    return {name: array[0] for name, array in batch.items()}
+
+
+def _warm(pool: EnginePool, max_batch: int, samples: Sequence[Sample]) -> None:
+    """Every number of requests of every bucket, by as many threads as there are workers, at the same time:
+    contexts are made at the first run and graphs captured at the second.
+    """
+    together = threading.Barrier(pool.workers)
+
+    def run() -> None:
+        for sample in samples:
+            part = pool.catalogue.sample(sample)
+            for count in range(1, max_batch + 1):
+                for _ in range(_WARM_ROUNDS):
+                    together.wait()
+                    pool.run_parts([part] * count)
+
+    with ThreadPoolExecutor(pool.workers) as threads:
+        for done in [threads.submit(run) for _ in range(pool.workers)]:
+            done.result()
+
+
+def _served(
+    batcher: DynamicBatcher, samples: Sequence[Sample], job: TrialJob, progress: ProgressSink
+) -> TrialRun:
+    count = len(job.at_s)
+    done_s: list[float | None] = [None] * count
+    lag_ms: list[float] = []
+    futures: list[Future[dict[str, NDArray[np.generic]]]] = []
+    rejected = 0
+    progress(f"{count:,} requests", None)
+    begin_s = time.perf_counter() + 0.01
+    for index, (at_s, bucket) in enumerate(zip(job.at_s, job.bucket, strict=True)):
+        _wait_until(begin_s + at_s)
+        lag_ms.append((time.perf_counter() - begin_s - at_s) * 1e3)
+        try:
+            future = batcher.submit(samples[bucket])
+        except QueueFullError:
+            rejected += 1
+            continue
+        future.add_done_callback(_noting(done_s, index))
+        futures.append(future)
+    failed = sum(_has_failed(future) for future in futures)
+    batcher.close()
+    return TrialRun(
+        at_ms=[at_s * 1e3 for at_s in job.at_s],
+        done_ms=[(end_s - begin_s) * 1e3 if end_s is not None else None for end_s in done_s],
+        lag_ms=lag_ms,
+        rejected=rejected,
+        failed=failed,
+        statistics=batcher.statistics(),
+    )
+
+
+def _wait_until(due_s: float) -> None:
+    """Asleep, which ends late by some 0.1 ms: a thread that spins keeps the interpreter from the workers."""
+    while (left_s := due_s - time.perf_counter()) > 0:
+        time.sleep(left_s)
+
+
+def _noting(done_s: list[float | None], index: int) -> Callable[[object], None]:
+    def note(_: object) -> None:
+        done_s[index] = time.perf_counter()
+
+    return note
+
+
+def _has_failed(future: Future[dict[str, NDArray[np.generic]]]) -> bool:
+    try:
+        future.result()
+    except TrtoptError:
+        return True
+    return False
