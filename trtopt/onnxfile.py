@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trtopt.errors import InvalidModelError, UnsupportedOpError
-from trtopt.onnxgraph import WEAK_TYPES, opset_of, parts_of, unknown_ops
+from trtopt.onnxgraph import WEAK_TYPES, check_texts, opset_of, parts_of, unknown_ops
 from trtopt.onnxweights import check_values, external_files, tensors_of
 from trtopt.records import OnnxArtifact, TensorSpec
 
@@ -70,9 +70,7 @@ def load_graph(path: Path) -> onnx.ModelProto:
         raise InvalidModelError(f"{path}: the file is empty", "export the model again")
     try:
         model.ParseFromString(content)  # onnx.load would guess the format from the file's name
-        for name in _names(model):
-            if isinstance(name, bytes):  # protobuf's way of handing out what is not UTF-8
-                name.decode()
+        check_texts(model)
     except (DecodeError, UnicodeDecodeError) as error:
         raise InvalidModelError(
             f"{path}: not an ONNX file, or cut short ({error})",
@@ -83,22 +81,6 @@ def load_graph(path: Path) -> onnx.ModelProto:
             f"{path}: the graph has no nodes or no outputs", "is this the ONNX file that the exporter wrote?"
         )
     return model
-
-
-def _names(model: onnx.ModelProto) -> Iterator[str | bytes]:
-    """Every name that this module and the backends go by."""
-    for entry in model.opset_import:
-        yield entry.domain
-    for value in (*model.graph.input, *model.graph.output):
-        yield value.name
-        yield from (axis.dim_param for axis in value.type.tensor_type.shape.dim)
-    for tensor in tensors_of(model):
-        yield tensor.name
-        yield from (text for item in tensor.external_data for text in (item.key, item.value))
-    for part in parts_of(model):
-        for node in part.node:
-            yield from (node.name, node.op_type, node.domain, *node.input, *node.output)
-            yield from (attribute.name for attribute in node.attribute)
 
 
 def sha256_of(paths: Iterable[Path]) -> str:

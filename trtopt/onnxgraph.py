@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
     import onnx
+    from google.protobuf.message import Message
 
     Part: TypeAlias = onnx.GraphProto | onnx.FunctionProto
 
@@ -42,6 +43,22 @@ def reads_of(node: onnx.NodeProto) -> set[str]:
             names |= {name for item in inner.node for name in reads_of(item)} - made
             names |= {item.name for item in inner.output} - made
     return names
+
+
+def check_texts(message: Message) -> None:
+    """Every text of a model must be one: protobuf hands out what is no UTF-8 as bytes.
+
+    Raises:
+        UnicodeDecodeError: the first that is none.
+    """
+    for field, value in message.ListFields():
+        if field.type == field.TYPE_MESSAGE:
+            for inner in (value,) if hasattr(value, "ListFields") else value:
+                check_texts(inner)
+        elif field.type == field.TYPE_STRING:
+            for text in (value,) if isinstance(value, str | bytes) else value:
+                if isinstance(text, bytes):
+                    text.decode()
 
 
 def opset_of(model: onnx.ModelProto) -> int:

@@ -16,6 +16,7 @@ from trtopt.tomlfile import read_toml
 
 _MAX_DIGITS = 10
 MAX_AXIS = 2**31 - 1
+MAX_TIMEOUT_S = 7 * 86400.0
 BATCH = "N"
 ShapeFlag = tuple[str, tuple[tuple[int | str, ...], ...]]
 
@@ -27,6 +28,7 @@ class Recipe(Record, frozen=True, kw_only=True):
     `MIN,OPT,MAX`; `workspace_mib` bounds the builder's scratch memory. `precision` is written into
     the graph (None: as the graph is), judged on the data that `calib` names. With `verdict` what is quantised
     is measured against FP16 and handed out where it is no slower; `best` takes the fastest of all precisions.
+    `build_timeout` bounds the seconds of one engine's build.
     `bounds` is the accuracy that it must keep, as `precision.bounds.Bounds` has it.
 
     `timing_cache` is a file to read and extend, `none` to begin with nothing, None for the store of caches;
@@ -50,6 +52,7 @@ class Recipe(Record, frozen=True, kw_only=True):
     bounds: dict[str, float] = {}  # noqa: RUF012
     rewrite: bool = True
     jobs: int = 1
+    build_timeout: float | None = None
 
 
 def shipped_profiles() -> Path:
@@ -98,6 +101,7 @@ def _check(recipe: Recipe) -> None:
         ("jobs", recipe.jobs, 1, 256),
         ("opt_level", recipe.opt_level, 0, 5),
         ("workspace_mib", recipe.workspace_mib, 1, 1 << 20),
+        ("build_timeout", recipe.build_timeout, 0.001, MAX_TIMEOUT_S),
     )
     for name, value, low, high in bounds:
         if value is not None and not low <= value <= high:

@@ -8,8 +8,10 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
+from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, Any
 
@@ -33,14 +35,15 @@ _CUDA_DEFAULTS = {"CUDA_MODULE_LOADING": "LAZY"}
 
 
 def run_jobs(
-    jobs: Sequence[Job], *, at_once: int = 1, on_progress: OnProgress
+    jobs: Sequence[Job], *, at_once: int = 1, limit_s: float | None = None, on_progress: OnProgress
 ) -> Iterator[tuple[int, Result]]:
     """Run jobs, `at_once` at a time, each in a process of its own; yields (index, result) as they finish.
 
-    The first failure ends the others. So does leaving the iteration early (Ctrl-C included).
+    The first failure ends the others. So does leaving the iteration early (Ctrl-C included). A job that takes
+    longer than `limit_s` seconds has failed.
 
     Raises:
-        TrtoptError: what a job reported, or how its process died.
+        TrtoptError: what a job reported, how its process died, or that it took too long.
     """
     events: queue.Queue[tuple[int, Message | _Ended]] = queue.Queue()
     waiting = list(enumerate(jobs))[::-1]
@@ -50,7 +53,9 @@ def run_jobs(
             while waiting and len(running) < at_once:
                 index, job = waiting.pop()
                 running[index] = _Worker(index, job, events)
-            index, event = events.get()
+            index, event = _next(events, running.values(), limit_s)
+            if isinstance(event, Progress):
+                running[index].phase = event.phase
             if isinstance(event, Progress):
                 on_progress(index, event.phase, event.fraction)
             elif isinstance(event, Failure):
@@ -65,6 +70,23 @@ def run_jobs(
             worker.stop()
 
 
+def _next(
+    events: queue.Queue[tuple[int, Message | _Ended]], running: Collection[_Worker], limit_s: float | None
+) -> tuple[int, Message | _Ended]:
+    """The next event.
+
+    Raises:
+        TrtoptError: there was none before a worker's time was up.
+    """
+    if limit_s is None:
+        return events.get()
+    oldest = min(running, key=lambda worker: worker.began)
+    try:
+        return events.get(timeout=max(0.0, oldest.began + limit_s - time.monotonic()))
+    except queue.Empty:
+        raise oldest.overdue(limit_s) from None
+
+
 class _Ended(msgspec.Struct, frozen=True):
     """A worker closed its pipe without a result."""
 
@@ -76,6 +98,8 @@ class _Worker:
 
     def __init__(self, index: int, job: Job, events: queue.Queue[tuple[int, Any]]) -> None:
         self._job = job
+        self.began = time.monotonic()
+        self.phase = "starting"
         self._stderr: IO[bytes] = TemporaryFile()  # noqa: SIM115  (closed by `stop`)
         environment = _CUDA_DEFAULTS | os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         self._process = subprocess.Popen(
@@ -96,23 +120,50 @@ class _Worker:
         assert self._process.stdout is not None
         finished = False
         for line in self._process.stdout:
-            message = _decode(line)
+            try:
+                message = _decode(line)
+            except msgspec.DecodeError:  # its process was ended in the middle of a line
+                break
             finished = finished or not isinstance(message, Progress)
             events.put((index, message))
         if not finished:
             events.put((index, _Ended(self._process.wait())))
 
     def death(self, status: int) -> Exception:
-        """The error for a worker that ended without a result, with the last it printed."""
-        self._stderr.seek(0, os.SEEK_END)
-        self._stderr.seek(max(0, self._stderr.tell() - _TAIL_BYTES))
-        last = self._stderr.read().decode(errors="replace").strip() or "it printed nothing"
+        """The error for a worker that ended without a result, with the last it said."""
         how = f"was ended by {_signal_name(-status)}" if status < 0 else f"ended with status {status}"
+        return self._error(
+            f"its process {how}",
+            "a crash inside TensorRT, a plugin, the driver or code of your own; "
+            "SIGKILL usually means out of host memory",
+        )
+
+    def overdue(self, limit_s: float) -> Exception:
+        """The error for a worker that took longer than it may, with the last it said."""
+        flag = "--build-timeout" if isinstance(self._job, BuildJob) else "--timeout"
+        return self._error(
+            f"not done after {limit_s:g} s, while {self.phase}",
+            f"give it more time with {flag}, or see what it hangs in",
+        )
+
+    def _error(self, what: str, remedy: str) -> Exception:
+        problem = f"{self._doing()}: {what}. Its last words:\n{self._last_words()}"
+        return (BuildError if isinstance(self._job, BuildJob) else DeviceError)(problem, remedy)
+
+    def _last_words(self) -> str:
+        """The ends of the builder's log and of what was printed."""
+        self._stderr.seek(max(0, self._stderr.seek(0, os.SEEK_END) - _TAIL_BYTES))
+        printed = self._stderr.read()
+        log = b""
         if isinstance(self._job, BuildJob):
-            return BuildError(
-                f"building {self._job.plan.label}: its process {how}. Its last words:\n{last}",
-                "a crash inside TensorRT or a plugin; SIGKILL usually means out of host memory",
-            )
+            with suppress(OSError):
+                log = Path(self._job.folder, f"{self._job.plan.label}.log").read_bytes()[-_TAIL_BYTES:]
+        told = (part.decode(errors="replace").strip() for part in (log, printed))
+        return "\n".join(filter(None, told)) or "it printed nothing"
+
+    def _doing(self) -> str:
+        if isinstance(self._job, BuildJob):
+            return f"building {self._job.plan.label}"
         if isinstance(self._job, BenchJob | OutputsJob):
             measured = self._job.artifact.path
         elif isinstance(self._job, CopyJob):
@@ -123,15 +174,16 @@ class _Worker:
             measured = "TensorRT on timing caches"
         else:
             measured = ", ".join(dict.fromkeys(engine.path for engine in self._job.engines))
-        return DeviceError(
-            f"running {measured}: its process {how}. Its last words:\n{last}",
-            "a crash inside TensorRT, a plugin or the driver; SIGKILL usually means out of host memory",
-        )
+        return f"running {measured}"
 
     def stop(self) -> None:
-        """End the process and wait for it. Workers clean up nothing: their files have temporary names."""
+        """End the process, those that it started too, and wait for it.
+
+        Workers clean up nothing: their files have temporary names.
+        """
         if self._process.poll() is None:
-            self._process.kill()
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)  # it leads a session of its own
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout, self._stderr):
             if pipe is not None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
+import fuzz_arrays as arrays
 import fuzz_mutators as change
 
 from trtopt.records import TensorSpec
@@ -214,8 +215,8 @@ TARGETS = {
     "weights": Target(2000, "onnx", "[el]*.onnx", change.message_changed, _weights, whole=True),
     "recipe": Target(2500, "recipe", "*.toml", change.toml_changed, _recipe),
     "model spec": Target(1500, "spec", "*.toml", change.toml_changed, _spec),
-    "npz": Target(3000, "npz", "*.npz", change.npz_changed, _data),
-    "Polygraphy JSON": Target(2000, "polygraphy", "*.json", change.encoded_arrays_changed, _data),
+    "npz": Target(3000, "npz", "*.npz", arrays.npz_changed, _data),
+    "Polygraphy JSON": Target(2000, "polygraphy", "*.json", arrays.encoded_arrays_changed, _data),
     "manifest": Target(600, "build", "manifest.json", change.json_changed, _build_folder, whole=True),
     "manifest of schema 1": Target(500, "schema_1", "manifest.json", change.json_changed, _manifest),
     "result": Target(300, "build", "result.json", change.json_changed, _result),
@@ -224,7 +225,7 @@ TARGETS = {
     "profile": Target(250, "build", "profile.json", change.json_changed, _profile),
     "page": Target(120, "build", "*[!s].json", change.json_changed, _page, whole=True),
     "calibration table": Target(1500, "table", "*.json", change.json_changed, _table),
-    "timing cache": Target(1500, "cache", "timing.cache", change.header_changed, _cache),
+    "timing cache": Target(1500, "cache", "timing.cache", arrays.header_changed, _cache),
     "inspector": Target(1000, "build", "batch?.layers.json", change.json_changed, _inspector),
 }
 """Reading and judging: milliseconds a case."""

@@ -23,8 +23,10 @@ from trtopt.onnxmodel.feeds import specs_of
 from trtopt.pipeline.collect import collect
 from trtopt.pipeline.receipt import receipts_of
 from trtopt.pipeline.result_files import read_result
+from trtopt.pipeline.targets import target_of
 from trtopt.recipe import load_profile
 from trtopt.records import Manifest, to_json
+from trtopt.rewrite.api import rewrite_model
 from trtopt.workspace import MANIFEST, read_manifest
 
 _DEEP = ".".join("a" * 9000)
@@ -129,6 +131,27 @@ def test_a_weight_that_refers_to_its_file_by_nonsense_is_refused(
         model_file.load(file)
 
 
+@pytest.mark.parametrize("read", [read_onnx, model_file.load])
+def test_a_text_that_is_none_is_refused_wherever_it_is(tmp_path: Path, read: object) -> None:
+    model = model_of(graphs.relu())
+    model.graph.name = "####"
+    file = tmp_path / "m.onnx"
+    file.write_bytes(model.SerializeToString().replace(b"####", b"\xff" * 4))
+    with pytest.raises(InvalidModelError):
+        read(file)  # type: ignore[operator]
+
+
+def test_a_branch_with_an_output_that_is_no_tensor_cannot_be_rewritten(tmp_path: Path) -> None:
+    model = graphs.branching(onnx.helper.make_node("Relu", ["x"], ["t"], name="inner"))
+    for attribute in model.graph.node[-1].attribute:
+        optional = onnx.helper.make_optional_type_proto(attribute.g.output[0].type)
+        attribute.g.output[0].type.CopyFrom(optional)
+    file = save(model, tmp_path / "m.onnx")
+    with pytest.raises(ModelError):
+        rewrite_model(file, tmp_path / "copy.onnx", target=target_of(examples.TENSORRT))
+    assert [found.name for found in tmp_path.iterdir()] == ["m.onnx"]
+
+
 def test_an_opset_below_zero_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidModelError, match="asks for opset -"):
         read_onnx(save(model_of(graphs.relu(), opset=-(2**63)), tmp_path / "m.onnx"))
@@ -192,6 +215,15 @@ def test_groups_of_samples_of_another_length_are_refused(tmp_path: Path) -> None
     file = tmp_path / "result.json"
     file.write_text(json.dumps(found))
     with pytest.raises(ArtifactError, match="columns of samples"):
+        read_result(file)
+
+
+def test_a_layer_without_times_is_refused(tmp_path: Path) -> None:
+    found = json.loads(to_json(examples.report()))
+    found["points"][0]["layers"]["layers"][0]["ms"] = []
+    file = tmp_path / "result.json"
+    file.write_text(json.dumps(found))
+    with pytest.raises(ArtifactError, match="a layer has no times"):
         read_result(file)
 
 

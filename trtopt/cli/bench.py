@@ -55,6 +55,7 @@ _UNTRUSTWORTHY = 4
     metavar="[MHZ]",
     help="Hold the GPU's clocks while measuring, at MHZ or where they are judged; restored on any exit.",
 )
+@click.option("--timeout", type=float, metavar="S", help="A batch size that takes longer has failed.")
 @nvtx_option
 @click.option(
     "--cuda-profiler",
@@ -80,6 +81,7 @@ def bench(
     max_latency: str | None,
     cpu_affinity: str | None,
     lock_clocks: str | None,
+    timeout: float | None,
     nvtx: bool,
     cuda_profiler: bool,
     strict: bool,
@@ -87,9 +89,7 @@ def bench(
 ) -> None:
     """Measure PATH: a build folder, one engine of it, or an ONNX file.
 
-    Latency is measured with one query in flight, throughput with the contract's queue; each in a pass of its
-    own. With `--json -` the result goes to standard output and the table to standard error. What was measured
-    before an engine fails is shown and kept.
+    With `--json -` the table goes to standard error. What was measured before an engine fails is kept.
     """
     from trtopt.cli.progress import listening
     from trtopt.errors import TrtoptError
@@ -114,6 +114,7 @@ def bench(
                 max_latency=max_latency,
                 cpu_affinity=cpu_affinity,
                 lock_clocks=_clock(lock_clocks),
+                timeout=timeout,
                 nvtx=nvtx,
                 cuda_profiler=cuda_profiler,
                 listener=listener,

@@ -50,6 +50,9 @@ _OPTIONS = {
     "calib": click.option(
         "--calib", metavar="DATA", help="Real inputs for --precision: what stays FP32, and scales."
     ),
+    "build_timeout": click.option(
+        "--build-timeout", type=float, metavar="S", help="An engine that takes longer to build has failed."
+    ),
     "rewrite": click.option(
         "--rewrite/--no-rewrite",
         default=None,

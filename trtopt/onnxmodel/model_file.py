@@ -16,6 +16,7 @@ import onnx
 from google.protobuf.message import DecodeError
 
 from trtopt.errors import InvalidModelError, OutputError
+from trtopt.onnxgraph import check_texts
 from trtopt.onnxmodel import wire
 from trtopt.onnxweights import check_values, tensors_of
 from trtopt.protobuf import header
@@ -194,6 +195,7 @@ def load(path: Path) -> ModelFile:
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         try:
             proto = onnx.ModelProto.FromString(_skeleton(data, path.name))
+            check_texts(proto)
         except (ValueError, DecodeError) as error:
             raise InvalidModelError(f"{path} is not ONNX, or was cut off: {error}", remedy) from None
     if not proto.graph.node and not proto.graph.output:

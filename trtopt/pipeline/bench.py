@@ -23,6 +23,7 @@ from trtopt.measure.load import load_settings
 from trtopt.pipeline.build import command_line, now
 from trtopt.pipeline.listener import SILENT, Listener
 from trtopt.pipeline.subject import engines_to_measure, points, runs_on, shapes_at
+from trtopt.recipe import MAX_TIMEOUT_S
 from trtopt.records import BenchReport, EngineArtifact, Manifest, Terms
 from trtopt.supervisor import run_jobs
 
@@ -45,6 +46,7 @@ def bench(
     lock_clocks: int | bool = False,
     nvtx: bool = False,
     cuda_profiler: bool = False,
+    timeout: float | None = None,
     listener: Listener = SILENT,
 ) -> BenchReport:
     """Measure the engines of a build folder, one engine of it, or an ONNX file.
@@ -55,7 +57,7 @@ def bench(
         backend: by default the one that the engines were built with. `auto` takes the CPU where no GPU is;
             another backend than the engines' own builds the folder's model again, in a temporary folder.
         contract, terms: a name [default: trtexec-11], and changes as in `{"graph": False}`: `records.Terms`.
-        duration: seconds of sampling a pass, after `warmup` seconds.
+        duration, timeout: seconds of sampling a pass, after `warmup`; seconds that a batch size may take.
         data: input samples: what `trtopt.data.open_data` takes; by default seeded random input.
         layers, memory: time every layer, follow every allocation, each in a pass of its own.
         load: let requests arrive at this rate (`RATE` or `poisson:RATE`, per second), in a pass of its own.
@@ -69,7 +71,7 @@ def bench(
     Raises:
         TrtoptError: with what is wrong and what to do.
     """
-    _check(duration, warmup, data, cpu_affinity, lock_clocks, nvtx)
+    _check(duration, warmup, timeout, data, cpu_affinity, lock_clocks, nvtx)
     ask = partial(
         BenchJob,
         contract=changed(contract_named(contract or DEFAULT), terms or {}),
@@ -78,14 +80,14 @@ def bench(
         duration_s=duration,
         load=load_settings(load, max_latency),
     )
-    ask = partial(ask, layers=layers, memory=memory, cpu_affinity=cpu_affinity)
-    ask = partial(ask, nvtx=nvtx, cuda_profiler=cuda_profiler)
+    ask = partial(ask, layers=layers, memory=memory, cpu_affinity=cpu_affinity, nvtx=nvtx)
+    ask = partial(ask, cuda_profiler=cuda_profiler)
     control = _allowed(runs_on(Path(path), backend), memory, cuda_profiler, cpu_affinity, lock_clocks)
     notes: list[str] = []
     with engines_to_measure(Path(path), batch, backend, notes, listener) as (folder, manifest, engines):
         jobs = [_job(ask, folder, manifest, engine, size) for engine, size in points(engines, batch)]
         with _clocks(control, lock_clocks, notes):
-            return _run(jobs, manifest.onnx.sha256, notes, listener)
+            return _run(jobs, manifest.onnx.sha256, timeout, notes, listener)
 
 
 def _allowed(
@@ -118,7 +120,13 @@ def _clocks(control: ClockControl | None, asked: int | bool, notes: list[str]) -
         yield
 
 
-def _run(jobs: Sequence[BenchJob], model_sha256: str, notes: list[str], listener: Listener) -> BenchReport:
+def _run(
+    jobs: Sequence[BenchJob],
+    model_sha256: str,
+    limit_s: float | None,
+    notes: list[str],
+    listener: Listener,
+) -> BenchReport:
     """One job after the other: a device measures one thing at a time. The listener hears each report.
 
     Raises:
@@ -129,7 +137,7 @@ def _run(jobs: Sequence[BenchJob], model_sha256: str, notes: list[str], listener
     created = now()
     report: BenchReport | None = None
     try:
-        for _, result in run_jobs(jobs, on_progress=listener.progress):
+        for _, result in run_jobs(jobs, limit_s=limit_s, on_progress=listener.progress):
             assert isinstance(result, Benched)
             if jobs[0].cpu_affinity is not None and report is None:
                 notes.append(f"host threads on cores {listed(result.environment.cpus)}")
@@ -160,6 +168,7 @@ def _run(jobs: Sequence[BenchJob], model_sha256: str, notes: list[str], listener
 def _check(
     duration: float,
     warmup: float,
+    timeout: float | None,
     data: str | Path | None,
     cpu_affinity: str | None,
     lock_clocks: int | bool,
@@ -171,6 +180,8 @@ def _check(
             f"--duration {duration:g} --warmup {warmup:g}: out of range",
             "give seconds above 0, at most a day",
         )
+    if timeout is not None and not 0 < timeout <= MAX_TIMEOUT_S:
+        raise UsageError(f"--timeout {timeout:g}: out of range", "give seconds above 0, at most a week")
     if lock_clocks is not False and lock_clocks < 1:
         raise UsageError(f"--lock-clocks {lock_clocks}: not a clock in MHz", "write, say, --lock-clocks 1500")
     if cpu_affinity not in (None, AUTO):

@@ -80,7 +80,14 @@ def quantize_where_it_pays(
         plans = make_plans(kept.onnx, recipe, builder.backend)
         cache = folder / TIMING_CACHE_FILE if builder.uses_timing_cache else None
         terms = terms_for(replace(request, target=here), Bounds())
-        found = contest(kept.onnx, plans, folder, Building(cache, at_once=recipe.jobs), terms, listener)
+        found = contest(
+            kept.onnx,
+            plans,
+            folder,
+            Building(cache, at_once=recipe.jobs, limit_s=recipe.build_timeout),
+            terms,
+            listener,
+        )
         written = _write(found.graphs, found.verdict, folder, target)
     return WherePaying(found.verdict, written)
 

@@ -96,7 +96,7 @@ def build(
     with folder_in_progress(target) as folder:
         kept = keep_model(onnx, source, folder, builder.backend, listener, rewrite=recipe.rewrite)
         cache, store = caches_for(recipe, builder, folder, cache_dir)
-        how = Building(cache, store, recipe.jobs, nvtx=nvtx, memory=memory)
+        how = Building(cache, store, recipe.jobs, recipe.build_timeout, nvtx=nvtx, memory=memory)
         made = hand_out(kept.onnx, recipe, builder, folder, how, listener)
         manifest = Manifest(
             trtopt=__version__,
@@ -155,6 +155,7 @@ class Building:
     cache: Path | None
     store: Path | None = None
     at_once: int = 1
+    limit_s: float | None = None
     nvtx: bool = False
     memory: bool = False
 
@@ -304,7 +305,9 @@ def build_engines(
     ]
     listener.plans([plan.label for plan in plans])
     built: dict[int, EngineArtifact] = {}
-    for index, result in run_jobs(jobs, at_once=how.at_once, on_progress=listener.progress):
+    for index, result in run_jobs(
+        jobs, at_once=how.at_once, limit_s=how.limit_s, on_progress=listener.progress
+    ):
         assert isinstance(result, Built)
         built[index] = result.engine
         for note in result.engine.notes:

@@ -144,7 +144,8 @@ def _built(
         folder = scratch / str(index)
         folder.mkdir(parents=True)
         cache = folder / TIMING_CACHE_FILE if open_builder(choice.name).uses_timing_cache else None
-        engines = build_engines(graphs, plans, folder, Building(cache), listener)
+        how = Building(cache, limit_s=recipe.get("build_timeout"))
+        engines = build_engines(graphs, plans, folder, how, listener)
         builds.append((folder, _by_size(engines, setting)))
     return _Side(manifest, tuple(builds))
 

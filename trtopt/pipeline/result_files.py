@@ -117,6 +117,8 @@ def _check_samples(report: BenchReport) -> None:
     if not report.points:
         raise ValueError("it holds no measurements")
     for point in report.points:
+        if point.layers is not None and not all(layer.ms for layer in point.layers.layers):
+            raise ValueError(f"batch {point.batch}: a layer has no times")
         for measurement in (point.latency, point.throughput):
             if measurement is None:
                 continue

@@ -137,7 +137,8 @@ class Builds:
     def _how(self) -> Building:
         """With one timing cache for all engines of the sweep."""
         swept = self._swept
-        return Building(*caches_for(swept.recipe, swept.builder, swept.folder, swept.cache_dir))
+        caches = caches_for(swept.recipe, swept.builder, swept.folder, swept.cache_dir)
+        return Building(*caches, limit_s=swept.recipe.build_timeout)
 
     def _graphs_of(self, folder: Path, manifest: Manifest) -> Sequence[OnnxArtifact]:
         if folder not in self._graphs:

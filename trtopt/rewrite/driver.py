@@ -10,7 +10,7 @@ from typing import Any
 import onnx
 import onnx_graphsurgeon as gs
 
-from trtopt.errors import TrtoptError
+from trtopt.errors import ModelError, TrtoptError
 from trtopt.onnxmodel import prepare
 from trtopt.onnxmodel.model_file import ModelFile, is_external
 from trtopt.rewrite.rule import Rule
@@ -88,8 +88,18 @@ def _declared(graph: onnx.GraphProto) -> dict[str, onnx.ValueInfoProto]:
 
 
 def _export(graph: Any, base: onnx.ModelProto) -> onnx.ModelProto:
-    """The graph as a model that keeps all that `base` says beside its graph, and its declared shapes."""
-    exported = gs.export_onnx(graph, do_type_check=False)
+    """The graph as a model that keeps all that `base` says beside its graph, and its declared shapes.
+
+    Raises:
+        ModelError: onnx-graphsurgeon cannot write it, such as a branch whose output is no tensor.
+    """
+    try:
+        exported = gs.export_onnx(graph, do_type_check=False)
+    except Exception as error:  # noqa: BLE001  (whatever its code meets)
+        raise ModelError(
+            f"onnx-graphsurgeon cannot write the graph: {error}",
+            "see whether its branches' outputs are tensors",
+        ) from None
     model = onnx.ModelProto()
     for item in base.metadata_props:
         model.metadata_props.add(key=item.key, value=item.value)
