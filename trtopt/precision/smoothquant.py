@@ -1,13 +1,14 @@
 """SmoothQuant: outlying channels of an activation are made smaller and the weights' rows larger.
 
 For y = LayerNorm(x)·W: LayerNorm's γ and β are divided, and the rows of every W that reads it multiplied,
-by s_j = max|x_j|^α / max|W_j|^(1−α), so that the product stays what it is and x quantises better. Exact only
-where nothing else reads the LayerNorm. Source: Xiao et al. 2022, arXiv:2211.10438, equation 4.
+by s_j = max|x_j|^α / max|W_j|^(1−α), so that the product stays what it is and x quantises better. What else
+reads the LayerNorm, as the residual of BERT's blocks does, reads it times s: one multiplication that can fuse
+with the addition behind it. Source: Xiao et al. 2022, arXiv:2211.10438, equation 4.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 
 from trtopt.onnxmodel.model_file import ModelFile, array_of
 from trtopt.precision.emission.write import drop_unread
-from trtopt.precision.placement.view import Node, View, attribute, is_op
+from trtopt.precision.placement.view import Node, Use, View, attribute, is_op
 from trtopt.precision.placement.weighted import Weighted, weighted
 
 _NORMS = ("LayerNormalization", "RMSNormalization")
@@ -26,10 +27,11 @@ _LEAST = 1e-5
 
 @dataclass(frozen=True)
 class Smoothed:
-    """A normalisation whose scale can be shared with the layers that read it."""
+    """A normalisation whose scale can be shared with the layers that read it; `others` must not notice."""
 
     norm: Node
     readers: tuple[Weighted, ...]
+    others: tuple[Use, ...]
 
     @property
     def tensor(self) -> str:
@@ -43,37 +45,40 @@ def find(view: View) -> tuple[list[Smoothed], list[str]]:
     for norm in view.nodes:
         if not is_op(norm, *_NORMS):
             continue
-        why_not, readers = _why_not(view, norm)
-        if why_not:
+        readers, others = _readers(view, norm)
+        if why_not := _why_not(view, norm, readers, others):
             declined.append(f"{norm.name}: {why_not}")
         else:
-            found.append(Smoothed(norm, tuple(readers)))
+            found.append(Smoothed(norm, tuple(readers), tuple(others)))
     return found, declined
 
 
-def _why_not(view: View, norm: Node) -> tuple[str | None, list[Weighted]]:
-    tensor = norm.output[0]
-    if tensor in view.outputs:
-        return "its result is an output", []
-    readers = []
-    for use in view.uses(tensor):
-        item = weighted(view, use.node) if use.index >= 0 else None
+def _readers(view: View, norm: Node) -> tuple[list[Weighted], list[Use]]:
+    """The layers whose weights can take the factor, and whoever else reads the normalisation."""
+    readers, others = [], []
+    for use in view.uses(norm.output[0]):
+        item = weighted(view, use.node) if use.index == 0 and is_op(use.node, "MatMul", "Gemm") else None
         plain = item is not None and item.weight == 1 and use.node.input[1] in view.constants
-        if item is None or not plain or not is_op(use.node, "MatMul", "Gemm") or use.index != 0:
-            return (
-                f"{use.node.name} ({use.node.op_type}) reads it too, and has no weight to take the factor",
-                [],
-            )
-        if is_op(use.node, "Gemm") and attribute(use.node, "transA"):
-            return f"{use.node.name} transposes it", []
-        readers.append(item)
+        if item is not None and plain and not attribute(use.node, "transA"):
+            readers.append(item)
+        else:
+            others.append(use)
+    return readers, others
+
+
+def _why_not(view: View, norm: Node, readers: list[Weighted], others: list[Use]) -> str | None:
+    if norm.output[0] in view.outputs:
+        return "its result is an output"
+    inside = next((use.node for use in others if use.index < 0), None)
+    if inside is not None:
+        return f"the subgraph of {inside.name} ({inside.op_type}) reads it too"
     axis = attribute(norm, "axis", -1)
     shape = view.shape(norm.input[1])
     if not readers or (axis not in (-1,) and (view.shape(norm.input[0]) or ())[axis + 1 :] != ()):
-        return "no layer with weights reads it, or it normalises several axes", []
+        return "no layer with weights reads it, or it normalises several axes"
     if any(name not in view.constants for name in norm.input[1:] if name) or shape is None or len(shape) != 1:
-        return "its scale is not one constant a channel", []
-    return None, readers
+        return "its scale is not one constant a channel"
+    return None
 
 
 def smooth(
@@ -90,7 +95,25 @@ def smooth(
         for item in place.readers:
             across = factor[None, :] if _is_transposed(item) else factor[:, None]
             _replace(model, item.node, item.weight, across)
+        if place.others:
+            _undo_for(model, place, factor)
     drop_unread(model.proto)
+
+
+def _undo_for(model: ModelFile, place: Smoothed, factor: NDArray[Any]) -> None:
+    """Let those that have no weight to take the factor read the normalisation times it."""
+    graph, whole = model.proto.graph, f"{place.tensor}_unsmoothed"
+    kind = onnx.helper.tensor_dtype_to_np_dtype(_entry(model, place.norm.input[1]).data_type)
+    values = onnx.numpy_helper.from_array(factor.astype(kind), f"{whole}_factor")
+    graph.initializer.append(values)
+    for use in place.others:
+        use.node.input[use.index] = whole
+    name = f"{place.norm.name}_unsmoothed"
+    position = next(index for index, node in enumerate(graph.node) if node.name == place.norm.name)
+    graph.node.insert(position + 1, onnx.helper.make_node("Mul", [place.tensor, values.name], [whole], name))
+    for declared in [item for item in graph.value_info if item.name == place.tensor]:
+        graph.value_info.add().CopyFrom(declared)
+        graph.value_info[-1].name = whole
 
 
 def _is_transposed(item: Weighted) -> bool:
@@ -104,7 +127,12 @@ def _by_row(model: ModelFile, item: Weighted) -> NDArray[Any]:
 
 
 def _constant(model: ModelFile, name: str) -> NDArray[Any]:
-    return array_of(next(item for item in model.proto.graph.initializer if item.name == name), model.folder)
+    return array_of(_entry(model, name), model.folder)
+
+
+def _entry(model: ModelFile, name: str) -> onnx.TensorProto:
+    weights: Iterable[onnx.TensorProto] = model.proto.graph.initializer
+    return next(item for item in weights if item.name == name)
 
 
 def _replace(model: ModelFile, node: Node, index: int, factor: NDArray[Any]) -> None:

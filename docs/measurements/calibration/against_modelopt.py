@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import statistics
 import subprocess
 import sys
@@ -80,7 +81,8 @@ def _trtopt(model: str, images: Path, folder: Path, method: str) -> list[str]:
 
 
 def _peer(python: str, model: str, images: Path, folder: Path, method: str) -> list[str]:
-    command = [python, "-m", "modelopt.onnx.quantization", "--onnx_path", model, "--quantize_mode", "int8"]
+    copied = shutil.copy(model, folder / "peer.onnx")  # it writes to its input
+    command = [python, "-m", "modelopt.onnx.quantization", "--onnx_path", copied, "--quantize_mode", "int8"]
     command += ["--calibration_method", method, "--calibration_data_path", str(images)]
     return [*command, "--output_path", str(folder / "theirs.onnx"), "--high_precision_dtype", "fp32"]
 
