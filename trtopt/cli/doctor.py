@@ -2,21 +2,45 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
 
 @click.command()
+@click.argument("folder", metavar="[DIR]", required=False, type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
-def doctor(as_json: bool) -> None:
-    """Tell what this machine has, which commands work here and what to install for the others."""
+@click.option(
+    "--bundle",
+    type=click.Path(path_type=Path),
+    metavar="FILE.zip",
+    help="Pack what a report of a bug needs, of the build folder DIR too; read it before you send it.",
+)
+def doctor(folder: Path | None, as_json: bool, bundle: Path | None) -> None:
+    """Tell what this machine has, which commands work here and what to install for the others.
+
+    With --bundle all of that is packed, with the versions of all packages, the names (never the values) of
+    environment variables and, of DIR, the manifest, logs and layers. The home folder, the names of user and
+    host and what looks like a secret in the environment are taken out of every file.
+    """
     from rich.console import Console
 
+    from trtopt.errors import UsageError
+    from trtopt.pipeline.bundle import write_bundle
     from trtopt.pipeline.doctor import examine
     from trtopt.records import to_json
     from trtopt.report.doctor import doctor_summary
+    from trtopt.workspace import check_writable
 
+    if folder is not None and bundle is None:
+        raise UsageError(f"{folder}: is only packed with --bundle", "add --bundle FILE.zip")
+    if bundle is not None:
+        check_writable(bundle)
     findings = examine()
     if as_json:
         click.echo(to_json(findings), nl=False)
-    else:
+    elif bundle is None:
         Console().print(doctor_summary(findings))
+    if bundle is not None:
+        for name in write_bundle(bundle, findings, folder):
+            click.echo(f"trtopt: packed {name}", err=True)

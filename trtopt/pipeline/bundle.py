@@ -1,0 +1,94 @@
+"""What a report of a bug needs, in one zip file, with what is nobody's business taken out."""
+
+from __future__ import annotations
+
+import getpass
+import io
+import os
+import platform
+import re
+import zipfile
+from collections.abc import Mapping
+from importlib import metadata
+from pathlib import Path
+
+from trtopt.errors import ArtifactError
+from trtopt.records import Survey, to_json
+from trtopt.workspace import MANIFEST, write_atomically
+
+_SECRET = re.compile(r"KEY|TOKEN|SECRET|PASS|CREDENTIAL|AUTH|COOKIE|SESSION", re.IGNORECASE)
+_SHORTEST = 4
+"""Secrets below this length are common words too: they are not looked for in texts."""
+_MAX_FILE_BYTES = 4 << 20
+_PATTERNS = (MANIFEST, "*.log", "*.layers.json")
+
+
+def private_words(environment: Mapping[str, str], *, user: str, host: str, home: str) -> dict[str, str]:
+    """What must not leave the machine, and what stands for it; longest first, for one may hold another."""
+    words = {value: "***" for name, value in environment.items() if _SECRET.search(name)}
+    words = {word: shown for word, shown in words.items() if len(word) >= _SHORTEST}
+    words |= {word: shown for word, shown in ((home, "~"), (user, "USER"), (host, "HOST")) if len(word) > 1}
+    return dict(sorted(words.items(), key=lambda item: -len(item[0])))
+
+
+def scrubbed(text: str, words: Mapping[str, str]) -> str:
+    """`text` without `words`: names of users and hosts where they stand alone, all else wherever it is."""
+    for word, shown in words.items():
+        pattern = re.escape(word)
+        if shown in ("USER", "HOST"):
+            pattern = rf"(?<![A-Za-z0-9]){pattern}(?![A-Za-z0-9])"
+        text = re.sub(pattern, lambda _, shown=shown: shown, text)  # type: ignore[misc]
+    return text
+
+
+def write_bundle(path: Path, survey: Survey, folder: Path | None) -> tuple[str, ...]:
+    """Write the zip: the machine, packages, names of variables and, of a build folder, manifest and logs.
+
+    Models, engines, samples and values of variables are never in it.
+
+    Returns:
+        The names of its files.
+
+    Raises:
+        ArtifactError: `folder` is none.
+        OutputError: it cannot be written.
+    """
+    contents = {
+        "survey.json": to_json(survey).decode(),
+        "packages.txt": "".join(
+            sorted(f"{found.metadata['Name']}=={found.version}\n" for found in metadata.distributions())
+        ),
+        "variables.txt": "".join(f"{name}\n" for name in sorted(os.environ)),
+    }
+    if folder is not None:
+        contents |= _of_build(folder)
+    words = private_words(os.environ, user=_user(), host=platform.node(), home=str(Path.home()))
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, text in contents.items():
+            archive.writestr(scrubbed(name, words), scrubbed(text, words))
+    write_atomically(path, packed.getvalue())
+    return tuple(contents)
+
+
+def _of_build(folder: Path) -> dict[str, str]:
+    """The build's texts; of a large one its end."""
+    if not folder.is_dir():
+        raise ArtifactError(f"{folder}: no such folder", "give one that `trtopt build` made, or none")
+    files = sorted({file for pattern in _PATTERNS for file in folder.glob(pattern) if file.is_file()})
+    try:
+        return {
+            f"build/{file.name}": file.read_bytes()[-_MAX_FILE_BYTES:].decode(errors="replace")
+            for file in files
+        }
+    except OSError as error:
+        raise ArtifactError(
+            f"{folder}: cannot be read ({error.strerror})", "see to its permissions"
+        ) from None
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a user without a name, as in containers
+        return ""
