@@ -27,6 +27,7 @@ COMMANDS = {
     "profile": "Look inside engines: where the time goes, in which types, what fused and what did not.",
     "sweep": "Build and measure a model at many batch sizes and precisions; find what is best.",
     "plan": "Choose engines, workers and delay for a latency under a load, by simulation.",
+    "deploy": "Write a plan as a model of a server's: Triton.",
     "report": "Write builds, measurements and profiles of a folder as one HTML page.",
     "compare": "Judge results, engines, recipes or contracts against each other: faster, slower, same.",
     "verify": "Hash a build folder's files again, check its signature, repair what can be built again.",

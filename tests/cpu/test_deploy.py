@@ -1,0 +1,135 @@
+"""A plan written as a model of Triton's, and read back with Triton's own schema."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from command_line import DIGITS, CommandLine
+
+import trtopt
+from trtopt.errors import ArtifactError, UsageError
+from trtopt.pipeline.deploy import deploy_triton
+from trtopt.pipeline.plan import plan as make_plan
+from trtopt.records import Backend, BatchPlan, BatchPolicy, to_json
+from trtopt.workspace import read_plan, write_atomically
+
+pytest.importorskip("tritonclient")
+# protobuf warns where it is a major version newer than what the client was made for
+pytestmark = pytest.mark.filterwarnings("ignore:Protobuf gencode version:UserWarning")
+
+SLO = "p50=500ms"
+
+
+@pytest.fixture(scope="module")
+def planned(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A plan with one engine for batches 1 to 16."""
+    folder = tmp_path_factory.mktemp("planned")
+    trtopt.build(DIGITS, folder / "dynamic", batch=(1, 8, 16), dynamic=True, backend="onnxruntime")
+    report = trtopt.bench(folder / "dynamic", batch=(1, 16), duration=0.1, warmup=0.05)
+    write_atomically(folder / "dynamic" / "bench.json", to_json(report))
+    make_plan([folder / "dynamic"], folder / "digits.json", slo=SLO, rate=100.0, for_triton=True)
+    return folder / "digits.json"
+
+
+def config_in(repository: Path, name: str = "digits") -> Any:
+    from google.protobuf import text_format
+    from tritonclient.grpc import model_config_pb2
+
+    text = (repository / name / "config.pbtxt").read_text("utf-8")
+    return text_format.Parse(text, model_config_pb2.ModelConfig())
+
+
+def changed(planned: Path, **fields: Any) -> Path:
+    """The plan with other fields, beside it."""
+    path = planned.with_name("changed.json")
+    write_atomically(path, to_json(msgspec.structs.replace(read_plan(planned), **fields)))
+    return path
+
+
+def on_tensorrt(planned: Path, policy: BatchPolicy) -> Path:
+    """The plan as TensorRT would have it; nothing of it is run."""
+    plan: BatchPlan = read_plan(planned)
+    content = b"an engine"
+    (planned.parent / "batch.engine").write_bytes(content)
+    artifact = plan.engines[0].artifact
+    build = msgspec.structs.replace(artifact.plan, backend=Backend(name="tensorrt", version="8.6.1"))
+    artifact = msgspec.structs.replace(
+        artifact, path="batch.engine", sha256=hashlib.sha256(content).hexdigest(), plan=build
+    )
+    engine = msgspec.structs.replace(plan.engines[0], artifact=artifact)
+    return changed(planned, engines=(engine,), policy=policy, workers=2)
+
+
+def test_a_plan_becomes_a_model_that_the_schema_accepts(planned: Path, trtopt_cli: CommandLine) -> None:
+    done = trtopt_cli("deploy", "triton", planned, "-o", "models")
+    assert done.returncode == 0, done.stderr
+    models = trtopt_cli.folder / "models"
+    plan = read_plan(planned)
+    config = config_in(models)
+    assert (config.name, config.platform) == ("digits", "onnxruntime_onnx")
+    assert config.max_batch_size == plan.policy.max_batch
+    ((_, shape),) = plan.buckets[0].items()
+    assert [tuple(one.dims) for one in config.input] == [shape]
+    assert len(config.output) == 1
+    engine = planned.parent / plan.engines[0].artifact.path
+    assert (models / "digits" / "1" / "model.onnx").read_bytes() == engine.read_bytes()
+    assert sorted(one.name for one in models.iterdir()) == ["digits"]
+    told = (models / "digits" / "README.md").read_text("utf-8")
+    assert "tritonserver --model-repository=/models" in told
+    assert "perf_analyzer -m digits" in told
+
+
+def test_what_the_plan_says_of_batching_is_in_the_config(planned: Path, tmp_path: Path) -> None:
+    path = on_tensorrt(planned, BatchPolicy(max_batch=16, max_delay_ms=1.25, max_waiting=300))
+    deploy_triton(path, tmp_path, name="digits")
+    config = config_in(tmp_path)
+    assert config.platform == "tensorrt_plan"
+    assert (tmp_path / "digits" / "1" / "model.plan").read_bytes() == b"an engine"
+    assert list(config.dynamic_batching.preferred_batch_size) == [16]
+    assert config.dynamic_batching.max_queue_delay_microseconds == 1250
+    assert config.dynamic_batching.default_queue_policy.max_queue_size == 300
+    assert [(group.count, group.kind == group.KIND_GPU) for group in config.instance_group] == [(2, True)]
+    assert config.optimization.cuda.graphs
+    assert [one.batch_size for one in config.model_warmup] == [1, 16]
+    assert config.version_policy.latest.num_versions == 1
+
+
+def test_each_plan_is_a_version_more_as_long_as_clients_stay_the_same(planned: Path, tmp_path: Path) -> None:
+    first = on_tensorrt(planned, BatchPolicy(max_batch=16, max_delay_ms=1.0))
+    assert deploy_triton(first, tmp_path, name="m").name == "1"
+    second = on_tensorrt(planned, BatchPolicy(max_batch=16, max_delay_ms=2.0))
+    assert deploy_triton(second, tmp_path, name="m").name == "2"
+    assert config_in(tmp_path, "m").dynamic_batching.max_queue_delay_microseconds == 2000
+    with pytest.raises(UsageError, match=r"has another max_batch_size"):
+        deploy_triton(on_tensorrt(planned, BatchPolicy(max_batch=8)), tmp_path, name="m")
+    (tmp_path / "m" / "config.pbtxt").write_text("nonsense {")
+    with pytest.raises(ArtifactError, match="is no config of Triton's"):
+        deploy_triton(second, tmp_path, name="m")
+
+
+def test_what_triton_cannot_batch_for_is_refused_with_what_to_do(planned: Path, tmp_path: Path) -> None:
+    engine = read_plan(planned).engines[0]
+    with pytest.raises(UsageError, match=r"one engine with a range of batch sizes\n  → .*--for triton"):
+        deploy_triton(changed(planned, engines=(engine, engine)), tmp_path)
+    build = engine.artifact.plan
+    rtx = msgspec.structs.replace(build, backend=Backend(name="tensorrt-rtx", version="1.2"))
+    artifact = msgspec.structs.replace(engine.artifact, plan=rtx)
+    with pytest.raises(UsageError, match="cannot run engines of tensorrt-rtx"):
+        deploy_triton(
+            changed(planned, engines=(msgspec.structs.replace(engine, artifact=artifact),)), tmp_path
+        )
+    with pytest.raises(UsageError, match="is no name of a model"):
+        deploy_triton(planned, tmp_path, name="../up")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_engine_that_is_not_the_plans_is_not_deployed(planned: Path, tmp_path: Path) -> None:
+    path = on_tensorrt(planned, BatchPolicy(max_batch=16))
+    (planned.parent / "batch.engine").write_bytes(b"another engine")
+    with pytest.raises(ArtifactError, match="not the file that the plan vouches for"):
+        deploy_triton(path, tmp_path)
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,29 @@
+"""`trtopt deploy`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+
+@click.group()
+def deploy() -> None:
+    """Hand a plan over to a server."""
+
+
+@deploy.command()
+@click.argument("plan", type=click.Path(path_type=Path))
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path), required=True, help="The model repository's folder."
+)
+@click.option("--name", metavar="NAME", help="The model's name [default: that of PLAN's file].")
+def triton(plan: Path, output: Path, name: str | None) -> None:
+    """Write PLAN into a model repository of Triton's, as the next version of a model.
+
+    The engine, config.pbtxt with dynamic batching, instances, CUDA graphs and warm-up, and a README with the
+    commands to start a server and to load it. PLAN is what `trtopt plan --for triton` chose.
+    """
+    from trtopt.pipeline.deploy import deploy_triton
+
+    click.echo(f"trtopt: {deploy_triton(plan, output, name=name)}", err=True)

@@ -1,0 +1,176 @@
+"""A plan as a model of Triton's: `config.pbtxt`, made of Triton's own schema."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from trtopt.errors import ArtifactError, BackendMissingError, UsageError
+from trtopt.records import BatchPlan, BuildPlan, EngineArtifact, TensorSpec
+
+_FILES = {"tensorrt": ("tensorrt_plan", "model.plan"), "onnxruntime": ("onnxruntime_onnx", "model.onnx")}
+_TYPES = {
+    "bool": "TYPE_BOOL",
+    "float16": "TYPE_FP16",
+    "float32": "TYPE_FP32",
+    "float64": "TYPE_FP64",
+    "bfloat16": "TYPE_BF16",
+} | {f"{sign}int{bits}": f"TYPE_{sign.upper()}INT{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
+_KEPT = ("max_batch_size", "platform", "input", "output")
+"""What all versions of a model have in common: their clients."""
+
+
+@dataclass(frozen=True)
+class TritonModel:
+    """The engine to copy, its name in the model's folder, and the text of `config.pbtxt`."""
+
+    engine: EngineArtifact
+    file: str
+    config: str
+
+
+def triton_model(plan: BatchPlan, name: str) -> TritonModel:
+    """What Triton needs to serve the plan as the model of that name.
+
+    Triton batches only along an axis whose length varies (server issue 1105), and serves one engine a model:
+    a plan is deployed that has one engine for a range of batches, or one for batch 1, which is not batched.
+
+    Raises:
+        UsageError: another plan, or a backend that Triton has not got.
+        BackendMissingError: the extra is not installed.
+    """
+    messages, text_format = _schema()
+    engine = plan.engines[0].artifact
+    build, backend = engine.plan, engine.plan.backend.name
+    low, high = build.batch.min[0], build.batch.max[0]
+    if backend not in _FILES:
+        raise UsageError(
+            f"Triton cannot run engines of {backend}", "plan with engines of tensorrt or onnxruntime"
+        )
+    if len(plan.engines) > 1 or (low == high != 1):
+        names = ", ".join(one.artifact.plan.label for one in plan.engines)
+        raise UsageError(
+            f"the plan has {names}: Triton batches for one engine with a range of batch sizes",
+            "plan again with --for triton, and with a build of --dynamic among the measured ones",
+        )
+    platform, file = _FILES[backend]
+    batched = low < high
+    config = messages.ModelConfig(
+        name=name, platform=platform, max_batch_size=plan.policy.max_batch if batched else 0
+    )
+    config.version_policy.latest.num_versions = 1
+    for spec in engine.inputs:
+        config.input.add(name=spec.name, data_type=_type(messages, spec), dims=_dims(build, spec, batched))
+    for spec in engine.outputs:
+        dims = [axis if isinstance(axis, int) else -1 for axis in spec.shape]
+        config.output.add(name=spec.name, data_type=_type(messages, spec), dims=dims[1:] if batched else dims)
+    group = messages.ModelInstanceGroup
+    on_gpu = backend == "tensorrt"
+    config.instance_group.add(count=plan.workers, kind=group.KIND_GPU if on_gpu else group.KIND_CPU)
+    if on_gpu:
+        config.optimization.cuda.graphs = True
+        config.optimization.input_pinned_memory.enable = True
+        config.optimization.output_pinned_memory.enable = True
+    if batched:
+        batching = config.dynamic_batching
+        batching.preferred_batch_size.append(plan.policy.max_batch)
+        batching.max_queue_delay_microseconds = round(plan.policy.max_delay_ms * 1e3)
+        batching.default_queue_policy.max_queue_size = plan.policy.max_waiting
+    _add_warmup(config, messages, plan, batched)
+    return TritonModel(engine, file, text_format.MessageToString(config))
+
+
+def check_successor(known: str, new: str, where: str) -> None:
+    """Whether a new version may take the place of a model whose config is `known`.
+
+    Raises:
+        ArtifactError: no config of Triton's.
+        UsageError: its clients would not understand the new one.
+    """
+    messages, text_format = _schema()
+    try:
+        before = text_format.Parse(known, messages.ModelConfig())
+    except text_format.ParseError as error:
+        raise ArtifactError(f"{where}: is no config of Triton's: {error}", "choose another --name") from None
+    after = text_format.Parse(new, messages.ModelConfig())
+    differing = [field for field in _KEPT if getattr(before, field) != getattr(after, field)]
+    if differing:
+        raise UsageError(
+            f"{where}: the model there has another {', '.join(differing)}, which all its versions share",
+            "deploy under another --name",
+        )
+
+
+def _schema() -> tuple[Any, Any]:
+    try:
+        from google.protobuf import text_format
+        from tritonclient.grpc import model_config_pb2
+    except ImportError as error:
+        raise BackendMissingError(
+            f"{error.name or error} is not installed", "pip install 'trtopt[triton]'"
+        ) from None
+    return model_config_pb2, text_format
+
+
+def _type(messages: Any, spec: TensorSpec) -> Any:
+    if spec.dtype not in _TYPES:
+        raise UsageError(f"{spec.name!r}: Triton has no element type {spec.dtype}", "cast it in the model")
+    return messages.DataType.Value(_TYPES[spec.dtype])
+
+
+def _dims(build: BuildPlan, spec: TensorSpec, batched: bool) -> list[int]:
+    """What the engine admits along each axis; -1 where that is a range."""
+    shapes = build.shapes[spec.name]
+    dims = [low if low == high else -1 for low, high in zip(shapes.min, shapes.max, strict=True)]
+    return dims[1:] if batched else dims
+
+
+def _add_warmup(config: Any, messages: Any, plan: BatchPlan, batched: bool) -> None:
+    """The smallest and the largest batch at the longest shape, on zeros, before the model is ready."""
+    engine, shapes = plan.engines[0].artifact, plan.buckets[max(plan.buckets)]
+    for batch in sorted({1, plan.policy.max_batch}) if batched else (1,):
+        warmup = config.model_warmup.add(name=f"batch{batch}", batch_size=batch)
+        for spec in engine.inputs:
+            dims = list(shapes[spec.name]) if batched else [1, *shapes[spec.name]]
+            warmup.inputs[spec.name].CopyFrom(
+                messages.ModelWarmup.Input(data_type=_type(messages, spec), dims=dims, zero_data=True)
+            )
+
+
+def readme(plan: BatchPlan, name: str, version: int) -> str:
+    """How to start a server on the repository, and how to load it as the plan was."""
+    engine = plan.engines[0].artifact
+    built = f"{engine.plan.backend} for {engine.device.name}"
+    cost = plan.prediction
+    lengths = "".join(
+        f" --shape {input_name}:{','.join(map(str, shape))}"
+        for input_name, shape in plan.buckets[max(plan.buckets)].items()
+        if max(plan.buckets)
+    )
+    rate = max(1, round(plan.load.rate))
+    percentile = plan.goal.partition("=")[0].removeprefix("p").partition(".")[0]
+    p50, p99 = f"p50 {cost.p50.value:.3g} ms", f"p99 {cost.p99.value:.3g} ms"
+    interval = f"({cost.p99.low:.3g} to {cost.p99.high:.3g})"
+    return f"""# {name}, version {version}
+
+Written by `trtopt deploy triton` from a plan for {plan.goal} at {plan.load.rate:,.4g} requests/s
+({plan.load.arrivals} arrivals). The engine was built by {built}: a server must have the
+same version and device.
+
+Start a server (choose the release whose notes name that version):
+
+    docker run --rm --gpus=all -p 8000:8000 -p 8001:8001 -p 8002:8002 \\
+        -v "$PWD:/models" nvcr.io/nvidia/tritonserver:YY.MM-py3 tritonserver --model-repository=/models
+
+Load it as the plan was loaded (perf_analyzer comes with the SDK's image and from PyPI):
+
+    perf_analyzer -m {name} -u localhost:8001 -i grpc{lengths} \\
+        --request-rate-range={rate} --request-distribution=poisson \\
+        --percentile={percentile} --measurement-interval=10000
+
+The plan predicts, for trtopt's own runtime and without a network: {p50}, {p99}
+{interval}, {cost.throughput.value:,.0f} requests/s. Nobody has measured this on Triton.
+
+The newest version is served; to go back, set `version_policy` in config.pbtxt to
+`{{ specific {{ versions: [N] }} }}`.
+"""
