@@ -11,6 +11,8 @@ from trtopt.records import BatchPlan, Estimate, Verification
 from trtopt.report.tables import plain_table
 
 _MOST_REJECTED = 12
+_LATE_SHARE = 0.1
+"""A host that sends later than this share of the latency predicted is what was measured."""
 
 
 def plan_text(plan: BatchPlan) -> RenderableType:
@@ -83,7 +85,9 @@ def _verified_lines(plan: BatchPlan, done: Verification) -> Iterable[str]:
         f"{plan.goal.partition('=')[0]} was {_figure(done.goal_ms)} ms, the goal is {limit}; the host was "
         f"late by {done.lag_p99_ms:.3f} ms in the 99th percentile, which counts as latency"
     )
-    if not kept:
+    if done.lag_p99_ms > _LATE_SHARE * plan.prediction.goal.value:
+        yield "the host could not send requests as planned: what was measured says little of the plan"
+    elif not kept:
         yield "that is above the prediction: the machine was disturbed, or engines ran slower than measured"
 
 
