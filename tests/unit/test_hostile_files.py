@@ -19,7 +19,8 @@ from trtopt.errors import ArtifactError, DataError, InvalidModelError, ModelErro
 from trtopt.export.spec import read_spec
 from trtopt.onnxfile import read_onnx
 from trtopt.onnxmodel import model_file
-from trtopt.onnxmodel.feeds import specs_of
+from trtopt.onnxmodel.feeds import seeded, specs_of
+from trtopt.onnxmodel.prepare import inferred
 from trtopt.pipeline.collect import collect
 from trtopt.pipeline.receipt import receipts_of
 from trtopt.pipeline.result_files import read_result
@@ -152,6 +153,19 @@ def test_a_branch_with_an_output_that_is_no_tensor_cannot_be_rewritten(tmp_path:
     assert [found.name for found in tmp_path.iterdir()] == ["m.onnx"]
 
 
+def test_an_input_too_large_to_be_drawn_at_random_is_refused() -> None:
+    model = model_of(graphs.relu(), inputs=[graphs.value("x", ("N", 2**40))])
+    with pytest.raises(ModelError, match="too large to be drawn"):
+        seeded(model)
+
+
+def test_a_branch_with_an_output_of_a_type_that_there_is_not_is_an_invalid_model() -> None:
+    model = graphs.branching(graphs.relu("x", "t", "inner"))
+    model.graph.node[-1].attribute[1].g.output[0].type.tensor_type.elem_type = 128
+    with pytest.raises(InvalidModelError, match="shapes cannot be told"):
+        inferred(model)
+
+
 def test_an_opset_below_zero_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidModelError, match="asks for opset -"):
         read_onnx(save(model_of(graphs.relu(), opset=-(2**63)), tmp_path / "m.onnx"))
@@ -188,6 +202,7 @@ def test_a_manifest_names_files_of_its_own_folder_only(tmp_path: Path, field: st
 @pytest.mark.parametrize(
     ("change", "message"),
     [
+        (lambda found: found["engines"][0].update(size_bytes=10**400), "has 1000"),
         (lambda found: found["engines"].clear(), "it lists no engines"),
         (lambda found: found["engines"][0]["plan"]["shapes"].pop("x"), "no shape for input 'x'"),
         (lambda found: found["engines"][0]["plan"]["batch"].update(min=[]), "batch sizes"),

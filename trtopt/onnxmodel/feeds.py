@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -24,6 +25,8 @@ _SIZES = ((1, 16, 64), (3, 24, 96))
 """Batch, other axes, spatial axes of an image: once small, once larger and odd in batch."""
 _NARROW = ((1, 4, 32), (3, 7, 48))
 """The same for a model that knows no axes as long as those."""
+_MOST_VALUES = 1 << 28
+"""What one random input may hold: 2 GiB while it is drawn."""
 _SAMPLES = 8
 """How many of the user's samples take part."""
 
@@ -104,6 +107,11 @@ def seeded(model: onnx.ModelProto, seed: int = 0, *, narrow: bool = False) -> tu
         lengths = lengths_of((name, length) for own in axes.values() for name, length in own if name)
         for item in inputs_of(model):
             shape = [lengths.get(name, length) for name, length in axes[item.name]]
+            if math.prod(shape) > _MOST_VALUES:
+                raise ModelError(
+                    f"input {item.name!r} of shape {shape} is too large to be drawn at random",
+                    "correct the shape in the model, or give data of your own",
+                )
             dtype = onnx.helper.tensor_dtype_to_np_dtype(item.type.tensor_type.elem_type)
             if dtype == np.bool_:
                 drawn: Any = rng.random(shape) < 0.5

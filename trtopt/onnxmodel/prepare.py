@@ -187,6 +187,8 @@ def inferred(model: onnx.ModelProto) -> onnx.ModelProto:
         return onnx.shape_inference.infer_shapes(skeleton(model), data_prop=True)
     except onnx.shape_inference.InferenceError as error:
         raise InvalidModelError(f"the model's shapes contradict each other: {error}", _EXPORT_AGAIN) from None
+    except ValueError as error:  # such as an output of a type that there is not
+        raise InvalidModelError(f"the model's shapes cannot be told: {error}", _EXPORT_AGAIN) from None
 
 
 def check(model: onnx.ModelProto) -> None:

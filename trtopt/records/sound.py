@@ -8,6 +8,7 @@ from trtopt.records.building import EngineArtifact, Manifest, ShapeRange
 from trtopt.records.inspecting import ProfileReport
 
 _MAX_NAME_BYTES = 255
+_MAX_BYTES = 1 << 63
 
 
 def check_manifest(manifest: Manifest) -> None:
@@ -42,6 +43,8 @@ def check_profile(report: ProfileReport) -> None:
 
 
 def _check_engine(engine: EngineArtifact) -> None:
+    if not 0 <= engine.size_bytes < _MAX_BYTES:
+        raise ValueError(f"{engine.path} has {str(engine.size_bytes)[:20]} bytes")
     for name in (engine.path, engine.log, engine.layers, engine.memory):
         if name is not None:
             _check_name(name)
