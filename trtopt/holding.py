@@ -83,7 +83,14 @@ def remove(path: Path) -> None:
 
 @contextmanager
 def alone_in(folder: Path) -> Iterator[None]:
-    """Keep other processes from setting folders aside in `folder`; without locks, hope."""
+    """Keep other processes from setting folders aside in `folder`; without locks, hope.
+
+    A temporary folder is its maker's alone, who holds it: there is nobody to be kept from it, and whoever
+    works in it would wait for themselves.
+    """
+    if folder.name.startswith(".") and folder.name.endswith(".tmp"):
+        yield
+        return
     handle: int | None = None
     with suppress(OSError):
         handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)

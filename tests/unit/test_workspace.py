@@ -280,3 +280,18 @@ def test_a_missing_file_and_a_folder_are_refused(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "missing"):
         with pytest.raises(ArtifactError, match="cannot be read"):
             read_verified(path, TEN)
+
+
+def test_whoever_makes_a_folder_may_check_and_make_things_in_it(tmp_path: Path) -> None:
+    script = """
+import sys
+from pathlib import Path
+from trtopt.workspace import check_writable, folder_in_progress
+with folder_in_progress(Path(sys.argv[1])) as outer:
+    check_writable(outer / "model.onnx")
+    with folder_in_progress(outer / "inner") as inner:
+        (inner / "file").write_text("made")
+"""
+    subprocess.run([sys.executable, "-c", script, str(tmp_path / "folder")], check=True, timeout=60)
+    assert (tmp_path / "folder" / "inner" / "file").read_text() == "made"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["folder"]
