@@ -207,6 +207,17 @@ def test_a_point_that_fails_is_recorded_with_its_reason_and_the_sweep_goes_on(tm
     assert read_sweep(tmp_path / "s").measured == (good,)
 
 
+def test_a_precision_that_the_model_cannot_be_given_fails_its_points_only(tmp_path: Path) -> None:
+    report = trtopt.sweep(DIGITS, tmp_path / "s", batch=(1, 2), precision=("int4", "fp32"), **QUICK)
+    assert [(point.label, point.failure) for point in report.points] == [
+        ("fp32 batch1", None),
+        ("fp32 batch2", None),
+        ("int4 batch1", "no node is to be quantised"),
+        ("int4 batch2", "no node is to be quantised"),
+    ]
+    assert sorted(path.name for path in (tmp_path / "s" / "graphs").iterdir()) == ["fp32"]
+
+
 def test_a_sweep_in_which_nothing_could_be_measured_says_the_first_reason(tmp_path: Path) -> None:
     with pytest.raises(
         MeasurementError, match=r"none of 1 points could be measured; model batch1073741824: "
