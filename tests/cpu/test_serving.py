@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
+import httpx2
 import numpy as np
 import pytest
 from command_line import HELDOUT, ROOT
@@ -113,9 +113,9 @@ def server(cpu_build: Path) -> Iterator[tuple[str, subprocess.Popen[str]]]:
         until_s = time.monotonic() + PATIENCE_S
         while True:
             try:
-                httpx.get(f"{address}/health")
+                httpx2.get(f"{address}/health")
                 break
-            except httpx.TransportError:
+            except httpx2.TransportError:
                 assert process.poll() is None
                 assert time.monotonic() < until_s
                 time.sleep(0.05)
@@ -130,7 +130,7 @@ async def ask_for_all(address: str, requests: int, at_once: int, right: np.ndarr
     outcomes: Counter[str] = Counter()
     turns = iter(range(requests))
 
-    async def ask(client: httpx.AsyncClient) -> None:
+    async def ask(client: httpx2.AsyncClient) -> None:
         for turn in turns:
             index = turn % len(IMAGES)
             while True:
@@ -144,8 +144,8 @@ async def ask_for_all(address: str, requests: int, at_once: int, right: np.ndarr
             )
             outcomes["right" if is_right else f"wrong: {answer.status_code}"] += 1
 
-    limits = httpx.Limits(max_connections=at_once)
-    async with httpx.AsyncClient(timeout=PATIENCE_S, limits=limits) as client:
+    limits = httpx2.Limits(max_connections=at_once)
+    async with httpx2.AsyncClient(timeout=PATIENCE_S, limits=limits) as client:
         await asyncio.gather(*(ask(client) for _ in range(at_once)))
     return outcomes
 
@@ -156,7 +156,7 @@ def test_a_server_under_load_answers_everybody_rightly_and_in_batches(
     address, process = server
     outcomes = asyncio.run(ask_for_all(address, 1500, 50, right))
     assert outcomes["right"] == 1500
-    told = httpx.get(f"{address}/statistics").json()["batcher"]
+    told = httpx2.get(f"{address}/statistics").json()["batcher"]
     assert told["answered"] == told["accepted"] == 1500
     assert any(int(size) > 1 for size in told["batch_sizes"])
     process.terminate()
@@ -169,8 +169,8 @@ def test_a_server_that_is_told_to_end_answers_what_it_has_accepted(
 ) -> None:
     address, process = server
 
-    async def ask_and_end() -> list[httpx.Response]:
-        async with httpx.AsyncClient(timeout=PATIENCE_S) as client:
+    async def ask_and_end() -> list[httpx2.Response]:
+        async with httpx2.AsyncClient(timeout=PATIENCE_S) as client:
             asked = [asyncio.create_task(client.post(f"{address}/infer", json=body(n))) for n in range(20)]
             while (await client.get(f"{address}/statistics")).json()["batcher"]["accepted"] < 20:
                 await asyncio.sleep(0)
