@@ -159,7 +159,9 @@ def scratch_folder() -> Iterator[Path]:
     for left in place.parent.glob(f".{place.name}.{'?' * _RANDOM}.tmp"):
         remove_if_abandoned(left)
     with scratch_beside(place) as folder:
-        yield folder
+        inner = folder / "work"  # `folder` itself is locked: a build in it would wait for ever
+        inner.mkdir()
+        yield inner
 
 
 def _check_replaceable(final: Path) -> None:
