@@ -36,7 +36,9 @@ SCRIPTED = DeviceInfo(kind="scripted", name="scripted device")
 def on_scripted_devices(scripts: Sequence[Script]) -> Callable[..., Iterator[tuple[int, Benched]]]:
     """Stands in for `run_jobs`: the n-th job runs in this process, on a device with the n-th script."""
 
-    def run_jobs(jobs: Sequence[BenchJob], *, on_progress: object) -> Iterator[tuple[int, Benched]]:
+    def run_jobs(
+        jobs: Sequence[BenchJob], *, limit_s: float | None, on_progress: object
+    ) -> Iterator[tuple[int, Benched]]:
         for index, (job, script) in enumerate(zip(jobs, scripts, strict=True)):
             target = ScriptedTarget(ScriptedDevice(script))
             plan = msgspec.structs.replace(job.artifact.plan, backend=ScriptedTarget.backend)
@@ -180,8 +182,10 @@ def test_clocks_are_held_while_measuring_and_given_back(
     held: list[int | None] = []
     run_jobs = on_scripted_devices((steady(),))
 
-    def watched(jobs: Sequence[BenchJob], *, on_progress: object) -> Iterator[tuple[int, Benched]]:
-        for found in run_jobs(jobs, on_progress=on_progress):
+    def watched(
+        jobs: Sequence[BenchJob], *, limit_s: float | None, on_progress: object
+    ) -> Iterator[tuple[int, Benched]]:
+        for found in run_jobs(jobs, limit_s=limit_s, on_progress=on_progress):
             held.append(control.locked_mhz)
             yield found
 

@@ -242,7 +242,6 @@ def test_spent_evaluations_are_told(trtopt_cli: CommandLine, data: str) -> None:
         ({"evaluations": 1}, UsageError, "--max-evaluations 1: nothing can be said"),
         ({"precision": "fp16", "method": "max"}, UsageError, "--method is for int8 and fp8"),
         ({"precision": "bf16", "table": Path("t.json")}, UsageError, "--table is for int8 and fp8"),
-        ({"calib": str(HELDOUT), "table": Path("t.json")}, UsageError, "exclude one another"),
         ({"precision": "fp8", "method": "mse"}, UsageError, "--method mse is for INT8"),
         ({"precision": "fp8", "target": "8.6"}, UsageError, "8.6 has no FP8"),
         ({"precision": "fp16", "target": "7"}, UsageError, "--target 7: no such target"),
