@@ -9,7 +9,13 @@ import click
 
 from trtopt.cli.bench_outputs import Outputs, output_flags
 from trtopt.cli.contract_flags import contract_flags
-from trtopt.cli.measuring_options import backend_option, input_option, nvtx_option
+from trtopt.cli.measuring_options import (
+    backend_option,
+    duration_option,
+    input_option,
+    nvtx_option,
+    warmup_option,
+)
 
 if TYPE_CHECKING:
     from trtopt.records import Terms
@@ -23,12 +29,8 @@ _UNTRUSTWORTHY = 4
 @click.option("--batch", metavar="N,N,…", help="Batch sizes [default: all that there are engines for].")
 @backend_option
 @contract_flags
-@click.option(
-    "--duration", type=float, default=3.0, show_default=True, metavar="S", help="Seconds of sampling a pass."
-)
-@click.option(
-    "--warmup", type=float, default=0.2, show_default=True, metavar="S", help="Seconds before samples count."
-)
+@duration_option
+@warmup_option
 @input_option
 @click.option("--layers", is_flag=True, help="Time every layer, in a pass of its own.")
 @click.option("--memory", is_flag=True, help="Follow every allocation, in a pass of its own.")

@@ -9,7 +9,7 @@ import click
 
 from trtopt.cli.cache_options import cache_options
 from trtopt.cli.contract_flags import contract_flags_of_one_stream
-from trtopt.cli.measuring_options import input_option
+from trtopt.cli.measuring_options import duration_option, input_option, warmup_option
 from trtopt.cli.recipe_options import recipe_options_but
 
 if TYPE_CHECKING:
@@ -52,12 +52,8 @@ if TYPE_CHECKING:
 @contract_flags_of_one_stream
 @recipe_options_but("dynamic", "precision", "compute_capability")
 @cache_options
-@click.option(
-    "--duration", type=float, default=3.0, show_default=True, metavar="S", help="Seconds of sampling a pass."
-)
-@click.option(
-    "--warmup", type=float, default=0.2, show_default=True, metavar="S", help="Seconds before samples count."
-)
+@duration_option
+@warmup_option
 @input_option
 def sweep(
     model: Path,

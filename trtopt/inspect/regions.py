@@ -14,6 +14,7 @@ from trtopt.inspect.difference import Side, matched
 from trtopt.inspect.graph import DEQUANTISE, QUANTISE, Graph, Node
 from trtopt.inspect.join import bits
 from trtopt.inspect.receipt import is_fallback
+from trtopt.onnxmodel.disjoint import DisjointNames
 from trtopt.records import EngineProfile, ProfiledLayer, RegionTime
 
 _PAIR = (QUANTISE, DEQUANTISE)
@@ -35,23 +36,6 @@ class Region:
     pairs: frozenset[str]
 
 
-class _Groups:
-    """Disjoint sets of names."""
-
-    def __init__(self, names: Iterable[str]) -> None:
-        self._parent = {name: name for name in names}
-
-    def root(self, name: str) -> str:
-        while self._parent[name] != name:
-            self._parent[name] = self._parent[self._parent[name]]
-            name = self._parent[name]
-        return name
-
-    def join(self, names: Sequence[str]) -> None:
-        for other in names[1:]:
-            self._parent[self.root(other)] = self.root(names[0])
-
-
 # ── regions of a graph ──────────────────────────────────────────────────────────────────────────────────
 
 
@@ -59,15 +43,15 @@ def find_regions(graph: Graph) -> tuple[Region, ...]:
     """The regions of a graph with Q/DQ, in the file's order; none without."""
     pairs = {node.name: _pairs_before(graph, node) for node in graph.nodes if node.op not in _PAIR}
     quantised = [node for node in graph.nodes if pairs.get(node.name)]
-    groups = _Groups(node.name for node in quantised)
+    groups = DisjointNames(node.name for node in quantised)
     readers: dict[str, list[str]] = {}
     for node in quantised:
         for tensor in _read_through_pairs(graph, node):
             readers.setdefault(tensor, []).append(node.name)
     for names in readers.values():
-        groups.join(names)
+        groups.join(*names)
     for node in quantised:
-        groups.join([node.name, *_fed_by(graph, node, readers, pairs)])
+        groups.join(node.name, *_fed_by(graph, node, readers, pairs))
     members: dict[str, list[str]] = {}
     for node in quantised:
         members.setdefault(groups.root(node.name), []).append(node.name)
@@ -122,11 +106,11 @@ def region_times(
     which `a` has no layer cannot be judged.
     """
     home = {name: index for index, one in enumerate(regions) for name in (*one.nodes, *sorted(one.pairs))}
-    groups = _Groups(str(index) for index in range(len(regions)))
+    groups = DisjointNames(str(index) for index in range(len(regions)))
     owned: list[tuple[str | None, Side, Side]] = []
     for ours, theirs in matched(a.layers, b.layers):
         touched = [str(home[name]) for layer in (*ours, *theirs) for name in layer.onnx_nodes if name in home]
-        groups.join(touched)
+        groups.join(*touched)
         owned.append((touched[0] if touched else None, ours, theirs))
     found: dict[str, list[int]] = {}
     for index in range(len(regions)):

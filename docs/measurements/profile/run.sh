@@ -10,14 +10,7 @@ build_flags=${BUILD_FLAGS---no-rewrite --tactic-sources EDGE_MASK_CONVOLUTIONS,J
 batches=${BATCHES:-1,64}
 mkdir -p "$work" "$out"
 export XDG_CACHE_HOME=$work/cache # measured peaks are kept there, not in the user's own folder
-step() {
-  name=$1
-  shift
-  grep -qs "^exit status 0" "$out/$name.txt" && return # done before
-  echo "\$ $*" > "$out/$name.txt"
-  { time timeout "${LIMIT:-150}" "$@"; } >> "$out/$name.txt" 2>&1
-  echo "exit status $?" >> "$out/$name.txt"
-}
+. "$(dirname "$0")/../step.sh"
 r50=$work/r50
 latency="--contract trtexec-11 --duration 3"
 

@@ -8,14 +8,7 @@ here=$(dirname "$0")
 # cuBLAS and cuDNN may be missing on a test host; the other tactics do without them
 sources="--tactic-sources EDGE_MASK_CONVOLUTIONS,JIT_CONVOLUTIONS"
 mkdir -p "$work" "$out"
-step() {
-  name=$1
-  shift
-  grep -qs "^exit status 0" "$out/$name.txt" && return # done before
-  echo "\$ $*" > "$out/$name.txt"
-  { time timeout "${LIMIT:-150}" "$@"; } >> "$out/$name.txt" 2>&1
-  echo "exit status $?" >> "$out/$name.txt"
-}
+. "$here/../step.sh"
 r50=$work/r50
 LIMIT=280 step build python -m trtopt build "$model" -o "$r50" --batch 1,64 --jobs 2 --no-rewrite $sources
 step bare_loop python "$here/bare_loop.py" "$r50" "$out/bare_loop.json"

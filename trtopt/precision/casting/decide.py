@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import onnx
 
 from trtopt.onnxgraph import OWN_DOMAINS, graphs_of, opset_of
+from trtopt.onnxmodel.disjoint import DisjointNames
 from trtopt.onnxmodel.model_file import ModelFile, array_of
 from trtopt.precision.casting.places import FLOAT, LOW, Places, places_of, takes
 from trtopt.precision.casting.weights import Fit, exact_integers, fit_of, largest, rounding_error
@@ -232,7 +233,7 @@ def islands(nodes: Iterable[onnx.NodeProto], low: Mapping[str, Places], edge: se
     """
     nodes = list(nodes)
     makers = {name: node for node in nodes for name in node.output if name}
-    groups = _Groups(low)
+    groups = DisjointNames(low)
     before: set[str] = set()
     after: set[str] = set()
     inner: set[str] = set()  # beside an FP32 node, not only the graph's edge
@@ -259,21 +260,3 @@ def islands(nodes: Iterable[onnx.NodeProto], low: Mapping[str, Places], edge: se
     heavy = {groups.root(node.name) for node in nodes if node.name in low and node.op_type in HEAVY}
     starts, ends, beside = ({groups.root(name) for name in names} for names in (before, after, inner))
     return [name for name in low if groups.root(name) in (starts & ends & beside) - heavy]
-
-
-class _Groups:
-    """Disjoint sets of names."""
-
-    def __init__(self, names: Iterable[str]) -> None:
-        self._parent = {name: name for name in names}
-
-    def root(self, name: str) -> str:
-        """The name that stands for the set of `name`."""
-        while self._parent[name] != name:
-            self._parent[name] = self._parent[self._parent[name]]
-            name = self._parent[name]
-        return name
-
-    def join(self, first: str, second: str) -> None:
-        """Make one set of two."""
-        self._parent[self.root(first)] = self.root(second)
