@@ -1,10 +1,11 @@
 """The jobs of the collection's measurement, for `on_every_gpu.py`: one engine each.
 
-    python docs/measurements/collection/jobs.py LIGHT_FOLDER WORK_FOLDER OUT_FOLDER [option …] > JOBS.json
+    python docs/measurements/collection/jobs.py LIGHT REWRITTEN WORK OUT [option …] > JOBS.json
 
-Models that build quickly get an engine a batch size. Of the others one engine comes first that runs every
-batch size and is tuned at 8, so that each has a figure; their engines a batch size come last. The options go
-to `trtopt build`. LIGHT_FOLDER holds `NAME.onnx.gz`, made by `weights.py` of a model exported in FP16.
+Every model gets one engine that runs all batch sizes, tuned at 8; then so does each that `trtopt rewrite`
+changes, in its rewritten form, measured in turns with the first; engines a batch size come last, quick models
+first. The options go to `trtopt build`. LIGHT holds `NAME.onnx.gz`, made by `weights.py` of a model exported
+in FP16; REWRITTEN what `rewritten.py` made of it.
 """
 
 from __future__ import annotations
@@ -12,19 +13,17 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 HERE = Path(__file__).parent
 TOKENS = ("input_ids", "attention_mask", "token_type_ids")
 CACHE = ("past_keys", "past_values")
-QUICK = ("resnet50", "rnnt-joint", "rnnt-prediction", "dlrm", "dlrm-dcnv2", "digits-transformer", "digits")
-SLOW = (
-    *("diffusion-unet", "maskrcnn", "retinanet", "efficientnet-b0", "bert-large", "unet3d", "convnext-t"),
-    *("whisper-encoder", "bert-base", "gpt-decode", "vit-b16", "gpt-prefill", "minilm", "minigo"),
-    "rnnt-encoder",
+MODELS = (
+    *("diffusion-unet", "efficientnet-b0", "maskrcnn", "retinanet", "bert-large", "unet3d", "convnext-t"),
+    *("whisper-encoder", "bert-base", "gpt-decode", "vit-b16", "gpt-prefill", "minilm", "resnet50", "minigo"),
+    *("rnnt-encoder", "rnnt-joint", "rnnt-prediction", "digits", "dlrm", "dlrm-dcnv2", "digits-transformer"),
 )
-"""The slowest first: nothing slow is left at the end."""
+"""The slowest to build first: nothing slow is left at the end."""
 SHAPES = {
     "bert-base": {f"s{length}": dict.fromkeys(TOKENS, f"Nx{length}") for length in (128, 384)},
     "bert-large": {f"s{length}": dict.fromkeys(TOKENS, f"Nx{length}") for length in (128, 384)},
@@ -34,35 +33,42 @@ SHAPES = {
     "rnnt-encoder": {"t500": {"frames": "Nx500x240"}},
 }
 """Shapes of models with axes that vary besides the batch, by a suffix for the label."""
-BATCHES = ("1", "8", "32")
+BATCHES = (1, 8, 32)
+ALL = (*BATCHES, 128)
+FEWER = {"unet3d": (1, 8), **dict.fromkeys(("diffusion-unet", "maskrcnn", "retinanet"), BATCHES)}
+"""What TensorRT's bound of 2³¹ - 1 elements a tensor allows: 3D U-Net's first maps have 2²⁶ a volume, Mask
+R-CNN's masks 2²⁴ an image."""
 
 
 def main() -> None:
     """Print the list."""
-    light, work, out = (Path(argument).absolute() for argument in sys.argv[1:4])
-    jobs = []
-    for name, suffix, batch in (
-        *_engines(QUICK, BATCHES),
-        *_engines(SLOW, ["any"]),
-        *_engines(SLOW, BATCHES),
-    ):
-        label = f"{name}-{suffix}".strip("-")
-        flags = [*_flags(SHAPES[name][suffix] if suffix else {}), *sys.argv[4:]]
-        files = [str(light / f"{name}.onnx.gz"), str(work), str(out)]
-        command = shlex.join([str(HERE / "measure.sh"), *files, label, batch, *flags])
-        jobs.append({"name": f"{label}-{batch}", "run": f"timeout 500 {command}"})
+    light, rewritten, work, out = (Path(argument).absolute() for argument in sys.argv[1:5])
+
+    def job(
+        folder: Path, name: str, suffix: str, kind: str, batches: tuple[int, ...], before: str = ""
+    ) -> dict[str, str]:
+        label = "-".join(filter(None, (name, suffix, kind)))
+        shapes = SHAPES[name][suffix] if suffix else {}
+        flags = [word for key, shape in shapes.items() for word in ("--shape", f"{key}:{shape}")]
+        files = [str(folder / f"{name}.onnx.gz"), str(work), str(out), label, ",".join(map(str, batches))]
+        baseline = [f"BASELINE={'-'.join(filter(None, (name, suffix, before)))}"] if before else []
+        start = ["env", *baseline, "timeout", "700", "bash", str(HERE / "measure.sh")]
+        return {"name": label, "run": shlex.join([*start, *files, *flags, *sys.argv[5:]])}
+
+    each = [(name, suffix) for name in MODELS for suffix in SHAPES.get(name, {"": {}})]
+    jobs = [job(light, *one, "any", FEWER.get(one[0], ALL)) for one in each]
+    jobs += [
+        job(rewritten, *one, "rewritten-any", FEWER.get(one[0], ALL), before="any")
+        for one in each
+        if (rewritten / f"{one[0]}.onnx.gz").is_file()
+    ]
+    jobs += [
+        job(light, *one, str(batch), (batch,))
+        for one in reversed(each)
+        for batch in BATCHES
+        if batch in FEWER.get(one[0], BATCHES)
+    ]
     json.dump(jobs, sys.stdout, indent=1)
-
-
-def _engines(names: tuple[str, ...], batches: tuple[str, ...] | list[str]) -> Iterator[tuple[str, str, str]]:
-    for name in names:
-        for suffix in SHAPES.get(name, {"": {}}):
-            for batch in batches:
-                yield name, suffix, batch
-
-
-def _flags(shapes: dict[str, str]) -> list[str]:
-    return [word for key, shape in shapes.items() for word in ("--shape", f"{key}:{shape}")]
 
 
 if __name__ == "__main__":

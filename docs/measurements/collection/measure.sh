@@ -1,23 +1,27 @@
 #!/usr/bin/env bash
 # Refill one model of the collection, build one engine of it and measure that:
-#     measure.sh LIGHT.onnx.gz WORK_FOLDER OUT_FOLDER LABEL BATCH|any [build options …]
-# `any`: one engine for batches 1 to 32, tuned at 8.
+#     [BASELINE=LABEL] measure.sh LIGHT.onnx.gz WORK_FOLDER OUT_FOLDER LABEL BATCH[,BATCH…] [build option …]
+# More than one batch size: one engine for all of them, tuned at the second. With BASELINE, the label of another
+# engine in WORK_FOLDER, the two are measured in turns besides.
 set -eu
-light=$1 work=$2 out=$3 label=$4 batch=$5
+light=$1 work=$2 out=$3 label=$4 batches=$5
 shift 5
-model=$work/$(basename "$light" .gz)
-built=$work/$label-$batch
+model=$work/$label.onnx
 mkdir -p "$work" "$out"
-(
-  flock 9
-  [ -s "$model" ] || python "$(dirname "$0")/../weights.py" fill "$light" "$model"
-) 9>"$model.lock"
-batches=$batch
-if [ "$batch" = any ]; then
-  batches=1,8,32
+[ -s "$model" ] || python "$(dirname "$0")/../weights.py" fill "$light" "$model"
+IFS=, read -ra sizes <<< "$batches"
+range=$batches
+if [ ${#sizes[@]} -gt 1 ]; then
+  range=${sizes[0]},${sizes[1]},${sizes[-1]}
   set -- --dynamic "$@"
 fi
 # what TensorRT chose to run wider is told by the manifest, and is no reason not to measure
-python -m trtopt build "$model" -o "$built" --batch "$batches" --no-rewrite --allow-fallback "$@"
-cp "$built/manifest.json" "$out/$label-$batch.manifest.json"
-python -m trtopt bench "$built" --batch "$batches" --duration 1.5 --json "$out/$label-$batch.json"
+python -m trtopt build "$model" -o "$work/$label" --batch "$range" --no-rewrite --allow-fallback "$@"
+rm "$model"
+cp "$work/$label/manifest.json" "$out/$label.manifest.json"
+python -m trtopt bench "$work/$label" --batch "$batches" --duration 1 --json "$out/$label.json"
+if [ -n "${BASELINE-}" ]; then
+  # 3: slower, which is a finding
+  python -m trtopt compare "$work/$BASELINE" "$work/$label" --batch "$batches" --duration 2 \
+    --json "$out/$label.compare.json" || [ $? -eq 3 ]
+fi

@@ -8,7 +8,7 @@ from pathlib import Path
 from trtopt.measure.statistics import summarise
 from trtopt.records import BenchPoint, BenchReport, Manifest, from_json
 
-BATCHES = (1, 8, 32)
+BATCHES = (1, 8, 32, 128)
 ENGINES = {"each": "one a batch size", "any": "one, tuned at 8"}
 
 
@@ -16,7 +16,7 @@ def main() -> None:
     """Print latency, throughput and build time of each label and batch, and what failed."""
     out, logs = map(Path, sys.argv[1:3])
     heads = " | ".join(f"{what} {batch}" for what in ("ms at", "samples/s at") for batch in BATCHES)
-    print(f"| model | engine | {heads} | build s |\n|---|---|{'---|' * 7}")
+    print(f"| model | engine | {heads} | build s |\n|---|---|{'---|' * (2 * len(BATCHES) + 1)}")
     labels = sorted({path.name.rsplit("-", 1)[0] for path in out.glob("*.manifest.json")})
     for label in labels:
         for kind, files in {

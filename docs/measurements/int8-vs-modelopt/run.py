@@ -1,27 +1,28 @@
 """INT8 by `trtopt quantize` and by Model Optimizer, side by side, engines tuned for each batch size.
 
-    python docs/measurements/int8-vs-modelopt/run.py --peers FOLDER --out RESULT.json
+    python docs/measurements/int8-vs-modelopt/run.py jobs --peers FOLDER --work WORK --out OUT > JOBS.json
+    python docs/measurements/on_every_gpu.py JOBS.json DONE 1500
+    python docs/measurements/int8-vs-modelopt/run.py table --out OUT
 
 FOLDER holds `r50`, `r50_mo_int8_32`, `bert` and `bert_mo_int8_32`, each a graph whose large initializers are
 empty (`NAME.pb.gz`) and what to fill them with (`NAME.json`: shape, type and standard deviation by name). The
 weights are seeded noise: graph, Q/DQ and scales are real, and so is the speed.
 
-Every case is one model at one batch size, on one GPU: all its sides are built there one after the other with
-one timing cache, then measured in turns, forwards and backwards. Cases are spread over the GPUs that are
-there; none begins that would not end within `--seconds`, and what is done is in the result. All engines have
-one recipe: static batch, FP16 and INT8 allowed, tactics without cuDNN and cuBLAS, a CUDA graph, no copies.
-`--build-only --backend tensorrt-rtx` tries it on a machine without a GPU.
+Every case is one model at one batch size, on one GPU: all its sides are built there one after the other, with
+the store's timing cache, then measured in turns, forwards and backwards. All engines have one recipe: static
+batch, FP16 and INT8 allowed, tactics without cuDNN and cuBLAS, a CUDA graph, no copies. `case MODEL:BATCH
+--backend tensorrt-rtx` tries it on a machine without a GPU.
 """
 
 from __future__ import annotations
 
 import argparse
+import fcntl
 import gzip
 import json
 import os
-import subprocess
+import shlex
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -54,39 +55,42 @@ SAMPLES = 32
 
 
 def main() -> None:
-    """Prepare the graphs, run the cases, gather one file."""
+    """Print the jobs, run the case of one, or show what there is."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--peers", type=Path, required=True)
+    parser.add_argument("step", choices=["jobs", "case", "table"])
+    parser.add_argument("case", nargs="?", metavar="MODEL:BATCH")
+    parser.add_argument("--peers", type=Path)
+    parser.add_argument("--work", type=Path)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--seconds", type=float, default=470.0)
     parser.add_argument("--backend", default="tensorrt")
-    parser.add_argument("--build-only", action="store_true")
-    parser.add_argument("--models", nargs="*", default=list(SIDES))
-    parser.add_argument("--case", help=argparse.SUPPRESS)
-    parser.add_argument("--work", type=Path, help=argparse.SUPPRESS)
     asked = parser.parse_args()
-    if asked.case:
+    if asked.step == "jobs":
+        json.dump(jobs(asked), sys.stdout, indent=1)
+    elif asked.step == "case":
         model, batch = asked.case.split(":")
         run_case(asked, model, int(batch))
-        return
-    end = time.monotonic() + asked.seconds
-    with tempfile.TemporaryDirectory() as work:
-        asked.work = Path(work)
-        made = {model: prepare(asked, model) for model in asked.models}
-        longest = max(len(SIDES[model]["batches"]) for model in asked.models)
-        cases = [
-            f"{model}:{SIDES[model]['batches'][turn]}"
-            for turn in range(longest)
-            for model in asked.models
-            if turn < len(SIDES[model]["batches"])
-        ]
-        run_all(asked, cases, end)
-        results = [json.loads(file.read_text()) for file in sorted(Path(work).glob("case-*.json"))]
-        logs = {file.stem: file.read_text().splitlines()[-4:] for file in Path(work).glob("logs/*.log")}
-    missing = sorted(set(cases) - {f"{item['model']}:{item['batch']}" for item in results})
-    report = {"prepared": made, "cases": results, "not_run": missing, "logs": logs}
-    asked.out.write_text(json.dumps(report, indent=1) + "\n")
-    print(table(results))
+    else:
+        print(table([json.loads(file.read_text()) for file in sorted(asked.out.glob("*.json"))]))
+
+
+def jobs(asked: argparse.Namespace) -> list[dict[str, str]]:
+    """For `on_every_gpu.py`: a case each, that of the first batch size of every model first."""
+    longest = max(len(spec["batches"]) for spec in SIDES.values())
+    cases = [
+        (model, spec["batches"][turn])
+        for turn in range(longest)
+        for model, spec in SIDES.items()
+        if turn < len(spec["batches"])
+    ]
+    places = ["--peers", asked.peers, "--work", asked.work, "--out", asked.out]
+    command = [sys.executable, Path(__file__).absolute(), "case", "{}", *places, "--backend", asked.backend]
+    return [
+        {
+            "name": f"int8-{model}-{batch}",
+            "run": shlex.join(str(word).format(f"{model}:{batch}") for word in command),
+        }
+        for model, batch in cases
+    ]
 
 
 # ── graphs ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -129,6 +133,18 @@ def file_of(work: Path, model: str, side: str) -> Path:
     return work / f"{model}-{side.replace(', ', '-').replace(' ', '-')}.onnx"
 
 
+def prepared(asked: argparse.Namespace, model: str) -> dict[str, Any]:
+    """What came of preparing the model's graphs, which is done once."""
+    asked.work.mkdir(parents=True, exist_ok=True)
+    told = asked.work / f"{model}.prepared.json"
+    with (asked.work / f"{model}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not told.is_file():
+            told.write_text(json.dumps(prepare(asked, model)))
+    found: dict[str, Any] = json.loads(told.read_text())
+    return found
+
+
 def prepare(asked: argparse.Namespace, model: str) -> dict[str, Any]:
     """Write the graphs of all sides; how long quantising took."""
     from trtopt.pipeline.quantize import Request, quantize
@@ -168,60 +184,31 @@ def samples_of(model: onnx.ModelProto) -> dict[str, Any]:
 # ── cases ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def run_all(asked: argparse.Namespace, cases: list[str], end: float) -> None:
-    """The cases in order, one a GPU at a time, through the scheduler beside this folder."""
-    command = [sys.executable, __file__, *sys.argv[1:], "--work", str(asked.work)]
-    jobs = [
-        {"name": case.replace(":", "-"), "run": " ".join([*command, "--case", case, "--seconds", "{left}"])}
-        for case in cases
-    ]
-    if asked.build_only:
-        for job in jobs:
-            left = max(end - time.monotonic(), 0)
-            subprocess.run(["bash", "-c", job["run"].format(left=left)], check=False)
-        return
-    for job in jobs:
-        job["run"] = job["run"].replace(
-            "{left}", f"$(( {int(time.time() + end - time.monotonic())} - $(date +%s) ))"
-        )
-    listed, logs = asked.work / "jobs.json", asked.work / "logs"
-    listed.write_text(json.dumps(jobs))
-    scheduler = Path(__file__).parents[1] / "on_every_gpu.py"
-    left = str(max(end - time.monotonic(), 1))
-    subprocess.run([sys.executable, str(scheduler), str(listed), str(logs), left], check=False)
-
-
 def run_case(asked: argparse.Namespace, model: str, batch: int) -> None:
     """Build every side, then measure them in turns; the file is written anew after each step."""
     import trtopt
 
-    began, spec = time.monotonic(), SIDES[model]
-    result: dict[str, Any] = {"model": model, "batch": batch, "sides": {}}
-    place = asked.work / f"case-{model}-{batch}.json"
-    slowest = 0.0
+    spec = SIDES[model]
+    asked.out.mkdir(parents=True, exist_ok=True)
+    place = asked.out / f"{model}-{batch}.json"
+    result: dict[str, Any] = {"model": model, "batch": batch, "prepared": prepared(asked, model), "sides": {}}
+    folders = {}
     for side in spec["sides"]:
         start = time.monotonic()
-        if start - began + slowest * 1.5 > asked.seconds:
-            break
-        folder = asked.work / f"{model}-{batch}-{side.replace(', ', '-').replace(' ', '-')}"
+        folders[side] = asked.work / f"{model}-{batch}-{file_of(asked.work, model, side).stem}"
         sources = ("EDGE_MASK_CONVOLUTIONS", "JIT_CONVOLUTIONS") if asked.backend == "tensorrt" else None
-        cache = str(asked.work / f"{model}-{batch}.cache") if asked.backend == "tensorrt" else None
         manifest = trtopt.build(
-            file_of(asked.work, model, side), folder, batch=(batch,), backend=asked.backend,
-            shapes=spec["shapes"] or None, tactic_sources=sources, timing_cache=cache, rewrite=False,
+            file_of(asked.work, model, side), folders[side], batch=(batch,), backend=asked.backend,
+            shapes=spec["shapes"] or None, tactic_sources=sources, rewrite=False,
         )  # fmt: skip
-        slowest = max(slowest, time.monotonic() - start)
         seconds, engine = round(time.monotonic() - start, 1), manifest.engines[0].sha256[:12]
         result["sides"][side] = {"build_s": seconds, "engine": engine, "p50_ms": []}
         place.write_text(json.dumps(result))
         print(model, batch, side, f"built in {seconds} s", flush=True)
-    for turn in range(0 if asked.build_only else ROUNDS):
+    for turn in range(0 if asked.backend == "tensorrt-rtx" else ROUNDS):
         sides = list(result["sides"])
         for side in sides if turn % 2 == 0 else sides[::-1]:
-            if time.monotonic() - began > asked.seconds:
-                return
-            folder = asked.work / f"{model}-{batch}-{side.replace(', ', '-').replace(' ', '-')}"
-            report = trtopt.bench(folder, contract="trtexec-11", duration=0.5)
+            report = trtopt.bench(folders[side], contract="trtexec-11", duration=0.5)
             times = report.points[0].latency.stages.gpu_compute_ms
             result["sides"][side]["p50_ms"].append(round(trtopt.summarise(times).median, 4))
             place.write_text(json.dumps(result))
