@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from trtopt.builder.engine import BuildJob
+from trtopt.logs import Logged
 from trtopt.measure.engine import BenchJob
 from trtopt.measure.interleaved import InterleaveJob
 from trtopt.measure.outputs import OutputsJob
@@ -108,16 +109,7 @@ class Costed(Record, frozen=True, kw_only=True, tag="costed"):
 
 
 Result = Built | Benched | Interleaved | OutputsWritten | Copied | Merged | TacticsTold | Tried | Costed
-Message = (
-    Progress
-    | Failure
-    | Built
-    | Benched
-    | Interleaved
-    | OutputsWritten
-    | Copied
-    | Merged
-    | TacticsTold
-    | Tried
-    | Costed
-)
+Event = Progress | Failure | Result
+"""What decides how things go on."""
+
+Message = Event | Logged

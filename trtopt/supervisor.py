@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import queue
 import signal
@@ -19,7 +20,8 @@ import msgspec
 
 from trtopt.builder.engine import BuildJob
 from trtopt.errors import BuildError, DeviceError, rebuild
-from trtopt.jobs import CopyJob, Failure, Job, MergeJob, Message, Progress, Result, TacticsJob
+from trtopt.jobs import CopyJob, Event, Failure, Job, MergeJob, Message, Progress, Result, TacticsJob
+from trtopt.logs import Logged, heard, log_relayed
 from trtopt.measure.engine import BenchJob
 from trtopt.measure.outputs import OutputsJob
 from trtopt.runtime.trial import CostJob, TrialJob
@@ -28,6 +30,8 @@ OnProgress = Callable[[int, str, float | None], None]
 """Hears (index of the job, phase, fraction of the job or None)."""
 
 _TAIL_BYTES = 2000
+_LOGGED_BYTES = 1 << 16
+_log = logging.getLogger(__name__)
 _decode = msgspec.json.Decoder(Message).decode
 
 _CUDA_DEFAULTS = {"CUDA_MODULE_LOADING": "LAZY"}
@@ -45,7 +49,7 @@ def run_jobs(
     Raises:
         TrtoptError: what a job reported, how its process died, or that it took too long.
     """
-    events: queue.Queue[tuple[int, Message | _Ended]] = queue.Queue()
+    events: queue.Queue[tuple[int, Event | _Ended]] = queue.Queue()
     waiting = list(enumerate(jobs))[::-1]
     running: dict[int, _Worker] = {}
     try:
@@ -55,8 +59,7 @@ def run_jobs(
                 running[index] = _Worker(index, job, events)
             index, event = _next(events, running.values(), limit_s)
             if isinstance(event, Progress):
-                running[index].phase = event.phase
-            if isinstance(event, Progress):
+                running[index].enter(event.phase)
                 on_progress(index, event.phase, event.fraction)
             elif isinstance(event, Failure):
                 raise rebuild(event.error, event.problem, event.remedy)
@@ -71,8 +74,8 @@ def run_jobs(
 
 
 def _next(
-    events: queue.Queue[tuple[int, Message | _Ended]], running: Collection[_Worker], limit_s: float | None
-) -> tuple[int, Message | _Ended]:
+    events: queue.Queue[tuple[int, Event | _Ended]], running: Collection[_Worker], limit_s: float | None
+) -> tuple[int, Event | _Ended]:
     """The next event.
 
     Raises:
@@ -103,13 +106,14 @@ class _Worker:
         self._stderr: IO[bytes] = TemporaryFile()  # noqa: SIM115  (closed by `stop`)
         environment = _CUDA_DEFAULTS | os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "trtopt.worker"],
+            [sys.executable, "-m", "trtopt.worker", str(_log.getEffectiveLevel())],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._stderr,
             env=environment,
             start_new_session=True,  # Ctrl-C is ours to handle
         )
+        _log.info("process %d started: %s", self._process.pid, self._doing())
         assert self._process.stdin is not None
         with suppress(BrokenPipeError):  # it died at once: the reader reports that
             self._process.stdin.write(msgspec.json.encode(job) + b"\n")
@@ -124,10 +128,19 @@ class _Worker:
                 message = _decode(line)
             except msgspec.DecodeError:  # its process was ended in the middle of a line
                 break
+            if isinstance(message, Logged):
+                log_relayed(message, self._process.pid)
+                continue
             finished = finished or not isinstance(message, Progress)
             events.put((index, message))
         if not finished:
             events.put((index, _Ended(self._process.wait())))
+
+    def enter(self, phase: str) -> None:
+        """It is at another phase now, maybe."""
+        if phase != self.phase:
+            _log.debug("process %d, %s: %s", self._process.pid, self._doing(), phase)
+            self.phase = phase
 
     def death(self, status: int) -> Exception:
         """The error for a worker that ended without a result, with the last it said."""
@@ -152,14 +165,17 @@ class _Worker:
 
     def _last_words(self) -> str:
         """The ends of the builder's log and of what was printed."""
-        self._stderr.seek(max(0, self._stderr.seek(0, os.SEEK_END) - _TAIL_BYTES))
-        printed = self._stderr.read()
         log = b""
         if isinstance(self._job, BuildJob):
             with suppress(OSError):
                 log = Path(self._job.folder, f"{self._job.plan.label}.log").read_bytes()[-_TAIL_BYTES:]
-        told = (part.decode(errors="replace").strip() for part in (log, printed))
+        told = (log.decode(errors="replace").strip(), self._printed(_TAIL_BYTES))
         return "\n".join(filter(None, told)) or "it printed nothing"
+
+    def _printed(self, most: int) -> str:
+        """The end of what was printed."""
+        self._stderr.seek(max(0, self._stderr.seek(0, os.SEEK_END) - most))
+        return self._stderr.read().decode(errors="replace").strip()
 
     def _doing(self) -> str:
         if isinstance(self._job, BuildJob):
@@ -184,7 +200,12 @@ class _Worker:
         if self._process.poll() is None:
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)  # it leads a session of its own
-        self._process.wait()
+        status, seconds = self._process.wait(), time.monotonic() - self.began
+        _log.info(
+            "process %d, %s: ended with %d after %.1f s", self._process.pid, self._doing(), status, seconds
+        )
+        if _log.isEnabledFor(logging.INFO) and (printed := self._printed(_LOGGED_BYTES)):
+            heard("stderr", "info", f"process {self._process.pid} printed: {printed}")
         for pipe in (self._process.stdin, self._process.stdout, self._stderr):
             if pipe is not None:
                 with suppress(BrokenPipeError):

@@ -1,7 +1,9 @@
 """A worker process: runs one job and reports on a pipe.
 
-    python -m trtopt.worker      one job as a JSON line on standard input, messages as JSON lines on
-                                 standard output; whatever native code prints goes to standard error
+    python -m trtopt.worker LEVEL     one job as a JSON line on standard input, messages as JSON lines on
+                                      standard output; whatever native code prints goes to standard error
+
+What is logged from LEVEL on, a number of Python's `logging`, is among the messages.
 
 Native code can crash, hang or leave the CUDA context unusable: here it takes only its own job along. The
 worker ends when its standard input closes, so it never outlives the process that started it.
@@ -46,11 +48,12 @@ from trtopt.jobs import (
     TacticsTold,
     Tried,
 )
+from trtopt.logs import relay
 from trtopt.measure.bandwidth import copy_bandwidth
 from trtopt.measure.engine import bench_engine
 from trtopt.measure.interleaved import InterleaveJob, interleave
 from trtopt.measure.outputs import OutputsJob, write_outputs
-from trtopt.records import Environment
+from trtopt.records import Environment, to_json
 from trtopt.runtime.trial import CostJob, TrialJob, serving_times_ms, try_plan
 from trtopt.version import __version__
 
@@ -160,8 +163,9 @@ def main() -> None:
 
     def send(message: Message) -> None:
         with guard:
-            _write(messages, msgspec.json.encode(message) + b"\n")
+            _write(messages, to_json(message, indent=None))
 
+    relay(int(sys.argv[1]), send)
     try:
         send(run(msgspec.json.decode(line, type=Job), send))
     except TrtoptError as error:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from command_line import CommandLine
 
-from trtopt.pipeline.bundle import private_words, scrubbed
+from trtopt.scrubbing import private_words, scrubbed
 
 SECRET = "hunter2-and-more"
 

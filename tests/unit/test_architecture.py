@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "trtopt"
 MAX_FILE_LINES, MAX_FUNCTION_LINES = 400, 60
 
-FREE = {"errors", "records", "version"}
+FREE = {"errors", "records", "logs", "version"}
 """What everything may import."""
 
 

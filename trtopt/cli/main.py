@@ -6,10 +6,12 @@ import importlib
 import os
 import signal
 import sys
+import traceback
 from types import FrameType
 
 import click
 
+from trtopt.cli.log_options import with_log_options
 from trtopt.errors import TrtoptError
 from trtopt.version import __version__
 
@@ -51,7 +53,7 @@ class LateGroup(click.Group):
         if cmd_name not in COMMANDS:
             return None
         command: click.Command = getattr(importlib.import_module(f"trtopt.cli.{cmd_name}"), cmd_name)
-        return command
+        return with_log_options(command)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands without importing them."""
@@ -71,22 +73,48 @@ def main() -> None:
     if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # nohup ignores it
         signal.signal(signal.SIGHUP, _terminate)
     try:
+        status = _status()
+    except SystemExit as ended:
+        status = ended.code if isinstance(ended.code, int) else 1
+    except Exception:
+        _log("error", traceback.format_exc())
+        raise
+    _log("info", f"ended with exit code {status}")
+    sys.exit(status)
+
+
+def _status() -> int:
+    """Run the command; its exit code."""
+    try:
         status = cli.main(prog_name="trtopt", standalone_mode=False)
     except click.exceptions.Exit as error:
         status = error.exit_code
     except click.ClickException as error:
         error.show()
+        _log("error", error.format_message())
         status = error.exit_code
     except TrtoptError as error:
-        click.echo(f"trtopt: {error}", err=True)
+        _fail(str(error))
         status = error.exit_code
     except (KeyboardInterrupt, click.Abort):
-        click.echo("trtopt: interrupted; nothing unfinished is left behind", err=True)
+        _fail("interrupted; nothing unfinished is left behind")
         status = _INTERRUPTED
     except BrokenPipeError:  # the reader of our output has gone, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         status = 1
-    sys.exit(status if isinstance(status, int) else 0)
+    return status if isinstance(status, int) else 0
+
+
+def _fail(text: str) -> None:
+    click.echo(f"trtopt: {text}", err=True)
+    _log("error", text)
+
+
+def _log(severity: str, text: str) -> None:
+    """Log what has been said; there is no log before the options of a command have been read."""
+    logs = sys.modules.get("trtopt.logs")
+    if logs is not None:
+        logs.LOG.log(logs.SEVERITIES[severity], "%s", text)
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:

@@ -11,6 +11,7 @@ from rich.live import Live
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
+from trtopt.logs import LOG
 from trtopt.pipeline.listener import Listener
 from trtopt.records import BenchReport, SweepReport
 from trtopt.report.sweep import point_line, sweep_table
@@ -95,3 +96,4 @@ def _progress(console: Console) -> Progress:
 
 def _say(text: str) -> None:
     click.echo(f"trtopt: {text}", err=True)
+    LOG.info("%s", text)

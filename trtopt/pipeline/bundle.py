@@ -6,39 +6,17 @@ import getpass
 import io
 import os
 import platform
-import re
 import zipfile
-from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 
 from trtopt.errors import ArtifactError
 from trtopt.records import Survey, to_json
+from trtopt.scrubbing import private_words, scrubbed
 from trtopt.workspace import MANIFEST, write_atomically
 
-_SECRET = re.compile(r"KEY|TOKEN|SECRET|PASS|CREDENTIAL|AUTH|COOKIE|SESSION", re.IGNORECASE)
-_SHORTEST = 4
-"""Secrets below this length are common words too: they are not looked for in texts."""
 _MAX_FILE_BYTES = 4 << 20
 _PATTERNS = (MANIFEST, "*.log", "*.layers.json")
-
-
-def private_words(environment: Mapping[str, str], *, user: str, host: str, home: str) -> dict[str, str]:
-    """What must not leave the machine, and what stands for it; longest first, for one may hold another."""
-    words = {value: "***" for name, value in environment.items() if _SECRET.search(name)}
-    words = {word: shown for word, shown in words.items() if len(word) >= _SHORTEST}
-    words |= {word: shown for word, shown in ((home, "~"), (user, "USER"), (host, "HOST")) if len(word) > 1}
-    return dict(sorted(words.items(), key=lambda item: -len(item[0])))
-
-
-def scrubbed(text: str, words: Mapping[str, str]) -> str:
-    """`text` without `words`: names of users and hosts where they stand alone, all else wherever it is."""
-    for word, shown in words.items():
-        pattern = re.escape(word)
-        if shown in ("USER", "HOST"):
-            pattern = rf"(?<![A-Za-z0-9]){pattern}(?![A-Za-z0-9])"
-        text = re.sub(pattern, lambda _, shown=shown: shown, text)  # type: ignore[misc]
-    return text
 
 
 def write_bundle(path: Path, survey: Survey, folder: Path | None) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from typing import Any
 from trtopt.device.building import LogSink
 from trtopt.device.tensorrt.flavours import MODULES, RTX, Flavour, flavour_of
 from trtopt.errors import ArtifactError, BackendMissingError, DeviceError
+from trtopt.logs import heard
 from trtopt.onnxfile import sha256_of
 from trtopt.records import Backend, Plugin
 
@@ -100,7 +101,7 @@ def make(factory: Any, *arguments: Any) -> Any:
 
 
 def make_logger(trt: Any, sink: LogSink) -> Any:
-    """A TensorRT logger that hands every message to `sink`. It must outlive all that is made with it."""
+    """A TensorRT logger; messages go to the log and to `sink`. It must outlive all that is made with it."""
     severities = {
         trt.ILogger.INTERNAL_ERROR: "error",
         trt.ILogger.ERROR: "error",
@@ -114,6 +115,8 @@ def make_logger(trt: Any, sink: LogSink) -> Any:
             trt.ILogger.__init__(self)
 
         def log(self, severity: Any, msg: str) -> None:
-            sink(severities.get(severity, "info"), msg)
+            told = severities.get(severity, "info")
+            heard(trt.__name__, told, msg)
+            sink(told, msg)
 
     return Logger()

@@ -1,0 +1,80 @@
+"""What of the log is shown to whom."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import click
+import pytest
+
+from trtopt import logs
+from trtopt.cli.main import COMMANDS, cli
+
+
+@pytest.fixture(autouse=True)
+def log_as_it_was() -> Iterator[None]:
+    """Handlers and level as they were."""
+    handlers, level = list(logs.LOG.handlers), logs.LOG.level
+    yield
+    logs.LOG.handlers[:] = handlers
+    logs.LOG.setLevel(level)
+
+
+def commands() -> Iterator[tuple[str, click.Command]]:
+    context = click.Context(cli)
+    for name in COMMANDS:
+        command = cli.get_command(context, name)
+        assert command is not None
+        if isinstance(command, click.Group):
+            yield from ((f"{name} {inner}", each) for inner, each in command.commands.items())
+        else:
+            yield name, command
+
+
+def test_every_command_tells_of_its_work_once() -> None:
+    for _ in range(2):  # asking twice adds nothing
+        for name, command in commands():
+            given = [param.name for param in command.params]
+            assert (given.count("verbose"), given.count("log_file")) == (1, 1), name
+
+
+def test_trtopts_own_warnings_are_shown_and_nothing_else_unless_asked(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    logs.show(0)
+    logging.getLogger("trtopt.somewhere").warning("little memory")
+    logging.getLogger("trtopt.somewhere").info("all is well")
+    logs.heard("tensorrt", "warning", "a cast of INT64")
+    logs.LOG.error("said already")
+    told = capsys.readouterr().err
+    assert "little memory" in told
+    assert len(told.splitlines()) == 1
+
+
+def test_what_a_worker_logs_is_logged_under_its_own_time_and_number(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    sent: list[logs.Logged] = []
+    logs.relay(logging.INFO, sent.append)
+    logs.heard("tensorrt", "info", "100 % of the tactics")
+    logs.heard("tensorrt", "verbose", "not asked for")
+    (told,) = sent
+    caplog.set_level(logging.INFO, "trtopt")
+    logs.log_relayed(told, 4711)
+    again = caplog.records[-1]
+    assert (again.process, again.created) == (4711, told.at)
+    assert (again.name, again.getMessage()) == ("trtopt.heard.tensorrt", "100 % of the tactics")
+
+
+def test_a_log_that_fails_stops_no_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    goes_on = False
+    with suppress(OSError), Path("/dev/full").open("w", buffering=1) as full:  # closing it flushes once more
+        monkeypatch.setattr(sys, "stderr", full)
+        logs.show(1)
+        logs.heard("tensorrt", "info", "said into the void")
+        goes_on = True
+    assert goes_on

@@ -1,0 +1,54 @@
+"""Options that every command has: what it tells of its work, and where."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+
+import click
+
+from trtopt.version import __version__
+
+
+def _verbose(context: click.Context, option: click.Parameter, verbosity: int) -> None:
+    from trtopt.logs import show
+
+    show(verbosity)
+
+
+def _log_file(context: click.Context, option: click.Parameter, path: Path | None) -> None:
+    if path is not None:
+        from trtopt.logs import LOG, write_to
+
+        write_to(path)
+        LOG.info("trtopt %s: %s", __version__, shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]))
+
+
+_OPTIONS = (
+    click.Option(
+        ["--verbose", "-v"],
+        count=True,
+        expose_value=False,
+        callback=_verbose,
+        help="Tell what is done on standard error, with TensorRT's messages; -vv: its verbose ones too.",
+    ),
+    click.Option(
+        ["--log-file"],
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        expose_value=False,
+        callback=_log_file,
+        help="Append the same to FILE, as JSON lines.",
+    ),
+)
+
+
+def with_log_options(command: click.Command) -> click.Command:
+    """The command, or every command of the group, with these options."""
+    if isinstance(command, click.Group):
+        for inner in command.commands.values():
+            with_log_options(inner)
+    else:
+        command.params += [option for option in _OPTIONS if option not in command.params]
+    return command

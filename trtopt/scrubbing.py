@@ -1,0 +1,39 @@
+"""What must not leave the machine in a text: values that look like secrets, and names of people and hosts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+_SECRET = re.compile(r"KEY|TOKEN|SECRET|PASS|CREDENTIAL|AUTH|COOKIE|SESSION", re.IGNORECASE)
+_SHORTEST = 4
+"""Secrets below this length are common words too: they are not looked for in texts."""
+
+
+def secret_words(environment: Mapping[str, str]) -> dict[str, str]:
+    """The values of variables whose names look like secrets, and what stands for them.
+
+    Longest first, for one may hold another.
+    """
+    words = {value for name, value in environment.items() if _SECRET.search(name)}
+    return _longest_first({word: "***" for word in words if len(word) >= _SHORTEST})
+
+
+def private_words(environment: Mapping[str, str], *, user: str, host: str, home: str) -> dict[str, str]:
+    """Secrets, home folder, names of user and host, and what stands for them; longest first."""
+    names = {word: shown for word, shown in ((home, "~"), (user, "USER"), (host, "HOST")) if len(word) > 1}
+    return _longest_first(secret_words(environment) | names)
+
+
+def _longest_first(words: Mapping[str, str]) -> dict[str, str]:
+    return dict(sorted(words.items(), key=lambda item: -len(item[0])))
+
+
+def scrubbed(text: str, words: Mapping[str, str]) -> str:
+    """`text` without `words`: names of users and hosts where they stand alone, all else wherever it is."""
+    for word, shown in words.items():
+        if shown in ("USER", "HOST"):
+            text = re.sub(rf"(?<![A-Za-z0-9]){re.escape(word)}(?![A-Za-z0-9])", shown, text)
+        else:
+            text = text.replace(word, shown)
+    return text
