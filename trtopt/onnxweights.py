@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
 _MAX_DIGITS = 19
 _MAX_NAME = 255
+_WIDEST = 128
 _PER_BYTE = {"int4": 2, "uint4": 2, "float4_e2m1fn": 2, "int2": 4, "uint2": 4}
 """How many values share a byte, where several do."""
 
@@ -88,6 +90,31 @@ def tensors_of(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
                 if attribute.HasField("t"):
                     yield attribute.t
                 yield from attribute.tensors
+
+
+def least_bytes(model: onnx.ModelProto, types: Iterable[str]) -> int:
+    """What the weights of an engine made of the model take at least.
+
+    Each is counted in the narrowest of the graph's `types` if its own is wider: what is wide before a Q or a
+    cast may be narrow in the engine.
+    """
+    import onnx
+
+    narrowest = min(map(_bits, {*types} - {"bool"}), default=_WIDEST)
+    total = 0
+    for tensor in tensors_of(model):
+        try:
+            own = _bits(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).name)
+        except KeyError:
+            continue
+        total += math.prod(tensor.dims) * min(own, narrowest) // 8
+    return total
+
+
+def _bits(dtype: str) -> int:
+    """The first number in a type's name: `float8_e4m3fn` has 8; names without one are of bytes."""
+    number = re.search(r"\d+", dtype)
+    return int(number.group()) if number else 8
 
 
 def _described(tensor: onnx.TensorProto, path: Path) -> tuple[str, int]:

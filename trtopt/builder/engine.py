@@ -12,6 +12,9 @@ from trtopt.builder.watch import ClockWatch
 from trtopt.device.api import ProgressSink
 from trtopt.device.building import BuiltEngine, EngineBuilder
 from trtopt.errors import BuildError, TimingCacheError
+from trtopt.headroom import foresee, require
+from trtopt.onnxfile import load_graph
+from trtopt.onnxweights import least_bytes
 from trtopt.records import BuildPlan, EngineArtifact, Record, to_json
 from trtopt.workspace import cannot_write, write_atomically
 
@@ -64,6 +67,7 @@ def build_engine(builder: EngineBuilder, job: BuildJob, progress: ProgressSink) 
     """Build what the job says, write engine and log, save the timing cache.
 
     Raises:
+        DeviceMemoryError: there is no room for the weights.
         BuildError, UsageError, ModelError, DeviceError, OutputError: see `EngineBuilder.build`.
     """
     if builder.backend != job.plan.backend:
@@ -72,6 +76,7 @@ def build_engine(builder: EngineBuilder, job: BuildJob, progress: ProgressSink) 
             "plan and build in one environment",
         )
     folder, label = Path(job.folder), job.plan.label
+    _check_room(builder, job)
     caches = BuildCaches(builder, job.plan, job.timing_cache, job.store)
     cache_in = caches.start()
     log = BuildLog(folder / f"{label}.log")
@@ -116,6 +121,25 @@ def build_engine(builder: EngineBuilder, job: BuildJob, progress: ProgressSink) 
         clocks=clocks if builder.device.kind == "gpu" else None,
         notes=tuple(caches.notes),
     )
+
+
+def _check_room(builder: EngineBuilder, job: BuildJob) -> None:
+    """Refuse a build whose weights alone are more than is free, warn of one that may find too little.
+
+    The estimate is a rule of thumb: the weights twice, as they were given and as the tactics that are timed
+    want them, and the workspace where it is bounded; without a bound TensorRT makes do with what is there.
+
+    Raises:
+        DeviceMemoryError: the weights do not fit.
+    """
+    room = builder.room()
+    if room is None:
+        return
+    weights = least_bytes(load_graph(Path(job.onnx)), job.types)
+    what = f"building {job.plan.label}"
+    require(what, {"weights": weights}, room, "build a smaller model or in a narrower type")
+    workspace = job.plan.settings.workspace_bytes or 0
+    foresee(what, {"weights": weights, "their copies": weights, "workspace": workspace}, room)
 
 
 def _build(

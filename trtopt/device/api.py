@@ -147,6 +147,26 @@ class ClockControl(Protocol):
         """
 
 
+@dataclass(frozen=True)
+class Holder:
+    """A process that has device memory; `nbytes` is None where the driver does not tell how much.
+
+    In a container the driver may number processes as the host does.
+    """
+
+    pid: int
+    nbytes: int | None
+
+
+@dataclass(frozen=True)
+class Room:
+    """A device's memory: what is free, what there is, and who has the rest where that can be told."""
+
+    free_bytes: int
+    total_bytes: int
+    holders: tuple[Holder, ...] = ()
+
+
 class Device(Protocol):
     """A place where sessions run."""
 
@@ -206,6 +226,9 @@ class Device(Protocol):
 
     def used_bytes(self) -> int | None:
         """Device memory in use by everybody, as the driver reports it; None where nobody knows."""
+
+    def room(self) -> Room | None:
+        """What of its memory is free, and who has the rest; None where nobody knows. Takes milliseconds."""
 
     def clock_sensor(self) -> ClockSensor:
         """A sensor of its clocks; where nobody can tell them, one that says why."""

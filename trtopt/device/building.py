@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from trtopt.device.api import ClockSensor, ProgressSink
+from trtopt.device.api import ClockSensor, ProgressSink, Room
 from trtopt.records import Backend, BuildPlan, DeviceInfo, MemoryPass, Tactic, TensorSpec
 
 
@@ -47,6 +47,9 @@ class EngineBuilder(Protocol):
 
     def clock_sensor(self) -> ClockSensor:
         """What tells the clocks of what it times tactics on."""
+
+    def room(self) -> Room | None:
+        """The memory of the device that it builds on; None where it needs none, or nobody knows."""
 
     @property
     def max_opset(self) -> int | None:

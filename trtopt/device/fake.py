@@ -24,6 +24,7 @@ from trtopt.device.api import (
     Event,
     HostBuffer,
     Inputs,
+    Room,
     Stream,
 )
 from trtopt.device.clocks import UnknownClocks
@@ -164,6 +165,10 @@ class ScriptedDevice:
     def used_bytes(self) -> int | None:
         """Bytes handed out."""
         return self.used
+
+    def room(self) -> Room | None:
+        """What has not been handed out."""
+        return Room(self.script.memory_bytes - self.used, self.script.memory_bytes, self.script.holders)
 
     def clock_sensor(self) -> ClockSensor:
         """One that reads what the script says."""

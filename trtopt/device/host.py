@@ -166,6 +166,9 @@ class HostDevice:
         """Not a device with a driver to ask."""
         return None
 
+    def room(self) -> None:
+        """Host memory is shared with caches that give way: nobody knows what is free."""
+
     def clock_sensor(self) -> ClockSensor:
         """A processor's clocks are not read."""
         return UnknownClocks("a processor's clocks are not read")

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from trtopt.device.api import ClockControl, ClockSensor
+from trtopt.device.api import ClockControl, ClockSensor, Holder, Room
 from trtopt.device.clocks import UnknownClocks
 from trtopt.errors import DeviceError, UsageError
 from trtopt.records import ClockReading, ClockReference, DeviceInfo
@@ -236,6 +236,25 @@ def open_control(info: DeviceInfo) -> ClockControl:
         DeviceError: NVML, its binding or the GPU is not there; says which.
     """
     return NvmlControl(_Gpu(info))
+
+
+def holders_of(info: DeviceInfo) -> tuple[Holder, ...]:
+    """The processes that have memory of that GPU, the greediest first; none where NVML does not tell."""
+    try:
+        processes = _Gpu(info).ask("GetComputeRunningProcesses_v3") or ()
+    except DeviceError:
+        return ()
+    holders = (Holder(process.pid, process.usedGpuMemory) for process in processes)
+    return tuple(sorted(holders, key=lambda holder: -(holder.nbytes or 0)))
+
+
+def room_of(info: DeviceInfo) -> Room | None:
+    """That GPU's memory, without a CUDA context of one's own; None where NVML does not tell."""
+    try:
+        memory = _Gpu(info).ask("GetMemoryInfo")
+    except DeviceError:
+        return None
+    return None if memory is None else Room(memory.free, memory.total, holders_of(info))
 
 
 def cores_of(words: Sequence[int]) -> frozenset[int]:

@@ -42,6 +42,9 @@ class OnnxRuntimeBuilder:
         """Nothing is timed while it builds."""
         return UnknownClocks("ONNX Runtime times no tactics")
 
+    def room(self) -> None:
+        """It builds without a device's memory."""
+
     def build(
         self,
         onnx: Path,

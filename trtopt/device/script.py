@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from itertools import repeat
 from typing import TypeVar
 
+from trtopt.device.api import Holder
 from trtopt.records import ClockReading
 
 
@@ -19,6 +20,7 @@ class Script:
     Inputs have been read `input_read_ms` after computing began, at the latest when it ends.
     `replayed_layers` tells whether replays of graphs have layer times.
     `fail_at` makes the named call (as in `calls`, say "enqueue") raise on its n-th time, counted from 1.
+    `holders` are said to have what is not free.
     `clocks` are what its sensor reads, one after the other, each in `reading_ms` of the host's time; without
     any its clocks are unknown.
     """
@@ -33,6 +35,7 @@ class Script:
     input_read_ms: float = 0.5
     graphs: bool = True
     memory_bytes: int = 1 << 30
+    holders: tuple[Holder, ...] = ()
     layers: Mapping[str, float] = field(default_factory=lambda: {"layer": 1.0})
     replayed_layers: bool = True
     inspector: str | None = None

@@ -17,6 +17,7 @@ from trtopt.measure.load import LoadSettings, measure_load
 from trtopt.measure.loop import Subject, measure
 from trtopt.measure.passes import follow_memory, time_layers
 from trtopt.measure.ratesearch import search_load
+from trtopt.measure.room import foresee_lanes, vouched_engine
 from trtopt.measure.stopping import Limits
 from trtopt.records import (
     BenchPoint,
@@ -26,7 +27,6 @@ from trtopt.records import (
     Record,
     Shape,
 )
-from trtopt.workspace import read_verified
 
 
 class BenchJob(Record, frozen=True, kw_only=True, tag="bench"):
@@ -61,10 +61,11 @@ def bench_engine(target: Target, job: BenchJob, progress: ProgressSink) -> Bench
     Raises:
         IncompatibleEngineError: the engine was built by another TensorRT or for another GPU.
         ArtifactError: the file is not the one that was built.
+        DeviceMemoryError: there is no room for it.
         DataError, DeviceError, MeasurementError, UsageError: see the passes.
     """
     check_fits(job.artifact, target)
-    engine = read_verified(Path(job.path), job.artifact.sha256)
+    engine = vouched_engine(target.device, Path(job.path), job.artifact, job.shapes)
     made: dict[str, Any] = {}
     try:
         subject = _over_one_session(target, engine, job, progress, made)
@@ -89,6 +90,7 @@ def _over_one_session(
     session = target.load(engine)
     try:
         subject = _subject(session, job)
+        foresee_lanes(target.device, session, job.artifact.path, job.shapes, job.contract)
         for name, take in _passes(target.device, session, subject, job, progress, made):
             progress(name.replace("_", " "), None)
             with target.device.annotate(name.replace("_", " ")):

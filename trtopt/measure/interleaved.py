@@ -19,6 +19,7 @@ from trtopt.measure.contracts import changed
 from trtopt.measure.driving import Until, no_garbage_collection, sample
 from trtopt.measure.engine import check_fits, input_batch
 from trtopt.measure.loop import Subject, notes_on, open_lanes, terms_of
+from trtopt.measure.room import foresee_lanes, vouched_engine
 from trtopt.measure.warmup import WarmUp
 from trtopt.records import (
     ClockReading,
@@ -33,7 +34,6 @@ from trtopt.records import (
     Shape,
     Turns,
 )
-from trtopt.workspace import read_verified
 
 SWITCH_QUERIES = 3
 SWITCH_S = 0.02
@@ -131,7 +131,8 @@ def _play(
 
 def _load(target: Target, engine: LoadedEngine, resources: ExitStack) -> Session:
     check_fits(engine.artifact, target)
-    session = target.load(read_verified(Path(engine.path), engine.artifact.sha256))
+    content = vouched_engine(target.device, Path(engine.path), engine.artifact, engine.shapes)
+    session = target.load(content)
     resources.callback(session.close)
     return session
 
@@ -140,6 +141,7 @@ def _seat(
     target: Target, job: InterleaveJob, variant: Variant, sessions: Sequence[Session], resources: ExitStack
 ) -> Player:
     engine, session = job.engines[variant.engine], sessions[variant.engine]
+    foresee_lanes(target.device, session, engine.artifact.path, engine.shapes, variant.contract)
     subject = Subject(
         engine=EngineRef(path=engine.path, sha256=engine.artifact.sha256, label=engine.artifact.plan.label),
         batch=job.batch,

@@ -33,6 +33,11 @@ from trtopt.records import Contract, Shape
 MAX_SETS = 2
 
 
+def sets_of(contract: Contract) -> int:
+    """How many sets of device memory a lane has."""
+    return min(contract.queue_ahead + 1, MAX_SETS) if contract.transfers else 1
+
+
 @dataclass(frozen=True)
 class Query:
     """One finished query; host times in seconds on the device's clock, durations in milliseconds.
@@ -93,8 +98,7 @@ class Lane:
             for _ in range(slots if contract.transfers else 1)
         ]
         self._sets = [
-            DeviceSet(device_buffers(device, self.bindings, resources))
-            for _ in range(min(slots, MAX_SETS) if contract.transfers else 1)
+            DeviceSet(device_buffers(device, self.bindings, resources)) for _ in range(sets_of(contract))
         ]
         for device_set in self._sets:
             fill(device, self.bindings, device_set.buffers, self._hosts[0], self._streams.compute)

@@ -13,8 +13,8 @@ from trtopt.data import open_data
 from trtopt.device.api import Context, Device, DeviceBuffer, ProgressSink, Session, Target
 from trtopt.measure.buffers import array_in, device_buffers, fill, host_buffers
 from trtopt.measure.engine import check_fits
+from trtopt.measure.room import vouched_engine
 from trtopt.records import EngineArtifact, Record, Shape, TensorSpec
-from trtopt.workspace import read_verified
 
 Arrays = dict[str, NDArray[np.generic]]
 
@@ -49,7 +49,7 @@ def write_outputs(target: Target, job: OutputsJob, progress: ProgressSink) -> in
         DeviceError: a device call failed.
     """
     check_fits(job.artifact, target)
-    session = target.load(read_verified(Path(job.path), job.artifact.sha256))
+    session = target.load(vouched_engine(target.device, Path(job.path), job.artifact, {}))
     index = -1
     try:
         with ExitStack() as resources:

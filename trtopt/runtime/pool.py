@@ -12,6 +12,7 @@ from types import TracebackType
 from trtopt.device.api import Target
 from trtopt.device.backends import open_target
 from trtopt.errors import ClosedError, DataError, DeviceMemoryError, TrtoptError, UsageError, WorkerError
+from trtopt.headroom import require
 from trtopt.records import BatchPolicy, BenchReport, EngineArtifact, PoolUsage
 from trtopt.runtime.catalogue import Catalogue, Engine, Part
 from trtopt.runtime.choosing import Offer
@@ -103,6 +104,7 @@ class EnginePool:
         Raises:
             ArtifactError: no build folder or plan, or an engine that is missing or another one than it says.
             IncompatibleEngineError: built by another version, or for another GPU.
+            DeviceMemoryError: there is no room for an engine.
             NoGpuError, BackendMissingError: what the engines were built with cannot run here.
             UsageError: inputs or outputs without a batch axis in front; a result of other engines.
         """
@@ -123,6 +125,8 @@ class EnginePool:
         )
 
     def _load(self, target: Target, source: Source) -> Engine:
+        parts = {"engine": len(source.content)}  # its weights are in its file
+        require(source.artifact.path, parts, self._device.room(), "serve with fewer or smaller engines")
         session = target.load(source.content)
         self._sessions.callback(session.close)
         batch = source.artifact.plan.batch

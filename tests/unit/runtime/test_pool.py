@@ -7,7 +7,8 @@ import pytest
 from pools import ACTIVATIONS, ROW_BYTES, OnGpu, calls_in, device, pool_on, rows
 
 from trtopt.device.fake import ScriptedDevice
-from trtopt.errors import ClosedError, DataError, DeviceError, UsageError, WorkerError
+from trtopt.device.script import Script
+from trtopt.errors import ClosedError, DataError, DeviceError, DeviceMemoryError, UsageError, WorkerError
 from trtopt.runtime.pool import EnginePool, Source
 
 PLAIN = ["copy_to_device", "bind", "enqueue", "copy_to_host", "synchronize"]
@@ -289,4 +290,12 @@ def test_an_engine_whose_inputs_have_no_batch_axis_is_refused_and_everything_giv
     gpu = device()
     with pytest.raises(UsageError, match="batch8: 'x' has no batch axis in front"):
         EnginePool(ScriptedTarget(gpu), [Source(other, b"engine")])
+    assert (gpu.open, gpu.calls[-1]) == (0, "close device")
+
+
+def test_an_engine_that_there_is_no_room_for_is_not_loaded() -> None:
+    gpu = ScriptedDevice(Script(memory_bytes=len(b"engine") - 1))
+    with pytest.raises(DeviceMemoryError, match=r"batch1\.engine needs at least"):
+        pool_on(gpu)
+    assert "load" not in gpu.calls
     assert (gpu.open, gpu.calls[-1]) == (0, "close device")

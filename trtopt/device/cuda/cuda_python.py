@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trtopt.device.api import ClockSensor, DeviceBuffer, Event, Graph, HostBuffer, Stream
+from trtopt.device.api import ClockSensor, DeviceBuffer, Event, Graph, HostBuffer, Room, Stream
 from trtopt.device.cuda.probe import gpu
 from trtopt.device.host import HostMemory
 from trtopt.device.marks import UNMARKED, Marks
-from trtopt.device.nvml import open_sensor
+from trtopt.device.nvml import holders_of, open_sensor
 from trtopt.device.polling import poll
 from trtopt.errors import BackendMissingError, DeviceError, DeviceMemoryError, GraphCaptureError
 from trtopt.records import DeviceInfo
@@ -153,6 +153,11 @@ class CudaPythonDevice:
         """Device memory in use by everybody."""
         free, total = checked(self._runtime, self._runtime.cudaMemGetInfo(), "reading free memory")
         return int(total - free)
+
+    def room(self) -> Room | None:
+        """As CUDA tells it; NVML tells who has the rest."""
+        free, total = checked(self._runtime, self._runtime.cudaMemGetInfo(), "reading free memory")
+        return Room(int(free), int(total), holders_of(self._info))
 
     def clock_sensor(self) -> ClockSensor:
         """NVML's."""

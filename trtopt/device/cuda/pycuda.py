@@ -11,12 +11,12 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from trtopt.device.api import ClockSensor, DeviceBuffer, Event, Graph, HostBuffer, Stream
+from trtopt.device.api import ClockSensor, DeviceBuffer, Event, Graph, HostBuffer, Room, Stream
 from trtopt.device.cuda import cuda_python
 from trtopt.device.cuda.probe import gpu
 from trtopt.device.host import HostMemory
 from trtopt.device.marks import UNMARKED, Marks
-from trtopt.device.nvml import open_sensor
+from trtopt.device.nvml import holders_of, open_sensor
 from trtopt.device.polling import poll
 from trtopt.errors import BackendMissingError, DeviceError, DeviceMemoryError, GraphCaptureError
 from trtopt.records import DeviceInfo
@@ -175,6 +175,12 @@ class PycudaDevice:
         """Device memory in use by everybody."""
         free, total = self._driver.mem_get_info()
         return int(total - free)
+
+    @_checked("reading free memory")
+    def room(self) -> Room | None:
+        """As CUDA tells it; NVML tells who has the rest."""
+        free, total = self._driver.mem_get_info()
+        return Room(int(free), int(total), holders_of(self._info))
 
     def clock_sensor(self) -> ClockSensor:
         """NVML's."""

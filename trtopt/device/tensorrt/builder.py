@@ -7,11 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from trtopt.device.api import ClockSensor, Device, ProgressSink
+from trtopt.device.api import ClockSensor, Device, ProgressSink, Room
 from trtopt.device.building import BuiltEngine, LogSink
 from trtopt.device.clocks import UnknownClocks
 from trtopt.device.marks import UNMARKED, Marks
-from trtopt.device.nvml import open_sensor
+from trtopt.device.nvml import open_sensor, room_of
 from trtopt.device.tensorrt.allocator import BuilderMemory
 from trtopt.device.tensorrt.flavours import NUMPY_TYPES, PRECISION_FLAGS
 from trtopt.device.tensorrt.inspector import describe_serialized
@@ -67,6 +67,10 @@ class TensorRTBuilder:
         if self._device.kind != "gpu":
             return UnknownClocks("built without a GPU: no tactic is timed")
         return open_sensor(self._device)
+
+    def room(self) -> Room | None:
+        """As NVML tells it, where it needs a GPU to build."""
+        return room_of(self._device) if self._library.flavour.needs_gpu_to_build else None
 
     @property
     def max_opset(self) -> int | None:

@@ -1,0 +1,118 @@
+"""A device's memory is asked before it is needed; refused is only what cannot fit."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import onnx
+import pytest
+from scripted import terms
+from test_bench_engine import ENGINE, bench, job_in
+from test_build_caches import Bench
+
+from trtopt.device.api import Holder, Room
+from trtopt.device.fake import ScriptedDevice, ScriptedSession
+from trtopt.device.script import Script
+from trtopt.device.tensorrt.builder import TensorRTBuilder
+from trtopt.errors import DeviceMemoryError
+from trtopt.headroom import foresee, require
+from trtopt.onnxweights import least_bytes
+from trtopt.records import BuildSettings, TensorSpec
+
+GIB = 1 << 30
+HOLDERS = (Holder(4711, 100 * GIB), Holder(os.getpid(), 20 << 20), Holder(7, None), Holder(8, None))
+INPUT_BYTES, OUTPUT_BYTES = 8 * 4 * 4, 8 * 2 * 2
+"""A batch of 8 of x [4], float32, and of y [2], float16."""
+
+
+def test_a_refusal_says_what_is_needed_what_is_free_who_holds_it_and_what_to_do() -> None:
+    parts = {"engine": 3 * GIB, "inputs and outputs": 512 << 20, "nothing": 0}
+    with pytest.raises(DeviceMemoryError) as caught:
+        require("big.engine", parts, Room(2 * GIB, 141 * GIB, HOLDERS), "use a smaller batch")
+    assert caught.value.problem == (
+        "big.engine needs at least 3.5 GiB of device memory (engine 3.0 GiB, inputs and outputs 512.0 MiB), "
+        "and 2.0 GiB of 141.0 GiB are free; "
+        "held by process 4711 (100.0 GiB), this process (20.0 MiB), process 7 and 1 more"
+    )
+    assert caught.value.remedy == "end what holds the memory, or use a smaller batch"
+
+
+def test_what_fits_just_so_is_not_refused_nor_is_what_nobody_can_judge() -> None:
+    require("x", {"engine": 5}, Room(5, 5), "")
+    require("x", {"engine": 5}, None, "")
+    with pytest.raises(DeviceMemoryError, match=r"0\.0 MiB are free\n"):
+        require("x", {"engine": 6}, Room(5, 5), "")
+
+
+def test_an_estimate_that_does_not_fit_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    foresee("x", {"activations": GIB}, Room(GIB, GIB))
+    assert caplog.records == []
+    foresee("x", {"activations": GIB}, Room(GIB - 1, GIB))
+    (record,) = caplog.records
+    assert record.levelno == logging.WARNING
+    assert "x may need 1.0 GiB" in record.getMessage()
+
+
+def test_an_engine_that_cannot_fit_is_not_loaded(tmp_path: Path) -> None:
+    job = job_in(tmp_path)
+    output = TensorSpec(name="y", dtype="float16", shape=(8, 2))
+    known = msgspec.structs.replace(job, artifact=msgspec.structs.replace(job.artifact, outputs=(output,)))
+    least = len(ENGINE) + INPUT_BYTES
+    for asked, needed in ((job, least), (known, least + OUTPUT_BYTES)):
+        device = ScriptedDevice(Script(memory_bytes=needed - 1, holders=HOLDERS))
+        with pytest.raises(DeviceMemoryError, match="process 4711"):
+            bench(device, asked)
+        assert "load" not in device.calls
+        with pytest.raises(DeviceMemoryError, match="out of memory"):  # it is tried: more may be needed
+            bench(ScriptedDevice(Script(memory_bytes=needed)), job)
+
+
+def test_lanes_that_may_not_fit_are_warned_of_and_measured(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    lanes = terms("isolated", streams=2)
+    enough = 2 * (ScriptedSession.device_memory_bytes + INPUT_BYTES)
+    for memory, warned in ((enough, False), (enough - 1, True)):
+        caplog.clear()
+        device = ScriptedDevice(Script(memory_bytes=memory))
+        bench(device, job_in(tmp_path, contract=lanes))
+        assert [record.name for record in caplog.records] == ["trtopt.headroom"] * warned
+
+
+@pytest.mark.parametrize(
+    ("types", "nbytes"),
+    [
+        (("float32", "int64", "bool"), 4 * 100 + 4),
+        (("float16", "float32"), 2 * 100 + 2),
+        (("float32", "int8"), 100 + 1),
+        (("float32", "float8_e4m3fn"), 100 + 1),
+        (("float32", "int4"), 50),
+        ((), 4 * 100 + 8),
+    ],
+)
+def test_weights_are_counted_as_narrow_as_an_engine_may_keep_them(
+    types: tuple[str, ...], nbytes: int
+) -> None:
+    weights = [np.zeros((10, 10), np.float32), np.zeros(1, np.int64)]
+    tensors = [onnx.numpy_helper.from_array(array, f"w{index}") for index, array in enumerate(weights)]
+    graph = onnx.helper.make_graph([], "g", [], [], tensors)
+    assert least_bytes(onnx.helper.make_model(graph), types) == nbytes
+
+
+def test_a_build_whose_weights_cannot_fit_is_not_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    rooms = [Room(1000, 2000, HOLDERS), Room(1 << 20, 1 << 30), Room(1 << 29, 1 << 30)]
+    monkeypatch.setattr(TensorRTBuilder, "room", lambda by: rooms.pop(0))
+    by = Bench(tmp_path, monkeypatch)
+    with pytest.raises(DeviceMemoryError, match=r"building batch1-4-8 needs at least .* process 4711"):
+        by.build()
+    assert list((tmp_path / "out").iterdir()) == []
+    by.build(settings=BuildSettings(workspace_bytes=1 << 21))
+    by.build()
+    (warning,) = (record for record in caplog.records if record.name == "trtopt.headroom")
+    assert "workspace 2.0 MiB" in warning.getMessage()
