@@ -24,8 +24,9 @@ ShapeFlag = tuple[str, tuple[tuple[int | str, ...], ...]]
 class Recipe(Record, frozen=True, kw_only=True):
     """Everything a user may ask of a build. Values are as a profile or the flags give them.
 
-    `batch` sizes (None: the model's own if it fixes one, else 1); `shapes` maps an input to `SHAPE` or
-    `MIN,OPT,MAX`; `workspace_mib` bounds the builder's scratch memory. `precision` is written into
+    `batch` sizes (None: the model's own if it fixes one, else 1), or MIN,OPT,MAX of a `dynamic` engine; in
+    its place `ranges`, each MIN,OPT,MAX of one of its optimisation profiles. `shapes` maps an input to
+    `SHAPE` or `MIN,OPT,MAX`; `workspace_mib` bounds the builder's scratch memory. `precision` is written into
     the graph (None: as the graph is), judged on the data that `calib` names. With `verdict` what is quantised
     is measured against FP16 and handed out where it is no slower; `best` takes the fastest of all precisions.
     `build_timeout` bounds the seconds of one engine's build.
@@ -36,6 +37,7 @@ class Recipe(Record, frozen=True, kw_only=True):
     """
 
     batch: tuple[int, ...] | None = None
+    ranges: tuple[tuple[int, ...], ...] = ()
     dynamic: bool = False
     shapes: dict[str, str] = {}  # noqa: RUF012  (msgspec copies mutable defaults)
     backend: str = "auto"
@@ -84,7 +86,10 @@ def make_recipe(profile: str | None, flags: Mapping[str, Any]) -> Recipe:
         UsageError: an unknown key, a value of the wrong type or out of range; names the key.
     """
     values = load_profile(profile) if profile else {}
-    values |= {key: value for key, value in flags.items() if value is not None}
+    given = {key: value for key, value in flags.items() if value is not None}
+    if given.keys() & {"batch", "ranges"}:  # one of them overrides the other as well
+        values = {key: value for key, value in values.items() if key not in ("batch", "ranges")}
+    values |= given
     values = {key: list(value) if isinstance(value, tuple) else value for key, value in values.items()}
     try:
         recipe = msgspec.convert(values, Recipe)
@@ -106,9 +111,15 @@ def _check(recipe: Recipe) -> None:
     for name, value, low, high in bounds:
         if value is not None and not low <= value <= high:
             raise UsageError(f"{name} = {value}: out of range", f"choose {low} to {high}")
-    if recipe.batch is not None and not all(1 <= size <= MAX_AXIS for size in recipe.batch or (0,)):
+    for sizes in (*(() if recipe.batch is None else (recipe.batch,)), *recipe.ranges):
+        if not all(1 <= size <= MAX_AXIS for size in sizes or (0,)):
+            raise UsageError(
+                f"batch = {list(sizes)}: batch sizes are whole numbers from 1 on", "write [1, 8, 32]"
+            )
+    if recipe.ranges and (recipe.batch is not None or not recipe.dynamic):
         raise UsageError(
-            f"batch = {list(recipe.batch)}: batch sizes are whole numbers from 1 on", "write [1, 8, 32]"
+            "ranges of batch sizes are optimisation profiles of a dynamic engine, instead of batch sizes",
+            "add --dynamic, or write all sizes after one --batch for an engine each",
         )
 
 
@@ -126,6 +137,15 @@ def parse_batches(text: str) -> tuple[int, ...]:
         UsageError: not a list of whole numbers from 1 on.
     """
     return _parse_sizes("--batch", text, "batch sizes")
+
+
+def parse_range(text: str) -> tuple[int, ...]:
+    """`1,1,4` as numbers, sorted; in a range a repeat tells what it is tuned for.
+
+    Raises:
+        UsageError: not a list of whole numbers from 1 on.
+    """
+    return tuple(sorted(_sizes("--batch", text, "batch sizes")))
 
 
 def parse_streams(text: str) -> tuple[int, ...]:
@@ -150,10 +170,14 @@ def parse_axis_flag(text: str) -> tuple[str, tuple[int, ...]]:
 
 
 def _parse_sizes(flag: str, text: str, what: str) -> tuple[int, ...]:
-    sizes = [axis_length(part.strip()) for part in text.split(",")]
-    if None in sizes:
+    return tuple(sorted(set(_sizes(flag, text, what))))
+
+
+def _sizes(flag: str, text: str, what: str) -> list[int]:
+    sizes = [size for part in text.split(",") if (size := axis_length(part.strip())) is not None]
+    if len(sizes) != text.count(",") + 1:
         raise UsageError(f"{flag} {text!r}: {what} are whole numbers from 1 on", f"write, say, {flag} 1,8,32")
-    return tuple(sorted({size for size in sizes if size is not None}))
+    return sizes
 
 
 def parse_shape_flag(text: str) -> ShapeFlag:

@@ -68,6 +68,28 @@ def test_one_dynamic_engine_takes_the_place_of_several(tmp_path: Path) -> None:
     assert manifest.engines[0].inputs[0].shape == ("?", 1, 8, 8)
 
 
+def test_a_dynamic_engine_takes_several_optimisation_profiles(trtopt_cli: CommandLine) -> None:
+    ranges = ["--batch", "1,1,4", "--batch", "16,32,32", "--batch", "4,8,16"]
+    done = trtopt_cli("build", DIGITS, "--dynamic", *ranges, "--backend", "tensorrt-rtx", "-o", "d")
+    assert done.returncode == 0, done.stderr
+    (engine,) = read_manifest(trtopt_cli.folder / "d").engines
+    assert engine.path == "batch1-1-4+4-8-16+16-32-32.engine"
+    assert engine.builder_config["optimization_profiles"] == "3"  # as the builder itself told
+    assert engine.inputs[0].shape == ("?", 1, 8, 8)
+    told = [profile.shapes["images"] for profile in engine.plan.several]
+    assert [(one.min[0], one.opt[0], one.max[0]) for one in told] == [(1, 1, 4), (4, 8, 16), (16, 32, 32)]
+    folder = trtopt_cli.folder / "one"
+    (single,) = trtopt.build(DIGITS, folder, batch=(1, 32), dynamic=True, backend="tensorrt-rtx").engines
+    assert "optimization_profiles" not in single.builder_config
+    assert engine.size_bytes > single.size_bytes  # kernels of each profile are in it
+
+
+def test_several_ranges_without_dynamic_are_refused_with_what_to_write(trtopt_cli: CommandLine) -> None:
+    done = trtopt_cli("build", DIGITS, "--batch", "1,4", "--batch", "8", "--backend", "onnxruntime")
+    assert done.returncode == 2
+    assert "add --dynamic, or write all sizes after one --batch" in done.stderr
+
+
 def test_settings_reach_the_builder_and_its_own_report_of_them_the_manifest(tmp_path: Path) -> None:
     manifest = trtopt.build(
         DIGITS,

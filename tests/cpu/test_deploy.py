@@ -14,7 +14,7 @@ import trtopt
 from trtopt.errors import ArtifactError, UsageError
 from trtopt.pipeline.deploy import deploy_triton
 from trtopt.pipeline.plan import plan as make_plan
-from trtopt.records import Backend, BatchPlan, BatchPolicy, to_json
+from trtopt.records import Backend, BatchPlan, BatchPolicy, Profile, ShapeRange, to_json
 from trtopt.workspace import read_plan, write_atomically
 
 pytest.importorskip("tritonclient")
@@ -98,6 +98,29 @@ def test_what_the_plan_says_of_batching_is_in_the_config(planned: Path, tmp_path
     assert config.version_policy.latest.num_versions == 1
 
 
+def test_an_engine_with_profiles_is_served_with_all_of_them_if_they_leave_no_batch_out(
+    planned: Path, tmp_path: Path
+) -> None:
+    def profiled(*ranges: tuple[int, int]) -> Path:
+        path = on_tensorrt(planned, BatchPolicy(max_batch=16))
+        engine = read_plan(path).engines[0]
+        several = tuple(
+            Profile(
+                batch=ShapeRange(min=(low,), opt=(high,), max=(high,)), shapes=engine.artifact.plan.shapes
+            )
+            for low, high in ranges
+        )
+        plan = msgspec.structs.replace(engine.artifact.plan, several=several)
+        artifact = msgspec.structs.replace(engine.artifact, plan=plan)
+        return changed(path, engines=(msgspec.structs.replace(engine, artifact=artifact),))
+
+    deploy_triton(profiled((1, 4), (4, 16)), tmp_path, name="m")
+    assert [list(group.profile) for group in config_in(tmp_path, "m").instance_group] == [["0", "1"]]
+    for ranges in (((1, 4), (8, 16)), ((2, 4), (4, 16))):
+        with pytest.raises(UsageError, match="runs every batch size from 1 on"):
+            deploy_triton(profiled(*ranges), tmp_path, name="other")
+
+
 def test_each_plan_is_a_version_more_as_long_as_clients_stay_the_same(planned: Path, tmp_path: Path) -> None:
     first = on_tensorrt(planned, BatchPolicy(max_batch=16, max_delay_ms=1.0))
     assert deploy_triton(first, tmp_path, name="m").name == "1"
@@ -113,7 +136,7 @@ def test_each_plan_is_a_version_more_as_long_as_clients_stay_the_same(planned: P
 
 def test_what_triton_cannot_batch_for_is_refused_with_what_to_do(planned: Path, tmp_path: Path) -> None:
     engine = read_plan(planned).engines[0]
-    with pytest.raises(UsageError, match=r"one engine with a range of batch sizes\n  → .*--for triton"):
+    with pytest.raises(UsageError, match=r"engine that runs every batch size from 1 on\n  → .*--for triton"):
         deploy_triton(changed(planned, engines=(engine, engine)), tmp_path)
     build = engine.artifact.plan
     rtx = msgspec.structs.replace(build, backend=Backend(name="tensorrt-rtx", version="1.2"))

@@ -22,11 +22,13 @@ SLO = "p50=500ms"
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two build folders with their measurements: batches 1 and 8, and one engine for 1 to 16."""
+    """Build folders with their measurements: batches 1 and 8, one engine for 1 to 16, one with profiles."""
     folder = tmp_path_factory.mktemp("measured")
     trtopt.build(DIGITS, folder / "fixed", batch=(1, 8), backend="onnxruntime")
     trtopt.build(DIGITS, folder / "dynamic", batch=(1, 8, 16), dynamic=True, backend="onnxruntime")
-    for name, batch in (("fixed", None), ("dynamic", (1, 4, 16))):
+    ranges = ((1, 1, 2), (4, 4, 8), (16,))
+    trtopt.build(DIGITS, folder / "profiles", ranges=ranges, dynamic=True, backend="onnxruntime")
+    for name, batch in (("fixed", None), ("dynamic", (1, 4, 16)), ("profiles", None)):
         report = trtopt.bench(folder / name, batch=batch, duration=0.2, warmup=0.05)
         write_atomically(folder / name / "bench.json", to_json(report))
     return folder
@@ -107,6 +109,23 @@ def test_a_sweep_is_planned_with(trtopt_cli: CommandLine) -> None:
     assert len(plan.engines) == 1
     with EnginePool.open(trtopt_cli.folder / "plan.json") as pool:
         assert pool.largest_batch in (1, 8)
+
+
+def test_an_engine_with_profiles_is_planned_with_and_served_from(
+    measured: Path, trtopt_cli: CommandLine
+) -> None:
+    flags = ("--slo", SLO, "--rate", "100", "--max-engines", "1", "--verify")
+    done = trtopt_cli("plan", measured / "profiles", "-o", "plan.json", *flags)
+    assert done.returncode == 0, done.stderr
+    plan = read_plan(trtopt_cli.folder / "plan.json")
+    (engine,) = plan.engines
+    assert [batch for batch, _ in engine.latency_ms] == [1, 2, 4, 8, 16]
+    assert len(engine.artifact.plan.several) == 3
+    assert plan.verification is not None
+    assert plan.verification.answered == plan.verification.requests
+    with EnginePool.open(trtopt_cli.folder / "plan.json") as pool:
+        (loaded,) = pool.catalogue.engines
+        assert [(offer.low, offer.high) for offer in loaded.offers] == [(1, 2), (4, 8), (16, 16)]
 
 
 def test_recorded_arrivals_are_planned_for_at_their_own_rate(measured: Path, trtopt_cli: CommandLine) -> None:

@@ -152,6 +152,43 @@ def test_a_dynamic_engine_runs_the_rows_as_they_come(dynamic_build: Path, right:
         }  # 1 is padded up to 2, 17 is 16 and 1, 40 is 16, 16 and 8
 
 
+@pytest.fixture(scope="module")
+def profiles_build(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One engine with a profile for 1 to 4, one for 8 and one for 12 to 16; none for what is between."""
+    folder = tmp_path_factory.mktemp("ort") / "profiles"
+    ranges = ((1, 2, 4), (8,), (12, 16, 16))
+    trtopt.build(DIGITS, folder, ranges=ranges, dynamic=True, backend="onnxruntime")
+    return folder
+
+
+def test_rows_run_under_the_profile_that_holds_them(profiles_build: Path, right: np.ndarray) -> None:
+    with EnginePool.open(profiles_build) as pool:
+        assert pool.largest_batch == 16
+        for count in (3, 5, 10, 13, 40):
+            assert close(pool.run(IMAGES[:count])["logits"], right[:count])
+        assert prepared_batches(pool) == {3, 8, 12, 13, 16}  # 5 is padded up to 8, 10 to 12, 40 is 16, 16, 8
+
+
+def test_bench_measures_each_profile_where_it_begins_and_ends_and_is_tuned(profiles_build: Path) -> None:
+    report = trtopt.bench(profiles_build, duration=0.05, warmup=0.01)
+    assert [point.batch for point in report.points] == [1, 2, 4, 8, 12, 16]
+    with EnginePool.open(profiles_build, bench=report) as pool:
+        (engine,) = pool.catalogue.engines
+        measured = [[batch for batch, _ in offer.latency_ms] for offer in engine.offers]
+        assert measured == [[1, 2, 4], [8], [12, 16]]
+    with pytest.raises(UsageError, match=r"--batch 5: no engine here admits it"):
+        trtopt.bench(profiles_build, batch=(5,), duration=0.05)
+
+
+def test_a_profile_that_was_not_measured_stands_behind_those_that_were(profiles_build: Path) -> None:
+    report = trtopt.bench(profiles_build, batch=(8, 16), duration=0.05, warmup=0.01)
+    with EnginePool.open(profiles_build, bench=report) as pool:
+        (engine,) = pool.catalogue.engines
+        assert [(offer.low, offer.high) for offer in engine.offers] == [(8, 8), (12, 16)]
+        pool.run(IMAGES[:3])
+        assert prepared_batches(pool) == {8}
+
+
 def test_measured_engines_are_chosen_by_their_latency(cpu_build: Path, tmp_path: Path) -> None:
     folder = tmp_path / "measured"
     shutil.copytree(cpu_build, folder)
@@ -181,7 +218,7 @@ def test_a_result_of_other_engines_is_refused_if_given_and_ignored_beside(
         EnginePool.open(folder, bench=report)
     (folder / "bench.json").write_bytes(to_json(report))
     with EnginePool.open(folder) as pool:
-        assert all(engine.offer.latency_ms == () for engine in pool.catalogue.engines)
+        assert all(offer.latency_ms == () for engine in pool.catalogue.engines for offer in engine.offers)
     (folder / "bench.json").write_bytes(b"{")
     with pytest.raises(ArtifactError, match=r"bench.json: cannot be read as a result of trtopt bench"):
         EnginePool.open(folder)

@@ -33,6 +33,7 @@ from trtopt.records import (
     PointMemory,
     PointPower,
     PrecisionVerdict,
+    Profile,
     RegionTime,
     Samples,
     ShapeRange,
@@ -79,6 +80,15 @@ def plan(batch: int = 8) -> BuildPlan:
             reproducible=True,
         ),
         backend=TENSORRT,
+        several=(
+            Profile(
+                batch=ShapeRange(min=(batch,), opt=(batch,), max=(batch,)),
+                shapes={
+                    "x": ShapeRange(min=(batch, 1), opt=(batch, 2), max=(batch, 3)),
+                    "ids": ShapeRange(min=(batch, 4), opt=(batch, 5), max=(batch, 6)),
+                },
+            ),
+        ),
     )
 
 

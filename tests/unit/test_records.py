@@ -335,7 +335,7 @@ def test_a_plan_is_labelled_by_its_batches() -> None:
     plan = examples.plan()
     assert plan.label == "batch8"
     spread = ShapeRange(min=(1,), opt=(8,), max=(32,))
-    assert msgspec.structs.replace(plan, batch=spread).label == "batch1-8-32"
+    assert msgspec.structs.replace(plan, batch=spread, several=()).label == "batch1-8-32"
 
 
 def test_a_range_is_fixed_where_it_admits_one_shape() -> None:

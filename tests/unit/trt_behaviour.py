@@ -243,6 +243,7 @@ BEHAVIOUR: dict[str, Any] = {
     "ICudaEngine.get_tensor_name": lambda surface, engine, index: list(SHAPES)[index],
     "ICudaEngine.get_tensor_mode": _mode,
     "ICudaEngine.get_tensor_shape": lambda surface, engine, name: SHAPES[name],
+    "ICudaEngine.num_optimization_profiles": lambda surface, engine: 1,
     "ICudaEngine.get_tensor_profile_shape": lambda surface, engine, name, index: [
         (batch, *SHAPES[name][1:]) for batch in (1, 4, 8)
     ],

@@ -19,12 +19,26 @@ from trtopt.device.tensorrt.flavours import MODULES, Flavour
 from trtopt.device.tensorrt.library import Library, load_library
 from trtopt.device.tensorrt.runtime import TensorRTTarget
 from trtopt.errors import TrtoptError
-from trtopt.records import BuildPlan, BuildSettings, DeviceInfo, ShapeRange
+from trtopt.records import BuildPlan, BuildSettings, DeviceInfo, Profile, ShapeRange
 
 DIGITS = Path(__file__).parents[2] / "models" / "digits" / "digits.onnx"
 OPEN = ShapeRange(min=(1, 1, 8, 8), opt=(4, 1, 8, 8), max=(8, 1, 8, 8))
 FIXED = ShapeRange(min=(8, 1, 8, 8), opt=(8, 1, 8, 8), max=(8, 1, 8, 8))
 SHAPES = {IMAGES[0]: (8, 1, 8, 8)}
+SMALL, ALL = (
+    Profile(
+        batch=ShapeRange(min=(1,), opt=(1,), max=(high,)),
+        shapes={IMAGES[0]: ShapeRange(min=(1, 1, 8, 8), opt=(1, 1, 8, 8), max=(high, 1, 8, 8))},
+    )
+    for high in (4, 8)
+)
+SEVERAL: dict[str, Any] = {
+    "ICudaEngine.num_optimization_profiles": 2,
+    "ICudaEngine.get_tensor_profile_shape": lambda engine, name, index: [
+        (batch, *SHAPES[name][1:]) for batch in ((1, 1, 4), (1, 1, 8))[index]
+    ],
+}
+"""An engine with the profiles `SMALL` and `ALL`."""
 RTX_DUMP = "tensorrt_rtx-1.7.1.116"
 VERSIONS = ("tensorrt-8.6.0", "tensorrt-10.16.1.11", "tensorrt-11.4.0.106", RTX_DUMP)
 each_version = pytest.mark.parametrize("dump", VERSIONS)
@@ -72,6 +86,7 @@ def build(
     cache: bytes | None = None,
     told: list[tuple[Any, ...]] | None = None,
     memory: ScriptedDevice | None = None,
+    several: tuple[Profile, ...] = (),
 ) -> BuiltEngine:
     """Build the digits model; progress and log lines go to `told`."""
     by, heard = builder(surface, memory), [] if told is None else told
@@ -82,6 +97,7 @@ def build(
         shapes={IMAGES[0]: shape},
         settings=settings or BuildSettings(),
         backend=by.backend,
+        several=several,
     )
     return by.build(
         DIGITS,
@@ -185,6 +201,9 @@ def exercise(dump: str, without: str = "") -> tuple[list[str], set[str]]:
         outcome.append(by.tactics(b"cache"))
     outcome += [run(surface), run(surface, track=True)]
     outcome.append(build(surface, memory=ScriptedDevice()).memory)
+    outcome.append(build(surface, several=(SMALL, ALL)).config)
+    surface.returns |= SEVERAL
+    outcome.append(run(surface))
     if library(surface).flavour.weakly_typed:
         layers(surface)
         outcome.append(build(surface, types=("float32", "float16")))

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Sequence
+from itertools import pairwise
 
 from trtopt.errors import FixedBatchError, UsageError
 from trtopt.recipe import BATCH, ShapeFlag
-from trtopt.records import OnnxArtifact, Shape, ShapeRange, TensorSpec
+from trtopt.records import MAX_PROFILES, OnnxArtifact, Profile, Shape, ShapeRange, TensorSpec
 
 
 def batch_axes(model: OnnxArtifact) -> dict[str, int | str]:
@@ -135,16 +136,61 @@ def _fill(spec: TensorSpec, axes: tuple[int | str, ...], batch: int) -> Shape:
 
 
 def batch_range(batches: Sequence[int]) -> ShapeRange:
-    """The range of one dynamic engine: one value, MIN,MAX (tuned for MAX) or MIN,OPT,MAX.
+    """The range of an optimisation profile: one value, MIN,MAX (tuned for MAX) or MIN,OPT,MAX, in any order.
 
     Raises:
-        UsageError: more than three values.
+        UsageError: more than three values, or none.
     """
-    if len(batches) > 3:
+    if not 1 <= len(batches) <= 3:
         raise UsageError(
             f"--dynamic takes at most three batch sizes (min, opt, max); {len(batches)} were given",
-            "write, say, --dynamic --batch 1,8,32",
+            "write, say, --dynamic --batch 1,8,32, or several --batch for several optimisation profiles",
         )
+    batches = sorted(batches)
     low, high = batches[0], batches[-1]
     best = batches[1] if len(batches) == 3 else high
     return ShapeRange(min=(low,), opt=(best,), max=(high,))
+
+
+def profiles_for(
+    model: OnnxArtifact, ranges: Sequence[Sequence[int]], flags: Sequence[ShapeFlag]
+) -> tuple[Profile, ...]:
+    """The optimisation profiles of one dynamic engine, by the smallest batch and then the largest; the other
+    axes are the same in all.
+
+    Raises:
+        UsageError, FixedBatchError: see `batch_range` and `shape_ranges`; too many profiles, or two alike.
+    """
+    if len(ranges) > MAX_PROFILES:
+        raise UsageError(
+            f"{len(ranges)} optimisation profiles in one engine: at most {MAX_PROFILES} are built",
+            "give fewer --batch, or build several engines",
+        )
+    batches = sorted(map(batch_range, ranges), key=lambda one: (one.min, one.max, one.opt))
+    for one, other in pairwise(batches):
+        if (one.min, one.max) == (other.min, other.max):
+            raise UsageError(
+                f"two optimisation profiles for batches {_span(one)}: only one of them would ever run",
+                "give each --batch another range",
+            )
+    return tuple(Profile(batch=batch, shapes=shape_ranges(model, batch, flags)) for batch in batches)
+
+
+def over_all(profiles: Sequence[Profile]) -> Profile:
+    """What reaches over all profiles, tuned for what the one with the largest batch is."""
+    largest = max(profiles, key=lambda profile: (profile.batch.max, profile.batch.min))
+    return Profile(
+        batch=_over([profile.batch for profile in profiles], largest.batch),
+        shapes={
+            name: _over([profile.shapes[name] for profile in profiles], shapes)
+            for name, shapes in largest.shapes.items()
+        },
+    )
+
+
+def _over(ranges: Sequence[ShapeRange], tuned: ShapeRange) -> ShapeRange:
+    return ShapeRange(
+        min=tuple(map(min, zip(*(one.min for one in ranges), strict=True))),
+        opt=tuned.opt,
+        max=tuple(map(max, zip(*(one.max for one in ranges), strict=True))),
+    )

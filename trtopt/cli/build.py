@@ -22,7 +22,14 @@ if TYPE_CHECKING:
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path), help="Folder to make [default: MODEL.trtopt]."
 )
-@click.option("--batch", metavar="N,N,…", help="Batch sizes, one engine each [default: 1].")
+@click.option(
+    "--batch",
+    "batches",
+    multiple=True,
+    metavar="N,N,…",
+    help="Batch sizes, one engine each [default: 1]. With --dynamic its MIN,OPT,MAX; several --batch give "
+    "it several optimisation profiles.",
+)
 @click.option("--backend", metavar="auto|tensorrt|tensorrt-rtx|onnxruntime", help="What to build with.")
 @recipe_options
 @click.option(
@@ -41,7 +48,7 @@ if TYPE_CHECKING:
 def build(
     model: Path,
     output: Path | None,
-    batch: str | None,
+    batches: tuple[str, ...],
     backend: str | None,
     verdict: bool | None,
     bounds: Bounds,
@@ -68,18 +75,20 @@ def build(
     from trtopt.pipeline.build import default_output
     from trtopt.pipeline.build_memory import memories_of
     from trtopt.pipeline.receipt import check_receipts, receipts_of
-    from trtopt.recipe import parse_batches
+    from trtopt.recipe import parse_range
     from trtopt.report.profile import build_memories_summary, receipts_summary
     from trtopt.report.text import build_summary
     from trtopt.report.verdict import verdict_summary
 
     target = output or default_output(model)
+    sizes = [parse_range(text) for text in batches]
     with listening() as listener:
         manifest = run(
             model,
             target,
             listener=listener,
-            batch=parse_batches(batch) if batch is not None else None,
+            batch=sizes[0] if len(sizes) == 1 else None,
+            ranges=sizes if len(sizes) > 1 else None,
             backend=backend,
             verdict=verdict,
             bounds=bounds.given or None,

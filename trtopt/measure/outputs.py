@@ -64,12 +64,11 @@ def write_outputs(target: Target, job: OutputsJob, progress: ProgressSink) -> in
 
 
 def _filled(feed: Arrays, job: OutputsJob) -> Arrays:
-    """The batch, its last sample repeated until the engine's fixed batch is full."""
-    batch = job.artifact.plan.batch
-    if not batch.is_fixed:
-        return feed
+    """The batch, its last sample repeated until it is one that the engine admits."""
     open_inputs = {spec.name for spec in job.inputs if spec.shape and isinstance(spec.shape[0], str)}
-    size = batch.min[0]
+    rows = max((len(feed[name]) for name in open_inputs), default=job.batch)
+    spans = job.artifact.plan.spans
+    size = next((max(span.low, rows) for span in spans if rows <= span.high), rows)
     return {
         name: np.concatenate([array, np.repeat(array[-1:], size - len(array), 0)])
         if name in open_inputs and len(array) < size

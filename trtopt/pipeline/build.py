@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from trtopt.builder.engine import BuildJob
-from trtopt.builder.shapes import batch_range, fixed_batch, shape_ranges
+from trtopt.builder.shapes import fixed_batch, over_all, profiles_for
 from trtopt.device.backends import choose_for_building, open_builder, require_builders_memory
 from trtopt.device.building import EngineBuilder
 from trtopt.device.marks import require_nvtx
@@ -35,7 +35,6 @@ from trtopt.records import (
     OnnxArtifact,
     Plugin,
     RewriteSummary,
-    ShapeRange,
 )
 from trtopt.supervisor import run_jobs
 from trtopt.version import __version__
@@ -193,13 +192,12 @@ def make_plans(onnx: OnnxArtifact, recipe: Recipe, backend: Backend) -> list[Bui
         UsageError, FixedBatchError: see `builder.shapes`.
     """
     batches = recipe.batch or (fixed_batch(onnx) or 1,)
-    batches = tuple(sorted(set(batches)))
-    ranges = (
-        [batch_range(batches)]
-        if recipe.dynamic
-        else [ShapeRange(min=(size,), opt=(size,), max=(size,)) for size in batches]
-    )
     flags = [parse_shape_flag(f"{name}:{shapes}") for name, shapes in recipe.shapes.items()]
+    engines = (
+        [profiles_for(onnx, recipe.ranges or (batches,), flags)]
+        if recipe.dynamic
+        else [profiles_for(onnx, ((size,),), flags) for size in sorted(set(batches))]
+    )
     settings = BuildSettings(
         opt_level=recipe.opt_level,
         workspace_bytes=recipe.workspace_mib * 2**20 if recipe.workspace_mib else None,
@@ -211,12 +209,13 @@ def make_plans(onnx: OnnxArtifact, recipe: Recipe, backend: Backend) -> list[Bui
     return [
         BuildPlan(
             onnx_sha256=onnx.sha256,
-            batch=batch,
-            shapes=shape_ranges(onnx, batch, flags),
+            batch=(reach := over_all(profiles)).batch,
+            shapes=reach.shapes,
             settings=settings,
             backend=backend,
+            several=profiles if len(profiles) > 1 else (),
         )
-        for batch in ranges
+        for profiles in engines
     ]
 
 

@@ -162,14 +162,23 @@ def _engine(points: Sequence[_Point], families: Mapping[str, str]) -> MeasuredEn
         sha256=artifact.sha256,
         family=family,
         curves={
-            length: _curve(artifact, [point.point for point in points if point.length == length])
+            length: _curves(artifact, [point.point for point in points if point.length == length])
             for length in lengths
         },
         memory=max(memory, key=lambda one: one.first_bytes, default=None),
     )
 
 
-def _curve(artifact: EngineArtifact, points: Sequence[BenchPoint]) -> Curve:
+def _curves(artifact: EngineArtifact, points: Sequence[BenchPoint]) -> tuple[Curve, ...]:
+    """One for each optimisation profile that was measured, where it is the one to run."""
+    spans = [
+        (low, high, [point for point in points if low <= point.batch <= high])
+        for low, high, _ in artifact.plan.spans
+    ]
+    return tuple(Curve(low, high, _levels(here)) for low, high, here in spans if here)
+
+
+def _levels(points: Sequence[BenchPoint]) -> dict[int, dict[int, list[float]]]:
     """Latencies alone as measured; among several streams scaled by how much longer a query took there."""
     levels: dict[int, dict[int, list[float]]] = {1: {}}
     for point in points:
@@ -182,8 +191,7 @@ def _curve(artifact: EngineArtifact, points: Sequence[BenchPoint]) -> Curve:
         rates = [throughput(run.samples, point.batch).queries_per_s for run in (one, several)]
         slower = max(1.0, streams * rates[0] / rates[1])
         levels.setdefault(streams, {})[point.batch] = [ms * slower for ms in levels[1][point.batch]]
-    batch = artifact.plan.batch
-    return Curve(batch.min[0], batch.max[0], levels)
+    return levels
 
 
 def _memory(point: BenchPoint) -> EngineMemory | None:
@@ -209,4 +217,5 @@ def _notes(points: Sequence[_Point]) -> tuple[str, ...]:
 
 def median_ms(engine: MeasuredEngine, length: int, batch: int) -> float:
     """The measured median of a batch that ran alone."""
-    return float(np.median(engine.curves[length].samples_ms[1][batch]))
+    (samples,) = (c.samples_ms[1][batch] for c in engine.curves[length] if batch in c.samples_ms[1])
+    return float(np.median(samples))

@@ -178,7 +178,8 @@ def _comparable(measured: Measured, folder: Path, length: int) -> dict[int, floa
         batch: median_ms(engine, length, batch)
         for engine in measured.engines
         if measured.folders[engine.sha256] == folder and length in engine.curves
-        for batch in engine.curves[length].samples_ms[1]
+        for curve in engine.curves[length]
+        for batch in curve.samples_ms[1]
     }
     sizes = sorted(found)
     return {size: found[size] for size in sorted({sizes[0], sizes[len(sizes) // 2], sizes[-1]})}
@@ -240,7 +241,7 @@ def _planned(engine: MeasuredEngine, output: Path, measured: Measured) -> Planne
     return PlannedEngine(
         artifact=msgspec.structs.replace(artifact, path=path),
         precision=engine.family,
-        latency_ms=longest.offer.latency_ms,
+        latency_ms=tuple(told for curve in longest for told in curve.offer.latency_ms),
         memory_bytes=engine.memory.first_bytes if engine.memory is not None else None,
     )
 

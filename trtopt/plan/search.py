@@ -38,7 +38,7 @@ MAX_ENGINES = 4
 
 @dataclass(frozen=True)
 class Bounds:
-    """What a plan must keep. `for_triton`: one engine with a range of batch sizes, which Triton can batch."""
+    """What a plan must keep. `for_triton`: one engine that runs every batch size."""
 
     goal: Goal
     memory_bytes: int | None = None
@@ -150,8 +150,8 @@ class Search:
             if shares is None:
                 reasons.add(fleet.name, "length", f"takes lengths up to {fleet.lengths[-1]} only")
                 continue
-            if bounds.for_triton and not (len(fleet.engines) == 1 and fleet.engines[0].is_dynamic):
-                reasons.add(fleet.name, "triton", "Triton batches for one engine with a range of batch sizes")
+            if bounds.for_triton and not (len(fleet.engines) == 1 and fleet.engines[0].is_for_triton):
+                reasons.add(fleet.name, "triton", "Triton batches for one engine that runs every batch size")
                 continue
             for max_batch in fleet.largest_batches():
                 if not all(fleet.batches_used(max_batch)):

@@ -29,6 +29,7 @@ class EngineMemory:
 class MeasuredEngine:
     """An engine with its curves by the length that it runs; 0 for a model without lengths.
 
+    Each optimisation profile has a curve of its own, by ascending batch, for the batches that it is to run.
     Only engines of one `family` share a pool: with another precision in it, what is answered would depend on
     who else came.
     """
@@ -36,28 +37,43 @@ class MeasuredEngine:
     name: str
     sha256: str
     family: str
-    curves: Mapping[int, Curve]
+    curves: Mapping[int, tuple[Curve, ...]]
     memory: EngineMemory | None = None
 
     @property
     def levels(self) -> frozenset[int]:
         """How many batches at a time it was measured with, at every length."""
-        return frozenset.intersection(*(frozenset(curve.samples_ms) for curve in self.curves.values()))
+        return frozenset.intersection(*(frozenset(curve.samples_ms) for curve in self._all_curves))
 
     @property
     def largest(self) -> int:
         """The largest batch that it runs."""
-        return max(curve.high for curve in self.curves.values())
+        return max(curve.high for curve in self._all_curves)
 
     @property
     def is_dynamic(self) -> bool:
-        """Whether it runs a range of batch sizes."""
-        return any(curve.low < curve.high for curve in self.curves.values())
+        """Whether it runs more than one batch size."""
+        return any(curve.low < self.largest for curve in self._all_curves)
+
+    @property
+    def is_for_triton(self) -> bool:
+        """Whether it runs every batch size from 1 to the largest, as Triton makes them."""
+        return self.is_dynamic and all(
+            [curve.low for curve in curves] == [1, *(curve.high + 1 for curve in curves[:-1])]
+            for curves in self.curves.values()
+        )
+
+    @property
+    def _all_curves(self) -> list[Curve]:
+        return [curve for curves in self.curves.values() for curve in curves]
 
     def resampled(self, random: RandomState) -> MeasuredEngine:
         """The same with curves drawn anew."""
-        curves = {length: curve.resampled(random) for length, curve in sorted(self.curves.items())}
-        return replace(self, curves=curves)
+        drawn = {
+            length: tuple(curve.resampled(random) for curve in curves)
+            for length, curves in sorted(self.curves.items())
+        }
+        return replace(self, curves=drawn)
 
 
 class Fleet:
@@ -76,7 +92,7 @@ class Fleet:
     def drawing(self, engines: Sequence[MeasuredEngine]) -> tuple[Service, ...]:
         """As `services`, from other curves of the same engines."""
         return tuple(
-            Service([engine.curves[length] for engine in engines if length in engine.curves], self._overhead)
+            Service([curve for engine in engines for curve in engine.curves.get(length, ())], self._overhead)
             for length in self.lengths
         )
 
@@ -101,7 +117,8 @@ class Fleet:
             batch
             for engine in self.engines
             if engine.is_dynamic
-            for curve in engine.curves.values()
+            for curves in engine.curves.values()
+            for curve in curves
             for batch in curve.samples_ms[1]
             if needed <= batch <= self.largest
         }
@@ -111,7 +128,7 @@ class Fleet:
         """For each engine, at which batch sizes it runs if batches hold 1 to `max_batch` requests."""
         used: list[set[int]] = [set() for _ in self.engines]
         for length, service in zip(self.lengths, self.services, strict=True):
-            here = [index for index, engine in enumerate(self.engines) if length in engine.curves]
+            here = [index for index, one in enumerate(self.engines) for _ in one.curves.get(length, ())]
             for rows in range(1, max_batch + 1):
                 for piece in service.chooser.pieces(rows):
                     used[here[piece.offer]].add(piece.batch)

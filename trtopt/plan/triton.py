@@ -47,10 +47,11 @@ def triton_model(plan: BatchPlan, name: str) -> TritonModel:
         raise UsageError(
             f"Triton cannot run engines of {backend}", "plan with engines of tensorrt or onnxruntime"
         )
-    if len(plan.engines) > 1 or (low == high != 1):
+    reach = sum(span.high - span.low + 1 for span in build.spans)
+    if len(plan.engines) > 1 or reach != high:
         names = ", ".join(one.artifact.plan.label for one in plan.engines)
         raise UsageError(
-            f"the plan has {names}: Triton batches for one engine with a range of batch sizes",
+            f"the plan has {names}: Triton batches for one engine that runs every batch size from 1 on",
             "plan again with --for triton, and with a build of --dynamic among the measured ones",
         )
     platform, file = _FILES[backend]
@@ -66,7 +67,11 @@ def triton_model(plan: BatchPlan, name: str) -> TritonModel:
         config.output.add(name=spec.name, data_type=_type(messages, spec), dims=dims[1:] if batched else dims)
     group = messages.ModelInstanceGroup
     on_gpu = backend == "tensorrt"
-    config.instance_group.add(count=plan.workers, kind=group.KIND_GPU if on_gpu else group.KIND_CPU)
+    instances = config.instance_group.add(
+        count=plan.workers, kind=group.KIND_GPU if on_gpu else group.KIND_CPU
+    )
+    if on_gpu and build.several:
+        instances.profile.extend(str(index) for index in range(len(build.several)))
     if on_gpu:
         config.optimization.cuda.graphs = True
         config.optimization.input_pinned_memory.enable = True

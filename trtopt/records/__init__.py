@@ -25,7 +25,6 @@ from trtopt.records.building import (
     Manifest,
     Plugin,
     RewriteSummary,
-    ShapeRange,
 )
 from trtopt.records.caching import (
     CacheDifference,
@@ -113,6 +112,7 @@ from trtopt.records.planning import (
     ServingCost,
     Verification,
 )
+from trtopt.records.profiles import MAX_PROFILES, Profile, ShapeRange, Span, suited
 from trtopt.records.schemas import kind_of, read_versioned
 from trtopt.records.serving import (
     BatcherStatistics,
@@ -142,6 +142,7 @@ __all__ = [
     "BENCH_SCHEMA",
     "BUILD_SCHEMA",
     "COMPARE_SCHEMA",
+    "MAX_PROFILES",
     "MORE_CONTEXTS",
     "PEAKS_SCHEMA",
     "PLAN_SCHEMA",
@@ -215,6 +216,7 @@ __all__ = [
     "PrecisionReceipt",
     "PrecisionVerdict",
     "Prediction",
+    "Profile",
     "ProfileReport",
     "ProfiledLayer",
     "Purpose",
@@ -228,6 +230,7 @@ __all__ = [
     "ServingCost",
     "Shape",
     "ShapeRange",
+    "Span",
     "Spread",
     "Survey",
     "SweepPoint",
@@ -244,5 +247,6 @@ __all__ = [
     "from_json",
     "kind_of",
     "read_versioned",
+    "suited",
     "to_json",
 ]

@@ -6,25 +6,13 @@ import hashlib
 
 import msgspec
 
-from trtopt.records.base import Record, Shape
+from trtopt.records.base import Record
 from trtopt.records.machine import DeviceInfo
 from trtopt.records.models import OnnxArtifact, TensorSpec
+from trtopt.records.profiles import Profile, ShapeRange, Span, spans_of
 from trtopt.records.verdicts import PrecisionVerdict
 
 BUILD_SCHEMA = "trtopt.build/2"
-
-
-class ShapeRange(Record, frozen=True, kw_only=True):
-    """The shapes that an optimisation profile admits for one input, and the one it is tuned for."""
-
-    min: Shape
-    opt: Shape
-    max: Shape
-
-    @property
-    def is_fixed(self) -> bool:
-        """Whether only one shape is admitted."""
-        return self.min == self.max
 
 
 class Backend(Record, frozen=True, kw_only=True):
@@ -83,6 +71,23 @@ class BuildPlan(Record, frozen=True, kw_only=True):
     """Every input's range, batch included."""
     settings: BuildSettings
     backend: Backend
+    several: tuple[Profile, ...] = ()
+    """The optimisation profiles of an engine that has more than one, in TensorRT's order. `batch` and
+    `shapes` then reach over all of them, tuned for what the one with the largest batch is."""
+
+    @property
+    def profiles(self) -> tuple[Profile, ...]:
+        """Its optimisation profiles, one at least."""
+        return self.several or (Profile(batch=self.batch, shapes=self.shapes),)
+
+    @property
+    def spans(self) -> tuple[Span, ...]:
+        """The batch sizes that it admits, and which profile runs them."""
+        return spans_of([profile.batch for profile in self.profiles])
+
+    def span_of(self, batch: int) -> Span | None:
+        """Where a batch size lies; None where the engine does not admit it."""
+        return next((span for span in self.spans if span.low <= batch <= span.high), None)
 
     @property
     def key(self) -> str:
@@ -91,9 +96,13 @@ class BuildPlan(Record, frozen=True, kw_only=True):
 
     @property
     def label(self) -> str:
-        """`batch8`, or `batch1-8-32` for a range: file names and tables use it."""
-        low, best, high = self.batch.min[0], self.batch.opt[0], self.batch.max[0]
-        return f"batch{low}" if low == high else f"batch{low}-{best}-{high}"
+        """`batch8`, `batch1-8-32` for a range, `batch1+2-8-32` for profiles: for file names and tables."""
+        return "batch" + "+".join(_sizes(profile.batch) for profile in self.profiles)
+
+
+def _sizes(batch: ShapeRange) -> str:
+    low, best, high = batch.min[0], batch.opt[0], batch.max[0]
+    return f"{low}" if low == high else f"{low}-{best}-{high}"
 
 
 class EngineArtifact(Record, frozen=True, kw_only=True):

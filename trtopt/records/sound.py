@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 
-from trtopt.records.building import EngineArtifact, Manifest, ShapeRange
+from trtopt.records.building import EngineArtifact, Manifest
 from trtopt.records.inspecting import ProfileReport
+from trtopt.records.profiles import MAX_PROFILES, Profile, ShapeRange
 
 _MAX_NAME_BYTES = 255
 _MAX_BYTES = 1 << 63
@@ -27,7 +28,7 @@ def check_manifest(manifest: Manifest) -> None:
     for engine in manifest.engines:
         _check_engine(engine)
         for spec in manifest.onnx.inputs:
-            if spec.name not in engine.plan.shapes:
+            if any(spec.name not in profile.shapes for profile in _profiles(engine)):
                 raise ValueError(f"{engine.path} has no shape for input {spec.name[:60]!r}")
 
 
@@ -48,13 +49,22 @@ def _check_engine(engine: EngineArtifact) -> None:
     for name in (engine.path, engine.log, engine.layers, engine.memory):
         if name is not None:
             _check_name(name)
-    if len(engine.plan.batch.min) != 1:
-        raise ValueError(f"{engine.path} is of {len(engine.plan.batch.min)} batch sizes")
-    for shapes in (engine.plan.batch, *engine.plan.shapes.values()):
-        if not _is_range(shapes):
-            raise ValueError(
-                f"{engine.path} has no range of shapes but {shapes.min}, {shapes.opt}, {shapes.max}"
-            )
+    if len(engine.plan.several) > MAX_PROFILES:
+        raise ValueError(f"{engine.path} has {len(engine.plan.several)} optimisation profiles")
+    for profile in _profiles(engine):
+        if len(profile.batch.min) != 1:
+            raise ValueError(f"{engine.path} is of {len(profile.batch.min)} batch sizes")
+        for shapes in (profile.batch, *profile.shapes.values()):
+            if not _is_range(shapes):
+                raise ValueError(
+                    f"{engine.path} has no range of shapes but {shapes.min}, {shapes.opt}, {shapes.max}"
+                )
+
+
+def _profiles(engine: EngineArtifact) -> tuple[Profile, ...]:
+    """What reaches over all profiles, and each of them."""
+    plan = engine.plan
+    return (Profile(batch=plan.batch, shapes=plan.shapes), *plan.several)
 
 
 def _is_range(shapes: ShapeRange) -> bool:

@@ -10,7 +10,15 @@ from rich.text import Text
 
 from trtopt.measure.findings import loads_of, measurements_of
 from trtopt.measure.statistics import summarise, throughput
-from trtopt.records import BenchPoint, BenchReport, EngineArtifact, LayerPass, Manifest, MemoryPass
+from trtopt.records import (
+    BenchPoint,
+    BenchReport,
+    EngineArtifact,
+    LayerPass,
+    Manifest,
+    MemoryPass,
+    ShapeRange,
+)
 from trtopt.report.load import load_parts
 from trtopt.report.tables import plain_table
 from trtopt.report.trust import marked, trust_lines
@@ -36,9 +44,11 @@ def build_summary(manifest: Manifest, folder: str) -> RenderableType:
 
 
 def _batches(engine: EngineArtifact) -> str:
-    low, best, high = (
-        shape[0] for shape in (engine.plan.batch.min, engine.plan.batch.opt, engine.plan.batch.max)
-    )
+    return "; ".join(_batch_range(profile.batch) for profile in engine.plan.profiles)
+
+
+def _batch_range(batch: ShapeRange) -> str:
+    low, best, high = batch.min[0], batch.opt[0], batch.max[0]
     return f"{low}" if low == high else f"{low} to {high}, tuned for {best}"
 
 

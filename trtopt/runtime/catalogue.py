@@ -21,11 +21,22 @@ _KNOWN_KEYS = 1024
 
 @dataclass(frozen=True)
 class Engine:
-    """A loaded engine and what it offers."""
+    """A loaded engine and what it offers: its optimisation profiles, each where it is the one to run."""
 
     session: Session
     artifact: EngineArtifact
-    offer: Offer
+    offers: tuple[Offer, ...]
+
+    @classmethod
+    def of(
+        cls, session: Session, artifact: EngineArtifact, latency_ms: tuple[tuple[int, float], ...]
+    ) -> Engine:
+        """With what batches were measured to take; profiles that nobody measured stand behind those."""
+        offers = tuple(
+            Offer(low, high, tuple((batch, ms) for batch, ms in latency_ms if low <= batch <= high))
+            for low, high, _ in artifact.plan.spans
+        )
+        return cls(session, artifact, tuple(offer for offer in offers if offer.latency_ms) or offers)
 
 
 @dataclass(frozen=True)
@@ -39,7 +50,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Choice:
-    """The engines that run one key, by index, and who chooses among them."""
+    """Who chooses for one key, and the index of the engine behind each of its offers."""
 
     engines: tuple[int, ...]
     chooser: Chooser
@@ -146,7 +157,8 @@ class Catalogue:
         return self._among(fitting)
 
     def _choice_among(self, engines: tuple[int, ...]) -> Choice:
-        return Choice(engines, Chooser([self.engines[index].offer for index in engines]))
+        offered = [(index, offer) for index in engines for offer in self.engines[index].offers]
+        return Choice(tuple(index for index, _ in offered), Chooser([offer for _, offer in offered]))
 
     def _admitted(self) -> str:
         """What the engines take, in words."""

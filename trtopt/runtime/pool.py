@@ -15,7 +15,6 @@ from trtopt.errors import ClosedError, DataError, DeviceMemoryError, TrtoptError
 from trtopt.headroom import require
 from trtopt.records import BatchPolicy, BenchReport, EngineArtifact, PoolUsage
 from trtopt.runtime.catalogue import Catalogue, Engine, Part
-from trtopt.runtime.choosing import Offer
 from trtopt.runtime.opening import opening_of
 from trtopt.runtime.worker import Outputs, Worker
 
@@ -129,8 +128,7 @@ class EnginePool:
         require(source.artifact.path, parts, self._device.room(), "serve with fewer or smaller engines")
         session = target.load(source.content)
         self._sessions.callback(session.close)
-        batch = source.artifact.plan.batch
-        return Engine(session, source.artifact, Offer(batch.min[0], batch.max[0], source.latency_ms))
+        return Engine.of(session, source.artifact, source.latency_ms)
 
     def _new_worker(self) -> Worker:
         bound_bytes = self._bound_bytes // self._workers
@@ -144,7 +142,7 @@ class EnginePool:
     @property
     def largest_batch(self) -> int:
         """The largest batch that one of the engines runs."""
-        return max(engine.offer.high for engine in self.catalogue.engines)
+        return max(offer.high for engine in self.catalogue.engines for offer in engine.offers)
 
     def run(self, inputs: object) -> Outputs:
         """Run rows of any number and wait for their outputs.

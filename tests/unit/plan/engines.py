@@ -27,4 +27,4 @@ def engine(
     name = f"{family} batch{low}-{batch}" if low != batch else f"{family} batch{batch}"
     memory = EngineMemory(memory_mib * MIB, 10 * MIB) if memory_mib is not None else None
     told = f" length{length}" if length else ""
-    return MeasuredEngine(name + told, name + told, family, {length: Curve(low, batch, levels)}, memory)
+    return MeasuredEngine(name + told, name + told, family, {length: (Curve(low, batch, levels),)}, memory)

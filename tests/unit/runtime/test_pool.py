@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 import pytest
-from pools import ACTIVATIONS, ROW_BYTES, OnGpu, calls_in, device, pool_on, rows
+from pools import ACTIVATIONS, ROW_BYTES, OnGpu, artifact, calls_in, device, pool_on, rows, sources
 
-from trtopt.device.fake import ScriptedDevice
+from trtopt.device.fake import ScriptedDevice, ScriptedTarget
 from trtopt.device.script import Script
 from trtopt.errors import ClosedError, DataError, DeviceError, DeviceMemoryError, UsageError, WorkerError
+from trtopt.records import Profile
 from trtopt.runtime.pool import EnginePool, Source
 
 PLAIN = ["copy_to_device", "bind", "enqueue", "copy_to_host", "synchronize"]
 REPLAYED = ["copy_to_device", "launch", "copy_to_host", "synchronize"]
+PROFILES, RANGE = (artifact(1, 4), artifact(8)), artifact(1, 8)
 MADE = ["context", "pinned_buffer", "pinned_buffer", "device_buffer", "device_buffer"]
 
 
@@ -54,6 +57,21 @@ def test_rows_over_the_largest_engine_are_split() -> None:
         assert answer["y"].shape == (17, 2)
         assert gpu.calls.count("synchronize") == 3
         assert pool.usage().prepared == 2
+
+
+def test_each_profile_of_an_engine_has_contexts_of_its_own_and_what_lies_between_is_padded_up() -> None:
+    gpu, (source,) = device(), sources([1])
+    several = tuple(Profile(batch=one.plan.batch, shapes=one.plan.shapes) for one in PROFILES)
+    plan = msgspec.structs.replace(
+        source.artifact.plan, batch=RANGE.plan.batch, shapes=RANGE.plan.shapes, several=several
+    )
+    profiled = Source(msgspec.structs.replace(source.artifact, plan=plan), b"engine")
+    with EnginePool(ScriptedTarget(gpu), [profiled]) as pool:
+        assert gpu.calls.count("load") == 1
+        for count, made in ((2, 1), (4, 2), (5, 3), (8, 3), (20, 4)):  # 5 runs as 8; 20 is 8, 8 and 4
+            assert pool.run(rows(count))["y"].shape == (count, 2)
+            assert gpu.calls.count("context") == min(made, 3)
+        assert pool.largest_batch == 8
 
 
 # ── memory on the device ────────────────────────────────────────────────────────────────────────────────

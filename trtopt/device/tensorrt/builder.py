@@ -17,6 +17,7 @@ from trtopt.device.tensorrt.flavours import NUMPY_TYPES, PRECISION_FLAGS
 from trtopt.device.tensorrt.inspector import describe_serialized
 from trtopt.device.tensorrt.library import Library, load_plugins, make, make_logger
 from trtopt.device.tensorrt.precision import hold_fp32
+from trtopt.device.tensorrt.profiles import add_profiles
 from trtopt.device.tensorrt.progress import make_monitor, progress_from_log
 from trtopt.device.tensorrt.timing import (
     HitCounter,
@@ -138,8 +139,10 @@ class TensorRTBuilder:
             with self._marks.range("parse"):
                 self._parse(network, logger, onnx, errors)
             config = builder.create_builder_config()
-            self._set_profile(builder, network, config, plan)
+            add_profiles(trt, flavour, builder, network, config, plan)
             applied = self._configure(config, types, plan.settings)
+            if plan.several:
+                applied["optimization_profiles"] = str(config.num_optimization_profiles)
             if flavour.weakly_typed:
                 applied["layers_held_in_fp32"] = str(hold_fp32(trt, network, config, types, onnx))
             if monitor is not None:
@@ -191,29 +194,6 @@ class TensorRTBuilder:
             return
         faults = [parser.get_error(index) for index in range(parser.num_errors)]
         raise _parse_failure(self._library, onnx, faults, errors)
-
-    def _set_profile(self, builder: Any, network: Any, config: Any, plan: BuildPlan) -> None:
-        """One optimisation profile for the inputs that the network leaves open."""
-        profile = builder.create_optimization_profile()
-        for index in range(network.num_inputs):
-            tensor = network.get_input(index)
-            if tensor.is_shape_tensor:
-                raise UsageError(
-                    f"input {tensor.name!r} is a shape tensor: its values decide other tensors' shapes",
-                    "make it a constant in the model, or derive the shapes from another input's shape",
-                )
-            wanted = plan.shapes[tensor.name]
-            if wanted.is_fixed:
-                tensor.shape = wanted.min  # a static network, not merely a narrow profile
-            profile.set_shape(tensor.name, wanted.min, wanted.opt, wanted.max)
-        if config.add_optimization_profile(profile) < 0:
-            raise BuildError(
-                "TensorRT refuses the shapes asked for",
-                "see whether every --shape fits the model's own shapes",
-            )
-        sharing = self._library.flavour.profile_sharing
-        if sharing is not None and not all(wanted.is_fixed for wanted in plan.shapes.values()):
-            config.set_preview_feature(getattr(self._library.trt.PreviewFeature, sharing), True)
 
     def _configure(self, config: Any, types: Sequence[str], settings: BuildSettings) -> dict[str, str]:
         """Set the builder up; returns every setting as the builder then reports it."""

@@ -21,6 +21,7 @@ from trtopt.device.tensorrt.allocator import make_allocator
 from trtopt.device.tensorrt.flavours import NUMPY_TYPES, Flavour
 from trtopt.device.tensorrt.inspector import describe
 from trtopt.device.tensorrt.library import Library, load_plugins, make, make_logger
+from trtopt.device.tensorrt.profiles import profile_for, profiles_of, set_profile
 from trtopt.dtypes import numpy_dtype
 from trtopt.errors import DeviceError, DeviceMemoryError, IncompatibleEngineError, UsageError
 from trtopt.records import Backend, Plugin, Shape, TensorSpec
@@ -127,6 +128,7 @@ class TensorRTSession:
         is_input = {name: engine.get_tensor_mode(name) == trt.TensorIOMode.INPUT for name in names}
         self._inputs = tuple(self._spec(name) for name in names if is_input[name])
         self._outputs = tuple(self._spec(name) for name in names if not is_input[name])
+        self._profiles = profiles_of(engine, [spec.name for spec in self._inputs])
 
     def _spec(self, name: str) -> TensorSpec:
         shape = tuple("?" if axis < 0 else axis for axis in self._engine.get_tensor_shape(name))
@@ -151,9 +153,8 @@ class TensorRTSession:
         """A context's profiler tells."""
 
     def context(self, shapes: Mapping[str, Shape]) -> Context:
-        """A new execution context for these input shapes."""
-        for spec in self._inputs:
-            self._check_shape(spec.name, shapes[spec.name])
+        """A new execution context for these input shapes, under the optimisation profile that suits them."""
+        profile = profile_for(self._profiles, shapes)
         context = self._engine.create_execution_context()
         if context is None:
             told = _last(self._errors) or "no error was logged"
@@ -162,6 +163,8 @@ class TensorRTSession:
                 "use a smaller batch or fewer streams, or free the GPU",
             )
         context.nvtx_verbosity = self._nvtx  # by default the engine's own, which enqueuing takes longer for
+        if len(self._profiles) > 1:
+            set_profile(context, profile, self._device, lambda: _last(self._errors))
         for spec in self._inputs:
             if not context.set_input_shape(spec.name, tuple(shapes[spec.name])):
                 raise DeviceError(
@@ -185,17 +188,6 @@ class TensorRTSession:
             for spec in (*self._inputs, *self._outputs)
         )
         return TensorRTContext(self._trt, self._engine, context, bindings, self._errors)
-
-    def _check_shape(self, name: str, shape: Shape) -> None:
-        low, _, high = (tuple(dims) for dims in self._engine.get_tensor_profile_shape(name, 0))
-        fits = len(low) == len(shape) and all(
-            a <= axis <= b for a, axis, b in zip(low, shape, high, strict=True)
-        )
-        if not fits:
-            raise UsageError(
-                f"input {name!r}: shape {shape} is outside what the engine was built for ({low} to {high})",
-                "choose a batch or shape within it, or build an engine for this one",
-            )
 
     def close(self) -> None:
         """Give the engine back; contexts must be closed before."""
