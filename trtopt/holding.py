@@ -8,6 +8,7 @@ killed run has left, and takes it away.
 from __future__ import annotations
 
 import fcntl
+import glob
 import os
 import shutil
 import signal
@@ -15,6 +16,8 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+
+_RANDOM = 8  # characters that `tempfile` puts into a name
 
 KILL_VARIABLE = "TRTOPT_TEST_KILL_AT"
 """Only tests set it: the name of the step at which this process is to die at once."""
@@ -58,8 +61,19 @@ def _hold(handle: int, path: Path) -> bool:
         return False
 
 
-def remove_if_abandoned(path: Path) -> None:
-    """Take it away if nobody holds it any more."""
+def remove_unfinished(path: Path) -> None:
+    """Take away what killed runs have left of what was to be `path`."""
+    with suppress(OSError):
+        for left in path.parent.glob(f"{temporary_names(path)}.tmp"):
+            _remove_if_abandoned(left)
+
+
+def temporary_names(path: Path) -> str:
+    """A pattern for the temporary names of what is to be `path`, but for their endings."""
+    return f".{glob.escape(path.name)}.{'?' * _RANDOM}"
+
+
+def _remove_if_abandoned(path: Path) -> None:
     try:
         handle = os.open(path, os.O_RDONLY)
     except OSError:
@@ -71,6 +85,13 @@ def remove_if_abandoned(path: Path) -> None:
         pass
     finally:
         os.close(handle)
+
+
+def umask() -> int:
+    """The permissions that new files are not to have."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
 
 
 def remove(path: Path) -> None:

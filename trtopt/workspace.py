@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import glob
 import hashlib
 import json
 import os
@@ -22,8 +21,10 @@ from trtopt.holding import (
     held_file,
     held_folder,
     remove,
-    remove_if_abandoned,
+    remove_unfinished,
     step,
+    temporary_names,
+    umask,
 )
 from trtopt.records import BatchPlan, Manifest, read_versioned, to_json
 from trtopt.records.sound import check_manifest
@@ -31,7 +32,6 @@ from trtopt.signing import SIGNATURE, check_signature, key, required_key, signat
 
 MANIFEST = "manifest.json"
 _LOCK_TIMEOUT_S = 600.0
-_RANDOM = 8  # characters that `tempfile` puts into a name
 _MAX_MANIFEST_BYTES = 64 << 20
 _CHUNK_BYTES = 1 << 20
 
@@ -50,7 +50,7 @@ def write_atomically(path: Path, content: bytes) -> None:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-            os.chmod(temporary, 0o666 & ~_umask())  # mkstemp makes files that only their owner may read
+            os.chmod(temporary, 0o666 & ~umask())  # mkstemp makes files that only their owner may read
             step("file written")
             os.replace(temporary, path)
         temporary = None
@@ -63,11 +63,9 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 def remove_abandoned(path: Path) -> None:
     """Take away what killed runs have left of `path`, and bring back what they had set aside for it."""
-    pattern = f".{glob.escape(path.name)}.{'?' * _RANDOM}"
+    remove_unfinished(path)
     with alone_in(path.parent), suppress(OSError):
-        for left in path.parent.glob(f"{pattern}.tmp"):
-            remove_if_abandoned(left)
-        for aside in path.parent.glob(f"{pattern}.old"):
+        for aside in path.parent.glob(f"{temporary_names(path)}.old"):
             if path.exists() or not is_build_folder(aside):
                 remove(aside)
             else:
@@ -101,12 +99,6 @@ def check_writable(path: Path) -> None:
     remove_abandoned(path)
 
 
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
-
-
 @contextmanager
 def folder_in_progress(final: Path) -> Iterator[Path]:
     """A temporary folder beside `final` that takes its name when the block ends well, and vanishes otherwise.
@@ -122,7 +114,7 @@ def folder_in_progress(final: Path) -> Iterator[Path]:
     remove_abandoned(final)
     with scratch_beside(final) as temporary:
         step("folder begun")
-        temporary.chmod(0o777 & ~_umask())  # only its owner may enter it so far
+        temporary.chmod(0o777 & ~umask())  # only its owner may enter it so far
         yield temporary
         step("folder filled")
         _replace_folder(temporary, final)
@@ -133,9 +125,12 @@ def folder_in_progress(final: Path) -> Iterator[Path]:
 def scratch_beside(final: Path) -> Iterator[Path]:
     """A temporary folder on the same disk as `final`, which need not be there; goes when the block ends.
 
+    What killed runs have left of such folders is taken away first.
+
     Raises:
         OutputError: it cannot be made.
     """
+    remove_unfinished(final)
     try:
         final.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = held_folder(final)
@@ -150,15 +145,8 @@ def scratch_beside(final: Path) -> Iterator[Path]:
 
 @contextmanager
 def scratch_folder() -> Iterator[Path]:
-    """A temporary folder of the system's; what killed runs have left there is taken away first.
-
-    Raises:
-        OutputError: it cannot be made.
-    """
-    place = Path(tempfile.gettempdir()) / "trtopt"
-    for left in place.parent.glob(f".{place.name}.{'?' * _RANDOM}.tmp"):
-        remove_if_abandoned(left)
-    with scratch_beside(place) as folder:
+    """A temporary folder of the system's; see `scratch_beside`."""
+    with scratch_beside(Path(tempfile.gettempdir()) / "trtopt") as folder:
         inner = folder / "work"  # `folder` itself is locked: a build in it would wait for ever
         inner.mkdir()
         yield inner

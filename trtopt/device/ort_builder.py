@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,10 +13,12 @@ from trtopt.device.clocks import UnknownClocks
 from trtopt.device.host import cpu_info
 from trtopt.device.onnxruntime import backend, first_line, open_session, session_options, spec_of
 from trtopt.errors import BuildError, UnsupportedOpError, UsageError
+from trtopt.holding import step
 from trtopt.onnxfile import load_graph
 from trtopt.onnxgraph import graphs_of
 from trtopt.onnxweights import external_files
 from trtopt.records import Backend, BuildPlan, DeviceInfo, Tactic
+from trtopt.workspace import scratch_folder
 
 _PROTOBUF_LIMIT_BYTES = (1 << 31) - 1
 
@@ -128,8 +129,8 @@ def _optimise(model: Any) -> bytes:
     """
     import onnxruntime
 
-    with tempfile.TemporaryDirectory(prefix="trtopt-") as folder:
-        target = Path(folder) / "optimised.onnx"
+    with scratch_folder() as folder:
+        target = folder / "optimised.onnx"
         options = session_options()
         options.optimized_model_filepath = str(target)
         options.add_session_config_entry("session.disable_prepacking", "1")
@@ -142,6 +143,7 @@ def _optimise(model: Any) -> bytes:
             )
         except Exception as error:  # noqa: BLE001  (its exceptions share no base class but Exception)
             raise _refusal(model, first_line(error)) from None
+        step("optimised")
         return target.read_bytes()
 
 

@@ -6,7 +6,6 @@ The description of the layers is written in the layout of TensorRT's inspector, 
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 
 from trtopt.errors import MeasurementError
 from trtopt.records import LayerPass, LayerTime
+from trtopt.workspace import scratch_folder
 
 WARM_RUNS = 3
 _SUFFIX = "_kernel_time"
@@ -29,9 +29,9 @@ def time_nodes(engine: bytes, options: Any, feeds: Mapping[str, NDArray[Any]], r
     """
     import onnxruntime
 
-    with tempfile.TemporaryDirectory(prefix="trtopt-") as folder:
+    with scratch_folder() as folder:
         options.enable_profiling = True
-        options.profile_file_prefix = str(Path(folder) / "profile")
+        options.profile_file_prefix = str(folder / "profile")
         session = onnxruntime.InferenceSession(engine, options, providers=["CPUExecutionProvider"])
         for _ in range(WARM_RUNS + runs):
             session.run(None, dict(feeds))

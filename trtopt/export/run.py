@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import gc
 import os
-import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -19,6 +18,7 @@ from trtopt.export.subject import Subject
 from trtopt.export.verify import Check, Open, baked, trace_sizes, verify
 from trtopt.export.widen import widened
 from trtopt.export.write import write_whole
+from trtopt.workspace import scratch_beside
 
 if TYPE_CHECKING:
     import onnx
@@ -67,10 +67,9 @@ def export(
     """
     version = opset_version or (max(subject.opset, BF16_OPSET) if dtype == "bf16" else subject.opset)
     try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as scratch:
+        with scratch_beside(out) as scratch:
             return _export_in(
-                Path(scratch),
+                scratch,
                 subject,
                 out,
                 open_reference,

@@ -7,6 +7,7 @@ import mmap
 import os
 import tempfile
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import onnx
 from google.protobuf.message import DecodeError
 
 from trtopt.errors import InvalidModelError, OutputError
+from trtopt.holding import held_file, remove_unfinished, step, umask
 from trtopt.onnxgraph import check_texts
 from trtopt.onnxmodel import wire
 from trtopt.onnxweights import check_values, tensors_of
@@ -292,19 +294,18 @@ def _outside(
         at += size + padding
 
 
-def _write(path: Path, chunks: Iterator[Any]) -> Path:
-    """Write beside `path` under a name of this process's own and flush to the disk."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with partial.open("wb") as file:
-            for chunk in chunks:
-                file.write(memoryview(chunk))
-            file.flush()
-            os.fsync(file.fileno())
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
-    return partial
+def _write(path: Path, chunks: Iterator[Any], made: ExitStack) -> Path:
+    """Write beside `path` under a temporary name, which `made` holds and takes away; flush to the disk."""
+    remove_unfinished(path)
+    handle, name = held_file(path)
+    made.callback(Path(name).unlink, missing_ok=True)
+    file = made.enter_context(os.fdopen(handle, "wb"))
+    for chunk in chunks:
+        file.write(memoryview(chunk))
+    file.flush()
+    os.fsync(handle)
+    os.chmod(name, 0o666 & ~umask())  # so far only its owner may read it
+    return Path(name)
 
 
 def _refuse_own_weights(model: ModelFile, targets: tuple[Path, ...]) -> None:
@@ -336,18 +337,17 @@ def save(model: ModelFile, path: Path) -> None:
     outside = model.external or sum(map(size_in_bytes, heavy)) > _INLINE_LIMIT
     parts: list[tuple[Path, Path]] = []
     try:
-        if outside and heavy:
-            parts.append((_write(weights, _outside(model, rest, heavy, weights.name)), weights))
-            parts.append((_write(path, iter([rest.SerializeToString(deterministic=True)])), path))
-        else:
-            parts.append((_write(path, _inline(model, rest, heavy)), path))
-        check_unchanged(model)
-        for partial, final in parts:
-            os.replace(partial, final)
+        with ExitStack() as made:
+            if outside and heavy:
+                parts.append((_write(weights, _outside(model, rest, heavy, weights.name), made), weights))
+                parts.append((_write(path, iter([rest.SerializeToString(deterministic=True)]), made), path))
+            else:
+                parts.append((_write(path, _inline(model, rest, heavy), made), path))
+            check_unchanged(model)
+            step("model written")
+            for partial, final in parts:
+                os.replace(partial, final)
     except OSError as error:
         raise OutputError(
             f"cannot write {path}: {error.strerror or error}", "choose another place with -o"
         ) from None
-    finally:
-        for partial, _ in parts:
-            partial.unlink(missing_ok=True)

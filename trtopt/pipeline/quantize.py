@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -35,7 +34,7 @@ from trtopt.precision.quantize import (
 from trtopt.precision.runs import First
 from trtopt.records import to_json
 from trtopt.records.quantisation import CalibrationTable, QuantizeReport
-from trtopt.workspace import check_writable, write_atomically
+from trtopt.workspace import check_writable, scratch_beside, write_atomically
 
 TABLE_SUFFIX = ".calibration.json"
 _CAST_SAMPLES = 64
@@ -89,9 +88,9 @@ def quantize(
     samples = _source(request, original, precision)
     table = read_table(request.table) if request.table else None
     check_writable(target)
-    with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as scratch:
+    with scratch_beside(target) as scratch:
         listener.note("rewriting the graph")
-        file, told = rewritten(source, Path(scratch), request.target)
+        file, told = rewritten(source, scratch, request.target)
         listener.note("placing Q/DQ and calibrating" if samples else "placing Q/DQ")
         made = quantise(
             file,

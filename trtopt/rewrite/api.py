@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
 
-from trtopt.errors import OutputError, UsageError
+from trtopt.errors import UsageError
 from trtopt.onnxmodel import feeds, model_file, prepare
 from trtopt.onnxmodel.model_file import ModelFile
 from trtopt.rewrite import batch, batch_check, equivalence
@@ -20,6 +18,7 @@ from trtopt.rewrite.driver import Outcome, RuleFailed, rewrite
 from trtopt.rewrite.rule import Exactness, Rule
 from trtopt.rewrite.target import Target, target_named
 from trtopt.rewrite.trace import Deviation, RewriteTrace, Undone
+from trtopt.workspace import scratch_beside
 
 
 def select(names: Sequence[str] | None, skip: Sequence[str] = ()) -> tuple[Rule, ...]:
@@ -173,7 +172,7 @@ def rewrite_model(
     if dynamic_batch:
         proto, size, patched = batch.make_dynamic(proto)
         notes.append(f"batch {size} is now dynamic" + "".join(f"; patched {name}" for name in patched))
-    with _spool(out) as spool:
+    with scratch_beside(out) as spool:
         model = replace(original, proto=proto, spool=spool)
         if dynamic_batch and check:
             notes.append(batch_check.prove(original, model))
@@ -192,18 +191,6 @@ def _on_defaults(original: ModelFile) -> list[str]:
     names = [item.name for item in original.proto.graph.input if item.name in held]
     told = f"{', '.join(names[:3])}{' and others' if len(names) > 3 else ''}"
     return [f"inputs with a default value are constants, as TensorRT takes them: {told}"] if names else []
-
-
-@contextmanager
-def _spool(out: Path) -> Iterator[Path]:
-    """A folder beside `out` for large new weights, gone afterwards."""
-    try:
-        folder = tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent)
-    except OSError as error:
-        problem = f"cannot write {out}: {error.strerror or error}"
-        raise OutputError(problem, "choose another place with -o") from None
-    with folder as name:
-        yield Path(name)
 
 
 def _proof(original: ModelFile, data: str | Path | None, sizes: int) -> _Proof:

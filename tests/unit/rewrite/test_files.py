@@ -365,6 +365,7 @@ def test_models_behind_links_are_read(tmp_path: Path) -> None:
 
 def test_a_place_that_cannot_be_written_is_named_and_left_clean(tmp_path: Path) -> None:
     source = _saved(_LARGE, tmp_path)
+    (tmp_path / "nowhere").write_text("a file, no folder")
     with pytest.raises(OutputError, match="nowhere"):
         rewrite_model(source, tmp_path / "nowhere" / "out.onnx", target="10")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -28,7 +27,7 @@ from trtopt.precision.observe import float_tensors, observe
 from trtopt.precision.runs import at_most, compared, open_model
 from trtopt.records.casting import CastPrecision, CastReport, VanishingWeight
 from trtopt.records.checking import OutputDifference
-from trtopt.workspace import cannot_write
+from trtopt.workspace import scratch_beside
 
 _COMPARED = 64
 """How many samples the original and the result are compared on."""
@@ -69,9 +68,9 @@ def cast_model(
     proto, _ = prepare.prepare(original.proto)
     limit = largest(LOW[precision]) if data is None and threshold is None else threshold
     wishes = Wishes(precision, target, limit, tuple(keep), tuple(keep_op), tuple(include))
-    with _spool(out) as spool, _telling_of_data(data):
+    with scratch_beside(out) as spool, _telling_of_data(data):
         samples = open_data(data) if data is not None else seeded_source(original)
-        model = replace(original, proto=proto, spool=Path(spool))
+        model = replace(original, proto=proto, spool=spool)
         ranges, seen = measured(model, samples)
         result, decision = cast_graph(model, ranges, wishes, cast_io=cast_io)
         report = CastReport(
@@ -171,14 +170,6 @@ def _notes(decision: Decision) -> tuple[str, ...]:
     if not heavy:
         return ()
     return (f"{len(heavy)} heavy nodes stay FP32 for their opset: export with a newer one (BF16 wants 22)",)
-
-
-def _spool(out: Path) -> tempfile.TemporaryDirectory[str]:
-    """A folder beside `out` for converted weights, gone afterwards."""
-    try:
-        return tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent)
-    except OSError as error:
-        raise cannot_write(out, error) from None
 
 
 def measured(model: ModelFile, samples: SampleSource) -> tuple[dict[str, float], int]:
