@@ -13,6 +13,7 @@ from trtopt.export.spec import read_spec
 REQUIRED = {
     "resnet50",
     "bert-base",
+    "bert-base-packed",
     "bert-large",
     "retinanet",
     "maskrcnn",

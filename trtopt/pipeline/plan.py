@@ -16,6 +16,7 @@ from trtopt.jobs import Costed, Tried
 from trtopt.measure.arrivals import parse_goal
 from trtopt.pipeline.build import command_line, now
 from trtopt.pipeline.measured_engines import Measured, median_ms, read_measured
+from trtopt.plan.packing import packing_estimate
 from trtopt.plan.prediction import RUNS, Demand
 from trtopt.plan.search import MAX_ENGINES, Bounds, Outcome, Search, nothing_keeps
 from trtopt.plan.service import Overhead
@@ -103,7 +104,7 @@ def plan(
     load = PlannedLoad(
         rate=demand.rate, arrivals=read.name, file_sha256=read.sha256, shares=dict(lengths or {})
     )
-    made = _plan(Path(output), measured, found.chosen, found.rejected, load, bounds, cost)
+    made = _plan(Path(output), measured, found.chosen, found.rejected, load, demand, bounds, cost)
     made = msgspec.structs.replace(made, sources=tuple(map(str, sources)), notes=(*measured.notes, *notes))
     write_atomically(Path(output), to_json(made))
     return made
@@ -204,6 +205,7 @@ def _plan(
     chosen: Outcome,
     rejected: Sequence[Rejected],
     load: PlannedLoad,
+    demand: Demand,
     bounds: Bounds,
     cost: ServingCost,
 ) -> BatchPlan:
@@ -229,6 +231,7 @@ def _plan(
         memory_bytes=setup.memory_bytes(),
         serving_cost=cost,
         prediction=chosen.prediction,
+        packing=packing_estimate(setup, demand) if set(measured.buckets) != {0} else None,
         rejected=tuple(rejected),
     )
 

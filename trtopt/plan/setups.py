@@ -170,14 +170,15 @@ class Setup:
 
         `shares` tells which part of the requests has which of the fleet's lengths.
         """
-        each_ms = sum(
-            share
-            * min(
-                service.typical_ms(rows, self.workers) / rows for rows in range(1, self.policy.max_batch + 1)
-            )
-            for share, service in zip(shares, self.fleet.services, strict=True)
-        )
+        each_ms = sum(share * self.row_ms(bucket) for bucket, share in enumerate(shares))
         return 1e3 * self.workers / each_ms
+
+    def row_ms(self, bucket: int) -> float:
+        """What a row of the fleet's length of that index takes in a batch of the best size."""
+        service = self.fleet.services[bucket]
+        return min(
+            service.typical_ms(rows, self.workers) / rows for rows in range(1, self.policy.max_batch + 1)
+        )
 
     def expected_ms(self, rate: float, shares: Sequence[float]) -> float:
         """A rough latency, to tell what is worth simulating: one and a half times the smallest batch that

@@ -77,6 +77,23 @@ class ServingCost(Record, frozen=True, kw_only=True):
     request_ms: float = 0.0
 
 
+class PackingEstimate(Record, frozen=True, kw_only=True):
+    """What packing several sequences into a row would do; an estimate, nobody measured it.
+
+    Rows have the length `row` and hold at most `most` sequences, packed `window` requests at a time. Padding
+    is its share of all tokens computed; capacities are requests a second beyond which queues only grow.
+    """
+
+    row: int
+    most: int
+    window: int
+    requests_per_row: float
+    padding_before: float
+    padding_after: float
+    capacity_before: float
+    capacity_after: float
+
+
 class Rejected(Record, frozen=True, kw_only=True):
     """Setups that were not chosen, of which there are `count`, and why; `setup` is the best of them."""
 
@@ -111,7 +128,8 @@ class BatchPlan(Record, frozen=True, kw_only=True):
 
     `buckets` are the shapes that requests are padded to, without the batch axis, by their length: a request
     goes to the shortest that holds it. One of length 0 stands for a model without lengths. `sources` are the
-    folders with the measurements. `verification` is None until it has been run.
+    folders with the measurements. `packing` is None for a model without lengths, and where no two requests
+    fit into a row. `verification` is None until it has been run.
     """
 
     schema: str = PLAN_SCHEMA
@@ -131,6 +149,7 @@ class BatchPlan(Record, frozen=True, kw_only=True):
     memory_bytes: int | None
     serving_cost: ServingCost
     prediction: Prediction
+    packing: PackingEstimate | None = None
     verification: Verification | None = None
     rejected: tuple[Rejected, ...] = ()
     notes: tuple[str, ...] = ()

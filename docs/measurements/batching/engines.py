@@ -7,8 +7,8 @@
 The first job refills the graph, the second sweeps an engine for each batch size; then each other way is
 built, and measured in turns with the engines of the sweep. Jobs need those before them, so one GPU runs them
 all; the same commands again go on where they were ended. LIGHT is a graph of `weights.py` with BERT's inputs,
-run at `--length` [128]; `--seconds` [2] is how long each side is sampled. Further options go to `trtopt build`
-and `trtopt sweep`.
+run at `--length` [128]; `--seconds` [2] is how long each side is sampled. Further options go to `trtopt
+build` and `trtopt sweep`.
 """
 
 from __future__ import annotations
