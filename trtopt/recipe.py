@@ -101,6 +101,16 @@ def make_recipe(profile: str | None, flags: Mapping[str, Any]) -> Recipe:
     return recipe
 
 
+def check_timeout(timeout: float | None) -> None:
+    """Judge how long a measurement may take, in seconds; None bounds nothing.
+
+    Raises:
+        UsageError: out of range.
+    """
+    if timeout is not None and not 0 < timeout <= MAX_TIMEOUT_S:
+        raise UsageError(f"--timeout {timeout:g}: out of range", "give seconds above 0, at most a week")
+
+
 def _check(recipe: Recipe) -> None:
     bounds = (
         ("jobs", recipe.jobs, 1, 256),

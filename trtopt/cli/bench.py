@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -12,6 +12,7 @@ from trtopt.cli.contract_flags import contract_flags
 from trtopt.cli.measuring_options import (
     backend_option,
     duration_option,
+    guard_options,
     input_option,
     nvtx_option,
     warmup_option,
@@ -57,7 +58,7 @@ _UNTRUSTWORTHY = 4
     metavar="[MHZ]",
     help="Hold the GPU's clocks while measuring, at MHZ or where they are judged; restored on any exit.",
 )
-@click.option("--timeout", type=float, metavar="S", help="A batch size that takes longer has failed.")
+@guard_options
 @nvtx_option
 @click.option(
     "--cuda-profiler",
@@ -83,7 +84,7 @@ def bench(
     max_latency: str | None,
     cpu_affinity: str | None,
     lock_clocks: str | None,
-    timeout: float | None,
+    guards: dict[str, Any],
     nvtx: bool,
     cuda_profiler: bool,
     strict: bool,
@@ -116,10 +117,10 @@ def bench(
                 max_latency=max_latency,
                 cpu_affinity=cpu_affinity,
                 lock_clocks=_clock(lock_clocks),
-                timeout=timeout,
                 nvtx=nvtx,
                 cuda_profiler=cuda_profiler,
                 listener=listener,
+                **guards,
             )
         except TrtoptError:
             outputs.finish()

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
 from trtopt.cli.bounds_options import bounds_options
+from trtopt.cli.measuring_options import guard_options
 from trtopt.precision.bounds import Bounds
 
 _FAILED = 3
@@ -21,6 +23,7 @@ _FAILED = 3
 @click.option("--model", "task", metavar="NAME|FILE.toml", help="Take this model's task metric too.")
 @click.option("--batch", metavar="N,N,…", help="Batch sizes of engines [default: each engine's own].")
 @click.option("--backend", metavar="auto|tensorrt|tensorrt-rtx|onnxruntime", help="What to run engines with.")
+@guard_options
 @bounds_options
 @click.option("--layers", is_flag=True, help="Rank where in the graph the error enters (ONNX files).")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
@@ -31,6 +34,7 @@ def check(
     task: str | None,
     batch: str | None,
     backend: str | None,
+    guards: dict[str, Any],
     bounds: Bounds,
     layers: bool,
     as_json: bool,
@@ -56,6 +60,7 @@ def check(
             bounds=bounds,
             layers=layers,
             listener=listener,
+            **guards,
         )
     if as_json:
         click.echo(to_json(report).decode(), nl=False)

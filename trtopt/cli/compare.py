@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from trtopt.cli.contract_flags import contract_flags
-from trtopt.cli.measuring_options import backend_option, input_option
+from trtopt.cli.measuring_options import backend_option, guard_options, input_option
 from trtopt.cli.recipe_options import recipe_options
 
 _REGRESSION = 3
@@ -33,6 +33,7 @@ _REGRESSION = 3
     help="Seconds of sampling a subject and batch size, over all its turns [default: 3].",
 )
 @input_option
+@guard_options
 @click.option("--control", type=int, metavar="K", help="Measure A against itself K times.")
 @click.option("--builds", type=int, metavar="K", help="Build each model K times: compare recipes.")
 @click.option(
@@ -52,6 +53,7 @@ def compare(
     markdown: bool,
     json_file: str | None,
     batch: str | None,
+    guards: dict[str, Any],
     **options: Any,
 ) -> None:
     """Judge B against the baseline A, batch by batch.
@@ -82,6 +84,7 @@ def compare(
             b,
             batch=parse_batches(batch) if batch is not None else None,
             listener=listener,
+            **guards,
             **options,
         )
     record = to_json(compared.report, indent=None)

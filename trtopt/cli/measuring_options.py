@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+from typing import Any
+
 import click
 
 backend_option = click.option(
@@ -15,7 +19,26 @@ duration_option = click.option(
 warmup_option = click.option(
     "--warmup", type=float, default=0.2, show_default=True, metavar="S", help="Seconds before samples count."
 )
+timeout_option = click.option(
+    "--timeout", type=float, metavar="S", help="A batch size that takes longer to measure has failed."
+)
+_trust_option = click.option(
+    "--trust",
+    multiple=True,
+    metavar="ENGINE",
+    help="Load this engine although it is not as it was built: native code that you vouch for.",
+)
 nvtx_option = click.option("--nvtx", is_flag=True, help="Mark what is done with NVTX ranges, for profilers.")
 input_option = click.option(
     "--input", "data", metavar="DATA", help="An .npz, a folder of them, Polygraphy's JSON or module:function."
 )
+
+
+def guard_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add --timeout and --trust; the command gets `guards`: arguments of `trtopt.bench` and others."""
+
+    @functools.wraps(command)
+    def with_guards(timeout: float | None, trust: tuple[str, ...], **arguments: Any) -> Any:
+        return command(**arguments, guards={"timeout": timeout, "trust": trust})
+
+    return timeout_option(_trust_option(with_guards))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
-from trtopt.cli.measuring_options import backend_option, nvtx_option
+from trtopt.cli.measuring_options import backend_option, guard_options, nvtx_option
 
 
 @click.command()
@@ -30,6 +31,7 @@ from trtopt.cli.measuring_options import backend_option, nvtx_option
     "--trace", "with_trace", is_flag=True, help="Write trace.json for Perfetto beside profile.json."
 )
 @click.option("--memory", is_flag=True, help="Follow every allocation too, in a pass of its own.")
+@guard_options
 @nvtx_option
 @click.option(
     "--probe-peaks",
@@ -53,6 +55,7 @@ def profile(
     against: Path | None,
     with_trace: bool,
     memory: bool,
+    guards: dict[str, Any],
     nvtx: bool,
     probe_peaks: bool,
     duration: float,
@@ -91,6 +94,7 @@ def profile(
             probe=probe_peaks,
             duration=duration,
             listener=listener,
+            **guards,
         )
     if file is not None:
         write_atomically(file, to_json(report, indent=None))

@@ -9,7 +9,7 @@ import click
 
 from trtopt.cli.cache_options import cache_options
 from trtopt.cli.contract_flags import contract_flags_of_one_stream
-from trtopt.cli.measuring_options import duration_option, input_option, warmup_option
+from trtopt.cli.measuring_options import duration_option, input_option, timeout_option, warmup_option
 from trtopt.cli.recipe_options import recipe_options_but
 
 if TYPE_CHECKING:
@@ -55,6 +55,7 @@ if TYPE_CHECKING:
 @duration_option
 @warmup_option
 @input_option
+@timeout_option
 def sweep(
     model: Path,
     output: Path | None,
@@ -71,6 +72,7 @@ def sweep(
     duration: float,
     warmup: float,
     data: str | None,
+    timeout: float | None,
     recipe: dict[str, Any],
 ) -> None:
     """Build and measure MODEL, an ONNX file, at every combination of what is given.
@@ -101,6 +103,7 @@ def sweep(
             duration=duration,
             warmup=warmup,
             data=data,
+            timeout=timeout,
             listener=listener,
             **caches,
             **recipe,

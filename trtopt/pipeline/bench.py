@@ -23,7 +23,7 @@ from trtopt.measure.load import load_settings
 from trtopt.pipeline.build import command_line, now
 from trtopt.pipeline.listener import SILENT, Listener
 from trtopt.pipeline.subject import engines_to_measure, points, runs_on, shapes_at
-from trtopt.recipe import MAX_TIMEOUT_S
+from trtopt.recipe import check_timeout
 from trtopt.records import BenchReport, EngineArtifact, Manifest, Terms
 from trtopt.supervisor import run_jobs
 
@@ -47,12 +47,13 @@ def bench(
     nvtx: bool = False,
     cuda_profiler: bool = False,
     timeout: float | None = None,
+    trust: Sequence[str] = (),
     listener: Listener = SILENT,
 ) -> BenchReport:
     """Measure the engines of a build folder, one engine of it, or an ONNX file.
 
     Args:
-        path: the folder, engine or ONNX file.
+        path, trust: the folder, engine or ONNX file; engines (names or paths) to load although they changed.
         batch: batch sizes; by default every one there is an engine for (1, for an ONNX file).
         backend: by default the one that the engines were built with. `auto` takes the CPU where no GPU is;
             another backend than the engines' own builds the folder's model again, in a temporary folder.
@@ -76,15 +77,14 @@ def bench(
         BenchJob,
         contract=changed(contract_named(contract or DEFAULT), terms or {}),
         data=str(data) if data is not None else None,
-        warmup_s=warmup,
-        duration_s=duration,
         load=load_settings(load, max_latency),
     )
-    ask = partial(ask, layers=layers, memory=memory, cpu_affinity=cpu_affinity, nvtx=nvtx)
-    ask = partial(ask, cuda_profiler=cuda_profiler)
+    ask = partial(ask, warmup_s=warmup, duration_s=duration, cpu_affinity=cpu_affinity)
+    ask = partial(ask, layers=layers, memory=memory, nvtx=nvtx, cuda_profiler=cuda_profiler)
     control = _allowed(runs_on(Path(path), backend), memory, cuda_profiler, cpu_affinity, lock_clocks)
     notes: list[str] = []
-    with engines_to_measure(Path(path), batch, backend, notes, listener) as (folder, manifest, engines):
+    wanted = engines_to_measure(Path(path), batch, backend, notes, listener, trust)
+    with wanted as (folder, manifest, engines):
         jobs = [_job(ask, folder, manifest, engine, size) for engine, size in points(engines, batch)]
         with _clocks(control, lock_clocks, notes):
             return _run(jobs, manifest.onnx.sha256, timeout, notes, listener)
@@ -180,8 +180,7 @@ def _check(
             f"--duration {duration:g} --warmup {warmup:g}: out of range",
             "give seconds above 0, at most a day",
         )
-    if timeout is not None and not 0 < timeout <= MAX_TIMEOUT_S:
-        raise UsageError(f"--timeout {timeout:g}: out of range", "give seconds above 0, at most a week")
+    check_timeout(timeout)
     if lock_clocks is not False and lock_clocks < 1:
         raise UsageError(f"--lock-clocks {lock_clocks}: not a clock in MHz", "write, say, --lock-clocks 1500")
     if cpu_affinity not in (None, AUTO):

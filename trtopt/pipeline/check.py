@@ -28,6 +28,7 @@ from trtopt.precision.bounds import Bounds, violations
 from trtopt.precision.deviation import Deviation
 from trtopt.precision.layers import layer_differences
 from trtopt.precision.runs import add_outputs, open_model
+from trtopt.recipe import check_timeout
 from trtopt.records import EngineArtifact, Manifest, OnnxArtifact
 from trtopt.records.checking import CheckedSubject, CheckReport, LayerDifference
 from trtopt.supervisor import run_jobs
@@ -50,6 +51,8 @@ def check(
     backend: str | None = None,
     bounds: Bounds | None = None,
     layers: bool = False,
+    timeout: float | None = None,
+    trust: Sequence[str] = (),
     listener: Listener = SILENT,
 ) -> CheckReport:
     """Compare an ONNX file, or the engines of a build folder, with the model `against` on ONNX Runtime.
@@ -63,12 +66,14 @@ def check(
         backend: what to run engines with; by default what they were built with.
         bounds: what is asked of every output.
         layers: compare inner tensors too (ONNX files only).
+        timeout, trust: as for `bench`.
         listener: hears progress and notes.
 
     Raises:
         TrtoptError: with what is wrong and what to do.
     """
     path, against = Path(path), Path(against)
+    check_timeout(timeout)
     checker = Checker(against, Task(model) if model is not None else None, bounds or Bounds())
     notes: list[str] = []
     found: tuple[LayerDifference, ...] = ()
@@ -82,12 +87,8 @@ def check(
             "--layers: an engine has no inner tensors to read", "give the ONNX file it was built of"
         )
     else:
-        with engines_to_measure(path, batch, backend, notes, listener) as (folder, manifest, engines):
-            listener.plans([f"batch{size}" for _, size in points(engines, batch)])
-            subjects = [
-                checker.engine(folder, manifest, engine, size, data, listener)
-                for engine, size in points(engines, batch)
-            ]
+        with engines_to_measure(path, batch, backend, notes, listener, trust) as there:
+            subjects = checker.engines(*there, batch, data, listener, timeout)
     return CheckReport(
         created=now(),
         argv=command_line(),
@@ -125,6 +126,23 @@ class Checker:
         outputs = (session.run(session.fitted(feed)) for feed, _ in self._feeds(source, _BATCH))
         return self._judged(name, "onnxruntime", None, source, _BATCH, outputs)
 
+    def engines(
+        self,
+        folder: Path,
+        manifest: Manifest,
+        engines: Sequence[EngineArtifact],
+        batch: Sequence[int] | None,
+        data: str | Path | None,
+        listener: Listener,
+        limit_s: float | None,
+    ) -> list[CheckedSubject]:
+        """Compare engines at all batch sizes that are asked for; see `engine`."""
+        wanted = points(engines, batch)
+        listener.plans([f"batch{size}" for _, size in wanted])
+        return [
+            self.engine(folder, manifest, engine, size, data, listener, limit_s) for engine, size in wanted
+        ]
+
     def engine(
         self,
         folder: Path,
@@ -133,6 +151,7 @@ class Checker:
         size: int,
         data: str | Path | None,
         listener: Listener,
+        limit_s: float | None = None,
     ) -> CheckedSubject:
         """Compare an engine, which a process of its own runs; its outputs pass through files."""
         names = {spec.name for spec in engine.inputs}
@@ -154,7 +173,7 @@ class Checker:
                 batch=size,
                 folder=str(scratch),
             )
-            ((_, result),) = run_jobs([job], on_progress=listener.progress)
+            ((_, result),) = run_jobs([job], limit_s=limit_s, on_progress=listener.progress)
             assert isinstance(result, OutputsWritten)
             outputs = (_read(outputs_file(scratch, index)) for index in range(result.batches))
             backend = str(engine.plan.backend)

@@ -20,11 +20,13 @@ from trtopt.pipeline.compare_engines import compare_engines
 from trtopt.pipeline.interleave import Setting, judged_record
 from trtopt.pipeline.listener import SILENT, Listener
 from trtopt.pipeline.result_files import compare_files, is_result_file, read_result
+from trtopt.recipe import check_timeout
 from trtopt.records import CompareReport, EngineArtifact, InterleavedRun, Terms
 from trtopt.workspace import MANIFEST
 
 DURATION_S = 3.0
 MAX_DURATION_S = 86400.0
+_MEASURED = {"batch", "backend", "duration", "data", "timeout"}
 _FLAGS = {"recipe": "the build options", "data": "--input", "terms": "flags that change the terms"}
 
 
@@ -48,6 +50,10 @@ class Options:
     """Seconds of sampling for each subject at each batch size, over all its turns [default: 3]."""
     data: str | Path | None = None
     """Input samples: what `trtopt.data.open_data` takes; by default seeded random input."""
+    timeout: float | None = None
+    """Seconds that a batch size may take, all turns of one process together."""
+    trust: Sequence[str] = ()
+    """Engines to load although they are not as they were built, by name or path."""
     control: int | None = None
     """Measure A against itself so many times, and allow for what that finds."""
     builds: int | None = None
@@ -64,12 +70,12 @@ class Kind(Enum):
     """What is compared, and the options that have a use for it besides the threshold."""
 
     FILES = ("result files", {"force", "batch", "assume_contract"})
-    ENGINES = ("engines", {"batch", "backend", "duration", "data", "contract", "terms", "control"})
-    BUILDS = ("recipes", {"batch", "backend", "duration", "data", "contract", "terms", "builds", "recipe"})
-    CONTRACTS = ("contracts", {"batch", "backend", "duration", "data", "across_contracts"})
+    ENGINES = ("engines", _MEASURED | {"contract", "terms", "control", "trust"})
+    BUILDS = ("recipes", _MEASURED | {"contract", "terms", "builds", "recipe"})
+    CONTRACTS = ("contracts", _MEASURED | {"across_contracts", "trust"})
     FILES_CONTRACTS = (
         "the contracts of result files",
-        {"force", "backend", "duration", "data", "across_contracts"},
+        _MEASURED - {"batch"} | {"force", "across_contracts", "trust"},
     )
 
 
@@ -209,7 +215,7 @@ def _setting(kind: Kind, options: Options) -> Setting:
         DataError: input data that cannot be read.
     """
     what, useful = kind.value
-    asked = {one.name for one in fields(Options) if getattr(options, one.name) not in (None, False, {})}
+    asked = {one.name for one in fields(Options) if getattr(options, one.name) not in (None, False, {}, ())}
     for name in sorted(asked - useful - {"threshold"}):
         flag = _FLAGS.get(name, f"--{name.replace('_', '-')}")
         raise UsageError(f"{flag}: means nothing to a comparison of {what}", f"leave {flag} away")
@@ -220,6 +226,7 @@ def _setting(kind: Kind, options: Options) -> Setting:
     duration = DURATION_S if options.duration is None else options.duration
     if not 0 < duration <= MAX_DURATION_S:
         raise UsageError(f"--duration {duration:g}: out of range", "give seconds above 0, at most a day")
+    check_timeout(options.timeout)
     if options.data is not None:
         open_data(options.data)  # judged before anything is built
     return Setting(
@@ -228,6 +235,8 @@ def _setting(kind: Kind, options: Options) -> Setting:
         contract=changed(contract_named(options.contract or DEFAULT), options.terms),
         duration=duration,
         data=str(options.data) if options.data is not None else None,
+        timeout=options.timeout,
+        trust=tuple(options.trust),
     )
 
 

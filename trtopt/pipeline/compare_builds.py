@@ -83,7 +83,7 @@ def compare_recipes(
             raise UsageError("the two sides have no batch size in common", "give both the same --batch")
         jobs = [_job(sides, size, run, setting) for size in sizes for run in range(RUNS)]
         labels = [f"batch{size}: run {run + 1} of {RUNS}" for size in sizes for run in range(RUNS)]
-        results = measure_in_turns(jobs, labels, listener)
+        results = measure_in_turns(jobs, labels, listener, setting.timeout)
     notes += notes_of(results)
     by_size: dict[int, list[InterleavedRun]] = {}  # a device that failed leaves fewer runs, or none
     for result in results:

@@ -53,7 +53,7 @@ def explain_engines(
         TrtoptError: what keeps an engine from being measured.
     """
     notes: list[str] = []
-    with engines_to_measure(path, setting.batch, setting.backend, notes, listener) as found:
+    with engines_to_measure(path, setting.batch, setting.backend, notes, listener, setting.trust) as found:
         folder, manifest, engines = found
         subjects = [
             _Subject(size, loaded(folder, manifest.onnx, engine, size))
@@ -125,7 +125,7 @@ def _subject_of(
             "compare where it is, or give a build folder and --across-contracts "
             f"{_contract(a).name},{_contract(b).name}",
         )
-    found = engines_to_measure(path, (a.batch,), setting.backend, notes, listener)
+    found = engines_to_measure(path, (a.batch,), setting.backend, notes, listener, setting.trust)
     folder, manifest, engines = resources.enter_context(found)
     if engines[0].sha256 != ours.sha256:
         raise ArtifactError(
@@ -156,7 +156,7 @@ def _explain(
         )
         for subject in subjects
     ]
-    runs = measure_in_turns(jobs, [f"batch{job.batch}" for job in jobs], listener)
+    runs = measure_in_turns(jobs, [f"batch{job.batch}" for job in jobs], listener, setting.timeout)
     notes += notes_of(runs)
     if not has_bare_loop(ends[1]):
         notes.append(

@@ -53,7 +53,7 @@ def compare_engines(
                 labels.append(f"batch{size}: A and B")
             jobs += [turns_job([sides[0][size]] * 2, ("A", "A again"), "control", size, setting)] * again
             labels += [f"batch{size}: A and A, {index + 1} of {again}" for index in range(again)]
-        runs = measure_in_turns(jobs, labels, listener)
+        runs = measure_in_turns(jobs, labels, listener, setting.timeout)
     notes += notes_of(runs)
     rows: list[Row] = []
     controls: list[ControlRow] = []
@@ -83,7 +83,7 @@ def _sized(
     path: Path, setting: Setting, notes: list[str], listener: Listener, resources: ExitStack
 ) -> dict[int, LoadedEngine]:
     folder, manifest, engines = resources.enter_context(
-        engines_to_measure(path, setting.batch, setting.backend, notes, listener)
+        engines_to_measure(path, setting.batch, setting.backend, notes, listener, setting.trust)
     )
     return {
         size: loaded(folder, manifest.onnx, engine, size) for engine, size in points(engines, setting.batch)

@@ -24,13 +24,18 @@ MAX_REPEATS = 1000
 
 @dataclass(frozen=True)
 class Setting:
-    """How to measure: `duration` is seconds of sampling for each subject, over all of its turns."""
+    """How to measure: `duration` is seconds of sampling for each subject, over all of its turns.
+
+    `timeout` is seconds that a batch size may take, all turns of one process; `trust` as for `bench`.
+    """
 
     batch: tuple[int, ...] | None
     backend: str | None
     contract: Contract
     duration: float
     data: str | None
+    timeout: float | None = None
+    trust: tuple[str, ...] = ()
 
 
 def loaded(folder: Path, onnx: OnnxArtifact, engine: EngineArtifact, size: int) -> LoadedEngine:
@@ -61,9 +66,11 @@ def turns_job(
 
 
 def measure_in_turns(
-    jobs: Sequence[InterleaveJob], labels: Sequence[str], listener: Listener
+    jobs: Sequence[InterleaveJob], labels: Sequence[str], listener: Listener, limit_s: float | None = None
 ) -> list[InterleavedRun]:
     """One job after the other, each in a process of its own; none after one in which the device failed.
+
+    A job that takes longer than `limit_s` seconds has failed.
 
     Raises:
         UsageError: engines of unlike backends, which no process can hold together.
@@ -77,7 +84,7 @@ def measure_in_turns(
         )
     listener.plans(labels)
     runs: list[InterleavedRun] = []
-    for _, result in run_jobs(jobs, on_progress=listener.progress):
+    for _, result in run_jobs(jobs, limit_s=limit_s, on_progress=listener.progress):
         assert isinstance(result, Interleaved)
         runs.append(result.run)
         if result.run.failure is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 
 import msgspec
@@ -58,6 +58,8 @@ def profile(
     nvtx: bool = False,
     probe: bool = False,
     duration: float = 1.0,
+    timeout: float | None = None,
+    trust: Sequence[str] = (),
     listener: Listener = SILENT,
 ) -> ProfileReport:
     """Time every layer, and bring the times together with the inspector and the ONNX file.
@@ -68,7 +70,7 @@ def profile(
         backend: as for `bench`: by default the one that the engines were built with.
         result: a result file of `trtopt bench --layers` to look into, instead of measuring here.
         against: an earlier profile: its engine of the same batch size, or its only one, is A of a difference.
-        memory, nvtx: as for `bench`.
+        memory, nvtx, timeout, trust: as for `bench`.
         probe: measure what the device can do at most, and keep it for the device's next profiles.
         duration: seconds of the latency pass that is made beside the layer pass.
         listener: hears progress and notes.
@@ -78,23 +80,16 @@ def profile(
             or to other engines.
         TrtoptError: see `bench`.
     """
-    _check(nvtx, probe, result)
+    _check(nvtx, result, {"--probe-peaks": probe, "--timeout": timeout is not None, "--trust": bool(trust)})
     earlier = None if against is None else read_profile(Path(against))
     given = None if result is None else read_result(Path(result))
+    measure = partial(bench, batch=batch, backend=backend, layers=True, memory=memory, nvtx=nvtx)
+    measure = partial(measure, duration=duration, timeout=timeout, trust=trust, listener=listener)
     notes: list[str] = []
     with _subject(Path(path), batch, backend, given is not None, notes, listener) as (subject, model):
         manifest = _manifest_of(subject)
         try:
-            report = given or bench(
-                subject,
-                batch=batch,
-                backend=backend,
-                layers=True,
-                memory=memory,
-                nvtx=nvtx,
-                duration=duration,
-                listener=listener,
-            )
+            report = given or measure(subject)
         except (NoGpuError, BackendMissingError) as error:
             if manifest is None:
                 raise
@@ -109,11 +104,13 @@ def profile(
     return _with_differences(made, earlier, Path(str(against)))
 
 
-def _check(nvtx: bool, probe: bool, result: str | Path | None) -> None:
+def _check(nvtx: bool, result: str | Path | None, measuring: Mapping[str, bool]) -> None:
+    """Judge the flags; `measuring` tells which were given that mean nothing where nothing is measured."""
     if nvtx:
         require_nvtx()  # later on its absence would be taken for that of a GPU
-    if probe and result is not None:
-        raise UsageError("--probe-peaks: nothing is measured with --result", "leave one of them away")
+    given = [flag for flag, is_given in measuring.items() if is_given]
+    if given and result is not None:
+        raise UsageError(f"{given[0]}: nothing is measured with --result", "leave one of them away")
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from trtopt.device.backends import open_builder
 from trtopt.errors import ArtifactError, UsageError
 from trtopt.pipeline.build import TIMING_CACHE_FILE, Building, build_engines, command_line, now
 from trtopt.pipeline.listener import SILENT, Listener
-from trtopt.pipeline.subject import verified_graphs
+from trtopt.pipeline.subject import as_it_is, verified_graphs
 from trtopt.records import EngineArtifact, Manifest
 from trtopt.records.verifying import Change, FolderCheck
 from trtopt.signing import KEY_VARIABLE, SIGNATURE, key, required_key
@@ -98,19 +98,7 @@ def trust(folder: Path, names: Sequence[str]) -> FolderCheck:
         raise UsageError(
             f"--trust {unknown[0]}: no engine of {folder}", f"name one of {', '.join(sorted(known))}"
         )
-    if gone := [name for name in names if not (folder / name).is_file()]:
-        raise ArtifactError(f"{folder / gone[0]}: is not there", "bring it back, or use --repair")
-    engines = [
-        msgspec.structs.replace(
-            engine,
-            sha256=sha256_of(folder / engine.path),
-            size_bytes=(folder / engine.path).stat().st_size,
-            notes=(*engine.notes, "not as it was built: trusted by name"),
-        )
-        if engine.path in names
-        else engine
-        for engine in manifest.engines
-    ]
+    engines = [as_it_is(folder, one) if one.path in names else one for one in manifest.engines]
     write_manifest(
         folder, msgspec.structs.replace(manifest, engines=tuple(engines)), files=_expected(manifest)
     )

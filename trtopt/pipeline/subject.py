@@ -14,15 +14,29 @@ from trtopt.onnxfile import read_onnx
 from trtopt.pipeline.build import Building, build, build_engines
 from trtopt.pipeline.listener import Listener
 from trtopt.records import BuildPlan, BuildSettings, EngineArtifact, Manifest, OnnxArtifact, Shape
-from trtopt.workspace import MANIFEST, read_manifest, scratch_folder
+from trtopt.workspace import MANIFEST, read_manifest, scratch_folder, sha256_of
 
 
 @contextmanager
 def engines_to_measure(
-    path: Path, batch: Sequence[int] | None, backend: str | None, notes: list[str], listener: Listener
+    path: Path,
+    batch: Sequence[int] | None,
+    backend: str | None,
+    notes: list[str],
+    listener: Listener,
+    trust: Sequence[str] = (),
 ) -> Iterator[tuple[Path, Manifest, tuple[EngineArtifact, ...]]]:
-    """The folder, its manifest and the engines; built on the spot where the backend asks for others."""
+    """The folder, its manifest and the engines; built on the spot where the backend asks for others.
+
+    Engines that `trust` names, by their own name or by path, are described as they are now: whoever loads
+    them finds the hash that it expects.
+
+    Raises:
+        ArtifactError: no engine that a manifest describes, and no ONNX file.
+        UsageError: a batch size that no engine admits; `trust` names what is no engine.
+    """
     folder, manifest, engines = _found(path)
+    engines = _trusted(folder, engines, trust, notes, listener)
     choice = _chosen(engines, backend)
     if manifest is None or not engines:
         with _built_for_running(path, batch, choice, notes, listener) as built:
@@ -63,6 +77,46 @@ def _found(path: Path) -> tuple[Path, Manifest | None, tuple[EngineArtifact, ...
             "give a folder that `trtopt build` made, an engine in one, or an ONNX file",
         )
     return folder, manifest, engines
+
+
+def _trusted(
+    folder: Path,
+    engines: Sequence[EngineArtifact],
+    names: Sequence[str],
+    notes: list[str],
+    listener: Listener,
+) -> tuple[EngineArtifact, ...]:
+    """The engines, those of `names` as they are now; paths may name engines of other folders."""
+    own = {engine.path for engine in engines}
+    for name in names:
+        if name not in own and not Path(name).is_file():
+            known = ", ".join(sorted(own)) or "those of a build folder"
+            raise UsageError(f"--trust {name}: no engine of {folder}", f"name one of {known}")
+    named = {Path(name).resolve() for name in names} | {(folder / name).resolve() for name in {*names} & own}
+    found = []
+    for engine in engines:
+        now = as_it_is(folder, engine) if (folder / engine.path).resolve() in named else engine
+        if now.sha256 != engine.sha256:
+            tell(notes, listener, f"{engine.path} is not as it was built: --trust vouches for it")
+        found.append(now)
+    return tuple(found)
+
+
+def as_it_is(folder: Path, engine: EngineArtifact) -> EngineArtifact:
+    """The engine with the hash and size that its file has now, because the user trusts it by name.
+
+    Raises:
+        ArtifactError: it is not there.
+    """
+    file = folder / engine.path
+    if not file.is_file():
+        raise ArtifactError(f"{file}: is not there", "bring it back, or use `trtopt verify --repair`")
+    return msgspec.structs.replace(
+        engine,
+        sha256=sha256_of(file),
+        size_bytes=file.stat().st_size,
+        notes=(*engine.notes, "not as it was built: trusted by name"),
+    )
 
 
 def _chosen(engines: Sequence[EngineArtifact], backend: str | None) -> Choice:

@@ -18,7 +18,7 @@ from trtopt.pipeline.sweep_builds import Builds, Swept
 from trtopt.pipeline.sweep_folder import save_sweep, sweep_in_progress
 from trtopt.pipeline.sweep_points import drawn, measure_point
 from trtopt.plan.refining import next_size
-from trtopt.recipe import Recipe, make_recipe
+from trtopt.recipe import Recipe, check_timeout, make_recipe
 from trtopt.records import Environment, SweepPoint, SweepReport, SweepSetting, Terms
 
 
@@ -38,6 +38,7 @@ def sweep(
     duration: float = 3.0,
     warmup: float = 0.2,
     data: str | Path | None = None,
+    timeout: float | None = None,
     cache_dir: str | Path | None = None,
     listener: Listener = SILENT,
     **flags: Any,
@@ -59,7 +60,7 @@ def sweep(
         neighbours: `pow2`, `8`, `32`: also the powers of two and multiples next to each size and length.
         adaptive: measure more batch sizes between those given, where throughput still bends.
         profile, flags: a recipe, as for `build`; the backend `auto` takes the CPU where no GPU is.
-        contract, terms, duration, warmup, data: as for `bench`.
+        contract, terms, duration, warmup, data, timeout: as for `bench`; a point that is late has failed.
         cache_dir: the store of timing caches, as for `build`; all engines share one cache in the folder too.
         listener: hears progress, notes and the report after each point.
 
@@ -68,6 +69,7 @@ def sweep(
         ArtifactError: the folder holds a sweep of another model or machine, or on other terms.
         MeasurementError: not one point could be measured.
     """
+    check_timeout(timeout)
     source = Path(model)
     folder = Path(output) if output is not None else Path(f"{source.stem}.sweep")
     swept = _opened(source, folder, make_recipe(profile, flags), cache_dir, listener)
@@ -75,7 +77,7 @@ def sweep(
     common = terms_of(swept, contract, terms, duration, warmup, data)
     check(plan, swept, common)
     with sweep_in_progress(folder, source.name, common) as report:
-        run = _Run(swept, report, str(data) if data is not None else None, listener)
+        run = _Run(swept, report, str(data) if data is not None else None, timeout, listener)
         run.all(plan)
         run.check_any(plan)
         return run.report
@@ -95,9 +97,16 @@ def _opened(
 class _Run:
     """A sweep under way; `report` is what is known so far, on disk too."""
 
-    def __init__(self, swept: Swept, report: SweepReport, data: str | None, listener: Listener) -> None:
+    def __init__(
+        self,
+        swept: Swept,
+        report: SweepReport,
+        data: str | None,
+        limit_s: float | None,
+        listener: Listener,
+    ) -> None:
         self.report = report
-        self._swept, self._data, self._listener = swept, data, listener
+        self._swept, self._data, self._limit_s, self._listener = swept, data, limit_s, listener
         self._builds = Builds(swept, listener)
 
     def all(self, plan: SweepPlan) -> None:
@@ -134,6 +143,7 @@ class _Run:
                 terms,
                 engine or self._builds.build(setting),
                 self._data,
+                self._limit_s,
                 self._listener,
             )
         except OutputError:

@@ -66,6 +66,7 @@ def measure_point(
     terms: SweepTerms,
     engine: PointEngine,
     data: str | None,
+    limit_s: float | None,
     listener: Listener,
 ) -> tuple[SweepPoint, Environment]:
     """Measure it in a process of its own. Only one that went through leaves a result file.
@@ -86,7 +87,7 @@ def measure_point(
         memory=terms.backend.name != ONNXRUNTIME,
     )
     listener.plans([setting.label])
-    ((_, result),) = run_jobs([job], on_progress=listener.progress)
+    ((_, result),) = run_jobs([job], limit_s=limit_s, on_progress=listener.progress)
     assert isinstance(result, Benched)
     measured = result.point
     if not measured.latency.samples.start_ms:

@@ -1,0 +1,88 @@
+"""--trust and --timeout mean the same to every command that measures."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from command_line import DIGITS, CommandLine
+
+MEASURING: dict[str, tuple[str | Path, ...]] = {
+    "bench": ("--duration", "0.05"),
+    "profile": ("--duration", "0.05"),
+    "check": ("--against", DIGITS),
+    "compare": ("--control", "1", "--duration", "0.5"),
+}
+SHORT = ("--timeout", "0.01")
+
+
+@pytest.fixture
+def folder(trtopt_cli: CommandLine, cpu_build: Path) -> Path:
+    """A build for batches 1 and 8; both engines are others than were built."""
+    made = trtopt_cli.folder / "e"
+    shutil.copytree(cpu_build, made)
+    for name in ("batch1.onnx", "batch8.onnx"):
+        shutil.copyfile(made / "model.onnx", made / name)
+    return made
+
+
+@pytest.mark.parametrize("command", MEASURING)
+def test_an_engine_that_has_changed_is_loaded_if_it_is_trusted_this_once(
+    command: str, trtopt_cli: CommandLine, folder: Path
+) -> None:
+    asked = (command, folder, "--batch", "8", *MEASURING[command])
+    vouched = (folder / "manifest.json").read_bytes()
+    assert "it was not loaded" in trtopt_cli.fails(1, *asked)
+    assert "it was not loaded" in trtopt_cli.fails(1, *asked, "--trust", "batch1.onnx")
+    for name in ("batch8.onnx", str(folder / "batch8.onnx")):
+        done = trtopt_cli(*asked, "--trust", name)
+        assert done.returncode == 0, done.stderr
+        assert "batch8.onnx is not as it was built: --trust vouches for it" in done.stderr
+    assert (folder / "manifest.json").read_bytes() == vouched
+
+
+def test_what_is_trusted_must_be_an_engine(trtopt_cli: CommandLine, folder: Path) -> None:
+    asked = ("bench", folder, "--batch", "8", "--duration", "0.05")
+    told = trtopt_cli.fails(2, *asked, "--trust", "batch9.onnx")
+    assert "--trust batch9.onnx: no engine of" in told
+    assert "batch1.onnx, batch8.onnx" in told
+    (folder / "batch8.onnx").unlink()
+    assert "is not there" in trtopt_cli.fails(1, *asked, "--trust", "batch8.onnx")
+
+
+def test_an_engine_that_no_manifest_describes_is_not_loaded(trtopt_cli: CommandLine) -> None:
+    (trtopt_cli.folder / "bare.engine").write_bytes(b"native code")
+    for flags in ((), ("--trust", "bare.engine")):
+        assert "no manifest" in trtopt_cli.fails(1, "bench", "bare.engine", *flags)
+
+
+@pytest.mark.parametrize("command", MEASURING)
+def test_a_measurement_that_takes_longer_than_it_may_is_a_failure(
+    command: str, trtopt_cli: CommandLine, cpu_build: Path
+) -> None:
+    told = trtopt_cli.fails(1, command, cpu_build, "--batch", "8", *MEASURING[command], *SHORT)
+    assert "not done after 0.01 s" in told
+    assert "--timeout" in told
+    assert "out of range" in trtopt_cli.fails(2, command, cpu_build, *MEASURING[command], "--timeout", "-1")
+
+
+def test_a_sweep_goes_on_after_a_point_that_took_too_long(trtopt_cli: CommandLine) -> None:
+    asked = ("sweep", DIGITS, "-o", "s", "--backend", "onnxruntime", "--batch", "1,2", "--duration", "0.05")
+    done = trtopt_cli(*asked, *SHORT)
+    assert done.returncode == 1
+    assert "none of 2 points could be measured" in done.stderr
+    assert done.stderr.count("not done after 0.01 s") >= 2
+    assert trtopt_cli(*asked, "--timeout", "100").returncode == 0  # a time limit is no term of the sweep
+
+
+def test_there_is_nothing_to_guard_where_nothing_is_measured(
+    trtopt_cli: CommandLine, cpu_build: Path
+) -> None:
+    assert (
+        trtopt_cli("bench", cpu_build, "--layers", "--duration", "0.05", "--json", "r.json").returncode == 0
+    )
+    for flags in (("--timeout", "9"), ("--trust", "batch8.onnx")):
+        told = trtopt_cli.fails(2, "profile", cpu_build, "--result", "r.json", *flags)
+        assert f"{flags[0]}: nothing is measured" in told
+        assert f"{flags[0]}: means nothing" in trtopt_cli.fails(2, "compare", "r.json", "r.json", *flags)
