@@ -143,7 +143,8 @@ class _Side:
         if engine is None:
             return None
         inspector = engine.create_engine_inspector()
-        told = json.loads(inspector.get_engine_information(trt.LayerInformationFormat.JSON))
+        # 8.6 puts control characters into names as they are
+        told = json.loads(inspector.get_engine_information(trt.LayerInformationFormat.JSON), strict=False)
         keys = {"Name": "name", "LayerType": "type", "TacticName": "tactic"}
         return [
             {short: str(layer[key]) for key, short in keys.items() if layer.get(key)}

@@ -9,7 +9,14 @@ from trt_exercise import DIGITS, IMAGES, OPEN, builder, every_setting
 from trt_surface import Surface
 
 from trtopt.builder.engine import BuildJob, build_engine
-from trtopt.builder.timing_cache import identity_of, load_cache, read_cache, terms_of
+from trtopt.builder.timing_cache import (
+    header_of,
+    identity_of,
+    load_cache,
+    read_cache,
+    terms_of,
+    write_cache,
+)
 from trtopt.builder.timing_store import TimingStore
 from trtopt.builder.watch import summary
 from trtopt.device.clocks import UnknownClocks
@@ -113,6 +120,29 @@ def test_what_others_have_stored_meanwhile_is_kept_by_a_build_that_began_with_it
     before = read_cache(bench.stored()).blob
     bench.build("two")
     assert before in read_cache(bench.stored()).blob
+
+
+def test_caches_that_tensorrt_will_not_merge_are_not_damaged_and_the_larger_stays(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(builder: TensorRTBuilder, ours: bytes, theirs: bytes) -> bytes:
+        raise TimingCacheError("TensorRT will not merge", "use one file for each GPU model")
+
+    def stored_after(present: bytes) -> tuple[bytes, EngineArtifact]:
+        where, what = identity_of(bench.by.backend, bench.by.device), terms_of(BuildSettings())
+        write_cache(bench.stored(), header_of(where, what), present)
+        return read_cache(bench.stored()).blob, bench.build("one")
+
+    bench.build("one")
+    own = read_cache(bench.folder / "one" / "timing.cache").blob
+    monkeypatch.setattr(TensorRTBuilder, "merge_timing_caches", refuse)
+    for present, lost in ((bytes(4 * len(own)), "this build"), (b"x", "other builds")):
+        before, engine = stored_after(present)
+        assert engine.notes == (f"timings of {lost} are not kept: TensorRT will not merge",)
+        after = read_cache(bench.stored()).blob
+        assert (after == before) == (lost == "this build")
+        assert len(after) >= len(own)
+    assert list(bench.store.folder.glob("*.damaged")) == []
 
 
 @pytest.mark.parametrize("readings", [(HOT, CALM), (CALM, HOT)])

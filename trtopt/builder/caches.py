@@ -73,17 +73,16 @@ class BuildCaches:
             )
             return None
         build = self._build(seconds, clocks)
-        merge = self._builder.merge_timing_caches
         saved = None
         if self._file is not None:
             saved = save_cache(
-                self._file, blob, self._here, build=build, grown_from=self._from_file, merge=merge
+                self._file, blob, self._here, build=build, grown_from=self._from_file, merge=self._union
             )
         if self._store is not None:
             try:
                 grown_from = self._from_store if self._from_file is None else None
                 stored = self._store.save(
-                    blob, self._here, self._terms, build, grown_from=grown_from, merge=merge
+                    blob, self._here, self._terms, build, grown_from=grown_from, merge=self._union
                 )
                 saved = saved or stored
             except TimingCacheError as error:
@@ -91,6 +90,15 @@ class BuildCaches:
             except OutputError as error:
                 self.notes.append(f"the timing-cache store was not written: {error.problem}")
         return saved
+
+    def _union(self, ours: bytes, theirs: bytes) -> bytes:
+        """Both, or the larger where TensorRT refuses: neither is damaged, and a cache is only ever a help."""
+        try:
+            return self._builder.merge_timing_caches(ours, theirs)
+        except TimingCacheError as error:
+            lost = "of other builds" if len(ours) > len(theirs) else "of this build"
+            self.notes.append(f"timings {lost} are not kept: {error.problem}")
+            return max(theirs, ours, key=len)
 
     def _build(self, seconds: float, clocks: BuildClocks) -> TimedBuild:
         return TimedBuild(
