@@ -28,4 +28,12 @@ def _apply(scope: Scope, match: Match) -> None:
         del node.outputs[-1]
 
 
-RULE = Rule("drop-unused", "B", "operators in the form that the parser takes", _find, always, _apply)
+RULE = Rule(
+    "drop-unused",
+    "B",
+    "operators in the form that the parser takes",
+    _find,
+    always,
+    _apply,
+    audit="8.6: builds with it alone, refuses MaxPool with two outputs",
+)

@@ -106,4 +106,12 @@ def _shift(scope: Scope, node: Any, moved: Array, dtype: Any) -> None:
         node.inputs.append(new)
 
 
-RULE = Rule("fold-scale-before", "N", "Convolution+Scale", _find, _check, _apply)
+RULE = Rule(
+    "fold-scale-before",
+    "N",
+    "Convolution+Scale",
+    _find,
+    _check,
+    _apply,
+    audit="8.6: one kernel instead of three layers",
+)

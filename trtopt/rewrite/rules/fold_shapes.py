@@ -36,4 +36,4 @@ def _apply(scope: Scope, match: Match) -> None:
     scope.bypass(match.node, scope.constant(np.asarray(match.parts["value"], np.int64), out.name))
 
 
-RULE = Rule("fold-shapes", "B", "no shape layers", _find, _check, _apply)
+RULE = Rule("fold-shapes", "B", "no shape layers", _find, _check, _apply, audit="8.6 does it itself")

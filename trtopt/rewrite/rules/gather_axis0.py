@@ -41,4 +41,4 @@ def _apply(scope: Scope, match: Match) -> None:
         scope.replace(node, "Gather", [weight, node.inputs[1]], {"axis": 0})
 
 
-RULE = Rule("gather-axis0", "B", "fastest Gather", _find, _check, _apply)
+RULE = Rule("gather-axis0", "B", "fastest Gather", _find, _check, _apply, audit="8.6 does it itself")

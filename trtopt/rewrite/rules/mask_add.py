@@ -55,4 +55,13 @@ def _apply(scope: Scope, match: Match) -> None:
     scope.replace(node, "Add", [scores, added])
 
 
-RULE = Rule("mask-add", "N", "fused multi-head attention", _find, _check, _apply, default=False)
+RULE = Rule(
+    "mask-add",
+    "N",
+    "fused multi-head attention",
+    _find,
+    _check,
+    _apply,
+    default=False,
+    audit="8.6: does not fuse, one layer more",
+)

@@ -66,4 +66,13 @@ def _apply(scope: Scope, match: Match) -> None:
         scope.replace(node, "Cast", [shifted], {"to": _FLOAT16})
 
 
-RULE = Rule("plain-instance-norm", "N", "an engine without cuDNN", _find, _check, _apply, default=False)
+RULE = Rule(
+    "plain-instance-norm",
+    "N",
+    "an engine without cuDNN",
+    _find,
+    _check,
+    _apply,
+    default=False,
+    audit="8.6 without cuDNN: builds with it alone in FP16 over three axes",
+)

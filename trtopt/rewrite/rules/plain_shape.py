@@ -37,4 +37,12 @@ def _apply(scope: Scope, match: Match) -> None:
     scope.replace(node, "Slice", [whole, *slices])
 
 
-RULE = Rule("plain-shape", "B", "the right sizes on 8.6", _find, _check, _apply)
+RULE = Rule(
+    "plain-shape",
+    "B",
+    "the right sizes on 8.6",
+    _find,
+    _check,
+    _apply,
+    audit="8.6: as many layers; without it wrong sizes",
+)

@@ -42,4 +42,12 @@ def _apply(scope: Scope, match: Match) -> None:
     scope.replace(node, first.op, inputs, attrs)
 
 
-RULE = Rule("reduce-keepdims", "B", "no Shuffle behind a reduction", _find, _check, _apply)
+RULE = Rule(
+    "reduce-keepdims",
+    "B",
+    "no Shuffle behind a reduction",
+    _find,
+    _check,
+    _apply,
+    audit="8.6: no layers around the reduction",
+)

@@ -35,4 +35,4 @@ def _apply(scope: Scope, match: Match) -> None:
     scope.set_input(match.node, 0, match.parts["first"].inputs[0])
 
 
-RULE = Rule("transpose-chain", "B", "Shuffle+Shuffle", _find, always, _apply)
+RULE = Rule("transpose-chain", "B", "Shuffle+Shuffle", _find, always, _apply, audit="8.6 does it itself")

@@ -36,4 +36,4 @@ def _apply(scope: Scope, match: Match) -> None:
         scope.bypass(node, scope.constant(np.transpose(value, node.attrs.get("perm")), node.outputs[0].name))
 
 
-RULE = Rule("transpose-constant", "B", "weight fusion", _find, _check, _apply)
+RULE = Rule("transpose-constant", "B", "weight fusion", _find, _check, _apply, audit="8.6 does it itself")

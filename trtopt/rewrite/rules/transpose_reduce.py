@@ -41,4 +41,6 @@ def _apply(scope: Scope, match: Match) -> None:
     scope.replace(node, node.op, inputs, attrs)
 
 
-RULE = Rule("transpose-reduce", "N", "Shuffle+Reduce; tail reduce", _find, _check, _apply)
+RULE = Rule(
+    "transpose-reduce", "N", "Shuffle+Reduce; tail reduce", _find, _check, _apply, audit="8.6: no Shuffle"
+)

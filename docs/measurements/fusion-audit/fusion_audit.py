@@ -1,7 +1,7 @@
 """What each rewrite rule is worth on real engines: its small graphs built before and after, layer by layer.
 
-    python docs/measurements/fusion_audit.py pairs FOLDER [--target 8.6]
-    python docs/measurements/fusion_audit.py build FOLDER [--module tensorrt] [--half]
+    python docs/measurements/fusion-audit/fusion_audit.py pairs FOLDER [--target 8.6]
+    python docs/measurements/fusion-audit/fusion_audit.py build FOLDER [--module tensorrt] [--half]
 
 `pairs` writes `RULE-N-before.onnx` and `RULE-N-after.onnx` for every graph on which a rule fires, and
 `pairs.json` that tells the fusion each rule claims. Graphs whose opset the target does not read are left
@@ -37,7 +37,7 @@ def write_pairs(folder: Path, target: str) -> None:
     """The graphs before and after, and `pairs.json`."""
     import onnx
 
-    sys.path.insert(0, str(Path(__file__).parents[2]))
+    sys.path.insert(0, str(Path(__file__).parents[3]))
     from tests.rewrite_graphs import FIRES, model
     from trtopt.rewrite import rewrite_model
     from trtopt.rewrite.catalogue import RULES
