@@ -27,7 +27,7 @@ from trtopt.holding import (
     umask,
 )
 from trtopt.records import BatchPlan, Manifest, read_versioned, to_json
-from trtopt.records.sound import check_manifest
+from trtopt.records.sound import check_manifest, check_plan
 from trtopt.signing import SIGNATURE, check_signature, key, required_key, signature_of
 
 MANIFEST = "manifest.json"
@@ -309,11 +309,13 @@ def read_plan(path: Path) -> BatchPlan:
         ArtifactError: there is none, it is cut short or edited beyond its schema, or of a newer trtopt.
     """
     try:
-        return read_versioned(read_bounded(path, _MAX_MANIFEST_BYTES), BatchPlan)
+        plan = read_versioned(read_bounded(path, _MAX_MANIFEST_BYTES), BatchPlan)
+        check_plan(plan)
     except (OSError, ValueError) as error:
         raise ArtifactError(
             f"{path}: cannot be read as a plan: {error}", "give a file that `trtopt plan -o` wrote"
         ) from None
+    return plan
 
 
 def read_verified(path: Path, sha256: str, vouching: str = "manifest") -> bytes:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -99,6 +102,24 @@ def test_a_damaged_plan_is_refused(planned: Path, tmp_path: Path) -> None:
     cut.write_bytes(planned.read_bytes()[:-10])
     with pytest.raises(ArtifactError, match=r"plan.json: cannot be read as a plan"):
         EnginePool.open(cut)
+
+
+@pytest.mark.parametrize(
+    ("edit", "told"),
+    [
+        (lambda plan: plan["engines"].clear(), "it lists no engines"),
+        (lambda plan: plan["engines"][0]["artifact"]["plan"]["shapes"].clear(), "has no shape for input"),
+        (lambda plan: plan["engines"][0]["artifact"]["plan"]["batch"].update(min=[]), "of 0 batch sizes"),
+    ],
+)
+def test_a_plan_that_was_edited_into_nonsense_is_refused(
+    planned: Path, tmp_path: Path, edit: Callable[[dict[str, Any]], object], told: str
+) -> None:
+    document = json.loads(planned.read_bytes())
+    edit(document)
+    (tmp_path / "plan.json").write_text(json.dumps(document))
+    with pytest.raises(ArtifactError, match=told):
+        EnginePool.open(tmp_path / "plan.json")
 
 
 def test_a_sweep_is_planned_with(trtopt_cli: CommandLine) -> None:

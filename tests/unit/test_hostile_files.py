@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
+from typing import Any
 
 import examples
 import graphs
@@ -199,6 +200,10 @@ def test_a_manifest_names_files_of_its_own_folder_only(tmp_path: Path, field: st
         read_manifest(_manifest(tmp_path, lambda found: found["engines"][0].update({field: name})))
 
 
+def _several(found: Any) -> list[object]:
+    return list(found["engines"][0]["plan"]["several"])
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -208,6 +213,9 @@ def test_a_manifest_names_files_of_its_own_folder_only(tmp_path: Path, field: st
         (lambda found: found["engines"][0]["plan"]["batch"].update(min=[]), "batch sizes"),
         (lambda found: found["engines"][0]["plan"]["batch"].update(min=[99]), "no range of shapes"),
         (lambda found: found["engines"][0]["plan"]["shapes"]["x"].update(opt=[1]), "no range of shapes"),
+        (lambda found: found["engines"][0]["plan"]["several"][0]["batch"].update(min=[]), "batch sizes"),
+        (lambda found: found["engines"][0]["plan"]["several"][0]["shapes"].pop("x"), "no shape for input"),
+        (lambda found: found["engines"][0]["plan"].update(several=17 * _several(found)), "17 optimisation"),
     ],
 )
 def test_a_manifest_that_contradicts_itself_is_refused(tmp_path: Path, change: object, message: str) -> None:

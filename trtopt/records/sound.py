@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 
 from trtopt.records.building import EngineArtifact, Manifest
 from trtopt.records.inspecting import ProfileReport
+from trtopt.records.models import TensorSpec
+from trtopt.records.planning import BatchPlan
 from trtopt.records.profiles import MAX_PROFILES, Profile, ShapeRange
 
 _MAX_NAME_BYTES = 255
@@ -27,9 +30,19 @@ def check_manifest(manifest: Manifest) -> None:
             _check_name(part)
     for engine in manifest.engines:
         _check_engine(engine)
-        for spec in manifest.onnx.inputs:
-            if any(spec.name not in profile.shapes for profile in _profiles(engine)):
-                raise ValueError(f"{engine.path} has no shape for input {spec.name[:60]!r}")
+        _check_shapes(engine, manifest.onnx.inputs)
+
+
+def check_plan(plan: BatchPlan) -> None:
+    """Engines are listed, and have shapes that are some. Their files may lie anywhere: hashes vouch for them.
+
+    Raises:
+        ValueError: says what does not.
+    """
+    if not plan.engines:
+        raise ValueError("it lists no engines")
+    for planned in plan.engines:
+        _check_shapes(planned.artifact, planned.artifact.inputs)
 
 
 def check_profile(report: ProfileReport) -> None:
@@ -49,6 +62,9 @@ def _check_engine(engine: EngineArtifact) -> None:
     for name in (engine.path, engine.log, engine.layers, engine.memory):
         if name is not None:
             _check_name(name)
+
+
+def _check_shapes(engine: EngineArtifact, inputs: Iterable[TensorSpec]) -> None:
     if len(engine.plan.several) > MAX_PROFILES:
         raise ValueError(f"{engine.path} has {len(engine.plan.several)} optimisation profiles")
     for profile in _profiles(engine):
@@ -59,6 +75,9 @@ def _check_engine(engine: EngineArtifact) -> None:
                 raise ValueError(
                     f"{engine.path} has no range of shapes but {shapes.min}, {shapes.opt}, {shapes.max}"
                 )
+        for spec in inputs:
+            if spec.name not in profile.shapes:
+                raise ValueError(f"{engine.path} has no shape for input {spec.name[:60]!r}")
 
 
 def _profiles(engine: EngineArtifact) -> tuple[Profile, ...]:
