@@ -38,6 +38,20 @@ CASES: tuple[Case, ...] = (
         {a = Conv(x, w) b = Relu(a) y = Clip(b, low, six)}""",
     ),
     case(
+        "transpose-merged",
+        "keys of attention",
+        """
+        g (float[N,2,5,4] x) => (float[N,2,4,5] y) <int64[3] s = {-1,5,4}, int64[4] t = {-1,2,4,5}>
+        {a = Reshape(x, s) b = Transpose<perm=[0,2,1]>(a) y = Reshape(b, t)}""",
+    ),
+    case(
+        "transpose-merged",
+        "a copied axis, a run that is open and read elsewhere too",
+        """
+        g (float[N,2,5,4] x) => (float[2,5,N,4] y, float[N,10,4] z) <int64[3] s = {0,-1,4}, int64[4] t = {2,5,-1,4}>
+        {a = Reshape(x, s) b = Transpose<perm=[1,0,2]>(a) z = Relu(a) y = Reshape(b, t)}""",
+    ),
+    case(
         "transpose-chain",
         "between convolutions",
         """

@@ -32,6 +32,30 @@ CASES: tuple[Case, ...] = (
         "no number",
     ),
     left(
+        "transpose-merged",
+        "an axis is cut",
+        """
+        g (float[N,4,6] x) => (float[N,3,8] y) <int64[3] s = {-1,8,3}, int64[3] t = {0,3,8}>
+        {a = Reshape(x, s) b = Transpose<perm=[0,2,1]>(a) y = Reshape(b, t)}""",
+        "cut or joined",
+    ),
+    left(
+        "transpose-merged",
+        "split elsewhere than it was merged",
+        """
+        g (float[N,2,5,4] x) => (float[N,4,2,5] y) <int64[3] s = {-1,5,4}, int64[4] t = {-1,4,2,5}>
+        {a = Reshape(x, s) b = Transpose<perm=[0,2,1]>(a) y = Reshape(b, t)}""",
+        "cut or joined",
+    ),
+    left(
+        "transpose-merged",
+        "two open axes",
+        """
+        g (float[N,S,5,4] x) => (float[A,B,4,5] y) <int64[3] s = {-1,5,4}, int64[4] t = {2,-1,4,5}>
+        {a = Reshape(x, s) b = Transpose<perm=[0,2,1]>(a) y = Reshape(b, t)}""",
+        "cut or joined",
+    ),
+    left(
         "cast-chain",
         "64 bits through 53",
         """

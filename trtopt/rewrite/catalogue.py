@@ -48,6 +48,7 @@ from trtopt.rewrite.rules import (
     softmax,
     transpose_chain,
     transpose_constant,
+    transpose_merged,
     transpose_reduce,
     zero_state,
 )
@@ -74,6 +75,7 @@ RULES: tuple[Rule, ...] = (
     plain_reshape.RULE,
     shared_axes.RULE,
     reshape_chain.RULE,
+    transpose_merged.RULE,
     erase_shuffle.RULE,
     gather_axis0.RULE,
     share_equal.RULE,

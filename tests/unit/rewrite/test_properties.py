@@ -22,7 +22,7 @@ _UNARY = ("Relu", "Identity", "Neg", "Sigmoid", "Abs", "Dropout", "Tanh", "Exp",
           "Reshape", "Softmax", "Pad", "ReduceMean", "LayerNorm", "Silu", "Gelu", "Quantise", "If", "Twins",
           "Attend", "Hide")  # fmt: skip
 _BINARY = ("Add", "Mul", "Sub", "Div")
-_MOVED = ("Shuffle", "Reduce")
+_MOVED = ("Shuffle", "Reduce", "Merged")
 _WEIGHTED = ("Conv", "BatchNormalization", "MatMul")
 
 
@@ -123,6 +123,10 @@ class _Grower:
             place, order = self.draw(st.integers(-5, 4)), self.draw(st.permutations(range(5)))
             longer = self.node("Unsqueeze", x, self.constant([place], integer=True))
             turned = self.node("Transpose", longer, perm=list(order))
+            return self.node("Reshape", turned, self.constant([-1, 4, 6, 6], integer=True))
+        if op == "Merged":  # two axes merged, the middle turned, and the axes put back, rightly or not
+            flat = self.node("Reshape", x, self.constant([-1, 6, 6], integer=True))
+            turned = self.node("Transpose", flat, perm=list(self.draw(st.permutations(range(3)))))
             return self.node("Reshape", turned, self.constant([-1, 4, 6, 6], integer=True))
         # axes dropped and put back, kept and taken out
         axes, others = (self.draw(st.sampled_from([[2, 3], [-1, -2], [1], [-1]])) for _ in range(2))
