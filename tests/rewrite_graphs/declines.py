@@ -343,6 +343,14 @@ CASES: tuple[Case, ...] = (
         "head size",
     ),
     left(
+        "attention-scale",
+        "queries in INT8",
+        """
+        g (float[N,2,S,16] q, float[N,2,16,S] k) => (float[N,2,S,S] y) <float c = {4.0}, float s = {0.05}, int8 z = {0}>
+        {i = QuantizeLinear(q, s, z) p = DequantizeLinear(i, s, z) a = MatMul(p, k) b = Div(a, c) y = Softmax(b)}""",
+        "quantised",
+    ),
+    left(
         "merge-matmuls",
         "one weight twice",
         """

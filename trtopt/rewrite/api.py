@@ -21,8 +21,8 @@ from trtopt.rewrite.trace import Deviation, RewriteTrace, Undone
 from trtopt.workspace import scratch_beside
 
 
-def select(names: Sequence[str] | None, skip: Sequence[str] = ()) -> tuple[Rule, ...]:
-    """The rules called `names` (those that run by default, without), less those in `skip`.
+def select(names: Sequence[str] | None, skip: Sequence[str], target: Target) -> tuple[Rule, ...]:
+    """The rules called `names` (without: those that run for the target unasked), less those in `skip`.
 
     Raises:
         UsageError: a name that no rule has.
@@ -32,7 +32,9 @@ def select(names: Sequence[str] | None, skip: Sequence[str] = ()) -> tuple[Rule,
         if name not in known:
             raise UsageError(f"there is no rule {name!r}", "see `trtopt rewrite --list` for their names")
     return tuple(
-        rule for rule in RULES if rule.name not in skip and (rule.name in names if names else rule.default)
+        rule
+        for rule in RULES
+        if rule.name not in skip and (rule.name in names if names else target.name in rule.default)
     )
 
 
@@ -163,7 +165,8 @@ def rewrite_model(
         OutputError: `out` cannot be written; nothing stands under its name then.
     """
     began = time.perf_counter()
-    chosen, aim = select(rules, skip), target_named(target)
+    aim = target_named(target)
+    chosen = select(rules, skip, aim)
     if out.resolve() == source.resolve():
         raise UsageError("the output would replace the model itself", "choose another place with -o")
     original = model_file.load(source)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from trtopt.errors import UsageError
 from trtopt.rewrite.rule import Rule
+from trtopt.rewrite.target import EVERY
 from trtopt.rewrite.trace import RewriteTrace
 
 _CLASSES = {"B": "bit-exact", "N": "equal up to rounding", "A": "approximate"}
@@ -49,11 +50,16 @@ def of_node(trace: RewriteTrace, node: str) -> list[str]:
     return [f"{node}: {line}" for line in (*applied, *declined)]
 
 
+def default_of(rule: Rule) -> str:
+    """For which targets a rule runs unasked: on, asked, or their names."""
+    return {EVERY: "on", (): "asked"}.get(rule.default, ", ".join(rule.default))
+
+
 def catalogue(rules: Sequence[Rule]) -> list[str]:
     """The rules, a line each."""
     width = max(len(rule.name) for rule in rules)
     return [
-        f"{rule.name:{width}}  {_CLASSES[rule.exactness]:20}  {'on ' if rule.default else 'off'}  "
+        f"{rule.name:{width}}  {_CLASSES[rule.exactness]:20}  {default_of(rule):6}  "
         + (f"{rule.enables} ({rule.audit})" if rule.enables else "cleaning only")
         for rule in rules
     ]

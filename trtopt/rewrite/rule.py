@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from trtopt.rewrite.scope import Scope
+from trtopt.rewrite.target import EVERY
 
 Exactness = Literal["B", "N", "A"]
 """B bit-exact, N equal up to rounding, A approximate."""
@@ -25,9 +26,9 @@ class Rule:
     """One idea.
 
     `find` walks a scope and yields matches of the pattern, each taken from the graph as it is at that
-    moment; `check` answers None, or why this match must be left alone; `apply` replaces it. A rule with
-    `default` False runs only when it is asked for by name. `enables` says what TensorRT can do afterwards;
-    `audit` says for which TensorRT engines have shown that, or that it does so without the rule.
+    moment; `check` answers None, or why this match must be left alone; `apply` replaces it. `default` names
+    the targets for which it runs without being asked for by name. `enables` says what TensorRT can do
+    afterwards; `audit` says for which TensorRT engines have shown that, or that it does so without the rule.
     """
 
     name: str
@@ -36,7 +37,7 @@ class Rule:
     find: Callable[[Scope], Iterator[Match]]
     check: Callable[[Scope, Match], str | None]
     apply: Callable[[Scope, Match], None]
-    default: bool = True
+    default: tuple[str, ...] = EVERY
     audit: str = "not audited"
 
 

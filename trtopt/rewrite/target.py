@@ -34,6 +34,8 @@ TARGETS = {
     )
 }
 
+EVERY = tuple(TARGETS)
+
 
 def target_named(name: str) -> Target:
     """The target called `name`.

@@ -63,6 +63,14 @@ def test_all_default_rules_together_keep_the_function(case: Case, tmp_path: Path
     assert trace.nodes_after <= trace.nodes_before + more
 
 
+@pytest.mark.parametrize(("target", "times"), [("8.6", 0), ("rtx", 0), ("10", 1), ("11", 1)])
+def test_a_rule_runs_unasked_for_the_targets_that_it_names(target: str, times: int, tmp_path: Path) -> None:
+    graph = next(case for case in FIRES if case.id == "attention-scale: before the mask")
+    onnx.save(model(graph.text, graph.opset), tmp_path / "in.onnx")
+    trace = rewrite_model(tmp_path / "in.onnx", tmp_path / "out.onnx", target=target)
+    assert trace.counts.get("attention-scale", 0) == times
+
+
 def test_every_rule_has_a_case_that_fires_but_the_plugin() -> None:
     assert {rule.name for rule in RULES} - {case.rule for case in FIRES} == {"efficient-nms"}
     assert len({rule.name for rule in RULES}) == len(RULES)

@@ -1,8 +1,8 @@
 """Softmax((Q·Kᵀ)·c [+ mask]) → Softmax((Q·c)·Kᵀ [+ mask]).
 
 A scalar commutes with the product. Before BMM1 it touches S×D values instead of S×S, keeps FP16 scores from
-overflowing, and lies where TensorRT's fused multi-head attention with Q/DQ wants it. Off unless asked for:
-TensorRT 8.6 has the scale after BMM1 in its own pattern.
+overflowing, and lies where the fused attention of TensorRT 10 and 11 requires it ("Fused Attention" in
+TensorRT's documentation). TensorRT 8.6 has the scale after BMM1 in its own pattern: it must be asked for.
 """
 
 from __future__ import annotations
@@ -42,6 +42,8 @@ def _check(scope: Scope, match: Match) -> str | None:
     head = query.shape[-1] if query.shape else None
     if not isinstance(head, int) or not 16 <= head <= 256 or head % 8:
         return f"head size {head} is outside fused attention's conditions (16 to 256, a multiple of 8)"
+    if scope.producer(query, "DequantizeLinear") is not None:
+        return "the product is quantised: a scale between DQ and product would keep them apart"
     if not scope.is_float(query):
         return "the type of the scores is unknown"
     if not scope.same_rank(product.outputs[0], match.node.outputs[0]):
@@ -57,4 +59,4 @@ def _apply(scope: Scope, match: Match) -> None:
     scope.bypass(match.node, product.outputs[0])
 
 
-RULE = Rule("attention-scale", "N", "fused multi-head attention", _find, _check, _apply, default=False)
+RULE = Rule("attention-scale", "N", "fused multi-head attention", _find, _check, _apply, default=("10", "11"))

@@ -44,4 +44,4 @@ def _apply(scope: Scope, match: Match) -> None:
     new.domain = _DOMAIN
 
 
-RULE = Rule("efficient-nms", "A", "one kernel", _find, _check, _apply, default=False)
+RULE = Rule("efficient-nms", "A", "one kernel", _find, _check, _apply, default=())

@@ -62,6 +62,6 @@ RULE = Rule(
     _find,
     _check,
     _apply,
-    default=False,
+    default=(),
     audit="8.6: does not fuse, one layer more",
 )

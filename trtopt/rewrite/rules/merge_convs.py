@@ -69,4 +69,4 @@ def _apply(scope: Scope, match: Match) -> None:
     split.outputs.extend(outputs)
 
 
-RULE = Rule("merge-convs", "N", "horizontal fusion", _find, _check, _apply, default=False)
+RULE = Rule("merge-convs", "N", "horizontal fusion", _find, _check, _apply, default=())

@@ -60,4 +60,4 @@ def _apply(scope: Scope, match: Match) -> None:
     split.outputs.extend(outputs)
 
 
-RULE = Rule("merge-matmuls", "N", "one wide GEMM", _find, _check, _apply, default=False)
+RULE = Rule("merge-matmuls", "N", "one wide GEMM", _find, _check, _apply, default=())

@@ -73,6 +73,6 @@ RULE = Rule(
     _find,
     _check,
     _apply,
-    default=False,
+    default=(),
     audit="8.6 without cuDNN: builds with it alone in FP16 over three axes",
 )
