@@ -112,6 +112,19 @@ def test_smoothquant_finds_its_places(samples: dict[Path, Path], tmp_path: Path)
     assert accuracy(tmp_path / "q.onnx") >= accuracy(TRANSFORMER) - 1.0
 
 
+def test_a_table_tells_what_is_smoothed(samples: dict[Path, Path], tmp_path: Path) -> None:
+    calib = str(samples[TRANSFORMER])
+    first = Request("int8", "8.6", calib, method="max", smoothquant=0.5)
+    quantize(TRANSFORMER, tmp_path / "a.onnx", first)
+    table = tmp_path / "a.onnx.calibration.json"
+    quantize(TRANSFORMER, tmp_path / "b.onnx", Request("int8", "8.6", table=table))
+    assert (tmp_path / "b.onnx").read_bytes() == (tmp_path / "a.onnx").read_bytes()
+    with pytest.raises(ArtifactError, match="which this model cannot do"):
+        quantize(DIGITS, tmp_path / "c.onnx", Request("int8", "8.6", table=table))
+    with pytest.raises(UsageError, match="exclude one another"):
+        quantize(TRANSFORMER, tmp_path / "c.onnx", Request("int8", "8.6", table=table, smoothquant=0.5))
+
+
 # ── tables ──────────────────────────────────────────────────────────────────────────────────────────────
 
 

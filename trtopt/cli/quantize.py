@@ -10,6 +10,15 @@ import click
 
 if TYPE_CHECKING:
     from trtopt.pipeline.quantize import Request
+    from trtopt.precision.quantize import Smoothing
+
+
+def _smoothing(text: str) -> float | str:
+    """A number as such; words are judged with the rest of the request."""
+    try:
+        return float(text)
+    except ValueError:
+        return text
 
 
 @click.command()
@@ -42,9 +51,12 @@ if TYPE_CHECKING:
     help="Ranges from an earlier run, no data needed.",
 )
 @click.option(
-    "--smoothquant", type=float, is_flag=False, flag_value=0.5, metavar="[ALPHA]",
-    help="Move outlying channels into weights where that is exact [alpha: 0.5].",
-)  # fmt: skip
+    "--smoothquant",
+    default="auto",
+    callback=lambda context, option, text: _smoothing(text),
+    metavar="auto|off|ALPHA",
+    help="Move outlying channels into weights: auto where INT8 gains by it, or SmoothQuant [default: auto].",
+)
 @click.option(
     "--store-weights", is_flag=True, help="Keep weights in their narrow type (INT4 always; not on 8.6)."
 )
@@ -69,7 +81,7 @@ def quantize(
     exclude: tuple[str, ...],
     include: tuple[str, ...],
     table: Path | None,
-    smoothquant: float | None,
+    smoothquant: Smoothing,
     store_weights: bool,
     random_data: bool,
     verdict: str | None,

@@ -15,6 +15,7 @@ from trtopt.onnxmodel.feeds import seeded_source, specs_of
 from trtopt.pipeline.quantize import TABLE_SUFFIX, Request
 from trtopt.pipeline.typed import QUANTISED, Precision, cast_kept, quantised_kept
 from trtopt.precision.bounds import Bounds, violations
+from trtopt.precision.calibration.table import AUTO
 from trtopt.precision.runs import at_most, compared, open_model
 from trtopt.records import Backend, Candidate, EngineArtifact, OnnxArtifact
 from trtopt.records.checking import OutputDifference
@@ -95,11 +96,9 @@ class Candidates:
         folder = self._folder / name
         folder.mkdir()
         table = Path(entry.onnx.path + TABLE_SUFFIX)
-        request = replace(
-            entry.request,
-            exclude=(*entry.request.exclude, *map(glob.escape, left)),
-            table=table if table.is_file() and entry.request.calib is not None else entry.request.table,
-        )
+        request = replace(entry.request, exclude=(*entry.request.exclude, *map(glob.escape, left)))
+        if table.is_file() and request.calib is not None:
+            request = replace(request, table=table, smoothquant=AUTO)  # it tells what is smoothed
         onnx, _ = quantised_kept(self._base, request, name, folder)
         return self._entry(name, entry.candidate.precision, onnx, folder, request, tuple(left))
 

@@ -17,29 +17,27 @@ from trtopt.onnxmodel import model_file
 from trtopt.onnxmodel.feeds import seeded_source
 from trtopt.onnxmodel.model_file import ModelFile
 from trtopt.pipeline.listener import SILENT, Listener
-from trtopt.precision.calibration.table import check_method, read_table
-from trtopt.precision.casting.api import measured
+from trtopt.precision.calibration.table import AUTO, check_method, read_table
 from trtopt.precision.emission.form import Form, form_for
 from trtopt.precision.existing import is_quantised
 from trtopt.precision.placement.plan import Precision, Wish
 from trtopt.precision.quantize import (
+    OFF,
     Asked,
     Material,
     Quantised,
+    Smoothing,
     make_rest_half,
+    measured_for_rest,
     no_data,
     output_error,
     quantise,
 )
-from trtopt.precision.runs import First
 from trtopt.records import to_json
 from trtopt.records.quantisation import CalibrationTable, QuantizeReport
 from trtopt.workspace import check_writable, scratch_beside, write_atomically
 
 TABLE_SUFFIX = ".calibration.json"
-_CAST_SAMPLES = 64
-"""For judging what is to stay FP32, with a margin of four below the type's largest: every sample runs through
-all Q/DQ of the graph, half a second of ResNet-50's."""
 
 
 @dataclass(frozen=True)
@@ -47,8 +45,8 @@ class Request:
     """What `quantize` was asked for; the fields are those of the command line.
 
     `calib` is what `trtopt.data.open_data` takes; beside a `table` it finds what that lacks. `method` is one
-    of `auto`, `max`, `percentile-99.9`, …, `smoothquant` the exponent alpha, `store_weights` keeps weights in
-    their narrow type with a DQ alone.
+    of `auto`, `max`, `percentile-99.9`, …, `smoothquant` is `auto` (INT8: where it helps), `off` or the
+    exponent alpha, `store_weights` keeps weights in their narrow type with a DQ alone.
     """
 
     precision: str
@@ -58,7 +56,7 @@ class Request:
     method: str | None = None
     exclude: Sequence[str] = ()
     include: Sequence[str] = ()
-    smoothquant: float | None = None
+    smoothquant: Smoothing = AUTO
     store_weights: bool = False
     random_data: bool = False
 
@@ -101,7 +99,7 @@ def quantize(
         tried = samples or seeded_source(original)
         if form.strongly_typed:
             listener.note("making the rest FP16")
-            ranges, _ = measured(made.model, First(tried, _CAST_SAMPLES))
+            ranges = measured_for_rest(made.model, tried)
             make_rest_half(made, request.target, ranges, is_real=request.calib is not None)
         listener.note("comparing with the original")
         errors = output_error(original, made.model, tried)
@@ -138,9 +136,23 @@ def judged(request: Request) -> tuple[Precision, Form]:
         raise UsageError(
             "--random-data and --calib or --table exclude one another", "leave --random-data out"
         )
-    if request.smoothquant is not None and not 0.0 <= request.smoothquant <= 1.0:
-        raise UsageError(f"--smoothquant {request.smoothquant}: not from 0 to 1", "0.5 is usual")
+    _check_smoothing(request)
     return precision, form
+
+
+def _check_smoothing(request: Request) -> None:
+    if request.smoothquant in (AUTO, OFF):
+        return
+    if isinstance(request.smoothquant, str) or not 0.0 <= request.smoothquant <= 1.0:
+        raise UsageError(
+            f"--smoothquant {request.smoothquant}: not from 0 to 1, nor auto or off",
+            "leave it out for auto; as alpha 0.5 is usual",
+        )
+    if request.table is not None:
+        raise UsageError(
+            "--smoothquant and --table exclude one another: ranges fit the graph that they were found on",
+            "leave --smoothquant out: the table tells what is smoothed",
+        )
 
 
 def _wish(request: Request, precision: Precision) -> Wish:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Literal, TypeAlias
 
 import msgspec
 
@@ -12,11 +13,10 @@ from trtopt.errors import UsageError
 from trtopt.onnxmodel.feeds import specs_of
 from trtopt.onnxmodel.model_file import ModelFile
 from trtopt.precision.calibration.choose import Signal
-from trtopt.precision.calibration.collect import ChannelPeaks
 from trtopt.precision.calibration.methods import METHODS
 from trtopt.precision.calibration.run import calibrate, copied
 from trtopt.precision.calibration.table import AUTO, MAX, by_group, check_complete, with_method
-from trtopt.precision.casting.api import cast_graph
+from trtopt.precision.casting.api import cast_graph, measured
 from trtopt.precision.casting.decide import Wishes
 from trtopt.precision.casting.places import LOW
 from trtopt.precision.casting.weights import largest
@@ -24,29 +24,38 @@ from trtopt.precision.emission.form import Form
 from trtopt.precision.emission.opset import fit_opset
 from trtopt.precision.emission.write import Scales, write
 from trtopt.precision.existing import Existing, take_out
-from trtopt.precision.observe import observe
 from trtopt.precision.placement.place import place
 from trtopt.precision.placement.plan import Plan, Wish
 from trtopt.precision.placement.view import View
-from trtopt.precision.runs import at_most, open_model
-from trtopt.precision.smoothquant import find, smooth
+from trtopt.precision.runs import First, at_most, open_model
+from trtopt.precision.smoothing.factors import Factors
+from trtopt.precision.smoothing.run import smooth_as_told, smooth_by_data
 from trtopt.precision.trained import complete, known_ranges
 from trtopt.records.casting import KeptNode
 from trtopt.records.quantisation import CalibrationTable
 
+OFF: Literal["off"] = "off"
+Smoothing: TypeAlias = "float | Literal['auto', 'off']"
 FEW_SAMPLES = 32
 """Fewer calibration samples than this are worth a warning."""
 _CHECKED_SAMPLES = 8
+_CAST_SAMPLES = 64
+"""For judging what is to stay FP32, with a margin of four below the type's largest: every sample runs through
+all Q/DQ of the graph, half a second of ResNet-50's."""
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What is wanted. `method` None: `auto`, for FP8 `max`. `alpha` turns SmoothQuant on."""
+    """What is wanted. `method` None: `auto`, for FP8 `max`.
+
+    `smoothing`: `auto` (INT8: where it halves the expected error; else none), `off`, or SmoothQuant's alpha.
+    A table brings its own.
+    """
 
     wish: Wish
     form: Form
     method: str | None = None
-    alpha: float | None = None
+    smoothing: Smoothing = AUTO
 
 
 @dataclass(frozen=True)
@@ -110,9 +119,7 @@ def with_pairs(file: ModelFile, asked: Asked, material: Material) -> Quantised:
     existing = take_out(model.proto)
     _check_existing(existing, asked)
     model = replace(model, proto=fit_opset(model.proto, asked.form))
-    notes: list[str] = []
-    if asked.alpha is not None:
-        notes += _smoothed(model, asked, material)
+    factors, notes = _smoothed(model, asked, material) if not existing else ({}, [])
     view = View(model.proto)
     plan, given, told = _placed(view, asked, existing, has_ranges=_has_ranges(material))
     notes += told
@@ -120,6 +127,7 @@ def with_pairs(file: ModelFile, asked: Asked, material: Material) -> Quantised:
     rows = {**(given.tensors), **({n: r.chosen for n, r in table.tensors.items()} if table else {})}
     scales = replace(given, tensors={**by_group(rows, plan.groups), **plan.fixed})
     if table:
+        table = msgspec.structs.replace(table, smoothed=factors)
         notes += _notes_on(table, plan, scales, material)
     write(model, plan, scales, asked.form)
     return Quantised(model, plan, table, scales, notes=notes)
@@ -139,7 +147,7 @@ def _check_existing(existing: Existing, asked: Asked) -> None:
             f"the model carries {has} Q/DQ already, and {wanted} is asked for",
             f"ask for --precision {has.lower()} to keep and complete them, or quantise the float model",
         )
-    if asked.alpha is not None:
+    if not isinstance(asked.smoothing, str):
         raise UsageError(
             "--smoothquant changes weights, whose scales this model brings along",
             "leave it out, or quantise the float model",
@@ -166,18 +174,19 @@ def _placed(
     return completed.plan, given, notes
 
 
-def _smoothed(model: ModelFile, asked: Asked, material: Material) -> list[str]:
-    """SmoothQuant where it is exact; what was done and what was not."""
+def _smoothed(model: ModelFile, asked: Asked, material: Material) -> tuple[dict[str, Factors], list[str]]:
+    """What channels are divided by, by tensor, done in place; and what to say of it."""
+    if material.table is not None:
+        smooth_as_told(model, material.table.smoothed, material.table_name)
+        return material.table.smoothed, []
+    alpha = None if isinstance(asked.smoothing, str) else asked.smoothing
+    if asked.smoothing == OFF or (alpha is None and asked.wish.precision != "int8"):
+        return {}, []
     if material.source is None:
-        raise UsageError("--smoothquant needs --calib DATA", "give the data, not a table")
-    places, declined = find(View(model.proto))
-    notes = [f"SmoothQuant left {reason}" for reason in declined]
-    if not places:
-        return [*notes, "SmoothQuant found no place where it is exact"]
-    seen = ChannelPeaks()
-    observe(model, material.source, [item.tensor for item in places], seen.visit)
-    smooth(model, places, seen.peaks, float(asked.alpha or 0.0))
-    return [*notes, f"SmoothQuant with alpha {asked.alpha} at {len(places)} normalisations"]
+        if alpha is not None:
+            raise no_data(asked.wish.precision)
+        return {}, []
+    return smooth_by_data(model, material.source, asked.wish, alpha)
 
 
 def _table(
@@ -236,6 +245,15 @@ def _notes_on(table: CalibrationTable, plan: Plan, scales: Scales, material: Mat
             f"{len(idle)} tensors are all zero in the data, such as {idle[0]!r}: their scale is a guess"
         )
     return notes
+
+
+def measured_for_rest(model: ModelFile, samples: SampleSource) -> dict[str, float]:
+    """The largest |x| by tensor over the first samples, for `make_rest_half`.
+
+    Raises:
+        ModelError, DataError: see `casting.api.measured`.
+    """
+    return measured(model, First(samples, _CAST_SAMPLES))[0]
 
 
 def make_rest_half(made: Quantised, target: str, ranges: Mapping[str, float], *, is_real: bool) -> None:

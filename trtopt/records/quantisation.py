@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from trtopt.records.base import Record
 from trtopt.records.casting import KeptNode
 
@@ -44,6 +46,8 @@ class CalibrationTable(Record, frozen=True, kw_only=True):
     method: str
     scores: tuple[MethodScore, ...] = ()
     tensors: dict[str, TensorRange]
+    smoothed: dict[str, dict[int, float]] = msgspec.field(default_factory=dict)
+    """What channels of activations are divided by before these ranges are taken, their weights multiplied."""
 
 
 class QuantizeReport(Record, frozen=True, kw_only=True):

@@ -149,7 +149,7 @@ def test_another_precision_than_the_model_s_is_refused() -> None:
 def test_smoothquant_on_a_trained_model_is_refused() -> None:
     with pytest.raises(UsageError, match="--smoothquant changes weights"):
         quantise(
-            as_file(trained_block()), Asked(Wish("int8"), form_for("int8", "8.6"), alpha=0.5), Material()
+            as_file(trained_block()), Asked(Wish("int8"), form_for("int8", "8.6"), smoothing=0.5), Material()
         )
 
 

@@ -17,7 +17,15 @@ from trtopt.data import SampleSource
 from trtopt.onnxmodel.model_file import ModelFile
 from trtopt.precision.casting.api import cast_graph, measured
 from trtopt.precision.casting.decide import Decision, Wishes
-from trtopt.precision.quantize import Asked, Material, Quantised, make_rest_half, quantise, with_pairs
+from trtopt.precision.quantize import (
+    Asked,
+    Material,
+    Quantised,
+    make_rest_half,
+    measured_for_rest,
+    quantise,
+    with_pairs,
+)
 from trtopt.records.quantisation import CalibrationTable
 
 
@@ -114,7 +122,7 @@ class QuantisedVariants:
         self.nodes = tuple(node.name for node in model.proto.graph.node if node.name in low)
         self._ranges: dict[str, float] = {}
         if asked.form.strongly_typed:  # pairs bound what they let through; without them tensors may be larger
-            quantised, plain = measured(made.model, samples)[0], measured(model, samples)[0]
+            quantised, plain = (measured_for_rest(item, samples) for item in (made.model, model))
             self._ranges = quantised | {
                 name: max(peak, quantised.get(name, 0.0)) for name, peak in plain.items()
             }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -30,11 +31,21 @@ class Ranges:
             raise _not_finite(name, first + error.index) from None
 
 
-class ChannelPeaks:
-    """The largest |x| of each channel along the last axis, by tensor."""
+@dataclass(frozen=True)
+class ChannelValues:
+    """What the channels of a tensor take on: the largest |x| of each, and the mean of its x²."""
+
+    peaks: NDArray[np.float32]
+    mean_squares: NDArray[np.float64]
+
+
+class PerChannel:
+    """What each channel along the last axis takes on, by tensor. Memory: some numbers a channel."""
 
     def __init__(self) -> None:
-        self.peaks: dict[str, NDArray[np.float32]] = {}
+        self._peaks: dict[str, NDArray[np.float32]] = {}
+        self._squares: dict[str, NDArray[np.float64]] = {}
+        self._rows: dict[str, int] = {}
 
     def visit(self, name: str, values: NDArray[Any], first: int) -> None:
         """Take in one batch of a tensor; its first sample is number `first`.
@@ -42,11 +53,19 @@ class ChannelPeaks:
         Raises:
             DataError: a value is NaN or infinite; names the tensor and the sample.
         """
-        rows = np.abs(values.reshape(-1, values.shape[-1])).max(axis=0).astype(np.float32)
-        if not np.isfinite(rows).all():
+        rows = values.reshape(-1, values.shape[-1])
+        peaks = np.abs(rows).max(axis=0).astype(np.float32)
+        if not np.isfinite(peaks).all():
             bad = ~np.isfinite(values).reshape(len(values), -1).all(axis=1)
             raise _not_finite(name, first + int(np.argmax(bad)))
-        self.peaks[name] = np.maximum(self.peaks[name], rows) if name in self.peaks else rows
+        squares = np.einsum("ij,ij->j", rows, rows, dtype=np.float64)
+        self._peaks[name] = np.maximum(self._peaks.get(name, 0), peaks)
+        self._squares[name] = self._squares.get(name, 0) + squares
+        self._rows[name] = self._rows.get(name, 0) + len(rows)
+
+    def values(self, name: str) -> ChannelValues:
+        """Of one tensor, over all batches."""
+        return ChannelValues(self._peaks[name], self._squares[name] / self._rows[name])
 
 
 def _not_finite(name: str, sample: int) -> DataError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
@@ -15,7 +16,7 @@ from trtopt.records import from_json
 from trtopt.records.quantisation import CALIBRATION_SCHEMA, CalibrationTable, TensorRange
 
 MAX = "max"
-AUTO = "auto"
+AUTO: Literal["auto"] = "auto"
 EDITED = "as in the table"
 """The method of a table whose chosen values are taken as they stand."""
 
@@ -71,6 +72,13 @@ def read_table(path: Path) -> CalibrationTable:
             if not math.isfinite(value) or value < 0:
                 raise ArtifactError(
                     f"{path}: tensor {name!r} has amax {value}", "an amax is a finite number, 0 or more"
+                )
+    for name, factors in table.smoothed.items():
+        for channel, factor in factors.items():
+            if not math.isfinite(factor) or factor <= 0:
+                raise ArtifactError(
+                    f"{path}: channel {channel} of {name!r} is divided by {factor}",
+                    "what divides is a finite number above 0",
                 )
     return table
 
