@@ -17,9 +17,12 @@ from trtopt.export.run import export
 from trtopt.export.spec import read_spec
 from trtopt.export.subject import Subject, from_spec
 from trtopt.onnxmodel.model_file import load
+from trtopt.pipeline.quantize import Request, quantize
 from trtopt.precision.casting.api import cast_model
 from trtopt.precision.runs import open_model
 
+MEASURED = Path(__file__).parents[2] / "docs" / "measurements" / "minilm"
+FEED_FORWARD_ENDS = ("encoder.layer.?.output.dense/MatMul",)
 NAMES = ("bert-base", "dlrm", "resnet50", "rnnt-encoder")
 
 
@@ -43,12 +46,38 @@ def test_a_cast_export_runs_and_builds_with_rtx(name: str, tmp_path: Path) -> No
     assert rtx.build(tmp_path / "half.onnx", subject.inputs, subject.axes, sizes) == []
 
 
-def test_minilm_in_fp16_finds_the_neighbours_that_it_finds_in_fp32(tmp_path: Path) -> None:
-    source, _ = exported("minilm", "full", tmp_path)
-    tokens = function_beside(files()["minilm"], "minilm.py:tokenize")(SENTENCES)
+@pytest.fixture(scope="module")
+def minilm(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return exported("minilm", "full", tmp_path_factory.mktemp("minilm"))[0]
+
+
+tokenize = function_beside(files()["minilm"], "minilm.py:tokenize")
+agreement = function_beside(files()["minilm"], "minilm.py:retrieval_agreement")
+
+
+def test_minilm_in_fp16_finds_the_neighbours_that_it_finds_in_fp32(minilm: Path, tmp_path: Path) -> None:
+    tokens = tokenize(SENTENCES)
     np.savez(tmp_path / "tokens.npz", **tokens)
-    cast_model(source, tmp_path / "half.onnx", precision="fp16", data=tmp_path / "tokens.npz", compare=False)
-    wanted = open_reference(source)(tokens)["embedding"]
+    cast_model(minilm, tmp_path / "half.onnx", precision="fp16", data=tmp_path / "tokens.npz", compare=False)
+    wanted = open_reference(minilm)(tokens)["embedding"]
     found = open_model(load(tmp_path / "half.onnx")).run(tokens)["embedding"]
-    agreement = function_beside(files()["minilm"], "minilm.py:retrieval_agreement")
     assert agreement(wanted, found, k=1) >= 0.99
+
+
+def embeddings(model: Path, sentences: list[str]) -> np.ndarray:
+    """Of sentences of like length at a time, so that little is padding."""
+    session, order = open_model(load(model)), sorted(range(len(sentences)), key=lambda i: len(sentences[i]))
+    parts = [order[start : start + 32] for start in range(0, len(order), 32)]
+    found = [session.run(tokenize([sentences[index] for index in part]))["embedding"] for part in parts]
+    return np.concatenate(found)[np.argsort(order)]
+
+
+def test_minilm_in_int8_finds_the_neighbours_that_it_finds_in_fp32(minilm: Path, tmp_path: Path) -> None:
+    """On hard sentences: docs/measurements/minilm tells which layers have to stay in float for that."""
+    halves = function_beside(MEASURED / "README.md", "corpora.py:halves")
+    calibration, sentences = halves("docstrings")
+    np.savez(tmp_path / "tokens.npz", **tokenize(calibration))
+    request = Request("int8", "8.6", str(tmp_path / "tokens.npz"), method="max", exclude=FEED_FORWARD_ENDS)
+    quantize(minilm, tmp_path / "int8.onnx", request)
+    wanted, found = embeddings(minilm, sentences), embeddings(tmp_path / "int8.onnx", sentences)
+    assert agreement(wanted, found, k=1) >= 0.95

@@ -49,7 +49,8 @@ def main(model: str, work: str, out: str, *names: str) -> None:
         "onnxruntime": onnxruntime.__version__,
         "numpy": np.__version__,
         "python": platform.python_version(),
-        "command": "agreement.py minilm.onnx WORK_FOLDER RESULTS.json " + " ".join(names),
+        "command": "python docs/measurements/minilm/agreement.py minilm.onnx WORK_FOLDER RESULTS.json "
+        + " ".join(names),
     }
     for name in names or ("docstrings", "topics"):
         told[name] = _Corpus(name, Path(model), folder).rows
@@ -67,12 +68,12 @@ class _Corpus:
         self.rows: list[dict[str, object]] = []
         self._wanted = self._embeddings(model)
         self._half()
+        self._bisected()
         for target, smoothing in (("8.6", "off"), ("8.6", "auto"), ("rtx", "auto")):
             self._methods(target, smoothing)
         self._quantised(
             "8.6, max, SmoothQuant 0.5", Request("int8", "8.6", self._calib, method="max", smoothquant=0.5)
         )
-        self._bisected()
 
     def _half(self) -> None:
         cast_model(self._model, self._out, precision="fp16", data=self._calib, compare=False)

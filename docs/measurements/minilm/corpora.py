@@ -9,7 +9,9 @@ import importlib
 import inspect
 import pydoc_data.topics
 import re
+import warnings
 from collections.abc import Iterator
+from types import ModuleType
 
 import numpy as np
 
@@ -35,15 +37,19 @@ def halves(name: str) -> tuple[list[str], list[str]]:
     return chosen[:CALIBRATION], chosen[CALIBRATION:]
 
 
-def docstrings() -> Iterator[str]:
+def docstrings() -> list[str]:
     """The first paragraph of each docstring of a module's functions, classes and methods."""
-    for name in MODULES:
-        module = importlib.import_module(name)
-        for _, item in inspect.getmembers(module):
-            yield from _first_paragraph(item)
-            if inspect.isclass(item):
-                for _, inner in inspect.getmembers(item):
-                    yield from _first_paragraph(inner)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # some names warn that they will go
+        return [text for name in MODULES for text in _of_module(importlib.import_module(name))]
+
+
+def _of_module(module: ModuleType) -> Iterator[str]:
+    for _, item in inspect.getmembers(module):
+        yield from _first_paragraph(item)
+        if inspect.isclass(item):
+            for _, inner in inspect.getmembers(item):
+                yield from _first_paragraph(inner)
 
 
 def _first_paragraph(item: object) -> Iterator[str]:
