@@ -137,14 +137,18 @@ def relay(level: int, send: Callable[[Logged], None]) -> None:
 
 
 class _Relay(logging.Handler):
-    """Sends each record as it is: it is written elsewhere."""
+    """Sends each record as it is: it is written elsewhere.
+
+    Without the lock that `logging` puts around `emit`: `send` has one of its own, and while another thread
+    waits for that here, collected garbage may log in the thread that holds it.
+    """
 
     def __init__(self, send: Callable[[Logged], None]) -> None:
         super().__init__()
         self._send = send
 
-    def emit(self, record: logging.LogRecord) -> None:
-        """See `logging.Handler.emit`."""
+    def handle(self, record: logging.LogRecord) -> bool:
+        """See `logging.Handler.handle`."""
         self._send(
             Logged(
                 severity=_severity_of(record.levelno),
@@ -153,6 +157,7 @@ class _Relay(logging.Handler):
                 at=record.created,
             )
         )
+        return True
 
 
 def log_relayed(logged: Logged, process: int) -> None:

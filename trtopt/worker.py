@@ -159,12 +159,7 @@ def main() -> None:
     os.dup2(2, 1)  # native code prints to descriptor 1
     line = sys.stdin.buffer.readline()
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    guard = threading.Lock()
-
-    def send(message: Message) -> None:
-        with guard:
-            _write(messages, to_json(message, indent=None))
-
+    send = sender(messages)
     relay(int(sys.argv[1]), send)
     try:
         send(run(msgspec.json.decode(line, type=Job), send))
@@ -178,6 +173,20 @@ def main() -> None:
         traceback.print_exc()
         _leave(1)
     _leave(0)
+
+
+def sender(pipe: BinaryIO) -> Callable[[Message], None]:
+    """What writes messages to a pipe, each whole, for any thread and for what logs in the midst of it.
+
+    Garbage is collected whenever Python likes, and native code logs when its objects are destroyed.
+    """
+    guard = threading.RLock()
+
+    def send(message: Message) -> None:
+        with guard:
+            _write(pipe, to_json(message, indent=None))
+
+    return send
 
 
 def _leave(status: int) -> NoReturn:

@@ -19,6 +19,10 @@ def aloud():
     print("said aloud with {SECRET}", file=sys.stderr, flush=True)
     yield {{"images": np.zeros((1, 1, 8, 8), np.float32)}}
 
+def quits():
+    sys.exit("the data is not mounted")
+    yield {{}}
+
 def last():
     print("the last that was heard", file=sys.stderr, flush=True)
     os.abort()
@@ -77,6 +81,13 @@ def test_a_crash_is_in_the_log_with_what_the_process_printed(speaking: CommandLi
     lines = lines_of(speaking.folder / "log")
     assert any("the last that was heard" in line.message for line in lines if line.source == "stderr")
     assert any("SIGABRT" in line.message for line in lines if line.severity == "error")
+
+
+def test_code_of_the_users_that_quits_is_heard_and_logged(speaking: CommandLine) -> None:
+    asked = ("quantize", DIGITS, "-o", "q.onnx", "--precision", "int8", "--calib", "speaking:quits")
+    done = speaking(*asked, "--log-file", "log")
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (1, "the data is not mounted")
+    assert lines_of(speaking.folder / "log")[-1].message == "the data is not mounted"
 
 
 def test_no_secret_is_in_a_log(speaking: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 import pytest
 
 from trtopt import logs
 from trtopt.cli.main import COMMANDS, cli
+from trtopt.jobs import Progress
+from trtopt.worker import sender
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
 
 
 @pytest.fixture(autouse=True)
@@ -68,6 +76,34 @@ def test_what_a_worker_logs_is_logged_under_its_own_time_and_number(
     again = caplog.records[-1]
     assert (again.process, again.created) == (4711, told.at)
     assert (again.name, again.getMessage()) == ("trtopt.heard.tensorrt", "100 % of the tactics")
+
+
+def test_what_logs_while_a_message_is_being_sent_waits_for_nobody() -> None:
+    """As native code does whose objects are collected just then, while another thread logs too."""
+    waits = threading.Event()
+
+    class Text:
+        def __str__(self) -> str:
+            waits.set()
+            return "meanwhile"
+
+    class Pipe(io.BytesIO):
+        def write(self, line: ReadableBuffer) -> int:
+            if not waits.is_set():
+                threading.Thread(target=logs.heard, args=("tensorrt", "warning", Text()), daemon=True).start()
+                assert waits.wait(60)
+                logs.heard("tensorrt", "warning", "deleted")
+            return super().write(line)
+
+    pipe = Pipe()
+    send = sender(pipe)
+    logs.relay(logging.WARNING, send)
+    sending = threading.Thread(target=send, args=(Progress(phase="building", fraction=None),), daemon=True)
+    sending.start()
+    sending.join(60)
+    assert not sending.is_alive()
+    sent = pipe.getvalue()
+    assert sent.index(b"deleted") < sent.index(b"building")
 
 
 def test_a_log_that_fails_stops_no_work(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -74,8 +74,9 @@ def main() -> None:
         signal.signal(signal.SIGHUP, _terminate)
     try:
         status = _status()
-    except SystemExit as ended:
-        status = ended.code if isinstance(ended.code, int) else 1
+    except SystemExit as ended:  # `_terminate`, or code of the user's, which may say why
+        _log("info", ended.code if isinstance(ended.code, str) else f"ended with exit code {ended.code or 0}")
+        raise
     except Exception:
         _log("error", traceback.format_exc())
         raise
