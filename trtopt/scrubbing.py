@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+_OF_LOGINS = re.compile(r"XDG_SESSION_|(DESKTOP_|GDM)SESSION$")
+"""No secrets, but common words such as user, ubuntu and plasma."""
 _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASS|CREDENTIAL|AUTH|COOKIE|SESSION", re.IGNORECASE)
 _SHORTEST = 4
 """Secrets below this length are common words too: they are not looked for in texts."""
@@ -15,7 +17,9 @@ def secret_words(environment: Mapping[str, str]) -> dict[str, str]:
 
     Longest first, for one may hold another.
     """
-    words = {value for name, value in environment.items() if _SECRET.search(name)}
+    words = {
+        value for name, value in environment.items() if _SECRET.search(name) and not _OF_LOGINS.match(name)
+    }
     return _longest_first({word: "***" for word in words if len(word) >= _SHORTEST})
 
 

@@ -45,7 +45,10 @@ def test_a_bundle_tells_the_machine_and_the_build_and_nothing_private(
 
 def test_names_are_taken_out_where_they_stand_alone_and_secrets_anywhere() -> None:
     words = private_words(
-        {"DB_PASSWORD": "abcd", "PASS": "x", "EDITOR": "vi"}, user="ann", host="box7", home="/home/ann"
+        {"DB_PASSWORD": "abcd", "PASS": "x", "EDITOR": "vi", "XDG_SESSION_CLASS": "banner"},
+        user="ann",
+        host="box7",
+        home="/home/ann",
     )
     told = "/home/ann/m.onnx: ann@box7 banner xabcdx x vi box77"
     assert scrubbed(told, words) == "~/m.onnx: USER@HOST banner x***x x vi box77"

@@ -47,6 +47,8 @@ def test_what_is_trusted_must_be_an_engine(trtopt_cli: CommandLine, folder: Path
     told = trtopt_cli.fails(2, *asked, "--trust", "batch9.onnx")
     assert "--trust batch9.onnx: no engine of" in told
     assert "batch1.onnx, batch8.onnx" in told
+    for name in ("model.onnx", "manifest.json"):
+        assert "no engine of" in trtopt_cli.fails(2, *asked, "--trust", str(folder / name))
     (folder / "batch8.onnx").unlink()
     assert "is not there" in trtopt_cli.fails(1, *asked, "--trust", "batch8.onnx")
 

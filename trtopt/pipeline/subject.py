@@ -89,9 +89,10 @@ def _trusted(
     """The engines, those of `names` as they are now; paths may name engines of other folders."""
     own = {engine.path for engine in engines}
     for name in names:
-        if name not in own and not Path(name).is_file():
+        if name not in own and not _is_engine(Path(name)):
             known = ", ".join(sorted(own)) or "those of a build folder"
-            raise UsageError(f"--trust {name}: no engine of {folder}", f"name one of {known}")
+            remedy = f"name one of {known}, or give the path of an engine in its build folder"
+            raise UsageError(f"--trust {name}: no engine of {folder}", remedy)
     named = {Path(name).resolve() for name in names} | {(folder / name).resolve() for name in {*names} & own}
     found = []
     for engine in engines:
@@ -100,6 +101,14 @@ def _trusted(
             tell(notes, listener, f"{engine.path} is not as it was built: --trust vouches for it")
         found.append(now)
     return tuple(found)
+
+
+def _is_engine(path: Path) -> bool:
+    """Whether the manifest beside it lists it, as it is or as it was."""
+    try:
+        return any(engine.path == path.name for engine in read_manifest(path.parent).engines)
+    except ArtifactError:
+        return False
 
 
 def as_it_is(folder: Path, engine: EngineArtifact) -> EngineArtifact:
