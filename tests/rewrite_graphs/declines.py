@@ -344,6 +344,14 @@ CASES: tuple[Case, ...] = (
     ),
     left(
         "attention-scale",
+        "a scale beyond FP16, 168 are the bits of 1e-5",
+        """
+        g (float16[N,2,S,16] q, float16[N,2,16,S] k) => (float16[N,2,S,S] y) <float16 c = {168}>
+        {a = MatMul(q, k) b = Div(a, c) y = Softmax(b)}""",
+        "no number",
+    ),
+    left(
+        "attention-scale",
         "queries in INT8",
         """
         g (float[N,2,S,16] q, float[N,2,16,S] k) => (float[N,2,S,S] y) <float c = {4.0}, float s = {0.05}, int8 z = {0}>

@@ -23,6 +23,14 @@ def with_scalar(
     return None
 
 
+def with_factor(scope: Scope, node: Any) -> tuple[Any, float] | None:
+    """The other operand of a Mul or Div with one scalar constant, and what that multiplies it by."""
+    found = with_scalar(scope, node)
+    if found is None or node.op == "Mul":
+        return found
+    return (found[0], 1 / found[1]) if found[1] else None
+
+
 def inputs_either_way(node: Any) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
     """Both orders of a binary node's inputs."""
     first, second = node.inputs

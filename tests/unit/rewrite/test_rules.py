@@ -71,6 +71,13 @@ def test_a_rule_runs_unasked_for_the_targets_that_it_names(target: str, times: i
     assert trace.counts.get("attention-scale", 0) == times
 
 
+def test_a_division_by_zero_is_nobodys_pattern(tmp_path: Path) -> None:
+    text = "g (float[N,8] x) => (float[N,8] y) <float z = {0.0}> {y = Div(x, z)}"
+    onnx.save(model(text, 20), tmp_path / "in.onnx")
+    trace = rewrite_model(tmp_path / "in.onnx", tmp_path / "out.onnx", target="10", check=False)
+    assert trace.applied == ()
+
+
 def test_every_rule_has_a_case_that_fires_but_the_plugin() -> None:
     assert {rule.name for rule in RULES} - {case.rule for case in FIRES} == {"efficient-nms"}
     assert len({rule.name for rule in RULES}) == len(RULES)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from trtopt.rewrite.match import with_scalar
+from trtopt.rewrite.match import with_factor
 from trtopt.rewrite.rule import Match, Rule
 from trtopt.rewrite.scope import Scope
 
@@ -25,11 +25,10 @@ def _feeds_softmax(scope: Scope, tensor: Any) -> bool:
 
 def _find(scope: Scope) -> Iterator[Match]:
     for node in scope.nodes("Mul", "Div"):
-        found = with_scalar(scope, node)
+        found = with_factor(scope, node)
         product = None if found is None else scope.producer(found[0], "MatMul")
         if found is not None and product is not None and _feeds_softmax(scope, node.outputs[0]):
-            factor = 1 / found[1] if node.op == "Div" and found[1] else found[1]
-            yield Match(node, {"product": product, "factor": factor})
+            yield Match(node, {"product": product, "factor": found[1]})
 
 
 def _check(scope: Scope, match: Match) -> str | None:
@@ -46,6 +45,8 @@ def _check(scope: Scope, match: Match) -> str | None:
         return "the product is quantised: a scale between DQ and product would keep them apart"
     if not scope.is_float(query):
         return "the type of the scores is unknown"
+    if not abs(match.parts["factor"]) <= float(np.finfo(scope.dtype(query)).max):
+        return "the scale is no number of the queries' type"
     if not scope.same_rank(product.outputs[0], match.node.outputs[0]):
         return "the scale adds an axis"
     return None

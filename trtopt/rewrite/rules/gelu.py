@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from trtopt.rewrite.match import inputs_either_way, why_not_one_node, with_scalar
+from trtopt.rewrite.match import inputs_either_way, why_not_one_node, with_factor, with_scalar
 from trtopt.rewrite.rule import Match, Rule
 from trtopt.rewrite.scope import Scope
 
@@ -21,15 +21,15 @@ _CUBIC = 0.044715
 def _factors(scope: Scope, node: Any, inner: list[Any]) -> tuple[float, list[Any]]:
     """The scalar and the other factors of a product of Mul (and Div by a scalar) nodes with root `node`."""
     scalar, tensors = 1.0, []
-    found = with_scalar(scope, node)
+    found = with_factor(scope, node)
     operands = list(node.inputs)
     if found is not None:
-        operands, scalar = [found[0]], 1 / found[1] if node.op == "Div" else found[1]
+        operands, scalar = [found[0]], found[1]
     elif node.op == "Div":
         return 1.0, [node.outputs[0]]
     for tensor in operands:
         maker = scope.producer(tensor, "Mul", "Div")
-        divides = maker is not None and maker.op == "Div" and with_scalar(scope, maker) is None
+        divides = maker is not None and maker.op == "Div" and with_factor(scope, maker) is None
         if maker is None or divides or not scope.only_use(tensor):
             tensors.append(tensor)
             continue
@@ -42,11 +42,11 @@ def _factors(scope: Scope, node: Any, inner: list[Any]) -> tuple[float, list[Any
 def _is_scaled(scope: Scope, tensor: Any, source: Any, factor: float, inner: list[Any]) -> bool:
     """Whether `tensor` is factor·source."""
     node = scope.producer(tensor, "Mul", "Div")
-    found = None if node is None else with_scalar(scope, node)
-    if node is None or found is None or found[0] is not source or found[1] == 0:
+    found = None if node is None else with_factor(scope, node)
+    if found is None or found[0] is not source:
         return False
     inner.append(node)
-    return abs((1 / found[1] if node.op == "Div" else found[1]) / factor - 1) < 1e-4
+    return abs(found[1] / factor - 1) < 1e-4
 
 
 def _is_cube(scope: Scope, tensor: Any, source: Any, inner: list[Any]) -> bool:

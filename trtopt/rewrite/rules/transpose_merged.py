@@ -65,7 +65,7 @@ def _runs(source: Sequence[Length], merged: Sequence[Length]) -> list[list[int]]
     if head is None or tail is None:
         return None
     left = len(source) - sum(head) - sum(tail)
-    if left < 0 or (left > 0) != (place < len(merged)):
+    if (left > 0) != (place < len(merged)):
         return None
     ends = list(accumulate([*head, *([left] if left else []), *tail[::-1]]))
     return [list(range(start, end)) for start, end in zip([0, *ends], ends, strict=False)]
