@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import platform
 import sys
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 
@@ -36,6 +37,14 @@ agreement = function_beside(files()["minilm"], "minilm.py:retrieval_agreement")
 METHODS = ("max", "percentile-99.99", "percentile-99.999", "mse", "entropy")
 AT_ONCE = 32
 WANTED_DB = 26.0
+KINDS = {
+    "query": "*.query/MatMul",
+    "key": "*.key/MatMul",
+    "value": "*.value/MatMul",
+    "attention output": "*.attention.output.dense/MatMul",
+    "feed-forward, first": "*.intermediate.dense/MatMul",
+    "feed-forward, second": "encoder.layer.?.output.dense/MatMul",
+}
 EVALUATIONS = 60
 
 
@@ -74,6 +83,18 @@ class _Corpus:
         self._quantised(
             "8.6, max, SmoothQuant 0.5", Request("int8", "8.6", self._calib, method="max", smoothquant=0.5)
         )
+
+        self._kinds()
+
+    def _kinds(self) -> None:
+        """Which layers it is: one kind alone in INT8; and all but the worst, smoothed."""
+        plain = Request("int8", "8.6", self._calib, method="max", smoothquant="off")
+        for kind, pattern in KINDS.items():
+            others = tuple(other for other in KINDS.values() if other != pattern)
+            self._quantised(f"8.6, max, smoothing off, {kind} alone", replace(plain, exclude=others))
+        last = KINDS["feed-forward, second"]
+        request = Request("int8", "8.6", self._calib, method="max", exclude=(last,))
+        self._quantised("8.6, max, smoothing auto, without feed-forward, second", request)
 
     def _half(self) -> None:
         cast_model(self._model, self._out, precision="fp16", data=self._calib, compare=False)
