@@ -92,7 +92,9 @@ class BuildCaches:
         return saved
 
     def _union(self, ours: bytes, theirs: bytes) -> bytes:
-        """Both, or the larger where TensorRT refuses: neither is damaged, and a cache is only ever a help."""
+        """Both, or the larger where TensorRT refuses, as 8.6 does over what its graph compiler has left: such
+        caches still serve all their tactics.
+        """
         try:
             return self._builder.merge_timing_caches(ours, theirs)
         except TimingCacheError as error:

@@ -1,8 +1,8 @@
 """Timing-cache files: TensorRT's blob behind a header that says where and by which builds it was made.
 
 The file is `trtopt timing cache 1`, a line of JSON (`Header`), then TensorRT's own bytes. It is read, merged
-and written under a file lock, so concurrent builds lose nothing. A file without the header is taken for a
-cache of another tool's (trtexec writes such): TensorRT itself then judges whether it fits.
+and written under a file lock, so concurrent builds lose nothing that TensorRT will merge. A file without the
+header is taken for a cache of another tool's (trtexec writes such): TensorRT itself judges whether it fits.
 """
 
 from __future__ import annotations

@@ -228,7 +228,11 @@ class Device(Protocol):
         """Device memory in use by everybody, as the driver reports it; None where nobody knows."""
 
     def room(self) -> Room | None:
-        """What of its memory is free, and who has the rest; None where nobody knows. Takes milliseconds."""
+        """What of its memory is free, and who has the rest. Takes milliseconds.
+
+        None where nobody knows: on integrated GPUs, whose memory is the host's, what files' pages take counts
+        as used and can be had.
+        """
 
     def clock_sensor(self) -> ClockSensor:
         """A sensor of its clocks; where nobody can tell them, one that says why."""

@@ -118,7 +118,8 @@ class Search:
 
     def highest_rate(self, demand: Demand, bounds: Bounds) -> tuple[float, Choice] | None:
         """The highest rate at which a setup keeps the bounds for certain, within 5 %; None: there is none."""
-        setups = [setup for setup, _ in self._within(demand, bounds, Reasons())]
+        within = self._within(demand, bounds, Reasons())
+        setups = [setup for setup, _ in within if setup.fleet.least_ms <= bounds.goal.limit_ms]
         capacity = max((self._capacity(setup, demand) for setup in setups), default=0.0)
         low, high = 0.0, capacity
         while high - low > high * (_RATE_STEP - 1) and high > capacity / 1024:

@@ -106,6 +106,12 @@ class Fleet:
         """The largest batch that one of the engines runs."""
         return max(engine.largest for engine in self.engines)
 
+    @cached_property
+    def least_ms(self) -> float:
+        """The least that any batch took: no request is answered sooner."""
+        curves = [curve for engine in self.engines for ones in engine.curves.values() for curve in ones]
+        return min(float(min(ms)) for curve in curves for ms in curve.samples_ms[1].values())
+
     def bucket(self, length: int) -> int | None:
         """The index of the shortest length that holds it; None if none does."""
         return next((index for index, one in enumerate(self.lengths) if one >= length), None)

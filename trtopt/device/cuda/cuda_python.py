@@ -156,6 +156,11 @@ class CudaPythonDevice:
 
     def room(self) -> Room | None:
         """As CUDA tells it; NVML tells who has the rest."""
+        runtime = self._runtime
+        attribute = runtime.cudaDeviceAttr.cudaDevAttrIntegrated
+        asked = runtime.cudaDeviceGetAttribute(attribute, self._ordinal)
+        if checked(runtime, asked, "asking whether its memory is the host's"):
+            return None
         free, total = checked(self._runtime, self._runtime.cudaMemGetInfo(), "reading free memory")
         return Room(int(free), int(total), holders_of(self._info))
 

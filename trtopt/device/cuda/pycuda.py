@@ -179,6 +179,9 @@ class PycudaDevice:
     @_checked("reading free memory")
     def room(self) -> Room | None:
         """As CUDA tells it; NVML tells who has the rest."""
+        attribute = self._driver.device_attribute.INTEGRATED
+        if self._driver.Context.get_device().get_attribute(attribute):
+            return None
         free, total = self._driver.mem_get_info()
         return Room(int(free), int(total), holders_of(self._info))
 
