@@ -40,8 +40,9 @@ demo: $(VENV)/.rtx
 	$(BIN)/trtopt bench $(DEMO)/digits --backend auto --input models/digits/heldout.npz \
 		--duration 1 --json $(DEMO)/digits.json
 
+# On all cores; a file's tests stay together, for they share what takes long to make.
 test: $(VENV)/.test
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --dist loadfile
 
 test-export: $(VENV)/.export
 	$(BIN)/python -m pytest tests/export
