@@ -54,8 +54,9 @@ class Logged(Record, frozen=True, kw_only=True, tag="logged"):
 class _Lines(logging.Handler):
     """Writes each record as a line without secrets."""
 
-    def __init__(self, write: Callable[[LogLine], None]) -> None:
+    def __init__(self, name: str, write: Callable[[LogLine], None]) -> None:
         super().__init__()
+        self.name = name
         self._write = write
         self._secrets = secret_words(os.environ)
 
@@ -90,14 +91,14 @@ def show(verbosity: int) -> None:
     def write(line: LogLine) -> None:
         print(f"{line.severity}: {line.source}[{line.process}]: {line.message}", file=sys.stderr)
 
-    handler = _Lines(write)
+    handler = _Lines("shown", write)
     handler.addFilter(lambda record: record.name != LOG.name)
     if verbosity == 0:
         handler.setLevel(logging.WARNING)
         handler.addFilter(lambda record: not record.name.startswith(HEARD))
     else:
         _let_through(logging.INFO if verbosity == 1 else logging.DEBUG)
-    LOG.addHandler(handler)
+    _attach(handler)
 
 
 def write_to(path: Path) -> None:
@@ -121,8 +122,15 @@ def write_to(path: Path) -> None:
             LOG.removeHandler(handler)
             print(f"trtopt: the log ends here, {path}: {error.strerror}", file=sys.stderr)
 
-    handler = _Lines(write)
+    handler = _Lines("file", write)
     _let_through(logging.INFO)
+    _attach(handler)
+
+
+def _attach(handler: _Lines) -> None:
+    """In the place of an earlier command's in this process."""
+    for earlier in [one for one in LOG.handlers if one.name == handler.name]:
+        LOG.removeHandler(earlier)
     LOG.addHandler(handler)
 
 
