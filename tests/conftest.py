@@ -1,4 +1,4 @@
-"""Ctrl-C means the same to every run of the tests, wherever they are started; their caches are their own."""
+"""Signals mean the same to every run of the tests, wherever they are started; their caches are their own."""
 
 import os
 import signal
@@ -9,6 +9,8 @@ import pytest
 # a shell that starts them in the background makes them, and what they start, deaf to it
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # nohup does it
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.fixture(scope="session", autouse=True)
