@@ -1,6 +1,7 @@
 """A build with its cache file and the store, on stand-ins for TensorRT made of its own API dumps."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from trtopt.device.clocks import UnknownClocks
 from trtopt.device.fake import ScriptedDevice
 from trtopt.device.script import Script
 from trtopt.device.tensorrt.builder import TensorRTBuilder
-from trtopt.errors import TimingCacheError, UsageError
+from trtopt.errors import BuildError, TimingCacheError, UsageError
 from trtopt.records import BuildPlan, BuildSettings, ClockReading, EngineArtifact, ShapeRange
 
 TRT_8, TRT_10, RTX = "tensorrt-8.6.0", "tensorrt-10.16.1.11", "tensorrt_rtx-1.7.1.116"
@@ -181,6 +182,32 @@ def test_a_cache_of_the_store_that_tensorrt_refuses_is_set_aside_and_the_build_g
     assert engine.timing_cache_in is None
     assert "TensorRT refuses the timing cache" in engine.notes[0]
     assert len(list(bench.store.folder.glob("*.damaged"))) == 1
+
+
+@pytest.mark.parametrize("cured", [True, False])
+def test_a_build_that_fails_with_a_cache_that_was_not_wholly_read_is_tried_without(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, cured: bool
+) -> None:
+    first = bench.build("one")
+    build, began_with = TensorRTBuilder.build, []
+
+    def complain(builder: TensorRTBuilder, *given: Any, timing_cache: bytes | None, **more: Any) -> Any:
+        began_with.append(timing_cache)
+        if timing_cache is not None or not cured:
+            raise BuildError("4: The timing cache will not be used!; 10: no tactic", "simplify the node")
+        return build(builder, *given, timing_cache=timing_cache, **more)
+
+    monkeypatch.setattr(TensorRTBuilder, "build", complain)
+    with nullcontext() if cured else pytest.raises(BuildError, match="no tactic"):
+        engine = bench.build("two")
+        assert engine.timing_cache_in is None
+        assert engine.notes == (
+            "batch1-4-8: built without the timing cache: with it there was "
+            "4: The timing cache will not be used!; 10: no tactic",
+        )
+    assert began_with == [read_cache(bench.folder / "one" / "timing.cache").blob, None]
+    assert first.timing_cache_out is not None
+    assert list(bench.store.folder.glob("*.damaged")) == []
 
 
 def test_a_file_of_the_users_that_is_damaged_or_refused_fails_the_build(bench: Bench) -> None:

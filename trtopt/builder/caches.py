@@ -9,7 +9,7 @@ from pathlib import Path
 from trtopt.builder.timing_cache import StoredCache, identity_of, load_cache, save_cache, terms_of
 from trtopt.builder.timing_store import TimingStore
 from trtopt.device.building import EngineBuilder
-from trtopt.errors import OutputError, TimingCacheError
+from trtopt.errors import BuildError, OutputError, TimingCacheError
 from trtopt.records import BuildClocks, BuildPlan, TimedBuild
 from trtopt.version import __version__
 
@@ -57,6 +57,12 @@ class BuildCaches:
             raise error
         self._from_store = None
         self._set_aside(error)
+
+    def suspected(self, error: BuildError) -> None:
+        """A build that began with a cache has failed and may do without: it is no proof against the cache."""
+        self.notes.append(
+            f"{self._plan.label}: built without the timing cache: with it there was {error.problem}"
+        )
 
     def save(self, blob: bytes | None, seconds: float, clocks: BuildClocks) -> StoredCache | None:
         """Save what the build has timed, unless it did so on a slowed GPU; returns what the file now holds.

@@ -18,6 +18,9 @@ from trtopt.onnxweights import least_bytes
 from trtopt.records import BuildPlan, EngineArtifact, Record, to_json
 from trtopt.workspace import cannot_write, write_atomically
 
+_CACHE_UNREAD = "timing cache will not be used"
+"""What TensorRT logs where it cannot read a part of a cache that it has taken (seen: 8.6.0)."""
+
 _LOG_MARKS = {"error": "E", "warning": "W", "info": "I"}
 
 
@@ -78,17 +81,11 @@ def build_engine(builder: EngineBuilder, job: BuildJob, progress: ProgressSink) 
     folder, label = Path(job.folder), job.plan.label
     _check_room(builder, job)
     caches = BuildCaches(builder, job.plan, job.timing_cache, job.store)
-    cache_in = caches.start()
     log = BuildLog(folder / f"{label}.log")
     watch = ClockWatch(builder.clock_sensor())
     began = time.monotonic()
     try:
-        try:
-            built = _build(builder, job, cache_in, watch.watched(progress), log)
-        except TimingCacheError as error:
-            caches.refused(error)
-            cache_in = None
-            built = _build(builder, job, None, watch.watched(progress), log)
+        built, cache_in = _build_with(caches, builder, job, watch.watched(progress), log)
     finally:
         log.close()
     seconds, clocks = round(time.monotonic() - began, 3), watch.finish()
@@ -140,6 +137,22 @@ def _check_room(builder: EngineBuilder, job: BuildJob) -> None:
     require(what, {"weights": weights}, room, "build a smaller model or in a narrower type")
     workspace = job.plan.settings.workspace_bytes or 0
     foresee(what, {"weights": weights, "their copies": weights, "workspace": workspace}, room)
+
+
+def _build_with(
+    caches: BuildCaches, builder: EngineBuilder, job: BuildJob, progress: ProgressSink, log: BuildLog
+) -> tuple[BuiltEngine, StoredCache | None]:
+    """The engine, and the cache that it began with: none where TensorRT builds only without."""
+    began_with = caches.start()
+    try:
+        return _build(builder, job, began_with, progress, log), began_with
+    except TimingCacheError as error:
+        caches.refused(error)
+    except BuildError as error:
+        if began_with is None or _CACHE_UNREAD not in error.problem:
+            raise
+        caches.suspected(error)
+    return _build(builder, job, None, progress, log), None
 
 
 def _build(
