@@ -59,7 +59,11 @@ class BuildCaches:
         self._set_aside(error)
 
     def suspected(self, error: BuildError) -> None:
-        """A build that began with a cache has failed and may do without: it is no proof against the cache."""
+        """A build that began with a cache has failed and may do without: it is no proof against the cache.
+
+        What is saved after this has not grown from what is there, and is merged with it.
+        """
+        self._from_file = self._from_store = None
         self.notes.append(
             f"{self._plan.label}: built without the timing cache: with it there was {error.problem}"
         )
