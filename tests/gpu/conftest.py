@@ -6,8 +6,10 @@ import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
+import onnxruntime
 import pytest
-from digits_model import DIGITS, SOURCES
+from digits_model import DIGITS, IMAGES, SOURCES
 
 from trtopt.device.api import Device
 from trtopt.device.backends import open_cuda_device
@@ -36,6 +38,13 @@ def device(binding: str) -> Iterator[Device]:
     opened = open_cuda_device()
     yield opened
     opened.close()
+
+
+@pytest.fixture(scope="session")
+def right() -> np.ndarray:
+    """The logits of all images, as ONNX Runtime computes them."""
+    session = onnxruntime.InferenceSession(str(DIGITS), providers=["CPUExecutionProvider"])
+    return np.asarray(session.run(["logits"], {"images": IMAGES})[0])
 
 
 @pytest.fixture(scope="session")

@@ -7,26 +7,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
-import onnxruntime
 import pytest
-from digits_model import DIGITS, HELDOUT, SOURCES
+from digits_model import DIGITS, IMAGES, SOURCES, close
 
 import trtopt
 from trtopt.device.api import DeviceBuffer
 from trtopt.runtime import BatchPolicy, DynamicBatcher, EnginePool
 
-IMAGES = np.load(HELDOUT)["images"]
 PATIENCE_S = 60.0
-
-
-@pytest.fixture(scope="module")
-def right() -> np.ndarray:
-    session = onnxruntime.InferenceSession(str(DIGITS), providers=["CPUExecutionProvider"])
-    return np.asarray(session.run(["logits"], {"images": IMAGES})[0])
-
-
-def close(found: np.ndarray, wanted: np.ndarray) -> bool:
-    return found.shape == wanted.shape and bool(np.allclose(found, wanted, rtol=1e-2, atol=2e-2))  # TF32
 
 
 @pytest.fixture

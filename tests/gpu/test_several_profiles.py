@@ -6,9 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
-import onnxruntime
 import pytest
-from digits_model import DIGITS, HELDOUT, SOURCES
+from digits_model import DIGITS, HELDOUT, IMAGES, SOURCES, close
 
 import trtopt
 from trtopt.device.backends import open_target
@@ -18,7 +17,6 @@ from trtopt.records import to_json
 from trtopt.runtime import EnginePool
 from trtopt.workspace import read_manifest, write_atomically
 
-IMAGES = np.load(HELDOUT)["images"]
 RANGES = ((1, 1, 4), (4, 8, 16), (20, 32, 32))
 """Nothing holds 17 to 19."""
 
@@ -28,16 +26,6 @@ def profiles(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("gpu") / "profiles"
     trtopt.build(DIGITS, folder, ranges=RANGES, dynamic=True, backend="tensorrt", tactic_sources=SOURCES)
     return folder
-
-
-@pytest.fixture(scope="module")
-def right() -> np.ndarray:
-    session = onnxruntime.InferenceSession(str(DIGITS), providers=["CPUExecutionProvider"])
-    return np.asarray(session.run(["logits"], {"images": IMAGES})[0])
-
-
-def close(found: np.ndarray, wanted: np.ndarray) -> bool:
-    return found.shape == wanted.shape and bool(np.allclose(found, wanted, rtol=1e-2, atol=2e-2))  # TF32
 
 
 def test_the_engine_has_the_profiles_of_its_manifest(profiles: Path, binding: str) -> None:
