@@ -1,11 +1,11 @@
 """What `trtopt rewrite` makes of the collection, to be measured beside it, and the table of that.
 
     python docs/measurements/collection/rewritten.py rewrite LIGHT REWRITTEN [--target 8.6] [--rules NAME,…]
-    python docs/measurements/collection/rewritten.py table REWRITTEN OUT
+    python docs/measurements/collection/rewritten.py table REWRITTEN SUMMARY.json
 
 `rewrite` refills each model of LIGHT and leaves, for those on which a rule fires, REWRITTEN/NAME.onnx.gz
-without weights (`weights.py`), and REWRITTEN/rules.json, which tells of all. `table` shows what the engines'
-turns in OUT (`measure.sh` with BASELINE) came to, judged as `trtopt compare` judges.
+without weights (`weights.py`), and REWRITTEN/rules.json, which tells of all. `table` shows what
+table.py found of the engines' turns (`measure.sh` with BASELINE), judged as `trtopt compare` judges.
 """
 
 from __future__ import annotations
@@ -20,12 +20,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from weights import empty, fill
 
-from trtopt.measure.rounds import judged_rounds, pooled_ms
-from trtopt.records import CompareReport, read_versioned
 from trtopt.rewrite import rewrite_model
 
 RULES = "rules.json"
-COMPARED = "-rewritten-any.compare.json"
+REWRITTEN = "-rewritten-any"
 
 
 def rewrite(light: Path, rewritten: Path, target: str, rules: str) -> None:
@@ -54,18 +52,16 @@ def shown(rules: dict[str, int]) -> str:
     return ", ".join(f"{count} {name}" for name, count in rules.items()) or "no rule fires"
 
 
-def table(rewritten: Path, out: Path) -> str:
+def table(rewritten: Path, summary: Path) -> str:
     """Medians and verdicts of each pair that was measured, and the models that no rule changes."""
     told = json.loads((rewritten / RULES).read_text())
     lines = ["| model | batch | before ms | after ms | verdict | rules |", "|---|---|---|---|---|---|"]
-    for path in sorted(out.glob(f"*{COMPARED}")):
-        report = read_versioned(path.read_bytes(), CompareReport)
-        label = path.name.removesuffix(COMPARED)
+    for label, compared in json.loads(summary.read_text())["compared"].items():
         name = max((name for name in told if label.startswith(name)), key=len)
-        for run, verdict in zip(report.runs, report.verdicts, strict=True):
-            before, after = (f"{pooled_ms(turns):.4f}" for turns in judged_rounds(run).turns)
-            rules = shown(told[name]["rules"])
-            lines.append(f"| {label} | {run.batch} | {before} | {after} | {verdict.verdict} | {rules} |")
+        for one in compared:
+            before, after = (f"{ms:.4f}" for ms in one["ms"])
+            cells = [label.removesuffix(REWRITTEN), str(one["batch"]), before, after, one["verdict"]]
+            lines.append(f"| {' | '.join([*cells, shown(told[name]['rules'])])} |")
     still = [name for name, item in told.items() if not item["rules"]]
     return "\n".join([*lines, "", f"No rule fires: {', '.join(still) or 'none'}."]) + "\n"
 
@@ -74,14 +70,14 @@ def main() -> None:
     """Read the command line and do what it says."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("step", choices=["rewrite", "table"])
-    parser.add_argument("folders", nargs=2, type=Path)
+    parser.add_argument("places", nargs=2, type=Path, help="see above")
     parser.add_argument("--target", default="8.6")
     parser.add_argument("--rules", default="", metavar="NAME,NAME")
     asked = parser.parse_args()
     if asked.step == "rewrite":
-        rewrite(*asked.folders, asked.target, asked.rules)
+        rewrite(*asked.places, asked.target, asked.rules)
     else:
-        print(table(*asked.folders), end="")
+        print(table(*asked.places), end="")
 
 
 if __name__ == "__main__":
