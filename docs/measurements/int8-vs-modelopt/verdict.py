@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -56,7 +57,7 @@ def main() -> None:
     waiting = [case for case in cases if not place_of(asked, *case).is_file()]
     guard = threading.Lock()
 
-    def serve(gpu: int) -> None:
+    def serve(gpu: str) -> None:
         while time.monotonic() < end:
             with guard:
                 if not waiting:
@@ -64,7 +65,7 @@ def main() -> None:
                 model, batch = waiting.pop(0)
             run_case(asked, model, batch, gpu, min(asked.seconds_a_case, end - time.monotonic()))
 
-    threads = [threading.Thread(target=serve, args=(gpu,)) for gpu in range(gpus(asked.backend))]
+    threads = [threading.Thread(target=serve, args=(gpu,)) for gpu in gpus(asked.backend)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -73,12 +74,14 @@ def main() -> None:
     print(table(results))
 
 
-def gpus(backend: str) -> int:
-    """How many cases go on at once."""
+def gpus(backend: str) -> list[str]:
+    """Where cases go on at once: those of CUDA_VISIBLE_DEVICES, or all."""
     if backend != "tensorrt":
-        return 1
+        return [""]
+    if visible := os.environ.get("CUDA_VISIBLE_DEVICES"):
+        return visible.split(",")
     listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=True)
-    return len(listed.stdout.splitlines())
+    return [str(number) for number, _ in enumerate(listed.stdout.splitlines())]
 
 
 def place_of(asked: argparse.Namespace, model: str, batch: int) -> Path:
@@ -95,7 +98,7 @@ def prepare(asked: argparse.Namespace, model: str) -> None:
         np.savez(samples, **samples_of(onnx.load(source)))
 
 
-def run_case(asked: argparse.Namespace, model: str, batch: int, gpu: int, seconds: float) -> None:
+def run_case(asked: argparse.Namespace, model: str, batch: int, gpu: str, seconds: float) -> None:
     """One build with its verdict; a case that fails or takes too long leaves its log alone."""
     place = place_of(asked, model, batch)
     folder = asked.out / f"{asked.precision}-{model}-{batch}.trtopt"
@@ -107,7 +110,7 @@ def run_case(asked: argparse.Namespace, model: str, batch: int, gpu: int, second
         *(("--tactic-sources", TACTICS) if asked.backend == "tensorrt" else ()),
         *(("--timing-cache", str(asked.out / f"{model}.cache")) if asked.backend == "tensorrt" else ()),
     ]
-    visible = {"CUDA_VISIBLE_DEVICES": str(gpu)} if asked.backend == "tensorrt" else {}
+    visible = {"CUDA_VISIBLE_DEVICES": gpu} if asked.backend == "tensorrt" else {}
     print(f"{model} {batch} on GPU {gpu}: at most {seconds:.0f} s", flush=True)
     began = time.monotonic()
     with place.with_suffix(".log").open("w") as log:
