@@ -1,6 +1,6 @@
 """Hold the GPU's memory but for some, until ended.
 
-    python docs/measurements/reliability/hold_memory.py MIB_TO_LEAVE
+python docs/measurements/reliability/hold_memory.py MIB_TO_LEAVE
 """
 
 from __future__ import annotations
