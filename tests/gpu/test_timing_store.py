@@ -6,7 +6,10 @@ import pytest
 from digits_model import DIGITS, SOURCES
 
 import trtopt
+from trtopt.builder.timing_cache import read_cache
 from trtopt.pipeline import caches
+
+TRANSFORMER = DIGITS.parents[1] / "digits_transformer" / "digits_transformer.onnx"
 
 
 @pytest.fixture(autouse=True)
@@ -28,6 +31,19 @@ def test_the_second_folders_build_draws_on_the_firsts_timings(tmp_path: Path) ->
     assert clocks is not None
     assert clocks.readings >= 2
     assert clocks.slowed == ()
+
+
+def test_after_a_transformer_the_engines_of_one_folder_still_add_to_the_store(
+    tmp_path: Path, store: Path
+) -> None:
+    """What the graph compiler of 8.6 leaves keeps caches from being merged; these need not be."""
+    trtopt.build(TRANSFORMER, tmp_path / "a", backend="tensorrt", tactic_sources=SOURCES)
+    manifest = trtopt.build(
+        DIGITS, tmp_path / "b", batch=(1, 2, 4), backend="tensorrt", tactic_sources=SOURCES
+    )
+    assert [note for engine in manifest.engines for note in engine.notes if "not kept" in note] == []
+    (path,) = store.glob("*.cache")
+    assert read_cache(path).sha256 == manifest.engines[-1].timing_cache_out
 
 
 def test_none_begins_with_nothing_and_leaves_the_store_alone(tmp_path: Path, store: Path) -> None:

@@ -146,6 +146,30 @@ def test_caches_that_tensorrt_will_not_merge_are_not_damaged_and_the_larger_stay
     assert list(bench.store.folder.glob("*.damaged")) == []
 
 
+@pytest.mark.parametrize("left", [b"of the tactics", b""], ids=["grown", "a part was not read"])
+def test_a_folders_next_engine_replaces_what_it_began_with_and_needs_no_merge(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, left: bytes
+) -> None:
+    def refuse(builder: TensorRTBuilder, ours: bytes, theirs: bytes) -> bytes:
+        raise TimingCacheError("TensorRT will not merge", "use one file for each GPU model")
+
+    def written(cache: Any) -> Any:
+        blob = cache._state["blob"].replace(b"what of the graph", b"what " + left)
+        return cache._surface.make("IHostMemory", blob + b"+")
+
+    where, what = identity_of(bench.by.backend, bench.by.device), terms_of(BuildSettings())
+    write_cache(bench.stored(), header_of(where, what), b"what of the graph")
+    monkeypatch.setattr(TensorRTBuilder, "merge_timing_caches", refuse)
+    for built in (1, 2, 3):  # the first begins with the store's, the others with the folder's own
+        engine = bench.build("one", returns={"ITimingCache.serialize": written})
+        assert engine.notes == ()
+        stored, file = read_cache(bench.stored()), read_cache(bench.folder / "one" / "timing.cache")
+        assert stored.blob == file.blob == b"what " + left + b"+" * built
+        assert stored.sha256 == engine.timing_cache_out
+        assert stored.header is not None
+        assert stored.header.build_count == len(stored.header.builds) == built
+
+
 @pytest.mark.parametrize("readings", [(HOT, CALM), (CALM, HOT)])
 def test_timings_of_a_slowed_gpu_are_refused_and_the_engine_is_kept(
     bench: Bench, readings: tuple[ClockReading, ...]
@@ -184,12 +208,15 @@ def test_a_cache_of_the_store_that_tensorrt_refuses_is_set_aside_and_the_build_g
     assert len(list(bench.store.folder.glob("*.damaged"))) == 1
 
 
+@pytest.mark.parametrize("has_file", [False, True])
 @pytest.mark.parametrize("cured", [True, False])
 def test_a_build_that_fails_with_a_cache_that_was_not_wholly_read_is_tried_without(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, cured: bool
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, cured: bool, has_file: bool
 ) -> None:
     where, what = identity_of(bench.by.backend, bench.by.device), terms_of(BuildSettings())
-    write_cache(bench.stored(), header_of(where, what), b"what others have timed")
+    file = bench.folder / "two" / "timing.cache"
+    for path in (bench.stored(), file)[: 1 + has_file]:
+        write_cache(path, header_of(where, what), b"what others have timed")
     build, began_with = TensorRTBuilder.build, []
 
     def complain(builder: TensorRTBuilder, *given: Any, timing_cache: bytes | None, **more: Any) -> Any:
@@ -208,6 +235,7 @@ def test_a_build_that_fails_with_a_cache_that_was_not_wholly_read_is_tried_witho
         )
     assert began_with == [b"what others have timed", None]
     assert b"what others have timed" in read_cache(bench.stored()).blob
+    assert not has_file or b"what others have timed" in read_cache(file).blob
     assert list(bench.store.folder.glob("*.damaged")) == []
 
 

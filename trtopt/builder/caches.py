@@ -28,8 +28,8 @@ class BuildCaches:
         self._store = TimingStore(Path(store)) if store and builder.uses_timing_cache else None
         self._here = identity_of(builder.backend, builder.device)
         self._terms = terms_of(plan.settings)
-        self._from_file: StoredCache | None = None
-        self._from_store: StoredCache | None = None
+        self._began_with: StoredCache | None = None
+        self._is_stores = False
         self.notes: list[str] = []
 
     def start(self) -> StoredCache | None:
@@ -38,14 +38,11 @@ class BuildCaches:
         Raises:
             TimingCacheError: the file is damaged or was made elsewhere.
         """
-        if self._file is not None:
-            self._from_file = load_cache(self._file, self._here)
-        if self._store is not None:
-            try:
-                self._from_store = self._store.load(self._here, self._terms)
-            except TimingCacheError as error:
-                self._set_aside(error)
-        return self._from_file or self._from_store
+        from_file = load_cache(self._file, self._here) if self._file is not None else None
+        from_store = self._load_stored()
+        self._began_with = from_file or from_store
+        self._is_stores = from_file is None
+        return self._began_with
 
     def refused(self, error: TimingCacheError) -> None:
         """TensorRT refuses what the build started from: the store's is set aside, so that it can go on.
@@ -53,9 +50,9 @@ class BuildCaches:
         Raises:
             TimingCacheError: it was the file's.
         """
-        if self._from_file is not None or self._from_store is None:
+        if self._began_with is None or not self._is_stores:
             raise error
-        self._from_store = None
+        self._began_with = None
         self._set_aside(error)
 
     def suspected(self, error: BuildError) -> None:
@@ -63,7 +60,7 @@ class BuildCaches:
 
         What is saved after this has not grown from what is there, and is merged with it.
         """
-        self._from_file = self._from_store = None
+        self._began_with = None
         self.notes.append(
             f"{self._plan.label}: built without the timing cache: with it there was {error.problem}"
         )
@@ -84,13 +81,13 @@ class BuildCaches:
             return None
         build = self._build(seconds, clocks)
         saved = None
+        grown_from = self._began_with  # `blob` has it, wherever it came from: neither place needs it merged
         if self._file is not None:
             saved = save_cache(
-                self._file, blob, self._here, build=build, grown_from=self._from_file, merge=self._union
+                self._file, blob, self._here, build=build, grown_from=grown_from, merge=self._union
             )
         if self._store is not None:
             try:
-                grown_from = self._from_store if self._from_file is None else None
                 stored = self._store.save(
                     blob, self._here, self._terms, build, grown_from=grown_from, merge=self._union
                 )
@@ -100,6 +97,16 @@ class BuildCaches:
             except OutputError as error:
                 self.notes.append(f"the timing-cache store was not written: {error.problem}")
         return saved
+
+    def _load_stored(self) -> StoredCache | None:
+        """The store's; one that is damaged makes way for what this build will save."""
+        if self._store is None:
+            return None
+        try:
+            return self._store.load(self._here, self._terms)
+        except TimingCacheError as error:
+            self._set_aside(error)
+            return None
 
     def _union(self, ours: bytes, theirs: bytes) -> bytes:
         """Both, or the larger where TensorRT refuses, as 8.6 does over what its graph compiler has left: such
