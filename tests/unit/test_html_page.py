@@ -182,7 +182,7 @@ def test_names_of_any_characters_stay_text() -> None:
     shown = read(found)
     assert {tag for tag, _ in shown.elements}.isdisjoint({"img", "bold"})
     assert len(shown.scripts) == 3
-    assert shown.table("Layers and what each covers")["rows"][0][0] == SEEN
+    assert shown.table("Layers and what each covers")["rows"][0][0] == f"reformat at {SEEN}"
     assert SEEN in shown.text["summary"]
     assert SEEN in shown.text["environment"]
 

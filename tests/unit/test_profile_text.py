@@ -78,6 +78,16 @@ def test_a_profile_is_told_line_by_line() -> None:
     assert "1. 2.0000 ms above its floor: conv" in text
 
 
+def test_a_reformat_is_not_taken_for_the_layer_that_it_feeds() -> None:
+    reformat = layer(
+        "Reformatting CopyNode for Input Tensor 0 to conv", "Reformat", inputs="x", outputs="copied"
+    )
+    description = EngineDescription(layers=(reformat, *LAYERS))
+    text = shown(profile_point(point(description), description, GRAPH, peaks_of("NVIDIA H200")))
+    assert "above its floor: reformat at conv" in text
+    assert "above its floor: conv" in text
+
+
 def test_a_real_engines_layers_are_told_under_their_own_names() -> None:
     description = read_inspector(stored("r50_fp16"))
     text = shown(profile_point(point(description), description, GRAPH, None))

@@ -15,13 +15,16 @@ def visible(told: str) -> str:
 
 
 def nodes_told(layer: ProfiledLayer) -> str:
-    """The nodes, or of many the first and last; the layer's own name where none is known."""
+    """The nodes, or of many the first and last; the layer's own name where none is known.
+
+    A reformat is told as such: it has the nodes of the layer that it feeds.
+    """
     nodes = layer.onnx_nodes
     if not nodes:
         return layer.name
-    if len(nodes) > _MANY_NODES:
-        return f"{nodes[0]} … {nodes[-1]} ({len(nodes)} nodes)"
-    return " + ".join(nodes)
+    many = len(nodes) > _MANY_NODES
+    told = f"{nodes[0]} … {nodes[-1]} ({len(nodes)} nodes)" if many else " + ".join(nodes)
+    return f"reformat at {told}" if layer.is_reformat else told
 
 
 def kind_told(layer: ProfiledLayer) -> str:
