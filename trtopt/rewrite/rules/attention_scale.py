@@ -60,4 +60,13 @@ def _apply(scope: Scope, match: Match) -> None:
     scope.bypass(match.node, product.outputs[0])
 
 
-RULE = Rule("attention-scale", "N", "fused multi-head attention", _find, _check, _apply, default=("10", "11"))
+RULE = Rule(
+    "attention-scale",
+    "N",
+    "fused multi-head attention",
+    _find,
+    _check,
+    _apply,
+    default=("10", "11"),
+    audit="8.6: does not fuse, one layer more",
+)

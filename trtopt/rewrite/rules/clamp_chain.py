@@ -66,4 +66,12 @@ def _apply(scope: Scope, match: Match) -> None:
         scope.replace(node, "Clip", [*inputs, scope.constant(np.array(high, dtype), f"{node.name}/max")])
 
 
-RULE = Rule("clamp-chain", "B", "ReLU+ReLU, one activation in the epilogue", _find, _check, _apply)
+RULE = Rule(
+    "clamp-chain",
+    "B",
+    "ReLU+ReLU, one activation in the epilogue",
+    _find,
+    _check,
+    _apply,
+    audit="8.6 does it itself",
+)

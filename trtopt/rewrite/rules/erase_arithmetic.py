@@ -44,4 +44,12 @@ def _apply(scope: Scope, match: Match) -> None:
     scope.bypass(match.node, match.parts["source"])
 
 
-RULE = Rule("erase-arithmetic", "B", "Scale erasure", _find, _check, _apply)
+RULE = Rule(
+    "erase-arithmetic",
+    "B",
+    "Scale erasure",
+    _find,
+    _check,
+    _apply,
+    audit="8.6: no layer for the constant; behind a convolution it does it itself",
+)

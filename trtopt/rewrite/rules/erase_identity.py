@@ -42,5 +42,11 @@ def _apply(scope: Scope, match: Match) -> None:
 
 
 RULE = Rule(
-    "erase-identity", "B", "constant weights and bias; no copies between kernels", _find, _check, _apply
+    "erase-identity",
+    "B",
+    "constant weights and bias; no copies between kernels",
+    _find,
+    _check,
+    _apply,
+    audit="8.6: a layer less, two where it parts a convolution from its activation",
 )

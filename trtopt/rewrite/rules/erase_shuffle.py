@@ -80,4 +80,12 @@ def _apply(scope: Scope, match: Match) -> None:
     scope.bypass(match.node, match.node.inputs[0])
 
 
-RULE = Rule("erase-shuffle", "B", "no Shuffle, Slice or copy layer", _find, _check, _apply)
+RULE = Rule(
+    "erase-shuffle",
+    "B",
+    "no Shuffle, Slice or copy layer",
+    _find,
+    _check,
+    _apply,
+    audit="8.6: no Reformat; behind a convolution it does it itself",
+)

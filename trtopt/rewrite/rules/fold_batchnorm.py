@@ -48,4 +48,12 @@ def _apply(scope: Scope, match: Match) -> None:
     scope.bypass(node, first.outputs[0])
 
 
-RULE = Rule("fold-batchnorm", "N", "right scales, one kernel", _find, _check, _apply)
+RULE = Rule(
+    "fold-batchnorm",
+    "N",
+    "right scales, one kernel",
+    _find,
+    _check,
+    _apply,
+    audit="8.6: no Scale behind Gemm; behind convolutions it does it itself",
+)

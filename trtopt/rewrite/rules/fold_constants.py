@@ -71,4 +71,12 @@ def _apply(scope: Scope, match: Match) -> None:
         scope.context.stuck |= resisting  # ONNX Runtime could evaluate none of them
 
 
-RULE = Rule("fold-constants", "B", "no shape or weight arithmetic in the engine", _find, always, _apply)
+RULE = Rule(
+    "fold-constants",
+    "B",
+    "no shape or weight arithmetic in the engine",
+    _find,
+    always,
+    _apply,
+    audit="8.6: no arithmetic at run time",
+)

@@ -70,4 +70,12 @@ def _apply(scope: Scope, match: Match) -> None:
     scope.bypass(node, first.outputs[0])
 
 
-RULE = Rule("fold-scale", "N", "Convolution+Scale", _find, _check, _apply)
+RULE = Rule(
+    "fold-scale",
+    "N",
+    "Convolution+Scale",
+    _find,
+    _check,
+    _apply,
+    audit="8.6: one kernel instead of three layers",
+)

@@ -120,4 +120,4 @@ def _apply(scope: Scope, match: Match) -> None:
     scope.replace(match.node, "Gelu", [match.parts["source"]], {"approximate": match.parts["kind"]})
 
 
-RULE = Rule("gelu", "N", "GELU reduction and epilogue", _find, _check, _apply)
+RULE = Rule("gelu", "N", "GELU reduction and epilogue", _find, _check, _apply, audit="8.6 does not read it")

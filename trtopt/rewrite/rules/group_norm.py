@@ -81,4 +81,6 @@ def _apply(scope: Scope, match: Match) -> None:
     scope.replace(match.node, "GroupNormalization", inputs, attrs)
 
 
-RULE = Rule("group-norm", "N", "INormalization, moments in FP32", _find, _check, _apply)
+RULE = Rule(
+    "group-norm", "N", "INormalization, moments in FP32", _find, _check, _apply, audit="8.6 does not read it"
+)

@@ -63,4 +63,12 @@ def _apply(scope: Scope, match: Match) -> None:
         scope.replace(node, "Mul", [times, scope.compute(node, "HardSigmoid", [source], source, **attrs)])
 
 
-RULE = Rule("hard-sigmoid", "N", "HardSwish in the convolution's epilogue", _find, _check, _apply)
+RULE = Rule(
+    "hard-sigmoid",
+    "N",
+    "HardSwish in the convolution's epilogue",
+    _find,
+    _check,
+    _apply,
+    audit="8.6 does it itself",
+)

@@ -63,4 +63,12 @@ def _apply(scope: Scope, match: Match) -> None:
     scope.replace(match.node, "InstanceNormalization", inputs, {"epsilon": match.parts["found"].epsilon})
 
 
-RULE = Rule("instance-norm", "N", "INormalization, moments in FP32", _find, _check, _apply)
+RULE = Rule(
+    "instance-norm",
+    "N",
+    "INormalization, moments in FP32",
+    _find,
+    _check,
+    _apply,
+    audit="not for 8.6 without cuDNN",
+)

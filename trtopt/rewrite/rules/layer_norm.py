@@ -82,4 +82,12 @@ def _apply(scope: Scope, match: Match) -> None:
     scope.replace(match.node, "LayerNormalization", inputs, attrs)
 
 
-RULE = Rule("layer-norm", "N", "INormalization, moments in FP32", _find, _check, _apply)
+RULE = Rule(
+    "layer-norm",
+    "N",
+    "INormalization, moments in FP32",
+    _find,
+    _check,
+    _apply,
+    audit="8.6: one kernel instead of six layers by reciprocal; else it does it itself",
+)

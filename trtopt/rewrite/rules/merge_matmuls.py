@@ -60,4 +60,13 @@ def _apply(scope: Scope, match: Match) -> None:
     split.outputs.extend(outputs)
 
 
-RULE = Rule("merge-matmuls", "N", "one wide GEMM", _find, _check, _apply, default=())
+RULE = Rule(
+    "merge-matmuls",
+    "N",
+    "one wide GEMM",
+    _find,
+    _check,
+    _apply,
+    default=(),
+    audit="8.6: merges the products itself, no copies of weights",
+)

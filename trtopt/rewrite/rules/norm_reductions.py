@@ -65,4 +65,6 @@ def _apply(scope: Scope, match: Match) -> None:
     scope.replace(match.node, match.parts["op"], [match.parts["source"], *rest], attrs)
 
 
-RULE = Rule("norm-reductions", "N", "the reduction fusions", _find, _check, _apply)
+RULE = Rule(
+    "norm-reductions", "N", "the reduction fusions", _find, _check, _apply, audit="8.6: as many layers"
+)

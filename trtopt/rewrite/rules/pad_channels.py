@@ -74,4 +74,13 @@ def _apply(scope: Scope, match: Match) -> None:
         scope.reshape(tensor, axis or 0, more)
 
 
-RULE = Rule("pad-channels", "N", "Tensor Core kernels", _find, _check, _apply, default=())
+RULE = Rule(
+    "pad-channels",
+    "N",
+    "Tensor Core kernels",
+    _find,
+    _check,
+    _apply,
+    default=(),
+    audit="8.6: as many layers, other tactics",
+)

@@ -86,4 +86,12 @@ def _apply(scope: Scope, match: Match) -> None:
     scope.set_input(node, 0, pad.inputs[0])
 
 
-RULE = Rule("pad-into-conv", "B", "Padding+Convolution", _find, _check, _apply)
+RULE = Rule(
+    "pad-into-conv",
+    "B",
+    "Padding+Convolution",
+    _find,
+    _check,
+    _apply,
+    audit="8.6: no Padding in front of a pool; in front of a convolution it does it itself",
+)

@@ -99,4 +99,4 @@ def _apply(scope: Scope, match: Match) -> None:
         node.outputs[0].shape = [axis if axis > 0 else None for axis in shape]
 
 
-RULE = Rule("plain-reshape", "B", "no shape layers", _find, _check, _apply)
+RULE = Rule("plain-reshape", "B", "no shape layers", _find, _check, _apply, audit="8.6 does it itself")

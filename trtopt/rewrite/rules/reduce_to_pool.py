@@ -32,4 +32,4 @@ def _apply(scope: Scope, match: Match) -> None:
     scope.replace(match.node, "GlobalAveragePool", [match.node.inputs[0]])
 
 
-RULE = Rule("reduce-to-pool", "N", "Reduce→Pooling", _find, _check, _apply)
+RULE = Rule("reduce-to-pool", "N", "Reduce→Pooling", _find, _check, _apply, audit="8.6 does it itself")

@@ -92,4 +92,12 @@ def _apply(scope: Scope, match: Match) -> None:
         )
 
 
-RULE = Rule("reshape-chain", "B", "Shuffle+Shuffle", _find, _check, _apply)
+RULE = Rule(
+    "reshape-chain",
+    "B",
+    "Shuffle+Shuffle",
+    _find,
+    _check,
+    _apply,
+    audit="8.6: no NoOp where both copy an axis; else it does it itself",
+)

@@ -44,4 +44,12 @@ def _apply(scope: Scope, match: Match) -> None:
     scope.replace(match.node, "RMSNormalization", [found.numerator, match.parts["scale"]], attrs)
 
 
-RULE = Rule("rms-norm", "N", "one normalisation kernel, moments in FP32", _find, _check, _apply)
+RULE = Rule(
+    "rms-norm",
+    "N",
+    "one normalisation kernel, moments in FP32",
+    _find,
+    _check,
+    _apply,
+    audit="8.6 does not read it",
+)

@@ -47,4 +47,12 @@ def _apply(scope: Scope, match: Match) -> None:
         scope.replace(node, "Mul", [source, scope.compute(node, "Sigmoid", [source], source)])
 
 
-RULE = Rule("sigmoid", "N", "Sigmoid and SiLU in the convolution's epilogue", _find, _check, _apply)
+RULE = Rule(
+    "sigmoid",
+    "N",
+    "Sigmoid and SiLU in the convolution's epilogue",
+    _find,
+    _check,
+    _apply,
+    audit="8.6 does it itself",
+)

@@ -57,4 +57,12 @@ def _apply(scope: Scope, match: Match) -> None:
     scope.replace(match.node, "Softmax", [match.parts["source"]], {"axis": match.parts["axes"][0]})
 
 
-RULE = Rule("softmax", "N", "SoftMax+TopK, Scale+SoftMax", _find, _check, _apply)
+RULE = Rule(
+    "softmax",
+    "N",
+    "SoftMax+TopK, Scale+SoftMax",
+    _find,
+    _check,
+    _apply,
+    audit="8.6: one kernel instead of three to six layers",
+)
