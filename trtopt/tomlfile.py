@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from trtopt.errors import UsageError
+from trtopt.reading import read_bounded
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -27,14 +28,16 @@ def read_toml(path: Path, remedy: str) -> dict[str, Any]:
         UsageError: it cannot be read, is no TOML, or larger or deeper than a person writes; with `remedy`.
     """
     try:
-        if path.stat().st_size > _MAX_BYTES:
-            raise UsageError(f"{path}: above 1 MiB, which no such file needs", remedy)
-        text = path.read_bytes().decode("utf-8")
+        content = read_bounded(path, _MAX_BYTES)
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read ({error.strerror})", remedy) from None
+    except ValueError as error:
+        raise UsageError(f"{path}: {error}", remedy) from None
+    try:
+        text = content.decode("utf-8")
         if any(_LONG_KEY.match(line) for line in text.splitlines()):
             raise UsageError(f"{path}: a key has more than {_MAX_DEPTH} parts", remedy)
         return tomllib.loads(text)
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be read ({error.strerror})", remedy) from None
     except RecursionError:
         raise UsageError(f"{path}: not TOML: nested too deeply", remedy) from None
     except ValueError as error:  # TOML, UTF-8 and numbers without end

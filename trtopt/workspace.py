@@ -26,6 +26,7 @@ from trtopt.holding import (
     temporary_names,
     umask,
 )
+from trtopt.reading import read_bounded
 from trtopt.records import BatchPlan, Manifest, read_versioned, to_json
 from trtopt.records.sound import check_manifest, check_plan
 from trtopt.signing import SIGNATURE, check_signature, key, required_key, signature_of
@@ -165,7 +166,7 @@ def _check_replaceable(final: Path) -> None:
 def is_build_folder(folder: Path) -> bool:
     """Whether trtopt made it, in whatever version: other programs have manifests too."""
     try:
-        manifest = json.loads((folder / MANIFEST).read_bytes())
+        manifest = json.loads(read_bounded(folder / MANIFEST, _MAX_MANIFEST_BYTES))
     except (OSError, ValueError, RecursionError):
         return False
     return isinstance(manifest, dict) and str(manifest.get("schema")).startswith("trtopt.build/")
@@ -286,20 +287,6 @@ def read_manifest(folder: Path, *, signed: bool = True) -> Manifest:
             f"{path}: cannot be read as a manifest: {error}", "build again with this version of trtopt"
         ) from None
     return manifest
-
-
-def read_bounded(path: Path, limit: int) -> bytes:
-    """A file's content, if it is no larger than it can reasonably be.
-
-    Raises:
-        OSError: it cannot be read.
-        ValueError: it is larger.
-    """
-    with path.open("rb") as file:
-        content = file.read(limit + 1)
-    if len(content) > limit:
-        raise ValueError(f"larger than the {limit >> 20} MiB that it may have")
-    return content
 
 
 def read_plan(path: Path) -> BatchPlan:

@@ -7,8 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from trtopt.builder.timing_cache import MAX_BYTES, StoredCache, header_of, identity_of, load_cache, save_cache
+from trtopt.builder.timing_cache import StoredCache, header_of, identity_of, load_cache, save_cache
 from trtopt.errors import OutputError, TimingCacheError
+from trtopt.reading import MAX_BYTES
 from trtopt.records import Backend, DeviceInfo, Identity, to_json
 
 HERE = Identity(
@@ -156,7 +157,7 @@ def test_a_cache_from_before_hashes_were_kept_is_read(file: Path) -> None:
 def test_a_file_larger_than_a_cache_can_be_is_not_read(file: Path) -> None:
     with file.open("wb") as sparse:
         sparse.truncate(MAX_BYTES + 1)
-    with pytest.raises(TimingCacheError, match="larger than a timing cache can be"):
+    with pytest.raises(TimingCacheError, match="larger than the 1024 MiB"):
         load_cache(file, HERE)
 
 

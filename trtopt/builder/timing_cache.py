@@ -15,6 +15,7 @@ from pathlib import Path
 import msgspec
 
 from trtopt.errors import TimingCacheError
+from trtopt.reading import read_bounded
 from trtopt.records import (
     Backend,
     BuildSettings,
@@ -26,9 +27,6 @@ from trtopt.records import (
     to_json,
 )
 from trtopt.workspace import lock, remove_abandoned, write_atomically
-
-MAX_BYTES = 1 << 30
-"""The most that is read of a cache; those of large models take some MiB."""
 
 _MAGIC = b"trtopt timing cache 1\n"
 _MAX_HEADER_BYTES = 1 << 20
@@ -163,12 +161,11 @@ def read_cache(path: Path) -> StoredCache:
         TimingCacheError: it cannot be read, or is damaged.
     """
     try:
-        if path.stat().st_size > MAX_BYTES:
-            raise TimingCacheError(
-                f"{path}: larger than a timing cache can be ({path.stat().st_size >> 20} MiB)",
-                "give another --timing-cache file",
-            )
-        content = path.read_bytes()
+        content = read_bounded(path)
+    except ValueError as error:
+        raise TimingCacheError(
+            f"{path}: no timing cache: {error}", "give another --timing-cache file"
+        ) from None
     except OSError as error:
         raise TimingCacheError(
             f"{path}: cannot be read as a timing cache ({error.strerror})", "give another --timing-cache file"

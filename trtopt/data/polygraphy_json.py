@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from trtopt.data.reader import Arrays, Rows
 from trtopt.errors import DataError
+from trtopt.reading import read_bounded
 
-_MAX_FILE_BYTES = 1 << 30
 _REMEDY = "write it with polygraphy.json.save_json([{name: array, …}, …], path), or use an .npz"
 
 
@@ -34,10 +34,8 @@ class JsonReader:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        if path.stat().st_size > _MAX_FILE_BYTES:
-            raise DataError(f"{path}: above 1 GiB, and JSON cannot be read in parts", "use an .npz")
         try:
-            self._feeds = msgspec.json.decode(path.read_bytes(), type=list[dict[str, _Encoded]])
+            self._feeds = msgspec.json.decode(read_bounded(path), type=list[dict[str, _Encoded]])
         except (ValueError, RecursionError, OSError) as error:  # what is no UTF-8 is a ValueError too
             raise DataError(f"{path}: not Polygraphy's JSON of inputs: {error}", _REMEDY) from None
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from trtopt.errors import ArtifactError
 from trtopt.inspect.memory import timeline
+from trtopt.reading import read_bounded
 from trtopt.records import EngineArtifact, Manifest, MemoryPass, MemoryTimeline, from_json
 
 
@@ -26,7 +27,7 @@ def _read(folder: Path, engine: EngineArtifact) -> MemoryPass:
     """
     file = folder / str(engine.memory)
     try:
-        return from_json(file.read_bytes(), MemoryPass)
+        return from_json(read_bounded(file), MemoryPass)
     except (OSError, ValueError) as error:
         raise ArtifactError(
             f"{file}: cannot be read as a builder's allocations: {error}", "build again with --memory"

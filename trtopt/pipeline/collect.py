@@ -13,10 +13,10 @@ from trtopt.errors import ArtifactError
 from trtopt.pipeline.belonging import check_engines, check_model, engines_of
 from trtopt.pipeline.profile import read_profile
 from trtopt.pipeline.result_files import read_result
+from trtopt.reading import read_bounded
 from trtopt.records import BenchReport, Collected, Manifest, ProfileReport, kind_of
 from trtopt.workspace import MANIFEST, read_manifest
 
-_MAX_BYTES = 1 << 30
 _APART = "keep the files of one build in a folder: move this one elsewhere, or make it again"
 
 
@@ -94,9 +94,9 @@ def _kind(file: Path) -> str | None:
         ArtifactError: it cannot be read.
     """
     try:
-        if not file.is_file() or file.stat().st_size > _MAX_BYTES:
-            return None
-        return kind_of(file.read_bytes())
+        return kind_of(read_bounded(file)) if file.is_file() else None
+    except ValueError:  # too large for a file of trtopt's
+        return None
     except OSError as error:
         raise ArtifactError(f"{file}: cannot be read ({error.strerror})", "see to its permissions") from None
 
@@ -105,9 +105,10 @@ def _foreign(file: Path) -> str:
     """What a file that says no schema of trtopt's looks like."""
     if not file.is_file():
         return "no file"
-    if file.stat().st_size > _MAX_BYTES:
+    try:
+        text = read_bounded(file)
+    except ValueError:
         return "larger than a file of trtopt's can be"
-    text = file.read_bytes()
     try:
         found = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
     except (ValueError, RecursionError):  # an inspector of 8.6 writes what is no strict JSON

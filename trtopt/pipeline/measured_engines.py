@@ -14,6 +14,7 @@ from trtopt.measure.statistics import throughput
 from trtopt.pipeline.sweep_folder import REPORT, read_sweep
 from trtopt.plan.service import Curve
 from trtopt.plan.setups import EngineMemory, MeasuredEngine
+from trtopt.reading import read_bounded
 from trtopt.records import (
     BenchPoint,
     BenchReport,
@@ -143,7 +144,7 @@ def _of_sweep(source: Path) -> Iterator[_Point]:
 
 def _read(path: Path) -> BenchReport:
     try:
-        return read_versioned(path.read_bytes(), BenchReport)
+        return read_versioned(read_bounded(path), BenchReport)
     except (OSError, ValueError) as error:
         raise ArtifactError(
             f"{path}: cannot be read: {error}",

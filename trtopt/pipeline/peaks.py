@@ -22,6 +22,7 @@ from trtopt.jobs import Copied, CopyJob
 from trtopt.pipeline.bench import bench
 from trtopt.pipeline.build import build, now
 from trtopt.pipeline.listener import SILENT, Listener
+from trtopt.reading import read_bounded
 from trtopt.records import (
     Backend,
     BenchPoint,
@@ -176,7 +177,7 @@ def _file_of(uuid: str) -> Path:
 
 def _read(file: Path) -> DevicePeaks | None:
     try:
-        return read_versioned(file.read_bytes(), MeasuredPeaks).peaks
+        return read_versioned(read_bounded(file), MeasuredPeaks).peaks
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:

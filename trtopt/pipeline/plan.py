@@ -22,6 +22,7 @@ from trtopt.plan.search import MAX_ENGINES, Bounds, Outcome, Search, nothing_kee
 from trtopt.plan.service import Overhead
 from trtopt.plan.setups import MeasuredEngine
 from trtopt.plan.traffic import Process, Recorded, arrivals_at, lengths_of, parse_process, parse_recorded
+from trtopt.reading import read_bounded
 from trtopt.records import (
     BatchPlan,
     PlannedEngine,
@@ -114,7 +115,10 @@ def _arrivals(text: str) -> _Arrivals:
     path = Path(text)
     if not path.is_file():
         return _Arrivals(parse_process(text), text)
-    content = path.read_bytes()
+    try:
+        content = read_bounded(path)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{path}: cannot be read as arrivals: {error}", "give another file") from None
     recorded = parse_recorded(content.decode(errors="replace"), text)
     return _Arrivals(recorded, text, hashlib.sha256(content).hexdigest())
 

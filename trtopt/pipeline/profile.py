@@ -26,6 +26,7 @@ from trtopt.pipeline.listener import SILENT, Listener
 from trtopt.pipeline.peaks import known_peaks, probe_peaks
 from trtopt.pipeline.result_files import read_result
 from trtopt.pipeline.subject import engines_to_measure, points, shapes_at
+from trtopt.reading import read_bounded
 from trtopt.records import (
     BenchPoint,
     BenchReport,
@@ -44,7 +45,6 @@ from trtopt.workspace import MANIFEST, read_manifest
 
 PROFILE_FILE = "profile.json"
 TRACE_FILE = "trace.json"
-_MAX_PROFILE_BYTES = 1 << 30
 
 
 def profile(
@@ -300,9 +300,7 @@ def read_profile(path: Path) -> ProfileReport:
     """
     file = path / PROFILE_FILE if path.is_dir() else path
     try:
-        if file.stat().st_size > _MAX_PROFILE_BYTES:
-            raise ValueError("larger than a profile can be")
-        report = read_versioned(file.read_bytes(), ProfileReport)
+        report = read_versioned(read_bounded(file), ProfileReport)
         check_profile(report)
     except (OSError, ValueError) as error:
         raise ArtifactError(

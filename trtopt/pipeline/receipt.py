@@ -13,6 +13,7 @@ from trtopt.inspect.join import join
 from trtopt.inspect.receipt import faults, receipt, share_of
 from trtopt.onnxmodel.model_file import load
 from trtopt.pipeline.subject import shapes_at
+from trtopt.reading import read_bounded
 from trtopt.records import EngineArtifact, Manifest, PrecisionReceipt
 
 
@@ -45,7 +46,7 @@ def _text(folder: Path, engine: EngineArtifact) -> str:
     """
     file = folder / str(engine.layers)
     try:
-        return file.read_text(encoding="utf-8")
+        return read_bounded(file).decode()
     except (OSError, ValueError) as error:
         raise ArtifactError(
             f"{file}: cannot be read as an engine's layers: {error}", "build again: the folder has lost it"

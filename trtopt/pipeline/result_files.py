@@ -8,10 +8,9 @@ from trtopt.errors import ArtifactError, UsageError
 from trtopt.measure.outcomes import Comparisons, Layers
 from trtopt.measure.results import compare_layers, compare_reports, compare_times
 from trtopt.measure.trtexec_files import Profile, Times, read_trtexec
+from trtopt.reading import read_bounded
 from trtopt.records import BenchReport, Samples, read_versioned
 from trtopt.workspace import MANIFEST
-
-_MAX_RESULT_BYTES = 1 << 30
 
 ResultFile = BenchReport | Times | Profile
 
@@ -65,9 +64,7 @@ def _read(path: Path) -> ResultFile:
 
 def _content(path: Path) -> bytes:
     try:
-        if path.stat().st_size > _MAX_RESULT_BYTES:
-            raise ValueError("larger than a result file can be")
-        return path.read_bytes()
+        return read_bounded(path)
     except (OSError, ValueError) as error:
         raise ArtifactError(
             f"{path}: cannot be read as a result file: {error}",

@@ -20,6 +20,7 @@ import msgspec
 from trtopt.errors import ArtifactError, OutputError
 from trtopt.pipeline.build import command_line, now
 from trtopt.plan.csv_table import csv_of
+from trtopt.reading import read_bounded
 from trtopt.records import SweepReport, SweepTerms, read_versioned, to_json
 from trtopt.workspace import lock, write_atomically
 
@@ -40,7 +41,7 @@ def read_sweep(folder: Path) -> SweepReport:
     """
     path = folder / REPORT if folder.is_dir() else folder
     try:
-        return read_versioned(path.read_bytes(), SweepReport)
+        return read_versioned(read_bounded(path), SweepReport)
     except FileNotFoundError:
         raise ArtifactError(
             f"{folder}: no sweep: there is no {REPORT}", "give a folder that `trtopt sweep -o` made"

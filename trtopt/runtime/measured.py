@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from trtopt.errors import ArtifactError, UsageError
+from trtopt.reading import read_bounded
 from trtopt.records import BenchReport, EngineArtifact, read_versioned
 
 BESIDE = "bench.json"
@@ -42,7 +43,7 @@ def measured_latencies(
 
 def _read(path: Path) -> BenchReport:
     try:
-        return read_versioned(path.read_bytes(), BenchReport)
+        return read_versioned(read_bounded(path), BenchReport)
     except (OSError, ValueError) as error:
         raise ArtifactError(
             f"{path}: cannot be read as a result of trtopt bench: {error}",

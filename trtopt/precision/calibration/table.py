@@ -12,6 +12,7 @@ import msgspec
 from trtopt.errors import ArtifactError, UsageError
 from trtopt.precision.calibration.histogram import Histogram
 from trtopt.precision.calibration.methods import METHODS, all_amax
+from trtopt.reading import read_bounded
 from trtopt.records import from_json
 from trtopt.records.quantisation import CALIBRATION_SCHEMA, CalibrationTable, TensorRange
 
@@ -58,11 +59,9 @@ def read_table(path: Path) -> CalibrationTable:
     """
     remedy = "make one with trtopt quantize --calib DATA"
     try:
-        text = path.read_bytes()
+        table = from_json(read_bounded(path), CalibrationTable)
     except OSError as error:
         raise ArtifactError(f"{path}: cannot be read ({error.strerror})", remedy) from None
-    try:
-        table = from_json(text, CalibrationTable)
     except ValueError as error:
         raise ArtifactError(f"{path}: not a calibration table: {error}", remedy) from None
     if table.schema != CALIBRATION_SCHEMA:

@@ -1,0 +1,89 @@
+"""How much of a file is read, whatever its size is said to be."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from trtopt.builder.timing_cache import read_cache
+from trtopt.data.polygraphy_json import JsonReader
+from trtopt.errors import TrtoptError
+from trtopt.pipeline.plan import _arrivals
+from trtopt.pipeline.profile import read_profile
+from trtopt.pipeline.result_files import read_result
+from trtopt.pipeline.sweep_folder import read_sweep
+from trtopt.precision.calibration.table import read_table
+from trtopt.reading import MAX_BYTES, read_bounded
+from trtopt.runtime.measured import measured_latencies
+from trtopt.tomlfile import read_toml
+
+LIMIT = 3 << 20
+
+
+@pytest.mark.parametrize("size", [0, 1, LIMIT - 1, LIMIT])
+def test_what_is_within_the_bound_is_read_whole(tmp_path: Path, size: int) -> None:
+    content = os.urandom(size)
+    (tmp_path / "file").write_bytes(content)
+    assert read_bounded(tmp_path / "file", LIMIT) == content
+
+
+def test_a_byte_more_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(bytes(LIMIT + 1))
+    with pytest.raises(ValueError, match="larger than the 3 MiB that it may have"):
+        read_bounded(tmp_path / "file", LIMIT)
+
+
+def test_a_device_without_end_is_refused() -> None:
+    with pytest.raises(ValueError, match="larger than the 3 MiB"):
+        read_bounded(Path("/dev/zero"), LIMIT)
+
+
+@pytest.mark.parametrize(("size", "fits"), [(LIMIT, True), (LIMIT + 1, False), (3 * LIMIT, False)])
+def test_a_pipe_is_read_to_its_end_or_the_bound(tmp_path: Path, size: int, fits: bool) -> None:
+    pipe, content = tmp_path / "pipe", os.urandom(size)
+    os.mkfifo(pipe)
+
+    def write() -> None:
+        with suppress(BrokenPipeError):
+            pipe.write_bytes(content)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        if fits:
+            assert read_bounded(pipe, LIMIT) == content
+        else:
+            with pytest.raises(ValueError, match="larger than"):
+                read_bounded(pipe, LIMIT)
+    finally:
+        writer.join()
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        read_result,
+        read_profile,
+        read_sweep,
+        read_table,
+        read_cache,
+        JsonReader,
+        lambda path: read_toml(path, "give another"),
+        lambda path: measured_latencies(path.parent, (), path),
+        lambda path: _arrivals(str(path)),
+    ],
+    ids=["result", "profile", "sweep", "table", "cache", "feeds", "TOML", "beside", "arrivals"],
+)
+def test_every_reader_refuses_what_is_too_large_before_it_reads(
+    tmp_path: Path, read: Callable[[Path], object]
+) -> None:
+    file = tmp_path / "file.json"
+    with file.open("wb") as sparse:
+        sparse.truncate(MAX_BYTES + 1)
+    with pytest.raises(TrtoptError, match="MiB that it may have"):
+        read(file)
