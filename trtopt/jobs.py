@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from trtopt.builder.engine import BuildJob
 from trtopt.logs import Logged
+from trtopt.measure.described import Described, DescribeJob
 from trtopt.measure.engine import BenchJob
 from trtopt.measure.interleaved import InterleaveJob
 from trtopt.measure.outputs import OutputsJob
@@ -33,7 +34,18 @@ class TacticsJob(Record, frozen=True, kw_only=True, tag="tactics"):
     caches: tuple[bytes, ...]
 
 
-Job = BuildJob | BenchJob | InterleaveJob | OutputsJob | CopyJob | MergeJob | TacticsJob | TrialJob | CostJob
+Job = (
+    BuildJob
+    | DescribeJob
+    | BenchJob
+    | InterleaveJob
+    | OutputsJob
+    | CopyJob
+    | MergeJob
+    | TacticsJob
+    | TrialJob
+    | CostJob
+)
 
 
 class Progress(Record, frozen=True, kw_only=True, tag="progress"):
@@ -108,7 +120,18 @@ class Costed(Record, frozen=True, kw_only=True, tag="costed"):
     environment: Environment
 
 
-Result = Built | Benched | Interleaved | OutputsWritten | Copied | Merged | TacticsTold | Tried | Costed
+Result = (
+    Built
+    | Described
+    | Benched
+    | Interleaved
+    | OutputsWritten
+    | Copied
+    | Merged
+    | TacticsTold
+    | Tried
+    | Costed
+)
 Event = Progress | Failure | Result
 """What decides how things go on."""
 

@@ -22,6 +22,7 @@ from trtopt.builder.engine import BuildJob
 from trtopt.errors import BuildError, DeviceError, rebuild
 from trtopt.jobs import CopyJob, Event, Failure, Job, MergeJob, Message, Progress, Result, TacticsJob
 from trtopt.logs import Logged, heard, log_relayed
+from trtopt.measure.described import DescribeJob
 from trtopt.measure.engine import BenchJob
 from trtopt.measure.outputs import OutputsJob
 from trtopt.runtime.trial import CostJob, TrialJob
@@ -182,6 +183,8 @@ class _Worker:
             return f"building {self._job.plan.label}"
         if isinstance(self._job, BenchJob | OutputsJob):
             measured = self._job.artifact.path
+        elif isinstance(self._job, DescribeJob):
+            measured = self._job.path
         elif isinstance(self._job, CopyJob):
             measured = f"a copy of {self._job.nbytes / 2**20:.0f} MiB"
         elif isinstance(self._job, TrialJob | CostJob):

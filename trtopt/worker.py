@@ -50,6 +50,7 @@ from trtopt.jobs import (
 )
 from trtopt.logs import relay
 from trtopt.measure.bandwidth import copy_bandwidth
+from trtopt.measure.described import Described, DescribeJob, describe
 from trtopt.measure.engine import bench_engine
 from trtopt.measure.interleaved import InterleaveJob, interleave
 from trtopt.measure.outputs import OutputsJob, write_outputs
@@ -67,6 +68,8 @@ def run(job: Job, send: Callable[[Message], None]) -> Result:
     if isinstance(job, BuildJob):
         builder = open_builder(job.plan.backend.name, Marks(nvtx=job.nvtx), follow_memory=job.memory)
         return Built(engine=build_engine(builder, job, progress))
+    if isinstance(job, DescribeJob):
+        return _described(job)
     if isinstance(job, OutputsJob):
         return _outputs(job, progress)
     if isinstance(job, InterleaveJob):
@@ -89,6 +92,14 @@ def run(job: Job, send: Callable[[Message], None]) -> Result:
             confine(job.cpu_affinity, target.device.info)
         point = bench_engine(target, job, progress)
         return Benched(point=point, environment=environment_of(target))
+    finally:
+        target.close()
+
+
+def _described(job: DescribeJob) -> Described:
+    target = open_target(job.backend)
+    try:
+        return describe(target, job)
     finally:
         target.close()
 

@@ -53,10 +53,19 @@ def test_what_is_trusted_must_be_an_engine(trtopt_cli: CommandLine, folder: Path
     assert "is not there" in trtopt_cli.fails(1, *asked, "--trust", "batch8.onnx")
 
 
-def test_an_engine_that_no_manifest_describes_is_not_loaded(trtopt_cli: CommandLine) -> None:
-    (trtopt_cli.folder / "bare.engine").write_bytes(b"native code")
-    for flags in ((), ("--trust", "bare.engine")):
-        assert "no manifest" in trtopt_cli.fails(1, "bench", "bare.engine", *flags)
+def test_a_comparison_may_trust_an_engine_that_only_one_side_has(
+    trtopt_cli: CommandLine, cpu_build: Path, folder: Path
+) -> None:
+    other = trtopt_cli.folder / "other"
+    trtopt_cli("build", DIGITS, "-o", other, "--backend", "onnxruntime", "--batch", "8,2")
+    (other / "batch2.onnx").write_bytes((folder / "batch1.onnx").read_bytes())
+    shutil.copyfile(cpu_build / "batch8.onnx", folder / "batch8.onnx")
+    asked = ("compare", folder, other, "--batch", "8", "--duration", "0.5")
+    done = trtopt_cli(*asked, "--trust", "batch2.onnx", "--trust", "batch1.onnx")
+    assert done.returncode == 0, done.stderr
+    told = trtopt_cli.fails(2, *asked, "--trust", "batch2.onnx", "--trust", "batch9.onnx")
+    assert f"--trust batch9.onnx: no engine of {folder} or {other}" in told
+    assert "batch1.onnx, batch2.onnx, batch8.onnx" in told
 
 
 @pytest.mark.parametrize("command", MEASURING)

@@ -132,7 +132,7 @@ def _build_folder(path: Path) -> None:
     Console(quiet=True).print(build_summary(manifest, str(path.parent)))
     verified_graphs(path.parent, manifest)
     for engine, size in points(manifest.engines, None):
-        shapes_at(manifest.onnx, engine.plan, size)
+        shapes_at(manifest.onnx.inputs, engine.plan, size)
         read_verified(path.parent / engine.path, engine.sha256)
     receipts_of(path.parent, manifest)
     memories_of(path.parent, manifest)
@@ -144,7 +144,7 @@ def _manifest(path: Path) -> None:
 
     manifest = read_manifest(path.parent)
     for engine, size in points(manifest.engines, None):
-        shapes_at(manifest.onnx, engine.plan, size)
+        shapes_at(manifest.onnx.inputs, engine.plan, size)
 
 
 def _result(path: Path) -> None:

@@ -295,6 +295,22 @@ def test_an_engine_that_was_changed_is_not_loaded(built: Path, tmp_path: Path) -
         trtopt.bench(tmp_path / "copy", batch=[1], duration=0.2)
 
 
+@pytest.mark.parametrize(("batch", "dynamic", "wanted"), [((8,), False, [8]), ((1, 8, 16), True, [1, 8, 16])])
+def test_an_engine_without_a_manifest_is_loaded_if_it_is_trusted_and_tells_its_batch(
+    tmp_path: Path, batch: tuple[int, ...], dynamic: bool, wanted: list[int]
+) -> None:
+    folder, lone = tmp_path / "built", tmp_path / "lone.engine"
+    made = trtopt.build(
+        DIGITS, folder, batch=batch, dynamic=dynamic, backend="tensorrt", tactic_sources=SOURCES
+    )
+    shutil.copyfile(folder / made.engines[0].path, lone)
+    with pytest.raises(ArtifactError, match="was not loaded"):
+        trtopt.bench(lone, duration=0.2)
+    report = trtopt.bench(lone, duration=0.2, trust=["lone.engine"])
+    assert [point.batch for point in report.points] == wanted
+    assert report.points[0].latency.engine.sha256 == made.engines[0].sha256
+
+
 @pytest.mark.parametrize(
     ("field", "value", "reason"),
     [("version", "10.9.0", "built by tensorrt 10.9.0"), ("name", "NVIDIA Other", "built for NVIDIA Other")],

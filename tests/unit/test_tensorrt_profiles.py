@@ -69,6 +69,12 @@ def test_shapes_that_no_profile_admits_are_refused_with_what_each_does(dump: str
 
 
 @each_version
+def test_a_session_tells_its_profiles_in_their_order(dump: str) -> None:
+    session = load(Surface(dump, SEVERAL))
+    assert session.profiles == (SMALL.shapes, ALL.shapes)
+
+
+@each_version
 def test_a_profile_that_cannot_be_used_is_told_and_leaves_nothing_open(dump: str) -> None:
     device = ScriptedDevice()
     session = load(Surface(dump, SEVERAL | {SET_PROFILE: False}), device=device)

@@ -26,7 +26,7 @@ _trust_option = click.option(
     "--trust",
     multiple=True,
     metavar="ENGINE",
-    help="Load this engine although it is not as it was built: native code that you vouch for.",
+    help="Load this engine although no manifest vouches for it: native code that you do.",
 )
 nvtx_option = click.option("--nvtx", is_flag=True, help="Mark what is done with NVTX ranges, for profilers.")
 input_option = click.option(

@@ -27,6 +27,7 @@ from trtopt.records import (
     DeviceInfo,
     LayerPass,
     Shape,
+    ShapeRange,
     TensorSpec,
 )
 
@@ -310,6 +311,10 @@ class Session(Protocol):
     @property
     def outputs(self) -> tuple[TensorSpec, ...]:
         """The engine's outputs."""
+
+    @property
+    def profiles(self) -> tuple[Mapping[str, ShapeRange], ...]:
+        """What each optimisation profile admits, by input; empty for a backend that has none."""
 
     @property
     def device_memory_bytes(self) -> int | None:

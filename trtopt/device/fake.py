@@ -42,7 +42,7 @@ from trtopt.device.fake_parts import (
 from trtopt.device.script import Script, then_last
 from trtopt.device.virtualtime import HostClocks, Shared
 from trtopt.errors import DeviceError, DeviceMemoryError, GraphCaptureError
-from trtopt.records import Backend, DeviceInfo, Shape, TensorSpec
+from trtopt.records import Backend, DeviceInfo, Shape, ShapeRange, TensorSpec
 
 
 class ScriptedDevice:
@@ -258,6 +258,7 @@ class ScriptedSession(Owned):
     device_memory_bytes = 1 << 20
     inputs = (TensorSpec(name="x", dtype="float32", shape=("N", 4)),)
     outputs = (TensorSpec(name="y", dtype="float32", shape=("N", 2)),)
+    profiles: tuple[Mapping[str, ShapeRange], ...] = ({"x": ShapeRange(min=(1, 4), opt=(8, 4), max=(64, 4))},)
 
     def layer_pass(self, shapes: Mapping[str, Shape], data: Inputs, runs: int) -> None:
         """A context tells."""

@@ -31,7 +31,7 @@ from trtopt.errors import (
     IncompatibleEngineError,
     UsageError,
 )
-from trtopt.records import Backend, LayerPass, Shape, TensorSpec
+from trtopt.records import Backend, LayerPass, Shape, ShapeRange, TensorSpec
 
 NAME = "onnxruntime"
 _TYPES = {
@@ -141,6 +141,11 @@ class OnnxRuntimeSession:
     def outputs(self) -> tuple[TensorSpec, ...]:
         """The model's outputs."""
         return self._outputs
+
+    @property
+    def profiles(self) -> tuple[Mapping[str, ShapeRange], ...]:
+        """It has none."""
+        return ()
 
     @property
     def device_memory_bytes(self) -> int | None:

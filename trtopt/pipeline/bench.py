@@ -22,9 +22,9 @@ from trtopt.measure.engine import BenchJob
 from trtopt.measure.load import load_settings
 from trtopt.pipeline.build import command_line, now
 from trtopt.pipeline.listener import SILENT, Listener
-from trtopt.pipeline.subject import engines_to_measure, points, runs_on, shapes_at
+from trtopt.pipeline.subject import Subject, check_trust, engines_to_measure, points, runs_on, shapes_at
 from trtopt.recipe import check_timeout
-from trtopt.records import BenchReport, EngineArtifact, Manifest, Terms
+from trtopt.records import BenchReport, EngineArtifact, Terms
 from trtopt.supervisor import run_jobs
 
 
@@ -53,7 +53,7 @@ def bench(
     """Measure the engines of a build folder, one engine of it, or an ONNX file.
 
     Args:
-        path, trust: the folder, engine or ONNX file; engines (names or paths) to load although they changed.
+        path, trust: the folder, engine or ONNX file; engines (names or paths) to load unvouched for.
         batch: batch sizes; by default every one there is an engine for (1, for an ONNX file).
         backend: by default the one that the engines were built with. `auto` takes the CPU where no GPU is;
             another backend than the engines' own builds the folder's model again, in a temporary folder.
@@ -72,7 +72,7 @@ def bench(
     Raises:
         TrtoptError: with what is wrong and what to do.
     """
-    _check(duration, warmup, timeout, data, cpu_affinity, lock_clocks, nvtx)
+    _check(Path(path), trust, duration, warmup, timeout, data, cpu_affinity, lock_clocks, nvtx)
     ask = partial(
         BenchJob,
         contract=changed(contract_named(contract or DEFAULT), terms or {}),
@@ -81,13 +81,13 @@ def bench(
     )
     ask = partial(ask, warmup_s=warmup, duration_s=duration, cpu_affinity=cpu_affinity)
     ask = partial(ask, layers=layers, memory=memory, nvtx=nvtx, cuda_profiler=cuda_profiler)
-    control = _allowed(runs_on(Path(path), backend), memory, cuda_profiler, cpu_affinity, lock_clocks)
+    control = _allowed(runs_on(Path(path), backend, trust), memory, cuda_profiler, cpu_affinity, lock_clocks)
     notes: list[str] = []
     wanted = engines_to_measure(Path(path), batch, backend, notes, listener, trust)
-    with wanted as (folder, manifest, engines):
-        jobs = [_job(ask, folder, manifest, engine, size) for engine, size in points(engines, batch)]
+    with wanted as found:
+        jobs = [_job(ask, found, engine, size) for engine, size in points(found.engines, batch)]
         with _clocks(control, lock_clocks, notes):
-            return _run(jobs, manifest.onnx.sha256, timeout, notes, listener)
+            return _run(jobs, found.model_sha256, timeout, notes, listener)
 
 
 def _allowed(
@@ -98,14 +98,12 @@ def _allowed(
     return open_clock_control(name) if lock_clocks is not False else None
 
 
-def _job(
-    ask: partial[BenchJob], folder: Path, manifest: Manifest, engine: EngineArtifact, size: int
-) -> BenchJob:
+def _job(ask: partial[BenchJob], found: Subject, engine: EngineArtifact, size: int) -> BenchJob:
     return ask(
-        path=str((folder / engine.path).absolute()),
+        path=str((found.folder / engine.path).absolute()),
         artifact=engine,
         batch=size,
-        shapes=shapes_at(manifest.onnx, engine.plan, size),
+        shapes=shapes_at(found.inputs, engine.plan, size),
     )
 
 
@@ -166,6 +164,8 @@ def _run(
 
 
 def _check(
+    path: Path,
+    trust: Sequence[str],
     duration: float,
     warmup: float,
     timeout: float | None,
@@ -181,6 +181,7 @@ def _check(
             "give seconds above 0, at most a day",
         )
     check_timeout(timeout)
+    check_trust(trust, [path])
     if lock_clocks is not False and lock_clocks < 1:
         raise UsageError(f"--lock-clocks {lock_clocks}: not a clock in MHz", "write, say, --lock-clocks 1500")
     if cpu_affinity not in (None, AUTO):

@@ -22,14 +22,14 @@ from trtopt.onnxmodel.feeds import seeded_source, specs_of
 from trtopt.onnxmodel.model_file import ModelFile
 from trtopt.pipeline.build import command_line, now
 from trtopt.pipeline.listener import SILENT, Listener
-from trtopt.pipeline.subject import engines_to_measure, points, shapes_at
+from trtopt.pipeline.subject import Subject, check_trust, engines_to_measure, points, shapes_at
 from trtopt.pipeline.task import LABELS, Task
 from trtopt.precision.bounds import Bounds, violations
 from trtopt.precision.deviation import Deviation
 from trtopt.precision.layers import layer_differences
 from trtopt.precision.runs import add_outputs, open_model
 from trtopt.recipe import check_timeout
-from trtopt.records import EngineArtifact, Manifest, OnnxArtifact
+from trtopt.records import EngineArtifact, OnnxArtifact
 from trtopt.records.checking import CheckedSubject, CheckReport, LayerDifference
 from trtopt.supervisor import run_jobs
 from trtopt.workspace import MANIFEST, scratch_folder
@@ -83,12 +83,11 @@ def check(
         subjects = [checker.model_file(path.name, other, source)]
         found = layer_differences(checker.model, other, source) if layers else ()
     elif layers:
-        raise UsageError(
-            "--layers: an engine has no inner tensors to read", "give the ONNX file it was built of"
-        )
+        raise UsageError("--layers: an engine has no inner tensors to read", "give its ONNX file")
     else:
+        check_trust(trust, [path])
         with engines_to_measure(path, batch, backend, notes, listener, trust) as there:
-            subjects = checker.engines(*there, batch, data, listener, timeout)
+            subjects = checker.engines(there, batch, data, listener, timeout)
     return CheckReport(
         created=now(),
         argv=command_line(),
@@ -128,25 +127,20 @@ class Checker:
 
     def engines(
         self,
-        folder: Path,
-        manifest: Manifest,
-        engines: Sequence[EngineArtifact],
+        there: Subject,
         batch: Sequence[int] | None,
         data: str | Path | None,
         listener: Listener,
         limit_s: float | None,
     ) -> list[CheckedSubject]:
         """Compare engines at all batch sizes that are asked for; see `engine`."""
-        wanted = points(engines, batch)
+        wanted = points(there.engines, batch)
         listener.plans([f"batch{size}" for _, size in wanted])
-        return [
-            self.engine(folder, manifest, engine, size, data, listener, limit_s) for engine, size in wanted
-        ]
+        return [self.engine(there, engine, size, data, listener, limit_s) for engine, size in wanted]
 
     def engine(
         self,
-        folder: Path,
-        manifest: Manifest,
+        there: Subject,
         engine: EngineArtifact,
         size: int,
         data: str | Path | None,
@@ -163,10 +157,10 @@ class Checker:
         with scratch_folder() as scratch:
             if data is None:
                 data = scratch / "random.npz"
-                shapes = shapes_at(manifest.onnx, engine.plan, size)
+                shapes = shapes_at(there.inputs, engine.plan, size)
                 np.savez(data, allow_pickle=False, **random_batch(self._specs, shapes))
             job = OutputsJob(
-                path=str((folder / engine.path).absolute()),
+                path=str((there.folder / engine.path).absolute()),
                 artifact=engine,
                 inputs=self._specs,
                 data=str(data),

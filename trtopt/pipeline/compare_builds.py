@@ -197,7 +197,7 @@ def _job(sides: Sequence[_Side], size: int, run: int, setting: Setting) -> Inter
     variants: list[Variant] = []
     for index, (side, number, name) in enumerate(_names(len(sides), len(sides[0].builds))):
         folder, by_size = sides[side].builds[number]
-        engines.append(loaded(folder, sides[side].manifest.onnx, by_size[size], size))
+        engines.append(loaded(folder, sides[side].manifest.onnx.inputs, by_size[size], size))
         variants.append(Variant(name=name, engine=index, contract=setting.contract))
     if run % 2:
         last = len(engines) - 1

@@ -15,7 +15,7 @@ from trtopt.measure.results import distrust, machine_notes, paired_points
 from trtopt.measure.rounds import judged_rounds, notes_of
 from trtopt.pipeline.interleave import ROUNDS, WARMUP_S, Setting, loaded, measure_in_turns
 from trtopt.pipeline.listener import Listener
-from trtopt.pipeline.subject import engines_to_measure, points
+from trtopt.pipeline.subject import check_trust, engines_to_measure, points
 from trtopt.records import BenchPoint, BenchReport, Contract, InterleavedRun
 
 
@@ -53,11 +53,11 @@ def explain_engines(
         TrtoptError: what keeps an engine from being measured.
     """
     notes: list[str] = []
+    check_trust(setting.trust, [path])
     with engines_to_measure(path, setting.batch, setting.backend, notes, listener, setting.trust) as found:
-        folder, manifest, engines = found
         subjects = [
-            _Subject(size, loaded(folder, manifest.onnx, engine, size))
-            for engine, size in points(engines, setting.batch)
+            _Subject(size, loaded(found.folder, found.inputs, engine, size))
+            for engine, size in points(found.engines, setting.batch)
         ]
         return _explain(path.name, subjects, ends, setting, notes, listener)
 
@@ -125,13 +125,14 @@ def _subject_of(
             "compare where it is, or give a build folder and --across-contracts "
             f"{_contract(a).name},{_contract(b).name}",
         )
-    found = engines_to_measure(path, (a.batch,), setting.backend, notes, listener, setting.trust)
-    folder, manifest, engines = resources.enter_context(found)
-    if engines[0].sha256 != ours.sha256:
+    check_trust(setting.trust, [path])
+    wanted = engines_to_measure(path, (a.batch,), setting.backend, notes, listener, setting.trust)
+    found = resources.enter_context(wanted)
+    if found.engines[0].sha256 != ours.sha256:
         raise ArtifactError(
             f"{path}: is another engine than the files measured", "measure again, or bring back that engine"
         )
-    return _Subject(a.batch, loaded(folder, manifest.onnx, engines[0], a.batch), *ends_of(a, b))
+    return _Subject(a.batch, loaded(found.folder, found.inputs, found.engines[0], a.batch), *ends_of(a, b))
 
 
 def _explain(

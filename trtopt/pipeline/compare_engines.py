@@ -21,7 +21,7 @@ from trtopt.pipeline.interleave import (
     turns_job,
 )
 from trtopt.pipeline.listener import Listener
-from trtopt.pipeline.subject import engines_to_measure, points
+from trtopt.pipeline.subject import check_trust, engines_to_measure, points
 from trtopt.records import InterleavedRun
 
 
@@ -40,6 +40,7 @@ def compare_engines(
     if control is not None:
         check_repeats("--control", control, 1)
     again = control or 0
+    check_trust(setting.trust, [path for path in (a, b) if path is not None])
     notes: list[str] = []
     with ExitStack() as resources:
         sides = [_sized(path, setting, notes, listener, resources) for path in (a, b) if path is not None]
@@ -82,11 +83,12 @@ def compare_engines(
 def _sized(
     path: Path, setting: Setting, notes: list[str], listener: Listener, resources: ExitStack
 ) -> dict[int, LoadedEngine]:
-    folder, manifest, engines = resources.enter_context(
+    found = resources.enter_context(
         engines_to_measure(path, setting.batch, setting.backend, notes, listener, setting.trust)
     )
     return {
-        size: loaded(folder, manifest.onnx, engine, size) for engine, size in points(engines, setting.batch)
+        size: loaded(found.folder, found.inputs, engine, size)
+        for engine, size in points(found.engines, setting.batch)
     }
 
 

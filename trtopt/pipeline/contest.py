@@ -134,7 +134,7 @@ class _Contest:
         if name is not None:
             try:
                 for plan in self._plans:
-                    shapes = shapes_at(self._base, plan, plan.batch.opt[0])
+                    shapes = shapes_at(self._base.inputs, plan, plan.batch.opt[0])
                     open_data(name).first_batch(self._base.inputs, shapes)
             except DataError as error:
                 self._listener.note(f"times are taken on random input: {error.problem}")
@@ -190,7 +190,9 @@ class _Contest:
         jobs = []
         for plan in stale:
             entries, size = self._there(plan), plan.batch.opt[0]
-            engines = [loaded(one.folder, self._base, one.engines[plan.label], size) for one in entries]
+            engines = [
+                loaded(one.folder, self._base.inputs, one.engines[plan.label], size) for one in entries
+            ]
             names = [one.name for one in entries]
             jobs.append(turns_job(engines, names, "precisions", size, self._setting))
         labels = [f"{job_plan.label}: {len(self._there(job_plan))} in turns" for job_plan in stale]
@@ -211,7 +213,7 @@ class _Contest:
                 path=str((entry.folder / entry.engines[plan.label].path).absolute()),
                 artifact=entry.engines[plan.label],
                 batch=size,
-                shapes=shapes_at(self._base, plan, size),
+                shapes=shapes_at(self._base.inputs, plan, size),
                 data=self._setting.data,
                 contract=self._setting.contract,
                 warmup_s=_LAYERS_S,

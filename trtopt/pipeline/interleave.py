@@ -12,7 +12,7 @@ from trtopt.measure.comparison import RUN_BLOCKS, Comparison
 from trtopt.measure.interleaved import InterleaveJob, LoadedEngine, Variant
 from trtopt.pipeline.listener import Listener
 from trtopt.pipeline.subject import shapes_at
-from trtopt.records import Contract, EngineArtifact, InterleavedRun, Judged, OnnxArtifact, Purpose
+from trtopt.records import Contract, EngineArtifact, InterleavedRun, Judged, Purpose, TensorSpec
 from trtopt.supervisor import run_jobs
 
 ROUNDS = RUN_BLOCKS
@@ -38,12 +38,12 @@ class Setting:
     trust: tuple[str, ...] = ()
 
 
-def loaded(folder: Path, onnx: OnnxArtifact, engine: EngineArtifact, size: int) -> LoadedEngine:
-    """An engine of a folder at one batch size, for a worker to load; `onnx` tells its inputs."""
+def loaded(folder: Path, inputs: Sequence[TensorSpec], engine: EngineArtifact, size: int) -> LoadedEngine:
+    """An engine of a folder at one batch size, for a worker to load; `inputs` are its model's."""
     return LoadedEngine(
         path=str((folder / engine.path).absolute()),
         artifact=engine,
-        shapes=shapes_at(onnx, engine.plan, size),
+        shapes=shapes_at(inputs, engine.plan, size),
     )
 
 

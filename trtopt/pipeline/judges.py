@@ -16,7 +16,7 @@ from trtopt.onnxmodel.model_file import ModelFile
 from trtopt.pipeline.build import build
 from trtopt.pipeline.check import Checker
 from trtopt.pipeline.listener import SILENT
-from trtopt.pipeline.subject import points
+from trtopt.pipeline.subject import points, subject_of
 from trtopt.pipeline.targets import target_of
 from trtopt.recipe import make_recipe
 from trtopt.records.checking import CheckedSubject
@@ -123,7 +123,8 @@ class OnEngines:
             rewrite=False,
             timing_cache=str(folder.parent / "timing.cache") if self._uses_cache else None,
         )
+        there = subject_of(built, manifest, manifest.engines)
         return tuple(
-            self._checker.engine(built, manifest, engine, size, self._data, SILENT)
+            self._checker.engine(there, engine, size, self._data, SILENT)
             for engine, size in points(manifest.engines, None)
         )

@@ -23,6 +23,7 @@ from trtopt.pipeline.bench import bench
 from trtopt.pipeline.build import command_line, now
 from trtopt.pipeline.build_memory import memories_of
 from trtopt.pipeline.listener import SILENT, Listener
+from trtopt.pipeline.lone_engine import is_vouched_alone
 from trtopt.pipeline.peaks import known_peaks, probe_peaks
 from trtopt.pipeline.result_files import read_result
 from trtopt.pipeline.subject import engines_to_measure, points, shapes_at
@@ -86,7 +87,7 @@ def profile(
     measure = partial(bench, batch=batch, backend=backend, layers=True, memory=memory, nvtx=nvtx)
     measure = partial(measure, duration=duration, timeout=timeout, trust=trust, listener=listener)
     notes: list[str] = []
-    with _subject(Path(path), batch, backend, given is not None, notes, listener) as (subject, model):
+    with _subject(Path(path), batch, backend, given is not None, trust, notes, listener) as (subject, model):
         manifest = _manifest_of(subject)
         try:
             report = given or measure(subject)
@@ -119,18 +120,24 @@ def _subject(
     batch: Sequence[int] | None,
     backend: str | None,
     is_measured: bool,
+    trust: Sequence[str],
     notes: list[str],
     listener: Listener,
 ) -> Iterator[tuple[Path, Path]]:
     """What to measure, and the ONNX file that it was made of; an ONNX file is built first."""
     folder = path if path.is_dir() else path.parent
+    if is_vouched_alone(path, trust):
+        raise UsageError(
+            f"{path}: no manifest tells its model, and a profile is about the model's nodes",
+            "time its layers with `trtopt bench --layers`, or give a folder that `trtopt build` made",
+        )
     if path.is_dir() or _is_engine_of(folder, path):
         yield path, _model_in(folder)
     elif is_measured:
         yield path, path
     else:
-        with engines_to_measure(path, batch, backend, notes, listener) as (built, _, _):
-            yield built, _model_in(built)
+        with engines_to_measure(path, batch, backend, notes, listener) as found:
+            yield found.folder, _model_in(found.folder)
 
 
 def _is_engine_of(folder: Path, path: Path) -> bool:
@@ -276,7 +283,7 @@ def _not_run(manifest: Manifest, model: Path, batch: Sequence[int] | None, reaso
     engines = []
     for engine, size in points(manifest.engines, batch):
         ref = EngineRef(path=engine.path, sha256=engine.sha256, label=engine.plan.label)
-        at_shapes = graphs.at(engine.plan.label, shapes_at(manifest.onnx, engine.plan, size))
+        at_shapes = graphs.at(engine.plan.label, shapes_at(manifest.onnx.inputs, engine.plan, size))
         engines.append(profile_graph(size, ref, at_shapes, known_peaks(engine.device)))
     return ProfileReport(
         created=now(),

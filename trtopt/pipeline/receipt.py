@@ -32,7 +32,7 @@ def receipts_of(folder: Path, manifest: Manifest) -> dict[str, PrecisionReceipt]
         except ArtifactError:  # an engine whose layers have no detail tells no types
             continue
         model = models[manifest.graph_of(engine).sha256]
-        graph = read_graph(model, shapes_at(manifest.onnx, engine.plan, engine.plan.batch.opt[0]))
+        graph = read_graph(model, shapes_at(manifest.onnx.inputs, engine.plan, engine.plan.batch.opt[0]))
         layers, _ = join(description, None, graph)
         found[engine.path] = receipt(layers, weakly_typed=is_weakly_typed(engine.plan.backend))
     return found

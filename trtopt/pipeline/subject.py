@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -13,8 +14,27 @@ from trtopt.errors import ArtifactError, UsageError
 from trtopt.onnxfile import read_onnx
 from trtopt.pipeline.build import Building, build, build_engines
 from trtopt.pipeline.listener import Listener
-from trtopt.records import BuildPlan, BuildSettings, EngineArtifact, Manifest, OnnxArtifact, Shape
+from trtopt.pipeline.lone_engine import is_vouched_alone, lone_engine
+from trtopt.records import BuildPlan, BuildSettings, EngineArtifact, Manifest, OnnxArtifact, Shape, TensorSpec
 from trtopt.workspace import MANIFEST, read_manifest, scratch_folder, sha256_of
+
+
+@dataclass(frozen=True)
+class Subject:
+    """Engines to measure, in `folder`. `inputs` are those of their model, which leaves the batch open.
+
+    Nobody knows the model of an engine that no manifest describes: `inputs` are its own, the hash is "".
+    """
+
+    folder: Path
+    inputs: tuple[TensorSpec, ...]
+    model_sha256: str
+    engines: tuple[EngineArtifact, ...]
+
+
+def subject_of(folder: Path, manifest: Manifest, engines: Sequence[EngineArtifact]) -> Subject:
+    """Engines whose model the manifest tells."""
+    return Subject(folder, manifest.onnx.inputs, manifest.onnx.sha256, tuple(engines))
 
 
 @contextmanager
@@ -25,16 +45,19 @@ def engines_to_measure(
     notes: list[str],
     listener: Listener,
     trust: Sequence[str] = (),
-) -> Iterator[tuple[Path, Manifest, tuple[EngineArtifact, ...]]]:
-    """The folder, its manifest and the engines; built on the spot where the backend asks for others.
+) -> Iterator[Subject]:
+    """What `path` means; engines are built on the spot where the backend asks for others.
 
     Engines that `trust` names, by their own name or by path, are described as they are now: whoever loads
     them finds the hash that it expects.
 
     Raises:
-        ArtifactError: no engine that a manifest describes, and no ONNX file.
-        UsageError: a batch size that no engine admits; `trust` names what is no engine.
+        ArtifactError: no engine that a manifest describes or `trust` names, and no ONNX file.
+        UsageError: a batch size that no engine admits.
     """
+    if is_vouched_alone(path, trust):
+        yield _lone(path, _chosen((), backend), notes, listener)
+        return
     folder, manifest, engines = _found(path)
     engines = _trusted(folder, engines, trust, notes, listener)
     choice = _chosen(engines, backend)
@@ -44,7 +67,7 @@ def engines_to_measure(
         return
     own = engines[0].plan.backend.name
     if choice.name == own:
-        yield folder, manifest, engines
+        yield subject_of(folder, manifest, engines)
         return
     tell(notes, listener, f"the engines (of {own}) are not run: {choice.reason}")
     wanted = [engine.plan for engine, _ in points(engines, batch)]
@@ -52,13 +75,35 @@ def engines_to_measure(
         yield rebuilt
 
 
-def runs_on(path: Path, backend: str | None) -> str:
+def runs_on(path: Path, backend: str | None, trust: Sequence[str] = ()) -> str:
     """The backend that `engines_to_measure` will give engines of.
 
     Raises:
         ArtifactError, UsageError: see there; before anything is built.
     """
-    return _chosen(_found(path)[2], backend).name
+    engines = () if is_vouched_alone(path, trust) else _found(path)[2]
+    return _chosen(engines, backend).name
+
+
+def check_trust(names: Sequence[str], paths: Sequence[Path]) -> None:
+    """Judge what `--trust` names before anything is built: engines of `paths`, or others by path.
+
+    Raises:
+        UsageError: a name is neither.
+        ArtifactError: see `engines_to_measure`.
+    """
+    known: dict[str, None] = {}
+    for path in paths if names else ():
+        alone = is_vouched_alone(path, names)
+        known |= dict.fromkeys([path.name] if alone else [engine.path for engine in _found(path)[2]])
+    there = {path.resolve() for path in paths}
+    for name in names:
+        if name not in known and Path(name).resolve() not in there and not _is_engine(Path(name)):
+            told = ", ".join(sorted(known)) or "those of a build folder"
+            raise UsageError(
+                f"--trust {name}: no engine of {' or '.join(str(path) for path in paths)}",
+                f"name one of {told}, or give the path of an engine in its build folder",
+            )
 
 
 def _found(path: Path) -> tuple[Path, Manifest | None, tuple[EngineArtifact, ...]]:
@@ -74,7 +119,7 @@ def _found(path: Path) -> tuple[Path, Manifest | None, tuple[EngineArtifact, ...
     if not engines and path.suffix != ".onnx":
         raise ArtifactError(
             f"{path}: no manifest vouches for this file; an engine is native code and was not loaded",
-            "give a folder that `trtopt build` made, an engine in one, or an ONNX file",
+            f"give a folder that `trtopt build` made, an engine in one, or an ONNX file; {_vouching(path)}",
         )
     return folder, manifest, engines
 
@@ -86,13 +131,8 @@ def _trusted(
     notes: list[str],
     listener: Listener,
 ) -> tuple[EngineArtifact, ...]:
-    """The engines, those of `names` as they are now; paths may name engines of other folders."""
+    """The engines, those of `names` as they are now; names may be those of other folders' engines."""
     own = {engine.path for engine in engines}
-    for name in names:
-        if name not in own and not _is_engine(Path(name)):
-            known = ", ".join(sorted(own)) or "those of a build folder"
-            remedy = f"name one of {known}, or give the path of an engine in its build folder"
-            raise UsageError(f"--trust {name}: no engine of {folder}", remedy)
     named = {Path(name).resolve() for name in names} | {(folder / name).resolve() for name in {*names} & own}
     found = []
     for engine in engines:
@@ -145,15 +185,31 @@ def _listed(manifest: Manifest, path: Path) -> tuple[EngineArtifact, ...]:
     if not named and path.suffix != ".onnx":
         raise ArtifactError(
             f"{path}: the manifest beside it does not name this file; it was not loaded",
-            f"give one of {', '.join(engine.path for engine in manifest.engines)}",
+            f"give one of {', '.join(engine.path for engine in manifest.engines)}; {_vouching(path)}",
         )
     return named
+
+
+def _vouching(path: Path) -> str:
+    return f"if you vouch for this one, bench, check and compare load it with --trust {path}"
+
+
+def _lone(path: Path, choice: Choice, notes: list[str], listener: Listener) -> Subject:
+    """An engine that its own words describe."""
+    tell(
+        notes,
+        listener,
+        f"{path.name}: no manifest describes it, --trust vouches for it; "
+        f"loaded with {choice.name}: {choice.reason}",
+    )
+    engine = lone_engine(path, choice.name)
+    return Subject(path.parent, engine.inputs, "", (engine,))
 
 
 @contextmanager
 def _built_for_running(
     path: Path, batch: Sequence[int] | None, choice: Choice, notes: list[str], listener: Listener
-) -> Iterator[tuple[Path, Manifest, tuple[EngineArtifact, ...]]]:
+) -> Iterator[Subject]:
     """Engines of an ONNX file, built in a temporary folder."""
     tell(notes, listener, f"engines are built for this measurement only, with {choice.name}: {choice.reason}")
     with scratch_folder() as scratch:
@@ -161,7 +217,7 @@ def _built_for_running(
         manifest = build(
             path, folder, batch=tuple(batch) if batch else None, backend=choice.name, listener=listener
         )
-        yield folder, manifest, manifest.engines
+        yield subject_of(folder, manifest, manifest.engines)
 
 
 @contextmanager
@@ -172,7 +228,7 @@ def _rebuilt(
     backend: str,
     notes: list[str],
     listener: Listener,
-) -> Iterator[tuple[Path, Manifest, tuple[EngineArtifact, ...]]]:
+) -> Iterator[Subject]:
     """The build folder's model for another backend, in a temporary folder, with that backend's defaults."""
     builder = open_builder(backend)
     graphs = verified_graphs(folder, manifest)
@@ -188,7 +244,7 @@ def _rebuilt(
     ]
     with scratch_folder() as scratch:
         engines = build_engines(graphs, own, scratch, Building(None), listener)
-        yield scratch, manifest, engines
+        yield subject_of(scratch, manifest, engines)
 
 
 def verified_graphs(folder: Path, manifest: Manifest) -> list[OnnxArtifact]:
@@ -247,10 +303,10 @@ def _engine_for(engines: Sequence[EngineArtifact], size: int) -> EngineArtifact:
     return min(fitting, key=lambda one: abs(one[1].batch.opt[0] - size))[0]
 
 
-def shapes_at(onnx: OnnxArtifact, plan: BuildPlan, size: int) -> dict[str, Shape]:
-    """Input shapes for one batch size: what the engine is tuned for, with the batch in its place."""
+def shapes_at(inputs: Sequence[TensorSpec], plan: BuildPlan, size: int) -> dict[str, Shape]:
+    """Shapes of a model's inputs: what the engine is tuned for, with the batch size in its place."""
     shapes = {}
-    for spec in onnx.inputs:
+    for spec in inputs:
         best = plan.shapes[spec.name].opt
         is_batched = bool(spec.shape) and isinstance(spec.shape[0], str)
         shapes[spec.name] = (size, *best[1:]) if is_batched else best

@@ -78,7 +78,7 @@ def measure_point(
         path=str((engine.folder / engine.artifact.path).absolute()),
         artifact=engine.artifact,
         batch=setting.batch,
-        shapes=shapes_at(engine.onnx, engine.artifact.plan, setting.batch),
+        shapes=shapes_at(engine.onnx.inputs, engine.artifact.plan, setting.batch),
         data=data,
         contract=contract_for(terms.contract, setting.streams),
         warmup_s=terms.warmup_s,

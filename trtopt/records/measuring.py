@@ -360,5 +360,6 @@ class BenchReport(Record, frozen=True, kw_only=True):
     argv: tuple[str, ...] = ()
     environment: Environment
     model_sha256: str
+    """Empty for an engine that no manifest describes: nobody knows its model."""
     points: tuple[BenchPoint, ...]
     notes: tuple[str, ...] = ()

@@ -24,7 +24,7 @@ from trtopt.device.tensorrt.library import Library, load_plugins, make, make_log
 from trtopt.device.tensorrt.profiles import profile_for, profiles_of, set_profile
 from trtopt.dtypes import numpy_dtype
 from trtopt.errors import DeviceError, DeviceMemoryError, IncompatibleEngineError, UsageError
-from trtopt.records import Backend, Plugin, Shape, TensorSpec
+from trtopt.records import Backend, Plugin, Shape, ShapeRange, TensorSpec
 
 Errors = deque[str]
 """What TensorRT logged last as errors, whichever engine it was about."""
@@ -143,6 +143,11 @@ class TensorRTSession:
     def outputs(self) -> tuple[TensorSpec, ...]:
         """The engine's outputs."""
         return self._outputs
+
+    @property
+    def profiles(self) -> tuple[Mapping[str, ShapeRange], ...]:
+        """The engine's optimisation profiles, in TensorRT's order."""
+        return self._profiles
 
     @property
     def device_memory_bytes(self) -> int | None:

@@ -1,0 +1,93 @@
+"""Engines that no manifest describes: native code that the user vouches for, this once."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from command_line import DIGITS, CommandLine
+
+MEASURING: dict[str, tuple[str | Path, ...]] = {
+    "bench": ("--duration", "0.05"),
+    "check": ("--against", DIGITS),
+    "compare": ("--control", "1", "--duration", "0.5"),
+}
+ON_CPU = ("--backend", "onnxruntime")
+TRUSTED = (*ON_CPU, "--trust", "bare.engine")
+
+
+@pytest.fixture
+def bare(trtopt_cli: CommandLine, cpu_build: Path) -> Path:
+    """ONNX Runtime's engine for batch 8, alone."""
+    return Path(shutil.copyfile(cpu_build / "batch8.onnx", trtopt_cli.folder / "bare.engine"))
+
+
+@pytest.mark.parametrize("command", MEASURING)
+def test_it_is_loaded_only_if_it_is_trusted_by_name(
+    command: str, trtopt_cli: CommandLine, bare: Path
+) -> None:
+    asked = (command, bare.name, *MEASURING[command], *ON_CPU)
+    told = trtopt_cli.fails(1, *asked)
+    assert "an engine is native code and was not loaded" in told
+    assert "load it with --trust bare.engine" in told
+    for name in ("bare.engine", str(bare)):
+        done = trtopt_cli(*asked, "--trust", name)
+        assert done.returncode == 0, done.stderr
+        assert "bare.engine: no manifest describes it, --trust vouches for it" in done.stderr
+        assert "loaded with onnxruntime: asked for" in done.stderr
+
+
+def test_it_tells_its_batch_itself_and_the_result_tells_who_vouched(
+    trtopt_cli: CommandLine, bare: Path
+) -> None:
+    done = trtopt_cli("bench", "bare.engine", *TRUSTED, "--duration", "0.05", "--layers", "--json", "r.json")
+    assert done.returncode == 0, done.stderr
+    result = json.loads((trtopt_cli.folder / "r.json").read_bytes())
+    (point,) = result["points"]
+    assert (point["batch"], point["latency"]["shapes"]) == (8, {"images": [8, 1, 8, 8]})
+    assert point["latency"]["engine"]["path"] == str(bare)
+    assert point["layers"] is not None
+    assert result["model_sha256"] == ""
+    assert any("--trust vouches for it" in note for note in result["notes"])
+    told = trtopt_cli.fails(2, "bench", "bare.engine", *TRUSTED, "--batch", "4")
+    assert "no engine here admits it (there are: batch8)" in told
+
+
+def test_it_takes_turns_with_a_build(trtopt_cli: CommandLine, bare: Path, cpu_build: Path) -> None:
+    done = trtopt_cli("compare", bare, cpu_build, "--batch", "8", "--duration", "0.5", *TRUSTED)
+    assert done.returncode == 0, done.stderr
+
+
+def test_it_may_lie_in_a_build_folder_that_does_not_name_it(
+    trtopt_cli: CommandLine, bare: Path, cpu_build: Path
+) -> None:
+    shutil.copytree(cpu_build, trtopt_cli.folder / "e")
+    shutil.copy(bare, trtopt_cli.folder / "e")
+    asked = ("bench", "e/bare.engine", "--duration", "0.05", *ON_CPU)
+    assert "the manifest beside it does not name this file" in trtopt_cli.fails(1, *asked)
+    assert trtopt_cli(*asked, "--trust", "e/bare.engine").returncode == 0
+
+
+def test_what_cannot_be_loaded_or_does_not_tell_its_batch_is_refused(trtopt_cli: CommandLine) -> None:
+    asked = ("bench", "bare.engine", *TRUSTED)
+    (trtopt_cli.folder / "bare.engine").write_bytes(b"native code")
+    assert "ONNX Runtime cannot open the engine" in trtopt_cli.fails(1, *asked)
+    shutil.copyfile(DIGITS, trtopt_cli.folder / "bare.engine")
+    assert "leaves an axis of input 'images' open" in trtopt_cli.fails(1, *asked)
+
+
+def test_there_is_no_profile_of_it(trtopt_cli: CommandLine, bare: Path) -> None:
+    told = trtopt_cli.fails(2, "profile", bare, *TRUSTED)
+    assert "no manifest tells its model" in told
+    assert "`trtopt bench --layers`" in told
+
+
+def test_where_a_key_asks_for_signatures_it_is_not_loaded(
+    trtopt_cli: CommandLine, bare: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRTOPT_SIGNING_KEY", "a key of sixteen bytes or more")
+    told = trtopt_cli.fails(1, "bench", bare, *TRUSTED)
+    assert "no manifest describes it, so it is not signed" in told
+    assert "it was not loaded" in told
