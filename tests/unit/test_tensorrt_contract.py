@@ -44,6 +44,8 @@ CONDITIONS: dict[str, str | None] = {
     "timingMSec": "editable_cache",
     "precision": "weakly_typed",
     "set_output_type": "weakly_typed",
+    "attention": None,
+    "decomposable": None,
     "node_name": None,
     "node_operator": None,
 }

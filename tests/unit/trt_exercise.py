@@ -147,6 +147,19 @@ def layers(surface: Surface) -> None:
     }
 
 
+def attention(surface: Surface) -> Any:
+    """Give the network a convolution and an attention; returns that."""
+    whole = surface.make("IAttention", decomposable=False)
+    kinds = ("CONVOLUTION", "ATTENTION_INPUT", "ATTENTION_OUTPUT")
+    network = [surface.make("ILayer", type=surface.member("LayerType", kind)) for kind in kinds]
+    surface.returns |= {
+        "INetworkDefinition.num_layers": len(network),
+        "INetworkDefinition.get_layer": lambda _network, index: network[index],
+        "IAttentionInputLayer.attention": whole,
+    }
+    return whole
+
+
 def tracker(device: ScriptedDevice) -> AllocationTracker:
     return AllocationTracker(device.now)
 
@@ -207,6 +220,9 @@ def exercise(dump: str, without: str = "") -> tuple[list[str], set[str]]:
     if library(surface).flavour.weakly_typed:
         layers(surface)
         outcome.append(build(surface, types=("float32", "float16")))
+    if surface.has("IAttentionInputLayer"):
+        whole = attention(surface)
+        outcome += [build(surface).config, whole.decomposable]
     failing = Surface(dump, UNSUPPORTED, without)
     with pytest.raises(TrtoptError) as error:
         build(failing)

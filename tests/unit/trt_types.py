@@ -115,7 +115,8 @@ class Instance(metaclass=ClassType):
 
     def __setattr__(self, name: str, value: Any) -> None:
         member = inspect.getattr_static(type(self), name, None)
-        if not isinstance(member, Property) and not is_users(self):
+        narrowed = name == "__class__" and issubclass(value, type(self))  # how the bindings' users downcast
+        if not isinstance(member, Property) and not is_users(self) and not narrowed:
             raise AttributeError(f"{self._path} of {self._surface.api['version']} has no attribute {name!r}")
         object.__setattr__(self, name, value)
 

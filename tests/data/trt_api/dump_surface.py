@@ -17,7 +17,9 @@ from pathlib import Path
 from typing import Any
 
 CLASS_NAMES = """
-    Builder IBuilderConfig INetworkDefinition ITensor ILayer IOptimizationProfile IHostMemory
+    Builder IBuilderConfig INetworkDefinition ITensor ILayer IAttentionBoundaryLayer IAttentionInputLayer
+    IAttention
+    IOptimizationProfile IHostMemory
     ITimingCache TimingCacheKey TimingCacheValue OnnxParser ParserError
     Runtime IRuntimeConfig IRuntimeCache ICudaEngine IExecutionContext EngineInspector ISerializationConfig
     Refitter OnnxParserRefitter Weights Dims IPluginRegistry IStreamReader IStreamReaderV2 IStreamWriter

@@ -13,6 +13,7 @@ from trtopt.device.clocks import UnknownClocks
 from trtopt.device.marks import UNMARKED, Marks
 from trtopt.device.nvml import open_sensor, room_of
 from trtopt.device.tensorrt.allocator import BuilderMemory
+from trtopt.device.tensorrt.attention import allow_decomposing
 from trtopt.device.tensorrt.flavours import NUMPY_TYPES, PRECISION_FLAGS
 from trtopt.device.tensorrt.inspector import describe_serialized
 from trtopt.device.tensorrt.library import Library, load_plugins, make, make_logger
@@ -145,6 +146,8 @@ class TensorRTBuilder:
                 applied["optimization_profiles"] = str(config.num_optimization_profiles)
             if flavour.weakly_typed:
                 applied["layers_held_in_fp32"] = str(hold_fp32(trt, network, config, types, onnx))
+            if attentions := allow_decomposing(trt, network):
+                applied["attentions_allowed_to_decompose"] = str(attentions)
             if monitor is not None:
                 config.progress_monitor = monitor
             cache = attach(config, timing_cache) if self.uses_timing_cache else None
