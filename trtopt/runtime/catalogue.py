@@ -29,14 +29,20 @@ class Engine:
 
     @classmethod
     def of(
-        cls, session: Session, artifact: EngineArtifact, latency_ms: tuple[tuple[int, float], ...]
+        cls,
+        session: Session,
+        artifact: EngineArtifact,
+        latency_ms: tuple[tuple[int, float], ...],
+        *,
+        only_measured: bool = False,
     ) -> Engine:
-        """With what batches were measured to take; profiles that nobody measured stand behind those."""
+        """With what batches were measured to take; `only_measured` leaves other profiles out."""
         offers = tuple(
             Offer(low, high, tuple((batch, ms) for batch, ms in latency_ms if low <= batch <= high))
             for low, high, _ in artifact.plan.spans
         )
-        return cls(session, artifact, tuple(offer for offer in offers if offer.latency_ms) or offers)
+        measured = tuple(offer for offer in offers if offer.latency_ms)
+        return cls(session, artifact, measured if measured and only_measured else offers)
 
 
 @dataclass(frozen=True)

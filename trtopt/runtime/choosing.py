@@ -1,8 +1,8 @@
 """Which engines run so many rows, at which batch sizes: pure.
 
-Where every engine has been measured, the fewest milliseconds one after the other: a batch is padded up where
-that is cheaper, else split. Where one has not, the largest engine takes what is over it, and the smallest one
-that fits takes the rest.
+By size alone, the largest engine takes what is over it, and the smallest one that fits takes the rest. Where
+that one has been measured, all that have been compete: the fewest milliseconds one after the other, a batch
+padded up where that is cheaper, else split. Where it has not, it is used all the same.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Chooser:
     def __init__(self, offers: Sequence[Offer]) -> None:
         self._offers = tuple(offers)
         self.largest = max(offer.high for offer in offers)
-        self._first = self._cheapest() if all(offer.latency_ms for offer in offers) else []
+        self._first = self._cheapest()
 
     def pieces(self, rows: int) -> tuple[Piece, ...]:
         """What to run one after the other for `rows` ≥ 1 rows."""
@@ -68,8 +68,9 @@ class Chooser:
         return tuple(pieces)
 
     def _next(self, rows: int) -> Piece:
-        if not self._first:
-            return self._smallest(min(rows, self.largest))
+        piece = self._smallest(min(rows, self.largest))
+        if not self._offers[piece.offer].latency_ms:
+            return piece
         if rows < len(self._first):
             return self._first[rows]
         return self._first[-1]  # the best way to begin with twice the largest batch, and with more
@@ -81,14 +82,16 @@ class Chooser:
         return Piece(index, offer.admitting(rows), rows)
 
     def _cheapest(self) -> list[Piece]:
-        """How to begin with n rows so that all of them take the least time; by n, the first one unused.
+        """How to begin with n rows so that all of them take the least time; by n, the first one unused. Up to
+        twice the largest batch of the engines that were measured, and on these alone.
 
         cost(n) = min over pieces p of time(p) + cost(n - rows(p)), cost(0) = 0; of equal costs fewer pieces,
         the larger first.
         """
         first = [Piece(0, 0, 0)]
         cost = [(0.0, 0)]
-        for rows in range(1, 2 * self.largest + 1):
+        largest = max((offer.high for offer in self._offers if offer.latency_ms), default=0)
+        for rows in range(1, 2 * largest + 1):
             ways = [
                 ((ms + cost[rows - piece.rows][0], 1 + cost[rows - piece.rows][1]), piece)
                 for piece, ms in self._ways(rows)
@@ -103,6 +106,7 @@ class Chooser:
         return [
             (Piece(index, batch, min(batch, rows)), offer.time_ms(batch))
             for index, offer in enumerate(self._offers)
+            if offer.latency_ms
             for batch in sorted({offer.admitting(rows), *self._measured(offer)})
         ]
 

@@ -15,7 +15,8 @@ from trtopt.workspace import read_manifest, read_plan, read_verified
 class Opening:
     """Engines below `folder`, what they take, and what a plan says of serving; None: no plan does.
 
-    `vouching` is the file that knows the engines' hashes, for messages.
+    `vouching` is the file that knows the engines' hashes, for messages. `only_measured`: profiles that nobody
+    measured are left out, as the plan has left them out.
     """
 
     folder: Path
@@ -24,6 +25,7 @@ class Opening:
     latencies: Latencies
     workers: int = 1
     policy: BatchPolicy | None = None
+    only_measured: bool = False
 
     def contents(self) -> Iterator[tuple[EngineArtifact, bytes]]:
         """Every engine with its content, one at a time.
@@ -46,4 +48,6 @@ def opening_of(path: Path, bench: BenchReport | str | Path | None) -> Opening:
         latencies = measured_latencies(path.parent, engines, bench)
     else:
         latencies = {engine.artifact.sha256: engine.latency_ms for engine in plan.engines}
-    return Opening(path.parent, "plan", engines, latencies, plan.workers, plan.policy)
+    return Opening(
+        path.parent, "plan", engines, latencies, plan.workers, plan.policy, only_measured=bench is None
+    )

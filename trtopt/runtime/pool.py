@@ -26,11 +26,12 @@ _HARMLESS = (DataError, UsageError, DeviceMemoryError)
 
 @dataclass(frozen=True)
 class Source:
-    """An engine that may be loaded: somebody has vouched for `content`."""
+    """An engine that may be loaded: somebody has vouched for `content`; see `Engine.of` for the rest."""
 
     artifact: EngineArtifact
     content: bytes
     latency_ms: tuple[tuple[int, float], ...] = ()
+    only_measured: bool = False
 
 
 class EnginePool:
@@ -95,7 +96,8 @@ class EnginePool:
                 second one copies and waits while the first computes.
             bench: a result of `trtopt bench` of these engines, so that batches are padded up or split as is
                 cheaper; by default `bench.json` in the folder, if it is there, or what the plan says.
-                Without, batches are padded up to the smallest engine that holds them.
+                Without, batches are padded up to the smallest engine that holds them, as they are where that
+                one, or its profile, is not among what was measured.
             bound_bytes: the most device memory for what is prepared, shared by the workers equally: inputs,
                 outputs and activations. A worker keeps one engine prepared, however large.
             graphs: whether to capture CUDA graphs, where the device has them.
@@ -111,7 +113,7 @@ class EnginePool:
         plan = opening.engines[0].plan
         target = open_target(plan.backend.name, plan.settings.plugins)
         sources = (
-            Source(engine, content, opening.latencies.get(engine.sha256, ()))
+            Source(engine, content, opening.latencies.get(engine.sha256, ()), opening.only_measured)
             for engine, content in opening.contents()
         )
         return cls(
@@ -128,7 +130,7 @@ class EnginePool:
         require(source.artifact.path, parts, self._device.room(), "serve with fewer or smaller engines")
         session = target.load(source.content)
         self._sessions.callback(session.close)
-        return Engine.of(session, source.artifact, source.latency_ms)
+        return Engine.of(session, source.artifact, source.latency_ms, only_measured=source.only_measured)
 
     def _new_worker(self) -> Worker:
         bound_bytes = self._bound_bytes // self._workers

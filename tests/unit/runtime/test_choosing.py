@@ -40,9 +40,28 @@ def test_a_batch_is_padded_up_where_that_was_measured_to_be_cheaper(
     assert [piece.batch for piece in Chooser(offers).pieces(3)] == batches
 
 
-def test_one_engine_that_was_not_measured_leaves_nothing_to_compare() -> None:
-    offers = [Offer(1, 1, ((1, 1.0),)), Offer(8, 8)]
-    assert Chooser(offers).pieces(2) == (Piece(1, 8, 2),)
+PARTLY = [
+    Offer(1, 1, ((1, 1.0),)),
+    Offer(2, 2, ((2, 3.0),)),
+    Offer(4, 4),
+    Offer(8, 8, ((8, 2.5),)),
+    Offer(16, 16),
+]
+
+
+@pytest.mark.parametrize(
+    ("rows", "batches"),
+    [(1, [1]), (2, [1, 1]), (3, [4]), (5, [8]), (9, [16]), (17, [16, 1]), (19, [16, 4]), (40, [16, 16, 8])],
+)
+def test_an_engine_that_was_not_measured_runs_what_it_holds_best_and_the_others_compete(
+    rows: int, batches: list[int]
+) -> None:
+    assert [piece.batch for piece in Chooser(PARTLY).pieces(rows)] == batches
+
+
+def test_where_the_largest_was_measured_it_competes_for_what_is_over_it() -> None:
+    offers = [Offer(1, 1), Offer(2, 2, ((2, 1.0),)), Offer(4, 4, ((4, 9.0),))]
+    assert [piece.batch for piece in Chooser(offers).pieces(11)] == [2] * 5 + [1]
 
 
 def test_a_range_is_split_where_it_was_measured() -> None:

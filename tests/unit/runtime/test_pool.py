@@ -5,12 +5,12 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 import pytest
-from pools import ACTIVATIONS, ROW_BYTES, OnGpu, artifact, calls_in, device, pool_on, rows, sources
+from pools import ACTIVATIONS, ROW_BYTES, OnGpu, artifact, calls_in, device, pool_on, rows
 
 from trtopt.device.fake import ScriptedDevice, ScriptedTarget
 from trtopt.device.script import Script
 from trtopt.errors import ClosedError, DataError, DeviceError, DeviceMemoryError, UsageError, WorkerError
-from trtopt.records import Profile
+from trtopt.records import EngineArtifact, Profile
 from trtopt.runtime.pool import EnginePool, Source
 
 PLAIN = ["copy_to_device", "bind", "enqueue", "copy_to_host", "synchronize"]
@@ -59,19 +59,33 @@ def test_rows_over_the_largest_engine_are_split() -> None:
         assert pool.usage().prepared == 2
 
 
-def test_each_profile_of_an_engine_has_contexts_of_its_own_and_what_lies_between_is_padded_up() -> None:
-    gpu, (source,) = device(), sources([1])
+def profiled() -> EngineArtifact:
+    """One engine with both profiles."""
     several = tuple(Profile(batch=one.plan.batch, shapes=one.plan.shapes) for one in PROFILES)
-    plan = msgspec.structs.replace(
-        source.artifact.plan, batch=RANGE.plan.batch, shapes=RANGE.plan.shapes, several=several
-    )
-    profiled = Source(msgspec.structs.replace(source.artifact, plan=plan), b"engine")
-    with EnginePool(ScriptedTarget(gpu), [profiled]) as pool:
+    plan = msgspec.structs.replace(RANGE.plan, several=several)
+    return msgspec.structs.replace(RANGE, plan=plan)
+
+
+def test_each_profile_of_an_engine_has_contexts_of_its_own_and_what_lies_between_is_padded_up() -> None:
+    gpu = device()
+    with EnginePool(ScriptedTarget(gpu), [Source(profiled(), b"engine")]) as pool:
         assert gpu.calls.count("load") == 1
         for count, made in ((2, 1), (4, 2), (5, 3), (8, 3), (20, 4)):  # 5 runs as 8; 20 is 8, 8 and 4
             assert pool.run(rows(count))["y"].shape == (count, 2)
             assert gpu.calls.count("context") == min(made, 3)
         assert pool.largest_batch == 8
+
+
+@pytest.mark.parametrize(("planned", "largest", "batches"), [(False, 8, 2), (True, 4, 3)])
+def test_a_profile_that_was_not_measured_is_used_but_not_where_a_plan_has_left_it_out(
+    planned: bool, largest: int, batches: int
+) -> None:
+    gpu = device()
+    source = Source(profiled(), b"engine", ((4, 1.0),), only_measured=planned)
+    with EnginePool(ScriptedTarget(gpu), [source]) as pool:
+        assert pool.largest_batch == largest
+        pool.run(rows(12))
+        assert gpu.calls.count("synchronize") == batches
 
 
 # ── memory on the device ────────────────────────────────────────────────────────────────────────────────
