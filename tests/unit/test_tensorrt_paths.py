@@ -213,6 +213,16 @@ def test_a_failing_build_raises_the_fitting_error_with_tensorrts_words(
 
 
 @each_version
+def test_what_a_builder_repeats_is_told_once(dump: str) -> None:
+    def repeating(target: Any, *given: Any) -> None:
+        for word in ("no room", "no room", "no room", "no tactic"):
+            say("ERROR", word)(target, *given)
+
+    with pytest.raises(BuildError, match="no room; no tactic$"):
+        build(Surface(dump, {"Builder.build_serialized_network": repeating}))
+
+
+@each_version
 @pytest.mark.parametrize("made", ["Builder", "Runtime"])
 def test_a_builder_or_runtime_that_cannot_be_made_is_an_error_of_ours(dump: str, made: str) -> None:
     surface = Surface(dump, {f"{made}.__init__": TypeError(NULL)})

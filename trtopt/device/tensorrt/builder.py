@@ -371,8 +371,8 @@ def _node_in_file(onnx: Path, index: int) -> str:
 
 
 def _failure(problem: str, errors: list[str]) -> Exception:
-    """A builder's failure with its last errors; out of memory is told apart."""
-    told = "; ".join(errors[-_LAST_WORDS:]) or "it logged no error"
+    """A builder's failure with its last errors, each once; out of memory is told apart."""
+    told = "; ".join(list(dict.fromkeys(errors))[-_LAST_WORDS:]) or "it logged no error"
     if any(sign in message for sign in _OUT_OF_MEMORY for message in errors):
         return DeviceMemoryError(
             f"{problem}: out of device memory ({told})",
