@@ -247,7 +247,7 @@ def test_spent_evaluations_are_told(trtopt_cli: CommandLine, data: str) -> None:
         ({"precision": "fp16", "target": "7"}, UsageError, "--target 7: no such target"),
         ({"target": "7"}, UsageError, "unknown target '7'"),
         ({"backend": "tensorflow"}, UsageError, "--backend tensorflow: no such backend"),
-        ({"batch": (1,)}, UsageError, "--batch and --profile are for engines"),
+        ({"batch": (1,)}, UsageError, "--batch, --profile and --timeout are for engines"),
         ({"exclude": ("Gone",)}, UsageError, "--exclude Gone"),
     ],
 )

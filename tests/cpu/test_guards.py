@@ -6,7 +6,18 @@ import shutil
 from pathlib import Path
 
 import pytest
-from command_line import DIGITS, CommandLine
+from command_line import DIGITS, HELDOUT, CommandLine
+
+from trtopt.device.backends import open_builder
+from trtopt.device.host import cpu_info
+from trtopt.device.onnxruntime import backend
+from trtopt.errors import DeviceError
+from trtopt.onnxmodel import model_file
+from trtopt.pipeline.check import Checker
+from trtopt.pipeline.judges import EngineTerms, OnEngines
+from trtopt.pipeline.peaks import probe_peaks
+from trtopt.pipeline.plan import verify
+from trtopt.precision.bounds import Bounds
 
 MEASURING: dict[str, tuple[str | Path, ...]] = {
     "bench": ("--duration", "0.05"),
@@ -76,6 +87,41 @@ def test_a_measurement_that_takes_longer_than_it_may_is_a_failure(
     assert "not done after 0.01 s" in told
     assert "--timeout" in told
     assert "out of range" in trtopt_cli.fails(2, command, cpu_build, *MEASURING[command], "--timeout", "-1")
+
+
+def test_putting_a_plan_to_the_test_has_a_time_limit(trtopt_cli: CommandLine, cpu_build: Path) -> None:
+    shutil.copytree(cpu_build, trtopt_cli.folder / "e")
+    measured = trtopt_cli("bench", "e", "--duration", "0.2", "--json", "e/bench.json")
+    assert measured.returncode == 0, measured.stderr
+    asked = ("plan", "e", "-o", "plan.json", "--slo", "p50=500ms", "--rate", "200")
+    assert trtopt_cli(*asked).returncode == 0
+    late = trtopt_cli(*asked, *SHORT)
+    assert late.returncode == 0
+    assert "taken for nothing" in late.stdout.replace("\n", " ")
+    assert "not done after 0.01 s" in late.stdout.replace("\n", " ")
+    before = (trtopt_cli.folder / "plan.json").read_bytes()
+    with pytest.raises(DeviceError, match=r"requests on .*plan\.json: not done after 0\.01 s"):
+        verify(trtopt_cli.folder / "plan.json", timeout=0.01)
+    assert (trtopt_cli.folder / "plan.json").read_bytes() == before
+    assert "not done after 0.01 s" in trtopt_cli.fails(1, *asked, "--verify", *SHORT)
+
+
+def test_probing_peaks_has_a_time_limit() -> None:
+    with pytest.raises(DeviceError, match=r"a copy of 256 MiB: not done after 0\.01 s"):
+        probe_peaks(cpu_info(), backend(), timeout=0.01)
+
+
+def test_a_bisections_engines_have_a_time_limit(
+    trtopt_cli: CommandLine, cpu_build: Path, tmp_path: Path
+) -> None:
+    checker = Checker(DIGITS, None, Bounds(min_sqnr=30))
+    judge = OnEngines(checker, str(HELDOUT), open_builder("onnxruntime"), "", EngineTerms((1,), timeout=0.01))
+    with pytest.raises(DeviceError, match=r"batch1\.onnx: not done after 0\.01 s"):
+        judge.judged(model_file.load(DIGITS), tmp_path)
+    asked = ("bisect", DIGITS, "--precision", "fp16", "--min-sqnr", "30", "--data", HELDOUT)
+    told = trtopt_cli.fails(2, *asked, "--backend", "onnxruntime", *SHORT)
+    assert "--batch, --profile and --timeout are for engines, and none are built" in told
+    assert "out of range" in trtopt_cli.fails(2, *asked, "--timeout", "-1")
 
 
 def test_a_sweep_goes_on_after_a_point_that_took_too_long(trtopt_cli: CommandLine) -> None:

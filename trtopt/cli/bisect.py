@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from trtopt.cli.bounds_options import bounds_options
+from trtopt.cli.measuring_options import timeout_option
 
 if TYPE_CHECKING:
     from trtopt.pipeline.bisect import Precision
@@ -45,6 +46,7 @@ _FAILED = 3
 )
 @click.option("--batch", metavar="N,N,…", help="Batch sizes of the engines.")
 @click.option("--profile", metavar="NAME|FILE", help="A recipe for the engines.")
+@timeout_option
 @click.option(
     "--max-evaluations", default=200, show_default=True, metavar="N", help="Sets of nodes to try at most."
 )
@@ -66,6 +68,7 @@ def bisect(
     backend: str,
     batch: str | None,
     profile: str | None,
+    timeout: float | None,
     max_evaluations: int,
     as_json: bool,
 ) -> None:
@@ -93,6 +96,7 @@ def bisect(
         backend=backend,
         batch=parse_batches(batch) if batch is not None else None,
         profile=profile,
+        timeout=timeout,
         evaluations=max_evaluations,
     )
     with listening() as listener:

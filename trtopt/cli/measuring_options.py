@@ -20,7 +20,7 @@ warmup_option = click.option(
     "--warmup", type=float, default=0.2, show_default=True, metavar="S", help="Seconds before samples count."
 )
 timeout_option = click.option(
-    "--timeout", type=float, metavar="S", help="A batch size that takes longer to measure has failed."
+    "--timeout", type=float, metavar="S", help="A measurement of one batch size that takes longer has failed."
 )
 _trust_option = click.option(
     "--trust",

@@ -28,6 +28,9 @@ _UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 @click.option("--memory", metavar="SIZE", help="Device memory to stay within, as 8GiB.")
 @click.option("--max-engines", type=int, default=3, show_default=True, metavar="N", help="At most so many.")
 @click.option("--for", "purpose", type=click.Choice(["triton"]), help="Only what Triton can batch for.")
+@click.option(
+    "--timeout", type=float, metavar="S", help="A measurement that takes longer has failed: --verify too."
+)
 @click.option("--verify", is_flag=True, help="Run the plan under its load, and tell predicted and measured.")
 def plan(
     sources: tuple[Path, ...],
@@ -39,6 +42,7 @@ def plan(
     memory: str | None,
     max_engines: int,
     purpose: str | None,
+    timeout: float | None,
     verify: bool,
 ) -> None:
     """Choose engines, workers, batch sizes and a delay for a latency under a load, by simulation.
@@ -67,10 +71,11 @@ def plan(
         memory_bytes=_bytes(memory) if memory is not None else None,
         max_engines=max_engines,
         for_triton=purpose == "triton",
+        timeout=timeout,
         listener=listen,
     )
     if verify:
-        made = put_to_the_test(output, listen)
+        made = put_to_the_test(output, timeout, listen)
     Console().print(plan_text(made))
 
 

@@ -35,6 +35,7 @@ from trtopt.precision.casting.decide import Wishes
 from trtopt.precision.existing import is_quantised
 from trtopt.precision.placement.plan import Wish
 from trtopt.precision.quantize import Asked, Material
+from trtopt.recipe import check_timeout
 from trtopt.records.bisecting import BisectReport, KeptSet, Sensitivity
 from trtopt.records.checking import CheckedSubject
 from trtopt.workspace import check_writable, scratch_folder
@@ -49,7 +50,7 @@ class Request:
     """What `bisect` was asked for; the fields are those of the command line.
 
     `data` is what accuracy is judged on, `calib` what values and ranges are measured on; each stands for the
-    other where that is missing. `backend`, `batch` and `profile` are for engines.
+    other where that is missing. `backend`, `batch`, `profile` and `timeout` (seconds a run) are for engines.
     """
 
     precision: Precision
@@ -64,6 +65,7 @@ class Request:
     backend: str = "auto"
     batch: Sequence[int] | None = None
     profile: str | None = None
+    timeout: float | None = None
     evaluations: int = EVALUATIONS
 
 
@@ -83,7 +85,7 @@ def bisect(
     _check(source, target, request)
     checker = Checker(source, None, request.bounds)
     data = str(request.data or request.calib)
-    terms = EngineTerms(request.batch, request.profile)
+    terms = EngineTerms(request.batch, request.profile, request.timeout)
     judge = judge_for(checker, data, request.backend, request.target, terms)
     listener.note(f"judging with {judge.backend}: {judge.reason}")
     done = _searched(source, target, checker, judge, data, request, listener)
@@ -164,6 +166,7 @@ def _searched(
 
 def _check(source: Path, target: Path | None, request: Request) -> None:
     """The request's own contradictions, before any work."""
+    check_timeout(request.timeout)
     if not request.bounds.any:
         raise UsageError(
             "no bound to be met", "give --min-sqnr, --min-cosine, --max-error or --min-top1, as trtopt check"

@@ -42,10 +42,11 @@ class Judge(Protocol):
 
 @dataclass(frozen=True)
 class EngineTerms:
-    """How engines are built: batch sizes (None: the recipe's) and a recipe."""
+    """How engines are built, `batch` None by the recipe's sizes; running one may take `timeout` seconds."""
 
     batch: Sequence[int] | None = None
     profile: str | None = None
+    timeout: float | None = None
 
 
 def judge_for(checker: Checker, data: str, backend: str, target: str | None, terms: EngineTerms) -> Judge:
@@ -68,7 +69,8 @@ def judge_for(checker: Checker, data: str, backend: str, target: str | None, ter
             return OnEngines(checker, data, builder, choice.reason, terms)
     if terms != EngineTerms():
         raise UsageError(
-            f"--batch and --profile are for engines, and none are built: {choice.reason}", "leave them away"
+            f"--batch, --profile and --timeout are for engines, and none are built: {choice.reason}",
+            "leave them away",
         )
     return OnRuntime(checker, data, choice.reason, target or _NEWEST)
 
@@ -125,6 +127,6 @@ class OnEngines:
         )
         there = subject_of(built, manifest, manifest.engines)
         return tuple(
-            self._checker.engine(there, engine, size, self._data, SILENT)
+            self._checker.engine(there, engine, size, self._data, SILENT, self._terms.timeout)
             for engine, size in points(manifest.engines, None)
         )

@@ -69,9 +69,12 @@ def probe_peaks(
     device: DeviceInfo,
     backend: Backend,
     tactic_sources: Sequence[str] | None = None,
+    timeout: float | None = None,
     listener: Listener = SILENT,
 ) -> tuple[DevicePeaks, tuple[str, ...]]:
     """Measure a device's copy bandwidth and its rate of matrix products, type by type, and keep them.
+
+    Each of these has failed after `timeout` seconds.
 
     A rate is that of the layer that holds the product, from its median time under the profiler. Types that
     give none are told in the notes; peaks of the table stand in for them.
@@ -81,12 +84,12 @@ def probe_peaks(
     """
     probes = _PROBES["gpu" if device.kind == "gpu" else "cpu"]
     listener.note(f"measuring the peaks of {device.name}")
-    bandwidth = _copy(backend, probes.copy_bytes, listener)
+    bandwidth = _copy(backend, probes.copy_bytes, timeout, listener)
     flops: dict[str, Peak] = {}
     notes = []
     for dtype in probes.types:
         try:
-            found = _matrix(dtype, probes.size, backend, tactic_sources, listener)
+            found = _matrix(dtype, probes.size, backend, tactic_sources, timeout, listener)
         except TrtoptError as error:
             found = error.problem
         if isinstance(found, Peak):
@@ -100,16 +103,21 @@ def probe_peaks(
     return together(peaks, peaks_of(device.name)) or peaks, tuple(notes)
 
 
-def _copy(backend: Backend, nbytes: int, listener: Listener) -> Peak:
+def _copy(backend: Backend, nbytes: int, limit_s: float | None, listener: Listener) -> Peak:
     job = CopyJob(backend=backend.name, nbytes=nbytes)
-    ((_, result),) = run_jobs([job], on_progress=listener.progress)
+    ((_, result),) = run_jobs([job], limit_s=limit_s, on_progress=listener.progress)
     assert isinstance(result, Copied)
     told = f"measured: copy of {nbytes / 2**30:g} GiB within the device, bytes read and written"
     return Peak(value=result.bytes_per_s, source=told)
 
 
 def _matrix(
-    dtype: str, size: int, backend: Backend, tactic_sources: Sequence[str] | None, listener: Listener
+    dtype: str,
+    size: int,
+    backend: Backend,
+    tactic_sources: Sequence[str] | None,
+    limit_s: float | None,
+    listener: Listener,
 ) -> Peak | str:
     model = product(dtype, size)
     with scratch_folder() as scratch:
@@ -119,7 +127,8 @@ def _matrix(
         if tactic_sources is not None:
             settings["tactic_sources"] = tuple(tactic_sources)
         build(file, folder, listener=listener, **settings)
-        (point,) = bench(folder, layers=True, duration=_BENCH_S, listener=listener).points
+        report = bench(folder, layers=True, duration=_BENCH_S, timeout=limit_s, listener=listener)
+        (point,) = report.points
     source = f"measured: MatMul {size}×{size}×{size} in {dtype} by {backend}"
     return _peak_in(point, model, dtype, source)
 

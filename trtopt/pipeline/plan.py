@@ -23,6 +23,7 @@ from trtopt.plan.service import Overhead
 from trtopt.plan.setups import MeasuredEngine
 from trtopt.plan.traffic import Process, Recorded, arrivals_at, lengths_of, parse_process, parse_recorded
 from trtopt.reading import read_bounded
+from trtopt.recipe import check_timeout
 from trtopt.records import (
     BatchPlan,
     PlannedEngine,
@@ -40,6 +41,10 @@ _VERIFYING_SEED = RUNS + 1
 """Arrivals that no prediction has seen."""
 
 Listener = Callable[[str], None]
+
+
+def _unheard(index: int, phase: str, fraction: float | None) -> None:
+    """Progress that nobody is shown."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +65,7 @@ def plan(
     memory_bytes: int | None = None,
     max_engines: int = 3,
     for_triton: bool = False,
+    timeout: float | None = None,
     listener: Listener = lambda text: None,
 ) -> BatchPlan:
     """Choose engines, workers, largest batch and delay, and write the plan to `output`.
@@ -71,28 +77,22 @@ def plan(
         arrivals: `poisson`, `constant`, `bursty`, `bursty:PEAK:SECONDS`, or a file of arrivals.
         lengths: share of requests by their length, for a model swept over lengths.
         memory_bytes, max_engines: bounds; `for_triton`: what Triton can batch for.
+        timeout: seconds that measuring what serving adds may take.
 
     Raises:
         PlanError: nothing keeps the bounds; it says which bound costs what.
         TrtoptError: with what is wrong and what to do.
     """
-    goal = parse_goal(slo, "--slo")
-    if not 1 <= max_engines <= MAX_ENGINES or (memory_bytes is not None and memory_bytes < 1):
-        raise UsageError(
-            f"--max-engines {max_engines}, --memory {memory_bytes}: out of range",
-            f"give 1 to {MAX_ENGINES} engines and some memory, or leave the bound out",
-        )
-    if rate is not None and not 0 < rate < float("inf"):
-        raise UsageError(f"--rate {rate:g}: is no rate", "give requests a second above 0")
+    bounds = Bounds(parse_goal(slo, "--slo"), memory_bytes, max_engines, for_triton)
+    _check(bounds, rate, timeout)
     read = _arrivals(arrivals)
     measured = read_measured([Path(source) for source in sources])
     shares = _shares(measured, read.process, lengths or {})
     if rate is None and isinstance(read.process, Recorded):
         rate = read.process.rate
-    cost, notes = _serving_cost(measured, listener)
+    cost, notes = _serving_cost(measured, timeout, listener)
     search = Search(measured.engines, Overhead(cost.batch_ms, cost.request_ms))
     listener(f"simulating ways to serve with {len(measured.engines)} engines")
-    bounds = Bounds(goal, memory_bytes, max_engines, for_triton)
     demand = Demand(read.process, rate or 1.0, shares)
     if rate is None:
         highest = search.highest_rate(demand, bounds)
@@ -109,6 +109,20 @@ def plan(
     made = msgspec.structs.replace(made, sources=tuple(map(str, sources)), notes=(*measured.notes, *notes))
     write_atomically(Path(output), to_json(made))
     return made
+
+
+def _check(bounds: Bounds, rate: float | None, timeout: float | None) -> None:
+    """Judge what can be judged before anything is read."""
+    if not 1 <= bounds.max_engines <= MAX_ENGINES or (
+        bounds.memory_bytes is not None and bounds.memory_bytes < 1
+    ):
+        raise UsageError(
+            f"--max-engines {bounds.max_engines}, --memory {bounds.memory_bytes}: out of range",
+            f"give 1 to {MAX_ENGINES} engines and some memory, or leave the bound out",
+        )
+    if rate is not None and not 0 < rate < float("inf"):
+        raise UsageError(f"--rate {rate:g}: is no rate", "give requests a second above 0")
+    check_timeout(timeout)
 
 
 def _arrivals(text: str) -> _Arrivals:
@@ -144,7 +158,9 @@ def _shares(measured: Measured, process: Process, lengths: Mapping[int, float]) 
     return dict(lengths) if has_lengths else {0: 1.0}
 
 
-def _serving_cost(measured: Measured, listener: Listener) -> tuple[ServingCost, list[str]]:
+def _serving_cost(
+    measured: Measured, limit_s: float | None, listener: Listener
+) -> tuple[ServingCost, list[str]]:
     """Measure here what serving adds to the latencies of one folder's engines; 0 and a note if that fails."""
     engine = measured.engines[0]
     folder, length = measured.folders[engine.sha256], min(engine.curves)
@@ -157,7 +173,7 @@ def _serving_cost(measured: Measured, listener: Listener) -> tuple[ServingCost, 
     )
     listener("measuring what serving adds to an engine")
     try:
-        ((_, result),) = run_jobs([job], on_progress=lambda index, phase, fraction: None)
+        ((_, result),) = run_jobs([job], limit_s=limit_s, on_progress=_unheard)
     except (DeviceError, IncompatibleEngineError) as error:
         told = error.problem.splitlines()[0]
         return ServingCost(), [f"what serving adds is not known and taken for nothing: {told}"]
@@ -256,20 +272,24 @@ def _planned(engine: MeasuredEngine, output: Path, measured: Measured) -> Planne
 # ── the plan put to the test ────────────────────────────────────────────────────────────────────────────
 
 
-def verify(path: str | Path, listener: Listener = lambda text: None) -> BatchPlan:
+def verify(
+    path: str | Path, timeout: float | None = None, listener: Listener = lambda text: None
+) -> BatchPlan:
     """Serve the plan's load with `trtopt.runtime`, write what came of it into the plan, and return that.
 
-    As many requests as were simulated, arriving by a seed that no simulation had.
+    As many requests as were simulated, arriving by a seed that no simulation had. After `timeout` seconds
+    that has failed, and the plan is as it was.
 
     Raises:
         ArtifactError: no plan, an engine that is missing or another one, or arrivals that have changed.
-        DeviceError: the engines cannot run here.
+        DeviceError: the engines cannot run here, or the time was up.
     """
+    check_timeout(timeout)
     path = Path(path)
     made = read_plan(path)
     job = _trial(path, made)
     listener(f"serving {len(job.at_s):,} requests, {job.at_s[-1]:.0f} s")
-    ((_, result),) = run_jobs([job], on_progress=lambda index, phase, fraction: None)
+    ((_, result),) = run_jobs([job], limit_s=timeout, on_progress=_unheard)
     assert isinstance(result, Tried)
     verification = _verification(result, parse_goal(made.goal, "--slo").p)
     made = msgspec.structs.replace(made, verification=verification)

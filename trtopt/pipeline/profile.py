@@ -98,7 +98,7 @@ def profile(
         else:
             if given is not None:
                 _check_belongs(given, manifest, model, Path(str(result)))
-            peaks = _peaks_for(report, manifest, probe, notes, listener)
+            peaks = _peaks_for(report, manifest, probe, timeout, notes, listener)
             made = _looked_into(report, _Graphs(model, manifest), batch if given else None, peaks)
         made = _with_build_memory(made, model.parent, manifest)
     made = msgspec.structs.replace(made, notes=(*notes, *made.notes))
@@ -186,7 +186,12 @@ def _check_belongs(report: BenchReport, manifest: Manifest | None, model: Path, 
 
 
 def _peaks_for(
-    report: BenchReport, manifest: Manifest | None, probe: bool, notes: list[str], listener: Listener
+    report: BenchReport,
+    manifest: Manifest | None,
+    probe: bool,
+    timeout: float | None,
+    notes: list[str],
+    listener: Listener,
 ) -> DevicePeaks | None:
     """The peaks of the device that was measured on, probed if asked with the tactics that its engines use."""
     device, backend = report.environment.device, report.environment.backend
@@ -194,7 +199,7 @@ def _peaks_for(
         return known_peaks(device)
     plan = manifest.engines[0].plan if manifest is not None else None
     sources = plan.settings.tactic_sources if plan is not None and plan.backend == backend else None
-    peaks, told = probe_peaks(device, backend, sources, listener)
+    peaks, told = probe_peaks(device, backend, sources, timeout, listener)
     notes += told
     return peaks
 
