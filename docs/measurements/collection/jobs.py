@@ -1,6 +1,10 @@
-"""The jobs of the collection's measurement, for `on_every_gpu.py`: one engine each.
+"""The jobs of the collection's measurement, for `on_every_gpu.py`: one engine each, built or measured.
 
-    python docs/measurements/collection/jobs.py LIGHT REWRITTEN WORK OUT [option …] > JOBS.json
+    python docs/measurements/collection/jobs.py build LIGHT REWRITTEN WORK OUT [option …] > BUILDS.json
+    python docs/measurements/collection/jobs.py measure LIGHT REWRITTEN WORK OUT > MEASUREMENTS.json
+
+A build computes on the host most of the time: several may share a card (`--gpus 0,0,0`). A measurement must
+have one for itself, with nothing beside it.
 
 Every model gets one engine that runs all batch sizes, tuned at 8; then so does each that `trtopt rewrite`
 changes, in its rewritten form, measured in turns with the first; engines a batch size come last, quick models
@@ -42,18 +46,22 @@ R-CNN's masks 2²⁴ an image."""
 
 def main() -> None:
     """Print the list."""
-    light, rewritten, work, out = (Path(argument).absolute() for argument in sys.argv[1:5])
+    step, options = sys.argv[1], sys.argv[6:]
+    light, rewritten, work, out = (Path(argument).absolute() for argument in sys.argv[2:6])
 
     def job(
         folder: Path, name: str, suffix: str, kind: str, batches: tuple[int, ...], before: str = ""
     ) -> dict[str, str]:
         label = "-".join(filter(None, (name, suffix, kind)))
-        shapes = SHAPES[name][suffix] if suffix else {}
-        flags = [word for key, shape in shapes.items() for word in ("--shape", f"{key}:{shape}")]
-        files = [str(folder / f"{name}.onnx.gz"), str(work), str(out), label, ",".join(map(str, batches))]
+        engine = [str(work), str(out), label, ",".join(map(str, batches))]
+        script = ["bash", str(HERE / "measure.sh"), step]
+        if step == "build":
+            shapes = SHAPES[name][suffix] if suffix else {}
+            flags = [word for key, shape in shapes.items() for word in ("--shape", f"{key}:{shape}")]
+            command = ["timeout", "1200", *script, str(folder / f"{name}.onnx.gz"), *engine, *flags, *options]
+            return {"name": f"build-{label}", "run": shlex.join(command)}
         baseline = [f"BASELINE={'-'.join(filter(None, (name, suffix, before)))}"] if before else []
-        start = ["env", *baseline, "timeout", "700", "bash", str(HERE / "measure.sh")]
-        return {"name": label, "run": shlex.join([*start, *files, *flags, *sys.argv[5:]])}
+        return {"name": label, "run": shlex.join(["env", *baseline, "timeout", "300", *script, *engine])}
 
     each = [(name, suffix) for name in MODELS for suffix in SHAPES.get(name, {"": {}})]
     jobs = [job(light, *one, "any", FEWER.get(one[0], ALL)) for one in each]

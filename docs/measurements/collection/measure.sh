@@ -1,27 +1,34 @@
 #!/usr/bin/env bash
-# Refill one model of the collection, build one engine of it and measure that:
-#     [BASELINE=LABEL] measure.sh LIGHT.onnx.gz WORK_FOLDER OUT_FOLDER LABEL BATCH[,BATCH…] [build option …]
+# One engine of one model of the collection, in two steps that may lie apart:
+#     measure.sh build LIGHT.onnx.gz WORK_FOLDER OUT_FOLDER LABEL BATCH[,BATCH…] [build option …]
+#     [BASELINE=LABEL] measure.sh measure WORK_FOLDER OUT_FOLDER LABEL BATCH[,BATCH…]
 # More than one batch size: one engine for all of them, tuned at the second. With BASELINE, the label of another
 # engine in WORK_FOLDER, the two are measured in turns besides.
 set -eu
-light=$1 work=$2 out=$3 label=$4 batches=$5
-shift 5
-model=$work/$label.onnx
-mkdir -p "$work" "$out"
-[ -s "$model" ] || python "$(dirname "$0")/../weights.py" fill "$light" "$model"
-IFS=, read -ra sizes <<< "$batches"
-range=$batches
-if [ ${#sizes[@]} -gt 1 ]; then
-  range=${sizes[0]},${sizes[1]},${sizes[-1]}
-  set -- --dynamic "$@"
-fi
-# what TensorRT chose to run wider is told by the manifest, and is no reason not to measure
-python -m trtopt build "$model" -o "$work/$label" --batch "$range" --no-rewrite --allow-fallback "$@"
-rm "$model"
-cp "$work/$label/manifest.json" "$out/$label.manifest.json"
-python -m trtopt bench "$work/$label" --batch "$batches" --duration 1 --json "$out/$label.json"
-if [ -n "${BASELINE-}" ]; then
-  # 3: slower, which is a finding
-  python -m trtopt compare "$work/$BASELINE" "$work/$label" --batch "$batches" --duration 2 \
-    --json "$out/$label.compare.json" || [ $? -eq 3 ]
+step=$1
+shift
+if [ "$step" = build ]; then
+  light=$1 work=$2 out=$3 label=$4 batches=$5
+  shift 5
+  model=$work/$label.onnx
+  mkdir -p "$work" "$out"
+  [ -s "$model" ] || python "$(dirname "$0")/../weights.py" fill "$light" "$model"
+  IFS=, read -ra sizes <<< "$batches"
+  range=$batches
+  if [ ${#sizes[@]} -gt 1 ]; then
+    range=${sizes[0]},${sizes[1]},${sizes[-1]}
+    set -- --dynamic "$@"
+  fi
+  # what TensorRT chose to run wider is told by the manifest, and is no reason not to measure
+  python -m trtopt build "$model" -o "$work/$label" --batch "$range" --no-rewrite --allow-fallback "$@"
+  rm "$model"
+  cp "$work/$label/manifest.json" "$out/$label.manifest.json"
+else
+  work=$1 out=$2 label=$3 batches=$4
+  python -m trtopt bench "$work/$label" --batch "$batches" --duration 1 --json "$out/$label.json"
+  if [ -n "${BASELINE-}" ]; then
+    # 3: slower, which is a finding
+    python -m trtopt compare "$work/$BASELINE" "$work/$label" --batch "$batches" --duration 2 \
+      --json "$out/$label.compare.json" || [ $? -eq 3 ]
+  fi
 fi

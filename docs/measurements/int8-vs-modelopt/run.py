@@ -1,17 +1,21 @@
 """INT8 by `trtopt quantize` and by Model Optimizer, side by side, engines tuned for each batch size.
 
-    python docs/measurements/int8-vs-modelopt/run.py jobs --peers FOLDER --work WORK --out OUT > JOBS.json
-    python docs/measurements/on_every_gpu.py JOBS.json DONE 1500
-    python docs/measurements/int8-vs-modelopt/run.py table --out OUT
+    cd docs/measurements/int8-vs-modelopt
+    python run.py jobs build --peers FOLDER --work WORK --out OUT > BUILDS.json
+    python ../on_every_gpu.py BUILDS.json DONE 1500
+    python run.py jobs measure --work WORK --out OUT > MEASUREMENTS.json
+    python ../on_every_gpu.py MEASUREMENTS.json DONE 1500
+    python run.py table --out OUT
 
 FOLDER holds `r50`, `r50_mo_int8_32`, `bert` and `bert_mo_int8_32`, each a graph whose large initializers are
 empty (`NAME.pb.gz`) and what to fill them with (`NAME.json`: shape, type and standard deviation by name). The
 weights are seeded noise: graph, Q/DQ and scales are real, and so is the speed.
 
-Every case is one model at one batch size, on one GPU: all its sides are built there one after the other, with
-the store's timing cache, then measured in turns, forwards and backwards. All engines have one recipe: static
-batch, FP16 and INT8 allowed, tactics without cuDNN and cuBLAS, a CUDA graph, no copies. `case MODEL:BATCH
---backend tensorrt-rtx` tries it on a machine without a GPU.
+Every case is one model at one batch size. Its sides are built one after the other, with the store's timing
+cache; several cases may share a card meanwhile (`--gpus 0,0,0`). Then they are measured in turns, forwards
+and backwards, on a card of their own. All engines have one recipe: static batch, FP16 and INT8 allowed,
+tactics without cuDNN and cuBLAS, a CUDA graph, no copies. `build MODEL:BATCH --backend tensorrt-rtx` tries
+the first half on a machine without a GPU.
 """
 
 from __future__ import annotations
@@ -57,8 +61,8 @@ SAMPLES = 32
 def main() -> None:
     """Print the jobs, run the case of one, or show what there is."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("step", choices=["jobs", "case", "table"])
-    parser.add_argument("case", nargs="?", metavar="MODEL:BATCH")
+    parser.add_argument("step", choices=["jobs", "build", "measure", "table"])
+    parser.add_argument("what", nargs="?", metavar="MODEL:BATCH", help="of `jobs`: build or measure")
     parser.add_argument("--peers", type=Path)
     parser.add_argument("--work", type=Path)
     parser.add_argument("--out", type=Path, required=True)
@@ -66,11 +70,11 @@ def main() -> None:
     asked = parser.parse_args()
     if asked.step == "jobs":
         json.dump(jobs(asked), sys.stdout, indent=1)
-    elif asked.step == "case":
-        model, batch = asked.case.split(":")
-        run_case(asked, model, int(batch))
-    else:
+    elif asked.step == "table":
         print(table([json.loads(file.read_text()) for file in sorted(asked.out.glob("*.json"))]))
+    else:
+        model, batch = asked.what.split(":")
+        (build_case if asked.step == "build" else measure_case)(asked, model, int(batch))
 
 
 def jobs(asked: argparse.Namespace) -> list[dict[str, str]]:
@@ -82,11 +86,12 @@ def jobs(asked: argparse.Namespace) -> list[dict[str, str]]:
         for model, spec in SIDES.items()
         if turn < len(spec["batches"])
     ]
-    places = ["--peers", asked.peers, "--work", asked.work, "--out", asked.out]
-    command = [sys.executable, Path(__file__).absolute(), "case", "{}", *places, "--backend", asked.backend]
+    peers = ["--peers", asked.peers] if asked.what == "build" else []
+    places = [*peers, "--work", asked.work, "--out", asked.out, "--backend", asked.backend]
+    command = [sys.executable, Path(__file__).absolute(), asked.what, "{}", *places]
     return [
         {
-            "name": f"int8-{model}-{batch}",
+            "name": f"{'build-' if asked.what == 'build' else ''}int8-{model}-{batch}",
             "run": shlex.join(str(word).format(f"{model}:{batch}") for word in command),
         }
         for model, batch in cases
@@ -184,31 +189,44 @@ def samples_of(model: onnx.ModelProto) -> dict[str, Any]:
 # ── cases ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def run_case(asked: argparse.Namespace, model: str, batch: int) -> None:
-    """Build every side, then measure them in turns; the file is written anew after each step."""
+def folder_of(asked: argparse.Namespace, model: str, batch: int, side: str) -> Path:
+    """The build of one side of a case."""
+    work: Path = asked.work
+    return work / f"{model}-{batch}-{file_of(work, model, side).stem}"
+
+
+def build_case(asked: argparse.Namespace, model: str, batch: int) -> None:
+    """Build every side; the file is written anew after each."""
     import trtopt
 
     spec = SIDES[model]
     asked.out.mkdir(parents=True, exist_ok=True)
     place = asked.out / f"{model}-{batch}.json"
     result: dict[str, Any] = {"model": model, "batch": batch, "prepared": prepared(asked, model), "sides": {}}
-    folders = {}
+    sources = ("EDGE_MASK_CONVOLUTIONS", "JIT_CONVOLUTIONS") if asked.backend == "tensorrt" else None
     for side in spec["sides"]:
         start = time.monotonic()
-        folders[side] = asked.work / f"{model}-{batch}-{file_of(asked.work, model, side).stem}"
-        sources = ("EDGE_MASK_CONVOLUTIONS", "JIT_CONVOLUTIONS") if asked.backend == "tensorrt" else None
         manifest = trtopt.build(
-            file_of(asked.work, model, side), folders[side], batch=(batch,), backend=asked.backend,
-            shapes=spec["shapes"] or None, tactic_sources=sources, rewrite=False,
+            file_of(asked.work, model, side), folder_of(asked, model, batch, side), batch=(batch,),
+            backend=asked.backend, shapes=spec["shapes"] or None, tactic_sources=sources, rewrite=False,
         )  # fmt: skip
         seconds, engine = round(time.monotonic() - start, 1), manifest.engines[0].sha256[:12]
         result["sides"][side] = {"build_s": seconds, "engine": engine, "p50_ms": []}
         place.write_text(json.dumps(result))
         print(model, batch, side, f"built in {seconds} s", flush=True)
-    for turn in range(0 if asked.backend == "tensorrt-rtx" else ROUNDS):
+
+
+def measure_case(asked: argparse.Namespace, model: str, batch: int) -> None:
+    """Measure in turns what was built; the file is written anew after each."""
+    import trtopt
+
+    place = asked.out / f"{model}-{batch}.json"
+    result = json.loads(place.read_text())
+    for turn in range(ROUNDS):
         sides = list(result["sides"])
         for side in sides if turn % 2 == 0 else sides[::-1]:
-            report = trtopt.bench(folders[side], contract="trtexec-11", duration=0.5)
+            folder = folder_of(asked, model, batch, side)
+            report = trtopt.bench(folder, contract="trtexec-11", duration=0.5)
             times = report.points[0].latency.stages.gpu_compute_ms
             result["sides"][side]["p50_ms"].append(round(trtopt.summarise(times).median, 4))
             place.write_text(json.dumps(result))
