@@ -249,12 +249,26 @@ def test_profiles_that_are_none_or_of_another_model_are_refused(
     assert "shares no ONNX node" in told
 
 
+@needs_no_gpu
+def test_engines_that_were_not_run_have_no_layers_to_tell_a_difference_from(
+    cpu_build: Path, rtx_build: Path, trtopt_cli: CommandLine, looked_into: ProfileReport
+) -> None:
+    assert trtopt_cli("profile", rtx_build, "-o", "rtx").returncode == 0
+    told = trtopt_cli.fails(1, "profile", cpu_build, "--against", "rtx")
+    assert "rtx: its engines were not run" in told
+    (trtopt_cli.folder / "profile.json").write_bytes(to_json(looked_into))
+    report = profile(rtx_build, against=trtopt_cli.folder)
+    assert report.differences == ()
+    assert any("the difference from" in text for text in report.missing)
+
+
 def test_what_cannot_be_profiled_is_an_error_with_a_remedy(cpu_build: Path, trtopt_cli: CommandLine) -> None:
     assert "no such file or folder" in trtopt_cli.fails(1, "profile", "nowhere.onnx")
     assert "name one with -o" in trtopt_cli.fails(2, "profile", cpu_build, "--trace")
-    assert "nothing is measured with --result" in trtopt_cli.fails(
-        2, "profile", cpu_build, "--probe-peaks", "--result", "a file"
-    )
+    for flag in ("--probe-peaks", "--memory"):
+        assert f"{flag}: nothing is measured with --result" in trtopt_cli.fails(
+            2, "profile", cpu_build, flag, "--result", "a file"
+        )
     assert "cannot be read as a result file" in trtopt_cli.fails(
         1, "profile", cpu_build, "--result", cpu_build / "manifest.json"
     )

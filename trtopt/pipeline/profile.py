@@ -81,8 +81,9 @@ def profile(
             or to other engines.
         TrtoptError: see `bench`.
     """
-    _check(nvtx, result, {"--probe-peaks": probe, "--timeout": timeout is not None, "--trust": bool(trust)})
-    earlier = None if against is None else read_profile(Path(against))
+    measuring = {"--memory": memory, "--nvtx": nvtx, "--probe-peaks": probe, "--trust": bool(trust)}
+    _check(nvtx, result, measuring | {"--timeout": timeout is not None})
+    earlier = None if against is None else _earlier(Path(against))
     given = None if result is None else read_result(Path(result))
     measure = partial(bench, batch=batch, backend=backend, layers=True, memory=memory, nvtx=nvtx)
     measure = partial(measure, duration=duration, timeout=timeout, trust=trust, listener=listener)
@@ -321,6 +322,21 @@ def read_profile(path: Path) -> ProfileReport:
     return report
 
 
+def _earlier(against: Path) -> ProfileReport:
+    """A profile to tell the difference from.
+
+    Raises:
+        ArtifactError: it is none, or its engines were not run: it has nodes of the ONNX file for layers.
+    """
+    report = read_profile(against)
+    if report.environment is None:
+        raise ArtifactError(
+            f"{against}: its engines were not run: there are no layers to tell the difference from",
+            "profile them where they can run",
+        )
+    return report
+
+
 def _with_differences(report: ProfileReport, earlier: ProfileReport | None, where: Path) -> ProfileReport:
     """The report with a difference for each engine that has a counterpart in the earlier one.
 
@@ -329,6 +345,9 @@ def _with_differences(report: ProfileReport, earlier: ProfileReport | None, wher
     """
     if earlier is None:
         return report
+    if report.environment is None:
+        missing = f"the difference from {where}: there are no layers here to hold against its layers"
+        return msgspec.structs.replace(report, missing=(*report.missing, missing))
     found: list[EngineDifference] = []
     for engine in report.engines:
         other = _counterpart(engine, earlier.engines)
