@@ -166,7 +166,10 @@ def test_a_module_is_the_path_that_a_layers_nodes_share() -> None:
         module_of(["/encoder/layer.0/attention/MatMul", "/encoder/layer.0/dense/Add"]) == "/encoder/layer.0"
     )
     assert module_of(["/a/b/c/d/e/f/Relu"]) == "/a/b/c/d"
-    assert module_of(["Conv_0"]) == "/"
+    assert module_of(["layer4.2.conv2/Conv", "layer4.2.relu/Relu_1"]) == "/layer4.2"
+    assert module_of(["layer4.0.downsample.0/Conv"]) == "/layer4.0.downsample.0"
+    assert module_of(["model.layers.11.self_attn.q_proj.in/MatMul"]) == "/model.layers.11.self_attn.q_proj"
+    assert module_of(["Conv_0"]) == module_of(["Conv.1"]) == module_of(["/Conv", "a/Conv"]) == "/"
     assert module_of([]) == ""
     layers = [profiled("1", "/a/b/x"), profiled("2", "/a/b/y", 2.0), profiled("3", "", 4.0)]
     assert [(one.key, one.ms) for one in by_module(layers)] == [("unknown", 4.0), ("/a/b", 3.0)]

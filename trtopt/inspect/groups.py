@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 
 from trtopt.inspect.graph import WEIGHTED
@@ -9,6 +10,8 @@ from trtopt.inspect.join import UNKNOWN
 from trtopt.records import LayerGroup, ProfiledLayer
 
 _MODULE_DEPTH = 4
+_STEP = re.compile(r"[^/.]+(?:\.\d+(?![^/.]))*")
+"""One of a path, which `/` or `.` part; a number belongs to what it counts: `layer.0`, `layer4.2`."""
 REFORMAT = "reformat"
 
 
@@ -48,17 +51,18 @@ def by_module(layers: Sequence[ProfiledLayer]) -> tuple[LayerGroup, ...]:
 def module_of(names: Sequence[str], depth: int = _MODULE_DEPTH) -> str:
     """The path common to all names, at most `depth` steps, without the nodes' own last step.
 
-    `/encoder/layer.0/attention/MatMul` and `/encoder/layer.0/attention/Add` → `/encoder/layer.0/attention`.
+    `/encoder/layer.0/attention/MatMul` and `/encoder/layer.0/attention/Add` → `/encoder/layer.0/attention`;
+    `layer4.2.conv2/Conv` and `layer4.2.relu/Relu` → `/layer4.2`.
     """
-    paths = [name.lstrip("/").split("/")[:-1] for name in names]
-    if not paths:
+    if not names:
         return ""
-    common: list[str] = []
-    for steps in zip(*paths, strict=False):
-        if len(set(steps)) > 1:
+    paths = [[*_STEP.finditer(name)][:-1] for name in names]
+    end = 0
+    for steps in zip(*(path[:depth] for path in paths), strict=False):
+        if len({step.string[: step.end()] for step in steps}) > 1:
             break
-        common.append(steps[0])
-    return "/" + "/".join(common[:depth])
+        end = steps[0].end()
+    return "/" + names[0][:end].lstrip("/")
 
 
 def _grouped(layers: Sequence[ProfiledLayer], key: Callable[[ProfiledLayer], str]) -> tuple[LayerGroup, ...]:
