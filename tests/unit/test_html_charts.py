@@ -17,6 +17,7 @@ from trtopt.report.html.blocks import Chart, Section
 from trtopt.report.html.charts import histogram
 from trtopt.report.html.memory import memory_section, thinned
 from trtopt.report.html.page import sections
+from trtopt.report.html.roofline import roofline_section
 
 STORED = Path(__file__).parents[1] / "data" / "schema_1" / "bench.json"
 
@@ -93,6 +94,28 @@ def test_a_roof_rises_with_the_bandwidth_up_to_its_ridge(parts: dict[str, Sectio
     point = values(chart.spec)[0]
     assert (point["intensity"], point["rate"]) == pytest.approx((100.0, 200 * 9408 / 0.002 * 1e-6))
     assert layers["encoding"]["size"]["field"] == "ms"
+
+
+def roofline_of(*, asked: str) -> dict[str, Any]:
+    """The first engine's, were its layers of a type that nobody tells but the graph."""
+    found = resnet()
+    report = found.profiles["profile.json"]
+    layers = [msgspec.structs.replace(one, dtype="", asked_dtype=asked) for one in report.engines[0].layers]
+    engine = msgspec.structs.replace(report.engines[0], layers=tuple(layers))
+    report = msgspec.structs.replace(report, engines=(engine,))
+    (chart,) = charts(roofline_section(msgspec.structs.replace(found, profiles={"p": report}), ""))
+    return chart.spec
+
+
+def test_a_layer_that_hides_its_type_stands_under_the_roof_of_the_one_asked_for() -> None:
+    roofs, _ = roofline_of(asked="float16")["layer"]
+    assert {row["type"] for row in values(roofs)} == {"float16"}
+    point = values(roofline_of(asked="float16"))[0]
+    assert (point["type"], point["told"]) == ("float16", "(float16)")
+
+
+def test_without_a_peak_of_its_type_no_roof_is_drawn() -> None:
+    assert len(roofline_of(asked="float64")["layer"]) == 1  # Vega warns of a line without points
 
 
 def test_memory_is_drawn_with_its_peak(parts: dict[str, Section]) -> None:

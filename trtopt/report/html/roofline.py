@@ -6,13 +6,17 @@ from collections.abc import Iterator
 from typing import Any
 
 from trtopt.records import Collected, DevicePeaks, EngineProfile, ProfiledLayer, ProfileReport
-from trtopt.report.html.blocks import Block, Chart, Lines, Missing, Panel, Section, Spec
+from trtopt.report.html.blocks import Block, Chart, Lines, Missing, Panel, Section
 from trtopt.report.html.charts import log, name, quantity, told, vega_lite
 from trtopt.report.html.layers import engine_panels
 from trtopt.report.names import nodes_told, type_told
 from trtopt.report.profile import peak_lines, roofline_lines
 
 _X, _Y = "FLOP per byte", "GFLOP/s"
+_AXES = {
+    "x": quantity("intensity", _X, **log(padding=12)),  # pixels that keep the outermost points off the edge
+    "y": quantity("rate", _Y, **log(padding=12)),
+}
 _NO_PEAKS = "The device's peaks are not known: layers stand without a roof, and have no floors."
 
 
@@ -39,7 +43,8 @@ def _point(layer: ProfiledLayer) -> dict[str, Any] | None:
         return None
     return {
         "layer": nodes_told(layer),
-        "type": type_told(layer),
+        "type": layer.dtype or layer.asked_dtype,  # as for floors
+        "told": type_told(layer),
         "intensity": cost.flops / cost.bytes_moved,
         "rate": cost.flops / layer.ms * 1e-6,
         "ms": layer.ms,
@@ -51,13 +56,12 @@ def _chart(points: list[dict[str, Any]], peaks: DevicePeaks | None) -> Chart:
     layers = {
         "mark": {"type": "point", "filled": True, "opacity": 0.75},
         "encoding": {
-            "x": quantity("intensity", _X, **log()),
-            "y": quantity("rate", _Y, **log()),
+            **_AXES,
             "color": name("type", legend={"orient": "bottom"}),
             "size": quantity("ms", "ms", legend=None, scale={"range": [20, 500]}),
             "tooltip": told(
                 ("layer", "layer", ""),
-                ("type", "type", ""),
+                ("told", "type", ""),
                 ("ms", "ms", ".4f"),
                 ("intensity", _X, ".1f"),
                 ("rate", _Y, ",.1f"),
@@ -65,12 +69,17 @@ def _chart(points: list[dict[str, Any]], peaks: DevicePeaks | None) -> Chart:
             ),
         },
     }
-    roofs = [] if peaks is None else [_roofs(points, peaks)]
-    spec = vega_lite(points, layer=[*roofs, layers])
+    roofs = [] if peaks is None else _roofs(points, peaks)
+    drawn = {
+        "data": {"values": roofs},
+        "mark": {"type": "line", "strokeWidth": 1.5},
+        "encoding": {**_AXES, "color": name("type")},
+    }
+    spec = vega_lite(points, layer=[drawn, layers] if roofs else [layers])
     return Chart("Layers by intensity and rate; areas are times", spec, height=380)
 
 
-def _roofs(points: list[dict[str, Any]], peaks: DevicePeaks) -> Spec:
+def _roofs(points: list[dict[str, Any]], peaks: DevicePeaks) -> list[dict[str, Any]]:
     """A line for each type that ran: bandwidth up to its ridge, then its peak rate."""
     ran = {point["type"] for point in points}
     bandwidth = peaks.bandwidth.value
@@ -83,12 +92,4 @@ def _roofs(points: list[dict[str, Any]], peaks: DevicePeaks) -> Spec:
         ridge = peak.value / bandwidth
         for x in (min(low, ridge), ridge, max(high, ridge)):
             rows.append({"type": dtype, "intensity": x, "rate": min(x * bandwidth, peak.value) / 1e9})
-    return {
-        "data": {"values": rows},
-        "mark": {"type": "line", "strokeWidth": 1.5},
-        "encoding": {
-            "x": quantity("intensity", _X, **log()),
-            "y": quantity("rate", _Y, **log()),
-            "color": name("type"),
-        },
-    }
+    return rows
