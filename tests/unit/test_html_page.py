@@ -16,7 +16,7 @@ import pytest
 from pages import renamed, resnet
 
 from trtopt.errors import BackendMissingError
-from trtopt.records import Collected
+from trtopt.records import Collected, PrecisionReceipt
 from trtopt.report.html.library import plotting_library
 from trtopt.report.html.page import page
 
@@ -117,11 +117,11 @@ def test_results_without_a_build_are_made_from_the_model() -> None:
 def test_the_layers_of_a_real_engine_are_rows_with_their_details() -> None:
     table = read(resnet()).table("Layers and what each covers")
     names = [column["name"] for column in table["columns"]]
-    assert (len(table["rows"]), names[:4]) == (60, ["layer", "kind", "type", "ms"])
+    assert (len(table["rows"]), names[:4]) == (60, ["layer", "ms", "share", "kind"])
     row, details = table["rows"][1], dict(table["details"][1])
     stem = "/m/resnet/embedder/embedder/convolution/Conv + /m/resnet/embedder/embedder/activation/Relu"
-    assert row[:4] == [stem, "CaskConvolution", "float16", 0.002]
-    assert row[names.index("share")] == pytest.approx(0.002 / 1.83, rel=1e-5)
+    assert (row[0], row[1], *row[3:5]) == (stem, 0.002, "CaskConvolution", "float16")
+    assert row[2] == pytest.approx(0.002 / 1.83, rel=1e-5)
     assert details["tactic"].startswith("sm90_xmma_fprop_image_first_layer")
     assert details["operators"] == "Conv, Relu"
 
@@ -163,14 +163,24 @@ def test_commands_are_written_as_a_shell_takes_them() -> None:
 def test_an_engine_that_was_not_run_shows_what_its_graph_asks_for() -> None:
     found = resnet()
     report = found.profiles["profile.json"]
-    layers = tuple(msgspec.structs.replace(layer, ms=None) for layer in report.engines[0].layers)
-    engine = msgspec.structs.replace(report.engines[0], layers=layers, sum_ms=0.0, latency_ms=None)
+    untimed = {"ms": None, "low_ms": None, "high_ms": None}
+    layers = tuple(msgspec.structs.replace(layer, **untimed) for layer in report.engines[0].layers)
+    receipt = PrecisionReceipt(time_ran=None, weights_ran={"unknown": 1.0}, weights_asked={"float16": 1.0})
+    engine = msgspec.structs.replace(
+        report.engines[0], layers=layers, sum_ms=0.0, latency_ms=None, receipt=receipt
+    )
     report = msgspec.structs.replace(report, engines=(engine,), missing=("it was not run",))
     shown = read(msgspec.structs.replace(found, profiles={"profile.json": report}))
     assert "not known: it was not run" in shown.text["layers"]
     assert "there is nothing to plot" in shown.text["roofline"]
     assert "The engine was not run" in shown.text["fusion"]
-    assert shown.table("Nodes and what each costs")["sorted_by"] == 10
+    assert "60 nodes of the ONNX file, not timed" in shown.text["layers"]
+    table = shown.table("Nodes and what each costs")
+    names = [column["name"] for column in table["columns"]]
+    assert names == ["layer", "kind", "type", "floor ms", "bound by", "MFLOP", "MB"]
+    assert table["sorted_by"] == names.index("MFLOP")
+    assert "profile.json: not known: it was not run" in shown.text["summary"]
+    assert "type that ran most" not in shown.text["summary"]
 
 
 # ── nothing in it can break out ─────────────────────────────────────────────────────────────────────────

@@ -18,7 +18,7 @@ from trtopt.records import (
     ProfileReport,
     Samples,
 )
-from trtopt.report.profile import profile_summary
+from trtopt.report.profile import peak_lines, profile_summary
 
 REF = EngineRef(path="e", sha256="a" * 64, label="batch1")
 GRAPH = graph(
@@ -54,9 +54,9 @@ def point(description: EngineDescription, compute_ms: float = 3.0) -> BenchPoint
     return BenchPoint(batch=1, latency=latency, layers=LayerPass(runs=1, layers=times))
 
 
-def shown(*engines: EngineProfile, **rest: object) -> str:
+def shown(*engines: EngineProfile, width: int = 200, **rest: object) -> str:
     report = ProfileReport(created="", environment=None, model_sha256="", peaks=None, engines=engines, **rest)  # type: ignore[arg-type]
-    console = Console(width=200, no_color=True)
+    console = Console(width=width, no_color=True)
     with console.capture() as capture:
         console.print(profile_summary(report))
     return capture.get()
@@ -88,6 +88,20 @@ def test_a_reformat_is_not_taken_for_the_layer_that_it_feeds() -> None:
     assert "above its floor: conv" in text
 
 
+def test_names_that_a_terminal_is_too_narrow_for_are_told_to_be_cut() -> None:
+    description = read_inspector(stored("r50_fp16"))
+    lines = shown(profile_point(point(description), description, GRAPH, None), width=80).splitlines()
+    rows = [line for line in lines if "CaskConvolution" in line and "by kind" not in line]
+    assert rows
+    assert all(line.rstrip().endswith("…") and len(line) == 80 for line in rows)
+
+
+def test_peaks_are_told_without_exponents() -> None:
+    lines = peak_lines(peaks_of("NVIDIA H200"))
+    assert lines[1].startswith("peak rate of float32 494 TFLOP/s")
+    assert any("1,979 TFLOP/s" in line for line in lines)
+
+
 def test_a_real_engines_layers_are_told_under_their_own_names() -> None:
     description = read_inspector(stored("r50_fp16"))
     text = shown(profile_point(point(description), description, GRAPH, None))
@@ -98,7 +112,9 @@ def test_a_real_engines_layers_are_told_under_their_own_names() -> None:
 
 def test_what_was_not_timed_shows_what_the_graph_asks_for() -> None:
     text = shown(profile_graph(1, REF, GRAPH, None), missing=("nothing was run",))
-    assert "batch 1: 3 layers, not timed" in text
+    assert "batch 1: 3 nodes of the ONNX file, not timed" in text
+    assert "floor" not in text
+    assert "model: 3.07 kFLOP, 2.99 kB at least" in text
     assert "(float16)" in text
     assert "latency" not in text
     assert "of the time" not in text

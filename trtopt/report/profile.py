@@ -26,14 +26,20 @@ _TOP_LAYERS = 10
 _TOP_PATTERNS = 6
 _TOP_CHANGES = 10
 _TIMES = {"ms": 7, "share": 6, "spread": 6, "floor": 10, "type": 8}
-_COSTS = {"GFLOP": 8, "MB": 6, "type": 8}
+_COSTS = {"MFLOP": 8, "MB": 6, "type": 8}
 """Columns and the width that none of them is squeezed below: names of nodes give way."""
-_CAPTION = "floor: by memory or compute, from the device's peaks; (type): asked for"
+_ASKED = "(type): asked for"
+_FLOORS = f"floor: by memory or compute, from the device's peaks; {_ASKED}"
 
 
 def _text(told: str) -> Text:
     """Nothing in it is taken for markup or reaches the terminal as control."""
     return Text(visible(told))
+
+
+def _shortened(told: str) -> Text:
+    """On one line, with an ellipsis where the terminal is too narrow."""
+    return Text(visible(told), no_wrap=True, overflow="ellipsis")
 
 
 def profile_summary(report: ProfileReport) -> RenderableType:
@@ -55,8 +61,21 @@ def peak_lines(peaks: DevicePeaks | None) -> list[str]:
         return []
     lines = [f"peak bandwidth {peaks.bandwidth.value / 1e9:,.0f} GB/s ({peaks.bandwidth.source})"]
     for dtype, peak in peaks.flops.items():
-        lines.append(f"peak rate of {dtype} {peak.value / 1e12:,.3g} TFLOP/s ({peak.source})")
+        lines.append(f"peak rate of {dtype} {_figure(peak.value / 1e12)} TFLOP/s ({peak.source})")
     return lines
+
+
+def _figure(value: float) -> str:
+    """Three digits, or the whole number where that has more."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _scaled(count: int, unit: str) -> str:
+    """With the prefix that leaves digits before the point: `8.2 GFLOP`, `295 kB`."""
+    for prefix, size in (("G", 10**9), ("M", 10**6), ("k", 10**3)):
+        if count >= size:
+            return f"{_figure(count / size)} {prefix}{unit}"
+    return f"{count} {unit}"
 
 
 def _engine(engine: EngineProfile) -> list[RenderableType]:
@@ -74,16 +93,24 @@ def _engine(engine: EngineProfile) -> list[RenderableType]:
 
 def _layers(engine: EngineProfile) -> RenderableType:
     is_timed = engine.sum_ms > 0
-    told = f"{engine.sum_ms:.3f} ms in all (medians)" if is_timed else "not timed"
-    table = plain_table(f"batch {engine.batch}: {len(engine.layers)} layers, {told}", _CAPTION)
+    caption = _FLOORS if is_timed else _ASKED
+    table = plain_table(f"batch {engine.batch}: {count_told(engine)}", caption)
     for name, width in (_TIMES if is_timed else _COSTS).items():
         table.add_column(name, justify="right", no_wrap=True, min_width=width)
     table.add_column("kind", no_wrap=True, overflow="ellipsis", min_width=8, max_width=16)
-    table.add_column("ONNX nodes", no_wrap=True, overflow="ellipsis")
+    table.add_column("ONNX nodes")
     for layer in sorted(engine.layers, key=_weight, reverse=True)[:_TOP_LAYERS]:
         figures = _times(layer, engine.sum_ms) if is_timed else _costs(layer)
-        table.add_row(*figures, type_told(layer), _text(kind_told(layer)), _text(nodes_told(layer)))
+        table.add_row(*figures, type_told(layer), _text(kind_told(layer)), _shortened(nodes_told(layer)))
     return table
+
+
+def count_told(engine: EngineProfile) -> str:
+    """How many layers, and their time; an engine that was not run has the nodes of its graph instead."""
+    count = f"{len(engine.layers):,}"
+    if not engine.sum_ms:
+        return f"{count} nodes of the ONNX file, not timed"
+    return f"{count} layers, {engine.sum_ms:.3f} ms in all (medians)"
 
 
 def _times(layer: ProfiledLayer, sum_ms: float) -> list[str]:
@@ -99,7 +126,7 @@ def _times(layer: ProfiledLayer, sum_ms: float) -> list[str]:
 
 def _costs(layer: ProfiledLayer) -> list[str]:
     cost = layer.cost
-    return ["–", "–"] if cost is None else [f"{cost.flops / 1e9:.4f}", f"{cost.bytes_moved / 1e6:.2f}"]
+    return ["–", "–"] if cost is None else [f"{cost.flops / 1e6:,.2f}", f"{cost.bytes_moved / 1e6:,.3f}"]
 
 
 def _weight(layer: ProfiledLayer) -> tuple[float, int]:
@@ -127,7 +154,7 @@ def total_lines(engine: EngineProfile) -> list[str]:
 def roofline_lines(engine: EngineProfile) -> list[str]:
     """What the model demands at least, its floor, and the layers furthest above theirs."""
     found = engine.roofline
-    lines = [f"model: {found.flops / 1e9:.2f} GFLOP, {found.bytes_moved / 1e6:.1f} MB at least"]
+    lines = [f"model: {_scaled(found.flops, 'FLOP')}, {_scaled(found.bytes_moved, 'B')} at least"]
     if found.floor_ms and found.measured_ms:
         lines.append(
             f"floor {found.floor_ms:.3f} ms, measured {found.measured_ms:.3f} ms, "
@@ -302,13 +329,12 @@ def _difference(found: EngineDifference) -> list[RenderableType]:
     for name in ("A ms", "B ms", "cost ms"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("change", no_wrap=True)
-    table.add_column("what", overflow="ellipsis", no_wrap=True)
+    table.add_column("what")
     for change in found.changes[:_TOP_CHANGES]:
         name = (change.a or change.b)[0]
         told = f"{change.detail}: {name}" if change.detail else name
-        table.add_row(
-            f"{change.a_ms:.4f}", f"{change.b_ms:.4f}", f"{change.cost_ms:+.4f}", change.change, _text(told)
-        )
+        figures = (f"{change.a_ms:.4f}", f"{change.b_ms:.4f}", f"{change.cost_ms:+.4f}")
+        table.add_row(*figures, change.change, _shortened(told))
     counts: dict[str, int] = {}
     for change in found.changes:
         counts[change.change] = counts.get(change.change, 0) + 1

@@ -71,6 +71,14 @@ class Table:
     """A column to start with, the largest first; None: as given."""
 
 
+def known_columns(
+    columns: Sequence[Column], rows: Sequence[Sequence[Cell]]
+) -> tuple[list[Column], list[list[Cell]]]:
+    """The columns of which some row knows anything, and the rows' cells in them."""
+    kept = [place for place in range(len(columns)) if any(row[place] not in (None, "") for row in rows)]
+    return [columns[place] for place in kept], [[row[place] for place in kept] for row in rows]
+
+
 @dataclass(frozen=True)
 class Chart:
     """`title` says what it shows, to those who cannot see it too."""

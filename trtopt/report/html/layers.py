@@ -5,28 +5,39 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from trtopt.records import Collected, EngineProfile, EngineTensor, LayerGroup, ProfiledLayer, ProfileReport
-from trtopt.report.html.blocks import Block, Cell, Chart, Column, Lines, Missing, Panel, Section, Table
+from trtopt.report.html.blocks import (
+    Block,
+    Cell,
+    Chart,
+    Column,
+    Lines,
+    Missing,
+    Panel,
+    Section,
+    Table,
+    known_columns,
+)
 from trtopt.report.html.charts import bars
 from trtopt.report.html.treemap import treemap
 from trtopt.report.names import kind_told, nodes_told, type_told
-from trtopt.report.profile import coverage_lines, total_lines
+from trtopt.report.profile import count_told, coverage_lines, total_lines
 
 _GROUPS = 12
+_MS, _MFLOP = Column("ms", "number", 4), Column("MFLOP", "number", 2)
 _COLUMNS = (
     Column("layer"),
+    _MS,  # a phone shows the first three
+    Column("share", "share", 1),
     Column("kind"),
     Column("type"),
-    Column("ms", "number", 4),
-    Column("share", "share", 1),
     Column("p10 ms", "number", 4),
     Column("p90 ms", "number", 4),
     Column("floor ms", "number", 4),
     Column("× floor", "number", 1),
     Column("bound by"),
-    Column("MFLOP", "number", 2),
+    _MFLOP,
     Column("MB", "number", 3),
 )
-_MS, _MFLOP = 3, 10
 
 
 def engine_panels(found: Collected) -> list[tuple[str, ProfileReport, EngineProfile]]:
@@ -48,20 +59,21 @@ def layers_section(found: Collected, command: str) -> Section:
 
 def _blocks(report: ProfileReport, engine: EngineProfile) -> Iterator[Block]:
     is_timed = engine.sum_ms > 0
-    told = f"{engine.sum_ms:.4f} ms in all (medians)" if is_timed else "not timed"
-    lines = [f"{len(engine.layers):,} layers, {told}", *total_lines(engine)]
+    lines = [count_told(engine), *total_lines(engine)]
     lines += coverage_lines(engine.coverage) if is_timed else []
     yield Lines([*lines, *(f"not known: {text}" for text in report.missing)])
     if is_timed:
         yield treemap(engine)
         yield _groups("Time by kind", engine.by_kind)
         yield _groups("Time by module path", engine.by_module)
+    columns, rows = known_columns(_COLUMNS, [_row(layer, engine.sum_ms) for layer in engine.layers])
+    first = _MS if is_timed else _MFLOP
     yield Table(
         "Layers and what each covers" if is_timed else "Nodes and what each costs at least",
-        _COLUMNS,
-        [_row(layer, engine.sum_ms) for layer in engine.layers],
+        columns,
+        rows,
         [_details(layer) for layer in engine.layers],
-        sorted_by=_MS if is_timed else _MFLOP,
+        sorted_by=columns.index(first) if first in columns else None,
     )
 
 
@@ -88,10 +100,10 @@ def _row(layer: ProfiledLayer, sum_ms: float) -> list[Cell]:
     floor = cost.floor_ms if cost is not None else None
     return [
         nodes_told(layer),
-        kind_told(layer),
-        type_told(layer),
         layer.ms,
         layer.ms / sum_ms if layer.ms is not None and sum_ms else None,
+        kind_told(layer),
+        type_told(layer),
         layer.low_ms,
         layer.high_ms,
         floor,

@@ -7,12 +7,24 @@ from collections.abc import Iterator
 from trtopt.measure.findings import untrustworthy
 from trtopt.measure.statistics import percentile, throughput
 from trtopt.records import BenchPoint, Collected, EngineProfile
-from trtopt.report.html.blocks import Block, Cell, Column, Figure, Figures, Lines, Panel, Section, Table
+from trtopt.report.html.blocks import (
+    Block,
+    Cell,
+    Column,
+    Figure,
+    Figures,
+    Lines,
+    Panel,
+    Section,
+    Table,
+    known_columns,
+)
 from trtopt.report.html.latency import result_name, sampled
 from trtopt.report.html.layers import engine_panels
 from trtopt.report.names import nodes_told
 from trtopt.report.profile import mib, receipt_lines, roofline_lines
 
+_UNKNOWN = "unknown"  # as a receipt calls a type that cannot be told
 _BATCHES = (
     Column("batch", "number"),
     *(Column(name, "number", 3) for name in ("p50 ms", "p99 ms")),
@@ -59,8 +71,8 @@ def _inside(found: Collected) -> Iterator[Figure]:
         times = engine.roofline.measured_ms / floor
         yield Figure("layers above their floor", f"{times:.1f} ×", f"{label}: {floor:.3f} ms at least")
     ran = engine.receipt.time_ran or engine.receipt.weights_ran
-    if ran:
-        dtype, share = max(ran.items(), key=lambda item: item[1])
+    dtype, share = max(ran.items(), key=lambda item: item[1], default=(_UNKNOWN, 0.0))
+    if dtype != _UNKNOWN:
         of = "time" if engine.receipt.time_ran else "weights"
         yield Figure("type that ran most", dtype, f"{label}: {share:.0%} of the {of}")
     if engine.memory is not None:
@@ -86,9 +98,7 @@ def _by_batch(found: Collected) -> list[Table]:
         [batch, *_latencies(points.get(batch)), *_layers(engines.get(batch)), sizes.get(batch)]
         for batch in batches
     ]
-    told = [place for place in range(len(_BATCHES)) if any(row[place] is not None for row in rows)]
-    columns = [_BATCHES[place] for place in told]
-    return [Table(title, columns, [[row[place] for place in told] for row in rows])]
+    return [Table(title, *known_columns(_BATCHES, rows))]
 
 
 def _sizes(found: Collected) -> dict[int, float]:
@@ -132,6 +142,8 @@ def _remarks(found: Collected) -> Iterator[str]:
             if untrustworthy(point):
                 yield f"{file}: batch {point.batch} is not to be trusted: see Latency for the reasons"
     yield from found.notes
+    for file, profile in found.profiles.items():
+        yield from (f"{file}: not known: {text}" for text in profile.missing)
     for label, _, engine in engine_panels(found):
         for line in roofline_lines(engine)[1:]:
             yield f"{label}: {line.strip()}"
