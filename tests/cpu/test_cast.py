@@ -146,6 +146,13 @@ g (float[N,8] x) => (float[N,8] y)
     assert report.casts == -2
 
 
+def test_an_output_that_was_16_bit_keeps_its_name_though_its_cast_became_needless(tmp_path: Path) -> None:
+    text = "# w: float[8,8]\ng (float[N,8] x) => (float16[N,8] y) {a = MatMul(x, w) y = Cast<to=10>(a)}"
+    _, proto, types = cast(saved(text, tmp_path))
+    assert [item.name for item in proto.graph.output] == ["y"]
+    assert types["y"] == TensorProto.FLOAT16
+
+
 IF = """g (float[N,8] x, bool c) => (float[N,8] y) {
     a = MatMul(x, w)
     b = If(c) <then_branch = t () => (float[N,8] p) {q = MatMul(a, w) p = Relu(q)},

@@ -15,7 +15,7 @@ import onnx
 from trtopt.onnxgraph import graphs_of
 from trtopt.onnxmodel.model_file import ModelFile
 from trtopt.precision.casting.places import FLOAT, Places
-from trtopt.precision.casting.weights import lowered
+from trtopt.precision.casting.weights import converted
 
 if TYPE_CHECKING:
     from trtopt.onnxgraph import Part
@@ -76,11 +76,11 @@ class _Converter:
                 if tensor.data_type != FLOAT or True not in wanted.get(tensor.name, set()):
                     continue
                 if wanted[tensor.name] == {True} and tensor.name not in outputs:
-                    tensor.CopyFrom(lowered(tensor, self._model, tensor.name, self._low))
+                    tensor.CopyFrom(converted(tensor, self._model, tensor.name, self._low))
                     self._types[tensor.name] = self._low
                 else:
                     name = self._both[tensor.name] = self._new(tensor.name, self._low)
-                    part.initializer.append(lowered(tensor, self._model, name, self._low))
+                    part.initializer.append(converted(tensor, self._model, name, self._low))
 
     def _inputs(self, node: onnx.NodeProto) -> tuple[bool, ...]:
         places = self._places.get(node.name)
@@ -94,11 +94,12 @@ class _Converter:
         moved = self._move_outputs(part, outside)
         local: dict[tuple[str, int], str] = {}
         nodes: list[onnx.NodeProto] = []
+        named = {item.name for item in part.output} - moved.keys()
         for old in list(part.node):
             node = onnx.NodeProto()
             node.CopyFrom(old)
             self._read(node, nodes, local)
-            if self._is_needless(node, outside.keys() - moved.keys()):
+            if self._is_needless(node, named):
                 self._alias[node.output[0]] = moved[node.output[0]] = node.input[0]
             else:
                 self._write(node, moved)

@@ -34,6 +34,13 @@ def exact_integers(low: int) -> float:
     return float(2 ** (ml_dtypes.finfo(dtype_of(low)).nmant + 1))
 
 
+def _rounded_to_zero(low: int) -> float:
+    """The largest value that rounds to 0 in a 16-bit type: half its smallest one, where ties go to even."""
+    import ml_dtypes
+
+    return float(ml_dtypes.finfo(dtype_of(low)).smallest_subnormal) / 2
+
+
 @dataclass(frozen=True)
 class Fit:
     """How a weight fits: its largest finite |x|, how many of its non-zero values become 0, of how many."""
@@ -52,17 +59,15 @@ def fit_of(array: NDArray[Any], low: int) -> Fit:
     """How the FP32 values of `array` fit into the type `low`."""
     peak = 0.0
     vanishing = nonzero = 0
-    dtype = dtype_of(low)
+    tiny = _rounded_to_zero(low)
     for part in _stretches(array):
-        sizes = np.abs(part[np.isfinite(part)])
-        if not sizes.size:
-            continue
-        peak = max(peak, float(sizes.max()))
-        with np.errstate(over="ignore"):
-            rounded = sizes.astype(dtype).astype(np.float32)
-        filled = sizes > 0
-        nonzero += int(filled.sum())
-        vanishing += int((filled & (rounded == 0)).sum())
+        sizes = np.abs(part)
+        if not np.isfinite(sizes.max()):
+            sizes = sizes[np.isfinite(sizes)]
+        peak = max(peak, float(sizes.max(initial=0.0)))
+        filled = int(np.count_nonzero(sizes))
+        nonzero += filled
+        vanishing += filled - int(np.count_nonzero(sizes > tiny))
     return Fit(peak, vanishing, nonzero)
 
 
@@ -81,11 +86,11 @@ def _stretches(array: NDArray[Any]) -> Iterator[NDArray[Any]]:
         yield flat[start : start + _STRETCH]
 
 
-def lowered(tensor: onnx.TensorProto, model: ModelFile, name: str, low: int) -> onnx.TensorProto:
-    """The weight in the type `low`, called `name`; a large one goes into the model's spool."""
+def converted(tensor: onnx.TensorProto, model: ModelFile, name: str, to: int) -> onnx.TensorProto:
+    """The weight in the type `to`, called `name`; a large one goes into the model's spool."""
     array = array_of(tensor, model.folder)
     with np.errstate(over="ignore"):
-        values = array.astype(dtype_of(low))
+        values = array.astype(dtype_of(to))
     if is_external(tensor) and model.spool is not None:
         return spooled(values, name, model.spool)
-    return onnx.helper.make_tensor(name, low, tensor.dims, values.tobytes(), raw=True)
+    return onnx.helper.make_tensor(name, to, tensor.dims, values.tobytes(), raw=True)
