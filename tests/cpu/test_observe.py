@@ -1,7 +1,8 @@
-"""Every tensor of a model is handed over once a batch, however many passes that takes."""
+"""Every tensor of a model is handed over once a batch, however many stages that takes."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +12,11 @@ import pytest
 from tests.rewrite_graphs import model
 from trtopt.data import SampleSource, open_data
 from trtopt.data.held import HeldReader
+from trtopt.data.reader import Arrays
 from trtopt.errors import DataError, ModelError
 from trtopt.onnxmodel.model_file import ModelFile, load
 from trtopt.precision.observe import float_tensors, observe
+from trtopt.records import TensorSpec
 
 CHAIN = """g (float[N,8] x, bool flag) => (float[N,8] y)
     {a = Add(x, x) i = Cast<to=7>(a) f = Cast<to=1>(i) b = Mul(f, a) y = Sub(b, x)}"""
@@ -47,11 +50,11 @@ def test_the_fp32_tensors_are_listed_in_the_order_of_the_graph(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("limit", "batch", "passes"),
+    ("limit", "batch", "stages"),
     [(1 << 30, 5, 1), (5 * 32 * 2, 2, 1), (5 * 32, 1, 1), (2 * 32, 1, 3), (1, 1, 5)],
 )
-def test_every_tensor_is_seen_once_a_batch_in_as_many_passes_as_the_limit_asks(
-    limit: int, batch: int, passes: int, tmp_path: Path
+def test_every_tensor_is_seen_once_a_batch_in_as_many_stages_as_the_limit_asks(
+    limit: int, batch: int, stages: int, tmp_path: Path
 ) -> None:
     found, observed = seen(tmp_path, limit_bytes=limit)
     for name, values in VALUES.items():
@@ -59,8 +62,22 @@ def test_every_tensor_is_seen_once_a_batch_in_as_many_passes_as_the_limit_asks(
         lengths = [len(part) for _, part in found[name]]
         assert [first for first, _ in found[name]] == [sum(lengths[:i]) for i in range(len(lengths))]
         assert max(lengths) == batch
-    assert observed.passes == passes  # type: ignore[attr-defined]
+    assert observed.stages == stages  # type: ignore[attr-defined]
     assert observed.samples == 5  # type: ignore[attr-defined]
+
+
+def test_the_data_is_read_once_however_many_stages_there_are(tmp_path: Path) -> None:
+    asked: list[int] = []
+
+    class Counted(SampleSource):
+        def batches(self, inputs: Sequence[TensorSpec], size: int) -> Iterator[Arrays]:
+            asked.append(size)
+            yield from super().batches(inputs, size)
+
+    counted = Counted("held", [HeldReader({"x": X, "flag": np.array(True)})])
+    observed = observe(chain(tmp_path), counted, list(VALUES), lambda *_: None, limit_bytes=1)
+    assert observed.stages == len(VALUES)
+    assert asked == [1, 1]  # the first sample for its shapes, then all of them
 
 
 def test_a_model_that_onnx_runtime_cannot_run_is_an_error_of_ours(tmp_path: Path) -> None:

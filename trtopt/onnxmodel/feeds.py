@@ -185,5 +185,9 @@ def seeded_source(model: ModelFile) -> SampleSource:
         return feeds
 
     choices = _choices(model.proto)
-    feeds = choices[0] if len(choices) == 1 else on_seeded(model.proto, tried)
+    return source_of(choices[0] if len(choices) == 1 else on_seeded(model.proto, tried))
+
+
+def source_of(feeds: tuple[Feed, ...]) -> SampleSource:
+    """Seeded feeds as a source."""
     return SampleSource("random data", [HeldReader(feed.values) for feed in feeds])

@@ -124,7 +124,8 @@ class Candidates:
 
     def _differences(self, onnx: OnnxArtifact) -> tuple[OutputDifference, ...]:
         feeds = at_most(self._source.batches(self._specs, 8), _COMPARED)
-        return compared(self._reference, open_model(model_file.load(Path(onnx.path))), feeds)[0]
+        pairs = ((feed, self._reference.run(feed)) for feed in feeds)
+        return compared(pairs, open_model(model_file.load(Path(onnx.path))))
 
 
 def moved(entry: Entry, labels: Sequence[str], folder: Path) -> tuple[OnnxArtifact, list[EngineArtifact]]:

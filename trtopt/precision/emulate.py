@@ -34,7 +34,7 @@ def emulated(model: onnx.ModelProto, types: Mapping[str, int]) -> onnx.ModelProt
     """
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
-    for part in list(graphs_of(copy.graph)):
+    for part in reversed(list(graphs_of(copy.graph))):  # inner graphs first: nodes around them are copied
         _widen(part, types)
     return copy
 

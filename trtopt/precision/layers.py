@@ -13,8 +13,9 @@ from trtopt.onnxmodel.model_file import ModelFile
 from trtopt.precision.casting.places import types_of
 from trtopt.precision.deviation import Deviation
 from trtopt.precision.emulate import emulated, has_low
-from trtopt.precision.observe import float_tensors, part_of, shards_of
+from trtopt.precision.observe import float_tensors, shards_of
 from trtopt.precision.runs import at_most
+from trtopt.precision.stages import part_of
 from trtopt.records.checking import LayerDifference
 
 _SAMPLES = 16

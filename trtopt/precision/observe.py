@@ -1,15 +1,15 @@
 """What values the tensors inside a model take: every one of them is handed to a visitor, in bounded memory.
 
 The model runs on ONNX Runtime, unoptimised, with its inner tensors as further outputs. How many samples run
-at once is chosen so that all tensors of a run fit into a limit. Where those of one sample do not, the tensors
-are split into shards; each shard is a pass over the data, on the part of the graph that it needs.
+at once is chosen so that all tensors of a run fit into a limit. Where those of one sample do not, the model
+is cut into stages: each hands on what the next ones read, and its other tensors are gone before those run.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import onnx
@@ -17,27 +17,25 @@ from numpy.typing import NDArray
 
 from trtopt.data import SampleSource
 from trtopt.data.reader import Arrays, samples_in
-from trtopt.device.reference import Unoptimised
-from trtopt.onnxgraph import reads_of
 from trtopt.onnxmodel.feeds import specs_of
-from trtopt.onnxmodel.model_file import ModelFile, runnable, size_in_bytes
+from trtopt.onnxmodel.model_file import ModelFile
 from trtopt.onnxmodel.prepare import inferred
+from trtopt.precision.stages import cut, open_proto
 
 LIMIT_BYTES = 512 << 20
 """The most that the observed tensors of one run may take together, by their inferred shapes."""
 _MOST_AT_ONCE = 32
-PREPACK_BYTES = 1 << 30
 Visitor = Callable[[str, NDArray[Any], int], None]
 """Is called with a tensor's name, its values (samples along the first axis), the first sample's number."""
 
 
 @dataclass(frozen=True)
 class Observed:
-    """How a model was observed: over how many samples, how many at once, in how many passes."""
+    """How a model was observed: over how many samples, how many at once, in how many stages."""
 
     samples: int
     batch: int
-    passes: int
+    stages: int
 
 
 def float_tensors(model: ModelFile) -> tuple[str, ...]:
@@ -55,12 +53,14 @@ def observe(
     visit: Visitor,
     *,
     limit_bytes: int = LIMIT_BYTES,
+    at_once: int = _MOST_AT_ONCE,
 ) -> Observed:
     """Run `source` through the model and hand every tensor in `names`, batch after batch, to `visit`.
 
     Each tensor is visited once for every batch, in the order of the samples; tensors inside subgraphs cannot
-    be observed. The memory that is bounded is that of the observed tensors; ONNX Runtime needs that of one
-    run besides, and weights are mapped from their file.
+    be observed. The model runs once over the data, at most `at_once` samples at a time. The memory that is
+    bounded is that of the observed tensors; ONNX Runtime needs that of one run besides, of which what stages
+    hand on is a part, and weights are mapped from their file.
 
     Raises:
         ModelError: ONNX Runtime cannot run the model.
@@ -68,32 +68,34 @@ def observe(
     """
     specs = specs_of(model.proto)
     first = next(source.batches(specs, 1))
-    batch, shards = _plan(model, first, names, limit_bytes)
+    batch, shards = _plan(model, first, names, limit_bytes, at_once)
+    types = {name: info.elem_type for name, info in _inferred_types(model.proto).items()}
+    stages = cut(model.proto, shards, types)
+    sessions = [open_proto(model, stage.proto) if stage.proto.graph.output else None for stage in stages]
     samples = 0
-    for index, shard in enumerate(shards):
-        wanted = [name for name in shard if name not in first]
-        session = part_of(model, wanted) if wanted else None
-        start = 0
-        for feed in source.batches(specs, batch):
-            outputs = feed | session.run(feed) if session is not None else feed
-            for name in shard:
-                visit(name, outputs[name], start)
-            start += samples_in(feed)
-        samples = start if index == 0 else samples
-    return Observed(samples=samples, batch=batch, passes=len(shards))
+    for feed in source.batches(specs, batch):
+        held = feed
+        for stage, session in zip(stages, sessions, strict=True):
+            if session is not None:
+                held = held | session.run({name: held[name] for name in held.keys() & stage.reads})
+            for name in stage.names:
+                visit(name, held[name], samples)
+            held = feed | {name: held[name] for name in stage.later}
+        samples += samples_in(feed)
+    return Observed(samples=samples, batch=batch, stages=len(stages))
 
 
 def shards_of(
     model: ModelFile, source: SampleSource, names: Collection[str], limit_bytes: int = LIMIT_BYTES
 ) -> list[list[str]]:
     """`names` in runs whose tensors fit into the limit together, for one sample at a time."""
-    return _plan(model, next(source.batches(specs_of(model.proto), 1)), names, limit_bytes)[1]
+    return _plan(model, next(source.batches(specs_of(model.proto), 1)), names, limit_bytes, 1)[1]
 
 
 def _plan(
-    model: ModelFile, first: Arrays, names: Collection[str], limit_bytes: int
+    model: ModelFile, first: Arrays, names: Collection[str], limit_bytes: int, at_once: int
 ) -> tuple[int, list[list[str]]]:
-    """How many samples at once, and which tensors in which pass, by the shapes that one sample gives."""
+    """How many samples at once, and which tensors in which stage, by the shapes that one sample gives."""
     sizes = _sizes(model.proto, first, names)
     shards: list[list[str]] = [[]]
     room = limit_bytes
@@ -104,13 +106,15 @@ def _plan(
         shards[-1].append(name)
         room -= sizes[name]
     together = sum(sizes.values())
-    batch = 1 if len(shards) > 1 else max(1, min(_MOST_AT_ONCE, limit_bytes // max(together, 1)))
+    batch = 1 if len(shards) > 1 else max(1, min(at_once, limit_bytes // max(together, 1)))
     return batch, shards
 
 
 def _in_order(model: onnx.ModelProto, names: Collection[str]) -> Iterator[str]:
     wanted = set(names)
-    yield from (item.name for item in model.graph.input if item.name in wanted)
+    for item in (*model.graph.input, *model.graph.initializer):
+        if item.name in wanted:
+            yield item.name
     yield from (name for node in model.graph.node for name in node.output if name in wanted)
 
 
@@ -143,27 +147,3 @@ def _inferred_types(model: onnx.ModelProto) -> dict[str, Any]:
         for item in (*graph.input, *graph.value_info, *graph.output)
         if item.type.HasField("tensor_type")
     }
-
-
-def part_of(model: ModelFile, names: Sequence[str]) -> Unoptimised:
-    """The part of the model that makes `names`, with just these as its outputs.
-
-    Raises:
-        ModelError: ONNX Runtime cannot load it.
-    """
-    whole = model.proto.graph
-    needed, nodes = set(names), []
-    for node in reversed(whole.node):
-        if not needed.isdisjoint(node.output):
-            nodes.append(node)
-            needed |= reads_of(node)
-    part = onnx.ModelProto()
-    part.CopyFrom(model.proto)
-    graph = part.graph
-    for field in (graph.node, graph.initializer, graph.value_info, graph.output):
-        del field[:]
-    graph.node.extend(reversed(nodes))
-    graph.initializer.extend(item for item in whole.initializer if item.name in needed)
-    graph.output.extend(onnx.helper.make_empty_tensor_value_info(name) for name in names)
-    small = sum(map(size_in_bytes, graph.initializer)) <= PREPACK_BYTES
-    return Unoptimised(*runnable(replace(model, proto=part)), prepack=small)

@@ -11,13 +11,17 @@ from trtopt.data import SampleSource
 from trtopt.data.reader import Arrays, samples_in
 from trtopt.device.reference import Unoptimised
 from trtopt.errors import ModelError
-from trtopt.onnxmodel.model_file import ModelFile, runnable, size_in_bytes
-from trtopt.precision.casting.places import types_of
+from trtopt.onnxmodel.model_file import ModelFile, size_in_bytes
+from trtopt.precision.casting.places import FLOAT, LOW, types_of
+from trtopt.precision.casting.weights import converted
 from trtopt.precision.deviation import Deviation, is_classifier
 from trtopt.precision.emulate import emulated, has_low
-from trtopt.precision.observe import PREPACK_BYTES
+from trtopt.precision.stages import open_proto
 from trtopt.records import TensorSpec
 from trtopt.records.checking import OutputDifference
+
+_WIDE_BYTES = 2 << 30
+"""The most that 16-bit weights may take in FP32 to be widened once and not at every run."""
 
 
 def open_model(model: ModelFile) -> Unoptimised:
@@ -26,33 +30,39 @@ def open_model(model: ModelFile) -> Unoptimised:
     Raises:
         ModelError: ONNX Runtime cannot load it.
     """
+    model = in_fp32(model)
+    return open_proto(model, model.proto)
+
+
+def in_fp32(model: ModelFile) -> ModelFile:
+    """The model, its 16-bit arithmetic emulated if it has any; weights are widened now if there is a spool.
+
+    Otherwise, and if they would take more than `_WIDE_BYTES`, they are widened whenever the model runs.
+    """
     types = types_of(model.proto)
-    proto = emulated(model.proto, types) if has_low(types) else model.proto
-    return open_proto(model, proto)
+    if not has_low(types):
+        return model
+    proto = onnx.ModelProto()
+    proto.CopyFrom(model.proto)
+    outputs = {item.name for item in proto.graph.output}
+    low = [item for item in proto.graph.initializer if types[item.name] in LOW.values()]
+    if model.spool is not None and 2 * sum(map(size_in_bytes, low)) <= _WIDE_BYTES:
+        for tensor in (item for item in low if item.name not in outputs):
+            tensor.CopyFrom(converted(tensor, model, tensor.name, FLOAT))
+            types[tensor.name] = FLOAT
+    return replace(model, proto=emulated(proto, types))
 
 
-def open_proto(model: ModelFile, proto: onnx.ModelProto) -> Unoptimised:
-    """`proto` with the large weights of `model`."""
-    prepack = sum(map(size_in_bytes, proto.graph.initializer)) <= PREPACK_BYTES
-    return Unoptimised(*runnable(replace(model, proto=proto)), prepack=prepack)
-
-
-def compared(
-    reference: Unoptimised, other: Unoptimised, feeds: Iterable[Arrays]
-) -> tuple[tuple[OutputDifference, ...], int]:
-    """How far every output of `other` lies from that of `reference`, and over how many samples.
+def compared(pairs: Iterable[tuple[Arrays, Arrays]], other: Unoptimised) -> tuple[OutputDifference, ...]:
+    """How far every output of `other` lies from that of the reference; `pairs` are its inputs and outputs.
 
     Raises:
-        ModelError: one of them fails.
+        ModelError: the model fails.
     """
     found: dict[str, Deviation] = {}
-    samples = 0
-    for feed in feeds:
-        wanted = reference.run(feed)
-        got = other.run(other.fitted(feed))
-        add_outputs(found, wanted, got)
-        samples += samples_in(feed)
-    return tuple(item.result() for item in found.values()), samples
+    for feed, wanted in pairs:
+        add_outputs(found, wanted, other.run(other.fitted(feed)))
+    return tuple(item.result() for item in found.values())
 
 
 def add_outputs(found: dict[str, Deviation], wanted: Arrays, got: Arrays) -> None:

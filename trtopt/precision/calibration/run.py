@@ -23,7 +23,8 @@ from trtopt.precision.emission.form import Form
 from trtopt.precision.emission.write import Scales, write
 from trtopt.precision.observe import observe
 from trtopt.precision.placement.plan import Plan
-from trtopt.precision.runs import at_most, open_proto
+from trtopt.precision.runs import at_most
+from trtopt.precision.stages import open_proto
 from trtopt.records.quantisation import CalibrationTable, MethodScore
 
 _HELD_SAMPLES = 32

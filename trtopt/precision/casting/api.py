@@ -5,11 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
+import onnx
 from numpy.typing import NDArray
 
 from trtopt.data import SampleSource, open_data
@@ -17,20 +19,21 @@ from trtopt.device.reference import CannotRun
 from trtopt.errors import ModelError, UsageError
 from trtopt.onnxgraph import graphs_of, opset_of
 from trtopt.onnxmodel import model_file, prepare
-from trtopt.onnxmodel.feeds import seeded_source, specs_of
+from trtopt.onnxmodel.feeds import on_seeded, source_of
 from trtopt.onnxmodel.model_file import ModelFile
 from trtopt.precision.casting.convert import convert
 from trtopt.precision.casting.decide import HEAVY, Decision, Judge, Wishes
 from trtopt.precision.casting.places import LOW, types_of
+from trtopt.precision.casting.reference import Reference
 from trtopt.precision.casting.weights import largest
 from trtopt.precision.observe import float_tensors, observe
-from trtopt.precision.runs import at_most, compared, open_model
+from trtopt.precision.runs import compared, in_fp32, open_model
 from trtopt.records.casting import CastPrecision, CastReport, VanishingWeight
-from trtopt.records.checking import OutputDifference
 from trtopt.workspace import scratch_beside
 
 _COMPARED = 64
 """How many samples the original and the result are compared on."""
+_AT_ONCE = 8
 _TARGETS = ("8.6", "10", "11", "rtx")
 
 
@@ -69,10 +72,9 @@ def cast_model(
     limit = largest(LOW[precision]) if data is None and threshold is None else threshold
     wishes = Wishes(precision, target, limit, tuple(keep), tuple(keep_op), tuple(include))
     with scratch_beside(out) as spool, _telling_of_data(data):
-        samples = open_data(data) if data is not None else seeded_source(original)
         model = replace(original, proto=proto, spool=spool)
-        ranges, seen = measured(model, samples)
-        result, decision = cast_graph(model, ranges, wishes, cast_io=cast_io)
+        seen = _seen(model, original.proto, data, spool)
+        result, decision = cast_graph(model, seen.ranges, wishes, cast_io=cast_io)
         report = CastReport(
             source=str(source),
             out=str(out),
@@ -84,10 +86,10 @@ def cast_model(
             untouched=decision.untouched,
             casts=_casts(result) - _casts(model),
             vanishing=_vanishing(decision),
-            data=samples.name,
+            data=seen.data,
             data_is_random=data is None,
-            samples=seen,
-            differences=_differences(model, result, samples) if compare else (),
+            samples=seen.samples,
+            differences=compared(seen.reference.pairs(), open_model(result)) if compare else (),
             notes=_notes(decision),
             seconds=0.0,
         )
@@ -172,28 +174,56 @@ def _notes(decision: Decision) -> tuple[str, ...]:
     return (f"{len(heavy)} heavy nodes stay FP32 for their opset: export with a newer one (BF16 wants 22)",)
 
 
-def measured(model: ModelFile, samples: SampleSource) -> tuple[dict[str, float], int]:
-    """The largest finite |x| of every FP32 tensor, and over how many samples.
+@dataclass(frozen=True)
+class _Seen:
+    """What a run of the model over the data has told: its ranges, and what other models are compared with."""
+
+    data: str
+    samples: int
+    ranges: Mapping[str, float]
+    reference: Reference
+
+
+def _seen(model: ModelFile, original: onnx.ModelProto, data: str | Path | None, spool: Path) -> _Seen:
+    """Run the prepared model once over `data` or, without any, over seeded inputs that `original` takes."""
+
+    def on(source: SampleSource) -> _Seen:
+        reference = Reference(model.proto, spool, _COMPARED)
+        ranges, samples = measured(model, source, reference)
+        return _Seen(source.name, samples, ranges, reference)
+
+    if data is not None:
+        return on(open_data(data))
+    return on_seeded(original, lambda feeds: on(source_of(feeds)))
+
+
+def measured(
+    model: ModelFile, samples: SampleSource, reference: Reference | None = None
+) -> tuple[dict[str, float], int]:
+    """The largest finite |x| of every FP32 tensor, and over how many samples; `reference` keeps its share.
 
     Raises:
         ModelError, DataError: see `observe`.
     """
-    peaks: dict[str, float] = {}
+    peaks = dict.fromkeys(float_tensors(model), 0.0)
 
-    def visit(name: str, values: NDArray[np.float32], _first: int) -> None:
-        high, low = float(values.max(initial=0.0)), float(values.min(initial=0.0))
-        if not np.isfinite(high - low):  # masks may be infinite on purpose
-            finite = values[np.isfinite(values)]
-            high, low = float(finite.max(initial=0.0)), float(finite.min(initial=0.0))
-        peaks[name] = max(peaks.get(name, 0.0), high, -low)
+    def visit(name: str, values: NDArray[Any], first: int) -> None:
+        if reference is not None:
+            reference.visit(name, values, first)
+        if name in peaks:
+            peaks[name] = max(peaks[name], _peak(values))
 
-    seen = observe(model, samples, float_tensors(model), visit)
+    names = peaks.keys() | (reference.names if reference is not None else ())
+    seen = observe(in_fp32(model), samples, names, visit, at_once=_AT_ONCE)
     return peaks, seen.samples
 
 
-def _differences(model: ModelFile, result: ModelFile, samples: SampleSource) -> tuple[OutputDifference, ...]:
-    feeds = at_most(samples.batches(specs_of(model.proto), 8), _COMPARED)
-    return compared(open_model(model), open_model(result), feeds)[0]
+def _peak(values: NDArray[np.float32]) -> float:
+    high, low = float(values.max(initial=0.0)), float(values.min(initial=0.0))
+    if not np.isfinite(high - low):  # masks may be infinite on purpose
+        finite = values[np.isfinite(values)]
+        high, low = float(finite.max(initial=0.0)), float(finite.min(initial=0.0))
+    return max(high, -low)
 
 
 def _casts(model: ModelFile) -> int:
