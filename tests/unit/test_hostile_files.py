@@ -14,6 +14,7 @@ import numpy as np
 import onnx
 import pytest
 from graphs import model_of, save
+from pages import resnet
 
 from trtopt.data import open_data
 from trtopt.errors import ArtifactError, DataError, InvalidModelError, ModelError, UsageError
@@ -248,6 +249,29 @@ def test_a_layer_without_times_is_refused(tmp_path: Path) -> None:
     file.write_text(json.dumps(found))
     with pytest.raises(ArtifactError, match="a layer has no times"):
         read_result(file)
+
+
+@pytest.mark.parametrize(
+    ("where", "value", "told"),
+    [
+        (("engines", 0, "furthest"), ["a stranger"], "has no layer 'a stranger'"),
+        (("engines", 0, "layers", 1, "onnx_ops"), [], "has not one operator a node"),
+        (("peaks", "bandwidth", "value"), 0.0, "not positive"),
+        (("peaks", "flops", "int8", "value"), -1.0, "not positive"),
+    ],
+)
+def test_a_profile_that_contradicts_itself_is_refused(
+    tmp_path: Path, where: tuple[Any, ...], value: object, told: str
+) -> None:
+    content = json.loads(to_json(resnet().profiles["profile.json"]))
+    *path, last = where
+    parent = content
+    for step in path:
+        parent = parent[step]
+    parent[last] = value
+    (tmp_path / "profile.json").write_text(json.dumps(content))
+    with pytest.raises(ArtifactError, match=told):
+        collect(tmp_path)
 
 
 def test_json_that_is_no_utf_8_is_refused(tmp_path: Path) -> None:

@@ -1,3 +1,4 @@
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -42,6 +43,12 @@ def test_a_device_that_is_not_in_the_table_gives_no_floor() -> None:
     layers = with_floors([costing("1", 1, 1)], None)
     assert furthest_above(layers) == ()
     assert total(layers).floor_ms is None
+
+
+def test_where_no_rate_could_be_measured_the_bandwidth_alone_gives_the_floor() -> None:
+    bare = msgspec.structs.replace(PEAKS, flops={})
+    found = floor_of(LayerCost(flops=80_000_000, bytes_moved=1_000_000), "float32", bare)
+    assert (found.floor_ms, found.bound) == (pytest.approx(1.0), "memory")
 
 
 def test_a_layer_is_costed_in_the_type_that_it_ran_in_and_else_in_the_one_asked_for() -> None:

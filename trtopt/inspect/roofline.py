@@ -16,12 +16,16 @@ FURTHEST = 5
 
 
 def floor_of(cost: LayerCost, dtype: str, peaks: DevicePeaks | None) -> LayerCost:
-    """The cost with its floor in milliseconds; without one where the device's peaks are unknown."""
+    """The cost with its floor in milliseconds; without one where the device's peaks are unknown.
+
+    A floor must not be too high: where the type's rate is not known it is the fastest, where none is the
+    bandwidth alone decides.
+    """
     if peaks is None:
         return cost
-    known = peaks.flops.get(dtype)  # where the type is not known the fastest: a floor must not be too high
-    rate = known.value if known else max(peak.value for peak in peaks.flops.values())
-    compute = cost.flops / rate * 1e3
+    known = peaks.flops.get(dtype)
+    rate = known.value if known else max((peak.value for peak in peaks.flops.values()), default=None)
+    compute = cost.flops / rate * 1e3 if rate else 0.0
     memory = cost.bytes_moved / peaks.bandwidth.value * 1e3
     return msgspec.structs.replace(
         cost, floor_ms=max(compute, memory), bound="compute" if compute > memory else "memory"

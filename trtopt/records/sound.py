@@ -46,12 +46,23 @@ def check_plan(plan: BatchPlan) -> None:
 
 
 def check_profile(report: ProfileReport) -> None:
-    """A curve has as many times as values.
+    """What belongs together does: a curve's times and values, nodes and operators, names and layers.
+
+    Peaks are positive.
 
     Raises:
-        ValueError: one has not.
+        ValueError: something does not.
     """
+    if report.peaks is not None:
+        peaks = (report.peaks.bandwidth, *report.peaks.flops.values())
+        if min(peak.value for peak in peaks) <= 0:
+            raise ValueError(f"the peaks of {report.peaks.device[:60]!r} are not positive")
     for engine in report.engines:
+        for layer in engine.layers:
+            if len(layer.onnx_nodes) != len(layer.onnx_ops):
+                raise ValueError(f"batch {engine.batch}: {layer.name[:60]!r} has not one operator a node")
+        if unknown := {*engine.furthest} - {layer.name for layer in engine.layers}:
+            raise ValueError(f"batch {engine.batch}: has no layer {min(unknown)[:60]!r}")
         if engine.memory is not None and len(engine.memory.at_ms) != len(engine.memory.live_bytes):
             raise ValueError(f"batch {engine.batch}: its columns of live bytes are of unlike length")
 
