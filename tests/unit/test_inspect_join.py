@@ -175,6 +175,12 @@ def test_a_module_is_the_path_that_a_layers_nodes_share() -> None:
     assert [(one.key, one.ms) for one in by_module(layers)] == [("unknown", 4.0), ("/a/b", 3.0)]
 
 
+def test_quantising_takes_no_layer_out_of_its_module() -> None:
+    quantised = profiled("q + conv", "w_QuantizeLinear /a/b/Conv", onnx_ops=("QuantizeLinear", "Conv"))
+    alone = profiled("q", "w_QuantizeLinear", onnx_ops=("QuantizeLinear",))
+    assert {one.key for one in by_module([quantised, alone])} == {"/a/b", "/"}
+
+
 def test_a_node_has_the_time_of_its_layer_and_of_the_reformats_that_serve_it() -> None:
     layers, _ = join(DESCRIPTION, times(**MS, stranger=0.5), GRAPH)
     assert [(one.key, one.layers, one.ms) for one in by_node(layers)] == [

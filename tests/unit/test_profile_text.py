@@ -1,5 +1,5 @@
 import msgspec
-from inside import graph, layer, node, stored, zeros
+from inside import graph, layer, node, profiled, stored, zeros
 from rich.console import Console
 from scripted import terms
 
@@ -18,6 +18,7 @@ from trtopt.records import (
     ProfileReport,
     Samples,
 )
+from trtopt.report.names import nodes_told
 from trtopt.report.profile import peak_lines, profile_summary
 
 REF = EngineRef(path="e", sha256="a" * 64, label="batch1")
@@ -86,6 +87,13 @@ def test_a_reformat_is_not_taken_for_the_layer_that_it_feeds() -> None:
     text = shown(profile_point(point(description), description, GRAPH, peaks_of("NVIDIA H200")))
     assert "above its floor: reformat at conv" in text
     assert "above its floor: conv" in text
+
+
+def test_quantised_layers_are_called_after_what_they_do() -> None:
+    names = ("w_QuantizeLinear", "conv", "relu")
+    ops = ("QuantizeLinear", "Conv", "Relu")
+    assert nodes_told(profiled("l", " ".join(names), onnx_ops=ops)) == "conv + relu"
+    assert nodes_told(profiled("l", "w_QuantizeLinear", onnx_ops=ops[:1])) == "w_QuantizeLinear"
 
 
 def test_names_that_a_terminal_is_too_narrow_for_are_told_to_be_cut() -> None:

@@ -45,7 +45,7 @@ def _main_node(layer: ProfiledLayer) -> str:
 
 def by_module(layers: Sequence[ProfiledLayer]) -> tuple[LayerGroup, ...]:
     """By the path that a layer's nodes share, as exporters write module paths into names."""
-    return _grouped(layers, lambda layer: module_of(layer.onnx_nodes) or UNKNOWN)
+    return _grouped(layers, lambda layer: module_of(layer.working_nodes) or UNKNOWN)
 
 
 def module_of(names: Sequence[str], depth: int = _MODULE_DEPTH) -> str:

@@ -86,6 +86,13 @@ class ProfiledLayer(Record, frozen=True, kw_only=True):
     mapped_by: MappedBy = "nothing"
     cost: LayerCost | None = None
 
+    @property
+    def working_nodes(self) -> tuple[str, ...]:
+        """Its nodes without Q and DQ, which are called after tensors; all where there are no others."""
+        pairs = zip(self.onnx_nodes, self.onnx_ops, strict=True)
+        others = tuple(name for name, op in pairs if op not in ("QuantizeLinear", "DequantizeLinear"))
+        return others or self.onnx_nodes
+
 
 class LayerGroup(Record, frozen=True, kw_only=True):
     """Layers that have something in common, and their time together."""

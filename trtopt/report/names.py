@@ -15,11 +15,11 @@ def visible(told: str) -> str:
 
 
 def nodes_told(layer: ProfiledLayer) -> str:
-    """The nodes, or of many the first and last; the layer's own name where none is known.
+    """The nodes but Q and DQ, or of many the first and last; the layer's own name where none is known.
 
     A reformat is told as such: it has the nodes of the layer that it feeds.
     """
-    nodes = layer.onnx_nodes
+    nodes = layer.working_nodes
     if not nodes:
         return layer.name
     many = len(nodes) > _MANY_NODES
