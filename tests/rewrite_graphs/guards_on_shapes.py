@@ -192,4 +192,86 @@ CASES: tuple[Case, ...] = (
         {s = Slice(w, a, b, a) t = Slice(w, c, d, a) u = Concat<axis=0>(s, t) p = Transpose<perm=[1,0]>(u) y = MatMul(x, p)}""",
         "second copy",
     ),
+    left(
+        "attention",
+        "an older opset",
+        """
+        g (float[N,4,S,16] q, float[N,4,16,S] k, float[N,4,S,16] v) => (float[N,4,S,16] y)
+        {a = MatMul(q, k) e = Softmax(a) y = MatMul(e, v)}""",
+        "needs opset 23",
+    ),
+    left(
+        "attention",
+        "a TensorRT that does not read it",
+        """
+        g (float[N,4,S,16] q, float[N,4,16,S] k, float[N,4,S,16] v) => (float[N,4,S,16] y)
+        {a = MatMul(q, k) e = Softmax(a) y = MatMul(e, v)}""",
+        "does not read Attention",
+        opset=23,
+        target="10",
+    ),
+    left(
+        "attention",
+        "the weights of attention are an output",
+        """
+        g (float[N,4,S,16] q, float[N,4,16,S] k, float[N,4,S,16] v) => (float[N,4,S,16] y, float[N,4,S,S] e)
+        {a = MatMul(q, k) e = Softmax(a) y = MatMul(e, v)}""",
+        "elsewhere",
+        opset=23,
+    ),
+    left(
+        "attention",
+        "one head of keys for all queries",
+        """
+        g (float[N,4,S,16] q, float[N,1,16,S] k, float[N,1,S,16] v) => (float[N,4,S,16] y)
+        {a = MatMul(q, k) e = Softmax(a) y = MatMul(e, v)}""",
+        "heads",
+        opset=23,
+    ),
+    left(
+        "attention",
+        "Softmax over the queries",
+        """
+        g (float[N,4,S,16] q, float[N,4,16,S] k, float[N,4,S,16] v) => (float[N,4,S,16] y)
+        {a = MatMul(q, k) e = Softmax<axis=2>(a) y = MatMul(e, v)}""",
+        "not over the keys",
+        opset=23,
+    ),
+    left(
+        "attention",
+        "values that are weights",
+        """
+        # w: float[2,4,8,16]
+        g (float[2,4,S,16] q, float[2,4,16,8] k) => (float[2,4,S,16] y)
+        {a = MatMul(q, k) e = Softmax(a) y = MatMul(e, w)}""",
+        "constant",
+        opset=23,
+    ),
+    left(
+        "attention",
+        "keys in INT8",
+        """
+        g (float[N,4,S,16] q, float[N,4,16,S] k, float[N,4,S,16] v) => (float[N,4,S,16] y) <float s = {0.05}, int8 z = {0}>
+        {i = QuantizeLinear(k, s, z) p = DequantizeLinear(i, s, z) a = MatMul(q, p) e = Softmax(a) y = MatMul(e, v)}""",
+        "quantised",
+        opset=23,
+    ),
+    left(
+        "attention",
+        "a mask of one axis",
+        """
+        g (float[N,4,S,16] q, float[N,4,16,S] k, float[N,4,S,16] v, float[S] m) => (float[N,4,S,16] y)
+        {a = MatMul(q, k) d = Add(a, m) e = Softmax(d) y = MatMul(e, v)}""",
+        "two to four axes",
+        opset=23,
+    ),
+    left(
+        "attention",
+        "three axes",
+        """
+        g (float[N,S,16] q, float[N,16,S] k, float[N,S,16] v) => (float[N,S,16] y)
+        {a = MatMul(q, k) e = Softmax(a) y = MatMul(e, v)}""",
+        "four axes",
+        opset=23,
+    ),
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from trtopt.rewrite.rule import Rule
 from trtopt.rewrite.rules import (
+    attention,
     attention_scale,
     cast_chain,
     cast_like,
@@ -95,6 +96,7 @@ RULES: tuple[Rule, ...] = (
     fold_batchnorm.RULE,
     fold_scale.RULE,
     fold_scale_before.RULE,
+    attention.RULE,
     attention_scale.RULE,
     mask_add.RULE,
     merge_matmuls.RULE,

@@ -30,7 +30,7 @@ TARGETS = {
         Target("8.6", opset=17, gelu=False, int64=False),
         Target("10", opset=22, gelu=True, int64=True),
         Target("11", opset=24, gelu=True, int64=True),
-        Target("rtx", opset=22, gelu=True, int64=True),
+        Target("rtx", opset=25, gelu=True, int64=True),
     )
 }
 
