@@ -79,6 +79,7 @@ def test_a_layer_that_covers_the_same_nodes_is_held_against_it_whatever_it_is_ca
     (found,) = between([FP16], [profiled("__myl_7", "conv relu", 5.0, **fields)]).changes
     assert (found.change, found.detail) == (change, detail)
     assert (found.a, found.b, found.cost_ms) == (("conv + relu",), ("__myl_7",), 3.0)
+    assert found.nodes == ("conv", "relu")
 
 
 def test_a_layer_that_split_and_layers_that_merged() -> None:

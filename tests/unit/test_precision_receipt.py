@@ -6,7 +6,7 @@ from trtopt.records import Fallback
 
 
 def conv(name: str, asked: str, ran: str, weights: int, ms: float | None = 1.0) -> object:
-    return profiled(name, ms=ms, asked_dtype=asked, dtype=ran, weights_count=weights)
+    return profiled(name, f"conv{name} relu{name}", ms, asked_dtype=asked, dtype=ran, weights_count=weights)
 
 
 def test_shares_of_time_and_of_weights_by_type() -> None:
@@ -22,7 +22,14 @@ def test_shares_of_time_and_of_weights_by_type() -> None:
     assert found.weights_ran == {"int8": 0.6, "float16": 0.4}
     assert found.weights_asked == {"int8": 0.9, "float16": 0.1}
     assert found.fallbacks == (
-        Fallback(layer="2", asked="int8", ran="float16", share_of_time=0.125, share_of_weights=0.3),
+        Fallback(
+            layer="2",
+            nodes=("conv2", "relu2"),
+            asked="int8",
+            ran="float16",
+            share_of_time=0.125,
+            share_of_weights=0.3,
+        ),
     )
     assert found.weighted_layers == 3
     assert faults(found) == found.fallbacks

@@ -129,6 +129,16 @@ def test_what_was_not_timed_shows_what_the_graph_asks_for() -> None:
     assert "not known: nothing was run" in text
 
 
+def test_layers_of_myelins_own_names_are_told_by_what_they_cover() -> None:
+    layers = (layer("__myl_Conv_myl0_1", weights_dtype="float32", weights_count=12, onnx="conv relu"),)
+    made = profile_point(
+        point(EngineDescription(layers=layers)), EngineDescription(layers=layers), GRAPH, None
+    )
+    assert "fell back: conv + relu ran in float32" in shown(made)
+    sides = (made, msgspec.structs.replace(made, layers=()))
+    assert "only in A: conv + relu" in shown(differences=(difference(*sides),))
+
+
 def test_a_difference_is_told_with_its_costliest_changes_first() -> None:
     fused = EngineDescription(layers=(layer("conv + relu"), layer("softmax")))
     sides = [profile_point(point(one), one, GRAPH, None) for one in (EngineDescription(layers=LAYERS), fused)]

@@ -57,8 +57,10 @@ def _keys(layer: ProfiledLayer) -> list[str]:
 
 def _change(a: Side, b: Side) -> LayerChange:
     change, detail = _judged(a, b)
+    covered = (name for layer in (*a, *b) if not layer.is_reformat for name in layer.working_nodes)
     return LayerChange(
         change=change,
+        nodes=tuple(dict.fromkeys(covered)),
         detail=detail,
         a=tuple(layer.name for layer in a),
         b=tuple(layer.name for layer in b),

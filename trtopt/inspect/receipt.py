@@ -34,6 +34,7 @@ def receipt(layers: Sequence[ProfiledLayer], *, weakly_typed: bool = False) -> P
     fallbacks = (
         Fallback(
             layer=layer.name,
+            nodes=layer.working_nodes,
             asked=layer.asked_dtype,
             ran=layer.dtype,
             share_of_time=(layer.ms or 0.0) / total_ms if total_ms else None,

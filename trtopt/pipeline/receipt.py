@@ -62,9 +62,10 @@ def check_receipts(receipts: Mapping[str, PrecisionReceipt]) -> None:
     for name, found in receipts.items():
         if fallen := faults(found):
             worst = fallen[0]
+            where = " + ".join(worst.nodes) or worst.layer
             raise BuildError(
                 f"{name}: {share_of(fallen):.1%} of the weights run in a wider type than the graph asks for, "
-                f"first of all {worst.layer!r} in {worst.ran} instead of {worst.asked}",
+                f"first of all {where!r} in {worst.ran} instead of {worst.asked}",
                 "the folder is complete: accept it with --allow-fallback, or see `trtopt profile` and "
                 "`trtopt lint` for what stands in the way",
             )

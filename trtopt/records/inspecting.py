@@ -139,9 +139,11 @@ class Fallback(Record, frozen=True, kw_only=True):
     """A layer with weights that ran in a wider type than its graph asks for.
 
     `chosen` tells that the builder was free to: a weakly typed one takes 16 bits in the graph as permission.
+    `nodes` are the ONNX nodes that the layer covers, Q and DQ left out.
     """
 
     layer: str
+    nodes: tuple[str, ...] = ()
     asked: str
     ran: str
     share_of_time: float | None
@@ -278,9 +280,13 @@ class EngineProfile(Record, frozen=True, kw_only=True):
 
 
 class LayerChange(Record, frozen=True, kw_only=True):
-    """Layers of two engines that cover the same ONNX nodes, and what became of them from A to B."""
+    """Layers of two engines that cover the same ONNX nodes, and what became of them from A to B.
+
+    `nodes` are those, Q and DQ left out; none, where no layer is known to cover any.
+    """
 
     change: Change
+    nodes: tuple[str, ...] = ()
     detail: str
     a: tuple[str, ...]
     b: tuple[str, ...]

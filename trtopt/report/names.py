@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from trtopt.records import ProfiledLayer
 
 _MANY_NODES = 3
@@ -19,12 +21,16 @@ def nodes_told(layer: ProfiledLayer) -> str:
 
     A reformat is told as such: it has the nodes of the layer that it feeds.
     """
-    nodes = layer.working_nodes
-    if not nodes:
+    told = names_told(layer.working_nodes)
+    if not told:
         return layer.name
-    many = len(nodes) > _MANY_NODES
-    told = f"{nodes[0]} … {nodes[-1]} ({len(nodes)} nodes)" if many else " + ".join(nodes)
     return f"reformat at {told}" if layer.is_reformat else told
+
+
+def names_told(nodes: Sequence[str]) -> str:
+    """Nodes of one layer, or of many the first and last; empty for none."""
+    many = len(nodes) > _MANY_NODES
+    return f"{nodes[0]} … {nodes[-1]} ({len(nodes)} nodes)" if many else " + ".join(nodes)
 
 
 def kind_told(layer: ProfiledLayer) -> str:

@@ -19,7 +19,7 @@ from trtopt.records import (
     ProfileReport,
     Unfused,
 )
-from trtopt.report.names import kind_told, nodes_told, type_told, visible
+from trtopt.report.names import kind_told, names_told, nodes_told, type_told, visible
 from trtopt.report.tables import plain_table
 
 _TOP_LAYERS = 10
@@ -233,7 +233,7 @@ def receipt_lines(receipt: PrecisionReceipt) -> list[str]:
     binding = [one for one in receipt.fallbacks if not one.chosen]
     for one in binding[:_TOP_PATTERNS]:
         lines.append(
-            f"  fell back: {one.layer} ran in {one.ran}, asked for {one.asked} "
+            f"  fell back: {names_told(one.nodes) or one.layer} ran in {one.ran}, asked for {one.asked} "
             f"({one.share_of_weights:.1%} of the weights)"
         )
     rest = len(binding) - _TOP_PATTERNS
@@ -243,7 +243,7 @@ def receipt_lines(receipt: PrecisionReceipt) -> list[str]:
         lines.append(
             "  the builder chose a wider type by its timing: "
             f"{len(chosen)} of {receipt.weighted_layers} layers with {share:.1%} of the "
-            f"weights, first {chosen[0].layer} in {chosen[0].ran}"
+            f"weights, first {names_told(chosen[0].nodes) or chosen[0].layer} in {chosen[0].ran}"
         )
     return lines
 
@@ -331,7 +331,7 @@ def _difference(found: EngineDifference) -> list[RenderableType]:
     table.add_column("change", no_wrap=True)
     table.add_column("what")
     for change in found.changes[:_TOP_CHANGES]:
-        name = (change.a or change.b)[0]
+        name = names_told(change.nodes) or (change.a or change.b)[0]
         told = f"{change.detail}: {name}" if change.detail else name
         figures = (f"{change.a_ms:.4f}", f"{change.b_ms:.4f}", f"{change.cost_ms:+.4f}")
         table.add_row(*figures, change.change, _shortened(told))

@@ -8,6 +8,7 @@ from trtopt.records import Collected, EngineDifference, EngineProfile, Fallback,
 from trtopt.report.html.blocks import Block, Cell, Column, Lines, Missing, Panel, Section, Table
 from trtopt.report.html.charts import shares
 from trtopt.report.html.layers import engine_panels
+from trtopt.report.names import names_told
 from trtopt.report.profile import receipt_lines
 
 _FUSED = (Column("ONNX operators"), Column("became"), Column("times", "number"), Column("ms", "number", 4))
@@ -30,6 +31,7 @@ _CHANGES = (
     *(Column(name, "number", 4) for name in ("A ms", "B ms", "cost ms")),
     Column("change"),
     Column("what"),
+    Column("ONNX nodes"),
     Column("layers in A"),
     Column("layers in B"),
 )
@@ -83,7 +85,14 @@ def _receipt(receipt: PrecisionReceipt) -> Iterator[Block]:
             "Layers that ran in a wider type than asked for",
             _FALLBACKS,
             [
-                [one.layer, one.asked, one.ran, one.share_of_weights, one.share_of_time, _how(one)]
+                [
+                    names_told(one.nodes) or one.layer,
+                    one.asked,
+                    one.ran,
+                    one.share_of_weights,
+                    one.share_of_time,
+                    _how(one),
+                ]
                 for one in receipt.fallbacks
             ],
         )
@@ -107,7 +116,16 @@ def difference_section(found: Collected, command: str) -> Section:
 def _difference(found: EngineDifference) -> Block:
     gap = found.b_ms - found.a_ms
     rows: list[list[Cell]] = [
-        [one.a_ms, one.b_ms, one.cost_ms, one.change, one.detail, _names(one.a), _names(one.b)]
+        [
+            one.a_ms,
+            one.b_ms,
+            one.cost_ms,
+            one.change,
+            one.detail,
+            names_told(one.nodes),
+            _names(one.a),
+            _names(one.b),
+        ]
         for one in found.changes
     ]
     title = f"A {found.a}: {found.a_ms:.4f} ms; B {found.b}: {found.b_ms:.4f} ms ({gap:+.4f} ms)"
