@@ -12,7 +12,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trtopt.errors import InvalidModelError, UnsupportedOpError
-from trtopt.onnxgraph import WEAK_TYPES, check_texts, opset_of, parts_of, unknown_ops
+from trtopt.onnxgraph import (
+    TYPE_ATTRIBUTES,
+    WEAK_TYPES,
+    check_texts,
+    check_types,
+    opset_of,
+    parts_of,
+    unknown_ops,
+)
 from trtopt.onnxweights import check_values, external_files, tensors_of
 from trtopt.records import OnnxArtifact, TensorSpec
 
@@ -34,6 +42,7 @@ def read_onnx(path: Path) -> OnnxArtifact:
     model = load_graph(path)
     externals = external_files(model, path)
     check_values(tensors_of(model), path)
+    check_types(model, path)
     _check_opset(model, path)
     _check_names(model, path)
     _check_with_onnx(model, path, is_whole=not externals)
@@ -131,11 +140,7 @@ def _element_types(model: onnx.ModelProto) -> set[str]:
     found |= {tensor.data_type for tensor in tensors_of(model)}
     for part in parts_of(model):
         for node in part.node:
-            found |= {
-                attribute.i
-                for attribute in node.attribute
-                if attribute.name in ("to", "dtype", "output_dtype")
-            }
+            found |= {attribute.i for attribute in node.attribute if attribute.name in TYPE_ATTRIBUTES}
             if node.op_type == "QuantizeLinear" and len(node.input) < 3:
                 found.add(onnx.TensorProto.UINT8)  # the operator's default zero point
     allowed = {

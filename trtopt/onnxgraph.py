@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
+
+from trtopt.errors import InvalidModelError
 
 if TYPE_CHECKING:
     import onnx
@@ -12,6 +15,8 @@ if TYPE_CHECKING:
     Part: TypeAlias = onnx.GraphProto | onnx.FunctionProto
 
 OWN_DOMAINS = ("", "ai.onnx")
+TYPE_ATTRIBUTES = ("to", "dtype", "output_dtype")
+"""Attributes whose number is an element type."""
 WEAK_TYPES = "trtopt.weak_types"
 """Metadata of this key names types that a weakly typed TensorRT may use where the graph says FP32."""
 
@@ -59,6 +64,39 @@ def check_texts(message: Message) -> None:
             for text in (value,) if isinstance(value, str | bytes) else value:
                 if isinstance(text, bytes):
                     text.decode()
+
+
+def check_types(model: onnx.ModelProto, path: Path) -> None:
+    """Every element type that tensors are declared with or cast to must be one that ONNX has.
+
+    Its checker does not ask, and what reads such a model later does not expect any other.
+
+    Raises:
+        InvalidModelError: the first that is none, with its tensor or node.
+    """
+    import onnx
+
+    known = set(onnx.TensorProto.DataType.values())
+    castable = known - {onnx.TensorProto.UNDEFINED}
+    for part in parts_of(model):
+        for value in (
+            (*part.input, *part.output, *part.value_info) if isinstance(part, onnx.GraphProto) else ()
+        ):
+            _check_type(value.type.tensor_type.elem_type, known, f"tensor {value.name!r}", path)
+        for node in part.node:
+            for item in node.attribute:
+                if item.name in TYPE_ATTRIBUTES and node.domain in OWN_DOMAINS and not item.ref_attr_name:
+                    allowed = castable if node.op_type == "Cast" else known
+                    _check_type(
+                        item.i, allowed, f"{item.name!r} of node {node.name!r} ({node.op_type})", path
+                    )
+
+
+def _check_type(found: int, known: set[int], where: str, path: Path) -> None:
+    if found not in known:
+        raise InvalidModelError(
+            f"{path}: {where} has element type {found}, which there is not", "export the model again"
+        )
 
 
 def opset_of(model: onnx.ModelProto) -> int:

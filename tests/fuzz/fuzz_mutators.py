@@ -133,7 +133,7 @@ def _change_tree(rng: Random, holder: list[Any]) -> None:
     elif isinstance(found, str) and rng.random() < 0.5:
         where[key] = rng.choice(TEXTS)
     else:
-        where[key] = rng.choice(VALUES)
+        where[key] = deepcopy(rng.choice(VALUES))  # what is changed next must not be the choice itself
 
 
 def _places(holder: Any) -> Any:

@@ -5,8 +5,11 @@ A fault names its case: `python tests/fuzz/fuzz_worker.py TARGET SEEDS NUMBER 1`
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 from fuzz_cases import Tally
+from fuzz_mutators import json_changed
 from fuzz_targets import NATIVE, TARGETS
 
 
@@ -21,6 +24,14 @@ def test_whatever_a_file_holds_it_is_read_or_refused_with_a_reason(
 def test_mutations_leave_some_files_good_and_make_others_bad(tallies: dict[str, Tally], target: str) -> None:
     outcomes = tallies[target].outcomes
     assert 0 < outcomes["read"] < outcomes.total()
+
+
+def test_a_case_follows_from_its_number_alone() -> None:
+    """And not from the cases before it, whose mutations a value of the fuzzer's own would carry on."""
+    seed = b'{"a": [1, {"b": []}], "c": "x"}'
+    cases = {number: json_changed(Random(number), seed) for number in range(5000)}
+    for number in reversed(cases):
+        assert json_changed(Random(number), seed) == cases[number], number
 
 
 def test_twenty_thousand_cases_are_run(tallies: dict[str, Tally]) -> None:

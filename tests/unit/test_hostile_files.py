@@ -20,6 +20,7 @@ from trtopt.data import open_data
 from trtopt.errors import ArtifactError, DataError, InvalidModelError, ModelError, UsageError
 from trtopt.export.spec import read_spec
 from trtopt.onnxfile import read_onnx
+from trtopt.onnxgraph import check_types, graphs_of
 from trtopt.onnxmodel import model_file
 from trtopt.onnxmodel.feeds import seeded, specs_of
 from trtopt.onnxmodel.prepare import inferred
@@ -166,6 +167,35 @@ def test_a_branch_with_an_output_of_a_type_that_there_is_not_is_an_invalid_model
     model.graph.node[-1].attribute[1].g.output[0].type.tensor_type.elem_type = 128
     with pytest.raises(InvalidModelError, match="shapes cannot be told"):
         inferred(model)
+
+
+@pytest.mark.parametrize("read", [read_onnx, model_file.load])
+@pytest.mark.parametrize("where", ["output", "branch", "cast", "cast to nothing"])
+def test_an_element_type_that_there_is_not_is_named_wherever_it_is(
+    tmp_path: Path, where: str, read: object
+) -> None:
+    model = graphs.branching(onnx.helper.make_node("Cast", ["x"], ["t"], name="inner", to=1))
+    branch = model.graph.node[-1].attribute[1].g
+    if where == "output":
+        model.graph.output[0].type.tensor_type.elem_type = 255
+    elif where == "branch":
+        branch.output[0].type.tensor_type.elem_type = 255
+    else:
+        for cast in (node for graph in graphs_of(model.graph) for node in graph.node if node.name == "inner"):
+            cast.attribute[0].i = 2**32 - 1 if where == "cast" else 0
+    told = "'to' of node 'inner'" if where.startswith("cast") else "tensor '"
+    with pytest.raises(InvalidModelError, match=f"{told}.* has element type .*, which there is not"):
+        read(save(model, tmp_path / "m.onnx"))  # type: ignore[operator]
+
+
+def test_a_functions_type_may_be_its_callers_to_say() -> None:
+    cast = onnx.helper.make_node("Cast", ["x"], ["y"], name="cast")
+    cast.attribute.append(onnx.AttributeProto(name="to", ref_attr_name="kind", type=onnx.AttributeProto.INT))
+    opset = [onnx.helper.make_opsetid("", 17)]
+    function = onnx.helper.make_function("mine", "f", ["x"], ["y"], [cast], opset, ["kind"])
+    model = model_of(graphs.relu())
+    model.functions.append(function)
+    check_types(model, Path("m.onnx"))
 
 
 def test_an_opset_below_zero_is_refused(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from google.protobuf.message import DecodeError
 
 from trtopt.errors import InvalidModelError, OutputError
 from trtopt.holding import held_file, remove_unfinished, step, umask
-from trtopt.onnxgraph import check_texts
+from trtopt.onnxgraph import check_texts, check_types
 from trtopt.onnxmodel import wire
 from trtopt.onnxweights import check_values, tensors_of
 from trtopt.protobuf import header
@@ -203,6 +203,7 @@ def load(path: Path) -> ModelFile:
     if not proto.graph.node and not proto.graph.output:
         raise InvalidModelError(f"{path} holds no graph", remedy)
     check_values(tensors_of(proto), path)
+    check_types(proto, path)
     external = False
     files = {path}
     for tensor in proto.graph.initializer:

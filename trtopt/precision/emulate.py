@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING
 import onnx
 from onnx import TensorProto
 
-from trtopt.onnxgraph import graphs_of
+from trtopt.onnxgraph import TYPE_ATTRIBUTES, graphs_of
 
 if TYPE_CHECKING:
     from trtopt.onnxgraph import Part
 
 _LOW = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
-_TYPE_ATTRIBUTES = ("to", "output_dtype", "dtype")
 
 
 def has_low(types: Mapping[str, int]) -> bool:
@@ -66,7 +65,7 @@ def _widen(part: Part, types: Mapping[str, int]) -> None:
 
 def _names_its_type(node: onnx.NodeProto) -> bool:
     """Whether an attribute says what type the node makes: it then makes that of FP32 inputs too."""
-    return node.op_type == "ConstantOfShape" or any(item.name in _TYPE_ATTRIBUTES for item in node.attribute)
+    return node.op_type == "ConstantOfShape" or any(item.name in TYPE_ATTRIBUTES for item in node.attribute)
 
 
 def _cast(source: str, target: str, to: int) -> onnx.NodeProto:
