@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import time
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +31,7 @@ from trtopt.pipeline.receipt import receipts_of
 from trtopt.pipeline.result_files import read_result
 from trtopt.pipeline.targets import target_of
 from trtopt.recipe import load_profile
-from trtopt.records import Manifest, to_json
+from trtopt.records import Manifest, TensorSpec, to_json
 from trtopt.rewrite.api import rewrite_model
 from trtopt.workspace import MANIFEST, read_manifest
 
@@ -238,7 +240,8 @@ def _several(found: Any) -> list[object]:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda found: found["engines"][0].update(size_bytes=10**400), "has 1000"),
+        (lambda found: found["engines"][0].update(size_bytes=10**400), "an integer of more than 64 bits"),
+        (lambda found: found["engines"][0].update(size_bytes=-1), "has -1 bytes"),
         (lambda found: found["engines"].clear(), "it lists no engines"),
         (lambda found: found["engines"][0]["plan"]["shapes"].pop("x"), "no shape for input 'x'"),
         (lambda found: found["engines"][0]["plan"]["batch"].update(min=[]), "batch sizes"),
@@ -272,6 +275,28 @@ def test_groups_of_samples_of_another_length_are_refused(tmp_path: Path) -> None
         read_result(file)
 
 
+@pytest.mark.parametrize("value", [10**400, 10**20, 2**64, -(2**63) - 1])
+def test_an_integer_of_more_than_64_bits_is_refused(tmp_path: Path, value: int) -> None:
+    found = json.loads(to_json(examples.report()))
+    assert found["points"][0]["memory"]["driver_used_bytes"] is not None
+    found["points"][0]["memory"]["driver_used_bytes"] = value
+    file = tmp_path / "result.json"
+    file.write_text(json.dumps(found))
+    with pytest.raises(ArtifactError, match="an integer of more than 64 bits"):
+        read_result(file)
+
+
+@pytest.mark.parametrize("value", [2**64 - 1, -(2**63)])
+def test_integers_of_64_bits_and_what_only_looks_longer_are_read(tmp_path: Path, value: int) -> None:
+    found = json.loads(to_json(examples.report()))
+    found["points"][0]["memory"]["driver_used_bytes"] = value
+    found["notes"] = ["1" * 64, "of 1" + "0" * 30 + ", and"]
+    found["points"][0]["latency"]["samples"]["start_ms"][0] = 0.0012345678901234567
+    file = tmp_path / "result.json"
+    file.write_text(json.dumps(found))
+    assert read_result(file).points[0].memory.driver_used_bytes == value  # type: ignore[union-attr]
+
+
 def test_a_layer_without_times_is_refused(tmp_path: Path) -> None:
     found = json.loads(to_json(examples.report()))
     found["points"][0]["layers"]["layers"][0]["ms"] = []
@@ -302,6 +327,21 @@ def test_a_profile_that_contradicts_itself_is_refused(
     (tmp_path / "profile.json").write_text(json.dumps(content))
     with pytest.raises(ArtifactError, match=told):
         collect(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["data.npz", "data.json"])
+def test_a_header_of_an_array_longer_than_numpy_writes_is_refused_unread(tmp_path: Path, name: str) -> None:
+    """The time that NumPy takes to find that it cannot be read grows faster than its square."""
+    header = b"{}" + b" " * 5000 + b"\0"
+    member = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header
+    file = tmp_path / name
+    if file.suffix == ".npz":
+        with zipfile.ZipFile(file, "w") as archive:
+            archive.writestr("x.npy", member)
+    else:
+        file.write_text(json.dumps([{"x": {"array": base64.b64encode(member).decode()}}]))
+    with pytest.raises(DataError, match=r"Header info length \(5003\) is large"):
+        list(open_data(file).batches([TensorSpec(name="x", dtype="float32", shape=("N",))], 1))
 
 
 def test_json_that_is_no_utf_8_is_refused(tmp_path: Path) -> None:

@@ -23,6 +23,9 @@ from numpy.typing import NDArray
 from trtopt.data.reader import Arrays, Rows
 from trtopt.errors import DataError
 
+MAX_HEADER = 1024
+"""Characters of an `.npy` header; NumPy writes 128 for a plain array. The time that its reader takes for one
+that it cannot read grows faster than the square of this."""
 MAX_BYTES = 4 << 30
 """The most that one batch of one array may take in memory."""
 _SUFFIX = ".npy"
@@ -154,7 +157,7 @@ def _header(file: IO[bytes]) -> _Member:
     }.get(version)
     if read is None:
         raise ValueError(f".npy version {version}")
-    shape, fortran, dtype = read(file)
+    shape, fortran, dtype = read(file, MAX_HEADER)
     return _Member(dtype=dtype, shape=shape, fortran=fortran and len(shape) > 1)
 
 

@@ -16,6 +16,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from trtopt.data.npz import MAX_HEADER
 from trtopt.data.reader import Arrays, Rows
 from trtopt.errors import DataError
 from trtopt.reading import read_bounded
@@ -54,7 +55,7 @@ class JsonReader:
     def _decoded(self, name: str, encoded: _Encoded) -> NDArray[Any]:
         try:
             content = base64.b64decode(encoded.array, validate=True)
-            loaded = np.load(io.BytesIO(content), allow_pickle=False)
+            loaded = np.load(io.BytesIO(content), allow_pickle=False, max_header_size=MAX_HEADER)
         except Exception as error:  # noqa: BLE001  (binascii, zipfile and NumPy each raise their own)
             raise DataError(f"{self._path}: array {name!r} cannot be decoded: {error}", _REMEDY) from None
         if not isinstance(loaded, np.ndarray):

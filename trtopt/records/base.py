@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from typing import Any, TypeVar
 
 import msgspec
@@ -12,6 +14,10 @@ Shape = tuple[int, ...]
 class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Base of all records: strict when read. Subclasses repeat `kw_only`, and `frozen` for type checkers."""
 
+
+_LONG = re.compile(rb"(?<![.\d])\d{19}")
+"""What 64 bits may be too few for: digits of an integer, of a hash, of a float in full."""
+_MAX_DIGITS = 20
 
 AnyRecord = TypeVar("AnyRecord", bound=Record)
 
@@ -40,11 +46,21 @@ def from_json(text: bytes, kind: type[AnyRecord]) -> AnyRecord:
     """Read a record.
 
     Raises:
-        ValueError: not JSON, nested beyond reason, or not a `kind`; the message names the field.
+        ValueError: not JSON, nested beyond reason, not a `kind` (the message names the field), or with an
+            integer of more than 64 bits, which no later arithmetic would expect.
     """
     try:
-        return msgspec.json.decode(text, type=kind)
+        found = msgspec.json.decode(text, type=kind)
+        if _LONG.search(text):
+            json.loads(text, parse_int=_bounded)
+        return found
     except RecursionError:
         raise ValueError("nested too deeply") from None
     except msgspec.DecodeError as error:  # ValidationError is one too
         raise ValueError(str(error)) from None
+
+
+def _bounded(digits: str) -> int:
+    if len(digits) > _MAX_DIGITS or not -(1 << 63) <= int(digits) < 1 << 64:
+        raise ValueError(f"{digits[:_MAX_DIGITS]}… is an integer of more than 64 bits")
+    return int(digits)

@@ -12,7 +12,6 @@ from trtopt.records.planning import BatchPlan
 from trtopt.records.profiles import MAX_PROFILES, Profile, ShapeRange
 
 _MAX_NAME_BYTES = 255
-_MAX_BYTES = 1 << 63
 
 
 def check_manifest(manifest: Manifest) -> None:
@@ -68,8 +67,8 @@ def check_profile(report: ProfileReport) -> None:
 
 
 def _check_engine(engine: EngineArtifact) -> None:
-    if not 0 <= engine.size_bytes < _MAX_BYTES:
-        raise ValueError(f"{engine.path} has {str(engine.size_bytes)[:20]} bytes")
+    if engine.size_bytes < 0:
+        raise ValueError(f"{engine.path} has {engine.size_bytes} bytes")
     for name in (engine.path, engine.log, engine.layers, engine.memory):
         if name is not None:
             _check_name(name)
