@@ -94,7 +94,7 @@ def painted(chart: Locator) -> int:
 
 def test_every_chart_is_drawn_without_a_word_on_the_console(opened: Opener) -> None:
     charts = draw_all(opened(everything()))
-    assert len(charts) == 1 + 2 + 4 + 3 + 1 + 1 + 1
+    assert len(charts) == 1 + 2 + 4 + 5 + 1 + 1 + 1
     assert [chart for chart in charts if painted(chart) < 5] == []
 
 
@@ -165,7 +165,7 @@ def test_another_engine_is_chosen_in_all_sections_at_once(opened: Opener) -> Non
     for section in ("layers", "fusion", "precision", "roofline"):
         assert page.locator(f"#{section} .panel:not([hidden])").get_attribute("data-label") == "batch 8"
     assert page.locator("#layers button[aria-pressed=true]").inner_text() == "batch 8"
-    assert len(draw_all(page)) == 3 + 1 + 1 + 1
+    assert len(draw_all(page)) == 5 + 1 + 1 + 1
 
 
 def test_what_changes_while_a_panel_is_hidden_is_drawn_when_it_is_shown(opened: Opener) -> None:

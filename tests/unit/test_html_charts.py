@@ -46,7 +46,7 @@ def test_vega_lite_takes_every_chart(parts: dict[str, Section]) -> None:
             if "vega-lite" in chart.spec["$schema"]:
                 assert vl_convert.vegalite_to_vega(chart.spec)["marks"]
                 count += 1
-    assert count == 2 * 2 + 2 + 2 + 1 + 1 + 2 + 4
+    assert count == 2 * 4 + 2 + 2 + 1 + 1 + 2 + 4
 
 
 def test_a_histogram_counts_every_query_that_it_draws() -> None:
@@ -81,6 +81,14 @@ def test_a_treemaps_areas_are_the_layers_times_within_their_kinds(parts: dict[st
     assert sum(cell["share"] for cell in leaves) == pytest.approx(1.0)
     assert {cell["parent"] for cell in leaves} == {kind["id"] for kind in kinds}
     assert [cell["id"] for cell in cells if "parent" not in cell] == ["layers"]
+
+
+def test_time_is_grouped_by_kind_type_node_and_module(parts: dict[str, Section]) -> None:
+    _, *groups = charts(Section("", "", parts["layers"].panels[:1]))
+    titles = [chart.title.split(",")[0] for chart in groups]
+    assert titles == ["Time by kind", "Time by type", "Time by ONNX node", "Time by module path"]
+    for chart in groups:
+        assert sum(row["ms"] for row in values(chart.spec)) == pytest.approx(1.83)
 
 
 def test_a_roof_rises_with_the_bandwidth_up_to_its_ridge(parts: dict[str, Section]) -> None:

@@ -6,7 +6,7 @@
 | `quantise-between` | a QuantizeLinear stands between the two |
 | `type-change` | a Cast stands between the two, or the types do not fit the fused kernel |
 | `broadcast` | the operands differ in shape |
-| `shape` | padding that is not constant zero, or a shape that the fused kernel does not take |
+| `shape` | padding that is not constant |
 | `head-size` | attention heads larger than 256, or no multiple of 8 |
 | `opaque` | at least one of them lies in a layer that hides its nodes |
 | `builder's choice` | nothing in the graph forbids it |

@@ -65,6 +65,8 @@ def _blocks(report: ProfileReport, engine: EngineProfile) -> Iterator[Block]:
     if is_timed:
         yield treemap(engine)
         yield _groups("Time by kind", engine.by_kind)
+        yield _groups("Time by type", engine.by_dtype)
+        yield _groups("Time by ONNX node, with the reformats that serve it", engine.by_node)
         yield _groups("Time by module path", engine.by_module)
     columns, rows = known_columns(_COLUMNS, [_row(layer, engine.sum_ms) for layer in engine.layers])
     first = _MS if is_timed else _MFLOP
