@@ -141,6 +141,16 @@ def test_emulation_reaches_into_subgraphs_and_widens_weights_once_into_a_spool(t
         np.testing.assert_array_equal(open_model(wide).run(feed)["y"], wanted)
 
 
+def test_widening_weights_once_changes_no_bit(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    w = rng.standard_normal((768, 768), np.float32).astype(np.float16)
+    text = "g (float16[N,768] x) => (float16[N,768] y) {y = MatMul(x, w)}"
+    file = load(saved(text, tmp_path, w=w))
+    feed = {"x": rng.standard_normal((64, 768), np.float32).astype(np.float16)}
+    found = [open_model(replace(file, spool=spool)).run(feed)["y"] for spool in (None, tmp_path)]
+    np.testing.assert_array_equal(*found)
+
+
 @pytest.mark.parametrize("low", [TensorProto.FLOAT16, TensorProto.BFLOAT16])
 def test_the_values_that_vanish_are_those_that_the_conversion_makes_zero(low: int) -> None:
     smallest = np.float32(ml_dtypes.finfo(dtype_of(low)).smallest_subnormal)

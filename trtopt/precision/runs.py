@@ -37,7 +37,8 @@ def open_model(model: ModelFile) -> Unoptimised:
 def in_fp32(model: ModelFile) -> ModelFile:
     """The model, its 16-bit arithmetic emulated if it has any; weights are widened now if there is a spool.
 
-    Otherwise, and if they would take more than `_WIDE_BYTES`, they are widened whenever the model runs.
+    Otherwise, and if they would take more than `_WIDE_BYTES`, they are widened whenever the model runs. What
+    it computes is the same to the bit.
     """
     types = types_of(model.proto)
     if not has_low(types):
@@ -50,6 +51,8 @@ def in_fp32(model: ModelFile) -> ModelFile:
         for tensor in (item for item in low if item.name not in outputs):
             tensor.CopyFrom(converted(tensor, model, tensor.name, FLOAT))
             types[tensor.name] = FLOAT
+            # Constants are multiplied by in another order of sums; what is among the inputs is none.
+            proto.graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, FLOAT, tensor.dims))
     return replace(model, proto=emulated(proto, types))
 
 

@@ -87,8 +87,11 @@ def _part(model: onnx.ModelProto, names: Sequence[str], given: Set[str]) -> tupl
     part = onnx.ModelProto()
     part.CopyFrom(model)
     graph = part.graph
-    for field in (graph.node, graph.initializer, graph.value_info, graph.output):
+    default = {item.name for item in graph.initializer}
+    inputs = [item for item in graph.input if item.name in needed or item.name not in default]
+    for field in (graph.input, graph.node, graph.initializer, graph.value_info, graph.output):
         del field[:]
+    graph.input.extend(inputs)
     graph.node.extend(reversed(nodes))
     graph.initializer.extend(item for item in model.graph.initializer if item.name in needed)
     graph.output.extend(onnx.helper.make_empty_tensor_value_info(name) for name in names)
