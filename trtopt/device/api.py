@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from threading import Lock
 from typing import Protocol
 
 import numpy as np
@@ -366,20 +367,22 @@ class AllocationTracker:
     def __init__(self, clock: Callable[[], float], phase: str = "load") -> None:
         self._clock = clock
         self._start = clock()
+        self._guard = Lock()
         self.phase = phase
         self.events: list[AllocationEvent] = []
 
     def add(self, kind: AllocationKind, size_bytes: int, address: int, stream: int | None = None) -> None:
-        """Record one call; list appends are atomic, so allocator threads need no lock of ours."""
-        event = AllocationEvent(
-            at_ms=(self._clock() - self._start) * 1e3,
-            kind=kind,
-            size_bytes=size_bytes,
-            address=address,
-            phase=self.phase,
-            stream=stream,
-        )
-        self.events.append(event)
+        """Record one call; those of several threads stand in the order of their times."""
+        with self._guard:
+            event = AllocationEvent(
+                at_ms=(self._clock() - self._start) * 1e3,
+                kind=kind,
+                size_bytes=size_bytes,
+                address=address,
+                phase=self.phase,
+                stream=stream,
+            )
+            self.events.append(event)
 
 
 class ProgressSink(Protocol):

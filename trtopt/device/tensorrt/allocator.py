@@ -14,9 +14,11 @@ from trtopt.device.tensorrt.flavours import Flavour
 from trtopt.errors import DeviceMemoryError
 from trtopt.records import MemoryPass
 
+_CUDA_ALIGNMENT = 256  # what any allocation of CUDA's has at least (CUDA C++ Programming Guide)
+
 
 class TrackedMemory:
-    """Allocates from a device and tells a tracker. Alignment is CUDA's own 256 bytes or better.
+    """Allocates from a device and tells a tracker.
 
     Thread-safe as far as `dict` operations are: each address belongs to one allocation at a time.
     """
@@ -26,18 +28,21 @@ class TrackedMemory:
         self._tracker = tracker
         self._live: dict[int, DeviceBuffer] = {}
 
-    def allocate(self, size: int, stream: int | None = None) -> int:
-        """An address, or 0 when there is not that much left: TensorRT asks for no exception."""
+    def allocate(self, size: int, alignment: int, stream: int | None = None) -> int:
+        """A multiple of `alignment`, or 0 when there is not that much left: no exception is asked for."""
         if size == 0:
             return 0
         try:
-            buffer = self._device.device_buffer(size)
+            buffer = self._device.device_buffer(size + (alignment if alignment > _CUDA_ALIGNMENT else 0))
         except DeviceMemoryError:
             self._tracker.add("allocate", size, 0, stream)
             return 0
-        self._live[buffer.address] = buffer
-        self._tracker.add("allocate", size, buffer.address, stream)
-        return buffer.address
+        address = buffer.address
+        if alignment > _CUDA_ALIGNMENT:
+            address = -(-address // alignment) * alignment
+        self._live[address] = buffer
+        self._tracker.add("allocate", buffer.nbytes, address, stream)
+        return address
 
     def deallocate(self, address: int, stream: int | None = None) -> bool:
         """Give an address back; False if it is none of ours."""
@@ -134,7 +139,7 @@ def _make_plain(trt: Any, memory: TrackedMemory) -> Any:
             trt.IGpuAllocator.__init__(self)
 
         def allocate(self, size: int, alignment: int, flags: int) -> int:
-            return memory.allocate(size)
+            return memory.allocate(size, alignment)
 
         def reallocate(self, address: Any, alignment: int, new_size: int) -> int:
             return memory.reallocate(new_size)
@@ -158,7 +163,7 @@ def _make_async(trt: Any, memory: TrackedMemory) -> Any:
             trt.IGpuAsyncAllocator.__init__(self)
 
         def allocate_async(self, size: int, alignment: int, third: Any, fourth: Any) -> int:
-            return memory.allocate(size, max(address_of(third), address_of(fourth)))
+            return memory.allocate(size, alignment, max(address_of(third), address_of(fourth)))
 
         def reallocate(self, address: Any, alignment: int, new_size: int) -> int:
             return memory.reallocate(new_size)
