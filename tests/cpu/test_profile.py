@@ -116,7 +116,9 @@ def test_an_onnx_file_is_profiled_into_a_folder(trtopt_cli: CommandLine) -> None
 def test_an_engine_that_cannot_be_run_gets_what_its_graph_tells(
     rtx_build: Path, trtopt_cli: CommandLine
 ) -> None:
-    done = trtopt_cli("profile", rtx_build, "--batch", "8", "-o", "inside")
+    done = trtopt_cli("profile", rtx_build, "--batch", "8", "-o", "inside", "--trace")
+    assert "no trace.json: nothing was timed" in done.stderr
+    assert not (trtopt_cli.folder / "inside" / "trace.json").exists()
     assert done.returncode == 0, done.stderr
     assert "not known: the engines were not run: " in done.stdout
     (engine,) = read_profile(trtopt_cli.folder / "inside").engines

@@ -98,6 +98,9 @@ def profile(
         )
     if file is not None:
         write_atomically(file, to_json(report, indent=None))
-        if with_trace:
-            write_atomically(file.with_name(TRACE_FILE), trace(report))
     Console().print(profile_summary(report))
+    if file is not None and with_trace:
+        if any(layer.ms for engine in report.engines for layer in engine.layers):
+            write_atomically(file.with_name(TRACE_FILE), trace(report))
+        else:
+            click.echo(f"trtopt: no {TRACE_FILE}: nothing was timed", err=True)
