@@ -87,6 +87,7 @@ def make_recipe(profile: str | None, flags: Mapping[str, Any]) -> Recipe:
     """
     values = load_profile(profile) if profile else {}
     given = {key: value for key, value in flags.items() if value is not None}
+    _check_inert(str(profile), {key: value for key, value in values.items() if key not in given})
     if given.keys() & {"batch", "ranges"}:  # one of them overrides the other as well
         values = {key: value for key, value in values.items() if key not in ("batch", "ranges")}
     values |= given
@@ -99,6 +100,24 @@ def make_recipe(profile: str | None, flags: Mapping[str, Any]) -> Recipe:
         ) from None
     _check(recipe)
     return recipe
+
+
+def _check_inert(profile: str, values: Mapping[str, Any]) -> None:
+    """A profile may come from anybody: code is loaded only if a flag names it.
+
+    Raises:
+        UsageError: it names a plugin library, or a function for data.
+    """
+    if "plugins" in values:
+        raise UsageError(
+            f"{profile}: plugins are native code, which no profile loads", "give --plugin LIB.so"
+        )
+    calib = values.get("calib")
+    if isinstance(calib, str) and not Path(calib).exists():
+        raise UsageError(
+            f"{profile}: calib = {calib!r} is no file, and a profile runs no functions",
+            f"give --calib {calib}, if it is a function and you trust it",
+        )
 
 
 def check_timeout(timeout: float | None) -> None:

@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 
 _OF_LOGINS = re.compile(r"XDG_SESSION_|(DESKTOP_|GDM)SESSION$")
 """No secrets, but common words such as user, ubuntu and plasma."""
-_SECRET = re.compile(r"KEY|TOKEN|SECRET|PASS|CREDENTIAL|AUTH|COOKIE|SESSION", re.IGNORECASE)
+_SECRET = re.compile(
+    r"KEY|TOKEN|SECRET|PASS|(?<=\w)(?<!OLD)PWD|CREDENTIAL|AUTH|COOKIE|SESSION", re.IGNORECASE
+)
+_IN_ADDRESS = re.compile(r"://[^/@\s]*:([^/@\s]+)@")
+"""A password in an address, as of a proxy or a package index."""
 _SHORTEST = 4
 """Secrets below this length are common words too: they are not looked for in texts."""
 
 
 def secret_words(environment: Mapping[str, str]) -> dict[str, str]:
-    """The values of variables whose names look like secrets, and what stands for them.
+    """The values of variables whose names look like secrets, passwords in addresses, what stands for them.
 
-    Longest first, for one may hold another.
+    Also as JSON writes them. Longest first, for one may hold another.
     """
     words = {
         value for name, value in environment.items() if _SECRET.search(name) and not _OF_LOGINS.match(name)
     }
+    words |= {word for value in environment.values() for word in _IN_ADDRESS.findall(value)}
+    words |= {json.dumps(word, ensure_ascii=escaped)[1:-1] for word in words for escaped in (False, True)}
     return _longest_first({word: "***" for word in words if len(word) >= _SHORTEST})
 
 

@@ -119,7 +119,18 @@ class _Worker:
         with suppress(BrokenPipeError):  # it died at once: the reader reports that
             self._process.stdin.write(msgspec.json.encode(job) + b"\n")
             self._process.stdin.flush()
+        threading.Thread(target=self._end_what_it_leaves, daemon=True).start()
         threading.Thread(target=self._read, args=(index, events), daemon=True).start()
+
+    def _end_what_it_leaves(self) -> None:
+        """Once the worker is dead, end what it has started: that may hold the pipe open, and a device."""
+        with suppress(ChildProcessError):  # it has been waited for: `stop` was first
+            os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)  # its number stays its own
+            self._kill()
+
+    def _kill(self) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)  # it leads a session of its own
 
     def _read(self, index: int, events: queue.Queue[tuple[int, Any]]) -> None:
         assert self._process.stdout is not None
@@ -200,9 +211,8 @@ class _Worker:
 
         Workers clean up nothing: their files have temporary names.
         """
-        if self._process.poll() is None:
-            with suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)  # it leads a session of its own
+        if self._process.returncode is None:  # not waited for: its number is still its own
+            self._kill()
         status, seconds = self._process.wait(), time.monotonic() - self.began
         _log.info(
             "process %d, %s: ended with %d after %.1f s", self._process.pid, self._doing(), status, seconds

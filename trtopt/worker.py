@@ -11,8 +11,10 @@ worker ends when its standard input closes, so it never outlives the process tha
 
 from __future__ import annotations
 
+import fcntl
 import os
 import platform
+import signal
 import subprocess
 import sys
 import threading
@@ -169,7 +171,7 @@ def main() -> None:
     messages = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)  # native code prints to descriptor 1
     line = sys.stdin.buffer.readline()
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    _end_with_parent()
     send = sender(messages)
     relay(int(sys.argv[1]), send)
     try:
@@ -213,7 +215,18 @@ def _write(pipe: BinaryIO, line: bytes) -> None:
 
 
 def _end_with_parent() -> None:
-    """The parent keeps our standard input open as long as it lives and wants the result."""
+    """The parent keeps our standard input open as long as it lives and wants the result.
+
+    The system kills us when it closes, whatever native code is in the midst of; a thread of Python's would
+    wait for code that hangs and keeps the interpreter to itself. It watches for what was closed before.
+    """
+    fcntl.fcntl(0, fcntl.F_SETSIG, signal.SIGKILL)
+    fcntl.fcntl(0, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(0, fcntl.F_SETFL, fcntl.fcntl(0, fcntl.F_GETFL) | os.O_ASYNC)
+    threading.Thread(target=_end_with_input, daemon=True).start()
+
+
+def _end_with_input() -> None:
     sys.stdin.buffer.read()
     os._exit(1)
 

@@ -108,7 +108,9 @@ def folder_in_progress(final: Path) -> Iterator[Path]:
 
     Raises:
         OutputError: `final` cannot be made, or is something else than a build folder of trtopt's.
+        UsageError: the environment's signing key is too short.
     """
+    key()  # one that nothing can be signed with is told before the work, not after
     final = final.resolve()  # a link is followed, and the current folder has a name to take
     with alone_in(final.parent):
         _check_replaceable(final)
@@ -165,8 +167,11 @@ def _check_replaceable(final: Path) -> None:
 
 def is_build_folder(folder: Path) -> bool:
     """Whether trtopt made it, in whatever version: other programs have manifests too."""
+    path = folder / MANIFEST
+    if not path.is_file():
+        return False
     try:
-        manifest = json.loads(read_bounded(folder / MANIFEST, _MAX_MANIFEST_BYTES))
+        manifest = json.loads(read_bounded(path, _MAX_MANIFEST_BYTES))
     except (OSError, ValueError, RecursionError):
         return False
     return isinstance(manifest, dict) and str(manifest.get("schema")).startswith("trtopt.build/")
@@ -270,6 +275,8 @@ def read_manifest(folder: Path, *, signed: bool = True) -> Manifest:
     """
     path = folder / MANIFEST
     try:
+        if path.exists() and not path.is_file():
+            raise ValueError("no regular file")  # a pipe would be waited for
         content = read_bounded(path, _MAX_MANIFEST_BYTES)
         if signed and (own_key := key()) is not None:
             signature = folder / SIGNATURE
@@ -311,6 +318,8 @@ def read_verified(path: Path, sha256: str, vouching: str = "manifest") -> bytes:
     Raises:
         ArtifactError: the file is missing, or is another one than was built.
     """
+    if not path.is_file():
+        raise ArtifactError(f"{path}: cannot be read (no file of that name)", "build again")
     try:
         content = path.read_bytes()
     except OSError as error:

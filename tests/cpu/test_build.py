@@ -218,16 +218,27 @@ def _children(pid: int) -> list[int]:
         return []
 
 
-def test_a_full_disk_is_told_as_such_and_leaves_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("asked", "most"),
+    [
+        (("build", DIGITS, "--backend", "tensorrt-rtx"), 400_000),
+        (("build", "--locked", "EARLIER"), 100_000),
+        (("cast", DIGITS), 2_000),
+    ],
+    ids=["build", "locked", "cast"],
+)
+def test_a_full_disk_is_told_as_such_and_leaves_nothing(
+    asked: tuple[str, ...], most: int, tmp_path: Path, cpu_build: Path
+) -> None:
     """A bound on the size of files stands in for the disk: the system refuses the write just as well."""
 
     def bound_files() -> None:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, 400_000))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
 
-    command = [sys.executable, "-m", "trtopt", "build", str(DIGITS), "-o", str(tmp_path / "out")]
+    command = [sys.executable, "-m", "trtopt", *map(str, asked), "-o", str(tmp_path / "out")]
     done = subprocess.run(
-        [*command, "--backend", "tensorrt-rtx"],
+        [str(cpu_build) if word == "EARLIER" else word for word in command],
         preexec_fn=bound_files,
         capture_output=True,
         text=True,
@@ -235,7 +246,7 @@ def test_a_full_disk_is_told_as_such_and_leaves_nothing(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 1
-    assert "no space left" in done.stderr
+    assert "no space left" in done.stderr or "no room" in done.stderr
     assert "Traceback" not in done.stderr
     assert list(tmp_path.iterdir()) == []
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import getpass
 import json
 import platform
+import shutil
 import zipfile
 from pathlib import Path
 
@@ -52,6 +53,32 @@ def test_names_are_taken_out_where_they_stand_alone_and_secrets_anywhere() -> No
     )
     told = "/home/ann/m.onnx: ann@box7 banner xabcdx x vi box77"
     assert scrubbed(told, words) == "~/m.onnx: USER@HOST banner x***x x vi box77"
+
+
+def test_passwords_in_addresses_and_secrets_as_json_writes_them_are_taken_out() -> None:
+    words = private_words(
+        {
+            "PWD": "/work",
+            "OLDPWD": "/work",
+            "DB_PWD": "hush",
+            "API_KEY": 'a"\nb',
+            "PROXY": "http://ann:open@box/",
+        },
+        user="",
+        host="",
+        home="",
+    )
+    told = json.dumps({"k": 'a"\nb', "p": "http://ann:open@box/", "d": "hush", "at": "/work"})
+    assert scrubbed(told, words) == '{"k": "***", "p": "http://ann:***@box/", "d": "***", "at": "/work"}'
+
+
+def test_links_in_a_build_folder_are_not_followed(trtopt_cli: CommandLine, cpu_build: Path) -> None:
+    build = trtopt_cli.folder / "build"
+    shutil.copytree(cpu_build, build)
+    (trtopt_cli.folder / "diary").write_text("nobody's business")
+    (build / "x.log").symlink_to("../diary")
+    assert trtopt_cli("doctor", build, "--bundle", "report.zip").returncode == 0
+    assert "build/x.log" not in _texts(trtopt_cli.folder / "report.zip")
 
 
 def test_a_folder_without_a_bundle_or_one_that_is_none_is_refused(trtopt_cli: CommandLine) -> None:

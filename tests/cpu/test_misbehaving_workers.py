@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -42,6 +43,16 @@ def hungry():
     here = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (here + (64 << 20), resource.RLIM_INFINITY))
     yield {"images": bytearray(1 << 40)}
+
+def survived():
+    if os.fork() == 0:  # holds the pipe to the supervisor open
+        open("child.pid", "w").write(str(os.getpid()))
+        time.sleep(1000)
+    killed()
+
+def selfish():
+    open("child.pid", "w").write(str(os.getpid()))
+    ctypes.PyDLL(None).sleep(1000)  # keeps the interpreter to itself
 
 def torn():
     say()
@@ -94,8 +105,32 @@ def test_a_measurement_that_hangs_is_ended_with_what_it_started(bench: CommandLi
     assert "not done after 8 s" in told
     assert "--timeout" in told
     assert "the last that was heard" in told
-    child = int((bench.folder / "child.pid").read_text())
-    assert not Path(f"/proc/{child}").exists() or "Z" in Path(f"/proc/{child}/stat").read_text().split()[2]
+    assert is_gone(bench)
+
+
+def is_gone(bench: CommandLine) -> bool:
+    """Whether the process that wrote `child.pid` has ended, be it that nobody has waited for it."""
+    state = Path("/proc", (bench.folder / "child.pid").read_text(), "stat")
+    return not state.exists() or "Z" in state.read_text().split()[2]
+
+
+def test_what_a_dead_worker_has_started_is_not_waited_for_but_ended(bench: CommandLine) -> None:
+    assert "was ended by SIGKILL" in told_of(bench, "survived")
+    assert is_gone(bench)
+
+
+def test_a_worker_ends_with_the_process_that_started_it_whatever_it_hangs_in(bench: CommandLine) -> None:
+    command = [sys.executable, "-m", "trtopt", "bench", str(DIGITS), "--backend", "onnxruntime"]
+    process = subprocess.Popen([*command, "--input", "bad:selfish"], cwd=bench.folder)
+    while not (pid := bench.folder / "child.pid").exists() or not pid.read_text():
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.kill()
+    process.wait()
+    end = time.monotonic() + 60
+    while not is_gone(bench):
+        assert time.monotonic() < end, "it outlived the command"
+        time.sleep(0.01)
 
 
 def test_what_was_measured_before_a_hang_is_kept(bench: CommandLine) -> None:

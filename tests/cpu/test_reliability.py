@@ -86,6 +86,12 @@ def test_a_lost_model_cannot_be_built_again_and_says_so(folder: Path) -> None:
         repair(folder)
 
 
+def test_a_folder_in_an_engines_place_is_named(trtopt_cli: CommandLine, folder: Path) -> None:
+    (folder / "batch8.engine").unlink()
+    (folder / "batch8.engine").mkdir()
+    assert "batch8.engine: is a folder" in trtopt_cli.fails(1, "verify", folder, "--repair")
+
+
 @pytest.mark.parametrize("name", ["../outside.engine", "/etc/passwd", "a/../../b"])
 def test_a_manifest_that_names_files_outside_its_folder_is_refused(folder: Path, name: str) -> None:
     text = (folder / "manifest.json").read_text().replace("batch8.engine", name)

@@ -48,7 +48,7 @@ def test_without_profile_and_flags_a_recipe_leaves_everything_to_the_builder() -
     assert make_recipe(None, {}) == Recipe()
 
 
-def test_a_profile_may_set_every_key(profile: Path) -> None:
+def test_a_profile_may_set_every_key_but_what_loads_code(profile: Path) -> None:
     profile.write_text(
         """
         batch = [1, 8]
@@ -59,7 +59,6 @@ def test_a_profile_may_set_every_key(profile: Path) -> None:
         tactic_sources = ["JIT_CONVOLUTIONS"]
         timing_cache = "timing.cache"
         compute_capability = ["8.9"]
-        plugins = ["libplugin.so"]
         jobs = 2
         [shapes]
         ids = "Nx1,Nx128,Nx512"
@@ -75,7 +74,6 @@ def test_a_profile_may_set_every_key(profile: Path) -> None:
         tactic_sources=("JIT_CONVOLUTIONS",),
         timing_cache="timing.cache",
         compute_capability=("8.9",),
-        plugins=("libplugin.so",),
         jobs=2,
     )
 
@@ -102,7 +100,6 @@ def test_recipes_do_not_share_their_shapes() -> None:
         ("tactic_sources", ("CUDNN",), ("JIT_CONVOLUTIONS",)),
         ("timing_cache", "a", "b"),
         ("compute_capability", ("8.6",), ("8.9", "12.0")),
-        ("plugins", ("a.so",), ("b.so",)),
         ("jobs", 2, 1),
     ],
 )
@@ -138,6 +135,23 @@ def test_an_unknown_key_is_named_and_the_known_ones_are_listed(profile: Path) ->
     assert all(key in error.remedy for key in Recipe.__struct_fields__)
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "flag"),
+    [("plugins", ("a.so",), "--plugin"), ("calib", "module:function", "--calib module:function")],
+)
+def test_a_profile_names_no_code_but_a_flag_may(profile: Path, key: str, value: Any, flag: str) -> None:
+    error = refused(profile, f"{key} = {_toml(value)}")
+    assert key in error.problem
+    assert flag in error.remedy
+    assert getattr(make_recipe(str(profile), {key: value}), key) == value
+
+
+def test_a_profile_may_name_a_file_of_data(profile: Path) -> None:
+    (profile.parent / "data.npz").touch()
+    profile.write_text(f"calib = '{profile.parent / 'data.npz'}'")
+    assert make_recipe(str(profile), {}).calib == str(profile.parent / "data.npz")
+
+
 def test_an_unknown_flag_is_named() -> None:
     with pytest.raises(UsageError, match="`batches`"):
         make_recipe(None, {"batches": (1,)})
@@ -165,7 +179,6 @@ def test_an_unknown_flag_is_named() -> None:
         ("tactic_sources", '"CUDNN"'),
         ("timing_cache", "true"),
         ("compute_capability", "[8.9]"),
-        ("plugins", '"a.so"'),
         ("jobs", '"2"'),
     ],
 )

@@ -177,6 +177,16 @@ def test_what_was_set_aside_goes_first(tmp_path: Path) -> None:
 # ── caches from elsewhere ───────────────────────────────────────────────────────────────────────────────
 
 
+def test_what_is_no_file_is_no_cache(store: TimingStore) -> None:
+    save(store, b"a\n")
+    caches = store.entries()
+    (store.folder / "folder.cache").mkdir()
+    (store.folder / "gone.cache").symlink_to("nowhere")
+    os.mkfifo(store.folder / "pipe.cache")
+    assert store.entries() == caches
+    assert len(store.prune(0)) == len(caches)
+
+
 def test_another_stores_cache_is_taken_in_and_nothing_is_lost_or_counted_twice(tmp_path: Path) -> None:
     here, there = TimingStore(tmp_path / "here"), TimingStore(tmp_path / "there")
     save(here, b"ours\n")

@@ -10,11 +10,14 @@ import msgspec
 import pytest
 
 from trtopt import workspace
-from trtopt.errors import ArtifactError, OutputError
+from trtopt.errors import ArtifactError, OutputError, UsageError
 from trtopt.records import to_json
+from trtopt.signing import KEY_VARIABLE
 from trtopt.workspace import (
     MANIFEST,
     check_writable,
+    folder_in_progress,
+    is_build_folder,
     lock,
     read_manifest,
     read_verified,
@@ -225,6 +228,23 @@ def test_a_manifest_that_is_a_folder_or_below_a_file_is_refused(tmp_path: Path) 
     for folder in (tmp_path, tmp_path / "file"):
         with pytest.raises(ArtifactError):
             read_manifest(folder)
+
+
+def test_pipes_in_a_folder_are_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / MANIFEST)
+    with pytest.raises(ArtifactError, match="no regular file"):
+        read_manifest(tmp_path)
+    assert not is_build_folder(tmp_path)
+    with pytest.raises(ArtifactError, match="cannot be read"):
+        read_verified(tmp_path / MANIFEST, TEN)
+
+
+def test_a_key_that_is_too_short_is_told_before_the_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(KEY_VARIABLE, "short")
+    with pytest.raises(UsageError, match="at least 16 bytes"), folder_in_progress(tmp_path / "out"):
+        pytest.fail("it was let begin")
 
 
 def test_every_cut_of_a_manifest_is_refused(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from trtopt.builder.timing_cache import (
 )
 from trtopt.errors import TimingCacheError
 from trtopt.records import CacheEntry, CacheTerms, Identity, TimedBuild, to_json
-from trtopt.workspace import lock
+from trtopt.workspace import cannot_write, lock
 
 LIMIT_BYTES = 2 << 30
 """What a store may hold in all."""
@@ -121,7 +121,7 @@ class TimingStore:
 
     def entries(self) -> tuple[CacheEntry, ...]:
         """Every file, the latest used first; damaged ones and those that were set aside with the reason."""
-        found = [_entry(path) for path in self._files()]
+        found = [entry for path in self._files() if (entry := _entry(path)) is not None]
         return tuple(sorted(found, key=lambda entry: entry.used, reverse=True))
 
     def find(self, name: str) -> Path:
@@ -161,15 +161,22 @@ class TimingStore:
         """Remove files of the store, each under its lock."""
         for path in paths:
             with lock(path):
-                path.unlink(missing_ok=True)
+                try:
+                    path.unlink(missing_ok=True)
+                except OSError as error:
+                    raise cannot_write(path, error) from None
         return tuple(paths)
 
     def _files(self) -> list[Path]:
-        return [path for path in self.folder.glob("*") if path.suffix in (SUFFIX, ASIDE)]
+        return [path for path in self.folder.glob("*") if path.suffix in (SUFFIX, ASIDE) and path.is_file()]
 
 
-def _entry(path: Path) -> CacheEntry:
-    told = path.stat()
+def _entry(path: Path) -> CacheEntry | None:
+    """None: another process has removed it meanwhile."""
+    try:
+        told = path.stat()
+    except FileNotFoundError:
+        return None
     entry = CacheEntry(
         name=path.name.removesuffix(SUFFIX),
         path=str(path),

@@ -83,10 +83,20 @@ def _refer(tensor: onnx.TensorProto, location: str, offset: int, length: int) ->
 
 
 def spooled(values: np.ndarray[Any, Any], name: str, spool: Path) -> onnx.TensorProto:
-    """A weight whose values are written to a new file in `spool`."""
-    handle, path = tempfile.mkstemp(dir=spool)
-    with os.fdopen(handle, "wb") as file:
-        np.ascontiguousarray(values).tofile(file)
+    """A weight whose values are written to a new file in `spool`.
+
+    Raises:
+        OutputError: they cannot be: the disk is full.
+    """
+    try:
+        handle, path = tempfile.mkstemp(dir=spool)
+        with os.fdopen(handle, "wb") as file:
+            file.write(np.ascontiguousarray(values).reshape(-1).view(np.uint8).data)
+    except OSError as error:
+        raise OutputError(
+            f"{spool}: no room for the values of {name!r} ({error.strerror})",
+            "free some space, or write elsewhere with -o",
+        ) from None
     code = onnx.helper.np_dtype_to_tensor_dtype(values.dtype)
     tensor = onnx.TensorProto(name=name, data_type=code, dims=values.shape)
     _refer(tensor, Path(path).name, 0, values.nbytes)
@@ -214,6 +224,7 @@ def load(path: Path) -> ModelFile:
             tensor.external_data.extend(kept)
             data = raw_bytes(tensor, path.parent)
             location = _entries(tensor)["location"]
+            _check_no_link(location, tensor.name, path)
             external |= location != path.name
             files.add(path.parent / location)
             if len(data) < LARGE_BYTES:
@@ -221,6 +232,20 @@ def load(path: Path) -> ModelFile:
                 del tensor.external_data[:]
                 tensor.ClearField("data_location")
     return ModelFile(proto, path.parent, external, stamps=tuple(map(_stamp, sorted(files))))
+
+
+def _check_no_link(location: str, weight: str, path: Path) -> None:
+    """A file of weights lies where its name says; the model itself, which the user names, may be a link.
+
+    Raises:
+        InvalidModelError: links lead out of the model's folder.
+    """
+    file = path.parent / location
+    if location != path.name and not file.resolve().is_relative_to(path.parent.resolve()):
+        raise InvalidModelError(
+            f"weight {weight!r} lies in {file}, a link out of the model's folder",
+            "put the file itself beside the model",
+        )
 
 
 def _check_left(tensor: onnx.TensorProto, path: Path) -> None:

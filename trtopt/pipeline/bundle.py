@@ -53,7 +53,8 @@ def _of_build(folder: Path) -> dict[str, str]:
     """The build's texts; of a large one its end."""
     if not folder.is_dir():
         raise ArtifactError(f"{folder}: no such folder", "give one that `trtopt build` made, or none")
-    files = sorted({file for pattern in _PATTERNS for file in folder.glob(pattern) if file.is_file()})
+    found = {file for pattern in _PATTERNS for file in folder.glob(pattern)}
+    files = sorted(file for file in found if file.is_file() and not file.is_symlink())  # the folder's own
     try:
         return {
             f"build/{file.name}": file.read_bytes()[-_MAX_FILE_BYTES:].decode(errors="replace")

@@ -19,6 +19,7 @@ from trtopt.records.verifying import Change, FolderCheck
 from trtopt.signing import KEY_VARIABLE, SIGNATURE, key, required_key
 from trtopt.version import __version__
 from trtopt.workspace import (
+    cannot_write,
     folder_in_progress,
     hashes_of,
     read_manifest,
@@ -73,8 +74,7 @@ def repair(folder: Path, listener: Listener = SILENT) -> FolderCheck:
     with scratch_beside(folder.resolve()) as scratch:
         again = _engines_again(folder, manifest, lost, scratch, listener)
         healed = [name for engine in again for name in _files_of(engine)]
-        for name in healed:
-            os.replace(scratch / name, folder / name)
+        _put_back(healed, scratch, folder)
     rebuilt = dict(zip((engine.path for engine in lost), again, strict=True))
     engines = tuple(rebuilt.get(engine.path, engine) for engine in manifest.engines)
     own = {name: sha256_of(folder / name) for name in healed}
@@ -82,6 +82,16 @@ def repair(folder: Path, listener: Listener = SILENT) -> FolderCheck:
         folder, msgspec.structs.replace(manifest, engines=engines), files=_expected(manifest) | own
     )
     return check_folder(folder)
+
+
+def _put_back(names: Sequence[str], scratch: Path, folder: Path) -> None:
+    for name in names:
+        try:
+            if (folder / name).is_dir():  # no file of that name: nothing that could be renamed over
+                raise ArtifactError(f"{folder / name}: is a folder", "remove it, and repair again")
+            os.replace(scratch / name, folder / name)
+        except OSError as error:
+            raise cannot_write(folder / name, error) from None
 
 
 def trust(folder: Path, names: Sequence[str]) -> FolderCheck:
@@ -202,7 +212,7 @@ def _engines_again(
     if builder.uses_timing_cache:
         cache = into / TIMING_CACHE_FILE
         if (source / TIMING_CACHE_FILE).is_file():  # load_cache checks its hash
-            shutil.copyfile(source / TIMING_CACHE_FILE, cache)
+            _copy(source / TIMING_CACHE_FILE, cache)
     plans = [msgspec.structs.replace(engine.plan, backend=builder.backend) for engine in engines]
     return build_engines(graphs, plans, into, Building(cache), listener)
 
@@ -211,8 +221,15 @@ def _copy_rest(source: Path, manifest: Manifest, folder: Path) -> None:
     """Everything that is no engine's: the models with their weights, traces, calibration tables."""
     engines = {name for engine in manifest.engines for name in _files_of(engine)}
     for name in _expected(manifest).keys() - engines - {TIMING_CACHE_FILE}:
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(source / name, folder / name)
+        _copy(source / name, folder / name)
+
+
+def _copy(source: Path, target: Path) -> None:
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source, target)
+    except OSError as error:
+        raise cannot_write(target, error) from None
 
 
 def _files_of(engine: EngineArtifact) -> list[str]:

@@ -284,7 +284,7 @@ def test_an_unsound_graph_is_named(kind: str, words: str, tmp_path: Path) -> Non
         rewrite_model(tmp_path / "in.onnx", tmp_path / "out.onnx", target="10")
 
 
-@pytest.mark.parametrize("kind", ["missing", "short", "outside"])
+@pytest.mark.parametrize("kind", ["missing", "short", "outside", "link"])
 def test_weights_that_cannot_be_found_are_named(kind: str, tmp_path: Path) -> None:
     folder = tmp_path / "model"
     folder.mkdir()
@@ -295,6 +295,9 @@ def test_weights_that_cannot_be_found_are_named(kind: str, tmp_path: Path) -> No
         (folder / "in.bin").unlink()
     elif kind == "short":
         (folder / "in.bin").write_bytes(b"1234")
+    elif kind == "link":
+        (folder / "in.bin").rename(tmp_path / "in.bin")
+        (folder / "in.bin").symlink_to("../in.bin")
     else:
         (folder / "in.bin").rename(tmp_path / "in.bin")
         proto = onnx.load(folder / "in.onnx", load_external_data=False)
