@@ -8,7 +8,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -27,7 +27,7 @@ from trtopt.holding import (
     umask,
 )
 from trtopt.reading import read_bounded
-from trtopt.records import BatchPlan, Manifest, read_versioned, to_json
+from trtopt.records import BatchPlan, EngineArtifact, Manifest, read_versioned, to_json
 from trtopt.records.sound import check_manifest, check_plan
 from trtopt.signing import SIGNATURE, check_signature, key, required_key, signature_of
 
@@ -294,6 +294,30 @@ def read_manifest(folder: Path, *, signed: bool = True) -> Manifest:
             f"{path}: cannot be read as a manifest: {error}", "build again with this version of trtopt"
         ) from None
     return manifest
+
+
+def plugin_libraries(engines: Iterable[EngineArtifact]) -> set[str]:
+    """The paths of the libraries that engines need, as their manifest names them."""
+    return {plugin.path for engine in engines for plugin in engine.plan.settings.plugins}
+
+
+def check_plugins(engines: Iterable[EngineArtifact], trust: Sequence[str], flag: str = "--trust") -> None:
+    """Judge whether engines' plugin libraries may be loaded: a manifest can name any, whoever made it.
+
+    The user names them too; or the environment has a key, with which the manifest is signed.
+
+    Raises:
+        ArtifactError: a library is needed that is not in `trust`.
+    """
+    if key() is not None:
+        return
+    named = {form(name) for name in trust for form in (os.path.abspath, os.path.realpath)}
+    for library in sorted(plugin_libraries(engines)):
+        if os.path.abspath(library) not in named:
+            raise ArtifactError(
+                f"{library}: a plugin library that the engines need; it is native code and was not loaded",
+                f"if you trust it, name it: {flag} {library}",
+            )
 
 
 def read_plan(path: Path) -> BatchPlan:

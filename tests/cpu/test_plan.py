@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,8 @@ from trtopt.errors import ArtifactError
 from trtopt.records import BatchPlan, from_json, to_json
 from trtopt.runtime.batcher import DynamicBatcher
 from trtopt.runtime.pool import EnginePool
-from trtopt.workspace import read_plan, write_atomically
+from trtopt.signing import KEY_VARIABLE
+from trtopt.workspace import read_plan, sign_manifest, write_atomically
 
 SLO = "p50=500ms"
 """What a small model keeps on any machine, however busy."""
@@ -94,6 +96,26 @@ def test_an_engine_that_is_missing_from_a_plan_or_another_one_is_not_loaded(
         EnginePool.open(path)
     engine.unlink()
     with pytest.raises(ArtifactError, match="cannot be read"):
+        EnginePool.open(path)
+
+
+def test_where_a_key_asks_for_signatures_a_plan_vouches_for_nothing(
+    measured: Path, planned: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(measured, tmp_path / "copy")
+    path = tmp_path / "copy" / "plans" / "plan.json"
+    monkeypatch.setenv(KEY_VARIABLE, "0123456789abcdef")
+    with pytest.raises(ArtifactError, match="is not signed"):
+        EnginePool.open(path)
+    for folder in ("fixed", "dynamic"):
+        sign_manifest(tmp_path / "copy" / folder)
+    EnginePool.open(path).close()
+    engine = path.parent / read_plan(path).engines[0].artifact.path
+    others = engine.read_bytes() + b"\0"
+    engine.write_bytes(others)
+    told = path.read_text().replace(read_plan(path).engines[0].artifact.sha256, sha256(others).hexdigest())
+    path.write_text(told)
+    with pytest.raises(ArtifactError, match="lists another engine than"):
         EnginePool.open(path)
 
 

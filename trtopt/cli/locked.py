@@ -10,15 +10,18 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+_TAKEN = ("locked", "output", "plugins")
+"""A manifest can name any plugin: which are loaded is for the user to say."""
+
 
 def or_locked(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add `--locked BUILD_DIR`, which takes the place of MODEL and of every option but `--output`."""
+    """Add `--locked BUILD_DIR`, which takes the place of MODEL and of every option but `_TAKEN`."""
 
     @functools.wraps(command)
     def either(locked: Path | None, model: Path | None, output: Path | None, **options: Any) -> Any:
         if locked is not None:
             _refuse_others()
-            return _rebuild(locked, output)
+            return _rebuild(locked, output, click.get_current_context().params["plugins"])
         if model is None:
             raise click.UsageError("give MODEL, an ONNX file, or --locked BUILD_DIR")
         return command(model=model, output=output, **options)
@@ -36,14 +39,14 @@ def _refuse_others() -> None:
     given = [
         parameter.get_error_hint(context)
         for parameter in context.command.params
-        if parameter.name not in ("locked", "output")
+        if parameter.name not in _TAKEN
         and context.get_parameter_source(parameter.name or "") is ParameterSource.COMMANDLINE
     ]
     if given:
         raise click.UsageError(f"--locked takes everything from the manifest: leave {', '.join(given)} away")
 
 
-def _rebuild(source: Path, output: Path | None) -> None:
+def _rebuild(source: Path, output: Path | None, plugins: tuple[str, ...]) -> None:
     from rich.console import Console
 
     from trtopt.cli.progress import listening
@@ -53,6 +56,6 @@ def _rebuild(source: Path, output: Path | None) -> None:
 
     target = output or rebuilt_name(source)
     with listening() as listener:
-        manifest, changes = rebuild_locked(source, target, listener)
+        manifest, changes = rebuild_locked(source, target, listener, plugins)
     Console().print(build_summary(manifest, str(target)))
     click.echo("\n".join(change_lines(changes)))

@@ -22,11 +22,11 @@ warmup_option = click.option(
 timeout_option = click.option(
     "--timeout", type=float, metavar="S", help="A measurement of one batch size that takes longer has failed."
 )
-_trust_option = click.option(
+trust_option = click.option(
     "--trust",
     multiple=True,
-    metavar="ENGINE",
-    help="Load this engine although no manifest vouches for it: native code that you do.",
+    metavar="ENGINE|LIB.so",
+    help="Load an engine that no manifest vouches for, or a plugin that engines need: native code.",
 )
 nvtx_option = click.option("--nvtx", is_flag=True, help="Mark what is done with NVTX ranges, for profilers.")
 input_option = click.option(
@@ -41,4 +41,4 @@ def guard_options(command: Callable[..., Any]) -> Callable[..., Any]:
     def with_guards(timeout: float | None, trust: tuple[str, ...], **arguments: Any) -> Any:
         return command(**arguments, guards={"timeout": timeout, "trust": trust})
 
-    return timeout_option(_trust_option(with_guards))
+    return timeout_option(trust_option(with_guards))

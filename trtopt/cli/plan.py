@@ -31,6 +31,9 @@ _UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 @click.option(
     "--timeout", type=float, metavar="S", help="A measurement that takes longer has failed: --verify too."
 )
+@click.option(
+    "--trust", multiple=True, metavar="LIB.so", help="Load this plugin that engines need: native code."
+)
 @click.option("--verify", is_flag=True, help="Run the plan under its load, and tell predicted and measured.")
 def plan(
     sources: tuple[Path, ...],
@@ -43,6 +46,7 @@ def plan(
     max_engines: int,
     purpose: str | None,
     timeout: float | None,
+    trust: tuple[str, ...],
     verify: bool,
 ) -> None:
     """Choose engines, workers, batch sizes and a delay for a latency under a load, by simulation.
@@ -72,10 +76,11 @@ def plan(
         max_engines=max_engines,
         for_triton=purpose == "triton",
         timeout=timeout,
+        trust=trust,
         listener=listen,
     )
     if verify:
-        made = put_to_the_test(output, timeout, listen)
+        made = put_to_the_test(output, timeout, listen, trust)
     Console().print(plan_text(made))
 
 

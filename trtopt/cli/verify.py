@@ -14,8 +14,8 @@ import click
     "--trust",
     "trusted",
     multiple=True,
-    metavar="ENGINE",
-    help="Vouch for an engine that has changed: native code, which will be loaded.",
+    metavar="ENGINE|LIB.so",
+    help="Vouch for an engine that has changed, or for a plugin that --repair needs: native code.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
 def verify(folder: Path, is_repair: bool, trusted: tuple[str, ...], as_json: bool) -> None:
@@ -32,7 +32,7 @@ def verify(folder: Path, is_repair: bool, trusted: tuple[str, ...], as_json: boo
         trust(folder, trusted)
     if is_repair:
         with listening() as listener:
-            check = repair(folder, listener)
+            check = repair(folder, listener, trusted)
     else:
         check = check_folder(folder)
     if as_json:

@@ -66,6 +66,7 @@ def plan(
     max_engines: int = 3,
     for_triton: bool = False,
     timeout: float | None = None,
+    trust: Sequence[str] = (),
     listener: Listener = lambda text: None,
 ) -> BatchPlan:
     """Choose engines, workers, largest batch and delay, and write the plan to `output`.
@@ -77,7 +78,7 @@ def plan(
         arrivals: `poisson`, `constant`, `bursty`, `bursty:PEAK:SECONDS`, or a file of arrivals.
         lengths: share of requests by their length, for a model swept over lengths.
         memory_bytes, max_engines: bounds; `for_triton`: what Triton can batch for.
-        timeout: seconds that measuring what serving adds may take.
+        timeout: seconds that measuring what serving adds may take; `trust`: plugins that it may load.
 
     Raises:
         PlanError: nothing keeps the bounds; it says which bound costs what.
@@ -90,7 +91,7 @@ def plan(
     shares = _shares(measured, read.process, lengths or {})
     if rate is None and isinstance(read.process, Recorded):
         rate = read.process.rate
-    cost, notes = _serving_cost(measured, timeout, listener)
+    cost, notes = _serving_cost(measured, timeout, trust, listener)
     search = Search(measured.engines, Overhead(cost.batch_ms, cost.request_ms))
     listener(f"simulating ways to serve with {len(measured.engines)} engines")
     demand = Demand(read.process, rate or 1.0, shares)
@@ -159,7 +160,7 @@ def _shares(measured: Measured, process: Process, lengths: Mapping[int, float]) 
 
 
 def _serving_cost(
-    measured: Measured, limit_s: float | None, listener: Listener
+    measured: Measured, limit_s: float | None, trust: Sequence[str], listener: Listener
 ) -> tuple[ServingCost, list[str]]:
     """Measure here what serving adds to the latencies of one folder's engines; 0 and a note if that fails."""
     engine = measured.engines[0]
@@ -170,6 +171,7 @@ def _serving_cost(
         backend=engine_backend(measured, engine),
         sample=dict(measured.buckets[length]),
         requests=tuple(batches),
+        trust=tuple(trust),
     )
     listener("measuring what serving adds to an engine")
     try:
@@ -273,12 +275,15 @@ def _planned(engine: MeasuredEngine, output: Path, measured: Measured) -> Planne
 
 
 def verify(
-    path: str | Path, timeout: float | None = None, listener: Listener = lambda text: None
+    path: str | Path,
+    timeout: float | None = None,
+    listener: Listener = lambda text: None,
+    trust: Sequence[str] = (),
 ) -> BatchPlan:
     """Serve the plan's load with `trtopt.runtime`, write what came of it into the plan, and return that.
 
     As many requests as were simulated, arriving by a seed that no simulation had. After `timeout` seconds
-    that has failed, and the plan is as it was.
+    that has failed, and the plan is as it was. `trust`: plugins that may be loaded.
 
     Raises:
         ArtifactError: no plan, an engine that is missing or another one, or arrivals that have changed.
@@ -287,7 +292,7 @@ def verify(
     check_timeout(timeout)
     path = Path(path)
     made = read_plan(path)
-    job = _trial(path, made)
+    job = msgspec.structs.replace(_trial(path, made), trust=tuple(trust))
     listener(f"serving {len(job.at_s):,} requests, {job.at_s[-1]:.0f} s")
     ((_, result),) = run_jobs([job], limit_s=timeout, on_progress=_unheard)
     assert isinstance(result, Tried)

@@ -20,8 +20,10 @@ from trtopt.signing import KEY_VARIABLE, SIGNATURE, key, required_key
 from trtopt.version import __version__
 from trtopt.workspace import (
     cannot_write,
+    check_plugins,
     folder_in_progress,
     hashes_of,
+    plugin_libraries,
     read_manifest,
     scratch_beside,
     sha256_of,
@@ -57,8 +59,10 @@ def _expected(manifest: Manifest) -> dict[str, str]:
     return manifest.files or {engine.path: engine.sha256 for engine in manifest.engines}
 
 
-def repair(folder: Path, listener: Listener = SILENT) -> FolderCheck:
+def repair(folder: Path, listener: Listener = SILENT, plugins: Sequence[str] = ()) -> FolderCheck:
     """Build engines again that are missing or changed, with what lies beside them; returns what is left.
+
+    `plugins` are the libraries that may be loaded; see `check_plugins`.
 
     Raises:
         ArtifactError: see `check_folder`; or the graph that a lost engine is made of is lost itself.
@@ -71,6 +75,7 @@ def repair(folder: Path, listener: Listener = SILENT) -> FolderCheck:
     if not lost:
         return check
     _check_key(folder, check)
+    check_plugins(lost, plugins)
     with scratch_beside(folder.resolve()) as scratch:
         again = _engines_again(folder, manifest, lost, scratch, listener)
         healed = [name for engine in again for name in _files_of(engine)]
@@ -103,6 +108,10 @@ def trust(folder: Path, names: Sequence[str]) -> FolderCheck:
     """
     manifest = read_manifest(folder)
     _check_key(folder, check_folder(folder))
+    libraries = plugin_libraries(manifest.engines)
+    names = [name for name in names if not libraries & {name, os.path.abspath(name)}]
+    if not names:  # libraries are for `repair`
+        return check_folder(folder)
     known = {engine.path for engine in manifest.engines}
     if unknown := [name for name in names if name not in known]:
         raise UsageError(
@@ -147,7 +156,7 @@ def rebuilt_name(source: Path) -> Path:
 
 
 def rebuild_locked(
-    source: Path, output: Path | None = None, listener: Listener = SILENT
+    source: Path, output: Path | None = None, listener: Listener = SILENT, plugins: Sequence[str] = ()
 ) -> tuple[Manifest, tuple[Change, ...]]:
     """Build a folder's engines again, from its graphs, plans and timing cache; tell what differs.
 
@@ -155,15 +164,17 @@ def rebuild_locked(
         source: a build folder.
         output: the folder to make; by default `rebuilt_name`.
         listener: hears progress and notes.
+        plugins: the libraries that may be loaded; see `check_plugins`.
 
     Raises:
-        ArtifactError: the folder's graphs are not those that the manifest names.
+        ArtifactError: plugins that are not named; or the folder's graphs are not the manifest's.
         TrtoptError: see `build`.
     """
     manifest = read_manifest(source)
     target = output or rebuilt_name(source)
     if target.resolve() == source.resolve():
         raise UsageError(f"{target}: is the build itself", "give another folder with -o")
+    check_plugins(manifest.engines, plugins, "--plugin")
     if not manifest.files:
         raise ArtifactError(f"{source}: built before trtopt kept every file's hash", "build it anew")
     check = _checked(source, manifest)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,7 +17,14 @@ from trtopt.pipeline.build import Building, build, build_engines
 from trtopt.pipeline.listener import Listener
 from trtopt.pipeline.lone_engine import is_vouched_alone, lone_engine
 from trtopt.records import BuildPlan, BuildSettings, EngineArtifact, Manifest, OnnxArtifact, Shape, TensorSpec
-from trtopt.workspace import MANIFEST, read_manifest, scratch_folder, sha256_of
+from trtopt.workspace import (
+    MANIFEST,
+    check_plugins,
+    plugin_libraries,
+    read_manifest,
+    scratch_folder,
+    sha256_of,
+)
 
 
 @dataclass(frozen=True)
@@ -52,7 +60,8 @@ def engines_to_measure(
     them finds the hash that it expects.
 
     Raises:
-        ArtifactError: no engine that a manifest describes or `trust` names, and no ONNX file.
+        ArtifactError: no engine that a manifest describes or `trust` names, and no ONNX file; or plugins that
+            `trust` does not name.
         UsageError: a batch size that no engine admits.
     """
     if is_vouched_alone(path, trust):
@@ -67,6 +76,7 @@ def engines_to_measure(
         return
     own = engines[0].plan.backend.name
     if choice.name == own:
+        check_plugins(engines, trust)
         yield subject_of(folder, manifest, engines)
         return
     tell(notes, listener, f"the engines (of {own}) are not run: {choice.reason}")
@@ -86,18 +96,22 @@ def runs_on(path: Path, backend: str | None, trust: Sequence[str] = ()) -> str:
 
 
 def check_trust(names: Sequence[str], paths: Sequence[Path]) -> None:
-    """Judge what `--trust` names before anything is built: engines of `paths`, or others by path.
+    """Judge what `--trust` names before anything is built: engines, plugins of `paths`, engines by path.
 
     Raises:
         UsageError: a name is neither.
         ArtifactError: see `engines_to_measure`.
     """
     known: dict[str, None] = {}
+    libraries: set[str] = set()
     for path in paths if names else ():
-        alone = is_vouched_alone(path, names)
-        known |= dict.fromkeys([path.name] if alone else [engine.path for engine in _found(path)[2]])
+        engines = () if is_vouched_alone(path, names) else _found(path)[2]
+        known |= dict.fromkeys([engine.path for engine in engines] or [path.name])
+        libraries |= plugin_libraries(engines)
     there = {path.resolve() for path in paths}
     for name in names:
+        if os.path.abspath(name) in libraries or name in libraries:
+            continue
         if name not in known and Path(name).resolve() not in there and not _is_engine(Path(name)):
             told = ", ".join(sorted(known)) or "those of a build folder"
             raise UsageError(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from trtopt.errors import ArtifactError
 from trtopt.records import BatchPolicy, BenchReport, EngineArtifact
 from trtopt.runtime.measured import Latencies, measured_latencies
+from trtopt.signing import key
 from trtopt.workspace import read_manifest, read_plan, read_verified
 
 
@@ -44,6 +46,8 @@ def opening_of(path: Path, bench: BenchReport | str | Path | None) -> Opening:
         return Opening(path, "manifest", engines, measured_latencies(path, engines, bench))
     plan = read_plan(path)
     engines = tuple(engine.artifact for engine in plan.engines)
+    if key() is not None:
+        _check_signed(path, engines)
     if bench is not None:
         latencies = measured_latencies(path.parent, engines, bench)
     else:
@@ -51,3 +55,20 @@ def opening_of(path: Path, bench: BenchReport | str | Path | None) -> Opening:
     return Opening(
         path.parent, "plan", engines, latencies, plan.workers, plan.policy, only_measured=bench is None
     )
+
+
+def _check_signed(plan: Path, engines: Sequence[EngineArtifact]) -> None:
+    """Nobody signs plans: where signatures are asked for, the engines' own manifests have to vouch for them.
+
+    Raises:
+        ArtifactError: an engine's manifest is missing, not signed, or does not list it as the plan does.
+    """
+    for engine in engines:
+        file = plan.parent / engine.path
+        listed = read_manifest(file.parent).engines
+        if not any((one.sha256, one.plan) == (engine.sha256, engine.plan) for one in listed):
+            raise ArtifactError(
+                f"{file}: the signed manifest beside it lists another engine than {plan} does; "
+                "it was not loaded",
+                "plan again",
+            )

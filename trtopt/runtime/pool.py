@@ -17,6 +17,7 @@ from trtopt.records import BatchPolicy, BenchReport, EngineArtifact, PoolUsage
 from trtopt.runtime.catalogue import Catalogue, Engine, Part
 from trtopt.runtime.opening import opening_of
 from trtopt.runtime.worker import Outputs, Worker
+from trtopt.workspace import check_plugins
 
 BOUND_BYTES = 2 << 30
 
@@ -87,6 +88,7 @@ class EnginePool:
         bench: BenchReport | str | Path | None = None,
         bound_bytes: int = BOUND_BYTES,
         graphs: bool = True,
+        trust: Sequence[str] = (),
     ) -> EnginePool:
         """Load the engines of a build folder or plan, with the backend that they were built with.
 
@@ -101,15 +103,18 @@ class EnginePool:
             bound_bytes: the most device memory for what is prepared, shared by the workers equally: inputs,
                 outputs and activations. A worker keeps one engine prepared, however large.
             graphs: whether to capture CUDA graphs, where the device has them.
+            trust: plugin libraries that engines need, by path: native code, which is not loaded otherwise.
 
         Raises:
-            ArtifactError: no build folder or plan, or an engine that is missing or another one than it says.
+            ArtifactError: no build folder or plan, an engine that is missing or another one than it says, or
+                a plugin that is not trusted; with a signing key in the environment, one that is not signed.
             IncompatibleEngineError: built by another version, or for another GPU.
             DeviceMemoryError: there is no room for an engine.
             NoGpuError, BackendMissingError: what the engines were built with cannot run here.
             UsageError: inputs or outputs without a batch axis in front; a result of other engines.
         """
         opening = opening_of(Path(path), bench)
+        check_plugins(opening.engines, trust, "trust=")
         plan = opening.engines[0].plan
         target = open_target(plan.backend.name, plan.settings.plugins)
         sources = (

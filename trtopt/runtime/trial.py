@@ -25,13 +25,17 @@ Sample = dict[str, NDArray[np.generic]]
 
 
 class TrialJob(Record, frozen=True, kw_only=True, tag="trial"):
-    """Serve the plan at `path` requests that arrive at `at_s`, each of the bucket of that index."""
+    """Serve the plan at `path` requests that arrive at `at_s`, each of the bucket of that index.
+
+    `trust`: plugins that may be loaded.
+    """
 
     path: str
     backend: str
     buckets: tuple[dict[str, Shape], ...]
     at_s: list[float]
     bucket: list[int]
+    trust: tuple[str, ...] = ()
 
 
 class TrialRun(Record, frozen=True, kw_only=True):
@@ -55,11 +59,12 @@ class CostJob(Record, frozen=True, kw_only=True, tag="cost"):
     backend: str
     sample: dict[str, Shape]
     requests: tuple[int, ...]
+    trust: tuple[str, ...] = ()
 
 
 def try_plan(job: TrialJob, progress: ProgressSink) -> TrialRun:
     """Send the requests when they are due, however busy the workers are, and wait for all answers."""
-    with EnginePool.open(Path(job.path)) as pool:
+    with EnginePool.open(Path(job.path), trust=job.trust) as pool:
         samples = [_sample(pool, shapes) for shapes in job.buckets]
         with DynamicBatcher(pool) as batcher:
             _warm(pool, batcher.policy.max_batch, samples)
@@ -69,7 +74,7 @@ def try_plan(job: TrialJob, progress: ProgressSink) -> TrialRun:
 def serving_times_ms(job: CostJob, progress: ProgressSink) -> dict[int, list[float]]:
     """For each number of requests, from the last one's submission to the last one's answer, several times."""
     times: dict[int, list[float]] = {}
-    with EnginePool.open(Path(job.path), workers=1) as pool:
+    with EnginePool.open(Path(job.path), workers=1, trust=job.trust) as pool:
         sample = _sample(pool, job.sample)
         for count in job.requests:
             progress(f"serving {count} requests", None)
