@@ -13,6 +13,7 @@ import os
 import shutil
 import signal
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -20,12 +21,15 @@ from pathlib import Path
 _RANDOM = 8  # characters that `tempfile` puts into a name
 
 KILL_VARIABLE = "TRTOPT_TEST_KILL_AT"
-"""Only tests set it: the name of the step at which this process is to die at once."""
+"""Only tests set it: the step at which this process is to die at once; `NAME*N` for the Nth of that name."""
+_passed: Counter[str] = Counter()
 
 
 def step(name: str) -> None:
     """A step at which a crash must do no harm: tests kill the process here."""
-    if os.environ.get(KILL_VARIABLE) == name:
+    _passed[name] += 1
+    wanted, _, number = os.environ.get(KILL_VARIABLE, "").partition("*")
+    if wanted == name and _passed[name] == int(number or 1):
         os.kill(os.getpid(), signal.SIGKILL)
 
 

@@ -40,12 +40,15 @@ _CHUNK_BYTES = 1 << 20
 def write_atomically(path: Path, content: bytes) -> None:
     """Write a file under a temporary name beside `path`, flush it to disk and rename it.
 
+    What killed runs have left of it is taken away.
+
     Raises:
         OutputError: the folder cannot be written to, or the disk is full; nothing is left behind.
     """
     temporary: str | None = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        remove_unfinished(path)
         handle, temporary = held_file(path)
         with os.fdopen(handle, "wb") as file:
             file.write(content)
