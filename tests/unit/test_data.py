@@ -169,6 +169,15 @@ def test_arrays_in_fortran_order_are_read_too(tmp_path: Path) -> None:
     np.testing.assert_array_equal(np.concatenate([b["x"] for b in batches]), array)
 
 
+def test_a_large_array_in_fortran_order_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    spec = TensorSpec(name="x", dtype="uint8", shape=("n", 1 << 20))
+    array = np.zeros((257, 1 << 20), np.uint8, order="F")
+    np.savez_compressed(tmp_path / "d.npz", x=array)
+    with pytest.raises(DataError, match=r"0\.3 GiB at once") as error:
+        next(iter(open_data(tmp_path / "d.npz").batches([spec], 1)))
+    assert "C order" in str(error.value)
+
+
 def test_samples_are_never_all_in_memory(tmp_path: Path) -> None:
     spec = TensorSpec(name="x", dtype="float32", shape=("n", 1 << 16))  # 256 KiB a sample
     np.savez_compressed(tmp_path / "d.npz", x=np.zeros((256, 1 << 16), np.float32))

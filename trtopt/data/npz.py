@@ -28,6 +28,9 @@ MAX_HEADER = 1024
 that it cannot read grows faster than the square of this."""
 MAX_BYTES = 4 << 30
 """The most that one batch of one array may take in memory."""
+MAX_FORTRAN_BYTES = 256 << 20
+"""The most that an array in Fortran order may take: it is decompressed whole and copied row by row, which
+takes seconds a GiB."""
 _SUFFIX = ".npy"
 _REMEDY = "write it with numpy.savez(path, **arrays)"
 
@@ -136,7 +139,7 @@ class NpzReader:
 
     def _values(self, file: IO[bytes], name: str, member: _Member, shape: tuple[int, ...]) -> NDArray[Any]:
         size = math.prod(shape) * member.dtype.itemsize
-        if size > MAX_BYTES:
+        if size > (MAX_FORTRAN_BYTES if member.fortran else MAX_BYTES):
             raise DataError(
                 f"{self._path}: array {name!r} would take {size / 2**30:.1f} GiB at once",
                 "use smaller batches; save arrays in C order: numpy.ascontiguousarray(array)",
