@@ -25,7 +25,7 @@ from trtopt.onnxfile import read_onnx
 from trtopt.onnxgraph import check_types, graphs_of
 from trtopt.onnxmodel import model_file
 from trtopt.onnxmodel.feeds import seeded, specs_of
-from trtopt.onnxmodel.prepare import inferred
+from trtopt.onnxmodel.prepare import inferred, lower_constants
 from trtopt.pipeline.collect import collect
 from trtopt.pipeline.receipt import receipts_of
 from trtopt.pipeline.result_files import read_result
@@ -351,3 +351,12 @@ def test_json_that_is_no_utf_8_is_refused(tmp_path: Path) -> None:
         open_data(file)
     with pytest.raises(ArtifactError, match="holds nothing to report on"):
         collect(tmp_path)
+
+
+@pytest.mark.parametrize("values", [0, 2])
+def test_a_constant_without_one_value_is_refused(values: int) -> None:
+    node = onnx.helper.make_node("Constant", [], ["c"], "nothing")
+    for name in ("value_float", "value_int")[:values]:
+        node.attribute.append(onnx.helper.make_attribute(name, 1 if name == "value_int" else 1.0))
+    with pytest.raises(InvalidModelError, match=f"'nothing' has {values} values"):
+        lower_constants(onnx.helper.make_graph([node], "g", [], []))

@@ -92,7 +92,15 @@ def sort_nodes(graph: onnx.GraphProto, outer: frozenset[str] = frozenset()) -> N
 
 
 def _constant_tensor(node: onnx.NodeProto) -> onnx.TensorProto | None:
-    """What a Constant node holds, as an initializer of its output's name."""
+    """What a Constant node holds, as an initializer of its output's name.
+
+    Raises:
+        InvalidModelError: it holds nothing, or several things.
+    """
+    if len(node.attribute) != 1:
+        raise InvalidModelError(
+            f"Constant {node.name or node.output[0]!r} has {len(node.attribute)} values", _EXPORT_AGAIN
+        )
     attribute = node.attribute[0]
     scalar = {"value_float": onnx.TensorProto.FLOAT, "value_int": onnx.TensorProto.INT64}
     run = {"value_floats": onnx.TensorProto.FLOAT, "value_ints": onnx.TensorProto.INT64}
