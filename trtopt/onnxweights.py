@@ -155,6 +155,19 @@ def _shape_bytes(tensor: onnx.TensorProto) -> int:
     return -(-count // per_byte) if per_byte else count * int(dtype.itemsize)
 
 
+def check_no_link(path: Path, location: str, what: str) -> None:
+    """What the model `path` has at `location`, called `what`, must lie in the model's folder itself.
+
+    Raises:
+        InvalidModelError: links lead out of it.
+    """
+    if not (path.parent / location).resolve().is_relative_to(path.parent.resolve()):
+        raise InvalidModelError(
+            f"{path}: {what} {location[:_MAX_NAME]!r} is a link out of the model's own folder",
+            "put the file itself beside the model",
+        )
+
+
 def _check(path: Path, location: str, end: int) -> None:
     parts = PurePosixPath(location)
     shown = repr(location[:_MAX_NAME])
@@ -169,11 +182,7 @@ def _check(path: Path, location: str, end: int) -> None:
             f"{path}: its weights file {shown} is missing",
             f"put {parts.name[:_MAX_NAME]!r} beside {path.name}",
         )
-    if not file.resolve().is_relative_to(path.parent.resolve()):
-        raise InvalidModelError(
-            f"{path}: its weights file {shown} is a link out of the model's own folder",
-            "put the file itself beside the model",
-        )
+    check_no_link(path, location, "its weights file")
     if file.stat().st_size < end:
         raise InvalidModelError(
             f"{path}: its weights file {shown} has {file.stat().st_size} bytes, {end} are needed",

@@ -304,6 +304,11 @@ def plugin_libraries(engines: Iterable[EngineArtifact]) -> set[str]:
     return {plugin.path for engine in engines for plugin in engine.plan.settings.plugins}
 
 
+def is_library(name: str, library: str) -> bool:
+    """Whether the user means that library: by its path or by a link to it."""
+    return os.path.abspath(library) in (os.path.abspath(name), os.path.realpath(name))
+
+
 def check_plugins(engines: Iterable[EngineArtifact], trust: Sequence[str], flag: str = "--trust") -> None:
     """Judge whether engines' plugin libraries may be loaded: a manifest can name any, whoever made it.
 
@@ -314,9 +319,8 @@ def check_plugins(engines: Iterable[EngineArtifact], trust: Sequence[str], flag:
     """
     if key() is not None:
         return
-    named = {form(name) for name in trust for form in (os.path.abspath, os.path.realpath)}
     for library in sorted(plugin_libraries(engines)):
-        if os.path.abspath(library) not in named:
+        if not any(is_library(name, library) for name in trust):
             raise ArtifactError(
                 f"{library}: a plugin library that the engines need; it is native code and was not loaded",
                 f"if you trust it, name it: {flag} {library}",

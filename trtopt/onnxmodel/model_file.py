@@ -20,7 +20,7 @@ from trtopt.errors import InvalidModelError, OutputError
 from trtopt.holding import held_file, remove_unfinished, step, umask
 from trtopt.onnxgraph import check_texts, check_types
 from trtopt.onnxmodel import wire
-from trtopt.onnxweights import check_values, tensors_of
+from trtopt.onnxweights import check_no_link, check_values, tensors_of
 from trtopt.protobuf import header
 
 LARGE_BYTES = 4096
@@ -224,28 +224,15 @@ def load(path: Path) -> ModelFile:
             tensor.external_data.extend(kept)
             data = raw_bytes(tensor, path.parent)
             location = _entries(tensor)["location"]
-            _check_no_link(location, tensor.name, path)
-            external |= location != path.name
+            if location != path.name:  # the model itself, which the user names, may be a link
+                check_no_link(path, location, f"weight {tensor.name!r}: its file")
+                external = True
             files.add(path.parent / location)
             if len(data) < LARGE_BYTES:
                 tensor.raw_data = data.tobytes()
                 del tensor.external_data[:]
                 tensor.ClearField("data_location")
     return ModelFile(proto, path.parent, external, stamps=tuple(map(_stamp, sorted(files))))
-
-
-def _check_no_link(location: str, weight: str, path: Path) -> None:
-    """A file of weights lies where its name says; the model itself, which the user names, may be a link.
-
-    Raises:
-        InvalidModelError: links lead out of the model's folder.
-    """
-    file = path.parent / location
-    if location != path.name and not file.resolve().is_relative_to(path.parent.resolve()):
-        raise InvalidModelError(
-            f"weight {weight!r} lies in {file}, a link out of the model's folder",
-            "put the file itself beside the model",
-        )
 
 
 def _check_left(tensor: onnx.TensorProto, path: Path) -> None:

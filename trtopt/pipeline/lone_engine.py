@@ -8,6 +8,7 @@ from pathlib import Path
 from trtopt.builder.shapes import over_all
 from trtopt.errors import ArtifactError
 from trtopt.measure.described import Described, DescribeJob
+from trtopt.pipeline.listener import SILENT
 from trtopt.records import BuildPlan, BuildSettings, EngineArtifact, Profile, ShapeRange, TensorSpec
 from trtopt.signing import KEY_VARIABLE, key
 from trtopt.supervisor import run_jobs
@@ -47,7 +48,7 @@ def lone_engine(path: Path, backend: str) -> EngineArtifact:
     """
     sha256 = sha256_of(path)
     job = DescribeJob(path=str(path.absolute()), sha256=sha256, backend=backend)
-    ((_, told),) = run_jobs([job], on_progress=lambda index, phase, fraction: None)
+    ((_, told),) = run_jobs([job], on_progress=SILENT.progress)
     assert isinstance(told, Described)
     return EngineArtifact(
         path=path.name,

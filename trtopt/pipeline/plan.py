@@ -15,6 +15,7 @@ from trtopt.errors import ArtifactError, DeviceError, IncompatibleEngineError, U
 from trtopt.jobs import Costed, Tried
 from trtopt.measure.arrivals import parse_goal
 from trtopt.pipeline.build import command_line, now
+from trtopt.pipeline.listener import SILENT
 from trtopt.pipeline.measured_engines import Measured, median_ms, read_measured
 from trtopt.plan.packing import packing_estimate
 from trtopt.plan.prediction import RUNS, Demand
@@ -41,10 +42,6 @@ _VERIFYING_SEED = RUNS + 1
 """Arrivals that no prediction has seen."""
 
 Listener = Callable[[str], None]
-
-
-def _unheard(index: int, phase: str, fraction: float | None) -> None:
-    """Progress that nobody is shown."""
 
 
 @dataclass(frozen=True)
@@ -175,7 +172,7 @@ def _serving_cost(
     )
     listener("measuring what serving adds to an engine")
     try:
-        ((_, result),) = run_jobs([job], limit_s=limit_s, on_progress=_unheard)
+        ((_, result),) = run_jobs([job], limit_s=limit_s, on_progress=SILENT.progress)
     except (DeviceError, IncompatibleEngineError) as error:
         told = error.problem.splitlines()[0]
         return ServingCost(), [f"what serving adds is not known and taken for nothing: {told}"]
@@ -294,7 +291,7 @@ def verify(
     made = read_plan(path)
     job = msgspec.structs.replace(_trial(path, made), trust=tuple(trust))
     listener(f"serving {len(job.at_s):,} requests, {job.at_s[-1]:.0f} s")
-    ((_, result),) = run_jobs([job], limit_s=timeout, on_progress=_unheard)
+    ((_, result),) = run_jobs([job], limit_s=timeout, on_progress=SILENT.progress)
     assert isinstance(result, Tried)
     verification = _verification(result, parse_goal(made.goal, "--slo").p)
     made = msgspec.structs.replace(made, verification=verification)

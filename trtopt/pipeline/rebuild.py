@@ -23,6 +23,7 @@ from trtopt.workspace import (
     check_plugins,
     folder_in_progress,
     hashes_of,
+    is_library,
     plugin_libraries,
     read_manifest,
     scratch_beside,
@@ -109,7 +110,7 @@ def trust(folder: Path, names: Sequence[str]) -> FolderCheck:
     manifest = read_manifest(folder)
     _check_key(folder, check_folder(folder))
     libraries = plugin_libraries(manifest.engines)
-    names = [name for name in names if not libraries & {name, os.path.abspath(name)}]
+    names = [name for name in names if not any(is_library(name, library) for library in libraries)]
     if not names:  # libraries are for `repair`
         return check_folder(folder)
     known = {engine.path for engine in manifest.engines}

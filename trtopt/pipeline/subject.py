@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from trtopt.records import BuildPlan, BuildSettings, EngineArtifact, Manifest, O
 from trtopt.workspace import (
     MANIFEST,
     check_plugins,
+    is_library,
     plugin_libraries,
     read_manifest,
     scratch_folder,
@@ -110,7 +110,7 @@ def check_trust(names: Sequence[str], paths: Sequence[Path]) -> None:
         libraries |= plugin_libraries(engines)
     there = {path.resolve() for path in paths}
     for name in names:
-        if os.path.abspath(name) in libraries or name in libraries:
+        if any(is_library(name, library) for library in libraries):
             continue
         if name not in known and Path(name).resolve() not in there and not _is_engine(Path(name)):
             told = ", ".join(sorted(known)) or "those of a build folder"

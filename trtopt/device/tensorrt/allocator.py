@@ -32,14 +32,13 @@ class TrackedMemory:
         """A multiple of `alignment`, or 0 when there is not that much left: no exception is asked for."""
         if size == 0:
             return 0
+        beyond = alignment if alignment > _CUDA_ALIGNMENT else 0
         try:
-            buffer = self._device.device_buffer(size + (alignment if alignment > _CUDA_ALIGNMENT else 0))
+            buffer = self._device.device_buffer(size + beyond)
         except DeviceMemoryError:
             self._tracker.add("allocate", size, 0, stream)
             return 0
-        address = buffer.address
-        if alignment > _CUDA_ALIGNMENT:
-            address = -(-address // alignment) * alignment
+        address = -(-buffer.address // beyond) * beyond if beyond else buffer.address
         self._live[address] = buffer
         self._tracker.add("allocate", buffer.nbytes, address, stream)
         return address

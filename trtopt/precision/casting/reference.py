@@ -21,12 +21,9 @@ class Reference:
         self._folder, self._samples = folder, samples
         self._inputs = frozenset[str](item.name for item in inputs_of(model))
         self._outputs = [item.name for item in model.graph.output if item.type.HasField("tensor_type")]
-        self._batches: dict[int, dict[str, onnx.TensorProto]] = {}
-
-    @property
-    def names(self) -> frozenset[str]:
+        self.names = self._inputs.union(self._outputs)
         """The tensors that must be observed."""
-        return self._inputs.union(self._outputs)
+        self._batches: dict[int, dict[str, onnx.TensorProto]] = {}
 
     def visit(self, name: str, values: NDArray[Any], first: int) -> None:
         """Keep what belongs to a batch that begins among the first samples; see `observe.Visitor`."""
