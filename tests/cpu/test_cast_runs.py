@@ -141,6 +141,13 @@ def test_emulation_reaches_into_subgraphs_and_widens_weights_once_into_a_spool(t
         np.testing.assert_array_equal(open_model(wide).run(feed)["y"], wanted)
 
 
+def test_emulation_names_nothing_as_the_model_does_nor_as_an_emulation_before_it_did(tmp_path: Path) -> None:
+    feed = {"x": np.ones((3, 8), np.float16), "c": np.array(True)}
+    once = in_fp32(load(saved(IF, tmp_path, w=np.ones((8, 8), np.float16))))
+    np.testing.assert_array_equal(open_model(in_fp32(once)).run(feed)["y"], open_model(once).run(feed)["y"])
+    assert in_fp32(once).proto == in_fp32(once).proto
+
+
 def test_widening_weights_once_changes_no_bit(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     w = rng.standard_normal((768, 768), np.float32).astype(np.float16)

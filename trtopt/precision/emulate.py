@@ -7,7 +7,7 @@ BF16 does not run at all. Here every operator runs in FP32, and every 16-bit ten
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from typing import TYPE_CHECKING
 
 import onnx
@@ -33,14 +33,24 @@ def emulated(model: onnx.ModelProto, types: Mapping[str, int]) -> onnx.ModelProt
     """
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
-    for part in reversed(list(graphs_of(copy.graph))):  # inner graphs first: nodes around them are copied
-        _widen(part, types)
+    parts = list(graphs_of(copy.graph))
+    stem = _unused_stem({*types, *(name for part in parts for node in part.node for name in node.output)})
+    for index, part in reversed(list(enumerate(parts))):  # inner graphs first: nodes around them are copied
+        # Each graph widens for itself: inner graphs may read outer tensors.
+        _widen(part, types, f"{stem}{index}:")
     return copy
 
 
-def _widen(part: Part, types: Mapping[str, int]) -> None:
+def _unused_stem(names: Set[str]) -> str:
+    """What no name begins with, so that names made from it are new in every graph and at every call."""
+    stem = "wide"
+    while any(name.startswith(stem) for name in names):
+        stem += "r"
+    return stem
+
+
+def _widen(part: Part, types: Mapping[str, int], prefix: str) -> None:
     nodes: list[onnx.NodeProto] = []
-    prefix = f"wide{id(part)}:"  # each graph widens for itself: inner graphs may read outer tensors
     wide: dict[str, str] = {}
     for old in part.node:
         node = onnx.NodeProto()
