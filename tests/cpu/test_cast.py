@@ -129,6 +129,15 @@ g (float[N,8] x) => (float[N,8] y, float[N,8] z) {y = MatMul(x, w) z = MatMul(y,
     assert len(report.kept) == 2
 
 
+def test_outputs_of_one_node_are_cast_in_its_order(tmp_path: Path) -> None:
+    text = """# w: float[8,8]
+        g (float[N,8] x) => (float[N,1] c, float[N,1] h, float[N,2] a, float[N,2] f, float[N,2] b) {
+            y = MatMul(x, w) parts = Constant <value = int64[5] {1, 1, 2, 2, 2}> ()
+            c, h, a, f, b = Split <axis = 1> (y, parts) }"""
+    _, proto, _ = cast(saved(text, tmp_path))
+    assert [node.output[0] for node in proto.graph.node][-5:] == ["c", "h", "a", "f", "b"]
+
+
 def test_what_lies_between_fp32_nodes_stays_with_them(tmp_path: Path) -> None:
     text = """# w: float[8,8]
 g (float[N,8] x) => (float[N,8] y) {a = MatMul(x, w) b = Exp(a) c = Relu(b) d = Exp(c) y = MatMul(d, w)}"""

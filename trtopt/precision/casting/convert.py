@@ -104,9 +104,10 @@ class _Converter:
             else:
                 self._write(node, moved)
                 nodes.append(node)
-            for name in set(old.output) & moved.keys() & outside.keys():
-                nodes.append(_cast(moved[name], name, outside[name]))
-                local[moved[name], outside[name]] = name
+            for name in old.output:
+                if name in moved and name in outside:
+                    nodes.append(_cast(moved[name], name, outside[name]))
+                    local[moved[name], outside[name]] = name
         del part.node[:]
         part.node.extend(nodes)
 
