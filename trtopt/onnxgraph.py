@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from trtopt.errors import InvalidModelError
 
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from google.protobuf.message import Message
 
     Part: TypeAlias = onnx.GraphProto | onnx.FunctionProto
+    _Part = TypeVar("_Part", bound=Part)
 
 OWN_DOMAINS = ("", "ai.onnx")
 TYPE_ATTRIBUTES = ("to", "dtype", "output_dtype")
@@ -21,15 +22,20 @@ WEAK_TYPES = "trtopt.weak_types"
 """Metadata of this key names types that a weakly typed TensorRT may use where the graph says FP32."""
 
 
-def graphs_of(part: Part) -> Iterator[Part]:
+def subgraphs_of(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+    """The graphs that the node has as attributes, such as the branches of an If."""
+    for attribute in node.attribute:
+        if attribute.HasField("g"):
+            yield attribute.g
+        yield from attribute.graphs
+
+
+def graphs_of(part: _Part) -> Iterator[_Part | onnx.GraphProto]:
     """The graph (or function) and, depth first, every subgraph of its nodes."""
     yield part
     for node in part.node:
-        for attribute in node.attribute:
-            if attribute.HasField("g"):
-                yield from graphs_of(attribute.g)
-            for child in attribute.graphs:
-                yield from graphs_of(child)
+        for inner in subgraphs_of(node):
+            yield from graphs_of(inner)
 
 
 def parts_of(model: onnx.ModelProto) -> Iterator[Part]:
@@ -41,12 +47,11 @@ def parts_of(model: onnx.ModelProto) -> Iterator[Part]:
 def reads_of(node: onnx.NodeProto) -> set[str]:
     """Every name that the node reads, also from inside its subgraphs."""
     names = {name for name in node.input if name}
-    for attribute in node.attribute:
-        for inner in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
-            made = {name for item in inner.node for name in item.output}
-            made |= {item.name for item in (*inner.input, *inner.initializer)}
-            names |= {name for item in inner.node for name in reads_of(item)} - made
-            names |= {item.name for item in inner.output} - made
+    for inner in subgraphs_of(node):
+        made = {name for item in inner.node for name in item.output}
+        made |= {item.name for item in (*inner.input, *inner.initializer)}
+        names |= {name for item in inner.node for name in reads_of(item)} - made
+        names |= {item.name for item in inner.output} - made
     return names
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from trtopt.errors import UnsupportedOpError
+from trtopt.onnxgraph import OWN_DOMAINS
 
 if TYPE_CHECKING:
     import onnx
@@ -36,7 +37,7 @@ def lower_to_17(model: onnx.ModelProto) -> None:
         for value in (*model.graph.input, *model.graph.value_info, *model.graph.output)
     }
     for node in model.graph.node:
-        if node.domain not in ("", "ai.onnx"):
+        if node.domain not in OWN_DOMAINS:
             continue
         if not onnx.defs.has(node.op_type, 17, ""):
             raise _refused(node, "does not exist in opset 17")
@@ -54,7 +55,7 @@ def lower_to_17(model: onnx.ModelProto) -> None:
             raise _refused(node, "reduces with max or min, which opset 17 has not")
     _slice_whole_shapes(model.graph)
     for entry in model.opset_import:
-        if entry.domain in ("", "ai.onnx"):
+        if entry.domain in OWN_DOMAINS:
             entry.version = 17
     model.ir_version = _IR_VERSION[17]
 
@@ -66,11 +67,7 @@ def _slice_whole_shapes(graph: onnx.GraphProto) -> None:
     del graph.node[:]
     for node in nodes:
         ends = {entry.name: entry.i for entry in node.attribute}
-        if (
-            node.op_type == "Shape"
-            and node.domain in ("", "ai.onnx")
-            and (ends.get("start") or "end" in ends)
-        ):
+        if node.op_type == "Shape" and node.domain in OWN_DOMAINS and (ends.get("start") or "end" in ends):
             whole = f"{node.name}/Shape"
             graph.node.append(onnx.helper.make_node("Shape", node.input, [whole], whole))
             names = [f"{node.name}:1", f"{node.name}:2"]

@@ -18,6 +18,7 @@ from trtopt.export.subject import Subject
 from trtopt.export.verify import Check, Open, baked, trace_sizes, verify
 from trtopt.export.widen import widened
 from trtopt.export.write import write_whole
+from trtopt.onnxgraph import opset_of
 from trtopt.workspace import scratch_beside
 
 if TYPE_CHECKING:
@@ -135,7 +136,7 @@ def _export_in(
     return Exported(
         path=out,
         external=out.parent / external.name if external is not None else None,
-        opset=max(entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")),
+        opset=opset_of(model),
         nodes=len(model.graph.node),
         checks=tuple(checks),
     )

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
 
 import onnx
 import onnx.inliner
 
+from trtopt import onnxgraph
 from trtopt.errors import InvalidModelError, UnsupportedOpError
-from trtopt.onnxgraph import reads_of
+from trtopt.onnxgraph import OWN_DOMAINS, graphs_of, reads_of, subgraphs_of
 from trtopt.onnxmodel import model_file
 
 _CARRIED = {
@@ -25,18 +25,9 @@ _CARRIED = {
 _EXPORT_AGAIN = "export the model again; `python -m onnx.checker` shows what ONNX itself says of it"
 
 
-def graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    """The graph and all graphs inside its nodes, the outer ones first."""
-    yield graph
-    for node in graph.node:
-        for attribute in node.attribute:
-            for inner in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
-                yield from graphs(inner)
-
-
 def count_nodes(model: onnx.ModelProto) -> int:
     """How many nodes the model has, those inside others included."""
-    return sum(len(inner.node) for inner in graphs(model.graph))
+    return sum(len(inner.node) for inner in graphs_of(model.graph))
 
 
 def sort_nodes(graph: onnx.GraphProto, outer: frozenset[str] = frozenset()) -> None:
@@ -57,7 +48,7 @@ def sort_nodes(graph: onnx.GraphProto, outer: frozenset[str] = frozenset()) -> N
             maker[name] = index
     waiting, readers = [0] * len(graph.node), [[] for _ in graph.node]  # type: list[int], list[list[int]]
     for index, node in enumerate(graph.node):
-        for name in reads_of(node) - known:
+        for name in sorted(reads_of(node) - known):
             if name not in maker:
                 raise InvalidModelError(
                     f"node {node.name!r} ({node.op_type}) reads {name!r}, which nothing makes: "
@@ -86,9 +77,8 @@ def sort_nodes(graph: onnx.GraphProto, outer: frozenset[str] = frozenset()) -> N
         graph.node.extend(nodes)
     visible = frozenset(known | set(maker))
     for node in graph.node:
-        for attribute in node.attribute:
-            for inner in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
-                sort_nodes(inner, visible)
+        for inner in subgraphs_of(node):
+            sort_nodes(inner, visible)
 
 
 def _constant_tensor(node: onnx.NodeProto) -> onnx.TensorProto | None:
@@ -120,14 +110,12 @@ def _constant_tensor(node: onnx.NodeProto) -> onnx.TensorProto | None:
 def lower_constants(graph: onnx.GraphProto) -> int:
     """Turn Constant nodes into initializers, in place and in all subgraphs; how many there were."""
     count = 0
-    for inner in graphs(graph):
+    for inner in graphs_of(graph):
         outputs = {item.name for item in inner.output}
         kept = []
         for node in inner.node:
             plain = (
-                node.op_type == "Constant"
-                and node.domain in ("", "ai.onnx")
-                and node.output[0] not in outputs
+                node.op_type == "Constant" and node.domain in OWN_DOMAINS and node.output[0] not in outputs
             )
             tensor = _constant_tensor(node) if plain else None
             if tensor is None:
@@ -144,7 +132,7 @@ def lower_constants(graph: onnx.GraphProto) -> int:
 def name_nodes(graph: onnx.GraphProto) -> None:
     """Give every node a name that no other node has, in place: a trace and TensorRT's layers need one."""
     taken: set[str] = set()
-    for inner in graphs(graph):
+    for inner in graphs_of(graph):
         for node in inner.node:
             like = name = node.name or f"{node.op_type}:{next(filter(None, node.output), '')}"
             count = 0
@@ -156,7 +144,7 @@ def name_nodes(graph: onnx.GraphProto) -> None:
 
 
 def _refuse_what_cannot_be_carried(graph: onnx.GraphProto) -> None:
-    for inner in graphs(graph):
+    for inner in graphs_of(graph):
         for node in inner.node:
             for item in node.attribute:
                 empty = item.type in (item.INTS, item.FLOATS, item.STRINGS) and not (
@@ -218,10 +206,10 @@ def opset_of(model: onnx.ModelProto) -> int:
     Raises:
         InvalidModelError: it imports none.
     """
-    for item in model.opset_import:
-        if item.domain in ("", "ai.onnx"):
-            return int(item.version)
-    raise InvalidModelError("the model names no version of the standard operators", _EXPORT_AGAIN)
+    version = onnxgraph.opset_of(model)
+    if not version:
+        raise InvalidModelError("the model names no version of the standard operators", _EXPORT_AGAIN)
+    return version
 
 
 def _spell_plainly(model: onnx.ModelProto) -> None:
@@ -230,10 +218,10 @@ def _spell_plainly(model: onnx.ModelProto) -> None:
     The standard operators' domain is also called `ai.onnx`; some exporters write an open axis as −1; older
     ones list every initializer among the inputs, though TensorRT takes none of them as an input.
     """
-    for item in (*model.opset_import, *(node for inner in graphs(model.graph) for node in inner.node)):
+    for item in (*model.opset_import, *(node for inner in graphs_of(model.graph) for node in inner.node)):
         if item.domain == "ai.onnx":
             item.domain = ""
-    for inner in graphs(model.graph):
+    for inner in graphs_of(model.graph):
         for item in (*inner.input, *inner.output, *inner.value_info):
             for axis in item.type.tensor_type.shape.dim:
                 if axis.HasField("dim_value") and axis.dim_value < 0:

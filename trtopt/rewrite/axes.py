@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from trtopt.rewrite.scope import Scope
+from trtopt.rewrite.scope import STANDARD, Scope
 
 _KEEP_ALL = frozenset((
     "Relu", "LeakyRelu", "Elu", "Erf", "Gelu", "Tanh", "Sigmoid", "HardSigmoid", "HardSwish", "Softplus",
@@ -63,7 +63,7 @@ class Axes:
 
     def _through(self, node: Any, place: int, rank: int) -> Origin | None:
         source = node.inputs[0] if node.inputs else None
-        if node.domain not in (None, "", "ai.onnx") or source is None or self._scope.rank(source) is None:
+        if node.domain not in STANDARD or source is None or self._scope.rank(source) is None:
             return None
         if node.op in _KEEP_ALL or (node.op in _KEEP_BATCH and place == 0):
             return self.of(source, place)

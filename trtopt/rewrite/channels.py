@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from trtopt.rewrite.scope import Array, Scope
+from trtopt.rewrite.scope import STANDARD, Array, Scope
 
 _UNARY = ("Relu", "LeakyRelu", "Clip", "Sigmoid", "Tanh", "HardSigmoid", "HardSwish", "Elu", "Gelu",
           "Softplus", "Erf", "Neg", "Abs", "Identity", "Dropout", "Exp", "Pow", "Cast")  # fmt: skip
@@ -78,7 +78,7 @@ def _sums_over_channels(user: Any, tensor: Any, op: str) -> bool:
 def _why_not_through(scope: Scope, user: Any, tensor: Any, op: str) -> str | None:
     """Why channels cannot be followed through `user`."""
     elsewhere = f"its channels reach {user.op} node {user.name!r}"
-    if user.domain not in (None, "", "ai.onnx") or len(user.outputs) != 1:
+    if user.domain not in STANDARD or len(user.outputs) != 1:
         return elsewhere
     if user.op in _NEUTRAL:
         return elsewhere if user.op == "Div" and user.inputs[0] is not tensor else None

@@ -11,6 +11,7 @@ import onnx
 import onnx_graphsurgeon as gs
 
 from trtopt.errors import ModelError, TrtoptError
+from trtopt.onnxgraph import graphs_of
 from trtopt.onnxmodel import prepare
 from trtopt.onnxmodel.model_file import ModelFile, is_external
 from trtopt.rewrite.rule import Rule
@@ -55,7 +56,7 @@ def _scopes(graph: Any, context: Context) -> list[Scope]:
 def _names(graph: onnx.GraphProto) -> tuple[set[str], set[str]]:
     taken: set[str] = set()
     fixed: set[str] = set()
-    for inner in prepare.graphs(graph):
+    for inner in graphs_of(graph):
         fixed |= {item.name for item in inner.output}
         taken |= {item.name for item in (*inner.input, *inner.initializer, *inner.node)}
         taken |= {name for node in inner.node for name in node.output}
@@ -68,9 +69,9 @@ def _hoist_outer_weights(graph: onnx.GraphProto, base: onnx.GraphProto) -> None:
     Weights kept in files must be there too: a file's reader looks for them nowhere else.
     """
     outer = {item.name for item in base.initializer}
-    outer |= {item.name for inner in prepare.graphs(graph) for item in inner.initializer if is_external(item)}
+    outer |= {item.name for inner in graphs_of(graph) for item in inner.initializer if is_external(item)}
     held = {item.name for item in graph.initializer}
-    for inner in list(prepare.graphs(graph))[1:]:
+    for inner in list(graphs_of(graph))[1:]:
         own = [item for item in inner.initializer if item.name not in outer and item.name not in held]
         missing = [item for item in inner.initializer if item.name in outer - held]
         graph.initializer.extend(missing)
@@ -82,7 +83,7 @@ def _hoist_outer_weights(graph: onnx.GraphProto, base: onnx.GraphProto) -> None:
 
 def _declared(graph: onnx.GraphProto) -> dict[str, onnx.ValueInfoProto]:
     """What the model's author says of inner tensors; of no name that graphs beside one another share."""
-    told = [item for inner in prepare.graphs(graph) for item in inner.value_info]
+    told = [item for inner in graphs_of(graph) for item in inner.value_info]
     counts = Counter(item.name for item in told)
     return {item.name: item for item in told if counts[item.name] == 1}
 
@@ -111,7 +112,7 @@ def _export(graph: Any, base: onnx.ModelProto) -> onnx.ModelProto:
     model.graph.CopyFrom(exported.graph)
     _hoist_outer_weights(model.graph, base.graph)
     declared = _declared(base.graph)
-    for inner in prepare.graphs(model.graph):
+    for inner in graphs_of(model.graph):
         kept = [declared[item.name] for item in inner.value_info if item.name in declared]
         del inner.value_info[:]
         inner.value_info.extend(kept)
@@ -129,7 +130,7 @@ def _with_shapes(model: onnx.ModelProto) -> Any:
     known = prepare.inferred(model)
     full = onnx.ModelProto()
     full.CopyFrom(model)
-    for own, told in zip(prepare.graphs(full.graph), prepare.graphs(known.graph), strict=True):
+    for own, told in zip(graphs_of(full.graph), graphs_of(known.graph), strict=True):
         del own.value_info[:]
         own.value_info.extend(told.value_info)
     return gs.import_onnx(full)

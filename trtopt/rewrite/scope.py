@@ -15,12 +15,14 @@ import numpy as np
 import onnx_graphsurgeon as gs
 from onnx_graphsurgeon.ir.tensor import LazyValues, SparseValues
 
+from trtopt.onnxgraph import OWN_DOMAINS
 from trtopt.onnxmodel import model_file
 from trtopt.rewrite.target import Target
 
 Array = np.ndarray[Any, Any]
 _SPOOLED_BYTES = 1 << 20
-_STANDARD = (None, "", "ai.onnx")
+STANDARD = (None, *OWN_DOMAINS)
+"""The domains of the standard operators, as onnx-graphsurgeon has them."""
 
 
 @dataclass
@@ -71,7 +73,7 @@ class Scope:
     def nodes(self, *ops: str) -> Iterator[Any]:
         """The live nodes of these standard operators (of any, without `ops`), as they stood at the start."""
         for node in list(self.graph.nodes):
-            if node.outputs and (not ops or (node.op in ops and node.domain in _STANDARD)):
+            if node.outputs and (not ops or (node.op in ops and node.domain in STANDARD)):
                 yield node
 
     def producer(self, tensor: Any, *ops: str) -> Any | None:
@@ -79,7 +81,7 @@ class Scope:
         if len(tensor.inputs) != 1 or id(tensor.inputs[0]) not in self._local:
             return None
         node = tensor.inputs[0]
-        return node if not ops or (node.op in ops and node.domain in _STANDARD) else None
+        return node if not ops or (node.op in ops and node.domain in STANDARD) else None
 
     def is_fixed(self, tensor: Any) -> bool:
         """Whether the tensor is an output of the model or of a subgraph."""
@@ -90,7 +92,7 @@ class Scope:
         if self.is_fixed(tensor) or len(tensor.outputs) != 1 or id(tensor.outputs[0]) not in self._local:
             return None
         node = tensor.outputs[0]
-        return node if not ops or (node.op in ops and node.domain in _STANDARD) else None
+        return node if not ops or (node.op in ops and node.domain in STANDARD) else None
 
     def is_read_here_alone(self, tensor: Any) -> bool:
         """Whether only nodes of this very graph read the tensor, none of another around or inside it."""

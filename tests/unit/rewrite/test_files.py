@@ -262,6 +262,7 @@ def _broken(kind: str) -> onnx.ModelProto:
         made.graph.node[0].input[0] = "y"
     elif kind == "missing initializer":
         del made.graph.initializer[:]
+        made.graph.node[0].input[0] = "z"  # missing too, and always told second
     elif kind == "made twice":
         made.graph.node[0].output[0] = "y"
     elif kind == "no output":

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import onnx
 
-from trtopt.onnxgraph import graphs_of
+from trtopt.onnxgraph import graphs_of, subgraphs_of
 from trtopt.onnxmodel.model_file import ModelFile
 from trtopt.precision.casting.places import FLOAT, Places
 from trtopt.precision.casting.weights import converted
@@ -142,9 +142,8 @@ class _Converter:
             if want is not None and {have, want} == {FLOAT, self._low} and self._converts(node, index):
                 name = self._in_type(name, want, nodes, local)
             node.input[index] = name
-        for attribute in node.attribute:
-            for inner in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
-                self.graph(inner)
+        for inner in subgraphs_of(node):
+            self.graph(inner)
 
     def _converts(self, node: onnx.NodeProto, index: int) -> bool:
         """Whether an input of this place is to be of the type that was decided: some read any."""

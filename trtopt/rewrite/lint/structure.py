@@ -9,9 +9,8 @@ import numpy as np
 import onnx
 
 from trtopt.rewrite.lint.advice import Check, Finding
-from trtopt.rewrite.scope import Scope
+from trtopt.rewrite.scope import STANDARD, Scope
 
-_STANDARD = (None, "", "ai.onnx")
 _MATH = ("Add", "Sub", "Mul", "Div", "Pow", "MatMul", "ReduceSum", "ReduceMean", "ReduceMax", "Where",
          "Equal", "CumSum", "Mod")  # fmt: skip
 _HEAD_MIN, _HEAD_MAX, _HEAD_UNIT = 16, 256, 8
@@ -56,7 +55,7 @@ def _odd_resizes(scope: Scope) -> Iterator[Finding]:
 
 def _foreign_operators(scope: Scope) -> Iterator[Finding]:
     for node in scope.nodes():
-        if node.domain not in _STANDARD:
+        if node.domain not in STANDARD:
             yield Finding(node, f"{node.domain}::{node.op} is no standard operator")
         elif not onnx.defs.has(node.op, scope.opset, ""):
             yield Finding(node, f"{node.op} is unknown to opset {scope.opset}")

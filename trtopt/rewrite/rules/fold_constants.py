@@ -12,7 +12,7 @@ from typing import Any
 
 from trtopt.device.reference import hush
 from trtopt.rewrite.rule import Match, Rule, always
-from trtopt.rewrite.scope import Scope
+from trtopt.rewrite.scope import STANDARD, Scope
 
 _SIZE_CAP = 1 << 20
 _NEVER = {
@@ -28,7 +28,7 @@ def _foldable(scope: Scope, node: Any) -> bool:
     odd = any(scope.is_constant(tensor) and scope.value(tensor) is None for tensor in node.inputs)
     kept = any(scope.is_fixed(out) for out in node.outputs)
     free = node.op not in _NEVER and node.name not in scope.context.stuck
-    return free and node.domain in (None, "", "ai.onnx") and not (heavy or odd or kept)
+    return free and node.domain in STANDARD and not (heavy or odd or kept)
 
 
 def _find(scope: Scope) -> Iterator[Match]:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from trtopt.rewrite.rule import Match, Rule
-from trtopt.rewrite.scope import Scope
+from trtopt.rewrite.scope import STANDARD, Scope
 
 _NEVER = {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial",
           "Bernoulli", "Dropout", "DequantizeLinear", "QuantizeLinear"}  # fmt: skip
@@ -27,7 +27,7 @@ def _content(scope: Scope, tensor: Any) -> Any:
 
 def _signature(node: Any) -> Any:
     plain = (int, float, str, list, tuple)
-    foreign = node.domain not in (None, "", "ai.onnx")  # who knows what it does
+    foreign = node.domain not in STANDARD  # who knows what it does
     if foreign or node.op in _NEVER or not all(isinstance(item, plain) for item in node.attrs.values()):
         return None
     attrs = tuple(sorted((key, repr(item)) for key, item in node.attrs.items()))
