@@ -5,9 +5,7 @@ TensorRT's parser accepts empty files and plain text without complaint, so a fil
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,11 +21,10 @@ from trtopt.onnxgraph import (
 )
 from trtopt.onnxweights import check_values, external_files, tensors_of
 from trtopt.records import OnnxArtifact, TensorSpec
+from trtopt.workspace import sha256_of
 
 if TYPE_CHECKING:
     import onnx
-
-_CHUNK_BYTES = 1 << 20
 
 
 def read_onnx(path: Path) -> OnnxArtifact:
@@ -48,7 +45,7 @@ def read_onnx(path: Path) -> OnnxArtifact:
     _check_with_onnx(model, path, is_whole=not externals)
     return OnnxArtifact(
         path=str(path),
-        sha256=sha256_of([path, *externals]),
+        sha256=sha256_of(path, *externals),
         opset=opset_of(model),
         inputs=tuple(_spec(value, path) for value in _real_inputs(model)),
         outputs=tuple(_spec(value, path) for value in model.graph.output),
@@ -90,16 +87,6 @@ def load_graph(path: Path) -> onnx.ModelProto:
             f"{path}: the graph has no nodes or no outputs", "is this the ONNX file that the exporter wrote?"
         )
     return model
-
-
-def sha256_of(paths: Iterable[Path]) -> str:
-    """One hash over the contents of several files, in order."""
-    digest = hashlib.sha256()
-    for path in paths:
-        with path.open("rb") as file:
-            while chunk := file.read(_CHUNK_BYTES):
-                digest.update(chunk)
-    return digest.hexdigest()
 
 
 def _real_inputs(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:

@@ -260,12 +260,13 @@ def hashes_of(folder: Path) -> dict[str, str]:
     return {name: sha256_of(path) for name, path in files.items() if name not in (MANIFEST, SIGNATURE)}
 
 
-def sha256_of(path: Path) -> str:
-    """A file's hash."""
+def sha256_of(*paths: Path) -> str:
+    """The hash of a file; of several, one hash over their contents in order."""
     digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(_CHUNK_BYTES):
-            digest.update(chunk)
+    for path in paths:
+        with path.open("rb") as file:
+            while chunk := file.read(_CHUNK_BYTES):
+                digest.update(chunk)
     return digest.hexdigest()
 
 

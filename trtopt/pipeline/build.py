@@ -20,7 +20,7 @@ from trtopt.device.marks import require_nvtx
 from trtopt.errors import ArtifactError, ModelError, OutputError, UsageError
 from trtopt.holding import alone_in
 from trtopt.jobs import Built
-from trtopt.onnxfile import load_graph, read_onnx, sha256_of
+from trtopt.onnxfile import load_graph, read_onnx
 from trtopt.onnxweights import external_files
 from trtopt.pipeline.caches import NO_CACHE, store_folder
 from trtopt.pipeline.listener import SILENT, Listener
@@ -43,6 +43,7 @@ from trtopt.workspace import (
     folder_in_progress,
     is_build_folder,
     read_manifest,
+    sha256_of,
     write_manifest,
 )
 
@@ -223,7 +224,7 @@ def _plugin(path: str) -> Plugin:
     file = Path(path)
     if not file.is_file():
         raise UsageError(f"--plugin {path}: no such file", "give the path of a plugin library (.so)")
-    return Plugin(path=str(file.resolve()), sha256=sha256_of([file]))
+    return Plugin(path=str(file.resolve()), sha256=sha256_of(file))
 
 
 def check_opset(onnx: OnnxArtifact, builder: EngineBuilder) -> None:

@@ -14,7 +14,6 @@ from trtopt.builder.shapes import fixed_batch
 from trtopt.data import open_data
 from trtopt.errors import UsageError
 from trtopt.measure.contracts import DEFAULT, changed, contract_named
-from trtopt.onnxfile import sha256_of
 from trtopt.pipeline.build import make_plans
 from trtopt.pipeline.sweep_builds import Swept
 from trtopt.pipeline.sweep_points import contract_for
@@ -22,6 +21,7 @@ from trtopt.pipeline.typed import QUANTISED, request_for
 from trtopt.plan.refining import NEIGHBOURS, with_neighbours
 from trtopt.recipe import MAX_AXIS, Recipe
 from trtopt.records import SweepSetting, SweepTerms, Terms
+from trtopt.workspace import sha256_of
 
 DEFAULT_BATCHES = (1, 2, 4, 8, 16, 32)
 PRECISIONS = ("fp32", "fp16", "bf16", "int8", "fp8", "int4")
@@ -140,9 +140,9 @@ def _fingerprint(data: str | Path | None) -> str | None:
         return None
     path = Path(data)
     if path.is_file():
-        return sha256_of([path])
+        return sha256_of(path)
     if path.is_dir():
-        return sha256_of(sorted(file for file in path.iterdir() if file.is_file()))
+        return sha256_of(*sorted(file for file in path.iterdir() if file.is_file()))
     return hashlib.sha256(str(data).encode()).hexdigest()
 
 

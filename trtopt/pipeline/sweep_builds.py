@@ -13,7 +13,6 @@ import msgspec
 
 from trtopt.device.building import EngineBuilder
 from trtopt.errors import ArtifactError, TrtoptError
-from trtopt.onnxfile import sha256_of
 from trtopt.pipeline.build import (
     TIMING_CACHE_FILE,
     Building,
@@ -41,7 +40,14 @@ from trtopt.records import (
     to_json,
 )
 from trtopt.version import __version__
-from trtopt.workspace import MANIFEST, folder_in_progress, read_manifest, write_atomically, write_manifest
+from trtopt.workspace import (
+    MANIFEST,
+    folder_in_progress,
+    read_manifest,
+    sha256_of,
+    write_atomically,
+    write_manifest,
+)
 
 _PREPARED = "prepared.json"
 """A manifest without engines, beside a model that is ready to be built."""
@@ -102,7 +108,7 @@ class Builds:
             manifest = read_manifest(folder)
             key = self._plan(folder, manifest, setting).key
             engine = next((one for one in manifest.engines if one.plan.key == key), None)
-            if engine is None or sha256_of([folder / engine.path]) != engine.sha256:
+            if engine is None or sha256_of(folder / engine.path) != engine.sha256:
                 return None
         except (ArtifactError, OSError):
             return None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import importlib
-import importlib.util
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,8 +12,8 @@ from trtopt.device.building import LogSink
 from trtopt.device.tensorrt.flavours import MODULES, RTX, Flavour, flavour_of
 from trtopt.errors import ArtifactError, BackendMissingError, DeviceError
 from trtopt.logs import heard
-from trtopt.onnxfile import sha256_of
 from trtopt.records import Backend, Plugin
+from trtopt.workspace import sha256_of
 
 INSTALL = {"tensorrt": 'pip install "trtopt[tensorrt]"', "tensorrt-rtx": 'pip install "trtopt[rtx]"'}
 
@@ -26,11 +25,6 @@ class Library:
     trt: Any
     flavour: Flavour
     backend: Backend
-
-
-def is_installed(name: str) -> bool:
-    """Whether the flavour's binding can be found, without importing it."""
-    return importlib.util.find_spec(MODULES[name]) is not None
 
 
 def load_library(name: str) -> Library:
@@ -66,7 +60,7 @@ def load_plugins(library: Library, logger: Any, plugins: tuple[Plugin, ...]) -> 
         library.trt.init_libnvinfer_plugins(logger, "")
     for plugin in plugins:
         path = Path(plugin.path)
-        if not path.is_file() or sha256_of([path]) != plugin.sha256:
+        if not path.is_file() or sha256_of(path) != plugin.sha256:
             raise ArtifactError(
                 f"--plugin {plugin.path}: missing, or not the file that was named when the build was planned",
                 "bring the library back, or build again",

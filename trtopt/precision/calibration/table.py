@@ -18,8 +18,6 @@ from trtopt.records.quantisation import CALIBRATION_SCHEMA, CalibrationTable, Te
 
 MAX = "max"
 AUTO: Literal["auto"] = "auto"
-EDITED = "as in the table"
-"""The method of a table whose chosen values are taken as they stand."""
 
 
 def ranges(seen: Mapping[str, Histogram]) -> dict[str, dict[str, float]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trtopt.precision.placement.plan import Draft
-from trtopt.precision.placement.view import ACTIVATIONS, RESHAPES, Node, View, attribute, is_op
+from trtopt.precision.placement.view import ACTIVATIONS, RESHAPES, Node, attribute, is_op
 
 _AVERAGES = ("AveragePool", "GlobalAveragePool")
 _FUSED = {*ACTIVATIONS, "Add", "BatchNormalization"}
@@ -88,8 +88,3 @@ def _comes_from_quantised(draft: Draft, tensor: str) -> bool:
     if is_op(maker, *_FUSED, *_CARRIERS):
         return any(_comes_from_quantised(draft, maker.input[i]) for i in draft.view.computed_inputs(maker))
     return False
-
-
-def shares_with_readers(view: View, node: Node) -> bool:
-    """Whether the node picks values, so that its output keeps its input's scale."""
-    return is_op(node, "MaxPool") or _is_nearest(node)
