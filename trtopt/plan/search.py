@@ -27,7 +27,10 @@ _SIMULATED = 24
 """Of each number of engines, and with every delay."""
 
 _RATE_STEP, _BACK = 1.02, 1.05
-"""How closely a rate is looked for; and how far it is taken back at a time until it is kept for certain."""
+"""How closely a rate is looked for; and by what steps it is taken back until it is kept for certain."""
+
+_MOST_BACK = 128
+"""Steps: to a rate 500 times lower."""
 
 _AS_GOOD = 1.05
 """Who is slower by less gives way to no more complicated setup."""
@@ -128,10 +131,27 @@ class Search:
                 low = rate
             else:
                 high = rate
-        for rate in (low / _BACK**step for step in range(12)):
-            if rate and (choice := self.best(demand.at(rate), bounds)).chosen is not None:
-                return rate, choice
-        return None
+        return self._taken_back(demand.at(low), bounds) if low else None
+
+    def _taken_back(self, demand: Demand, bounds: Bounds) -> tuple[float, Choice] | None:
+        """The rate at which the bounds are kept for certain: back by steps that double, then by halves up."""
+
+        def kept(step: int) -> tuple[float, Choice] | None:
+            rate = demand.rate / _BACK**step
+            choice = self.best(demand.at(rate), bounds)
+            return (rate, choice) if choice.chosen is not None else None
+
+        missed, step, found = -1, 0, kept(0)
+        while found is None and step < _MOST_BACK:
+            missed, step = step, 2 * step or 1
+            found = kept(step)
+        while found is not None and step - missed > 1:
+            middle = (missed + step) // 2
+            if (nearer := kept(middle)) is not None:
+                step, found = middle, nearer
+            else:
+                missed = middle
+        return found
 
     def _is_kept(self, demand: Demand, bounds: Bounds) -> bool:
         """By one simulation of each of the most promising setups."""

@@ -10,7 +10,7 @@ from engines import MIB, engine
 from trtopt.errors import PlanError
 from trtopt.measure.arrivals import Goal
 from trtopt.plan.prediction import Demand, estimate, latency_ms, predict, requests_of, run_once
-from trtopt.plan.search import Bounds, Search, nothing_keeps
+from trtopt.plan.search import Bounds, Choice, Outcome, Search, nothing_keeps
 from trtopt.plan.setups import Fleet, Setup
 from trtopt.plan.traffic import Recorded
 from trtopt.records import BatchPolicy
@@ -129,6 +129,25 @@ def test_the_highest_rate_is_below_the_capacity_and_beyond_it_nothing_keeps_the_
     assert choice.chosen is not None
     assert 0.85 * 8 / 0.003 < rate < 8 / 0.003
     assert search.best(at(8 / 0.003), Bounds(GOAL)).chosen is None
+
+
+class Doubtful(Search):
+    """Where a single simulation keeps the bounds up to 2,000/s, and all of them up to 50/s."""
+
+    def best(self, demand: Demand, bounds: Bounds) -> Choice:
+        """Nothing is simulated."""
+        setup = Setup(Fleet(ENGINES[:1]), 1, BatchPolicy(max_batch=1, max_delay_ms=0.0))
+        kept = Outcome(setup, predict(setup, at(50), GOAL, runs=2))
+        return Choice(kept if demand.rate <= 50 else None, (kept,), ())
+
+    def _is_kept(self, demand: Demand, bounds: Bounds) -> bool:
+        return demand.rate <= 2000
+
+
+def test_the_highest_rate_is_found_however_far_it_lies_below_what_a_single_simulation_keeps() -> None:
+    found = Doubtful(ENGINES).highest_rate(at(1), Bounds(GOAL))
+    assert found is not None
+    assert 50 / 1.05 < found[0] <= 50
 
 
 def test_no_rate_keeps_a_latency_that_one_request_exceeds() -> None:
