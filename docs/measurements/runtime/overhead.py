@@ -1,11 +1,13 @@
 """What the batcher costs: one request at a time, and against the bare engines at saturation.
 
-python docs/measurements/runtime/overhead.py BUILD_FOLDER INPUTS.npz [--rounds 9] [--json FILE]
+python docs/measurements/runtime/overhead.py FOLDER [INPUTS.npz] [--workers 1] [--rounds 9] [--json FILE]
 
-The ways take turns, so that what else the machine does falls on all of them alike; medians of the rounds.
-One at a time: a batch of 1 by the session alone, by `EnginePool.run`, by `DynamicBatcher.submit(…).result()`
-with no delay. At saturation: batches of the largest engine by the pool alone, and as many requests that one
-thread submits, up to four batches ahead of the answers.
+FOLDER holds a build. The ways take turns, so that what else the machine does falls on all of them alike;
+medians of the rounds.
+One at a time: a batch of 1 by the session alone (its CUDA graph, if there is one, and no copies), by
+`EnginePool.run`, by `DynamicBatcher.submit(…).result()` with no delay. At saturation: batches of the largest
+engine by the session alone, by the pool, and as many requests that one thread submits, up to four batches for
+each worker ahead of the answers. Without INPUTS seeded random ones.
 """
 
 from __future__ import annotations
@@ -16,16 +18,21 @@ import statistics
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 
+from trtopt.device.api import Target
 from trtopt.device.backends import open_target
+from trtopt.errors import GraphCaptureError
+from trtopt.inputs import random_batch
 from trtopt.records import BatchPolicy
 from trtopt.runtime import DynamicBatcher, EnginePool
 from trtopt.workspace import read_manifest, read_verified
 
 ALONE, BATCHES = 2000, 200
+Samples = dict[str, np.ndarray]
 
 
 def timed(work: Callable[[], object], times: int) -> float:
@@ -36,23 +43,39 @@ def timed(work: Callable[[], object], times: int) -> float:
     return (time.perf_counter() - began_s) / times * 1e6
 
 
-def bare_session(folder: Path, sample: np.ndarray) -> Callable[[], object]:
-    """The engine of batch 1 on buffers of its own, as `trtopt bench` would run it."""
-    engine = next(one for one in read_manifest(folder).engines if one.plan.batch.max == (1,))
-    target = open_target(engine.plan.backend.name)
-    session = target.load(read_verified(folder / engine.path, engine.sha256))
-    context = session.context({session.inputs[0].name: (1, *sample.shape)})
-    stream = target.device.stream()
-    context.bind({binding.name: target.device.device_buffer(binding.nbytes) for binding in context.bindings})
+def bare_session(target: Target, folder: Path, batch: int) -> Callable[[], object]:
+    """The engine of that batch size on buffers of its own, as `trtopt bench` would run it."""
+    engine = next(one for one in read_manifest(folder).engines if one.plan.batch.max == (batch,))
+    session, device = target.load(read_verified(folder / engine.path, engine.sha256)), target.device
+    context = session.context({name: shape.opt for name, shape in engine.plan.shapes.items()})
+    stream = device.stream()
+    buffers = {binding.name: device.device_buffer(binding.nbytes) for binding in context.bindings}
+    context.bind(buffers)
+    context.enqueue(stream)
+    stream.synchronize()
+    launch = context.enqueue
+    with suppress(GraphCaptureError):  # a processor has none
+        launch = device.capture(stream, lambda: context.enqueue(stream)).launch
 
-    def run() -> None:
-        context.enqueue(stream)
+    def run(kept: object = (session, context, buffers)) -> None:
+        launch(stream)
         stream.synchronize()
 
     return run
 
 
-def saturate(batcher: DynamicBatcher, samples: np.ndarray, requests: int, ahead: int) -> None:
+def samples_for(pool: EnginePool, folder: Path, inputs: str | None, count: int) -> Samples:
+    """So many rows of every input at least: of the file, else random ones as the first engine takes them."""
+    names = [spec.name for spec in pool.catalogue.inputs]
+    if inputs is not None:
+        file = np.load(inputs)
+        return {name: file[name] for name in names}
+    shapes = read_manifest(folder).engines[0].plan.shapes
+    rows = {name: (count, *shapes[name].opt[1:]) for name in names}
+    return random_batch(pool.catalogue.inputs, rows)
+
+
+def saturate(batcher: DynamicBatcher, samples: list[Samples], requests: int, ahead: int) -> None:
     """Submit so many, never more than `ahead` of the answers."""
     waiting: deque[object] = deque()
     for index in range(requests):
@@ -67,33 +90,43 @@ def main() -> None:
     """Read the command line, measure, and print JSON."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
-    parser.add_argument("inputs")
+    parser.add_argument("inputs", nargs="?")
+    parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     taken: dict[str, list[float]] = {}
-    with EnginePool.open(arguments.folder) as pool:
+    folder, workers = arguments.folder, arguments.workers
+    with EnginePool.open(folder, workers=workers) as pool:
         largest = pool.largest_batch
-        samples = np.load(arguments.inputs)[pool.catalogue.inputs[0].name]
-        session = bare_session(arguments.folder, samples[0])
-        policy = BatchPolicy(max_batch=largest, max_delay_ms=0.0, max_waiting=8 * largest)
-        full = BatchPolicy(max_batch=largest, max_delay_ms=1000.0, max_waiting=8 * largest)
-        with DynamicBatcher(pool, policy) as at_once, DynamicBatcher(pool, full) as patient:
+        rows = samples_for(pool, folder, arguments.inputs, largest)
+        first, batch = ({name: array[:count] for name, array in rows.items()} for count in (1, largest))
+        count = min(map(len, rows.values()))
+        samples = [{name: array[index] for name, array in rows.items()} for index in range(count)]
+        target = open_target(read_manifest(folder).engines[0].plan.backend.name)
+        alone, full = (bare_session(target, folder, size) for size in (1, largest))
+        ahead = 4 * workers * largest
+        policy = BatchPolicy(max_batch=largest, max_delay_ms=0.0, max_waiting=2 * ahead)
+        patient = BatchPolicy(max_batch=largest, max_delay_ms=1000.0, max_waiting=2 * ahead)
+        with DynamicBatcher(pool, policy) as at_once, DynamicBatcher(pool, patient) as full_only:
             ways = {
-                "alone: session": lambda: timed(session, ALONE),
-                "alone: pool": lambda: timed(lambda: pool.run(samples[:1]), ALONE),
+                "alone: session": lambda: timed(alone, ALONE),
+                "alone: pool": lambda: timed(lambda: pool.run(first), ALONE),
                 "alone: batcher": lambda: timed(lambda: at_once.submit(samples[0]).result(), ALONE),
-                "full: pool": lambda: timed(lambda: pool.run(samples[:largest]), BATCHES) / largest,
+                "full: session": lambda: timed(full, BATCHES) / largest,
+                "full: pool": lambda: timed(lambda: pool.run(batch), BATCHES) / largest,
                 "full: batcher": lambda: (
-                    timed(lambda: saturate(patient, samples, BATCHES * largest, 4 * largest), 1)
+                    timed(lambda: saturate(full_only, samples, BATCHES * largest, ahead), 1)
                     / (BATCHES * largest)
                 ),
             }
             for _ in range(arguments.rounds):
                 for name, way in ways.items():
                     taken.setdefault(name, []).append(way())
-            sizes = patient.statistics().batch_sizes
+            sizes = full_only.statistics().batch_sizes
     result = {
+        "workers": workers,
+        "largest_batch": largest,
         "us_per_request": {name: statistics.median(values) for name, values in taken.items()},
         "rounds": taken,
         "batch_sizes_at_saturation": sizes,

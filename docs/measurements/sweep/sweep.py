@@ -1,0 +1,263 @@
+"""A sweep against each of its points alone without a shared cache; points of it measured again by hand.
+
+    python docs/measurements/sweep/sweep.py jobs PART LIGHT.onnx.gz WORK OUT [option …] > JOBS.json
+    python docs/measurements/on_every_gpu.py JOBS.json DONE SECONDS --gpus 0
+    python docs/measurements/sweep/sweep.py table OUT
+
+PART `whole` sweeps into one folder, a job a point; they follow one another on one GPU. `alone` sweeps each
+point into a folder of its own with no timing cache, prepared anew, in any order on any GPU. `again` needs the
+whole one, and measures `--points` [fp16:8,int8:64] of it by `trtopt bench` and by a loop of this file. A
+point's time is that of its command, from start to end; a command that was ended and started again has none.
+LIGHT is a graph of `weights.py` in FP32. `--batch` [1,2,4,8,16,32,64,128], `--precision` [fp16,int8] and
+`--seconds` [1] of sampling a pass say what is swept; further options go to `trtopt sweep`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import statistics
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+
+from trtopt.device.api import Device, HostBuffer
+from trtopt.device.backends import open_target
+from trtopt.errors import GraphCaptureError
+from trtopt.inputs import random_batch
+from trtopt.measure.intervals import MedianInterval, median_interval
+from trtopt.onnxfile import read_onnx
+from trtopt.records import BenchReport, SweepReport, from_json
+from trtopt.workspace import read_manifest, read_verified
+
+HERE = Path(__file__)
+SAMPLES = 32
+"""Of seeded noise, to calibrate on: scales of any values cost a GPU the same."""
+WARMUP_S = 0.5
+
+
+def main() -> None:
+    """Print the jobs or the table, or do a step of a job."""
+    parser = argparse.ArgumentParser()
+    steps = parser.add_subparsers(dest="step", required=True)
+    jobs = steps.add_parser("jobs")
+    jobs.add_argument("part", choices=["whole", "alone", "again"])
+    for name in ("light", "work", "out"):
+        jobs.add_argument(name, type=lambda text: Path(text).absolute())
+    jobs.add_argument("--batch", default="1,2,4,8,16,32,64,128")
+    jobs.add_argument("--precision", default="fp16,int8")
+    jobs.add_argument("--points", default="fp16:8,int8:64")
+    jobs.add_argument("--seconds", default="1")
+    steps.add_parser("calib").add_argument("paths", nargs=2, type=Path, metavar="MODEL.onnx CALIB.npz")
+    hand = steps.add_parser("hand")
+    hand.add_argument("folder", type=Path)
+    hand.add_argument("batch", type=int)
+    hand.add_argument("seconds", type=float)
+    hand.add_argument("out", type=Path)
+    steps.add_parser("table").add_argument("out", type=Path)
+    asked, options = parser.parse_known_args()
+    if asked.step == "jobs":
+        json.dump(_jobs(asked, options), sys.stdout, indent=1)
+        return
+    if options:
+        parser.error(f"unrecognized arguments: {' '.join(options)}")
+    if asked.step == "calib":
+        _calibration(*asked.paths)
+    elif asked.step == "hand":
+        asked.out.write_text(json.dumps(_by_hand_ms(asked.folder, asked.batch, asked.seconds)))
+    else:
+        _table(asked.out)
+
+
+# ── the jobs ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _jobs(asked: argparse.Namespace, options: list[str]) -> list[dict[str, str]]:
+    own = [sys.executable, str(HERE.absolute())]
+    if asked.part == "again":
+        return [_again(asked, own, *point.split(":")) for point in asked.points.split(",")]
+    model, calib = asked.work / f"{asked.part}.onnx", asked.work / f"{asked.part}.npz"
+    fill = [sys.executable, str(HERE.absolute().parents[1] / "weights.py"), "fill", str(asked.light)]
+    made = [*fill, str(model)], [*own, "calib", str(model), str(calib)]
+    folders = ["mkdir", "-p", str(asked.work), str(asked.out)]
+    points = [
+        (precision, batch) for precision in asked.precision.split(",") for batch in asked.batch.split(",")
+    ]
+    if asked.part == "alone":  # from both ends, so that a few of them stand for all
+        points.sort(key=lambda point: _far_first(asked.batch.split(","), point[1]))
+    sweep = [str(model), "--calib", str(calib), "--duration", asked.seconds, *options]
+    return [
+        {"name": f"{asked.part}-model", "run": _lines(folders, *made)},
+        *({"name": f"{asked.part}-{p}-{b}", "run": _point(asked, sweep, p, b)} for p, b in points),
+    ]
+
+
+def _far_first(batches: list[str], batch: str) -> int:
+    at = batches.index(batch)
+    return min(at, len(batches) - 1 - at)
+
+
+def _point(asked: argparse.Namespace, sweep: list[str], precision: str, batch: str) -> str:
+    name = f"{asked.part}-{precision}-{batch}"
+    if asked.part == "whole":
+        folder, cache = asked.work / "whole", ["--cache-dir", str(asked.work / "cache")]
+        fresh: list[list[str]] = []
+    else:
+        folder, cache = asked.work / name, ["--timing-cache", "none"]
+        fresh = [["rm", "-rf", str(folder)]]
+    point = ["--precision", precision, "--batch", batch, "-o", str(folder), *cache]
+    kept = asked.out / ("whole.json" if asked.part == "whole" else f"{name}.json")
+    begun, ended = (shlex.quote(str(asked.out / f"{name}.{end}")) for end in ("begun", "ended"))
+    return "\n".join(
+        (
+            _lines(*fresh),
+            f"date +%s.%N >> {begun}",
+            shlex.join([sys.executable, "-m", "trtopt", "sweep", *sweep, *point]),
+            f"date +%s.%N > {ended}",
+            shlex.join(["cp", str(folder / "sweep.json"), str(kept)]),
+        )
+    )
+
+
+def _again(asked: argparse.Namespace, own: list[str], precision: str, batch: str) -> dict[str, str]:
+    folder, name = asked.work / "whole" / "builds" / precision, f"again-{precision}-{batch}"
+    result = f"{precision}-batch{batch}-*.json"
+    bench = [sys.executable, "-m", "trtopt", "bench", str(folder), "--batch", batch]
+    run = (
+        [*bench, "--duration", asked.seconds, "--json", str(asked.out / f"{name}.bench.json")],
+        [*own, "hand", str(folder), batch, asked.seconds, str(asked.out / f"{name}.hand.json")],
+    )
+    results, kept = asked.work / "whole" / "results", asked.out / f"{name}.sweep.json"
+    copy = f"cp {shlex.quote(str(results))}/{result} {shlex.quote(str(kept))}"
+    return {"name": name, "run": f"{_lines(*run)}\n{copy}"}
+
+
+def _lines(*commands: list[str]) -> str:
+    return "\n".join(["set -eu", *map(shlex.join, commands)])
+
+
+def _calibration(model: Path, target: Path) -> None:
+    inputs = read_onnx(model).inputs
+    shapes = {spec.name: (SAMPLES, *(int(axis) for axis in spec.shape[1:])) for spec in inputs}
+    np.savez(target, **random_batch(inputs, shapes))
+
+
+def _by_hand_ms(folder: Path, batch: int, seconds: float) -> list[float]:
+    """Each query's latency by a plain loop: launch, wait, read the clock. Nothing of `trtopt.measure`."""
+    engine = next(one for one in read_manifest(folder).engines if one.plan.batch.max == (batch,))
+    target = open_target(engine.plan.backend.name)
+    session = target.load(read_verified(folder / engine.path, engine.sha256))
+    shapes = {name: shape.opt for name, shape in engine.plan.shapes.items()}
+    context, device = session.context(shapes), target.device
+    stream, hosts = device.stream(), []
+    buffers = {binding.name: device.device_buffer(binding.nbytes) for binding in context.bindings}
+    for name, array in random_batch(session.inputs, shapes).items():
+        hosts.append(_host_copy(device, array))
+        device.copy_to_device(buffers[name], hosts[-1], stream)
+    context.bind(buffers)
+    context.enqueue(stream)
+    stream.synchronize()
+    launch = context.enqueue
+    with suppress(GraphCaptureError):  # a processor has none
+        launch = device.capture(stream, lambda: context.enqueue(stream)).launch
+    times: list[float] = []
+    begin = time.perf_counter()
+    while (start := time.perf_counter()) - begin < WARMUP_S + seconds:
+        launch(stream)
+        stream.synchronize()
+        if start - begin >= WARMUP_S:
+            times.append((time.perf_counter() - start) * 1e3)
+    return times
+
+
+def _host_copy(device: Device, array: np.ndarray) -> HostBuffer:
+    host = device.pinned_buffer(array.nbytes)
+    host.array[:] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    return host
+
+
+# ── the table ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _table(out: Path) -> None:
+    """Seconds of each point in the whole sweep and alone, and what was measured twice."""
+    whole = from_json((out / "whole.json").read_bytes(), SweepReport)
+    print("| point | s in the sweep | of that built | s alone | of that built |\n|---|--:|--:|--:|--:|")
+    pairs = []
+    for point in whole.points:
+        name = f"{point.setting.precision}-{point.setting.batch}"
+        swept_s, alone_s = _seconds(out, f"whole-{name}"), _seconds(out, f"alone-{name}")
+        alone = _build_s(out / f"alone-{name}.json")
+        print(
+            f"| {point.label} | {_told(swept_s)} | {_told(point.build_seconds)} | {_told(alone_s)} "
+            f"| {_told(alone)} |"
+        )
+        if point.failure is not None:
+            print(f"|  | failed: {point.failure} | | | |")
+        elif swept_s is not None and alone_s is not None and point.build_seconds and alone:
+            pairs.append((swept_s, point.build_seconds, alone_s, alone))
+    if pairs:
+        sums = swept_s, swept_build, alone_s, alone_build = [sum(one) for one in zip(*pairs, strict=True)]
+        print(f"| all {len(pairs)} | {' | '.join(f'{one:,.0f}' for one in sums)} |")
+        ratio, build_ratio = swept_s / alone_s, swept_build / alone_build
+        print(f"\nThe sweep took {ratio:.2f} of the time of its points alone; its builds {build_ratio:.2f}.")
+    _table_again(out)
+
+
+def _seconds(out: Path, name: str) -> float | None:
+    """How long the point's command took; None if it has not ended, or was begun more than once."""
+    begun, ended = out / f"{name}.begun", out / f"{name}.ended"
+    if not ended.is_file() or len(starts := begun.read_text().split()) != 1:
+        return None
+    return float(ended.read_text()) - float(starts[0])
+
+
+def _build_s(path: Path) -> float | None:
+    if not path.is_file():
+        return None
+    return from_json(path.read_bytes(), SweepReport).points[0].build_seconds
+
+
+def _told(seconds: float | None) -> str:
+    return "–" if seconds is None else f"{seconds:,.1f}"
+
+
+def _table_again(out: Path) -> None:
+    """Medians with 95 % intervals: the sweep's, those of another process, and those of the plain loop."""
+    found = sorted(out.glob("again-*.hand.json"))
+    if found:
+        print("\n| point | the sweep's ms | `trtopt bench` | off by | by hand | off by |")
+        print("|---|--:|--:|--:|--:|--:|")
+    for path in found:
+        name = path.name.removesuffix(".hand.json")
+        swept, bench = (_interval(_latencies(out / f"{name}.{way}.json")) for way in ("sweep", "bench"))
+        hand = _interval(json.loads(path.read_text()))
+        cells = [_with_interval(swept)]
+        for other in (bench, hand):
+            agree = other.low <= swept.high and swept.low <= other.high
+            off = f"{(other.median / swept.median - 1) * 100:+.2f} %"
+            cells += [_with_interval(other), off if agree else f"{off}, outside"]
+        print(f"| {name.removeprefix('again-')} | {' | '.join(cells)} |")
+
+
+def _latencies(path: Path) -> list[float]:
+    (point,) = from_json(path.read_bytes(), BenchReport).points
+    return point.latency.samples.latency_ms
+
+
+def _interval(values: list[float]) -> MedianInterval:
+    return median_interval(values) or MedianInterval(
+        statistics.median(values), min(values), max(values), len(values), len(values)
+    )
+
+
+def _with_interval(one: MedianInterval) -> str:
+    return f"{one.median:.4f} ({one.low:.4f} to {one.high:.4f})"
+
+
+if __name__ == "__main__":
+    main()
