@@ -24,7 +24,13 @@ from trtopt.onnxweights import least_bytes
 from trtopt.records import BuildSettings, TensorSpec
 
 GIB = 1 << 30
-HOLDERS = (Holder(4711, 100 * GIB), Holder(os.getpid(), 20 << 20), Holder(7, None), Holder(8, None))
+NOBODY = 1 << 22  # Linux numbers no process so high
+HOLDERS = (
+    Holder(NOBODY, 100 * GIB),
+    Holder(os.getpid(), 20 << 20),
+    Holder(NOBODY + 1, None),
+    Holder(NOBODY + 2, None),
+)
 INPUT_BYTES, OUTPUT_BYTES = 8 * 4 * 4, 8 * 2 * 2
 """A batch of 8 of x [4], float32, and of y [2], float16."""
 
@@ -36,7 +42,7 @@ def test_a_refusal_says_what_is_needed_what_is_free_who_holds_it_and_what_to_do(
     assert caught.value.problem == (
         "big.engine needs at least 3.5 GiB of device memory (engine 3.0 GiB, inputs and outputs 512.0 MiB), "
         "and 2.0 GiB of 141.0 GiB are free; "
-        "held by process 4711 (100.0 GiB), this process (20.0 MiB), process 7 and 1 more"
+        f"held by process {NOBODY} (100.0 GiB), this process (20.0 MiB), process {NOBODY + 1} and 1 more"
     )
     assert caught.value.remedy == "end what holds the memory, or use a smaller batch"
 
@@ -64,7 +70,7 @@ def test_an_engine_that_cannot_fit_is_not_loaded(tmp_path: Path) -> None:
     least = len(ENGINE) + INPUT_BYTES
     for asked, needed in ((job, least), (known, least + OUTPUT_BYTES)):
         device = ScriptedDevice(Script(memory_bytes=needed - 1, holders=HOLDERS))
-        with pytest.raises(DeviceMemoryError, match="process 4711"):
+        with pytest.raises(DeviceMemoryError, match=f"process {NOBODY}"):
             bench(device, asked)
         assert "load" not in device.calls
         with pytest.raises(DeviceMemoryError, match="out of memory"):  # it is tried: more may be needed
@@ -109,7 +115,7 @@ def test_a_build_whose_weights_cannot_fit_is_not_begun(
     rooms = [Room(1000, 2000, HOLDERS), Room(1 << 20, 1 << 30), Room(1 << 29, 1 << 30)]
     monkeypatch.setattr(TensorRTBuilder, "room", lambda by: rooms.pop(0))
     by = Bench(tmp_path, monkeypatch)
-    with pytest.raises(DeviceMemoryError, match=r"building batch1-4-8 needs at least .* process 4711"):
+    with pytest.raises(DeviceMemoryError, match=rf"building batch1-4-8 needs at least .* process {NOBODY}"):
         by.build()
     assert list((tmp_path / "out").iterdir()) == []
     by.build(settings=BuildSettings(workspace_bytes=1 << 21))
