@@ -9,6 +9,7 @@ import click
 
 from trtopt.cli.bench_outputs import Outputs, output_flags
 from trtopt.cli.contract_flags import contract_flags
+from trtopt.cli.exit_codes import UNTRUSTWORTHY
 from trtopt.cli.measuring_options import (
     backend_option,
     duration_option,
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from trtopt.records import Terms
 
 REFERENCE = "reference"
-_UNTRUSTWORTHY = 4
 
 
 @click.command()
@@ -127,7 +127,7 @@ def bench(
             raise
     outputs.finish()
     if strict and not is_trustworthy(report):
-        context.exit(_UNTRUSTWORTHY)
+        context.exit(UNTRUSTWORTHY)
 
 
 def _clock(text: str | None) -> int | bool:

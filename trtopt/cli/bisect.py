@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING
 import click
 
 from trtopt.cli.bounds_options import bounds_options
+from trtopt.cli.exit_codes import NOT_MET
 from trtopt.cli.measuring_options import timeout_option
 
 if TYPE_CHECKING:
     from trtopt.pipeline.bisect import Precision
     from trtopt.precision.bounds import Bounds
-
-_FAILED = 3
 
 
 @click.command()
@@ -106,4 +105,4 @@ def bisect(
     else:
         click.echo("\n".join(bisect_summary(report)))
     if report.verdict == "not met":
-        raise click.exceptions.Exit(_FAILED)
+        raise click.exceptions.Exit(NOT_MET)

@@ -8,10 +8,9 @@ from typing import Any
 import click
 
 from trtopt.cli.bounds_options import bounds_options
+from trtopt.cli.exit_codes import NOT_MET
 from trtopt.cli.measuring_options import guard_options
 from trtopt.precision.bounds import Bounds
-
-_FAILED = 3
 
 
 @click.command()
@@ -67,4 +66,4 @@ def check(
     else:
         click.echo("\n".join(check_summary(report)))
     if not report.passed:
-        raise click.exceptions.Exit(_FAILED)
+        raise click.exceptions.Exit(NOT_MET)

@@ -8,10 +8,9 @@ from typing import Any
 import click
 
 from trtopt.cli.contract_flags import contract_flags
+from trtopt.cli.exit_codes import NOT_MET
 from trtopt.cli.measuring_options import backend_option, guard_options, input_option
 from trtopt.cli.recipe_options import recipe_options
-
-_REGRESSION = 3
 
 
 @click.command()
@@ -102,4 +101,4 @@ def compare(
             "what was measured until then is kept; see whether nvidia-smi shows a healthy GPU",
         )
     if compared.outcome.has_regression:
-        raise click.exceptions.Exit(_REGRESSION)
+        raise click.exceptions.Exit(NOT_MET)

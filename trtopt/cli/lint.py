@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-_FOUND = 3
+from trtopt.cli.exit_codes import NOT_MET
 
 
 @click.command()
@@ -42,4 +42,4 @@ def lint(model: Path, target: str, as_json: bool, fail_on: str | None) -> None:
         click.echo(f"{len(report.advice)} findings in {report.nodes} nodes for TensorRT {report.target}")
     found_names = {item.check for item in report.advice}
     if ("any" in asked and found_names) or asked & found_names:
-        raise click.exceptions.Exit(_FOUND)
+        raise click.exceptions.Exit(NOT_MET)

@@ -11,34 +11,33 @@ from types import FrameType
 
 import click
 
+from trtopt.cli.exit_codes import BY_SIGNAL, INTERRUPTED
 from trtopt.cli.log_options import with_log_options
 from trtopt.errors import TrtoptError
 from trtopt.version import __version__
 
 COMMANDS = {
-    "export": "Export a PyTorch model to ONNX and compare the file with PyTorch.",
     "models": "List the model collection, or tell all about one of it.",
+    "export": "Export a PyTorch model to ONNX and compare the file with PyTorch.",
     "rewrite": "Rewrite an ONNX file so that TensorRT fuses it better, and prove it equal.",
-    "check": "Compare a model or its engines with the model that is right: cosine, SQNR, top-1, task.",
-    "cast": "Write FP16 or BF16 into an ONNX file where that is safe, and tell what stays FP32.",
     "lint": "Advise what in a model costs speed on TensorRT, and what to do about it.",
+    "cast": "Write FP16 or BF16 into an ONNX file where that is safe, and tell what stays FP32.",
     "quantize": "Quantise an ONNX file to INT8, FP8 or INT4: place Q/DQ by rule, calibrate on data.",
+    "check": "Compare a model or its engines with the model that is right: cosine, SQNR, top-1, task.",
     "bisect": "Find the fewest nodes to keep in higher precision for an accuracy bound to be met.",
     "build": "Build one serialized engine per batch size from an ONNX file.",
     "bench": "Measure latency and throughput of engines or of an ONNX file.",
     "profile": "Look inside engines: where the time goes, in which types, what fused and what did not.",
+    "compare": "Judge results, engines, recipes or contracts against each other: faster, slower, same.",
     "sweep": "Build and measure a model at many batch sizes and precisions; find what is best.",
     "plan": "Choose engines, workers and delay for a latency under a load, by simulation.",
     "deploy": "Write a plan as a model of a server's: Triton.",
     "report": "Write builds, measurements and profiles of a folder as one HTML page.",
-    "compare": "Judge results, engines, recipes or contracts against each other: faster, slower, same.",
     "verify": "Hash a build folder's files again, check its signature, repair what can be built again.",
     "sign": "Vouch for a build folder with a key from the environment.",
     "cache": "Look after the timing caches that builds share.",
     "doctor": "Tell what this machine has and which commands work here.",
 }
-_INTERRUPTED = 130
-_BY_SIGNAL = 128
 
 
 class LateGroup(click.Group):
@@ -99,7 +98,7 @@ def _status() -> int:
         status = error.exit_code
     except (KeyboardInterrupt, click.Abort):
         _fail("interrupted; nothing unfinished is left behind")
-        status = _INTERRUPTED
+        status = INTERRUPTED
     except BrokenPipeError:  # the reader of our output has gone, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         status = 1
@@ -120,4 +119,4 @@ def _log(severity: str, text: str) -> None:
 
 def _terminate(number: int, frame: FrameType | None) -> None:
     """Leave through every `finally`, as Ctrl-C does."""
-    raise SystemExit(_BY_SIGNAL + number)
+    raise SystemExit(BY_SIGNAL + number)
