@@ -39,7 +39,8 @@ def lint(model: Path, target: str, as_json: bool, fail_on: str | None) -> None:
                 click.echo(
                     "".join(f"    {item.node or 'model'}: {item.reason}\n" for item in found), nl=False
                 )
-        click.echo(f"{len(report.advice)} findings in {report.nodes} nodes for TensorRT {report.target}")
+        findings = "1 finding" if len(report.advice) == 1 else f"{len(report.advice)} findings"
+        click.echo(f"{findings} in {report.nodes} nodes for TensorRT {report.target}")
     found_names = {item.check for item in report.advice}
     if ("any" in asked and found_names) or asked & found_names:
         raise click.exceptions.Exit(NOT_MET)

@@ -14,9 +14,8 @@ _CLASSES = {"B": "bit-exact", "N": "equal up to rounding", "A": "approximate"}
 
 def summary(trace: RewriteTrace) -> list[str]:
     """The trace as lines of text: counts, what was declined most, what was undone, the check."""
-    lines = [
-        f"{trace.nodes_before} → {trace.nodes_after} nodes in {trace.rounds} rounds, {trace.seconds:.2f} s"
-    ]
+    rounds = "1 round" if trace.rounds == 1 else f"{trace.rounds} rounds"
+    lines = [f"{trace.nodes_before} → {trace.nodes_after} nodes in {rounds}, {trace.seconds:.2f} s"]
     lines += [f"  {count:5d} x {name}" for name, count in trace.counts.items()]
     if trace.constants_lowered:
         lines.append(f"  {trace.constants_lowered:5d} x Constant node made an initializer")
