@@ -96,10 +96,11 @@ def test_inputs_and_outputs_keep_their_types_with_one_cast_each(tmp_path: Path) 
     assert report.casts == 2
 
 
-def test_inputs_and_outputs_change_when_asked(tmp_path: Path) -> None:
-    report, proto, types = cast(saved(CHAIN, tmp_path), cast_io=True)
+@pytest.mark.parametrize(("precision", "kind"), [("fp16", "FLOAT16"), ("bf16", "BFLOAT16")])
+def test_inputs_and_outputs_change_when_asked(precision: str, kind: str, tmp_path: Path) -> None:
+    report, proto, types = cast(saved(CHAIN, tmp_path), precision=precision, cast_io=True)
     assert operators(proto) == ["MatMul", "Relu", "MatMul"]
-    assert {types["x"], types["y"]} == {TensorProto.FLOAT16}
+    assert {types["x"], types["y"]} == {TensorProto.DataType.Value(kind)}
     assert report.differences[0].cosine > 0.9999
 
 

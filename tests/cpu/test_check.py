@@ -92,6 +92,13 @@ def test_layers_name_the_node_where_the_error_enters(spoiled: Path) -> None:
     assert {item.sqnr_db for item in before} == {None}
 
 
+def test_layers_of_a_reference_in_16_bits_are_compared_too(half: Path, tmp_path: Path) -> None:
+    cast_model(half, tmp_path / "again.onnx", precision="fp16", data=HELDOUT, compare=False)
+    report = check(tmp_path / "again.onnx", half, data=HELDOUT, layers=True)
+    assert {item.sqnr_db for item in report.layers} == {None}
+    assert "/block2/conv1/conv/Conv" in {item.node for item in report.layers}
+
+
 @pytest.mark.parametrize("batch", [(1,), (8,)])
 def test_an_engine_is_run_by_a_process_of_its_own_and_a_last_batch_may_be_short(
     cpu_build: Path, batch: tuple[int, ...], tmp_path: Path

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,11 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from trtopt.dtypes import numpy_dtype
 from trtopt.errors import ModelError
 
 Arrays = dict[str, NDArray[Any]]
 _ERRORS_ONLY = 4
 _ONNX_BFLOAT16 = 16
+_BFLOAT16 = "tensor(bfloat16)"
 
 
 def _unoptimised() -> Any:
@@ -101,11 +104,16 @@ class Unoptimised:
             raise _cannot_run(error) from None
         self._outputs = [output.name for output in self._session.get_outputs()]
         self._inputs = {item.name: item.type for item in self._session.get_inputs()}
+        types = (*self._inputs.values(), *(output.type for output in self._session.get_outputs()))
+        self._takes_arrays = _BFLOAT16 not in types
 
     def fitted(self, feed: Mapping[str, NDArray[Any]]) -> Arrays:
-        """Inputs meant for another precision of this model, as FP16 where this one takes FP16."""
+        """Inputs meant for another precision of this model, in 16 bits where this one takes those."""
+        halves = {"tensor(float16)": "float16", "tensor(bfloat16)": "bfloat16"}
         return {
-            name: array.astype(np.float16) if self._inputs.get(name) == "tensor(float16)" else array
+            name: array.astype(numpy_dtype(halves[self._inputs[name]]))
+            if self._inputs.get(name) in halves
+            else array
             for name, array in feed.items()
         }
 
@@ -116,9 +124,15 @@ class Unoptimised:
             CannotRun: ONNX Runtime fails; with its first line.
         """
         try:
-            return dict(zip(self._outputs, self._session.run(self._outputs, dict(feed)), strict=True))
+            return dict(zip(self._outputs, self._answers(feed), strict=True))
         except Exception as error:  # noqa: BLE001  (as above)
             raise _cannot_run(error) from None
+
+    def _answers(self, feed: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]]:
+        if self._takes_arrays:
+            return list(self._session.run(self._outputs, dict(feed)))
+        given = {name: _shared(array) for name, array in feed.items()}
+        return [_array_of(value) for value in self._session.run_with_ort_values(self._outputs, given)]
 
 
 def _shared(array: NDArray[Any]) -> Any:
@@ -127,8 +141,18 @@ def _shared(array: NDArray[Any]) -> Any:
 
     if array.dtype.name != "bfloat16":
         return onnxruntime.OrtValue.ortvalue_from_numpy(array)
-    bits = array.view(np.uint16)
+    bits = np.ascontiguousarray(array).view(np.uint16)
     return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(bits, _ONNX_BFLOAT16)
+
+
+def _array_of(value: Any) -> NDArray[Any]:
+    """The array in an OrtValue, a copy; ONNX Runtime itself gives none of BF16."""
+    if value.data_type() != _BFLOAT16:
+        return np.asarray(value.numpy())
+    size = int(np.prod(value.shape(), dtype=np.int64)) * 2
+    bits = ctypes.string_at(value.data_ptr(), size)
+    found: NDArray[Any] = np.frombuffer(bits, numpy_dtype("bfloat16")).reshape(value.shape())
+    return found
 
 
 def _cannot_run(error: Exception) -> CannotRun:

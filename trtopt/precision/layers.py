@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 
 import onnx
 
 from trtopt.data import SampleSource
 from trtopt.onnxmodel.feeds import specs_of
 from trtopt.onnxmodel.model_file import ModelFile
-from trtopt.precision.casting.places import types_of
+from trtopt.precision.casting.places import FLOAT, LOW
 from trtopt.precision.deviation import Deviation
-from trtopt.precision.emulate import emulated, has_low
 from trtopt.precision.observe import float_tensors, shards_of
-from trtopt.precision.runs import at_most
+from trtopt.precision.runs import at_most, in_fp32
 from trtopt.precision.stages import part_of
 from trtopt.records.checking import LayerDifference
 
@@ -32,13 +30,12 @@ def layer_differences(
     Raises:
         ModelError, DataError: see `observe`.
     """
-    types = types_of(other.proto)
-    candidate = replace(other, proto=emulated(other.proto, types)) if has_low(types) else other
     made = {name: node for node in other.proto.graph.node for name in node.output}
-    names = [name for name in float_tensors(reference) if name in made]
+    names = [name for name in float_tensors(reference, (FLOAT, *LOW.values())) if name in made]
     found = {name: Deviation(name) for name in names}
-    for shard in shards_of(reference, source, names):
-        sessions = [part_of(model, shard) for model in (reference, candidate)]
+    both = [in_fp32(model) for model in (reference, other)]
+    for shard in shards_of(reference, source, names) if names else ():
+        sessions = [part_of(model, shard) for model in both]
         for feed in at_most(source.batches(specs_of(reference.proto), 1), _SAMPLES):
             wanted, got = (session.run(session.fitted(feed)) for session in sessions)
             for name in shard:

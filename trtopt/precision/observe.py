@@ -38,12 +38,12 @@ class Observed:
     stages: int
 
 
-def float_tensors(model: ModelFile) -> tuple[str, ...]:
-    """The FP32 inputs of a model and the FP32 outputs of its nodes, in the order of the graph."""
+def float_tensors(model: ModelFile, kinds: Collection[int] = (onnx.TensorProto.FLOAT,)) -> tuple[str, ...]:
+    """The inputs of a model and outputs of its nodes that are of these types, in the order of the graph."""
     typed = {name: info.elem_type for name, info in _inferred_types(model.proto).items()}
     names = [spec.name for spec in specs_of(model.proto)]
     names += [name for node in model.proto.graph.node for name in node.output if name]
-    return tuple(name for name in names if typed.get(name) == onnx.TensorProto.FLOAT)
+    return tuple(name for name in names if typed.get(name) in kinds)
 
 
 def observe(
