@@ -101,12 +101,12 @@ def _pairs(model: onnx.ModelProto) -> Iterator[tuple[str, _Pair]]:
                 f"node {node.name!r} reads no QuantizeLinear: its weight is stored in a narrow type",
                 "quantise the float model; a graph in its final form needs no quantising",
             )
-        scale, precision = _scale_of(quantize, constants)
-        again, _ = _scale_of(node, constants)
+        scale, kind = _scale_of(quantize, constants, _named_type(quantize))
+        again, _ = _scale_of(node, constants, kind)
         if not np.array_equal(scale, again):
             raise _refused(f"nodes {quantize.name!r} and {node.name!r} have different scales", "train again")
         axis = next((int(item.i) for item in node.attribute if item.name == "axis"), 1)
-        yield node.output[0], _Pair(quantize.input[0], scale, axis if scale.size > 1 else None, precision)
+        yield node.output[0], _Pair(quantize.input[0], scale, axis if scale.size > 1 else None, _KINDS[kind])
 
 
 def _check_read_by_dq_alone(model: onnx.ModelProto, node: onnx.NodeProto) -> None:
@@ -118,18 +118,24 @@ def _check_read_by_dq_alone(model: onnx.ModelProto, node: onnx.NodeProto) -> Non
             )
 
 
+def _named_type(quantize: onnx.NodeProto) -> int:
+    """What a Q without a zero point makes: what its attribute says, from opset 21 on, or UINT8."""
+    named = next((int(item.i) for item in quantize.attribute if item.name == "output_dtype"), 0)
+    return named or onnx.TensorProto.UINT8
+
+
 def _scale_of(
-    node: onnx.NodeProto, constants: dict[str, onnx.TensorProto]
-) -> tuple[NDArray[np.float32], Precision]:
+    node: onnx.NodeProto, constants: dict[str, onnx.TensorProto], unsaid: int
+) -> tuple[NDArray[np.float32], int]:
+    """A Q's or DQ's scale and element type, which is `unsaid` where no zero point tells it."""
     zero = constants.get(node.input[2]) if len(node.input) > 2 and node.input[2] else None
-    kind = zero.data_type if zero is not None else onnx.TensorProto.UINT8
+    kind = zero.data_type if zero is not None else unsaid
     if kind not in _KINDS:
         raise _refused(
             f"node {node.name!r} quantises to {onnx.TensorProto.DataType.Name(kind)}",
             "TensorRT takes symmetric INT8 (an INT8 zero point of 0): export so, or quantise the float model",
         )
-    assert zero is not None
-    if any(bytes(zero.raw_data)) or any(zero.int32_data):
+    if zero is not None and (any(bytes(zero.raw_data)) or any(zero.int32_data)):
         raise _refused(
             f"node {node.name!r} has a zero point that is not 0",
             "TensorRT takes symmetric Q/DQ only: train with symmetric ranges, or quantise the float model",
@@ -141,7 +147,7 @@ def _scale_of(
     scale = onnx.numpy_helper.to_array(constants[node.input[1]]).astype(np.float32)
     if not (np.isfinite(scale).all() and (scale > 0).all()):
         raise _refused(f"node {node.name!r} has a scale that is not above 0", "quantise the float model")
-    return scale, _KINDS[kind]
+    return scale, kind
 
 
 def _refused(problem: str, remedy: str) -> UsageError:
@@ -173,6 +179,8 @@ def _remember(
         behind = maker[behind].input[0]
     if behind in pairs and _root(pairs, behind) in constants:
         axis, rank = pairs[behind].axis, constants[_root(pairs, behind)]
+        if axis is not None:
+            axis %= rank
         for perm in reversed(perms):
             if axis is not None:
                 axis = perm.index(axis) if perm else rank - 1 - axis

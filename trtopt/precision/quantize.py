@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
@@ -17,7 +18,7 @@ from trtopt.precision.calibration.methods import METHODS
 from trtopt.precision.calibration.run import calibrate, copied
 from trtopt.precision.calibration.table import AUTO, MAX, by_group, check_complete, with_method
 from trtopt.precision.casting.api import cast_graph, measured
-from trtopt.precision.casting.decide import Wishes
+from trtopt.precision.casting.decide import HEAVY, Wishes
 from trtopt.precision.casting.places import LOW
 from trtopt.precision.casting.weights import largest
 from trtopt.precision.emission.form import Form
@@ -30,6 +31,7 @@ from trtopt.precision.placement.view import View
 from trtopt.precision.runs import First, at_most, open_model
 from trtopt.precision.smoothing.factors import Factors
 from trtopt.precision.smoothing.run import smooth_as_told, smooth_by_data
+from trtopt.precision.stored import put_back
 from trtopt.precision.trained import complete, known_ranges
 from trtopt.records.casting import KeptNode
 from trtopt.records.quantisation import CalibrationTable
@@ -39,6 +41,7 @@ Smoothing: TypeAlias = "float | Literal['auto', 'off']"
 FEW_SAMPLES = 32
 """Fewer calibration samples than this are worth a warning."""
 _CHECKED_SAMPLES = 8
+_TOLD = 3
 _CAST_SAMPLES = 64
 """For judging what is to stay FP32, with a margin of four below the type's largest: every sample runs through
 all Q/DQ of the graph, half a second of ResNet-50's."""
@@ -100,10 +103,17 @@ def quantise(file: ModelFile, asked: Asked, material: Material) -> Quantised:
     made = with_pairs(file, asked, material)
     if not made.plan.weights and not made.plan.edges:
         raise UsageError(
-            "no node is to be quantised",
+            f"no node is to be quantised: {_why_none(made.plan)}",
             "`trtopt quantize --include` overrules some rules, another --precision others",
         )
     return made
+
+
+def _why_none(plan: Plan) -> str:
+    reasons = Counter((item.op, item.reason) for item in plan.decisions if item.op in HEAVY)
+    told = [f"{count} {op} because {reason}" for (op, reason), count in reasons.most_common(_TOLD)]
+    more = f"; and {len(reasons) - _TOLD} reasons more" if len(reasons) > _TOLD else ""
+    return "; ".join(told) + more if told else "the model has no layers with weights"
 
 
 def with_pairs(file: ModelFile, asked: Asked, material: Material) -> Quantised:
@@ -116,6 +126,7 @@ def with_pairs(file: ModelFile, asked: Asked, material: Material) -> Quantised:
         ModelError: the model's opset cannot be raised, or ONNX Runtime cannot run it.
     """
     model = copied(file)
+    put_back(model)
     existing = take_out(model.proto)
     _check_existing(existing, asked)
     model = replace(model, proto=fit_opset(model.proto, asked.form))

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import dataclass, replace
 
 from trtopt.precision.existing import Existing
+from trtopt.precision.placement.gates import is_own_gate
 from trtopt.precision.placement.place import place
 from trtopt.precision.placement.plan import Edge, Plan, WeightEdge, Wish
-from trtopt.precision.placement.view import View
+from trtopt.precision.placement.view import ACTIVATIONS, View, is_op
 
 _OURS = {"residual", "pad"}
 """Where our rules replace what was there: Q/DQ on both branches of an Add, or behind a Pad, cost a kernel."""
+
+
+_LAYERS = ("Conv", "ConvTranspose", "Gemm", "MatMul", "Add")
 
 
 @dataclass(frozen=True)
@@ -42,6 +47,7 @@ def complete(view: View, wish: Wish, existing: Existing, *, keep_unknown: bool) 
         for key in existing.edges
         if key not in ours and key[0] not in excluded
         if rules.get(key[0]) not in _OURS and tensors[key] not in behind_pads
+        if not _is_inside_a_kernel(view, tensors[key], key[0], rules.keys())
     ]
     known = known_ranges(plan, existing)
     edges = tuple(e for e in plan.edges if keep_unknown or e.tensor in known or e.tensor in plan.fixed)
@@ -55,6 +61,19 @@ def complete(view: View, wish: Wish, existing: Existing, *, keep_unknown: bool) 
     order = view.order
     ordered = tuple(sorted((*edges, *kept), key=lambda edge: (order[edge.node], edge.index)))
     return Completed(replace(plan, edges=ordered, weights=weights), added, dropped, unknown)
+
+
+def _is_inside_a_kernel(view: View, tensor: str, reader: str, quantised: Set[str]) -> bool:
+    """Whether the tensor lies between a quantised layer, or its Add, and the activation that fuses with it.
+
+    x·Sigmoid(x) is such an activation: Q/DQ inside it would part it from its convolution.
+    """
+    node, maker = view.nodes[view.order[reader]], view.maker.get(tensor)
+    if maker is None or not (is_op(node, *ACTIVATIONS) or is_own_gate(view, node)):
+        return False
+    if is_op(maker, *ACTIVATIONS):
+        return _is_inside_a_kernel(view, maker.input[0], maker.name, quantised)
+    return maker.name in quantised and is_op(maker, *_LAYERS)
 
 
 def known_ranges(plan: Plan, existing: Existing) -> dict[str, float]:

@@ -8,10 +8,12 @@ import pytest
 from nets import Net, as_file, edges, residual_block
 from onnx import TensorProto, helper
 
+from trtopt.dtypes import numpy_dtype
 from trtopt.errors import UsageError
 from trtopt.precision.emission.form import form_for
 from trtopt.precision.placement.plan import Wish
 from trtopt.precision.quantize import Asked, Material, Quantised, quantise
+from trtopt.precision.runs import open_model
 
 MAPS = ["N", 32, 8, 8]
 INT8 = np.int8(0)
@@ -33,8 +35,11 @@ def trained_conv(net: Net, name: str, x: str, scale: float, zero: np.ndarray = I
     )
 
 
-def run(model: onnx.ModelProto, precision: str = "int8", **material: object) -> Quantised:
-    asked = Asked(Wish(precision), form_for(precision, "8.6"))  # type: ignore[arg-type]
+def run(
+    model: onnx.ModelProto, precision: str = "int8", target: str | None = None, **material: object
+) -> Quantised:
+    target = target or ("8.6" if precision == "int8" else "10")
+    asked = Asked(Wish(precision), form_for(precision, target))  # type: ignore[arg-type]
     return quantise(as_file(model), asked, Material(**material))  # type: ignore[arg-type]
 
 
@@ -108,6 +113,52 @@ def test_pairs_that_no_rule_would_place_are_kept() -> None:
     assert sum(node.op_type == "QuantizeLinear" for node in made.model.proto.graph.node) == 2
 
 
+@pytest.mark.parametrize("zeros", [True, False])
+def test_weights_stored_as_int8_and_biases_as_int32_become_floats_again(zeros: bool) -> None:
+    net = Net(x=MAPS)
+    numbers = np.random.default_rng(0).integers(-127, 128, (32, 32, 1, 1), np.int8)
+    steps = np.linspace(0.01, 0.02, 32, dtype=np.float32)
+    s = net.constant("s", value=steps)
+    zero = [net.constant("z", value=np.zeros(32, np.int8))] if zeros else []
+    weight = net.node("DequantizeLinear", "w.dq", net.constant("w", value=numbers), s, *zero, axis=0)
+    bias = net.node(
+        "DequantizeLinear", "b.dq", net.constant("b", value=np.arange(32, dtype=np.int32)), s, axis=0
+    )
+    net.node("Conv", "c", pair(net, "x", 0.02), weight, bias)
+    model = net.model("c")
+    x = {"x": np.random.default_rng(1).standard_normal((2, 32, 8, 8)).astype(np.float32)}
+    made = run(model)
+    assert [node.op_type for node in made.model.proto.graph.node].count("DequantizeLinear") == 2
+    assert [(place.node, place.axis) for place in made.plan.weights] == [("c", 0)]
+    wanted, got = (open_model(file).run(x)["c"] for file in (as_file(model), made.model))
+    np.testing.assert_array_equal(got, wanted)
+    onnx.checker.check_model(made.model.proto, full_check=True)
+
+
+def test_a_type_may_be_told_by_q_s_attribute_and_dq_s_zero_point_be_left_out() -> None:
+    net = Net(21, x=["N", 4, 32])
+    scale = net.constant("s", value=np.float32(0.02))
+    weight = pair(net, net.constant("w", 32, 64), np.linspace(0.01, 0.02, 64), axis=-1)
+    q = net.node("QuantizeLinear", "q", "x", scale, output_dtype=int(TensorProto.INT8))
+    net.node("MatMul", "fc", net.node("DequantizeLinear", "dq", q, scale), weight)
+    made = run(net.model("fc"), target="10")
+    assert edges(made.plan) == {("x", "fc")}
+    assert [place.axis for place in made.plan.weights] == [1]
+
+
+def test_pairs_between_a_layer_and_its_activation_go() -> None:
+    net = Net(x=MAPS)
+    first = pair(net, trained_conv(net, "c1", "x", 0.02), 0.03)
+    gate = net.node("Sigmoid", "gate", first)
+    swish = net.node("Mul", "swish", first, pair(net, gate, 1 / 127))
+    second = trained_conv(net, "c2", swish, 0.03)
+    total = net.node("Add", "add", pair(net, second, 0.05), pair(net, swish, 0.03))
+    net.node("Relu", "r", pair(net, total, 0.04))
+    made = run(net.model("r"))
+    assert edges(made.plan) == {("x", "c1"), ("swish", "c2"), ("swish", "add")}
+    assert "0 edges added, 5 taken out" in made.notes[0]
+
+
 def test_what_lacks_a_range_is_told_where_there_is_no_data() -> None:
     net = Net(x=MAPS)
     main = trained_conv(net, "c1", "x", 0.02)
@@ -165,13 +216,14 @@ def test_a_scale_of_zero_and_a_computed_one_are_refused() -> None:
         run(net.model("dq"))
 
 
-def test_weights_in_a_narrow_type_are_refused() -> None:
-    net = Net(x=MAPS)
-    narrow = net.constant("w", value=np.ones((32, 32, 1, 1), np.int8))
-    scale = net.constant("s", value=np.float32(0.1))
-    net.node("Conv", "c", "x", net.node("DequantizeLinear", "dq", narrow, scale))
+def test_blocks_of_int4_are_refused() -> None:
+    net = Net(21, x=["N", 4, 64])
+    narrow = net.constant("w", value=np.ones((64, 32), numpy_dtype("int4")))
+    scale = net.constant("s", value=np.full((2, 32), 0.1, np.float32))
+    weight = net.node("DequantizeLinear", "dq", narrow, scale, axis=0, block_size=32)
+    net.node("MatMul", "fc", "x", weight)
     with pytest.raises(UsageError, match="its weight is stored in a narrow type"):
-        run(net.model("c"))
+        run(net.model("fc"), "int4")
 
 
 def test_integer_operators_between_q_and_dq_are_refused() -> None:

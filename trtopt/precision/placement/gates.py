@@ -32,9 +32,14 @@ def _is_fed_by_pool(view: View, node: Node) -> bool:
 
 def _is_by_own_branch(view: View, product: Node) -> bool:
     """x·Sigmoid(x), which is an activation and not a gate, or a product with a constant."""
+    return len(view.computed_inputs(product)) < 2 or is_own_gate(view, product)
+
+
+def is_own_gate(view: View, product: Node) -> bool:
+    """Whether the node is the Mul of x·Sigmoid(x) or x·HardSigmoid(x)."""
     computed = [product.input[index] for index in view.computed_inputs(product)]
-    if len(computed) < 2:
-        return True
+    if not is_op(product, "Mul") or len(computed) < 2:
+        return False
     for inner, outer in (computed, computed[::-1]):
         maker = view.maker.get(outer)
         if maker is not None and is_op(maker, "Sigmoid", "HardSigmoid") and maker.input[0] == inner:

@@ -1,0 +1,80 @@
+"""Constants that a quantised model stores as integers, put back as floats, with a Q in front of their DQ.
+
+Exporters of trained models, and ONNX Runtime's quantiser, keep weights as INT8 or FP8 with a DQ alone and
+biases as INT32 with a DQ. A weight becomes n·s behind a Q of the same scale s, which gives n again; a bias,
+which TensorRT takes in float only, becomes b·s without a pair.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+
+from trtopt.onnxgraph import OWN_DOMAINS
+from trtopt.onnxmodel.model_file import ModelFile, array_of, is_external, spooled
+
+_WEIGHTS = (onnx.TensorProto.INT8, onnx.TensorProto.FLOAT8E4M3FN)
+_BIAS = onnx.TensorProto.INT32
+
+
+def put_back(model: ModelFile) -> None:
+    """Put every such constant of the main graph back, in place; blocks of INT4 stay as they are."""
+    graph = model.proto.graph
+    constants = {tensor.name: tensor for tensor in graph.initializer}
+    nodes: list[onnx.NodeProto] = []
+    quantised: set[str] = set()
+    for node in graph.node:
+        tensor = constants.get(node.input[0]) if _is_dq(node) else None
+        scale = constants.get(node.input[1]) if tensor is not None else None
+        if tensor is None or scale is None or tensor.data_type not in (*_WEIGHTS, _BIAS):
+            nodes.append(node)
+            continue
+        values = _dequantised(model, node, tensor, scale)
+        if tensor.data_type == _BIAS:
+            graph.initializer.append(_stored(model, node.output[0], values, tensor))
+            continue
+        nodes += [*([] if tensor.name in quantised else [_quantize(node, tensor)]), node]
+        if tensor.name not in quantised:
+            graph.initializer.append(_stored(model, f"{tensor.name}:float", values, tensor))
+            quantised.add(tensor.name)
+    kept = [tensor for tensor in graph.initializer if tensor.name not in quantised]
+    for field, items in ((graph.node, nodes), (graph.initializer, kept)):
+        del field[:]
+        field.extend(items)
+
+
+def _is_dq(node: onnx.NodeProto) -> bool:
+    blocks = any(item.name == "block_size" and item.i for item in node.attribute)
+    return node.op_type == "DequantizeLinear" and node.domain in OWN_DOMAINS and not blocks
+
+
+def _dequantised(
+    model: ModelFile, node: onnx.NodeProto, tensor: onnx.TensorProto, scale: onnx.TensorProto
+) -> NDArray[np.float32]:
+    """n·s, the scale along the node's axis if it has several."""
+    steps = array_of(scale, model.folder).astype(np.float32)
+    if steps.size > 1:
+        axis = next((item.i for item in node.attribute if item.name == "axis"), 1) % len(tensor.dims)
+        steps = steps.reshape([-1 if index == axis else 1 for index in range(len(tensor.dims))])
+    return np.asarray(array_of(tensor, model.folder).astype(np.float32) * steps, np.float32)
+
+
+def _stored(
+    model: ModelFile, name: str, values: NDArray[Any], instead_of: onnx.TensorProto
+) -> onnx.TensorProto:
+    if is_external(instead_of) and model.spool is not None:
+        return spooled(values, name, model.spool)
+    return onnx.numpy_helper.from_array(values, name)
+
+
+def _quantize(node: onnx.NodeProto, tensor: onnx.TensorProto) -> onnx.NodeProto:
+    """The Q of a weight's DQ; without a zero point to name its type, an attribute does."""
+    inputs = [f"{tensor.name}:float", *node.input[1:]]
+    attributes = [item for item in node.attribute if item.name == "axis"]
+    made = onnx.helper.make_node("QuantizeLinear", inputs, [tensor.name], f"{node.name}:q")
+    made.attribute.extend(attributes)
+    made.attribute.append(onnx.helper.make_attribute("output_dtype", tensor.data_type))
+    return made
