@@ -17,6 +17,7 @@ from trtopt.onnxfile import read_onnx
 from trtopt.onnxmodel import model_file
 from trtopt.pipeline.quantize import Request, quantize
 from trtopt.precision.calibration.table import read_table
+from trtopt.precision.casting.api import cast_model
 from trtopt.precision.runs import open_model
 from trtopt.records import from_json
 from trtopt.records.quantisation import QuantizeReport
@@ -95,6 +96,22 @@ def test_a_trained_model_stays_right_and_builds_with_tensorrt_rtx(
     assert report.samples == (0 if precision == "int4" else CALIBRATION)
     if target != "8.6":
         assert is_half_around_pairs(onnx.load(tmp_path / "q.onnx"))
+    trtopt.build(tmp_path / "q.onnx", tmp_path / "engines", batch=(4,), backend="tensorrt-rtx")
+
+
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+def test_a_16_bit_model_is_quantised_as_the_fp32_one(
+    precision: str, samples: dict[Path, Path], tmp_path: Path
+) -> None:
+    half = tmp_path / "half.onnx"
+    cast_model(TRANSFORMER, half, precision=precision, cast_io=True, compare=False)  # type: ignore[arg-type]
+    report = quantize(half, tmp_path / "q.onnx", Request("fp8", "rtx", str(samples[TRANSFORMER])))
+    wide = quantize(TRANSFORMER, tmp_path / "wide.onnx", Request("fp8", "rtx", str(samples[TRANSFORMER])))
+    assert {item.node for item in report.decisions if item.quantised} == {
+        item.node for item in wide.decisions if item.quantised
+    }
+    assert accuracy(tmp_path / "q.onnx") >= accuracy(TRANSFORMER) - 1.0
+    assert any("became FP32 first" in note for note in report.notes)
     trtopt.build(tmp_path / "q.onnx", tmp_path / "engines", batch=(4,), backend="tensorrt-rtx")
 
 
@@ -245,7 +262,12 @@ def test_data_on_which_the_model_overflows_is_refused_with_tensor_and_sample(tmp
         (Request("int8", calib="a.npz", random_data=True), UsageError, "exclude one another"),
         (Request("int8", random_data=True, smoothquant=2.0), UsageError, "not from 0 to 1"),
         (Request("int8", random_data=True, exclude=("Gone",)), UsageError, "--exclude Gone"),
-        (Request("int8", random_data=True, exclude=("Conv",)), UsageError, "no node is to be quantised"),
+        (Request("int8", random_data=True, exclude=("Conv",)), UsageError, "9 Conv because --exclude Conv"),
+        (
+            Request("int4"),
+            UsageError,
+            "no node is .* 9 Conv because INT4 weights are for MatMul",
+        ),
         (Request("int8", table=Path("nowhere.json")), ArtifactError, "cannot be read"),
     ],
 )

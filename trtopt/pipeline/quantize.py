@@ -18,6 +18,7 @@ from trtopt.onnxmodel.feeds import seeded_source
 from trtopt.onnxmodel.model_file import ModelFile
 from trtopt.pipeline.listener import SILENT, Listener
 from trtopt.precision.calibration.table import AUTO, check_method, read_table
+from trtopt.precision.casting.widen import is_low, widened
 from trtopt.precision.emission.form import Form, form_for
 from trtopt.precision.existing import is_quantised
 from trtopt.precision.placement.plan import Precision, Wish
@@ -171,13 +172,18 @@ def _source(request: Request, model: ModelFile, precision: Precision) -> SampleS
 
 
 def rewritten(source: Path, scratch: Path, target: str) -> tuple[ModelFile, list[str]]:
-    """The model with BatchNorm folded and the like, its new weights to be kept in `scratch`; and a remark.
+    """The model in FP32, BatchNorm folded and the like, its new weights to be kept in `scratch`; and remarks.
 
     It is proved equal on seeded inputs; where those do not suit the model it is not, which is said.
     """
     from trtopt.rewrite.api import rewrite_model
 
-    rewritten, notes = scratch / "float.onnx", []
+    rewritten, notes = scratch / "float.onnx", list[str]()
+    given = replace(model_file.load(source), spool=scratch)
+    if is_low(given.proto):
+        source = scratch / "wide.onnx"
+        model_file.save(widened(given), source)
+        notes.append("the model's 16-bit types became FP32 first: scales are found in FP32")
     try:
         rewrite_model(source, rewritten, target=target)
     except ModelError as error:

@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from trtopt.errors import UsageError
 from trtopt.records.quantisation import Decision, QuantizeReport
 
-_OF_INTEREST = {"Conv", "ConvTranspose", "Gemm", "MatMul"}
+_OF_INTEREST = {"Conv", "ConvTranspose", "Gemm", "MatMul", "Einsum", "LSTM", "GRU", "RNN", "Attention"}
 
 
 def quantize_summary(report: QuantizeReport) -> list[str]:
@@ -37,7 +37,7 @@ def quantize_summary(report: QuantizeReport) -> list[str]:
 
 
 def _left(decisions: tuple[Decision, ...]) -> list[str]:
-    """Layers with weights, and products, that stay in float, by reason."""
+    """What computes much and stays in float, by reason."""
     reasons = Counter(
         (item.op, item.reason) for item in decisions if not item.quantised and item.op in _OF_INTEREST
     )
