@@ -248,6 +248,12 @@ def test_modules_are_imported_by_a_computed_name_only_where_that_is_the_point() 
     assert outside == {"__init__.py", "cli/main.py", "usercode.py"}
 
 
+def test_consoles_are_made_in_one_place() -> None:
+    """rich takes brackets and colons in names for markup and emoji, unless a console is told not to."""
+    makers = {str(file.relative_to(PACKAGE)) for file in FILES if "Console(" in file.read_text("utf-8")}
+    assert makers == {"cli/console.py"}
+
+
 # ── sizes ───────────────────────────────────────────────────────────────────────────────────────────────
 
 SOURCES = [*FILES, *sorted((ROOT / "tests").rglob("*.py"))]

@@ -64,8 +64,7 @@ class Outputs:
 
         Of the latest report: without one, nothing.
         """
-        from rich.console import Console
-
+        from trtopt.cli.console import console
         from trtopt.records import to_json
         from trtopt.report.text import bench_summary
 
@@ -75,7 +74,7 @@ class Outputs:
         self._export(report)
         if self._to_stdout:
             click.echo(to_json(report, indent=None), nl=False)
-        Console(stderr=self._to_stdout).print(bench_summary(report))
+        console(stderr=self._to_stdout).print(bench_summary(report))
 
     def _export(self, report: BenchReport) -> None:
         from trtopt.report import trtexec

@@ -68,8 +68,7 @@ def build(
     choose FP32 for layers that are FP16 in the graph where that is faster: for those it fails beyond half of
     the weights.
     """
-    from rich.console import Console
-
+    from trtopt.cli.console import console
     from trtopt.cli.progress import listening
     from trtopt.pipeline.build import build as run
     from trtopt.pipeline.build import default_output
@@ -102,6 +101,6 @@ def build(
     receipts = receipts_of(target, manifest)
     memories = build_memories_summary(memories_of(target, manifest))
     told = () if manifest.verdict is None else (verdict_summary(manifest.verdict),)
-    Console().print(build_summary(manifest, str(target)), receipts_summary(receipts), memories, *told)
+    console().print(build_summary(manifest, str(target)), receipts_summary(receipts), memories, *told)
     if not allow_fallback:
         check_receipts(receipts)

@@ -29,8 +29,7 @@ def cache() -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print the entries as JSON lines.")
 def ls(cache_dir: Path | None, as_json: bool) -> None:
     """List the caches, the latest used first."""
-    from rich.console import Console
-
+    from trtopt.cli.console import console
     from trtopt.pipeline.caches import entries, store_folder
     from trtopt.records import to_json
     from trtopt.report.caching import entries_table
@@ -40,7 +39,7 @@ def ls(cache_dir: Path | None, as_json: bool) -> None:
         for entry in found:
             click.echo(to_json(entry, indent=None), nl=False)
     else:
-        Console().print(entries_table(found, str(store_folder(cache_dir))))
+        console().print(entries_table(found, str(store_folder(cache_dir))))
 
 
 @cache.command()
@@ -51,20 +50,19 @@ def ls(cache_dir: Path | None, as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print the entry as JSON.")
 def show(name: str, cache_dir: Path | None, with_tactics: bool, against: str | None, as_json: bool) -> None:
     """Tell where and by which builds the cache NAME (or a part of its name) was made."""
-    from rich.console import Console
-
+    from trtopt.cli.console import console
     from trtopt.pipeline import caches
     from trtopt.records import to_json
     from trtopt.report.caching import difference_table, entry_summary, tactics_table
 
     if against is not None:
-        Console().print(difference_table(caches.difference(name, against, cache_dir)))
+        console().print(difference_table(caches.difference(name, against, cache_dir)))
     elif with_tactics:
-        Console().print(tactics_table(caches.tactics(name, cache_dir)))
+        console().print(tactics_table(caches.tactics(name, cache_dir)))
     elif as_json:
         click.echo(to_json(caches.entry(name, cache_dir)), nl=False)
     else:
-        Console().print(entry_summary(caches.entry(name, cache_dir)))
+        console().print(entry_summary(caches.entry(name, cache_dir)))
 
 
 @cache.command()

@@ -64,8 +64,7 @@ def compare(
     at any batch size, so that it can gate a CI. --control needs no B, nor does --across-contracts with two
     contracts, nor --builds, which then compares the builds of one model.
     """
-    from rich.console import Console
-
+    from trtopt.cli.console import console
     from trtopt.cli.progress import listening
     from trtopt.errors import DeviceError
     from trtopt.pipeline.compare import compare as run
@@ -94,7 +93,7 @@ def compare(
     if markdown:
         click.echo(comparison_markdown(compared.outcome), nl=False, err=json_file == "-")
     else:
-        Console(stderr=json_file == "-").print(comparison_summary(compared.outcome))
+        console(stderr=json_file == "-").print(comparison_summary(compared.outcome))
     if compared.failure is not None:
         raise DeviceError(
             compared.failure,

@@ -23,8 +23,7 @@ def doctor(folder: Path | None, as_json: bool, bundle: Path | None) -> None:
     environment variables and, of DIR, the manifest, logs and layers. The home folder, the names of user and
     host and what looks like a secret in the environment are taken out of every file.
     """
-    from rich.console import Console
-
+    from trtopt.cli.console import console
     from trtopt.errors import UsageError
     from trtopt.pipeline.bundle import write_bundle
     from trtopt.pipeline.doctor import examine
@@ -40,7 +39,7 @@ def doctor(folder: Path | None, as_json: bool, bundle: Path | None) -> None:
     if as_json:
         click.echo(to_json(findings), nl=False)
     elif bundle is None:
-        Console().print(doctor_summary(findings))
+        console().print(doctor_summary(findings))
     if bundle is not None:
         for name in write_bundle(bundle, findings, folder):
             click.echo(f"trtopt: packed {name}", err=True)

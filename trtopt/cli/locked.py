@@ -47,8 +47,7 @@ def _refuse_others() -> None:
 
 
 def _rebuild(source: Path, output: Path | None, plugins: tuple[str, ...]) -> None:
-    from rich.console import Console
-
+    from trtopt.cli.console import console
     from trtopt.cli.progress import listening
     from trtopt.pipeline.rebuild import rebuild_locked, rebuilt_name
     from trtopt.report.text import build_summary
@@ -57,5 +56,5 @@ def _rebuild(source: Path, output: Path | None, plugins: tuple[str, ...]) -> Non
     target = output or rebuilt_name(source)
     with listening() as listener:
         manifest, changes = rebuild_locked(source, target, listener, plugins)
-    Console().print(build_summary(manifest, str(target)))
+    console().print(build_summary(manifest, str(target)))
     click.echo("\n".join(change_lines(changes)))

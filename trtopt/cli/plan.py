@@ -54,8 +54,7 @@ def plan(
     SWEEP is a folder of `trtopt sweep`, or a build folder with what `trtopt bench` told as bench.json in it;
     of several all engines are candidates. The plan is what `trtopt.runtime.EnginePool.open` loads.
     """
-    from rich.console import Console
-
+    from trtopt.cli.console import console
     from trtopt.pipeline.plan import plan as make
     from trtopt.pipeline.plan import verify as put_to_the_test
     from trtopt.report.planning import plan_text
@@ -81,7 +80,7 @@ def plan(
     )
     if verify:
         made = put_to_the_test(output, timeout, listen, trust)
-    Console().print(plan_text(made))
+    console().print(plan_text(made))
 
 
 def _bytes(text: str) -> int:

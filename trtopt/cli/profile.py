@@ -65,8 +65,7 @@ def profile(
     Tells where the time goes, layer by layer, under the names of the ONNX file; which types ran, what fused
     and what did not and why, and how far each layer is from what the device could do.
     """
-    from rich.console import Console
-
+    from trtopt.cli.console import console
     from trtopt.cli.progress import listening
     from trtopt.errors import UsageError
     from trtopt.pipeline.profile import PROFILE_FILE, TRACE_FILE
@@ -98,7 +97,7 @@ def profile(
         )
     if file is not None:
         write_atomically(file, to_json(report, indent=None))
-    Console().print(profile_summary(report))
+    console().print(profile_summary(report))
     if file is not None and with_trace:
         if any(layer.ms for engine in report.engines for layer in engine.layers):
             write_atomically(file.with_name(TRACE_FILE), trace(report))

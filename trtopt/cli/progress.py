@@ -8,9 +8,9 @@ from contextlib import contextmanager
 import click
 from rich.console import Console, Group
 from rich.live import Live
-from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
+from trtopt.cli.console import console
 from trtopt.logs import LOG
 from trtopt.pipeline.listener import Listener
 from trtopt.records import BenchReport, SweepReport
@@ -36,7 +36,7 @@ class ProgressBars:
         """A job has come so far."""
         total = None if fraction is None else 1.0
         self._progress.start_task(self._tasks[index])
-        self._progress.update(self._tasks[index], phase=escape(phase), total=total, completed=fraction or 0.0)
+        self._progress.update(self._tasks[index], phase=phase, total=total, completed=fraction or 0.0)
 
 
 @contextmanager
@@ -45,8 +45,8 @@ def listening(report: Callable[[BenchReport], None] = lambda report: None) -> It
 
     `report` hears each report so far.
     """
-    console = Console(stderr=True)
-    with _progress(console) as progress:
+    screen = console(stderr=True)
+    with _progress(screen) as progress:
         bars = ProgressBars(progress)
         yield Listener(progress=bars.update, plans=bars.plan, report=report, note=_say)
 
@@ -54,13 +54,13 @@ def listening(report: Callable[[BenchReport], None] = lambda report: None) -> It
 @contextmanager
 def listening_to_sweep() -> Iterator[Listener]:
     """A listener that shows a sweep's points: in a live table on a terminal, in one line each off it."""
-    console = Console(stderr=True)
-    progress = _progress(console)
+    screen = console(stderr=True)
+    progress = _progress(screen)
     bars = ProgressBars(progress)
-    if not console.is_terminal:
+    if not screen.is_terminal:
         yield Listener(note=_say, sweep=_NewPoints().say)
         return
-    with Live(progress, console=console, transient=True) as live:
+    with Live(progress, console=screen, transient=True) as live:
         yield Listener(
             progress=bars.update,
             plans=bars.plan,
@@ -83,15 +83,15 @@ class _NewPoints:
                 _say(point_line(point))
 
 
-def _progress(console: Console) -> Progress:
+def _progress(screen: Console) -> Progress:
     columns = (
         SpinnerColumn(),
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         TimeElapsedColumn(),
-        TextColumn("{task.fields[phase]}"),
+        TextColumn("{task.fields[phase]}", markup=False),
     )
-    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+    return Progress(*columns, console=screen, transient=True, disable=not screen.is_terminal)
 
 
 def _say(text: str) -> None:

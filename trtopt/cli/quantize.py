@@ -135,8 +135,7 @@ def _by_verdict(
     as_json: bool,
 ) -> None:
     """Measure, write what did best, and show how it did."""
-    from rich.console import Console
-
+    from trtopt.cli.console import console
     from trtopt.cli.progress import listening
     from trtopt.errors import UsageError
     from trtopt.pipeline.break_even import quantize_where_it_pays
@@ -158,6 +157,6 @@ def _by_verdict(
     if as_json:
         click.echo(to_json(found.verdict).decode(), nl=False)
         return
-    Console().print(verdict_summary(found.verdict))
+    console().print(verdict_summary(found.verdict))
     for path, sizes in found.written.items():
         click.echo(f"written: {path} for batch {', '.join(map(str, sizes))}")

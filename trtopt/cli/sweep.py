@@ -80,8 +80,7 @@ def sweep(
     The folder holds sweep.json, sweep.csv, build folders and a result file for each point. The same command
     again goes on where it was ended, and measures nothing twice. `trtopt report FOLDER` draws the curves.
     """
-    from rich.console import Console
-
+    from trtopt.cli.console import console
     from trtopt.cli.progress import listening_to_sweep
     from trtopt.pipeline.sweep import sweep as run
     from trtopt.recipe import parse_batches, parse_streams
@@ -108,7 +107,7 @@ def sweep(
             **caches,
             **recipe,
         )
-    Console().print(sweep_summary(report))
+    console().print(sweep_summary(report))
 
 
 def _names(text: str | None) -> tuple[str, ...]:
