@@ -23,10 +23,12 @@ STORE_VARIABLE = "TRTOPT_CACHE_DIR"
 def store_folder(cache_dir: str | Path | None = None) -> Path:
     """`cache_dir`, else $TRTOPT_CACHE_DIR, else `trtopt` in the user's folder for caches."""
     told = cache_dir or os.environ.get(STORE_VARIABLE)
-    if told:
-        return Path(told)
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "trtopt"
+    return Path(told) if told else user_folder()
+
+
+def user_folder() -> Path:
+    """Where trtopt keeps for the user what can be made again: `trtopt` in the user's folder for caches."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "trtopt"
 
 
 def entries(cache_dir: str | Path | None = None) -> tuple[CacheEntry, ...]:

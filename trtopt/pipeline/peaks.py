@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +20,7 @@ from trtopt.inspect.profile import profile_point
 from trtopt.jobs import Copied, CopyJob
 from trtopt.pipeline.bench import bench
 from trtopt.pipeline.build import build, now
+from trtopt.pipeline.caches import user_folder
 from trtopt.pipeline.listener import SILENT, Listener
 from trtopt.reading import read_bounded
 from trtopt.records import (
@@ -180,8 +180,7 @@ def _quantised() -> Iterator[onnx.NodeProto]:
 
 
 def _file_of(uuid: str) -> Path:
-    home = os.environ.get("XDG_CACHE_HOME")
-    return (Path(home) if home else Path.home() / ".cache") / "trtopt" / "peaks" / f"{uuid}.json"
+    return user_folder() / "peaks" / f"{uuid}.json"
 
 
 def _read(file: Path) -> DevicePeaks | None:
