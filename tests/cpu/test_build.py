@@ -182,13 +182,6 @@ def test_what_the_builder_cannot_do_is_told_in_its_own_words(tmp_path: Path) -> 
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("name", ["a[/b]", "a[red]", "a :key: b"])
-def test_a_folders_name_is_shown_as_it_is(name: str, trtopt_cli: CommandLine) -> None:
-    done = trtopt_cli("build", DIGITS, "-o", name, "--backend", "onnxruntime")
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith(f"{name}: engines by onnxruntime")
-
-
 def test_ctrl_c_ends_the_build_with_130_and_leaves_nothing(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "trtopt", "build", str(DIGITS), "-o", str(tmp_path / "out")]
     command += ["--backend", "tensorrt-rtx", "--batch", ",".join(map(str, range(1, 60)))]

@@ -7,13 +7,14 @@ import os
 import signal
 import sys
 import traceback
+from io import TextIOWrapper
 from types import FrameType
 
 import click
 
 from trtopt.cli.exit_codes import BY_SIGNAL, INTERRUPTED
 from trtopt.cli.log_options import with_log_options
-from trtopt.errors import TrtoptError
+from trtopt.errors import TrtoptError, UsageError
 from trtopt.version import __version__
 
 COMMANDS = {
@@ -68,6 +69,8 @@ def cli() -> None:
 
 def main() -> None:
     """Run the command line; a user's mistake gives a message and an exit code, never a traceback."""
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # as on standard error: Latin-1 has no arrows
     signal.signal(signal.SIGTERM, _terminate)
     if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # nohup ignores it
         signal.signal(signal.SIGHUP, _terminate)
@@ -99,6 +102,14 @@ def _status() -> int:
     except (KeyboardInterrupt, click.Abort):
         _fail("interrupted; nothing unfinished is left behind")
         status = INTERRUPTED
+    except UnicodeEncodeError as error:
+        if error.reason != "surrogates not allowed":
+            raise
+        refused = UsageError(  # libraries, records and worker processes take text only
+            f"{error.object!r}: has a name that is not UTF-8", "rename the file or folder"
+        )
+        _fail(str(refused))
+        status = refused.exit_code
     except BrokenPipeError:  # the reader of our output has gone, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         status = 1
