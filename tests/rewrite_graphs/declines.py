@@ -212,17 +212,6 @@ CASES: tuple[Case, ...] = (
     ),
     left(
         "fold-batchnorm",
-        "shared weight",
-        """
-        # w: float[4,4,1,1]
-        # g: float[4]
-        # v: float[4]
-        graph (float[N,4,8,8] x) => (float[N,4,8,8] y)
-        {a = Conv(x, w) b = BatchNormalization(a, g, g, g, v) y = Conv(b, w)}""",
-        "shared",
-    ),
-    left(
-        "fold-batchnorm",
         "computed statistics",
         """
         # w: float[4,2,3,3]

@@ -32,6 +32,72 @@ CASES: tuple[Case, ...] = (
         "no number",
     ),
     left(
+        "slice-chain",
+        "twice along one axis",
+        """
+        g (float[N,8] x) => (float[N,2] y) <int64[1] z = {0}, int64[1] s = {6}, int64[1] t = {2}, int64[1] o = {1}, int64[1] l = {-1}>
+        {a = Slice(x, z, s, o) y = Slice(a, z, t, l)}""",
+        "the same axis",
+    ),
+    left(
+        "slice-chain",
+        "a computed bound",
+        """
+        g (float[N,8] x, int64[1] n) => (float[M,4] y) <int64[1] z = {0}, int64[1] s = {4}, int64[1] o = {1}>
+        {a = Slice(x, z, n, z) y = Slice(a, z, s, o)}""",
+        "computed",
+    ),
+    left(
+        "slice-chain",
+        "bounds as attributes",
+        """
+        g (float[N,8] x) => (float[M,4] y)
+        {a = Slice<starts=[0], ends=[4], axes=[1]>(x) y = Slice<starts=[0], ends=[1], axes=[0]>(a)}""",
+        "opset 10",
+        opset=9,
+    ),
+    left(
+        "concat-chain",
+        "along two axes",
+        """
+        g (float[N,2,3] x) => (float[N,4,6] y) {a = Concat<axis=1>(x, x) b = Concat<axis=1>(x, x) c = Neg(b) y = Concat<axis=-1>(a, c)}""",
+        "different axes",
+    ),
+    left(
+        "concat-chain",
+        "an inner result used elsewhere",
+        """
+        g (float[N,2] x) => (float[N,6] y, float[N,4] z) {a = Concat<axis=1>(x, x) z = Relu(a) y = Concat<axis=1>(a, x)}""",
+        "used elsewhere",
+    ),
+    left(
+        "fold-weights",
+        "above 1 MiB beside the weight",
+        """
+        # w: float[600,600]
+        g (float[N,600] x) => (float[N,600] y) {a = Abs(w) b = MatMul(x, a) y = MatMul(b, w)}""",
+        "stored beside",
+    ),
+    left(
+        "fold-weights",
+        "an index out of range",
+        """
+        # w: float[64,64]
+        g (float[N,64] x) => (float[N,64] y) <int64[1] i = {99}> {a = Gather(w, i) y = Mul(x, a)}""",
+        "ONNX Runtime cannot run",
+    ),
+    left(
+        "fold-batchnorm",
+        "a large weight that is shared",
+        """
+        # w: float[192,192,3,3]
+        # g: float[192]
+        # v: float[192]
+        g (float[N,192,8,8] x) => (float[N,192,6,6] y, float[N,192,6,6] z)
+        {a = Conv(x, w) y = BatchNormalization(a, g, g, g, v) z = Conv(x, w)}""",
+        "second copy",
+    ),
+    left(
         "transpose-merged",
         "an axis is cut",
         """

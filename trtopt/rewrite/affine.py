@@ -9,6 +9,7 @@ import numpy as np
 from trtopt.rewrite.scope import Array, Scope
 
 WEIGHTED = ("Conv", "ConvTranspose", "Gemm")
+_COPIED_BYTES = 1 << 20  # a head that detectors run over several levels, each with moments of its own
 
 
 def out_channels(scope: Scope, node: Any) -> int:
@@ -26,8 +27,8 @@ def why_not_scale(scope: Scope, node: Any) -> str | None:
     weight = node.inputs[1]
     if scope.value(weight) is None or not scope.is_float(weight):
         return "its weight is computed, quantised or of a type that NumPy lacks"
-    if len(weight.outputs) > 1:
-        return "its weight is shared with another node"
+    if len(weight.outputs) > 1 and weight._values.nbytes > _COPIED_BYTES:
+        return "its weight is shared with another node: a second copy would cost its size"
     if len(node.inputs) > 2 and not node.inputs[2].is_empty():
         bias = scope.value(node.inputs[2])
         if bias is None:

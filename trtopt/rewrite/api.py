@@ -90,16 +90,15 @@ def _class_of(rules: Sequence[Rule], outcome: Outcome) -> Exactness:
 
 
 def _prove(
-    proof: _Proof, model: ModelFile, rules: Sequence[Rule], target: Target
-) -> tuple[Outcome, tuple[Deviation, ...]]:
-    """Rewrite with `rules` and check: the bit-exact rules on their own first, then all together."""
-    outcome = rewrite(model, rules, target)
+    proof: _Proof, outcome: Outcome, model: ModelFile, rules: Sequence[Rule], target: Target
+) -> tuple[Deviation, ...]:
+    """Check what `rules` made of the model: the bit-exact ones on their own first, then all together."""
     kind = _class_of(rules, outcome)
     exact = [rule for rule in rules if rule.exactness == "B"]
     checked: tuple[Deviation, ...] = ()
     if kind != "B" and any(item.rule in {rule.name for rule in exact} for item in outcome.applied):
         checked = proof.of(rewrite(model, exact, target), "B")
-    return outcome, (*checked, *(proof.of(outcome, kind) if outcome.applied else ()))
+    return (*checked, *(proof.of(outcome, kind) if outcome.applied else ()))
 
 
 def _culprit(proof: _Proof, model: ModelFile, rules: Sequence[Rule], target: Target) -> Rule:
@@ -107,7 +106,8 @@ def _culprit(proof: _Proof, model: ModelFile, rules: Sequence[Rule], target: Tar
     low, high = 0, len(rules)  # the first `low` rules hold, the first `high` do not
     while high - low > 1:
         middle = (low + high) // 2
-        _, checked = _prove(proof, model, rules[:middle], target)
+        outcome = rewrite(model, rules[:middle], target)
+        checked = _prove(proof, outcome, model, rules[:middle], target)
         low, high = (middle, high) if all(item.ok for item in checked) else (low, middle)
     return rules[high - 1]
 
@@ -120,7 +120,7 @@ def _attempt(
     if proof is None:
         return _Attempt(outcome, tuple(undone), ())
     left = [rule for rule in rules if rule.name not in {item.rule for item in undone}]
-    outcome, checked = _prove(proof, model, left, target)
+    checked = _prove(proof, outcome, model, left, target)
     while not all(item.ok for item in checked):
         used = {item.rule for item in outcome.applied}
         worst = max((item for item in checked if not item.ok), key=lambda item: item.error)
@@ -130,7 +130,8 @@ def _attempt(
         reason = f"output {worst.output!r} moved by {beyond} ({worst.feed})"
         undone.append(Undone(rule=guilty.name, reason=reason))
         left = [rule for rule in left if rule.name != guilty.name]
-        outcome, checked = _prove(proof, model, left, target)
+        outcome = rewrite(model, left, target)
+        checked = _prove(proof, outcome, model, left, target)
     return _Attempt(outcome, tuple(undone), checked)
 
 

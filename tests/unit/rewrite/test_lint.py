@@ -61,6 +61,14 @@ def test_operators_without_a_parser_are_found(tmp_path: Path) -> None:
     ]
 
 
+def test_a_later_version_that_only_takes_more_types_is_no_other_form(tmp_path: Path) -> None:
+    text = """g (float[N,4] x) => (float[4,N] y) <float[4] w = {1,1,1,1}>
+        {a = RMSNormalization(x, w) b = Cast<to=1>(a) y = Transpose(b)}"""
+    onnx.save(model(text, opset=23), tmp_path / "in.onnx")
+    reasons = [item.reason for item in lint_model(tmp_path / "in.onnx", target="10").advice]
+    assert reasons == ["this form of RMSNormalization is newer than TensorRT 10's parser"]
+
+
 def test_every_check_is_tested() -> None:
     assert {check.name for check in CHECKS} == {*_FOUND, "foreign-operator"}
 
@@ -68,6 +76,17 @@ def test_every_check_is_tested() -> None:
 def test_shape_arithmetic_in_int64_is_no_finding(tmp_path: Path) -> None:
     text = "g (float[N,4] x) => (int64[2] y) {s = Shape(x) y = Mul(s, s)}"
     assert lint_model(_saved(text, tmp_path), target="10").advice == ()
+
+
+def test_axes_in_int64_are_no_arithmetic_on_data(tmp_path: Path) -> None:
+    text = "g (float[N,4] x) => (float[N,1] y) <int64[1] a = {1}> {y = ReduceSum(x, a)}"
+    assert lint_model(_saved(text, tmp_path), target="10").advice == ()
+
+
+def test_a_comparison_of_int64_is_arithmetic_on_data(tmp_path: Path) -> None:
+    text = "g (int64[N,4] x) => (bool[N,4] y) <int64 z = {0}> {y = Equal(x, z)}"
+    (item,) = lint_model(_saved(text, tmp_path), target="10").advice
+    assert item.check == "int64-math"
 
 
 def test_the_exit_code_is_3_only_if_asked_for(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ _UNARY = ("Relu", "Identity", "Neg", "Sigmoid", "Abs", "Dropout", "Tanh", "Exp",
           "Reshape", "Softmax", "Pad", "ReduceMean", "LayerNorm", "Silu", "Gelu", "Quantise", "If", "Twins",
           "Attend", "Hide")  # fmt: skip
 _BINARY = ("Add", "Mul", "Sub", "Div")
-_MOVED = ("Shuffle", "Reduce", "Merged")
+_MOVED = ("Shuffle", "Reduce", "Merged", "Cut", "Joined", "Chosen")
 _WEIGHTED = ("Conv", "BatchNormalization", "MatMul")
 
 
@@ -128,6 +128,22 @@ class _Grower:
             flat = self.node("Reshape", x, self.constant([-1, 6, 6], integer=True))
             turned = self.node("Transpose", flat, perm=list(self.draw(st.permutations(range(3)))))
             return self.node("Reshape", turned, self.constant([-1, 4, 6, 6], integer=True))
+        if op == "Cut":  # two axes turned round, one at a time, or one of them twice
+            for _ in range(2):
+                bounds = (-1, -(2**31), self.draw(st.integers(-3, 3)), -1)
+                x = self.node("Slice", x, *(self.constant([value], integer=True) for value in bounds))
+            return x
+        if op == "Joined":  # parts of parts, of which as much is kept as went in
+            axis, other = self.draw(st.sampled_from([(1, 1), (1, -3), (2, -2), (2, 3)]))
+            inner = self.node("Concat", x, self.node("Neg", x), axis=axis)
+            more = inner if self.draw(st.booleans()) else self.node("Concat", x, x, axis=axis)
+            joined = self.node("Concat", inner, more, axis=other)
+            ends = self.constant([4, 6, 6], integer=True)
+            return self.node("Slice", joined, self.constant([0] * 3, integer=True), ends,
+                             self.constant([1, 2, 3], integer=True))  # fmt: skip
+        if op == "Chosen":  # by an inverted mask
+            inverted = self.node("Not", "causal")
+            return self.node("Where", inverted, x, self.constant(0.5))
         # axes dropped and put back, kept and taken out
         axes, others = (self.draw(st.sampled_from([[2, 3], [-1, -2], [1], [-1]])) for _ in range(2))
         least = self.node("ReduceMin", x, axes=axes, keepdims=0)

@@ -56,6 +56,7 @@ def test_all_default_rules_together_keep_the_function(case: Case, tmp_path: Path
         "training",
         "an unknown length",
         "a dropout of old",
+        "an index out of range",
     )
     trace = rewrite_model(tmp_path / "in.onnx", tmp_path / "out.onnx", target=case.target, check=runs)
     assert trace.undone == ()

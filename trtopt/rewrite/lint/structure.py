@@ -34,8 +34,8 @@ def _is_shape_math(scope: Scope, tensor: Any, depth: int = 6) -> bool:
 def _long_integers(scope: Scope) -> Iterator[Finding]:
     for node in scope.nodes(*_MATH):
         out = node.outputs[0]
-        wide = any(scope.dtype(tensor) == np.int64 for tensor in (*node.inputs, out))
-        if wide and (scope.rank(out) or 0) > 1 and not _is_shape_math(scope, out):
+        judged = node.inputs[0] if node.op == "Equal" else out  # axes and exponents may be INT64 anywhere
+        if scope.dtype(judged) == np.int64 and (scope.rank(out) or 0) > 1 and not _is_shape_math(scope, out):
             yield Finding(node, "it computes in INT64 on data, not on shapes")
 
 
@@ -53,13 +53,24 @@ def _odd_resizes(scope: Scope) -> Iterator[Finding]:
             yield Finding(node, "its size is computed")
 
 
+def _form(op: str, opset: int) -> Any:
+    """How many inputs and outputs an operator has, its attributes and their defaults; None if it is newer."""
+    if not onnx.defs.has(op, opset, ""):
+        return None
+    schema = onnx.defs.get_schema(op, opset, "")
+    defaults = {name: item.default_value.SerializeToString() for name, item in schema.attributes.items()}
+    return schema.min_input, schema.max_input, schema.min_output, schema.max_output, defaults
+
+
 def _foreign_operators(scope: Scope) -> Iterator[Finding]:
     for node in scope.nodes():
         if node.domain not in STANDARD:
             yield Finding(node, f"{node.domain}::{node.op} is no standard operator")
         elif not onnx.defs.has(node.op, scope.opset, ""):
             yield Finding(node, f"{node.op} is unknown to opset {scope.opset}")
-        elif scope.target.opset < onnx.defs.get_schema(node.op, scope.opset, "").since_version:
+        elif scope.target.opset < scope.opset and (
+            _form(node.op, scope.opset) != _form(node.op, scope.target.opset)
+        ):
             yield Finding(node, f"this form of {node.op} is newer than TensorRT {scope.target.name}'s parser")
 
 

@@ -1,20 +1,21 @@
 """What depends on constants alone is computed once, here.
 
 ONNX Runtime evaluates the nodes, driven by onnx-graphsurgeon; results above 1 MiB, random numbers, control
-flow, foreign operators and everything fed by a large weight stay. Quantised weights keep their Q and DQ:
-TensorRT reads the scale and the type of a weight from them. Shapes are folded by `fold-shapes`.
+flow and foreign operators stay. Quantised weights keep their Q and DQ: TensorRT reads the scale and the type
+of a weight from them. Shapes are folded by `fold-shapes`, what is fed by a large weight by `fold-weights`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 from trtopt.device.reference import hush
 from trtopt.rewrite.rule import Match, Rule, always
 from trtopt.rewrite.scope import STANDARD, Scope
 
-_SIZE_CAP = 1 << 20
+SIZE_CAP = 1 << 20
 _NEVER = {
     "QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "Constant", "RandomNormal",
     "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial", "Bernoulli", "Dropout", "If",
@@ -22,13 +23,18 @@ _NEVER = {
 }  # fmt: skip
 
 
-def _foldable(scope: Scope, node: Any) -> bool:
+def may_evaluate(scope: Scope, node: Any) -> bool:
     """Whether the node may be evaluated, provided that its inputs are known."""
-    heavy = any(scope.is_constant(tensor) and not scope.is_small(tensor) for tensor in node.inputs)
     odd = any(scope.is_constant(tensor) and scope.value(tensor) is None for tensor in node.inputs)
     kept = any(scope.is_fixed(out) for out in node.outputs)
     free = node.op not in _NEVER and node.name not in scope.context.stuck
-    return free and node.domain in STANDARD and not (heavy or odd or kept)
+    return free and node.domain in STANDARD and not (odd or kept)
+
+
+def _foldable(scope: Scope, node: Any) -> bool:
+    """Whether the node may be evaluated and reads no large weight."""
+    heavy = any(scope.is_constant(tensor) and not scope.is_small(tensor) for tensor in node.inputs)
+    return not heavy and may_evaluate(scope, node)
 
 
 def _find(scope: Scope) -> Iterator[Match]:
@@ -39,12 +45,13 @@ def _find(scope: Scope) -> Iterator[Match]:
         if _foldable(scope, node) and all(scope.is_constant(item) or id(item) in known for item in inputs):
             known |= {id(out) for out in node.outputs}
             front.append(node)
-    large = [node for node in front if _result_bytes(scope, node) > _SIZE_CAP]
+    large = [node for node in front if result_bytes(scope, node) > SIZE_CAP]
     if len(front) > len(large):
         yield Match(next(node for node in front if node not in large), {"nodes": front})
 
 
-def _result_bytes(scope: Scope, node: Any) -> int:
+def result_bytes(scope: Scope, node: Any) -> int:
+    """What the node's results take, as far as their shapes are known."""
     total = 0
     for out in node.outputs:
         shape, dtype = scope.static_shape(out), scope.dtype(out)
@@ -57,15 +64,19 @@ def _result_bytes(scope: Scope, node: Any) -> int:
 
 def _apply(scope: Scope, match: Match) -> None:
     hush()
-    scope.graph.fold_constants(
+    fold = partial(
+        scope.graph.fold_constants,
         fold_shapes=False,
         recurse_subgraphs=False,
         recurse_functions=False,
         flatten_subgraphs=False,
-        partitioning="recursive",
-        size_threshold=_SIZE_CAP,
+        size_threshold=SIZE_CAP,
         should_exclude_node=lambda node: not _foldable(scope, node),
     )
+    try:
+        fold(error_ok=False)
+    except Exception:  # noqa: BLE001  (one that ONNX Runtime cannot evaluate spoils all)
+        fold(partitioning="recursive")  # one by one, each in a copy of the graph
     resisting = {node.name for node in match.parts["nodes"] if node.outputs}
     if len(resisting) == len(match.parts["nodes"]):
         scope.context.stuck |= resisting  # ONNX Runtime could evaluate none of them

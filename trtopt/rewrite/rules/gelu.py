@@ -65,8 +65,10 @@ def _is_cube(scope: Scope, tensor: Any, source: Any, inner: list[Any]) -> bool:
 
 
 def _is_tanh_argument(scope: Scope, tensor: Any, source: Any, inner: list[Any]) -> bool:
-    """Whether `tensor` is √(2/π)·(x + 0.044715·x³)."""
+    """Whether `tensor` is √(2/π)·(x + 0.044715·x³), or √(2/π)·x·(1 + 0.044715·x²)."""
     outer = scope.producer(tensor, "Mul")
+    if outer is not None and _is_factored_argument(scope, outer, source, inner):
+        return True
     found = None if outer is None else with_scalar(scope, outer, math.sqrt(2 / math.pi))
     plus = None if found is None else scope.producer(found[0], "Add")
     if plus is None:
@@ -79,6 +81,22 @@ def _is_tanh_argument(scope: Scope, tensor: Any, source: Any, inner: list[Any]) 
             inner.append(cubic)
             return _is_cube(scope, scaled[0], source, inner)
     return False
+
+
+def _is_factored_argument(scope: Scope, outer: Any, source: Any, inner: list[Any]) -> bool:
+    """Whether the node `outer` is √(2/π)·x·(1 + 0.044715·x²)."""
+    nodes = [outer]
+    scalar, tensors = _factors(scope, outer, nodes)
+    others = [tensor for tensor in tensors if tensor is not source]
+    plus = scope.producer(others[0], "Add") if len(tensors) == 2 and len(others) == 1 else None
+    found = None if plus is None else with_scalar(scope, plus, 1.0, 0.0)
+    product = None if found is None else scope.producer(found[0], "Mul")
+    if plus is None or product is None or abs(scalar / math.sqrt(2 / math.pi) - 1) > 1e-4:
+        return False
+    nodes += [plus, product]
+    cubic, squared = _factors(scope, product, nodes)
+    inner += nodes
+    return abs(cubic / _CUBIC - 1) < 1e-4 and len(squared) == 2 and all(item is source for item in squared)
 
 
 def _kind(scope: Scope, tensor: Any, source: Any, inner: list[Any]) -> str | None:

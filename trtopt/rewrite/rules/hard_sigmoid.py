@@ -17,14 +17,18 @@ from trtopt.rewrite.scope import Scope
 def _clipped(scope: Scope, tensor: Any) -> tuple[Any, list[Any]] | None:
     """x and the nodes between, if `tensor` is Clip(x + 3, 0, 6)."""
     clip = scope.producer(tensor, "Clip")
-    if clip is None:
-        return None
+    found = None if clip is None else _shifted(scope, clip, 3.0)
+    return None if found is None else (found[0], [clip, found[1]])
+
+
+def _shifted(scope: Scope, clip: Any, shift: float) -> tuple[Any, Any] | None:
+    """y and the node between, if `clip` is Clip(y + shift, 0, 2·shift)."""
     bounds = [scope.scalar(item) for item in clip.inputs[1:3]]
     if not bounds:
         bounds = [clip.attrs.get("min"), clip.attrs.get("max")]
     plus = scope.producer(clip.inputs[0], "Add")
-    found = with_scalar(scope, plus, 3.0, 0.0) if plus is not None else None
-    return (found[0], [clip, plus]) if found is not None and bounds == [0.0, 6.0] else None
+    found = with_scalar(scope, plus, shift, 0.0) if plus is not None else None
+    return (found[0], plus) if found is not None and bounds == [0.0, 2 * shift] else None
 
 
 def _sixth(scope: Scope, node: Any) -> Any | None:
@@ -34,6 +38,12 @@ def _sixth(scope: Scope, node: Any) -> Any | None:
 
 
 def _find(scope: Scope) -> Iterator[Match]:
+    for clip in scope.nodes("Clip"):
+        shifted = _shifted(scope, clip, 0.5)
+        scaled = None if shifted is None else scope.producer(shifted[0], "Div", "Mul")
+        source = None if scaled is None else _sixth(scope, scaled)
+        if shifted is not None and source is not None:
+            yield Match(clip, {"source": source, "inner": [shifted[1], scaled], "times": None})
     for node in scope.nodes("Div", "Mul"):
         numerator = _sixth(scope, node)
         if numerator is None:

@@ -1,8 +1,9 @@
-"""Slice, Concat, Squeeze or Unsqueeze of constants → the constant that it makes, also of large weights.
+"""Slice, Split, Concat, Squeeze or Unsqueeze of constants → what they make, also of large weights.
 
-Exporters put an LSTM's gates in ONNX's order this way. Elements only move, and the model grows no larger if
-nothing else needs what went in: a weight is cut up only if all that read it cut it up too, into parts that
-together are no larger. TensorRT then sees a weight where it wants one.
+Exporters put an LSTM's gates in ONNX's order this way, and take packed projections of attention apart.
+Elements only move, and the model grows no larger if nothing else needs what went in: a weight is cut up only
+if all that read it cut it up too, into parts that together are no larger. TensorRT then sees a weight where
+it wants one.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from trtopt.rewrite.scope import Array, Scope
 
 
 def _find(scope: Scope) -> Iterator[Match]:
-    for node in scope.nodes("Slice", "Concat", "Squeeze", "Unsqueeze"):
+    for node in scope.nodes("Slice", "Split", "Concat", "Squeeze", "Unsqueeze"):
         weights = _weights(node)
         all_constant = all(scope.is_constant(tensor) for tensor in node.inputs if not tensor.is_empty())
         if all_constant and not all(scope.is_small(tensor) for tensor in weights):
@@ -35,6 +36,8 @@ def _check(scope: Scope, match: Match) -> str | None:
         return "its type is none of NumPy's"
     if not all(_is_used_up(scope, node, tensor) for tensor in weights):
         return "the weight is used elsewhere too: a second copy would cost its size"
+    if node.op == "Split" and any(scope.is_fixed(out) for out in node.outputs):
+        return "a part is an output of the graph, whose name must stay"
     return scope.why_not_bypass(node, weights[0])
 
 
@@ -70,11 +73,25 @@ def _sliced(scope: Scope, node: Any, value: Array) -> Array | None:
     return value[tuple(cuts)]
 
 
+def _split(scope: Scope, node: Any, value: Array) -> list[Array]:
+    """The parts that a Split makes; without lengths they are equal, but for the last."""
+    axis = node.attrs.get("axis", 0)
+    lengths = scope.integers(node, "split", 1) or [-(-value.shape[axis] // len(node.outputs))] * len(
+        node.outputs
+    )
+    return np.split(value, np.cumsum(lengths)[:-1], axis)
+
+
 def _apply(scope: Scope, match: Match) -> None:
     node = match.node
     values = [value for tensor in match.parts["weights"] if (value := scope.value(tensor)) is not None]
     axes = scope.integers(node, "axes", 1)
     made: Any
+    if node.op == "Split":
+        for out, part in zip(node.outputs, _split(scope, node, values[0]), strict=True):
+            scope.rewire(out, scope.constant(part, out.name))
+        scope.kill(node)
+        return
     if node.op == "Slice":
         made = _sliced(scope, node, values[0])
     elif node.op == "Concat":
