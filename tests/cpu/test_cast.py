@@ -17,7 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from tests.rewrite_graphs import model
 from trtopt.device.reference import open_reference
-from trtopt.errors import DataError, ModelError, UsageError
+from trtopt.errors import DataError, ModelError, OutputError, UsageError
 from trtopt.onnxmodel.model_file import load
 from trtopt.precision.casting.api import cast_model
 from trtopt.precision.casting.places import types_of
@@ -344,6 +344,12 @@ def test_bad_options_are_named(
     with pytest.raises(error, match=words):
         cast(source, **options)
     assert not (tmp_path / "out.onnx").exists()
+
+
+def test_a_folder_to_write_to_is_named(tmp_path: Path) -> None:
+    for folder in (tmp_path, Path()):
+        with pytest.raises(OutputError, match="is a folder"):
+            cast_model(saved(CHAIN, tmp_path), folder, precision="fp16")
 
 
 def test_bf16_where_the_opset_has_none_says_which_has(tmp_path: Path) -> None:

@@ -157,3 +157,12 @@ def test_the_command_tells_and_its_status_is_3_where_a_bound_is_not_met(
     assert from_json(done.stdout.encode(), CheckReport).passed is False
     assert json.loads(done.stdout)["schema"] == "trtopt.check/1"
     assert "no such file" in trtopt_cli.fails(1, "check", "gone.onnx", "--against", DIGITS)
+
+
+@pytest.mark.parametrize(
+    ("flag", "value"),
+    [("--min-cosine", "2"), ("--min-top1", "7"), ("--max-error", "-1"), ("--min-sqnr", "nan")],
+)
+def test_a_bound_that_is_none_is_refused(flag: str, value: str, trtopt_cli: CommandLine) -> None:
+    told = trtopt_cli.fails(2, "check", DIGITS, "--against", DIGITS, flag, value)
+    assert f"{flag} {value}: out of range" in told

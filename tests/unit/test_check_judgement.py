@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import nan
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,6 +28,7 @@ EQUAL = OutputDifference(output="z", values=9, cosine=1.0, sqnr_db=None, max_abs
         ({"max_error": 0.09}, ["max error"]),
         ({"min_top1": 0.96}, ["top-1 agreement"]),
         ({"min_cosine": 0.991, "max_error": 0.0}, ["cosine", "max error"]),
+        ({"min_sqnr": nan}, ["SQNR in dB"]),
     ],
 )
 def test_a_bound_that_is_just_met_holds_and_one_beyond_does_not(

@@ -55,7 +55,7 @@ def violations(outputs: Sequence[OutputDifference], bounds: Bounds) -> tuple[Vio
             ("NaN or infinite values", float(item.mismatched), 0.0 if bounds.any else None, -1),
         )
         for name, value, bound, sign in measures:
-            if value is not None and bound is not None and sign * value < sign * bound:
+            if value is not None and bound is not None and not sign * value >= sign * bound:  # NaN meets none
                 found.append(Violation(output=item.output, measure=name, found=value, bound=bound))
     return tuple(found)
 

@@ -18,7 +18,7 @@ from trtopt.rewrite.driver import Outcome, RuleFailed, rewrite
 from trtopt.rewrite.rule import Exactness, Rule
 from trtopt.rewrite.target import Target, target_named
 from trtopt.rewrite.trace import Deviation, RewriteTrace, Undone
-from trtopt.workspace import scratch_beside
+from trtopt.workspace import check_writable, scratch_beside
 
 
 def select(names: Sequence[str] | None, skip: Sequence[str], target: Target) -> tuple[Rule, ...]:
@@ -170,6 +170,7 @@ def rewrite_model(
     chosen = select(rules, skip, aim)
     if out.resolve() == source.resolve():
         raise UsageError("the output would replace the model itself", "choose another place with -o")
+    check_writable(out)
     original = model_file.load(source)
     proto, lowered = prepare.prepare(original.proto)
     notes = _on_defaults(original)

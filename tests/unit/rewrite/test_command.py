@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from tests.rewrite_graphs import model
 from trtopt.cli.rewrite import rewrite
-from trtopt.errors import UsageError
+from trtopt.errors import OutputError, UsageError
 from trtopt.records import from_json
 from trtopt.rewrite import api
 from trtopt.rewrite.driver import RuleFailed
@@ -98,3 +98,10 @@ def test_importing_the_commands_loads_no_onnx() -> None:
         ).stdout.strip()
         == "[]"
     )
+
+
+def test_a_folder_to_write_to_is_named(tmp_path: Path) -> None:
+    onnx.save(model(_TEXT), tmp_path / "in.onnx")
+    for folder in (tmp_path, Path()):
+        with pytest.raises(OutputError, match="is a folder"):
+            api.rewrite_model(tmp_path / "in.onnx", folder, target="10")

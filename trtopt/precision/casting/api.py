@@ -29,7 +29,7 @@ from trtopt.precision.casting.weights import largest
 from trtopt.precision.observe import float_tensors, observe
 from trtopt.precision.runs import compared, in_fp32, open_model
 from trtopt.records.casting import CastPrecision, CastReport, VanishingWeight
-from trtopt.workspace import scratch_beside
+from trtopt.workspace import check_writable, scratch_beside
 
 _COMPARED = 64
 """How many samples the original and the result are compared on."""
@@ -130,6 +130,7 @@ def _check(source: Path, out: Path, target: str, threshold: float | None) -> Non
         raise UsageError(f"--threshold {threshold:g}: must be above 0", "leave it away for the default")
     if out.resolve() == source.resolve():
         raise UsageError("the output would replace the model itself", "choose another place with -o")
+    check_writable(out)
 
 
 def _check_worthwhile(model: ModelFile, decision: Decision, precision: str) -> None:
