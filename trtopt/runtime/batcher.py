@@ -75,8 +75,9 @@ class DynamicBatcher:
         Raises:
             DataError: names, types or shapes that no engine takes; nobody else's batch suffers.
             QueueFullError: as many wait as may wait.
-            ClosedError: the batcher has been closed.
+            ClosedError: the batcher has been closed, or was made before this process was forked.
         """
+        self._pool.check_process()
         try:
             part = self._pool.catalogue.sample(sample)
         except DataError:
@@ -202,8 +203,11 @@ class DynamicBatcher:
     def close(self, *, drain: bool = True) -> None:
         """Accept no more, answer what has been accepted, and let the threads end.
 
-        With `drain` what is waiting is computed, without it fails with ClosedError. The pool stays open.
+        With `drain` what is waiting is computed, without it fails with ClosedError. The pool stays open. In a
+        fork of the process that made it nothing is waiting.
         """
+        if self._pool.is_forked:
+            return
         given_up: list[Request] = []
         with self._changed:
             self._is_closed = True

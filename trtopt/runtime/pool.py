@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, suppress
@@ -58,6 +59,7 @@ class EnginePool:
                 "give it one worker and some memory at least",
             )
         self.policy = policy
+        self._process = os.getpid()
         self._device = target.device
         self._bound_bytes, self._graphs, self._workers = bound_bytes, graphs, workers
         self._changed = threading.Condition()
@@ -151,6 +153,20 @@ class EnginePool:
         """The largest batch that one of the engines runs."""
         return max(offer.high for engine in self.catalogue.engines for offer in engine.offers)
 
+    @property
+    def is_forked(self) -> bool:
+        """Whether this process is a fork of the one that opened it: no thread, no device came along."""
+        return os.getpid() != self._process
+
+    def check_process(self) -> None:
+        """Raises ClosedError if this is another process than the one that opened it."""
+        if self.is_forked:
+            raise ClosedError(
+                f"the pool was opened in process {self._process}, of which this one is a fork: neither "
+                "threads nor the device come along",
+                "open a pool in each process, after the fork",
+            )
+
     def run(self, inputs: object) -> Outputs:
         """Run rows of any number and wait for their outputs.
 
@@ -165,7 +181,7 @@ class EnginePool:
         Raises:
             DataError: names, types or shapes that no engine takes, or values that the model refuses.
             WorkerError: the worker failed; another one has taken its place, or none is left.
-            ClosedError: the pool has been closed.
+            ClosedError: the pool has been closed, or was opened before this process was forked.
         """
         return self.run_parts([self.catalogue.part(inputs)])[0]
 
@@ -187,6 +203,7 @@ class EnginePool:
         return outputs
 
     def _borrow(self) -> Worker:
+        self.check_process()
         with self._changed:
             self._changed.wait_for(lambda: self._idle or self._is_closed or not self._alive)
             if self._is_closed:
@@ -242,7 +259,12 @@ class EnginePool:
         )
 
     def close(self) -> None:
-        """Wait for what is running, then give everything back; once is enough, twice does no harm."""
+        """Wait for what is running, then give everything back; once is enough, twice does no harm.
+
+        In a fork of the process that opened it there is nothing to give back.
+        """
+        if self.is_forked:
+            return
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -55,6 +56,39 @@ def test_two_workers_compute_at_a_time() -> None:
         assert batcher.statistics().running == 2
         gate.opened.set()
         assert all(future.result(PATIENCE_S) for future in futures)
+
+
+def test_a_callback_that_would_end_its_thread_costs_nobody_an_answer() -> None:
+    def leave(_: object) -> None:
+        raise SystemExit
+
+    gate = Gate()
+    with batcher_on(gate, max_delay_ms=0.0) as batcher:
+        first = batcher.submit(ROW)
+        gate.wait_for_batches(1)
+        leaving = batcher.submit(ROW)
+        leaving.add_done_callback(leave)
+        others = [batcher.submit(ROW) for _ in range(3)]
+        gate.opened.set()
+        assert all(future.result(PATIENCE_S) for future in [first, leaving, *others])
+        assert batcher.submit(ROW).result(PATIENCE_S)
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # Python 3.12: forks with threads
+def test_a_fork_is_told_that_it_has_no_workers_and_ends_without_waiting_for_them() -> None:
+    with batcher_on(device()) as batcher:
+        child = os.fork()
+        if not child:
+            told = b""
+            try:
+                batcher.submit(ROW)
+            except ClosedError as error:
+                told = str(error).encode()
+            batcher.close()
+            batcher._pool.close()
+            os._exit(0 if b"of which this one is a fork" in told else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert not batcher.is_closed
 
 
 # ── back-pressure ───────────────────────────────────────────────────────────────────────────────────────
