@@ -6,9 +6,11 @@ import re
 from typing import Any
 
 import examples
+import pytest
 from rich.console import Console
 from sweeps import point, report_of
 
+from trtopt.cli.progress import listening_to_sweep
 from trtopt.records import PointMemory, PointPower, SweepReport
 from trtopt.report.html.page import page_of
 from trtopt.report.html.sweep import sweep_sections, sweep_title
@@ -115,3 +117,15 @@ def test_a_sweep_without_a_figure_has_a_page_that_says_so() -> None:
     text = page_of("t", sweep_sections(report_of(failed)), "", "today")
     assert text.count("No point has been measured.") == 2
     assert "<script>alert" not in text
+
+
+def test_off_a_terminal_each_point_is_told_once_and_again_when_it_is_measured_anew(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    first, second, anew = point(1, 1.0, 100.0), point(8, 2.0, 400.0), point(1, 3.0, 50.0)
+    with listening_to_sweep() as listener:
+        listener.sweep(report_of(first))
+        listener.sweep(report_of(first, second))
+        listener.sweep(report_of(anew, second))
+    told = re.findall(r"batch(\d+): .* (\d+) samples/s", capsys.readouterr().err)
+    assert told == [("1", "100"), ("8", "400"), ("1", "50")]

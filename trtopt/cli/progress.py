@@ -13,7 +13,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
 from trtopt.cli.console import console
 from trtopt.logs import LOG
 from trtopt.pipeline.listener import Listener
-from trtopt.records import BenchReport, SweepReport
+from trtopt.records import BenchReport, SweepPoint, SweepReport
 from trtopt.report.sweep import point_line, sweep_table
 
 
@@ -70,16 +70,16 @@ def listening_to_sweep() -> Iterator[Listener]:
 
 
 class _NewPoints:
-    """Says each point once."""
+    """Says each point once, and again if it is measured anew."""
 
     def __init__(self) -> None:
-        self._said: set[str] = set()
+        self._said: dict[str, SweepPoint] = {}
 
     def say(self, report: SweepReport) -> None:
-        """Say those that were not there before."""
+        """Say those that were not there before, or were others."""
         for point in report.points:
-            if point.key not in self._said:
-                self._said.add(point.key)
+            if self._said.get(point.key) != point:
+                self._said[point.key] = point
                 _say(point_line(point))
 
 

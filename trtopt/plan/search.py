@@ -98,6 +98,7 @@ class Search:
         self._engines, self._overhead = tuple(engines), overhead
         self._fleets: dict[int, list[Fleet]] = {}
         self.most_engines = min(MAX_ENGINES, len(engines))
+        self.knows_memory = any(engine.memory is not None for engine in engines)
 
     def best(self, demand: Demand, bounds: Bounds) -> Choice:
         """The setup with the lowest latency that keeps the bounds, or a simpler one that is as good.
@@ -309,19 +310,21 @@ def nothing_keeps(
             if slower is not None
             else f"rate {demand.rate:g}/s: no rate keeps the other bounds"
         )
-    for told_bound, relaxed in _relaxed(bounds, search.most_engines).items():
+    for told_bound, relaxed in _relaxed(bounds, search).items():
         free = search.best(demand, relaxed).chosen
         lines.append(f"{told_bound}: " + ("makes no difference" if free is None else _needs(free)))
     problem = "no setup keeps all bounds:\n" + "\n".join(f"  {line}" for line in lines)
     return PlanError(problem, "relax one of them as told, or sweep more batch sizes, precisions and streams")
 
 
-def _relaxed(bounds: Bounds, most_engines: int) -> Mapping[str, Bounds]:
+def _relaxed(bounds: Bounds, search: Search) -> Mapping[str, Bounds]:
     relaxed: dict[str, Bounds] = {}
     if bounds.memory_bytes is not None:
-        relaxed[f"memory {bounds.memory_bytes / 2**20:,.0f} MiB"] = replace(bounds, memory_bytes=None)
-    if bounds.max_engines < most_engines:
-        relaxed[f"max-engines {bounds.max_engines}"] = replace(bounds, max_engines=most_engines)
+        known = "" if search.knows_memory else ", and nobody measured what any engine takes"
+        told = f"memory {bounds.memory_bytes / 2**20:,.0f} MiB{known}"
+        relaxed[told] = replace(bounds, memory_bytes=None)
+    if bounds.max_engines < search.most_engines:
+        relaxed[f"max-engines {bounds.max_engines}"] = replace(bounds, max_engines=search.most_engines)
     if bounds.for_triton:
         relaxed["for Triton"] = replace(bounds, for_triton=False)
     return relaxed

@@ -174,6 +174,13 @@ def test_of_contradictory_bounds_each_is_told_with_what_it_costs() -> None:
     assert "max-engines 1: makes no difference" in told
 
 
+def test_a_memory_bound_on_engines_whose_memory_nobody_measured_says_that() -> None:
+    told = told_by([engine(1, 1.0, memory_mib=None)], at(100), Bounds(GOAL, memory_bytes=8192 * MIB))
+    assert (
+        "memory 8,192 MiB, and nobody measured what any engine takes: without it there is fp16 batch1" in told
+    )
+
+
 def test_a_memory_bound_that_is_the_one_in_the_way_is_named_with_what_would_do() -> None:
     told = told_by(ENGINES, at(900), Bounds(GOAL, memory_bytes=50 * MIB))
     assert "p99=20ms: not even without it" in told
