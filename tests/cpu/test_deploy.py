@@ -121,6 +121,27 @@ def test_an_engine_with_profiles_is_served_with_all_of_them_if_they_leave_no_bat
             deploy_triton(profiled(*ranges), tmp_path, name="other")
 
 
+def test_a_tensor_with_no_axis_but_the_batch_has_one_element_for_triton(
+    planned: Path, tmp_path: Path
+) -> None:
+    """`dims` may not be empty: model_config_utils.cc of Triton's core asks for them."""
+    plan = read_plan(planned)
+    artifact = plan.engines[0].artifact
+    ((name, shape),) = artifact.plan.shapes.items()
+    flat = ShapeRange(min=shape.min[:1], opt=shape.opt[:1], max=shape.max[:1])
+    artifact = msgspec.structs.replace(
+        artifact,
+        plan=msgspec.structs.replace(artifact.plan, shapes={name: flat}),
+        outputs=tuple(msgspec.structs.replace(one, shape=("batch",)) for one in artifact.outputs),
+    )
+    engine = msgspec.structs.replace(plan.engines[0], artifact=artifact)
+    deploy_triton(changed(planned, engines=(engine,), buckets={0: {name: ()}}), tmp_path, name="m")
+    config = config_in(tmp_path, "m")
+    for tensor in (*config.input, *config.output):
+        assert (list(tensor.dims), tensor.HasField("reshape"), list(tensor.reshape.shape)) == ([1], True, [])
+    assert [list(one.inputs[name].dims) for one in config.model_warmup] == [[1]] * len(config.model_warmup)
+
+
 def test_each_plan_is_a_version_more_as_long_as_clients_stay_the_same(planned: Path, tmp_path: Path) -> None:
     first = on_tensorrt(planned, BatchPolicy(max_batch=16, max_delay_ms=1.0))
     assert deploy_triton(first, tmp_path, name="m").name == "1"

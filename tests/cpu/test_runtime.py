@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 from command_line import DIGITS, HELDOUT, needs_no_gpu
@@ -242,6 +243,22 @@ def test_an_engine_that_was_changed_is_not_loaded(cpu_build: Path, tmp_path: Pat
 def test_a_folder_that_is_no_build_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ArtifactError, match=r"has no manifest.json"):
         EnginePool.open(tmp_path)
+
+
+def test_shapes_that_fit_no_engine_are_refused_with_those_of_every_input(tmp_path: Path) -> None:
+    inputs = [onnx.helper.make_tensor_value_info(name, 1, ["n", 4]) for name in "ab"]
+    total = onnx.helper.make_tensor_value_info("total", 1, ["n", 4])
+    add = onnx.helper.make_node("Add", ["a", "b"], ["total"])
+    opsets = [onnx.helper.make_opsetid("", 17)]
+    graph = onnx.helper.make_graph([add], "sum", inputs, [total])
+    onnx.save(onnx.helper.make_model(graph, opset_imports=opsets, ir_version=8), tmp_path / "sum.onnx")
+    trtopt.build(tmp_path / "sum.onnx", tmp_path / "sum", batch=(1,), backend="onnxruntime")
+    with EnginePool.open(tmp_path / "sum") as pool:
+        rows = {"a": np.zeros((1, 4), np.float32), "b": np.zeros((1, 5), np.float32)}
+        with pytest.raises(
+            DataError, match=r"a \[4\], b \[5\] fit no engine\n  → they take a \[4\], b \[4\]$"
+        ):
+            pool.run(rows)
 
 
 @needs_no_gpu

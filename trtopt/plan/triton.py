@@ -16,6 +16,7 @@ _TYPES = {
     "float64": "TYPE_FP64",
     "bfloat16": "TYPE_BF16",
 } | {f"{sign}int{bits}": f"TYPE_{sign.upper()}INT{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
+_ONE = [1]
 _KEPT = ("max_batch_size", "platform", "input", "output")
 """What all versions of a model have in common: their clients."""
 
@@ -61,10 +62,12 @@ def triton_model(plan: BatchPlan, name: str) -> TritonModel:
     )
     config.version_policy.latest.num_versions = 1
     for spec in engine.inputs:
-        config.input.add(name=spec.name, data_type=_type(messages, spec), dims=_dims(build, spec, batched))
+        added = config.input.add(name=spec.name, data_type=_type(messages, spec))
+        _set_dims(added, _dims(build, spec, batched))
     for spec in engine.outputs:
         dims = [axis if isinstance(axis, int) else -1 for axis in spec.shape]
-        config.output.add(name=spec.name, data_type=_type(messages, spec), dims=dims[1:] if batched else dims)
+        added = config.output.add(name=spec.name, data_type=_type(messages, spec))
+        _set_dims(added, dims[1:] if batched else dims)
     group = messages.ModelInstanceGroup
     on_gpu = backend == "tensorrt"
     instances = config.instance_group.add(
@@ -130,13 +133,20 @@ def _dims(build: BuildPlan, spec: TensorSpec, batched: bool) -> list[int]:
     return dims[1:] if batched else dims
 
 
+def _set_dims(tensor: Any, dims: list[int]) -> None:
+    """Triton takes no empty `dims`: what has no axis but the batch has one for clients, reshaped away."""
+    tensor.dims.extend(dims or _ONE)
+    if not dims:
+        tensor.reshape.SetInParent()
+
+
 def _add_warmup(config: Any, messages: Any, plan: BatchPlan, batched: bool) -> None:
     """The smallest and the largest batch at the longest shape, on zeros, before the model is ready."""
     engine, shapes = plan.engines[0].artifact, plan.buckets[max(plan.buckets)]
     for batch in sorted({1, plan.policy.max_batch}) if batched else (1,):
         warmup = config.model_warmup.add(name=f"batch{batch}", batch_size=batch)
         for spec in engine.inputs:
-            dims = list(shapes[spec.name]) if batched else [1, *shapes[spec.name]]
+            dims = (list(shapes[spec.name]) or _ONE) if batched else [1, *shapes[spec.name]]
             warmup.inputs[spec.name].CopyFrom(
                 messages.ModelWarmup.Input(data_type=_type(messages, spec), dims=dims, zero_data=True)
             )

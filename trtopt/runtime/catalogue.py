@@ -168,12 +168,15 @@ class Catalogue:
 
     def _admitted(self) -> str:
         """What the engines take, in words."""
-        told = []
-        for engine in self.engines:
-            for name, shapes in engine.artifact.plan.shapes.items():
-                low, high = list(shapes.min[1:]), list(shapes.max[1:])
-                told.append(f"{name} {low}" if low == high else f"{name} {low} to {high}")
-        return ", or ".join(dict.fromkeys(told))
+        return ", or ".join(dict.fromkeys(_taken(engine.artifact.plan) for engine in self.engines))
+
+
+def _taken(plan: BuildPlan) -> str:
+    """The shapes of a sample that an engine takes, of all its inputs."""
+    spans = ((name, list(shapes.min[1:]), list(shapes.max[1:])) for name, shapes in plan.shapes.items())
+    return ", ".join(
+        f"{name} {low}" if low == high else f"{name} {low} to {high}" for name, low, high in spans
+    )
 
 
 def _admits(plan: BuildPlan, name: str, axes: Shape) -> bool:
