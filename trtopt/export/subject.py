@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from trtopt.errors import UsageError
 from trtopt.export import checkpoint
 from trtopt.export.imports import function_beside, need
+from trtopt.export.settle import settle
 from trtopt.export.spec import Axis, Exporter, Input, ModelSpec, Sizes, read_spec
 from trtopt.usercode import function_of_user, where
 
@@ -74,6 +75,8 @@ def from_spec(path: Path, variant: str, *, use_own_weights: bool = True) -> Subj
         checkpoint.load(
             module, Path(function_beside(path, spec.checkpoint)()), strict=True, unused=spec.unused
         )
+    else:
+        settle(module, _settling_inputs(path, spec, variant))
     return Subject(
         name=path.stem,
         module=module,
@@ -87,6 +90,15 @@ def from_spec(path: Path, variant: str, *, use_own_weights: bool = True) -> Subj
         tolerance=spec.tolerance,
         mismatch=spec.mismatch,
     )
+
+
+def _settling_inputs(path: Path, spec: ModelSpec, variant: str) -> list[torch.Tensor]:
+    """Two samples at the sizes that the model is meant for."""
+    import torch
+
+    axes = spec.axes_of(variant)
+    sizes = {name: axis.near(1) if name == "batch" else axis.opt for name, axis in axes.items()}
+    return [torch.from_numpy(array) for array in example(path, spec, spec.sizes_at(variant, sizes)).values()]
 
 
 def _module_name(package: str) -> str:
