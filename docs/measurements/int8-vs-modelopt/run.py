@@ -14,7 +14,8 @@ weights are seeded noise: graph, Q/DQ and scales are real, and so is the speed.
 Every case is one model at one batch size. Its sides are built one after the other, with the store's timing
 cache; several cases may share a card meanwhile (`--gpus 0,0,0`). Then they are measured in turns, forwards
 and backwards, on a card of their own. All engines have one recipe: static batch, FP16 and INT8 allowed,
-tactics without cuDNN and cuBLAS, a CUDA graph, no copies. `build MODEL:BATCH --backend tensorrt-rtx` tries
+tactics without cuDNN and cuBLAS, a CUDA graph, no copies. Where `verdict.py` has been run with the same WORK,
+the engine that it handed out is one side more. `build MODEL:BATCH --backend tensorrt-rtx` tries
 the first half on a machine without a GPU.
 """
 
@@ -54,6 +55,9 @@ SIDES: dict[str, dict[str, Any]] = {
         "batches": (32, 1, 8),
     },
 }
+SOURCES = ("EDGE_MASK_CONVOLUTIONS", "JIT_CONVOLUTIONS")
+"""TensorRT 8.6's tactics that need neither cuDNN nor cuBLAS."""
+HANDED_OUT = "handed out"
 ROUNDS = 4
 SAMPLES = 32
 
@@ -195,6 +199,11 @@ def folder_of(asked: argparse.Namespace, model: str, batch: int, side: str) -> P
     return work / f"{model}-{batch}-{file_of(work, model, side).stem}"
 
 
+def handed_out(work: Path, model: str, precision: str) -> Path:
+    """The build that `verdict.py` makes of a model, with an engine for each batch size."""
+    return work / f"{model}-verdict-{precision}"
+
+
 def build_case(asked: argparse.Namespace, model: str, batch: int) -> None:
     """Build every side; the file is written anew after each."""
     import trtopt
@@ -203,7 +212,7 @@ def build_case(asked: argparse.Namespace, model: str, batch: int) -> None:
     asked.out.mkdir(parents=True, exist_ok=True)
     place = asked.out / f"{model}-{batch}.json"
     result: dict[str, Any] = {"model": model, "batch": batch, "prepared": prepared(asked, model), "sides": {}}
-    sources = ("EDGE_MASK_CONVOLUTIONS", "JIT_CONVOLUTIONS") if asked.backend == "tensorrt" else None
+    sources = SOURCES if asked.backend == "tensorrt" else None
     for side in spec["sides"]:
         start = time.monotonic()
         manifest = trtopt.build(
@@ -222,11 +231,13 @@ def measure_case(asked: argparse.Namespace, model: str, batch: int) -> None:
 
     place = asked.out / f"{model}-{batch}.json"
     result = json.loads(place.read_text())
+    folders = {side: folder_of(asked, model, batch, side) for side in result["sides"]}
+    if (by_verdict := handed_out(asked.work, model, "int8")).is_dir():
+        folders[HANDED_OUT] = by_verdict
+        result["sides"][HANDED_OUT] = {"p50_ms": []}
     for turn in range(ROUNDS):
-        sides = list(result["sides"])
-        for side in sides if turn % 2 == 0 else sides[::-1]:
-            folder = folder_of(asked, model, batch, side)
-            report = trtopt.bench(folder, contract="trtexec-11", duration=0.5)
+        for side in list(folders) if turn % 2 == 0 else [*folders][::-1]:
+            report = trtopt.bench(folders[side], batch=(batch,), contract="trtexec-11", duration=0.5)
             times = report.points[0].latency.stages.gpu_compute_ms
             result["sides"][side]["p50_ms"].append(round(trtopt.summarise(times).median, 4))
             place.write_text(json.dumps(result))
