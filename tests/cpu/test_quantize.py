@@ -174,6 +174,14 @@ def test_an_edited_value_and_another_method_are_taken(table: Path, tmp_path: Pat
     assert found == {f"{name}_scale": pytest.approx(value) for name, value in expected.items()}
 
 
+def test_an_int8_table_gives_fp8_its_largest_values_but_not_int8_s_scores(
+    table: Path, tmp_path: Path
+) -> None:
+    assert read_table(table).scores
+    report = quantize(DIGITS, tmp_path / "q.onnx", Request("fp8", "rtx", table=table))
+    assert (report.method, report.scores) == ("max", ())
+
+
 def test_a_table_says_what_it_was_made_of(table: Path) -> None:
     made = read_table(table)
     assert made.samples == CALIBRATION

@@ -215,6 +215,8 @@ def _table(
         return _calibrated(model, plan, asked, material, given, asked.method or (MAX if is_fp8 else AUTO))
     is_other = is_fp8 and material.table.method != MAX
     table = with_method(material.table, asked.method or (MAX if is_other else None))
+    if is_fp8:
+        table = msgspec.structs.replace(table, scores=())  # they are those of INT8 graphs
     rows = dict(table.tensors)
     if material.source is not None and not rows.keys() >= set(needed):
         known = replace(given, tensors={**given.tensors, **{n: row.chosen for n, row in rows.items()}})
