@@ -30,3 +30,8 @@ def read_bounded(path: Path, limit: int = MAX_BYTES) -> bytes:
     if room < 0:
         raise ValueError(f"larger than the {limit >> 20} MiB that it may have")
     return b"".join(pieces)
+
+
+def reason_of(error: Exception) -> str:
+    """Why a file was not read; of the system's errors without their number and the path, told already."""
+    return (isinstance(error, OSError) and error.strerror) or str(error)

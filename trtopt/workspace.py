@@ -26,7 +26,7 @@ from trtopt.holding import (
     temporary_names,
     umask,
 )
-from trtopt.reading import read_bounded
+from trtopt.reading import read_bounded, reason_of
 from trtopt.records import BatchPlan, EngineArtifact, Manifest, read_versioned, to_json
 from trtopt.records.sound import check_manifest, check_plan
 from trtopt.signing import SIGNATURE, check_signature, key, required_key, signature_of
@@ -295,7 +295,8 @@ def read_manifest(folder: Path, *, signed: bool = True) -> Manifest:
         ) from None
     except (OSError, ValueError) as error:
         raise ArtifactError(
-            f"{path}: cannot be read as a manifest: {error}", "build again with this version of trtopt"
+            f"{path}: cannot be read as a manifest: {reason_of(error)}",
+            "build again with this version of trtopt",
         ) from None
     return manifest
 
@@ -339,7 +340,7 @@ def read_plan(path: Path) -> BatchPlan:
         check_plan(plan)
     except (OSError, ValueError) as error:
         raise ArtifactError(
-            f"{path}: cannot be read as a plan: {error}", "give a file that `trtopt plan -o` wrote"
+            f"{path}: cannot be read as a plan: {reason_of(error)}", "give a file that `trtopt plan -o` wrote"
         ) from None
     return plan
 

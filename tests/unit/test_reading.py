@@ -18,7 +18,7 @@ from trtopt.pipeline.profile import read_profile
 from trtopt.pipeline.result_files import read_result
 from trtopt.pipeline.sweep_folder import read_sweep
 from trtopt.precision.calibration.table import read_table
-from trtopt.reading import MAX_BYTES, read_bounded
+from trtopt.reading import MAX_BYTES, read_bounded, reason_of
 from trtopt.runtime.measured import measured_latencies
 from trtopt.tomlfile import read_toml
 
@@ -87,3 +87,10 @@ def test_every_reader_refuses_what_is_too_large_before_it_reads(
         sparse.truncate(MAX_BYTES + 1)
     with pytest.raises(TrtoptError, match="MiB that it may have"):
         read(file)
+
+
+def test_why_a_file_was_not_read_is_told_without_its_name_again(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="Errno") as caught:
+        read_bounded(tmp_path / "gone", LIMIT)
+    assert reason_of(caught.value) == "No such file or directory"
+    assert reason_of(ValueError("larger than it may be")) == "larger than it may be"

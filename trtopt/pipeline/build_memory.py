@@ -6,7 +6,7 @@ from pathlib import Path
 
 from trtopt.errors import ArtifactError
 from trtopt.inspect.memory import timeline
-from trtopt.reading import read_bounded
+from trtopt.reading import read_bounded, reason_of
 from trtopt.records import EngineArtifact, Manifest, MemoryPass, MemoryTimeline, from_json
 
 
@@ -30,5 +30,6 @@ def _read(folder: Path, engine: EngineArtifact) -> MemoryPass:
         return from_json(read_bounded(file), MemoryPass)
     except (OSError, ValueError) as error:
         raise ArtifactError(
-            f"{file}: cannot be read as a builder's allocations: {error}", "build again with --memory"
+            f"{file}: cannot be read as a builder's allocations: {reason_of(error)}",
+            "build again with --memory",
         ) from None

@@ -14,7 +14,7 @@ from trtopt.measure.statistics import throughput
 from trtopt.pipeline.sweep_folder import REPORT, read_sweep
 from trtopt.plan.service import Curve
 from trtopt.plan.setups import EngineMemory, MeasuredEngine
-from trtopt.reading import read_bounded
+from trtopt.reading import read_bounded, reason_of
 from trtopt.records import (
     BenchPoint,
     BenchReport,
@@ -147,7 +147,7 @@ def _read(path: Path) -> BenchReport:
         return read_versioned(read_bounded(path), BenchReport)
     except (OSError, ValueError) as error:
         raise ArtifactError(
-            f"{path}: cannot be read: {error}",
+            f"{path}: cannot be read: {reason_of(error)}",
             f"give a folder that `trtopt sweep` made, or a build folder with its measurement as {BESIDE}",
         ) from None
 

@@ -22,7 +22,7 @@ from trtopt.pipeline.bench import bench
 from trtopt.pipeline.build import build, now
 from trtopt.pipeline.caches import user_folder
 from trtopt.pipeline.listener import SILENT, Listener
-from trtopt.reading import read_bounded
+from trtopt.reading import read_bounded, reason_of
 from trtopt.records import (
     Backend,
     BenchPoint,
@@ -190,6 +190,6 @@ def _read(file: Path) -> DevicePeaks | None:
         return None
     except (OSError, ValueError) as error:
         raise ArtifactError(
-            f"{file}: cannot be read as measured peaks: {error}",
+            f"{file}: cannot be read as measured peaks: {reason_of(error)}",
             "remove it, and measure them again with `trtopt profile --probe-peaks`",
         ) from None

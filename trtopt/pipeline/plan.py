@@ -23,7 +23,7 @@ from trtopt.plan.search import MAX_ENGINES, Bounds, Outcome, Search, nothing_kee
 from trtopt.plan.service import Overhead
 from trtopt.plan.setups import MeasuredEngine
 from trtopt.plan.traffic import Process, Recorded, arrivals_at, lengths_of, parse_process, parse_recorded
-from trtopt.reading import read_bounded
+from trtopt.reading import read_bounded, reason_of
 from trtopt.recipe import check_timeout
 from trtopt.records import (
     BatchPlan,
@@ -130,7 +130,9 @@ def _arrivals(text: str) -> _Arrivals:
     try:
         content = read_bounded(path)
     except (OSError, ValueError) as error:
-        raise UsageError(f"{path}: cannot be read as arrivals: {error}", "give another file") from None
+        raise UsageError(
+            f"{path}: cannot be read as arrivals: {reason_of(error)}", "give another file"
+        ) from None
     recorded = parse_recorded(content.decode(errors="replace"), text)
     return _Arrivals(recorded, text, hashlib.sha256(content).hexdigest())
 

@@ -27,7 +27,7 @@ from trtopt.pipeline.lone_engine import is_vouched_alone
 from trtopt.pipeline.peaks import known_peaks, probe_peaks
 from trtopt.pipeline.result_files import read_result
 from trtopt.pipeline.subject import engines_to_measure, points, shapes_at
-from trtopt.reading import read_bounded
+from trtopt.reading import read_bounded, reason_of
 from trtopt.records import (
     BenchPoint,
     BenchReport,
@@ -317,7 +317,7 @@ def read_profile(path: Path) -> ProfileReport:
         check_profile(report)
     except (OSError, ValueError) as error:
         raise ArtifactError(
-            f"{file}: cannot be read as a profile: {error}", "give what `trtopt profile -o` wrote"
+            f"{file}: cannot be read as a profile: {reason_of(error)}", "give what `trtopt profile -o` wrote"
         ) from None
     return report
 

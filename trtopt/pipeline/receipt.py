@@ -13,7 +13,7 @@ from trtopt.inspect.join import join
 from trtopt.inspect.receipt import faults, receipt, share_of
 from trtopt.onnxmodel.model_file import load
 from trtopt.pipeline.subject import shapes_at
-from trtopt.reading import read_bounded
+from trtopt.reading import read_bounded, reason_of
 from trtopt.records import EngineArtifact, Manifest, PrecisionReceipt
 
 
@@ -49,7 +49,8 @@ def _text(folder: Path, engine: EngineArtifact) -> str:
         return read_bounded(file).decode()
     except (OSError, ValueError) as error:
         raise ArtifactError(
-            f"{file}: cannot be read as an engine's layers: {error}", "build again: the folder has lost it"
+            f"{file}: cannot be read as an engine's layers: {reason_of(error)}",
+            "build again: the folder has lost it",
         ) from None
 
 

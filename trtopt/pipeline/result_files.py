@@ -8,7 +8,7 @@ from trtopt.errors import ArtifactError, UsageError
 from trtopt.measure.outcomes import Comparisons, Layers
 from trtopt.measure.results import compare_layers, compare_reports, compare_times
 from trtopt.measure.trtexec_files import Profile, Times, read_trtexec
-from trtopt.reading import read_bounded
+from trtopt.reading import read_bounded, reason_of
 from trtopt.records import BenchReport, Samples, read_versioned
 from trtopt.workspace import MANIFEST
 
@@ -57,7 +57,7 @@ def _read(path: Path) -> ResultFile:
         return read_trtexec(text, path.name)
     except ValueError as error:
         raise ArtifactError(
-            f"{path}: cannot be read as a result file: {error}",
+            f"{path}: cannot be read as a result file: {reason_of(error)}",
             "give a file that `trtopt bench --json`, or trtexec --exportTimes or --exportProfile, wrote",
         ) from None
 
@@ -67,7 +67,7 @@ def _content(path: Path) -> bytes:
         return read_bounded(path)
     except (OSError, ValueError) as error:
         raise ArtifactError(
-            f"{path}: cannot be read as a result file: {error}",
+            f"{path}: cannot be read as a result file: {reason_of(error)}",
             "give a file that `trtopt bench --json` wrote",
         ) from None
 
@@ -86,7 +86,7 @@ def read_result(path: Path) -> BenchReport:
         _check_samples(report)
     except ValueError as error:
         raise ArtifactError(
-            f"{path}: cannot be read as a result file: {error}",
+            f"{path}: cannot be read as a result file: {reason_of(error)}",
             "give a file that `trtopt bench --json` wrote",
         ) from None
     return report

@@ -28,7 +28,7 @@ from trtopt.pipeline.listener import Listener
 from trtopt.pipeline.subject import verified_graphs
 from trtopt.pipeline.sweep_axes import shapes_with
 from trtopt.pipeline.typed import Precision, typed_kept
-from trtopt.reading import read_bounded
+from trtopt.reading import read_bounded, reason_of
 from trtopt.recipe import Recipe
 from trtopt.records import (
     BuildPlan,
@@ -200,7 +200,9 @@ def _read_prepared(folder: Path) -> Manifest:
     try:
         return from_json(read_bounded(folder / _PREPARED), Manifest)
     except (OSError, ValueError) as error:
-        raise ArtifactError(f"{folder / _PREPARED}: cannot be read: {error}", f"remove {folder}") from None
+        raise ArtifactError(
+            f"{folder / _PREPARED}: cannot be read: {reason_of(error)}", f"remove {folder}"
+        ) from None
 
 
 def _linked(source: str, target: str) -> str:

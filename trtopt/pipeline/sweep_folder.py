@@ -20,7 +20,7 @@ import msgspec
 from trtopt.errors import ArtifactError, OutputError
 from trtopt.pipeline.build import command_line, now
 from trtopt.plan.csv_table import csv_of
-from trtopt.reading import read_bounded
+from trtopt.reading import read_bounded, reason_of
 from trtopt.records import SweepReport, SweepTerms, read_versioned, to_json
 from trtopt.workspace import lock, write_atomically
 
@@ -48,7 +48,8 @@ def read_sweep(folder: Path) -> SweepReport:
         ) from None
     except (OSError, ValueError) as error:
         raise ArtifactError(
-            f"{path}: cannot be read as the report of a sweep: {error}", "sweep again into another folder"
+            f"{path}: cannot be read as the report of a sweep: {reason_of(error)}",
+            "sweep again into another folder",
         ) from None
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from trtopt.errors import ArtifactError, UsageError
-from trtopt.reading import read_bounded
+from trtopt.reading import read_bounded, reason_of
 from trtopt.records import BenchReport, EngineArtifact, read_versioned
 
 BESIDE = "bench.json"
@@ -46,7 +46,7 @@ def _read(path: Path) -> BenchReport:
         return read_versioned(read_bounded(path), BenchReport)
     except (OSError, ValueError) as error:
         raise ArtifactError(
-            f"{path}: cannot be read as a result of trtopt bench: {error}",
+            f"{path}: cannot be read as a result of trtopt bench: {reason_of(error)}",
             "measure again with trtopt bench --json, or leave the file away",
         ) from None
 
