@@ -18,7 +18,7 @@ import statistics
 import time
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 
 import numpy as np
@@ -43,21 +43,30 @@ def timed(work: Callable[[], object], times: int) -> float:
     return (time.perf_counter() - began_s) / times * 1e6
 
 
-def bare_session(target: Target, folder: Path, batch: int) -> Callable[[], object]:
+def bare_session(target: Target, folder: Path, batch: int, resources: ExitStack) -> Callable[[], object]:
     """The engine of that batch size on buffers of its own, as `trtopt bench` would run it."""
     engine = next(one for one in read_manifest(folder).engines if one.plan.batch.max == (batch,))
-    session, device = target.load(read_verified(folder / engine.path, engine.sha256)), target.device
-    context = session.context({name: shape.opt for name, shape in engine.plan.shapes.items()})
-    stream = device.stream()
-    buffers = {binding.name: device.device_buffer(binding.nbytes) for binding in context.bindings}
-    context.bind(buffers)
+    device = target.device
+    session = resources.enter_context(
+        closing(target.load(read_verified(folder / engine.path, engine.sha256)))
+    )
+    shapes = {name: shape.opt for name, shape in engine.plan.shapes.items()}
+    context = resources.enter_context(closing(session.context(shapes)))
+    stream = resources.enter_context(closing(device.stream()))
+    context.bind(
+        {
+            binding.name: resources.enter_context(closing(device.device_buffer(binding.nbytes)))
+            for binding in context.bindings
+        }
+    )
     context.enqueue(stream)
     stream.synchronize()
     launch = context.enqueue
     with suppress(GraphCaptureError):  # a processor has none
-        launch = device.capture(stream, lambda: context.enqueue(stream)).launch
+        graph = device.capture(stream, lambda: context.enqueue(stream))
+        launch = resources.enter_context(closing(graph)).launch
 
-    def run(kept: object = (session, context, buffers)) -> None:
+    def run() -> None:
         launch(stream)
         stream.synchronize()
 
@@ -97,14 +106,15 @@ def main() -> None:
     arguments = parser.parse_args()
     taken: dict[str, list[float]] = {}
     folder, workers = arguments.folder, arguments.workers
-    with EnginePool.open(folder, workers=workers) as pool:
+    with EnginePool.open(folder, workers=workers) as pool, ExitStack() as resources:
         largest = pool.largest_batch
         rows = samples_for(pool, folder, arguments.inputs, largest)
         first, batch = ({name: array[:count] for name, array in rows.items()} for count in (1, largest))
         count = min(map(len, rows.values()))
         samples = [{name: array[index] for name, array in rows.items()} for index in range(count)]
-        target = open_target(read_manifest(folder).engines[0].plan.backend.name)
-        alone, full = (bare_session(target, folder, size) for size in (1, largest))
+        backend = read_manifest(folder).engines[0].plan.backend.name
+        target = resources.enter_context(closing(open_target(backend)))
+        alone, full = (bare_session(target, folder, size, resources) for size in (1, largest))
         ahead = 4 * workers * largest
         policy = BatchPolicy(max_batch=largest, max_delay_ms=0.0, max_waiting=2 * ahead)
         patient = BatchPolicy(max_batch=largest, max_delay_ms=1000.0, max_waiting=2 * ahead)

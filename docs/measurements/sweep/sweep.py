@@ -20,12 +20,13 @@ import shlex
 import statistics
 import sys
 import time
-from contextlib import suppress
+from collections.abc import Callable
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 
 import numpy as np
 
-from trtopt.device.api import Device, HostBuffer
+from trtopt.device.api import Device, HostBuffer, Stream
 from trtopt.device.backends import open_target
 from trtopt.errors import GraphCaptureError
 from trtopt.inputs import random_batch
@@ -149,21 +150,31 @@ def _calibration(model: Path, target: Path) -> None:
 def _by_hand_ms(folder: Path, batch: int, seconds: float) -> list[float]:
     """Each query's latency by a plain loop: launch, wait, read the clock. Nothing of `trtopt.measure`."""
     engine = next(one for one in read_manifest(folder).engines if one.plan.batch.max == (batch,))
-    target = open_target(engine.plan.backend.name)
-    session = target.load(read_verified(folder / engine.path, engine.sha256))
     shapes = {name: shape.opt for name, shape in engine.plan.shapes.items()}
-    context, device = session.context(shapes), target.device
-    stream, hosts = device.stream(), []
-    buffers = {binding.name: device.device_buffer(binding.nbytes) for binding in context.bindings}
-    for name, array in random_batch(session.inputs, shapes).items():
-        hosts.append(_host_copy(device, array))
-        device.copy_to_device(buffers[name], hosts[-1], stream)
-    context.bind(buffers)
-    context.enqueue(stream)
-    stream.synchronize()
-    launch = context.enqueue
-    with suppress(GraphCaptureError):  # a processor has none
-        launch = device.capture(stream, lambda: context.enqueue(stream)).launch
+    with ExitStack() as resources:
+        target = resources.enter_context(closing(open_target(engine.plan.backend.name)))
+        content, device = read_verified(folder / engine.path, engine.sha256), target.device
+        session = resources.enter_context(closing(target.load(content)))
+        context = resources.enter_context(closing(session.context(shapes)))
+        stream = resources.enter_context(closing(device.stream()))
+        buffers = {
+            binding.name: resources.enter_context(closing(device.device_buffer(binding.nbytes)))
+            for binding in context.bindings
+        }
+        for name, array in random_batch(session.inputs, shapes).items():
+            host = resources.enter_context(closing(_host_copy(device, array)))
+            device.copy_to_device(buffers[name], host, stream)
+        context.bind(buffers)
+        context.enqueue(stream)
+        stream.synchronize()
+        launch = context.enqueue
+        with suppress(GraphCaptureError):  # a processor has none
+            graph = device.capture(stream, lambda: context.enqueue(stream))
+            launch = resources.enter_context(closing(graph)).launch
+        return _timed_ms(launch, stream, seconds)
+
+
+def _timed_ms(launch: Callable[[Stream], None], stream: Stream, seconds: float) -> list[float]:
     times: list[float] = []
     begin = time.perf_counter()
     while (start := time.perf_counter()) - begin < WARMUP_S + seconds:
