@@ -207,6 +207,28 @@ def test_a_resize_is_quantised_only_behind_a_quantised_layer() -> None:
     assert fate(plan, "up") == (False, "what feeds it is float")
 
 
+def test_pools_and_concats_behind_x_times_its_sigmoid_are_quantised_too() -> None:
+    net = Net(x=MAPS)
+    made = net.conv("a", "x", 32, 32)
+    swish = net.node("Mul", "swish", made, net.node("Sigmoid", "gate", made))
+    pooled = net.node("MaxPool", "pool", swish, kernel_shape=[3, 3], pads=[1] * 4)
+    plan = net.plan(net.conv("c", net.node("Concat", "joined", swish, pooled, axis=1), 64, 32))
+    assert {("swish", "pool"), ("swish", "joined"), ("pool", "joined"), ("joined", "c")} <= edges(plan)
+    assert plan.groups == (frozenset({"swish", "pool", "joined"}),)
+
+
+def test_a_concat_of_resized_layers_has_one_scale_down_to_the_layers() -> None:
+    net = Net(x=MAPS)
+    scales = net.constant("scales", value=np.array([1, 1, 2, 2], np.float32))
+    up = net.node("Resize", "up", net.conv("a", "x", 32, 32), "", scales, mode="nearest")
+    skip = net.node("ConvTranspose", "b", "x", net.constant("b.w", 32, 32, 2, 2), strides=[2, 2])
+    last = net.conv("c", net.node("Concat", "joined", up, skip, axis=1), 64, 32)
+    plan = net.plan(last)
+    assert {("a", "up"), ("up", "joined"), ("b", "joined"), ("joined", "c")} <= edges(plan)
+    assert plan.groups == (frozenset({"a", "up", "b", "joined"}),)
+    assert not fate(net.plan(last, exclude=("up",)), "joined")[0]
+
+
 # ── transformers ────────────────────────────────────────────────────────────────────────────────────────
 
 

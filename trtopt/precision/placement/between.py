@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from trtopt.precision.placement.gates import is_own_gate
 from trtopt.precision.placement.plan import Draft
 from trtopt.precision.placement.view import ACTIVATIONS, RESHAPES, Node, attribute, is_op
 
@@ -83,8 +84,11 @@ def _comes_from_quantised(draft: Draft, tensor: str) -> bool:
     maker = draft.view.maker.get(tensor)
     if maker is None:
         return False
+    if is_op(maker, *_AVERAGES, "Resize") and maker.name not in draft.decisions:
+        # its turn comes later, and once its reader is quantised nothing but this decides
+        return not draft.wish.excludes(maker) and _comes_from_quantised(draft, maker.input[0])
     if is_op(maker, "Conv", "ConvTranspose", "Gemm", "MatMul", "Concat", *_AVERAGES, "Resize"):
         return draft.is_quantised(maker)
-    if is_op(maker, *_FUSED, *_CARRIERS):
+    if is_op(maker, *_FUSED, *_CARRIERS) or is_own_gate(draft.view, maker):
         return any(_comes_from_quantised(draft, maker.input[i]) for i in draft.view.computed_inputs(maker))
     return False
