@@ -16,9 +16,13 @@ from trtopt.rewrite import batch, batch_check, equivalence
 from trtopt.rewrite.catalogue import RULES
 from trtopt.rewrite.driver import Outcome, RuleFailed, rewrite
 from trtopt.rewrite.rule import Exactness, Rule
+from trtopt.rewrite.rules import erase_identity, fold_constants
 from trtopt.rewrite.target import Target, target_named
 from trtopt.rewrite.trace import Deviation, RewriteTrace, Undone
 from trtopt.workspace import check_writable, scratch_beside
+
+_SHAPES = (erase_identity.RULE, fold_constants.keeping("Expand"))
+"""What shows shapes that are computed of constants; an Expand may repeat a constant for the batch."""
 
 
 def select(names: Sequence[str] | None, skip: Sequence[str], target: Target) -> tuple[Rule, ...]:
@@ -175,7 +179,8 @@ def rewrite_model(
     proto, lowered = prepare.prepare(original.proto)
     notes = _on_defaults(original)
     if dynamic_batch:
-        proto, size, patched = batch.make_dynamic(proto)
+        plain = rewrite(replace(original, proto=proto), _SHAPES, aim).model  # computed of constants
+        proto, size, patched = batch.make_dynamic(plain.proto)
         notes.append(f"batch {size} is now dynamic" + "".join(f"; patched {name}" for name in patched))
     with scratch_beside(out) as spool:
         model = replace(original, proto=proto, spool=spool)

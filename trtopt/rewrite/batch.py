@@ -33,50 +33,101 @@ def fixed_batch(model: onnx.ModelProto) -> int:
     return int(next(iter(sizes.values())))
 
 
-def _shapes_with_batch(model: onnx.ModelProto, batch: int) -> dict[str, list[int]]:
-    """Shape operands of Reshape and Expand nodes whose first number is the batch, by the operand's name."""
-    constants = {item.name: item for item in model.graph.initializer if not item.external_data}
-    found = {}
-    for node in model.graph.node:
-        if node.op_type in ("Reshape", "Expand") and node.input[1] in constants:
-            value = onnx.numpy_helper.to_array(constants[node.input[1]]).reshape(-1).tolist()
-            if value and value[0] == batch and value != [1]:
-                found[node.input[1]] = value
+def _unbaked(op: str, shape: list[int], batch: int) -> list[int] | None:
+    """The shape operand of a Reshape or Expand without the batch; None if the batch is not in it.
+
+    A Reshape's first axis is what is left over where all its axes are numbers, which is what it was before:
+    the batch may be a factor of it.
+    """
+    if not shape or shape == [1] or shape[0] <= 0:
+        return None
+    if op == "Expand":
+        return [1, *shape[1:]] if shape[0] == batch else None
+    if min(shape) > 0:
+        return [-1, *shape[1:]] if shape[0] % batch == 0 else None
+    return [0 if -1 in shape else -1, *shape[1:]] if shape[0] == batch else None
+
+
+def _patch_shapes(graph: onnx.GraphProto, batch: int) -> list[str]:
+    """Give each Reshape and Expand a shape of its own without the batch; the old shapes' names."""
+    constants = {item.name: item for item in graph.initializer if not item.external_data}
+    made: dict[tuple[str, tuple[int, ...]], str] = {}
+    for node in graph.node:
+        if node.op_type not in ("Reshape", "Expand") or node.input[1] not in constants:
+            continue
+        name = node.input[1]
+        old = onnx.numpy_helper.to_array(constants[name]).reshape(-1).tolist()
+        new = _unbaked(node.op_type, old, batch)
+        if new is not None:
+            key = (name, tuple(new))
+            if key not in made:
+                made[key] = f"{name}/{NAME}{len(made)}"
+                value = onnx.numpy_helper.from_array(np.array(new, np.int64), made[key])
+                graph.initializer.append(value)
+            node.input[1] = made[key]
+            for item in node.attribute:  # the one 0 that may be there now is a copy
+                item.i = 0 if item.name == "allowzero" else item.i
+    return sorted({name for name, _ in made})
+
+
+def _known_axes(model: onnx.ModelProto) -> dict[str, list[int | None]]:
+    """The lengths of each tensor's axes, None for those that are not fixed."""
+    graph = prepare.inferred(model).graph
+    found: dict[str, list[int | None]] = {item.name: list(item.dims) for item in graph.initializer}
+    for item in (*graph.input, *graph.value_info):
+        axes = item.type.tensor_type.shape.dim
+        found.setdefault(item.name, [axis.dim_value if axis.HasField("dim_value") else None for axis in axes])
     return found
 
 
+def _spread_rows(model: onnx.ModelProto) -> list[str]:
+    """Repeat what a Concat joins to every row of a batch, such as a class token; the names of its inputs."""
+    known, nodes, spread = _known_axes(model), [], []
+    for node in model.graph.node:
+        rows = [name for name in node.input if known.get(name, [0])[:1] == [None]]
+        single = [name for name in node.input if known.get(name, [0])[:1] == [1]]
+        if node.op_type == "Concat" and rows and single and node.attribute[0].i % len(known[single[0]]):
+            base, inner = f"{node.output[0]}/{NAME}", len(known[single[0]]) - 1
+            zero, ones = np.zeros(1, np.int64), np.ones(inner, np.int64)
+            for name, value in ((f"{base}/first", zero), (f"{base}/ones", ones)):
+                model.graph.initializer.append(onnx.numpy_helper.from_array(value, name))
+            nodes += [
+                onnx.helper.make_node("Shape", rows[:1], [f"{base}/shape"]),
+                onnx.helper.make_node("Gather", [f"{base}/shape", f"{base}/first"], [f"{base}/rows"]),
+                onnx.helper.make_node("Concat", [f"{base}/rows", f"{base}/ones"], [f"{base}/all"], axis=0),
+            ]
+            for place, name in enumerate(node.input):
+                if name in single:
+                    node.input[place] = f"{base}/{place}"
+                    nodes.append(onnx.helper.make_node("Expand", [name, f"{base}/all"], [node.input[place]]))
+            spread += single
+        nodes.append(node)
+    copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
+    del model.graph.node[:]
+    model.graph.node.extend(copies)
+    return spread
+
+
 def make_dynamic(model: onnx.ModelProto) -> tuple[onnx.ModelProto, int, list[str]]:
-    """A copy of a prepared model whose batch axis is called `batch`, the old size, the operands patched.
+    """A copy of a prepared model whose batch axis is called `batch`, the old size, the names of what changed.
 
     In a Reshape's shape the baked batch becomes −1, or 0 (a copy of the input's axis) if −1 is taken; in an
-    Expand's it becomes 1. Outputs whose first axis was the batch get the name too; inner shapes are dropped.
+    Expand's it becomes 1; what a Concat joins to the batch is repeated. Outputs whose first axis was the
+    batch get the name too; inner shapes are dropped.
 
     Raises:
-        FixedBatchError: there is no one fixed batch, or it is baked in where it cannot be patched.
+        FixedBatchError: there is no one fixed batch.
     """
     batch = fixed_batch(model)
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
-    users = {name: node.op_type for node in copy.graph.node for name in node.input[1:2]}
-    wanted = _shapes_with_batch(copy, batch)
-    for node in copy.graph.node:
-        shared = [name for name in node.input if name in wanted and node.op_type not in ("Reshape", "Expand")]
-        if shared:
-            raise FixedBatchError(
-                f"the shape {shared[0]!r} is used by {node.op_type} node {node.name!r} too",
-                "export the model with a dynamic batch axis",
-            )
-    for tensor in copy.graph.initializer:
-        value = wanted.get(tensor.name)
-        if value is not None:
-            first = 1 if users[tensor.name] == "Expand" else 0 if -1 in value else -1
-            patched = np.array([first, *value[1:]], np.int64)
-            tensor.CopyFrom(onnx.numpy_helper.from_array(patched, tensor.name))
+    patched = _patch_shapes(copy.graph, batch)
     default = {item.name for item in copy.graph.initializer}
     for item in (*copy.graph.input, *copy.graph.output):
         axes = item.type.tensor_type.shape.dim
         if item.name not in default and axes and axes[0].dim_value == batch:
             axes[0].dim_param = NAME
     del copy.graph.value_info[:]
+    patched += _spread_rows(copy)
     prepare.inferred(copy)
-    return copy, batch, sorted(wanted)
+    return copy, batch, patched

@@ -127,6 +127,42 @@ def test_a_baked_batch_becomes_dynamic_and_works_at_two(tmp_path: Path) -> None:
     assert any("twice" in note for note in trace.notes)
 
 
+def test_a_class_token_and_a_batch_that_is_a_factor_become_dynamic(tmp_path: Path) -> None:
+    text = """
+        # w: float[1,1,4]
+        # p: float[1,3,4]
+        g (float[1,4,4] x) => (float[1,5,4] y, float[1,7,4] z)
+        <int64[3] s = {2,2,4}, int64[3] t = {1,4,4}, int64[3] e = {1,1,4}, int64[3] u = {4,1,4}>
+        {a = Reshape(x, s) b = Softmax<axis=1>(a) c = Reshape(b, t) d = Expand(w, e) y = Concat<axis=1>(d, c)
+         f = Expand(w, u) h = ReduceMax<keepdims=0>(f) i = Add(c, h) z = Concat<axis=-2>(p, i)}"""
+    onnx.save(model(text), tmp_path / "in.onnx")
+    trace = rewrite_model(tmp_path / "in.onnx", tmp_path / "out.onnx", target="10", dynamic_batch=True)
+    assert any("twice" in note for note in trace.notes)
+    after = onnx.load(tmp_path / "out.onnx").graph
+    assert [item.type.tensor_type.shape.dim[0].dim_param for item in after.output] == ["batch", "batch"]
+
+
+def test_shapes_computed_of_constants_and_those_that_allow_zeros_are_patched(tmp_path: Path) -> None:
+    text = """
+        # w: float[1,1,4]
+        g (float[2,3,4] x) => (float[2,4,4] y, float[2,12] z)
+        <int64[3] o = {2,1,-1}, int64[3] e = {1,1,1}, int64[3] m = {-1,-1,-1}, int64[2] s = {2,-1}>
+        {q = Equal(o, m) r = Where(q, e, o) t = Expand(w, r)
+         y = Concat<axis=1>(t, x) z = Reshape<allowzero=1>(x, s)}"""
+    onnx.save(model(text), tmp_path / "in.onnx")
+    trace = rewrite_model(tmp_path / "in.onnx", tmp_path / "out.onnx", target="10", dynamic_batch=True)
+    assert any("twice" in note for note in trace.notes)
+
+
+def test_a_shape_that_serves_another_node_too_is_patched_for_its_own(tmp_path: Path) -> None:
+    text = """
+        g (float[2,3,4] x) => (float[2,12] y, float[2,12] z) <int64[2] s = {2,12}, float[1] one = {1.0}>
+        {y = Reshape(x, s) a = Expand(one, s) z = Add(y, a)}"""
+    onnx.save(model(text), tmp_path / "in.onnx")
+    trace = rewrite_model(tmp_path / "in.onnx", tmp_path / "out.onnx", target="10", dynamic_batch=True)
+    assert any("twice" in note for note in trace.notes)
+
+
 def test_a_batch_that_cannot_be_patched_is_an_error(tmp_path: Path) -> None:
     text = "# w: float[2,4]\ng (float[2,4] x) => (float[2,4] y) {y = Add(x, w)}"
     onnx.save(model(text), tmp_path / "in.onnx")

@@ -8,6 +8,7 @@ of a weight from them. Shapes are folded by `fold-shapes`, what is fed by a larg
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -31,23 +32,24 @@ def may_evaluate(scope: Scope, node: Any) -> bool:
     return free and node.domain in STANDARD and not (odd or kept)
 
 
-def _foldable(scope: Scope, node: Any) -> bool:
-    """Whether the node may be evaluated and reads no large weight."""
+def _foldable(scope: Scope, node: Any, kept: tuple[str, ...]) -> bool:
+    """Whether the node may be evaluated, reads no large weight and is none of `kept`."""
     heavy = any(scope.is_constant(tensor) and not scope.is_small(tensor) for tensor in node.inputs)
-    return not heavy and may_evaluate(scope, node)
+    return not heavy and node.op not in kept and may_evaluate(scope, node)
 
 
-def _find(scope: Scope) -> Iterator[Match]:
+def _find(scope: Scope, kept: tuple[str, ...] = ()) -> Iterator[Match]:
     known: set[int] = set()
     front = []
     for node in scope.nodes():
         inputs = [tensor for tensor in node.inputs if not tensor.is_empty()]
-        if _foldable(scope, node) and all(scope.is_constant(item) or id(item) in known for item in inputs):
+        given = all(scope.is_constant(item) or id(item) in known for item in inputs)
+        if given and _foldable(scope, node, kept):
             known |= {id(out) for out in node.outputs}
             front.append(node)
     large = [node for node in front if result_bytes(scope, node) > SIZE_CAP]
     if len(front) > len(large):
-        yield Match(next(node for node in front if node not in large), {"nodes": front})
+        yield Match(next(node for node in front if node not in large), {"nodes": front, "kept": kept})
 
 
 def result_bytes(scope: Scope, node: Any) -> int:
@@ -71,7 +73,7 @@ def _apply(scope: Scope, match: Match) -> None:
         recurse_functions=False,
         flatten_subgraphs=False,
         size_threshold=SIZE_CAP,
-        should_exclude_node=lambda node: not _foldable(scope, node),
+        should_exclude_node=lambda node: not _foldable(scope, node, match.parts["kept"]),
     )
     try:
         fold(error_ok=False)
@@ -91,3 +93,8 @@ RULE = Rule(
     _apply,
     audit="8.6: no arithmetic at run time",
 )
+
+
+def keeping(*ops: str) -> Rule:
+    """The rule, but nodes of these operators stay."""
+    return replace(RULE, find=partial(_find, kept=ops))
