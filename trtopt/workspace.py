@@ -351,12 +351,15 @@ def read_verified(path: Path, sha256: str, vouching: str = "manifest") -> bytes:
     Raises:
         ArtifactError: the file is missing, or is another one than was built.
     """
+    again = "build again"
+    if vouching == "plan":
+        again = "plan again, or put the plan back: it tells where engines lie as seen from its own folder"
     if not path.is_file():
-        raise ArtifactError(f"{path}: cannot be read (no file of that name)", "build again")
+        raise ArtifactError(f"{path}: cannot be read (no file of that name)", again)
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise ArtifactError(f"{path}: cannot be read ({error.strerror})", "build again") from None
+        raise ArtifactError(f"{path}: cannot be read ({error.strerror})", again) from None
     if hashlib.sha256(content).hexdigest() != sha256:
         raise ArtifactError(
             f"{path}: is not the file that the {vouching} vouches for (its SHA-256 differs); "
