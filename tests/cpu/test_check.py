@@ -92,6 +92,14 @@ def test_layers_name_the_node_where_the_error_enters(spoiled: Path) -> None:
     assert {item.sqnr_db for item in before} == {None}
 
 
+def test_a_large_weight_that_nothing_reads_is_no_obstacle(tmp_path: Path) -> None:
+    model = onnx.load(DIGITS)
+    model.graph.initializer.append(numpy_helper.from_array(np.ones((64, 64), np.float32), "unread"))
+    onnx.save(model, tmp_path / "more.onnx")
+    (subject,) = check(tmp_path / "more.onnx", DIGITS, data=HELDOUT).subjects
+    assert subject.outputs[0].sqnr_db is None
+
+
 def test_layers_of_a_reference_in_16_bits_are_compared_too(half: Path, tmp_path: Path) -> None:
     cast_model(half, tmp_path / "again.onnx", precision="fp16", data=HELDOUT, compare=False)
     report = check(tmp_path / "again.onnx", half, data=HELDOUT, layers=True)

@@ -18,7 +18,7 @@ from google.protobuf.message import DecodeError
 
 from trtopt.errors import InvalidModelError, OutputError
 from trtopt.holding import held_file, remove_unfinished, step, umask
-from trtopt.onnxgraph import check_texts, check_types
+from trtopt.onnxgraph import check_texts, check_types, reads_of
 from trtopt.onnxmodel import wire
 from trtopt.onnxweights import check_no_link, check_values, tensors_of
 from trtopt.protobuf import header
@@ -148,10 +148,15 @@ def array_of(tensor: onnx.TensorProto, folder: Path) -> np.ndarray[Any, Any]:
 def runnable(model: ModelFile) -> tuple[bytes, dict[str, np.ndarray[Any, Any]]]:
     """The model's message, and its large weights by name as arrays, mapped from their files.
 
-    Those of types that NumPy and ONNX Runtime do not share (FP8, INT4) are in the message.
+    Those of types that NumPy and ONNX Runtime do not share (FP8, INT4) are in the message. What nothing
+    reads is left out: ONNX Runtime drops it before it looks for the array that is to stand for it.
     """
     proto = onnx.ModelProto()
     proto.CopyFrom(model.proto)
+    read = {item.name for item in proto.graph.output}.union(*map(reads_of, proto.graph.node))
+    kept = [item for item in proto.graph.initializer if item.name in read]
+    del proto.graph.initializer[:]
+    proto.graph.initializer.extend(kept)
     weights = {}
     for item in proto.graph.initializer:
         if is_external(item) and item.data_type not in _NARROW:
