@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 
 from trtopt.errors import UsageError
 from trtopt.onnxgraph import OWN_DOMAINS
+from trtopt.onnxmodel.model_file import ModelFile, array_of, is_external, raw_bytes
 from trtopt.precision.emission.numbers import LARGEST
 from trtopt.precision.placement.plan import Precision
 
@@ -61,15 +63,15 @@ def is_quantised(model: onnx.ModelProto) -> bool:
     return any(node.op_type in ("QuantizeLinear", "DequantizeLinear") for node in model.graph.node)
 
 
-def take_out(model: onnx.ModelProto) -> Existing:
+def take_out(file: ModelFile) -> Existing:
     """Remove every Q/DQ pair from the main graph, in place, and tell what they said.
 
     Raises:
         UsageError: UINT8, an asymmetric or computed scale, several types at once, a Q without its DQ or the
             reverse, weights that are stored in a narrow type.
     """
-    found = Existing()
-    pairs = dict(_pairs(model))
+    found, model = Existing(), file.proto
+    pairs = dict(_pairs(model, file.folder))
     if not pairs:
         return found
     kinds = {pair.precision for pair in pairs.values()}
@@ -86,7 +88,7 @@ def take_out(model: onnx.ModelProto) -> Existing:
     return found
 
 
-def _pairs(model: onnx.ModelProto) -> Iterator[tuple[str, _Pair]]:
+def _pairs(model: onnx.ModelProto, folder: Path) -> Iterator[tuple[str, _Pair]]:
     """Each DQ's output with its pair."""
     maker = {name: node for node in model.graph.node for name in node.output}
     constants = {tensor.name: tensor for tensor in model.graph.initializer}
@@ -101,8 +103,8 @@ def _pairs(model: onnx.ModelProto) -> Iterator[tuple[str, _Pair]]:
                 f"node {node.name!r} reads no QuantizeLinear: its weight is stored in a narrow type",
                 "quantise the float model; a graph in its final form needs no quantising",
             )
-        scale, kind = _scale_of(quantize, constants, _named_type(quantize))
-        again, _ = _scale_of(node, constants, kind)
+        scale, kind = _scale_of(quantize, constants, folder, _named_type(quantize))
+        again, _ = _scale_of(node, constants, folder, kind)
         if not np.array_equal(scale, again):
             raise _refused(f"nodes {quantize.name!r} and {node.name!r} have different scales", "train again")
         axis = next((int(item.i) for item in node.attribute if item.name == "axis"), 1)
@@ -125,7 +127,7 @@ def _named_type(quantize: onnx.NodeProto) -> int:
 
 
 def _scale_of(
-    node: onnx.NodeProto, constants: dict[str, onnx.TensorProto], unsaid: int
+    node: onnx.NodeProto, constants: dict[str, onnx.TensorProto], folder: Path, unsaid: int
 ) -> tuple[NDArray[np.float32], int]:
     """A Q's or DQ's scale and element type, which is `unsaid` where no zero point tells it."""
     zero = constants.get(node.input[2]) if len(node.input) > 2 and node.input[2] else None
@@ -135,7 +137,7 @@ def _scale_of(
             f"node {node.name!r} quantises to {onnx.TensorProto.DataType.Name(kind)}",
             "TensorRT takes symmetric INT8 (an INT8 zero point of 0): export so, or quantise the float model",
         )
-    if zero is not None and (any(bytes(zero.raw_data)) or any(zero.int32_data)):
+    if zero is not None and (_bytes_of(zero, folder).strip(b"\0") or any(zero.int32_data)):
         raise _refused(
             f"node {node.name!r} has a zero point that is not 0",
             "TensorRT takes symmetric Q/DQ only: train with symmetric ranges, or quantise the float model",
@@ -144,10 +146,14 @@ def _scale_of(
         raise _refused(
             f"node {node.name!r} computes its scale at run time", "fold constants first: trtopt rewrite"
         )
-    scale = onnx.numpy_helper.to_array(constants[node.input[1]]).astype(np.float32)
+    scale = array_of(constants[node.input[1]], folder).astype(np.float32)
     if not (np.isfinite(scale).all() and (scale > 0).all()):
         raise _refused(f"node {node.name!r} has a scale that is not above 0", "quantise the float model")
     return scale, kind
+
+
+def _bytes_of(tensor: onnx.TensorProto, folder: Path) -> bytes:
+    return bytes(raw_bytes(tensor, folder) if is_external(tensor) else tensor.raw_data)
 
 
 def _refused(problem: str, remedy: str) -> UsageError:

@@ -127,7 +127,7 @@ def with_pairs(file: ModelFile, asked: Asked, material: Material) -> Quantised:
     """
     model = copied(file)
     put_back(model)
-    existing = take_out(model.proto)
+    existing = take_out(model)
     _check_existing(existing, asked)
     model = replace(model, proto=fit_opset(model.proto, asked.form))
     factors, notes = _smoothed(model, asked, material) if not existing else ({}, [])

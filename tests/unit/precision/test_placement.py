@@ -215,6 +215,7 @@ def test_pools_and_concats_behind_x_times_its_sigmoid_are_quantised_too() -> Non
     plan = net.plan(net.conv("c", net.node("Concat", "joined", swish, pooled, axis=1), 64, 32))
     assert {("swish", "pool"), ("swish", "joined"), ("pool", "joined"), ("joined", "c")} <= edges(plan)
     assert plan.groups == (frozenset({"swish", "pool", "joined"}),)
+    assert fate(plan, "swish")[1].startswith("it fuses with the layer in front of it")
 
 
 def test_a_concat_of_resized_layers_has_one_scale_down_to_the_layers() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import onnx
 import pytest
@@ -10,6 +12,7 @@ from onnx import TensorProto, helper
 
 from trtopt.dtypes import numpy_dtype
 from trtopt.errors import UsageError
+from trtopt.onnxmodel.model_file import load
 from trtopt.precision.emission.form import form_for
 from trtopt.precision.placement.plan import Wish
 from trtopt.precision.quantize import Asked, Material, Quantised, quantise
@@ -70,6 +73,21 @@ def test_pairs_are_kept_with_their_scales_and_the_missing_skip_takes_its_tensor_
     assert sum(node.op_type == "QuantizeLinear" for node in made.model.proto.graph.node) == 4
     assert "1 edges added, 0 taken out" in made.notes[0]
     onnx.checker.check_model(made.model.proto, full_check=True)
+
+
+def test_scales_of_many_channels_are_read_from_their_file(tmp_path: Path) -> None:
+    net = Net(x=["N", 4, 32])
+    zeros = np.zeros(4096, np.int8)
+    weight = pair(net, net.constant("w", 32, 4096), np.linspace(0.01, 0.02, 4096), zeros, axis=1)
+    onnx.save(net.model(net.node("MatMul", "fc", pair(net, "x", 0.02), weight)), tmp_path / "m.onnx")
+    asked = Asked(Wish("int8"), form_for("int8", "8.6"))
+    made = quantise(load(tmp_path / "m.onnx"), asked, Material())
+    assert [(place.node, place.axis) for place in made.plan.weights] == [("fc", 1)]
+    net = Net(x=["N", 4, 32])
+    weight = pair(net, net.constant("w", 32, 4096), np.linspace(0.01, 0.02, 4096), zeros + np.int8(3), axis=1)
+    onnx.save(net.model(net.node("MatMul", "fc", pair(net, "x", 0.02), weight)), tmp_path / "m.onnx")
+    with pytest.raises(UsageError, match="a zero point that is not 0"):
+        quantise(load(tmp_path / "m.onnx"), asked, Material())
 
 
 def test_layers_that_training_left_in_float_stay_there() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from trtopt.precision.placement.gates import is_own_gate
 from trtopt.precision.placement.plan import Draft
 from trtopt.precision.placement.view import ACTIVATIONS, RESHAPES, Node, View, is_op
 
@@ -23,7 +24,9 @@ def apply(draft: Draft) -> None:
         if node.name not in draft.decisions and _has_floats(draft.view, node):
             pattern = draft.wish.excludes(node)
             draft.keep(
-                node, "excluded" if pattern else "float", f"--exclude {pattern}" if pattern else _reason(node)
+                node,
+                "excluded" if pattern else "float",
+                f"--exclude {pattern}" if pattern else _reason(draft.view, node),
             )
 
 
@@ -32,10 +35,10 @@ def _has_floats(view: View, node: Node) -> bool:
     return any(view.is_float(name) for name in node.output if name) or not any(kinds)
 
 
-def _reason(node: Node) -> str:
+def _reason(view: View, node: Node) -> str:
     if is_op(node, *_REASONS):
         return _REASONS[node.op_type]
-    if is_op(node, *ACTIVATIONS):
+    if is_op(node, *ACTIVATIONS) or is_own_gate(view, node):
         return "it fuses with the layer in front of it, and the next Q with both"
     if is_op(node, *_MOVERS):
         return "it merely moves values: a Q behind it moves in front of it by itself"
