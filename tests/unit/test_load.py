@@ -5,6 +5,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 import examples
+import msgspec
 import numpy as np
 import pytest
 from scripted import SUBJECT, calls_of, counted, run, terms
@@ -119,6 +120,15 @@ def test_above_capacity_the_record_says_so_with_both_rates() -> None:
     assert measured.arrived == 2500
     assert measured.stop_reason == "requests were still waiting 1 s after the arrivals' end"
     assert measured.latency_ms == sorted(measured.latency_ms)
+
+
+@pytest.mark.parametrize(("stalled", "kept"), [(slice(790, None), True), (slice(300, None), False)])
+def test_a_stall_is_a_falling_behind_only_if_it_is_never_made_up_for(stalled: slice, kept: bool) -> None:
+    measured = loaded(Load(800.0))
+    starts = np.array(measured.samples.start_ms)
+    starts[stalled] += 0.03 * starts[stalled] + 1.0
+    late = msgspec.structs.replace(measured.samples, start_ms=starts.tolist())
+    assert keeps_up(msgspec.structs.replace(measured, samples=late)) is kept
 
 
 def test_a_request_that_ends_long_after_the_arrivals_is_no_falling_behind() -> None:

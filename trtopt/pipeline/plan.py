@@ -111,12 +111,11 @@ def plan(
 
 def _check(bounds: Bounds, rate: float | None, timeout: float | None) -> None:
     """Judge what can be judged before anything is read."""
-    if not 1 <= bounds.max_engines <= MAX_ENGINES or (
-        bounds.memory_bytes is not None and bounds.memory_bytes < 1
-    ):
+    if not 1 <= bounds.max_engines <= MAX_ENGINES:
+        raise UsageError(f"--max-engines {bounds.max_engines}: out of range", f"give 1 to {MAX_ENGINES}")
+    if bounds.memory_bytes is not None and bounds.memory_bytes < 1:
         raise UsageError(
-            f"--max-engines {bounds.max_engines}, --memory {bounds.memory_bytes}: out of range",
-            f"give 1 to {MAX_ENGINES} engines and some memory, or leave the bound out",
+            f"--memory {bounds.memory_bytes}: an engine needs some", "give a bound like 8GiB, or leave it out"
         )
     if rate is not None and not 0 < rate < float("inf"):
         raise UsageError(f"--rate {rate:g}: is no rate", "give requests a second above 0")

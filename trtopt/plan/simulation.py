@@ -27,12 +27,6 @@ class Arrivals:
     at_s: NDArray[np.float64]
     shape: NDArray[np.int64]
 
-    @classmethod
-    def of_one_shape(cls, at_s: Sequence[float] | NDArray[np.float64]) -> Arrivals:
-        """All alike."""
-        times = np.asarray(at_s, np.float64)
-        return cls(times, np.zeros(len(times), np.int64))
-
 
 @dataclass(frozen=True)
 class Simulated:

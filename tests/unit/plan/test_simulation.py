@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.random import RandomState
+from numpy.typing import NDArray
 
 from trtopt.plan.service import Curve, Overhead, Service
 from trtopt.plan.simulation import Arrivals, Simulated, simulate
@@ -31,8 +32,12 @@ def times_ms(run: Simulated) -> list[tuple[float, float]]:
     return [(float(a), float(b)) for a, b in zip(run.start_s * 1e3, run.end_s * 1e3, strict=True)]
 
 
+def all_alike(at_s: Sequence[float] | NDArray[np.float64]) -> Arrivals:
+    return Arrivals(np.asarray(at_s, np.float64), np.zeros(len(at_s), np.int64))
+
+
 def at_ms(*times: float) -> Arrivals:
-    return Arrivals.of_one_shape([time / 1e3 for time in times])
+    return all_alike([time / 1e3 for time in times])
 
 
 # ── by hand ─────────────────────────────────────────────────────────────────────────────────────────────
@@ -128,7 +133,7 @@ def test_waiting_times_are_those_of_pollaczek_and_khinchine(
     waits = []
     for seed in range(25):
         at = np.cumsum(RandomState(seed).exponential(1 / rate, 5000)) / 1e3
-        run = simulate([service], 1, policy(1), Arrivals.of_one_shape(at), seed + 1000)
+        run = simulate([service], 1, policy(1), all_alike(at), seed + 1000)
         waits.append(float(np.mean(run.start_s - run.arrival_s)[()] * 1e3))
     error = np.std(waits, ddof=1) / math.sqrt(len(waits))
     assert error < 0.04 * expected_ms
