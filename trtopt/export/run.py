@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal
 from trtopt.errors import ModelError, OutputError
 from trtopt.export import blame, naming, opset
 from trtopt.export.exporters import NATIVE_OPSET, Specialised, export_raw
+from trtopt.export.fold import fold_batch_norms
 from trtopt.export.retype import align_weights
 from trtopt.export.spec import Exporter
 from trtopt.export.subject import Subject
@@ -143,12 +144,14 @@ def _export_in(
 
 
 def _traced_inputs(subject: Subject, dtype: DType) -> tuple[torch.Tensor, ...]:
-    """The inputs to trace with, floats in `dtype`; casts the module too."""
+    """The inputs to trace with, floats in `dtype`; casts the module too, with BatchNorm folded before."""
     import torch
 
     wanted = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}[dtype]
+    tensors = [torch.from_numpy(array) for array in subject.example(trace_sizes(subject.axes)).values()]
+    if dtype != "fp32":
+        fold_batch_norms(subject.module.float(), tensors)
     subject.module.to(wanted)
-    tensors = (torch.from_numpy(array) for array in subject.example(trace_sizes(subject.axes)).values())
     return tuple(tensor.to(wanted) if tensor.is_floating_point() else tensor for tensor in tensors)
 
 
