@@ -1,9 +1,12 @@
-"""The pattern that all normalisations share: x·1/√(v + ε), and the constants applied after it."""
+"""The pattern that all normalisations share: x·1/√(v + ε), and the constants applied before and after it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
+import onnx
 
 from trtopt.rewrite.match import inputs_either_way, square_of
 from trtopt.rewrite.reductions import axes_of, keeps_axes
@@ -12,11 +15,15 @@ from trtopt.rewrite.scope import Scope
 
 @dataclass(frozen=True)
 class Quotient:
-    """`root` computes numerator/√(mean(square) + epsilon), the mean over `axes`; `inner` lie between."""
+    """`root` computes numerator/√(mean(square²) + epsilon), the mean over `axes`; `inner` lie between.
+
+    `scale` is a constant that the numerator was multiplied with first, if any.
+    """
 
     root: Any
     numerator: Any
     square: Any
+    scale: Any | None
     axes: list[int]
     epsilon: float
     inner: list[Any]
@@ -36,6 +43,21 @@ def _root_of(scope: Scope, tensor: Any, power: float) -> tuple[Any, list[Any]] |
     return None if below is None else (below[0], [node, *below[1]])
 
 
+def _unscaled(scope: Scope, tensor: Any, square: Any) -> tuple[Any, Any | None, list[Any]]:
+    """`tensor` taken apart into `square`, a constant and the Mul between, if that is what it is.
+
+    Of two Casts of one tensor, of which exporters leave some, the second is as good as the first.
+    """
+    first, second = scope.producer(tensor, "Cast"), scope.producer(square, "Cast")
+    if first is not None and second is not None and first.inputs[0] is second.inputs[0]:
+        return (square if first.attrs["to"] == second.attrs["to"] else tensor), None, []
+    node = scope.producer(tensor, "Mul")
+    for other, constant in () if node is None else inputs_either_way(node):
+        if other is square and scope.is_constant(constant):
+            return square, constant, [node]
+    return tensor, None, []
+
+
 def quotient_at(scope: Scope, node: Any) -> Quotient | None:
     """The normalisation whose last step is `node`, a Div or Mul."""
     sides = [tuple(node.inputs)] if node.op == "Div" else list(inputs_either_way(node))
@@ -50,8 +72,9 @@ def quotient_at(scope: Scope, node: Any) -> Quotient | None:
             axes = None if mean is None else axes_of(scope, mean)
             if mean is None or squared is None or not axes or epsilon is None or not keeps_axes(mean):
                 continue
-            inner = [*under[1], plus, mean, mean.inputs[0].inputs[0]]
-            return Quotient(node, numerator, squared, axes, epsilon, inner)
+            top, scale, before = _unscaled(scope, numerator, squared)
+            inner = [*under[1], plus, mean, mean.inputs[0].inputs[0], *before]
+            return Quotient(node, top, squared, scale, axes, epsilon, inner)
     return None
 
 
@@ -67,25 +90,69 @@ def centred(scope: Scope, found: Quotient) -> tuple[Any, list[Any]] | None:
 
 @dataclass(frozen=True)
 class Affine:
-    """The constants multiplied with and added to a result, if any, and the last node of it all."""
+    """The constants that a quotient over `source` is multiplied with and that are added, if any.
 
+    `last` makes the result of it all, `inner` lie before it.
+    """
+
+    source: Any
     last: Any
     inner: list[Any]
     scale: Any | None
     shift: Any | None
 
 
-def affine_after(scope: Scope, node: Any) -> Affine:
-    """Mul by a constant and Add of a constant that follow `node` and nothing else does."""
-    found = Affine(node, [], None, None)
-    for op in ("Mul", "Add"):
+def _with_constants(scope: Scope, start: Affine, ops: tuple[str, ...]) -> Affine:
+    found = start
+    for op in ops:
         user = scope.only_use(found.last.outputs[0], op)
-        other = (
-            None if user is None else next((item for item in user.inputs if scope.is_constant(item)), None)
-        )
-        if user is None or other is None or scope.value(other) is None:
+        other = None if user is None else next(filter(scope.is_constant, user.inputs), None)
+        if user is None or other is None or (op == "Mul" and found.scale is not None):
             continue
         inner = [*found.inner, found.last]
         scale, shift = (other, found.shift) if op == "Mul" else (found.scale, other)
-        found = Affine(user, inner, scale, shift)
+        found = Affine(found.source, user, inner, scale, shift)
     return found
+
+
+def affine_after(
+    scope: Scope, node: Any, source: Any, scale: Any | None = None, ops: tuple[str, ...] = ("Mul", "Add")
+) -> Affine:
+    """Mul by a constant, but for a given `scale`, and Add of one that follow `node` and nothing else does."""
+    return _with_constants(scope, Affine(source, node, [], scale, None), ops)
+
+
+def affine_in_half(
+    scope: Scope, found: Quotient, source: Any, ops: tuple[str, ...] = ("Mul", "Add")
+) -> Affine | None:
+    """The same where only the quotient is in FP32: FP16 or BF16 → Cast → quotient → Cast → Mul [→ Add].
+
+    ONNX's operators with `stash_type` 1, the default, cast in the same two places.
+    """
+    first, back = scope.producer(source, "Cast"), scope.only_use(found.root.outputs[0], "Cast")
+    if first is None or back is None or found.scale is not None:
+        return None
+    if first.attrs["to"] != onnx.TensorProto.FLOAT or back.attrs["to"] != scope.element(first.inputs[0]):
+        return None
+    affine = _with_constants(scope, Affine(first.inputs[0], back, [found.root], None, None), ops)
+    return None if affine.scale is None else affine
+
+
+def spreads(scope: Scope, constant: Any | None, shape: tuple[int, ...]) -> bool:
+    """Whether a constant, if there is one, spreads over the last axes alone, which have `shape`."""
+    if constant is None or tuple(constant.shape) == shape:
+        return True
+    own, extra = tuple(constant.shape), max(0, len(constant.shape) - len(shape))
+    fits = own[extra:] == shape[max(0, len(shape) - len(own)) :] and all(axis == 1 for axis in own[:extra])
+    return scope.value(constant) is not None and (fits or int(np.prod(own)) == 1)
+
+
+def spread(scope: Scope, constant: Any | None, shape: tuple[int, ...], source: Any, like: str) -> Any:
+    """The constant over the last axes, which have `shape`; ones of the type of `source` if there is none."""
+    if constant is not None and tuple(constant.shape) == shape:
+        return constant
+    value = None if constant is None else scope.value(constant)
+    if value is None:
+        return scope.constant(np.ones(shape, scope.dtype(source)), like)
+    flat = value.reshape(value.shape[max(0, value.ndim - len(shape)) :])
+    return scope.constant(np.broadcast_to(flat, shape), like)

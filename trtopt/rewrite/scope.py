@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import onnx_graphsurgeon as gs
 from onnx_graphsurgeon.ir.tensor import LazyValues, SparseValues
 
@@ -163,6 +164,12 @@ class Scope:
         known = tensor.dtype is not None and not isinstance(tensor.dtype, int)
         return np.dtype(tensor.dtype) if known else None
 
+    def element(self, tensor: Any) -> int | None:
+        """ONNX's number of the tensor's type, which BF16 has too; None if unknown."""
+        if tensor.dtype is None or isinstance(tensor.dtype, int):
+            return tensor.dtype
+        return int(onnx.helper.np_dtype_to_tensor_dtype(np.dtype(tensor.dtype)))
+
     def is_float(self, tensor: Any) -> bool:
         """Whether the tensor is of a floating-point type of NumPy's own."""
         dtype = self.dtype(tensor)
@@ -175,7 +182,10 @@ class Scope:
         if self.context.spool is not None and values.nbytes >= _SPOOLED_BYTES:
             tensor = model_file.spooled(values, self.context.fresh(like), self.context.spool)
             return gs.Constant(tensor.name, LazyValues(tensor))
-        return gs.Constant(self.context.fresh(like), np.ascontiguousarray(values).reshape(values.shape))
+        name = self.context.fresh(like)
+        if values.dtype.kind not in "fiub":  # BF16: onnx-graphsurgeon has another type for it
+            return gs.Constant(name, LazyValues(onnx.numpy_helper.from_array(values, name)))
+        return gs.Constant(name, np.ascontiguousarray(values).reshape(values.shape))
 
     def variable(self, like: str, dtype: Any = None, shape: Sequence[Any] | None = None) -> Any:
         """A new tensor, named after `like`."""

@@ -19,8 +19,8 @@ from trtopt.rewrite import rewrite_model
 from trtopt.rewrite.catalogue import RULES
 
 _UNARY = ("Relu", "Identity", "Neg", "Sigmoid", "Abs", "Dropout", "Tanh", "Exp", "Clip", "Cast", "Transpose",
-          "Reshape", "Softmax", "Pad", "ReduceMean", "LayerNorm", "Silu", "Gelu", "Quantise", "If", "Twins",
-          "Attend", "Hide")  # fmt: skip
+          "Reshape", "Softmax", "Pad", "ReduceMean", "LayerNorm", "WideNorm", "Silu", "Gelu", "Quantise",
+          "If", "Twins", "Attend", "Hide")  # fmt: skip
 _BINARY = ("Add", "Mul", "Sub", "Div")
 _MOVED = ("Shuffle", "Reduce", "Merged", "Cut", "Joined", "Chosen")
 _WEIGHTED = ("Conv", "BatchNormalization", "MatMul")
@@ -29,8 +29,9 @@ _WEIGHTED = ("Conv", "BatchNormalization", "MatMul")
 class _Grower:
     """Builds a graph of rank-4 tensors [N, 4, 6, 6] node by node."""
 
-    def __init__(self, draw: st.DrawFn) -> None:
+    def __init__(self, draw: st.DrawFn, unary: tuple[str, ...]) -> None:
         self.draw = draw
+        self.ops = {"unary": unary, "binary": _BINARY, "moved": _MOVED, "weighted": _WEIGHTED}
         self.half = draw(st.booleans())
         self.type = TensorProto.FLOAT16 if self.half else TensorProto.FLOAT
         self.rng = np.random.default_rng(draw(st.integers(0, 99)))
@@ -99,8 +100,8 @@ class _Grower:
             return self.node(
                 "Mul", self.node("Mul", x, self.node("Add", curve, self.constant(1.0))), self.constant(0.5)
             )
-        if op == "If":
-            return self.constant_if(x)
+        if op in ("If", "WideNorm"):
+            return self.constant_if(x) if op == "If" else self.wide_norm(x)
         if op == "Twins":  # products of one input, and a bottleneck of an odd width
             wide = self.node("Conv", x, self.some(12, 4, 1, 1))
             narrow = self.node("Conv", self.node("Relu", wide), self.some(4, 12, 1, 1))
@@ -117,6 +118,22 @@ class _Grower:
             low = self.node("QuantizeLinear", self.node("Cast", x, to=1), "scale", "zero")
             return self.node("Cast", self.node("DequantizeLinear", low, "scale", "zero"), to=self.type)
         return self.node(op, x)
+
+    def wide_norm(self, x: str) -> str:
+        """A normalisation in FP32: the operator or written out, scaled in FP32 or behind the cast back."""
+        wide, scale = self.node("Cast", x, to=TensorProto.FLOAT), self.some(6)
+        widened = self.node("Cast", scale, to=TensorProto.FLOAT)
+        form = self.draw(st.sampled_from(["operator", "scaled", "scaled first", "scaled behind"]))
+        if form == "operator":
+            return self.node("Cast", self.node("LayerNormalization", wide, widened), to=self.type)
+        off = self.node("Sub", wide, self.node("ReduceMean", wide, axes=[-1]))
+        mean = self.node("ReduceMean", self.node("Mul", off, off), axes=[-1])
+        root = self.node("Sqrt", self.node("Add", mean, "epsilon"))
+        top = self.node("Mul", widened, off) if form == "scaled first" else off
+        normal = self.node("Div", top, root)
+        normal = self.node("Mul", normal, widened) if form == "scaled" else normal
+        narrow = self.node("Cast", normal, to=self.type)
+        return self.node("Mul", scale, narrow) if form == "scaled behind" else narrow
 
     def moved(self, op: str, x: str) -> str:
         if op == "Shuffle":  # an axis of length 1 put in, axes changed over, and all of it reshaped back
@@ -188,20 +205,25 @@ class _Grower:
         if kind == "join":
             new = self.node("Add", x, self.draw(st.sampled_from(self.tensors)))
         else:
-            ops = {"unary": _UNARY, "binary": _BINARY, "moved": _MOVED, "weighted": _WEIGHTED}[kind]
-            new = getattr(self, kind)(self.draw(st.sampled_from(ops)), x)
+            new = getattr(self, kind)(self.draw(st.sampled_from(self.ops[kind])), x)
         self.tensors.append(new)
 
 
 @st.composite
-def _models(draw: st.DrawFn) -> onnx.ModelProto:
-    grower = _Grower(draw)
+def _models(draw: st.DrawFn, unary: tuple[str, ...] = _UNARY) -> onnx.ModelProto:
+    grower = _Grower(draw, unary)
     for _ in range(draw(st.integers(2, 9))):
         grower.grow()
     outputs = {grower.tensors[-1], *draw(st.lists(st.sampled_from(grower.tensors[1:]), max_size=2))}
     batch = draw(st.sampled_from(["N", 2]))
     shape = [batch, 4, 6, 6]
-    given = {"scale": np.float32(0.05), "zero": np.int8(0), "yes": True, "no": False}
+    given = {
+        "scale": np.float32(0.05),
+        "zero": np.int8(0),
+        "epsilon": np.float32(0.01),
+        "yes": True,
+        "no": False,
+    }
     for name, value in {**given, "causal": np.tril(np.ones((6, 6), bool))}.items():
         grower.weights.append(numpy_helper.from_array(np.asarray(value), name))
     graph = helper.make_graph(
@@ -214,19 +236,30 @@ def _models(draw: st.DrawFn) -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
-@settings(max_examples=120, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-@given(made=_models())
-def test_any_graph_stays_the_same_function_and_a_second_rewrite_rests(made: onnx.ModelProto) -> None:
+def _holds(made: onnx.ModelProto, rules: list[str] | None = None) -> None:
+    """A rewrite keeps the function and the rules of ONNX, and a second one changes nothing."""
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         onnx.save(made, folder / "in.onnx")
-        trace = rewrite_model(folder / "in.onnx", folder / "out.onnx", target="10")
+        trace = rewrite_model(folder / "in.onnx", folder / "out.onnx", target="10", rules=rules)
         assert trace.undone == (), trace.undone
         assert not any("bound" in note for note in trace.notes)
-        assert trace.nodes_after <= trace.nodes_before
+        assert rules or trace.nodes_after <= trace.nodes_before
         onnx.checker.check_model(onnx.load(folder / "out.onnx"), full_check=True)
-        rewrite_model(folder / "out.onnx", folder / "again.onnx", target="10", check=False)
+        rewrite_model(folder / "out.onnx", folder / "again.onnx", target="10", rules=rules, check=False)
         assert (folder / "out.onnx").read_bytes() == (folder / "again.onnx").read_bytes()
+
+
+@settings(max_examples=120, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(made=_models())
+def test_any_graph_stays_the_same_function_and_a_second_rewrite_rests(made: onnx.ModelProto) -> None:
+    _holds(made)
+
+
+@settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(made=_models(unary=("LayerNorm", "WideNorm", "Cast", "Relu")))
+def test_normalisations_amid_anything_stay_the_same_function(made: onnx.ModelProto) -> None:
+    _holds(made)
 
 
 _ALL = [rule.name for rule in RULES if rule.exactness != "A"]
@@ -235,12 +268,4 @@ _ALL = [rule.name for rule in RULES if rule.exactness != "A"]
 @settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(made=_models())
 def test_the_rules_that_must_be_asked_for_keep_any_function_too(made: onnx.ModelProto) -> None:
-    with tempfile.TemporaryDirectory() as place:
-        folder = Path(place)
-        onnx.save(made, folder / "in.onnx")
-        trace = rewrite_model(folder / "in.onnx", folder / "out.onnx", target="10", rules=_ALL)
-        assert trace.undone == (), trace.undone
-        assert not any("bound" in note for note in trace.notes)
-        onnx.checker.check_model(onnx.load(folder / "out.onnx"), full_check=True)
-        rewrite_model(folder / "out.onnx", folder / "again.onnx", target="10", rules=_ALL, check=False)
-        assert (folder / "out.onnx").read_bytes() == (folder / "again.onnx").read_bytes()
+    _holds(made, _ALL)

@@ -24,7 +24,7 @@ def _find(scope: Scope) -> Iterator[Match]:
     for node in scope.nodes("InstanceNormalization"):
         into, back = scope.producer(node.inputs[0], "Reshape"), scope.only_use(node.outputs[0], "Reshape")
         if into is not None and back is not None:
-            affine = affine_after(scope, back)
+            affine = affine_after(scope, back, into.inputs[0])
             inner = [into, node, *affine.inner]
             yield Match(
                 affine.last, {"norm": node, "into": into, "back": back, "affine": affine, "inner": inner}

@@ -1,4 +1,4 @@
-"""(x − μ)/√(mean((x − μ)²) + ε)·γ + β over the spatial axes, γ and β per channel → InstanceNormalization.
+"""γ·(x − μ)/√(mean((x − μ)²) + ε) + β over the spatial axes, γ and β per channel → InstanceNormalization.
 
 As `layer-norm`, over axes 2 and up of a tensor of rank 4 or 5. From 10 on TensorRT maps it to INormalization;
 8.6 makes a plugin of it that calls cuDNN, so there the plain operators stay.
@@ -24,7 +24,7 @@ def _find(scope: Scope) -> Iterator[Match]:
         source = None if found is None else centred(scope, found)
         rank = None if source is None else scope.rank(source[0])
         if found is not None and source is not None and rank in (4, 5) and found.axes == list(range(2, rank)):
-            affine = affine_after(scope, node)
+            affine = affine_after(scope, node, source[0], found.scale)
             inner = [*found.inner, *source[1], *affine.inner]
             yield Match(affine.last, {"found": found, "source": source[0], "affine": affine, "inner": inner})
 

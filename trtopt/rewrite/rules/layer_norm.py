@@ -1,19 +1,24 @@
-"""(x − μ)/√(mean((x − μ)²) + ε)·γ + β over the last axes → LayerNormalization(x, γ, β).
+"""γ·(x − μ)/√(mean((x − μ)²) + ε) + β over the last axes → LayerNormalization(x, γ, β).
 
 μ is the mean over the same axes. Any spelling of the square (Mul, Pow), of the root (Sqrt, Pow ½) and of the
-division (Div, Mul by Reciprocal) matches; γ and β may be missing. TensorRT maps the operator to
-INormalization: one kernel, with the moments in FP32 also in an FP16 network.
+division (Div, Mul by Reciprocal) matches; γ may come before the division or after it; γ and β may be missing.
+Where FP16 or BF16 is cast to FP32 in front of it all, and back in front of γ, the casts go too: the operator
+has them by definition. TensorRT maps it to INormalization: one kernel, with moments in FP32 in FP16 networks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
-
-import numpy as np
 
 from trtopt.rewrite.match import why_not_one_node
-from trtopt.rewrite.normalisation import affine_after, centred, quotient_at
+from trtopt.rewrite.normalisation import (
+    affine_after,
+    affine_in_half,
+    centred,
+    quotient_at,
+    spread,
+    spreads,
+)
 from trtopt.rewrite.rule import Match, Rule
 from trtopt.rewrite.scope import Scope
 
@@ -26,58 +31,36 @@ def _find(scope: Scope) -> Iterator[Match]:
         if found is None or source is None or rank is None:
             continue
         if found.axes == list(range(rank - len(found.axes), rank)):
-            affine = affine_after(scope, node)
+            half = affine_in_half(scope, found, source[0])
+            affine = half or affine_after(scope, node, source[0], found.scale)
             inner = [*found.inner, *source[1], *affine.inner]
-            yield Match(affine.last, {"found": found, "source": source[0], "affine": affine, "inner": inner})
+            yield Match(affine.last, {"found": found, "affine": affine, "inner": inner})
 
 
-def _normalised(scope: Scope, match: Match) -> tuple[int, ...] | None:
-    axes = match.parts["source"].shape[-len(match.parts["found"].axes) :]
+def _normalised(match: Match) -> tuple[int, ...] | None:
+    axes = match.parts["found"].numerator.shape[-len(match.parts["found"].axes) :]
     return tuple(axes) if all(isinstance(axis, int) for axis in axes) else None
-
-
-def _fits(scope: Scope, constant: Any | None, shape: tuple[int, ...]) -> bool:
-    """Whether a constant spreads over the normalised axes alone."""
-    if constant is None:
-        return True
-    own = tuple(constant.shape)
-    return (
-        own[max(0, len(own) - len(shape)) :] == shape[max(0, len(shape) - len(own)) :]
-        and all(axis == 1 for axis in own[: max(0, len(own) - len(shape))])
-    ) or int(np.prod(own)) == 1
 
 
 def _check(scope: Scope, match: Match) -> str | None:
     if scope.opset < 17:
         return f"LayerNormalization needs opset 17, the model has {scope.opset}: export it at 17"
-    shape = _normalised(scope, match)
+    shape = _normalised(match)
     if shape is None:
         return "a normalised axis is dynamic"
-    if not scope.is_float(match.parts["source"]):
+    if not scope.is_float(match.parts["found"].numerator):
         return "the type is not floating-point"
     affine = match.parts["affine"]
-    if not (_fits(scope, affine.scale, shape) and _fits(scope, affine.shift, shape)):
+    if not (spreads(scope, affine.scale, shape) and spreads(scope, affine.shift, shape)):
         return "scale or shift vary along another axis"
-    return why_not_one_node(scope, match.parts["source"], match.node, match.parts["inner"])
+    return why_not_one_node(scope, affine.source, match.node, match.parts["inner"])
 
 
 def _apply(scope: Scope, match: Match) -> None:
-    shape, affine, source = _normalised(scope, match) or (), match.parts["affine"], match.parts["source"]
-    dtype = scope.dtype(source)
-
-    def spread(constant: Any | None, fill: float, like: str) -> Any:
-        value = None if constant is None else scope.value(constant)
-        if value is not None and value.shape == shape:
-            return constant
-        if value is None:
-            return scope.constant(np.full(shape, fill, dtype), like)
-        flat = value.reshape(value.shape[max(0, value.ndim - len(shape)) :])
-        return scope.constant(np.broadcast_to(flat, shape).astype(dtype), like)
-
-    name = match.node.name
-    inputs = [source, spread(affine.scale, 1.0, f"{name}/scale")]
+    affine, shape, name = match.parts["affine"], _normalised(match) or (), match.node.name
+    inputs = [affine.source, spread(scope, affine.scale, shape, affine.source, f"{name}/scale")]
     if affine.shift is not None:
-        inputs.append(spread(affine.shift, 0.0, f"{name}/bias"))
+        inputs.append(spread(scope, affine.shift, shape, affine.source, f"{name}/bias"))
     attrs = {"axis": -len(shape), "epsilon": match.parts["found"].epsilon}
     scope.replace(match.node, "LayerNormalization", inputs, attrs)
 

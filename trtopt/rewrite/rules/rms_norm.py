@@ -1,6 +1,9 @@
 """x/√(mean(x²) + ε)·γ over the last axis → RMSNormalization(x, γ).
 
-The operator is standard from opset 23 on; TensorRT reads that opset from version 11 on.
+γ may be missing. Where FP16 or BF16 is cast to FP32 in front of the square, and back in front of γ, as in
+language models, the casts go too: the operator has them by definition. It is standard from opset 23 on, which
+TensorRT reads from version 11 on, and 10 in its last releases alone. TensorRT-RTX 1.7's parser writes the
+operator out again, casts and all: there nothing is won but fewer nodes.
 """
 
 from __future__ import annotations
@@ -8,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from trtopt.rewrite.match import why_not_one_node
-from trtopt.rewrite.normalisation import affine_after, quotient_at
+from trtopt.rewrite.normalisation import affine_after, affine_in_half, quotient_at, spread, spreads
 from trtopt.rewrite.rule import Match, Rule
 from trtopt.rewrite.scope import Scope
 
@@ -20,28 +23,39 @@ def _find(scope: Scope) -> Iterator[Match]:
         found = quotient_at(scope, node)
         if found is None or found.square is not found.numerator or scope.producer(found.numerator, "Sub"):
             continue
-        user = scope.only_use(node.outputs[0], "Mul")
-        rank = scope.rank(found.numerator)
-        if user is not None and rank is not None and found.axes == [rank - 1]:
-            affine = affine_after(scope, node)
-            yield Match(user, {"found": found, "scale": affine.scale, "inner": [*found.inner, node]})
+        source, rank = found.numerator, scope.rank(found.numerator)
+        if rank is not None and found.axes == [rank - 1]:
+            half = affine_in_half(scope, found, source, ("Mul",))
+            affine = half or affine_after(scope, node, source, found.scale, ("Mul",))
+            inner = [*found.inner, *affine.inner]
+            yield Match(affine.last, {"found": found, "affine": affine, "inner": inner})
 
 
 def _check(scope: Scope, match: Match) -> str | None:
-    scale, found = match.parts["scale"], match.parts["found"]
+    found, affine = match.parts["found"], match.parts["affine"]
     if scope.target.opset < _OPSET:
-        return f"TensorRT {scope.target.name} does not read RMSNormalization"
+        target = scope.target
+        return (
+            f"RMSNormalization is of opset {_OPSET}, TensorRT {target.name} is known to read {target.opset}"
+        )
     if scope.opset < _OPSET:
-        return f"RMSNormalization needs opset {_OPSET}, the model has {scope.opset}"
-    if scale is None or tuple(scale.shape) != (found.numerator.shape[-1],):
-        return "there is no constant scale over the last axis"
+        return f"RMSNormalization needs opset {_OPSET}, the model has {scope.opset}: export it at {_OPSET}"
+    length = found.numerator.shape[-1]
+    if not isinstance(length, int):
+        return "the normalised axis is dynamic"
+    if not scope.is_float(found.numerator):
+        return "the type is not floating-point"
+    if not spreads(scope, affine.scale, (length,)):
+        return "the scale varies along another axis"
     return why_not_one_node(scope, found.numerator, match.node, match.parts["inner"])
 
 
 def _apply(scope: Scope, match: Match) -> None:
-    found = match.parts["found"]
+    found, affine = match.parts["found"], match.parts["affine"]
+    shape = (found.numerator.shape[-1],)
+    scale = spread(scope, affine.scale, shape, affine.source, f"{match.node.name}/scale")
     attrs = {"axis": -1, "epsilon": found.epsilon}
-    scope.replace(match.node, "RMSNormalization", [found.numerator, match.parts["scale"]], attrs)
+    scope.replace(match.node, "RMSNormalization", [affine.source, scale], attrs)
 
 
 RULE = Rule(
@@ -51,5 +65,5 @@ RULE = Rule(
     _find,
     _check,
     _apply,
-    audit="8.6 does not read it",
+    audit="8.6 does not read it; RTX's parser writes it out again",
 )
