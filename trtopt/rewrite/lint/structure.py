@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 
 from trtopt.rewrite.lint.advice import Check, Finding
+from trtopt.rewrite.rules import instance_norm, layer_norm, rms_norm
 from trtopt.rewrite.scope import STANDARD, Scope
 
 _MATH = ("Add", "Sub", "Mul", "Div", "Pow", "MatMul", "ReduceSum", "ReduceMean", "ReduceMax", "Where",
@@ -112,6 +113,16 @@ def _unfused_attention(scope: Scope) -> Iterator[Finding]:
             yield Finding(node, "the attention weights are used elsewhere too")
 
 
+def _plain_normalisations(scope: Scope) -> Iterator[Finding]:
+    for rule in (instance_norm.RULE, layer_norm.RULE, rms_norm.RULE):
+        for match in rule.find(scope):
+            reason = rule.check(scope, match)
+            if reason is not None:
+                yield Finding(
+                    match.node, f"a normalisation written out, which {rule.name} declines: {reason}"
+                )
+
+
 STRUCTURE_CHECKS = (
     Check(
         "control-flow",
@@ -148,5 +159,12 @@ STRUCTURE_CHECKS = (
         "separate kernels, and scores written to memory",
         "keep the pattern MatMul, scale, mask Add, Softmax, MatMul with a head size in range",
         _unfused_attention,
+    ),
+    Check(
+        "plain-normalisation",
+        "kernels for single steps unless the builder knows the pattern; moments in FP16 where x is",
+        "export at opset 17 for LayerNormalization, at 23 for RMSNormalization where the target reads it; "
+        "compute the moments in FP32",
+        _plain_normalisations,
     ),
 )
