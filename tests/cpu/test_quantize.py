@@ -99,6 +99,27 @@ def test_a_trained_model_stays_right_and_builds_with_tensorrt_rtx(
     trtopt.build(tmp_path / "q.onnx", tmp_path / "engines", batch=(4,), backend="tensorrt-rtx")
 
 
+def test_int4_with_data_errs_less_and_builds(samples: dict[Path, Path], tmp_path: Path) -> None:
+    plain = quantize(TRANSFORMER, tmp_path / "plain.onnx", Request("int4", "rtx"))
+    noise = quantize(TRANSFORMER, tmp_path / "noise.onnx", Request("int4", "rtx", random_data=True))
+    for report in (plain, noise):
+        assert any("rounded to nearest; with --calib" in note for note in report.notes)
+    request = Request("int4", "rtx", str(samples[TRANSFORMER]))
+    report = quantize(TRANSFORMER, tmp_path / "q.onnx", request)
+    assert any("weights are rounded so that" in note and "by 100 samples" in note for note in report.notes)
+    quantize(TRANSFORMER, tmp_path / "again.onnx", request)
+    assert (tmp_path / "again.onnx").read_bytes() == (tmp_path / "q.onnx").read_bytes()
+    with np.load(TRANSFORMER.with_name("heldout.npz")) as heldout:
+        feed = {"tokens": heldout["tokens"][CALIBRATION:].astype(np.int64)}
+    right, near, got = (
+        open_model(model_file.load(file)).run(feed)["logits"]
+        for file in (TRANSFORMER, tmp_path / "plain.onnx", tmp_path / "q.onnx")
+    )
+    assert np.sum((got - right) ** 2) < 0.7 * np.sum((near - right) ** 2)
+    assert accuracy(tmp_path / "q.onnx") >= accuracy(TRANSFORMER) - 1.0
+    trtopt.build(tmp_path / "q.onnx", tmp_path / "engines", batch=(4,), backend="tensorrt-rtx")
+
+
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
 def test_a_16_bit_model_is_quantised_as_the_fp32_one(
     precision: str, samples: dict[Path, Path], tmp_path: Path

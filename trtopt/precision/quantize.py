@@ -28,6 +28,7 @@ from trtopt.precision.existing import Existing, take_out
 from trtopt.precision.placement.place import place
 from trtopt.precision.placement.plan import Plan, Wish
 from trtopt.precision.placement.view import View
+from trtopt.precision.rounding.run import MOST_CHANNELS, WeightScales, round_by_data
 from trtopt.precision.runs import First, at_most, open_model
 from trtopt.precision.smoothing.factors import Factors
 from trtopt.precision.smoothing.run import smooth_as_told, smooth_by_data
@@ -140,6 +141,9 @@ def with_pairs(file: ModelFile, asked: Asked, material: Material) -> Quantised:
     if table:
         table = msgspec.structs.replace(table, smoothed=factors)
         notes += _notes_on(table, plan, scales, material)
+    if not existing:
+        found, told = _rounded(model, plan, asked, material)
+        scales, notes = replace(scales, weights=found), notes + told
     write(model, plan, scales, asked.form)
     return Quantised(model, plan, table, scales, notes=notes)
 
@@ -242,6 +246,31 @@ def _calibrated(
         model_sha256=material.model_sha256,
         random_data=material.random_data,
     ).table
+
+
+def _rounded(
+    model: ModelFile, plan: Plan, asked: Asked, material: Material
+) -> tuple[WeightScales, list[str]]:
+    """INT4 weights moved to their grids in place where there is real data; their scales, and what to say."""
+    if asked.wish.precision != "int4":
+        return {}, []
+    if material.source is None or material.random_data or material.table is not None:
+        return {}, [
+            "weights are rounded to nearest; with --calib DATA, and no --table, their layers err less"
+        ]
+    found = round_by_data(model, plan, material.source, asked.form)
+    notes = []
+    if found.scales:
+        notes.append(
+            f"{len(found.scales)} weights are rounded so that what their layers compute errs little, "
+            f"by {found.samples} samples"
+        )
+    if found.left:
+        notes.append(
+            f"{found.left} weights are rounded to nearest: they have more than {MOST_CHANNELS} input "
+            "channels, a Transpose in front, or an input whose squares exceed FP32"
+        )
+    return found.scales, notes
 
 
 def _notes_on(table: CalibrationTable, plan: Plan, scales: Scales, material: Material) -> list[str]:

@@ -68,6 +68,50 @@ class PerChannel:
         return ChannelValues(self._peaks[name], self._squares[name] / self._rows[name])
 
 
+@dataclass(frozen=True)
+class SecondMoments:
+    """The mean of xᵀ·x [K, K] over `rows` rows x of an activation."""
+
+    mean: NDArray[np.float32]
+    rows: int
+
+
+class Products:
+    """How channels along the last axis move together, by tensor. Memory: 4·K² bytes for K channels.
+
+    Sums beyond FP32's range become infinite or NaN.
+    """
+
+    def __init__(self) -> None:
+        self._sums: dict[str, NDArray[np.float32]] = {}
+        self._rows: dict[str, int] = {}
+
+    def visit(self, name: str, values: NDArray[Any], first: int) -> None:
+        """Take in one batch of a tensor; its first sample is number `first`.
+
+        Raises:
+            DataError: a value is NaN or infinite; names the tensor and the sample.
+        """
+        finite = np.isfinite(values).reshape(len(values), -1).all(axis=1)
+        if not finite.all():
+            raise _not_finite(name, first + int(np.argmin(finite)))
+        rows = values.reshape(-1, values.shape[-1])
+        with np.errstate(over="ignore", invalid="ignore"):
+            product = rows.T @ rows
+            if name in self._sums:
+                product += self._sums[name]
+        self._sums[name] = product
+        self._rows[name] = self._rows.get(name, 0) + len(rows)
+
+    def together(self, names: Sequence[str]) -> SecondMoments:
+        """Over all batches of these tensors, which have as many channels as one another."""
+        rows = sum(self._rows[name] for name in names)
+        whole = self._sums[names[0]] / np.float32(rows)
+        for name in names[1:]:
+            whole += self._sums[name] / np.float32(rows)
+        return SecondMoments(whole, rows)
+
+
 def _not_finite(name: str, sample: int) -> DataError:
     return DataError(
         f"tensor {name!r} is not finite (NaN or infinity) with sample {sample}",

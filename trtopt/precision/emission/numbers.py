@@ -12,7 +12,7 @@ from trtopt.precision.placement.plan import Precision
 
 LARGEST: dict[Precision, float] = {"int8": 127.0, "fp8": 448.0, "int4": 7.0}
 """The magnitude that amax is mapped to. INT8 reaches −128 and INT4 −8, but both signs reach amax."""
-_RANGE: dict[Precision, tuple[float, float]] = {"int8": (-128, 127), "fp8": (-448, 448), "int4": (-8, 7)}
+RANGE: dict[Precision, tuple[float, float]] = {"int8": (-128, 127), "fp8": (-448, 448), "int4": (-8, 7)}
 ELEMENT: dict[Precision, int] = {"int8": 3, "fp8": 17, "int4": 22}
 """ONNX's numbers of the element types: INT8, FLOAT8E4M3FN, INT4."""
 _IDLE_AMAX = 1.0
@@ -41,29 +41,37 @@ def held_by_half(scale: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def weight_scale(
-    weight: NDArray[Any], axis: int | None, precision: Precision, block: int = 0
+    weight: NDArray[Any],
+    axis: int | None,
+    precision: Precision,
+    block: int = 0,
+    importance: NDArray[np.float32] | None = None,
 ) -> NDArray[np.float32]:
     """The scale of each slice along `axis`, of the whole (None), or of each block of rows along axis 0.
 
-    Slices reach their largest |w|. Blocks, of which 15 levels are all there is, reach what errs least.
+    Slices reach their largest |w|. Blocks, of which 15 levels are all there is, reach what errs least; the
+    squared errors of a block's rows count by `importance` [block], or alike.
     """
     if block:
         blocks = weight.reshape(-1, block, *weight.shape[1:]).astype(np.float32)
-        return scale_of(np.stack([_least_error(rows, precision) for rows in blocks]), precision)
+        return scale_of(np.stack([_least_error(rows, precision, importance) for rows in blocks]), precision)
     sizes = np.abs(weight)
     others = None if axis is None else tuple(i for i in range(weight.ndim) if i != axis % weight.ndim)
     return scale_of(sizes.max(axis=others), precision)
 
 
-def _least_error(rows: NDArray[np.float32], precision: Precision) -> NDArray[np.float32]:
+def _least_error(
+    rows: NDArray[np.float32], precision: Precision, importance: NDArray[np.float32] | None
+) -> NDArray[np.float32]:
     """The amax of each column with the least squared error of rounding and clipping its rows."""
-    low, high = _RANGE[precision]
+    low, high = RANGE[precision]
     largest = np.abs(rows).max(axis=0)
+    counts = np.ones(len(rows), np.float32) if importance is None else importance
     best, least = largest, np.full(largest.shape, np.inf, np.float32)
     for share in _SHARES:
         amax = largest * np.float32(share)
         steps = scale_of(amax, precision)
-        error = np.square(np.clip(np.rint(rows / steps), low, high) * steps - rows).sum(axis=0)
+        error = counts @ np.square(np.clip(np.rint(rows / steps), low, high) * steps - rows)
         best, least = np.where(error < least, amax, best), np.minimum(error, least)
     return np.asarray(best)
 
@@ -78,7 +86,7 @@ def quantised(
         steps = scale
     else:
         steps = scale.reshape([-1 if i == axis % weight.ndim else 1 for i in range(weight.ndim)])
-    low, high = _RANGE[precision]
+    low, high = RANGE[precision]
     ratio = np.clip(weight.astype(np.float32) / steps, low, high)
     narrow = numpy_dtype("float8_e4m3fn") if precision == "fp8" else np.dtype(np.int8)
     return np.asarray((ratio if precision == "fp8" else np.rint(ratio)).astype(narrow))

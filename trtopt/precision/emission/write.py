@@ -26,7 +26,7 @@ _REST = "float16"  # what a weakly typed TensorRT may run in place of FP32
 class Scales:
     """Given scales: `tensors` amax by tensor; `edges` and `weights` by (node, input), which go first.
 
-    `weights` are whole scale arrays, as a model brought them from training.
+    `weights` are whole scale arrays, as a model brought them from training or as rounding found them.
     """
 
     tensors: Mapping[str, float]

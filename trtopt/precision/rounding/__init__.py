@@ -1,0 +1,1 @@
+"""Weights rounded with each other's errors in mind, by what their layers read."""
