@@ -51,7 +51,8 @@ class Subject:
 def from_spec(path: Path, variant: str, *, use_own_weights: bool = True) -> Subject:
     """The module of a model file, made with its seed, in evaluation mode.
 
-    The `full` variant of a model that comes with weights gets them unless `use_own_weights` is false.
+    The `full` variant of a model that comes with weights gets them, others settle the seeded ones; neither
+    if `use_own_weights` is false, because a checkpoint is to be loaded.
 
     Raises:
         UsageError: the file, the variant or the constructor is wrong.
@@ -75,7 +76,7 @@ def from_spec(path: Path, variant: str, *, use_own_weights: bool = True) -> Subj
         checkpoint.load(
             module, Path(function_beside(path, spec.checkpoint)()), strict=True, unused=spec.unused
         )
-    else:
+    elif use_own_weights:
         settle(module, _settling_inputs(path, spec, variant))
     return Subject(
         name=path.stem,

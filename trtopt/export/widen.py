@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from trtopt.onnxgraph import TYPE_ATTRIBUTES
+
 if TYPE_CHECKING:
     import onnx
 
@@ -25,7 +27,7 @@ def widened(model: onnx.ModelProto) -> onnx.ModelProto:
         _widen_tensor(tensor, halves)
     for node in graph.node:
         for attribute in node.attribute:
-            if attribute.name in ("to", "dtype") and attribute.i in halves:
+            if attribute.name in TYPE_ATTRIBUTES and attribute.i in halves:
                 attribute.i = onnx.TensorProto.FLOAT
             if attribute.HasField("t"):
                 _widen_tensor(attribute.t, halves)

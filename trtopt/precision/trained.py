@@ -13,8 +13,6 @@ from trtopt.precision.placement.view import ACTIVATIONS, View, is_op
 
 _OURS = {"residual", "pad"}
 """Where our rules replace what was there: Q/DQ on both branches of an Add, or behind a Pad, cost a kernel."""
-
-
 _LAYERS = ("Conv", "ConvTranspose", "Gemm", "MatMul", "Add")
 
 

@@ -15,21 +15,24 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+import sys
 import time
 from collections import deque
 from collections.abc import Callable
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import numpy as np
 
-from trtopt.device.api import Target
 from trtopt.device.backends import open_target
-from trtopt.errors import GraphCaptureError
 from trtopt.inputs import random_batch
 from trtopt.records import BatchPolicy
 from trtopt.runtime import DynamicBatcher, EnginePool
-from trtopt.workspace import read_manifest, read_verified
+from trtopt.workspace import read_manifest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from bare import query
 
 ALONE, BATCHES = 2000, 200
 Samples = dict[str, np.ndarray]
@@ -41,36 +44,6 @@ def timed(work: Callable[[], object], times: int) -> float:
     for _ in range(times):
         work()
     return (time.perf_counter() - began_s) / times * 1e6
-
-
-def bare_session(target: Target, folder: Path, batch: int, resources: ExitStack) -> Callable[[], object]:
-    """The engine of that batch size on buffers of its own, as `trtopt bench` would run it."""
-    engine = next(one for one in read_manifest(folder).engines if one.plan.batch.max == (batch,))
-    device = target.device
-    session = resources.enter_context(
-        closing(target.load(read_verified(folder / engine.path, engine.sha256)))
-    )
-    shapes = {name: shape.opt for name, shape in engine.plan.shapes.items()}
-    context = resources.enter_context(closing(session.context(shapes)))
-    stream = resources.enter_context(closing(device.stream()))
-    context.bind(
-        {
-            binding.name: resources.enter_context(closing(device.device_buffer(binding.nbytes)))
-            for binding in context.bindings
-        }
-    )
-    context.enqueue(stream)
-    stream.synchronize()
-    launch = context.enqueue
-    with suppress(GraphCaptureError):  # a processor has none
-        graph = device.capture(stream, lambda: context.enqueue(stream))
-        launch = resources.enter_context(closing(graph)).launch
-
-    def run() -> None:
-        launch(stream)
-        stream.synchronize()
-
-    return run
 
 
 def samples_for(pool: EnginePool, folder: Path, inputs: str | None, count: int) -> Samples:
@@ -114,7 +87,7 @@ def main() -> None:
         samples = [{name: array[index] for name, array in rows.items()} for index in range(count)]
         backend = read_manifest(folder).engines[0].plan.backend.name
         target = resources.enter_context(closing(open_target(backend)))
-        alone, full = (bare_session(target, folder, size, resources) for size in (1, largest))
+        alone, full = (query(target, folder, size, resources) for size in (1, largest))
         ahead = 4 * workers * largest
         policy = BatchPolicy(max_batch=largest, max_delay_ms=0.0, max_waiting=2 * ahead)
         patient = BatchPolicy(max_batch=largest, max_delay_ms=1000.0, max_waiting=2 * ahead)

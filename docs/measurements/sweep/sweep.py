@@ -21,19 +21,21 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import numpy as np
 
-from trtopt.device.api import Device, HostBuffer, Stream
 from trtopt.device.backends import open_target
-from trtopt.errors import GraphCaptureError
 from trtopt.inputs import random_batch
 from trtopt.measure.intervals import MedianInterval, median_interval
 from trtopt.onnxfile import read_onnx
 from trtopt.records import BenchReport, SweepReport, from_json
-from trtopt.workspace import read_manifest, read_verified
+from trtopt.workspace import read_manifest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from bare import query
 
 HERE = Path(__file__)
 SAMPLES = 32
@@ -149,46 +151,20 @@ def _calibration(model: Path, target: Path) -> None:
 
 def _by_hand_ms(folder: Path, batch: int, seconds: float) -> list[float]:
     """Each query's latency by a plain loop: launch, wait, read the clock. Nothing of `trtopt.measure`."""
-    engine = next(one for one in read_manifest(folder).engines if one.plan.batch.max == (batch,))
-    shapes = {name: shape.opt for name, shape in engine.plan.shapes.items()}
+    backend = read_manifest(folder).engines[0].plan.backend.name
     with ExitStack() as resources:
-        target = resources.enter_context(closing(open_target(engine.plan.backend.name)))
-        content, device = read_verified(folder / engine.path, engine.sha256), target.device
-        session = resources.enter_context(closing(target.load(content)))
-        context = resources.enter_context(closing(session.context(shapes)))
-        stream = resources.enter_context(closing(device.stream()))
-        buffers = {
-            binding.name: resources.enter_context(closing(device.device_buffer(binding.nbytes)))
-            for binding in context.bindings
-        }
-        for name, array in random_batch(session.inputs, shapes).items():
-            host = resources.enter_context(closing(_host_copy(device, array)))
-            device.copy_to_device(buffers[name], host, stream)
-        context.bind(buffers)
-        context.enqueue(stream)
-        stream.synchronize()
-        launch = context.enqueue
-        with suppress(GraphCaptureError):  # a processor has none
-            graph = device.capture(stream, lambda: context.enqueue(stream))
-            launch = resources.enter_context(closing(graph)).launch
-        return _timed_ms(launch, stream, seconds)
+        target = resources.enter_context(closing(open_target(backend)))
+        return _timed_ms(query(target, folder, batch, resources), seconds)
 
 
-def _timed_ms(launch: Callable[[Stream], None], stream: Stream, seconds: float) -> list[float]:
+def _timed_ms(run: Callable[[], None], seconds: float) -> list[float]:
     times: list[float] = []
     begin = time.perf_counter()
     while (start := time.perf_counter()) - begin < WARMUP_S + seconds:
-        launch(stream)
-        stream.synchronize()
+        run()
         if start - begin >= WARMUP_S:
             times.append((time.perf_counter() - start) * 1e3)
     return times
-
-
-def _host_copy(device: Device, array: np.ndarray) -> HostBuffer:
-    host = device.pinned_buffer(array.nbytes)
-    host.array[:] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-    return host
 
 
 # ── the table ───────────────────────────────────────────────────────────────────────────────────────────

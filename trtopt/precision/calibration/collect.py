@@ -56,8 +56,7 @@ class PerChannel:
         rows = values.reshape(-1, values.shape[-1])
         peaks = np.abs(rows).max(axis=0).astype(np.float32)
         if not np.isfinite(peaks).all():
-            bad = ~np.isfinite(values).reshape(len(values), -1).all(axis=1)
-            raise _not_finite(name, first + int(np.argmax(bad)))
+            _check_finite(name, values, first)
         squares = np.einsum("ij,ij->j", rows, rows, dtype=np.float64)
         self._peaks[name] = np.maximum(self._peaks.get(name, 0), peaks)
         self._squares[name] = self._squares.get(name, 0) + squares
@@ -92,9 +91,7 @@ class Products:
         Raises:
             DataError: a value is NaN or infinite; names the tensor and the sample.
         """
-        finite = np.isfinite(values).reshape(len(values), -1).all(axis=1)
-        if not finite.all():
-            raise _not_finite(name, first + int(np.argmin(finite)))
+        _check_finite(name, values, first)
         rows = values.reshape(-1, values.shape[-1])
         with np.errstate(over="ignore", invalid="ignore"):
             product = rows.T @ rows
@@ -110,6 +107,12 @@ class Products:
         for name in names[1:]:
             whole += self._sums[name] / np.float32(rows)
         return SecondMoments(whole, rows)
+
+
+def _check_finite(name: str, values: NDArray[Any], first: int) -> None:
+    finite = np.isfinite(values).reshape(len(values), -1).all(axis=1)
+    if not finite.all():
+        raise _not_finite(name, first + int(np.argmin(finite)))
 
 
 def _not_finite(name: str, sample: int) -> DataError:
