@@ -12,7 +12,7 @@ import onnx
 import pytest
 from command_line import DIGITS, CommandLine, needs_no_gpu
 from rich.console import Console
-from scripted_times import ScriptedTimes
+from scripted_times import LayerScript, ScriptedTimes
 
 import trtopt
 from trtopt.errors import TrtoptError, UsageError
@@ -50,13 +50,41 @@ def layer_ms(candidate: str, batch: int, node: onnx.NodeProto) -> float:
     return 2.0 if batch == 1 and node.name in LOSERS else 0.5
 
 
-def script(monkeypatch: pytest.MonkeyPatch, **latency_ms: float) -> ScriptedTimes:
+def slow_vector_ms(candidate: str, batch: int, node: onnx.NodeProto) -> float:
+    """INT8 halves the convolution, and doubles the product."""
+    float_ms = {"Conv": 1.0, "Gemm": 0.25}.get(node.op_type, 0.0)
+    return float_ms if candidate == "fp16" else float_ms * {"Conv": 0.5, "Gemm": 2.0}.get(node.op_type, 1.0)
+
+
+def classifier(path: Path) -> Path:
+    """A convolution, a global pool and a Gemm, which is a matrix-vector product at one sample."""
+    model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]>
+        net (float[N, 16, 8, 8] x) => (float[N, 32] y) {
+            conv = Conv (x, kernel)
+            pool = GlobalAveragePool (conv)
+            flat = Flatten (pool)
+            y = Gemm (flat, weight)
+        }""")
+    random = np.random.default_rng(5)
+    for name, shape in (("kernel", (32, 16, 3, 3)), ("weight", (32, 32))):
+        values = random.standard_normal(shape).astype(np.float32)
+        model.graph.initializer.append(onnx.numpy_helper.from_array(values, name))
+    for node in model.graph.node:
+        node.name = node.output[0]
+    onnx.save(model, path)
+    np.savez(path.with_suffix(".npz"), x=random.standard_normal((16, 16, 8, 8)).astype(np.float32))
+    return path
+
+
+def script(
+    monkeypatch: pytest.MonkeyPatch, layers: LayerScript = layer_ms, **latency_ms: float
+) -> ScriptedTimes:
     """`fp16_1=1.0`: the candidate's latency at that batch size."""
     by_key = {}
     for key, value in latency_ms.items():
         name, _, batch = key.rpartition("_")
         by_key[name.replace("_", "."), int(batch)] = value
-    times = ScriptedTimes(by_key, layer_ms)
+    times = ScriptedTimes(by_key, layers)
     monkeypatch.setattr(interleave, "run_jobs", times)
     monkeypatch.setattr(contest, "run_jobs", times)
     return times
@@ -105,6 +133,19 @@ def test_regions_that_lose_stay_float_at_the_batch_size_where_they_do(
     assert losing[0].reformat_ms == 4 * 0.015625
     assert not any(one.loses for one in manifest.verdict.batches[1].regions["int8"])
     assert read_manifest(tmp_path / "out") == manifest
+
+
+def test_a_classifier_that_int8_makes_slower_at_one_sample_is_float_there_alone(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    model = classifier(tmp_path / "net.onnx")
+    speeds = {"fp16_1": 1.0, "int8_1": 0.9, "int8_part1_1": 0.89, "fp16_8": 1.0, "int8_8": 0.8}
+    times = script(monkeypatch, slow_vector_ms, **speeds)
+    manifest = build(model, tmp_path / "out", {model: str(model.with_suffix(".npz"))})
+    assert times.in_turns[-1] == (1, ("fp16", "int8", "int8.part1"))
+    assert manifest.verdict is not None
+    assert [one.chosen for one in manifest.verdict.batches] == ["int8.part1", "int8"]
+    assert next(one for one in manifest.verdict.candidates if one.name == "int8.part1").left == ("y",)
 
 
 def test_engines_of_several_graphs_are_measured_and_looked_into_as_any(
@@ -259,7 +300,7 @@ def test_the_command_measures_on_onnx_runtime_and_hands_out_what_it_says(
     assert {one.candidate for one in batch.times} == {"fp16", "int8"}
     assert all(one.latency_ms > 0 for one in batch.times)
     (region, outside) = batch.regions["int8"]
-    assert len(region.nodes) == 12  # nine convolutions and three skips, all in one piece
+    assert len(region.nodes) == 13  # nine convolutions, three skips and the last pool, all in one piece
     assert region.float_ms > 0
     assert outside.nodes == ()
     assert f"batch 8: {batch.chosen} is handed out:" in done.stdout

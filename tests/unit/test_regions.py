@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from test_engine_difference import engine
 
 from trtopt.inspect.graph import Graph
-from trtopt.inspect.regions import Region, find_regions, losing, region_times
+from trtopt.inspect.regions import Region, find_regions, losing, losing_vectors, region_times
 from trtopt.records import ProfiledLayer, RegionTime
 
 SCALE = {"s": np.float32(0.1), "z": np.int8(0)}
@@ -161,3 +161,28 @@ def test_the_nodes_of_losing_regions_are_left_out_if_that_gains_something() -> N
 def test_nothing_is_left_out_where_all_win_or_all_lose() -> None:
     assert losing([region("a", -0.5, loses=False)], 2.0, 0.01) == ()
     assert losing([region("a", 0.5, loses=True), region("b", 0.5, loses=True)], 2.0, 0.01) == ()
+
+
+def head_of(rows: int) -> Graph:
+    """A convolution, and a quantised product of so many rows behind it."""
+    product = [*pair("k"), node("MatMul", "f_dq k_dq", "y")]
+    nodes = [*pair("x"), *conv("x_dq", "a"), node("Reshape", "a shape", "f"), *pair("f"), *product]
+    weights = {"w": zeros(4, 4, 1, 1), "k": zeros(4, 4), "shape": np.array([rows, 4]), **SCALE}
+    unique = {one.output[0]: one for one in nodes}  # type: ignore[attr-defined]
+    return graph(*unique.values(), inputs={"x": (rows, 4, 1, 1)}, weights=weights)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("rows", "ms", "left"), [(1, 0.0112, ("y",)), (1, 0.0091, ()), (1, 0.005, ()), (8, 0.0112, ())]
+)
+def test_a_matrix_vector_product_that_int8_makes_slower_is_left_out(
+    rows: int, ms: float, left: tuple[str, ...]
+) -> None:
+    floats = engine("a", profiled("c", "a", 1.0), profiled("g", "y", 0.0091))
+    quantised = engine("b", int8("c", "a", 0.5), int8("g", "y", ms))
+    assert losing_vectors(head_of(rows), floats, quantised, 0.01) == left
+
+
+def test_a_vector_in_one_layer_with_what_is_quantised_besides_is_not_judged() -> None:
+    floats, quantised = engine("a", profiled("all", "a y", 1.0)), engine("b", int8("all", "a y", 2.0))
+    assert losing_vectors(head_of(1), floats, quantised, 0.01) == ()

@@ -7,6 +7,7 @@ the least that can be left in float without new Q/DQ inside of what stays quanti
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -188,6 +189,26 @@ def _without(layers: Side, quantised: frozenset[str]) -> Side:
 
 def _ms(layers: Iterable[ProfiledLayer]) -> float:
     return sum(layer.ms or 0.0 for layer in layers)
+
+
+def losing_vectors(graph: Graph, a: EngineProfile, b: EngineProfile, threshold: float) -> tuple[str, ...]:
+    """Quantised matrix-vector products that take longer in `b` than in the float engine `a`, in its order.
+
+    At one sample a classifier only reads its weights, and INT8 may cost it more than that saves. `graph` has
+    the shapes at which both engines ran.
+    """
+    vectors = {node.name for node in graph.nodes if _is_vector(graph, node) and _pairs_before(graph, node)}
+    quantised = {name for one in find_regions(graph) for name in one.nodes}
+    found: set[str] = set()
+    for ours, theirs in matched(a.layers, b.layers):
+        inside = quantised.intersection(name for layer in (*ours, *theirs) for name in layer.onnx_nodes)
+        if inside <= vectors and _ms(theirs) > _ms(ours) * (1 + threshold) > 0:
+            found |= inside
+    return tuple(node.name for node in graph.nodes if node.name in found)
+
+
+def _is_vector(graph: Graph, node: Node) -> bool:
+    return node.op in ("Gemm", "MatMul") and math.prod(graph.shapes.get(node.outputs[0], (0,))[:-1]) == 1
 
 
 def losing(times: Sequence[RegionTime], total_ms: float, threshold: float) -> tuple[str, ...]:

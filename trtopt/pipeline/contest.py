@@ -18,7 +18,7 @@ from trtopt.data import open_data
 from trtopt.errors import DataError, DeviceError, ModelError, UsageError
 from trtopt.inspect.graph import Graph, read_graph
 from trtopt.inspect.profile import profile_point
-from trtopt.inspect.regions import find_regions, losing, region_times
+from trtopt.inspect.regions import find_regions, losing, losing_vectors, region_times
 from trtopt.jobs import Benched
 from trtopt.measure.choice import Choice, Rival, choose
 from trtopt.measure.comparison import THRESHOLD, Comparison, compare
@@ -237,7 +237,7 @@ class _Contest:
     # ── regions ─────────────────────────────────────────────────────────────────────────────────────────
 
     def leave_out_what_loses(self) -> None:
-        """For every quantised entry and plan: find regions that lose, and build it again without them."""
+        """For every quantised entry and plan: find what loses, and build it again without."""
         made: dict[tuple[str, tuple[str, ...]], list[BuildPlan]] = {}
         for plan in self._plans:
             entries = [entry for entry in self._there(plan) if entry.is_quantised]
@@ -247,7 +247,8 @@ class _Contest:
             for entry, (profile, graph) in zip(entries, others, strict=True):
                 times = region_times(find_regions(graph), floats, profile, THRESHOLD)
                 self._regions[plan.label][entry.name] = times
-                if left := losing(times, profile.sum_ms, THRESHOLD):
+                vectors = losing_vectors(graph, floats, profile, THRESHOLD)
+                if left := tuple(dict.fromkeys((*losing(times, profile.sum_ms, THRESHOLD), *vectors))):
                     made.setdefault((entry.name, left), []).append(plan)
         for number, ((name, left), plans) in enumerate(made.items(), 1):
             self._listener.note(f"{name}: {len(left)} nodes lose at {', '.join(one.label for one in plans)}")

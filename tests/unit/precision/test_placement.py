@@ -165,18 +165,31 @@ def test_a_max_pool_between_quantised_layers_keeps_one_scale() -> None:
     assert plan.groups == (frozenset({"r", "pool"}),)
 
 
-def test_an_average_pool_is_quantised_between_quantised_layers_only() -> None:
+def test_an_average_pool_is_quantised_between_quantised_layers() -> None:
     net = Net(x=MAPS)
     flat = net.node("Flatten", "flat", net.node("GlobalAveragePool", "pool", net.conv("a", "x", 32, 64)))
-    wide, narrow = net.linear("wide", flat, 64, 100), net.linear("narrow", flat, 64, 10)
-    assert {("a", "pool"), ("flat", "wide")} <= edges(net.plan(wide))
-    assert net.plan(wide).groups == ()
-    other = Net(x=MAPS)
-    flat = other.node(
-        "Flatten", "flat", other.node("GlobalAveragePool", "pool", other.conv("a", "x", 32, 64))
+    plan = net.plan(net.linear("wide", flat, 64, 100))
+    assert {("a", "pool"), ("flat", "wide")} <= edges(plan)
+    assert plan.groups == ()
+    net = Net(x=MAPS)
+    net.node("AveragePool", "pool", net.conv("a", "x", 32, 64), kernel_shape=[2, 2])
+    assert fate(net.plan("pool"), "pool") == (False, "what reads it is float")
+
+
+def test_a_global_pool_reads_int8_from_a_quantised_layer_whatever_follows() -> None:
+    net = Net(x=MAPS)
+    relu = net.node("Relu", "relu", net.conv("a", "x", 32, 64))
+    narrow = net.linear(
+        "narrow", net.node("Flatten", "flat", net.node("GlobalAveragePool", "pool", relu)), 64, 10
     )
-    narrow = other.linear("narrow", flat, 64, 10)
-    assert fate(other.plan(narrow), "pool") == (False, "what reads it is float")
+    plan = net.plan(narrow)
+    assert edges(plan) == {("x", "a"), ("relu", "pool")}
+    assert quantised(plan) == {"a", "pool"}
+    assert fate(net.plan(narrow, "relu"), "pool")[0] is False  # the maps are wanted in float as well
+    net = Net(x=MAPS)
+    net.node("GlobalAveragePool", "pool", net.node("Tanh", "tanh", "x"))
+    net.linear("narrow", net.node("Flatten", "flat", "pool"), 32, 10)
+    assert fate(net.plan("narrow"), "pool") == (False, "what reads it is float")
 
 
 def test_a_concat_of_quantised_layers_has_one_scale_and_one_of_others_none() -> None:
