@@ -17,13 +17,14 @@ from trtopt.builder.shapes import fixed_batch, over_all, profiles_for
 from trtopt.device.backends import choose_for_building, open_builder, require_builders_memory
 from trtopt.device.building import EngineBuilder
 from trtopt.device.marks import require_nvtx
-from trtopt.errors import ArtifactError, ModelError, OutputError, UsageError
+from trtopt.errors import ArtifactError, BuildError, ModelError, OutputError, UsageError
 from trtopt.holding import alone_in
 from trtopt.jobs import Built
 from trtopt.onnxfile import load_graph, read_onnx
 from trtopt.onnxweights import external_files
 from trtopt.pipeline.caches import NO_CACHE, store_folder
 from trtopt.pipeline.listener import SILENT, Listener
+from trtopt.pipeline.oversized import explained
 from trtopt.pipeline.rewriting import rewritten
 from trtopt.recipe import Recipe, make_recipe, parse_shape_flag
 from trtopt.records import (
@@ -305,13 +306,15 @@ def build_engines(
     ]
     listener.plans([plan.label for plan in plans])
     built: dict[int, EngineArtifact] = {}
-    for index, result in run_jobs(
-        jobs, at_once=how.at_once, limit_s=how.limit_s, on_progress=listener.progress
-    ):
-        assert isinstance(result, Built)
-        built[index] = result.engine
-        for note in result.engine.notes:
-            listener.note(note)
+    results = run_jobs(jobs, at_once=how.at_once, limit_s=how.limit_s, on_progress=listener.progress)
+    try:
+        for index, result in results:
+            assert isinstance(result, Built)
+            built[index] = result.engine
+            for note in result.engine.notes:
+                listener.note(note)
+    except BuildError as error:
+        raise explained(error, graphs, plans) from error
     (folder / f"{TIMING_CACHE_FILE}.lock").unlink(missing_ok=True)
     return tuple(built[index] for index in range(len(plans)))
 
