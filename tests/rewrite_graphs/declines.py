@@ -42,6 +42,14 @@ CASES: tuple[Case, ...] = (
         target="8.6",
     ),
     left(
+        "gather-nd",
+        "an index for each row of a batch",
+        """
+        g (float[2,5,4] x, int64[2] i) => (float[2,4] y) <int64[1] m = {-1}>
+        {u = Unsqueeze(i, m) y = GatherND<batch_dims=1>(x, u)}""",
+        "no batch axes",
+    ),
+    left(
         "erase-identity",
         "from input to output",
         "g (float[N,4] x) => (float[N,4] y) {y = Identity(x)}",

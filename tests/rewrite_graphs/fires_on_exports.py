@@ -63,6 +63,15 @@ CASES: tuple[Case, ...] = (
         {n = Not(m) a = Where(n, low, x) y = Softmax<axis=-1>(a)}""",
     ),
     case(
+        "gather-nd",
+        "rows of a table that is computed, and of a constant by indices that count from the end too",
+        """
+        # t: float[5,4]
+        g (float[5,4] x, int64[N,3] i) => (float[N,3,4] y, float[2,4] z) <int64[1] e = {2}, int64[1] m = {-1}, int64[2] k = {-1,3}>
+        {r = Relu(x) u = Unsqueeze(i, e) y = GatherND(r, u) v = Unsqueeze(k, m) z = GatherND(t, v)}""",
+        2,
+    ),
+    case(
         "fold-weights",
         "a normalised weight, and one that is read elsewhere too",
         """
