@@ -1,7 +1,9 @@
 """Signals mean the same to every run of the tests, wherever they are started; their caches are their own."""
 
+import gc
 import os
 import signal
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -19,3 +21,25 @@ def store_of_timing_caches(tmp_path_factory: pytest.TempPathFactory) -> Iterator
     os.environ["TRTOPT_CACHE_DIR"] = str(tmp_path_factory.mktemp("store"))
     yield
     del os.environ["TRTOPT_CACHE_DIR"]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def bytecode(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Where none is written beside the sources, the processes that tests start still compile them once."""
+    if not sys.dont_write_bytecode:
+        yield
+        return
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent  # of the whole run
+    with pytest.MonkeyPatch.context() as patched:
+        patched.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
+        patched.setenv("PYTHONPYCACHEPREFIX", str(folder / "bytecode"))
+        yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def garbage() -> None:
+    """Before a pass garbage is collected: not among all that every file of tests has imported."""
+    gc.collect()
+    gc.freeze()
