@@ -85,7 +85,9 @@ class Service:
         parts = self._parts.get((rows, running))
         if parts is None:
             parts = self._parts[rows, running] = self._samples(rows, running)
-        ms = sum(values[int(draw * len(values))] for values, draw in zip(parts, uniform, strict=False))
+        ms = 0.0
+        for values, draw in zip(parts, uniform, strict=False):
+            ms += values[int(draw * len(values))]
         return (ms + self._overhead.of(rows)) / 1e3
 
     def typical_ms(self, rows: int, running: int = 1) -> float:

@@ -7,6 +7,7 @@ somebody's delay, to the end of a batch. Several idle workers are alike: the fir
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import heapreplace
@@ -75,87 +76,77 @@ def simulate(
     """
     state = _State(services, workers, policy, arrivals, seed)
     state.run()
-    return Simulated(
-        arrivals.at_s,
-        np.asarray(state.start_s),
-        np.asarray(state.end_s),
-        np.asarray(state.batch),
-        state.busy_s,
-    )
+    return state.told()
 
 
 class _State:
     def __init__(
         self, services: Sequence[Service], workers: int, policy: BatchPolicy, arrivals: Arrivals, seed: int
     ) -> None:
-        self._services, self._policy = services, policy
-        self._at_s: list[float] = arrivals.at_s.tolist()
+        self._services, self._policy, self._arrivals = services, policy, arrivals
+        self._at_s: list[float] = [*arrivals.at_s.tolist(), math.inf]  # after the last one none comes
         self._shape: list[int] = arrivals.shape.tolist()
-        count = len(self._at_s)
-        self._uniform: list[float] = RandomState(seed).random_sample(count + policy.max_batch).tolist()
-        self._drawn = self._batches = self._waiting = self._next = 0
+        uniform = RandomState(seed).random_sample(len(self._shape) + policy.max_batch)
+        self._uniform: list[float] = uniform.tolist()
+        self._waiting = self._next = 0
         self._free_s = [-math.inf] * workers  # a heap of when workers are, or were, done
-        self._queues: dict[int, _Queue] = {}
-        self.start_s, self.end_s, self.batch = [math.nan] * count, [math.nan] * count, [-1] * count
-        self.busy_s = 0.0
+        self._queues: dict[int, deque[int]] = {}  # requests by shape, the oldest first; none is empty
+        self._served: list[int] = []
+        self._counts: list[int] = []  # of each batch; and when it ran
+        self._start_s: list[float] = []
+        self._end_s: list[float] = []
+        self._busy_s = 0.0
 
     def run(self) -> None:
-        now_s, count = -math.inf, len(self._at_s)
-        while self._next < count or self._waiting:
-            now_s = max(now_s, self._free_s[0])
-            self._admit(now_s)
-            queues = list(self._queues.values())
-            step = decide(now_s, [queue.seen(self._at_s) for queue in queues], self._policy)
+        at_s, free_s, queues = self._at_s, self._free_s, self._queues
+        now_s = -math.inf
+        while queues or at_s[self._next] < math.inf:
+            now_s = max(now_s, free_s[0]) if queues else max(now_s, free_s[0], at_s[self._next])
+            if at_s[self._next] <= now_s:
+                self._admit(now_s)
+            seen = [Waiting(len(queue), at_s[queue[0]]) for queue in queues.values()]
+            step = decide(now_s, seen, self._policy)
             if isinstance(step, Run):
-                self._take(queues[step.queue], step.count, now_s)
+                self._take(list(queues)[step.queue], step.count, now_s)
             else:
-                now_s = min(step.until_s, self._at_s[self._next] if self._next < count else math.inf)
+                now_s = min(step.until_s, at_s[self._next])
 
     def _admit(self, now_s: float) -> None:
         """Nothing has left since the last decision: who finds too many waiting is rejected."""
         index, at_s = self._next, self._at_s
-        while index < len(at_s) and at_s[index] <= now_s:
+        while at_s[index] <= now_s:
             if self._waiting < self._policy.max_waiting:
-                self._queues.setdefault(self._shape[index], _Queue(self._shape[index])).add(index)
+                shape = self._shape[index]
+                if shape not in self._queues:
+                    self._queues[shape] = deque()
+                self._queues[shape].append(index)
                 self._waiting += 1
             index += 1
         self._next = index
 
-    def _take(self, queue: _Queue, count: int, now_s: float) -> None:
-        running = 1 + sum(free_s > now_s for free_s in self._free_s)
-        taken = queue.take(count)
-        if not queue.has_any:
-            del self._queues[queue.shape]  # as the batcher's: a queue that comes again comes last
+    def _take(self, shape: int, count: int, now_s: float) -> None:
+        running = 1
+        for free_s in self._free_s:
+            running += free_s > now_s
+        queue, drawn = self._queues[shape], len(self._served)
+        self._served += [queue.popleft() for _ in range(count)]
+        if not queue:
+            del self._queues[shape]  # as the batcher's: a queue that comes again comes last
         self._waiting -= count
-        draws = self._uniform[self._drawn : self._drawn + count]
-        self._drawn += count
-        seconds = self._services[queue.shape].draw_s(count, running, draws)
-        end_s = now_s + seconds
-        heapreplace(self._free_s, end_s)
-        self.busy_s += seconds
-        for index in taken:
-            self.start_s[index], self.end_s[index], self.batch[index] = now_s, end_s, self._batches
-        self._batches += 1
+        draws = self._uniform[drawn : drawn + count]
+        seconds = self._services[shape].draw_s(count, running, draws)
+        heapreplace(self._free_s, now_s + seconds)
+        self._busy_s += seconds
+        self._counts.append(count)
+        self._start_s.append(now_s)
+        self._end_s.append(now_s + seconds)
 
-
-class _Queue:
-    """Requests of one shape by index; the oldest is at `_head`."""
-
-    def __init__(self, shape: int) -> None:
-        self.shape = shape
-        self._indices: list[int] = []
-        self._head = 0
-
-    @property
-    def has_any(self) -> bool:
-        return self._head < len(self._indices)
-
-    def add(self, index: int) -> None:
-        self._indices.append(index)
-
-    def seen(self, at_s: Sequence[float]) -> Waiting:
-        return Waiting(len(self._indices) - self._head, at_s[self._indices[self._head]])
-
-    def take(self, count: int) -> list[int]:
-        self._head += count
-        return self._indices[self._head - count : self._head]
+    def told(self) -> Simulated:
+        """What has become of the requests, by what batches they were in."""
+        requests, counts = len(self._shape), np.asarray(self._counts, np.int64)
+        start_s, end_s = np.full(requests, math.nan), np.full(requests, math.nan)
+        batch = np.full(requests, -1, np.int64)
+        start_s[self._served] = np.repeat(self._start_s, counts)
+        end_s[self._served] = np.repeat(self._end_s, counts)
+        batch[self._served] = np.repeat(np.arange(len(counts)), counts)
+        return Simulated(self._arrivals.at_s, start_s, end_s, batch, self._busy_s)

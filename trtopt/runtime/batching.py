@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from trtopt.records import BatchPolicy
 
 
-@dataclass(frozen=True)
-class Waiting:
+class Waiting(msgspec.Struct, frozen=True):
     """A queue that is not empty: how many wait, and since when (seconds on the clock that `decide` is given).
 
     Some deadline among them cannot be kept by a batch that starts later than `start_by_s`.
@@ -25,16 +25,14 @@ class Waiting:
     start_by_s: float = math.inf
 
 
-@dataclass(frozen=True)
-class Run:
+class Run(msgspec.Struct, frozen=True):
     """Run the `count` oldest requests of the queue of that index, now."""
 
     queue: int
     count: int
 
 
-@dataclass(frozen=True)
-class Wait:
+class Wait(msgspec.Struct, frozen=True):
     """Ask again at `until_s`, or when a request has come; infinite if none is waiting."""
 
     until_s: float
@@ -46,11 +44,15 @@ def decide(now_s: float, queues: Sequence[Waiting], policy: BatchPolicy) -> Run 
     A queue is due when it fills a batch, when its oldest request has waited for the policy's delay, or when a
     deadline wants it. Of several that are due, the one whose oldest request has waited longest.
     """
-    due_s = [_due_s(queue, policy) for queue in queues]
-    ready = [index for index, at_s in enumerate(due_s) if at_s <= now_s]
-    if not ready:
-        return Wait(min(due_s, default=math.inf))
-    first = min(ready, key=lambda index: queues[index].oldest_s)
+    first, until_s = None, math.inf
+    for index, queue in enumerate(queues):
+        due_s = _due_s(queue, policy)
+        if due_s > now_s:
+            until_s = min(until_s, due_s)
+        elif first is None or queue.oldest_s < queues[first].oldest_s:
+            first = index
+    if first is None:
+        return Wait(until_s)
     return Run(first, min(queues[first].count, policy.max_batch))
 
 
