@@ -1,8 +1,7 @@
-"""The batcher for asyncio."""
+"""The batcher for asyncio, which is imported at use: every worker process imports this module."""
 
 from __future__ import annotations
 
-import asyncio
 from types import TracebackType
 
 from trtopt.records import BatcherStatistics
@@ -18,6 +17,8 @@ class AsyncBatcher:
 
     async def submit(self, sample: object, *, deadline_ms: float | None = None) -> Outputs:
         """As `DynamicBatcher.submit`, and its answer. Cancelling the task cancels a request that waits."""
+        import asyncio
+
         return await asyncio.wrap_future(self._batcher.submit(sample, deadline_ms=deadline_ms))
 
     def statistics(self) -> BatcherStatistics:
@@ -26,6 +27,8 @@ class AsyncBatcher:
 
     async def close(self, *, drain: bool = True) -> None:
         """As `DynamicBatcher.close`, while the event loop goes on."""
+        import asyncio
+
         await asyncio.to_thread(self._batcher.close, drain=drain)
 
     async def __aenter__(self) -> AsyncBatcher:
