@@ -63,6 +63,37 @@ CASES: tuple[Case, ...] = (
         {n = Not(m) a = Where(n, low, x) y = Softmax<axis=-1>(a)}""",
     ),
     case(
+        "mask-and",
+        "conditions on pairs of boxes, one of them the same for every image",
+        """
+        g (float[N,5,5] x, float[5,5] z) => (float[N,5,5] y) <float c = {0.5}>
+        {a = Greater(x, c) b = Less(z, c) d = Cast<to=1>(a) e = Cast<to=1>(b) y = Mul(d, e)}""",
+    ),
+    case(
+        "mask-and",
+        "two after one another, in INT64",
+        """
+        g (float[N,5] x, float[N,5] z) => (int64[N,5] y) <float c = {0.5}>
+        {a = Greater(x, c) b = Less(z, c) d = Less(x, z) e = Cast<to=7>(a) f = Cast<to=7>(b) h = Cast<to=7>(d) i = Mul(e, f)
+         y = Mul(h, i)}""",
+        2,
+    ),
+    case(
+        "mask-triangle",
+        "boxes before others",
+        """
+        g (float[N,5,5] x) => (float[N,5,5] y) <float c = {0.5}, float one = {1.0}, int64[2] s = {5,5}, int64 k = {1}>
+        {a = Greater(x, c) b = Cast<to=1>(a) d = Expand(one, s) e = Trilu<upper=1>(d, k) y = Mul(b, e)}""",
+    ),
+    case(
+        "mask-triangle",
+        "no square, the lower side, without k, in FP16",
+        """
+        g (float16[N,2,3,5] x) => (float16[N,2,3,5] y) <int64[2] s = {3,5}>
+        {a = IsNaN(x) n = Not(a) b = Cast<to=10>(n) d = ConstantOfShape<value = float16[1] {15360}>(s) e = Trilu<upper=0>(d)
+         y = Mul(e, b)}""",
+    ),
+    case(
         "gather-nd",
         "rows of a table that is computed, and of a constant by indices that count from the end too",
         """

@@ -71,6 +71,38 @@ CASES: tuple[Case, ...] = (
         "used elsewhere",
     ),
     left(
+        "mask-and",
+        "a cast used elsewhere",
+        """
+        g (float[N,5] x, float[N,5] z) => (float[N,5] y, float[N,5] t) <float c = {0.5}>
+        {a = Greater(x, c) b = Less(z, c) d = Cast<to=1>(a) e = Cast<to=1>(b) y = Mul(d, e) t = Neg(d)}""",
+        "used elsewhere",
+    ),
+    left(
+        "mask-triangle",
+        "numbers that may be negative",
+        """
+        g (float[N,5,5] x) => (float[N,5,5] y) <float one = {1.0}, int64[2] s = {5,5}>
+        {d = Expand(one, s) e = Trilu(d) y = Mul(x, e)}""",
+        "other numbers",
+    ),
+    left(
+        "mask-triangle",
+        "one row for all",
+        """
+        g (float[N,1,5] x) => (float[N,5,5] y) <float c = {0.5}, float one = {1.0}, int64[2] s = {5,5}>
+        {a = Greater(x, c) b = Cast<to=1>(a) d = Expand(one, s) e = Trilu(d) y = Mul(b, e)}""",
+        "as large as",
+    ),
+    left(
+        "mask-triangle",
+        "a triangle that two masks share",
+        """
+        g (float[N,5,5] x) => (float[N,5,5] y, float[N,5,5] z) <float c = {0.5}, float one = {1.0}, int64[2] s = {5,5}>
+        {a = Greater(x, c) b = Cast<to=1>(a) d = Expand(one, s) e = Trilu(d) y = Mul(b, e) f = Neg(b) z = Mul(f, e)}""",
+        "used elsewhere",
+    ),
+    left(
         "fold-weights",
         "above 1 MiB beside the weight",
         """

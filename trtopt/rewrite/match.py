@@ -6,6 +6,9 @@ from typing import Any
 
 from trtopt.rewrite.scope import Scope
 
+_SPREAD = ("Slice", "Reshape", "Squeeze", "Unsqueeze", "Transpose", "Expand", "Identity")
+"""Operators whose output has no other values than their input."""
+
 
 def with_scalar(
     scope: Scope, node: Any, value: float | None = None, tolerance: float = 1e-4
@@ -45,6 +48,19 @@ def square_of(scope: Scope, tensor: Any) -> Any | None:
     if node.op == "Mul":
         return node.inputs[0] if node.inputs[0] is node.inputs[1] else None
     return node.inputs[0] if scope.scalar(node.inputs[1]) == 2 else None
+
+
+def is_filled_with(scope: Scope, tensor: Any, fill: float) -> bool:
+    """Whether all elements are known to be `fill`, whatever their number."""
+    while (node := scope.producer(tensor, *_SPREAD)) is not None:
+        tensor = node.inputs[0]
+    value = scope.value(tensor)
+    if value is None:
+        made = scope.producer(tensor, "ConstantOfShape")
+        if made is None or "value" not in made.attrs:
+            return made is not None and fill == 0  # its default
+        value = made.attrs["value"].values
+    return bool((value == fill).all())
 
 
 def is_private(scope: Scope, inner: list[Any], root: Any) -> bool:

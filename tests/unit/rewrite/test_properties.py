@@ -22,7 +22,7 @@ _UNARY = ("Relu", "Identity", "Neg", "Sigmoid", "Abs", "Dropout", "Tanh", "Exp",
           "Reshape", "Softmax", "Pad", "ReduceMean", "LayerNorm", "WideNorm", "Silu", "Gelu", "Quantise",
           "If", "Twins", "Attend", "Hide")  # fmt: skip
 _BINARY = ("Add", "Mul", "Sub", "Div")
-_MOVED = ("Shuffle", "Reduce", "Merged", "Cut", "Joined", "Chosen")
+_MOVED = ("Shuffle", "Reduce", "Merged", "Cut", "Joined", "Chosen", "Flagged")
 _WEIGHTED = ("Conv", "BatchNormalization", "MatMul")
 
 
@@ -161,6 +161,15 @@ class _Grower:
         if op == "Chosen":  # by an inverted mask
             inverted = self.node("Not", "causal")
             return self.node("Where", inverted, x, self.constant(0.5))
+        if op == "Flagged":  # by conditions as numbers, one of which may be read on, and by a triangle
+            over, under = (
+                self.node("Cast", self.node("Greater", x, self.constant(bound)), to=self.type)
+                for bound in (-0.5, 0.5)
+            )
+            ones = self.node("Expand", self.constant(1.0), self.constant([6, 6], integer=True))
+            both = self.node("Mul", over, under) if self.draw(st.booleans()) else over
+            masked = self.node("Mul", both, self.node("Trilu", ones))
+            return self.node("Sub", masked, self.draw(st.sampled_from([x, under])))
         # axes dropped and put back, kept and taken out
         axes, others = (self.draw(st.sampled_from([[2, 3], [-1, -2], [1], [-1]])) for _ in range(2))
         least = self.node("ReduceMin", x, axes=axes, keepdims=0)
