@@ -185,6 +185,20 @@ def _one_by_one(x: Floats) -> SecondMoments:
     return seen.together(["x"])
 
 
+@pytest.mark.parametrize("cuts", [[], [1, 2, 3], [511, 512, 513], [100, 1030]])
+def test_moments_have_the_same_bits_however_rows_come(cuts: list[int]) -> None:
+    x = inputs(1100, 3)
+    seen, first = Products(), 0
+    for part in np.split(x, cuts):
+        seen.visit("x", part, first)
+        first += len(part)
+    found = seen.together(["x"])
+    assert found.rows == 1100
+    assert np.array_equal(found.mean, moments(x).mean)
+    expected = x.astype(np.float64).T @ x.astype(np.float64) / len(x)
+    assert np.abs(found.mean - expected).max() < 1e-5 * np.abs(expected).max()
+
+
 def test_the_bytes_do_not_depend_on_what_is_held_at_a_time(calib: str) -> None:
     whole, sharded = (quantise(network(), calib, most)[0].proto for most in (1 << 30, 1))
     assert whole.SerializeToString() == sharded.SerializeToString()

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from trtopt.data import SampleSource
 from trtopt.onnxmodel.model_file import ModelFile, array_of, spooled
-from trtopt.precision.calibration.collect import Products, SecondMoments
+from trtopt.precision.calibration.collect import ROWS_AT_ONCE, Products, SecondMoments
 from trtopt.precision.emission.form import Form
 from trtopt.precision.emission.numbers import weight_scale
 from trtopt.precision.observe import observe
@@ -22,8 +22,8 @@ from trtopt.precision.rounding.compensate import rounded
 
 MOST_CHANNELS = 8192
 """The second moments of more input channels than this take too much memory: 4 bytes times their square."""
-MOMENTS_BYTES = 576 << 20
-"""Of second moments held at a time; BERT-base's layers take 513 MiB together."""
+MOMENTS_BYTES = 704 << 20
+"""Held at a time while second moments are summed; BERT-base's layers take 639 MiB together."""
 WeightScales = dict[tuple[str, int], NDArray[np.float32]]
 """Whole scale arrays by (node, input), as `emission.write.Scales.weights` takes them."""
 
@@ -95,7 +95,7 @@ def _shards(matrices: Iterable[_Matrix], most_bytes: int) -> list[list[_Matrix]]
     held: set[str] = set()
     room = 0
     for item in matrices:
-        size = 4 * item.channels**2
+        size = 4 * item.channels * (item.channels + ROWS_AT_ONCE)
         if not shards or size * len(set(item.inputs) - held) > room:
             shards.append([])
             held, room = set(), most_bytes
