@@ -12,6 +12,7 @@ worker ends when its standard input closes, so it never outlives the process tha
 from __future__ import annotations
 
 import fcntl
+import gc
 import os
 import platform
 import signal
@@ -174,6 +175,7 @@ def main() -> None:
     _end_with_parent()
     send = sender(messages)
     relay(int(sys.argv[1]), send)
+    gc.freeze()  # garbage is collected before each pass: not among what has been imported, which stays
     try:
         send(run(msgspec.json.decode(line, type=Job), send))
     except TrtoptError as error:
