@@ -275,6 +275,16 @@ def test_a_sweep_on_other_terms_is_refused_with_what_differs(swept: tuple[Path, 
         trtopt.sweep(DIGITS, folder, batch=(1,), contract="serving", **QUICK, **calib)
 
 
+def test_a_sweep_with_data_goes_on_with_a_precision_that_needs_none(
+    swept: tuple[Path, SweepReport], tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(swept[0], tmp_path / "digits"))
+    before = written(folder)
+    report = trtopt.sweep(DIGITS, folder, batch=(1, 2), precision=("fp32",), calib=str(HELDOUT), **QUICK)
+    assert len(report.measured) == len(swept[1].measured) + 1
+    assert {name: at for name, at in written(folder).items() if name in before} == before
+
+
 def test_two_sweeps_into_one_folder_do_not_mix(pair: tuple[Path, SweepReport]) -> None:
     folder, _ = pair
     with lock(folder / "sweep.json"), pytest.raises(OutputError, match="another process holds its lock"):

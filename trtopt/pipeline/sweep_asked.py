@@ -16,6 +16,7 @@ from trtopt.errors import UsageError
 from trtopt.measure.contracts import DEFAULT, changed, contract_named
 from trtopt.pipeline.build import make_plans
 from trtopt.pipeline.sweep_builds import Swept
+from trtopt.pipeline.sweep_folder import is_sweep
 from trtopt.pipeline.sweep_points import contract_for
 from trtopt.pipeline.typed import QUANTISED, request_for
 from trtopt.plan.refining import NEIGHBOURS, with_neighbours
@@ -160,7 +161,9 @@ def check(plan: SweepPlan, swept: Swept, terms: SweepTerms) -> None:
             raise UsageError(f"--precision {precision}: cannot be swept", remedy)
         if precision in QUANTISED:
             request_for(swept.onnx, str(precision), recipe.calib, backend)
-    if recipe.calib is not None and all(swept.calib_for(one) is None for one in plan.precisions):
+    has_begun = is_sweep(swept.folder)  # goes on with the data that it has, needed or not
+    needs_none = all(swept.calib_for(one) is None for one in plan.precisions)
+    if recipe.calib is not None and needs_none and not has_begun:
         raise UsageError(
             "--calib: nothing here needs data", "add --precision fp16, bf16, int8 or fp8, or leave it away"
         )
