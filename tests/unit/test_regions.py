@@ -1,5 +1,7 @@
 """Regions of quantised nodes, and what each costs: graphs and lists of layer times."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from inside import graph, node, profiled, zeros
@@ -180,9 +182,16 @@ def test_a_matrix_vector_product_that_int8_makes_slower_is_left_out(
 ) -> None:
     floats = engine("a", profiled("c", "a", 1.0), profiled("g", "y", 0.0091))
     quantised = engine("b", int8("c", "a", 0.5), int8("g", "y", ms))
-    assert losing_vectors(head_of(rows), floats, quantised, 0.01) == left
+    graph_here = head_of(rows)
+    assert losing_vectors(graph_here, find_regions(graph_here), floats, quantised, 0.01) == left
 
 
 def test_a_vector_in_one_layer_with_what_is_quantised_besides_is_not_judged() -> None:
     floats, quantised = engine("a", profiled("all", "a y", 1.0)), engine("b", int8("all", "a y", 2.0))
-    assert losing_vectors(head_of(1), floats, quantised, 0.01) == ()
+    assert losing_vectors(head_of(1), find_regions(head_of(1)), floats, quantised, 0.01) == ()
+
+
+def test_a_product_of_unknown_shape_is_no_vector() -> None:
+    shapeless = dataclasses.replace(head_of(1), shapes={})
+    floats, quantised = engine("a", profiled("g", "y", 1.0)), engine("b", int8("g", "y", 2.0))
+    assert losing_vectors(shapeless, find_regions(shapeless), floats, quantised, 0.01) == ()

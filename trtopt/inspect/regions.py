@@ -191,24 +191,28 @@ def _ms(layers: Iterable[ProfiledLayer]) -> float:
     return sum(layer.ms or 0.0 for layer in layers)
 
 
-def losing_vectors(graph: Graph, a: EngineProfile, b: EngineProfile, threshold: float) -> tuple[str, ...]:
-    """Quantised matrix-vector products that take longer in `b` than in the float engine `a`, in its order.
+def losing_vectors(
+    graph: Graph, regions: Sequence[Region], a: EngineProfile, b: EngineProfile, threshold: float
+) -> tuple[str, ...]:
+    """The regions' matrix-vector products that take longer in `b` than in the float engine `a`, in order.
 
     At one sample a classifier only reads its weights, and INT8 may cost it more than that saves. `graph` has
     the shapes at which both engines ran.
     """
-    vectors = {node.name for node in graph.nodes if _is_vector(graph, node) and _pairs_before(graph, node)}
-    quantised = {name for one in find_regions(graph) for name in one.nodes}
+    quantised = [name for one in regions for name in one.nodes]
+    vectors = {name for name in quantised if _is_vector(graph, graph.by_name[name])}
     found: set[str] = set()
     for ours, theirs in matched(a.layers, b.layers):
-        inside = quantised.intersection(name for layer in (*ours, *theirs) for name in layer.onnx_nodes)
+        covered = {name for layer in (*ours, *theirs) for name in layer.onnx_nodes}
+        inside = covered.intersection(quantised)
         if inside <= vectors and _ms(theirs) > _ms(ours) * (1 + threshold) > 0:
             found |= inside
-    return tuple(node.name for node in graph.nodes if node.name in found)
+    return tuple(name for name in quantised if name in found)
 
 
 def _is_vector(graph: Graph, node: Node) -> bool:
-    return node.op in ("Gemm", "MatMul") and math.prod(graph.shapes.get(node.outputs[0], (0,))[:-1]) == 1
+    shape = graph.shapes.get(node.outputs[0])
+    return node.op in ("Gemm", "MatMul") and shape is not None and math.prod(shape[:-1]) == 1
 
 
 def losing(times: Sequence[RegionTime], total_ms: float, threshold: float) -> tuple[str, ...]:

@@ -245,9 +245,10 @@ class _Contest:
                 continue
             (floats, _), *others = self._profiles(plan, [self._baseline, *entries])
             for entry, (profile, graph) in zip(entries, others, strict=True):
-                times = region_times(find_regions(graph), floats, profile, THRESHOLD)
+                regions = find_regions(graph)
+                times = region_times(regions, floats, profile, THRESHOLD)
                 self._regions[plan.label][entry.name] = times
-                vectors = losing_vectors(graph, floats, profile, THRESHOLD)
+                vectors = losing_vectors(graph, regions, floats, profile, THRESHOLD)
                 if left := tuple(dict.fromkeys((*losing(times, profile.sum_ms, THRESHOLD), *vectors))):
                     made.setdefault((entry.name, left), []).append(plan)
         for number, ((name, left), plans) in enumerate(made.items(), 1):

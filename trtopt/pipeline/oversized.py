@@ -27,13 +27,13 @@ def explained(error: BuildError, graphs: Sequence[OnnxArtifact], plans: Sequence
         onnx, size = by_hash[plan.onnx_sha256], plan.batch.max[0]
         largest = {name: given.max for name, given in plan.shapes.items()}
         shapes = read_graph(model_file.load(Path(onnx.path)).proto, largest).shapes
-        name = max(shapes, key=lambda tensor: math.prod(shapes[tensor]), default=None)
-        if name is not None and math.prod(shapes[name]) > _MOST_ELEMENTS:
+        elements, name = max((math.prod(shape), name) for name, shape in shapes.items())
+        if elements > _MOST_ELEMENTS:
             dims = "×".join(map(str, shapes[name]))
             return type(error)(
                 f"{name!r} is {dims} at batch {size}, more than the {_MOST_ELEMENTS:,} elements that "
                 f"TensorRT {plan.backend.version} allows a tensor: {error.problem}",
                 f"build for smaller batches or shapes; what grows with the batch alone fits up to "
-                f"{size * _MOST_ELEMENTS // math.prod(shapes[name])}",
+                f"{size * _MOST_ELEMENTS // elements}",
             )
     return error

@@ -35,7 +35,12 @@ from typing import Any
 import numpy as np
 import onnx
 
-WEAK_TYPES = "trtopt.weak_types"  # lets TensorRT 8.6 use FP16 where a graph says FP32, as trtexec --fp16 does
+from trtopt.onnxgraph import WEAK_TYPES
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+import turns
+from turns import SOURCES
+
 ATTENTION_LAYERS = ("*/attention/*",)
 SIDES: dict[str, dict[str, Any]] = {
     "resnet50": {
@@ -55,12 +60,9 @@ SIDES: dict[str, dict[str, Any]] = {
         "batches": (32, 1, 8),
     },
 }
-SOURCES = ("EDGE_MASK_CONVOLUTIONS", "JIT_CONVOLUTIONS")
-"""TensorRT 8.6's tactics that need neither cuDNN nor cuBLAS."""
 HANDED_OUT = "handed out"
 ONE_ENGINE, ONE_ENGINE_SIZES = "peer int8, one engine", {"resnet50": (1, 64, 128)}
 """The peer's graph as one engine for all batch sizes, tuned at the second, as its users build it."""
-ROUNDS = 4
 SAMPLES = 32
 
 
@@ -128,7 +130,7 @@ def refilled(folder: Path, name: str) -> onnx.ModelProto:
 
 
 def allow_half(model: onnx.ModelProto, path: Path) -> Path:
-    """Write the model so that TensorRT 8.6 reads it, and may run it in FP16.
+    """Write the model so that TensorRT 8.6 reads it, and may run it in FP16, as trtexec --fp16 does.
 
     Model Optimizer numbers its graphs 19; their operators mean the same at 17, the newest that 8.6 reads.
     """
@@ -239,8 +241,6 @@ def build_case(asked: argparse.Namespace, model: str, batch: int) -> None:
 
 def measure_case(asked: argparse.Namespace, model: str, batch: int) -> None:
     """Measure in turns what was built; the file is written anew after each."""
-    import trtopt
-
     place = asked.out / f"{model}-{batch}.json"
     result = json.loads(place.read_text())
     folders = {side: folder_of(asked, model, batch, side) for side in result["sides"]}
@@ -249,21 +249,19 @@ def measure_case(asked: argparse.Namespace, model: str, batch: int) -> None:
         if folder.is_dir():
             folders[side] = folder
             result["sides"][side] = {"p50_ms": []}
-    for turn in range(ROUNDS):
-        for side in list(folders) if turn % 2 == 0 else [*folders][::-1]:
-            report = trtopt.bench(folders[side], batch=(batch,), contract="trtexec-11", duration=0.5)
-            times = report.points[0].latency.stages.gpu_compute_ms
-            result["sides"][side]["p50_ms"].append(round(trtopt.summarise(times).median, 4))
-            place.write_text(json.dumps(result))
+
+    def note(side: str, ms: float) -> None:
+        result["sides"][side]["p50_ms"].append(ms)
+        place.write_text(json.dumps(result))
+
+    turns.measure(folders, batch, note)
 
 
 def table(results: list[dict[str, Any]]) -> str:
     """Medians over the turns, and each side's gain over the peer's."""
     lines = ["| model | batch | side | p50 ms | peer / side |", "|---|--:|---|--:|--:|"]
     for item in sorted(results, key=lambda item: (item["model"], item["batch"])):
-        medians = {
-            side: float(np.median(told["p50_ms"])) for side, told in item["sides"].items() if told["p50_ms"]
-        }
+        medians = turns.medians(item["sides"])
         for side, value in medians.items():
             gain = f"{medians['peer int8'] / value:.3f}" if "peer int8" in medians else "–"
             lines.append(f"| {item['model']} | {item['batch']} | {side} | {value:.4f} | {gain} |")

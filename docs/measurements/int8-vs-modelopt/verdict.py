@@ -26,9 +26,10 @@ from typing import Any
 import msgspec
 import numpy as np
 import onnx
-from run import SIDES, SOURCES, handed_out, refilled, samples_of
+from run import SIDES, handed_out, refilled, samples_of
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from turns import SOURCES
 from weights import fill
 
 LIGHT = ("efficientnet-b0", "vit-b16")

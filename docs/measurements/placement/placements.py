@@ -27,10 +27,12 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-ROUNDS = 4
-SOURCES = ("EDGE_MASK_CONVOLUTIONS", "JIT_CONVOLUTIONS")
-"""TensorRT 8.6's tactics that need neither cuDNN nor cuBLAS."""
-WEAK_TYPES = "trtopt.weak_types"
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+import turns
+
+from trtopt.inspect.inspector import read_inspector
+from trtopt.onnxgraph import WEAK_TYPES
+
 SCALE = 0.05
 
 
@@ -243,7 +245,7 @@ def build(network: str, work: Path, out: Path, backend: str) -> None:
         start = time.monotonic()
         manifest = trtopt.build(
             file, file.with_suffix(""), batch=shape[:1], backend=backend, rewrite=False,
-            tactic_sources=SOURCES if backend == "tensorrt" else None,
+            tactic_sources=turns.SOURCES if backend == "tensorrt" else None,
         )  # fmt: skip
         engine = manifest.engines[0]
         layers = file.with_suffix("") / engine.layers if engine.layers else None
@@ -251,41 +253,33 @@ def build(network: str, work: Path, out: Path, backend: str) -> None:
         result["sides"][side] = {
             "folder": file.stem,
             "build_s": round(time.monotonic() - start, 1),
-            "layers": _layers(layers) if layers else None,
+            "layers": [f"{one.kind}: {one.name}" for one in read_inspector(layers.read_text()).layers]
+            if layers
+            else None,
             "p50_ms": [],
         }
         (out / f"{network}.json").write_text(json.dumps(result, indent=1))
         print(network, side, f"built in {result['sides'][side]['build_s']} s", flush=True)
 
 
-def _layers(file: Path) -> list[str]:
-    """Kind and name of every layer; 8.6 writes control characters raw."""
-    found = json.loads(file.read_text(), strict=False)["Layers"]
-    return [f"{one['LayerType']}: {one['Name']}" if isinstance(one, dict) else one for one in found]
-
-
 def measure(network: str, work: Path, out: Path) -> None:
-    """In turns, forwards and backwards; the file is written anew after each."""
-    import trtopt
-
+    """Measure in turns what was built; the file is written anew after each."""
     place = out / f"{network}.json"
     result = json.loads(place.read_text())
-    sides = list(result["sides"].values())
-    for turn in range(ROUNDS):
-        for side in sides if turn % 2 == 0 else sides[::-1]:
-            report = trtopt.bench(work / side["folder"], contract="trtexec-11", duration=0.5)
-            times = report.points[0].latency.stages.gpu_compute_ms
-            side["p50_ms"].append(round(trtopt.summarise(times).median, 4))
-            place.write_text(json.dumps(result, indent=1))
+
+    def note(side: str, ms: float) -> None:
+        result["sides"][side]["p50_ms"].append(ms)
+        place.write_text(json.dumps(result, indent=1))
+
+    folders = {side: work / told["folder"] for side, told in result["sides"].items()}
+    turns.measure(folders, result["batch"], note)
 
 
 def table(results: list[dict[str, Any]]) -> str:
     """Medians over the turns, and each placement's time against FP16's."""
     lines = ["| network | batch | Q/DQ | layers | ms | against FP16 |", "|---|--:|---|--:|--:|--:|"]
     for result in results:
-        medians = {
-            side: float(np.median(told["p50_ms"])) for side, told in result["sides"].items() if told["p50_ms"]
-        }
+        medians = turns.medians(result["sides"])
         for side, ms in medians.items():
             layers = result["sides"][side]["layers"]
             told = f"{result['network']} | {result['batch']} | {side} | {len(layers) if layers else '–'}"

@@ -98,9 +98,12 @@ class Products:
         """
         _check_finite(name, values, first)
         rows = values.reshape(-1, values.shape[-1])
-        waiting = self._waiting.setdefault(name, np.empty((ROWS_AT_ONCE, rows.shape[1]), np.float32))
+        if name not in self._waiting:
+            self._waiting[name] = np.empty((ROWS_AT_ONCE, rows.shape[1]), np.float32)
+            self._rows[name] = 0
+        waiting = self._waiting[name]
         while len(rows):
-            place = self._rows.setdefault(name, 0) % ROWS_AT_ONCE
+            place = self._rows[name] % ROWS_AT_ONCE
             taken, rows = np.split(rows, [ROWS_AT_ONCE - place])
             waiting[place : place + len(taken)] = taken
             self._rows[name] += len(taken)
