@@ -10,8 +10,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing, suppress
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, Any
@@ -19,7 +19,7 @@ from typing import IO, Any
 import msgspec
 
 from trtopt.builder.engine import BuildJob
-from trtopt.errors import BuildError, DeviceError, rebuild
+from trtopt.errors import BuildError, DeviceError, TrtoptError, rebuild
 from trtopt.jobs import CopyJob, Event, Failure, Job, MergeJob, Message, Progress, Result, TacticsJob
 from trtopt.logs import Logged, heard, log_relayed
 from trtopt.measure.described import DescribeJob
@@ -40,55 +40,81 @@ _CUDA_DEFAULTS = {"CUDA_MODULE_LOADING": "LAZY"}
 
 
 def run_jobs(
-    jobs: Sequence[Job], *, at_once: int = 1, limit_s: float | None = None, on_progress: OnProgress
+    jobs: Sequence[Job], *, limit_s: float | None = None, on_progress: OnProgress
 ) -> Iterator[tuple[int, Result]]:
-    """Run jobs, `at_once` at a time, each in a process of its own; yields (index, result) as they finish.
+    """Run jobs one after the other, each in a process of its own; yields (index, result) as they finish.
 
-    The first failure ends the others. So does leaving the iteration early (Ctrl-C included). A job that takes
-    longer than `limit_s` seconds has failed.
+    The first failure ends it. So does leaving the iteration early (Ctrl-C included). A job that takes longer
+    than `limit_s` seconds has failed.
 
     Raises:
         TrtoptError: what a job reported, how its process died, or that it took too long.
     """
+    with closing(run_all_jobs(jobs, limit_s=limit_s, on_progress=on_progress)) as outcomes:
+        for index, outcome in outcomes:
+            if isinstance(outcome, TrtoptError):
+                raise outcome
+            yield index, outcome
+
+
+def run_all_jobs(
+    jobs: Sequence[Job],
+    *,
+    places: Sequence[str | None] = (None,),
+    limit_s: float | None = None,
+    on_progress: OnProgress,
+) -> Generator[tuple[int, Result | TrtoptError]]:
+    """Run all jobs, whatever becomes of each; yields (index, result or what went wrong) as they finish.
+
+    As many run at a time as there are `places`: each names the GPUs that a job there sees, as
+    CUDA_VISIBLE_DEVICES does, or None for those that this process sees. Otherwise as `run_jobs`.
+    """
     events: queue.Queue[tuple[int, Event | _Ended]] = queue.Queue()
-    waiting = list(enumerate(jobs))[::-1]
+    waiting, free = list(enumerate(jobs))[::-1], list(places)[::-1]
     running: dict[int, _Worker] = {}
     try:
         while waiting or running:
-            while waiting and len(running) < at_once:
+            while waiting and free:
                 index, job = waiting.pop()
-                running[index] = _Worker(index, job, events)
-            index, event = _next(events, running.values(), limit_s)
+                running[index] = _Worker(index, job, free.pop(), events)
+            index, event = _next(events, running, limit_s)
+            worker = running[index]
             if isinstance(event, Progress):
-                running[index].enter(event.phase)
+                worker.enter(event.phase)
                 on_progress(index, event.phase, event.fraction)
-            elif isinstance(event, Failure):
-                raise rebuild(event.error, event.problem, event.remedy)
-            elif isinstance(event, _Ended):
-                raise running[index].death(event.status)
-            else:
-                running.pop(index).stop()
-                yield index, event
+                continue
+            outcome = _outcome(worker, event)
+            worker.stop()
+            free.append(running.pop(index).place)
+            yield index, outcome
     finally:
         for worker in running.values():
             worker.stop()
 
 
 def _next(
-    events: queue.Queue[tuple[int, Event | _Ended]], running: Collection[_Worker], limit_s: float | None
-) -> tuple[int, Event | _Ended]:
-    """The next event.
+    events: queue.Queue[tuple[int, Event | _Ended]], running: Mapping[int, _Worker], limit_s: float | None
+) -> tuple[int, Event | _Ended | TrtoptError]:
+    """The next event, of which one is that a worker's time is up."""
+    while True:
+        oldest = min(running, key=lambda index: running[index].began)
+        left = None if limit_s is None else max(0.0, running[oldest].began + limit_s - time.monotonic())
+        try:
+            index, event = events.get(timeout=left)
+        except queue.Empty:
+            assert limit_s is not None
+            return oldest, running[oldest].overdue(limit_s)
+        if index in running:  # one that was overdue may have had its say meanwhile
+            return index, event
 
-    Raises:
-        TrtoptError: there was none before a worker's time was up.
-    """
-    if limit_s is None:
-        return events.get()
-    oldest = min(running, key=lambda worker: worker.began)
-    try:
-        return events.get(timeout=max(0.0, oldest.began + limit_s - time.monotonic()))
-    except queue.Empty:
-        raise oldest.overdue(limit_s) from None
+
+def _outcome(worker: _Worker, event: Failure | _Ended | Result | TrtoptError) -> Result | TrtoptError:
+    """What an event that ends a job says."""
+    if isinstance(event, _Ended):
+        return worker.death(event.status)
+    if isinstance(event, Failure):
+        return rebuild(event.error, event.problem, event.remedy)
+    return event
 
 
 class _Ended(msgspec.Struct, frozen=True):
@@ -100,12 +126,15 @@ class _Ended(msgspec.Struct, frozen=True):
 class _Worker:
     """One worker process and the thread that reads its messages."""
 
-    def __init__(self, index: int, job: Job, events: queue.Queue[tuple[int, Any]]) -> None:
+    def __init__(self, index: int, job: Job, place: str | None, events: queue.Queue[tuple[int, Any]]) -> None:
         self._job = job
+        self.place = place
         self.began = time.monotonic()
         self.phase = "starting"
         self._stderr: IO[bytes] = TemporaryFile()  # noqa: SIM115  (closed by `stop`)
         environment = _CUDA_DEFAULTS | os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        if place is not None:
+            environment["CUDA_VISIBLE_DEVICES"] = place
         self._process = subprocess.Popen(
             [sys.executable, "-m", "trtopt.worker", str(_log.getEffectiveLevel())],
             stdin=subprocess.PIPE,
@@ -154,7 +183,7 @@ class _Worker:
             _log.debug("process %d, %s: %s", self._process.pid, self._doing(), phase)
             self.phase = phase
 
-    def death(self, status: int) -> Exception:
+    def death(self, status: int) -> TrtoptError:
         """The error for a worker that ended without a result, with the last it said."""
         how = f"was ended by {_signal_name(-status)}" if status < 0 else f"ended with status {status}"
         return self._error(
@@ -163,7 +192,7 @@ class _Worker:
             "SIGKILL usually means out of host memory",
         )
 
-    def overdue(self, limit_s: float) -> Exception:
+    def overdue(self, limit_s: float) -> TrtoptError:
         """The error for a worker that took longer than it may, with the last it said."""
         flag = "--build-timeout" if isinstance(self._job, BuildJob) else "--timeout"
         return self._error(
@@ -171,7 +200,7 @@ class _Worker:
             f"give it more time with {flag}, or see what it hangs in",
         )
 
-    def _error(self, what: str, remedy: str) -> Exception:
+    def _error(self, what: str, remedy: str) -> TrtoptError:
         problem = f"{self._doing()}: {what}. Its last words:\n{self._last_words()}"
         return (BuildError if isinstance(self._job, BuildJob) else DeviceError)(problem, remedy)
 

@@ -10,14 +10,18 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 from command_line import DIGITS, HELDOUT, CommandLine
 
 import trtopt
-from trtopt.errors import ArtifactError, MeasurementError, OutputError
+from trtopt.errors import ArtifactError, BuildError, MeasurementError, OutputError
+from trtopt.pipeline import sweep_builds
+from trtopt.pipeline.build import build_each
 from trtopt.pipeline.result_files import read_result
 from trtopt.pipeline.sweep_folder import read_sweep, save_sweep
 from trtopt.plan.refining import next_size
@@ -229,6 +233,40 @@ def test_a_point_that_fails_is_recorded_with_its_reason_and_the_sweep_goes_on(tm
     assert bad.failure is not None
     assert bad.label in ("model batch1073741824",)
     assert read_sweep(tmp_path / "s").measured == (good,)
+
+
+def test_engines_built_ahead_are_those_that_are_measured(
+    swept: tuple[Path, SweepReport], tmp_path: Path
+) -> None:
+    _, one_by_one = swept
+    calib = {"precision": ("fp32", "int8"), "calib": str(HELDOUT)}
+    report = trtopt.sweep(DIGITS, tmp_path / "s", batch=(1, 8), streams=(1, 2), jobs=3, **QUICK, **calib)
+    assert [(point.key, point.failure) for point in report.points] == [
+        (point.key, None) for point in one_by_one.points
+    ]
+    built = {name: when for name, when in written(tmp_path / "s").items() if name.startswith("builds")}
+    measured = {name: when for name, when in written(tmp_path / "s").items() if name.startswith("results")}
+    assert len(built) == 4
+    assert max(built.values()) < min(measured.values())
+
+
+def test_one_that_cannot_be_built_ahead_fails_when_its_turn_comes_and_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def without_the_second(wanted: Any, *others: Any) -> Iterator[tuple[int, Any]]:
+        asked.append(len(wanted))
+        for index, outcome in build_each(wanted, *others):
+            yield index, BuildError("no kernel", "try another") if index == 1 else outcome
+
+    monkeypatch.setattr(sweep_builds, "build_each", without_the_second)
+    report = trtopt.sweep(DIGITS, tmp_path / "s", batch=(1, 2, 4), jobs=2, **QUICK)
+    assert asked == [3]  # all ahead, and none of them again
+    assert [point.failure for point in report.points] == [None, "no kernel", None]
+    monkeypatch.undo()
+    again = trtopt.sweep(DIGITS, tmp_path / "s", batch=(1, 2, 4), jobs=2, **QUICK)
+    assert again.measured == again.points
 
 
 def test_a_precision_that_the_model_cannot_be_given_fails_its_points_only(tmp_path: Path) -> None:

@@ -73,6 +73,7 @@ import resource, sys
 from pathlib import Path
 from trtopt.errors import OutputError
 from trtopt.workspace import write_atomically
+sys.dont_write_bytecode = True  # Python itself takes a file cut short for whole
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
 try:
     write_atomically(Path(sys.argv[1]), bytes(100_000))

@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 @click.option("--allow-fallback", is_flag=True, help="Accept layers that ran wider than the graph asks for.")
 @nvtx_option
 @click.option("--memory", is_flag=True, help="Follow the builder's allocations of device memory.")
-@click.option("--jobs", type=int, help="Engines built at once [default: 1].")
 @click.option("--force", is_flag=True, help="Replace a build of another model.")
 @or_locked
 def build(
@@ -55,7 +54,6 @@ def build(
     allow_fallback: bool,
     nvtx: bool,
     memory: bool,
-    jobs: int | None,
     force: bool,
     recipe: dict[str, Any],
     caches: dict[str, Any],
@@ -93,7 +91,6 @@ def build(
             bounds=bounds.given or None,
             nvtx=nvtx,
             memory=memory,
-            jobs=jobs,
             force=force,
             **recipe,
             **caches,

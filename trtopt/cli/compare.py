@@ -10,7 +10,7 @@ import click
 from trtopt.cli.contract_flags import contract_flags
 from trtopt.cli.exit_codes import NOT_MET
 from trtopt.cli.measuring_options import backend_option, guard_options, input_option
-from trtopt.cli.recipe_options import recipe_options
+from trtopt.cli.recipe_options import recipe_options_but
 
 
 @click.command()
@@ -45,7 +45,7 @@ from trtopt.cli.recipe_options import recipe_options
 @click.option(
     "--assume-contract", metavar="NAME", help="The contract that trtexec's exported times were taken under."
 )
-@recipe_options
+@recipe_options_but("jobs")
 def compare(
     a: Path,
     b: Path | None,

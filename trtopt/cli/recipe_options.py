@@ -53,6 +53,12 @@ _OPTIONS = {
     "build_timeout": click.option(
         "--build-timeout", type=float, metavar="S", help="An engine that takes longer to build has failed."
     ),
+    "jobs": click.option(
+        "--jobs",
+        type=int,
+        metavar="N",
+        help="Engines built at once, on the GPUs of one kind in turn [default: 1].",
+    ),
     "rewrite": click.option(
         "--rewrite/--no-rewrite",
         default=None,

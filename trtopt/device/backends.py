@@ -104,6 +104,15 @@ def open_builder(name: str, marks: Marks = UNMARKED, *, follow_memory: bool = Fa
     return TensorRTBuilder(library, DeviceInfo(kind="none", name="none: built without a GPU"), marks)
 
 
+def places_to_build(name: str, at_once: int) -> tuple[str | None, ...]:
+    """Where builds run at a time, as CUDA_VISIBLE_DEVICES names GPUs; None: on what this process sees.
+
+    Several go to the GPUs of one kind in turn: on a GPU of their own they do not disturb each other.
+    """
+    names = probe.names_of_a_kind() if at_once > 1 and name != ONNXRUNTIME else ()
+    return tuple(names[one % len(names)] if names else None for one in range(at_once))
+
+
 def require_builders_memory(name: str) -> None:
     """Find out that a backend builds with a GPU's memory, before anything is done.
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from trtopt.device.backends import choose_for_building, open_builder
+from trtopt.device.backends import choose_for_building, open_builder, places_to_build
 from trtopt.errors import UsageError
 from trtopt.onnxfile import read_onnx
 from trtopt.onnxmodel import model_file
@@ -80,11 +80,12 @@ def quantize_where_it_pays(
         plans = make_plans(kept.onnx, recipe, builder.backend)
         cache = folder / TIMING_CACHE_FILE if builder.uses_timing_cache else None
         terms = terms_for(replace(request, target=here), Bounds())
+        places = places_to_build(builder.backend.name, recipe.jobs)
         found = contest(
             kept.onnx,
             plans,
             folder,
-            Building(cache, at_once=recipe.jobs, limit_s=recipe.build_timeout),
+            Building(cache, places=places, limit_s=recipe.build_timeout),
             terms,
             listener,
         )

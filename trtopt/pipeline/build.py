@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -14,10 +15,15 @@ import msgspec
 
 from trtopt.builder.engine import BuildJob
 from trtopt.builder.shapes import fixed_batch, over_all, profiles_for
-from trtopt.device.backends import choose_for_building, open_builder, require_builders_memory
+from trtopt.device.backends import (
+    choose_for_building,
+    open_builder,
+    places_to_build,
+    require_builders_memory,
+)
 from trtopt.device.building import EngineBuilder
 from trtopt.device.marks import require_nvtx
-from trtopt.errors import ArtifactError, BuildError, ModelError, OutputError, UsageError
+from trtopt.errors import ArtifactError, BuildError, ModelError, OutputError, TrtoptError, UsageError
 from trtopt.holding import alone_in
 from trtopt.jobs import Built
 from trtopt.onnxfile import load_graph, read_onnx
@@ -37,7 +43,7 @@ from trtopt.records import (
     Plugin,
     RewriteSummary,
 )
-from trtopt.supervisor import run_jobs
+from trtopt.supervisor import run_all_jobs
 from trtopt.version import __version__
 from trtopt.workspace import (
     cannot_write,
@@ -90,14 +96,14 @@ def build(
     check_opset(onnx, builder)
     make_plans(onnx, recipe, builder.backend)  # flags are judged before anything is written
     check_asked(onnx, recipe, builder.backend)
-    notes = _notes_on(recipe, builder)
+    notes = notes_on(recipe, builder)
     target = Path(output) if output is not None else default_output(source)
-    for note in (*notes, *_to_be_replaced(target, onnx, force)):
-        listener.note(note)
+    listener.notes((*notes, *_to_be_replaced(target, onnx, force)))
     with folder_in_progress(target) as folder:
         kept = keep_model(onnx, source, folder, builder.backend, listener, rewrite=recipe.rewrite)
         cache, store = caches_for(recipe, builder, folder, cache_dir)
-        how = Building(cache, store, recipe.jobs, recipe.build_timeout, nvtx=nvtx, memory=memory)
+        at = places_to_build(builder.backend.name, recipe.jobs)
+        how = Building(cache, store, at, recipe.build_timeout, nvtx=nvtx, memory=memory)
         made = hand_out(kept.onnx, recipe, builder, folder, how, listener)
         manifest = Manifest(
             trtopt=__version__,
@@ -151,11 +157,14 @@ def _to_be_replaced(target: Path, onnx: OnnxArtifact, force: bool) -> list[str]:
 
 @dataclass(frozen=True)
 class Building:
-    """How engines are built: with which timing cache and store, how many at once, and what is followed."""
+    """How engines are built: with which timing cache and store, and what is followed.
+
+    One is built at a time in each of the places; see `device.backends.places_to_build`.
+    """
 
     cache: Path | None
     store: Path | None = None
-    at_once: int = 1
+    places: tuple[str | None, ...] = (None,)
     limit_s: float | None = None
     nvtx: bool = False
     memory: bool = False
@@ -242,13 +251,16 @@ def check_opset(onnx: OnnxArtifact, builder: EngineBuilder) -> None:
         )
 
 
-def _notes_on(recipe: Recipe, builder: EngineBuilder) -> list[str]:
+def notes_on(recipe: Recipe, builder: EngineBuilder) -> list[str]:
+    """What a recipe asks for in vain here, or to the engines' disadvantage."""
     notes = []
     if recipe.timing_cache not in (None, NO_CACHE) and not builder.uses_timing_cache:
         notes.append(f"{builder.backend} makes no use of timing caches: {recipe.timing_cache} is left alone")
-    if recipe.jobs > 1 and builder.device.kind == "gpu":
+    places = places_to_build(builder.backend.name, recipe.jobs)
+    if builder.device.kind == "gpu" and len(apart := set(places)) < len(places):
         notes.append(
-            "builds that share a GPU disturb each other's tactic timing: --jobs 1 gives better engines"
+            "builds that share a GPU disturb each other's tactic timing: "
+            f"--jobs {len(apart)} gives better engines"
         )
     return notes
 
@@ -279,6 +291,15 @@ def caches_for(
     return Path(recipe.timing_cache).absolute(), None
 
 
+@dataclass(frozen=True)
+class EngineAsked:
+    """An engine to be built: of which graph, to which plan, into which folder."""
+
+    onnx: OnnxArtifact
+    plan: BuildPlan
+    folder: Path
+
+
 def build_engines(
     graphs: Sequence[OnnxArtifact],
     plans: Sequence[BuildPlan],
@@ -288,35 +309,50 @@ def build_engines(
 ) -> tuple[EngineArtifact, ...]:
     """Build one engine a plan into `folder`; in the order of the plans.
 
-    Each plan says by hash which of the `graphs` its engine is made of.
+    Each plan says by hash which of the `graphs` its engine is made of. The first failure ends the others.
     """
     by_hash = {graph.sha256: graph for graph in graphs}
+    asked = [EngineAsked(by_hash[plan.onnx_sha256], plan, folder) for plan in plans]
+    listener.plans([plan.label for plan in plans])
+    built: dict[int, EngineArtifact] = {}
+    with closing(build_each(asked, how, listener)) as outcomes:
+        for index, outcome in outcomes:
+            if isinstance(outcome, TrtoptError):
+                raise outcome
+            built[index] = outcome
+    (folder / f"{TIMING_CACHE_FILE}.lock").unlink(missing_ok=True)
+    return tuple(built[index] for index in range(len(plans)))
+
+
+def build_each(
+    asked: Sequence[EngineAsked], how: Building, listener: Listener
+) -> Generator[tuple[int, EngineArtifact | TrtoptError]]:
+    """Build engines, whatever becomes of each; yields (index, engine or what went wrong) as they are done."""
     jobs = [
         BuildJob(
-            onnx=by_hash[plan.onnx_sha256].path,
-            types=by_hash[plan.onnx_sha256].types,
-            plan=plan,
-            folder=str(folder.absolute()),
+            onnx=one.onnx.path,
+            types=one.onnx.types,
+            plan=one.plan,
+            folder=str(one.folder.absolute()),
             timing_cache=str(how.cache.absolute()) if how.cache else None,
             store=str(how.store.absolute()) if how.store else None,
             nvtx=how.nvtx,
             memory=how.memory,
         )
-        for plan in plans
+        for one in asked
     ]
-    listener.plans([plan.label for plan in plans])
-    built: dict[int, EngineArtifact] = {}
-    results = run_jobs(jobs, at_once=how.at_once, limit_s=how.limit_s, on_progress=listener.progress)
-    try:
+    results = run_all_jobs(jobs, places=how.places, limit_s=how.limit_s, on_progress=listener.progress)
+    with closing(results):
         for index, result in results:
-            assert isinstance(result, Built)
-            built[index] = result.engine
-            for note in result.engine.notes:
-                listener.note(note)
-    except BuildError as error:
-        raise explained(error, graphs, plans) from error
-    (folder / f"{TIMING_CACHE_FILE}.lock").unlink(missing_ok=True)
-    return tuple(built[index] for index in range(len(plans)))
+            if isinstance(result, BuildError):
+                yield index, explained(result, asked[index].onnx, asked[index].plan)
+            elif isinstance(result, TrtoptError):
+                yield index, result
+            else:
+                assert isinstance(result, Built)
+                for note in result.engine.notes:
+                    listener.note(note)
+                yield index, result.engine
 
 
 def command_line() -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from trtopt.records import BenchReport, SweepReport
@@ -18,6 +18,11 @@ class Listener:
     plans: Callable[[Sequence[str]], None] = lambda labels: None
     report: Callable[[BenchReport], None] = lambda report: None
     sweep: Callable[[SweepReport], None] = lambda report: None
+
+    def notes(self, texts: Iterable[str]) -> None:
+        """Say each."""
+        for text in texts:
+            self.note(text)
 
 
 SILENT = Listener()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from pathlib import Path
 
 from trtopt.errors import BuildError
@@ -15,25 +14,22 @@ _MOST_ELEMENTS = 2**31 - 1
 """In one tensor: TensorRT 8.6 counts in 32 bits. Dimensions have 64 from 10 on; TensorRT-RTX builds more."""
 
 
-def explained(error: BuildError, graphs: Sequence[OnnxArtifact], plans: Sequence[BuildPlan]) -> BuildError:
+def explained(error: BuildError, onnx: OnnxArtifact, plan: BuildPlan) -> BuildError:
     """The error, with the largest tensor in front of what TensorRT said, if that breaks its bound.
 
     TensorRT itself says only that some shape cannot be computed, and names nodes far behind the cause.
     """
-    by_hash = {graph.sha256: graph for graph in graphs}
-    for plan in plans:
-        if plan.backend.name != "tensorrt" or not plan.backend.version.startswith("8."):
-            continue
-        onnx, size = by_hash[plan.onnx_sha256], plan.batch.max[0]
-        largest = {name: given.max for name, given in plan.shapes.items()}
-        shapes = read_graph(model_file.load(Path(onnx.path)).proto, largest).shapes
-        elements, name = max((math.prod(shape), name) for name, shape in shapes.items())
-        if elements > _MOST_ELEMENTS:
-            dims = "×".join(map(str, shapes[name]))
-            return type(error)(
-                f"{name!r} is {dims} at batch {size}, more than the {_MOST_ELEMENTS:,} elements that "
-                f"TensorRT {plan.backend.version} allows a tensor: {error.problem}",
-                f"build for smaller batches or shapes; what grows with the batch alone fits up to "
-                f"{size * _MOST_ELEMENTS // elements}",
-            )
-    return error
+    if plan.backend.name != "tensorrt" or not plan.backend.version.startswith("8."):
+        return error
+    largest, size = {name: given.max for name, given in plan.shapes.items()}, plan.batch.max[0]
+    shapes = read_graph(model_file.load(Path(onnx.path)).proto, largest).shapes
+    elements, name = max((math.prod(shape), name) for name, shape in shapes.items())
+    if elements <= _MOST_ELEMENTS:
+        return error
+    dims = "×".join(map(str, shapes[name]))
+    return type(error)(
+        f"{name!r} is {dims} at batch {size}, more than the {_MOST_ELEMENTS:,} elements that "
+        f"TensorRT {plan.backend.version} allows a tensor: {error.problem}",
+        f"build for smaller batches or shapes; what grows with the batch alone fits up to "
+        f"{size * _MOST_ELEMENTS // elements}",
+    )

@@ -11,7 +11,7 @@ import msgspec
 from trtopt.device.backends import choose_for_running, open_builder
 from trtopt.errors import MeasurementError, OutputError, TrtoptError
 from trtopt.onnxfile import read_onnx
-from trtopt.pipeline.build import check_opset
+from trtopt.pipeline.build import check_opset, notes_on
 from trtopt.pipeline.listener import SILENT, Listener
 from trtopt.pipeline.sweep_asked import SweepPlan, check, plan_of, terms_of
 from trtopt.pipeline.sweep_builds import Builds, Swept
@@ -46,8 +46,7 @@ def sweep(
     """Build and measure a model at every combination, one thing at a time, into a folder that can be resumed.
 
     What is there already, of this model, on this machine and on these terms, is not built or measured again,
-    however the earlier run ended. A point that fails is recorded with its reason, and tried again when the
-    sweep is resumed.
+    however the earlier run ended. A point that fails is recorded with its reason, and tried again later.
 
     Args:
         model: the ONNX file.
@@ -59,7 +58,9 @@ def sweep(
         axes: lengths of other open axes, by the axis' name in the model or by INPUT.INDEX.
         neighbours: `pow2`, `8`, `32`: also the powers of two and multiples next to each size and length.
         adaptive: measure more batch sizes between those given, where throughput still bends.
-        profile, flags: a recipe, as for `build`; the backend `auto` takes the CPU where no GPU is.
+        profile, flags: a recipe, as for `build`; the backend `auto` takes the CPU where no GPU is. With `jobs`
+            above 1 all engines known beforehand are built first, so many at a time, on the GPUs of one kind
+            in turn; measured is on the first GPU, with nothing else at work.
         contract, terms, duration, warmup, data, timeout: as for `bench`; a point that is late has failed.
         cache_dir: the store of timing caches, as for `build`; all engines share one cache in the folder too.
         listener: hears progress, notes and the report after each point.
@@ -91,6 +92,7 @@ def _opened(
     builder = open_builder(choice.name)
     listener.note(f"sweeping with {builder.backend}: {choice.reason}")
     check_opset(onnx, builder)
+    listener.notes(notes_on(recipe, builder))
     return Swept(onnx, source, recipe, builder, folder, cache_dir)
 
 
@@ -111,6 +113,8 @@ class _Run:
 
     def all(self, plan: SweepPlan) -> None:
         """Every point of the plan, and those that refine it."""
+        if self._swept.recipe.jobs > 1:
+            self._builds.build_ahead(plan.settings())
         for curve in plan.curves():
             rates: dict[int, float | None] = {}
             todo = list(plan.batches)

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
 import msgspec
 
+from trtopt.device.backends import places_to_build
 from trtopt.device.building import EngineBuilder
 from trtopt.errors import ArtifactError, TrtoptError
 from trtopt.pipeline.build import (
     TIMING_CACHE_FILE,
     Building,
-    build_engines,
+    EngineAsked,
+    build_each,
     caches_for,
     command_line,
     keep_model,
@@ -100,6 +103,7 @@ class Builds:
         self._swept, self._listener = swept, listener
         self._graphs: dict[Path, list[OnnxArtifact]] = {}
         self._refused: dict[str | None, TrtoptError] = {}
+        self._failed: dict[str, TrtoptError] = {}
 
     def found(self, setting: SweepSetting) -> PointEngine | None:
         """The engine of an earlier run, if it is there and is what its manifest vouches for."""
@@ -114,28 +118,73 @@ class Builds:
             return None
         return PointEngine(folder, manifest.onnx, engine)
 
+    def build_ahead(self, settings: Iterable[SweepSetting]) -> None:
+        """Build what is not there for all of the settings, as many at a time as the recipe says.
+
+        What cannot be built says so when its turn to be measured comes.
+        """
+        asked: dict[tuple[Path, str], tuple[SweepSetting, EngineAsked]] = {}
+        for setting in settings:
+            if self.found(setting) is not None:
+                continue
+            with suppress(TrtoptError):
+                one = self._asked(setting)
+                asked[one.folder, one.plan.key] = setting, one
+        wanted = list(asked.values())
+        self._listener.plans([setting.label for setting, _ in wanted])
+        with closing(build_each([one for _, one in wanted], self._how(), self._listener)) as outcomes:
+            for index, outcome in outcomes:
+                if isinstance(outcome, EngineArtifact):
+                    self._enter(wanted[index][0], outcome)
+                else:
+                    self._failed[wanted[index][1].plan.key] = outcome
+
     def build(self, setting: SweepSetting) -> PointEngine:
         """Build it, with the timing cache that all share, and enter it into its folder's manifest.
 
         Raises:
-            TrtoptError: what keeps it from being built.
+            TrtoptError: what keeps it from being built, or kept it when it was tried ahead.
+        """
+        asked = self._asked(setting)
+        if asked.plan.key in self._failed:
+            raise self._failed[asked.plan.key]
+        self._listener.plans([asked.plan.label])
+        ((_, outcome),) = build_each([asked], self._how(), self._listener)
+        if isinstance(outcome, TrtoptError):
+            raise outcome
+        return self._enter(setting, outcome)
+
+    def _asked(self, setting: SweepSetting) -> EngineAsked:
+        """The engine that a setting needs; its folder is there, with the graph.
+
+        Raises:
+            TrtoptError: the model cannot be given the setting's precision.
         """
         folder, prepared = self._folder(setting), self._prepared(setting.precision)
         if not folder.exists():
             with folder_in_progress(folder) as work:
                 without = shutil.ignore_patterns(_PREPARED)
                 shutil.copytree(prepared, work, ignore=without, copy_function=_linked, dirs_exist_ok=True)
-        has_engines = (folder / MANIFEST).exists()
-        manifest = read_manifest(folder) if has_engines else _read_prepared(prepared)
+        manifest = self._manifest(setting)
         plan = self._plan(folder, manifest, setting)
-        graphs = self._graphs_of(folder, manifest)
-        (engine,) = build_engines(graphs, [plan], folder, self._how(), self._listener)
+        by_hash = {graph.sha256: graph for graph in self._graphs_of(folder, manifest)}
+        return EngineAsked(by_hash[plan.onnx_sha256], plan, folder)
+
+    def _enter(self, setting: SweepSetting, engine: EngineArtifact) -> PointEngine:
+        """Enter an engine into its folder's manifest."""
+        folder, manifest = self._folder(setting), self._manifest(setting)
         (self._swept.folder / f"{TIMING_CACHE_FILE}.lock").unlink(missing_ok=True)
-        others = [one for one in manifest.engines if one.plan.key != plan.key]
+        others = [one for one in manifest.engines if one.plan.key != engine.plan.key]
         engines = tuple(sorted((*others, engine), key=lambda one: one.plan.batch.opt))
         made = msgspec.structs.replace(manifest, created=now(), argv=command_line(), engines=engines)
         write_manifest(folder, made)
         return PointEngine(folder, manifest.onnx, engine)
+
+    def _manifest(self, setting: SweepSetting) -> Manifest:
+        """That of the setting's folder; one without engines where none is built yet."""
+        folder = self._folder(setting)
+        has_engines = (folder / MANIFEST).exists()
+        return read_manifest(folder) if has_engines else _read_prepared(self._prepared(setting.precision))
 
     def _folder(self, setting: SweepSetting) -> Path:
         axes = (f"{name}{length}" for name, length in sorted(setting.axes.items()))
@@ -145,7 +194,8 @@ class Builds:
         """With one timing cache for all engines of the sweep."""
         swept = self._swept
         caches = caches_for(swept.recipe, swept.builder, swept.folder, swept.cache_dir)
-        return Building(*caches, limit_s=swept.recipe.build_timeout)
+        places = places_to_build(swept.builder.backend.name, swept.recipe.jobs)
+        return Building(*caches, places, limit_s=swept.recipe.build_timeout)
 
     def _graphs_of(self, folder: Path, manifest: Manifest) -> Sequence[OnnxArtifact]:
         if folder not in self._graphs:

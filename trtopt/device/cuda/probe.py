@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import uuid
 from functools import cache
 from typing import Any
@@ -31,6 +32,18 @@ def gpus() -> tuple[DeviceInfo, ...]:
         return ()
     version = driver_version()
     return tuple(_describe(driver, ordinal, version) for ordinal in range(count.value))
+
+
+def names_of_a_kind() -> tuple[str, ...]:
+    """What CUDA_VISIBLE_DEVICES calls each GPU that is of the kind of this process' first one, itself first.
+
+    Engines and timings of one are as good as another's: TensorRT tells GPUs apart by model and capability.
+    """
+    here = gpus()
+    given = os.environ.get("CUDA_VISIBLE_DEVICES")
+    names = [name.strip() for name in given.split(",")] if given else list(map(str, range(len(here))))
+    kinds = [(device.name, device.compute_capability) for device in here]
+    return tuple(name for name, kind in zip(names, kinds, strict=False) if kind == kinds[0])
 
 
 def gpu(ordinal: int, binding: str | None = None) -> DeviceInfo:

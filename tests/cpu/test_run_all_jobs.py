@@ -1,0 +1,86 @@
+"""Jobs that run at a time: each where it is put, and whatever becomes of the others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+from command_line import DIGITS
+
+import trtopt
+from trtopt.errors import DeviceError, TrtoptError
+from trtopt.jobs import OutputsWritten
+from trtopt.measure.outputs import OutputsJob
+from trtopt.supervisor import run_all_jobs
+
+SPY = """
+import os, time
+import numpy as np
+
+def _wait(number):  # for the other, so that both run at a time
+    open(f"{os.environ['SPY']}/{number}", "w").write(os.environ.get("CUDA_VISIBLE_DEVICES", "as it was"))
+    while not os.path.exists(f"{os.environ['SPY']}/{1 - number}"):
+        time.sleep(0.01)
+    yield {"images": np.zeros((1, 1, 8, 8), np.float32)}
+
+def first():
+    yield from _wait(0)
+
+def second():
+    yield from _wait(1)
+
+def alone():
+    open(f"{os.environ['SPY']}/alone", "w").write(os.environ.get("CUDA_VISIBLE_DEVICES", "as it was"))
+    yield {"images": np.zeros((1, 1, 8, 8), np.float32)}
+
+def dies():
+    os._exit(7)
+
+def hangs():
+    time.sleep(1000)
+"""
+
+
+@pytest.fixture
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> OutputsJob:
+    """One whose data is still to be said."""
+    (tmp_path / "spy.py").write_text(SPY)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("SPY", str(tmp_path))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    manifest = trtopt.build(DIGITS, tmp_path / "digits", backend="onnxruntime", rewrite=False)
+    (engine,) = manifest.engines
+    path, inputs = str(tmp_path / "digits" / engine.path), manifest.onnx.inputs
+    return OutputsJob(path=path, artifact=engine, inputs=inputs, data="", batch=1, folder=str(tmp_path))
+
+
+def outcomes(job: OutputsJob, *functions: str, **how: object) -> dict[int, object]:
+    jobs = [msgspec.structs.replace(job, data=f"spy:{function}") for function in functions]
+    return dict(run_all_jobs(jobs, on_progress=lambda *_: None, **how))  # type: ignore[arg-type]
+
+
+def test_jobs_run_at_a_time_each_with_the_gpus_of_its_place(job: OutputsJob, tmp_path: Path) -> None:
+    found = outcomes(job, "first", "second", places=("7", "5"), limit_s=60)
+    assert all(isinstance(one, OutputsWritten) for one in found.values()), found
+    assert [(tmp_path / str(number)).read_text() for number in range(2)] == ["7", "5"]
+
+
+def test_a_place_is_taken_again_when_its_job_is_done(job: OutputsJob, tmp_path: Path) -> None:
+    outcomes(job, "dies", "alone", places=("7",))
+    assert (tmp_path / "alone").read_text() == "7"
+
+
+def test_without_a_place_a_job_sees_what_this_process_sees(job: OutputsJob, tmp_path: Path) -> None:
+    outcomes(job, "alone")
+    assert (tmp_path / "alone").read_text() == "as it was"
+
+
+def test_one_that_dies_or_hangs_stops_no_other(job: OutputsJob) -> None:
+    found = outcomes(job, "dies", "hangs", "alone", places=(None, None), limit_s=15)
+    assert isinstance(found[2], OutputsWritten)
+    assert [type(found[index]) for index in (0, 1)] == [DeviceError, DeviceError]
+    assert isinstance(found[0], TrtoptError)
+    assert "its process ended with status 7" in found[0].problem
+    assert isinstance(found[1], TrtoptError)
+    assert "not done after 15 s" in found[1].problem
