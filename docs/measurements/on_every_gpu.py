@@ -2,6 +2,7 @@
 
     python docs/measurements/on_every_gpu.py JOBS.json DONE_FOLDER SECONDS [--gpus 0,1]
 
+`--gpus 0,0` runs two commands at a time on one GPU, `--gpus 0+1` gives two GPUs to one command.
 JOBS.json lists `{"name": …, "run": shell command}` in the order in which they should start. A job's output
 goes to `DONE_FOLDER/NAME.log`, whose last line is its exit status and time. A job that has such a line is
 not run again; after SECONDS nothing new starts and what runs is stopped, to be started again the next time.
@@ -62,7 +63,7 @@ def _is_done(log: Path) -> bool:
 
 def _run(job: dict[str, str], gpu: str, log: Path, end: float) -> None:
     began = time.monotonic()
-    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": gpu}
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": gpu.replace("+", ",")}
     with log.open("w") as out:
         process = subprocess.Popen(
             ["bash", "-c", job["run"]], stdout=out, stderr=out, env=environment, start_new_session=True

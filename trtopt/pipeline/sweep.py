@@ -58,9 +58,9 @@ def sweep(
         axes: lengths of other open axes, by the axis' name in the model or by INPUT.INDEX.
         neighbours: `pow2`, `8`, `32`: also the powers of two and multiples next to each size and length.
         adaptive: measure more batch sizes between those given, where throughput still bends.
-        profile, flags: a recipe, as for `build`; the backend `auto` takes the CPU where no GPU is. With `jobs`
-            above 1 all engines known beforehand are built first, so many at a time, on the GPUs of one kind
-            in turn; measured is on the first GPU, with nothing else at work.
+        profile, flags: a recipe, as for `build`; the backend `auto` takes the CPU where no GPU is. With
+            `jobs` above 1 all engines known beforehand are built first, so many at a time, on the GPUs of one
+            kind in turn; measured is on the first GPU, with nothing else at work.
         contract, terms, duration, warmup, data, timeout: as for `bench`; a point that is late has failed.
         cache_dir: the store of timing caches, as for `build`; all engines share one cache in the folder too.
         listener: hears progress, notes and the report after each point.

@@ -4,10 +4,10 @@
     python docs/measurements/on_every_gpu.py JOBS.json DONE SECONDS --gpus 0
     python docs/measurements/sweep/sweep.py table OUT
 
-PART `whole` sweeps into one folder, a job a point; they follow one another on one GPU. `alone` sweeps each
-point into a folder of its own with no timing cache, prepared anew, in any order on any GPU. `again` needs the
-whole one, and measures `--points` [fp16:8,int8:64] of it by `trtopt bench` and by a loop of this file. A
-point's time is that of its command, from start to end; a command that was ended and started again has none.
+PART `whole` is one sweep, on as many GPUs as its `--jobs` may build on. `alone` sweeps each point into a
+folder of its own with no timing cache, prepared anew, in any order on any GPU. `again` needs the whole one,
+and measures `--points` [fp16:8,int8:64] of it by `trtopt bench` and by a loop of this file. A command's time
+is from its start to its end; one that was ended and started again has none.
 LIGHT is a graph of `weights.py` in FP32. `--batch` [1,2,4,8,16,32,64,128], `--precision` [fp16,int8] and
 `--seconds` [1] of sampling a pass say what is swept; further options go to `trtopt sweep`.
 """
@@ -87,16 +87,16 @@ def _jobs(asked: argparse.Namespace, options: list[str]) -> list[dict[str, str]]
     fill = [sys.executable, str(HERE.absolute().parents[1] / "weights.py"), "fill", str(asked.light)]
     made = [*fill, str(model)], [*own, "calib", str(model), str(calib)]
     folders = ["mkdir", "-p", str(asked.work), str(asked.out)]
-    points = [
-        (precision, batch) for precision in asked.precision.split(",") for batch in asked.batch.split(",")
-    ]
-    if asked.part == "alone":  # from both ends, so that a few of them stand for all
-        points.sort(key=lambda point: _far_first(asked.batch.split(","), point[1]))
     sweep = [str(model), "--calib", str(calib), "--duration", asked.seconds, *options]
-    return [
-        {"name": f"{asked.part}-model", "run": _lines(folders, *made)},
-        *({"name": f"{asked.part}-{p}-{b}", "run": _point(asked, sweep, p, b)} for p, b in points),
-    ]
+    jobs = [{"name": f"{asked.part}-model", "run": _lines(folders, *made)}]
+    if asked.part == "whole":
+        return [*jobs, {"name": "whole", "run": _sweep(asked, sweep, "whole", asked.precision, asked.batch)}]
+    batches = sorted(asked.batch.split(","), key=lambda batch: _far_first(asked.batch.split(","), batch))
+    for batch in batches:  # from both ends, so that a few of them stand for all
+        for precision in asked.precision.split(","):
+            name = f"alone-{precision}-{batch}"
+            jobs.append({"name": name, "run": _sweep(asked, sweep, name, precision, batch)})
+    return jobs
 
 
 def _far_first(batches: list[str], batch: str) -> int:
@@ -104,24 +104,19 @@ def _far_first(batches: list[str], batch: str) -> int:
     return min(at, len(batches) - 1 - at)
 
 
-def _point(asked: argparse.Namespace, sweep: list[str], precision: str, batch: str) -> str:
-    name = f"{asked.part}-{precision}-{batch}"
-    if asked.part == "whole":
-        folder, cache = asked.work / "whole", ["--cache-dir", str(asked.work / "cache")]
-        fresh: list[list[str]] = []
-    else:
-        folder, cache = asked.work / name, ["--timing-cache", "none"]
-        fresh = [["rm", "-rf", str(folder)]]
-    point = ["--precision", precision, "--batch", batch, "-o", str(folder), *cache]
-    kept = asked.out / ("whole.json" if asked.part == "whole" else f"{name}.json")
+def _sweep(asked: argparse.Namespace, sweep: list[str], name: str, precision: str, batch: str) -> str:
+    folder = asked.work / name
+    cache = ["--cache-dir", str(asked.work / "cache")] if name == "whole" else ["--timing-cache", "none"]
+    fresh = [] if name == "whole" else [["rm", "-rf", str(folder)]]
+    what = ["--precision", precision, "--batch", batch, "-o", str(folder), *cache]
     begun, ended = (shlex.quote(str(asked.out / f"{name}.{end}")) for end in ("begun", "ended"))
     return "\n".join(
         (
             _lines(*fresh),
             f"date +%s.%N >> {begun}",
-            shlex.join([sys.executable, "-m", "trtopt", "sweep", *sweep, *point]),
+            shlex.join([sys.executable, "-m", "trtopt", "sweep", *sweep, *what]),
             f"date +%s.%N > {ended}",
-            shlex.join(["cp", str(folder / "sweep.json"), str(kept)]),
+            shlex.join(["cp", str(folder / "sweep.json"), str(asked.out / f"{name}.json")]),
         )
     )
 
@@ -171,32 +166,32 @@ def _timed_ms(run: Callable[[], None], seconds: float) -> list[float]:
 
 
 def _table(out: Path) -> None:
-    """Seconds of each point in the whole sweep and alone, and what was measured twice."""
+    """Seconds of the whole sweep, of each point of it and alone, and what was measured twice."""
     whole = from_json((out / "whole.json").read_bytes(), SweepReport)
-    print("| point | s in the sweep | of that built | s alone | of that built |\n|---|--:|--:|--:|--:|")
-    pairs = []
+    print("| point | building it in the sweep, s | building it alone, s | all of it alone, s |")
+    print("|---|--:|--:|--:|")
+    builds_s, alone_s = 0.0, {}
     for point in whole.points:
-        name = f"{point.setting.precision}-{point.setting.batch}"
-        swept_s, alone_s = _seconds(out, f"whole-{name}"), _seconds(out, f"alone-{name}")
-        alone = _build_s(out / f"alone-{name}.json")
-        print(
-            f"| {point.label} | {_told(swept_s)} | {_told(point.build_seconds)} | {_told(alone_s)} "
-            f"| {_told(alone)} |"
-        )
+        name = f"alone-{point.setting.precision}-{point.setting.batch}"
+        seconds = _seconds(out, name)
+        told = (_told(one) for one in (point.build_seconds, _build_s(out / f"{name}.json"), seconds))
+        print(f"| {' | '.join([point.label, *told])} |")
         if point.failure is not None:
-            print(f"|  | failed: {point.failure} | | | |")
-        elif swept_s is not None and alone_s is not None and point.build_seconds and alone:
-            pairs.append((swept_s, point.build_seconds, alone_s, alone))
-    if pairs:
-        sums = swept_s, swept_build, alone_s, alone_build = [sum(one) for one in zip(*pairs, strict=True)]
-        print(f"| all {len(pairs)} | {' | '.join(f'{one:,.0f}' for one in sums)} |")
-        ratio, build_ratio = swept_s / alone_s, swept_build / alone_build
-        print(f"\nThe sweep took {ratio:.2f} of the time of its points alone; its builds {build_ratio:.2f}.")
+            print(f"|  | failed: {point.failure} | | |")
+        builds_s += point.build_seconds or 0.0
+        if seconds is not None:
+            alone_s[point.label] = seconds
+    swept_s, sum_s = _seconds(out, "whole"), sum(alone_s.values())
+    print(f"\nThe sweep took {_told(swept_s)} s, its builds {builds_s:,.0f} s of GPUs.", end=" ")
+    print(f"{len(alone_s)} of {len(whole.points)} points alone took {sum_s:,.0f} s.", end=" ")
+    if swept_s is not None and len(alone_s) == len(whole.points):
+        print(f"That is {swept_s / sum_s:.2f} of the time.", end="")
+    print()
     _table_again(out)
 
 
 def _seconds(out: Path, name: str) -> float | None:
-    """How long the point's command took; None if it has not ended, or was begun more than once."""
+    """How long the command took; None if it has not ended, or was begun more than once."""
     begun, ended = out / f"{name}.begun", out / f"{name}.ended"
     if not ended.is_file() or len(starts := begun.read_text().split()) != 1:
         return None
