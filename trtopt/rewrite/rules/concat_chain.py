@@ -37,4 +37,4 @@ def _apply(scope: Scope, match: Match) -> None:
     scope.kill(inner)
 
 
-RULE = Rule("concat-chain", "B", "one copy instead of two", _find, _check, _apply)
+RULE = Rule("concat-chain", "B", "one copy instead of two", _find, _check, _apply, audit="8.6: one copy less")

@@ -76,4 +76,12 @@ def _apply(scope: Scope, match: Match) -> None:
     scope.bypass(node, scope.constant(match.parts["value"], node.outputs[0].name))
 
 
-RULE = Rule("fold-weights", "B", "weights where TensorRT and INT8 want them", _find, _check, _apply)
+RULE = Rule(
+    "fold-weights",
+    "B",
+    "weights where TensorRT and INT8 want them",
+    _find,
+    _check,
+    _apply,
+    audit="8.6: no convolution with computed weights without it",
+)

@@ -33,4 +33,4 @@ def _apply(scope: Scope, match: Match) -> None:
     scope.replace(match.node, "Gather", [match.node.inputs[0], match.parts["indices"]], {"axis": 0})
 
 
-RULE = Rule("gather-nd", "B", "a plain Gather", _find, _check, _apply)
+RULE = Rule("gather-nd", "B", "a plain Gather", _find, _check, _apply, audit="8.6 does it itself")

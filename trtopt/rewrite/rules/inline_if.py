@@ -42,4 +42,12 @@ def _apply(scope: Scope, match: Match) -> None:
     scope.kill(node)
 
 
-RULE = Rule("inline-if", "B", "fusion across the border of a conditional", _find, always, _apply)
+RULE = Rule(
+    "inline-if",
+    "B",
+    "fusion across the border of a conditional",
+    _find,
+    always,
+    _apply,
+    audit="8.6 does it itself",
+)

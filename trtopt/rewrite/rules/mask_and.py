@@ -35,4 +35,4 @@ def _apply(scope: Scope, match: Match) -> None:
     scope.replace(node, "Cast", [both], first.attrs)
 
 
-RULE = Rule("mask-and", "B", "one elementwise layer less", _find, _check, _apply)
+RULE = Rule("mask-and", "B", "one elementwise layer less", _find, _check, _apply, audit="8.6 does it itself")

@@ -2,8 +2,8 @@
 
 A flag is 0 or 1: times 1 it stays and times 0 it is 0, which Trilu writes there by itself. Of other numbers
 the negative would give −0, ∞ and NaN NaN. Cleaning only, for triangles above 1 MiB, which `fold-constants`
-leaves: TensorRT-RTX makes as many layers of either and stores none. Not for TensorRT 8.6, which has not been
-seen to cut a triangle out of what it computes.
+leaves: TensorRT-RTX makes as many layers of either and stores none. Not for TensorRT 8.6, whose Trilu takes
+two or three axes alone, and batches of masks have more.
 """
 
 from __future__ import annotations

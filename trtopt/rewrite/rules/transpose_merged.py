@@ -100,4 +100,12 @@ def _apply(scope: Scope, match: Match) -> None:
     scope.replace(match.node, "Transpose", [match.parts["source"]], {"perm": match.parts["order"]})
 
 
-RULE = Rule("transpose-merged", "B", "fused multi-head attention", _find, _check, _apply)
+RULE = Rule(
+    "transpose-merged",
+    "B",
+    "fused multi-head attention",
+    _find,
+    _check,
+    _apply,
+    audit="8.6: one layer instead of two",
+)

@@ -1,7 +1,8 @@
 """Where(Not(c), x, y) → Where(c, y, x).
 
 masked_fill(~mask) is exported so. One layer less in front of the Softmax, and `mask-add` and `attention` see
-the mask itself.
+the mask itself. Not for TensorRT 8.6, which compiles Not, Where and Softmax into one kernel and leaves the
+Softmax out where Not is missing.
 """
 
 from __future__ import annotations
@@ -24,4 +25,13 @@ def _apply(scope: Scope, match: Match) -> None:
     scope.replace(match.node, "Where", [match.parts["condition"], other, chosen])
 
 
-RULE = Rule("where-not", "B", "one elementwise layer less", _find, always, _apply)
+RULE = Rule(
+    "where-not",
+    "B",
+    "one elementwise layer less",
+    _find,
+    always,
+    _apply,
+    default=("10", "11", "rtx"),
+    audit="8.6: does not fuse, one layer more",
+)
