@@ -16,6 +16,7 @@ from trtopt.errors import ClosedError, DataError, DeviceMemoryError, TrtoptError
 from trtopt.headroom import require
 from trtopt.records import BatchPolicy, BenchReport, EngineArtifact, PoolUsage
 from trtopt.runtime.catalogue import Catalogue, Engine, Part
+from trtopt.runtime.copying import Copier
 from trtopt.runtime.opening import opening_of
 from trtopt.runtime.worker import Outputs, Worker
 from trtopt.workspace import check_plugins
@@ -69,6 +70,7 @@ class EnginePool:
         self._is_closed = False
         self._target, self._sessions = ExitStack(), ExitStack()
         self._target.callback(target.close)
+        self._copier = self._target.enter_context(Copier())
         try:
             engines = [self._load(target, source) for source in sources]
             kind = self._device.info.kind
@@ -141,7 +143,9 @@ class EnginePool:
 
     def _new_worker(self) -> Worker:
         bound_bytes = self._bound_bytes // self._workers
-        return Worker(self._device, self.catalogue, bound_bytes=bound_bytes, graphs=self._graphs)
+        return Worker(
+            self._device, self.catalogue, self._copier, bound_bytes=bound_bytes, graphs=self._graphs
+        )
 
     @property
     def workers(self) -> int:

@@ -13,6 +13,7 @@ from trtopt.errors import GraphCaptureError, UsageError
 from trtopt.records import Shape
 from trtopt.runtime.arrays import Region, Tensor, address_of
 from trtopt.runtime.catalogue import Part
+from trtopt.runtime.copying import Copier
 from trtopt.runtime.dealing import Cut
 
 _ALIGNMENT = 256
@@ -35,11 +36,12 @@ class Prepared:
         stream: Stream,
         session: Session,
         shapes: Mapping[str, Shape],
+        copier: Copier,
         *,
         graphs: bool,
         make_room: Callable[[int], None],
     ) -> None:
-        self._device, self._stream = device, stream
+        self._device, self._stream, self._copier = device, stream, copier
         self._on_host = device.info.kind == "cpu"
         self._resources = ExitStack()
         self._wants_graph = graphs
@@ -138,11 +140,12 @@ class Prepared:
     def _gather(self, binding: Binding, tensors: Sequence[Tensor], cuts: Sequence[Cut]) -> None:
         """Put rows into the input's own buffer: those of the host first, then those of the device."""
         view, filled = self._views[binding.name], cuts[-1].at + cuts[-1].stop - cuts[-1].start
-        from_host = False
-        for tensor, (_, start, stop, at) in zip(tensors, cuts, strict=True):
-            if tensor.host is not None:
-                view[at : at + stop - start] = tensor.host[start:stop]
-                from_host = True
+        from_host = [
+            (cut.at, tensor.host[cut.start : cut.stop])
+            for tensor, cut in zip(tensors, cuts, strict=True)
+            if tensor.host is not None
+        ]
+        self._copier.fill(view, from_host)
         if tensors[-1].host is not None:
             view[filled:] = view[filled - 1]
         if self._on_host:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from trtopt.device.api import Device
 from trtopt.errors import DeviceMemoryError
 from trtopt.runtime.catalogue import Catalogue, Key, Part
+from trtopt.runtime.copying import Copier
 from trtopt.runtime.dealing import Cut, deal
 from trtopt.runtime.prepared import Prepared
 
@@ -25,8 +26,10 @@ class Worker:
     when the next would take more than `bound_bytes` of the device. The counts may be read by any thread.
     """
 
-    def __init__(self, device: Device, catalogue: Catalogue, *, bound_bytes: int, graphs: bool) -> None:
-        self._device, self._catalogue = device, catalogue
+    def __init__(
+        self, device: Device, catalogue: Catalogue, copier: Copier, *, bound_bytes: int, graphs: bool
+    ) -> None:
+        self._device, self._catalogue, self._copier = device, catalogue, copier
         self._bound_bytes, self._graphs = bound_bytes, graphs
         self._prepared: OrderedDict[tuple[int, int, Key], Prepared] = OrderedDict()
         self._stream = device.stream()
@@ -84,6 +87,7 @@ class Worker:
             self._stream,
             self._catalogue.engines[engine].session,
             self._catalogue.shapes(key, batch),
+            self._copier,
             graphs=self._graphs,
             make_room=self._make_room,
         )
