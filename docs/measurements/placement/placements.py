@@ -37,10 +37,14 @@ SCALE = 0.05
 
 
 class Net:
-    """A graph in the making. `pair` puts Q/DQ on a tensor where the placement has its kind."""
+    """A graph in the making. `pair` puts Q/DQ on a tensor where the placement has its kind.
+
+    Tensors are FP32 and may run in FP16; with `written` they are FP16, but for what Q and DQ read and write.
+    """
 
     def __init__(self, placement: Sequence[str]) -> None:
         self._placement = placement
+        self._float = np.float16 if "written" in placement else np.float32
         self._random = np.random.default_rng(4)
         self._nodes: list[onnx.NodeProto] = []
         self._weights: list[onnx.TensorProto] = []
@@ -53,31 +57,43 @@ class Net:
         self._nodes.append(helper.make_node(op, list(inputs), made, name, **attributes))
         return name
 
-    def constant(self, value: Any, dtype: Any = np.float32) -> str:
+    def constant(self, value: Any, dtype: Any = None) -> str:
         """A weight as it is given."""
         name = f"constant.{len(self._weights)}"
-        self._weights.append(numpy_helper.from_array(np.asarray(value, dtype), name))
+        self._weights.append(numpy_helper.from_array(np.asarray(value, dtype or self._float), name))
         return name
 
-    def noise(self, *shape: int) -> str:
+    def cast(self, tensor: str, to: Any) -> str:
+        """It in FP16 or FP32, if all others are written in FP16."""
+        if self._float == np.float32:
+            return tensor
+        return self.node("Cast", tensor, to=helper.np_dtype_to_tensor_dtype(np.dtype(to)))
+
+    def noise(self, *shape: int, dtype: Any = None) -> str:
         """A weight or bias of seeded noise."""
-        return self.constant(self._random.standard_normal(shape) / np.sqrt(np.prod(shape[1:])))
+        return self.constant(self._random.standard_normal(shape) / np.sqrt(np.prod(shape[1:])), dtype)
 
     def pair(self, tensor: str, kind: str) -> str:
         """The tensor, through Q/DQ if the placement has the kind; one pair serves all readers."""
         if kind not in self._placement:
             return tensor
         if tensor not in self._pairs:
-            self._pairs[tensor] = self._through(tensor, self.constant(SCALE), self.constant(0, np.int8))
+            scale, zero = self.constant(SCALE, np.float32), self.constant(0, np.int8)
+            self._pairs[tensor] = self._through(self.cast(tensor, np.float32), scale, zero)
         return self._pairs[tensor]
+
+    def product(self, a: str, b: str, kind: str) -> str:
+        """MatMul of two activations, through pairs if the placement has the kind."""
+        product = self.node("MatMul", self.pair(a, kind), self.pair(b, kind))
+        return self.cast(product, np.float16) if kind in self._placement else product
 
     def weight(self, *shape: int, axis: int) -> str:
         """A weight with a scale a channel, if products and convolutions are quantised at all."""
-        name = self.noise(*shape)
         if "weights" not in self._placement:
-            return name
-        scales, zeros = np.full(shape[axis], 0.01), np.zeros(shape[axis])
-        return self._through(name, self.constant(scales), self.constant(zeros, np.int8), axis=axis)
+            return self.noise(*shape)
+        name = self.noise(*shape, dtype=np.float32)
+        scales = self.constant(np.full(shape[axis], 0.01), np.float32)
+        return self._through(name, scales, self.constant(np.zeros(shape[axis]), np.int8), axis=axis)
 
     def _through(self, tensor: str, scale: str, zero: str, **axis: int) -> str:
         quantised = self.node("QuantizeLinear", tensor, scale, zero, **axis)
@@ -92,6 +108,8 @@ class Net:
     def linear(self, x: str, k: int, n: int) -> str:
         """A product with a bias."""
         product = self.node("MatMul", self.pair(x, "weights"), self.weight(k, n, axis=1))
+        if "weights" in self._placement:
+            product = self.cast(product, np.float16)
         return self.node("Add", product, self.noise(n))
 
     def silu(self, x: str) -> str:
@@ -140,25 +158,27 @@ def encoder(net: Net) -> tuple[tuple[int, ...], str]:
     batch, tokens, width, heads = 32, 128, 768, 12
     apart, together = (net.constant(list(one), np.int64) for one in (
         (batch, tokens, heads, width // heads), (batch, tokens, width)))  # fmt: skip
-    x = net.norm("x", width)
+    x = net.norm(net.cast("x", np.float16), width)
     for _ in range(4):
         q, k, v = (net.node("Reshape", net.linear(x, width, width), apart) for _ in range(3))
         q, v = (net.node("Transpose", one, perm=[0, 2, 1, 3]) for one in (q, v))
         k = net.node("Transpose", k, perm=[0, 2, 3, 1])
-        scores = net.node("MatMul", net.pair(q, "attention"), net.pair(k, "attention"))
+        scores = net.product(q, k, "attention")
         shares = net.node("Softmax", net.node("Mul", scores, net.constant(0.125)), axis=-1)
-        mixed = net.node("MatMul", net.pair(shares, "attention"), net.pair(v, "attention"))
+        mixed = net.product(shares, v, "attention")
         mixed = net.node("Reshape", net.node("Transpose", mixed, perm=[0, 2, 1, 3]), together)
         x = net.norm(_sum(net, net.linear(mixed, width, width), x), width)
         wide = net.linear(x, width, 4 * width)
         erf = net.node("Erf", net.node("Div", wide, net.constant(np.sqrt(2))))
         twice = net.node("Mul", wide, net.node("Add", erf, net.constant(1.0)))
         x = net.norm(_sum(net, net.linear(_smoothed(net, twice), 4 * width, width), x), width)
-    return (batch, tokens, width), x
+    return (batch, tokens, width), net.cast(x, np.float32)
 
 
 def _sum(net: Net, main: str, skip: str) -> str:
-    return net.node("Add", net.pair(main, "main"), net.pair(skip, "skip"))
+    main, skip = (net.cast(net.pair(one, kind), np.float16) if kind in net._placement else one
+                  for one, kind in ((main, "main"), (skip, "skip")))  # fmt: skip
+    return net.node("Add", main, skip)
 
 
 def _smoothed(net: Net, twice: str) -> str:
@@ -177,6 +197,10 @@ NETWORKS: dict[str, tuple[Callable[[Net], tuple[tuple[int, ...], str]], dict[str
             "weights, skip and main": ("weights", "skip", "main"),
             "weights, attention": ("weights", "attention"),
             "all": ("weights", "skip", "main", "attention"),
+            "fp16 written": ("written",),
+            "weights, fp16 written": ("weights", "written"),
+            "weights, attention, fp16 written": ("weights", "attention", "written"),
+            "all, fp16 written": ("weights", "skip", "main", "attention", "written"),
         },
     ),
     "silu-residual": (
