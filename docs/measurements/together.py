@@ -1,0 +1,176 @@
+"""All that is still to be measured, on one host with two GPUs in 27 minutes.
+
+    python docs/measurements/together.py run WORK OUT SECONDS --peers FOLDER
+    python docs/measurements/together.py show WORK OUT --peers FOLDER
+
+Each GPU goes through stages of its own, a stage through jobs of the measurements beside this file, several at
+a time where they only build. The last stage is one GPU's alone and kept time for: requests are answered late
+where builds are at work on other cards of the host. Results are in OUT, `OUT/done/JOB.log` tells of each job,
+`OUT/timeline.txt` of the stages. The same command goes on where it was ended. PEERS holds the graphs for
+int8-vs-modelopt.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).parent
+SOURCES = ("--tactic-sources", "EDGE_MASK_CONVOLUTIONS,JIT_CONVOLUTIONS")
+QUIET_S = 330
+"""For serving, at the end."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Jobs by name, at most so long, so many at a time."""
+
+    name: str
+    jobs: tuple[str, ...]
+    seconds: float
+    at_once: int = 1
+
+
+PARTS = tuple(
+    f"retinanet-{form}-{batch}"
+    for batch in (8, 32, 1)
+    for form in ("tail", "boxes", "gather-nd", "flat", "decoded-first", "head")
+)
+PAIRS = (
+    *("whisper-encoder-any", "whisper-encoder-rewritten-any"),
+    *("gpt-decode-p512-any", "gpt-decode-p512-rewritten-any"),
+    *("gpt-prefill-s128-any", "gpt-prefill-s128-rewritten-any"),
+    *("rnnt-encoder-t500-any", "rnnt-encoder-t500-rewritten-any"),
+    *("rnnt-prediction-any", "rnnt-prediction-rewritten-any"),
+)
+PLACEMENTS = ("placement-encoder", "placement-silu-residual", "placement-split-concat")
+INT8 = ("int8-resnet50-1", "int8-resnet50-8", "int8-resnet50-64")
+BUILDS = tuple(f"build-{name}" for name in (*PLACEMENTS, *PAIRS))
+TESTS = ("verdict", "several_profiles", "plan_verified", "timing_store", "profiling", "compare", "clocks")
+
+STAGES = {
+    0: (
+        Stage("engines to serve", ("whole-model", "whole", "model", "each"), 620),
+        Stage("where INT8 pays", ("verdict-int8-vit-b16", "verdict-int8-efficientnet-b0"), 720),
+        Stage("beside Model Optimizer", tuple(f"build-{name}" for name in INT8), 400),
+    ),
+    1: (
+        Stage("builds", ("build-unet3d-8", *PARTS[:6], *BUILDS[:7], *PARTS[6:], *BUILDS[7:]), 900, at_once=4),
+        Stage("measurements", ("unet3d-8", *PLACEMENTS, *PAIRS, *INT8), 500),
+        Stage("tests", ("several_gpus", *TESTS), 300),
+    ),
+}
+QUIET = Stage(
+    "serving",
+    tuple(
+        f"serving-{what}{model}"
+        for model in ("", "-bert")
+        for what in ("best", "0.6", "0.9", "overhead-1", "overhead-2")
+    ),
+    QUIET_S,
+)
+
+
+def main() -> None:
+    """Run, or show the commands."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("step", choices=["run", "show"])
+    parser.add_argument("work", type=lambda text: Path(text).absolute())
+    parser.add_argument("out", type=lambda text: Path(text).absolute())
+    parser.add_argument("seconds", type=float, nargs="?", default=1600)
+    parser.add_argument("--peers", type=lambda text: Path(text).absolute(), required=True)
+    asked = parser.parse_args()
+    known = all_jobs(asked)
+    for stage in (*STAGES[0], *STAGES[1], QUIET):
+        if missing := [name for name in stage.jobs if name not in known]:
+            sys.exit(f"{stage.name}: no such jobs: {', '.join(missing)}")
+    if asked.step == "show":
+        print("\n".join(f"# {name}\n{run}" for name, run in known.items()))
+        return
+    asked.out.mkdir(parents=True, exist_ok=True)
+    asked.work.mkdir(parents=True, exist_ok=True)
+    end = time.monotonic() + asked.seconds
+    threads = [
+        threading.Thread(target=go_through, args=(asked, known, stages, gpu, end - QUIET_S))
+        for gpu, stages in STAGES.items()
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    go_through(asked, known, (QUIET,), 0, end)
+
+
+def all_jobs(asked: argparse.Namespace) -> dict[str, str]:
+    """Every job of every measurement that has a part here, by name."""
+    work, out, collection = asked.work, asked.out, HERE / "collection"
+    bert, graphs = (
+        collection / "light" / "bert-base.onnx.gz",
+        (collection / "light", collection / "rewritten"),
+    )
+    resnet = HERE / "sweep" / "resnet50-fp32.onnx.gz"
+    peers = ("--peers", asked.peers, "--work", work / "int8", "--out", out / "int8")
+    light = ("--light", HERE / "int8-vs-modelopt" / "light", "--peers", asked.peers)
+    served = ("--batch", "1,8,32,128", "--streams", "1,2")
+    each = ("--jobs", "6", "--streams", "1,2")
+    lists = (
+        ("sweep/sweep.py", "jobs", "whole", resnet, work / "r50", out / "r50", *SOURCES, *served),
+        ("batching/engines.py", "jobs", bert, work / "bert", out / "bert", *SOURCES, *each),
+        ("batching/serving.py", "jobs", work / "r50" / "whole", out / "r50" / "serving", "--rounds", "3"),
+        ("collection/jobs.py", "build", *graphs, work / "models", out / "models", *SOURCES),
+        ("collection/jobs.py", "measure", *graphs, work / "models", out / "models"),
+        ("collection/retinanet_parts.py", "jobs", work / "parts", out / "parts", *SOURCES),
+        ("int8-vs-modelopt/run.py", "jobs", "build", *peers),
+        ("int8-vs-modelopt/run.py", "jobs", "measure", *peers[2:]),
+        ("int8-vs-modelopt/verdict.py", "jobs", *light, "--work", work / "verdict", "--out", out / "verdict"),
+        ("placement/placements.py", "jobs", "build", work / "placement", out / "placement"),
+        ("placement/placements.py", "jobs", "measure", work / "placement", out / "placement"),
+    )
+    known = {job["name"]: job["run"] for command in lists for job in listed(*map(str, command))}
+    places = (str(work / "bert" / "each"), str(out / "bert" / "serving"), "--rounds", "3")
+    serving = listed("batching/serving.py", "jobs", *places, "--precision", "model")
+    known |= {f"{job['name']}-bert": job["run"] for job in serving}
+    # optimisation level 2, where the default was not done in 13 minutes beside others
+    known["build-unet3d-8"] += " --opt-level 2"
+    for name in ("several_gpus", *TESTS):
+        test = HERE.parents[1] / "tests" / "gpu" / f"test_{name}.py"
+        visible = "CUDA_VISIBLE_DEVICES=1,0 " if name == "several_gpus" else ""
+        known[name] = f"{visible}{sys.executable} -m pytest -q -p no:cacheprovider {test}"
+    return known
+
+
+def listed(script: str, *arguments: str) -> list[dict[str, str]]:
+    """The jobs that a measurement's script prints."""
+    command = [sys.executable, str(HERE / script), *arguments]
+    jobs: list[dict[str, str]] = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
+    return jobs
+
+
+def go_through(
+    asked: argparse.Namespace, known: dict[str, str], stages: tuple[Stage, ...], gpu: int, end: float
+) -> None:
+    """One stage after the other, none beyond the end."""
+    timeline = asked.out / "timeline.txt"
+    for stage in stages:
+        seconds = min(stage.seconds, end - time.monotonic())
+        if seconds < 5:
+            return
+        jobs = asked.out / f"{stage.name.replace(' ', '-')}.jobs.json"
+        jobs.write_text(json.dumps([{"name": name, "run": known[name]} for name in stage.jobs], indent=1))
+        with timeline.open("a") as told:
+            print(f"{time.time():.0f} GPU {gpu}: {stage.name}, at most {seconds:.0f} s", file=told)
+        run = [sys.executable, HERE / "on_every_gpu.py", jobs, asked.out / "done", f"{seconds:.0f}"]
+        gpus = ",".join([str(gpu)] * stage.at_once)
+        done = subprocess.run([*map(str, run), "--gpus", gpus], capture_output=True, text=True, check=False)
+        with timeline.open("a") as told:
+            print(f"{time.time():.0f} GPU {gpu}: {stage.name}: {done.stdout}{done.stderr}", file=told)
+
+
+if __name__ == "__main__":
+    main()
