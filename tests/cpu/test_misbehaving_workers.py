@@ -45,9 +45,10 @@ def hungry():
     yield {"images": bytearray(1 << 40)}
 
 def survived():
-    if os.fork() == 0:  # holds the pipe to the supervisor open
-        open("child.pid", "w").write(str(os.getpid()))
+    child = os.fork()
+    if child == 0:  # holds the pipe to the supervisor open
         time.sleep(1000)
+    open("child.pid", "w").write(str(child))
     killed()
 
 def selfish():
