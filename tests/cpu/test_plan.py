@@ -64,6 +64,7 @@ def planned(measured: Path) -> Path:
     assert "verified: " in done.stdout
     assert "predicted" in done.stdout
     assert "measured" in done.stdout
+    assert "note: one worker: nothing was measured with several streams" in " ".join(done.stdout.split())
     return path
 
 
@@ -166,6 +167,14 @@ def test_a_sweep_is_planned_with(trtopt_cli: CommandLine) -> None:
     assert len(plan.engines) == 1
     with EnginePool.open(trtopt_cli.folder / "plan.json") as pool:
         assert pool.largest_batch in (1, 8)
+
+
+def test_a_sweep_with_several_streams_lets_several_workers_be_planned(trtopt_cli: CommandLine) -> None:
+    swept = trtopt_cli.folder / "swept"
+    trtopt.sweep(DIGITS, swept, batch=(4,), streams=(1, 2), backend="onnxruntime", duration=0.1, warmup=0.01)
+    done = trtopt_cli("plan", swept, "-o", "plan.json", "--slo", SLO, "--rate", "100")
+    assert done.returncode == 0, done.stderr
+    assert "several streams" not in " ".join(done.stdout.split())
 
 
 def test_an_engine_with_profiles_is_planned_with_and_served_from(

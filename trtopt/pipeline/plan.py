@@ -89,6 +89,7 @@ def plan(
     if rate is None and isinstance(read.process, Recorded):
         rate = read.process.rate
     cost, notes = _serving_cost(measured, timeout, trust, listener)
+    notes += _notes_on(measured)
     search = Search(measured.engines, Overhead(cost.batch_ms, cost.request_ms))
     listener(f"simulating ways to serve with {len(measured.engines)} engines")
     demand = Demand(read.process, rate or 1.0, shares)
@@ -186,6 +187,16 @@ def _serving_cost(
         )
     added = [float(np.median(result.serving_ms[batch])) - ms for batch, ms in batches.items()]
     return _line(list(batches), added), notes
+
+
+def _notes_on(measured: Measured) -> list[str]:
+    """What was not measured and would let more be planned."""
+    if any(max(engine.levels) > 1 for engine in measured.engines):
+        return []
+    return [
+        "one worker: nothing was measured with several streams; `trtopt sweep --streams 1,2` tells what a "
+        "second one brings, which copies while the first computes"
+    ]
 
 
 def engine_backend(measured: Measured, engine: MeasuredEngine) -> str:
