@@ -36,7 +36,8 @@ class Tensor(NamedTuple):
     def with_batch_axis(self) -> Tensor:
         """The same as a batch of one."""
         host = self.host[np.newaxis] if self.host is not None else None
-        return self._replace(shape=(1, *self.shape), host=host)
+        shape = (1, *self.shape)  # `_replace` would take twice as long, for every request
+        return Tensor(self.dtype, shape, host, self.device_address, self.after, self.owner)
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 from trtopt.device.api import Session
 from trtopt.dtypes import numpy_dtype
@@ -45,8 +46,7 @@ class Engine:
         return cls(session, artifact, measured if measured and only_measured else offers)
 
 
-@dataclass(frozen=True)
-class Part:
+class Part(NamedTuple):
     """Rows that came together: every input's tensor with the batch axis first."""
 
     tensors: Mapping[str, Tensor]
