@@ -25,6 +25,7 @@ from trtopt.records import BatcherStatistics, BatchPolicy
 from trtopt.runtime.backlog import Backlog, Request
 from trtopt.runtime.batching import Run, decide
 from trtopt.runtime.pool import EnginePool
+from trtopt.runtime.punctual import wake_on_time
 from trtopt.runtime.tally import Tally
 from trtopt.runtime.worker import Outputs
 
@@ -120,6 +121,7 @@ class DynamicBatcher:
         request.set_running_or_notify_cancel()
 
     def _serve(self) -> None:
+        wake_on_time()
         while self._step():
             pass
 
