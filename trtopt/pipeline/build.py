@@ -94,9 +94,9 @@ def build(
     builder, why = _opened(recipe, nvtx=nvtx, memory=memory)
     listener.note(f"building with {builder.backend}{why}")
     check_opset(onnx, builder)
-    make_plans(onnx, recipe, builder.backend)  # flags are judged before anything is written
+    plans = make_plans(onnx, recipe, builder.backend)  # flags are judged before anything is written
     check_asked(onnx, recipe, builder.backend)
-    notes = notes_on(recipe, builder)
+    notes = notes_on(recipe, builder, len(plans))
     target = Path(output) if output is not None else default_output(source)
     listener.notes((*notes, *_to_be_replaced(target, onnx, force)))
     with folder_in_progress(target) as folder:
@@ -251,17 +251,20 @@ def check_opset(onnx: OnnxArtifact, builder: EngineBuilder) -> None:
         )
 
 
-def notes_on(recipe: Recipe, builder: EngineBuilder) -> list[str]:
-    """What a recipe asks for in vain here, or to the engines' disadvantage."""
+def notes_on(recipe: Recipe, builder: EngineBuilder, engines: int) -> list[str]:
+    """What a recipe for so many engines asks for in vain here, or to their disadvantage."""
     notes = []
     if recipe.timing_cache not in (None, NO_CACHE) and not builder.uses_timing_cache:
         notes.append(f"{builder.backend} makes no use of timing caches: {recipe.timing_cache} is left alone")
-    places = places_to_build(builder.backend.name, recipe.jobs)
-    if builder.device.kind == "gpu" and len(apart := set(places)) < len(places):
+    if builder.device.kind != "gpu":
+        return notes
+    taken, free = (len(set(places_to_build(builder.backend.name, one))) for one in (recipe.jobs, engines))
+    if taken < recipe.jobs:
         notes.append(
-            "builds that share a GPU disturb each other's tactic timing: "
-            f"--jobs {len(apart)} gives better engines"
+            f"builds that share a GPU disturb each other's tactic timing: --jobs {taken} gives better engines"
         )
+    elif recipe.jobs == 1 and free > 1:
+        notes.append(f"{free} engines could be built at a time, each on a GPU of its own: --jobs {free}")
     return notes
 
 

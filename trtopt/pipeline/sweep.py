@@ -92,7 +92,6 @@ def _opened(
     builder = open_builder(choice.name)
     listener.note(f"sweeping with {builder.backend}: {choice.reason}")
     check_opset(onnx, builder)
-    listener.notes(notes_on(recipe, builder))
     return Swept(onnx, source, recipe, builder, folder, cache_dir)
 
 
@@ -113,7 +112,9 @@ class _Run:
 
     def all(self, plan: SweepPlan) -> None:
         """Every point of the plan, and those that refine it."""
-        if self._swept.recipe.jobs > 1:
+        recipe = self._swept.recipe
+        self._listener.notes(notes_on(recipe, self._swept.builder, plan.engines))
+        if recipe.jobs > 1:
             self._builds.build_ahead(plan.settings())
         for curve in plan.curves():
             rates: dict[int, float | None] = {}

@@ -38,6 +38,11 @@ class SweepPlan:
     batches: tuple[int, ...]
     is_adaptive: bool
 
+    @property
+    def engines(self) -> int:
+        """How many are known before anything is measured; streams share them."""
+        return len(self.precisions) * len(self.axes) * len(self.batches)
+
     def curves(self) -> Iterator[SweepSetting]:
         """The first setting of each curve; streams last, for they share engines."""
         for precision, axes, streams in product(self.precisions, self.axes, self.streams):

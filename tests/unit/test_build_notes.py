@@ -1,0 +1,90 @@
+"""What a build says beforehand of options that do nothing here, or harm."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from trtopt.device.cuda import probe
+from trtopt.pipeline.build import notes_on
+from trtopt.pipeline.sweep_asked import SweepPlan
+from trtopt.recipe import make_recipe
+from trtopt.records import Backend, DeviceInfo
+
+H200 = DeviceInfo(kind="gpu", name="NVIDIA H200", compute_capability="9.0")
+NO_GPU = DeviceInfo(kind="none", name="none: built without a GPU")
+
+
+@dataclass(frozen=True)
+class Builder:
+    device: DeviceInfo
+    uses_timing_cache: bool = True
+
+    @property
+    def backend(self) -> Backend:
+        return Backend(name="tensorrt", version="10.16.1")
+
+
+@dataclass(frozen=True)
+class Case:
+    gpus: int
+    jobs: int
+    engines: int
+    said: tuple[str, ...]
+
+
+CASES = {
+    "one after the other on the one there is": Case(1, 1, 8, ()),
+    "two that share it": Case(
+        1, 2, 8, ("builds that share a GPU disturb each other's tactic timing: --jobs 1",)
+    ),
+    "a GPU each": Case(4, 4, 8, ()),
+    "more than there are": Case(
+        2,
+        3,
+        8,
+        ("builds that share a GPU disturb each other's tactic timing: --jobs 2 gives better engines",),
+    ),
+    "others are idle": Case(
+        4, 1, 8, ("4 engines could be built at a time, each on a GPU of its own: --jobs 4",)
+    ),
+    "others than are needed are idle": Case(
+        4, 1, 2, ("2 engines could be built at a time, each on a GPU of its own: --jobs 2",)
+    ),
+    "one engine has nothing to share": Case(4, 1, 1, ()),
+    "so many were wanted": Case(4, 2, 8, ()),
+    "no GPU": Case(0, 4, 8, ()),
+}
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_builds_at_a_time_are_told_of_gpus_that_they_share_or_leave_idle(
+    case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probe, "gpus", lambda: (H200,) * case.gpus)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    builder: Any = Builder(H200 if case.gpus else NO_GPU)
+    said = notes_on(make_recipe(None, {"jobs": case.jobs}), builder, case.engines)
+    assert len(said) == len(case.said)
+    assert all(one.startswith(start) for one, start in zip(said, case.said, strict=True))
+
+
+def test_a_timing_cache_that_nobody_reads_is_told_of() -> None:
+    builder: Any = Builder(NO_GPU, uses_timing_cache=False)
+    (said,) = notes_on(make_recipe(None, {"timing_cache": "mine.cache"}), builder, 1)
+    assert said == "tensorrt 10.16.1 makes no use of timing caches: mine.cache is left alone"
+
+
+def test_a_sweep_counts_engines_once_for_all_streams() -> None:
+    plan = SweepPlan(
+        precisions=("fp16", "int8"),
+        axes=({"seq": 32}, {"seq": 128}),
+        streams=(1, 2),
+        batches=(1, 8, 32),
+        is_adaptive=False,
+    )
+    settings = list(plan.settings())
+    assert len(settings) == 24
+    assert plan.engines == 12 == len({(one.precision, one.batch, one.axes["seq"]) for one in settings})
