@@ -17,6 +17,8 @@ from command_line import DIGITS, CommandLine
 
 import trtopt
 from trtopt.errors import ArtifactError
+from trtopt.pipeline.measured_engines import read_measured
+from trtopt.pipeline.serving_costs import serving_costs
 from trtopt.records import BatchPlan, from_json, to_json
 from trtopt.runtime.batcher import DynamicBatcher
 from trtopt.runtime.pool import EnginePool
@@ -175,6 +177,9 @@ def test_a_sweep_with_several_streams_lets_several_workers_be_planned(trtopt_cli
     done = trtopt_cli("plan", swept, "-o", "plan.json", "--slo", SLO, "--rate", "100")
     assert done.returncode == 0, done.stderr
     assert "several streams" not in " ".join(done.stdout.split())
+    costs, notes = serving_costs(read_measured([swept]), None, ())
+    assert sorted(costs) == [1, 2]  # measured with each number of workers
+    assert notes == []
 
 
 def test_an_engine_with_profiles_is_planned_with_and_served_from(

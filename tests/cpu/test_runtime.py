@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import trtopt
+from trtopt.device.backends import open_target
 from trtopt.errors import ArtifactError, DataError, NoGpuError, UsageError
 from trtopt.records import to_json
 from trtopt.runtime import EnginePool
@@ -122,6 +124,26 @@ def test_many_threads_share_two_workers(pool: EnginePool, right: np.ndarray) -> 
         assert all(threads.map(ask, range(300)))
     assert pool.usage().workers == 2
     assert pool.usage().replaced == 0
+
+
+def test_threads_of_a_pool_sleep_between_runs_and_those_of_a_measurement_do_not(
+    cpu_build: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stops: list[str] = []
+    session = onnxruntime.InferenceSession
+
+    def opened(model: bytes, options: onnxruntime.SessionOptions, **others: object) -> object:
+        stops.append(options.get_session_config_entry("session.force_spinning_stop"))
+        return session(model, options, **others)
+
+    monkeypatch.setattr(onnxruntime, "InferenceSession", opened)
+    with EnginePool.open(cpu_build):
+        assert set(stops) == {"1"}
+    stops.clear()
+    engine = read_manifest(cpu_build).engines[0]
+    with closing(open_target("onnxruntime")) as target:
+        target.load((cpu_build / engine.path).read_bytes())
+    assert stops == ["0"]
 
 
 def test_a_processor_has_no_graphs_and_the_pool_says_so(pool: EnginePool) -> None:

@@ -125,8 +125,10 @@ def require_builders_memory(name: str) -> None:
         )
 
 
-def open_target(name: str, plugins: tuple[Plugin, ...] = (), marks: Marks = UNMARKED) -> Target:
-    """The runtime of a backend, on the first device.
+def open_target(
+    name: str, plugins: tuple[Plugin, ...] = (), marks: Marks = UNMARKED, *, shares_cores: bool = False
+) -> Target:
+    """The runtime of a backend, on the first device; `shares_cores`: others have work for the processor.
 
     Raises:
         BackendMissingError: it, or a CUDA binding, is not installed.
@@ -135,7 +137,7 @@ def open_target(name: str, plugins: tuple[Plugin, ...] = (), marks: Marks = UNMA
     if name == ONNXRUNTIME:
         from trtopt.device.onnxruntime import OnnxRuntimeTarget
 
-        return OnnxRuntimeTarget(marks)
+        return OnnxRuntimeTarget(marks, shares_cores=shares_cores)
     from trtopt.device.tensorrt.library import load_library
     from trtopt.device.tensorrt.runtime import TensorRTTarget
 

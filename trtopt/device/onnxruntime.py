@@ -61,10 +61,14 @@ def backend() -> Backend:
 
 
 class OnnxRuntimeTarget:
-    """Runs the model on the CPU; see `device.api.Target`."""
+    """Runs the model on the CPU; see `device.api.Target`.
 
-    def __init__(self, marks: Marks = UNMARKED) -> None:
-        self._device = HostDevice(marks)
+    After a run its threads spin for a while, so that the next begins at once if nothing else wants the cores;
+    with `shares_cores` they sleep.
+    """
+
+    def __init__(self, marks: Marks = UNMARKED, *, shares_cores: bool = False) -> None:
+        self._device, self._shares_cores = HostDevice(marks), shares_cores
 
     @property
     def device(self) -> HostDevice:
@@ -80,7 +84,7 @@ class OnnxRuntimeTarget:
         """Open a model in memory."""
         if track is not None:
             raise no_allocator()
-        return OnnxRuntimeSession(open_session(engine), engine)
+        return OnnxRuntimeSession(open_session(engine, shares_cores=self._shares_cores), engine)
 
     def close(self) -> None:
         """Nothing is held."""
@@ -106,12 +110,14 @@ def session_options() -> Any:
     return options
 
 
-def open_session(engine: bytes) -> Any:
+def open_session(engine: bytes, *, shares_cores: bool = False) -> Any:
     """A session of a model; see `OnnxRuntimeTarget.load` for errors."""
     import onnxruntime
 
+    options = session_options()
+    options.add_session_config_entry("session.force_spinning_stop", str(int(shares_cores)))
     try:
-        return onnxruntime.InferenceSession(engine, session_options(), providers=["CPUExecutionProvider"])
+        return onnxruntime.InferenceSession(engine, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # noqa: BLE001  (its exceptions share no base class but Exception)
         raise IncompatibleEngineError(
             f"ONNX Runtime cannot open the engine: {first_line(error)}", "build it again on this machine"

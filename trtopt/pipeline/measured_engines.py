@@ -7,8 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from trtopt.errors import ArtifactError, UsageError
 from trtopt.measure.statistics import throughput
 from trtopt.pipeline.sweep_folder import REPORT, read_sweep
@@ -214,9 +212,3 @@ def _notes(points: Sequence[_Point]) -> tuple[str, ...]:
     if few < 100:
         notes.append(f"some latencies have {few} samples only: their spread is poorly known")
     return tuple(notes)
-
-
-def median_ms(engine: MeasuredEngine, length: int, batch: int) -> float:
-    """The measured median of a batch that ran alone."""
-    (samples,) = (c.samples_ms[1][batch] for c in engine.curves[length] if batch in c.samples_ms[1])
-    return float(np.median(samples))

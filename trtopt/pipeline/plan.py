@@ -11,16 +11,17 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from trtopt.errors import ArtifactError, DeviceError, IncompatibleEngineError, UsageError
-from trtopt.jobs import Costed, Tried
+from trtopt.errors import ArtifactError, DeviceError, UsageError
+from trtopt.jobs import Tried
 from trtopt.measure.arrivals import parse_goal
 from trtopt.pipeline.build import command_line, now
 from trtopt.pipeline.listener import SILENT
-from trtopt.pipeline.measured_engines import Measured, median_ms, read_measured
+from trtopt.pipeline.measured_engines import Measured, read_measured
+from trtopt.pipeline.serving_costs import serving_costs
 from trtopt.plan.packing import packing_estimate
 from trtopt.plan.prediction import RUNS, Demand
 from trtopt.plan.search import MAX_ENGINES, Bounds, Outcome, Search, nothing_keeps
-from trtopt.plan.service import Overhead
+from trtopt.plan.service import Overhead, at_level
 from trtopt.plan.setups import MeasuredEngine
 from trtopt.plan.traffic import Process, Recorded, arrivals_at, lengths_of, parse_process, parse_recorded
 from trtopt.reading import read_bounded, reason_of
@@ -34,7 +35,7 @@ from trtopt.records import (
     Verification,
     to_json,
 )
-from trtopt.runtime.trial import CostJob, TrialJob, TrialRun
+from trtopt.runtime.trial import TrialJob, TrialRun
 from trtopt.supervisor import run_jobs
 from trtopt.workspace import read_plan, write_atomically
 
@@ -88,9 +89,11 @@ def plan(
     shares = _shares(measured, read.process, lengths or {})
     if rate is None and isinstance(read.process, Recorded):
         rate = read.process.rate
-    cost, notes = _serving_cost(measured, timeout, trust, listener)
+    listener("measuring what serving adds to an engine")
+    costs, notes = serving_costs(measured, timeout, trust)
     notes += _notes_on(measured)
-    search = Search(measured.engines, Overhead(cost.batch_ms, cost.request_ms))
+    overheads = {many: Overhead(cost.batch_ms, cost.request_ms) for many, cost in costs.items()}
+    search = Search(measured.engines, overheads)
     listener(f"simulating ways to serve with {len(measured.engines)} engines")
     demand = Demand(read.process, rate or 1.0, shares)
     if rate is None:
@@ -104,7 +107,7 @@ def plan(
     load = PlannedLoad(
         rate=demand.rate, arrivals=read.name, file_sha256=read.sha256, shares=dict(lengths or {})
     )
-    made = _plan(Path(output), measured, found.chosen, found.rejected, load, demand, bounds, cost)
+    made = _plan(Path(output), measured, found.chosen, found.rejected, load, demand, bounds, costs)
     made = msgspec.structs.replace(made, sources=tuple(map(str, sources)), notes=(*measured.notes, *notes))
     write_atomically(Path(output), to_json(made))
     return made
@@ -158,37 +161,6 @@ def _shares(measured: Measured, process: Process, lengths: Mapping[int, float]) 
     return dict(lengths) if has_lengths else {0: 1.0}
 
 
-def _serving_cost(
-    measured: Measured, limit_s: float | None, trust: Sequence[str], listener: Listener
-) -> tuple[ServingCost, list[str]]:
-    """Measure here what serving adds to the latencies of one folder's engines; 0 and a note if that fails."""
-    engine = measured.engines[0]
-    folder, length = measured.folders[engine.sha256], min(engine.curves)
-    batches = _comparable(measured, folder, length)
-    job = CostJob(
-        path=str(folder.absolute()),
-        backend=engine_backend(measured, engine),
-        sample=dict(measured.buckets[length]),
-        requests=tuple(batches),
-        trust=tuple(trust),
-    )
-    listener("measuring what serving adds to an engine")
-    try:
-        ((_, result),) = run_jobs([job], limit_s=limit_s, on_progress=SILENT.progress)
-    except (DeviceError, IncompatibleEngineError) as error:
-        told = error.problem.splitlines()[0]
-        return ServingCost(), [f"what serving adds is not known and taken for nothing: {told}"]
-    assert isinstance(result, Costed)
-    here, there = result.environment, measured.environment
-    notes = []
-    if (here.device.name, here.cpu) != (there.device.name, there.cpu):
-        notes.append(
-            f"measured on {there.device.name}, {there.cpu}; planned on {here.device.name}, {here.cpu}"
-        )
-    added = [float(np.median(result.serving_ms[batch])) - ms for batch, ms in batches.items()]
-    return _line(list(batches), added), notes
-
-
 def _notes_on(measured: Measured) -> list[str]:
     """What was not measured and would let more be planned."""
     if any(max(engine.levels) > 1 for engine in measured.engines):
@@ -199,37 +171,6 @@ def _notes_on(measured: Measured) -> list[str]:
     ]
 
 
-def engine_backend(measured: Measured, engine: MeasuredEngine) -> str:
-    """What an engine was built with."""
-    return measured.artifacts[engine.sha256].plan.backend.name
-
-
-def _comparable(measured: Measured, folder: Path, length: int) -> dict[int, float]:
-    """Batches of a folder's engines with their medians: the smallest, a middle one and the largest."""
-    found = {
-        batch: median_ms(engine, length, batch)
-        for engine in measured.engines
-        if measured.folders[engine.sha256] == folder and length in engine.curves
-        for curve in engine.curves[length]
-        for batch in curve.samples_ms[1]
-    }
-    sizes = sorted(found)
-    return {size: found[size] for size in sorted({sizes[0], sizes[len(sizes) // 2], sizes[-1]})}
-
-
-def _line(batches: Sequence[int], added_ms: Sequence[float]) -> ServingCost:
-    """The line of least squares through what was added, neither part of it below 0."""
-    if len(batches) == 1:
-        return ServingCost(request_ms=max(0.0, added_ms[0] / batches[0]))
-    slope, start = (float(value) for value in np.polyfit(batches, added_ms, 1))
-    if slope < 0:
-        return ServingCost(batch_ms=max(0.0, float(np.mean(added_ms))))
-    if start < 0:
-        through_zero = float(np.dot(batches, added_ms) / np.dot(batches, batches))
-        return ServingCost(request_ms=max(0.0, through_zero))
-    return ServingCost(batch_ms=start, request_ms=slope)
-
-
 def _plan(
     output: Path,
     measured: Measured,
@@ -238,7 +179,7 @@ def _plan(
     load: PlannedLoad,
     demand: Demand,
     bounds: Bounds,
-    cost: ServingCost,
+    costs: Mapping[int, ServingCost],
 ) -> BatchPlan:
     setup = chosen.setup
     return BatchPlan(
@@ -260,7 +201,7 @@ def _plan(
         workers=setup.workers,
         policy=setup.policy,
         memory_bytes=setup.memory_bytes(),
-        serving_cost=cost,
+        serving_cost=at_level(costs, setup.workers),
         prediction=chosen.prediction,
         packing=packing_estimate(setup, demand) if set(measured.buckets) != {0} else None,
         rejected=tuple(rejected),

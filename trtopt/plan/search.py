@@ -16,7 +16,7 @@ from msgspec import structs
 from trtopt.errors import PlanError
 from trtopt.measure.arrivals import Goal
 from trtopt.plan.prediction import Demand, latency_ms, predict, requests_of, run_once
-from trtopt.plan.service import NO_OVERHEAD, Overhead
+from trtopt.plan.service import NO_OVERHEAD, Overheads
 from trtopt.plan.setups import DELAYS, Fleet, MeasuredEngine, Setup, fleets, worker_counts
 from trtopt.records import BatchPolicy, Prediction, Rejected
 
@@ -93,9 +93,9 @@ class Search:
     def __init__(
         self,
         engines: Sequence[MeasuredEngine],
-        overhead: Overhead = NO_OVERHEAD,
+        overheads: Overheads = NO_OVERHEAD,
     ) -> None:
-        self._engines, self._overhead = tuple(engines), overhead
+        self._engines, self._overheads = tuple(engines), overheads
         self._fleets: dict[int, list[Fleet]] = {}
         self.most_engines = min(MAX_ENGINES, len(engines))
         self.knows_memory = any(engine.memory is not None for engine in engines)
@@ -187,7 +187,7 @@ class Search:
 
     def _of_engines(self, most: int) -> list[Fleet]:
         if most not in self._fleets:
-            self._fleets[most] = list(fleets(self._engines, most, self._overhead))
+            self._fleets[most] = list(fleets(self._engines, most, self._overheads))
         return self._fleets[most]
 
     @staticmethod

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TypeVar
 
 import numpy as np
 from numpy.random import RandomState
@@ -13,6 +14,14 @@ from trtopt.runtime.choosing import Chooser, Offer
 
 Latencies = Mapping[int, Sequence[float]]
 """By batch size: measured latencies in milliseconds."""
+
+
+_T = TypeVar("_T")
+
+
+def at_level(levels: Mapping[int, _T], running: int) -> _T:
+    """Where so many batches run: what was measured with the next count up, or with the most."""
+    return levels[min((many for many in levels if many >= running), default=max(levels))]
 
 
 @dataclass(frozen=True)
@@ -34,9 +43,8 @@ class Curve:
         return Offer(self.low, self.high, medians)
 
     def at_level(self, running: int) -> Latencies:
-        """Latencies where so many batches run: of the next count up that was measured, or the largest."""
-        level = min((many for many in self.samples_ms if many >= running), default=max(self.samples_ms))
-        return self.samples_ms[level]
+        """Latencies where so many batches run."""
+        return at_level(self.samples_ms, running)
 
     def resampled(self, random: RandomState) -> Curve:
         """Drawn anew with replacement: another measurement that might have been (the bootstrap)."""
@@ -65,15 +73,18 @@ class Overhead:
         return self.batch_ms + rows * self.request_ms
 
 
-NO_OVERHEAD = Overhead()
+Overheads = Mapping[int, Overhead]
+"""By how many batches run at a time: workers share the interpreter, and take time from each other."""
+
+NO_OVERHEAD: Overheads = {1: Overhead()}
 
 
 class Service:
     """Draws how long batches of one shape take on a set of engines, chosen as the runtime chooses them."""
 
-    def __init__(self, curves: Sequence[Curve], overhead: Overhead = NO_OVERHEAD) -> None:
+    def __init__(self, curves: Sequence[Curve], overheads: Overheads = NO_OVERHEAD) -> None:
         self.chooser = Chooser([curve.offer for curve in curves])
-        self._curves, self._overhead = tuple(curves), overhead
+        self._curves, self._overheads = tuple(curves), overheads
         self._parts: dict[tuple[int, int], list[list[float]]] = {}
         self._typical_ms: dict[tuple[int, int], float] = {}
 
@@ -88,14 +99,15 @@ class Service:
         ms = 0.0
         for values, draw in zip(parts, uniform, strict=False):
             ms += values[int(draw * len(values))]
-        return (ms + self._overhead.of(rows)) / 1e3
+        return (ms + at_level(self._overheads, running).of(rows)) / 1e3
 
     def typical_ms(self, rows: int, running: int = 1) -> float:
         """The mean for a batch of that many requests."""
         known = self._typical_ms.get((rows, running))
         if known is None:
             parts = self._samples(rows, running)
-            known = sum(float(np.mean(values)) for values in parts) + self._overhead.of(rows)
+            added_ms = at_level(self._overheads, running).of(rows)
+            known = sum(float(np.mean(values)) for values in parts) + added_ms
             self._typical_ms[rows, running] = known
         return known
 

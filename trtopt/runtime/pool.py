@@ -120,7 +120,7 @@ class EnginePool:
         opening = opening_of(Path(path), bench)
         check_plugins(opening.engines, trust, "trust=")
         plan = opening.engines[0].plan
-        target = open_target(plan.backend.name, plan.settings.plugins)
+        target = open_target(plan.backend.name, plan.settings.plugins, shares_cores=True)
         sources = (
             Source(engine, content, opening.latencies.get(engine.sha256, ()), opening.only_measured)
             for engine, content in opening.contents()

@@ -22,7 +22,7 @@ from trtopt.runtime.pool import EnginePool
 from trtopt.runtime.punctual import wake_on_time
 from trtopt.runtime.worker import Outputs
 
-_WARMUPS, _ROUNDS, _BATCHES = 2, 10, 8
+_ROUNDS, _BATCHES = 10, 8
 _WARM_ROUNDS = 4
 
 Sample = dict[str, NDArray[np.generic]]
@@ -57,12 +57,13 @@ class TrialRun(Record, frozen=True, kw_only=True):
 
 
 class CostJob(Record, frozen=True, kw_only=True, tag="cost"):
-    """Serve `requests` of one shape at a time as one batch on the build folder or plan at `path`."""
+    """Serve `requests` of one shape at a time as one batch, on each worker of the build folder at `path`."""
 
     path: str
     backend: str
     sample: dict[str, Shape]
     requests: tuple[int, ...]
+    workers: int = 1
     trust: tuple[str, ...] = ()
 
 
@@ -71,33 +72,33 @@ def try_plan(job: TrialJob, progress: ProgressSink) -> TrialRun:
     with EnginePool.open(Path(job.path), trust=job.trust) as pool:
         samples = [_sample(pool, shapes) for shapes in job.buckets]
         with DynamicBatcher(pool) as batcher:
-            _warm(pool, batcher.policy.max_batch, samples)
+            _warm(pool, range(1, batcher.policy.max_batch + 1), samples)
             gc.collect()
             gc.freeze()  # as a service should: going through what was imported stops every thread for 30 ms
             return _served(batcher, samples, job, progress)
 
 
 def serving_times_ms(job: CostJob, progress: ProgressSink) -> dict[int, list[float]]:
-    """For each number of requests what a full batch of them takes while more keep coming, several times."""
+    """For each number of requests what a full batch of them takes a worker, all being busy, several times."""
     times: dict[int, list[float]] = {}
-    with EnginePool.open(Path(job.path), workers=1, trust=job.trust) as pool:
+    with EnginePool.open(Path(job.path), workers=job.workers, trust=job.trust) as pool:
         sample = _sample(pool, job.sample)
         for count in job.requests:
             progress(f"serving {count} requests", None)
+            _warm(pool, [count], [sample])
             # As long as they are not all there, nothing runs.
             with DynamicBatcher(pool, BatchPolicy(max_batch=count, max_delay_ms=1e6)) as batcher:
-                rounds = [_full_batch_ms(batcher, sample, count) for _ in range(_WARMUPS + _ROUNDS)]
-                times[count] = rounds[_WARMUPS:]
+                times[count] = [_full_batch_ms(batcher, sample, count, job.workers) for _ in range(_ROUNDS)]
     return times
 
 
-def _full_batch_ms(batcher: DynamicBatcher, sample: Sample, count: int) -> float:
-    """Of several, the next being submitted while one is computed: whoever submits takes time from workers."""
+def _full_batch_ms(batcher: DynamicBatcher, sample: Sample, count: int, workers: int) -> float:
+    """Of several, the next being submitted while others are computed: whoever submits takes time, too."""
     waiting = deque(batcher.submit(sample) for _ in range(count))
     start_s = time.perf_counter()
-    for _ in range((_BATCHES - 1) * count):
+    for _ in range((_BATCHES * workers - 1) * count):
         waiting.append(batcher.submit(sample))
-        if len(waiting) == 2 * count:
+        if len(waiting) == (workers + 1) * count:
             waiting.popleft().result()
     for future in waiting:
         future.result()
@@ -109,8 +110,8 @@ def _sample(pool: EnginePool, shapes: Mapping[str, Shape]) -> Sample:
     return {name: array[0] for name, array in batch.items()}
 
 
-def _warm(pool: EnginePool, max_batch: int, samples: Sequence[Sample]) -> None:
-    """Every number of requests of every bucket, by as many threads as there are workers, at the same time:
+def _warm(pool: EnginePool, counts: Sequence[int], samples: Sequence[Sample]) -> None:
+    """These numbers of requests of every bucket, by as many threads as there are workers, at the same time:
     contexts are made at the first run and graphs captured at the second.
     """
     together = threading.Barrier(pool.workers)
@@ -118,7 +119,7 @@ def _warm(pool: EnginePool, max_batch: int, samples: Sequence[Sample]) -> None:
     def run() -> None:
         for sample in samples:
             part = pool.catalogue.sample(sample)
-            for count in range(1, max_batch + 1):
+            for count in counts:
                 for _ in range(_WARM_ROUNDS):
                     together.wait()
                     pool.run_parts([part] * count)

@@ -86,10 +86,18 @@ def test_requests_of_unlike_shapes_share_no_batch_and_the_oldest_queue_goes_firs
 
 
 def test_serving_costs_time_for_each_batch_and_each_request() -> None:
-    service = Service([fixed(4, 2.0)], Overhead(batch_ms=0.5, request_ms=0.25))
+    service = Service([fixed(4, 2.0)], {1: Overhead(batch_ms=0.5, request_ms=0.25)})
     run = simulate([service], 1, policy(4), at_ms(0, 0, 0))
     assert times_ms(run) == [pytest.approx((0, 3.25))] * 3
     assert service.typical_ms(3) == pytest.approx(3.25)
+
+
+def test_what_serving_adds_is_that_of_as_many_batches_as_run() -> None:
+    alone, both = Overhead(batch_ms=1.0), Overhead(request_ms=3.0)
+    service = Service([fixed(2, 2.0)], {1: alone, 2: both})
+    run = simulate([service], 2, policy(2), at_ms(0, 0, 0, 0))
+    assert times_ms(run) == [pytest.approx((0, end)) for end in (3, 3, 8, 8)]
+    assert [service.typical_ms(2, running) for running in (1, 2, 3)] == [3.0, 8.0, 8.0]
 
 
 def test_batches_between_measured_ones_are_scaled_from_the_next_one_up() -> None:

@@ -1,0 +1,100 @@
+"""What serving adds to the latencies that engines were measured with, found out before a plan is made."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from trtopt.errors import DeviceError, IncompatibleEngineError
+from trtopt.jobs import Costed
+from trtopt.pipeline.listener import SILENT
+from trtopt.pipeline.measured_engines import Measured
+from trtopt.records import ServingCost
+from trtopt.runtime.trial import CostJob
+from trtopt.supervisor import run_jobs
+
+
+def serving_costs(
+    measured: Measured, limit_s: float | None, trust: Sequence[str]
+) -> tuple[dict[int, ServingCost], list[str]]:
+    """By number of workers, as many as engines were measured with, on one folder's engines; and notes.
+
+    Workers share the interpreter and the host's memory: what one adds says little of two. Nothing and a note
+    if the engines cannot run here.
+    """
+    costs: dict[int, ServingCost] = {}
+    notes: list[str] = []
+    for workers in sorted({1, *(many for one in measured.engines for many in one.levels)}):
+        try:
+            found = _cost(measured, workers, limit_s, trust)
+        except (DeviceError, IncompatibleEngineError) as error:
+            told = error.problem.splitlines()[0]
+            return {1: ServingCost()}, [f"what serving adds is not known and taken for nothing: {told}"]
+        if found is not None:
+            costs[workers], notes = found
+    return costs, notes
+
+
+def _cost(
+    measured: Measured, workers: int, limit_s: float | None, trust: Sequence[str]
+) -> tuple[ServingCost, list[str]] | None:
+    """With so many workers, and notes; None where none of the folder's engines was measured so.
+
+    Raises:
+        DeviceError, IncompatibleEngineError: the engines cannot run here.
+    """
+    engine = measured.engines[0]
+    folder, length = measured.folders[engine.sha256], min(engine.curves)
+    batches = _comparable(measured, folder, length, workers)
+    if not batches:
+        return None
+    job = CostJob(
+        path=str(folder.absolute()),
+        backend=measured.artifacts[engine.sha256].plan.backend.name,
+        sample=dict(measured.buckets[length]),
+        requests=tuple(batches),
+        workers=workers,
+        trust=tuple(trust),
+    )
+    ((_, result),) = run_jobs([job], limit_s=limit_s, on_progress=SILENT.progress)
+    assert isinstance(result, Costed)
+    added = [float(np.median(result.serving_ms[batch])) - ms for batch, ms in batches.items()]
+    here, there = result.environment, measured.environment
+    notes = []
+    if (here.device.name, here.cpu) != (there.device.name, there.cpu):
+        notes.append(
+            f"measured on {there.device.name}, {there.cpu}; planned on {here.device.name}, {here.cpu}"
+        )
+    return _line(list(batches), added), notes
+
+
+def _comparable(measured: Measured, folder: Path, length: int, workers: int) -> dict[int, float]:
+    """Batches of a folder's engines with their medians where so many run: the smallest, a middle one and the
+    largest.
+    """
+    found = {
+        batch: float(np.median(values))
+        for engine in measured.engines
+        if measured.folders[engine.sha256] == folder and length in engine.curves
+        for curve in engine.curves[length]
+        for batch, values in curve.samples_ms.get(workers, {}).items()
+    }
+    sizes = sorted(found)
+    return (
+        {size: found[size] for size in sorted({sizes[0], sizes[len(sizes) // 2], sizes[-1]})} if sizes else {}
+    )
+
+
+def _line(batches: Sequence[int], added_ms: Sequence[float]) -> ServingCost:
+    """The line of least squares through what was added, neither part of it below 0."""
+    if len(batches) == 1:
+        return ServingCost(request_ms=max(0.0, added_ms[0] / batches[0]))
+    slope, start = (float(value) for value in np.polyfit(batches, added_ms, 1))
+    if slope < 0:
+        return ServingCost(batch_ms=max(0.0, float(np.mean(added_ms))))
+    if start < 0:
+        through_zero = float(np.dot(batches, added_ms) / np.dot(batches, batches))
+        return ServingCost(request_ms=max(0.0, through_zero))
+    return ServingCost(batch_ms=start, request_ms=slope)
