@@ -21,8 +21,10 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from turns import SOURCES
+
 HERE = Path(__file__).parent
-SOURCES = ("--tactic-sources", "EDGE_MASK_CONVOLUTIONS,JIT_CONVOLUTIONS")
+TACTICS = ("--tactic-sources", ",".join(SOURCES))
 QUIET_S = 330
 """For serving, at the end."""
 
@@ -120,12 +122,12 @@ def all_jobs(asked: argparse.Namespace) -> dict[str, str]:
     served = ("--batch", "1,8,32,128", "--streams", "1,2")
     each = ("--jobs", "6", "--streams", "1,2")
     lists = (
-        ("sweep/sweep.py", "jobs", "whole", resnet, work / "r50", out / "r50", *SOURCES, *served),
-        ("batching/engines.py", "jobs", bert, work / "bert", out / "bert", *SOURCES, *each),
+        ("sweep/sweep.py", "jobs", "whole", resnet, work / "r50", out / "r50", *TACTICS, *served),
+        ("batching/engines.py", "jobs", bert, work / "bert", out / "bert", *TACTICS, *each),
         ("batching/serving.py", "jobs", work / "r50" / "whole", out / "r50" / "serving", "--rounds", "3"),
-        ("collection/jobs.py", "build", *graphs, work / "models", out / "models", *SOURCES),
+        ("collection/jobs.py", "build", *graphs, work / "models", out / "models", *TACTICS),
         ("collection/jobs.py", "measure", *graphs, work / "models", out / "models"),
-        ("collection/retinanet_parts.py", "jobs", work / "parts", out / "parts", *SOURCES),
+        ("collection/retinanet_parts.py", "jobs", work / "parts", out / "parts"),
         ("int8-vs-modelopt/run.py", "jobs", "build", *peers),
         ("int8-vs-modelopt/run.py", "jobs", "measure", *peers[2:]),
         ("int8-vs-modelopt/verdict.py", "jobs", *light, "--work", work / "verdict", "--out", out / "verdict"),

@@ -1,6 +1,6 @@
 """Which part of RetinaNet TensorRT 8.6 builds at which batch size, and in which form.
 
-    python docs/measurements/collection/retinanet_parts.py jobs WORK OUT [option …] > JOBS.json
+    python docs/measurements/collection/retinanet_parts.py jobs WORK OUT > JOBS.json
     python docs/measurements/on_every_gpu.py JOBS.json DONE SECONDS --gpus 0,0,0
     python docs/measurements/collection/retinanet_parts.py table OUT
 
@@ -8,8 +8,8 @@ Whole, its builder stops at batch 8 and 32: "Could not find any implementation f
 {ForeignNode[anchors...Sub_2]}". `head` is the network up to logits and deltas of all anchors, `tail` what
 finds boxes in them; `boxes` is of that only TopK and what gathers and decodes, which that node is about. The
 other forms compute the same: `gather-nd` gathers deltas by GatherND with a batch axis, `flat` by Gather from
-the rows of all images, `decoded-first` decodes all anchors and gathers boxes. Further options go to `trtopt
-build`; `build FORM:BATCH WORK OUT --backend tensorrt-rtx` tries one without a GPU.
+the rows of all images, `decoded-first` decodes all anchors and gathers boxes. `build FORM:BATCH WORK OUT
+--backend tensorrt-rtx` tries one without a GPU.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ import onnx_graphsurgeon as gs
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from turns import SOURCES
 from weights import fill
 
 LIGHT = Path(__file__).parent / "light" / "retinanet.onnx.gz"
@@ -40,7 +41,8 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("step", choices=["jobs", "build", "table"])
     parser.add_argument("places", nargs="+")
-    asked, options = parser.parse_known_args()
+    parser.add_argument("--backend", default="tensorrt")
+    asked = parser.parse_args()
     if asked.step == "table":
         _table(Path(asked.places[0]))
     elif asked.step == "jobs":
@@ -49,7 +51,7 @@ def main() -> None:
         jobs = [
             {
                 "name": f"retinanet-{case.replace(':', '-')}",
-                "run": shlex.join([*command, case, *asked.places, *options]),
+                "run": shlex.join([*command, case, *asked.places]),
             }
             for case in cases
         ]
@@ -57,10 +59,10 @@ def main() -> None:
     else:
         case, work, out = asked.places
         form, batch = case.split(":")
-        _build(form, int(batch), Path(work), Path(out), options)
+        _build(form, int(batch), Path(work), Path(out), asked.backend)
 
 
-def _build(form: str, batch: int, work: Path, out: Path, options: list[str]) -> None:
+def _build(form: str, batch: int, work: Path, out: Path, backend: str) -> None:
     import trtopt
     from trtopt.errors import TrtoptError
 
@@ -68,14 +70,11 @@ def _build(form: str, batch: int, work: Path, out: Path, options: list[str]) -> 
     out.mkdir(parents=True, exist_ok=True)
     model, told = work / f"{form}-{batch}.onnx", {"form": form, "batch": batch, "failure": None}
     write(form, model)
-    flags = dict(zip(options[::2], options[1::2], strict=True))
-    sources = flags.get("--tactic-sources")
     began = time.monotonic()
     try:
         trtopt.build(
             model, model.with_suffix(""), batch=(batch,), rewrite=False, force=True,
-            backend=flags.get("--backend", "tensorrt"),
-            tactic_sources=tuple(sources.split(",")) if sources else None,
+            backend=backend, tactic_sources=SOURCES if backend == "tensorrt" else None,
         )  # fmt: skip
     except TrtoptError as error:
         told["failure"] = error.problem[:500]
@@ -104,15 +103,15 @@ def write(form: str, path: Path) -> None:
         onnx.save(gs.export_onnx(graph.cleanup().toposort()), path)
 
 
-def _gathered(graph: gs.Graph, table: str) -> tuple[gs.Node, gs.Variable]:
-    """The GatherElements of rows of a tensor, and TopK's indices [N, K]."""
-    (node,) = (one for one in graph.nodes if one.op == "GatherElements" and one.inputs[0].name == table)
+def _gathered(graph: gs.Graph) -> tuple[gs.Node, gs.Variable]:
+    """The GatherElements of deltas, and TopK's indices [N, K]."""
+    (node,) = (one for one in graph.nodes if one.op == "GatherElements" and one.inputs[0].name == DELTAS)
     (top,) = (one for one in graph.nodes if one.name == "TopK")
     return node, top.outputs[1]
 
 
 def _by_gather_nd(graph: gs.Graph) -> None:
-    node, index = _gathered(graph, DELTAS)
+    node, index = _gathered(graph)
     rows = graph.layer(op="Unsqueeze", inputs=[index, np.array([-1])], outputs=["rows"])[0]
     rows.dtype, y = np.int64, node.outputs[0]
     node.outputs.clear()
@@ -121,13 +120,9 @@ def _by_gather_nd(graph: gs.Graph) -> None:
 
 def _by_row(graph: gs.Graph) -> None:
     """Row k of image n is row n·A + k of all."""
-    node, index = _gathered(graph, DELTAS)
-    y = node.outputs[0]
+    node, index = _gathered(graph)
+    table, y = node.inputs[0], node.outputs[0]
     node.outputs.clear()
-    _rows_of_all(graph, node.inputs[0], index, y)
-
-
-def _rows_of_all(graph: gs.Graph, table: gs.Variable, index: gs.Variable, y: gs.Variable) -> None:
     anchors = np.array(table.shape[1])
     flat = graph.layer(op="Reshape", inputs=[table, np.array([-1, 4])], outputs=["flat"])[0]
     shape = graph.layer(op="Shape", inputs=[index], outputs=["index_shape"])[0]
@@ -141,7 +136,7 @@ def _rows_of_all(graph: gs.Graph, table: gs.Variable, index: gs.Variable, y: gs.
 
 def _decoded_first(graph: gs.Graph) -> None:
     """Anchors as [1, A, 4] where gathered ones were, deltas of all; boxes are gathered at the end."""
-    node, index = _gathered(graph, DELTAS)
+    node, index = _gathered(graph)
     (anchors,) = (one for one in graph.nodes if one.op == "GatherND" and one.inputs[0].name == ANCHORS)
     (boxes,) = (one for one in graph.nodes if BOXES in [out.name for out in one.outputs])
     axes = np.array([0])
