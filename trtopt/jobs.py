@@ -114,9 +114,9 @@ class Tried(Record, frozen=True, kw_only=True, tag="tried"):
 
 
 class Costed(Record, frozen=True, kw_only=True, tag="costed"):
-    """A cost job's result: milliseconds that batches took, by how many requests were in them."""
+    """A cost job's result: milliseconds that batches took, by number of workers and by requests in them."""
 
-    serving_ms: dict[int, list[float]]
+    serving_ms: dict[int, dict[int, list[float]]]
     environment: Environment
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -24,50 +24,38 @@ def serving_costs(
     Workers share the interpreter and the host's memory: what one adds says little of two. Nothing and a note
     if the engines cannot run here.
     """
-    costs: dict[int, ServingCost] = {}
-    notes: list[str] = []
-    for workers in sorted({1, *(many for one in measured.engines for many in one.levels)}):
-        try:
-            found = _cost(measured, workers, limit_s, trust)
-        except (DeviceError, IncompatibleEngineError) as error:
-            told = error.problem.splitlines()[0]
-            return {1: ServingCost()}, [f"what serving adds is not known and taken for nothing: {told}"]
-        if found is not None:
-            costs[workers], notes = found
-    return costs, notes
-
-
-def _cost(
-    measured: Measured, workers: int, limit_s: float | None, trust: Sequence[str]
-) -> tuple[ServingCost, list[str]] | None:
-    """With so many workers, and notes; None where none of the folder's engines was measured so.
-
-    Raises:
-        DeviceError, IncompatibleEngineError: the engines cannot run here.
-    """
     engine = measured.engines[0]
     folder, length = measured.folders[engine.sha256], min(engine.curves)
-    batches = _comparable(measured, folder, length, workers)
-    if not batches:
-        return None
+    counts = sorted({1, *(many for one in measured.engines for many in one.levels)})
+    batches = {
+        workers: found for workers in counts if (found := _comparable(measured, folder, length, workers))
+    }
     job = CostJob(
         path=str(folder.absolute()),
         backend=measured.artifacts[engine.sha256].plan.backend.name,
         sample=dict(measured.buckets[length]),
-        requests=tuple(batches),
-        workers=workers,
+        requests={workers: tuple(found) for workers, found in batches.items()},
         trust=tuple(trust),
     )
-    ((_, result),) = run_jobs([job], limit_s=limit_s, on_progress=SILENT.progress)
+    try:
+        ((_, result),) = run_jobs([job], limit_s=limit_s, on_progress=SILENT.progress)
+    except (DeviceError, IncompatibleEngineError) as error:
+        told = error.problem.splitlines()[0]
+        return {1: ServingCost()}, [f"what serving adds is not known and taken for nothing: {told}"]
     assert isinstance(result, Costed)
-    added = [float(np.median(result.serving_ms[batch])) - ms for batch, ms in batches.items()]
     here, there = result.environment, measured.environment
     notes = []
     if (here.device.name, here.cpu) != (there.device.name, there.cpu):
         notes.append(
             f"measured on {there.device.name}, {there.cpu}; planned on {here.device.name}, {here.cpu}"
         )
-    return _line(list(batches), added), notes
+    return {workers: _cost(result.serving_ms[workers], found) for workers, found in batches.items()}, notes
+
+
+def _cost(serving_ms: Mapping[int, Sequence[float]], engine_ms: Mapping[int, float]) -> ServingCost:
+    """What batches of these sizes take beyond what engines were measured to take."""
+    added = [float(np.median(serving_ms[batch])) - ms for batch, ms in engine_ms.items()]
+    return _line(list(engine_ms), added)
 
 
 def _comparable(measured: Measured, folder: Path, length: int, workers: int) -> dict[int, float]:
@@ -82,9 +70,8 @@ def _comparable(measured: Measured, folder: Path, length: int, workers: int) -> 
         for batch, values in curve.samples_ms.get(workers, {}).items()
     }
     sizes = sorted(found)
-    return (
-        {size: found[size] for size in sorted({sizes[0], sizes[len(sizes) // 2], sizes[-1]})} if sizes else {}
-    )
+    chosen = {sizes[at] for at in (0, len(sizes) // 2, -1)} if sizes else set()
+    return {size: found[size] for size in sorted(chosen)}
 
 
 def _line(batches: Sequence[int], added_ms: Sequence[float]) -> ServingCost:

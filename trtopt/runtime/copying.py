@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
-from types import TracebackType
 
 import numpy as np
 from numpy.typing import NDArray
+
+from trtopt.device.affinity import present_cores
 
 LARGE_BYTES = 4 << 20
 """What one thread copies in about half a millisecond: less is not worth another's waking up."""
@@ -20,7 +19,7 @@ Placed = tuple[int, NDArray[np.generic]]
 """Rows, and where in the batch the first of them goes."""
 
 
-class Copier(AbstractContextManager["Copier"]):
+class Copier:
     """Copies rows into batches, for any thread.
 
     By default as many threads share a large batch as half of the cores that this process may use, at most 8:
@@ -28,15 +27,15 @@ class Copier(AbstractContextManager["Copier"]):
     """
 
     def __init__(self, threads: int | None = None) -> None:
-        self._threads = threads or max(1, min(_MOST_THREADS, len(os.sched_getaffinity(0)) // 2))
+        self._threads = threads or max(1, min(_MOST_THREADS, len(present_cores()) // 2))
         self._helpers = ThreadPoolExecutor(max(1, self._threads - 1), "trtopt-copier")
 
     def fill(self, batch: NDArray[np.generic], rows: Sequence[Placed]) -> None:
         """Put rows where they belong; no two of them overlap there."""
-        if self._threads == 1 or sum(array.nbytes for _, array in rows) < LARGE_BYTES:
+        if self._threads == 1 or batch.nbytes < LARGE_BYTES:
             _copy(batch, rows)
             return
-        first, *others = _shares(rows, self._threads)
+        first, *others = _shares(rows, self._threads) or [[]]  # all rows of a batch may lie on the device
         helped = [self._helpers.submit(_copy, batch, share) for share in others]
         try:
             _copy(batch, first)
@@ -48,11 +47,6 @@ class Copier(AbstractContextManager["Copier"]):
     def close(self) -> None:
         """Let the threads end; nothing may be copied any more."""
         self._helpers.shutdown()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def _copy(batch: NDArray[np.generic], rows: Sequence[Placed]) -> None:

@@ -57,13 +57,14 @@ class TrialRun(Record, frozen=True, kw_only=True):
 
 
 class CostJob(Record, frozen=True, kw_only=True, tag="cost"):
-    """Serve `requests` of one shape at a time as one batch, on each worker of the build folder at `path`."""
+    """Serve so many `requests` of one shape as one batch, with each number of workers, on the build folder at
+    `path`.
+    """
 
     path: str
     backend: str
     sample: dict[str, Shape]
-    requests: tuple[int, ...]
-    workers: int = 1
+    requests: dict[int, tuple[int, ...]]
     trust: tuple[str, ...] = ()
 
 
@@ -78,17 +79,20 @@ def try_plan(job: TrialJob, progress: ProgressSink) -> TrialRun:
             return _served(batcher, samples, job, progress)
 
 
-def serving_times_ms(job: CostJob, progress: ProgressSink) -> dict[int, list[float]]:
-    """For each number of requests what a full batch of them takes a worker, all being busy, several times."""
-    times: dict[int, list[float]] = {}
-    with EnginePool.open(Path(job.path), workers=job.workers, trust=job.trust) as pool:
-        sample = _sample(pool, job.sample)
-        for count in job.requests:
-            progress(f"serving {count} requests", None)
-            _warm(pool, [count], [sample])
-            # As long as they are not all there, nothing runs.
-            with DynamicBatcher(pool, BatchPolicy(max_batch=count, max_delay_ms=1e6)) as batcher:
-                times[count] = [_full_batch_ms(batcher, sample, count, job.workers) for _ in range(_ROUNDS)]
+def serving_times_ms(job: CostJob, progress: ProgressSink) -> dict[int, dict[int, list[float]]]:
+    """What full batches take a worker, all being busy: by number of workers, then of requests."""
+    times: dict[int, dict[int, list[float]]] = {}
+    for workers, counts in job.requests.items():
+        times[workers] = {}
+        with EnginePool.open(Path(job.path), workers=workers, trust=job.trust) as pool:
+            sample = _sample(pool, job.sample)
+            for count in counts:
+                progress(f"serving {count} requests", None)
+                _warm(pool, [count], [sample])
+                # As long as they are not all there, nothing runs.
+                with DynamicBatcher(pool, BatchPolicy(max_batch=count, max_delay_ms=1e6)) as batcher:
+                    rounds = [_full_batch_ms(batcher, sample, count, workers) for _ in range(_ROUNDS)]
+                times[workers][count] = rounds
     return times
 
 
@@ -148,9 +152,8 @@ def _served(
             rejected += 1
             continue
         future.add_done_callback(_noting(done_s, index, failures))
-        del (
-            future
-        )  # as a service does that has sent its answer: what is kept is gone through by Python's collector
+        # Gone once it is answered, as in a service: what is kept is gone through by Python's collector
+        del future
     batcher.close()
     for failure in failures:
         if not isinstance(failure, TrtoptError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -29,7 +30,7 @@ def test_every_row_is_where_it_belongs_and_nothing_else_is_touched(
     batch = np.full((before + len(rows) + 2, 3), -1, np.int32)
     ends = np.cumsum(lengths)
     placed = [(before + int(end) - n, rows[end - n : end]) for end, n in zip(ends, lengths, strict=True)]
-    with Copier(threads) as copier:
+    with closing(Copier(threads)) as copier:
         copier.fill(batch, placed)
     assert (batch[before : before + len(rows)] == rows).all()
     assert (batch[:before] == -1).all()
@@ -39,9 +40,16 @@ def test_every_row_is_where_it_belongs_and_nothing_else_is_touched(
 @pytest.mark.parametrize(("threads", "rows", "at_work"), [(1, 8, 1), (4, 8, 4), (4, 2, 2)])
 def test_as_many_threads_share_the_rows_as_there_are_at_most(threads: int, rows: int, at_work: int) -> None:
     batch, gate = np.zeros((rows, 2), np.float32), Gate(at_work)
-    with Copier(threads) as copier:
+    with closing(Copier(threads)) as copier:
         copier.fill(batch, [(0, Waiting(np.ones((rows, 2), np.float32), gate))])  # type: ignore[list-item]
     assert len(gate.passed) == at_work
+    assert (batch == 1).all()
+
+
+def test_a_batch_of_which_nothing_lies_on_the_host_stays_as_it_is() -> None:
+    batch = np.ones((4, 2), np.float32)
+    with closing(Copier(2)) as copier:
+        copier.fill(batch, [])
     assert (batch == 1).all()
 
 
@@ -58,7 +66,6 @@ class Waiting:
 
     def __init__(self, rows: np.ndarray, gate: Gate) -> None:
         self.rows, self.gate = rows, gate
-        self.nbytes = rows.nbytes
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -75,6 +82,6 @@ class Waiting:
 def test_what_fails_in_any_thread_is_told_when_none_writes_any_more() -> None:
     batch = np.zeros((4, 2), np.float32)
     good, bad = np.ones((3, 2), np.float32), np.ones((1, 5), np.float32)
-    with Copier(2) as copier, pytest.raises(ValueError, match="could not broadcast"):
+    with closing(Copier(2)) as copier, pytest.raises(ValueError, match="could not broadcast"):
         copier.fill(batch, [(0, good), (3, bad)])
     assert (batch[:3] == 1).all()
