@@ -4,8 +4,8 @@
     python docs/measurements/together.py show WORK OUT --peers FOLDER
 
 Each GPU goes through stages of its own, a stage through jobs of the measurements beside this file, several at
-a time where they only build. The last stage is one GPU's alone and kept time for: requests are answered late
-where builds are at work on other cards of the host. Results are in OUT, `OUT/done/JOB.log` tells of each job,
+a time where they only build. Serving has the host for itself: requests are answered late where builds are at
+work on other cards of it. Results are in OUT, `OUT/done/JOB.log` tells of each job,
 `OUT/timeline.txt` of the stages. The same command goes on where it was ended. PEERS holds the graphs for
 int8-vs-modelopt.
 """
@@ -25,8 +25,6 @@ from turns import SOURCES
 
 HERE = Path(__file__).parent
 TACTICS = ("--tactic-sources", ",".join(SOURCES))
-QUIET_S = 330
-"""For serving, at the end."""
 
 
 @dataclass(frozen=True)
@@ -39,11 +37,8 @@ class Stage:
     at_once: int = 1
 
 
-PARTS = tuple(
-    f"retinanet-{form}-{batch}"
-    for batch in (8, 32, 1)
-    for form in ("tail", "boxes", "gather-nd", "flat", "decoded-first", "head")
-)
+PARTS = ("tail", "boxes", "gather-nd", "flat", "decoded-first")
+DETECTORS = ("retinanet-8", "retinanet-32", "unet3d-8")
 PAIRS = (
     *("whisper-encoder-any", "whisper-encoder-rewritten-any"),
     *("gpt-decode-p512-any", "gpt-decode-p512-rewritten-any"),
@@ -52,31 +47,40 @@ PAIRS = (
     *("rnnt-prediction-any", "rnnt-prediction-rewritten-any"),
 )
 PLACEMENTS = ("placement-encoder", "placement-silu-residual", "placement-split-concat")
-INT8 = ("int8-resnet50-1", "int8-resnet50-8", "int8-resnet50-64")
-BUILDS = tuple(f"build-{name}" for name in (*PLACEMENTS, *PAIRS))
-TESTS = ("verdict", "several_profiles", "plan_verified", "timing_store", "profiling", "compare", "clocks")
-
-STAGES = {
-    0: (
-        Stage("engines to serve", ("whole-model", "whole", "model", "each"), 620),
-        Stage("where INT8 pays", ("verdict-int8-vit-b16", "verdict-int8-efficientnet-b0"), 720),
-        Stage("beside Model Optimizer", tuple(f"build-{name}" for name in INT8), 400),
-    ),
-    1: (
-        Stage("builds", ("build-unet3d-8", *PARTS[:6], *BUILDS[:7], *PARTS[6:], *BUILDS[7:]), 900, at_once=4),
-        Stage("measurements", ("unet3d-8", *PLACEMENTS, *PAIRS, *INT8), 500),
-        Stage("tests", ("several_gpus", *TESTS), 300),
-    ),
-}
-QUIET = Stage(
-    "serving",
-    tuple(
-        f"serving-{what}{model}"
-        for model in ("", "-bert")
-        for what in ("best", "0.6", "0.9", "overhead-1", "overhead-2")
-    ),
-    QUIET_S,
+INT8 = ("int8-resnet50-1", "int8-resnet50-64", "int8-resnet50-8")
+BUILDS = (
+    *(f"build-{name}" for name in (*DETECTORS, *PLACEMENTS)),
+    *(f"retinanet-{form}-8" for form in PARTS),
+    *(f"build-{name}" for name in PAIRS),
 )
+TESTS = ("verdict", "several_profiles", "plan_verified", "timing_store", "profiling", "compare", "clocks")
+SERVING = tuple(
+    f"serving-{what}{model}"
+    for model in ("", "-bert")
+    for what in ("best", "0.6", "0.9", "overhead-1", "overhead-2", "overhead-4")
+)
+
+PHASES = (
+    {
+        0: (Stage("ResNet-50 to serve", ("whole-model", "whole"), 480),),
+        1: (Stage("BERT-base to serve", ("model", "each"), 480),),
+    },
+    {0: (Stage("serving", SERVING, 400),)},
+    {
+        0: (
+            Stage("where INT8 pays", ("verdict-int8-efficientnet-b0", "verdict-int8-vit-b16"), 900),
+            Stage(
+                "beside Model Optimizer", tuple(step + name for name in INT8 for step in ("build-", "")), 900
+            ),
+        ),
+        1: (
+            Stage("builds", BUILDS, 620, at_once=4),
+            Stage("measurements", (*DETECTORS, *PLACEMENTS, *PAIRS), 900),
+            Stage("tests", ("several_gpus", *TESTS), 300),
+        ),
+    },
+)
+"""One after the other; the GPUs of a phase each on its own."""
 
 
 def main() -> None:
@@ -89,7 +93,7 @@ def main() -> None:
     parser.add_argument("--peers", type=lambda text: Path(text).absolute(), required=True)
     asked = parser.parse_args()
     known = all_jobs(asked)
-    for stage in (*STAGES[0], *STAGES[1], QUIET):
+    for stage in [stage for phase in PHASES for stages in phase.values() for stage in stages]:
         if missing := [name for name in stage.jobs if name not in known]:
             sys.exit(f"{stage.name}: no such jobs: {', '.join(missing)}")
     if asked.step == "show":
@@ -98,15 +102,15 @@ def main() -> None:
     asked.out.mkdir(parents=True, exist_ok=True)
     asked.work.mkdir(parents=True, exist_ok=True)
     end = time.monotonic() + asked.seconds
-    threads = [
-        threading.Thread(target=go_through, args=(asked, known, stages, gpu, end - QUIET_S))
-        for gpu, stages in STAGES.items()
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    go_through(asked, known, (QUIET,), 0, end)
+    for phase in PHASES:
+        threads = [
+            threading.Thread(target=go_through, args=(asked, known, stages, gpu, end))
+            for gpu, stages in phase.items()
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
 
 
 def all_jobs(asked: argparse.Namespace) -> dict[str, str]:
@@ -119,7 +123,7 @@ def all_jobs(asked: argparse.Namespace) -> dict[str, str]:
     resnet = HERE / "sweep" / "resnet50-fp32.onnx.gz"
     peers = ("--peers", asked.peers, "--work", work / "int8", "--out", out / "int8")
     light = ("--light", HERE / "int8-vs-modelopt" / "light", "--peers", asked.peers)
-    served = ("--batch", "1,8,32,128", "--streams", "1,2")
+    served = ("--batch", "1,8,32,128", "--precision", "fp16", "--streams", "1,2")
     each = ("--jobs", "6", "--streams", "1,2")
     lists = (
         ("sweep/sweep.py", "jobs", "whole", resnet, work / "r50", out / "r50", *TACTICS, *served),

@@ -6,7 +6,7 @@
 
 SWEEP is a folder of `trtopt sweep`. The best throughput is the highest rate for which `trtopt plan` finds a
 setup that keeps the goal; `--shares` [0.6,0.9] of it are planned for and served. The batcher's overhead is
-measured on the engines of `--precision`, with one worker and with two. The jobs follow one another on one
+measured on the engines of `--precision`, with 1, 2 and 4 workers. The jobs follow one another on one
 GPU.
 """
 
@@ -24,7 +24,7 @@ from trtopt.workspace import read_plan
 
 HERE = Path(__file__)
 OVERHEAD = HERE.parents[1] / "runtime" / "overhead.py"
-WORKERS = (1, 2)
+WORKERS = (1, 2, 4)
 
 
 def main() -> None:

@@ -30,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from turns import SOURCES
 from weights import fill
 
-LIGHT = Path(__file__).parent / "light" / "retinanet.onnx.gz"
+LIGHT = Path(__file__).parent / "retinanet-gathered-first.onnx.gz"
 LOGITS, DELTAS, ANCHORS, BOXES = "Concat", "Concat_1", "Cast_1", "Concat_2"
 FORMS = ("tail", "boxes", "gather-nd", "flat", "decoded-first", "head")
 BATCHES = (8, 32, 1)
