@@ -1,23 +1,27 @@
-"""All that is still to be measured, on one host with two GPUs in 27 minutes.
+"""Serving, and what is still to be built, on one host with two GPUs in 16 minutes.
 
     python docs/measurements/together.py run WORK OUT SECONDS --peers FOLDER
     python docs/measurements/together.py show WORK OUT --peers FOLDER
 
 Each GPU goes through stages of its own, a stage through jobs of the measurements beside this file, several at
-a time where they only build. Serving has the host for itself: requests are answered late where builds are at
-work on other cards of it. Results are in OUT, `OUT/done/JOB.log` tells of each job,
-`OUT/timeline.txt` of the stages. The same command goes on where it was ended. PEERS holds the graphs for
-int8-vs-modelopt.
+a time where they only build. Requests are answered late where builds are at work on other cards of the host:
+those of GPU 1 keep to cores of their own, and stand still while GPU 0 plans and verifies. Results are in OUT,
+`OUT/done/JOB.log` tells of each job, `OUT/timeline.txt` of the stages. The same command goes on where it was
+ended. PEERS holds the graphs for int8-vs-modelopt.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
+import signal
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,52 +39,33 @@ class Stage:
     jobs: tuple[str, ...]
     seconds: float
     at_once: int = 1
+    after: str | None = None
+    """The stage of the other GPU that must be over first."""
 
 
-PARTS = ("tail", "boxes", "gather-nd", "flat", "decoded-first")
+PARTS = tuple(f"retinanet-{form}-8" for form in ("tail", "boxes", "gather-nd", "flat", "decoded-first"))
 DETECTORS = ("retinanet-8", "retinanet-32", "unet3d-8")
-PAIRS = (
-    *("whisper-encoder-any", "whisper-encoder-rewritten-any"),
-    *("gpt-decode-p512-any", "gpt-decode-p512-rewritten-any"),
-    *("gpt-prefill-s128-any", "gpt-prefill-s128-rewritten-any"),
-    *("rnnt-encoder-t500-any", "rnnt-encoder-t500-rewritten-any"),
-    *("rnnt-prediction-any", "rnnt-prediction-rewritten-any"),
-)
-PLACEMENTS = ("placement-encoder", "placement-silu-residual", "placement-split-concat")
-INT8 = ("int8-resnet50-1", "int8-resnet50-64", "int8-resnet50-8")
-BUILDS = (
-    *(f"build-{name}" for name in (*DETECTORS, *PLACEMENTS)),
-    *(f"retinanet-{form}-8" for form in PARTS),
-    *(f"build-{name}" for name in PAIRS),
-)
-TESTS = ("verdict", "several_profiles", "plan_verified", "timing_store", "profiling", "compare", "clocks")
 SERVING = tuple(
     f"serving-{what}{model}"
     for model in ("", "-bert")
     for what in ("best", "0.6", "0.9", "overhead-1", "overhead-2", "overhead-4")
 )
-
-PHASES = (
-    {
-        0: (Stage("ResNet-50 to serve", ("whole-model", "whole"), 480),),
-        1: (Stage("BERT-base to serve", ("model", "each"), 480),),
-    },
-    {0: (Stage("serving", SERVING, 400),)},
-    {
-        0: (
-            Stage("where INT8 pays", ("verdict-int8-efficientnet-b0", "verdict-int8-vit-b16"), 900),
-            Stage(
-                "beside Model Optimizer", tuple(step + name for name in INT8 for step in ("build-", "")), 900
-            ),
-        ),
-        1: (
-            Stage("builds", BUILDS, 620, at_once=4),
-            Stage("measurements", (*DETECTORS, *PLACEMENTS, *PAIRS), 900),
-            Stage("tests", ("several_gpus", *TESTS), 300),
-        ),
-    },
-)
-"""One after the other; the GPUs of a phase each on its own."""
+TESTS = ("several_gpus", "verdict", "several_profiles")
+STAGES = {
+    0: (
+        Stage("ResNet-50 to serve", ("whole-model", "whole"), 420),
+        Stage("serving", SERVING, 480, after="BERT-base to serve"),
+        Stage("where INT8 pays", ("verdict-int8-efficientnet-b0",), 900),
+    ),
+    1: (
+        Stage("BERT-base to serve", ("model", "each"), 420),
+        Stage("builds", (*(f"build-{name}" for name in DETECTORS), *PARTS), 630, at_once=4),
+        Stage("measurements", DETECTORS, 900),
+        Stage("tests", TESTS, 300),
+    ),
+}
+OWN_CORES = range(20, 32)
+"""GPU 1's."""
 
 
 def main() -> None:
@@ -93,7 +78,7 @@ def main() -> None:
     parser.add_argument("--peers", type=lambda text: Path(text).absolute(), required=True)
     asked = parser.parse_args()
     known = all_jobs(asked)
-    for stage in [stage for phase in PHASES for stages in phase.values() for stage in stages]:
+    for stage in (*STAGES[0], *STAGES[1]):
         if missing := [name for name in stage.jobs if name not in known]:
             sys.exit(f"{stage.name}: no such jobs: {', '.join(missing)}")
     if asked.step == "show":
@@ -102,15 +87,29 @@ def main() -> None:
     asked.out.mkdir(parents=True, exist_ok=True)
     asked.work.mkdir(parents=True, exist_ok=True)
     end = time.monotonic() + asked.seconds
-    for phase in PHASES:
-        threads = [
-            threading.Thread(target=go_through, args=(asked, known, stages, gpu, end))
-            for gpu, stages in phase.items()
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+    over = {stage.name: threading.Event() for stages in STAGES.values() for stage in stages}
+    threads = [
+        threading.Thread(target=go_through, args=(asked, known, stages, gpu, end, over))
+        for gpu, stages in STAGES.items()
+    ]
+    for thread in threads:
+        thread.start()
+    is_held = False
+    while any(thread.is_alive() for thread in threads):
+        time.sleep(0.2)
+        is_planning = any(b"\0trtopt\0plan\0" in told for _, told in processes("cmdline"))
+        if is_planning != is_held:
+            is_held = is_planning
+            for pid in [pid for pid, told in processes("environ") if b"CUDA_VISIBLE_DEVICES=1\0" in told]:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGSTOP if is_held else signal.SIGCONT)
+
+
+def processes(file: str) -> Iterator[tuple[int, bytes]]:
+    """Every process of ours, and what /proc tells of it."""
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            yield int(folder.name), (folder / file).read_bytes()
 
 
 def all_jobs(asked: argparse.Namespace) -> dict[str, str]:
@@ -123,7 +122,7 @@ def all_jobs(asked: argparse.Namespace) -> dict[str, str]:
     resnet = HERE / "sweep" / "resnet50-fp32.onnx.gz"
     peers = ("--peers", asked.peers, "--work", work / "int8", "--out", out / "int8")
     light = ("--light", HERE / "int8-vs-modelopt" / "light", "--peers", asked.peers)
-    served = ("--batch", "1,8,32,128", "--precision", "fp16", "--streams", "1,2")
+    served = ("--batch", "1,8,32,128", "--precision", "fp16", "--streams", "1,2", "--jobs", "4")
     each = ("--jobs", "6", "--streams", "1,2")
     lists = (
         ("sweep/sweep.py", "jobs", "whole", resnet, work / "r50", out / "r50", *TACTICS, *served),
@@ -144,7 +143,7 @@ def all_jobs(asked: argparse.Namespace) -> dict[str, str]:
     known |= {f"{job['name']}-bert": job["run"] for job in serving}
     # optimisation level 2, where the default was not done in 13 minutes beside others
     known["build-unet3d-8"] += " --opt-level 2"
-    for name in ("several_gpus", *TESTS):
+    for name in TESTS:
         test = HERE.parents[1] / "tests" / "gpu" / f"test_{name}.py"
         visible = "CUDA_VISIBLE_DEVICES=1,0 " if name == "several_gpus" else ""
         known[name] = f"{visible}{sys.executable} -m pytest -q -p no:cacheprovider {test}"
@@ -159,11 +158,20 @@ def listed(script: str, *arguments: str) -> list[dict[str, str]]:
 
 
 def go_through(
-    asked: argparse.Namespace, known: dict[str, str], stages: tuple[Stage, ...], gpu: int, end: float
+    asked: argparse.Namespace,
+    known: dict[str, str],
+    stages: tuple[Stage, ...],
+    gpu: int,
+    end: float,
+    over: dict[str, threading.Event],
 ) -> None:
     """One stage after the other, none beyond the end."""
+    if gpu == 1 and max(OWN_CORES) < (os.cpu_count() or 1):
+        os.sched_setaffinity(0, OWN_CORES)  # of this thread, and what it starts
     timeline = asked.out / "timeline.txt"
     for stage in stages:
+        if stage.after is not None:
+            over[stage.after].wait()
         seconds = min(stage.seconds, end - time.monotonic())
         if seconds < 5:
             return
@@ -176,6 +184,7 @@ def go_through(
         done = subprocess.run([*map(str, run), "--gpus", gpus], capture_output=True, text=True, check=False)
         with timeline.open("a") as told:
             print(f"{time.time():.0f} GPU {gpu}: {stage.name}: {done.stdout}{done.stderr}", file=told)
+        over[stage.name].set()
 
 
 if __name__ == "__main__":
