@@ -10,7 +10,6 @@ GET  /health                 503 once no worker is left
 
 from __future__ import annotations
 
-import gc
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -29,7 +28,7 @@ from trtopt.errors import (
     TrtoptError,
     WorkerError,
 )
-from trtopt.runtime import AsyncBatcher, BatchPolicy, DynamicBatcher, EnginePool
+from trtopt.runtime import AsyncBatcher, BatchPolicy, DynamicBatcher, EnginePool, serve_promptly
 
 STATUS: dict[type[TrtoptError], int] = {
     DataError: 422,
@@ -49,8 +48,7 @@ def make_app(folder: str, *, workers: int = 2, policy: BatchPolicy | None = None
             async with AsyncBatcher(DynamicBatcher(pool, policy)) as batcher:
                 app.state.pool, app.state.batcher = pool, batcher
                 app.state.dtypes = {spec.name: spec.dtype for spec in pool.catalogue.inputs}
-                gc.collect()
-                gc.freeze()  # going through all that was imported would stop every thread for 30 ms
+                serve_promptly()
                 yield
 
     app = FastAPI(title="trtopt", lifespan=lifespan)

@@ -58,7 +58,7 @@ class ScriptedDevice:
         self.used = 0
         self.compute = Shared(then_last(self.script.compute_ms, 0.0))
         self.enqueue = Shared(then_last(self.script.enqueue_ms, 0.0))
-        self.recorded: int | None = None  # inferences in the graph that is being captured
+        self.recorded: list[Callable[[], float]] | None = None  # ms, of what a graph being captured holds
 
     def call(self, name: str) -> None:
         """Write a call down, and fail if the script says so."""
@@ -119,30 +119,36 @@ class ScriptedDevice:
         self.call("copy_to_device")
         if is_pageable(source):
             self.host_s += self.script.staging_ms / 1e3
-        run_on(stream, self.script.h2d_ms)
+        self._run_on(stream, self.script.h2d_ms)
 
     def copy_to_host(self, target: HostBuffer, source: DeviceBuffer, stream: Stream) -> None:
         """Takes the scripted time."""
         self.call("copy_to_host")
-        run_on(stream, self.script.d2h_ms)
+        self._run_on(stream, self.script.d2h_ms)
         if is_pageable(target):
             self.host_s = scripted_stream(stream).ready_s
 
     def copy_on_device(self, target: DeviceBuffer, source: DeviceBuffer, stream: Stream) -> None:
         """Takes the scripted time."""
         self.call("copy_on_device")
-        run_on(stream, self.script.d2d_ms)
+        self._run_on(stream, self.script.d2d_ms)
+
+    def _run_on(self, stream: Stream, duration_ms: float) -> None:
+        if self.recorded is not None:
+            self.recorded.append(lambda: duration_ms)
+        else:
+            run_on(stream, duration_ms)
 
     def follow(self, stream: Stream, other: int) -> None:
         """Other libraries' streams are empty."""
         self.call("follow")
 
     def capture(self, stream: Stream, work: Callable[[], None]) -> ScriptedGraph:
-        """A graph takes the compute time of what it captured."""
+        """A graph takes the time of what it captured."""
         self.call("capture")
         if not self.script.graphs:
             raise GraphCaptureError("the script's engine cannot be captured", "measure it with --no-graph")
-        self.recorded = 0
+        self.recorded = []
         try:
             work()
             return ScriptedGraph(self, self.recorded)
@@ -219,7 +225,7 @@ class ScriptedContext(Owned):
         self.device.call("enqueue")
         if self.device.recorded is not None:
             assert self._consumed is None, "an event is bound while a graph is captured"
-            self.device.recorded += 1
+            self.device.recorded.append(lambda: next(self.device.compute))
             return
         self.device.host_s += next(self.device.enqueue) / 1e3
         compute_ms = next(self.device.compute)

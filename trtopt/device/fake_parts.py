@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -125,15 +126,15 @@ def is_pageable(buffer: HostBuffer) -> bool:
 
 
 class ScriptedGraph(Owned):
-    """As many inferences as were captured."""
+    """What was captured, each part telling its milliseconds."""
 
-    def __init__(self, device: ScriptedDevice, inferences: int) -> None:
+    def __init__(self, device: ScriptedDevice, parts: Sequence[Callable[[], float]]) -> None:
         super().__init__(device)
-        self._inferences = inferences
+        self._parts = tuple(parts)
 
     def launch(self, stream: Stream) -> None:
         """Enqueue them."""
         self.device.call("launch")
         self.device.host_s += next(self.device.enqueue) / 1e3
-        for _ in range(self._inferences):
-            run_on(stream, next(self.device.compute))
+        for duration_ms in self._parts:
+            run_on(stream, duration_ms())

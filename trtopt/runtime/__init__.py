@@ -4,6 +4,7 @@ from trtopt.records import BatcherStatistics, BatchPolicy, PoolUsage
 from trtopt.runtime.aio import AsyncBatcher
 from trtopt.runtime.batcher import DynamicBatcher
 from trtopt.runtime.pool import EnginePool
+from trtopt.runtime.punctual import serve_promptly
 
 __all__ = [
     "AsyncBatcher",
@@ -12,4 +13,5 @@ __all__ = [
     "DynamicBatcher",
     "EnginePool",
     "PoolUsage",
+    "serve_promptly",
 ]

@@ -9,21 +9,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trtopt.device.affinity import present_cores
+from trtopt.runtime.vectored import Placed, copy_in, copy_out
 
-LARGE_BYTES = 4 << 20
-"""What one thread copies in about half a millisecond: less is not worth another's waking up."""
+SHARE_BYTES = 2 << 20
+"""What a thread of several copies at least, in 150 to 300 µs: waking one takes 10 to 100."""
 
 _MOST_THREADS = 8
-
-Placed = tuple[int, NDArray[np.generic]]
-"""Rows, and where in the batch the first of them goes."""
+_LOCKED_ELEMENTS = 500
+"""Up to so many NumPy copies without letting go of the interpreter's lock (NPY_BEGIN_THREADS_THRESHOLDED)."""
 
 
 class Copier:
     """Copies rows into batches, for any thread.
 
     By default as many threads share a large batch as half of the cores that this process may use, at most 8:
-    a core moves 5 to 10 GB/s, and NumPy lets go of the interpreter while it copies.
+    a core moves 5 to 10 GB/s.
     """
 
     def __init__(self, threads: int | None = None) -> None:
@@ -32,10 +32,11 @@ class Copier:
 
     def fill(self, batch: NDArray[np.generic], rows: Sequence[Placed]) -> None:
         """Put rows where they belong; no two of them overlap there."""
-        if self._threads == 1 or batch.nbytes < LARGE_BYTES:
+        threads = min(self._threads, batch.nbytes // SHARE_BYTES)
+        if threads < 2:
             _copy(batch, rows)
             return
-        first, *others = _shares(rows, self._threads) or [[]]  # all rows of a batch may lie on the device
+        first, *others = _shares(rows, threads) or [[]]  # all rows of a batch may lie on the device
         helped = [self._helpers.submit(_copy, batch, share) for share in others]
         try:
             _copy(batch, first)
@@ -49,9 +50,24 @@ class Copier:
         self._helpers.shutdown()
 
 
+def own_rows(batch: NDArray[np.generic], spans: Sequence[tuple[int, int]]) -> list[NDArray[np.generic]]:
+    """Rows from the first to the last, exclusively, of each span, in memory of their own."""
+    if _is_one_call_worth(batch, len(spans)):
+        owned = [np.empty((stop - start, *batch.shape[1:]), batch.dtype) for start, stop in spans]
+        if copy_out(batch, [(start, rows) for (start, _), rows in zip(spans, owned, strict=True)]):
+            return owned
+    return [batch[start:stop].copy() for start, stop in spans]
+
+
 def _copy(batch: NDArray[np.generic], rows: Sequence[Placed]) -> None:
+    if _is_one_call_worth(batch, len(rows)) and copy_in(batch, rows):
+        return
     for at, array in rows:
         batch[at : at + len(array)] = array
+
+
+def _is_one_call_worth(batch: NDArray[np.generic], copies: int) -> bool:
+    return copies > 1 and batch.size > _LOCKED_ELEMENTS * len(batch)
 
 
 def _shares(rows: Sequence[Placed], count: int) -> list[list[Placed]]:

@@ -1,4 +1,4 @@
-"""One engine ready at one set of shapes: a context, its buffers and, from the second run on, a CUDA graph."""
+"""One engine ready at one set of shapes: a context, its buffers and, from the second run on, CUDA graphs."""
 
 from __future__ import annotations
 
@@ -44,8 +44,9 @@ class Prepared:
         self._device, self._stream, self._copier = device, stream, copier
         self._on_host = device.info.kind == "cpu"
         self._resources = ExitStack()
-        self._wants_graph = graphs
-        self._graph: Graph | None = None
+        self._wants_graphs = graphs
+        self._graphs: dict[bool, Graph] = {}
+        """With copies of all inputs to the device, and without; both copy the outputs to the host."""
         self._is_warm = self._is_bound = False
         self.graph_refused: str | None = None
         self.nbytes = 0
@@ -92,9 +93,9 @@ class Prepared:
                 )
 
     @property
-    def has_graph(self) -> bool:
-        """Whether a CUDA graph has been captured."""
-        return self._graph is not None
+    def graphs(self) -> int:
+        """How many CUDA graphs have been captured."""
+        return len(self._graphs)
 
     def run(self, parts: Sequence[Part], cuts: Sequence[Cut]) -> dict[str, NDArray[np.generic]]:
         """Run the parts' rows as one batch, padded up by repeating the last one.
@@ -103,18 +104,19 @@ class Prepared:
             Every output as [batch, …], in memory that the next run writes to.
         """
         foreign: dict[str, DeviceBuffer] = {}
+        from_host = not self._on_host and all(
+            tensor.host is not None for part in parts for tensor in part.tensors.values()
+        )
         for binding in self._inputs:
             tensors = [parts[cut.part].tensors[binding.name] for cut in cuts]
             region = self._in_place(tensors[0], cuts[0]) if len(cuts) == 1 else None
             if region is None:
                 self._gather(binding, tensors, cuts)
+                if not self._on_host and not from_host:
+                    self._copy_gathered(binding, tensors, cuts)
             else:
                 foreign[binding.name] = region
-        self._launch(foreign)
-        if not self._on_host:
-            for binding in self._outputs:
-                name = binding.name
-                self._device.copy_to_host(self._host[name], self._buffers[name], self._stream)
+        self._launch(foreign, from_host)
         self._stream.synchronize()
         return {binding.name: self._views[binding.name] for binding in self._outputs}
 
@@ -138,8 +140,8 @@ class Prepared:
             self._device.follow(self._stream, tensor.after)
 
     def _gather(self, binding: Binding, tensors: Sequence[Tensor], cuts: Sequence[Cut]) -> None:
-        """Put rows into the input's own buffer: those of the host first, then those of the device."""
-        view, filled = self._views[binding.name], cuts[-1].at + cuts[-1].stop - cuts[-1].start
+        """Put the rows of the host into the input's own memory there."""
+        view, filled = self._views[binding.name], _filled(cuts)
         from_host = [
             (cut.at, tensor.host[cut.start : cut.stop])
             for tensor, cut in zip(tensors, cuts, strict=True)
@@ -148,10 +150,11 @@ class Prepared:
         self._copier.fill(view, from_host)
         if tensors[-1].host is not None:
             view[filled:] = view[filled - 1]
-        if self._on_host:
-            return
+
+    def _copy_gathered(self, binding: Binding, tensors: Sequence[Tensor], cuts: Sequence[Cut]) -> None:
+        """Put rows into the input's own buffer: those of the host first, then those of the device."""
         own = self._buffers[binding.name]
-        if from_host:
+        if any(tensor.host is not None for tensor in tensors):
             self._device.copy_to_device(own, self._host[binding.name], self._stream)
         row_bytes = binding.nbytes // self._batch
         for tensor, cut in zip(tensors, cuts, strict=True):
@@ -159,6 +162,7 @@ class Prepared:
                 self._follow(tensor)
                 self._copy(own, cut.at * row_bytes, _rows_of(tensor, cut))
         if tensors[-1].host is None:
+            filled = _filled(cuts)
             last = Region(own.address + (filled - 1) * row_bytes, row_bytes)
             for row in range(filled, self._batch):
                 self._copy(own, row * row_bytes, last)
@@ -166,7 +170,7 @@ class Prepared:
     def _copy(self, target: DeviceBuffer, offset: int, source: Region) -> None:
         self._device.copy_on_device(Region(target.address + offset, source.nbytes), source, self._stream)
 
-    def _launch(self, foreign: Mapping[str, DeviceBuffer]) -> None:
+    def _launch(self, foreign: Mapping[str, DeviceBuffer], from_host: bool) -> None:
         """A graph knows only the buffers that it was captured with: other memory takes a plain run.
 
         The first run at new shapes is slow anyway, and one that is not repeated needs no graph.
@@ -174,26 +178,43 @@ class Prepared:
         if foreign:
             self._is_bound = False
             self._context.bind({**self._buffers, **foreign})
-            self._context.enqueue(self._stream)
+            self._enqueue(from_host)
             return
-        if self._wants_graph and self._is_warm:
-            self._capture()
-        if self._graph is not None:
-            self._graph.launch(self._stream)
+        if self._wants_graphs and self._is_warm and from_host not in self._graphs:
+            self._capture(from_host)
+        if graph := self._graphs.get(from_host):
+            graph.launch(self._stream)
             return
         self._bind()
-        self._context.enqueue(self._stream)
+        self._enqueue(from_host)
         self._is_warm = True
 
-    def _capture(self) -> None:
-        self._wants_graph = False
+    def _enqueue(self, from_host: bool) -> None:
+        """The inference, and the copies before and after it.
+
+        In one graph they are one call. Each lets go of the interpreter's lock, and waits for it afterwards if
+        other threads compute in Python.
+        """
+        if from_host:
+            for binding in self._inputs:
+                name = binding.name
+                self._device.copy_to_device(self._buffers[name], self._host[name], self._stream)
+        self._context.enqueue(self._stream)
+        if not self._on_host:
+            for binding in self._outputs:
+                name = binding.name
+                self._device.copy_to_host(self._host[name], self._buffers[name], self._stream)
+
+    def _capture(self, from_host: bool) -> None:
         self._bind()
         try:
-            self._graph = self._device.capture(self._stream, lambda: self._context.enqueue(self._stream))
+            graph = self._device.capture(self._stream, lambda: self._enqueue(from_host))
         except GraphCaptureError as error:
+            self._wants_graphs = False
             self.graph_refused = error.problem
             return
-        self._resources.callback(self._graph.close)
+        self._graphs[from_host] = graph
+        self._resources.callback(graph.close)
 
     def _bind(self) -> None:
         if not self._is_bound:
@@ -203,6 +224,11 @@ class Prepared:
     def close(self) -> None:
         """Give everything back, in reverse order, whatever of it fails."""
         self._resources.close()
+
+
+def _filled(cuts: Sequence[Cut]) -> int:
+    """Rows of the batch that are somebody's."""
+    return cuts[-1].at + cuts[-1].stop - cuts[-1].start
 
 
 def _view(buffer: HostBuffer, binding: Binding) -> NDArray[np.generic]:

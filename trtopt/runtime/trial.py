@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import threading
 import time
 from collections import deque
@@ -19,7 +18,7 @@ from trtopt.inputs import random_batch
 from trtopt.records import BatcherStatistics, BatchPolicy, Record, Shape
 from trtopt.runtime.batcher import DynamicBatcher
 from trtopt.runtime.pool import EnginePool
-from trtopt.runtime.punctual import wake_on_time
+from trtopt.runtime.punctual import serve_promptly, wake_on_time
 from trtopt.runtime.worker import Outputs
 
 _ROUNDS, _BATCHES = 10, 8
@@ -74,13 +73,13 @@ def try_plan(job: TrialJob, progress: ProgressSink) -> TrialRun:
         samples = [_sample(pool, shapes) for shapes in job.buckets]
         with DynamicBatcher(pool) as batcher:
             _warm(pool, range(1, batcher.policy.max_batch + 1), samples)
-            gc.collect()
-            gc.freeze()  # as a service should: going through what was imported stops every thread for 30 ms
+            serve_promptly()  # as a service should
             return _served(batcher, samples, job, progress)
 
 
 def serving_times_ms(job: CostJob, progress: ProgressSink) -> dict[int, dict[int, list[float]]]:
     """What full batches take a worker, all being busy: by number of workers, then of requests."""
+    serve_promptly()
     times: dict[int, dict[int, list[float]]] = {}
     for workers, counts in job.requests.items():
         times[workers] = {}

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from trtopt.device.api import Device
 from trtopt.errors import DeviceMemoryError
 from trtopt.runtime.catalogue import Catalogue, Key, Part
-from trtopt.runtime.copying import Copier
+from trtopt.runtime.copying import Copier, own_rows
 from trtopt.runtime.dealing import Cut, deal
 from trtopt.runtime.prepared import Prepared
 
@@ -49,10 +49,10 @@ class Worker:
         received: list[dict[str, list[NDArray[np.generic]]]] = [{} for _ in parts]
         for piece, cuts in zip(pieces, deal(rows, [piece.rows for piece in pieces]), strict=True):
             outputs = self._run_on((choice.engines[piece.offer], piece.batch, key), parts, cuts)
-            for cut in cuts:
-                stop = cut.at + cut.stop - cut.start
-                for name, output in outputs.items():
-                    received[cut.part].setdefault(name, []).append(output[cut.at : stop].copy())
+            spans = [(cut.at, cut.at + cut.stop - cut.start) for cut in cuts]
+            for name, output in outputs.items():
+                for cut, rows_of_part in zip(cuts, own_rows(output, spans), strict=True):
+                    received[cut.part].setdefault(name, []).append(rows_of_part)
         return [{name: _joined(arrays) for name, arrays in one.items()} for one in received]
 
     def _run_on(self, name: tuple[int, int, Key], parts: Sequence[Part], cuts: list[Cut]) -> Outputs:
@@ -60,9 +60,9 @@ class Worker:
         if prepared is None:
             prepared = self._prepare(name)
         self._prepared.move_to_end(name)
-        had_graph = prepared.has_graph
+        had = prepared.graphs
         outputs = prepared.run(parts, cuts)
-        self.graphs += prepared.has_graph - had_graph
+        self.graphs += prepared.graphs - had
         self.graph_refused = prepared.graph_refused or self.graph_refused
         return outputs
 
@@ -96,7 +96,7 @@ class Worker:
         while self._prepared and self.nbytes + nbytes > self._bound_bytes:
             _, oldest = self._prepared.popitem(last=False)
             self.prepared -= 1
-            self.graphs -= oldest.has_graph
+            self.graphs -= oldest.graphs
             self.nbytes -= oldest.nbytes
             self.evicted += 1
             oldest.close()

@@ -27,7 +27,7 @@ import numpy as np
 from trtopt.device.backends import open_target
 from trtopt.inputs import random_batch
 from trtopt.records import BatchPolicy
-from trtopt.runtime import DynamicBatcher, EnginePool
+from trtopt.runtime import DynamicBatcher, EnginePool, serve_promptly
 from trtopt.workspace import read_manifest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -103,6 +103,7 @@ def main() -> None:
                     / (BATCHES * largest)
                 ),
             }
+            serve_promptly()
             for _ in range(arguments.rounds):
                 for name, way in ways.items():
                     taken.setdefault(name, []).append(way())

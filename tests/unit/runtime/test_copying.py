@@ -18,16 +18,21 @@ from trtopt.runtime.copying import Copier
 @pytest.fixture(scope="module", autouse=True)
 def everything_is_large() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(copying, "LARGE_BYTES", 1)
+        patched.setattr(copying, "SHARE_BYTES", 1)
         yield
 
 
-@given(st.lists(st.integers(0, 9), min_size=1, max_size=12), st.integers(1, 6), st.integers(0, 3))
+@given(
+    st.lists(st.integers(0, 9), min_size=1, max_size=12),
+    st.integers(1, 6),
+    st.integers(0, 3),
+    st.sampled_from([3, 501]),
+)
 def test_every_row_is_where_it_belongs_and_nothing_else_is_touched(
-    lengths: list[int], threads: int, before: int
+    lengths: list[int], threads: int, before: int, width: int
 ) -> None:
-    rows = np.arange(sum(lengths) * 3, dtype=np.int32).reshape(-1, 3)
-    batch = np.full((before + len(rows) + 2, 3), -1, np.int32)
+    rows = np.arange(sum(lengths) * width, dtype=np.int32).reshape(-1, width)
+    batch = np.full((before + len(rows) + 2, width), -1, np.int32)
     ends = np.cumsum(lengths)
     placed = [(before + int(end) - n, rows[end - n : end]) for end, n in zip(ends, lengths, strict=True)]
     with closing(Copier(threads)) as copier:

@@ -13,8 +13,9 @@ from trtopt.errors import ClosedError, DataError, DeviceError, DeviceMemoryError
 from trtopt.records import EngineArtifact, Profile
 from trtopt.runtime.pool import EnginePool, Source
 
-PLAIN = ["copy_to_device", "bind", "enqueue", "copy_to_host", "synchronize"]
-REPLAYED = ["copy_to_device", "launch", "copy_to_host", "synchronize"]
+ENQUEUED = ["copy_to_device", "enqueue", "copy_to_host"]
+PLAIN = ["bind", *ENQUEUED, "synchronize"]
+REPLAYED = ["launch", "synchronize"]
 PROFILES, RANGE = (artifact(1, 4), artifact(8)), artifact(1, 8)
 MADE = ["context", "pinned_buffer", "pinned_buffer", "device_buffer", "device_buffer"]
 
@@ -30,7 +31,7 @@ def test_the_first_run_is_plain_the_second_captures_and_later_ones_replay() -> N
     gpu = device()
     with pool_on(gpu) as pool:
         assert calls_in(gpu, lambda: pool.run(rows(8))) == [*MADE, *PLAIN]
-        second = ["copy_to_device", "capture", "enqueue", "launch", "copy_to_host", "synchronize"]
+        second = ["capture", *ENQUEUED, "launch", "synchronize"]
         assert calls_in(gpu, lambda: pool.run(rows(8))) == second
         assert calls_in(gpu, lambda: pool.run(rows(8))) == REPLAYED
         assert calls_in(gpu, lambda: pool.run(rows(1))) == [*MADE, *PLAIN]  # another engine
@@ -43,8 +44,8 @@ def test_without_graphs_every_run_is_plain_and_binds_once(refused: bool) -> None
     with pool_on(gpu, graphs=refused) as pool:
         pool.run(rows(8))
         tries = ["capture"] if refused else []
-        again = ["copy_to_device", "enqueue", "copy_to_host", "synchronize"]
-        assert calls_in(gpu, lambda: pool.run(rows(8))) == [*again[:1], *tries, *again[1:]]
+        again = [*ENQUEUED, "synchronize"]
+        assert calls_in(gpu, lambda: pool.run(rows(8))) == [*tries, *again]
         assert calls_in(gpu, lambda: pool.run(rows(8))) == again
         why = "the script's engine cannot be captured" if refused else None
         assert (pool.usage().graphs, pool.usage().graph_refused) == (0, why)
@@ -127,6 +128,20 @@ def test_rows_of_the_host_and_of_the_device_meet_in_one_batch() -> None:
         parts = [pool.catalogue.part(value) for value in (rows(3), OnGpu(4), rows(1))]
         calls = calls_in(gpu, lambda: pool.run_parts(parts))
         assert calls == ["copy_to_device", "copy_on_device", "enqueue", "copy_to_host", "synchronize"]
+
+
+def test_with_rows_on_the_device_a_graph_of_its_own_leaves_the_copies_out() -> None:
+    gpu = device()
+    with pool_on(gpu) as pool:
+        for _ in range(2):
+            pool.run(rows(8))
+        parts = [pool.catalogue.part(value) for value in (rows(3), OnGpu(5))]
+        copies = ["copy_to_device", "copy_on_device"]
+        captured = [*copies, "capture", "enqueue", "copy_to_host", "launch", "synchronize"]
+        assert calls_in(gpu, lambda: pool.run_parts(parts)) == captured
+        assert calls_in(gpu, lambda: pool.run_parts(parts)) == [*copies, *REPLAYED]
+        assert calls_in(gpu, lambda: pool.run(rows(8))) == REPLAYED
+        assert pool.usage().graphs == 2
 
 
 # ── bounded memory ──────────────────────────────────────────────────────────────────────────────────────

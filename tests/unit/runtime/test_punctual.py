@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from trtopt.runtime.punctual import wake_on_time
+from trtopt.runtime.punctual import SWITCH_S, serve_promptly, wake_on_time
 
 GET_TIMER_SLACK = 30
 
@@ -33,3 +34,17 @@ def test_only_the_thread_that_asks_is_woken_on_time() -> None:
 def test_where_there_is_no_such_call_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ctypes, "CDLL", lambda name: object())
     wake_on_time()
+
+
+def test_a_process_that_serves_leaves_out_what_is_there_and_switches_threads_soon() -> None:
+    interval_s, frozen = sys.getswitchinterval(), gc.get_freeze_count()
+    kept: list[list[object]] = [[] for _ in range(1000)]
+    try:
+        serve_promptly()
+        assert gc.get_freeze_count() >= frozen + len(kept)
+        assert sys.getswitchinterval() == pytest.approx(SWITCH_S)
+        assert interval_s > SWITCH_S
+    finally:
+        gc.unfreeze()
+        gc.freeze()  # as tests/conftest.py left it
+        sys.setswitchinterval(interval_s)
