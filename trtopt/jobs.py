@@ -9,6 +9,7 @@ from trtopt.measure.engine import BenchJob
 from trtopt.measure.interleaved import InterleaveJob
 from trtopt.measure.outputs import OutputsJob
 from trtopt.records import BenchPoint, EngineArtifact, Environment, InterleavedRun, Record, Tactic
+from trtopt.runtime.rehearsal import Rehearsed
 from trtopt.runtime.trial import CostJob, TrialJob, TrialRun
 
 
@@ -114,9 +115,11 @@ class Tried(Record, frozen=True, kw_only=True, tag="tried"):
 
 
 class Costed(Record, frozen=True, kw_only=True, tag="costed"):
-    """A cost job's result: milliseconds that batches took, by number of workers and by requests in them."""
+    """A cost job's result, by number of workers: what full batches took in ms, by their requests, and what
+    was seen as requests came at random.
+    """
 
-    serving_ms: dict[int, dict[int, list[float]]]
+    serving_ms: dict[int, tuple[dict[int, list[float]], Rehearsed]]
     environment: Environment
 
 

@@ -21,7 +21,7 @@ from trtopt.pipeline.serving_costs import serving_costs
 from trtopt.plan.packing import packing_estimate
 from trtopt.plan.prediction import RUNS, Demand
 from trtopt.plan.search import MAX_ENGINES, Bounds, Outcome, Search, nothing_keeps
-from trtopt.plan.service import Overhead, at_level
+from trtopt.plan.service import at_level
 from trtopt.plan.setups import MeasuredEngine
 from trtopt.plan.traffic import Process, Recorded, arrivals_at, lengths_of, parse_process, parse_recorded
 from trtopt.reading import read_bounded, reason_of
@@ -90,10 +90,9 @@ def plan(
     if rate is None and isinstance(read.process, Recorded):
         rate = read.process.rate
     listener("measuring what serving adds to an engine")
-    costs, notes = serving_costs(measured, timeout, trust)
+    costs, notes = serving_costs(measured, rate, timeout, trust)
     notes += _notes_on(measured)
-    overheads = {many: Overhead(cost.batch_ms, cost.request_ms) for many, cost in costs.items()}
-    search = Search(measured.engines, overheads)
+    search = Search(measured.engines, costs)
     listener(f"simulating ways to serve with {len(measured.engines)} engines")
     demand = Demand(read.process, rate or 1.0, shares)
     if rate is None:

@@ -5,24 +5,30 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import msgspec
 import numpy as np
 
 from trtopt.errors import DeviceError, IncompatibleEngineError
 from trtopt.jobs import Costed
 from trtopt.pipeline.listener import SILENT
 from trtopt.pipeline.measured_engines import Measured
+from trtopt.plan.service import Service, added_ms
 from trtopt.records import ServingCost
+from trtopt.runtime.rehearsal import Rehearsed
 from trtopt.runtime.trial import CostJob
 from trtopt.supervisor import run_jobs
 
+_QUANTILES = 201
+
 
 def serving_costs(
-    measured: Measured, limit_s: float | None, trust: Sequence[str]
+    measured: Measured, rate: float | None, limit_s: float | None, trust: Sequence[str]
 ) -> tuple[dict[int, ServingCost], list[str]]:
     """By number of workers, as many as engines were measured with, on one folder's engines; and notes.
 
-    Workers share the interpreter and the host's memory: what one adds says little of two. Nothing and a note
-    if the engines cannot run here.
+    Workers share the interpreter and the host's memory: what one adds says little of two. What scatters is
+    seen at `rate` requests a second, or at less where that is much for these engines. Nothing and a note if
+    the engines cannot run here.
     """
     engine = measured.engines[0]
     folder, length = measured.folders[engine.sha256], min(engine.curves)
@@ -35,6 +41,7 @@ def serving_costs(
         backend=measured.artifacts[engine.sha256].plan.backend.name,
         sample=dict(measured.buckets[length]),
         requests={workers: tuple(found) for workers, found in batches.items()},
+        rate=rate,
         trust=tuple(trust),
     )
     try:
@@ -49,13 +56,43 @@ def serving_costs(
         notes.append(
             f"measured on {there.device.name}, {there.cpu}; planned on {here.device.name}, {here.cpu}"
         )
-    return {workers: _cost(result.serving_ms[workers], found) for workers, found in batches.items()}, notes
+    curves = [
+        curve
+        for engine in measured.engines
+        if measured.folders[engine.sha256] == folder
+        for curve in engine.curves.get(length, ())
+    ]
+    costs = {}
+    for workers, found in batches.items():
+        full_ms, rehearsed = result.serving_ms[workers]
+        costs[workers] = scattered(_cost(full_ms, found), Service(curves), rehearsed)
+    return costs, notes
 
 
 def _cost(serving_ms: Mapping[int, Sequence[float]], engine_ms: Mapping[int, float]) -> ServingCost:
     """What batches of these sizes take beyond what engines were measured to take."""
     added = [float(np.median(serving_ms[batch])) - ms for batch, ms in engine_ms.items()]
     return _line(list(engine_ms), added)
+
+
+def scattered(cost: ServingCost, bare: Service, rehearsed: Rehearsed) -> ServingCost:
+    """With what scattered in a rehearsal, beyond what `bare` engines take and `cost` adds on average."""
+    jitter_ms = [
+        ms - bare.typical_ms(requests, running) - added_ms(cost, requests)
+        for requests, running, ms in rehearsed.batches
+    ]
+    return msgspec.structs.replace(
+        cost,
+        jitter_ms=_quantiles(jitter_ms),
+        wake_ms=_quantiles(rehearsed.wake_ms),
+        late_ms=_quantiles(rehearsed.late_ms),
+    )
+
+
+def _quantiles(values: Sequence[float]) -> tuple[float, ...]:
+    if not values:
+        return ()
+    return tuple(round(value, 4) for value in np.quantile(values, np.linspace(0, 1, _QUANTILES)).tolist())
 
 
 def _comparable(measured: Measured, folder: Path, length: int, workers: int) -> dict[int, float]:

@@ -16,7 +16,7 @@ from msgspec import structs
 from trtopt.errors import PlanError
 from trtopt.measure.arrivals import Goal
 from trtopt.plan.prediction import Demand, latency_ms, predict, requests_of, run_once
-from trtopt.plan.service import NO_OVERHEAD, Overheads
+from trtopt.plan.service import NO_COST, Costs
 from trtopt.plan.setups import DELAYS, Fleet, MeasuredEngine, Setup, fleets, worker_counts
 from trtopt.records import BatchPolicy, Prediction, Rejected
 
@@ -93,9 +93,9 @@ class Search:
     def __init__(
         self,
         engines: Sequence[MeasuredEngine],
-        overheads: Overheads = NO_OVERHEAD,
+        costs: Costs = NO_COST,
     ) -> None:
-        self._engines, self._overheads = tuple(engines), overheads
+        self._engines, self._costs = tuple(engines), costs
         self._fleets: dict[int, list[Fleet]] = {}
         self.most_engines = min(MAX_ENGINES, len(engines))
         self.knows_memory = any(engine.memory is not None for engine in engines)
@@ -187,7 +187,7 @@ class Search:
 
     def _of_engines(self, most: int) -> list[Fleet]:
         if most not in self._fleets:
-            self._fleets[most] = list(fleets(self._engines, most, self._overheads))
+            self._fleets[most] = list(fleets(self._engines, most, self._costs))
         return self._fleets[most]
 
     @staticmethod

@@ -10,6 +10,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.random import RandomState
 
+from trtopt.records import ServingCost
 from trtopt.runtime.choosing import Chooser, Offer
 
 Latencies = Mapping[int, Sequence[float]]
@@ -61,30 +62,23 @@ class Curve:
         )
 
 
-@dataclass(frozen=True)
-class Overhead:
-    """What serving adds to an engine's latency: for each batch, and for each request in it."""
-
-    batch_ms: float = 0.0
-    request_ms: float = 0.0
-
-    def of(self, rows: int) -> float:
-        """For a batch of so many requests, in milliseconds."""
-        return self.batch_ms + rows * self.request_ms
-
-
-Overheads = Mapping[int, Overhead]
+Costs = Mapping[int, ServingCost]
 """By how many batches run at a time: workers share the interpreter, and take time from each other."""
 
-NO_OVERHEAD: Overheads = {1: Overhead()}
+NO_COST: Costs = {1: ServingCost()}
+
+
+def added_ms(cost: ServingCost, rows: int) -> float:
+    """What serving adds to a batch of so many requests, on average at full load."""
+    return cost.batch_ms + rows * cost.request_ms
 
 
 class Service:
     """Draws how long batches of one shape take on a set of engines, chosen as the runtime chooses them."""
 
-    def __init__(self, curves: Sequence[Curve], overheads: Overheads = NO_OVERHEAD) -> None:
+    def __init__(self, curves: Sequence[Curve], costs: Costs = NO_COST) -> None:
         self.chooser = Chooser([curve.offer for curve in curves])
-        self._curves, self._overheads = tuple(curves), overheads
+        self._curves, self.costs = tuple(curves), costs
         self._parts: dict[tuple[int, int], list[list[float]]] = {}
         self._typical_ms: dict[tuple[int, int], float] = {}
 
@@ -99,15 +93,15 @@ class Service:
         ms = 0.0
         for values, draw in zip(parts, uniform, strict=False):
             ms += values[int(draw * len(values))]
-        return (ms + at_level(self._overheads, running).of(rows)) / 1e3
+        return (ms + added_ms(at_level(self.costs, running), rows)) / 1e3
 
     def typical_ms(self, rows: int, running: int = 1) -> float:
         """The mean for a batch of that many requests."""
         known = self._typical_ms.get((rows, running))
         if known is None:
             parts = self._samples(rows, running)
-            added_ms = at_level(self._overheads, running).of(rows)
-            known = sum(float(np.mean(values)) for values in parts) + added_ms
+            added = added_ms(at_level(self.costs, running), rows)
+            known = sum(float(np.mean(values)) for values in parts) + added
             self._typical_ms[rows, running] = known
         return known
 

@@ -10,7 +10,7 @@ from itertools import combinations
 
 from numpy.random import RandomState
 
-from trtopt.plan.service import NO_OVERHEAD, Curve, Overheads, Service
+from trtopt.plan.service import NO_COST, Costs, Curve, Service
 from trtopt.records import BatchPolicy
 
 DELAYS = (0.0, 1 / 16, 1 / 8, 1 / 4, 1 / 2)
@@ -79,9 +79,9 @@ class MeasuredEngine:
 class Fleet:
     """Engines of one family that serve together: what a batch takes on them."""
 
-    def __init__(self, engines: Sequence[MeasuredEngine], overheads: Overheads = NO_OVERHEAD) -> None:
+    def __init__(self, engines: Sequence[MeasuredEngine], costs: Costs = NO_COST) -> None:
         self.engines = tuple(engines)
-        self._overheads = overheads
+        self._costs = costs
         self.lengths = tuple(sorted({length for engine in engines for length in engine.curves}))
 
     @cached_property
@@ -92,7 +92,7 @@ class Fleet:
     def drawing(self, engines: Sequence[MeasuredEngine]) -> tuple[Service, ...]:
         """As `services`, from other curves of the same engines."""
         return tuple(
-            Service([curve for engine in engines for curve in engine.curves.get(length, ())], self._overheads)
+            Service([curve for engine in engines for curve in engine.curves.get(length, ())], self._costs)
             for length in self.lengths
         )
 
@@ -200,15 +200,13 @@ class Setup:
         return math.inf
 
 
-def fleets(
-    engines: Sequence[MeasuredEngine], max_engines: int, overheads: Overheads = NO_OVERHEAD
-) -> Iterator[Fleet]:
+def fleets(engines: Sequence[MeasuredEngine], max_engines: int, costs: Costs = NO_COST) -> Iterator[Fleet]:
     """All sets of up to so many engines of one family."""
     for family in sorted({engine.family for engine in engines}):
         members = [engine for engine in engines if engine.family == family]
         for count in range(1, max_engines + 1):
             for chosen in combinations(members, count):
-                yield Fleet(chosen, overheads)
+                yield Fleet(chosen, costs)
 
 
 def worker_counts(fleet: Fleet) -> list[int]:

@@ -16,9 +16,9 @@ import numpy as np
 from numpy.random import RandomState
 from numpy.typing import NDArray
 
-from trtopt.plan.service import Service
-from trtopt.records import BatchPolicy
-from trtopt.runtime.batching import Run, Waiting, decide
+from trtopt.plan.service import Service, at_level
+from trtopt.records import BatchPolicy, ServingCost
+from trtopt.runtime.batching import Wait, Waiting, decide
 
 
 @dataclass(frozen=True)
@@ -79,19 +79,52 @@ def simulate(
     return state.told()
 
 
+class Scatter:
+    """What a host adds by chance, drawn for each request and for each batch, in seconds."""
+
+    def __init__(self, cost: ServingCost, requests: int, random: RandomState) -> None:
+        self.late_s = _drawn_s(cost.late_ms, requests, random)
+        self._wake_s: list[float] = _drawn_s(cost.wake_ms, requests, random).tolist()
+        self._jitter_s: list[float] = _drawn_s(cost.jitter_ms, requests, random).tolist()
+
+    def wake_s(self, batch: int) -> float:
+        """From what a sleeping worker was to be woken for until it runs the batch."""
+        return self._wake_s[batch]
+
+    def jitter_s(self, batch: int) -> float:
+        """How much longer than usual the batch takes, or shorter."""
+        return self._jitter_s[batch]
+
+
+def _drawn_s(values_ms: Sequence[float], count: int, random: RandomState) -> NDArray[np.float64]:
+    """Of quantiles, with what lies between them; nothing where there are none."""
+    if not values_ms:
+        return np.zeros(count)
+    at = random.random_sample(count) * (len(values_ms) - 1)
+    drawn_ms: NDArray[np.float64] = np.interp(at, np.arange(len(values_ms)), np.asarray(values_ms))
+    return drawn_ms / 1e3
+
+
 class _State:
     def __init__(
         self, services: Sequence[Service], workers: int, policy: BatchPolicy, arrivals: Arrivals, seed: int
     ) -> None:
         self._services, self._policy, self._arrivals = services, policy, arrivals
-        self._at_s: list[float] = [*arrivals.at_s.tolist(), math.inf]  # after the last one none comes
-        self._shape: list[int] = arrivals.shape.tolist()
-        uniform = RandomState(seed).random_sample(len(self._shape) + policy.max_batch)
+        draws = RandomState(seed)
+        self._scatter = Scatter(at_level(services[0].costs, workers), len(arrivals.at_s), draws)
+        handed_over_s = arrivals.at_s + self._scatter.late_s
+        self._order = np.argsort(handed_over_s, kind="stable")
+        self._at_s: list[float] = [
+            *handed_over_s[self._order].tolist(),
+            math.inf,
+        ]  # after the last, none comes
+        self._shape: list[int] = arrivals.shape[self._order].tolist()
+        uniform = draws.random_sample(len(self._shape) + policy.max_batch)
         self._uniform: list[float] = uniform.tolist()
         self._waiting = self._next = 0
         self._free_s = [-math.inf] * workers  # a heap of when workers are, or were, done
         self._queues: dict[int, deque[int]] = {}  # requests by shape, the oldest first; none is empty
-        self._served: list[int] = []
+        self._served: list[int] = []  # as they were handed over
         self._counts: list[int] = []  # of each batch; and when it ran
         self._start_s: list[float] = []
         self._end_s: list[float] = []
@@ -99,17 +132,23 @@ class _State:
 
     def run(self) -> None:
         at_s, free_s, queues = self._at_s, self._free_s, self._queues
-        now_s = -math.inf
+        now_s, is_asleep = -math.inf, False
         while queues or at_s[self._next] < math.inf:
-            now_s = max(now_s, free_s[0]) if queues else max(now_s, free_s[0], at_s[self._next])
+            looked_s, now_s = now_s, max(now_s, free_s[0])
+            if now_s > looked_s:
+                is_asleep = False  # that worker has just become free
+            if not queues and at_s[self._next] > now_s:
+                now_s, is_asleep = at_s[self._next], True
             if at_s[self._next] <= now_s:
                 self._admit(now_s)
             seen = [Waiting(len(queue), at_s[queue[0]]) for queue in queues.values()]
             step = decide(now_s, seen, self._policy)
-            if isinstance(step, Run):
-                self._take(list(queues)[step.queue], step.count, now_s)
+            if isinstance(step, Wait):
+                now_s, is_asleep = min(step.until_s, at_s[self._next]), True
+            elif is_asleep:  # who comes until it is awake may join
+                now_s, is_asleep = now_s + self._scatter.wake_s(len(self._counts)), False
             else:
-                now_s = min(step.until_s, at_s[self._next])
+                self._take(list(queues)[step.queue], step.count, now_s)
 
     def _admit(self, now_s: float) -> None:
         """Nothing has left since the last decision: who finds too many waiting is rejected."""
@@ -135,6 +174,7 @@ class _State:
         self._waiting -= count
         draws = self._uniform[drawn : drawn + count]
         seconds = self._services[shape].draw_s(count, running, draws)
+        seconds = max(seconds + self._scatter.jitter_s(len(self._counts)), seconds / 2)
         heapreplace(self._free_s, now_s + seconds)
         self._busy_s += seconds
         self._counts.append(count)
@@ -146,7 +186,8 @@ class _State:
         requests, counts = len(self._shape), np.asarray(self._counts, np.int64)
         start_s, end_s = np.full(requests, math.nan), np.full(requests, math.nan)
         batch = np.full(requests, -1, np.int64)
-        start_s[self._served] = np.repeat(self._start_s, counts)
-        end_s[self._served] = np.repeat(self._end_s, counts)
-        batch[self._served] = np.repeat(np.arange(len(counts)), counts)
+        served = self._order[self._served]
+        start_s[served] = np.repeat(self._start_s, counts)
+        end_s[served] = np.repeat(self._end_s, counts)
+        batch[served] = np.repeat(np.arange(len(counts)), counts)
         return Simulated(self._arrivals.at_s, start_s, end_s, batch, self._busy_s)

@@ -70,11 +70,16 @@ class Prediction(Record, frozen=True, kw_only=True):
 class ServingCost(Record, frozen=True, kw_only=True):
     """What serving adds to an engine's latency, as measured on the machine that planned.
 
-    For each batch, and for each request in it, in milliseconds; both 0 if the engines cannot run there.
+    For each batch, and for each request in it, in milliseconds; both 0 if the engines cannot run there. The
+    others are quantiles of what scatters, equally far apart: how much longer batches take than that, how long
+    a worker takes to wake, and how late requests are handed over.
     """
 
     batch_ms: float = 0.0
     request_ms: float = 0.0
+    jitter_ms: tuple[float, ...] = ()
+    wake_ms: tuple[float, ...] = ()
+    late_ms: tuple[float, ...] = ()
 
 
 class PackingEstimate(Record, frozen=True, kw_only=True):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
+import numpy as np
 from rich.console import Group, RenderableType
 from rich.text import Text
 
@@ -43,6 +44,18 @@ def _setup_lines(plan: BatchPlan) -> Iterable[str]:
         f"  serving adds {cost.batch_ms * 1e3:.0f} µs a batch and {cost.request_ms * 1e3:.1f} µs a request "
         "to what engines take"
     )
+    told = {
+        "a worker wakes after": cost.wake_ms,
+        "a request is handed over after": cost.late_ms,
+        "a batch takes longer by": cost.jitter_ms,
+    }
+    if scattered := [f"{what} {_middle_and_tail(values)}" for what, values in told.items() if values]:
+        yield f"  {', '.join(scattered)} (p50, p99)"
+
+
+def _middle_and_tail(quantiles_ms: Sequence[float]) -> str:
+    middle, tail = np.quantile(quantiles_ms, [0.5, 0.99]) * 1e3
+    return f"{middle:,.0f}, {tail:,.0f} µs"
 
 
 def _figures(plan: BatchPlan) -> RenderableType:

@@ -10,7 +10,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from trtopt.device.api import ProgressSink
 from trtopt.errors import QueueFullError, TrtoptError
@@ -18,13 +17,15 @@ from trtopt.inputs import random_batch
 from trtopt.records import BatcherStatistics, BatchPolicy, Record, Shape
 from trtopt.runtime.batcher import DynamicBatcher
 from trtopt.runtime.pool import EnginePool
-from trtopt.runtime.punctual import serve_promptly, wake_on_time
+from trtopt.runtime.punctual import serve_promptly, wait_until, wake_on_time
+from trtopt.runtime.rehearsal import Rehearsed, Sample, rehearse
 from trtopt.runtime.worker import Outputs
 
 _ROUNDS, _BATCHES = 10, 8
 _WARM_ROUNDS = 4
 
-Sample = dict[str, NDArray[np.generic]]
+_SHARE = 0.7
+"""Of what workers can do, at most, in a rehearsal: beyond, what it tells is how long its queue got."""
 
 
 class TrialJob(Record, frozen=True, kw_only=True, tag="trial"):
@@ -57,13 +58,14 @@ class TrialRun(Record, frozen=True, kw_only=True):
 
 class CostJob(Record, frozen=True, kw_only=True, tag="cost"):
     """Serve so many `requests` of one shape as one batch, with each number of workers, on the build folder at
-    `path`.
+    `path`; then as they come, `rate` a second if that is little for them.
     """
 
     path: str
     backend: str
     sample: dict[str, Shape]
     requests: dict[int, tuple[int, ...]]
+    rate: float | None = None
     trust: tuple[str, ...] = ()
 
 
@@ -77,12 +79,14 @@ def try_plan(job: TrialJob, progress: ProgressSink) -> TrialRun:
             return _served(batcher, samples, job, progress)
 
 
-def serving_times_ms(job: CostJob, progress: ProgressSink) -> dict[int, dict[int, list[float]]]:
-    """What full batches take a worker, all being busy: by number of workers, then of requests."""
+def serving_times_ms(
+    job: CostJob, progress: ProgressSink
+) -> dict[int, tuple[dict[int, list[float]], Rehearsed]]:
+    """By number of workers: what full batches take a worker, all being busy, by requests; and a rehearsal."""
     serve_promptly()
-    times: dict[int, dict[int, list[float]]] = {}
+    found: dict[int, tuple[dict[int, list[float]], Rehearsed]] = {}
     for workers, counts in job.requests.items():
-        times[workers] = {}
+        times: dict[int, list[float]] = {}
         with EnginePool.open(Path(job.path), workers=workers, trust=job.trust) as pool:
             sample = _sample(pool, job.sample)
             for count in counts:
@@ -90,9 +94,13 @@ def serving_times_ms(job: CostJob, progress: ProgressSink) -> dict[int, dict[int
                 _warm(pool, [count], [sample])
                 # As long as they are not all there, nothing runs.
                 with DynamicBatcher(pool, BatchPolicy(max_batch=count, max_delay_ms=1e6)) as batcher:
-                    rounds = [_full_batch_ms(batcher, sample, count, workers) for _ in range(_ROUNDS)]
-                times[workers][count] = rounds
-    return times
+                    times[count] = [_full_batch_ms(batcher, sample, count, workers) for _ in range(_ROUNDS)]
+            _warm(pool, range(1, max(counts) + 1), [sample])
+            most = max(workers * count / float(np.median(ms)) * 1e3 for count, ms in times.items())
+            rate = _SHARE * most if job.rate is None else min(job.rate, _SHARE * most)
+            progress(f"serving {rate:,.0f} requests/s", None)
+            found[workers] = times, rehearse(pool, sample, rate, max(counts))
+    return found
 
 
 def _full_batch_ms(batcher: DynamicBatcher, sample: Sample, count: int, workers: int) -> float:
@@ -143,7 +151,7 @@ def _served(
     wake_on_time()
     begin_s = time.perf_counter() + 0.01
     for index, (at_s, bucket) in enumerate(zip(job.at_s, job.bucket, strict=True)):
-        _wait_until(begin_s + at_s)
+        wait_until(begin_s + at_s)
         lag_ms.append((time.perf_counter() - begin_s - at_s) * 1e3)
         try:
             future = batcher.submit(samples[bucket])
@@ -165,12 +173,6 @@ def _served(
         failed=len(failures),
         statistics=batcher.statistics(),
     )
-
-
-def _wait_until(due_s: float) -> None:
-    """Asleep, which ends late by some 30 µs: a thread that spins keeps the interpreter from the workers."""
-    while (left_s := due_s - time.perf_counter()) > 0:
-        time.sleep(left_s)
 
 
 def _noting(

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from numpy.random import RandomState
 from numpy.typing import NDArray
 
-from trtopt.plan.service import Curve, Overhead, Service
+from trtopt.plan.service import Curve, Service
 from trtopt.plan.simulation import Arrivals, Simulated, simulate
-from trtopt.records import BatchPolicy
+from trtopt.records import BatchPolicy, ServingCost
 
 PATIENT = 10**9
 
@@ -86,18 +86,72 @@ def test_requests_of_unlike_shapes_share_no_batch_and_the_oldest_queue_goes_firs
 
 
 def test_serving_costs_time_for_each_batch_and_each_request() -> None:
-    service = Service([fixed(4, 2.0)], {1: Overhead(batch_ms=0.5, request_ms=0.25)})
+    service = Service([fixed(4, 2.0)], {1: ServingCost(batch_ms=0.5, request_ms=0.25)})
     run = simulate([service], 1, policy(4), at_ms(0, 0, 0))
     assert times_ms(run) == [pytest.approx((0, 3.25))] * 3
     assert service.typical_ms(3) == pytest.approx(3.25)
 
 
 def test_what_serving_adds_is_that_of_as_many_batches_as_run() -> None:
-    alone, both = Overhead(batch_ms=1.0), Overhead(request_ms=3.0)
+    alone, both = ServingCost(batch_ms=1.0), ServingCost(request_ms=3.0)
     service = Service([fixed(2, 2.0)], {1: alone, 2: both})
     run = simulate([service], 2, policy(2), at_ms(0, 0, 0, 0))
     assert times_ms(run) == [pytest.approx((0, end)) for end in (3, 3, 8, 8)]
     assert [service.typical_ms(2, running) for running in (1, 2, 3)] == [3.0, 8.0, 8.0]
+
+
+# ── by chance ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+def served(cost: ServingCost, arrivals: Arrivals, delay_ms: float = 0.0) -> Simulated:
+    """On one worker, in batches of up to 4 that take 2 ms."""
+    return simulate([Service([fixed(4, 2.0)], {1: cost})], 1, policy(4, delay_ms), arrivals)
+
+
+def test_a_sleeping_worker_is_late_and_takes_along_who_has_come_by_then() -> None:
+    run = served(ServingCost(wake_ms=(1.0,)), at_ms(0, 0.5, 1.5, 10))
+    # the third comes while the worker is busy: nobody must be woken for it
+    assert times_ms(run) == [pytest.approx(pair) for pair in [(1, 3), (1, 3), (3, 5), (11, 13)]]
+
+
+def test_a_worker_that_sleeps_until_a_delay_is_over_is_late_too() -> None:
+    run = served(ServingCost(wake_ms=(1.0,)), at_ms(0, 1), delay_ms=3.0)
+    assert times_ms(run) == [pytest.approx((4, 6))] * 2
+
+
+def test_what_is_handed_over_late_has_come_on_time_for_its_latency() -> None:
+    run = served(ServingCost(late_ms=(2.0,)), at_ms(0, 10))
+    assert times_ms(run) == [pytest.approx(pair) for pair in [(2, 4), (12, 14)]]
+    assert run.latency_ms == pytest.approx([4, 4])
+
+
+def test_who_is_handed_over_late_may_be_overtaken() -> None:
+    cost = ServingCost(late_ms=(0.0, 8.0))
+    run = simulate([Service([fixed(1, 0.001)], {1: cost})], 1, policy(1), at_ms(*np.arange(0, 400, 0.1)), 3)
+    assert (np.diff(run.start_s) < 0).any()
+    assert (run.start_s >= run.arrival_s).all()
+    assert np.quantile(run.latency_ms, [0.25, 0.5, 0.75]) == pytest.approx([2, 4, 6], abs=0.3)
+    assert sorted(run.batch.tolist()) == list(range(4000))
+
+
+def test_a_batch_takes_longer_or_shorter_but_half_of_its_time_at_least() -> None:
+    for jitter_ms, takes_ms in ((0.5, 2.5), (-0.5, 1.5), (-5.0, 1.0)):
+        run = served(ServingCost(jitter_ms=(jitter_ms,)), at_ms(0))
+        assert times_ms(run) == [pytest.approx((0, takes_ms))]
+
+
+def test_quantiles_are_drawn_from_evenly_with_what_lies_between() -> None:
+    run = served(ServingCost(jitter_ms=(0.0, 1.0, 5.0)), at_ms(*range(0, 20_000, 10)))
+    jitter_ms = np.sort((run.end_s - run.start_s) * 1e3 - 2.0)
+    assert jitter_ms[[0, -1]] == pytest.approx([0, 5], abs=0.02)
+    assert np.quantile(jitter_ms, [0.25, 0.5, 0.75]) == pytest.approx([0.5, 1.0, 3.0], abs=0.2)
+
+
+def test_what_scatters_is_what_was_seen_with_as_many_workers() -> None:
+    costs = {1: ServingCost(wake_ms=(1.0,)), 2: ServingCost(wake_ms=(3.0,))}
+    for workers, wake_ms in ((1, 1), (2, 3), (3, 3)):
+        run = simulate([Service([fixed(1, 2.0)], costs)], workers, policy(1), at_ms(0))
+        assert times_ms(run) == [pytest.approx((wake_ms, wake_ms + 2))]
 
 
 def test_batches_between_measured_ones_are_scaled_from_the_next_one_up() -> None:
