@@ -36,8 +36,7 @@ class Tensor(NamedTuple):
     def with_batch_axis(self) -> Tensor:
         """The same as a batch of one."""
         host = self.host[np.newaxis] if self.host is not None else None
-        shape = (1, *self.shape)  # `_replace` would take twice as long, for every request
-        return Tensor(self.dtype, shape, host, self.device_address, self.after, self.owner)
+        return self._replace(shape=(1, *self.shape), host=host)
 
 
 @dataclass(frozen=True)
@@ -56,14 +55,20 @@ def address_of(array: NDArray[np.generic]) -> int:
     return int(array.__array_interface__["data"][0])
 
 
-def tensor_of(value: object, name: str) -> Tensor:
-    """See an array; `name` is the input that it is for.
+def tensor_of(value: object, name: str, *, is_sample: bool = False) -> Tensor:
+    """See an array, or a sample as a batch of one; `name` is the input that it is for.
 
     Raises:
         DataError: it is no array, not on the first GPU, or not contiguous there.
     """
-    if isinstance(value, (np.ndarray, np.generic)):
-        return Tensor(value.dtype, value.shape, np.asarray(value))
+    if isinstance(value, (np.ndarray, np.generic)):  # at once: for every request it counts
+        host = np.asarray(value)[np.newaxis] if is_sample else np.asarray(value)
+        return Tensor(host.dtype, host.shape, host)
+    tensor = _foreign(value, name)
+    return tensor.with_batch_axis() if is_sample else tensor
+
+
+def _foreign(value: object, name: str) -> Tensor:
     if hasattr(value, "__dlpack__") and hasattr(value, "__dlpack_device__"):
         return _from_dlpack(value, name)
     if hasattr(value, "__cuda_array_interface__"):

@@ -7,7 +7,6 @@ import math
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future
-from itertools import islice
 from typing import TypeVar
 
 from trtopt.runtime.batching import Waiting
@@ -89,9 +88,14 @@ class Backlog:
 
     def take(self, queue: int, count: int) -> list[Request]:
         """The oldest of the queue with that index in `waiting`."""
-        requests = list(islice(self._queues[list(self._queues)[queue]], count))
-        for request in requests:
-            self.discard(request)
+        key = list(self._queues)[queue]
+        waiting = self._queues[key]
+        requests = [waiting.popitem(last=False)[0] for _ in range(min(count, len(waiting)))]
+        if not waiting:
+            del self._queues[key]
+        self._count -= len(requests)
+        if self._with_deadline:
+            self._with_deadline -= sum(request.deadline_s < math.inf for request in requests)
         return requests
 
     def take_expired(self, now_s: float) -> list[Request]:

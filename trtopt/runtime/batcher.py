@@ -184,7 +184,7 @@ class DynamicBatcher:
                 self._tally.batch([start_s - request.arrived_s for request in batch], end_s - start_s)
                 self._tally.answered += len(batch)
             for request, outputs in zip(batch, answers, strict=True):
-                request.set_result({name: rows.reshape(rows.shape[1:]) for name, rows in outputs.items()})
+                request.set_result({name: rows[0, ...] for name, rows in outputs.items()})
 
     def _fail(self, batch: Sequence[Request], error: Exception) -> None:
         with self._changed:

@@ -98,14 +98,13 @@ class Catalogue:
 
     def sample(self, inputs: object) -> Part:
         """One sample, without the batch axis; raises as `part` does."""
-        tensors = self._tensors(inputs)
-        return self._part({name: tensor.with_batch_axis() for name, tensor in tensors.items()}, 1)
+        return self._part(self._tensors(inputs, is_sample=True), 1)
 
     def shapes(self, key: Key, batch: int) -> dict[str, Shape]:
         """What a context is made for."""
         return {spec.name: (batch, *axes) for spec, axes in zip(self.inputs, key, strict=True)}
 
-    def _tensors(self, inputs: object) -> dict[str, Tensor]:
+    def _tensors(self, inputs: object, *, is_sample: bool = False) -> dict[str, Tensor]:
         names = self._types.keys()
         if not isinstance(inputs, Mapping):
             if len(names) != 1:
@@ -119,25 +118,23 @@ class Catalogue:
                 f"inputs {list(inputs)} given, the engines take {list(names)}",
                 "give an array for each of them, and no other",
             )
-        tensors = {name: tensor_of(inputs[name], name) for name in names}
-        for name, tensor in tensors.items():
-            self._check_tensor(name, tensor)
+        tensors = {}
+        for name, dtype in self._types.items():
+            tensors[name] = tensor = tensor_of(inputs[name], name, is_sample=is_sample)
+            if tensor.dtype != dtype:
+                raise DataError(
+                    f"input {name!r}: has type {tensor.dtype}, the engines take {dtype}",
+                    f"convert it, as with astype({str(dtype)!r})",
+                )
+            if tensor.host is None and not self._takes_device_memory:
+                raise DataError(
+                    f"input {name!r}: is on the GPU, and these engines run on the CPU",
+                    "move it to the host first",
+                )
         return tensors
 
-    def _check_tensor(self, name: str, tensor: Tensor) -> None:
-        if tensor.dtype != self._types[name]:
-            raise DataError(
-                f"input {name!r}: has type {tensor.dtype}, the engines take {self._types[name]}",
-                f"convert it, as with astype({str(self._types[name])!r})",
-            )
-        if tensor.host is None and not self._takes_device_memory:
-            raise DataError(
-                f"input {name!r}: is on the GPU, and these engines run on the CPU",
-                "move it to the host first",
-            )
-
     def _part(self, tensors: dict[str, Tensor], rows: int) -> Part:
-        key = tuple(tensor.shape[1:] for tensor in tensors.values())
+        key = tuple([tensor.shape[1:] for tensor in tensors.values()])
         self.choice(key)
         return Part(tensors, rows, key)
 

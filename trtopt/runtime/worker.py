@@ -46,14 +46,14 @@ class Worker:
         choice = self._catalogue.choice(key)
         rows = [part.rows for part in parts]
         pieces = choice.chooser.pieces(sum(rows))
-        received: list[dict[str, list[NDArray[np.generic]]]] = [{} for _ in parts]
+        received: list[list[Outputs]] = [[] for _ in parts]
         for piece, cuts in zip(pieces, deal(rows, [piece.rows for piece in pieces]), strict=True):
             outputs = self._run_on((choice.engines[piece.offer], piece.batch, key), parts, cuts)
             spans = [(cut.at, cut.at + cut.stop - cut.start) for cut in cuts]
-            for name, output in outputs.items():
-                for cut, rows_of_part in zip(cuts, own_rows(output, spans), strict=True):
-                    received[cut.part].setdefault(name, []).append(rows_of_part)
-        return [{name: _joined(arrays) for name, arrays in one.items()} for one in received]
+            owned = [own_rows(output, spans) for output in outputs.values()]
+            for cut, rows_of_part in zip(cuts, zip(*owned, strict=True), strict=True):
+                received[cut.part].append(dict(zip(outputs, rows_of_part, strict=True)))
+        return [_joined(pieces_of_part) for pieces_of_part in received]
 
     def _run_on(self, name: tuple[int, int, Key], parts: Sequence[Part], cuts: list[Cut]) -> Outputs:
         prepared = self._prepared.get(name)
@@ -110,5 +110,7 @@ class Worker:
             self._prepared = OrderedDict()
 
 
-def _joined(arrays: list[NDArray[np.generic]]) -> NDArray[np.generic]:
-    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+def _joined(pieces: list[Outputs]) -> Outputs:
+    if len(pieces) == 1:
+        return pieces[0]
+    return {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
