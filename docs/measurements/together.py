@@ -1,4 +1,4 @@
-"""Serving, and what is still to be built, on one host with two GPUs in 16 minutes.
+"""Serving, and what is still to be measured, on one host with two GPUs in 26 minutes.
 
     python docs/measurements/together.py run WORK OUT SECONDS --peers FOLDER
     python docs/measurements/together.py show WORK OUT --peers FOLDER
@@ -43,25 +43,39 @@ class Stage:
     """The stage of the other GPU that must be over first."""
 
 
-PARTS = tuple(f"retinanet-{form}-8" for form in ("tail", "boxes", "gather-nd", "flat", "decoded-first"))
-DETECTORS = ("retinanet-8", "retinanet-32", "unet3d-8")
+PAIRS = (
+    *("whisper-encoder-any", "whisper-encoder-rewritten-any"),
+    *("gpt-decode-p512-any", "gpt-decode-p512-rewritten-any"),
+    *("gpt-prefill-s128-any", "gpt-prefill-s128-rewritten-any"),
+    *("rnnt-encoder-t500-any", "rnnt-encoder-t500-rewritten-any"),
+    *("rnnt-prediction-any", "rnnt-prediction-rewritten-any"),
+)
+PLACEMENTS = ("placement-encoder", "placement-silu-residual", "placement-split-concat")
 SERVING = tuple(
     f"serving-{what}{model}"
     for model in ("", "-bert")
-    for what in ("best", "0.6", "0.9", "overhead-1", "overhead-2", "overhead-4")
+    for what in ("best", "0.6", "0.9", *(f"{kind}-{n}" for n in (1, 2, 4) for kind in ("overhead", "steps")))
 )
-TESTS = ("several_gpus", "verdict", "several_profiles")
+INT8 = ("int8-resnet50-1", "int8-resnet50-64")
+TESTS = ("runtime", "verdict", "several_profiles", "plan_verified", "timing_store", "profiling", "compare")
+
 STAGES = {
     0: (
         Stage("ResNet-50 to serve", ("whole-model", "whole"), 420),
-        Stage("serving", SERVING, 480, after="BERT-base to serve"),
-        Stage("where INT8 pays", ("verdict-int8-efficientnet-b0",), 900),
+        Stage("serving", SERVING, 600, after="BERT-base to serve"),
+        Stage("where INT8 pays", ("verdict-int8-efficientnet-b0", "verdict-int8-vit-b16"), 900),
+        Stage("beside Model Optimizer", tuple(step + name for name in INT8 for step in ("build-", "")), 900),
     ),
     1: (
-        Stage("BERT-base to serve", ("model", "each"), 420),
-        Stage("builds", (*(f"build-{name}" for name in DETECTORS), *PARTS), 630, at_once=4),
-        Stage("measurements", DETECTORS, 900),
-        Stage("tests", TESTS, 300),
+        Stage("BERT-base to serve", ("model", "each", "runtime"), 420),
+        Stage(
+            "builds",
+            tuple(f"build-{name}" for name in ("unet3d-8", *PAIRS, *PLACEMENTS, "retinanet-1")),
+            900,
+            at_once=4,
+        ),
+        Stage("measurements", (*PAIRS, *PLACEMENTS, "unet3d-8", "retinanet-1"), 400),
+        Stage("tests", TESTS[1:], 300),
     ),
 }
 OWN_CORES = range(20, 32)
@@ -130,7 +144,6 @@ def all_jobs(asked: argparse.Namespace) -> dict[str, str]:
         ("batching/serving.py", "jobs", work / "r50" / "whole", out / "r50" / "serving", "--rounds", "3"),
         ("collection/jobs.py", "build", *graphs, work / "models", out / "models", *TACTICS),
         ("collection/jobs.py", "measure", *graphs, work / "models", out / "models"),
-        ("collection/retinanet_parts.py", "jobs", work / "parts", out / "parts"),
         ("int8-vs-modelopt/run.py", "jobs", "build", *peers),
         ("int8-vs-modelopt/run.py", "jobs", "measure", *peers[2:]),
         ("int8-vs-modelopt/verdict.py", "jobs", *light, "--work", work / "verdict", "--out", out / "verdict"),
@@ -141,12 +154,11 @@ def all_jobs(asked: argparse.Namespace) -> dict[str, str]:
     places = (str(work / "bert" / "each"), str(out / "bert" / "serving"), "--rounds", "3")
     serving = listed("batching/serving.py", "jobs", *places, "--precision", "model")
     known |= {f"{job['name']}-bert": job["run"] for job in serving}
-    # optimisation level 2, where the default was not done in 13 minutes beside others
-    known["build-unet3d-8"] += " --opt-level 2"
+    # optimisation level 1, where 2 was not done in 12 minutes beside others
+    known["build-unet3d-8"] += " --opt-level 1"
     for name in TESTS:
         test = HERE.parents[1] / "tests" / "gpu" / f"test_{name}.py"
-        visible = "CUDA_VISIBLE_DEVICES=1,0 " if name == "several_gpus" else ""
-        known[name] = f"{visible}{sys.executable} -m pytest -q -p no:cacheprovider {test}"
+        known[name] = f"{sys.executable} -m pytest -q -p no:cacheprovider {test}"
     return known
 
 

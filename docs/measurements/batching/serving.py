@@ -5,9 +5,9 @@
     python docs/measurements/batching/serving.py table OUT
 
 SWEEP is a folder of `trtopt sweep`. The best throughput is the highest rate for which `trtopt plan` finds a
-setup that keeps the goal; `--shares` [0.6,0.9] of it are planned for and served. The batcher's overhead is
-measured on the engines of `--precision`, with 1, 2 and 4 workers. The jobs follow one another on one
-GPU.
+setup that keeps the goal; `--shares` [0.6,0.9] of it are planned for and served. The batcher's overhead and
+its steps are measured on the engines of `--precision`, with 1, 2 and 4 workers. The jobs follow one another
+on one GPU.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from trtopt.records import Estimate
 from trtopt.workspace import read_plan
 
 HERE = Path(__file__)
-OVERHEAD = HERE.parents[1] / "runtime" / "overhead.py"
+OVERHEAD, STEPS = (HERE.parents[1] / "runtime" / f"{name}.py" for name in ("overhead", "steps"))
 WORKERS = (1, 2, 4)
 
 
@@ -62,6 +62,8 @@ def _jobs(asked: argparse.Namespace) -> list[dict[str, str]]:
         result = ["--json", str(asked.out / f"overhead-{workers}.json")]
         way = ["--workers", str(workers), "--rounds", asked.rounds]
         jobs[f"overhead-{workers}"] = [[sys.executable, str(OVERHEAD.absolute()), str(folder), *way, *result]]
+        result = ["--json", str(asked.out / f"steps-{workers}.json")]
+        jobs[f"steps-{workers}"] = [[sys.executable, str(STEPS.absolute()), str(folder), *way[:2], *result]]
     return [
         {"name": f"serving-{name}", "run": "\n".join(["set -eu", *map(shlex.join, commands)])}
         for name, commands in jobs.items()
@@ -113,6 +115,7 @@ def _table(out: Path) -> None:
             late = f"{done.lag_p99_ms:.2f} ms late in the 99th percentile"
             print(f"| | {done.answered:,} of {done.requests:,} answered; sent {late} | | | | | | | | |")
     _table_of_overhead(out)
+    _table_of_steps(out)
 
 
 def _cells(estimate: Estimate, measured: float | None) -> tuple[str, ...]:
@@ -134,6 +137,15 @@ def _table_of_overhead(out: Path) -> None:
                 value, bare = us[f"{way}: {name}"], us[f"{way}: session"]
                 cells += [f"{value:.1f}", f"{bare / value:.0%}"]
             print(f"| {name} | {' | '.join(cells)} |")
+
+
+def _table_of_steps(out: Path) -> None:
+    found = [json.loads(path.read_text()) for path in sorted(out.glob("steps-*.json"))]
+    if found:
+        print(f"\n| µs | {' | '.join(str(one['workers']) for one in found)} |\n|---|{'--:|' * len(found)}")
+    for step in found[0]["us"] if found else ():
+        cells = [f"{one['us'][step]:,.0f}" for one in found]
+        print(f"| {step} | {' | '.join(cells)} |")
 
 
 if __name__ == "__main__":
