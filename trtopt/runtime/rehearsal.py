@@ -16,8 +16,14 @@ from trtopt.runtime.batcher import DynamicBatcher
 from trtopt.runtime.pool import EnginePool
 from trtopt.runtime.punctual import wait_until, wake_on_time
 
-SECONDS, LEAST, MOST = 3.0, 200, 10_000
+SECONDS, LEAST, MOST = 3.0, 20, 10_000
 """How long requests are sent, and how many there are at least and at most."""
+
+RARE = 70.0
+"""Requests a second: where fewer come, workers sleep as soundly at that rate, and 200 are seen in time."""
+
+_SHARE = 0.7
+"""Of what workers can do, at most: beyond, what is seen is how long the queue got."""
 
 Sample = dict[str, NDArray[np.generic]]
 
@@ -33,6 +39,12 @@ class Rehearsed(Record, frozen=True, kw_only=True):
     batches: list[tuple[int, int, float]]
     wake_ms: list[float]
     late_ms: list[float]
+
+
+def rehearsal_rate(asked: float | None, most: float) -> float:
+    """Requests a second to rehearse with, for workers that can do `most`."""
+    bound = _SHARE * most
+    return bound if asked is None else min(max(asked, RARE), bound)
 
 
 def rehearse(pool: EnginePool, sample: Sample, rate: float, max_batch: int) -> Rehearsed:

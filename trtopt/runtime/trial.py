@@ -18,14 +18,11 @@ from trtopt.records import BatcherStatistics, BatchPolicy, Record, Shape
 from trtopt.runtime.batcher import DynamicBatcher
 from trtopt.runtime.pool import EnginePool
 from trtopt.runtime.punctual import serve_promptly, wait_until, wake_on_time
-from trtopt.runtime.rehearsal import Rehearsed, Sample, rehearse
+from trtopt.runtime.rehearsal import Rehearsed, Sample, rehearsal_rate, rehearse
 from trtopt.runtime.worker import Outputs
 
 _ROUNDS, _BATCHES = 10, 8
 _WARM_ROUNDS = 4
-
-_SHARE = 0.7
-"""Of what workers can do, at most, in a rehearsal: beyond, what it tells is how long its queue got."""
 
 
 class TrialJob(Record, frozen=True, kw_only=True, tag="trial"):
@@ -97,7 +94,7 @@ def serving_times_ms(
                     times[count] = [_full_batch_ms(batcher, sample, count, workers) for _ in range(_ROUNDS)]
             _warm(pool, range(1, max(counts) + 1), [sample])
             most = max(workers * count / float(np.median(ms)) * 1e3 for count, ms in times.items())
-            rate = _SHARE * most if job.rate is None else min(job.rate, _SHARE * most)
+            rate = rehearsal_rate(job.rate, most)
             progress(f"serving {rate:,.0f} requests/s", None)
             found[workers] = times, rehearse(pool, sample, rate, max(counts))
     return found

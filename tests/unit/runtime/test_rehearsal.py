@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trtopt.runtime.rehearsal import Rehearsed, told_of
+from trtopt.runtime.rehearsal import RARE, Rehearsed, rehearsal_rate, told_of
 
 
 def of_ms(*seen: tuple[int, float, float, float], workers: int = 1) -> Rehearsed:
@@ -28,3 +28,13 @@ def test_with_a_worker_left_somebody_was_asleep() -> None:
     told = of_ms((1, 0, 1, 5), (1, 2, 2.5, 9), (1, 3, 5, 6), workers=2)
     assert [running for _, running, _ in told.batches] == [1, 2, 2]
     assert told.wake_ms == pytest.approx([1, 0.5])
+
+
+@pytest.mark.parametrize(
+    ("asked", "most", "rate"),
+    [(None, 1000, 700), (500, 1000, 500), (900, 1000, 700), (0.01, 1000, RARE), (0.01, 10, 7)],
+)
+def test_a_rehearsal_neither_takes_hours_nor_lets_a_queue_grow(
+    asked: float | None, most: float, rate: float
+) -> None:
+    assert rehearsal_rate(asked, most) == pytest.approx(rate)

@@ -107,6 +107,30 @@ def test_a_system_without_the_call_has_none() -> None:
     assert vectored._system_call("no_such_call") is None
 
 
+def test_a_sandbox_that_forbids_the_call_is_found_out_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+
+    class Forbidding:
+        def __call__(self, *regions: object) -> int:
+            asked.append(regions)
+            return -1
+
+    class Library:
+        def __getitem__(self, name: str) -> Forbidding:
+            return Forbidding()
+
+    monkeypatch.setattr(vectored.ctypes, "CDLL", lambda name: Library())
+    vectored._system_call.cache_clear()
+    try:
+        batch, (row,) = np.zeros((1, WIDTH), np.float32), rows_of(1)
+        assert [copy_in(batch, [(0, row)]) for _ in range(3)] == [False] * 3
+        assert len(asked) == 1
+    finally:
+        monkeypatch.undo()
+        vectored._system_call.cache_clear()
+    assert copy_in(batch, [(0, row)])
+
+
 @pytest.mark.parametrize("is_refused", [False, True])
 @pytest.mark.parametrize("width", [3, WIDTH])
 def test_rows_get_memory_of_their_own(monkeypatch: pytest.MonkeyPatch, width: int, is_refused: bool) -> None:
