@@ -119,7 +119,8 @@ class Costed(Record, frozen=True, kw_only=True, tag="costed"):
     was seen as requests came at random.
     """
 
-    serving_ms: dict[int, tuple[dict[int, list[float]], Rehearsed]]
+    full_ms: dict[int, dict[int, list[float]]]
+    rehearsed: dict[int, Rehearsed]
     environment: Environment
 
 

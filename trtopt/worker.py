@@ -58,7 +58,7 @@ from trtopt.measure.engine import bench_engine
 from trtopt.measure.interleaved import InterleaveJob, interleave
 from trtopt.measure.outputs import OutputsJob, write_outputs
 from trtopt.records import Environment, to_json
-from trtopt.runtime.trial import CostJob, TrialJob, serving_times_ms, try_plan
+from trtopt.runtime.trial import CostJob, TrialJob, serving_times, try_plan
 from trtopt.version import __version__
 
 
@@ -82,7 +82,8 @@ def run(job: Job, send: Callable[[Message], None]) -> Result:
     if isinstance(job, TrialJob):
         return Tried(run=try_plan(job, progress), environment=_environment(job.backend))
     if isinstance(job, CostJob):
-        return Costed(serving_ms=serving_times_ms(job, progress), environment=_environment(job.backend))
+        full_ms, rehearsed = serving_times(job, progress)
+        return Costed(full_ms=full_ms, rehearsed=rehearsed, environment=_environment(job.backend))
     if isinstance(job, MergeJob):
         return Merged(blob=open_builder(job.backend).merge_timing_caches(job.ours, job.theirs))
     if isinstance(job, TacticsJob):

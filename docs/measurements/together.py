@@ -108,15 +108,19 @@ def main() -> None:
     ]
     for thread in threads:
         thread.start()
-    is_held = False
-    while any(thread.is_alive() for thread in threads):
-        time.sleep(0.2)
-        is_planning = any(b"\0trtopt\0plan\0" in told for _, told in processes("cmdline"))
-        if is_planning != is_held:
-            is_held = is_planning
-            for pid in [pid for pid, told in processes("environ") if b"CUDA_VISIBLE_DEVICES=1\0" in told]:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGSTOP if is_held else signal.SIGCONT)
+    try:
+        while any(thread.is_alive() for thread in threads):
+            time.sleep(0.2)
+            hold(any(b"\0trtopt\0plan\0" in told for _, told in processes("cmdline")))
+    finally:
+        hold(False)
+
+
+def hold(is_wanted: bool) -> None:
+    """Let what GPU 1 has to do stand still, or go on."""
+    for pid in [pid for pid, told in processes("environ") if b"CUDA_VISIBLE_DEVICES=1\0" in told]:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGSTOP if is_wanted else signal.SIGCONT)
 
 
 def processes(file: str) -> Iterator[tuple[int, bytes]]:
@@ -183,7 +187,7 @@ def go_through(
     timeline = asked.out / "timeline.txt"
     for stage in stages:
         if stage.after is not None:
-            over[stage.after].wait()
+            over[stage.after].wait(max(0.0, end - time.monotonic()))
         seconds = min(stage.seconds, end - time.monotonic())
         if seconds < 5:
             return

@@ -12,13 +12,15 @@ from trtopt.errors import DeviceError, IncompatibleEngineError
 from trtopt.jobs import Costed
 from trtopt.pipeline.listener import SILENT
 from trtopt.pipeline.measured_engines import Measured
-from trtopt.plan.service import Service, added_ms
+from trtopt.plan.service import Costs, Curve, Service, added_ms, at_level
 from trtopt.records import ServingCost
+from trtopt.runtime.choosing import Chooser, Offer
 from trtopt.runtime.rehearsal import Rehearsed
 from trtopt.runtime.trial import CostJob
 from trtopt.supervisor import run_jobs
 
-_QUANTILES = 201
+_PARTS = 200
+"""Of what scatters, half a percent each."""
 
 
 def serving_costs(
@@ -56,17 +58,19 @@ def serving_costs(
         notes.append(
             f"measured on {there.device.name}, {there.cpu}; planned on {here.device.name}, {here.cpu}"
         )
-    curves = [
+    bare = _as_opened([
         curve
         for engine in measured.engines
         if measured.folders[engine.sha256] == folder
         for curve in engine.curves.get(length, ())
-    ]
-    costs = {}
-    for workers, found in batches.items():
-        full_ms, rehearsed = result.serving_ms[workers]
-        costs[workers] = scattered(_cost(full_ms, found), Service(curves), rehearsed)
-    return costs, notes
+    ])  # fmt: skip
+    costs = {workers: _cost(result.full_ms[workers], found) for workers, found in batches.items()}
+    return scattered(costs, bare, result.rehearsed), notes
+
+
+def _as_opened(curves: Sequence[Curve]) -> Service:
+    """Engines as a pool runs them that was opened without measurements: by their sizes alone."""
+    return Service(curves, chooser=Chooser([Offer(curve.low, curve.high) for curve in curves]))
 
 
 def _cost(serving_ms: Mapping[int, Sequence[float]], engine_ms: Mapping[int, float]) -> ServingCost:
@@ -75,24 +79,33 @@ def _cost(serving_ms: Mapping[int, Sequence[float]], engine_ms: Mapping[int, flo
     return _line(list(engine_ms), added)
 
 
-def scattered(cost: ServingCost, bare: Service, rehearsed: Rehearsed) -> ServingCost:
-    """With what scattered in a rehearsal, beyond what `bare` engines take and `cost` adds on average."""
-    jitter_ms = [
-        ms - bare.typical_ms(requests, running) - added_ms(cost, requests)
-        for requests, running, ms in rehearsed.batches
-    ]
-    return msgspec.structs.replace(
-        cost,
-        jitter_ms=_quantiles(jitter_ms),
-        wake_ms=_quantiles(rehearsed.wake_ms),
-        late_ms=_quantiles(rehearsed.late_ms),
-    )
+def scattered(costs: Costs, bare: Service, rehearsed: Mapping[int, Rehearsed]) -> dict[int, ServingCost]:
+    """With what scattered in rehearsals, beyond what `bare` engines take and `costs` add at full load.
+
+    A batch took that much longer, or shorter, on average: this goes into `batch_ms`, for capacities, too.
+    """
+    found = {}
+    for workers, seen in rehearsed.items():
+        cost = costs[workers]
+        longer_ms = [
+            ms - bare.typical_ms(requests, running) - added_ms(at_level(costs, running), requests)
+            for requests, running, ms in seen.batches
+        ]
+        batch_ms = max(0.0, cost.batch_ms + float(np.mean(longer_ms)))
+        found[workers] = msgspec.structs.replace(
+            cost,
+            batch_ms=batch_ms,
+            jitter_ms=evenly([ms - (batch_ms - cost.batch_ms) for ms in longer_ms]),
+            wake_ms=evenly(seen.wake_ms),
+            late_ms=evenly(seen.late_ms),
+        )
+    return found
 
 
-def _quantiles(values: Sequence[float]) -> tuple[float, ...]:
-    if not values:
-        return ()
-    return tuple(round(value, 4) for value in np.quantile(values, np.linspace(0, 1, _QUANTILES)).tolist())
+def evenly(values: Sequence[float]) -> tuple[float, ...]:
+    """At most `_PARTS` values for all of them, in order: means of equal parts, so that theirs is the same."""
+    parts = np.array_split(np.sort(np.asarray(values, np.float64)), min(_PARTS, len(values)) or 1)
+    return tuple(round(float(part.mean()), 4) for part in parts if part.size)
 
 
 def _comparable(measured: Measured, folder: Path, length: int, workers: int) -> dict[int, float]:

@@ -76,8 +76,10 @@ def added_ms(cost: ServingCost, rows: int) -> float:
 class Service:
     """Draws how long batches of one shape take on a set of engines, chosen as the runtime chooses them."""
 
-    def __init__(self, curves: Sequence[Curve], costs: Costs = NO_COST) -> None:
-        self.chooser = Chooser([curve.offer for curve in curves])
+    def __init__(
+        self, curves: Sequence[Curve], costs: Costs = NO_COST, chooser: Chooser | None = None
+    ) -> None:
+        self.chooser = chooser or Chooser([curve.offer for curve in curves])
         self._curves, self.costs = tuple(curves), costs
         self._parts: dict[tuple[int, int], list[list[float]]] = {}
         self._typical_ms: dict[tuple[int, int], float] = {}

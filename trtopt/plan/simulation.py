@@ -83,26 +83,24 @@ class Scatter:
     """What a host adds by chance, drawn for each request and for each batch, in seconds."""
 
     def __init__(self, cost: ServingCost, requests: int, random: RandomState) -> None:
-        self.late_s = _drawn_s(cost.late_ms, requests, random)
-        self._wake_s: list[float] = _drawn_s(cost.wake_ms, requests, random).tolist()
-        self._jitter_s: list[float] = _drawn_s(cost.jitter_ms, requests, random).tolist()
+        self.late_s = _drawn_s(cost.late_ms or (0.0,), requests, random)
+        self._wake_s: list[float] = _drawn_s(cost.wake_ms or (0.0,), requests, random).tolist()
+        self._jitter_s: list[float] | None = None
+        if cost.jitter_ms:
+            self._jitter_s = _drawn_s(cost.jitter_ms, requests, random).tolist()
 
     def wake_s(self, batch: int) -> float:
         """From what a sleeping worker was to be woken for until it runs the batch."""
         return self._wake_s[batch]
 
-    def jitter_s(self, batch: int) -> float:
-        """How much longer than usual the batch takes, or shorter."""
-        return self._jitter_s[batch]
+    def jitter_s(self, batch: int) -> float | None:
+        """How much longer than usual the batch takes, or shorter; None where nobody has seen."""
+        return self._jitter_s[batch] if self._jitter_s is not None else None
 
 
 def _drawn_s(values_ms: Sequence[float], count: int, random: RandomState) -> NDArray[np.float64]:
-    """Of quantiles, with what lies between them; nothing where there are none."""
-    if not values_ms:
-        return np.zeros(count)
-    at = random.random_sample(count) * (len(values_ms) - 1)
-    drawn_ms: NDArray[np.float64] = np.interp(at, np.arange(len(values_ms)), np.asarray(values_ms))
-    return drawn_ms / 1e3
+    drawn: NDArray[np.float64] = random.choice(np.asarray(values_ms), count) / 1e3
+    return drawn
 
 
 class _State:
@@ -172,9 +170,12 @@ class _State:
         if not queue:
             del self._queues[shape]  # as the batcher's: a queue that comes again comes last
         self._waiting -= count
-        draws = self._uniform[drawn : drawn + count]
-        seconds = self._services[shape].draw_s(count, running, draws)
-        seconds = max(seconds + self._scatter.jitter_s(len(self._counts)), seconds / 2)
+        service, jitter_s = self._services[shape], self._scatter.jitter_s(len(self._counts))
+        if jitter_s is None:
+            seconds = service.draw_s(count, running, self._uniform[drawn : drawn + count])
+        else:  # in which the engine's own spread is
+            usual_s = service.typical_ms(count, running) / 1e3
+            seconds = max(usual_s + jitter_s, usual_s / 2)
         heapreplace(self._free_s, now_s + seconds)
         self._busy_s += seconds
         self._counts.append(count)

@@ -71,8 +71,8 @@ class ServingCost(Record, frozen=True, kw_only=True):
     """What serving adds to an engine's latency, as measured on the machine that planned.
 
     For each batch, and for each request in it, in milliseconds; both 0 if the engines cannot run there. The
-    others are quantiles of what scatters, equally far apart: how much longer batches take than that, how long
-    a worker takes to wake, and how late requests are handed over.
+    others are what scatters, ascending, each value as likely as the next: how much longer batches take than
+    that and what engines take, how long a worker takes to wake, and how late requests are handed over.
     """
 
     batch_ms: float = 0.0

@@ -53,8 +53,8 @@ def _setup_lines(plan: BatchPlan) -> Iterable[str]:
         yield f"  {', '.join(scattered)} (p50, p99)"
 
 
-def _middle_and_tail(quantiles_ms: Sequence[float]) -> str:
-    middle, tail = np.quantile(quantiles_ms, [0.5, 0.99]) * 1e3
+def _middle_and_tail(values_ms: Sequence[float]) -> str:
+    middle, tail = np.quantile(values_ms, [0.5, 0.99]) * 1e3
     return f"{middle:,.0f}, {tail:,.0f} µs"
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trtopt.device.api import Binding, Device, DeviceBuffer, Graph, HostBuffer, Session, Stream
-from trtopt.errors import GraphCaptureError, UsageError
+from trtopt.errors import DeviceMemoryError, GraphCaptureError, UsageError
 from trtopt.records import Shape
 from trtopt.runtime.arrays import Region, Tensor, address_of
 from trtopt.runtime.catalogue import Part
@@ -209,7 +209,7 @@ class Prepared:
         self._bind()
         try:
             graph = self._device.capture(self._stream, lambda: self._enqueue(from_host))
-        except GraphCaptureError as error:
+        except (GraphCaptureError, DeviceMemoryError) as error:  # a graph takes memory of its own
             self._wants_graphs = False
             self.graph_refused = error.problem
             return

@@ -19,8 +19,8 @@ def serve_promptly() -> None:
     """Have this process answer in time; to be called once its pool is open and warm.
 
     What there is by now is left out of Python's garbage collections, which stop every thread for tens of
-    milliseconds, and no thread that computes in Python keeps the others waiting for longer than half a
-    millisecond (`sys.setswitchinterval`), where it would be five each time.
+    milliseconds, and whoever computes in Python is asked to let others go on after half a millisecond
+    (`sys.setswitchinterval`), where it would be five each time.
     """
     gc.collect()
     gc.freeze()

@@ -76,14 +76,15 @@ def try_plan(job: TrialJob, progress: ProgressSink) -> TrialRun:
             return _served(batcher, samples, job, progress)
 
 
-def serving_times_ms(
+def serving_times(
     job: CostJob, progress: ProgressSink
-) -> dict[int, tuple[dict[int, list[float]], Rehearsed]]:
+) -> tuple[dict[int, dict[int, list[float]]], dict[int, Rehearsed]]:
     """By number of workers: what full batches take a worker, all being busy, by requests; and a rehearsal."""
     serve_promptly()
-    found: dict[int, tuple[dict[int, list[float]], Rehearsed]] = {}
+    full_ms: dict[int, dict[int, list[float]]] = {}
+    rehearsed: dict[int, Rehearsed] = {}
     for workers, counts in job.requests.items():
-        times: dict[int, list[float]] = {}
+        full_ms[workers] = times = {}
         with EnginePool.open(Path(job.path), workers=workers, trust=job.trust) as pool:
             sample = _sample(pool, job.sample)
             for count in counts:
@@ -92,12 +93,18 @@ def serving_times_ms(
                 # As long as they are not all there, nothing runs.
                 with DynamicBatcher(pool, BatchPolicy(max_batch=count, max_delay_ms=1e6)) as batcher:
                     times[count] = [_full_batch_ms(batcher, sample, count, workers) for _ in range(_ROUNDS)]
-            _warm(pool, range(1, max(counts) + 1), [sample])
+            _warm(pool, _sizes_to_warm(pool, max(counts)), [sample])
             most = max(workers * count / float(np.median(ms)) * 1e3 for count, ms in times.items())
             rate = rehearsal_rate(job.rate, most)
             progress(f"serving {rate:,.0f} requests/s", None)
-            found[workers] = times, rehearse(pool, sample, rate, max(counts))
-    return found
+            rehearsed[workers] = rehearse(pool, sample, rate, max(counts))
+    return full_ms, rehearsed
+
+
+def _sizes_to_warm(pool: EnginePool, most: int) -> list[int]:
+    """What engines of fixed sizes run, and the likeliest batches of others: all would take minutes."""
+    fixed = {offer.high for engine in pool.catalogue.engines for offer in engine.offers if offer.high <= most}
+    return sorted(fixed | set(range(1, min(most, 8) + 1)))
 
 
 def _full_batch_ms(batcher: DynamicBatcher, sample: Sample, count: int, workers: int) -> float:

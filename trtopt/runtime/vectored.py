@@ -20,6 +20,9 @@ from trtopt.runtime.arrays import address_of
 _MOST = 1024
 """Regions a call takes: Linux's IOV_MAX."""
 
+_MOST_BYTES = 1 << 30
+"""Linux copies 2 GiB a call at most, and who has so many waits for NumPy as well."""
+
 Placed = tuple[int, NDArray[np.generic]]
 """Rows, and where in the batch the first of them goes."""
 
@@ -47,6 +50,8 @@ def _transfer(name: str, batch: NDArray[np.generic], rows: Sequence[Placed]) -> 
         return False
     row_bytes, start = batch.nbytes // len(batch), address_of(batch)
     here = np.array([(start + at * row_bytes, array.nbytes) for at, array in rows], np.uint64)
+    if here[:, 1].sum() > _MOST_BYTES:
+        return False
     there = np.array([(address_of(array), array.nbytes) for _, array in rows], np.uint64)
     for first in range(0, len(rows), _MOST):
         ours, theirs = here[first : first + _MOST], there[first : first + _MOST]

@@ -130,7 +130,7 @@ def test_who_is_handed_over_late_may_be_overtaken() -> None:
     run = simulate([Service([fixed(1, 0.001)], {1: cost})], 1, policy(1), at_ms(*np.arange(0, 400, 0.1)), 3)
     assert (np.diff(run.start_s) < 0).any()
     assert (run.start_s >= run.arrival_s).all()
-    assert np.quantile(run.latency_ms, [0.25, 0.5, 0.75]) == pytest.approx([2, 4, 6], abs=0.3)
+    assert run.latency_ms.mean() == pytest.approx(4, abs=0.2)
     assert sorted(run.batch.tolist()) == list(range(4000))
 
 
@@ -140,11 +140,18 @@ def test_a_batch_takes_longer_or_shorter_but_half_of_its_time_at_least() -> None
         assert times_ms(run) == [pytest.approx((0, takes_ms))]
 
 
-def test_quantiles_are_drawn_from_evenly_with_what_lies_between() -> None:
-    run = served(ServingCost(jitter_ms=(0.0, 1.0, 5.0)), at_ms(*range(0, 20_000, 10)))
-    jitter_ms = np.sort((run.end_s - run.start_s) * 1e3 - 2.0)
-    assert jitter_ms[[0, -1]] == pytest.approx([0, 5], abs=0.02)
-    assert np.quantile(jitter_ms, [0.25, 0.5, 0.75]) == pytest.approx([0.5, 1.0, 3.0], abs=0.2)
+def test_each_value_is_as_likely_as_the_next() -> None:
+    run = served(ServingCost(jitter_ms=(0.0, 1.0, 5.0)), at_ms(*range(0, 30_000, 10)))
+    jitter_ms = np.round((run.end_s - run.start_s) * 1e3 - 2.0, 6)
+    values, counts = np.unique(jitter_ms, return_counts=True)
+    assert values.tolist() == [0, 1, 5]
+    assert counts == pytest.approx([1000] * 3, rel=0.1)
+
+
+def test_the_engines_own_spread_is_in_the_jitter_and_not_drawn_besides() -> None:
+    service = Service([fixed(1, 1.0, 3.0)], {1: ServingCost(jitter_ms=(-1.0, 1.0))})
+    run = simulate([service], 1, policy(1), at_ms(*range(0, 5000, 10)))
+    assert set(np.round((run.end_s - run.start_s) * 1e3, 6)) == {1, 3}
 
 
 def test_what_scatters_is_what_was_seen_with_as_many_workers() -> None:

@@ -51,6 +51,21 @@ def test_without_graphs_every_run_is_plain_and_binds_once(refused: bool) -> None
         assert (pool.usage().graphs, pool.usage().graph_refused) == (0, why)
 
 
+def test_a_graph_that_there_is_no_memory_for_is_tried_once_and_the_engine_serves_on() -> None:
+    gpu = device()
+
+    def full(stream: object, work: object) -> object:
+        gpu.call("capture")
+        raise DeviceMemoryError("out of memory: instantiating a graph", "free the GPU")
+
+    gpu.capture = full  # type: ignore[method-assign, assignment]
+    with pool_on(gpu) as pool:
+        for _ in range(4):
+            assert pool.run(rows(8))["y"].shape == (8, 2)
+        assert gpu.calls.count("capture") == 1
+        assert pool.usage().graph_refused == "out of memory: instantiating a graph"
+
+
 def test_rows_over_the_largest_engine_are_split() -> None:
     gpu = device()
     with pool_on(gpu) as pool:

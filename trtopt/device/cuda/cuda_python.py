@@ -202,8 +202,10 @@ def capture_graph(runtime: Any, stream: Stream, work: Callable[[], None]) -> Cap
         runtime.cudaGetLastError()  # a failed capture leaves an error that is not the next call's
         reason = failure.problem if failure is not None else status.name
         raise GraphCaptureError(f"cannot be captured in a CUDA graph: {reason}", "measure it with --no-graph")
-    executable = checked(runtime, runtime.cudaGraphInstantiate(graph, 0), "instantiating a graph")
-    checked(runtime, runtime.cudaGraphDestroy(graph), "destroying a graph")
+    try:
+        executable = checked(runtime, runtime.cudaGraphInstantiate(graph, 0), "instantiating a graph")
+    finally:
+        runtime.cudaGraphDestroy(graph)
     return CapturedGraph(runtime, executable)
 
 
