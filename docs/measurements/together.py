@@ -57,7 +57,16 @@ SERVING = tuple(
     for what in ("best", "0.6", "0.9", *(f"{kind}-{n}" for n in (1, 2, 4) for kind in ("overhead", "steps")))
 )
 INT8 = ("int8-resnet50-1", "int8-resnet50-64")
-TESTS = ("runtime", "verdict", "several_profiles", "plan_verified", "timing_store", "profiling", "compare")
+TESTS = (
+    "runtime",
+    "cuda_bindings",
+    "verdict",
+    "several_profiles",
+    "plan_verified",
+    "timing_store",
+    "profiling",
+    "compare",
+)
 
 STAGES = {
     0: (
@@ -67,7 +76,7 @@ STAGES = {
         Stage("beside Model Optimizer", tuple(step + name for name in INT8 for step in ("build-", "")), 900),
     ),
     1: (
-        Stage("BERT-base to serve", ("model", "each", "runtime"), 420),
+        Stage("BERT-base to serve", ("model", "each", *TESTS[:2]), 420),
         Stage(
             "builds",
             tuple(f"build-{name}" for name in ("unet3d-8", *PAIRS, *PLACEMENTS, "retinanet-1")),
@@ -75,7 +84,7 @@ STAGES = {
             at_once=4,
         ),
         Stage("measurements", (*PAIRS, *PLACEMENTS, "unet3d-8", "retinanet-1"), 400),
-        Stage("tests", TESTS[1:], 300),
+        Stage("tests", TESTS[2:], 300),
     ),
 }
 OWN_CORES = range(20, 32)
