@@ -40,25 +40,6 @@ def test_bytes_survive_a_round_trip_through_the_device(device: Device) -> None:
         resource.close()  # twice is allowed
 
 
-def test_copies_in_a_graph_take_what_is_there_when_it_is_launched(device: Device) -> None:
-    count = 1 << 20
-    source, target = device.pinned_buffer(count), device.pinned_buffer(count)
-    memory, stream = device.device_buffer(count), device.stream()
-
-    def there_and_back() -> None:
-        device.copy_to_device(memory, source, stream)
-        device.copy_to_host(target, memory, stream)
-
-    graph = device.capture(stream, there_and_back)
-    for value in (1, 2):
-        source.array[:], target.array[:] = value, 0
-        graph.launch(stream)
-        stream.synchronize()
-        assert (target.array == value).all()
-    for resource in (graph, stream, memory, target, source):
-        resource.close()
-
-
 def test_rows_get_into_page_locked_memory_and_out_of_it_by_one_call(device: Device) -> None:
     width, rows = 1000, 5
     pinned = device.pinned_buffer(rows * width * 4)
