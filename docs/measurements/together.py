@@ -120,7 +120,8 @@ def main() -> None:
     try:
         while any(thread.is_alive() for thread in threads):
             time.sleep(0.2)
-            hold(any(b"\0trtopt\0plan\0" in told for _, told in processes("cmdline")))
+            of_gpu_0 = {pid for pid, told in processes("environ") if b"CUDA_VISIBLE_DEVICES=0\0" in told}
+            hold(any(b"\0trtopt\0plan\0" in told for pid, told in processes("cmdline") if pid in of_gpu_0))
     finally:
         hold(False)
 
