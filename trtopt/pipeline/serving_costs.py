@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -35,9 +34,13 @@ def serving_costs(
     engine = measured.engines[0]
     folder, length = measured.folders[engine.sha256], min(engine.curves)
     counts = sorted({1, *(many for one in measured.engines for many in one.levels)})
-    batches = {
-        workers: found for workers in counts if (found := _comparable(measured, folder, length, workers))
-    }
+    curves = [
+        curve
+        for one in measured.engines
+        if measured.folders[one.sha256] == folder
+        for curve in one.curves.get(length, ())
+    ]
+    batches = {workers: found for workers in counts if (found := _comparable(curves, workers))}
     job = CostJob(
         path=str(folder.absolute()),
         backend=measured.artifacts[engine.sha256].plan.backend.name,
@@ -58,14 +61,8 @@ def serving_costs(
         notes.append(
             f"measured on {there.device.name}, {there.cpu}; planned on {here.device.name}, {here.cpu}"
         )
-    bare = _as_opened([
-        curve
-        for engine in measured.engines
-        if measured.folders[engine.sha256] == folder
-        for curve in engine.curves.get(length, ())
-    ])  # fmt: skip
     costs = {workers: _cost(result.full_ms[workers], found) for workers, found in batches.items()}
-    return scattered(costs, bare, result.rehearsed), notes
+    return scattered(costs, _as_opened(curves), result.rehearsed), notes
 
 
 def _as_opened(curves: Sequence[Curve]) -> Service:
@@ -108,15 +105,11 @@ def evenly(values: Sequence[float]) -> tuple[float, ...]:
     return tuple(round(float(part.mean()), 4) for part in parts if part.size)
 
 
-def _comparable(measured: Measured, folder: Path, length: int, workers: int) -> dict[int, float]:
-    """Batches of a folder's engines with their medians where so many run: the smallest, a middle one and the
-    largest.
-    """
+def _comparable(curves: Sequence[Curve], workers: int) -> dict[int, float]:
+    """Batches with their medians where so many run: the smallest, a middle one and the largest."""
     found = {
         batch: float(np.median(values))
-        for engine in measured.engines
-        if measured.folders[engine.sha256] == folder and length in engine.curves
-        for curve in engine.curves[length]
+        for curve in curves
         for batch, values in curve.samples_ms.get(workers, {}).items()
     }
     sizes = sorted(found)

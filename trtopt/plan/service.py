@@ -69,7 +69,7 @@ NO_COST: Costs = {1: ServingCost()}
 
 
 def added_ms(cost: ServingCost, rows: int) -> float:
-    """What serving adds to a batch of so many requests, on average at full load."""
+    """What serving adds to a batch of so many requests, on average."""
     return cost.batch_ms + rows * cost.request_ms
 
 

@@ -84,18 +84,12 @@ class Scatter:
 
     def __init__(self, cost: ServingCost, requests: int, random: RandomState) -> None:
         self.late_s = _drawn_s(cost.late_ms or (0.0,), requests, random)
-        self._wake_s: list[float] = _drawn_s(cost.wake_ms or (0.0,), requests, random).tolist()
-        self._jitter_s: list[float] | None = None
-        if cost.jitter_ms:
-            self._jitter_s = _drawn_s(cost.jitter_ms, requests, random).tolist()
-
-    def wake_s(self, batch: int) -> float:
+        self.wake_s: list[float] = _drawn_s(cost.wake_ms or (0.0,), requests, random).tolist()
         """From what a sleeping worker was to be woken for until it runs the batch."""
-        return self._wake_s[batch]
-
-    def jitter_s(self, batch: int) -> float | None:
+        self.jitter_s: list[float] | None = None
         """How much longer than usual the batch takes, or shorter; None where nobody has seen."""
-        return self._jitter_s[batch] if self._jitter_s is not None else None
+        if cost.jitter_ms:
+            self.jitter_s = _drawn_s(cost.jitter_ms, requests, random).tolist()
 
 
 def _drawn_s(values_ms: Sequence[float], count: int, random: RandomState) -> NDArray[np.float64]:
@@ -112,10 +106,8 @@ class _State:
         self._scatter = Scatter(at_level(services[0].costs, workers), len(arrivals.at_s), draws)
         handed_over_s = arrivals.at_s + self._scatter.late_s
         self._order = np.argsort(handed_over_s, kind="stable")
-        self._at_s: list[float] = [
-            *handed_over_s[self._order].tolist(),
-            math.inf,
-        ]  # after the last, none comes
+        # after the last one none comes
+        self._at_s: list[float] = [*handed_over_s[self._order].tolist(), math.inf]
         self._shape: list[int] = arrivals.shape[self._order].tolist()
         uniform = draws.random_sample(len(self._shape) + policy.max_batch)
         self._uniform: list[float] = uniform.tolist()
@@ -144,7 +136,7 @@ class _State:
             if isinstance(step, Wait):
                 now_s, is_asleep = min(step.until_s, at_s[self._next]), True
             elif is_asleep:  # who comes until it is awake may join
-                now_s, is_asleep = now_s + self._scatter.wake_s(len(self._counts)), False
+                now_s, is_asleep = now_s + self._scatter.wake_s[len(self._counts)], False
             else:
                 self._take(list(queues)[step.queue], step.count, now_s)
 
@@ -170,12 +162,12 @@ class _State:
         if not queue:
             del self._queues[shape]  # as the batcher's: a queue that comes again comes last
         self._waiting -= count
-        service, jitter_s = self._services[shape], self._scatter.jitter_s(len(self._counts))
+        service, jitter_s = self._services[shape], self._scatter.jitter_s
         if jitter_s is None:
             seconds = service.draw_s(count, running, self._uniform[drawn : drawn + count])
         else:  # in which the engine's own spread is
             usual_s = service.typical_ms(count, running) / 1e3
-            seconds = max(usual_s + jitter_s, usual_s / 2)
+            seconds = max(usual_s + jitter_s[len(self._counts)], usual_s / 2)
         heapreplace(self._free_s, now_s + seconds)
         self._busy_s += seconds
         self._counts.append(count)

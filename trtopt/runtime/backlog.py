@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import TypeVar
 
@@ -80,10 +80,7 @@ class Backlog:
         if queue is None or request not in queue:
             return False
         del queue[request]
-        if not queue:
-            del self._queues[request.part.key]
-        self._count -= 1
-        self._with_deadline -= request.deadline_s < math.inf
+        self._have_left(request.part.key, [request])
         return True
 
     def take(self, queue: int, count: int) -> list[Request]:
@@ -91,12 +88,15 @@ class Backlog:
         key = list(self._queues)[queue]
         waiting = self._queues[key]
         requests = [waiting.popitem(last=False)[0] for _ in range(min(count, len(waiting)))]
-        if not waiting:
+        self._have_left(key, requests)
+        return requests
+
+    def _have_left(self, key: Key, requests: Sequence[Request]) -> None:
+        if not self._queues[key]:
             del self._queues[key]
         self._count -= len(requests)
         if self._with_deadline:
             self._with_deadline -= sum(request.deadline_s < math.inf for request in requests)
-        return requests
 
     def take_expired(self, now_s: float) -> list[Request]:
         """Every one whose deadline has passed."""

@@ -6,6 +6,7 @@ import ctypes
 import gc
 import sys
 import time
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
 _SET_TIMER_SLACK = 29  # of prctl(2)
@@ -36,9 +37,13 @@ def wake_on_time() -> None:
         ctypes.CDLL(None).prctl(_SET_TIMER_SLACK, ctypes.c_ulong(_SLACK_NS), 0, 0, 0)
 
 
-def wait_until(due_s: float) -> None:
-    """Sleep until then on `time.perf_counter`'s clock, and some 30 µs longer: a thread that spins keeps the
-    interpreter from the others.
+def on_schedule(at_s: Sequence[float], begin_s: float) -> Iterator[float]:
+    """For each time after `begin_s` (`time.perf_counter`'s), once it has come: how many ms late it is by now.
+
+    Asleep until then, and some 30 µs longer: a thread that spins keeps the interpreter from the others.
     """
-    while (left_s := due_s - time.perf_counter()) > 0:
-        time.sleep(left_s)
+    wake_on_time()
+    for due_s in at_s:
+        while (left_s := begin_s + due_s - time.perf_counter()) > 0:
+            time.sleep(left_s)
+        yield (time.perf_counter() - begin_s - due_s) * 1e3

@@ -16,7 +16,7 @@ from trtopt.records import BatchPolicy, Record
 from trtopt.runtime.backlog import Request
 from trtopt.runtime.batcher import DynamicBatcher
 from trtopt.runtime.pool import EnginePool
-from trtopt.runtime.punctual import wait_until, wake_on_time
+from trtopt.runtime.punctual import on_schedule
 
 SECONDS, LEAST, MOST = 3.0, 20, 10_000
 """How long requests are sent, and how many there are at least and at most."""
@@ -55,12 +55,9 @@ def rehearse(pool: EnginePool, sample: Sample, rate: float, max_batch: int) -> R
     at_s = np.cumsum(RandomState(0).exponential(1 / rate, count)).tolist()
     batcher = _Watched(pool, BatchPolicy(max_batch=max_batch, max_delay_ms=0.0, max_waiting=count))
     late_ms: list[float] = []
-    wake_on_time()
     with batcher:
-        begin_s = time.perf_counter() + 0.01
-        for due_s in at_s:
-            wait_until(begin_s + due_s)
-            late_ms.append((time.perf_counter() - begin_s - due_s) * 1e3)
+        for late in on_schedule(at_s, time.perf_counter() + 0.01):
+            late_ms.append(late)
             batcher.submit(sample)
     if failed := batcher.statistics().failed:
         raise DeviceError(

@@ -17,7 +17,7 @@ from trtopt.inputs import random_batch
 from trtopt.records import BatcherStatistics, BatchPolicy, Record, Shape
 from trtopt.runtime.batcher import DynamicBatcher
 from trtopt.runtime.pool import EnginePool
-from trtopt.runtime.punctual import serve_promptly, wait_until, wake_on_time
+from trtopt.runtime.punctual import on_schedule, serve_promptly
 from trtopt.runtime.rehearsal import Rehearsed, Sample, rehearsal_rate, rehearse
 from trtopt.runtime.worker import Outputs
 
@@ -152,13 +152,11 @@ def _served(
     failures: list[BaseException] = []
     rejected = 0
     progress(f"{len(job.at_s):,} requests", None)
-    wake_on_time()
     begin_s = time.perf_counter() + 0.01
-    for index, (at_s, bucket) in enumerate(zip(job.at_s, job.bucket, strict=True)):
-        wait_until(begin_s + at_s)
-        lag_ms.append((time.perf_counter() - begin_s - at_s) * 1e3)
+    for index, late_ms in enumerate(on_schedule(job.at_s, begin_s)):
+        lag_ms.append(late_ms)
         try:
-            future = batcher.submit(samples[bucket])
+            future = batcher.submit(samples[job.bucket[index]])
         except QueueFullError:
             rejected += 1
             continue

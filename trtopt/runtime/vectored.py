@@ -1,8 +1,8 @@
 """Many rows copied by one system call, for which the interpreter's lock is let go once.
 
 NumPy lets go of it for every array of more than 500 elements. Where other threads compute in Python, each of
-these copies then waits up to five milliseconds (`sys.getswitchinterval`) until it may go on: 32 images beside
-one busy thread took 166 ms by NumPy and 8 ms so, 1.7 and 2.9 ms with nothing else at work.
+these copies then waits up to five milliseconds (`sys.getswitchinterval`) until it may go on: in batches of 32
+an image took 1,716 µs beside one busy thread, and 336 so (docs/measurements/runtime/contended.json).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from trtopt.runtime.arrays import address_of
 
-_MOST = 1024
+_MOST_REGIONS = 1024
 """Regions a call takes: Linux's IOV_MAX."""
 
 _MOST_BYTES = 1 << 30
@@ -53,8 +53,8 @@ def _transfer(name: str, batch: NDArray[np.generic], rows: Sequence[Placed]) -> 
     if here[:, 1].sum() > _MOST_BYTES:
         return False
     there = np.array([(address_of(array), array.nbytes) for _, array in rows], np.uint64)
-    for first in range(0, len(rows), _MOST):
-        ours, theirs = here[first : first + _MOST], there[first : first + _MOST]
+    for first in range(0, len(rows), _MOST_REGIONS):
+        ours, theirs = here[first : first + _MOST_REGIONS], there[first : first + _MOST_REGIONS]
         count = len(ours)
         done = call(os.getpid(), address_of(ours), count, address_of(theirs), count, 0)
         if done != int(ours[:, 1].sum()):
