@@ -6,8 +6,8 @@
 
 SWEEP is a folder of `trtopt sweep`. The best throughput is the highest rate for which `trtopt plan` finds a
 setup that keeps the goal; `--shares` [0.6,0.9] of it are planned for and served. The batcher's overhead and
-its steps are measured on the engines of `--precision`, with 1, 2 and 4 workers. The jobs follow one another
-on one GPU.
+its steps are measured on the engines of `--precision`, with 1, 2 and 4 workers, and what copies in a CUDA
+graph cost. The jobs follow one another on one GPU.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from trtopt.records import Estimate
 from trtopt.workspace import read_plan
 
 HERE = Path(__file__)
-OVERHEAD, STEPS = (HERE.parents[1] / "runtime" / f"{name}.py" for name in ("overhead", "steps"))
+RUNTIME = HERE.parents[1] / "runtime"
+OVERHEAD, STEPS, LAUNCHING = (RUNTIME / f"{name}.py" for name in ("overhead", "steps", "launching"))
 WORKERS = (1, 2, 4)
 
 
@@ -58,6 +59,8 @@ def _jobs(asked: argparse.Namespace) -> list[dict[str, str]]:
     jobs = {"best": [["mkdir", "-p", str(asked.out)], _planning(asked, "best")]}
     for share in asked.shares.split(","):
         jobs[share] = [[*own, "plan", str(asked.sweep), str(asked.out), "--slo", asked.slo, share]]
+    launched = ["--json", str(asked.out / "launching.json")]
+    jobs["launching"] = [[sys.executable, str(LAUNCHING.absolute()), str(folder), *launched]]
     for workers in WORKERS:
         result = ["--json", str(asked.out / f"overhead-{workers}.json")]
         way = ["--workers", str(workers), "--rounds", asked.rounds]
