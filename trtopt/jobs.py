@@ -9,7 +9,6 @@ from trtopt.measure.engine import BenchJob
 from trtopt.measure.interleaved import InterleaveJob
 from trtopt.measure.outputs import OutputsJob
 from trtopt.records import BenchPoint, EngineArtifact, Environment, InterleavedRun, Record, Tactic
-from trtopt.runtime.rehearsal import Rehearsed
 from trtopt.runtime.trial import CostJob, TrialJob, TrialRun
 
 
@@ -115,12 +114,9 @@ class Tried(Record, frozen=True, kw_only=True, tag="tried"):
 
 
 class Costed(Record, frozen=True, kw_only=True, tag="costed"):
-    """A cost job's result, by number of workers: what full batches took in ms, by their requests, and what
-    was seen as requests came at random.
-    """
+    """A cost job's result, by number of workers: what full batches took in ms, by their requests."""
 
     full_ms: dict[int, dict[int, list[float]]]
-    rehearsed: dict[int, Rehearsed]
     environment: Environment
 
 

@@ -82,8 +82,7 @@ def run(job: Job, send: Callable[[Message], None]) -> Result:
     if isinstance(job, TrialJob):
         return Tried(run=try_plan(job, progress), environment=_environment(job.backend))
     if isinstance(job, CostJob):
-        full_ms, rehearsed = serving_times(job, progress)
-        return Costed(full_ms=full_ms, rehearsed=rehearsed, environment=_environment(job.backend))
+        return Costed(full_ms=serving_times(job, progress), environment=_environment(job.backend))
     if isinstance(job, MergeJob):
         return Merged(blob=open_builder(job.backend).merge_timing_caches(job.ours, job.theirs))
     if isinstance(job, TacticsJob):

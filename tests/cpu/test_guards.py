@@ -16,7 +16,7 @@ from trtopt.onnxmodel import model_file
 from trtopt.pipeline.check import Checker
 from trtopt.pipeline.judges import EngineTerms, OnEngines
 from trtopt.pipeline.peaks import probe_peaks
-from trtopt.pipeline.plan import verify
+from trtopt.pipeline.plan_trials import verify
 from trtopt.precision.bounds import Bounds
 
 MEASURING: dict[str, tuple[str | Path, ...]] = {

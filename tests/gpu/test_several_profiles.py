@@ -12,7 +12,8 @@ from digits_model import DIGITS, HELDOUT, IMAGES, SOURCES, close
 import trtopt
 from trtopt.device.backends import open_target
 from trtopt.errors import UsageError
-from trtopt.pipeline.plan import plan, verify
+from trtopt.pipeline.plan import plan
+from trtopt.pipeline.plan_trials import verify
 from trtopt.records import to_json
 from trtopt.runtime import EnginePool
 from trtopt.workspace import read_manifest, write_atomically

@@ -13,7 +13,7 @@ import pytest
 from trtopt.builder.timing_cache import read_cache
 from trtopt.data.polygraphy_json import JsonReader
 from trtopt.errors import TrtoptError
-from trtopt.pipeline.plan import _arrivals
+from trtopt.pipeline.plan_asked import read_arrivals
 from trtopt.pipeline.profile import read_profile
 from trtopt.pipeline.result_files import read_result
 from trtopt.pipeline.sweep_folder import read_sweep
@@ -75,7 +75,7 @@ def test_a_pipe_is_read_to_its_end_or_the_bound(tmp_path: Path, size: int, fits:
         JsonReader,
         lambda path: read_toml(path, "give another"),
         lambda path: measured_latencies(path.parent, (), path),
-        lambda path: _arrivals(str(path)),
+        lambda path: read_arrivals(str(path)),
     ],
     ids=["result", "profile", "sweep", "table", "cache", "feeds", "TOML", "beside", "arrivals"],
 )

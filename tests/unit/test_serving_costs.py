@@ -2,20 +2,55 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import msgspec
 import numpy as np
 import pytest
 
-from trtopt.pipeline.serving_costs import evenly, scattered
-from trtopt.plan.service import Curve, Service
-from trtopt.records import ServingCost
-from trtopt.runtime.rehearsal import Rehearsed
+from trtopt.pipeline.serving_costs import evenly, rehearsed_cost
+from trtopt.plan.service import Curve
+from trtopt.plan.setups import Fleet, MeasuredEngine, Setup
+from trtopt.plan.simulation import Arrivals
+from trtopt.records import BatchPolicy, ServingCost
+from trtopt.runtime.tally import Tally
+from trtopt.runtime.trial import TrialRun
+from trtopt.runtime.watching import Took
 
-ENGINE = Service([Curve(1, 1, {1: {1: (1.0,)}, 2: {1: (1.5,)}}), Curve(8, 8, {1: {8: (2.0, 4.0)}})])
-"""1 ms for one request, 1.5 beside another batch; 3 ms for up to eight."""
+CURVES = (Curve(1, 1, {1: {1: (1.0,)}, 2: {1: (1.5,)}}), Curve(8, 8, {1: {8: (2.0, 4.0)}}))
+LONGER = (Curve(8, 8, {1: {8: (30.0,)}}),)
+SETUP = Setup(
+    Fleet([MeasuredEngine("some", "0" * 64, "fp16", {128: CURVES, 384: LONGER})]),
+    1,
+    BatchPolicy(max_batch=8, max_delay_ms=0.0),
+)
+"""1 ms for one request, 1.5 beside another batch; 3 ms for up to eight, and 30 where they are longer."""
 
 
-def rehearsed(*batches: tuple[int, int, float]) -> Rehearsed:
-    return Rehearsed(batches=list(batches), wake_ms=[0.3, 0.1], late_ms=[])
+ALONE = Arrivals.of([index / 10 for index in range(200)], [0] * 200)
+"""So rare that each request takes 1 ms by itself."""
+
+
+def run_of(
+    *batches: tuple[int, int, int, float],
+    took_ms: Sequence[float | None] = (1.0,) * 200,
+    late_ms: float = 0.2,
+) -> TrialRun:
+    at_ms = [at_s * 1e3 for at_s in ALONE.at_s]
+    return TrialRun(
+        at_ms=at_ms,
+        done_ms=[None if ms is None else at + ms for at, ms in zip(at_ms, took_ms, strict=True)],
+        lag_ms=[late_ms],
+        rejected=0,
+        failed=0,
+        batches=[Took(*batch) for batch in batches],
+        wake_ms=[0.3, 0.1],
+        statistics=Tally().statistics(0),
+    )
+
+
+def cost_of(full: ServingCost, run: TrialRun, percentiles: Sequence[float] = ()) -> ServingCost:
+    return rehearsed_cost(full, SETUP, ALONE, run, percentiles)
 
 
 def test_values_stand_for_equal_parts_and_keep_the_mean() -> None:
@@ -35,21 +70,47 @@ def test_one_outlier_is_one_of_many() -> None:
 
 
 def test_what_batches_take_longer_on_average_is_added_to_each_and_the_rest_scatters_around_it() -> None:
-    costs = {1: ServingCost(batch_ms=0.5, request_ms=0.25)}
-    (cost,) = scattered(costs, ENGINE, {1: rehearsed((1, 1, 2.0), (1, 1, 2.5), (8, 1, 6.0))}).values()
+    full = ServingCost(batch_ms=0.5, request_ms=0.25)
+    cost = cost_of(full, run_of((0, 1, 1, 2.0), (0, 1, 1, 2.5), (0, 8, 1, 6.0)))
     # beyond 1 + 0.75 and 3 + 2.5: 0.25, 0.75 and 0.5
     assert (cost.batch_ms, cost.request_ms) == pytest.approx((1.0, 0.25))
     assert cost.jitter_ms == pytest.approx((-0.25, 0, 0.25))
     assert cost.wake_ms == (0.1, 0.3)
+    assert cost.late_ms == (0.2,)
+    assert cost.rehearsed == 200
 
 
 def test_nothing_is_added_that_would_be_less_than_nothing() -> None:
-    (cost,) = scattered({1: ServingCost(batch_ms=0.5)}, ENGINE, {1: rehearsed((1, 1, 0.5))}).values()
+    cost = cost_of(ServingCost(batch_ms=0.5), run_of((0, 1, 1, 0.5)))
     assert cost.batch_ms == 0
     assert cost.jitter_ms == pytest.approx((-0.5,))
 
 
-def test_a_batch_is_held_against_what_as_many_at_a_time_cost() -> None:
-    costs = {1: ServingCost(batch_ms=0.1), 2: ServingCost(batch_ms=0.7)}
-    seen = rehearsed((1, 1, 1.1), (1, 2, 2.2))
-    assert scattered(costs, ENGINE, {2: seen})[2].jitter_ms == pytest.approx((0, 0))
+def test_a_batch_is_held_against_what_its_kind_takes_among_as_many() -> None:
+    run = run_of((0, 1, 1, 1.5), (0, 1, 2, 2.0), (1, 3, 1, 30.5))
+    cost = cost_of(ServingCost(), run)
+    assert cost.batch_ms == pytest.approx(0.5)
+    assert cost.jitter_ms == pytest.approx((0, 0, 0))
+
+
+def quiet(took_ms: Sequence[float | None]) -> TrialRun:
+    """Nothing scatters, so that a simulation says 1 ms at every percentile."""
+    run = run_of((0, 1, 1, 1.0), took_ms=took_ms, late_ms=0.0)
+    return msgspec.structs.replace(run, wake_ms=[0.0])
+
+
+def test_what_a_simulation_of_the_same_arrivals_misses_is_told_by_percentile() -> None:
+    cost = cost_of(ServingCost(), quiet([1.5] * 190 + [4.0] * 10), (50.0, 99.0, 99.0))
+    assert dict(cost.beyond) == pytest.approx({50.0: 1.5, 99.0: 4.0})
+    assert (cost.beyond_at(50.0), cost.beyond_at(99.0)) == pytest.approx((1.5, 4.0))
+    assert cost.beyond_at(90.0) == 1.0
+
+
+def test_a_percentile_is_told_by_no_fewer_requests_than_it_needs() -> None:
+    assert [p for p, _ in cost_of(ServingCost(), quiet([1.0] * 200), (99.0, 99.9)).beyond] == [99.0]
+
+
+def test_where_requests_were_rejected_the_factor_can_be_written_down() -> None:
+    cost = cost_of(ServingCost(), quiet([1.0] * 190 + [None] * 10), (50.0, 99.0))
+    assert dict(cost.beyond) == pytest.approx({50.0: 1.0, 99.0: 1000.0})
+    assert msgspec.json.decode(msgspec.json.encode(cost), type=ServingCost) == cost

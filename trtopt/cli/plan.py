@@ -56,7 +56,7 @@ def plan(
     """
     from trtopt.cli.console import console
     from trtopt.pipeline.plan import plan as make
-    from trtopt.pipeline.plan import verify as put_to_the_test
+    from trtopt.pipeline.plan_trials import verify as put_to_the_test
     from trtopt.report.planning import plan_text
     from trtopt.workspace import check_writable
 

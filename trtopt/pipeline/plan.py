@@ -1,55 +1,32 @@
-"""From measurements to a plan of how to serve, and the plan put to the test."""
+"""From measurements to a plan of how to serve."""
 
 from __future__ import annotations
 
-import hashlib
 import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
-import numpy as np
 
-from trtopt.errors import ArtifactError, DeviceError, UsageError
-from trtopt.jobs import Tried
+from trtopt.errors import DeviceError, IncompatibleEngineError
 from trtopt.measure.arrivals import parse_goal
 from trtopt.pipeline.build import command_line, now
-from trtopt.pipeline.listener import SILENT
 from trtopt.pipeline.measured_engines import Measured, read_measured
-from trtopt.pipeline.serving_costs import serving_costs
+from trtopt.pipeline.plan_asked import AskedArrivals, check_asked, read_arrivals, shares_of
+from trtopt.pipeline.plan_trials import Listener, rehearse
+from trtopt.pipeline.serving_costs import rehearsed_cost, serving_costs
 from trtopt.plan.packing import packing_estimate
-from trtopt.plan.prediction import RUNS, Demand
-from trtopt.plan.search import MAX_ENGINES, Bounds, Outcome, Search, nothing_keeps
-from trtopt.plan.service import at_level
+from trtopt.plan.prediction import Demand
+from trtopt.plan.search import Bounds, Outcome
+from trtopt.plan.service import FREE, at_level
+from trtopt.plan.settling import Settling
 from trtopt.plan.setups import MeasuredEngine
-from trtopt.plan.traffic import Process, Recorded, arrivals_at, lengths_of, parse_process, parse_recorded
-from trtopt.reading import read_bounded, reason_of
-from trtopt.recipe import check_timeout
-from trtopt.records import (
-    BatchPlan,
-    PlannedEngine,
-    PlannedLoad,
-    Rejected,
-    ServingCost,
-    Verification,
-    to_json,
-)
-from trtopt.runtime.trial import TrialJob, TrialRun
-from trtopt.supervisor import run_jobs
-from trtopt.workspace import read_plan, write_atomically
-
-_VERIFYING_SEED = RUNS + 1
-"""Arrivals that no prediction has seen."""
-
-Listener = Callable[[str], None]
-
-
-@dataclass(frozen=True)
-class _Arrivals:
-    process: Process
-    name: str
-    sha256: str | None = None
+from trtopt.plan.simulation import Arrivals
+from trtopt.plan.traffic import Recorded
+from trtopt.records import BatchPlan, PlannedEngine, PlannedLoad, ServingCost, to_json
+from trtopt.workspace import write_atomically
 
 
 def plan(
@@ -76,88 +53,34 @@ def plan(
         arrivals: `poisson`, `constant`, `bursty`, `bursty:PEAK:SECONDS`, or a file of arrivals.
         lengths: share of requests by their length, for a model swept over lengths.
         memory_bytes, max_engines: bounds; `for_triton`: what Triton can batch for.
-        timeout: seconds that measuring what serving adds may take; `trust`: plugins that it may load.
+        timeout: seconds that measuring what serving adds may take, and each rehearsal; `trust`: plugins that
+            they may load.
 
     Raises:
         PlanError: nothing keeps the bounds; it says which bound costs what.
         TrtoptError: with what is wrong and what to do.
     """
     bounds = Bounds(parse_goal(slo, "--slo"), memory_bytes, max_engines, for_triton)
-    _check(bounds, rate, timeout)
-    read = _arrivals(arrivals)
+    check_asked(bounds, rate, timeout)
+    read = read_arrivals(arrivals)
     measured = read_measured([Path(source) for source in sources])
-    shares = _shares(measured, read.process, lengths or {})
+    shares = shares_of(measured, read.process, lengths or {})
     if rate is None and isinstance(read.process, Recorded):
         rate = read.process.rate
-    listener("measuring what serving adds to an engine")
-    costs, notes = serving_costs(measured, rate, timeout, trust)
-    notes += _notes_on(measured)
-    search = Search(measured.engines, costs)
+    planner = _Planner(measured, bounds, read, lengths or {}, listener, timeout, trust)
+    costs = planner.costs()
     listener(f"simulating ways to serve with {len(measured.engines)} engines")
     demand = Demand(read.process, rate or 1.0, shares)
-    if rate is None:
-        highest = search.highest_rate(demand, bounds)
-        found = highest[1] if highest is not None else search.best(demand, bounds)
-        demand = demand.at(highest[0]) if highest is not None else demand
-    else:
-        found = search.best(demand, bounds)
-    if found.chosen is None:
-        raise nothing_keeps(search, demand, bounds, found, rate_asked=rate is not None)
-    load = PlannedLoad(
-        rate=demand.rate, arrivals=read.name, file_sha256=read.sha256, shares=dict(lengths or {})
+    settling = Settling(measured.engines, costs, bounds, planner.rehearsed)
+    settled = settling.at_any_rate(demand) if rate is None else settling.at_its_rate(demand)
+    made = msgspec.structs.replace(
+        planner.plan(Path(output), settled.chosen, settled.demand),
+        sources=tuple(map(str, sources)),
+        rejected=settled.choice.rejected,
+        notes=(*measured.notes, *planner.notes, *_notes_on(measured)),
     )
-    made = _plan(Path(output), measured, found.chosen, found.rejected, load, demand, bounds, costs)
-    made = msgspec.structs.replace(made, sources=tuple(map(str, sources)), notes=(*measured.notes, *notes))
     write_atomically(Path(output), to_json(made))
     return made
-
-
-def _check(bounds: Bounds, rate: float | None, timeout: float | None) -> None:
-    """Judge what can be judged before anything is read."""
-    if not 1 <= bounds.max_engines <= MAX_ENGINES:
-        raise UsageError(f"--max-engines {bounds.max_engines}: out of range", f"give 1 to {MAX_ENGINES}")
-    if bounds.memory_bytes is not None and bounds.memory_bytes < 1:
-        raise UsageError(
-            f"--memory {bounds.memory_bytes}: an engine needs some", "give a bound like 8GiB, or leave it out"
-        )
-    if rate is not None and not 0 < rate < float("inf"):
-        raise UsageError(f"--rate {rate:g}: is no rate", "give requests a second above 0")
-    check_timeout(timeout)
-
-
-def _arrivals(text: str) -> _Arrivals:
-    path = Path(text)
-    if not path.is_file():
-        return _Arrivals(parse_process(text), text)
-    try:
-        content = read_bounded(path)
-    except (OSError, ValueError) as error:
-        raise UsageError(
-            f"{path}: cannot be read as arrivals: {reason_of(error)}", "give another file"
-        ) from None
-    recorded = parse_recorded(content.decode(errors="replace"), text)
-    return _Arrivals(recorded, text, hashlib.sha256(content).hexdigest())
-
-
-def _shares(measured: Measured, process: Process, lengths: Mapping[int, float]) -> dict[int, float]:
-    """The share of requests by length; a model without lengths has the one length 0.
-
-    Raises:
-        UsageError: lengths for a model without, or none for one with lengths.
-    """
-    has_lengths = set(measured.buckets) != {0}
-    told = bool(lengths) or (isinstance(process, Recorded) and bool(process.lengths))
-    if has_lengths and not told:
-        raise UsageError(
-            f"the sweep has lengths {', '.join(map(str, sorted(measured.buckets)))}, and nobody says "
-            "how long requests are",
-            "say it as --lengths 128:0.7,384:0.3, or in a file of arrivals with a length for each",
-        )
-    if not has_lengths and told:
-        raise UsageError(
-            "requests have lengths, and the sweep has none", "sweep with --shapes, or leave them out"
-        )
-    return dict(lengths) if has_lengths else {0: 1.0}
 
 
 def _notes_on(measured: Measured) -> list[str]:
@@ -170,41 +93,83 @@ def _notes_on(measured: Measured) -> list[str]:
     ]
 
 
-def _plan(
-    output: Path,
-    measured: Measured,
-    chosen: Outcome,
-    rejected: Sequence[Rejected],
-    load: PlannedLoad,
-    demand: Demand,
-    bounds: Bounds,
-    costs: Mapping[int, ServingCost],
-) -> BatchPlan:
-    setup = chosen.setup
-    return BatchPlan(
-        created=now(),
-        argv=command_line(),
-        sources=(),
-        environment=measured.environment,
-        model_sha256=measured.model_sha256,
-        goal=str(bounds.goal),
-        load=load,
-        memory_limit_bytes=bounds.memory_bytes,
-        max_engines=bounds.max_engines,
-        engines=tuple(_planned(engine, output, measured) for engine in setup.fleet.engines),
-        buckets={
-            length: shapes
-            for length, shapes in sorted(measured.buckets.items())
-            if length in setup.fleet.lengths
-        },
-        workers=setup.workers,
-        policy=setup.policy,
-        memory_bytes=setup.memory_bytes(),
-        serving_cost=at_level(costs, setup.workers),
-        prediction=chosen.prediction,
-        packing=packing_estimate(setup, demand) if set(measured.buckets) != {0} else None,
-        rejected=tuple(rejected),
-    )
+@dataclass
+class _Planner:
+    """Measures what serving adds, and writes outcomes down as plans; `notes` is what a user should know."""
+
+    measured: Measured
+    bounds: Bounds
+    read: AskedArrivals
+    lengths: Mapping[int, float]
+    listener: Listener
+    limit_s: float | None
+    trust: Sequence[str]
+    notes: list[str] = field(default_factory=list)
+    full: Mapping[int, ServingCost] | None = None
+    """What serving adds at full load, by number of workers; None if the engines cannot run here."""
+
+    def costs(self) -> Mapping[int, ServingCost]:
+        """What serving adds at full load, by number of workers; nothing where nobody knows."""
+        self.listener("measuring what serving adds to an engine")
+        try:
+            self.full, notes = serving_costs(self.measured, self.limit_s, self.trust)
+        except (DeviceError, IncompatibleEngineError) as error:
+            told = error.problem.splitlines()[0]
+            self.notes.append(f"what serving adds is not known and taken for nothing: {told}")
+            return {1: FREE}
+        self.notes += notes
+        return self.full
+
+    def rehearsed(self, outcome: Outcome, demand: Demand) -> ServingCost | None:
+        """What serving adds to a setup under its load, seen on a plan that nobody else sees."""
+        if self.full is None:
+            return None
+        setup = outcome.setup
+        self.listener(f"rehearsing {setup.name} at {demand.rate:,.4g} requests/s")
+        capacity = setup.capacity(demand.shares_of(setup.fleet) or ())
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "plan.json"
+            write_atomically(path, to_json(self.plan(path, outcome, demand)))
+            try:
+                job, run = rehearse(path, self.read.process, capacity, self.limit_s, self.trust)
+            except (DeviceError, IncompatibleEngineError) as error:
+                told = error.problem.splitlines()[0]
+                self.notes.append(f"the plan was not rehearsed: {told}")
+                return None
+        full, arrivals = at_level(self.full, setup.workers), Arrivals.of(job.at_s, job.bucket)
+        return rehearsed_cost(full, setup, arrivals, run, (50.0, 99.0, self.bounds.goal.p))
+
+    def plan(self, output: Path, chosen: Outcome, demand: Demand) -> BatchPlan:
+        """An outcome as a plan for `output`."""
+        setup, measured = chosen.setup, self.measured
+        return BatchPlan(
+            created=now(),
+            argv=command_line(),
+            sources=(),
+            environment=measured.environment,
+            model_sha256=measured.model_sha256,
+            goal=str(self.bounds.goal),
+            load=PlannedLoad(
+                rate=demand.rate,
+                arrivals=self.read.name,
+                file_sha256=self.read.sha256,
+                shares=dict(self.lengths),
+            ),
+            memory_limit_bytes=self.bounds.memory_bytes,
+            max_engines=self.bounds.max_engines,
+            engines=tuple(_planned(engine, output, measured) for engine in setup.fleet.engines),
+            buckets={
+                length: shapes
+                for length, shapes in sorted(measured.buckets.items())
+                if length in setup.fleet.lengths
+            },
+            workers=setup.workers,
+            policy=setup.policy,
+            memory_bytes=setup.memory_bytes(),
+            serving_cost=setup.cost,
+            prediction=chosen.prediction,
+            packing=packing_estimate(setup, demand) if set(measured.buckets) != {0} else None,
+        )
 
 
 def _planned(engine: MeasuredEngine, output: Path, measured: Measured) -> PlannedEngine:
@@ -217,80 +182,4 @@ def _planned(engine: MeasuredEngine, output: Path, measured: Measured) -> Planne
         precision=engine.family,
         latency_ms=tuple(told for curve in longest for told in curve.offer.latency_ms),
         memory_bytes=engine.memory.first_bytes if engine.memory is not None else None,
-    )
-
-
-# ── the plan put to the test ────────────────────────────────────────────────────────────────────────────
-
-
-def verify(
-    path: str | Path,
-    timeout: float | None = None,
-    listener: Listener = lambda text: None,
-    trust: Sequence[str] = (),
-) -> BatchPlan:
-    """Serve the plan's load with `trtopt.runtime`, write what came of it into the plan, and return that.
-
-    As many requests as were simulated, arriving by a seed that no simulation had. After `timeout` seconds
-    that has failed, and the plan is as it was. `trust`: plugins that may be loaded.
-
-    Raises:
-        ArtifactError: no plan, an engine that is missing or another one, or arrivals that have changed.
-        DeviceError: the engines cannot run here, or the time was up.
-    """
-    check_timeout(timeout)
-    path = Path(path)
-    made = read_plan(path)
-    job = msgspec.structs.replace(_trial(path, made), trust=tuple(trust))
-    listener(f"serving {len(job.at_s):,} requests, {job.at_s[-1]:.0f} s")
-    ((_, result),) = run_jobs([job], limit_s=timeout, on_progress=SILENT.progress)
-    assert isinstance(result, Tried)
-    verification = _verification(result, parse_goal(made.goal, "--slo").p)
-    made = msgspec.structs.replace(made, verification=verification)
-    write_atomically(path, to_json(made))
-    return made
-
-
-def _trial(path: Path, made: BatchPlan) -> TrialJob:
-    read = _arrivals(made.load.arrivals)
-    if read.sha256 != made.load.file_sha256:
-        raise ArtifactError(
-            f"{made.load.arrivals}: is not the file of arrivals that was planned for", "plan again with it"
-        )
-    count = made.prediction.requests
-    at_s = arrivals_at(read.process, made.load.rate, count, _VERIFYING_SEED)
-    lengths = lengths_of(read.process, made.load.shares or {0: 1.0}, len(at_s), _VERIFYING_SEED)
-    buckets = sorted(made.buckets)
-    return TrialJob(
-        path=str(path.absolute()),
-        backend=made.engines[0].artifact.plan.backend.name,
-        buckets=tuple(made.buckets[length] for length in buckets),
-        at_s=at_s.tolist(),
-        bucket=np.searchsorted(buckets, lengths).tolist(),
-    )
-
-
-def _verification(result: Tried, p: float) -> Verification:
-    run: TrialRun = result.run
-    answered = [
-        (done - at, done) for at, done in zip(run.at_ms, run.done_ms, strict=True) if done is not None
-    ]
-    if len(answered) <= run.failed:
-        raise DeviceError("no request of the trial was answered", "see whether the engines run: trtopt bench")
-    latency = [ms for ms, _ in answered]
-    p50, p99, goal = (float(value) for value in np.percentile(latency, [50, 99, p]))
-    return Verification(
-        created=now(),
-        environment=result.environment,
-        seed=_VERIFYING_SEED,
-        requests=len(run.at_ms),
-        answered=len(answered) - run.failed,
-        rejected=run.rejected,
-        failed=run.failed,
-        p50_ms=p50,
-        p99_ms=p99,
-        goal_ms=goal,
-        throughput=1e3 * len(answered) / max(done for _, done in answered),
-        lag_p99_ms=float(np.percentile(run.lag_ms, 99)),
-        batch_sizes=run.statistics.batch_sizes,
     )

@@ -1,35 +1,42 @@
-"""What serving adds to the latencies that engines were measured with, found out before a plan is made."""
+"""What serving adds to the latencies that engines were measured with."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import msgspec
 import numpy as np
 
-from trtopt.errors import DeviceError, IncompatibleEngineError
 from trtopt.jobs import Costed
+from trtopt.measure.statistics import needed_for
 from trtopt.pipeline.listener import SILENT
 from trtopt.pipeline.measured_engines import Measured
-from trtopt.plan.service import Costs, Curve, Service, added_ms, at_level
+from trtopt.plan.prediction import RUNS, latency_ms, percentile
+from trtopt.plan.service import Curve, added_ms
+from trtopt.plan.setups import Setup
+from trtopt.plan.simulation import Arrivals, simulate
 from trtopt.records import ServingCost
-from trtopt.runtime.choosing import Chooser, Offer
-from trtopt.runtime.rehearsal import Rehearsed
-from trtopt.runtime.trial import CostJob
+from trtopt.runtime.trial import CostJob, TrialRun
 from trtopt.supervisor import run_jobs
 
 _PARTS = 200
 """Of what scatters, half a percent each."""
 
+_MOST_BEYOND = 1000.0
+"""Times what was simulated; as good as never, which a file cannot say."""
+
 
 def serving_costs(
-    measured: Measured, rate: float | None, limit_s: float | None, trust: Sequence[str]
+    measured: Measured, limit_s: float | None, trust: Sequence[str]
 ) -> tuple[dict[int, ServingCost], list[str]]:
     """By number of workers, as many as engines were measured with, on one folder's engines; and notes.
 
-    Workers share the interpreter and the host's memory: what one adds says little of two. What scatters is
-    seen at `rate` requests a second, or at less where that is much for these engines. Nothing and a note if
-    the engines cannot run here.
+    Workers share the interpreter and the host's memory: what one adds says little of two. At full load, in
+    which nothing scatters.
+
+    Raises:
+        DeviceError, IncompatibleEngineError: the engines cannot run here, or the time was up.
     """
     engine = measured.engines[0]
     folder, length = measured.folders[engine.sha256], min(engine.curves)
@@ -46,14 +53,9 @@ def serving_costs(
         backend=measured.artifacts[engine.sha256].plan.backend.name,
         sample=dict(measured.buckets[length]),
         requests={workers: tuple(found) for workers, found in batches.items()},
-        rate=rate,
         trust=tuple(trust),
     )
-    try:
-        ((_, result),) = run_jobs([job], limit_s=limit_s, on_progress=SILENT.progress)
-    except (DeviceError, IncompatibleEngineError) as error:
-        told = error.problem.splitlines()[0]
-        return {1: ServingCost()}, [f"what serving adds is not known and taken for nothing: {told}"]
+    ((_, result),) = run_jobs([job], limit_s=limit_s, on_progress=SILENT.progress)
     assert isinstance(result, Costed)
     here, there = result.environment, measured.environment
     notes = []
@@ -61,13 +63,7 @@ def serving_costs(
         notes.append(
             f"measured on {there.device.name}, {there.cpu}; planned on {here.device.name}, {here.cpu}"
         )
-    costs = {workers: _cost(result.full_ms[workers], found) for workers, found in batches.items()}
-    return scattered(costs, _as_opened(curves), result.rehearsed), notes
-
-
-def _as_opened(curves: Sequence[Curve]) -> Service:
-    """Engines as a pool runs them that was opened without measurements: by their sizes alone."""
-    return Service(curves, chooser=Chooser([Offer(curve.low, curve.high) for curve in curves]))
+    return {workers: _cost(result.full_ms[workers], found) for workers, found in batches.items()}, notes
 
 
 def _cost(serving_ms: Mapping[int, Sequence[float]], engine_ms: Mapping[int, float]) -> ServingCost:
@@ -76,27 +72,49 @@ def _cost(serving_ms: Mapping[int, Sequence[float]], engine_ms: Mapping[int, flo
     return _line(list(engine_ms), added)
 
 
-def scattered(costs: Costs, bare: Service, rehearsed: Mapping[int, Rehearsed]) -> dict[int, ServingCost]:
-    """With what scattered in rehearsals, beyond what `bare` engines take and `costs` add at full load.
+def rehearsed_cost(
+    full: ServingCost, setup: Setup, arrivals: Arrivals, run: TrialRun, percentiles: Sequence[float]
+) -> ServingCost:
+    """With what scattered in a run of the setup, beyond what its engines take and what is added at full load.
 
     A batch took that much longer, or shorter, on average: this goes into `batch_ms`, for capacities, too.
+    What a simulation of the same arrivals still misses at `percentiles`, such as stalls that hit several
+    requests, is told as a factor.
     """
-    found = {}
-    for workers, seen in rehearsed.items():
-        cost = costs[workers]
-        longer_ms = [
-            ms - bare.typical_ms(requests, running) - added_ms(at_level(costs, running), requests)
-            for requests, running, ms in seen.batches
-        ]
-        batch_ms = max(0.0, cost.batch_ms + float(np.mean(longer_ms)))
-        found[workers] = msgspec.structs.replace(
-            cost,
-            batch_ms=batch_ms,
-            jitter_ms=evenly([ms - (batch_ms - cost.batch_ms) for ms in longer_ms]),
-            wake_ms=evenly(seen.wake_ms),
-            late_ms=evenly(seen.late_ms),
-        )
-    return found
+    longer_ms = [
+        took.ms
+        - setup.fleet.services[took.bucket].typical_ms(took.requests, took.running)
+        - added_ms(full, took.requests)
+        for took in run.batches
+    ]
+    batch_ms = max(0.0, full.batch_ms + float(np.mean(longer_ms)))
+    cost = msgspec.structs.replace(
+        full,
+        batch_ms=batch_ms,
+        jitter_ms=evenly([ms - (batch_ms - full.batch_ms) for ms in longer_ms]),
+        wake_ms=evenly(run.wake_ms),
+        late_ms=evenly(run.lag_ms),
+    )
+    beyond = _beyond(cost, setup, arrivals, run, percentiles)
+    return msgspec.structs.replace(cost, rehearsed=len(arrivals.at_s), beyond=beyond)
+
+
+def _beyond(
+    cost: ServingCost, setup: Setup, arrivals: Arrivals, run: TrialRun, percentiles: Sequence[float]
+) -> tuple[tuple[float, float], ...]:
+    """Measured over simulated latency, at percentiles that so many requests can tell."""
+    told = sorted({p for p in percentiles if len(arrivals.at_s) >= needed_for(p)})
+    services, workers, policy = setup.fleet.services, setup.workers, setup.policy
+    simulated = [simulate(services, workers, policy, arrivals, seed, cost) for seed in range(RUNS)]
+    took_ms = [
+        math.inf if done is None else done - at for at, done in zip(run.at_ms, run.done_ms, strict=True)
+    ]
+    found = []
+    for p in told:
+        usual_ms = float(np.mean([latency_ms(one, p) for one in simulated]))
+        if math.isfinite(usual_ms):
+            found.append((p, min(percentile(took_ms, p) / usual_ms, _MOST_BEYOND)))
+    return tuple(found)
 
 
 def evenly(values: Sequence[float]) -> tuple[float, ...]:

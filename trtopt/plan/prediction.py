@@ -68,16 +68,16 @@ def requests_of(goal: Goal, rate: float) -> int:
 def run_once(setup: Setup, demand: Demand, requests: int, seed: int) -> Simulated:
     """One run on the curves as they were measured."""
     arrivals = demand.arrivals(setup.fleet, requests, seed)
-    return simulate(setup.fleet.services, setup.workers, setup.policy, arrivals, seed)
+    return simulate(setup.fleet.services, setup.workers, setup.policy, arrivals, seed, setup.cost)
 
 
 def latency_ms(run: Simulated, p: float) -> float:
     """A percentile over all requests; those rejected are infinitely late."""
     every = np.where(run.served, (run.end_s - run.arrival_s) * 1e3, math.inf)
-    return _percentile(every, p)
+    return percentile(every, p)
 
 
-def _percentile(values: NDArray[np.float64], p: float) -> float:
+def percentile(values: Sequence[float] | NDArray[np.float64], p: float) -> float:
     """As `measure.statistics.percentile`, which infinite values would turn into NaN."""
     if np.isfinite(values).all():
         return float(np.percentile(values, p))
@@ -87,38 +87,47 @@ def _percentile(values: NDArray[np.float64], p: float) -> float:
 def predict(setup: Setup, demand: Demand, goal: Goal, runs: int = RUNS) -> Prediction:
     """Simulate runs, each with arrivals of its own and curves drawn anew from the measured samples.
 
-    The intervals are those of one more run: mean ± t · s · √(1 + 1 / runs), Student's t. They know how runs
-    scatter and how well the samples tell the curves, not how a machine changes from day to day.
+    Latencies are taken times what a rehearsal took beyond its own simulation. The intervals are those of one
+    more run: mean ± t · s · √(1 + 1 / runs + requests / rehearsed), Student's t, the last of these only where
+    there was a rehearsal, which scatters as a run of its length does. They know how runs scatter and how well
+    the samples tell the curves, not how a machine changes from day to day.
     """
     requests = requests_of(goal, demand.rate)
     figures: list[list[float]] = []
+    told = (50.0, 99.0, goal.p)
     busy = batches = served = 0.0
     for seed in range(1, runs + 1):
         random = RandomState(seed)
         engines = [engine.resampled(random) for engine in setup.fleet.engines]
         arrivals = demand.arrivals(setup.fleet, requests, seed)
-        run = simulate(setup.fleet.drawing(engines), setup.workers, setup.policy, arrivals, seed)
-        figures.append([*(latency_ms(run, p) for p in (50, 99, goal.p)), run.throughput])
+        services = setup.fleet.drawing(engines)
+        run = simulate(services, setup.workers, setup.policy, arrivals, seed, setup.cost)
+        figures.append([*(latency_ms(run, p) * setup.cost.beyond_at(p) for p in told), run.throughput])
         busy += run.busy_s * run.throughput / run.served.sum() / setup.workers / runs
         batches += run.batch.max() + 1
         served += run.served.sum()
-    p50, p99, aimed, throughput = (estimate(values) for values in zip(*figures, strict=True))
+    *latencies, throughputs = zip(*figures, strict=True)
+    unsure = requests / setup.cost.rehearsed if setup.cost.beyond else 0.0
+    p50, p99, aimed = (estimate(values, unsure) for values in latencies)
     return Prediction(
         requests=requests,
         runs=runs,
         p50=p50,
         p99=p99,
         goal=aimed,
-        throughput=throughput,
+        throughput=estimate(throughputs),
         mean_batch=float(served / batches),
         busy=float(busy),
     )
 
 
-def estimate(values: Sequence[float]) -> Estimate:
-    """The mean of independent runs, and the interval that one more run falls into in 95 of 100 cases."""
+def estimate(values: Sequence[float], unsure: float = 0.0) -> Estimate:
+    """The mean of independent runs, and the interval that one more run falls into in 95 of 100 cases.
+
+    `unsure`: the variance of what all of them were multiplied by, as a multiple of theirs.
+    """
     if not np.isfinite(values).all():
         return Estimate(value=math.inf, low=min(values), high=math.inf)
     mean, spread = float(np.mean(values)), float(np.std(values, ddof=1))
-    half = student(len(values) - 1) * spread * math.sqrt(1 + 1 / len(values))
+    half = student(len(values) - 1) * spread * math.sqrt(1 + 1 / len(values) + unsure)
     return Estimate(value=mean, low=max(0.0, mean - half), high=mean + half)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TypeVar
 
@@ -62,10 +62,25 @@ class Curve:
         )
 
 
-Costs = Mapping[int, ServingCost]
-"""By how many batches run at a time: workers share the interpreter, and take time from each other."""
+FREE = ServingCost()
 
-NO_COST: Costs = {1: ServingCost()}
+
+@dataclass(frozen=True)
+class Costs:
+    """What serving adds: by the name of a setup where it was rehearsed, else by number of workers.
+
+    Workers share the interpreter, and take time from each other.
+    """
+
+    by_workers: Mapping[int, ServingCost]
+    rehearsed: Mapping[str, ServingCost] = field(default_factory=dict)
+
+    def of(self, setup: str, workers: int) -> ServingCost:
+        """What it adds to a setup."""
+        return self.rehearsed.get(setup) or at_level(self.by_workers, workers)
+
+
+NO_COST = Costs({1: FREE})
 
 
 def added_ms(cost: ServingCost, rows: int) -> float:
@@ -76,11 +91,9 @@ def added_ms(cost: ServingCost, rows: int) -> float:
 class Service:
     """Draws how long batches of one shape take on a set of engines, chosen as the runtime chooses them."""
 
-    def __init__(
-        self, curves: Sequence[Curve], costs: Costs = NO_COST, chooser: Chooser | None = None
-    ) -> None:
-        self.chooser = chooser or Chooser([curve.offer for curve in curves])
-        self._curves, self.costs = tuple(curves), costs
+    def __init__(self, curves: Sequence[Curve]) -> None:
+        self.chooser = Chooser([curve.offer for curve in curves])
+        self._curves = tuple(curves)
         self._parts: dict[tuple[int, int], list[list[float]]] = {}
         self._typical_ms: dict[tuple[int, int], float] = {}
 
@@ -95,15 +108,14 @@ class Service:
         ms = 0.0
         for values, draw in zip(parts, uniform, strict=False):
             ms += values[int(draw * len(values))]
-        return (ms + added_ms(at_level(self.costs, running), rows)) / 1e3
+        return ms / 1e3
 
     def typical_ms(self, rows: int, running: int = 1) -> float:
         """The mean for a batch of that many requests."""
         known = self._typical_ms.get((rows, running))
         if known is None:
             parts = self._samples(rows, running)
-            added = added_ms(at_level(self.costs, running), rows)
-            known = sum(float(np.mean(values)) for values in parts) + added
+            known = sum(float(np.mean(values)) for values in parts)
             self._typical_ms[rows, running] = known
         return known
 

@@ -10,8 +10,8 @@ from itertools import combinations
 
 from numpy.random import RandomState
 
-from trtopt.plan.service import NO_COST, Costs, Curve, Service
-from trtopt.records import BatchPolicy
+from trtopt.plan.service import NO_COST, Costs, Curve, Service, added_ms
+from trtopt.records import BatchPolicy, ServingCost
 
 DELAYS = (0.0, 1 / 16, 1 / 8, 1 / 4, 1 / 2)
 """Delays to try, as shares of the latency to keep."""
@@ -77,11 +77,11 @@ class MeasuredEngine:
 
 
 class Fleet:
-    """Engines of one family that serve together: what a batch takes on them."""
+    """Engines of one family that serve together: what a batch takes on them, and what serving adds."""
 
     def __init__(self, engines: Sequence[MeasuredEngine], costs: Costs = NO_COST) -> None:
         self.engines = tuple(engines)
-        self._costs = costs
+        self.costs = costs
         self.lengths = tuple(sorted({length for engine in engines for length in engine.curves}))
 
     @cached_property
@@ -92,7 +92,7 @@ class Fleet:
     def drawing(self, engines: Sequence[MeasuredEngine]) -> tuple[Service, ...]:
         """As `services`, from other curves of the same engines."""
         return tuple(
-            Service([curve for engine in engines for curve in engine.curves.get(length, ())], self._costs)
+            Service([curve for engine in engines for curve in engine.curves.get(length, ())])
             for length in self.lengths
         )
 
@@ -149,12 +149,21 @@ class Setup:
     workers: int
     policy: BatchPolicy
 
-    @property
+    @cached_property
     def name(self) -> str:
         """For people."""
         workers = "1 worker" if self.workers == 1 else f"{self.workers} workers"
         largest, delay_ms = self.policy.max_batch, self.policy.max_delay_ms
         return f"{self.fleet.name}, {workers}, batches up to {largest}, delay {delay_ms:.3g} ms"
+
+    @cached_property
+    def cost(self) -> ServingCost:
+        """What serving adds."""
+        return self.fleet.costs.of(self.name, self.workers)
+
+    def typical_ms(self, bucket: int, rows: int) -> float:
+        """The mean for a batch of so many requests of the fleet's length of that index, all workers busy."""
+        return self.fleet.services[bucket].typical_ms(rows, self.workers) + added_ms(self.cost, rows)
 
     def memory_bytes(self) -> int | None:
         """Of the device, at most: a context for each worker, engine and batch size that is run on it.
@@ -181,20 +190,14 @@ class Setup:
 
     def row_ms(self, bucket: int) -> float:
         """What a row of the fleet's length of that index takes in a batch of the best size."""
-        service = self.fleet.services[bucket]
-        return min(
-            service.typical_ms(rows, self.workers) / rows for rows in range(1, self.policy.max_batch + 1)
-        )
+        return min(self.typical_ms(bucket, rows) / rows for rows in range(1, self.policy.max_batch + 1))
 
     def expected_ms(self, rate: float, shares: Sequence[float]) -> float:
         """A rough latency, to tell what is worth simulating: one and a half times the smallest batch that
         keeps up with the rate.
         """
         for rows in range(1, self.policy.max_batch + 1):
-            ms = sum(
-                share * service.typical_ms(rows, self.workers)
-                for share, service in zip(shares, self.fleet.services, strict=True)
-            )
+            ms = sum(share * self.typical_ms(bucket, rows) for bucket, share in enumerate(shares))
             if self.workers * rows / ms * 1e3 >= rate:
                 return 1.5 * ms
         return math.inf

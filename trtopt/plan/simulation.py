@@ -16,7 +16,7 @@ import numpy as np
 from numpy.random import RandomState
 from numpy.typing import NDArray
 
-from trtopt.plan.service import Service, at_level
+from trtopt.plan.service import FREE, Service, added_ms
 from trtopt.records import BatchPolicy, ServingCost
 from trtopt.runtime.batching import Wait, Waiting, decide
 
@@ -27,6 +27,11 @@ class Arrivals:
 
     at_s: NDArray[np.float64]
     shape: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, at_s: Sequence[float], shape: Sequence[int]) -> Arrivals:
+        """Of plain numbers."""
+        return cls(np.asarray(at_s, np.float64), np.asarray(shape, np.int64))
 
 
 @dataclass(frozen=True)
@@ -68,13 +73,18 @@ class Simulated:
 
 
 def simulate(
-    services: Sequence[Service], workers: int, policy: BatchPolicy, arrivals: Arrivals, seed: int = 0
+    services: Sequence[Service],
+    workers: int,
+    policy: BatchPolicy,
+    arrivals: Arrivals,
+    seed: int = 0,
+    cost: ServingCost = FREE,
 ) -> Simulated:
-    """Serve all arrivals; `services` has one for each shape of request.
+    """Serve all arrivals; `services` has one for each shape of request, `cost` is what serving adds.
 
     A batch that begins while others run takes what it was measured to take among as many.
     """
-    state = _State(services, workers, policy, arrivals, seed)
+    state = _State(services, workers, policy, arrivals, seed, cost)
     state.run()
     return state.told()
 
@@ -99,11 +109,17 @@ def _drawn_s(values_ms: Sequence[float], count: int, random: RandomState) -> NDA
 
 class _State:
     def __init__(
-        self, services: Sequence[Service], workers: int, policy: BatchPolicy, arrivals: Arrivals, seed: int
+        self,
+        services: Sequence[Service],
+        workers: int,
+        policy: BatchPolicy,
+        arrivals: Arrivals,
+        seed: int,
+        cost: ServingCost,
     ) -> None:
-        self._services, self._policy, self._arrivals = services, policy, arrivals
+        self._services, self._policy, self._arrivals, self._cost = services, policy, arrivals, cost
         draws = RandomState(seed)
-        self._scatter = Scatter(at_level(services[0].costs, workers), len(arrivals.at_s), draws)
+        self._scatter = Scatter(cost, len(arrivals.at_s), draws)
         handed_over_s = arrivals.at_s + self._scatter.late_s
         self._order = np.argsort(handed_over_s, kind="stable")
         # after the last one none comes
@@ -163,11 +179,12 @@ class _State:
             del self._queues[shape]  # as the batcher's: a queue that comes again comes last
         self._waiting -= count
         service, jitter_s = self._services[shape], self._scatter.jitter_s
+        seconds = added_ms(self._cost, count) / 1e3
         if jitter_s is None:
-            seconds = service.draw_s(count, running, self._uniform[drawn : drawn + count])
+            seconds += service.draw_s(count, running, self._uniform[drawn : drawn + count])
         else:  # in which the engine's own spread is
-            usual_s = service.typical_ms(count, running) / 1e3
-            seconds = max(usual_s + jitter_s[len(self._counts)], usual_s / 2)
+            seconds += service.typical_ms(count, running) / 1e3
+            seconds = max(seconds + jitter_s[len(self._counts)], seconds / 2)
         heapreplace(self._free_s, now_s + seconds)
         self._busy_s += seconds
         self._counts.append(count)

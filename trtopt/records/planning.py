@@ -73,6 +73,9 @@ class ServingCost(Record, frozen=True, kw_only=True):
     For each batch, and for each request in it, in milliseconds; both 0 if the engines cannot run there. The
     others are what scatters, ascending, each value as likely as the next: how much longer batches take than
     that and what engines take, how long a worker takes to wake, and how late requests are handed over.
+
+    `rehearsed` counts the requests of the rehearsal that showed it; `beyond` has percentiles of their latency
+    over those of the simulation of the same arrivals, which predictions are multiplied by.
     """
 
     batch_ms: float = 0.0
@@ -80,6 +83,12 @@ class ServingCost(Record, frozen=True, kw_only=True):
     jitter_ms: tuple[float, ...] = ()
     wake_ms: tuple[float, ...] = ()
     late_ms: tuple[float, ...] = ()
+    rehearsed: int = 0
+    beyond: tuple[tuple[float, float], ...] = ()
+
+    def beyond_at(self, p: float) -> float:
+        """At a percentile; 1 where nobody knows."""
+        return dict(self.beyond).get(p, 1.0)
 
 
 class PackingEstimate(Record, frozen=True, kw_only=True):

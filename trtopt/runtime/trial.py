@@ -7,9 +7,11 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from trtopt.device.api import ProgressSink
 from trtopt.errors import QueueFullError, TrtoptError
@@ -18,8 +20,10 @@ from trtopt.records import BatcherStatistics, BatchPolicy, Record, Shape
 from trtopt.runtime.batcher import DynamicBatcher
 from trtopt.runtime.pool import EnginePool
 from trtopt.runtime.punctual import on_schedule, serve_promptly
-from trtopt.runtime.rehearsal import Rehearsed, Sample, rehearsal_rate, rehearse
+from trtopt.runtime.watching import Took, WatchedBatcher
 from trtopt.runtime.worker import Outputs
+
+Sample = dict[str, NDArray[np.generic]]
 
 _ROUNDS, _BATCHES = 10, 8
 _WARM_ROUNDS = 4
@@ -42,7 +46,8 @@ class TrialJob(Record, frozen=True, kw_only=True, tag="trial"):
 class TrialRun(Record, frozen=True, kw_only=True):
     """What became of a trial's requests, in milliseconds from its begin, in the order of arrival.
 
-    `done_ms` is None where there was no answer; `lag_ms` is how late a request was handed over.
+    `done_ms` is None where there was no answer; `lag_ms` is how late a request was handed over, `wake_ms` how
+    late a batch began that found a worker idle.
     """
 
     at_ms: list[float]
@@ -50,19 +55,20 @@ class TrialRun(Record, frozen=True, kw_only=True):
     lag_ms: list[float]
     rejected: int
     failed: int
+    batches: list[Took]
+    wake_ms: list[float]
     statistics: BatcherStatistics
 
 
 class CostJob(Record, frozen=True, kw_only=True, tag="cost"):
     """Serve so many `requests` of one shape as one batch, with each number of workers, on the build folder at
-    `path`; then as they come, `rate` a second if that is little for them.
+    `path`.
     """
 
     path: str
     backend: str
     sample: dict[str, Shape]
     requests: dict[int, tuple[int, ...]]
-    rate: float | None = None
     trust: tuple[str, ...] = ()
 
 
@@ -70,19 +76,17 @@ def try_plan(job: TrialJob, progress: ProgressSink) -> TrialRun:
     """Send the requests when they are due, however busy the workers are, and wait for all answers."""
     with EnginePool.open(Path(job.path), trust=job.trust) as pool:
         samples = [_sample(pool, shapes) for shapes in job.buckets]
-        with DynamicBatcher(pool) as batcher:
+        buckets = {pool.catalogue.sample(sample).key: index for index, sample in enumerate(samples)}
+        with closing(WatchedBatcher(pool, buckets)) as batcher:
             _warm(pool, range(1, batcher.policy.max_batch + 1), samples)
             serve_promptly()  # as a service should
             return _served(batcher, samples, job, progress)
 
 
-def serving_times(
-    job: CostJob, progress: ProgressSink
-) -> tuple[dict[int, dict[int, list[float]]], dict[int, Rehearsed]]:
-    """By number of workers: what full batches take a worker, all being busy, by requests; and a rehearsal."""
+def serving_times(job: CostJob, progress: ProgressSink) -> dict[int, dict[int, list[float]]]:
+    """By number of workers: what full batches take a worker, all being busy, by requests."""
     serve_promptly()
     full_ms: dict[int, dict[int, list[float]]] = {}
-    rehearsed: dict[int, Rehearsed] = {}
     for workers, counts in job.requests.items():
         full_ms[workers] = times = {}
         with EnginePool.open(Path(job.path), workers=workers, trust=job.trust) as pool:
@@ -93,18 +97,7 @@ def serving_times(
                 # As long as they are not all there, nothing runs.
                 with DynamicBatcher(pool, BatchPolicy(max_batch=count, max_delay_ms=1e6)) as batcher:
                     times[count] = [_full_batch_ms(batcher, sample, count, workers) for _ in range(_ROUNDS)]
-            _warm(pool, _sizes_to_warm(pool, max(counts)), [sample])
-            most = max(workers * count / float(np.median(ms)) * 1e3 for count, ms in times.items())
-            rate = rehearsal_rate(job.rate, most)
-            progress(f"serving {rate:,.0f} requests/s", None)
-            rehearsed[workers] = rehearse(pool, sample, rate, max(counts))
-    return full_ms, rehearsed
-
-
-def _sizes_to_warm(pool: EnginePool, most: int) -> list[int]:
-    """What engines of fixed sizes run, and the likeliest batches of others: all would take minutes."""
-    fixed = {offer.high for engine in pool.catalogue.engines for offer in engine.offers if offer.high <= most}
-    return sorted(fixed | set(range(1, min(most, 8) + 1)))
+    return full_ms
 
 
 def _full_batch_ms(batcher: DynamicBatcher, sample: Sample, count: int, workers: int) -> float:
@@ -145,7 +138,7 @@ def _warm(pool: EnginePool, counts: Sequence[int], samples: Sequence[Sample]) ->
 
 
 def _served(
-    batcher: DynamicBatcher, samples: Sequence[Sample], job: TrialJob, progress: ProgressSink
+    batcher: WatchedBatcher, samples: Sequence[Sample], job: TrialJob, progress: ProgressSink
 ) -> TrialRun:
     done_s: list[float | None] = [None] * len(job.at_s)
     lag_ms: list[float] = []
@@ -167,12 +160,15 @@ def _served(
     for failure in failures:
         if not isinstance(failure, TrtoptError):
             raise failure
+    batches, wake_ms = batcher.told()
     return TrialRun(
         at_ms=[at_s * 1e3 for at_s in job.at_s],
         done_ms=[(end_s - begin_s) * 1e3 if end_s is not None else None for end_s in done_s],
         lag_ms=lag_ms,
         rejected=rejected,
         failed=len(failures),
+        batches=batches,
+        wake_ms=wake_ms,
         statistics=batcher.statistics(),
     )
 

@@ -11,9 +11,10 @@ from trtopt.errors import PlanError
 from trtopt.measure.arrivals import Goal
 from trtopt.plan.prediction import Demand, estimate, latency_ms, predict, requests_of, run_once
 from trtopt.plan.search import Bounds, Choice, Outcome, Search, nothing_keeps
+from trtopt.plan.service import NO_COST, Costs
 from trtopt.plan.setups import Fleet, Setup
 from trtopt.plan.traffic import Recorded
-from trtopt.records import BatchPolicy
+from trtopt.records import BatchPolicy, ServingCost
 
 GOAL = Goal(99.0, 20.0)
 ENGINES = [engine(1, 1.0), engine(4, 2.0), engine(8, 3.0)]
@@ -33,6 +34,26 @@ def test_an_interval_is_that_of_one_more_run() -> None:
     assert (told.value, told.low, told.high) == pytest.approx((4.0, 0.0, 4 + half))
     assert told.holds(4 + half - 1e-9)
     assert not told.holds(4 + half + 1e-9)
+
+
+def test_what_is_multiplied_by_an_unsure_factor_is_less_sure() -> None:
+    """As above, with a factor that scatters as much again: √(1 + 1/3 + 1)."""
+    assert estimate([2.0, 4.0, 6.0], 1.0).high == pytest.approx(4 + 4.303 * 2 * math.sqrt(7 / 3))
+
+
+def test_a_prediction_is_multiplied_by_what_the_rehearsal_took_beyond_its_simulation() -> None:
+    policy = BatchPolicy(max_batch=1, max_delay_ms=0.0)
+    beyond = ServingCost(rehearsed=3000, beyond=((50.0, 2.0), (90.0, 3.0)))
+    bare, rehearsed = (
+        predict(Setup(Fleet([engine(1, 7.0)], costs), 1, policy), at(100), Goal(90.0, 20.0))
+        for costs in (NO_COST, Costs({1: beyond}))
+    )
+    for factor, name in ((2, "p50"), (1, "p99"), (3, "goal")):
+        before, after = getattr(bare, name), getattr(rehearsed, name)
+        assert after.value == pytest.approx(factor * before.value)
+        wider = math.sqrt((1 + 1 / 10 + 1) / (1 + 1 / 10))  # as many requests as a run has
+        assert after.high - after.value == pytest.approx(factor * wider * (before.high - before.value))
+    assert rehearsed.throughput == bare.throughput
 
 
 def test_intervals_hold_19_of_20_runs_with_other_arrivals() -> None:

@@ -86,18 +86,9 @@ def test_requests_of_unlike_shapes_share_no_batch_and_the_oldest_queue_goes_firs
 
 
 def test_serving_costs_time_for_each_batch_and_each_request() -> None:
-    service = Service([fixed(4, 2.0)], {1: ServingCost(batch_ms=0.5, request_ms=0.25)})
-    run = simulate([service], 1, policy(4), at_ms(0, 0, 0))
+    cost = ServingCost(batch_ms=0.5, request_ms=0.25)
+    run = simulate([Service([fixed(4, 2.0)])], 1, policy(4), at_ms(0, 0, 0), cost=cost)
     assert times_ms(run) == [pytest.approx((0, 3.25))] * 3
-    assert service.typical_ms(3) == pytest.approx(3.25)
-
-
-def test_what_serving_adds_is_that_of_as_many_batches_as_run() -> None:
-    alone, both = ServingCost(batch_ms=1.0), ServingCost(request_ms=3.0)
-    service = Service([fixed(2, 2.0)], {1: alone, 2: both})
-    run = simulate([service], 2, policy(2), at_ms(0, 0, 0, 0))
-    assert times_ms(run) == [pytest.approx((0, end)) for end in (3, 3, 8, 8)]
-    assert [service.typical_ms(2, running) for running in (1, 2, 3)] == [3.0, 8.0, 8.0]
 
 
 # ── by chance ───────────────────────────────────────────────────────────────────────────────────────────
@@ -105,7 +96,7 @@ def test_what_serving_adds_is_that_of_as_many_batches_as_run() -> None:
 
 def served(cost: ServingCost, arrivals: Arrivals, delay_ms: float = 0.0) -> Simulated:
     """On one worker, in batches of up to 4 that take 2 ms."""
-    return simulate([Service([fixed(4, 2.0)], {1: cost})], 1, policy(4, delay_ms), arrivals)
+    return simulate([Service([fixed(4, 2.0)])], 1, policy(4, delay_ms), arrivals, cost=cost)
 
 
 def test_a_sleeping_worker_is_late_and_takes_along_who_has_come_by_then() -> None:
@@ -127,7 +118,7 @@ def test_what_is_handed_over_late_has_come_on_time_for_its_latency() -> None:
 
 def test_who_is_handed_over_late_may_be_overtaken() -> None:
     cost = ServingCost(late_ms=(0.0, 8.0))
-    run = simulate([Service([fixed(1, 0.001)], {1: cost})], 1, policy(1), at_ms(*np.arange(0, 400, 0.1)), 3)
+    run = simulate([Service([fixed(1, 0.001)])], 1, policy(1), at_ms(*np.arange(0, 400, 0.1)), 3, cost)
     assert (np.diff(run.start_s) < 0).any()
     assert (run.start_s >= run.arrival_s).all()
     assert run.latency_ms.mean() == pytest.approx(4, abs=0.2)
@@ -149,16 +140,9 @@ def test_each_value_is_as_likely_as_the_next() -> None:
 
 
 def test_the_engines_own_spread_is_in_the_jitter_and_not_drawn_besides() -> None:
-    service = Service([fixed(1, 1.0, 3.0)], {1: ServingCost(jitter_ms=(-1.0, 1.0))})
-    run = simulate([service], 1, policy(1), at_ms(*range(0, 5000, 10)))
+    cost = ServingCost(jitter_ms=(-1.0, 1.0))
+    run = simulate([Service([fixed(1, 1.0, 3.0)])], 1, policy(1), at_ms(*range(0, 5000, 10)), cost=cost)
     assert set(np.round((run.end_s - run.start_s) * 1e3, 6)) == {1, 3}
-
-
-def test_what_scatters_is_what_was_seen_with_as_many_workers() -> None:
-    costs = {1: ServingCost(wake_ms=(1.0,)), 2: ServingCost(wake_ms=(3.0,))}
-    for workers, wake_ms in ((1, 1), (2, 3), (3, 3)):
-        run = simulate([Service([fixed(1, 2.0)], costs)], workers, policy(1), at_ms(0))
-        assert times_ms(run) == [pytest.approx((wake_ms, wake_ms + 2))]
 
 
 def test_batches_between_measured_ones_are_scaled_from_the_next_one_up() -> None:

@@ -1,0 +1,124 @@
+"""Searches and rehearsals in turns."""
+
+import pytest
+from engines import engine
+
+from trtopt.errors import PlanError
+from trtopt.measure.arrivals import Goal
+from trtopt.plan.prediction import Demand
+from trtopt.plan.search import Bounds, Outcome
+from trtopt.plan.settling import AT_ONE_RATE, REHEARSALS, Settled, Settling, with_scatter
+from trtopt.records import ServingCost
+
+BOUNDS = Bounds(Goal(99.0, 20.0), max_engines=1)
+ENGINES = [engine(1, 1.0), engine(4, 2.0), engine(8, 3.0)]
+NOTHING = ServingCost()
+
+
+class Host:
+    """Adds so much to a batch and to a request, by the rate that it serves; notes what was rehearsed."""
+
+    def __init__(self, *, batch_ms: float = 0.0, late_ms: float = 0.0, beyond: float = 0.0) -> None:
+        self.batch_ms, self.late_ms, self.beyond = batch_ms, late_ms, beyond
+        self.heard: list[tuple[str, float]] = []
+
+    def rehearse(self, outcome: Outcome, demand: Demand) -> ServingCost:
+        self.heard.append((outcome.setup.name, demand.rate))
+        late_ms = self.late_ms if demand.rate > self.beyond else 0.0
+        return ServingCost(batch_ms=self.batch_ms, jitter_ms=(0.0,), late_ms=(late_ms,))
+
+
+class Forgotten(dict[int, ServingCost]):
+    """What was seen of one setup says nothing of others."""
+
+    def __setitem__(self, workers: int, cost: ServingCost) -> None:
+        """Keep nothing."""
+
+
+def settled(host: Host, rate: float | None) -> Settled:
+    demand = Demand("poisson", rate or 1.0, {0: 1.0})
+    settling = Settling(ENGINES, {1: NOTHING}, BOUNDS, host.rehearse)
+    return settling.at_any_rate(demand) if rate is None else settling.at_its_rate(demand)
+
+
+def test_a_host_that_adds_nothing_is_asked_once() -> None:
+    host = Host()
+    found = settled(host, 100.0)
+    assert host.heard == [(found.chosen.setup.name, 100.0)]
+
+
+def test_what_is_handed_out_was_rehearsed_and_is_predicted_with_what_was_seen() -> None:
+    host = Host(late_ms=3.0)
+    found = settled(host, 100.0)
+    assert host.heard[-1] == (found.chosen.setup.name, 100.0)
+    assert found.chosen.setup.cost.late_ms == (3.0,)
+    assert found.chosen.prediction.p50.value == pytest.approx(1.0 + 3.0, abs=0.1)
+
+
+def test_a_setup_that_a_rehearsal_shows_to_be_too_slow_gives_way_to_another() -> None:
+    """Batches of one keep up with 200 requests/s only as long as nothing is added to them."""
+    host = Host(batch_ms=5.0)
+    found = settled(host, 200.0)
+    assert len(host.heard) == 2
+    assert "batch1" in host.heard[0][0]
+    assert host.heard[1] == (found.chosen.setup.name, 200.0)
+    assert "batch1" not in found.chosen.setup.name
+
+
+def test_of_what_was_rehearsed_the_best_is_handed_out_however_much_others_promise() -> None:
+    """Whatever is rehearsed turns out slower than what was not, and so on until enough has been seen."""
+    costs = iter([9.0, 5.0, 7.0, 8.0])
+
+    def rehearse(outcome: Outcome, demand: Demand) -> ServingCost:
+        heard.append(outcome.setup.name)
+        return ServingCost(late_ms=(next(costs),))
+
+    heard: list[str] = []
+    forgetful = Settling(ENGINES, {1: NOTHING}, BOUNDS, rehearse)
+    forgetful._known = Forgotten()
+    found = forgetful.at_its_rate(Demand("poisson", 100.0, {0: 1.0}))
+    assert len(heard) == len(set(heard)) == AT_ONE_RATE
+    assert found.chosen.setup.name == heard[1]
+    assert found.chosen.setup.cost.late_ms == (5.0,)
+    told = {one.setup: one.reason for one in found.choice.rejected}
+    assert heard[1] not in told
+    assert [reason for reason in told.values() if reason.endswith("was not rehearsed")]
+
+
+def test_nothing_keeps_the_goal_on_a_host_that_is_later_than_that() -> None:
+    host = Host(late_ms=25.0)
+    with pytest.raises(PlanError, match="the closest comes to"):
+        settled(host, 100.0)
+    assert len(host.heard) <= 2
+
+
+def test_the_highest_rate_is_looked_for_below_where_a_host_is_late() -> None:
+    host = Host(late_ms=25.0, beyond=400.0)
+    found = settled(host, None)
+    assert host.heard[0][1] > 1000  # what engines could do
+    assert 400 / 1.1 <= found.demand.rate <= 400
+    assert found.chosen.setup.cost.late_ms == (0.0,)
+    assert (found.chosen.setup.name, found.demand.rate) in host.heard
+    assert len(host.heard) <= REHEARSALS
+
+
+def test_a_rehearsal_that_cannot_be_held_leaves_what_is_known() -> None:
+    demand = Demand("poisson", 100.0, {0: 1.0})
+    found = Settling(ENGINES, {1: NOTHING}, BOUNDS, lambda outcome, load: None).at_its_rate(demand)
+    assert found.chosen.setup.cost == NOTHING
+
+
+def test_what_scatters_is_taken_over_from_the_nearest_number_of_workers() -> None:
+    costs = {workers: ServingCost(batch_ms=float(workers)) for workers in (1, 2, 4)}
+    seen = ServingCost(batch_ms=9.0, late_ms=(1.0,), wake_ms=(2.0,), jitter_ms=(3.0,))
+    assert with_scatter(costs, {}) == costs
+    held = with_scatter(costs, {2: seen})
+    assert held[2] == seen
+    for workers in (1, 4):
+        assert held[workers].batch_ms == workers
+        assert (held[workers].late_ms, held[workers].wake_ms, held[workers].jitter_ms) == (
+            (1.0,),
+            (2.0,),
+            (3.0,),
+        )
+    assert with_scatter({1: NOTHING}, {1: NOTHING, 4: seen})[4] == seen

@@ -1,0 +1,138 @@
+"""A plan put to the test: rehearsed before it is handed out, and verified afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from trtopt.errors import ArtifactError, DeviceError
+from trtopt.jobs import Tried
+from trtopt.measure.arrivals import parse_goal
+from trtopt.pipeline.build import now
+from trtopt.pipeline.listener import SILENT
+from trtopt.pipeline.plan_asked import read_arrivals
+from trtopt.plan.prediction import RUNS
+from trtopt.plan.traffic import Process, arrivals_at, lengths_of
+from trtopt.recipe import check_timeout
+from trtopt.records import BatchPlan, Verification, to_json
+from trtopt.runtime.trial import TrialJob, TrialRun
+from trtopt.supervisor import run_jobs
+from trtopt.workspace import read_plan, write_atomically
+
+_VERIFYING_SEED, _REHEARSING_SEED = RUNS + 1, RUNS + 2
+"""Arrivals that no prediction has seen, nor each other."""
+
+_SECONDS, _LEAST, _MOST = 5.0, 20, 30_000
+"""How long a rehearsal sends requests, and how many there are at least and at most."""
+
+_RARE, _LITTLE = 70.0, 0.1
+"""Requests a second, and a share of what workers can do: where fewer come, workers sleep as soundly at that
+rate, and 200 requests are seen in time.
+"""
+
+Listener = Callable[[str], None]
+
+
+def rehearse(
+    path: Path, process: Process, capacity: float, limit_s: float | None, trust: Sequence[str]
+) -> tuple[TrialJob, TrialRun]:
+    """Serve the load of the plan at `path`, of which workers can do `capacity` requests a second.
+
+    Raises:
+        DeviceError: the engines cannot run here, requests failed, or the time was up.
+    """
+    made = read_plan(path)
+    rate = max(made.load.rate, min(_RARE, _LITTLE * capacity))
+    count = int(min(_MOST, max(_LEAST, rate * _SECONDS)))
+    job = _trial(path, made, process, rate, count, _REHEARSING_SEED, trust)
+    run = _tried(job, limit_s).run
+    if run.failed:
+        raise DeviceError(
+            f"{run.failed} of {len(run.at_ms)} requests failed in the rehearsal",
+            "see whether the engines run at all: trtopt bench",
+        )
+    return job, run
+
+
+def verify(
+    path: str | Path,
+    timeout: float | None = None,
+    listener: Listener = lambda text: None,
+    trust: Sequence[str] = (),
+) -> BatchPlan:
+    """Serve the plan's load with `trtopt.runtime`, write what came of it into the plan, and return that.
+
+    As many requests as were simulated, arriving by a seed that no simulation had. After `timeout` seconds
+    that has failed, and the plan is as it was. `trust`: plugins that may be loaded.
+
+    Raises:
+        ArtifactError: no plan, an engine that is missing or another one, or arrivals that have changed.
+        DeviceError: the engines cannot run here, or the time was up.
+    """
+    check_timeout(timeout)
+    path = Path(path)
+    made = read_plan(path)
+    read = read_arrivals(made.load.arrivals)
+    if read.sha256 != made.load.file_sha256:
+        raise ArtifactError(
+            f"{made.load.arrivals}: is not the file of arrivals that was planned for", "plan again with it"
+        )
+    count = made.prediction.requests
+    job = _trial(path, made, read.process, made.load.rate, count, _VERIFYING_SEED, trust)
+    listener(f"serving {len(job.at_s):,} requests, {job.at_s[-1]:.0f} s")
+    result = _tried(job, timeout)
+    verification = _verification(result, parse_goal(made.goal, "--slo").p)
+    made = msgspec.structs.replace(made, verification=verification)
+    write_atomically(path, to_json(made))
+    return made
+
+
+def _trial(
+    path: Path, made: BatchPlan, process: Process, rate: float, count: int, seed: int, trust: Sequence[str]
+) -> TrialJob:
+    at_s = arrivals_at(process, rate, count, seed)
+    lengths = lengths_of(process, made.load.shares or {0: 1.0}, len(at_s), seed)
+    buckets = sorted(made.buckets)
+    return TrialJob(
+        path=str(path.absolute()),
+        backend=made.engines[0].artifact.plan.backend.name,
+        buckets=tuple(made.buckets[length] for length in buckets),
+        at_s=at_s.tolist(),
+        bucket=np.searchsorted(buckets, lengths).tolist(),
+        trust=tuple(trust),
+    )
+
+
+def _tried(job: TrialJob, limit_s: float | None) -> Tried:
+    ((_, result),) = run_jobs([job], limit_s=limit_s, on_progress=SILENT.progress)
+    assert isinstance(result, Tried)
+    return result
+
+
+def _verification(result: Tried, p: float) -> Verification:
+    run: TrialRun = result.run
+    answered = [
+        (done - at, done) for at, done in zip(run.at_ms, run.done_ms, strict=True) if done is not None
+    ]
+    if len(answered) <= run.failed:
+        raise DeviceError("no request of the trial was answered", "see whether the engines run: trtopt bench")
+    latency = [ms for ms, _ in answered]
+    p50, p99, goal = (float(value) for value in np.percentile(latency, [50, 99, p]))
+    return Verification(
+        created=now(),
+        environment=result.environment,
+        seed=_VERIFYING_SEED,
+        requests=len(run.at_ms),
+        answered=len(answered) - run.failed,
+        rejected=run.rejected,
+        failed=run.failed,
+        p50_ms=p50,
+        p99_ms=p99,
+        goal_ms=goal,
+        throughput=1e3 * len(answered) / max(done for _, done in answered),
+        lag_p99_ms=float(np.percentile(run.lag_ms, 99)),
+        batch_sizes=run.statistics.batch_sizes,
+    )

@@ -1,0 +1,162 @@
+"""Searches and rehearsals in turns, until what is chosen is what was rehearsed. Pure but for the rehearsals.
+
+What serving scatters depends on the setup and its load, and which setup is best on what serving scatters.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from trtopt.plan.prediction import Demand, predict
+from trtopt.plan.search import Bounds, Choice, Outcome, Search, nothing_keeps
+from trtopt.plan.service import Costs
+from trtopt.plan.setups import Fleet, MeasuredEngine, Setup
+from trtopt.records import Rejected, ServingCost
+
+REHEARSALS, AT_ONE_RATE = 8, 4
+"""At most, for all rates and for one; then the best of those is taken."""
+
+_AS_GOOD = 1.1
+"""What was rehearsed gives way to nothing that promises less: nobody has seen it yet."""
+
+_CLOSE = 1.1
+"""A rate that keeps the bounds and one that misses them: nobody looks between closer ones."""
+
+Rehearse = Callable[[Outcome, Demand], ServingCost | None]
+"""Serves the load with a setup, and says what serving adds; None if that cannot be done."""
+
+
+@dataclass(frozen=True)
+class Settled:
+    """What is chosen, of which choice and for which demand."""
+
+    chosen: Outcome
+    choice: Choice
+    demand: Demand
+
+
+class Settling:
+    """To begin with nothing scatters in `costs`: the first choice is too good to be true.
+
+    What a rehearsal saw holds for its setup. Until they are rehearsed themselves, it is taken to hold for
+    others of as many workers, and what scatters for those of another number.
+    """
+
+    def __init__(
+        self,
+        engines: Sequence[MeasuredEngine],
+        costs: Mapping[int, ServingCost],
+        bounds: Bounds,
+        rehearse: Rehearse,
+    ) -> None:
+        self._engines, self._costs, self._bounds, self._rehearse = engines, costs, bounds, rehearse
+        self._known: dict[int, ServingCost] = {}
+        self._rehearsed: dict[str, ServingCost] = {}
+        """Of the rate at hand."""
+        self._left = REHEARSALS
+
+    def at_its_rate(self, demand: Demand) -> Settled:
+        """The setup that keeps the bounds with what serving adds to it, as it was rehearsed.
+
+        Raises:
+            PlanError: nothing keeps the bounds.
+        """
+        choice = self._chosen_at(demand)
+        if choice.chosen is None:
+            raise nothing_keeps(self._search(), demand, self._bounds, choice, rate_asked=True)
+        return Settled(choice.chosen, choice, demand)
+
+    def at_any_rate(self, demand: Demand) -> Settled:
+        """The same at the highest rate that keeps the bounds, within 10 %, instead of the demand's."""
+        rate = self._promised(demand)
+        if rate is None:  # even where nothing scatters
+            choice = self._search().best(demand, self._bounds)
+            raise nothing_keeps(self._search(), demand, self._bounds, choice, rate_asked=False)
+        kept: Settled | None = None
+        missed = math.inf
+        while rate is not None:
+            choice = self._chosen_at(demand.at(rate))
+            if choice.chosen is not None:
+                kept = Settled(choice.chosen, choice, demand.at(rate))
+            else:
+                missed = rate
+            rate = self._next_rate(demand, kept, missed) if self._left else None
+        if kept is None:
+            raise nothing_keeps(self._search(), demand.at(missed), self._bounds, choice, rate_asked=False)
+        return kept
+
+    def _next_rate(self, demand: Demand, kept: Settled | None, missed: float) -> float | None:
+        if kept is None:
+            promised = self._promised(demand)
+            return promised if promised is not None and promised * _CLOSE < missed else missed / 2
+        is_found = missed <= kept.demand.rate * _CLOSE or math.isinf(missed)
+        return None if is_found else math.sqrt(kept.demand.rate * missed)
+
+    def _promised(self, demand: Demand) -> float | None:
+        """The highest rate by what is known; what scatters at one rate does so less at a lower one."""
+        found = self._search().highest_rate(demand, self._bounds)
+        return found[0] if found is not None else None
+
+    def _chosen_at(self, demand: Demand) -> Choice:
+        """Which of the setups that were rehearsed at this rate is chosen."""
+        self._rehearsed = {}
+        setups: list[Setup] = []
+        while True:
+            choice = self._search().best(demand, self._bounds)
+            held = self._best_of(setups, demand)
+            promised = choice.chosen.prediction.goal.value if choice.chosen is not None else math.inf
+            may_go_on = self._left > 0 and len(setups) < AT_ONE_RATE
+            if held is not None and (held.prediction.goal.value <= _AS_GOOD * promised or not may_go_on):
+                return _instead(choice, held)
+            outcome = choice.chosen or choice.closest
+            if outcome is None or outcome.setup.name in self._rehearsed or not may_go_on:
+                return replace(choice, chosen=None)
+            cost = self._rehearse(outcome, demand)
+            if cost is None:  # nor can any other
+                self._left = 0
+                return choice
+            self._left -= 1
+            self._known[outcome.setup.workers] = self._rehearsed[outcome.setup.name] = cost
+            setups.append(outcome.setup)
+
+    def _best_of(self, setups: Sequence[Setup], demand: Demand) -> Outcome | None:
+        """Of those that keep the goal."""
+        costs = self._now()
+        known = [replace(setup, fleet=Fleet(setup.fleet.engines, costs)) for setup in setups]
+        outcomes = [Outcome(setup, predict(setup, demand, self._bounds.goal)) for setup in known]
+        keeping = [one for one in outcomes if one.keeps(self._bounds.goal)]
+        return min(keeping, key=lambda one: one.prediction.goal.value, default=None)
+
+    def _search(self) -> Search:
+        return Search(self._engines, self._now())
+
+    def _now(self) -> Costs:
+        return Costs(with_scatter(self._costs, self._known), dict(self._rehearsed))
+
+
+def _instead(choice: Choice, held: Outcome) -> Choice:
+    """The choice with another one chosen."""
+    rejected = [one for one in choice.rejected if one.setup != held.setup.name]
+    if choice.chosen is not None and choice.chosen.setup.name != held.setup.name:
+        told = choice.chosen.prediction.goal
+        reason = f"promises {told.value:.3g} ms ({told.low:.3g} to {told.high:.3g}), but was not rehearsed"
+        rejected.append(Rejected(setup=choice.chosen.setup.name, reason=reason, count=1))
+    return Choice(held, choice.finalists, tuple(rejected))
+
+
+def with_scatter(
+    costs: Mapping[int, ServingCost], known: Mapping[int, ServingCost]
+) -> Mapping[int, ServingCost]:
+    """What is known by number of workers; the others scatter as the nearest one of fewer, or else of more."""
+    if not known:
+        return costs
+    return {workers: _scattering(cost, workers, known) for workers, cost in costs.items()} | dict(known)
+
+
+def _scattering(cost: ServingCost, workers: int, known: Mapping[int, ServingCost]) -> ServingCost:
+    like = known[max((many for many in known if many < workers), default=min(known))]
+    return msgspec.structs.replace(like, batch_ms=cost.batch_ms, request_ms=cost.request_ms)

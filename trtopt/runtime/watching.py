@@ -1,0 +1,91 @@
+"""What is seen of batches as requests are served: how long workers are at them, and who wakes late."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from trtopt.records import BatchPolicy
+from trtopt.runtime.backlog import Request
+from trtopt.runtime.batcher import DynamicBatcher
+from trtopt.runtime.catalogue import Key
+from trtopt.runtime.pool import EnginePool
+
+
+class Seen(NamedTuple):
+    """A batch: its kind of request, how many, when it was due, begin and end in seconds, and its worker."""
+
+    bucket: int
+    requests: int
+    due_s: float
+    start_s: float
+    end_s: float
+    worker: int
+
+
+class Took(NamedTuple):
+    """A batch: its kind of request, how many, how many batches ran when it began, itself included, and how
+    many milliseconds its worker was at it, until it began the next one if that was due.
+    """
+
+    bucket: int
+    requests: int
+    running: int
+    ms: float
+
+
+class WatchedBatcher(DynamicBatcher):
+    """Notes every batch; `buckets` numbers the kinds of requests."""
+
+    def __init__(
+        self, pool: EnginePool, buckets: Mapping[Key, int], policy: BatchPolicy | None = None
+    ) -> None:
+        self._seen: list[Seen] = []
+        self._buckets, self._workers = buckets, pool.workers
+        super().__init__(pool, policy)
+
+    def told(self) -> tuple[list[Took], list[float]]:
+        """What was seen so far, as `told_of`."""
+        return told_of(self._seen, self._workers)
+
+    def _run(self, batch: Sequence[Request]) -> None:
+        start_s = time.perf_counter()
+        super()._run(batch)
+        end_s = time.perf_counter()
+        bucket, worker = self._buckets[batch[0].part.key], threading.get_ident()
+        self._seen.append(Seen(bucket, len(batch), self._due_s(batch), start_s, end_s, worker))
+
+    def _due_s(self, batch: Sequence[Request]) -> float:
+        """When the delay of the first was over, or the last one came that the batch holds."""
+        due_s = batch[0].arrived_s + self.policy.max_delay_ms / 1e3
+        return due_s if len(batch) < self.policy.max_batch else min(due_s, batch[-1].arrived_s)
+
+
+def told_of(seen: Sequence[Seen], workers: int) -> tuple[list[Took], list[float]]:
+    """Batches in the order of their begins; and, where a worker was idle, the milliseconds from a batch's
+    being due to its begin.
+    """
+    ordered = sorted(seen, key=lambda one: one.start_s)
+    starts, ends = np.array([one.start_s for one in ordered]), np.array([one.end_s for one in ordered])
+    nexts: dict[int, Seen] = {}
+    busy_until_s: list[float] = []
+    for one in reversed(ordered):
+        after = nexts.get(one.worker)
+        was_waiting = after is not None and after.due_s <= one.end_s
+        busy_until_s.append(after.start_s if after is not None and was_waiting else one.end_s)
+        nexts[one.worker] = one
+    batches: list[Took] = []
+    wake_ms: list[float] = []
+    for index, (one, until_s) in enumerate(zip(ordered, reversed(busy_until_s), strict=True)):
+        running = 1 + int((ends[:index] > one.start_s).sum())
+        batches.append(Took(one.bucket, one.requests, running, (until_s - one.start_s) * 1e3))
+        if one.start_s < one.due_s:
+            continue  # the batcher was closed, and waited for nobody any more
+        was_free = int(((starts <= one.due_s) & (ends > one.due_s)).sum()) < workers
+        if was_free and not ((starts > one.due_s) & (starts < one.start_s)).any():  # woken for it alone
+            wake_ms.append((one.start_s - one.due_s) * 1e3)
+    return batches, wake_ms
