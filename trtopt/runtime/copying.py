@@ -14,6 +14,9 @@ from trtopt.runtime.vectored import Placed, copy_in, copy_out
 SHARE_BYTES = 2 << 20
 """What a thread of several copies at least, in 150 to 300 µs: waking one takes 10 to 100."""
 
+SHARED_BYTES = 1 << 20
+"""What an answer may keep in memory of others that are gone: 128 rows of 4 KB take 30 µs so, else 420."""
+
 _MOST_THREADS = 8
 _LOCKED_ELEMENTS = 500
 """Up to so many NumPy copies without letting go of the interpreter's lock (NPY_BEGIN_THREADS_THRESHOLDED)."""
@@ -22,13 +25,14 @@ _LOCKED_ELEMENTS = 500
 class Copier:
     """Copies rows into batches, for any thread.
 
-    By default as many threads share a large batch as half of the cores that this process may use, at most 8:
-    a core moves 5 to 10 GB/s.
+    `batches` are put together at a time. By default as many threads share them as half of the cores that this
+    process may use, at most 8: a core moves 5 to 10 GB/s, and each more must wait for the interpreter twice.
     """
 
-    def __init__(self, threads: int | None = None) -> None:
-        self._threads = threads or max(1, min(_MOST_THREADS, len(present_cores()) // 2))
-        self._helpers = ThreadPoolExecutor(max(1, self._threads - 1), "trtopt-copier")
+    def __init__(self, threads: int | None = None, batches: int = 1) -> None:
+        most = threads or min(_MOST_THREADS, len(present_cores()) // 2)
+        self._threads = max(1, most // batches)
+        self._helpers = ThreadPoolExecutor(max(1, batches * (self._threads - 1)), "trtopt-copier")
 
     def fill(self, batch: NDArray[np.generic], rows: Sequence[Placed]) -> None:
         """Put rows where they belong; no two of them overlap there."""
@@ -51,7 +55,13 @@ class Copier:
 
 
 def own_rows(batch: NDArray[np.generic], spans: Sequence[tuple[int, int]]) -> list[NDArray[np.generic]]:
-    """Rows from the first to the last, exclusively, of each span, in memory of their own."""
+    """Rows from the first to the last, exclusively, of each span, in memory that nobody else writes to.
+
+    Those of a small batch share a copy of it, which lives as long as one of them does.
+    """
+    if len(spans) > 1 and batch.nbytes <= SHARED_BYTES:
+        copied = batch.copy()
+        return [copied[start:stop] for start, stop in spans]
     if _is_one_call_worth(batch, len(spans)):
         owned = [np.empty((stop - start, *batch.shape[1:]), batch.dtype) for start, stop in spans]
         if copy_out(batch, [(start, rows) for (start, _), rows in zip(spans, owned, strict=True)]):

@@ -40,7 +40,8 @@ class Worker:
         """Run parts of one key; what exceeds the largest engine runs one batch after the other.
 
         Returns:
-            For each part its outputs as [rows, …], in memory of their own.
+            For each part its outputs as [rows, …], in memory that no other run writes to; parts share up to
+            1 MiB of it.
         """
         key = parts[0].key
         choice = self._catalogue.choice(key)

@@ -42,10 +42,15 @@ def test_every_row_is_where_it_belongs_and_nothing_else_is_touched(
     assert (batch[before + len(rows) :] == -1).all()
 
 
-@pytest.mark.parametrize(("threads", "rows", "at_work"), [(1, 8, 1), (4, 8, 4), (4, 2, 2)])
-def test_as_many_threads_share_the_rows_as_there_are_at_most(threads: int, rows: int, at_work: int) -> None:
+@pytest.mark.parametrize(
+    ("threads", "batches", "rows", "at_work"),
+    [(1, 1, 8, 1), (4, 1, 8, 4), (4, 1, 2, 2), (4, 2, 8, 2), (4, 3, 8, 1), (1, 2, 8, 1)],
+)
+def test_as_many_threads_share_the_rows_as_there_are_for_a_batch(
+    threads: int, batches: int, rows: int, at_work: int
+) -> None:
     batch, gate = np.zeros((rows, 2), np.float32), Gate(at_work)
-    with closing(Copier(threads)) as copier:
+    with closing(Copier(threads, batches)) as copier:
         copier.fill(batch, [(0, Waiting(np.ones((rows, 2), np.float32), gate))])  # type: ignore[list-item]
     assert len(gate.passed) == at_work
     assert (batch == 1).all()

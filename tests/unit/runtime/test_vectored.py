@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from trtopt.runtime import vectored
+from trtopt.runtime import copying, vectored
 from trtopt.runtime.copying import Copier, own_rows
 from trtopt.runtime.vectored import Placed, copy_in, copy_out
 
@@ -132,8 +132,13 @@ def test_a_sandbox_that_forbids_the_call_is_found_out_once(monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("is_refused", [False, True])
+@pytest.mark.parametrize("is_small", [False, True])
 @pytest.mark.parametrize("width", [3, WIDTH])
-def test_rows_get_memory_of_their_own(monkeypatch: pytest.MonkeyPatch, width: int, is_refused: bool) -> None:
+def test_rows_get_memory_that_nobody_else_writes_to(
+    monkeypatch: pytest.MonkeyPatch, width: int, is_small: bool, is_refused: bool
+) -> None:
+    """Together, where a row that is kept keeps little alive, else each by itself."""
+    monkeypatch.setattr(copying, "SHARED_BYTES", 4 * 6 * width - (not is_small))
     if is_refused:
         monkeypatch.setattr(vectored, "_system_call", lambda _: None)
     batch = np.arange(6 * width, dtype=np.float32).reshape(6, width)
@@ -143,8 +148,10 @@ def test_rows_get_memory_of_their_own(monkeypatch: pytest.MonkeyPatch, width: in
     batch[:] = -1
     for rows, before in zip(kept, expected, strict=True):
         assert rows.shape == before.shape
-        assert rows.base is None
+        assert (rows.base is None) != is_small
         assert (rows == before).all()
+    kept[0][:] = -2
+    assert (kept[1] == expected[1]).all()
 
 
 def test_out_of_a_batch_and_into_it_are_two_ways() -> None:
