@@ -50,6 +50,16 @@ def test_a_float_layer_between_parts_regions() -> None:
     assert names(found) == [("a",), ("y",)]
 
 
+def test_what_reads_a_dq_through_a_cast_is_quantised_and_not_the_cast() -> None:
+    found = made_of(
+        *pair("x"), *conv("x_dq", "a"), node("Softmax", "a", "f"), *pair("f"),
+        node("Cast", "f_dq", "c", to=10), node("Cast", "x", "d", to=10), node("Add", "c d", "y"),
+    )  # fmt: skip
+    (*_, region) = find_regions(found)
+    assert region == Region(("y",), frozenset({"f_q", "f_dq", "c"}))
+    assert names(found) == [("a",), ("y",)]
+
+
 def test_layers_that_read_one_quantised_tensor_are_one_region() -> None:
     found = made_of(
         *pair("x"), *conv("x_dq", "a"), *conv("x_dq", "b"),

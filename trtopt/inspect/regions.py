@@ -19,6 +19,7 @@ from trtopt.onnxmodel.disjoint import DisjointNames
 from trtopt.records import EngineProfile, ProfiledLayer, RegionTime
 
 _PAIR = (QUANTISE, DEQUANTISE)
+_CAST = "Cast"
 _NARROW_BITS = 8
 _INSIDE = {
     "Relu", "LeakyRelu", "PRelu", "Clip", "Sigmoid", "HardSigmoid", "HardSwish", "Tanh", "Elu", "Selu",
@@ -31,7 +32,7 @@ _INSIDE = {
 
 @dataclass(frozen=True)
 class Region:
-    """Names: its quantised nodes in the file's order, and the Q and DQ in front of them."""
+    """Names: its quantised nodes in the file's order, and the Q and DQ in front of them, with their casts."""
 
     nodes: tuple[str, ...]
     pairs: frozenset[str]
@@ -63,11 +64,23 @@ def find_regions(graph: Graph) -> tuple[Region, ...]:
 
 
 def _pairs_before(graph: Graph, node: Node) -> list[Node]:
-    """The DQ that a node reads, and the Q in front of them; of weights too."""
-    made_by = (graph.producer.get(name) for name in node.inputs)
-    dequantisers = [one for one in made_by if one is not None and one.op == DEQUANTISE]
-    before = (graph.producer.get(one.inputs[0]) for one in dequantisers)
-    return [*dequantisers, *(one for one in before if one is not None and one.op == QUANTISE)]
+    """The DQ that a node reads, as they are or cast, and the Q in front of them; of weights too.
+
+    A cast reads them for others, and cannot be left in float by itself.
+    """
+    if node.op == _CAST:
+        return []
+    found: list[Node] = []
+    for name in node.inputs:
+        chain: list[Node] = []
+        one = graph.producer.get(name)
+        while one is not None and one.op == _CAST:
+            chain.append(one)
+            one = graph.producer.get(one.inputs[0])
+        if one is not None and one.op == DEQUANTISE:
+            before = graph.producer.get(one.inputs[0])
+            found += [*chain, one, *([before] if before is not None and before.op == QUANTISE else [])]
+    return found
 
 
 def _read_through_pairs(graph: Graph, node: Node) -> Iterator[str]:
