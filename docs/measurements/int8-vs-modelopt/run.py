@@ -203,9 +203,9 @@ def folder_of(asked: argparse.Namespace, model: str, batch: int, side: str) -> P
     return work / f"{model}-{batch}-{file_of(work, model, side).stem}"
 
 
-def handed_out(work: Path, model: str, precision: str) -> Path:
-    """The build that `verdict.py` makes of a model, with an engine for each batch size."""
-    return work / f"{model}-verdict-{precision}"
+def handed_out(work: Path, model: str, precision: str, batch: int) -> Path:
+    """The build that `verdict.py` makes of a model for a batch size."""
+    return work / f"{model}-{batch}-verdict-{precision}"
 
 
 def one_engine(work: Path, model: str) -> Path:
@@ -244,7 +244,10 @@ def measure_case(asked: argparse.Namespace, model: str, batch: int) -> None:
     place = asked.out / f"{model}-{batch}.json"
     result = json.loads(place.read_text())
     folders = {side: folder_of(asked, model, batch, side) for side in result["sides"]}
-    others = {HANDED_OUT: handed_out(asked.work, model, "int8"), ONE_ENGINE: one_engine(asked.work, model)}
+    others = {
+        HANDED_OUT: handed_out(asked.work, model, "int8", batch),
+        ONE_ENGINE: one_engine(asked.work, model),
+    }
     for side, folder in others.items():
         if folder.is_dir():
             folders[side] = folder

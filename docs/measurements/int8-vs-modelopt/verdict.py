@@ -5,10 +5,11 @@
     python verdict.py table --out OUT
 
 ResNet-50 and BERT-base are those of `run.py` (`--peers`); the others are graphs of `weights.py` in LIGHT,
-exported in FP32. A job is one model: `trtopt build --precision … --calib …` for all its batch sizes at once,
-on a GPU of its own, with the store's timing cache: layers that `run.py` has built are not timed again. What
-came of it is written as `OUT/PRECISION-MODEL.json` (the verdict from the manifest, build times, wall time).
-The engines stay in WORK, where `run.py measure` takes those that were handed out for one side more.
+exported in FP32. A job is one model, on a GPU of its own: `trtopt build --precision … --calib …`, one batch
+size after the other, with the store's timing cache: layers that `run.py` has built are not timed again. What
+came of it is written as `OUT/PRECISION-MODEL-BATCH.json` (the verdict from the manifest, build times, wall
+time); a batch size that has its file is not built again. Every step is told with the seconds since the job
+began. The engines stay in WORK, where `run.py measure` takes those handed out for one side more.
 
 `verdict.py run MODEL … --backend onnxruntime` tries one without a GPU (the times are the CPU's).
 """
@@ -20,6 +21,7 @@ import json
 import shlex
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,13 +30,14 @@ import numpy as np
 import onnx
 from run import SIDES, handed_out, refilled, samples_of
 
+from trtopt.pipeline.listener import Listener
+
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from turns import SOURCES
 from weights import fill
 
-LIGHT = {"efficientnet-b0": (1, 32), "vit-b16": (1, 8, 32, 128)}
-"""Batch sizes by model; EfficientNet's depthwise convolutions take minutes an engine."""
-ENGINES_AT_ONCE = 2
+LIGHT = {"efficientnet-b0": (1, 32), "vit-b16": (1, 32, 8, 128)}
+"""Batch sizes by model, the most telling first; EfficientNet takes five minutes for an FP16 engine alone."""
 
 
 def main() -> None:
@@ -66,55 +69,105 @@ def job(asked: argparse.Namespace, model: str) -> dict[str, str]:
 
 
 def run(asked: argparse.Namespace, model: str) -> None:
-    """Build with the verdict, and write what came of it."""
-    import trtopt
-
+    """Build with the verdict, a batch size at a time, and write what came of each."""
     asked.work.mkdir(parents=True, exist_ok=True)
     asked.out.mkdir(parents=True, exist_ok=True)
+    sizes = SIDES[model]["batches"] if model in SIDES else LIGHT[model]
+    places = {size: asked.out / f"{asked.precision}-{model}-{size}.json" for size in sizes}
+    steps = Steps(model)
+    steps.say("writing the graph and samples")
+    source, samples = prepared(asked, model)
+    for size, place in places.items():
+        if place.is_file():
+            steps.say(f"batch {size}: is there")
+            continue
+        steps.say(f"batch {size}")
+        result = judged(asked, model, source, samples, size, steps.listener())
+        place.write_text(json.dumps(result, indent=1) + "\n")
+        steps.say(f"batch {size}: done in {result['seconds']} s")
+
+
+def prepared(asked: argparse.Namespace, model: str) -> tuple[Path, Path]:
+    """The model's graph, and samples for it."""
     source, samples = asked.work / f"{model}-float.onnx", asked.work / f"{model}-verdict.npz"
     if model in SIDES:
         source.write_bytes(refilled(asked.peers, SIDES[model]["float"]).SerializeToString())
-        shapes, batches = SIDES[model]["shapes"], tuple(sorted(SIDES[model]["batches"]))
     else:
         fill(asked.light / f"{model}.onnx.gz", source)
-        shapes, batches = {}, LIGHT[model]
     np.savez(samples, **samples_of(onnx.load(source, load_external_data=False)))
+    return source, samples
+
+
+def judged(
+    asked: argparse.Namespace, model: str, source: Path, samples: Path, size: int, listener: Listener
+) -> dict[str, Any]:
+    """One batch size: what was handed out and why."""
+    import trtopt
+
     began = time.monotonic()
     manifest = trtopt.build(
         source,
-        handed_out(asked.work, model, asked.precision),
-        batch=batches,
+        handed_out(asked.work, model, asked.precision, size),
+        batch=(size,),
         precision=asked.precision,
         calib=str(samples),
-        shapes=shapes or None,
-        jobs=ENGINES_AT_ONCE,
+        shapes=SIDES[model]["shapes"] or None if model in SIDES else None,
         backend=asked.backend,
         tactic_sources=SOURCES if asked.backend == "tensorrt" else None,
         force=True,
+        listener=listener,
     )
-    result = {
+    return {
         "model": model,
         "seconds": round(time.monotonic() - began, 1),
         "build_seconds": [engine.build_seconds for engine in manifest.engines],
         "verdict": msgspec.to_builtins(manifest.verdict),
         "notes": manifest.notes,
     }
-    place = asked.out / f"{asked.precision}-{model}.json"
-    place.write_text(json.dumps(result, indent=1) + "\n")
+
+
+class Steps:
+    """Says what goes on, with the seconds since the beginning."""
+
+    def __init__(self, model: str) -> None:
+        self._model, self._began = model, time.monotonic()
+        self._labels: list[str] = []
+        self._phases: dict[int, str] = {}
+
+    def say(self, text: str) -> None:
+        """Print it at once: what is killed later has told how far it came."""
+        print(f"{time.monotonic() - self._began:7.1f} s {self._model}: {text}", flush=True)
+
+    def listener(self) -> Listener:
+        """Hears a build."""
+        return Listener(note=self.say, plans=self._plan, progress=self._progress)
+
+    def _plan(self, labels: Sequence[str]) -> None:
+        self._labels, self._phases = list(labels), {}
+
+    def _progress(self, index: int, phase: str, fraction: float | None) -> None:
+        first, *_ = phase.split()  # "turn 1 of 40" is followed by 39 more
+        if self._phases.get(index) != first:
+            self._phases[index] = first
+            self.say(f"{self._labels[index]}: {phase}")
 
 
 def table(results: list[dict[str, Any]]) -> str:
     """One row a candidate and batch size."""
     lines = ["| model | batch | candidate | ms | against the baseline | verdict | handed out |"]
     lines.append("|---|--:|---|--:|--:|---|---|")
-    for result in results:
-        for batch in (result["verdict"] or {"batches": []})["batches"]:
-            for one in batch["times"]:
-                judged = one["against_baseline"] or {"ratio": 1.0, "verdict": "baseline"}
-                taken = "yes" if one["candidate"] == batch["chosen"] else ""
-                cells = (result["model"], batch["batch"], one["candidate"], f"{one['latency_ms']:.4f}")
-                told = (f"{judged['ratio'] - 1:+.1%}", judged["verdict"], taken)
-                lines.append(f"| {' | '.join(map(str, (*cells, *told)))} |")
+    found = [
+        (result["model"], batch["batch"], batch)
+        for result in results
+        for batch in (result["verdict"] or {"batches": []})["batches"]
+    ]
+    for model, size, batch in sorted(found, key=lambda one: one[:2]):
+        for one in batch["times"]:
+            against = one["against_baseline"] or {"ratio": 1.0, "verdict": "baseline"}
+            taken = "yes" if one["candidate"] == batch["chosen"] else ""
+            cells = (model, size, one["candidate"], f"{one['latency_ms']:.4f}")
+            told = (f"{against['ratio'] - 1:+.1%}", against["verdict"], taken)
+            lines.append(f"| {' | '.join(map(str, (*cells, *told)))} |")
     return "\n".join(lines)
 
 

@@ -30,6 +30,7 @@ from onnx import TensorProto, helper, numpy_helper
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import turns
 
+from trtopt.errors import TrtoptError
 from trtopt.inspect.inspector import read_inspector
 from trtopt.onnxgraph import WEAK_TYPES
 
@@ -102,8 +103,9 @@ class Net:
     def conv(self, x: str, inputs: int, outputs: int, kernel: int) -> str:
         """A convolution that keeps the size of maps."""
         weight = self.weight(outputs, inputs, kernel, kernel, axis=0)
-        bias = self.noise(outputs)
-        return self.node("Conv", self.pair(x, "weights"), weight, bias, pads=[kernel // 2] * 4)
+        # TensorRT 8.6 finds no kernel size where the kernel comes out of a DQ
+        sizes = {"kernel_shape": [kernel] * 2, "pads": [kernel // 2] * 4}
+        return self.node("Conv", self.pair(x, "weights"), weight, self.noise(outputs), **sizes)
 
     def linear(self, x: str, k: int, n: int) -> str:
         """A product with a bias."""
@@ -255,9 +257,7 @@ def jobs(step: str, work: Path, out: Path) -> list[dict[str, str]]:
 
 
 def build(network: str, work: Path, out: Path, backend: str) -> None:
-    """An engine of each placement; the file is written anew after each."""
-    import trtopt
-
+    """An engine of each placement; the file is written anew after each, also where there is none."""
     work.mkdir(parents=True, exist_ok=True)
     out.mkdir(parents=True, exist_ok=True)
     make, placements = NETWORKS[network]
@@ -266,24 +266,34 @@ def build(network: str, work: Path, out: Path, backend: str) -> None:
         net, file = Net(placement), work / f"{network}-{number}.onnx"
         shape, y = make(net)
         net.save(file, shape, y)
-        start = time.monotonic()
-        manifest = trtopt.build(
-            file, file.with_suffix(""), batch=shape[:1], backend=backend, rewrite=False,
-            tactic_sources=turns.SOURCES if backend == "tensorrt" else None,
-        )  # fmt: skip
-        engine = manifest.engines[0]
-        layers = file.with_suffix("") / engine.layers if engine.layers else None
         result["batch"] = shape[0]
-        result["sides"][side] = {
-            "folder": file.stem,
-            "build_s": round(time.monotonic() - start, 1),
-            "layers": [f"{one.kind}: {one.name}" for one in read_inspector(layers.read_text()).layers]
-            if layers
-            else None,
-            "p50_ms": [],
-        }
+        try:
+            made = build_side(file, shape[0], backend)
+            print(network, side, f"built in {made['build_s']} s", flush=True)
+        except TrtoptError as error:
+            made = {"failed": error.problem}
+            print(network, side, f"not built: {error}", flush=True)
+        result["sides"][side] = {**made, "p50_ms": []}
         (out / f"{network}.json").write_text(json.dumps(result, indent=1))
-        print(network, side, f"built in {result['sides'][side]['build_s']} s", flush=True)
+
+
+def build_side(file: Path, batch: int, backend: str) -> dict[str, Any]:
+    """Its folder beside the graph, how long it took, and what it is made of."""
+    import trtopt
+
+    start, folder = time.monotonic(), file.with_suffix("")
+    manifest = trtopt.build(
+        file, folder, batch=(batch,), backend=backend, rewrite=False,
+        tactic_sources=turns.SOURCES if backend == "tensorrt" else None,
+    )  # fmt: skip
+    layers = manifest.engines[0].layers
+    return {
+        "folder": folder.name,
+        "build_s": round(time.monotonic() - start, 1),
+        "layers": [f"{one.kind}: {one.name}" for one in read_inspector((folder / layers).read_text()).layers]
+        if layers
+        else None,
+    }
 
 
 def measure(network: str, work: Path, out: Path) -> None:
@@ -295,19 +305,23 @@ def measure(network: str, work: Path, out: Path) -> None:
         result["sides"][side]["p50_ms"].append(ms)
         place.write_text(json.dumps(result, indent=1))
 
-    folders = {side: work / told["folder"] for side, told in result["sides"].items()}
-    turns.measure(folders, result["batch"], note)
+    built = {side: told for side, told in result["sides"].items() if "failed" not in told}
+    turns.measure({side: work / told["folder"] for side, told in built.items()}, result["batch"], note)
 
 
 def table(results: list[dict[str, Any]]) -> str:
-    """Medians over the turns, and each placement's time against FP16's."""
+    """Medians over the turns, and each placement's time against FP16's; why there are none."""
     lines = ["| network | batch | Q/DQ | layers | ms | against FP16 |", "|---|--:|---|--:|--:|--:|"]
     for result in results:
         medians = turns.medians(result["sides"])
-        for side, ms in medians.items():
-            layers = result["sides"][side]["layers"]
-            told = f"{result['network']} | {result['batch']} | {side} | {len(layers) if layers else '–'}"
-            lines.append(f"| {told} | {ms:.4f} | {ms / medians['fp16'] - 1:+.1%} |")
+        for side, told in result["sides"].items():
+            place = f"{result['network']} | {result['batch']} | {side}"
+            if "failed" in told:
+                lines.append(f"| {place} | – | – | not built: {told['failed']} |")
+            elif side in medians:
+                layers = len(told["layers"]) if told["layers"] else "–"
+                against = f"{medians[side] / medians['fp16'] - 1:+.1%}" if "fp16" in medians else "–"
+                lines.append(f"| {place} | {layers} | {medians[side]:.4f} | {against} |")
     return "\n".join(lines)
 
 

@@ -122,6 +122,21 @@ def test_for_8_6_weights_stay_fp32_with_q_and_dq_and_biases_are_left_alone() -> 
     assert chain_into(model, "b.c1", 2) == []
 
 
+def test_a_convolution_tells_its_kernel_size_once_its_kernel_comes_out_of_a_dq() -> None:
+    net = Net(x=MAPS)
+    first = net.conv("first", "x", 32, 32)  # which does not tell it: ONNX allows that
+    weight = net.constant("w", 16, 32, 1, 1)
+    model = emitted(
+        net, net.node("Conv", "told", first, weight, kernel_shape=[1, 1]), form=form_for("int8", "8.6")
+    )
+    sizes = {
+        node.name: [list(item.ints) for item in node.attribute if item.name == "kernel_shape"]
+        for node in model.graph.node
+        if node.op_type == "Conv"
+    }
+    assert sizes == {"first": [[3, 3]], "told": [[1, 1]]}
+
+
 def test_for_8_6_the_rest_may_run_in_fp16_and_newer_targets_are_told_nothing(tmp_path: Path) -> None:
     for target, types in (("8.6", {"float16", "float32", "int8"}), ("11", {"float32", "int8"})):
         net = Net(x=MAPS)

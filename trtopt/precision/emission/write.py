@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -102,6 +102,7 @@ class _Writer:
             self._before[place.node] += nodes
             self._done[key] = result
         node.input[place.index] = self._done[key]
+        _tell_kernel(node, self._constants[tensor].dims)
 
     def _plain(self, tensor: str) -> str:
         """The initializer of this value: Identity and Transpose in front of it are folded into a new one."""
@@ -201,6 +202,12 @@ class _Writer:
             del self.model.metadata_props[:]
             self.model.metadata_props.extend(kept)
             self.model.metadata_props.add(key=WEAK_TYPES, value=_REST)
+
+
+def _tell_kernel(node: onnx.NodeProto, shape: Sequence[int]) -> None:
+    """Write a convolution's kernel size into it: TensorRT 8.6 does not look at a kernel that a DQ makes."""
+    if node.op_type == "Conv" and not any(item.name == "kernel_shape" for item in node.attribute):
+        node.attribute.append(onnx.helper.make_attribute("kernel_shape", list(shape[2:])))
 
 
 def _along(axis: int | None) -> dict[str, Any]:
