@@ -5,9 +5,9 @@
 
 Each GPU goes through stages of its own, a stage through jobs of the measurements beside this file, several at
 a time where they only build. Requests are answered late where builds are at work on other cards of the host:
-those of GPU 1 keep to cores of their own, and stand still while GPU 0 plans and verifies. Results are in OUT,
-`OUT/done/JOB.log` tells of each job, `OUT/timeline.txt` of the stages. The same command goes on where it was
-ended. PEERS holds the graphs for int8-vs-modelopt.
+those of GPU 1 keep to cores of their own, and stand still while GPU 0 rehearses and verifies plans. Results
+are in OUT, `OUT/done/JOB.log` tells of each job, `OUT/timeline.txt` of the stages. The same command goes on
+where it was ended. PEERS holds the graphs for int8-vs-modelopt.
 """
 
 from __future__ import annotations
@@ -123,7 +123,10 @@ def main() -> None:
         while any(thread.is_alive() for thread in threads):
             time.sleep(0.2)
             of_gpu_0 = {pid for pid, told in processes("environ") if b"CUDA_VISIBLE_DEVICES=0\0" in told}
-            hold(any(b"\0trtopt\0plan\0" in told for pid, told in processes("cmdline") if pid in of_gpu_0))
+            told = [told for pid, told in processes("cmdline") if pid in of_gpu_0]
+            hold(
+                all(any(what in one for one in told) for what in (b"\0trtopt\0plan\0", b"\0trtopt.worker\0"))
+            )
     finally:
         hold(False)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from hashlib import sha256
@@ -18,6 +19,7 @@ from command_line import DIGITS, CommandLine
 import trtopt
 from trtopt.errors import ArtifactError
 from trtopt.pipeline.measured_engines import read_measured
+from trtopt.pipeline.plan import plan as make_plan
 from trtopt.pipeline.serving_costs import serving_costs
 from trtopt.records import BatchPlan, from_json, to_json
 from trtopt.runtime.batcher import DynamicBatcher
@@ -183,13 +185,35 @@ def test_a_sweep_with_several_streams_lets_several_workers_be_planned(trtopt_cli
 
 
 def test_a_plan_is_rehearsed_before_it_is_handed_out(planned: Path) -> None:
-    cost = read_plan(planned).serving_cost  # 300 requests, where workers sleep and are woken
+    cost = read_plan(planned).serving_cost  # a thousand requests, where workers sleep and are woken
     assert len(cost.late_ms) == 200
     assert cost.late_ms[100] > 0
     assert 50 < len(cost.wake_ms) <= 200
     assert list(cost.wake_ms) == sorted(cost.wake_ms)
     assert cost.wake_ms[0] > 0
     assert 50 < len(cost.jitter_ms) <= 200
+
+
+def test_a_plan_is_rehearsed_where_the_folder_for_that_is_behind_a_link(
+    measured: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "deep" / "er").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "deep" / "er", target_is_directory=True)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "link"))
+    plan = make_plan(
+        [measured / "fixed"], tmp_path / "link" / "plan.json", slo=SLO, rate=100.0, max_engines=1
+    )
+    assert plan.serving_cost.rehearsed > 100
+    assert not [note for note in plan.notes if "rehearsed" in note]
+    with EnginePool.open(tmp_path / "link" / "plan.json") as pool:
+        assert pool.largest_batch in (1, 8)
+
+
+def test_bursts_that_no_queue_holds_are_no_load_to_plan_for(measured: Path, trtopt_cli: CommandLine) -> None:
+    """Most of what comes is rejected, and so waits for ever, which no file of a plan could say."""
+    flags = ("--slo", "p50=400ms", "--rate", "3000", "--arrivals", "bursty:20:30", "--max-engines", "1")
+    told = trtopt_cli.fails(1, "plan", measured / "fixed", "-o", "plan.json", *flags)
+    assert "p50=400ms: the closest rejects more than the SLO leaves out" in told
 
 
 def test_an_engine_with_profiles_is_planned_with_and_served_from(

@@ -103,7 +103,9 @@ def test_what_a_simulation_of_the_same_arrivals_misses_is_told_by_percentile() -
     cost = cost_of(ServingCost(), quiet([1.5] * 190 + [4.0] * 10), (50.0, 99.0, 99.0))
     assert dict(cost.beyond) == pytest.approx({50.0: 1.5, 99.0: 4.0})
     assert (cost.beyond_at(50.0), cost.beyond_at(99.0)) == pytest.approx((1.5, 4.0))
-    assert cost.beyond_at(90.0) == 1.0
+    assert cost.beyond_at(90.0) == pytest.approx(1.5)  # of the next one below that is known
+    assert cost.beyond_at(99.9) == pytest.approx(4.0)
+    assert cost.beyond_at(25.0) == 1.0
 
 
 def test_a_percentile_is_told_by_no_fewer_requests_than_it_needs() -> None:

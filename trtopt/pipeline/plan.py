@@ -115,7 +115,9 @@ class _Planner:
             self.full, notes = serving_costs(self.measured, self.limit_s, self.trust)
         except (DeviceError, IncompatibleEngineError) as error:
             told = error.problem.splitlines()[0]
-            self.notes.append(f"what serving adds is not known and taken for nothing: {told}")
+            self.notes.append(
+                f"what serving adds is not known and taken for nothing, nor was the plan rehearsed: {told}"
+            )
             return {1: FREE}
         self.notes += notes
         return self.full
@@ -128,14 +130,19 @@ class _Planner:
         self.listener(f"rehearsing {setup.name} at {demand.rate:,.4g} requests/s")
         capacity = setup.capacity(demand.shares_of(setup.fleet) or ())
         with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "plan.json"
+            path = Path(folder).resolve() / "plan.json"
             write_atomically(path, to_json(self.plan(path, outcome, demand)))
             try:
                 job, run = rehearse(path, self.read.process, capacity, self.limit_s, self.trust)
             except (DeviceError, IncompatibleEngineError) as error:
                 told = error.problem.splitlines()[0]
-                self.notes.append(f"the plan was not rehearsed: {told}")
+                self.notes.append(f"{setup.name} was not rehearsed: {told}")
                 return None
+        if run.failed:
+            raise DeviceError(
+                f"{run.failed} of {len(run.at_ms)} requests failed in the rehearsal of {setup.name}",
+                "see whether the engines run at all: trtopt bench",
+            )
         full, arrivals = at_level(self.full, setup.workers), Arrivals.of(job.at_s, job.bucket)
         return rehearsed_cost(full, setup, arrivals, run, (50.0, 99.0, self.bounds.goal.p))
 
@@ -175,7 +182,8 @@ class _Planner:
 def _planned(engine: MeasuredEngine, output: Path, measured: Measured) -> PlannedEngine:
     artifact = measured.artifacts[engine.sha256]
     file = measured.folders[engine.sha256] / artifact.path
-    path = os.path.relpath(file.absolute(), output.absolute().parent)
+    # links would lead elsewhere from where they point to
+    path = os.path.relpath(file.parent.resolve() / file.name, output.parent.resolve())
     longest = engine.curves[max(engine.curves)]
     return PlannedEngine(
         artifact=msgspec.structs.replace(artifact, path=path),

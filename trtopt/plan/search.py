@@ -57,8 +57,8 @@ class Outcome:
     prediction: Prediction
 
     def keeps(self, goal: Goal) -> bool:
-        """For certain: the whole interval does."""
-        return self.prediction.goal.high <= goal.limit_ms
+        """For certain: the whole interval does, and no more than 1 % of the requests are rejected."""
+        return self.prediction.goal.high <= goal.limit_ms and math.isfinite(self.prediction.p99.value)
 
 
 @dataclass
@@ -114,10 +114,10 @@ class Search:
             (Outcome(setup, predict(setup, demand, bounds.goal)) for setup in left),
             key=lambda one: one.prediction.goal.value,
         )
-        chosen = _simplest([one for one in finalists if one.keeps(bounds.goal)])
+        chosen = simplest([one for one in finalists if one.keeps(bounds.goal)])
         for one in finalists:
             if one is not chosen:
-                reasons.add(one.setup.name, one.setup.name, _against(one, chosen, bounds.goal))
+                reasons.add(one.setup.name, one.setup.name, against(one, chosen, bounds.goal))
         return Choice(chosen, tuple(finalists), tuple(reasons.told.values()))
 
     def highest_rate(self, demand: Demand, bounds: Bounds) -> tuple[float, Choice] | None:
@@ -259,7 +259,7 @@ def _sieved(
     return kept
 
 
-def _simplest(keeping: Sequence[Outcome]) -> Outcome | None:
+def simplest(keeping: Sequence[Outcome]) -> Outcome | None:
     """Of those that are as good as the first, which is the fastest."""
     if not keeping:
         return None
@@ -273,13 +273,16 @@ def _complexity(one: Outcome) -> tuple[int, int, int, float]:
     return len(one.setup.fleet.engines), one.setup.workers, memory, one.prediction.goal.value
 
 
-def _against(one: Outcome, chosen: Outcome | None, goal: Goal) -> str:
+def against(one: Outcome, chosen: Outcome | None, goal: Goal) -> str:
+    """Why another one was chosen, if any was."""
     told = one.prediction.goal
     figure = f"p{goal.p:g} {told.value:.3g} ms ({told.low:.3g} to {told.high:.3g})"
     if told.low > goal.limit_ms:
         return f"{figure}: misses the goal"
     if told.high > goal.limit_ms:
         return f"{figure}: does not keep the goal for certain"
+    if not math.isfinite(one.prediction.p99.value):
+        return f"{figure}: rejects more than 1 % of the requests"
     assert chosen is not None
     if told.value < chosen.prediction.goal.value:
         return f"{figure}: no better for certain than the chosen one, which is simpler"
@@ -297,10 +300,10 @@ def nothing_keeps(
     closest = found.closest
     if closest is not None:
         told = closest.prediction.goal
-        lines.append(
-            f"{goal}: the closest comes to {told.value:.3g} ms ({told.low:.3g} to {told.high:.3g}): "
-            f"{closest.setup.name}"
-        )
+        figure = f"comes to {told.value:.3g} ms ({told.low:.3g} to {told.high:.3g})"
+        if not math.isfinite(told.value):
+            figure = "rejects more than the SLO leaves out"
+        lines.append(f"{goal}: the closest {figure}: {closest.setup.name}")
     else:
         lines.append(f"{goal}: not even without it, nothing serves this load within the other bounds")
     if rate_asked:

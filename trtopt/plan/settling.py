@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
+from trtopt.errors import PlanError
 from trtopt.plan.prediction import Demand, predict
-from trtopt.plan.search import Bounds, Choice, Outcome, Search, nothing_keeps
+from trtopt.plan.search import Bounds, Choice, Outcome, Search, against, nothing_keeps, simplest
 from trtopt.plan.service import Costs
 from trtopt.plan.setups import Fleet, MeasuredEngine, Setup
 from trtopt.records import Rejected, ServingCost
@@ -57,6 +58,8 @@ class Settling:
         self._known: dict[int, ServingCost] = {}
         self._rehearsed: dict[str, ServingCost] = {}
         """Of the rate at hand."""
+        self._promising: Outcome | None = None
+        """What was left unrehearsed where none that was rehearsed kept the bounds."""
         self._left = REHEARSALS
 
     def at_its_rate(self, demand: Demand) -> Settled:
@@ -67,26 +70,28 @@ class Settling:
         """
         choice = self._chosen_at(demand)
         if choice.chosen is None:
-            raise nothing_keeps(self._search(), demand, self._bounds, choice, rate_asked=True)
+            raise self._nothing_keeps(demand, choice, rate_asked=True)
         return Settled(choice.chosen, choice, demand)
 
     def at_any_rate(self, demand: Demand) -> Settled:
-        """The same at the highest rate that keeps the bounds, within 10 %, instead of the demand's."""
+        """The same at the highest rate that keeps the bounds, instead of the demand's: within 10 %, or what
+        `REHEARSALS` tell of it.
+        """
         rate = self._promised(demand)
         if rate is None:  # even where nothing scatters
             choice = self._search().best(demand, self._bounds)
-            raise nothing_keeps(self._search(), demand, self._bounds, choice, rate_asked=False)
+            raise self._nothing_keeps(demand, choice, rate_asked=False)
         kept: Settled | None = None
         missed = math.inf
         while rate is not None:
             choice = self._chosen_at(demand.at(rate))
-            if choice.chosen is not None:
-                kept = Settled(choice.chosen, choice, demand.at(rate))
-            else:
+            if choice.chosen is None:
                 missed = rate
+            elif kept is None or choice.chosen.setup.cost.rehearsed:
+                kept = Settled(choice.chosen, choice, demand.at(rate))
             rate = self._next_rate(demand, kept, missed) if self._left else None
         if kept is None:
-            raise nothing_keeps(self._search(), demand.at(missed), self._bounds, choice, rate_asked=False)
+            raise self._nothing_keeps(demand.at(missed), choice, rate_asked=False)
         return kept
 
     def _next_rate(self, demand: Demand, kept: Settled | None, missed: float) -> float | None:
@@ -102,50 +107,80 @@ class Settling:
         return found[0] if found is not None else None
 
     def _chosen_at(self, demand: Demand) -> Choice:
-        """Which of the setups that were rehearsed at this rate is chosen."""
-        self._rehearsed = {}
+        """Which of the setups that were rehearsed at this rate is chosen; none if none keeps the bounds."""
+        self._rehearsed, self._promising = {}, None
         setups: list[Setup] = []
         while True:
             choice = self._search().best(demand, self._bounds)
-            held = self._best_of(setups, demand)
+            tried = self._predicted(setups, demand)
+            held = simplest([one for one in tried if one.keeps(self._bounds.goal)])
             promised = choice.chosen.prediction.goal.value if choice.chosen is not None else math.inf
             may_go_on = self._left > 0 and len(setups) < AT_ONE_RATE
             if held is not None and (held.prediction.goal.value <= _AS_GOOD * promised or not may_go_on):
-                return _instead(choice, held)
+                return self._instead(choice, held)
             outcome = choice.chosen or choice.closest
-            if outcome is None or outcome.setup.name in self._rehearsed or not may_go_on:
-                return replace(choice, chosen=None)
+            if outcome is None or not may_go_on or not self._is_worth_rehearsing(outcome):
+                self._promising = choice.chosen
+                return Choice(None, tuple(tried) or choice.finalists, choice.rejected)
             cost = self._rehearse(outcome, demand)
-            if cost is None:  # nor can any other
+            if cost is None:  # nor can others, most likely
                 self._left = 0
-                return choice
+                return self._instead(choice, held) if held is not None else choice
             self._left -= 1
             self._known[outcome.setup.workers] = self._rehearsed[outcome.setup.name] = cost
             setups.append(outcome.setup)
 
-    def _best_of(self, setups: Sequence[Setup], demand: Demand) -> Outcome | None:
-        """Of those that keep the goal."""
+    def _is_worth_rehearsing(self, outcome: Outcome) -> bool:
+        """Not once more, nor if it would reject what comes."""
+        return outcome.setup.name not in self._rehearsed and math.isfinite(outcome.prediction.p99.value)
+
+    def _predicted(self, setups: Sequence[Setup], demand: Demand) -> list[Outcome]:
+        """What rehearsed setups do by what is known now, the fastest first."""
         costs = self._now()
         known = [replace(setup, fleet=Fleet(setup.fleet.engines, costs)) for setup in setups]
         outcomes = [Outcome(setup, predict(setup, demand, self._bounds.goal)) for setup in known]
-        keeping = [one for one in outcomes if one.keeps(self._bounds.goal)]
-        return min(keeping, key=lambda one: one.prediction.goal.value, default=None)
+        return sorted(outcomes, key=lambda one: one.prediction.goal.value)
+
+    def _instead(self, choice: Choice, held: Outcome) -> Choice:
+        """The choice with a rehearsed one chosen, and the others' reasons for that."""
+        finalists = {one.setup.name: one for one in choice.finalists if one.setup.name != held.setup.name}
+        rejected = [
+            msgspec.structs.replace(one, count=one.count - (one.setup == held.setup.name))
+            for one in choice.rejected
+            if one.setup not in finalists
+        ]
+        for name, one in finalists.items():
+            reason = against(one, held, self._bounds.goal)
+            if one.keeps(self._bounds.goal) and name not in self._rehearsed:
+                told = one.prediction.goal
+                reason = (
+                    f"promises {told.value:.3g} ms ({told.low:.3g} to {told.high:.3g}), but was not rehearsed"
+                )
+            rejected.append(Rejected(setup=name, reason=reason))
+        return Choice(held, choice.finalists, tuple(one for one in rejected if one.count))
+
+    def _nothing_keeps(self, demand: Demand, choice: Choice, *, rate_asked: bool) -> PlanError:
+        closest, promising = choice.closest, self._promising
+        if closest is None or promising is None:
+            return nothing_keeps(self._search(), demand, self._bounds, choice, rate_asked)
+        told, hoped = closest.prediction.goal, promising.prediction.goal
+        return PlanError(
+            f"no setup kept {self._bounds.goal} at {demand.rate:,.4g} requests/s when it was rehearsed:\n"
+            f"  the closest came to {told.value:.3g} ms ({told.low:.3g} to {told.high:.3g}): "
+            f"{closest.setup.name}\n"
+            f"  {promising.setup.name} promises {hoped.value:.3g} ms, but was not rehearsed any more",
+            "plan again when the machine is quiet; else relax the SLO or the rate, or sweep more batch "
+            "sizes, precisions and streams",
+        )
 
     def _search(self) -> Search:
         return Search(self._engines, self._now())
 
     def _now(self) -> Costs:
-        return Costs(with_scatter(self._costs, self._known), dict(self._rehearsed))
-
-
-def _instead(choice: Choice, held: Outcome) -> Choice:
-    """The choice with another one chosen."""
-    rejected = [one for one in choice.rejected if one.setup != held.setup.name]
-    if choice.chosen is not None and choice.chosen.setup.name != held.setup.name:
-        told = choice.chosen.prediction.goal
-        reason = f"promises {told.value:.3g} ms ({told.low:.3g} to {told.high:.3g}), but was not rehearsed"
-        rejected.append(Rejected(setup=choice.chosen.setup.name, reason=reason, count=1))
-    return Choice(held, choice.finalists, tuple(rejected))
+        """For setups that were not rehearsed, what others' rehearsals say of them."""
+        scattered = with_scatter(self._costs, self._known)
+        by_workers = {many: msgspec.structs.replace(cost, rehearsed=0) for many, cost in scattered.items()}
+        return Costs(by_workers, dict(self._rehearsed))
 
 
 def with_scatter(

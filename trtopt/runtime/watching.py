@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from trtopt.records import BatchPolicy
 from trtopt.runtime.backlog import Request
@@ -44,20 +45,21 @@ class WatchedBatcher(DynamicBatcher):
     def __init__(
         self, pool: EnginePool, buckets: Mapping[Key, int], policy: BatchPolicy | None = None
     ) -> None:
-        self._seen: list[Seen] = []
+        self._seen: list[tuple[int, int, float, float, float, int]] = []
+        """Plain tuples: Python's garbage collector goes through named ones."""
         self._buckets, self._workers = buckets, pool.workers
         super().__init__(pool, policy)
 
     def told(self) -> tuple[list[Took], list[float]]:
         """What was seen so far, as `told_of`."""
-        return told_of(self._seen, self._workers)
+        return told_of([Seen(*one) for one in self._seen], self._workers)
 
     def _run(self, batch: Sequence[Request]) -> None:
         start_s = time.perf_counter()
         super()._run(batch)
         end_s = time.perf_counter()
         bucket, worker = self._buckets[batch[0].part.key], threading.get_ident()
-        self._seen.append(Seen(bucket, len(batch), self._due_s(batch), start_s, end_s, worker))
+        self._seen.append((bucket, len(batch), self._due_s(batch), start_s, end_s, worker))
 
     def _due_s(self, batch: Sequence[Request]) -> float:
         """When the delay of the first was over, or the last one came that the batch holds."""
@@ -70,7 +72,7 @@ def told_of(seen: Sequence[Seen], workers: int) -> tuple[list[Took], list[float]
     being due to its begin.
     """
     ordered = sorted(seen, key=lambda one: one.start_s)
-    starts, ends = np.array([one.start_s for one in ordered]), np.array([one.end_s for one in ordered])
+    starts, ends = np.array([one.start_s for one in ordered]), np.sort([one.end_s for one in ordered])
     nexts: dict[int, Seen] = {}
     busy_until_s: list[float] = []
     for one in reversed(ordered):
@@ -81,11 +83,16 @@ def told_of(seen: Sequence[Seen], workers: int) -> tuple[list[Took], list[float]
     batches: list[Took] = []
     wake_ms: list[float] = []
     for index, (one, until_s) in enumerate(zip(ordered, reversed(busy_until_s), strict=True)):
-        running = 1 + int((ends[:index] > one.start_s).sum())
+        running = 1 + index - _up_to(ends, one.start_s)
         batches.append(Took(one.bucket, one.requests, running, (until_s - one.start_s) * 1e3))
         if one.start_s < one.due_s:
             continue  # the batcher was closed, and waited for nobody any more
-        was_free = int(((starts <= one.due_s) & (ends > one.due_s)).sum()) < workers
-        if was_free and not ((starts > one.due_s) & (starts < one.start_s)).any():  # woken for it alone
+        begun = _up_to(starts, one.due_s)
+        was_free = begun - _up_to(ends, one.due_s) < workers
+        if was_free and np.searchsorted(starts, one.start_s) == begun:  # woken for it alone
             wake_ms.append((one.start_s - one.due_s) * 1e3)
     return batches, wake_ms
+
+
+def _up_to(ascending: NDArray[np.float64], time_s: float) -> int:
+    return int(np.searchsorted(ascending, time_s, side="right"))

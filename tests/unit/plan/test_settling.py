@@ -96,10 +96,43 @@ def test_the_highest_rate_is_looked_for_below_where_a_host_is_late() -> None:
     host = Host(late_ms=25.0, beyond=400.0)
     found = settled(host, None)
     assert host.heard[0][1] > 1000  # what engines could do
-    assert 400 / 1.1 <= found.demand.rate <= 400
+    assert 200 <= found.demand.rate <= 400
     assert found.chosen.setup.cost.late_ms == (0.0,)
     assert (found.chosen.setup.name, found.demand.rate) in host.heard
     assert len(host.heard) <= REHEARSALS
+
+
+def test_where_nothing_that_was_rehearsed_keeps_its_promise_the_error_says_so() -> None:
+    settling = Settling(ENGINES, {1: NOTHING}, BOUNDS, lambda outcome, load: ServingCost(late_ms=(25.0,)))
+    settling._known = Forgotten()
+    with pytest.raises(
+        PlanError, match=r"(?s)when it was rehearsed.*the closest came to 2\d.*was not rehearsed"
+    ):
+        settling.at_its_rate(Demand("poisson", 100.0, {0: 1.0}))
+
+
+def test_a_rehearsal_that_fails_takes_nothing_from_what_was_rehearsed_before() -> None:
+    costs = iter([ServingCost(late_ms=(9.0,), rehearsed=500), None])
+    heard: list[str] = []
+
+    def rehearse(outcome: Outcome, demand: Demand) -> ServingCost | None:
+        heard.append(outcome.setup.name)
+        return next(costs)
+
+    settling = Settling(ENGINES, {1: NOTHING}, BOUNDS, rehearse)
+    settling._known = Forgotten()
+    found = settling.at_its_rate(Demand("poisson", 100.0, {0: 1.0}))
+    assert len(heard) == 2
+    assert (found.chosen.setup.name, found.chosen.setup.cost.rehearsed) == (heard[0], 500)
+
+
+def test_what_is_taken_over_from_another_setup_was_not_rehearsed() -> None:
+    seen = ServingCost(late_ms=(1.0,), rehearsed=500, beyond=((50.0, 1.1),))
+    settling = Settling(ENGINES, {1: NOTHING}, BOUNDS, lambda outcome, load: seen)
+    found = settling.at_its_rate(Demand("poisson", 100.0, {0: 1.0}))
+    assert found.chosen.setup.cost == seen
+    other = settling._now().of("another setup", 1)
+    assert (other.rehearsed, other.late_ms, other.beyond) == (0, seen.late_ms, seen.beyond)
 
 
 def test_a_rehearsal_that_cannot_be_held_leaves_what_is_known() -> None:
