@@ -51,14 +51,14 @@ PAIRS = (
 PLACEMENTS = ("placement-encoder", "placement-silu-residual", "placement-split-concat")
 SERVING = tuple(
     f"serving-{what}{model}"
-    for model in ("", "-bert")
     for what in (
         "best",
         "0.6",
         "0.9",
-        *(f"{kind}-{n}" for n in (1, 2, 4) for kind in ("overhead", "steps")),
         "launching",
+        *(f"{kind}-{n}" for kind in ("steps", "overhead") for n in (2, 1, 4)),
     )
+    for model in ("-bert", "")
 )
 INT8 = ("int8-resnet50-1", "int8-resnet50-64")
 TESTS = (
@@ -73,7 +73,7 @@ TESTS = (
 STAGES = {
     0: (
         Stage("ResNet-50 to serve", ("whole-model", "whole"), 420),
-        Stage("serving", SERVING, 600, after="BERT-base to serve"),
+        Stage("serving", SERVING, 750, after="BERT-base to serve"),
         Stage("beside Model Optimizer", tuple(step + name for name in INT8 for step in ("build-", "")), 400),
         Stage("where INT8 pays", ("verdict-int8-vit-b16", "verdict-int8-efficientnet-b0"), 900),
     ),
