@@ -18,7 +18,7 @@ from trtopt.measure.arrivals import Goal
 from trtopt.plan.prediction import Demand, latency_ms, predict, requests_of, run_once
 from trtopt.plan.service import NO_COST, Costs
 from trtopt.plan.setups import DELAYS, Fleet, MeasuredEngine, Setup, fleets, worker_counts
-from trtopt.records import BatchPolicy, Prediction, Rejected
+from trtopt.records import BatchPolicy, Estimate, Prediction, Rejected
 
 _SIEVE = ((6, 1_000), (2, 3_000), (1, 8_000))
 """How many of each number of engines are left after simulations of how many requests."""
@@ -273,10 +273,15 @@ def _complexity(one: Outcome) -> tuple[int, int, int, float]:
     return len(one.setup.fleet.engines), one.setup.workers, memory, one.prediction.goal.value
 
 
+def in_ms(told: Estimate) -> str:
+    """For people."""
+    return f"{told.value:.3g} ms ({told.low:.3g} to {told.high:.3g})"
+
+
 def against(one: Outcome, chosen: Outcome | None, goal: Goal) -> str:
     """Why another one was chosen, if any was."""
     told = one.prediction.goal
-    figure = f"p{goal.p:g} {told.value:.3g} ms ({told.low:.3g} to {told.high:.3g})"
+    figure = f"p{goal.p:g} {in_ms(told)}"
     if told.low > goal.limit_ms:
         return f"{figure}: misses the goal"
     if told.high > goal.limit_ms:
@@ -300,7 +305,7 @@ def nothing_keeps(
     closest = found.closest
     if closest is not None:
         told = closest.prediction.goal
-        figure = f"comes to {told.value:.3g} ms ({told.low:.3g} to {told.high:.3g})"
+        figure = f"comes to {in_ms(told)}"
         if not math.isfinite(told.value):
             figure = "rejects more than the SLO leaves out"
         lines.append(f"{goal}: the closest {figure}: {closest.setup.name}")

@@ -13,9 +13,9 @@ import msgspec
 
 from trtopt.errors import PlanError
 from trtopt.plan.prediction import Demand, predict
-from trtopt.plan.search import Bounds, Choice, Outcome, Search, against, nothing_keeps, simplest
+from trtopt.plan.search import Bounds, Choice, Outcome, Search, against, in_ms, nothing_keeps, simplest
 from trtopt.plan.service import Costs
-from trtopt.plan.setups import Fleet, MeasuredEngine, Setup
+from trtopt.plan.setups import Fleet, MeasuredEngine
 from trtopt.records import Rejected, ServingCost
 
 REHEARSALS, AT_ONE_RATE = 8, 4
@@ -109,13 +109,13 @@ class Settling:
     def _chosen_at(self, demand: Demand) -> Choice:
         """Which of the setups that were rehearsed at this rate is chosen; none if none keeps the bounds."""
         self._rehearsed, self._promising = {}, None
-        setups: list[Setup] = []
+        tried: list[Outcome] = []
+        """What was rehearsed, the fastest first."""
         while True:
             choice = self._search().best(demand, self._bounds)
-            tried = self._predicted(setups, demand)
             held = simplest([one for one in tried if one.keeps(self._bounds.goal)])
             promised = choice.chosen.prediction.goal.value if choice.chosen is not None else math.inf
-            may_go_on = self._left > 0 and len(setups) < AT_ONE_RATE
+            may_go_on = self._left > 0 and len(tried) < AT_ONE_RATE
             if held is not None and (held.prediction.goal.value <= _AS_GOOD * promised or not may_go_on):
                 return self._instead(choice, held)
             outcome = choice.chosen or choice.closest
@@ -128,18 +128,13 @@ class Settling:
                 return self._instead(choice, held) if held is not None else choice
             self._left -= 1
             self._known[outcome.setup.workers] = self._rehearsed[outcome.setup.name] = cost
-            setups.append(outcome.setup)
+            setup = replace(outcome.setup, fleet=Fleet(outcome.setup.fleet.engines, self._now()))
+            tried.append(Outcome(setup, predict(setup, demand, self._bounds.goal)))
+            tried.sort(key=lambda one: one.prediction.goal.value)
 
     def _is_worth_rehearsing(self, outcome: Outcome) -> bool:
         """Not once more, nor if it would reject what comes."""
         return outcome.setup.name not in self._rehearsed and math.isfinite(outcome.prediction.p99.value)
-
-    def _predicted(self, setups: Sequence[Setup], demand: Demand) -> list[Outcome]:
-        """What rehearsed setups do by what is known now, the fastest first."""
-        costs = self._now()
-        known = [replace(setup, fleet=Fleet(setup.fleet.engines, costs)) for setup in setups]
-        outcomes = [Outcome(setup, predict(setup, demand, self._bounds.goal)) for setup in known]
-        return sorted(outcomes, key=lambda one: one.prediction.goal.value)
 
     def _instead(self, choice: Choice, held: Outcome) -> Choice:
         """The choice with a rehearsed one chosen, and the others' reasons for that."""
@@ -152,10 +147,7 @@ class Settling:
         for name, one in finalists.items():
             reason = against(one, held, self._bounds.goal)
             if one.keeps(self._bounds.goal) and name not in self._rehearsed:
-                told = one.prediction.goal
-                reason = (
-                    f"promises {told.value:.3g} ms ({told.low:.3g} to {told.high:.3g}), but was not rehearsed"
-                )
+                reason = f"promises {in_ms(one.prediction.goal)}, but was not rehearsed"
             rejected.append(Rejected(setup=name, reason=reason))
         return Choice(held, choice.finalists, tuple(one for one in rejected if one.count))
 
@@ -163,12 +155,11 @@ class Settling:
         closest, promising = choice.closest, self._promising
         if closest is None or promising is None:
             return nothing_keeps(self._search(), demand, self._bounds, choice, rate_asked)
-        told, hoped = closest.prediction.goal, promising.prediction.goal
         return PlanError(
             f"no setup kept {self._bounds.goal} at {demand.rate:,.4g} requests/s when it was rehearsed:\n"
-            f"  the closest came to {told.value:.3g} ms ({told.low:.3g} to {told.high:.3g}): "
-            f"{closest.setup.name}\n"
-            f"  {promising.setup.name} promises {hoped.value:.3g} ms, but was not rehearsed any more",
+            f"  the closest came to {in_ms(closest.prediction.goal)}: {closest.setup.name}\n"
+            f"  {promising.setup.name} promises {in_ms(promising.prediction.goal)}, but was not rehearsed "
+            "any more",
             "plan again when the machine is quiet; else relax the SLO or the rate, or sweep more batch "
             "sizes, precisions and streams",
         )
