@@ -115,11 +115,11 @@ class Settling:
             choice = self._search().best(demand, self._bounds)
             held = simplest([one for one in tried if one.keeps(self._bounds.goal)])
             promised = choice.chosen.prediction.goal.value if choice.chosen is not None else math.inf
-            may_go_on = self._left > 0 and len(tried) < AT_ONE_RATE
+            outcome = choice.chosen or choice.closest
+            may_go_on = self._left > 0 and len(tried) < AT_ONE_RATE and self._is_worth_rehearsing(outcome)
             if held is not None and (held.prediction.goal.value <= _AS_GOOD * promised or not may_go_on):
                 return self._instead(choice, held)
-            outcome = choice.chosen or choice.closest
-            if outcome is None or not may_go_on or not self._is_worth_rehearsing(outcome):
+            if outcome is None or not may_go_on:
                 self._promising = choice.chosen
                 return Choice(None, tuple(tried) or choice.finalists, choice.rejected)
             cost = self._rehearse(outcome, demand)
@@ -132,8 +132,10 @@ class Settling:
             tried.append(Outcome(setup, predict(setup, demand, self._bounds.goal)))
             tried.sort(key=lambda one: one.prediction.goal.value)
 
-    def _is_worth_rehearsing(self, outcome: Outcome) -> bool:
+    def _is_worth_rehearsing(self, outcome: Outcome | None) -> bool:
         """Not once more, nor if it would reject what comes."""
+        if outcome is None:
+            return False
         return outcome.setup.name not in self._rehearsed and math.isfinite(outcome.prediction.p99.value)
 
     def _instead(self, choice: Choice, held: Outcome) -> Choice:
