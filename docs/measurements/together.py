@@ -74,15 +74,16 @@ STAGES = {
     0: (
         Stage("ResNet-50 to serve", ("whole-model", "whole"), 420),
         Stage("serving", SERVING, 750, after="BERT-base to serve"),
-        Stage("beside Model Optimizer", tuple(step + name for name in INT8 for step in ("build-", "")), 400),
-        Stage("where INT8 pays", ("verdict-int8-vit-b16", "verdict-int8-efficientnet-b0"), 900),
+        Stage("where INT8 pays for ViT", ("verdict-int8-vit-b16",), 400),
+        Stage("beside Model Optimizer", INT8, 200, after="builds"),
+        Stage("where INT8 pays for EfficientNet", ("verdict-int8-efficientnet-b0",), 900),
     ),
     1: (
         Stage("BERT-base to serve", ("model", "each"), 300),
         Stage(
             "builds",
-            tuple(f"build-{name}" for name in (*PLACEMENTS, "retinanet-1", *PAIRS, "unet3d-8")),
-            600,
+            tuple(f"build-{name}" for name in (*INT8, *PLACEMENTS, "retinanet-1", *PAIRS, "unet3d-8")),
+            650,
             at_once=4,
         ),
         Stage("tests", TESTS, 200),
