@@ -116,3 +116,14 @@ def test_where_requests_were_rejected_the_factor_can_be_written_down() -> None:
     cost = cost_of(ServingCost(), quiet([1.0] * 190 + [None] * 10), (50.0, 99.0))
     assert dict(cost.beyond) == pytest.approx({50.0: 1.0, 99.0: 1000.0})
     assert msgspec.json.decode(msgspec.json.encode(cost), type=ServingCost) == cost
+
+
+def test_a_stall_in_one_stretch_of_a_rehearsal_is_not_told_of_the_setup() -> None:
+    often = Arrivals.of([index / 10 for index in range(5_000)], [0] * 5_000)
+    took_ms = np.full(5_000, 1.5)
+    took_ms[:100] = 400.0  # a fiftieth of all, a tenth of the first stretch
+    at_ms = [at_s * 1e3 for at_s in often.at_s]
+    done_ms = [at + ms for at, ms in zip(at_ms, took_ms, strict=True)]
+    run = msgspec.structs.replace(quiet([1.0] * 200), at_ms=at_ms, done_ms=done_ms)
+    cost = rehearsed_cost(ServingCost(), SETUP, often, run, (50.0, 99.0))
+    assert dict(cost.beyond) == pytest.approx({50.0: 1.5, 99.0: 1.5})

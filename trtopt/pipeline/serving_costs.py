@@ -12,7 +12,7 @@ from trtopt.jobs import Costed
 from trtopt.measure.statistics import needed_for
 from trtopt.pipeline.listener import SILENT
 from trtopt.pipeline.measured_engines import Measured
-from trtopt.plan.prediction import RUNS, latency_ms, percentile
+from trtopt.plan.prediction import RUNS, latencies_ms, percentile
 from trtopt.plan.service import Curve, added_ms
 from trtopt.plan.setups import Setup
 from trtopt.plan.simulation import Arrivals, simulate
@@ -25,6 +25,9 @@ _PARTS = 200
 
 _MOST_BEYOND = 1000.0
 """Times what was simulated; as good as never, which a file cannot say."""
+
+_STRETCHES, _ENOUGH = 5, 10
+"""Of a rehearsal at most, and times what a percentile needs in each of them."""
 
 
 def serving_costs(
@@ -102,18 +105,28 @@ def rehearsed_cost(
 def _beyond(
     cost: ServingCost, setup: Setup, arrivals: Arrivals, run: TrialRun, percentiles: Sequence[float]
 ) -> tuple[tuple[float, float], ...]:
-    """Measured over simulated latency, at percentiles that so many requests can tell."""
-    told = sorted({p for p in percentiles if len(arrivals.at_s) >= needed_for(p)})
+    """Measured over simulated latency, at percentiles that so many requests can tell.
+
+    Of stretches of the rehearsal the median: where the machine stalled in one of them, that says little of
+    the setup.
+    """
+    count = len(arrivals.at_s)
     services, workers, policy = setup.fleet.services, setup.workers, setup.policy
-    simulated = [simulate(services, workers, policy, arrivals, seed, cost) for seed in range(RUNS)]
-    took_ms = [
-        math.inf if done is None else done - at for at, done in zip(run.at_ms, run.done_ms, strict=True)
+    simulated = [
+        latencies_ms(simulate(services, workers, policy, arrivals, seed, cost)) for seed in range(RUNS)
     ]
+    took_ms = np.array(
+        [math.inf if done is None else done - at for at, done in zip(run.at_ms, run.done_ms, strict=True)]
+    )
     found = []
-    for p in told:
-        usual_ms = float(np.mean([latency_ms(one, p) for one in simulated]))
-        if math.isfinite(usual_ms):
-            found.append((p, min(percentile(took_ms, p) / usual_ms, _MOST_BEYOND)))
+    for p in sorted({p for p in percentiles if count >= needed_for(p)}):
+        stretches = max(1, min(_STRETCHES, count // (_ENOUGH * needed_for(p))))
+        factors = []
+        for part in np.array_split(np.arange(count), stretches):
+            usual_ms = float(np.mean([percentile(one[part], p) for one in simulated]))
+            factors.append(min(percentile(took_ms[part], p) / usual_ms, _MOST_BEYOND))
+        if np.isfinite(factors).all() and min(factors) > 0:
+            found.append((p, float(np.median(factors))))
     return tuple(found)
 
 

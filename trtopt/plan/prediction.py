@@ -71,10 +71,14 @@ def run_once(setup: Setup, demand: Demand, requests: int, seed: int) -> Simulate
     return simulate(setup.fleet.services, setup.workers, setup.policy, arrivals, seed, setup.cost)
 
 
+def latencies_ms(run: Simulated) -> NDArray[np.float64]:
+    """Of all requests in the order of arrival; those rejected are infinitely late."""
+    return np.where(run.served, (run.end_s - run.arrival_s) * 1e3, math.inf)
+
+
 def latency_ms(run: Simulated, p: float) -> float:
-    """A percentile over all requests; those rejected are infinitely late."""
-    every = np.where(run.served, (run.end_s - run.arrival_s) * 1e3, math.inf)
-    return percentile(every, p)
+    """A percentile of them."""
+    return percentile(latencies_ms(run), p)
 
 
 def percentile(values: Sequence[float] | NDArray[np.float64], p: float) -> float:
@@ -88,9 +92,10 @@ def predict(setup: Setup, demand: Demand, goal: Goal, runs: int = RUNS) -> Predi
     """Simulate runs, each with arrivals of its own and curves drawn anew from the measured samples.
 
     Latencies are taken times what a rehearsal took beyond its own simulation. The intervals are those of one
-    more run: mean ± t · s · √(1 + 1 / runs + requests / rehearsed), Student's t, the last of these only at
-    percentiles that a rehearsal could tell: it scatters as a run of its length does. They know how runs
-    scatter and how well the samples tell the curves, not how a machine changes from day to day.
+    more run: mean ± t · s · √(1 + 1 / runs + π / 2 · requests / rehearsed), Student's t, the last of these
+    only at percentiles that a rehearsal could tell: its stretches scatter as runs of their length do, and a
+    median's variance is up to π / 2 that of a mean. They know how runs scatter and how well the samples tell
+    the curves, not how a machine changes from day to day.
     """
     requests = requests_of(goal, demand.rate)
     figures: list[list[float]] = []
@@ -102,13 +107,14 @@ def predict(setup: Setup, demand: Demand, goal: Goal, runs: int = RUNS) -> Predi
         arrivals = demand.arrivals(setup.fleet, requests, seed)
         services = setup.fleet.drawing(engines)
         run = simulate(services, setup.workers, setup.policy, arrivals, seed, setup.cost)
-        figures.append([*(latency_ms(run, p) * setup.cost.beyond_at(p) for p in told), run.throughput])
+        every = latencies_ms(run)
+        figures.append([*(percentile(every, p) * setup.cost.beyond_at(p) for p in told), run.throughput])
         busy += run.busy_s * run.throughput / run.served.sum() / setup.workers / runs
         batches += run.batch.max() + 1
         served += run.served.sum()
     *latencies, throughputs = zip(*figures, strict=True)
     known = dict(setup.cost.beyond)
-    unsure = requests / (setup.cost.rehearsed or requests)
+    unsure = math.pi / 2 * requests / (setup.cost.rehearsed or requests)
     p50, p99, aimed = (
         estimate(values, unsure if p in known else 0.0) for p, values in zip(told, latencies, strict=True)
     )

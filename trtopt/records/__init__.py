@@ -110,6 +110,7 @@ from trtopt.records.planning import (
     PlannedLoad,
     Prediction,
     Rejected,
+    Served,
     ServingCost,
     Verification,
 )
@@ -229,6 +230,7 @@ __all__ = [
     "RewriteSummary",
     "RooflineTotal",
     "Samples",
+    "Served",
     "ServingCost",
     "Shape",
     "ShapeRange",

@@ -117,10 +117,25 @@ class Rejected(Record, frozen=True, kw_only=True):
     count: int = 1
 
 
-class Verification(Record, frozen=True, kw_only=True):
-    """The plan run under its load by `trtopt.runtime`; latencies in milliseconds, from the planned arrival.
+class Served(Record, frozen=True, kw_only=True):
+    """Requests served under the plan's load; latencies in milliseconds, from the planned arrival.
 
-    `lag_p99_ms` is how late the host was in handing requests over, which is part of their latency.
+    `goal_ms` is the percentile of the SLO; `lag_p99_ms` how late the host was in handing requests over, which
+    is part of their latency; `throughput` answers a second.
+    """
+
+    p50_ms: float
+    p99_ms: float
+    goal_ms: float
+    throughput: float
+    lag_p99_ms: float
+
+
+class Verification(Record, frozen=True, kw_only=True):
+    """The plan run under its load by `trtopt.runtime`.
+
+    `runs` are one after the other, each as long as those that were predicted; `total` is of all requests,
+    `typical` the medians of the runs: a stall of the machine makes one run slow, not all of them.
     """
 
     created: str
@@ -130,11 +145,9 @@ class Verification(Record, frozen=True, kw_only=True):
     answered: int
     rejected: int
     failed: int
-    p50_ms: float
-    p99_ms: float
-    goal_ms: float
-    throughput: float
-    lag_p99_ms: float
+    runs: tuple[Served, ...]
+    typical: Served
+    total: Served
     batch_sizes: dict[int, int]
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from trtopt.records import BatchPlan, Estimate, PackingEstimate, Verification
+from trtopt.records import BatchPlan, Estimate, PackingEstimate, Served, Verification
 from trtopt.report.tables import plain_table
 
 _MOST_REJECTED = 12
@@ -68,23 +68,27 @@ def _figures(plan: BatchPlan) -> RenderableType:
         f"the interval is that of 95 of 100 such runs; workers are busy {told.busy:.0%} of the time with "
         f"batches of {told.mean_batch:.1f} requests on average",
     )
-    columns = ["", "predicted", "95 %", *(["measured", "in the interval", "off by"] if done else [])]
+    runs = len(done.runs) if done else 0
+    measured_in = "measured" if runs == 1 else f"median of {runs} runs"
+    columns = ["", "predicted", "95 %", *([measured_in, "in the interval", "off by"] if done else [])]
     for name in columns:
         table.add_column(name, justify="left" if not name else "right", no_wrap=True)
     goal = plan.goal.partition("=")[0]
-    rows: list[tuple[str, Estimate, float | None]] = [
-        ("p50 ms", told.p50, done.p50_ms if done else None),
-        ("p99 ms", told.p99, done.p99_ms if done else None),
-        ("requests/s", told.throughput, done.throughput if done else None),
+    rows: list[tuple[str, Estimate, Callable[[Served], float]]] = [
+        ("p50 ms", told.p50, lambda one: one.p50_ms),
+        ("p99 ms", told.p99, lambda one: one.p99_ms),
+        ("requests/s", told.throughput, lambda one: one.throughput),
     ]
     if goal not in ("p50", "p99"):
-        rows.insert(2, (f"{goal} ms", told.goal, done.goal_ms if done else None))
-    for name, estimate, measured in rows:
+        rows.insert(2, (f"{goal} ms", told.goal, lambda one: one.goal_ms))
+    for name, estimate, figure in rows:
         interval = f"{_figure(estimate.low)} to {_figure(estimate.high)}"
         cells = [name, _figure(estimate.value), interval]
-        if measured is not None:
-            held = "yes" if estimate.holds(measured) else "no"
-            cells += [_figure(measured), held, f"{measured / estimate.value - 1:+.1%}"]
+        if done is not None:
+            measured = figure(done.typical)
+            held = sum(estimate.holds(figure(one)) for one in done.runs)
+            held_told = f"{held} of {runs}" if runs > 1 else "yes" if held else "no"
+            cells += [_figure(measured), held_told, f"{measured / estimate.value - 1:+.1%}"]
         table.add_row(*cells)
     return table
 
@@ -96,15 +100,16 @@ def _figure(value: float) -> str:
 def _verified_lines(plan: BatchPlan, done: Verification) -> Iterable[str]:
     lost = f", {done.rejected:,} rejected, {done.failed:,} failed" if done.rejected or done.failed else ""
     yield f"verified: {done.answered:,} of {done.requests:,} requests answered{lost}"
-    limit = plan.goal.partition("=")[2]
-    kept = done.goal_ms <= plan.prediction.goal.high
+    aim, _, limit = plan.goal.partition("=")
+    if len(done.runs) > 1:
+        yield f"{aim} of each run: {', '.join(_figure(one.goal_ms) for one in done.runs)} ms"
     yield (
-        f"{plan.goal.partition('=')[0]} was {_figure(done.goal_ms)} ms, the goal is {limit}; the host was "
-        f"late by {done.lag_p99_ms:.3f} ms in the 99th percentile, which counts as latency"
+        f"{aim} of all was {_figure(done.total.goal_ms)} ms, the goal is {limit}; the host was late by "
+        f"{done.total.lag_p99_ms:.3f} ms in the 99th percentile, which counts as latency"
     )
-    if done.lag_p99_ms > _LATE_SHARE * plan.prediction.goal.value:
+    if done.typical.lag_p99_ms > _LATE_SHARE * plan.prediction.goal.value:
         yield "the host could not send requests as planned: what was measured says little of the plan"
-    elif not kept:
+    elif done.typical.goal_ms > plan.prediction.goal.high:
         yield "that is above the prediction: the machine was disturbed, or engines ran slower than measured"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -25,21 +26,33 @@ _LOCKED_ELEMENTS = 500
 class Copier:
     """Copies rows into batches, for any thread.
 
-    `batches` are put together at a time. By default as many threads share them as half of the cores that this
-    process may use, at most 8: a core moves 5 to 10 GB/s, and each more must wait for the interpreter twice.
+    By default by half of the cores that this process may use, at most 8: a core moves 5 to 10 GB/s, and each
+    thread more must wait for the interpreter twice. Batches that are put together at a time share them.
     """
 
-    def __init__(self, threads: int | None = None, batches: int = 1) -> None:
-        most = threads or min(_MOST_THREADS, len(present_cores()) // 2)
-        self._threads = max(1, most // batches)
-        self._helpers = ThreadPoolExecutor(max(1, batches * (self._threads - 1)), "trtopt-copier")
+    def __init__(self, threads: int | None = None) -> None:
+        self._threads = max(1, threads or min(_MOST_THREADS, len(present_cores()) // 2))
+        # A batch keeps the threads that it began with: a second one may want half as many more.
+        self._helpers = ThreadPoolExecutor(2 * self._threads, "trtopt-copier")
+        self._guard = threading.Lock()
+        self._filling = 0
 
     def fill(self, batch: NDArray[np.generic], rows: Sequence[Placed]) -> None:
         """Put rows where they belong; no two of them overlap there."""
-        threads = min(self._threads, batch.nbytes // SHARE_BYTES)
-        if threads < 2:
+        most = min(self._threads, batch.nbytes // SHARE_BYTES)
+        if most < 2:
             _copy(batch, rows)
             return
+        with self._guard:
+            self._filling += 1
+            threads = max(1, min(most, self._threads // self._filling))
+        try:
+            self._fill(batch, rows, threads)
+        finally:
+            with self._guard:
+                self._filling -= 1
+
+    def _fill(self, batch: NDArray[np.generic], rows: Sequence[Placed], threads: int) -> None:
         first, *others = _shares(rows, threads) or [[]]  # all rows of a batch may lie on the device
         helped = [self._helpers.submit(_copy, batch, share) for share in others]
         try:

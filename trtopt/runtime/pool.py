@@ -70,7 +70,7 @@ class EnginePool:
         self._is_closed = False
         self._target, self._sessions = ExitStack(), ExitStack()
         self._target.callback(target.close)
-        self._copier = Copier(batches=workers)
+        self._copier = Copier()
         self._target.callback(self._copier.close)
         try:
             engines = [self._load(target, source) for source in sources]

@@ -107,16 +107,18 @@ def _table(out: Path) -> None:
         )
         told, done = plan.prediction, plan.verification
         rows = [
-            ("p50 ms", told.p50, done and done.p50_ms),
-            ("p99 ms", told.p99, done and done.p99_ms),
-            ("requests/s", told.throughput, done and done.throughput),
+            ("p50 ms", told.p50, done and done.typical.p50_ms),
+            ("p99 ms", told.p99, done and done.typical.p99_ms),
+            ("requests/s", told.throughput, done and done.typical.throughput),
         ]
         for name, estimate, measured in rows:
             print(f"| {' | '.join(setup)} | {name} | {' | '.join(_cells(estimate, measured))} |")
             setup = ("",) * len(setup)
         if done is not None:
-            late = f"{done.lag_p99_ms:.2f} ms late in the 99th percentile"
-            print(f"| | {done.answered:,} of {done.requests:,} answered; sent {late} | | | | | | | | |")
+            late = f"{done.total.lag_p99_ms:.2f} ms late in the 99th percentile"
+            each = ", ".join(f"{one.p99_ms:.2f}" for one in done.runs)
+            told_of_all = f"p99 of runs {each} ms, of all {done.total.p99_ms:.2f} ms; sent {late}"
+            print(f"| | {done.answered:,} of {done.requests:,} answered; {told_of_all} | | | | | | | | |")
     _table_of_overhead(out)
     _table_of_steps(out)
 

@@ -1,14 +1,17 @@
 """Searches and rehearsals in turns."""
 
+from collections.abc import Sequence
+
 import pytest
 from engines import engine
 
 from trtopt.errors import PlanError
 from trtopt.measure.arrivals import Goal
-from trtopt.plan.prediction import Demand
-from trtopt.plan.search import Bounds, Outcome
+from trtopt.plan.prediction import Demand, predict
+from trtopt.plan.search import Bounds, Choice, Outcome
 from trtopt.plan.settling import AT_ONE_RATE, REHEARSALS, Settled, Settling, with_scatter
-from trtopt.records import ServingCost
+from trtopt.plan.setups import Fleet, Setup
+from trtopt.records import BatchPolicy, ServingCost
 
 BOUNDS = Bounds(Goal(99.0, 20.0), max_engines=1)
 ENGINES = [engine(1, 1.0), engine(4, 2.0), engine(8, 3.0)]
@@ -83,6 +86,40 @@ def test_of_what_was_rehearsed_the_best_is_handed_out_however_much_others_promis
     told = {one.setup: one.reason for one in found.choice.rejected}
     assert heard[1] not in told
     assert [reason for reason in told.values() if reason.endswith("was not rehearsed")]
+
+
+class Sees:
+    """A search that chooses as it is told to, by number of workers."""
+
+    def __init__(self, settling: Settling, workers: Sequence[int]) -> None:
+        self._settling, self._workers = settling, iter(workers)
+
+    def best(self, demand: Demand, bounds: Bounds) -> Choice:
+        fleet = Fleet([engine(1, 1.0, among_two=1.0)], self._settling._now())
+        setup = Setup(fleet, next(self._workers), BatchPolicy(max_batch=1, max_delay_ms=0.0))
+        outcome = Outcome(setup, predict(setup, demand, bounds.goal))
+        return Choice(outcome, (outcome,), ())
+
+
+def test_a_simpler_one_is_handed_out_where_the_faster_one_was_rehearsed_as_well() -> None:
+    """One worker is slower than two, but within the interval of what little was seen of them."""
+    seen = {
+        1: ServingCost(late_ms=(4.0,)),
+        2: ServingCost(late_ms=(4.0,), rehearsed=5, beyond=((99.0, 1.0),)),
+    }
+    heard: list[int] = []
+
+    def rehearse(outcome: Outcome, demand: Demand) -> ServingCost:
+        heard.append(outcome.setup.workers)
+        return seen[outcome.setup.workers]
+
+    settling = Settling(ENGINES, {1: NOTHING, 2: NOTHING}, BOUNDS, rehearse)
+    told = Sees(settling, [1, 2, 2])
+    settling._search = lambda: told  # type: ignore[method-assign,return-value,assignment]
+    found = settling.at_its_rate(Demand("poisson", 500.0, {0: 1.0}))
+    assert heard == [1, 2]
+    assert found.chosen.setup.workers == 1
+    assert found.chosen.prediction.goal.value > 1.1 * found.choice.finalists[0].prediction.goal.value
 
 
 def test_nothing_keeps_the_goal_on_a_host_that_is_later_than_that() -> None:

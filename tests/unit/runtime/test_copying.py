@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 
 import numpy as np
 import pytest
@@ -42,18 +42,33 @@ def test_every_row_is_where_it_belongs_and_nothing_else_is_touched(
     assert (batch[before + len(rows) :] == -1).all()
 
 
-@pytest.mark.parametrize(
-    ("threads", "batches", "rows", "at_work"),
-    [(1, 1, 8, 1), (4, 1, 8, 4), (4, 1, 2, 2), (4, 2, 8, 2), (4, 3, 8, 1), (1, 2, 8, 1)],
-)
-def test_as_many_threads_share_the_rows_as_there_are_for_a_batch(
-    threads: int, batches: int, rows: int, at_work: int
-) -> None:
-    batch, gate = np.zeros((rows, 2), np.float32), Gate(at_work)
-    with closing(Copier(threads, batches)) as copier:
-        copier.fill(batch, [(0, Waiting(np.ones((rows, 2), np.float32), gate))])  # type: ignore[list-item]
-    assert len(gate.passed) == at_work
+@pytest.mark.parametrize(("threads", "rows", "at_work"), [(1, 8, 1), (4, 8, 4), (4, 2, 2)])
+def test_as_many_threads_share_the_rows_as_there_are(threads: int, rows: int, at_work: int) -> None:
+    with closing(Copier(threads)) as copier:
+        assert threads_at(copier, rows, Gate(at_work)) == at_work
+
+
+@pytest.mark.parametrize(("others", "at_work"), [(1, 2), (2, 1), (5, 1)])
+def test_batches_put_together_at_a_time_share_the_threads(others: int, at_work: int) -> None:
+    with closing(Copier(4)) as copier, ExitStack() as opened:
+        for _ in range(others):
+            held = Held()
+            thread = threading.Thread(target=threads_at, args=(copier, 8, held))
+            opened.callback(thread.join)
+            opened.callback(held.go_on.set)
+            thread.start()
+            assert held.begun.wait(30)
+        assert threads_at(copier, 8, Gate(at_work)) == at_work
+        opened.close()
+        assert threads_at(copier, 8, Gate(4)) == 4
+
+
+def threads_at(copier: Copier, rows: int, gate: Gate | Held) -> int:
+    """How many threads put the rows of a batch together."""
+    batch = np.zeros((rows, 2), np.float32)
+    copier.fill(batch, [(0, Waiting(np.ones((rows, 2), np.float32), gate))])  # type: ignore[list-item]
     assert (batch == 1).all()
+    return len(gate.passed)
 
 
 def test_a_batch_of_which_nothing_lies_on_the_host_stays_as_it_is() -> None:
@@ -71,10 +86,23 @@ class Gate(threading.Barrier):
         self.passed: set[str] = set()
 
 
-class Waiting:
-    """Rows that are read only when as many threads as the gate wants read them at a time."""
+class Held:
+    """Lets nobody go on until it is told to."""
 
-    def __init__(self, rows: np.ndarray, gate: Gate) -> None:
+    def __init__(self) -> None:
+        self.begun, self.go_on = threading.Event(), threading.Event()
+        self.passed: set[str] = set()
+
+    def wait(self) -> None:
+        """Until then."""
+        self.begun.set()
+        assert self.go_on.wait(30)
+
+
+class Waiting:
+    """Rows that are read only when the gate lets who reads them pass."""
+
+    def __init__(self, rows: np.ndarray, gate: Gate | Held) -> None:
         self.rows, self.gate = rows, gate
 
     def __len__(self) -> int:

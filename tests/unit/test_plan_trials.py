@@ -1,0 +1,53 @@
+"""What became of a trial's requests, run by run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from trtopt.errors import DeviceError
+from trtopt.pipeline.plan_trials import runs_of
+from trtopt.runtime.tally import Tally
+from trtopt.runtime.trial import TrialRun
+
+
+def trial(took_ms: Sequence[float | None], *, rejected: int = 0, failed: int = 0) -> TrialRun:
+    """A request each millisecond; handed over after as many microseconds as requests came before it."""
+    return TrialRun(
+        at_ms=[float(index) for index in range(len(took_ms))],
+        done_ms=[None if ms is None else index + ms for index, ms in enumerate(took_ms)],
+        lag_ms=[index / 1e3 for index in range(len(took_ms))],
+        rejected=rejected,
+        failed=failed,
+        batches=[],
+        wake_ms=[],
+        statistics=Tally().statistics(0),
+    )
+
+
+def test_runs_are_told_one_by_one() -> None:
+    fast, slow = runs_of(trial([1.0] * 500 + [4.0] * 500), 90.0, 2)
+    assert (fast.p50_ms, fast.p99_ms, fast.goal_ms) == pytest.approx((1.0, 1.0, 1.0))
+    assert (slow.p50_ms, slow.p99_ms, slow.goal_ms) == pytest.approx((4.0, 4.0, 4.0))
+    # the last request comes after 499 ms and is answered 1 or 4 ms later
+    assert (fast.throughput, slow.throughput) == pytest.approx((1000.0, 500 / 0.503))
+    assert (fast.lag_p99_ms, slow.lag_p99_ms) == pytest.approx((0.99 * 0.499, 0.5 + 0.99 * 0.499))
+
+
+def test_the_percentile_of_the_goal_is_told_beside_the_usual_ones() -> None:
+    (run,) = runs_of(trial(np.linspace(0, 10, 1001).tolist()), 80.0, 1)
+    assert (run.p50_ms, run.p99_ms, run.goal_ms) == pytest.approx((5.0, 9.9, 8.0))
+
+
+def test_requests_without_an_answer_have_no_latency_and_no_part_in_the_throughput() -> None:
+    (run,) = runs_of(trial([None, *[2.0] * 99], rejected=1), 50.0, 1)
+    assert run.p99_ms == pytest.approx(2.0)
+    assert run.throughput == pytest.approx(99 / 0.101)
+
+
+@pytest.mark.parametrize("case", [trial([1.0] * 50 + [None] * 50, rejected=50), trial([1.0] * 9, failed=9)])
+def test_a_run_without_an_answer_says_nothing(case: TrialRun) -> None:
+    with pytest.raises(DeviceError, match="no request of the trial was answered"):
+        runs_of(case, 99.0, 2)
