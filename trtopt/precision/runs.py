@@ -16,6 +16,7 @@ from trtopt.precision.casting.places import FLOAT, LOW, types_of
 from trtopt.precision.casting.weights import converted
 from trtopt.precision.deviation import Deviation, is_classifier
 from trtopt.precision.emulate import emulated, has_low
+from trtopt.precision.folding import with_weights_dequantised
 from trtopt.precision.stages import open_proto
 from trtopt.records import TensorSpec
 from trtopt.records.checking import OutputDifference
@@ -30,7 +31,7 @@ def open_model(model: ModelFile) -> Unoptimised:
     Raises:
         ModelError: ONNX Runtime cannot load it.
     """
-    model = in_fp32(model)
+    model = in_fp32(with_weights_dequantised(model))
     return open_proto(model, model.proto)
 
 

@@ -21,6 +21,7 @@ from trtopt.precision.calibration.methods import METHODS
 from trtopt.precision.calibration.table import AUTO, MAX, by_group, chosen, ranges
 from trtopt.precision.emission.form import Form
 from trtopt.precision.emission.write import Scales, write
+from trtopt.precision.folding import with_weights_dequantised
 from trtopt.precision.observe import observe
 from trtopt.precision.placement.plan import Plan
 from trtopt.precision.runs import at_most
@@ -130,6 +131,7 @@ def _with_open_scales(
     graph.input.extend(
         onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, []) for name in names.values()
     )
+    trial = with_weights_dequantised(trial)
     return open_proto(trial, trial.proto), names
 
 

@@ -20,12 +20,13 @@ from trtopt.errors import ModelError, UsageError
 from trtopt.onnxgraph import graphs_of, opset_of
 from trtopt.onnxmodel import model_file, prepare
 from trtopt.onnxmodel.feeds import on_seeded, source_of
-from trtopt.onnxmodel.model_file import ModelFile
+from trtopt.onnxmodel.model_file import ModelFile, array_of
 from trtopt.precision.casting.convert import convert
 from trtopt.precision.casting.decide import HEAVY, Decision, Judge, Wishes
 from trtopt.precision.casting.places import LOW, types_of
 from trtopt.precision.casting.reference import Reference
 from trtopt.precision.casting.weights import largest
+from trtopt.precision.folding import with_weights_dequantised
 from trtopt.precision.observe import float_tensors, observe
 from trtopt.precision.runs import compared, in_fp32, open_model
 from trtopt.records.casting import CastPrecision, CastReport, VanishingWeight
@@ -206,7 +207,8 @@ def measured(
     Raises:
         ModelError, DataError: see `observe`.
     """
-    peaks = dict.fromkeys(float_tensors(model), 0.0)
+    folded = with_weights_dequantised(model)
+    peaks = dict.fromkeys(float_tensors(folded), 0.0)
 
     def visit(name: str, values: NDArray[Any], first: int) -> None:
         if reference is not None:
@@ -215,8 +217,10 @@ def measured(
             peaks[name] = max(peaks[name], _peak(values))
 
     names = peaks.keys() | (reference.names if reference is not None else ())
-    seen = observe(in_fp32(model), samples, names, visit, at_once=_AT_ONCE)
-    return peaks, seen.samples
+    seen = observe(in_fp32(folded), samples, names, visit, at_once=_AT_ONCE)
+    weights = set(float_tensors(model)) - peaks.keys()
+    constants = {item.name: item for item in folded.proto.graph.initializer}
+    return peaks | {name: _peak(array_of(constants[name], folded.folder)) for name in weights}, seen.samples
 
 
 def _peak(values: NDArray[np.float32]) -> float:

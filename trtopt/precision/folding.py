@@ -1,0 +1,131 @@
+"""What Q and DQ make of weights, computed once: ONNX Runtime, unoptimised, does it anew at every run.
+
+For a sample of ViT-B/16 quantising 86 million weights took 2.3 s on two cores, dequantising them 0.5, and all
+of its products 0.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+
+from trtopt.onnxgraph import OWN_DOMAINS, reads_of
+from trtopt.onnxmodel.model_file import ModelFile, array_of, spooled
+from trtopt.precision.emission.numbers import quantised
+from trtopt.precision.emission.write import drop_unread
+from trtopt.precision.placement.plan import Precision
+
+_PRECISIONS: Mapping[int, Precision] = {
+    onnx.TensorProto.INT8: "int8",
+    onnx.TensorProto.FLOAT8E4M3FN: "fp8",
+}
+_MOST_BYTES, _MOST_HELD_BYTES = 2 << 30, 512 << 20
+"""Of weights as floats: with a spool, and without one, in memory."""
+
+_SPOOLED_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class _Weight:
+    """A constant on its way through Q and DQ, or through DQ alone."""
+
+    constant: onnx.TensorProto
+    quantize: onnx.NodeProto | None
+    dequantize: onnx.NodeProto
+
+
+def with_weights_dequantised(model: ModelFile) -> ModelFile:
+    """A copy in which constants stand for Q and DQ of weights, under the names of the DQs' outputs.
+
+    INT8 and FP8 with zero points of 0, in the main graph, if they do not take too much. What the model
+    computes is the same, but for the order of sums.
+    """
+    constants = _constants(model)
+    weights = _weights(model, constants)
+    taken = sum(4 * int(np.prod(one.constant.dims, dtype=np.int64)) for one in weights.values())
+    if not weights or taken > (_MOST_HELD_BYTES if model.spool is None else _MOST_BYTES):
+        return model
+    proto = onnx.ModelProto()
+    proto.CopyFrom(model.proto)
+    for name, weight in weights.items():
+        proto.graph.initializer.append(_stored(_dequantised(weight, model, constants), name, model))
+    nodes = [node for node in proto.graph.node if node.output[0] not in weights]
+    read = {item.name for item in proto.graph.output}.union(*map(reads_of, nodes))
+    unread = {one.quantize.output[0] for one in weights.values() if one.quantize is not None} - read
+    del proto.graph.node[:]
+    proto.graph.node.extend(node for node in nodes if node.output[0] not in unread)
+    drop_unread(proto)
+    return replace(model, proto=proto)
+
+
+def _constants(model: ModelFile) -> dict[str, onnx.TensorProto]:
+    """Those that no input replaces."""
+    given = {item.name for item in model.proto.graph.input}
+    return {item.name: item for item in model.proto.graph.initializer if item.name not in given}
+
+
+def _weights(model: ModelFile, constants: Mapping[str, onnx.TensorProto]) -> dict[str, _Weight]:
+    """By the name of what comes out of the DQ."""
+    graph = model.proto.graph
+    outputs = {item.name for item in graph.output}
+    quantizes = {
+        node.output[0]: node
+        for node in graph.node
+        if _is(node, "QuantizeLinear") and _is_plain(node, model, constants) and node.input[0] in constants
+    }
+    found = {}
+    for node in graph.node:
+        if not _is(node, "DequantizeLinear") or node.output[0] in outputs:
+            continue
+        quantize = quantizes.get(node.input[0])
+        constant = constants.get(node.input[0] if quantize is None else quantize.input[0])
+        if constant is not None and _is_plain(node, model, constants):
+            found[node.output[0]] = _Weight(constant, quantize, node)
+    return found
+
+
+def _is(node: onnx.NodeProto, op: str) -> bool:
+    return node.op_type == op and node.domain in OWN_DOMAINS
+
+
+def _is_plain(node: onnx.NodeProto, model: ModelFile, constants: Mapping[str, onnx.TensorProto]) -> bool:
+    """Whether its scale is a constant without blocks, and its zero point 0 of a type with a meaning here."""
+    if len(node.input) < 3 or not constants.keys() >= set(node.input[1:3]):
+        return False
+    zero = constants[node.input[2]]
+    has_blocks = any(item.name == "block_size" and item.i for item in node.attribute)
+    return not has_blocks and zero.data_type in _PRECISIONS and not array_of(zero, model.folder).any()
+
+
+def _dequantised(
+    weight: _Weight, model: ModelFile, constants: Mapping[str, onnx.TensorProto]
+) -> NDArray[Any]:
+    """In the type of the DQ's scale, as ONNX Runtime computes it: in FP32."""
+    values = array_of(weight.constant, model.folder)
+    if weight.quantize is not None:
+        scale = array_of(constants[weight.quantize.input[1]], model.folder).astype(np.float32)
+        precision = _PRECISIONS[constants[weight.quantize.input[2]].data_type]
+        values = quantised(values, scale, _axis(weight.quantize, scale), precision)
+    scale = array_of(constants[weight.dequantize.input[1]], model.folder)
+    steps, axis = scale.astype(np.float32), _axis(weight.dequantize, scale)
+    if axis is not None:
+        steps = steps.reshape([-1 if index == axis % values.ndim else 1 for index in range(values.ndim)])
+    return np.asarray((values.astype(np.float32) * steps).astype(scale.dtype))
+
+
+def _axis(node: onnx.NodeProto, scale: NDArray[Any]) -> int | None:
+    """The axis along which each slice has a scale of its own; ONNX's default is 1."""
+    if not scale.ndim:
+        return None
+    return next((int(item.i) for item in node.attribute if item.name == "axis"), 1)
+
+
+def _stored(values: NDArray[Any], name: str, model: ModelFile) -> onnx.TensorProto:
+    if model.spool is not None and values.nbytes >= _SPOOLED_BYTES:
+        return spooled(values, name, model.spool)
+    return onnx.numpy_helper.from_array(values, name)
