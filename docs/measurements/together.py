@@ -5,7 +5,7 @@
 
 Each GPU goes through stages of its own, a stage through jobs of the measurements beside this file, several at
 a time where they only build. Requests are answered late where builds are at work on other cards of the host:
-those of GPU 1 keep to cores of their own, and stand still while GPU 0 rehearses and verifies plans. Results
+those of GPU 1 keep to cores of their own, and stand still while GPU 0 verifies plans. Results
 are in OUT, `OUT/done/JOB.log` tells of each job, `OUT/timeline.txt` of the stages. The same command goes on
 where it was ended. PEERS holds the graphs for int8-vs-modelopt.
 """
@@ -44,50 +44,37 @@ class Stage:
 
 
 PAIRS = (
-    *("rnnt-encoder-t500-any", "rnnt-encoder-t500-rewritten-any"),
     *("rnnt-prediction-any", "rnnt-prediction-rewritten-any"),
     *("gpt-prefill-s128-any", "gpt-prefill-s128-rewritten-any"),
 )
-PLACEMENTS = ("placement-encoder", "placement-silu-residual", "placement-split-concat")
+MODELS = ("retinanet-1", *PAIRS, "unet3d-8")
 SERVING = tuple(
     f"serving-{what}{model}"
-    for what in (
-        "best",
-        "0.6",
-        "0.9",
-        "launching",
-        *(f"{kind}-{n}" for kind in ("steps", "overhead") for n in (2, 1, 4)),
-    )
+    for what in ("best", "0.6", "0.9", "overhead-2", "overhead-4")
     for model in ("-bert", "")
 )
-INT8 = ("int8-resnet50-1", "int8-resnet50-64")
+INT8 = "int8-bert-base-32"
 TESTS = (
-    "verdict",
     "several_profiles",
     "plan_verified",
     "timing_store",
     "profiling",
     "compare",
+    "verdict",
 )
 
 STAGES = {
     0: (
         Stage("ResNet-50 to serve", ("whole-model", "whole"), 420),
-        Stage("serving", SERVING, 750, after="BERT-base to serve"),
-        Stage("where INT8 pays for ViT", ("verdict-int8-vit-b16",), 400),
-        Stage("beside Model Optimizer", INT8, 200, after="builds"),
-        Stage("where INT8 pays for EfficientNet", ("verdict-int8-efficientnet-b0",), 900),
+        Stage("serving", SERVING, 700, after="BERT-base to serve"),
+        Stage("where INT8 pays for ViT", ("verdict-int8-vit-b16",), 900),
     ),
     1: (
         Stage("BERT-base to serve", ("model", "each"), 300),
-        Stage(
-            "builds",
-            tuple(f"build-{name}" for name in (*INT8, *PLACEMENTS, "retinanet-1", *PAIRS, "unet3d-8")),
-            650,
-            at_once=4,
-        ),
-        Stage("tests", TESTS, 200),
-        Stage("measurements", (*PLACEMENTS, "retinanet-1", *PAIRS, "unet3d-8"), 900),
+        Stage("builds", tuple(f"build-{name}" for name in (INT8, *MODELS)), 600, at_once=4),
+        Stage("measurements", (INT8, *MODELS), 250),
+        Stage("where INT8 pays for EfficientNet", ("verdict-int8-efficientnet-b0",), 400),
+        Stage("tests", TESTS, 400, at_once=3),
     ),
 }
 OWN_CORES = range(20, 32)
@@ -125,9 +112,7 @@ def main() -> None:
             time.sleep(0.2)
             of_gpu_0 = {pid for pid, told in processes("environ") if b"CUDA_VISIBLE_DEVICES=0\0" in told}
             told = [told for pid, told in processes("cmdline") if pid in of_gpu_0]
-            hold(
-                all(any(what in one for one in told) for what in (b"\0trtopt\0plan\0", b"\0trtopt.worker\0"))
-            )
+            hold(all(any(what in one for one in told) for what in (b"\0--verify\0", b"\0trtopt.worker\0")))
     finally:
         hold(False)
 

@@ -47,15 +47,19 @@ SIDES: dict[str, dict[str, Any]] = {
         "float": "r50",
         "peer": "r50_mo_int8_32",
         "sides": ("fp16", "peer int8", "ours int8", "ours int8, float head"),
-        "exclude": {"ours int8": (), "ours int8, float head": ("Gemm",)},
+        "asked": {"ours int8": {}, "ours int8, float head": {"exclude": ("Gemm",)}},
         "shapes": {},
         "batches": (1, 64, 8, 128),
     },
     "bert-base": {
         "float": "bert",
         "peer": "bert_mo_int8_32",
-        "sides": ("fp16", "peer int8", "ours int8", "ours int8, FFN alone"),
-        "exclude": {"ours int8": (), "ours int8, FFN alone": ATTENTION_LAYERS},
+        "sides": ("fp16", "ours int8, attention too", "peer int8", "ours int8", "ours int8, FFN alone"),
+        "asked": {
+            "ours int8": {},
+            "ours int8, FFN alone": {"exclude": ATTENTION_LAYERS},
+            "ours int8, attention too": {"include": ATTENTION_LAYERS},
+        },
         "shapes": {"ids": "Nx128", "mask": "Nx128"},
         "batches": (32, 1, 8),
     },
@@ -173,8 +177,8 @@ def prepare(asked: argparse.Namespace, model: str) -> dict[str, Any]:
     cast_model(rewritten, half, precision="fp16", target="8.6", compare=False)
     samples = work / f"{model}.npz"
     np.savez(samples, **samples_of(onnx.load(source, load_external_data=False)))
-    for side, exclude in spec["exclude"].items():
-        request = Request("int8", "8.6", str(samples), method="max", exclude=exclude)
+    for side, patterns in spec["asked"].items():
+        request = Request("int8", "8.6", str(samples), method="max", **patterns)
         report = quantize(source, file_of(work, model, side), request)
         told[side] = {"seconds": report.seconds, "activations": report.pairs, "weights": report.weights}
     return told
