@@ -9,6 +9,7 @@ import onnx
 import onnx.shape_inference
 import pytest
 from command_line import DIGITS, CommandLine
+from contests import TRANSFORMER
 
 
 @pytest.fixture
@@ -96,3 +97,13 @@ def external_model(tmp_path: Path) -> Path:
         size_threshold=0,
     )
     return folder / "external.onnx"
+
+
+@pytest.fixture(scope="session")
+def calib(tmp_path_factory: pytest.TempPathFactory) -> dict[Path, str]:
+    """Samples of both digits models, by model."""
+    folder = tmp_path_factory.mktemp("calibration")
+    for model, key in ((DIGITS, "images"), (TRANSFORMER, "tokens")):
+        with np.load(model.with_name("heldout.npz")) as file:
+            np.savez(folder / f"{key}.npz", **{key: file[key][:32]})
+    return {DIGITS: str(folder / "images.npz"), TRANSFORMER: str(folder / "tokens.npz")}

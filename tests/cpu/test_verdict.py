@@ -11,32 +11,20 @@ import numpy as np
 import onnx
 import pytest
 from command_line import DIGITS, CommandLine, needs_no_gpu
+from contests import PAIRS, TRANSFORMER, build, quantised, script
 from rich.console import Console
-from scripted_times import LayerScript, ScriptedTimes
 
 import trtopt
 from trtopt.errors import TrtoptError, UsageError
 from trtopt.onnxfile import read_onnx
-from trtopt.pipeline import break_even, contest, interleave
+from trtopt.pipeline import break_even, contest
 from trtopt.pipeline.break_even import quantize_where_it_pays
 from trtopt.pipeline.listener import Listener
 from trtopt.pipeline.quantize import Request, quantize
-from trtopt.records import Manifest
 from trtopt.report.verdict import verdict_summary
 from trtopt.workspace import read_manifest
 
-TRANSFORMER = DIGITS.parents[1] / "digits_transformer" / "digits_transformer.onnx"
 LOSERS = ("blocks.0.qkv/MatMul", "blocks.1.qkv/MatMul", "blocks.2.qkv/MatMul")
-PAIRS = ("QuantizeLinear", "DequantizeLinear")
-
-
-@pytest.fixture(scope="module")
-def calib(tmp_path_factory: pytest.TempPathFactory) -> dict[Path, str]:
-    folder = tmp_path_factory.mktemp("calibration")
-    for model, key in ((DIGITS, "images"), (TRANSFORMER, "tokens")):
-        with np.load(model.with_name("heldout.npz")) as file:
-            np.savez(folder / f"{key}.npz", **{key: file[key][:32]})
-    return {DIGITS: str(folder / "images.npz"), TRANSFORMER: str(folder / "tokens.npz")}
 
 
 def layer_ms(candidate: str, batch: int, node: onnx.NodeProto) -> float:
@@ -76,41 +64,13 @@ def classifier(path: Path) -> Path:
     return path
 
 
-def script(
-    monkeypatch: pytest.MonkeyPatch, layers: LayerScript = layer_ms, **latency_ms: float
-) -> ScriptedTimes:
-    """`fp16_1=1.0`: the candidate's latency at that batch size."""
-    by_key = {}
-    for key, value in latency_ms.items():
-        name, _, batch = key.rpartition("_")
-        by_key[name.replace("_", "."), int(batch)] = value
-    times = ScriptedTimes(by_key, layers)
-    monkeypatch.setattr(interleave, "run_jobs", times)
-    monkeypatch.setattr(contest, "run_jobs", times)
-    return times
-
-
-def build(model: Path, folder: Path, data: dict[Path, str], **recipe: Any) -> Manifest:
-    wanted: dict[str, Any] = {"precision": "int8", "batch": (1, 8), "calib": data[model]} | recipe
-    return trtopt.build(model, folder, backend="onnxruntime", **wanted)
-
-
-def quantised(model: Path) -> set[str]:
-    """The products that read an activation through a DQ."""
-    graph = onnx.load(str(model)).graph
-    made = {name: node.op_type for node in graph.node for name in node.output}
-    return {
-        node.name for node in graph.node if node.op_type == "MatMul" and made.get(node.input[0]) == PAIRS[1]
-    }
-
-
 # ── the whole loop, on scripted times ───────────────────────────────────────────────────────────────────
 
 
 def test_regions_that_lose_stay_float_at_the_batch_size_where_they_do(
     monkeypatch: pytest.MonkeyPatch, calib: dict[Path, str], tmp_path: Path
 ) -> None:
-    times = script(monkeypatch, fp16_1=1.0, int8_1=1.05, int8_part1_1=0.9, fp16_8=1.0, int8_8=0.8)
+    times = script(monkeypatch, layer_ms, fp16_1=1.0, int8_1=1.05, int8_part1_1=0.9, fp16_8=1.0, int8_8=0.8)
     manifest = build(TRANSFORMER, tmp_path / "out", calib)
     assert times.in_turns == [
         (1, ("fp16", "int8")),
@@ -152,7 +112,7 @@ def test_engines_of_several_graphs_are_measured_and_looked_into_as_any(
     monkeypatch: pytest.MonkeyPatch, calib: dict[Path, str], tmp_path: Path
 ) -> None:
     with monkeypatch.context() as scripted:
-        script(scripted, fp16_1=1.0, int8_1=1.05, int8_part1_1=0.9, fp16_8=1.0, int8_8=0.8)
+        script(scripted, layer_ms, fp16_1=1.0, int8_1=1.05, int8_part1_1=0.9, fp16_8=1.0, int8_8=0.8)
         build(TRANSFORMER, tmp_path / "out", calib)
     profile = trtopt.profile(tmp_path / "out", duration=0.1)
     asked = [
@@ -166,7 +126,7 @@ def test_engines_of_several_graphs_are_measured_and_looked_into_as_any(
 def test_int8_that_is_slower_is_not_handed_out(
     monkeypatch: pytest.MonkeyPatch, calib: dict[Path, str], tmp_path: Path
 ) -> None:
-    script(monkeypatch, fp16_1=1.0, int8_1=1.2, fp16_8=1.0, int8_8=1.001)
+    script(monkeypatch, layer_ms, fp16_1=1.0, int8_1=1.2, fp16_8=1.0, int8_8=1.001)
     manifest = build(DIGITS, tmp_path / "out", calib)
     assert manifest.verdict is not None
     first, second = manifest.verdict.batches
@@ -185,7 +145,7 @@ def test_int8_that_is_slower_is_not_handed_out(
 def test_where_int8_never_pays_nothing_of_it_is_left(
     monkeypatch: pytest.MonkeyPatch, calib: dict[Path, str], tmp_path: Path
 ) -> None:
-    script(monkeypatch, fp16_1=1.0, int8_1=1.2, fp16_8=1.0, int8_8=1.2)
+    script(monkeypatch, layer_ms, fp16_1=1.0, int8_1=1.2, fp16_8=1.0, int8_8=1.2)
     manifest = build(DIGITS, tmp_path / "out", calib)
     assert (manifest.onnx.path, manifest.graphs) == ("model.fp16.onnx", ())
     assert not list((tmp_path / "out").glob("*int8*"))
@@ -194,7 +154,7 @@ def test_where_int8_never_pays_nothing_of_it_is_left(
 def test_the_best_precision_keeps_the_accuracy_that_is_asked_for(
     monkeypatch: pytest.MonkeyPatch, calib: dict[Path, str], tmp_path: Path
 ) -> None:
-    times = script(monkeypatch, fp32_8=1.0, fp16_8=0.7, int8_8=0.5)
+    times = script(monkeypatch, layer_ms, fp32_8=1.0, fp16_8=0.7, int8_8=0.5)
     wanted: dict[str, Any] = {"precision": "best", "batch": (8,)}
     best = build(DIGITS, tmp_path / "best", calib, **wanted)
     assert best.onnx.path == "model.int8.onnx"
@@ -212,7 +172,7 @@ def test_the_best_precision_keeps_the_accuracy_that_is_asked_for(
 def test_where_nothing_could_stay_quantised_the_candidate_stays_whole(
     monkeypatch: pytest.MonkeyPatch, calib: dict[Path, str], tmp_path: Path
 ) -> None:
-    times = script(monkeypatch, fp16_1=1.0, int8_1=0.9)
+    times = script(monkeypatch, layer_ms, fp16_1=1.0, int8_1=0.9)
     monkeypatch.setattr(contest, "losing", lambda *_: ("*",))  # escaped: no node has such a name
     manifest = build(DIGITS, tmp_path / "out", calib, batch=(1,))
     assert manifest.onnx.path == "model.int8.onnx"
@@ -222,7 +182,7 @@ def test_where_nothing_could_stay_quantised_the_candidate_stays_whole(
 def test_data_of_another_length_calibrates_and_times_are_taken_on_random_input(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    script(monkeypatch, fp16_2=1.0, int8_2=0.9)
+    script(monkeypatch, layer_ms, fp16_2=1.0, int8_2=0.9)
     weight = np.random.default_rng(0).standard_normal((64, 64)).astype(np.float32)
     graph = onnx.helper.make_graph(
         [onnx.helper.make_node("MatMul", ["x", "w"], ["y"], name="product")],
@@ -249,7 +209,7 @@ def test_data_of_another_length_calibrates_and_times_are_taken_on_random_input(
 def test_quantising_by_verdict_writes_a_graph_for_each_batch_size(
     monkeypatch: pytest.MonkeyPatch, calib: dict[Path, str], tmp_path: Path
 ) -> None:
-    script(monkeypatch, fp16_1=1.0, int8_1=1.2, fp16_8=1.0, int8_8=0.8)
+    script(monkeypatch, layer_ms, fp16_1=1.0, int8_1=1.2, fp16_8=1.0, int8_8=0.8)
     request = Request("int8", "", calib[DIGITS], method="max")
     found = quantize_where_it_pays(DIGITS, tmp_path / "q.onnx", request, batch=(1, 8), backend="onnxruntime")
     assert found.written == {tmp_path / "q.batch1.onnx": (1,), tmp_path / "q.batch8.onnx": (8,)}
@@ -263,7 +223,7 @@ def test_quantising_by_verdict_writes_a_graph_for_each_batch_size(
 def test_the_report_tells_times_choice_accuracy_and_regions(
     monkeypatch: pytest.MonkeyPatch, calib: dict[Path, str], tmp_path: Path
 ) -> None:
-    script(monkeypatch, fp16_1=1.0, int8_1=1.05, int8_part1_1=0.9)
+    script(monkeypatch, layer_ms, fp16_1=1.0, int8_1=1.05, int8_part1_1=0.9)
     verdict = build(TRANSFORMER, tmp_path / "out", calib, batch=(1,)).verdict
     assert verdict is not None
     console = Console(width=200, record=True, file=StringIO())
@@ -379,7 +339,7 @@ def test_a_verdict_is_for_the_tensorrt_that_is_here(calib: dict[Path, str], tmp_
 def test_the_manifest_of_a_verdict_is_plain_json(
     monkeypatch: pytest.MonkeyPatch, calib: dict[Path, str], tmp_path: Path
 ) -> None:
-    script(monkeypatch, fp16_8=1.0, int8_8=0.8)
+    script(monkeypatch, layer_ms, fp16_8=1.0, int8_8=0.8)
     build(DIGITS, tmp_path / "out", calib, batch=(8,))
     verdict = json.loads((tmp_path / "out" / "manifest.json").read_bytes())["verdict"]
     assert verdict["batches"][0]["times"][1]["against_baseline"]["verdict"] == "FASTER"

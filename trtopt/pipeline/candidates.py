@@ -13,12 +13,14 @@ from trtopt.data import SampleSource, open_data
 from trtopt.onnxmodel import model_file, prepare
 from trtopt.onnxmodel.feeds import seeded_source, specs_of
 from trtopt.pipeline.quantize import TABLE_SUFFIX, Request
-from trtopt.pipeline.typed import QUANTISED, Precision, cast_kept, quantised_kept
+from trtopt.pipeline.typed import QUANTISED, QUANTISED_FILE, Precision, cast_kept, quantised_kept
 from trtopt.precision.bounds import Bounds, violations
 from trtopt.precision.calibration.table import AUTO
+from trtopt.precision.placement.attention import RULE as ATTENTION
 from trtopt.precision.runs import at_most, compared, open_model
-from trtopt.records import Backend, Candidate, EngineArtifact, OnnxArtifact
+from trtopt.records import Backend, Candidate, EngineArtifact, OnnxArtifact, from_json
 from trtopt.records.checking import OutputDifference
+from trtopt.records.quantisation import QuantizeReport
 
 _COMPARED = 64
 """How many samples a candidate's outputs are compared on."""
@@ -92,15 +94,33 @@ class Candidates:
             ModelError, DataError, UsageError, OutputError: see `pipeline.typed`.
         """
         assert entry.request is not None
-        name = f"{entry.name}.part{number}"
+        excluded = (*entry.request.exclude, *map(glob.escape, left))
+        return self._varied(entry, f"part{number}", replace(entry.request, exclude=excluded), tuple(left))
+
+    def with_attention(self, entry: Entry) -> Entry | None:
+        """An INT8 candidate with attention's products quantised, too; None if it leaves none in float.
+
+        Raises:
+            ModelError, DataError, UsageError, OutputError: see `pipeline.typed`.
+        """
+        assert entry.request is not None
+        report = from_json((entry.folder / QUANTISED_FILE).read_bytes(), QuantizeReport)
+        products = [one.node for one in report.decisions if one.rule == ATTENTION]
+        if not products:
+            return None
+        included = (*entry.request.include, *map(glob.escape, products))
+        return self._varied(entry, "attention", replace(entry.request, include=included))
+
+    def _varied(self, entry: Entry, what: str, request: Request, left: tuple[str, ...] = ()) -> Entry:
+        """Another one by another request, on the ranges that are there already."""
+        name = f"{entry.name}.{what}"
         folder = self._folder / name
         folder.mkdir()
         table = Path(entry.onnx.path + TABLE_SUFFIX)
-        request = replace(entry.request, exclude=(*entry.request.exclude, *map(glob.escape, left)))
         if table.is_file() and request.calib is not None:
             request = replace(request, table=table, smoothquant=AUTO)  # it tells what is smoothed
         onnx, _ = quantised_kept(self._base, request, name, folder)
-        return self._entry(name, entry.candidate.precision, onnx, folder, request, tuple(left))
+        return self._entry(name, entry.candidate.precision, onnx, folder, request, left)
 
     def _entry(
         self,

@@ -53,6 +53,33 @@ def test_an_add_after_something_else_than_a_convolution_stays_in_float() -> None
     )
 
 
+@pytest.mark.parametrize("activation", ["silu", "Relu"])
+def test_behind_an_activation_a_residual_carries_q_dq_on_both_branches(activation: str) -> None:
+    net = Net(x=MAPS)
+    inner = net.conv("second", activated(net, "first", net.conv("c", "x", 32, 32), activation), 32, 32)
+    total = net.node("Add", "add", "x", activated(net, "main", inner, activation))
+    plan = net.plan(net.conv("next", total, 32, 32))
+    assert {("x", "add"), ("main", "add"), ("x", "c"), ("add", "next")} <= edges(plan)
+    assert fate(plan, "add") == (
+        True,
+        "both branches are read in INT8: behind an activation no layer takes an Add in",
+    )
+
+
+def activated(net: Net, name: str, x: str, activation: str) -> str:
+    return silu(net, name, x) if activation == "silu" else net.node(activation, name, x)
+
+
+def test_behind_an_activation_nothing_is_read_in_int8_for_the_add_alone() -> None:
+    """Neither where the sum goes on in float, nor where nobody else reads the skip in INT8."""
+    net = Net(x=MAPS)
+    net.node("Add", "add", silu(net, "main", net.conv("c", "x", 32, 32)), "x")
+    assert not fate(net.plan("add"), "add")[0]
+    net = Net(x=MAPS, y=MAPS)
+    total = net.node("Add", "add", silu(net, "main", net.conv("c", "x", 32, 32)), "y")
+    assert not fate(net.plan(net.conv("next", total, 32, 32)), "add")[0]
+
+
 def test_a_main_branch_that_others_read_cannot_take_the_add_in() -> None:
     net = Net(x=MAPS)
     net.node("Add", "add", net.conv("c", "x", 32, 32), "x")

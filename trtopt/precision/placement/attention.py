@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from trtopt.precision.placement.plan import SOFTMAX_AMAX, Draft
 from trtopt.precision.placement.view import Node, View, is_op
 
-_RULE = "attention"
+RULE = "attention"
 _BETWEEN = ("Mul", "Div", "Add", "Where", "Sub", "Cast", "Identity", "Clip")
 _LEAST, _MOST, _STEP = 16, 256, 8
 
@@ -71,13 +71,13 @@ def _decide(draft: Draft, attention: Attention) -> None:
             return
     if why_not := _why_not(draft.view, attention):
         for product in products:
-            draft.keep(product, _RULE, why_not)
+            draft.keep(product, RULE, why_not)
         return
     for product in products:
         tensors = [draft.put(product, 0), draft.put(product, 1)]
         if product is attention.second:
             draft.fixed[tensors[0]] = SOFTMAX_AMAX
-        draft.quantise(product, _RULE, "both operands in FP8, so that the attention fuses")
+        draft.quantise(product, RULE, "both operands in FP8, so that the attention fuses")
 
 
 def _why_not(view: View, attention: Attention) -> str | None:
@@ -93,12 +93,12 @@ def _why_not(view: View, attention: Attention) -> str | None:
 def _decide_alone(draft: Draft, node: Node) -> None:
     asked = draft.wish.includes(node)
     if draft.wish.precision == "int4":
-        draft.keep(node, _RULE, "INT4 is for constant weights")
+        draft.keep(node, RULE, "INT4 is for constant weights")
     elif asked and not draft.wish.excludes(node) and draft.wish.precision == "int8":
         draft.put(node, 0)
         draft.put(node, 1)
         draft.quantise(node, "included", f"--include {asked}")
     elif draft.wish.precision == "fp8":
-        draft.keep(node, _RULE, "it is not part of an attention with Softmax")
+        draft.keep(node, RULE, "it is not part of an attention with Softmax")
     else:
-        draft.keep(node, _RULE, "products of two activations are often slower in INT8")
+        draft.keep(node, RULE, "products of two activations are often slower in INT8")

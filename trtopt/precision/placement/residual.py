@@ -1,14 +1,19 @@
-"""Rule 3: of a residual Add the skip branch alone carries Q/DQ.
+"""Rule 3: of a residual Add the skip branch alone carries Q/DQ, or both behind an activation.
 
 The convolution that makes the other branch then takes the Add into its own kernel and reads the skip in
 INT8. With neither branch quantised the next Q runs as a kernel of its own; with both, or with Q/DQ between
 the convolution and the Add, the Add splits from the convolution.
+
+Behind an activation, as in YOLO, no convolution takes the Add in: it is a kernel of its own, and reads a byte
+for each number if both branches carry Q/DQ. Six such blocks with TensorRT 8.6 on an H200 took 18 % less time
+than with Q/DQ in front of the convolutions alone, 2 % with the skip's (docs/measurements/placement).
 """
 
 from __future__ import annotations
 
+from trtopt.precision.placement.gates import is_own_gate
 from trtopt.precision.placement.plan import Draft
-from trtopt.precision.placement.view import Node, View, is_op
+from trtopt.precision.placement.view import ACTIVATIONS, Node, View, is_op
 
 _RULE = "residual"
 
@@ -36,6 +41,13 @@ def _decide(draft: Draft, node: Node) -> None:
         draft.keep(node, _RULE, "its inputs have different shapes: it is no residual")
         return
     mains = [index for index in (0, 1) if _is_main(draft, node.input[index])]
+    if not mains and _is_between_int8_behind_an_activation(draft, node):
+        for index in (0, 1):
+            draft.put(node, index)
+        draft.quantise(
+            node, _RULE, "both branches are read in INT8: behind an activation no layer takes an Add in"
+        )
+        return
     if not mains:
         draft.keep(node, _RULE, "neither branch comes straight from a quantised convolution, for it alone")
         return
@@ -57,6 +69,28 @@ def _have_one_shape(view: View, node: Node) -> bool:
 def _is_main(draft: Draft, tensor: str) -> bool:
     maker = draft.view.made_by(tensor, "Conv", "ConvTranspose")
     return draft.is_quantised(maker) and draft.view.only_use(tensor) is not None
+
+
+def _is_between_int8_behind_an_activation(draft: Draft, node: Node) -> bool:
+    """Whether a quantised layer reads the sum and another the skip, and an activation makes the other branch.
+
+    A trained model says itself which branches bear it.
+    """
+    if draft.wish.trained is not None or not draft.reads_quantised(node.output[0]):
+        return False
+    pairs = (node.input, reversed(node.input))
+    return any(_is_activated(draft, main) and draft.reads_quantised(skip) for main, skip in pairs)
+
+
+def _is_activated(draft: Draft, tensor: str) -> bool:
+    """Whether it is the activation of a quantised convolution, for the Add alone."""
+    view, maker = draft.view, draft.view.maker.get(tensor)
+    if maker is None or view.only_use(tensor) is None:
+        return False
+    made_by = [
+        view.made_by(maker.input[index], "Conv", "ConvTranspose") for index in view.computed_inputs(maker)
+    ]
+    return (is_op(maker, *ACTIVATIONS) or is_own_gate(view, maker)) and any(map(draft.is_quantised, made_by))
 
 
 def _depth(view: View, tensor: str) -> int:

@@ -1,0 +1,37 @@
+"""INT8 in attention's products takes part where that may pay; times come from a script."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from command_line import DIGITS
+from contests import TRANSFORMER, build, quantised, script
+
+from trtopt.pipeline import contest
+
+
+def test_attention_is_tried_in_int8_where_that_may_pay(
+    monkeypatch: pytest.MonkeyPatch, calib: dict[Path, str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr(contest, "_ATTENTION_PAYS_ON", ("11",))  # as graphs for ONNX Runtime are written
+    speeds = {"fp16_1": 1.0, "int8_1": 1.1, "int8_attention_1": 0.9}
+    times = script(monkeypatch, lambda *_: 1.0, **speeds)
+    manifest = build(TRANSFORMER, tmp_path / "out", calib, batch=(1,))
+    assert times.in_turns[0] == (1, ("fp16", "int8", "int8.attention"))
+    assert manifest.verdict is not None
+    assert manifest.verdict.batches[0].chosen == "int8.attention"
+    (engine,) = manifest.engines
+    graph = manifest.graph_of(engine)
+    assert graph.path == "model.int8.attention.onnx"
+    products = {f"blocks.{index}/{name}" for index in range(3) for name in ("MatMul", "MatMul_1")}
+    assert quantised(tmp_path / "out" / graph.path) >= products
+
+
+def test_where_there_is_no_attention_nothing_more_is_tried(
+    monkeypatch: pytest.MonkeyPatch, calib: dict[Path, str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr(contest, "_ATTENTION_PAYS_ON", ("11",))
+    times = script(monkeypatch, lambda *_: 1.0, fp16_1=1.0, int8_1=0.9)
+    build(DIGITS, tmp_path / "out", calib, batch=(1,))
+    assert times.in_turns[0] == (1, ("fp16", "int8"))
