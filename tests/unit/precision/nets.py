@@ -79,3 +79,8 @@ def residual_block(net: Net, name: str, x: str, width: int = 32) -> str:
     a = net.node("Relu", f"{name}.r1", net.conv(f"{name}.c1", x, width, width))
     b = net.conv(f"{name}.c2", a, width, width)
     return net.node("Relu", f"{name}.out", net.node("Add", f"{name}.add", b, x))
+
+
+def silu(net: Net, name: str, x: str) -> str:
+    """x · Sigmoid(x)."""
+    return net.node("Mul", name, x, net.node("Sigmoid", f"{name}.sigmoid", x))
