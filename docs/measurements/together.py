@@ -4,10 +4,10 @@
     python docs/measurements/together.py show WORK OUT --peers FOLDER
 
 Each GPU goes through stages of its own, a stage through jobs of the measurements beside this file, several at
-a time where they only build. Requests are answered late where builds are at work on other cards of the host:
-those of GPU 1 keep to cores of their own, and stand still while GPU 0 verifies plans. Results
-are in OUT, `OUT/done/JOB.log` tells of each job, `OUT/timeline.txt` of the stages. The same command goes on
-where it was ended. PEERS holds the graphs for int8-vs-modelopt.
+a time where they only build or test. Requests are answered late where builds are at work on other cards of
+the host: those of GPU 1 keep to cores of their own, and stand still while GPU 0 verifies plans. Results are
+in OUT, `OUT/done/JOB.log` tells of each job, `OUT/timeline.txt` of the stages. The same command goes on where
+it was ended. PEERS holds the graphs for int8-vs-modelopt.
 """
 
 from __future__ import annotations

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from hashlib import sha256
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from command_line import DIGITS, CommandLine
+from msgspec import structs
+from rich.console import Console
 
 import trtopt
 from trtopt.errors import ArtifactError
@@ -22,6 +26,7 @@ from trtopt.pipeline.measured_engines import read_measured
 from trtopt.pipeline.plan import plan as make_plan
 from trtopt.pipeline.serving_costs import serving_costs
 from trtopt.records import BatchPlan, from_json, to_json
+from trtopt.report.planning import plan_text
 from trtopt.runtime.batcher import DynamicBatcher
 from trtopt.runtime.pool import EnginePool
 from trtopt.signing import KEY_VARIABLE
@@ -74,7 +79,7 @@ def planned(measured: Path) -> Path:
 
 def test_a_plan_says_what_it_is_made_of_and_survives_its_file(planned: Path) -> None:
     plan = read_plan(planned)
-    assert plan.schema == "trtopt.plan/1"
+    assert plan.schema == "trtopt.plan/2"
     assert (plan.goal, plan.load.rate, plan.load.arrivals) == (SLO, 200.0, "poisson")
     assert plan.prediction.goal.high <= 500
     assert plan.prediction.requests == 6000
@@ -93,6 +98,22 @@ def test_verifying_answers_every_request_and_tells_what_they_took(planned: Path)
     assert 0 < done.total.p50_ms <= done.total.p99_ms
     assert sum(size * count for size, count in done.batch_sizes.items()) == done.requests
     assert max(done.batch_sizes) <= plan.policy.max_batch
+
+
+def test_several_runs_are_told_each_by_their_medians_and_together(planned: Path) -> None:
+    plan = read_plan(planned)
+    assert plan.verification is not None
+    usual, told = plan.verification.total, plan.prediction
+    inside = structs.replace(usual, p99_ms=told.p99.value, goal_ms=1.25)
+    outside = structs.replace(inside, p99_ms=told.p99.high + 1, goal_ms=600.0)
+    done = structs.replace(plan.verification, runs=(inside, outside, inside), typical=inside, total=outside)
+    console = Console(file=StringIO(), width=200)
+    console.print(plan_text(structs.replace(plan, verification=done)))
+    text = " ".join(console.file.getvalue().split())  # type: ignore[attr-defined]
+    assert "median of 3 runs" in text
+    assert re.search(r"p99 ms \S+ \S+ to \S+ \S+ 2 of 3 \+0\.0%", text)
+    assert "p50 of each run: 1.25, 600, 1.25 ms" in text
+    assert "p50 of all was 600 ms, the goal is 500ms" in text
 
 
 def test_a_pool_opens_a_plan_and_a_batcher_goes_by_its_policy(planned: Path) -> None:
@@ -212,9 +233,9 @@ def test_a_plan_is_rehearsed_where_the_folder_for_that_is_behind_a_link(
 
 def test_bursts_that_no_queue_holds_are_no_load_to_plan_for(measured: Path, trtopt_cli: CommandLine) -> None:
     """Most of what comes is rejected, and so waits for ever, which no file of a plan could say."""
-    flags = ("--slo", "p50=400ms", "--rate", "3000", "--arrivals", "bursty:20:30", "--max-engines", "1")
+    flags = ("--slo", "p50=400ms", "--rate", "3000", "--arrivals", "bursty:200:30", "--max-engines", "1")
     told = trtopt_cli.fails(1, "plan", measured / "fixed", "-o", "plan.json", *flags)
-    assert "p50=400ms: the closest rejects more than the SLO leaves out" in told
+    assert "p50=400ms: the closest rejects more than the SLO leaves out" in told, told
 
 
 def test_an_engine_with_profiles_is_planned_with_and_served_from(

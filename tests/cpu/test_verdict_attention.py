@@ -9,6 +9,8 @@ from command_line import DIGITS
 from contests import TRANSFORMER, build, quantised, script
 
 from trtopt.pipeline import contest
+from trtopt.pipeline.break_even import quantize_where_it_pays
+from trtopt.pipeline.quantize import Request, quantize
 
 
 def test_attention_is_tried_in_int8_where_that_may_pay(
@@ -26,6 +28,44 @@ def test_attention_is_tried_in_int8_where_that_may_pay(
     assert graph.path == "model.int8.attention.onnx"
     products = {f"blocks.{index}/{name}" for index in range(3) for name in ("MatMul", "MatMul_1")}
     assert quantised(tmp_path / "out" / graph.path) >= products
+
+
+@pytest.mark.parametrize(("attention", "chosen"), [(0.895, "int8"), (0.88, "int8.attention")])
+def test_it_must_gain_over_int8_without(
+    monkeypatch: pytest.MonkeyPatch,
+    calib: dict[Path, str],
+    tmp_path: Path,
+    attention: float,
+    chosen: str,
+) -> None:
+    monkeypatch.setattr(contest, "_ATTENTION_PAYS_ON", ("11",))
+    script(monkeypatch, lambda *_: 1.0, fp16_1=1.0, int8_1=0.9, int8_attention_1=attention)
+    manifest = build(TRANSFORMER, tmp_path / "out", calib, batch=(1,))
+    assert manifest.verdict is not None
+    assert manifest.verdict.batches[0].chosen == chosen
+
+
+def test_what_cannot_be_tried_keeps_nothing_from_being_built(
+    monkeypatch: pytest.MonkeyPatch, calib: dict[Path, str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr(contest, "_ATTENTION_PAYS_ON", ("11",))
+    whole = quantize(TRANSFORMER, tmp_path / "whole.onnx", Request("int8", "11", calib[TRANSFORMER]))
+    assert whole.table is not None
+    times = script(monkeypatch, lambda *_: 1.0, fp16_1=1.0, int8_1=0.9)
+    request = Request("int8", "11", table=tmp_path / "whole.onnx.calibration.json")
+    quantize_where_it_pays(TRANSFORMER, tmp_path / "out.onnx", request, batch=(1,), backend="onnxruntime")
+    assert times.in_turns[0] == (1, ("fp16", "int8"))
+
+
+def test_products_that_the_user_excludes_are_not_tried(
+    monkeypatch: pytest.MonkeyPatch, calib: dict[Path, str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr(contest, "_ATTENTION_PAYS_ON", ("11",))
+    times = script(monkeypatch, lambda *_: 1.0, fp16_1=1.0, int8_1=0.9)
+    excluded = ("blocks.?/MatMul", "blocks.?/MatMul_1")
+    request = Request("int8", "11", calib[TRANSFORMER], exclude=excluded)
+    quantize_where_it_pays(TRANSFORMER, tmp_path / "out.onnx", request, batch=(1,), backend="onnxruntime")
+    assert times.in_turns[0] == (1, ("fp16", "int8"))
 
 
 def test_where_there_is_no_attention_nothing_more_is_tried(

@@ -94,9 +94,28 @@ def test_constants_stand_for_q_and_dq_of_weights(
     np.testing.assert_array_equal(answers(folded), answers(model))
 
 
-@pytest.mark.parametrize("model", [quantised_weight(zero=3), quantised_weight(is_output=True)])
+def saying(name: str, value: int) -> ModelFile:
+    model = quantised_weight(kind=TensorProto.FLOAT8E4M3FN)
+    model.proto.graph.node[0].attribute.append(helper.make_attribute(name, value))
+    return model
+
+
+def unread() -> ModelFile:
+    model = quantised_weight()
+    model.proto.graph.node[2].input[0] = "w"
+    return model
+
+
+@pytest.mark.parametrize(
+    "model",
+    [quantised_weight(zero=3), quantised_weight(is_output=True), saying("saturate", 0), unread()],
+)
 def test_what_is_no_plain_weight_stays(model: ModelFile) -> None:
     assert with_weights_dequantised(model) is model
+
+
+def test_attributes_that_say_the_usual_change_nothing() -> None:
+    assert ops(with_weights_dequantised(saying("saturate", 1))) == ["Cast", "MatMul"]
 
 
 def test_a_weight_that_an_input_may_replace_stays() -> None:

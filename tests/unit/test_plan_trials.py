@@ -7,10 +7,15 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
+from trtopt.device.onnxruntime import OnnxRuntimeTarget
 from trtopt.errors import DeviceError
-from trtopt.pipeline.plan_trials import runs_of
+from trtopt.jobs import Tried
+from trtopt.pipeline.plan_trials import runs_of, verification_of
 from trtopt.runtime.tally import Tally
 from trtopt.runtime.trial import TrialRun
+from trtopt.worker import environment_of
+
+HERE = environment_of(OnnxRuntimeTarget())
 
 
 def trial(took_ms: Sequence[float | None], *, rejected: int = 0, failed: int = 0) -> TrialRun:
@@ -47,7 +52,20 @@ def test_requests_without_an_answer_have_no_latency_and_no_part_in_the_throughpu
     assert run.throughput == pytest.approx(99 / 0.101)
 
 
-@pytest.mark.parametrize("case", [trial([1.0] * 50 + [None] * 50, rejected=50), trial([1.0] * 9, failed=9)])
-def test_a_run_without_an_answer_says_nothing(case: TrialRun) -> None:
+def test_a_run_without_an_answer_is_left_out() -> None:
+    before, after = runs_of(trial([1.0] * 50 + [None] * 50 + [2.0] * 50, rejected=50), 99.0, 3)
+    assert (before.p50_ms, after.p50_ms) == pytest.approx((1.0, 2.0))
+
+
+def test_where_nothing_is_answered_nothing_is_said() -> None:
     with pytest.raises(DeviceError, match="no request of the trial was answered"):
-        runs_of(case, 99.0, 2)
+        runs_of(trial([None] * 9, failed=9), 99.0, 3)
+
+
+def test_a_verification_tells_each_run_their_medians_and_all_requests_together() -> None:
+    took_ms = np.repeat([1.0, 40.0, 2.0], 500)
+    done = verification_of(Tried(run=trial(took_ms.tolist()), environment=HERE), 99.0, 3)
+    assert [one.p99_ms for one in done.runs] == pytest.approx([1.0, 40.0, 2.0])
+    assert (done.typical.p50_ms, done.typical.p99_ms, done.typical.goal_ms) == pytest.approx((2.0,) * 3)
+    assert (done.total.p50_ms, done.total.p99_ms) == pytest.approx((2.0, 40.0))
+    assert (done.requests, done.answered) == (1500, 1500)

@@ -118,12 +118,23 @@ def test_where_requests_were_rejected_the_factor_can_be_written_down() -> None:
     assert msgspec.json.decode(msgspec.json.encode(cost), type=ServingCost) == cost
 
 
-def test_a_stall_in_one_stretch_of_a_rehearsal_is_not_told_of_the_setup() -> None:
-    often = Arrivals.of([index / 10 for index in range(5_000)], [0] * 5_000)
-    took_ms = np.full(5_000, 1.5)
-    took_ms[:100] = 400.0  # a fiftieth of all, a tenth of the first stretch
-    at_ms = [at_s * 1e3 for at_s in often.at_s]
+OFTEN = Arrivals.of([index / 10 for index in range(5_000)], [0] * 5_000)
+
+
+def beyond_of(took_ms: np.ndarray) -> dict[float, float]:
+    at_ms = [at_s * 1e3 for at_s in OFTEN.at_s]
     done_ms = [at + ms for at, ms in zip(at_ms, took_ms, strict=True)]
     run = msgspec.structs.replace(quiet([1.0] * 200), at_ms=at_ms, done_ms=done_ms)
-    cost = rehearsed_cost(ServingCost(), SETUP, often, run, (50.0, 99.0))
-    assert dict(cost.beyond) == pytest.approx({50.0: 1.5, 99.0: 1.5})
+    return dict(rehearsed_cost(ServingCost(), SETUP, OFTEN, run, (50.0, 99.0)).beyond)
+
+
+def test_a_stall_in_one_stretch_of_a_rehearsal_is_not_told_of_the_setup() -> None:
+    took_ms = np.full(5_000, 1.5)
+    took_ms[:100] = 400.0  # a fiftieth of all, a tenth of the first stretch
+    assert beyond_of(took_ms) == pytest.approx({50.0: 1.5, 99.0: 1.5})
+
+
+def test_a_stall_that_comes_again_is() -> None:
+    took_ms = np.full(5_000, 1.5)
+    took_ms[:100] = took_ms[3_000:3_100] = 400.0
+    assert beyond_of(took_ms) == pytest.approx({50.0: 1.5, 99.0: 400.0})

@@ -16,7 +16,8 @@ from trtopt.pipeline.quantize import TABLE_SUFFIX, Request
 from trtopt.pipeline.typed import QUANTISED, QUANTISED_FILE, Precision, cast_kept, quantised_kept
 from trtopt.precision.bounds import Bounds, violations
 from trtopt.precision.calibration.table import AUTO
-from trtopt.precision.placement.attention import RULE as ATTENTION
+from trtopt.precision.placement import attention
+from trtopt.precision.placement.view import View
 from trtopt.precision.runs import at_most, compared, open_model
 from trtopt.records import Backend, Candidate, EngineArtifact, OnnxArtifact, from_json
 from trtopt.records.checking import OutputDifference
@@ -30,13 +31,17 @@ AS_GIVEN: Precision = "fp32"
 
 @dataclass(frozen=True)
 class Entry:
-    """A candidate with its graph, its folder and the engines that have been built of it, by label."""
+    """A candidate with its graph, its folder and the engines that have been built of it, by label.
+
+    `plainer` is the one of the same precision with fewer nodes quantised by default, if this is not it.
+    """
 
     candidate: Candidate
     onnx: OnnxArtifact
     folder: Path
     request: Request | None
     engines: dict[str, EngineArtifact]
+    plainer: str | None = None
 
     @property
     def name(self) -> str:
@@ -98,18 +103,21 @@ class Candidates:
         return self._varied(entry, f"part{number}", replace(entry.request, exclude=excluded), tuple(left))
 
     def with_attention(self, entry: Entry) -> Entry | None:
-        """An INT8 candidate with attention's products quantised, too; None if it leaves none in float.
+        """An INT8 candidate with attentions' products quantised, too; None if it leaves none in float.
 
         Raises:
             ModelError, DataError, UsageError, OutputError: see `pipeline.typed`.
         """
         assert entry.request is not None
         report = from_json((entry.folder / QUANTISED_FILE).read_bytes(), QuantizeReport)
-        products = [one.node for one in report.decisions if one.rule == ATTENTION]
+        left = {one.node for one in report.decisions if one.rule == attention.RULE and one.node != one.op}
+        found = attention.find(View(model_file.load(Path(entry.onnx.path)).proto))
+        products = [node.name for one in found for node in (one.first, one.second) if node.name in left]
         if not products:
             return None
         included = (*entry.request.include, *map(glob.escape, products))
-        return self._varied(entry, "attention", replace(entry.request, include=included))
+        wider = self._varied(entry, "attention", replace(entry.request, include=included))
+        return replace(wider, plainer=entry.name)
 
     def _varied(self, entry: Entry, what: str, request: Request, left: tuple[str, ...] = ()) -> Entry:
         """Another one by another request, on the ranges that are there already."""
@@ -120,7 +128,8 @@ class Candidates:
         if table.is_file() and request.calib is not None:
             request = replace(request, table=table, smoothquant=AUTO)  # it tells what is smoothed
         onnx, _ = quantised_kept(self._base, request, name, folder)
-        return self._entry(name, entry.candidate.precision, onnx, folder, request, left)
+        made = self._entry(name, entry.candidate.precision, onnx, folder, request, left)
+        return replace(made, plainer=entry.plainer)
 
     def _entry(
         self,

@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from trtopt.data import open_data
-from trtopt.errors import DataError, DeviceError, ModelError, UsageError
+from trtopt.errors import ArtifactError, DataError, DeviceError, ModelError, UsageError
 from trtopt.inspect.graph import Graph, read_graph
 from trtopt.inspect.profile import profile_point
 from trtopt.inspect.regions import find_regions, losing, losing_vectors, region_times
@@ -166,8 +166,15 @@ class _Contest:
             self.entries.insert(0, self._candidates.make(AS_GIVEN))
 
     def _try_attention(self, entry: Entry) -> None:
+        """Nobody asked for it: where it cannot be made, the others go on without."""
         is_tried = self._terms.request.target in _ATTENTION_PAYS_ON and entry.candidate.precision == "int8"
-        wider = self._candidates.with_attention(entry) if is_tried and not entry.broken else None
+        if not is_tried or entry.broken:
+            return
+        try:
+            wider = self._candidates.with_attention(entry)
+        except (ModelError, UsageError, DataError, ArtifactError) as error:
+            self._listener.note(f"{entry.name} is not tried in attention's products: {error.problem}")
+            return
         if wider is not None:
             self._listener.note(f"{wider.name}: with attention's products in INT8, too")
             self.entries.append(wider)
@@ -336,10 +343,16 @@ class _Contest:
                 entry.name,
                 ms.get(entry.name),
                 compared.get(entry.name),
-                asked=entry.candidate.precision == self._terms.asked,
+                asked=entry.candidate.precision == self._terms.asked and entry.plainer is None,
                 broken=entry.broken,
             )
             for entry in self.entries
             if entry is not self._baseline and (entry.broken or entry.name in compared)
+            if entry.broken or not _is_no_faster(entry, ms)
         ]
         return choose(self._baseline.name, rivals)
+
+
+def _is_no_faster(entry: Entry, ms: dict[str, float]) -> bool:
+    """Whether one that errs less takes no longer."""
+    return entry.plainer in ms and ms[entry.name] > (1 - THRESHOLD) * ms[entry.plainer]

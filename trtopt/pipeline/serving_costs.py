@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from trtopt.jobs import Costed
 from trtopt.measure.statistics import needed_for
@@ -27,7 +28,7 @@ _MOST_BEYOND = 1000.0
 """Times what was simulated; as good as never, which a file cannot say."""
 
 _STRETCHES, _ENOUGH = 5, 10
-"""Of a rehearsal at most, and times what a percentile needs in each of them."""
+"""Of a rehearsal, and times what a percentile needs in each of them."""
 
 
 def serving_costs(
@@ -107,8 +108,8 @@ def _beyond(
 ) -> tuple[tuple[float, float], ...]:
     """Measured over simulated latency, at percentiles that so many requests can tell.
 
-    Of stretches of the rehearsal the median: where the machine stalled in one of them, that says little of
-    the setup.
+    Without the worst of five stretches, if they are long enough: where the machine stalled once, that says
+    little of the setup.
     """
     count = len(arrivals.at_s)
     services, workers, policy = setup.fleet.services, setup.workers, setup.policy
@@ -120,14 +121,23 @@ def _beyond(
     )
     found = []
     for p in sorted({p for p in percentiles if count >= needed_for(p)}):
-        stretches = max(1, min(_STRETCHES, count // (_ENOUGH * needed_for(p))))
-        factors = []
-        for part in np.array_split(np.arange(count), stretches):
-            usual_ms = float(np.mean([percentile(one[part], p) for one in simulated]))
-            factors.append(min(percentile(took_ms[part], p) / usual_ms, _MOST_BEYOND))
-        if np.isfinite(factors).all() and min(factors) > 0:
-            found.append((p, float(np.median(factors))))
+        kept = _without_the_worst(took_ms, p)
+        usual_ms = float(np.mean([percentile(one[kept], p) for one in simulated]))
+        if not math.isfinite(usual_ms):
+            kept = np.arange(count)
+            usual_ms = float(np.mean([percentile(one, p) for one in simulated]))
+        if math.isfinite(usual_ms):
+            found.append((p, min(percentile(took_ms[kept], p) / usual_ms, _MOST_BEYOND)))
     return tuple(found)
+
+
+def _without_the_worst(took_ms: NDArray[np.float64], p: float) -> NDArray[np.int64]:
+    """Which requests are not of the stretch that took longest at the percentile."""
+    if len(took_ms) < _STRETCHES * _ENOUGH * needed_for(p):
+        return np.arange(len(took_ms))
+    stretches = np.array_split(np.arange(len(took_ms)), _STRETCHES)
+    worst = max(range(_STRETCHES), key=lambda index: percentile(took_ms[stretches[index]], p))
+    return np.concatenate([part for index, part in enumerate(stretches) if index != worst])
 
 
 def evenly(values: Sequence[float]) -> tuple[float, ...]:

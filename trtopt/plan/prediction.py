@@ -92,10 +92,9 @@ def predict(setup: Setup, demand: Demand, goal: Goal, runs: int = RUNS) -> Predi
     """Simulate runs, each with arrivals of its own and curves drawn anew from the measured samples.
 
     Latencies are taken times what a rehearsal took beyond its own simulation. The intervals are those of one
-    more run: mean ± t · s · √(1 + 1 / runs + π / 2 · requests / rehearsed), Student's t, the last of these
-    only at percentiles that a rehearsal could tell: its stretches scatter as runs of their length do, and a
-    median's variance is up to π / 2 that of a mean. They know how runs scatter and how well the samples tell
-    the curves, not how a machine changes from day to day.
+    more run: mean ± t · s · √(1 + 1 / runs + requests / rehearsed), Student's t, the last of these only at
+    percentiles that a rehearsal could tell: it scatters as a run of its length does. They know how runs
+    scatter and how well the samples tell the curves, not how a machine changes from day to day.
     """
     requests = requests_of(goal, demand.rate)
     figures: list[list[float]] = []
@@ -114,7 +113,7 @@ def predict(setup: Setup, demand: Demand, goal: Goal, runs: int = RUNS) -> Predi
         served += run.served.sum()
     *latencies, throughputs = zip(*figures, strict=True)
     known = dict(setup.cost.beyond)
-    unsure = math.pi / 2 * requests / (setup.cost.rehearsed or requests)
+    unsure = requests / (setup.cost.rehearsed or requests)
     p50, p99, aimed = (
         estimate(values, unsure if p in known else 0.0) for p, values in zip(told, latencies, strict=True)
     )

@@ -308,6 +308,8 @@ def nothing_keeps(
         figure = f"comes to {in_ms(told)}"
         if not math.isfinite(told.value):
             figure = "rejects more than the SLO leaves out"
+        elif not math.isfinite(closest.prediction.p99.value):
+            figure += ", and rejects more than 1 % of the requests"
         lines.append(f"{goal}: the closest {figure}: {closest.setup.name}")
     else:
         lines.append(f"{goal}: not even without it, nothing serves this load within the other bounds")

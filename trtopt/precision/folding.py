@@ -24,10 +24,13 @@ _PRECISIONS: Mapping[int, Precision] = {
     onnx.TensorProto.INT8: "int8",
     onnx.TensorProto.FLOAT8E4M3FN: "fp8",
 }
-_MOST_BYTES, _MOST_HELD_BYTES = 2 << 30, 512 << 20
-"""Of weights as floats: with a spool, and without one, in memory."""
+_MOST_BYTES, _MOST_HELD_BYTES = 2 << 30, 32 << 20
+"""Of weights as floats: with a spool, and without one, in messages that are copied again and again."""
 
 _SPOOLED_BYTES = 1 << 20
+
+_USUAL = {"block_size": 0, "output_dtype": 0, "precision": 0, "saturate": 1}
+"""What attributes are without being told."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +75,7 @@ def _constants(model: ModelFile) -> dict[str, onnx.TensorProto]:
 def _weights(model: ModelFile, constants: Mapping[str, onnx.TensorProto]) -> dict[str, _Weight]:
     """By the name of what comes out of the DQ."""
     graph = model.proto.graph
-    outputs = {item.name for item in graph.output}
+    outputs, read = {item.name for item in graph.output}, set[str]().union(*map(reads_of, graph.node))
     quantizes = {
         node.output[0]: node
         for node in graph.node
@@ -80,7 +83,7 @@ def _weights(model: ModelFile, constants: Mapping[str, onnx.TensorProto]) -> dic
     }
     found = {}
     for node in graph.node:
-        if not _is(node, "DequantizeLinear") or node.output[0] in outputs:
+        if not _is(node, "DequantizeLinear") or node.output[0] not in read - outputs:
             continue
         quantize = quantizes.get(node.input[0])
         constant = constants.get(node.input[0] if quantize is None else quantize.input[0])
@@ -94,12 +97,12 @@ def _is(node: onnx.NodeProto, op: str) -> bool:
 
 
 def _is_plain(node: onnx.NodeProto, model: ModelFile, constants: Mapping[str, onnx.TensorProto]) -> bool:
-    """Whether its scale is a constant without blocks, and its zero point 0 of a type with a meaning here."""
+    """Whether its scale is a constant, its zero point 0 of INT8 or FP8, and nothing unusual said."""
     if len(node.input) < 3 or not constants.keys() >= set(node.input[1:3]):
         return False
     zero = constants[node.input[2]]
-    has_blocks = any(item.name == "block_size" and item.i for item in node.attribute)
-    return not has_blocks and zero.data_type in _PRECISIONS and not array_of(zero, model.folder).any()
+    says_more = any(item.i != _USUAL.get(item.name, item.i) for item in node.attribute)
+    return not says_more and zero.data_type in _PRECISIONS and not array_of(zero, model.folder).any()
 
 
 def _dequantised(

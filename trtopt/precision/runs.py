@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import onnx
 
@@ -31,8 +33,11 @@ def open_model(model: ModelFile) -> Unoptimised:
     Raises:
         ModelError: ONNX Runtime cannot load it.
     """
-    model = in_fp32(with_weights_dequantised(model))
-    return open_proto(model, model.proto)
+    # ONNX Runtime reads weights that are mapped from files, also once these have no name any more.
+    with tempfile.TemporaryDirectory(prefix="trtopt-") as folder:
+        folded = with_weights_dequantised(replace(model, spool=model.spool or Path(folder)))
+        model = in_fp32(replace(folded, spool=model.spool))
+        return open_proto(model, model.proto)
 
 
 def in_fp32(model: ModelFile) -> ModelFile:

@@ -7,7 +7,7 @@ from trtopt.records.building import EngineArtifact
 from trtopt.records.measuring import Environment
 from trtopt.records.serving import BatchPolicy
 
-PLAN_SCHEMA = "trtopt.plan/1"
+PLAN_SCHEMA = "trtopt.plan/2"
 
 
 class PlannedEngine(Record, frozen=True, kw_only=True):

@@ -177,9 +177,10 @@ def _noting(
     done_s: list[float | None], index: int, failures: list[BaseException]
 ) -> Callable[[Future[Outputs]], None]:
     def note(future: Future[Outputs]) -> None:
-        done_s[index] = time.perf_counter()
         failure = future.exception()
-        if failure is not None:
+        if failure is None:
+            done_s[index] = time.perf_counter()
+        else:
             failures.append(failure)
 
     return note

@@ -51,8 +51,8 @@ def test_a_prediction_is_multiplied_by_what_the_rehearsal_took_beyond_its_simula
     for factor, name, is_told in ((2, "p50", True), (3, "p99", False), (3, "goal", True)):
         before, after = getattr(bare, name), getattr(rehearsed, name)
         assert after.value == pytest.approx(factor * before.value)
-        # as many requests as a run has, of which a median was taken
-        wider = math.sqrt((1 + 1 / 10 + math.pi / 2) / (1 + 1 / 10)) if is_told else 1.0
+        # as many requests as a run has
+        wider = math.sqrt((1 + 1 / 10 + 1) / (1 + 1 / 10)) if is_told else 1.0
         assert after.high - after.value == pytest.approx(factor * wider * (before.high - before.value))
     assert rehearsed.throughput == bare.throughput
 
@@ -186,6 +186,15 @@ def told_by(engines: list, demand: Demand, bounds: Bounds) -> str:
     error = nothing_keeps(search, demand, bounds, found, rate_asked=True)
     assert isinstance(error, PlanError)
     return str(error)
+
+
+def test_one_that_is_fast_for_whom_it_does_not_reject_is_told_so() -> None:
+    """A queue of one at 90 % load rejects many, and a quarter of the requests are answered at once."""
+    setup = Setup(Fleet([engine(1, 1.0)]), 1, BatchPolicy(max_batch=1, max_delay_ms=0.0, max_waiting=1))
+    demand, bounds = at(900), Bounds(Goal(25.0, 20.0))
+    found = Choice(None, (Outcome(setup, predict(setup, demand, bounds.goal)),), ())
+    error = nothing_keeps(Search([engine(1, 1.0)]), demand, bounds, found, rate_asked=False)
+    assert re.search(r"p25=20ms: the closest comes to 1 ms \(.*\), and rejects more than 1 %", str(error))
 
 
 def test_of_contradictory_bounds_each_is_told_with_what_it_costs() -> None:

@@ -92,9 +92,11 @@ def _why_not(view: View, attention: Attention) -> str | None:
 
 def _decide_alone(draft: Draft, node: Node) -> None:
     asked = draft.wish.includes(node)
-    if draft.wish.precision == "int4":
+    if pattern := draft.wish.excludes(node):
+        draft.keep(node, "excluded", f"--exclude {pattern}")
+    elif draft.wish.precision == "int4":
         draft.keep(node, RULE, "INT4 is for constant weights")
-    elif asked and not draft.wish.excludes(node) and draft.wish.precision == "int8":
+    elif asked and draft.wish.precision == "int8":
         draft.put(node, 0)
         draft.put(node, 1)
         draft.quantise(node, "included", f"--include {asked}")
