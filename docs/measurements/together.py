@@ -47,7 +47,7 @@ PAIRS = (
     *("rnnt-prediction-any", "rnnt-prediction-rewritten-any"),
     *("gpt-prefill-s128-any", "gpt-prefill-s128-rewritten-any"),
 )
-MODELS = ("retinanet-1", *PAIRS, "unet3d-8")
+MODELS = ("unet3d-8", "retinanet-1", *PAIRS)
 SERVING = tuple(
     f"serving-{what}{model}"
     for what in ("best", "0.6", "0.9", "overhead-2", "overhead-4")
