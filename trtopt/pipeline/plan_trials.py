@@ -27,7 +27,7 @@ from trtopt.workspace import read_plan, write_atomically
 _VERIFYING_SEED, _REHEARSING_SEED = RUNS + 1, RUNS + 2
 """Arrivals that no prediction has seen, nor each other."""
 
-_SECONDS, _LEAST, _MOST = 5.0, 20, 30_000
+_SECONDS, _LEAST, _MOST = 5.0, 20, 100_000
 """How long a rehearsal sends requests on average, and how many there are at least and at most."""
 
 _MOST_SECONDS = 30.0
