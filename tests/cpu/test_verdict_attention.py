@@ -13,10 +13,15 @@ from trtopt.pipeline.break_even import quantize_where_it_pays
 from trtopt.pipeline.quantize import Request, quantize
 
 
+@pytest.fixture(autouse=True)
+def attention_may_pay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On graphs as they are written for ONNX Runtime, too."""
+    monkeypatch.setattr(contest, "_ATTENTION_PAYS_ON", ("11",))
+
+
 def test_attention_is_tried_in_int8_where_that_may_pay(
     monkeypatch: pytest.MonkeyPatch, calib: dict[Path, str], tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(contest, "_ATTENTION_PAYS_ON", ("11",))  # as graphs for ONNX Runtime are written
     speeds = {"fp16_1": 1.0, "int8_1": 1.1, "int8_attention_1": 0.9}
     times = script(monkeypatch, lambda *_: 1.0, **speeds)
     manifest = build(TRANSFORMER, tmp_path / "out", calib, batch=(1,))
@@ -38,7 +43,6 @@ def test_it_must_gain_over_int8_without(
     attention: float,
     chosen: str,
 ) -> None:
-    monkeypatch.setattr(contest, "_ATTENTION_PAYS_ON", ("11",))
     script(monkeypatch, lambda *_: 1.0, fp16_1=1.0, int8_1=0.9, int8_attention_1=attention)
     manifest = build(TRANSFORMER, tmp_path / "out", calib, batch=(1,))
     assert manifest.verdict is not None
@@ -48,30 +52,30 @@ def test_it_must_gain_over_int8_without(
 def test_what_cannot_be_tried_keeps_nothing_from_being_built(
     monkeypatch: pytest.MonkeyPatch, calib: dict[Path, str], tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(contest, "_ATTENTION_PAYS_ON", ("11",))
     whole = quantize(TRANSFORMER, tmp_path / "whole.onnx", Request("int8", "11", calib[TRANSFORMER]))
     assert whole.table is not None
-    times = script(monkeypatch, lambda *_: 1.0, fp16_1=1.0, int8_1=0.9)
     request = Request("int8", "11", table=tmp_path / "whole.onnx.calibration.json")
-    quantize_where_it_pays(TRANSFORMER, tmp_path / "out.onnx", request, batch=(1,), backend="onnxruntime")
-    assert times.in_turns[0] == (1, ("fp16", "int8"))
+    assert measured(monkeypatch, tmp_path / "out.onnx", request) == (1, ("fp16", "int8"))
 
 
 def test_products_that_the_user_excludes_are_not_tried(
     monkeypatch: pytest.MonkeyPatch, calib: dict[Path, str], tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(contest, "_ATTENTION_PAYS_ON", ("11",))
-    times = script(monkeypatch, lambda *_: 1.0, fp16_1=1.0, int8_1=0.9)
     excluded = ("blocks.?/MatMul", "blocks.?/MatMul_1")
     request = Request("int8", "11", calib[TRANSFORMER], exclude=excluded)
-    quantize_where_it_pays(TRANSFORMER, tmp_path / "out.onnx", request, batch=(1,), backend="onnxruntime")
-    assert times.in_turns[0] == (1, ("fp16", "int8"))
+    assert measured(monkeypatch, tmp_path / "out.onnx", request) == (1, ("fp16", "int8"))
+
+
+def measured(monkeypatch: pytest.MonkeyPatch, out: Path, request: Request) -> tuple[int, tuple[str, ...]]:
+    """The batch size of the transformer's first run in turns, and who is in it."""
+    times = script(monkeypatch, lambda *_: 1.0, fp16_1=1.0, int8_1=0.9)
+    quantize_where_it_pays(TRANSFORMER, out, request, batch=(1,), backend="onnxruntime")
+    return times.in_turns[0]
 
 
 def test_where_there_is_no_attention_nothing_more_is_tried(
     monkeypatch: pytest.MonkeyPatch, calib: dict[Path, str], tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(contest, "_ATTENTION_PAYS_ON", ("11",))
     times = script(monkeypatch, lambda *_: 1.0, fp16_1=1.0, int8_1=0.9)
     build(DIGITS, tmp_path / "out", calib, batch=(1,))
     assert times.in_turns[0] == (1, ("fp16", "int8"))

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from trtopt.device.reference import Unoptimised
+from trtopt.onnxmodel import model_file
 from trtopt.onnxmodel.model_file import ModelFile
 from trtopt.precision import folding
 from trtopt.precision.folding import with_weights_dequantised
@@ -138,7 +139,7 @@ def test_what_takes_too_much_stays_and_a_spool_takes_more(
     monkeypatch.setattr(folding, "_MOST_HELD_BYTES", 95)
     monkeypatch.setattr(folding, "_MOST_BYTES", 96)
     assert with_weights_dequantised(model) is model
-    monkeypatch.setattr(folding, "_SPOOLED_BYTES", 1)
+    monkeypatch.setattr(model_file, "SPOOLED_BYTES", 1)
     spooling = ModelFile(model.proto, Path(), external=False, spool=tmp_path)
     folded = with_weights_dequantised(spooling)
     (weight,) = folded.proto.graph.initializer

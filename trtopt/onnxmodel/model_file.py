@@ -23,6 +23,8 @@ from trtopt.onnxmodel import wire
 from trtopt.onnxweights import check_no_link, check_values, tensors_of
 from trtopt.protobuf import header
 
+SPOOLED_BYTES = 1 << 20
+"""New constants from this size on are put into files."""
 LARGE_BYTES = 4096
 """Weights from this size on stay in their file; smaller ones take part in folding."""
 _INLINE_LIMIT = 2**31 - 2**20  # Protocol Buffers ends at 2 GiB; leave room for the graph's own fields
@@ -102,6 +104,17 @@ def spooled(values: np.ndarray[Any, Any], name: str, spool: Path) -> onnx.Tensor
     _refer(tensor, Path(path).name, 0, values.nbytes)
     tensor.external_data.add(key=_SPOOL, value=str(spool))
     return tensor
+
+
+def constant(values: np.ndarray[Any, Any], name: str, spool: Path | None) -> onnx.TensorProto:
+    """A new constant; a large one in a file of its own, if there is a spool.
+
+    Raises:
+        OutputError: see `spooled`.
+    """
+    if spool is not None and values.nbytes >= SPOOLED_BYTES:
+        return spooled(values, name, spool)
+    return onnx.numpy_helper.from_array(values, name)
 
 
 def size_in_bytes(tensor: onnx.TensorProto) -> int:

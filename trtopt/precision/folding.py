@@ -14,11 +14,12 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from trtopt.onnxgraph import OWN_DOMAINS, reads_of
-from trtopt.onnxmodel.model_file import ModelFile, array_of, spooled
-from trtopt.precision.emission.numbers import quantised
+from trtopt.onnxgraph import reads_of
+from trtopt.onnxmodel.model_file import ModelFile, array_of, constant
+from trtopt.precision.emission.numbers import dequantised, quantised
 from trtopt.precision.emission.write import drop_unread
 from trtopt.precision.placement.plan import Precision
+from trtopt.precision.placement.view import attribute, is_op
 
 _PRECISIONS: Mapping[int, Precision] = {
     onnx.TensorProto.INT8: "int8",
@@ -26,8 +27,6 @@ _PRECISIONS: Mapping[int, Precision] = {
 }
 _MOST_BYTES, _MOST_HELD_BYTES = 2 << 30, 32 << 20
 """Of weights as floats: with a spool, and without one, in messages that are copied again and again."""
-
-_SPOOLED_BYTES = 1 << 20
 
 _USUAL = {"block_size": 0, "output_dtype": 0, "precision": 0, "saturate": 1}
 """What attributes are without being told."""
@@ -37,7 +36,7 @@ _USUAL = {"block_size": 0, "output_dtype": 0, "precision": 0, "saturate": 1}
 class _Weight:
     """A constant on its way through Q and DQ, or through DQ alone."""
 
-    constant: onnx.TensorProto
+    source: onnx.TensorProto
     quantize: onnx.NodeProto | None
     dequantize: onnx.NodeProto
 
@@ -50,13 +49,14 @@ def with_weights_dequantised(model: ModelFile) -> ModelFile:
     """
     constants = _constants(model)
     weights = _weights(model, constants)
-    taken = sum(4 * int(np.prod(one.constant.dims, dtype=np.int64)) for one in weights.values())
+    taken = sum(4 * int(np.prod(one.source.dims, dtype=np.int64)) for one in weights.values())
     if not weights or taken > (_MOST_HELD_BYTES if model.spool is None else _MOST_BYTES):
         return model
     proto = onnx.ModelProto()
     proto.CopyFrom(model.proto)
     for name, weight in weights.items():
-        proto.graph.initializer.append(_stored(_dequantised(weight, model, constants), name, model))
+        values = _dequantised(weight, model, constants)
+        proto.graph.initializer.append(constant(values, name, model.spool))
     nodes = [node for node in proto.graph.node if node.output[0] not in weights]
     read = {item.name for item in proto.graph.output}.union(*map(reads_of, nodes))
     unread = {one.quantize.output[0] for one in weights.values() if one.quantize is not None} - read
@@ -79,21 +79,17 @@ def _weights(model: ModelFile, constants: Mapping[str, onnx.TensorProto]) -> dic
     quantizes = {
         node.output[0]: node
         for node in graph.node
-        if _is(node, "QuantizeLinear") and _is_plain(node, model, constants) and node.input[0] in constants
+        if is_op(node, "QuantizeLinear") and _is_plain(node, model, constants) and node.input[0] in constants
     }
     found = {}
     for node in graph.node:
-        if not _is(node, "DequantizeLinear") or node.output[0] not in read - outputs:
+        if not is_op(node, "DequantizeLinear") or node.output[0] not in read - outputs:
             continue
         quantize = quantizes.get(node.input[0])
-        constant = constants.get(node.input[0] if quantize is None else quantize.input[0])
-        if constant is not None and _is_plain(node, model, constants):
-            found[node.output[0]] = _Weight(constant, quantize, node)
+        source = constants.get(node.input[0] if quantize is None else quantize.input[0])
+        if source is not None and _is_plain(node, model, constants):
+            found[node.output[0]] = _Weight(source, quantize, node)
     return found
-
-
-def _is(node: onnx.NodeProto, op: str) -> bool:
-    return node.op_type == op and node.domain in OWN_DOMAINS
 
 
 def _is_plain(node: onnx.NodeProto, model: ModelFile, constants: Mapping[str, onnx.TensorProto]) -> bool:
@@ -109,26 +105,16 @@ def _dequantised(
     weight: _Weight, model: ModelFile, constants: Mapping[str, onnx.TensorProto]
 ) -> NDArray[Any]:
     """In the type of the DQ's scale, as ONNX Runtime computes it: in FP32."""
-    values = array_of(weight.constant, model.folder)
+    values = array_of(weight.source, model.folder)
     if weight.quantize is not None:
         scale = array_of(constants[weight.quantize.input[1]], model.folder).astype(np.float32)
         precision = _PRECISIONS[constants[weight.quantize.input[2]].data_type]
         values = quantised(values, scale, _axis(weight.quantize, scale), precision)
     scale = array_of(constants[weight.dequantize.input[1]], model.folder)
-    steps, axis = scale.astype(np.float32), _axis(weight.dequantize, scale)
-    if axis is not None:
-        steps = steps.reshape([-1 if index == axis % values.ndim else 1 for index in range(values.ndim)])
-    return np.asarray((values.astype(np.float32) * steps).astype(scale.dtype))
+    wide = dequantised(values, scale.astype(np.float32), _axis(weight.dequantize, scale))
+    return np.asarray(wide.astype(scale.dtype))
 
 
 def _axis(node: onnx.NodeProto, scale: NDArray[Any]) -> int | None:
     """The axis along which each slice has a scale of its own; ONNX's default is 1."""
-    if not scale.ndim:
-        return None
-    return next((int(item.i) for item in node.attribute if item.name == "axis"), 1)
-
-
-def _stored(values: NDArray[Any], name: str, model: ModelFile) -> onnx.TensorProto:
-    if model.spool is not None and values.nbytes >= _SPOOLED_BYTES:
-        return spooled(values, name, model.spool)
-    return onnx.numpy_helper.from_array(values, name)
+    return attribute(node, "axis", 1) if scale.ndim else None

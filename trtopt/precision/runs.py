@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import onnx
 
@@ -22,6 +20,7 @@ from trtopt.precision.folding import with_weights_dequantised
 from trtopt.precision.stages import open_proto
 from trtopt.records import TensorSpec
 from trtopt.records.checking import OutputDifference
+from trtopt.workspace import scratch_folder
 
 _WIDE_BYTES = 2 << 30
 """The most that 16-bit weights may take in FP32 to be widened once and not at every run."""
@@ -34,8 +33,8 @@ def open_model(model: ModelFile) -> Unoptimised:
         ModelError: ONNX Runtime cannot load it.
     """
     # ONNX Runtime reads weights that are mapped from files, also once these have no name any more.
-    with tempfile.TemporaryDirectory(prefix="trtopt-") as folder:
-        folded = with_weights_dequantised(replace(model, spool=model.spool or Path(folder)))
+    with scratch_folder() as folder:
+        folded = with_weights_dequantised(replace(model, spool=model.spool or folder))
         model = in_fp32(replace(folded, spool=model.spool))
         return open_proto(model, model.proto)
 

@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 
 from trtopt.onnxgraph import OWN_DOMAINS
 from trtopt.onnxmodel.model_file import ModelFile, array_of, is_external, spooled
+from trtopt.precision.emission.numbers import dequantised
+from trtopt.precision.placement.view import attribute
 
 _WEIGHTS = (onnx.TensorProto.INT8, onnx.TensorProto.FLOAT8E4M3FN)
 _BIAS = onnx.TensorProto.INT32
@@ -56,10 +58,8 @@ def _dequantised(
 ) -> NDArray[np.float32]:
     """n·s, the scale along the node's axis if it has several."""
     steps = array_of(scale, model.folder).astype(np.float32)
-    if steps.size > 1:
-        axis = next((item.i for item in node.attribute if item.name == "axis"), 1) % len(tensor.dims)
-        steps = steps.reshape([-1 if index == axis else 1 for index in range(len(tensor.dims))])
-    return np.asarray(array_of(tensor, model.folder).astype(np.float32) * steps, np.float32)
+    axis = attribute(node, "axis", 1) if steps.size > 1 else None
+    return dequantised(array_of(tensor, model.folder), steps, axis)
 
 
 def _stored(

@@ -21,7 +21,6 @@ from trtopt.onnxmodel import model_file
 from trtopt.rewrite.target import Target
 
 Array = np.ndarray[Any, Any]
-_SPOOLED_BYTES = 1 << 20
 STANDARD = (None, *OWN_DOMAINS)
 """The domains of the standard operators, as onnx-graphsurgeon has them."""
 
@@ -179,7 +178,7 @@ class Scope:
 
     def constant(self, values: Array, like: str) -> Any:
         """A new initializer, named after `like`; a large one is put into a file."""
-        if self.context.spool is not None and values.nbytes >= _SPOOLED_BYTES:
+        if self.context.spool is not None and values.nbytes >= model_file.SPOOLED_BYTES:
             tensor = model_file.spooled(values, self.context.fresh(like), self.context.spool)
             return gs.Constant(tensor.name, LazyValues(tensor))
         name = self.context.fresh(like)

@@ -80,16 +80,23 @@ def quantised(
     weight: NDArray[Any], scale: NDArray[np.float32], axis: int | None, precision: Precision, block: int = 0
 ) -> NDArray[Any]:
     """The weight in its narrow type: rounded half to even and clipped, as QuantizeLinear does."""
-    if block:
-        steps = np.repeat(scale, block, axis=0)
-    elif axis is None:
-        steps = scale
-    else:
-        steps = scale.reshape([-1 if i == axis % weight.ndim else 1 for i in range(weight.ndim)])
+    steps = np.repeat(scale, block, axis=0) if block else _along(scale, axis, weight.ndim)
     low, high = RANGE[precision]
     ratio = np.clip(weight.astype(np.float32) / steps, low, high)
     narrow = numpy_dtype("float8_e4m3fn") if precision == "fp8" else np.dtype(np.int8)
     return np.asarray((ratio if precision == "fp8" else np.rint(ratio)).astype(narrow))
+
+
+def dequantised(narrow: NDArray[Any], scale: NDArray[np.float32], axis: int | None) -> NDArray[np.float32]:
+    """What DequantizeLinear makes of a weight whose zero is 0, in FP32."""
+    return np.asarray(narrow.astype(np.float32) * _along(scale, axis, narrow.ndim), np.float32)
+
+
+def _along(scale: NDArray[np.float32], axis: int | None, rank: int) -> NDArray[np.float32]:
+    """A scale for each slice along an axis, or one for all, so that it broadcasts."""
+    if axis is None:
+        return scale
+    return scale.reshape([-1 if index == axis % rank else 1 for index in range(rank)])
 
 
 def packed(values: NDArray[Any], precision: Precision) -> bytes:

@@ -12,13 +12,12 @@ import onnx
 from numpy.typing import NDArray
 
 from trtopt.onnxgraph import WEAK_TYPES, reads_of
-from trtopt.onnxmodel.model_file import ModelFile, array_of, spooled
+from trtopt.onnxmodel.model_file import ModelFile, array_of, constant
 from trtopt.precision.emission.form import Form
 from trtopt.precision.emission.numbers import ELEMENT, packed, quantised, weight_scale
 from trtopt.precision.placement.plan import Edge, Plan, WeightEdge
 from trtopt.precision.placement.weighted import BLOCK
 
-_SPOOLED_BYTES = 1 << 20
 _REST = "float16"  # what a weakly typed TensorRT may run in place of FP32
 
 
@@ -134,11 +133,7 @@ class _Writer:
         return name
 
     def _constant(self, like: str, values: NDArray[Any]) -> str:
-        name = self._fresh(like)
-        if self.file.spool is not None and values.nbytes >= _SPOOLED_BYTES:
-            tensor = spooled(values, name, self.file.spool)
-        else:
-            tensor = onnx.numpy_helper.from_array(values, name)
+        tensor = constant(values, self._fresh(like), self.file.spool)
         self.model.graph.initializer.append(tensor)
         self._constants[tensor.name] = tensor
         return tensor.name
@@ -146,11 +141,8 @@ class _Writer:
     def _narrow(self, tensor: str, values: NDArray[Any]) -> str:
         """A weight in its narrow type as a constant."""
         precision = self.form.precision
-        name, data = self._fresh(f"{tensor}_quantized"), packed(values, precision)
-        if self.file.spool is not None and len(data) >= _SPOOLED_BYTES:
-            narrow = spooled(np.frombuffer(data, np.uint8), name, self.file.spool)
-        else:
-            narrow = onnx.TensorProto(name=name, raw_data=data)
+        data = np.frombuffer(packed(values, precision), np.uint8)
+        narrow = constant(data, self._fresh(f"{tensor}_quantized"), self.file.spool)
         narrow.data_type = ELEMENT[precision]
         narrow.dims[:] = values.shape
         self.model.graph.initializer.append(narrow)
