@@ -53,6 +53,7 @@ SERVING = tuple(
     for what in ("best", "0.6", "0.9", "overhead-2", "overhead-4")
     for model in ("-bert", "")
 )
+COPYING = ("serving-overhead-4-on-device", "serving-overhead-2-on-device", "serving-gathering")
 INT8 = "int8-bert-base-32"
 TESTS = (
     "several_profiles",
@@ -67,6 +68,7 @@ STAGES = {
     0: (
         Stage("ResNet-50 to serve", ("whole-model", "whole"), 420),
         Stage("serving", SERVING, 700, after="BERT-base to serve"),
+        Stage("copying", COPYING, 120),
         Stage("where INT8 pays for ViT", ("verdict-int8-vit-b16",), 900),
     ),
     1: (

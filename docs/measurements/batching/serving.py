@@ -6,8 +6,9 @@
 
 SWEEP is a folder of `trtopt sweep`. The best throughput is the highest rate for which `trtopt plan` finds a
 setup that keeps the goal; `--shares` [0.6,0.9] of it are planned for and served. The batcher's overhead and
-its steps are measured on the engines of `--precision`, with 1, 2 and 4 workers, and what copies in a CUDA
-graph cost. The jobs follow one another on one GPU.
+its steps are measured on the engines of `--precision`, with 1, 2 and 4 workers and samples in host memory
+or on the device; so are ways to put rows into a batch, and what copies in a CUDA graph cost. The jobs follow
+one another on one GPU.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ from trtopt.workspace import read_plan
 
 HERE = Path(__file__)
 RUNTIME = HERE.parents[1] / "runtime"
-OVERHEAD, STEPS, LAUNCHING = (RUNTIME / f"{name}.py" for name in ("overhead", "steps", "launching"))
+OVERHEAD, STEPS, LAUNCHING, GATHERING = (
+    RUNTIME / f"{name}.py" for name in ("overhead", "steps", "launching", "gathering")
+)
 WORKERS = (1, 2, 4)
 
 
@@ -61,10 +64,15 @@ def _jobs(asked: argparse.Namespace) -> list[dict[str, str]]:
         jobs[share] = [[*own, "plan", str(asked.sweep), str(asked.out), "--slo", asked.slo, share]]
     launched = ["--json", str(asked.out / "launching.json")]
     jobs["launching"] = [[sys.executable, str(LAUNCHING.absolute()), str(folder), *launched]]
+    told = ["--rounds", asked.rounds, "--json", str(asked.out / "gathering.json")]
+    jobs["gathering"] = [[sys.executable, str(GATHERING.absolute()), *told]]
     for workers in WORKERS:
         result = ["--json", str(asked.out / f"overhead-{workers}.json")]
         way = ["--workers", str(workers), "--rounds", asked.rounds]
-        jobs[f"overhead-{workers}"] = [[sys.executable, str(OVERHEAD.absolute()), str(folder), *way, *result]]
+        overhead = [sys.executable, str(OVERHEAD.absolute()), str(folder), *way]
+        jobs[f"overhead-{workers}"] = [[*overhead, *result]]
+        result = ["--json", str(asked.out / f"overhead-{workers}-on-device.json")]
+        jobs[f"overhead-{workers}-on-device"] = [[*overhead, "--on-device", *result]]
         result = ["--json", str(asked.out / f"steps-{workers}.json")]
         jobs[f"steps-{workers}"] = [[sys.executable, str(STEPS.absolute()), str(folder), *way[:2], *result]]
     return [
@@ -134,7 +142,8 @@ def _table_of_overhead(out: Path) -> None:
     found = [json.loads(path.read_text()) for path in sorted(out.glob("overhead-*.json"))]
     for one in found:
         us, batch = one["us_per_request"], one["largest_batch"]
-        print(f"\nWorkers: {one['workers']}. µs a request, and throughput against the session alone:\n")
+        print(f"\nWorkers: {one['workers']}, samples {one['samples']}. µs a request, and throughput against")
+        print("the session alone:\n")
         print(f"| | one at a time | | batches of {batch} | |\n|---|--:|--:|--:|--:|")
         for name in ("session", "pool", "batcher"):
             cells = []

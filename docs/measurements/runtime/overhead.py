@@ -1,13 +1,15 @@
 """What the batcher costs: one request at a time, and against the bare engines at saturation.
 
-python docs/measurements/runtime/overhead.py FOLDER [INPUTS.npz] [--workers 1] [--rounds 9] [--json FILE]
+python docs/measurements/runtime/overhead.py FOLDER [INPUTS.npz] [--workers 1] [--rounds 9] [--on-device]
+    [--json FILE]
 
 FOLDER holds a build. The ways take turns, so that what else the machine does falls on all of them alike;
 medians of the rounds.
 One at a time: a batch of 1 by the session alone (its CUDA graph, if there is one, and no copies), by
 `EnginePool.run`, by `DynamicBatcher.submit(…).result()` with no delay. At saturation: batches of the largest
 engine by the session alone, by the pool, and as many requests that one thread submits, up to four batches for
-each worker ahead of the answers. Without INPUTS seeded random ones.
+each worker ahead of the answers. Without INPUTS seeded random ones. With --on-device the samples that are
+submitted lie on the GPU, as those of a decoder do that runs there.
 """
 
 from __future__ import annotations
@@ -18,12 +20,13 @@ import statistics
 import sys
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 
 import numpy as np
 
+from trtopt.device.api import Device
 from trtopt.device.backends import open_target
 from trtopt.inputs import random_batch
 from trtopt.records import BatchPolicy
@@ -57,7 +60,27 @@ def samples_for(pool: EnginePool, folder: Path, inputs: str | None, count: int) 
     return random_batch(pool.catalogue.inputs, rows)
 
 
-def saturate(batcher: DynamicBatcher, samples: list[Samples], requests: int, ahead: int) -> None:
+class OnDevice:
+    """A sample on the device, as any library there tells of its own."""
+
+    def __init__(self, array: np.ndarray, device: Device, resources: ExitStack) -> None:
+        self._held = device.device_buffer(array.nbytes)
+        resources.callback(self._held.close)
+        with closing(device.pinned_buffer(array.nbytes)) as staged, closing(device.stream()) as stream:
+            staged.array[:] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+            device.copy_to_device(self._held, staged, stream)
+            stream.synchronize()
+        self.__cuda_array_interface__ = {
+            "shape": array.shape,
+            "typestr": array.dtype.str,
+            "data": (self._held.address, True),
+            "strides": None,
+            "stream": None,
+            "version": 3,
+        }
+
+
+def saturate(batcher: DynamicBatcher, samples: Sequence[object], requests: int, ahead: int) -> None:
     """Submit so many, never more than `ahead` of the answers."""
     waiting: deque[object] = deque()
     for index in range(requests):
@@ -75,6 +98,7 @@ def main() -> None:
     parser.add_argument("inputs", nargs="?")
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--on-device", action="store_true")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     taken: dict[str, list[float]] = {}
@@ -84,9 +108,13 @@ def main() -> None:
         rows = samples_for(pool, folder, arguments.inputs, largest)
         first, batch = ({name: array[:count] for name, array in rows.items()} for count in (1, largest))
         count = min(map(len, rows.values()))
-        samples = [{name: array[index] for name, array in rows.items()} for index in range(count)]
         backend = read_manifest(folder).engines[0].plan.backend.name
         target = resources.enter_context(closing(open_target(backend)))
+
+        def placed(array: np.ndarray) -> object:
+            return OnDevice(array, target.device, resources) if arguments.on_device else array
+
+        samples = [{name: placed(array[index]) for name, array in rows.items()} for index in range(count)]
         alone, full = (query(target, folder, size, resources) for size in (1, largest))
         ahead = 4 * workers * largest
         policy = BatchPolicy(max_batch=largest, max_delay_ms=0.0, max_waiting=2 * ahead)
@@ -111,6 +139,7 @@ def main() -> None:
     result = {
         "workers": workers,
         "largest_batch": largest,
+        "samples": "on the device" if arguments.on_device else "in host memory",
         "us_per_request": {name: statistics.median(values) for name, values in taken.items()},
         "rounds": taken,
         "batch_sizes_at_saturation": sizes,

@@ -1,0 +1,188 @@
+"""How rows of many arrays get into a batch on the GPU: ways in turns, with 1, 2 and 4 callers.
+
+    python docs/measurements/runtime/gathering.py [--rows 128] [--row-bytes 602112] [--rounds 5] [--json FILE]
+
+`fill, N`: `Copier.fill` with N threads and its system call, then one copy to the device. `NumPy, N`: the
+same, row by row. `by one call`: cuMemcpyBatchAsync (CUDA 12.8) takes the rows to the device from where they
+are: pageable memory, page-locked memory, or the device. `each`: a call of the binding for each row. GB/s of
+all callers together, by themselves and beside a thread that computes in Python; medians of the rounds. A way
+that fails tells why.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import json
+import statistics
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+import numpy as np
+from contended import counting
+
+from trtopt.device.api import Device
+from trtopt.device.cuda.cuda_python import open_device
+from trtopt.runtime import serve_promptly, vectored
+from trtopt.runtime.arrays import Region, address_of
+from trtopt.runtime.copying import Copier
+
+CALLERS, THREADS = (1, 2, 4), (1, 2, 4, 8)
+SECONDS = 0.15
+DURING_CALL, IN_STREAM_ORDER = 2, 1  # CUmemcpySrcAccessOrder
+Way = Callable[[], None]
+
+
+class Attributes(ctypes.Structure):
+    """CUmemcpyAttributes."""
+
+    _fields_ = (
+        ("order", ctypes.c_int),
+        ("source_kind", ctypes.c_int),
+        ("source_id", ctypes.c_int),
+        ("target_kind", ctypes.c_int),
+        ("target_id", ctypes.c_int),
+        ("flags", ctypes.c_uint),
+    )
+
+
+def main() -> None:
+    """Measure, and print JSON."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--rows", type=int, default=128)
+    parser.add_argument("--row-bytes", type=int, default=3 * 224 * 224 * 4)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--json", type=Path)
+    asked = parser.parse_args()
+    taken: dict[str, list[float]] = {}
+    failed: dict[str, str] = {}
+    call = vectored._system_call
+    with closing(open_device()) as device, ExitStack() as resources:
+        copiers = {count: resources.enter_context(closing(Copier(count))) for count in THREADS}
+        callers = [ways(device, copiers, asked.rows, asked.row_bytes, resources) for _ in range(max(CALLERS))]
+        serve_promptly()
+        for _ in range(asked.rounds):
+            for name in callers[0]:
+                vectored._system_call = (lambda _: None) if name.startswith("NumPy") else call
+                for count in CALLERS:
+                    for beside in (False, True):
+                        what = f"{name}; {count} callers; {'beside a busy thread' if beside else 'alone'}"
+                        try:
+                            with counting(beside):
+                                times = repeated(device, [ways[name] for ways in callers[:count]])
+                        except Exception as error:  # noqa: BLE001  (the others are measured all the same)
+                            failed[name] = f"{type(error).__name__}: {error}"
+                            continue
+                        nbytes = asked.rows * asked.row_bytes
+                        taken.setdefault(what, []).append(times * nbytes / 1e9)
+    medians = {what: round(statistics.median(all_), 2) for what, all_ in taken.items()}
+    print(json.dumps({"GB/s": medians, "failed": failed}, indent=1))
+    if asked.json:
+        asked.json.write_text(
+            json.dumps({"GB/s": medians, "failed": failed, "rounds": taken}, indent=1) + "\n"
+        )
+
+
+def repeated(device: Device, ways: list[Way]) -> float:
+    """How many times a second all of them together were done, a thread each."""
+    counts, failures = [0] * len(ways), []
+    start = threading.Barrier(len(ways))
+
+    def work(number: int, way: Way) -> None:
+        try:
+            with device.adopt_thread():
+                way()
+                start.wait()
+                end = time.perf_counter() + SECONDS
+                while time.perf_counter() < end:
+                    way()
+                    counts[number] += 1
+        except BaseException as error:  # noqa: BLE001
+            failures.append(error)
+            start.abort()
+
+    threads = [threading.Thread(target=work, args=pair) for pair in enumerate(ways)]
+    began = time.perf_counter()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failures:
+        raise failures[0]
+    return sum(counts) / (time.perf_counter() - began)
+
+
+def ways(
+    device: Device, copiers: dict[int, Copier], rows: int, row_bytes: int, resources: ExitStack
+) -> dict[str, Way]:
+    """A caller's own memory and stream, and the ways by name."""
+    stream = resources.enter_context(closing(device.stream()))
+    batch, staged = device.device_buffer(rows * row_bytes), device.pinned_buffer(rows * row_bytes)
+    locked = [device.pinned_buffer(row_bytes) for _ in range(rows)]
+    remote = [device.device_buffer(row_bytes) for _ in range(rows)]
+    for buffer in (batch, staged, *locked, *remote):
+        resources.callback(buffer.close)
+    pageable = [np.random.default_rng(row).integers(0, 255, row_bytes, np.uint8) for row in range(rows)]
+    view = staged.array.reshape(rows, row_bytes)
+    placed = [(row, array[np.newaxis]) for row, array in enumerate(pageable)]
+    targets = [Region(batch.address + row * row_bytes, row_bytes) for row in range(rows)]
+
+    def filled(copier: Copier) -> Way:
+        def way() -> None:
+            copier.fill(view, placed)
+            device.copy_to_device(batch, staged, stream)
+            stream.synchronize()
+
+        return way
+
+    def by_one_call(sources: list[int], order: int) -> Way:
+        def way() -> None:
+            copy_all([one.address for one in targets], sources, row_bytes, order, stream.handle)
+            stream.synchronize()
+
+        return way
+
+    def each_locked() -> None:
+        for target, source in zip(targets, locked, strict=True):
+            device.copy_to_device(target, source, stream)
+        stream.synchronize()
+
+    def each_on_device() -> None:
+        for target, one in zip(targets, remote, strict=True):
+            device.copy_on_device(target, one, stream)
+        stream.synchronize()
+
+    return {
+        **{f"fill, {count}": filled(copier) for count, copier in copiers.items()},
+        **{f"NumPy, {count}": filled(copier) for count, copier in copiers.items()},
+        "pageable, by one call": by_one_call([address_of(array) for array in pageable], DURING_CALL),
+        "page-locked, by one call": by_one_call([address_of(one.array) for one in locked], IN_STREAM_ORDER),
+        "page-locked, each": each_locked,
+        "on the device, by one call": by_one_call([one.address for one in remote], IN_STREAM_ORDER),
+        "on the device, each": each_on_device,
+    }
+
+
+def copy_all(targets: list[int], sources: list[int], nbytes: int, order: int, stream: int) -> None:
+    """cuMemcpyBatchAsync of CUDA 12.8, whose libcuda goes on offering it beside its second version."""
+    count = len(targets)
+    pointers = np.array([targets, sources, [nbytes] * count], np.uint64)
+    attributes, first, failed = Attributes(order), ctypes.c_size_t(0), ctypes.c_size_t(0)
+    status = ctypes.CDLL("libcuda.so.1").cuMemcpyBatchAsync(
+        *(ctypes.c_void_p(address_of(row)) for row in pointers),
+        ctypes.c_size_t(count),
+        ctypes.byref(attributes),
+        ctypes.byref(first),
+        ctypes.c_size_t(1),
+        ctypes.byref(failed),
+        ctypes.c_void_p(stream),
+    )
+    if status:
+        raise RuntimeError(f"cuMemcpyBatchAsync: CUDA error {status}")
+
+
+if __name__ == "__main__":
+    main()
