@@ -53,7 +53,10 @@ SERVING = tuple(
     for what in ("best", "0.6", "0.9", "overhead-2", "overhead-4")
     for model in ("-bert", "")
 )
-COPYING = ("serving-overhead-4-on-device", "serving-overhead-2-on-device", "serving-gathering")
+COPYING = (
+    *(f"serving-overhead-{many}-{place}" for place in ("device", "page-locked") for many in (2, 4)),
+    "serving-gathering",
+)
 INT8 = "int8-bert-base-32"
 TESTS = (
     "several_profiles",

@@ -74,14 +74,39 @@ def test_rows_in_device_memory_are_answered(
     rows.close()
 
 
+class Locked:
+    """Images in page-locked memory, as torch shows its own."""
+
+    def __init__(self, pool: EnginePool, images: np.ndarray) -> None:
+        self.memory = pool._device.pinned_buffer(images.nbytes)
+        self.array = self.memory.array.view(images.dtype).reshape(images.shape)
+        self.array[...] = images
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 3, 0
+
+    def __dlpack__(self, **_: object) -> object:
+        return self.array.__dlpack__()
+
+
+@pytest.mark.parametrize("count", [1, 5, 8, 20])
+def test_rows_in_page_locked_memory_are_answered(pool: EnginePool, right: np.ndarray, count: int) -> None:
+    rows = Locked(pool, IMAGES[:count])
+    for _ in range(3):
+        assert close(pool.run(rows)["logits"], right[:count])
+        assert close(pool.run(IMAGES[20 : 20 + count])["logits"], right[20 : 20 + count])
+    rows.memory.close()
+
+
 def test_rows_of_the_host_and_of_the_device_meet_in_one_batch(pool: EnginePool, right: np.ndarray) -> None:
-    rows = OnGpu(pool, IMAGES[3:6])
-    parts = [pool.catalogue.part(one) for one in (IMAGES[:3], rows, IMAGES[6:7])]
+    rows, locked = OnGpu(pool, IMAGES[3:6]), Locked(pool, IMAGES[2:3])
+    parts = [pool.catalogue.part(one) for one in (IMAGES[:2], locked, rows, IMAGES[6:7])]
     for _ in range(3):  # plain, captured, replayed: beside a graph that copies all inputs from the host
         answers = [answer["logits"] for answer in pool.run_parts(parts)]
         assert close(np.concatenate(answers), right[:7])
         assert close(pool.run(IMAGES[:7])["logits"], right[:7])
     rows.close()
+    locked.memory.close()
 
 
 def test_arrays_of_pycuda_are_read_where_they_lie(

@@ -210,6 +210,12 @@ class Device(Protocol):
     def copy_on_device(self, target: DeviceBuffer, source: DeviceBuffer, stream: Stream) -> None:
         """Enqueue a copy of the whole of `source`, which may be anybody's memory on this device."""
 
+    def gather(self, pieces: Sequence[tuple[DeviceBuffer, DeviceBuffer]], stream: Stream) -> None:
+        """Enqueue copies in any order: to each target the whole of its source.
+
+        A source is anybody's memory on this device, or page-locked host memory.
+        """
+
     def follow(self, stream: Stream, other: int) -> None:
         """Let the stream's later work wait for what another library's stream, by its handle, holds now."""
 

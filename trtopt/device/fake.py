@@ -133,6 +133,11 @@ class ScriptedDevice:
         self.call("copy_on_device")
         self._run_on(stream, self.script.d2d_ms)
 
+    def gather(self, pieces: Sequence[tuple[DeviceBuffer, DeviceBuffer]], stream: Stream) -> None:
+        """Takes the scripted time of one copy."""
+        self.call("gather")
+        self._run_on(stream, self.script.d2d_ms)
+
     def _run_on(self, stream: Stream, duration_ms: float) -> None:
         if self.recorded is not None:
             self.recorded.append(lambda: duration_ms)

@@ -147,6 +147,11 @@ class HostDevice:
         """A memory copy, done at once."""
         ctypes.memmove(target.address, source.address, source.nbytes)
 
+    def gather(self, pieces: Sequence[tuple[DeviceBuffer, DeviceBuffer]], stream: Stream) -> None:
+        """Memory copies, done at once."""
+        for target, source in pieces:
+            self.copy_on_device(target, source, stream)
+
     def follow(self, stream: Stream, other: int) -> None:
         """Nothing is ever pending."""
 

@@ -13,14 +13,16 @@ from trtopt.dtypes import numpy_dtype
 from trtopt.errors import DataError
 from trtopt.records import Shape
 
-_HOST_DEVICES = {1, 3}  # DLPack's kDLCPU and kDLCUDAHost
+_HOST, _LOCKED_HOST = 1, 3  # DLPack's kDLCPU and kDLCUDAHost
 _CUDA_DEVICES = {2, 13}  # kDLCUDA and kDLCUDAManaged
 _LEGACY_STREAM = 1  # CUDA's default stream, as both protocols write it
 _KINDS = {0: "int", 1: "uint", 2: "float", 4: "bfloat", 6: "bool"}  # DLDataTypeCode
 
 
 class Tensor(NamedTuple):
-    """An array in host memory (`host`) or on the device, C-contiguous there.
+    """An array in host memory (`host`), or one that the device reads where it is (`device_address`).
+
+    The latter is C-contiguous, in the device's memory or page-locked on the host; that has both.
 
     Device work on it must come after the stream of handle `after`, where one is given. `owner` keeps the
     memory alive.
@@ -82,9 +84,10 @@ def _foreign(value: object, name: str) -> Tensor:
 def _from_dlpack(value: Any, name: str) -> Tensor:
     kind, number = (int(part) for part in value.__dlpack_device__())
     try:
-        if kind in _HOST_DEVICES:
+        if kind in (_HOST, _LOCKED_HOST):
             host = np.from_dlpack(value)
-            return Tensor(host.dtype, host.shape, host)
+            is_reachable = kind == _LOCKED_HOST and host.flags.c_contiguous
+            return Tensor(host.dtype, host.shape, host, address_of(host) if is_reachable else 0)
         if kind not in _CUDA_DEVICES or number != 0:
             raise DataError(
                 f"input {name!r}: the array is on a device that no engine runs on (DLPack {kind}:{number})",

@@ -104,16 +104,16 @@ class Prepared:
             Every output as [batch, …], in memory that the next run writes to.
         """
         foreign: dict[str, DeviceBuffer] = {}
-        from_host = not self._on_host and all(
-            tensor.host is not None for part in parts for tensor in part.tensors.values()
+        from_host = not self._on_host and not any(
+            tensor.device_address for part in parts for tensor in part.tensors.values()
         )
         for binding in self._inputs:
             tensors = [parts[cut.part].tensors[binding.name] for cut in cuts]
             region = self._in_place(tensors[0], cuts[0]) if len(cuts) == 1 else None
             if region is None:
-                self._gather(binding, tensors, cuts)
+                self._fill(binding, tensors, cuts)
                 if not self._on_host and not from_host:
-                    self._copy_gathered(binding, tensors, cuts)
+                    self._gather(binding, tensors, cuts)
             else:
                 foreign[binding.name] = region
         self._launch(foreign, from_host)
@@ -126,49 +126,53 @@ class Prepared:
         if rows != self._batch:
             return None
         if tensor.host is None:
-            self._follow(tensor)
             region = _rows_of(tensor, cut)
-            return region if region.address % _ALIGNMENT == 0 else None
+            if region.address % _ALIGNMENT:
+                return None
+            self._follow([tensor])
+            return region
         array = tensor.host[cut.start : cut.stop]
         if not self._on_host or array.nbytes < SMALL_BYTES:
             return None
         is_plain = array.flags.c_contiguous and array.flags.aligned
         return Region(address_of(array), array.nbytes) if is_plain else None
 
-    def _follow(self, tensor: Tensor) -> None:
-        if tensor.after is not None:
-            self._device.follow(self._stream, tensor.after)
+    def _follow(self, tensors: Sequence[Tensor]) -> None:
+        for other in {tensor.after for tensor in tensors if tensor.after is not None}:
+            self._device.follow(self._stream, other)
 
-    def _gather(self, binding: Binding, tensors: Sequence[Tensor], cuts: Sequence[Cut]) -> None:
-        """Put the rows of the host into the input's own memory there."""
+    def _stays(self, tensor: Tensor) -> bool:
+        """Whether the host has nothing to do with it: the device reads it where it is."""
+        return not self._on_host and tensor.device_address != 0
+
+    def _fill(self, binding: Binding, tensors: Sequence[Tensor], cuts: Sequence[Cut]) -> None:
+        """Put the rows that the host copies into the input's own memory there."""
         view, filled = self._views[binding.name], _filled(cuts)
-        from_host = [
+        rows = [
             (cut.at, tensor.host[cut.start : cut.stop])
             for tensor, cut in zip(tensors, cuts, strict=True)
-            if tensor.host is not None
+            if tensor.host is not None and not self._stays(tensor)
         ]
-        self._copier.fill(view, from_host)
-        if tensors[-1].host is not None:
+        self._copier.fill(view, rows)
+        if not self._stays(tensors[-1]):
             view[filled:] = view[filled - 1]
 
-    def _copy_gathered(self, binding: Binding, tensors: Sequence[Tensor], cuts: Sequence[Cut]) -> None:
-        """Put rows into the input's own buffer: those of the host first, then those of the device."""
-        own = self._buffers[binding.name]
-        if any(tensor.host is not None for tensor in tensors):
+    def _gather(self, binding: Binding, tensors: Sequence[Tensor], cuts: Sequence[Cut]) -> None:
+        """Put all rows into the input's own buffer: first what the host has, then the others, by one call."""
+        own, row_bytes = self._buffers[binding.name], binding.nbytes // self._batch
+        if not all(map(self._stays, tensors)):
             self._device.copy_to_device(own, self._host[binding.name], self._stream)
-        row_bytes = binding.nbytes // self._batch
-        for tensor, cut in zip(tensors, cuts, strict=True):
-            if tensor.host is None:
-                self._follow(tensor)
-                self._copy(own, cut.at * row_bytes, _rows_of(tensor, cut))
-        if tensors[-1].host is None:
-            filled = _filled(cuts)
-            last = Region(own.address + (filled - 1) * row_bytes, row_bytes)
-            for row in range(filled, self._batch):
-                self._copy(own, row * row_bytes, last)
-
-    def _copy(self, target: DeviceBuffer, offset: int, source: Region) -> None:
-        self._device.copy_on_device(Region(target.address + offset, source.nbytes), source, self._stream)
+        there = [pair for pair in zip(tensors, cuts, strict=True) if self._stays(pair[0])]
+        if not there:
+            return
+        self._follow([tensor for tensor, _ in there])
+        sources = [(cut.at, _rows_of(tensor, cut)) for tensor, cut in there]
+        if self._stays(tensors[-1]):
+            last = cuts[-1].stop - 1
+            repeated = _rows_of(tensors[-1], Cut(cuts[-1].part, last, last + 1, 0))
+            sources += [(row, repeated) for row in range(_filled(cuts), self._batch)]
+        pieces = [(Region(own.address + at * row_bytes, source.nbytes), source) for at, source in sources]
+        self._device.gather(pieces, self._stream)
 
     def _launch(self, foreign: Mapping[str, DeviceBuffer], from_host: bool) -> None:
         """A graph knows only the buffers that it was captured with: other memory takes a plain run.

@@ -6,9 +6,9 @@
 
 SWEEP is a folder of `trtopt sweep`. The best throughput is the highest rate for which `trtopt plan` finds a
 setup that keeps the goal; `--shares` [0.6,0.9] of it are planned for and served. The batcher's overhead and
-its steps are measured on the engines of `--precision`, with 1, 2 and 4 workers and samples in host memory
-or on the device; so are ways to put rows into a batch, and what copies in a CUDA graph cost. The jobs follow
-one another on one GPU.
+its steps are measured on the engines of `--precision`, with 1, 2 and 4 workers, and samples in pageable and
+page-locked memory and on the device; so are ways to put rows into a batch, and what copies in a CUDA graph
+cost. The jobs follow one another on one GPU.
 """
 
 from __future__ import annotations
@@ -71,8 +71,9 @@ def _jobs(asked: argparse.Namespace) -> list[dict[str, str]]:
         way = ["--workers", str(workers), "--rounds", asked.rounds]
         overhead = [sys.executable, str(OVERHEAD.absolute()), str(folder), *way]
         jobs[f"overhead-{workers}"] = [[*overhead, *result]]
-        result = ["--json", str(asked.out / f"overhead-{workers}-on-device.json")]
-        jobs[f"overhead-{workers}-on-device"] = [[*overhead, "--on-device", *result]]
+        for place in ("page-locked", "device"):
+            result = ["--json", str(asked.out / f"overhead-{workers}-{place}.json")]
+            jobs[f"overhead-{workers}-{place}"] = [[*overhead, "--samples", place, *result]]
         result = ["--json", str(asked.out / f"steps-{workers}.json")]
         jobs[f"steps-{workers}"] = [[sys.executable, str(STEPS.absolute()), str(folder), *way[:2], *result]]
     return [
@@ -142,8 +143,8 @@ def _table_of_overhead(out: Path) -> None:
     found = [json.loads(path.read_text()) for path in sorted(out.glob("overhead-*.json"))]
     for one in found:
         us, batch = one["us_per_request"], one["largest_batch"]
-        print(f"\nWorkers: {one['workers']}, samples {one['samples']}. µs a request, and throughput against")
-        print("the session alone:\n")
+        print(f"\nWorkers: {one['workers']}, samples: {one.get('samples', 'host')}.")
+        print("µs a request, and throughput against the session alone:\n")
         print(f"| | one at a time | | batches of {batch} | |\n|---|--:|--:|--:|--:|")
         for name in ("session", "pool", "batcher"):
             cells = []

@@ -3,28 +3,26 @@
     python docs/measurements/runtime/gathering.py [--rows 128] [--row-bytes 602112] [--rounds 5] [--json FILE]
 
 `fill, N`: `Copier.fill` with N threads and its system call, then one copy to the device. `NumPy, N`: the
-same, row by row. `by one call`: cuMemcpyBatchAsync (CUDA 12.8) takes the rows to the device from where they
-are: pageable memory, page-locked memory, or the device. `each`: a call of the binding for each row. GB/s of
-all callers together, by themselves and beside a thread that computes in Python; medians of the rounds. A way
-that fails tells why.
+same, row by row. `by one call`: `Device.gather` takes the rows to the device's batch from where they are, in
+page-locked memory or on the device. `each`: a call of the binding for each row. GB/s of all callers together,
+by themselves and beside a thread that computes in Python; medians of the rounds. A way that fails tells why.
 """
 
 from __future__ import annotations
 
 import argparse
-import ctypes
 import json
 import statistics
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 
 import numpy as np
 from contended import counting
 
-from trtopt.device.api import Device
+from trtopt.device.api import Device, DeviceBuffer
 from trtopt.device.cuda.cuda_python import open_device
 from trtopt.runtime import serve_promptly, vectored
 from trtopt.runtime.arrays import Region, address_of
@@ -32,21 +30,7 @@ from trtopt.runtime.copying import Copier
 
 CALLERS, THREADS = (1, 2, 4), (1, 2, 4, 8)
 SECONDS = 0.15
-DURING_CALL, IN_STREAM_ORDER = 2, 1  # CUmemcpySrcAccessOrder
 Way = Callable[[], None]
-
-
-class Attributes(ctypes.Structure):
-    """CUmemcpyAttributes."""
-
-    _fields_ = (
-        ("order", ctypes.c_int),
-        ("source_kind", ctypes.c_int),
-        ("source_id", ctypes.c_int),
-        ("target_kind", ctypes.c_int),
-        ("target_id", ctypes.c_int),
-        ("flags", ctypes.c_uint),
-    )
 
 
 def main() -> None:
@@ -138,9 +122,9 @@ def ways(
 
         return way
 
-    def by_one_call(sources: list[int], order: int) -> Way:
+    def by_one_call(sources: Sequence[DeviceBuffer]) -> Way:
         def way() -> None:
-            copy_all([one.address for one in targets], sources, row_bytes, order, stream.handle)
+            device.gather(list(zip(targets, sources, strict=True)), stream)
             stream.synchronize()
 
         return way
@@ -158,30 +142,11 @@ def ways(
     return {
         **{f"fill, {count}": filled(copier) for count, copier in copiers.items()},
         **{f"NumPy, {count}": filled(copier) for count, copier in copiers.items()},
-        "pageable, by one call": by_one_call([address_of(array) for array in pageable], DURING_CALL),
-        "page-locked, by one call": by_one_call([address_of(one.array) for one in locked], IN_STREAM_ORDER),
+        "page-locked, by one call": by_one_call([Region(address_of(one.array), row_bytes) for one in locked]),
         "page-locked, each": each_locked,
-        "on the device, by one call": by_one_call([one.address for one in remote], IN_STREAM_ORDER),
+        "on the device, by one call": by_one_call(remote),
         "on the device, each": each_on_device,
     }
-
-
-def copy_all(targets: list[int], sources: list[int], nbytes: int, order: int, stream: int) -> None:
-    """cuMemcpyBatchAsync of CUDA 12.8, whose libcuda goes on offering it beside its second version."""
-    count = len(targets)
-    pointers = np.array([targets, sources, [nbytes] * count], np.uint64)
-    attributes, first, failed = Attributes(order), ctypes.c_size_t(0), ctypes.c_size_t(0)
-    status = ctypes.CDLL("libcuda.so.1").cuMemcpyBatchAsync(
-        *(ctypes.c_void_p(address_of(row)) for row in pointers),
-        ctypes.c_size_t(count),
-        ctypes.byref(attributes),
-        ctypes.byref(first),
-        ctypes.c_size_t(1),
-        ctypes.byref(failed),
-        ctypes.c_void_p(stream),
-    )
-    if status:
-        raise RuntimeError(f"cuMemcpyBatchAsync: CUDA error {status}")
 
 
 if __name__ == "__main__":

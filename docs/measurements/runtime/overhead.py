@@ -1,15 +1,15 @@
 """What the batcher costs: one request at a time, and against the bare engines at saturation.
 
-python docs/measurements/runtime/overhead.py FOLDER [INPUTS.npz] [--workers 1] [--rounds 9] [--on-device]
-    [--json FILE]
+python docs/measurements/runtime/overhead.py FOLDER [INPUTS.npz] [--workers 1] [--rounds 9]
+    [--samples host|page-locked|device] [--json FILE]
 
 FOLDER holds a build. The ways take turns, so that what else the machine does falls on all of them alike;
 medians of the rounds.
 One at a time: a batch of 1 by the session alone (its CUDA graph, if there is one, and no copies), by
 `EnginePool.run`, by `DynamicBatcher.submit(…).result()` with no delay. At saturation: batches of the largest
 engine by the session alone, by the pool, and as many requests that one thread submits, up to four batches for
-each worker ahead of the answers. Without INPUTS seeded random ones. With --on-device the samples that are
-submitted lie on the GPU, as those of a decoder do that runs there.
+each worker ahead of the answers. Without INPUTS seeded random ones. The samples that are submitted lie in
+pageable memory of the host, in page-locked, or on the GPU, where decoders may leave them.
 """
 
 from __future__ import annotations
@@ -60,15 +60,32 @@ def samples_for(pool: EnginePool, folder: Path, inputs: str | None, count: int) 
     return random_batch(pool.catalogue.inputs, rows)
 
 
+class Locked:
+    """A sample in page-locked memory, as torch tells of its own."""
+
+    def __init__(self, array: np.ndarray, device: Device, resources: ExitStack) -> None:
+        self.buffer = device.pinned_buffer(array.nbytes)
+        resources.callback(self.buffer.close)
+        self.array = self.buffer.array.view(array.dtype).reshape(array.shape)
+        self.array[...] = array
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 3, 0
+
+    def __dlpack__(self, **_: object) -> object:
+        return self.array.__dlpack__()
+
+
 class OnDevice:
     """A sample on the device, as any library there tells of its own."""
 
     def __init__(self, array: np.ndarray, device: Device, resources: ExitStack) -> None:
         self._held = device.device_buffer(array.nbytes)
         resources.callback(self._held.close)
-        with closing(device.pinned_buffer(array.nbytes)) as staged, closing(device.stream()) as stream:
-            staged.array[:] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-            device.copy_to_device(self._held, staged, stream)
+        with ExitStack() as staging:
+            staged = Locked(array, device, staging)
+            stream = staging.enter_context(closing(device.stream()))
+            device.copy_to_device(self._held, staged.buffer, stream)
             stream.synchronize()
         self.__cuda_array_interface__ = {
             "shape": array.shape,
@@ -98,7 +115,7 @@ def main() -> None:
     parser.add_argument("inputs", nargs="?")
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--on-device", action="store_true")
+    parser.add_argument("--samples", choices=["host", "page-locked", "device"], default="host")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     taken: dict[str, list[float]] = {}
@@ -112,7 +129,10 @@ def main() -> None:
         target = resources.enter_context(closing(open_target(backend)))
 
         def placed(array: np.ndarray) -> object:
-            return OnDevice(array, target.device, resources) if arguments.on_device else array
+            if arguments.samples == "host":
+                return array
+            kind = Locked if arguments.samples == "page-locked" else OnDevice
+            return kind(array, target.device, resources)
 
         samples = [{name: placed(array[index]) for name, array in rows.items()} for index in range(count)]
         alone, full = (query(target, folder, size, resources) for size in (1, largest))
@@ -139,7 +159,7 @@ def main() -> None:
     result = {
         "workers": workers,
         "largest_batch": largest,
-        "samples": "on the device" if arguments.on_device else "in host memory",
+        "samples": arguments.samples,
         "us_per_request": {name: statistics.median(values) for name, values in taken.items()},
         "rounds": taken,
         "batch_sizes_at_saturation": sizes,

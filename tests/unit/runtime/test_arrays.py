@@ -66,6 +66,16 @@ def test_dlpack_on_the_host_is_seen_without_a_copy() -> None:
     assert np.shares_memory(tensor.host, array)
 
 
+def test_page_locked_memory_is_the_hosts_and_the_device_can_read_it_too() -> None:
+    array = np.arange(8, dtype=np.float32).reshape(2, 4)
+    tensor = tensor_of(Elsewhere(array[1], (3, 0)), "x", is_sample=True)
+    assert tensor.host is not None
+    assert (tensor.shape, tensor.device_address) == ((1, 4), address_of(array) + 16)
+    assert np.array_equal(tensor.host, array[1:])
+    assert tensor_of(array, "x").device_address == 0
+    assert tensor_of(Elsewhere(array.T, (3, 0)), "x").device_address == 0
+
+
 @pytest.mark.parametrize("device", [(2, 1), (8, 0)])
 def test_an_array_on_another_device_is_refused(device: tuple[int, int]) -> None:
     with pytest.raises(DataError, match=f"DLPack {device[0]}:{device[1]}"):

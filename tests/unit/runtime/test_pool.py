@@ -130,10 +130,10 @@ def test_rows_on_the_device_that_do_not_fill_a_batch_are_copied_there_with_the_l
     gpu = device()
     with pool_on(gpu, graphs=False) as pool:
         pool.run(rows(8))
-        padded = ["copy_on_device"] * (1 + 3) + ["enqueue", "copy_to_host", "synchronize"]
-        assert calls_in(gpu, lambda: pool.run(OnGpu(5))) == padded
+        gathered = ["gather", "enqueue", "copy_to_host", "synchronize"]
+        assert calls_in(gpu, lambda: pool.run(OnGpu(5))) == gathered
         unaligned = calls_in(gpu, lambda: pool.run(OnGpu(8, address=(1 << 20) + 16)))
-        assert unaligned == ["copy_on_device", "enqueue", "copy_to_host", "synchronize"]
+        assert unaligned == gathered
 
 
 def test_rows_of_the_host_and_of_the_device_meet_in_one_batch() -> None:
@@ -142,7 +142,7 @@ def test_rows_of_the_host_and_of_the_device_meet_in_one_batch() -> None:
         pool.run(rows(8))
         parts = [pool.catalogue.part(value) for value in (rows(3), OnGpu(4), rows(1))]
         calls = calls_in(gpu, lambda: pool.run_parts(parts))
-        assert calls == ["copy_to_device", "copy_on_device", "enqueue", "copy_to_host", "synchronize"]
+        assert calls == ["copy_to_device", "gather", "enqueue", "copy_to_host", "synchronize"]
 
 
 def test_with_rows_on_the_device_a_graph_of_its_own_leaves_the_copies_out() -> None:
@@ -151,7 +151,7 @@ def test_with_rows_on_the_device_a_graph_of_its_own_leaves_the_copies_out() -> N
         for _ in range(2):
             pool.run(rows(8))
         parts = [pool.catalogue.part(value) for value in (rows(3), OnGpu(5))]
-        copies = ["copy_to_device", "copy_on_device"]
+        copies = ["copy_to_device", "gather"]
         captured = [*copies, "capture", "enqueue", "copy_to_host", "launch", "synchronize"]
         assert calls_in(gpu, lambda: pool.run_parts(parts)) == captured
         assert calls_in(gpu, lambda: pool.run_parts(parts)) == [*copies, *REPLAYED]
@@ -243,7 +243,7 @@ def test_a_pool_that_goes_well_gives_everything_back() -> None:
     gpu = device()
     everything(gpu)
     assert (gpu.open, gpu.used, gpu.calls[-1]) == (0, 0, "close device")
-    expected = {"load", "stream", "capture", "launch", "follow", "copy_on_device", "adopt_thread"}
+    expected = {"load", "stream", "capture", "launch", "follow", "gather", "adopt_thread"}
     assert expected | set(MADE) | set(PLAIN) == {name for name, _ in FAILURES}
 
 

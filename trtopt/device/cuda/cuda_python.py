@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trtopt.device.api import ClockSensor, DeviceBuffer, Event, Graph, HostBuffer, Room, Stream
+from trtopt.device.cuda.batched import copy_pieces
 from trtopt.device.cuda.probe import gpu
 from trtopt.device.host import HostMemory
 from trtopt.device.marks import UNMARKED, Marks
@@ -125,6 +126,10 @@ class CudaPythonDevice:
     def _copy(self, target: int, source: int, nbytes: int, kind: Any, stream: Stream) -> None:
         result = self._runtime.cudaMemcpyAsync(target, source, nbytes, kind, stream.handle)
         checked(self._runtime, result, "copying")
+
+    def gather(self, pieces: Sequence[tuple[DeviceBuffer, DeviceBuffer]], stream: Stream) -> None:
+        """Enqueue copies, by the driver itself."""
+        copy_pieces(pieces, stream.handle)
 
     def follow(self, stream: Stream, other: int) -> None:
         """By an event on the other stream; CUDA keeps what waits for it when it is destroyed."""

@@ -21,10 +21,16 @@ NO_GPU_REMEDY = (
 
 
 @cache
+def load_driver() -> ctypes.CDLL:
+    """The driver's library. Raises OSError where there is none."""
+    return ctypes.CDLL(_DRIVER)
+
+
+@cache
 def gpus() -> tuple[DeviceInfo, ...]:
     """All CUDA devices that the driver shows to this process, in its order; none without a driver."""
     try:
-        driver = ctypes.CDLL(_DRIVER)
+        driver = load_driver()
     except OSError:
         return ()
     count = ctypes.c_int()

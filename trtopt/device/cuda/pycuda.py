@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from trtopt.device.api import ClockSensor, DeviceBuffer, Event, Graph, HostBuffer, Room, Stream
 from trtopt.device.cuda import cuda_python
+from trtopt.device.cuda.batched import copy_pieces
 from trtopt.device.cuda.probe import gpu
 from trtopt.device.host import HostMemory
 from trtopt.device.marks import UNMARKED, Marks
@@ -133,6 +134,10 @@ class PycudaDevice:
         """Enqueue a copy."""
         assert isinstance(stream, PycudaStream)
         self._driver.memcpy_dtod_async(target.address, source.address, source.nbytes, stream.raw)
+
+    def gather(self, pieces: Sequence[tuple[DeviceBuffer, DeviceBuffer]], stream: Stream) -> None:
+        """Enqueue copies, by the driver itself."""
+        copy_pieces(pieces, stream.handle)
 
     @_checked("waiting for the device")
     def follow(self, stream: Stream, other: int) -> None:

@@ -1,0 +1,118 @@
+"""Rows from everywhere meet in a batch: ONNX Runtime as a device whose memory is apart from the host's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import onnxruntime
+import pytest
+from command_line import DIGITS, HELDOUT
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trtopt.device.api import DeviceBuffer, Stream
+from trtopt.device.host import HostDevice
+from trtopt.device.onnxruntime import OnnxRuntimeTarget
+from trtopt.records import DeviceInfo
+from trtopt.runtime.pool import EnginePool, Source
+from trtopt.workspace import read_manifest, read_verified
+
+IMAGES = np.load(HELDOUT)["images"]
+PLACES = ("host", "page-locked", "device")
+
+
+class Apart(HostDevice):
+    """Copies to and fro, as a GPU needs them; counts those that it gathers by one call."""
+
+    gathered: list[int]
+
+    @property
+    def info(self) -> DeviceInfo:
+        return msgspec.structs.replace(super().info, kind="gpu")
+
+    def gather(self, pieces: Sequence[tuple[DeviceBuffer, DeviceBuffer]], stream: Stream) -> None:
+        self.gathered.append(len(pieces))
+        super().gather(pieces, stream)
+
+
+class ApartTarget(OnnxRuntimeTarget):
+    def __init__(self) -> None:
+        super().__init__()
+        self._device = Apart()
+        self._device.gathered = []
+
+
+class Locked:
+    """Page-locked memory, as torch shows its own."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.array = array
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 3, 0
+
+    def __dlpack__(self, **_: object) -> object:
+        return self.array.__dlpack__()
+
+
+class OnDevice:
+    """Device memory, as CuPy and pycuda show theirs."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.array = array
+        self.__cuda_array_interface__ = {
+            "shape": array.shape,
+            "typestr": array.dtype.str,
+            "data": (array.ctypes.data, True),
+            "version": 3,
+            "stream": None,
+        }
+
+
+def placed(array: np.ndarray, place: str) -> object:
+    return {"host": np.asarray, "page-locked": Locked, "device": OnDevice}[place](array.copy())
+
+
+@pytest.fixture(scope="module")
+def right() -> np.ndarray:
+    session = onnxruntime.InferenceSession(str(DIGITS), providers=["CPUExecutionProvider"])
+    return np.asarray(session.run(["logits"], {"images": IMAGES})[0])
+
+
+@pytest.fixture(scope="module")
+def pool(cpu_build: Path) -> Iterator[EnginePool]:
+    engines = read_manifest(cpu_build).engines
+    sources = [Source(one, read_verified(cpu_build / one.path, one.sha256)) for one in engines]
+    with EnginePool(ApartTarget(), sources) as opened:
+        yield opened
+
+
+@settings(deadline=None, max_examples=100)
+@given(
+    parts=st.lists(st.tuples(st.integers(1, 9), st.sampled_from(PLACES)), min_size=1, max_size=6),
+    start=st.integers(0, 300),
+)
+def test_rows_from_everywhere_are_answered_row_by_row(
+    pool: EnginePool, right: np.ndarray, parts: list[tuple[int, str]], start: int
+) -> None:
+    ends = start + np.cumsum([count for count, _ in parts])
+    given_parts = [
+        pool.catalogue.part(placed(IMAGES[end - count : end], place))
+        for end, (count, place) in zip(ends, parts, strict=True)
+    ]
+    answers = pool.run_parts(given_parts)
+    for end, (count, _), answer in zip(ends, parts, answers, strict=True):
+        assert np.allclose(answer["logits"], right[end - count : end], atol=1e-4)
+
+
+@pytest.mark.parametrize(("place", "calls"), [("host", 0), ("page-locked", 1), ("device", 1)])
+def test_what_the_device_can_read_goes_there_by_one_call(pool: EnginePool, place: str, calls: int) -> None:
+    device = pool._device
+    assert isinstance(device, Apart)
+    device.gathered.clear()
+    pool.run_parts([pool.catalogue.sample(placed(image, place)) for image in IMAGES[:5]])
+    assert len(device.gathered) == calls
+    assert all(pieces == 8 for pieces in device.gathered)  # the last one three times more
