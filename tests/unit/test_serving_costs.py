@@ -50,7 +50,7 @@ def run_of(
 
 
 def cost_of(full: ServingCost, run: TrialRun, percentiles: Sequence[float] = ()) -> ServingCost:
-    return rehearsed_cost(full, SETUP, ALONE, run, percentiles)
+    return rehearsed_cost(full, SETUP, [(ALONE, run)], percentiles)
 
 
 def test_values_stand_for_equal_parts_and_keep_the_mean() -> None:
@@ -101,7 +101,7 @@ def quiet(took_ms: Sequence[float | None]) -> TrialRun:
 
 def test_what_a_simulation_of_the_same_arrivals_misses_is_told_by_percentile() -> None:
     cost = cost_of(ServingCost(), quiet([1.5] * 190 + [4.0] * 10), (50.0, 99.0, 99.0))
-    assert dict(cost.beyond) == pytest.approx({50.0: 1.5, 99.0: 4.0})
+    assert [(one.p, one.stretches) for one in cost.beyond] == [(50.0, 5), (99.0, 1)]
     assert (cost.beyond_at(50.0), cost.beyond_at(99.0)) == pytest.approx((1.5, 4.0))
     assert cost.beyond_at(90.0) == pytest.approx(1.5)  # of the next one below that is known
     assert cost.beyond_at(99.9) == pytest.approx(4.0)
@@ -109,32 +109,19 @@ def test_what_a_simulation_of_the_same_arrivals_misses_is_told_by_percentile() -
 
 
 def test_a_percentile_is_told_by_no_fewer_requests_than_it_needs() -> None:
-    assert [p for p, _ in cost_of(ServingCost(), quiet([1.0] * 200), (99.0, 99.9)).beyond] == [99.0]
+    assert [one.p for one in cost_of(ServingCost(), quiet([1.0] * 200), (99.0, 99.9)).beyond] == [99.0]
 
 
 def test_where_requests_were_rejected_the_factor_can_be_written_down() -> None:
     cost = cost_of(ServingCost(), quiet([1.0] * 190 + [None] * 10), (50.0, 99.0))
-    assert dict(cost.beyond) == pytest.approx({50.0: 1.0, 99.0: 1000.0})
+    assert [one.factor for one in cost.beyond] == pytest.approx([1.0, 1000.0])
     assert msgspec.json.decode(msgspec.json.encode(cost), type=ServingCost) == cost
 
 
-OFTEN = Arrivals.of([index / 10 for index in range(5_000)], [0] * 5_000)
-
-
-def beyond_of(took_ms: np.ndarray) -> dict[float, float]:
-    at_ms = [at_s * 1e3 for at_s in OFTEN.at_s]
-    done_ms = [at + ms for at, ms in zip(at_ms, took_ms, strict=True)]
-    run = msgspec.structs.replace(quiet([1.0] * 200), at_ms=at_ms, done_ms=done_ms)
-    return dict(rehearsed_cost(ServingCost(), SETUP, OFTEN, run, (50.0, 99.0)).beyond)
-
-
-def test_a_stall_in_one_stretch_of_a_rehearsal_is_not_told_of_the_setup() -> None:
-    took_ms = np.full(5_000, 1.5)
-    took_ms[:100] = 400.0  # a fiftieth of all, a tenth of the first stretch
-    assert beyond_of(took_ms) == pytest.approx({50.0: 1.5, 99.0: 1.5})
-
-
-def test_a_stall_that_comes_again_is() -> None:
-    took_ms = np.full(5_000, 1.5)
-    took_ms[:100] = took_ms[3_000:3_100] = 400.0
-    assert beyond_of(took_ms) == pytest.approx({50.0: 1.5, 99.0: 400.0})
+def test_what_scatters_is_that_of_all_rehearsals() -> None:
+    first, second = run_of((0, 1, 1, 1.5)), run_of((0, 1, 1, 2.5), late_ms=0.6)
+    cost = rehearsed_cost(ServingCost(), SETUP, [(ALONE, first), (ALONE, second)], (50.0,))
+    assert (cost.batch_ms, cost.rehearsed) == (pytest.approx(1.0), 400)
+    assert cost.jitter_ms == pytest.approx((-0.5, 0.5))
+    assert (cost.late_ms, cost.wake_ms) == ((0.2, 0.6), (0.1, 0.1, 0.3, 0.3))
+    assert [one.stretches for one in cost.beyond] == [10]

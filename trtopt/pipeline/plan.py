@@ -133,18 +133,20 @@ class _Planner:
             path = Path(folder).resolve() / "plan.json"
             write_atomically(path, to_json(self.plan(path, outcome, demand)))
             try:
-                job, run = rehearse(path, self.read.process, capacity, self.limit_s, self.trust)
+                done = rehearse(path, self.read.process, capacity, self.limit_s, self.trust)
             except (DeviceError, IncompatibleEngineError) as error:
                 told = error.problem.splitlines()[0]
                 self.notes.append(f"{setup.name} was not rehearsed: {told}")
                 return None
-        if run.failed:
+        if failed := sum(run.failed for _, run in done):
+            count = sum(len(run.at_ms) for _, run in done)
             raise DeviceError(
-                f"{run.failed} of {len(run.at_ms)} requests failed in the rehearsal of {setup.name}",
+                f"{failed} of {count} requests failed in the rehearsal of {setup.name}",
                 "see whether the engines run at all: trtopt bench",
             )
-        full, arrivals = at_level(self.full, setup.workers), Arrivals.of(job.at_s, job.bucket)
-        return rehearsed_cost(full, setup, arrivals, run, (50.0, 99.0, self.bounds.goal.p))
+        rehearsals = [(Arrivals.of(job.at_s, job.bucket), run) for job, run in done]
+        percentiles = (50.0, 99.0, self.bounds.goal.p)
+        return rehearsed_cost(at_level(self.full, setup.workers), setup, rehearsals, percentiles)
 
     def plan(self, output: Path, chosen: Outcome, demand: Demand) -> BatchPlan:
         """An outcome as a plan for `output`."""

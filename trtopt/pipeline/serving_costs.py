@@ -7,13 +7,12 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from trtopt.jobs import Costed
-from trtopt.measure.statistics import needed_for
 from trtopt.pipeline.listener import SILENT
 from trtopt.pipeline.measured_engines import Measured
-from trtopt.plan.prediction import RUNS, latencies_ms, percentile
+from trtopt.plan.prediction import RUNS, latencies_ms
+from trtopt.plan.rehearsed import Rehearsal, beyond
 from trtopt.plan.service import Curve, added_ms
 from trtopt.plan.setups import Setup
 from trtopt.plan.simulation import Arrivals, simulate
@@ -23,12 +22,6 @@ from trtopt.supervisor import run_jobs
 
 _PARTS = 200
 """Of what scatters, half a percent each."""
-
-_MOST_BEYOND = 1000.0
-"""Times what was simulated; as good as never, which a file cannot say."""
-
-_STRETCHES, _ENOUGH = 5, 10
-"""Of a rehearsal, and times what a percentile needs in each of them."""
 
 
 def serving_costs(
@@ -77,18 +70,23 @@ def _cost(serving_ms: Mapping[int, Sequence[float]], engine_ms: Mapping[int, flo
 
 
 def rehearsed_cost(
-    full: ServingCost, setup: Setup, arrivals: Arrivals, run: TrialRun, percentiles: Sequence[float]
+    full: ServingCost,
+    setup: Setup,
+    rehearsals: Sequence[tuple[Arrivals, TrialRun]],
+    percentiles: Sequence[float],
 ) -> ServingCost:
-    """With what scattered in a run of the setup, beyond what its engines take and what is added at full load.
+    """With what scattered in runs of the setup, beyond what its engines take and what is added at full load.
 
     A batch took that much longer, or shorter, on average: this goes into `batch_ms`, for capacities, too.
-    What a simulation of the same arrivals still misses at `percentiles`, such as stalls that hit several
-    requests, is told as a factor.
+    What simulations of the same arrivals still miss at `percentiles`, such as stalls that hit several
+    requests, is told as factors.
     """
+    runs = [run for _, run in rehearsals]
     longer_ms = [
         took.ms
         - setup.fleet.services[took.bucket].typical_ms(took.requests, took.running)
         - added_ms(full, took.requests)
+        for run in runs
         for took in run.batches
     ]
     batch_ms = max(0.0, full.batch_ms + float(np.mean(longer_ms)))
@@ -96,48 +94,23 @@ def rehearsed_cost(
         full,
         batch_ms=batch_ms,
         jitter_ms=evenly([ms - (batch_ms - full.batch_ms) for ms in longer_ms]),
-        wake_ms=evenly(run.wake_ms),
-        late_ms=evenly(run.lag_ms),
+        wake_ms=evenly([ms for run in runs for ms in run.wake_ms]),
+        late_ms=evenly([ms for run in runs for ms in run.lag_ms]),
     )
-    beyond = _beyond(cost, setup, arrivals, run, percentiles)
-    return msgspec.structs.replace(cost, rehearsed=len(arrivals.at_s), beyond=beyond)
+    compared = [_rehearsal(cost, setup, *one) for one in rehearsals]
+    count = sum(len(run.at_ms) for run in runs)
+    return msgspec.structs.replace(cost, rehearsed=count, beyond=beyond(compared, percentiles))
 
 
-def _beyond(
-    cost: ServingCost, setup: Setup, arrivals: Arrivals, run: TrialRun, percentiles: Sequence[float]
-) -> tuple[tuple[float, float], ...]:
-    """Measured over simulated latency, at percentiles that so many requests can tell.
-
-    Without the worst of five stretches, if they are long enough: where the machine stalled once, that says
-    little of the setup.
-    """
-    count = len(arrivals.at_s)
+def _rehearsal(cost: ServingCost, setup: Setup, arrivals: Arrivals, run: TrialRun) -> Rehearsal:
+    """What it took beside what simulations of its arrivals say with what serving adds."""
     services, workers, policy = setup.fleet.services, setup.workers, setup.policy
-    simulated = [
-        latencies_ms(simulate(services, workers, policy, arrivals, seed, cost)) for seed in range(RUNS)
-    ]
-    took_ms = np.array(
-        [math.inf if done is None else done - at for at, done in zip(run.at_ms, run.done_ms, strict=True)]
+    return Rehearsal(
+        np.array(
+            [math.inf if done is None else done - at for at, done in zip(run.at_ms, run.done_ms, strict=True)]
+        ),
+        [latencies_ms(simulate(services, workers, policy, arrivals, seed, cost)) for seed in range(RUNS)],
     )
-    found = []
-    for p in sorted({p for p in percentiles if count >= needed_for(p)}):
-        kept = _without_the_worst(took_ms, p)
-        usual_ms = float(np.mean([percentile(one[kept], p) for one in simulated]))
-        if not math.isfinite(usual_ms):
-            kept = np.arange(count)
-            usual_ms = float(np.mean([percentile(one, p) for one in simulated]))
-        if math.isfinite(usual_ms):
-            found.append((p, min(percentile(took_ms[kept], p) / usual_ms, _MOST_BEYOND)))
-    return tuple(found)
-
-
-def _without_the_worst(took_ms: NDArray[np.float64], p: float) -> NDArray[np.int64]:
-    """Which requests are not of the stretch that took longest at the percentile."""
-    if len(took_ms) < _STRETCHES * _ENOUGH * needed_for(p):
-        return np.arange(len(took_ms))
-    stretches = np.array_split(np.arange(len(took_ms)), _STRETCHES)
-    worst = max(range(_STRETCHES), key=lambda index: percentile(took_ms[stretches[index]], p))
-    return np.concatenate([part for index, part in enumerate(stretches) if index != worst])
 
 
 def evenly(values: Sequence[float]) -> tuple[float, ...]:

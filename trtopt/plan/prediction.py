@@ -16,7 +16,7 @@ from trtopt.measure.statistics import needed_for
 from trtopt.plan.setups import Fleet, Setup
 from trtopt.plan.simulation import Arrivals, Simulated, simulate
 from trtopt.plan.traffic import Process, Recorded, arrivals_at, lengths_of
-from trtopt.records import Estimate, Prediction
+from trtopt.records import Beyond, Estimate, Prediction
 
 RUNS = 10
 _MOST_REQUESTS, _SECONDS, _FOLD = 10_000, 30.0, 5
@@ -92,9 +92,10 @@ def predict(setup: Setup, demand: Demand, goal: Goal, runs: int = RUNS) -> Predi
     """Simulate runs, each with arrivals of its own and curves drawn anew from the measured samples.
 
     Latencies are taken times what a rehearsal took beyond its own simulation. The intervals are those of one
-    more run: mean ± t · s · √(1 + 1 / runs + requests / rehearsed), Student's t, the last of these only at
-    percentiles that a rehearsal could tell: it scatters as a run of its length does. They know how runs
-    scatter and how well the samples tell the curves, not how a machine changes from day to day.
+    more run: mean ± t · √(s² · (1 + 1/runs + requests/rehearsed) + (mean · spread)² · (1 + 1/stretches)),
+    with Student's t; the last parts only at percentiles that a rehearsal could tell: it scatters as a run of
+    its length does, and its stretches may do so beyond what is simulated. They know how runs scatter and how
+    well the samples tell the curves, not how a machine changes from day to day.
     """
     requests = requests_of(goal, demand.rate)
     figures: list[list[float]] = []
@@ -112,10 +113,11 @@ def predict(setup: Setup, demand: Demand, goal: Goal, runs: int = RUNS) -> Predi
         batches += run.batch.max() + 1
         served += run.served.sum()
     *latencies, throughputs = zip(*figures, strict=True)
-    known = dict(setup.cost.beyond)
-    unsure = requests / (setup.cost.rehearsed or requests)
+    known = {one.p: one for one in setup.cost.beyond}
+    share = requests / (setup.cost.rehearsed or requests)
     p50, p99, aimed = (
-        estimate(values, unsure if p in known else 0.0) for p, values in zip(told, latencies, strict=True)
+        estimate(values, share, known[p]) if p in known else estimate(values)
+        for p, values in zip(told, latencies, strict=True)
     )
     return Prediction(
         requests=requests,
@@ -129,13 +131,17 @@ def predict(setup: Setup, demand: Demand, goal: Goal, runs: int = RUNS) -> Predi
     )
 
 
-def estimate(values: Sequence[float], unsure: float = 0.0) -> Estimate:
+def estimate(values: Sequence[float], share: float = 0.0, beyond: Beyond | None = None) -> Estimate:
     """The mean of independent runs, and the interval that one more run falls into in 95 of 100 cases.
 
-    `unsure`: the variance of what all of them were multiplied by, as a multiple of theirs.
+    All of them have been multiplied by the factor of `beyond`, seen in rehearsals of whose requests a run has
+    that `share`.
     """
     if not np.isfinite(values).all():
         return Estimate(value=math.inf, low=min(values), high=math.inf)
     mean, spread = float(np.mean(values)), float(np.std(values, ddof=1))
-    half = student(len(values) - 1) * spread * math.sqrt(1 + 1 / len(values) + unsure)
+    variance = spread**2 * (1 + 1 / len(values) + share)
+    if beyond is not None:
+        variance += (mean * beyond.spread) ** 2 * (1 + 1 / beyond.stretches)
+    half = student(len(values) - 1) * math.sqrt(variance)
     return Estimate(value=mean, low=max(0.0, mean - half), high=mean + half)

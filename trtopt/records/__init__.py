@@ -104,6 +104,7 @@ from trtopt.records.models import (
 from trtopt.records.planning import (
     PLAN_SCHEMA,
     BatchPlan,
+    Beyond,
     Estimate,
     PackingEstimate,
     PlannedEngine,
@@ -160,6 +161,7 @@ __all__ = [
     "BatcherStatistics",
     "BenchPoint",
     "BenchReport",
+    "Beyond",
     "BuildClocks",
     "BuildPlan",
     "BuildSettings",

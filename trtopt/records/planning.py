@@ -7,7 +7,7 @@ from trtopt.records.building import EngineArtifact
 from trtopt.records.measuring import Environment
 from trtopt.records.serving import BatchPolicy
 
-PLAN_SCHEMA = "trtopt.plan/2"
+PLAN_SCHEMA = "trtopt.plan/3"
 
 
 class PlannedEngine(Record, frozen=True, kw_only=True):
@@ -67,6 +67,19 @@ class Prediction(Record, frozen=True, kw_only=True):
     busy: float
 
 
+class Beyond(Record, frozen=True, kw_only=True):
+    """A percentile of what rehearsals took over that of simulations of their own arrivals.
+
+    The mean over so many `stretches` of them without the extremes, and by which share of it stretches are off
+    beyond chance, as a standard deviation.
+    """
+
+    p: float
+    factor: float
+    spread: float = 0.0
+    stretches: int = 1
+
+
 class ServingCost(Record, frozen=True, kw_only=True):
     """What serving adds to an engine's latency, as measured on the machine that planned.
 
@@ -74,9 +87,9 @@ class ServingCost(Record, frozen=True, kw_only=True):
     others are what scatters, ascending, each value as likely as the next: how much longer batches take than
     that and what engines take, how long a worker takes to wake, and how late requests are handed over.
 
-    `rehearsed` counts the requests of the rehearsal that showed it; `beyond` has percentiles of their latency
-    over those of the simulation of the same arrivals, ascending, which predictions are multiplied by. Where
-    another setup was rehearsed `rehearsed` is 0, and the others are taken over from that.
+    `rehearsed` counts the requests of the rehearsals that showed it; predictions are multiplied by the
+    factors of `beyond`, ordered by their percentiles. Where another setup was rehearsed `rehearsed` is 0,
+    and the others are taken over from that.
     """
 
     batch_ms: float = 0.0
@@ -85,11 +98,11 @@ class ServingCost(Record, frozen=True, kw_only=True):
     wake_ms: tuple[float, ...] = ()
     late_ms: tuple[float, ...] = ()
     rehearsed: int = 0
-    beyond: tuple[tuple[float, float], ...] = ()
+    beyond: tuple[Beyond, ...] = ()
 
     def beyond_at(self, p: float) -> float:
-        """At a percentile, or at the highest below it that the rehearsal could tell; else 1."""
-        return next((factor for told, factor in reversed(self.beyond) if told <= p), 1.0)
+        """The factor at a percentile, or at the highest below it that rehearsals could tell; else 1."""
+        return next((told.factor for told in reversed(self.beyond) if told.p <= p), 1.0)
 
 
 class PackingEstimate(Record, frozen=True, kw_only=True):

@@ -52,7 +52,7 @@ def _setup_lines(plan: BatchPlan) -> Iterable[str]:
     if scattered := [f"{what} {_middle_and_tail(values)}" for what, values in told.items() if values]:
         yield f"  {', '.join(scattered)} (p50, p99)"
     if cost.beyond:
-        factors = ", ".join(f"p{p:g} {factor:.2f}" for p, factor in cost.beyond)
+        factors = ", ".join(f"p{one.p:g} {one.factor:.2f}" for one in cost.beyond)
         yield f"  rehearsed with {cost.rehearsed:,} requests; over what was simulated of them: {factors}"
 
 

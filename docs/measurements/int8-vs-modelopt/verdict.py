@@ -5,13 +5,13 @@
     python verdict.py table --out OUT
 
 ResNet-50 and BERT-base are those of `run.py` (`--peers`); the others are graphs of `weights.py` in LIGHT,
-exported in FP32. A job is one model, on a GPU of its own: `trtopt build --precision … --calib …`, one batch
-size after the other, with the store's timing cache: layers that `run.py` has built are not timed again. What
-came of it is written as `OUT/PRECISION-MODEL-BATCH.json` (the verdict from the manifest, build times, wall
-time); a batch size that has its file is not built again. Every step is told with the seconds since the job
-began. The engines stay in WORK, where `run.py measure` takes those handed out for one side more.
+exported in FP32. A job is one model at one batch size, on a GPU of its own: `trtopt build --precision … --calib
+…` with the store's timing cache: layers that `run.py` has built are not timed again. What came of it is
+written as `OUT/PRECISION-MODEL-BATCH.json` (the verdict from the manifest, build times, wall time). Every
+step is told with the seconds since the job began. The engines stay in WORK, where `run.py measure` takes
+those handed out for one side more.
 
-`verdict.py run MODEL … --backend onnxruntime` tries one without a GPU (the times are the CPU's).
+`verdict.py run MODEL BATCH … --backend onnxruntime` tries one without a GPU (the times are the CPU's).
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("step", choices=["jobs", "run", "table"])
     parser.add_argument("model", nargs="?", choices=[*SIDES, *LIGHT], help="of `run`")
+    parser.add_argument("batch", nargs="?", type=int, help="of `run`")
     parser.add_argument("--peers", type=Path)
     parser.add_argument("--light", type=Path)
     parser.add_argument("--work", type=Path)
@@ -55,43 +56,39 @@ def main() -> None:
     parser.add_argument("--backend", default="tensorrt")
     asked = parser.parse_args()
     if asked.step == "jobs":
-        json.dump([job(asked, model) for model in (*SIDES, *LIGHT)], sys.stdout, indent=1)
+        batches = {model: side["batches"] for model, side in SIDES.items()} | LIGHT
+        each = [job(asked, model, batch) for model in batches for batch in batches[model]]
+        json.dump(each, sys.stdout, indent=1)
     elif asked.step == "run":
-        run(asked, asked.model)
+        run(asked, asked.model, asked.batch)
     else:
         print(table([json.loads(file.read_text()) for file in sorted(asked.out.glob("*.json"))]))
 
 
-def job(asked: argparse.Namespace, model: str) -> dict[str, str]:
+def job(asked: argparse.Namespace, model: str, batch: int) -> dict[str, str]:
     """For `on_every_gpu.py`."""
     places = [f"--{name}={getattr(asked, name).absolute()}" for name in ("peers", "light", "work", "out")]
     how = [f"--precision={asked.precision}", f"--backend={asked.backend}"]
-    command = [sys.executable, str(Path(__file__).absolute()), "run", model, *places, *how]
-    return {"name": f"verdict-{asked.precision}-{model}", "run": shlex.join(command)}
+    command = [sys.executable, str(Path(__file__).absolute()), "run", model, str(batch), *places, *how]
+    return {"name": f"verdict-{asked.precision}-{model}-{batch}", "run": shlex.join(command)}
 
 
-def run(asked: argparse.Namespace, model: str) -> None:
-    """Build with the verdict, a batch size at a time, and write what came of each."""
+def run(asked: argparse.Namespace, model: str, batch: int) -> None:
+    """Build with the verdict, and write what came of it."""
     asked.work.mkdir(parents=True, exist_ok=True)
     asked.out.mkdir(parents=True, exist_ok=True)
-    sizes = SIDES[model]["batches"] if model in SIDES else LIGHT[model]
-    places = {size: asked.out / f"{asked.precision}-{model}-{size}.json" for size in sizes}
     steps = Steps(model)
     steps.say("writing the graph and samples")
-    source, samples = prepared(asked, model)
-    for size, place in places.items():
-        if place.is_file():
-            steps.say(f"batch {size}: is there")
-            continue
-        steps.say(f"batch {size}")
-        result = judged(asked, model, source, samples, size, steps.listener())
-        place.write_text(json.dumps(result, indent=1) + "\n")
-        steps.say(f"batch {size}: done in {result['seconds']} s")
+    source, samples = prepared(asked, model, batch)
+    result = judged(asked, model, source, samples, batch, steps.listener())
+    place = asked.out / f"{asked.precision}-{model}-{batch}.json"
+    place.write_text(json.dumps(result, indent=1) + "\n")
+    steps.say(f"done in {result['seconds']} s")
 
 
-def prepared(asked: argparse.Namespace, model: str) -> tuple[Path, Path]:
-    """The model's graph, and samples for it."""
-    source, samples = asked.work / f"{model}-float.onnx", asked.work / f"{model}-verdict.npz"
+def prepared(asked: argparse.Namespace, model: str, batch: int) -> tuple[Path, Path]:
+    """The model's graph, and samples for it, of this job's own."""
+    source, samples = (asked.work / f"{model}-{batch}-{name}" for name in ("float.onnx", "verdict.npz"))
     if model in SIDES:
         source.write_bytes(refilled(asked.peers, SIDES[model]["float"]).SerializeToString())
     else:

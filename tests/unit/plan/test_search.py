@@ -14,7 +14,7 @@ from trtopt.plan.search import Bounds, Choice, Outcome, Search, nothing_keeps
 from trtopt.plan.service import NO_COST, Costs
 from trtopt.plan.setups import Fleet, Setup
 from trtopt.plan.traffic import Recorded
-from trtopt.records import BatchPolicy, ServingCost
+from trtopt.records import BatchPolicy, Beyond, ServingCost
 
 GOAL = Goal(99.0, 20.0)
 ENGINES = [engine(1, 1.0), engine(4, 2.0), engine(8, 3.0)]
@@ -38,12 +38,20 @@ def test_an_interval_is_that_of_one_more_run() -> None:
 
 def test_what_is_multiplied_by_an_unsure_factor_is_less_sure() -> None:
     """As above, with a factor that scatters as much again: √(1 + 1/3 + 1)."""
-    assert estimate([2.0, 4.0, 6.0], 1.0).high == pytest.approx(4 + 4.303 * 2 * math.sqrt(7 / 3))
+    known = Beyond(p=99.0, factor=1.2)
+    assert estimate([2.0, 4.0, 6.0], 1.0, known).high == pytest.approx(4 + 4.303 * 2 * math.sqrt(7 / 3))
+
+
+def test_what_scatters_from_stretch_to_stretch_beyond_chance_is_less_sure() -> None:
+    """A quarter of 4 in each of three stretches, and in the mean of these: 2² · 4/3 + 1² · 4/3."""
+    known = Beyond(p=99.0, factor=1.2, spread=0.25, stretches=3)
+    told = estimate([2.0, 4.0, 6.0], 0.0, known)
+    assert (told.value, told.high) == pytest.approx((4.0, 4 + 4.303 * math.sqrt(4 * 4 / 3 + 4 / 3)))
 
 
 def test_a_prediction_is_multiplied_by_what_the_rehearsal_took_beyond_its_simulation() -> None:
     policy = BatchPolicy(max_batch=1, max_delay_ms=0.0)
-    beyond = ServingCost(rehearsed=3000, beyond=((50.0, 2.0), (90.0, 3.0)))
+    beyond = ServingCost(rehearsed=3000, beyond=(Beyond(p=50.0, factor=2.0), Beyond(p=90.0, factor=3.0)))
     bare, rehearsed = (
         predict(Setup(Fleet([engine(1, 7.0)], costs), 1, policy), at(100), Goal(90.0, 20.0))
         for costs in (NO_COST, Costs({1: beyond}))

@@ -11,7 +11,7 @@ from trtopt.plan.prediction import Demand, predict
 from trtopt.plan.search import Bounds, Choice, Outcome
 from trtopt.plan.settling import AT_ONE_RATE, REHEARSALS, Settled, Settling, with_scatter
 from trtopt.plan.setups import Fleet, Setup
-from trtopt.records import BatchPolicy, ServingCost
+from trtopt.records import BatchPolicy, Beyond, ServingCost
 
 BOUNDS = Bounds(Goal(99.0, 20.0), max_engines=1)
 ENGINES = [engine(1, 1.0), engine(4, 2.0), engine(8, 3.0)]
@@ -105,7 +105,7 @@ def test_a_simpler_one_is_handed_out_where_the_faster_one_was_rehearsed_as_well(
     """One worker is slower than two, but within the interval of what little was seen of them."""
     seen = {
         1: ServingCost(late_ms=(4.0,)),
-        2: ServingCost(late_ms=(4.0,), rehearsed=5, beyond=((99.0, 1.0),)),
+        2: ServingCost(late_ms=(4.0,), rehearsed=5, beyond=(Beyond(p=99.0, factor=1.0),)),
     }
     heard: list[int] = []
 
@@ -164,7 +164,7 @@ def test_a_rehearsal_that_fails_takes_nothing_from_what_was_rehearsed_before() -
 
 
 def test_what_is_taken_over_from_another_setup_was_not_rehearsed() -> None:
-    seen = ServingCost(late_ms=(1.0,), rehearsed=500, beyond=((50.0, 1.1),))
+    seen = ServingCost(late_ms=(1.0,), rehearsed=500, beyond=(Beyond(p=50.0, factor=1.1),))
     settling = Settling(ENGINES, {1: NOTHING}, BOUNDS, lambda outcome, load: seen)
     found = settling.at_its_rate(Demand("poisson", 100.0, {0: 1.0}))
     assert found.chosen.setup.cost == seen
