@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -41,9 +40,8 @@ class Tensor(NamedTuple):
         return self._replace(shape=(1, *self.shape), host=host)
 
 
-@dataclass(frozen=True)
-class Region:
-    """Memory that somebody else owns, as a `device.api.DeviceBuffer`."""
+class Region(NamedTuple):
+    """Memory that somebody else owns, as a `device.api.DeviceBuffer`; made for every row of a batch."""
 
     address: int
     nbytes: int

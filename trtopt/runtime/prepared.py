@@ -109,7 +109,7 @@ class Prepared:
         )
         for binding in self._inputs:
             tensors = [parts[cut.part].tensors[binding.name] for cut in cuts]
-            region = self._in_place(tensors[0], cuts[0]) if len(cuts) == 1 else None
+            region = self._in_place(binding, tensors[0], cuts[0]) if len(cuts) == 1 else None
             if region is None:
                 self._fill(binding, tensors, cuts)
                 if not self._on_host and not from_host:
@@ -120,13 +120,13 @@ class Prepared:
         self._stream.synchronize()
         return {binding.name: self._views[binding.name] for binding in self._outputs}
 
-    def _in_place(self, tensor: Tensor, cut: Cut) -> Region | None:
+    def _in_place(self, binding: Binding, tensor: Tensor, cut: Cut) -> Region | None:
         """The rows where they lie, if they fill the batch and the engine can read them there."""
         rows = cut.stop - cut.start
         if rows != self._batch:
             return None
         if tensor.host is None:
-            region = _rows_of(tensor, cut)
+            region = _rows(tensor, cut.start, rows, binding.nbytes // self._batch)
             if region.address % _ALIGNMENT:
                 return None
             self._follow([tensor])
@@ -166,11 +166,12 @@ class Prepared:
         if not there:
             return
         self._follow([tensor for tensor, _ in there])
-        sources = [(cut.at, _rows_of(tensor, cut)) for tensor, cut in there]
+        sources = [
+            (cut.at, _rows(tensor, cut.start, cut.stop - cut.start, row_bytes)) for tensor, cut in there
+        ]
         if self._stays(tensors[-1]):
-            last = cuts[-1].stop - 1
-            repeated = _rows_of(tensors[-1], Cut(cuts[-1].part, last, last + 1, 0))
-            sources += [(row, repeated) for row in range(_filled(cuts), self._batch)]
+            last = _rows(tensors[-1], cuts[-1].stop - 1, 1, row_bytes)
+            sources += [(row, last) for row in range(_filled(cuts), self._batch)]
         pieces = [(Region(own.address + at * row_bytes, source.nbytes), source) for at, source in sources]
         self._device.gather(pieces, self._stream)
 
@@ -242,6 +243,6 @@ def _view(buffer: HostBuffer, binding: Binding) -> NDArray[np.generic]:
     return view.reshape(binding.shape)
 
 
-def _rows_of(tensor: Tensor, cut: Cut) -> Region:
-    row_bytes = int(np.prod(tensor.shape[1:], dtype=np.int64)) * tensor.dtype.itemsize
-    return Region(tensor.device_address + cut.start * row_bytes, (cut.stop - cut.start) * row_bytes)
+def _rows(tensor: Tensor, start: int, count: int, row_bytes: int) -> Region:
+    """Some of an array's rows, which are all as long as the binding's."""
+    return Region(tensor.device_address + start * row_bytes, count * row_bytes)
