@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from hashlib import sha256
 from io import StringIO
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -22,13 +23,16 @@ from rich.console import Console
 
 import trtopt
 from trtopt.errors import ArtifactError
+from trtopt.pipeline import plan_trials
 from trtopt.pipeline.measured_engines import read_measured
 from trtopt.pipeline.plan import plan as make_plan
 from trtopt.pipeline.serving_costs import serving_costs
+from trtopt.plan.traffic import Recorded
 from trtopt.records import BatchPlan, from_json, to_json
 from trtopt.report.planning import plan_text
 from trtopt.runtime.batcher import DynamicBatcher
 from trtopt.runtime.pool import EnginePool
+from trtopt.runtime.trial import TrialJob
 from trtopt.signing import KEY_VARIABLE
 from trtopt.workspace import read_plan, sign_manifest, write_atomically
 
@@ -206,14 +210,57 @@ def test_a_sweep_with_several_streams_lets_several_workers_be_planned(trtopt_cli
     assert notes == []
 
 
+@pytest.mark.parametrize(("rehearsed_ms", "is_blamed"), [((), True), ((0.0, 2.0), True), ((9.9,), False)])
+def test_a_host_is_blamed_for_sending_later_than_it_did_in_rehearsals(
+    planned: Path, rehearsed_ms: tuple[float, ...], is_blamed: bool
+) -> None:
+    """10 ms late where 50 ms are predicted: the share that is borne is 5 ms."""
+    plan = read_plan(planned)
+    assert plan.verification is not None
+    told = structs.replace(plan.prediction.goal, value=50.0, low=40.0, high=60.0)
+    late = structs.replace(plan.verification.typical, lag_p99_ms=10.0, goal_ms=50.0)
+    plan = structs.replace(
+        plan,
+        prediction=structs.replace(plan.prediction, goal=told),
+        serving_cost=structs.replace(plan.serving_cost, late_ms=rehearsed_ms),
+        verification=structs.replace(plan.verification, typical=late),
+    )
+    console = Console(file=StringIO(), width=200)
+    console.print(plan_text(plan))
+    assert isinstance(console.file, StringIO)
+    assert ("could not send requests as planned" in console.file.getvalue()) == is_blamed
+
+
 def test_a_plan_is_rehearsed_before_it_is_handed_out(planned: Path) -> None:
-    cost = read_plan(planned).serving_cost  # a thousand requests, where workers sleep and are woken
+    cost = read_plan(planned).serving_cost  # four times 400 requests, where workers sleep and are woken
+    assert 1400 < cost.rehearsed < 1800
+    assert [(one.p, one.rehearsals) for one in cost.beyond] == [(50.0, 4), (99.0, 4)]
     assert len(cost.late_ms) == 200
     assert cost.late_ms[100] > 0
     assert 50 < len(cost.wake_ms) <= 200
     assert list(cost.wake_ms) == sorted(cost.wake_ms)
     assert cost.wake_ms[0] > 0
     assert 50 < len(cost.jitter_ms) <= 200
+
+
+def test_each_rehearsal_has_arrivals_of_its_own_and_ends_in_time(
+    planned: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs: list[TrialJob] = []
+
+    def tried(job: TrialJob, limit_s: float | None) -> SimpleNamespace:
+        assert limit_s == 7.0
+        jobs.append(job)
+        return SimpleNamespace(run=None)
+
+    monkeypatch.setattr(plan_trials, "_tried", tried)
+    assert [job for job, _ in plan_trials.rehearse(planned, "poisson", 1000.0, 7.0, ())] == jobs
+    assert len({tuple(job.at_s) for job in jobs}) == len(jobs) == 4
+    quiet = Recorded(np.array([0.0, *np.linspace(100.0, 101.0, 99)]))  # a record that begins with a pause
+    jobs.clear()
+    plan_trials.rehearse(planned, quiet, 1000.0, 7.0, ())
+    assert [len(job.at_s) for job in jobs] == [len(job.bucket) for job in jobs]
+    assert all(len(job.at_s) == 5 or job.at_s[-1] <= 8.0 for job in jobs)
 
 
 def test_a_plan_is_rehearsed_where_the_folder_for_that_is_behind_a_link(

@@ -17,6 +17,7 @@ from trtopt.device.api import DeviceBuffer, Stream
 from trtopt.device.host import HostDevice
 from trtopt.device.onnxruntime import OnnxRuntimeTarget
 from trtopt.records import DeviceInfo
+from trtopt.runtime import prepared
 from trtopt.runtime.pool import EnginePool, Source
 from trtopt.workspace import read_manifest, read_verified
 
@@ -90,6 +91,14 @@ def pool(cpu_build: Path) -> Iterator[EnginePool]:
         yield opened
 
 
+@pytest.fixture(autouse=True, scope="module")
+def small_batches_count_as_large() -> Iterator[None]:
+    """Else the host copies page-locked images as small as these."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(prepared, "LOCKED_BYTES", 1024)
+        yield
+
+
 @settings(deadline=None, max_examples=100)
 @given(
     parts=st.lists(st.tuples(st.integers(1, 9), st.sampled_from(PLACES)), min_size=1, max_size=6),
@@ -116,3 +125,16 @@ def test_what_the_device_can_read_goes_there_by_one_call(pool: EnginePool, place
     pool.run_parts([pool.catalogue.sample(placed(image, place)) for image in IMAGES[:5]])
     assert len(device.gathered) == calls
     assert all(pieces == 8 for pieces in device.gathered)  # the last one three times more
+
+
+def test_the_host_copies_small_page_locked_rows_as_well(
+    pool: EnginePool, right: np.ndarray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prepared, "LOCKED_BYTES", 1 << 20)
+    device = pool._device
+    assert isinstance(device, Apart)
+    device.gathered.clear()
+    locked = [pool.catalogue.sample(placed(image, "page-locked")) for image in IMAGES[:3]]
+    answers = pool.run_parts([*locked, pool.catalogue.sample(placed(IMAGES[3], "device"))])
+    assert device.gathered == [1 + 4]  # the device's, and for the rest of the batch
+    assert np.allclose(np.concatenate([one["logits"] for one in answers]), right[:4], atol=1e-4)

@@ -12,7 +12,7 @@ from digits_model import DIGITS, IMAGES, SOURCES, close
 
 import trtopt
 from trtopt.device.api import DeviceBuffer
-from trtopt.runtime import BatchPolicy, DynamicBatcher, EnginePool
+from trtopt.runtime import BatchPolicy, DynamicBatcher, EnginePool, prepared
 
 PATIENCE_S = 60.0
 
@@ -90,7 +90,11 @@ class Locked:
 
 
 @pytest.mark.parametrize("count", [1, 5, 8, 20])
-def test_rows_in_page_locked_memory_are_answered(pool: EnginePool, right: np.ndarray, count: int) -> None:
+@pytest.mark.parametrize("copied_from", [0, prepared.LOCKED_BYTES])
+def test_rows_in_page_locked_memory_are_answered(
+    pool: EnginePool, right: np.ndarray, count: int, copied_from: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prepared, "LOCKED_BYTES", copied_from)
     rows = Locked(pool, IMAGES[:count])
     for _ in range(3):
         assert close(pool.run(rows)["logits"], right[:count])
@@ -98,7 +102,10 @@ def test_rows_in_page_locked_memory_are_answered(pool: EnginePool, right: np.nda
     rows.memory.close()
 
 
-def test_rows_of_the_host_and_of_the_device_meet_in_one_batch(pool: EnginePool, right: np.ndarray) -> None:
+def test_rows_of_the_host_and_of_the_device_meet_in_one_batch(
+    pool: EnginePool, right: np.ndarray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prepared, "LOCKED_BYTES", 0)
     rows, locked = OnGpu(pool, IMAGES[3:6]), Locked(pool, IMAGES[2:3])
     parts = [pool.catalogue.part(one) for one in (IMAGES[:2], locked, rows, IMAGES[6:7])]
     for _ in range(3):  # plain, captured, replayed: beside a graph that copies all inputs from the host

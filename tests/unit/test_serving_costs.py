@@ -101,11 +101,11 @@ def quiet(took_ms: Sequence[float | None]) -> TrialRun:
 
 def test_what_a_simulation_of_the_same_arrivals_misses_is_told_by_percentile() -> None:
     cost = cost_of(ServingCost(), quiet([1.5] * 190 + [4.0] * 10), (50.0, 99.0, 99.0))
-    assert [(one.p, one.stretches) for one in cost.beyond] == [(50.0, 5), (99.0, 1)]
-    assert (cost.beyond_at(50.0), cost.beyond_at(99.0)) == pytest.approx((1.5, 4.0))
-    assert cost.beyond_at(90.0) == pytest.approx(1.5)  # of the next one below that is known
-    assert cost.beyond_at(99.9) == pytest.approx(4.0)
-    assert cost.beyond_at(25.0) == 1.0
+    middle, tail = cost.beyond
+    assert (middle.factor, tail.factor) == pytest.approx((1.5, 4.0))
+    assert (cost.beyond_at(50.0), cost.beyond_at(99.0)) == (middle, tail)
+    assert (cost.beyond_at(90.0), cost.beyond_at(99.9)) == (middle, tail)  # the next below that is known
+    assert cost.beyond_at(25.0) is None
 
 
 def test_a_percentile_is_told_by_no_fewer_requests_than_it_needs() -> None:
@@ -124,4 +124,4 @@ def test_what_scatters_is_that_of_all_rehearsals() -> None:
     assert (cost.batch_ms, cost.rehearsed) == (pytest.approx(1.0), 400)
     assert cost.jitter_ms == pytest.approx((-0.5, 0.5))
     assert (cost.late_ms, cost.wake_ms) == ((0.2, 0.6), (0.1, 0.1, 0.3, 0.3))
-    assert [one.stretches for one in cost.beyond] == [10]
+    assert [one.rehearsals for one in cost.beyond] == [2]

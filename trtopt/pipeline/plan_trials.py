@@ -24,15 +24,15 @@ from trtopt.runtime.trial import TrialJob, TrialRun
 from trtopt.supervisor import run_jobs
 from trtopt.workspace import read_plan, write_atomically
 
-_VERIFYING_SEED, *_REHEARSING_SEEDS = range(RUNS + 1, RUNS + 4)
-"""Arrivals that no prediction has seen, nor each other. Each rehearsal is a process of its own: latencies
-differ from one to the next by more than within one.
+_VERIFYING_SEED, *_REHEARSING_SEEDS = range(RUNS + 1, RUNS + 6)
+"""Arrivals that are drawn by these no prediction has seen, nor are two the same. Each of four rehearsals is a
+process of its own: latencies differ from one to the next by more than within one.
 """
 
-_SECONDS, _LEAST, _MOST = 4.0, 20, 50_000
+_SECONDS, _LEAST, _MOST = 2.0, 5, 25_000
 """How long a rehearsal sends requests on average, and how many there are at least and at most."""
 
-_MOST_SECONDS = 15.0
+_MOST_SECONDS = 8.0
 
 _RARE, _LITTLE = 70.0, 0.1
 """Requests a second, and a share of what workers can do: where fewer come, workers sleep as soundly at that
@@ -48,7 +48,7 @@ Listener = Callable[[str], None]
 def rehearse(
     path: Path, process: Process, capacity: float, limit_s: float | None, trust: Sequence[str]
 ) -> list[tuple[TrialJob, TrialRun]]:
-    """Serve the load of the plan at `path`, of which workers can do `capacity` requests a second: twice.
+    """Serve the load of the plan at `path`, of which workers can do `capacity` requests a second: four times.
 
     Each of them may take `limit_s`.
 

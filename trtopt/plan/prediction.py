@@ -91,11 +91,9 @@ def percentile(values: Sequence[float] | NDArray[np.float64], p: float) -> float
 def predict(setup: Setup, demand: Demand, goal: Goal, runs: int = RUNS) -> Prediction:
     """Simulate runs, each with arrivals of its own and curves drawn anew from the measured samples.
 
-    Latencies are taken times what a rehearsal took beyond its own simulation. The intervals are those of one
-    more run: mean ± t · √(s² · (1 + 1/runs + requests/rehearsed) + (mean · spread)² · (1 + 1/stretches)),
-    with Student's t; the last parts only at percentiles that a rehearsal could tell: it scatters as a run of
-    its length does, and its stretches may do so beyond what is simulated. They know how runs scatter and how
-    well the samples tell the curves, not how a machine changes from day to day.
+    Latencies are taken times what rehearsals took beyond their own simulations. The intervals (`estimate`)
+    know how runs and processes scatter and how well the samples tell the curves, not how a machine changes
+    from day to day.
     """
     requests = requests_of(goal, demand.rate)
     figures: list[list[float]] = []
@@ -108,16 +106,13 @@ def predict(setup: Setup, demand: Demand, goal: Goal, runs: int = RUNS) -> Predi
         services = setup.fleet.drawing(engines)
         run = simulate(services, setup.workers, setup.policy, arrivals, seed, setup.cost)
         every = latencies_ms(run)
-        figures.append([*(percentile(every, p) * setup.cost.beyond_at(p) for p in told), run.throughput])
+        figures.append([*(percentile(every, p) for p in told), run.throughput])
         busy += run.busy_s * run.throughput / run.served.sum() / setup.workers / runs
         batches += run.batch.max() + 1
         served += run.served.sum()
     *latencies, throughputs = zip(*figures, strict=True)
-    known = {one.p: one for one in setup.cost.beyond}
-    share = requests / (setup.cost.rehearsed or requests)
     p50, p99, aimed = (
-        estimate(values, share, known[p]) if p in known else estimate(values)
-        for p, values in zip(told, latencies, strict=True)
+        estimate(values, setup.cost.beyond_at(p)) for p, values in zip(told, latencies, strict=True)
     )
     return Prediction(
         requests=requests,
@@ -131,17 +126,22 @@ def predict(setup: Setup, demand: Demand, goal: Goal, runs: int = RUNS) -> Predi
     )
 
 
-def estimate(values: Sequence[float], share: float = 0.0, beyond: Beyond | None = None) -> Estimate:
-    """The mean of independent runs, and the interval that one more run falls into in 95 of 100 cases.
+def estimate(values: Sequence[float], beyond: Beyond | None = None) -> Estimate:
+    """The mean of simulated runs times the factor of `beyond`, and the interval of one more run.
 
-    All of them have been multiplied by the factor of `beyond`, seen in rehearsals of whose requests a run has
-    that `share`.
+    About 95 of 100 fall into it: mean ± t · √(A + B), where A = s² · (1 + 1/runs) is the runs' part and
+    B = mean² · (spread² + error²) the factor's, of which another process has another. Student's t has the
+    degrees of freedom of Welch and Satterthwaite, (A + B)² / (A² / (runs - 1) + B² / (rehearsals - 1)).
     """
     if not np.isfinite(values).all():
         return Estimate(value=math.inf, low=min(values), high=math.inf)
-    mean, spread = float(np.mean(values)), float(np.std(values, ddof=1))
-    variance = spread**2 * (1 + 1 / len(values) + share)
-    if beyond is not None:
-        variance += (mean * beyond.spread) ** 2 * (1 + 1 / beyond.stretches)
-    half = student(len(values) - 1) * math.sqrt(variance)
+    factor = beyond.factor if beyond is not None else 1.0
+    mean = float(np.mean(values)) * factor
+    runs = (float(np.std(values, ddof=1)) * factor) ** 2 * (1 + 1 / len(values))
+    processes = mean**2 * (beyond.spread**2 + beyond.error**2) if beyond is not None else 0.0
+    freedom = float(len(values) - 1)
+    if beyond is not None and processes > 0:
+        parts = runs**2 / freedom + processes**2 / (beyond.rehearsals - 1)
+        freedom = max(1.0, (runs + processes) ** 2 / parts)
+    half = student(freedom) * math.sqrt(runs + processes)
     return Estimate(value=mean, low=max(0.0, mean - half), high=mean + half)

@@ -1,4 +1,4 @@
-"""How far rehearsals were from simulations of their own arrivals, stretch by stretch. Pure."""
+"""How far rehearsals were from simulations of their own arrivals. Pure."""
 
 from __future__ import annotations
 
@@ -13,13 +13,8 @@ from trtopt.measure.statistics import needed_for
 from trtopt.plan.prediction import percentile
 from trtopt.records import Beyond
 
-_STRETCHES, _ENOUGH = 5, 10
-"""Of a rehearsal at most, and times what a percentile needs in each of them."""
-
-_TRIMMED_FROM, _TRIMMED = 5, 0.1
-"""From so many stretches on that share of them is left out at either end, one at least: a machine's one stall
-says little of the setup.
-"""
+_FEWEST, _MOST_STRETCHES, _ENOUGH = 3, 5, 10
+"""Of a rehearsal, where each has that many times what a percentile needs; else all of it is one stretch."""
 
 _MOST = 1000.0
 """Times what was simulated; as good as never, which a file cannot say."""
@@ -37,42 +32,44 @@ class Rehearsal:
 
 def beyond(rehearsals: Sequence[Rehearsal], percentiles: Sequence[float]) -> tuple[Beyond, ...]:
     """Measured over simulated latency, at the percentiles that so many requests can tell, ascending."""
-    told = ((p, _ratios(rehearsals, p)) for p in sorted(set(percentiles)))
-    return tuple(_beyond(p, *ratios) for p, ratios in told if ratios[0])
+    found = []
+    for p in sorted(set(percentiles)):
+        each = [one for rehearsal in rehearsals if (one := _beyond(rehearsal, p)) is not None]
+        if each:
+            found.append(_together(p, [factor for factor, _ in each], [chance for _, chance in each]))
+    return tuple(found)
 
 
-def _ratios(rehearsals: Sequence[Rehearsal], p: float) -> tuple[list[float], list[float]]:
-    """Of each stretch, and the relative variance that a simulation says it has by chance."""
-    ratios: list[float] = []
-    chance: list[float] = []
-    for one in rehearsals:
-        count = len(one.took_ms)
-        if count < needed_for(p):
-            continue
-        stretches = max(1, min(_STRETCHES, count // (_ENOUGH * needed_for(p))))
-        for stretch in np.array_split(np.arange(count), stretches):
-            simulated_ms = [percentile(run[stretch], p) for run in one.simulated_ms]
-            usual_ms = float(np.mean(simulated_ms))
-            if math.isfinite(usual_ms):
-                ratios.append(min(percentile(one.took_ms[stretch], p) / usual_ms, _MOST))
-                chance.append(float(np.var(simulated_ms, ddof=1)) / usual_ms**2)
-    return ratios, chance
+def _beyond(rehearsal: Rehearsal, p: float) -> tuple[float, float] | None:
+    """The factor of one rehearsal, and which variance simulations say that it has by chance.
 
-
-def _beyond(p: float, ratios: Sequence[float], chance: Sequence[float]) -> Beyond:
-    """The trimmed mean, and by how much a stretch is off it beyond chance: the Winsorised standard deviation
-    over 1 - 2γ (Yuen, The two-sample trimmed t for unequal population variances, Biometrika 61, 1974).
+    The median of its stretches: where the machine stalled once, that says little of the setup.
     """
-    count = len(ratios)
-    cut = max(1, int(_TRIMMED * count)) if count >= _TRIMMED_FROM else 0
-    kept = np.sort(ratios)[cut : count - cut]
-    factor = float(kept.mean())
-    winsorised = np.pad(kept, cut, mode="edge")
-    spread = float(winsorised.std(ddof=1)) / (1 - 2 * cut / count) if count > 1 else 0.0
-    by_chance = factor * math.sqrt(float(np.mean(chance)))
+    count = len(rehearsal.took_ms)
+    if count < needed_for(p):
+        return None
+    stretches = min(_MOST_STRETCHES, count // (_ENOUGH * needed_for(p)))
+    parts = np.array_split(np.arange(count), stretches if stretches >= _FEWEST else 1)
+    simulated_ms = np.array([[percentile(run[part], p) for part in parts] for run in rehearsal.simulated_ms])
+    usual_ms = simulated_ms.mean(axis=0)
+    told = np.isfinite(usual_ms)
+    if not told.any():
+        return None
+    took_ms = np.array([percentile(rehearsal.took_ms[part], p) for part in parts])
+    by_chance = np.median(simulated_ms[:, told] / usual_ms[told], axis=1)
+    factor = min(float(np.median(took_ms[told] / usual_ms[told])), _MOST)
+    return factor, factor**2 * float(by_chance.var(ddof=1))
+
+
+def _together(p: float, factors: Sequence[float], chances: Sequence[float]) -> Beyond:
+    """Of processes that differ from one another, and by chance."""
+    count, mean = len(factors), float(np.mean(factors))
+    variance = float(np.var(factors, ddof=1)) if count > 1 else 0.0
+    between = max(0.0, variance - float(np.mean(chances)))
     return Beyond(
         p=p,
-        factor=factor,
-        spread=math.sqrt(max(0.0, spread**2 - by_chance**2)) / factor if factor else 0.0,
-        stretches=count,
+        factor=mean,
+        error=math.sqrt(variance / count) / mean if mean else 0.0,
+        spread=math.sqrt(between) / mean if mean else 0.0,
+        rehearsals=count,
     )

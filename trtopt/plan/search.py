@@ -237,7 +237,9 @@ def _delayed(policy: BatchPolicy, delay_ms: float) -> BatchPolicy:
 
 def _latency(setup: Setup, demand: Demand, goal: Goal, requests: int) -> float:
     enough = max(requests, requests_of(goal, 0.0))
-    return latency_ms(run_once(setup, demand, enough, seed=0), goal.p) * setup.cost.beyond_at(goal.p)
+    beyond = setup.cost.beyond_at(goal.p)
+    factor = beyond.factor if beyond is not None else 1.0
+    return latency_ms(run_once(setup, demand, enough, seed=0), goal.p) * factor
 
 
 def _sieved(

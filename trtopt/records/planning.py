@@ -70,14 +70,15 @@ class Prediction(Record, frozen=True, kw_only=True):
 class Beyond(Record, frozen=True, kw_only=True):
     """A percentile of what rehearsals took over that of simulations of their own arrivals.
 
-    The mean over so many `stretches` of them without the extremes, and by which share of it stretches are off
-    beyond chance, as a standard deviation.
+    The mean of so many `rehearsals`, each a process of its own; its standard error, and by how much processes
+    differ beyond chance (standard deviation), both as a share of it.
     """
 
     p: float
     factor: float
-    spread: float = 0.0
-    stretches: int = 1
+    error: float
+    spread: float
+    rehearsals: int
 
 
 class ServingCost(Record, frozen=True, kw_only=True):
@@ -100,9 +101,9 @@ class ServingCost(Record, frozen=True, kw_only=True):
     rehearsed: int = 0
     beyond: tuple[Beyond, ...] = ()
 
-    def beyond_at(self, p: float) -> float:
-        """The factor at a percentile, or at the highest below it that rehearsals could tell; else 1."""
-        return next((told.factor for told in reversed(self.beyond) if told.p <= p), 1.0)
+    def beyond_at(self, p: float) -> Beyond | None:
+        """At a percentile, or at the highest below it that rehearsals could tell."""
+        return next((told for told in reversed(self.beyond) if told.p <= p), None)
 
 
 class PackingEstimate(Record, frozen=True, kw_only=True):

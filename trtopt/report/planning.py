@@ -13,7 +13,7 @@ from trtopt.report.tables import plain_table
 
 _MOST_REJECTED = 12
 _LATE_SHARE = 0.1
-"""A host that sends later than this share of the latency predicted is what was measured."""
+"""A host that is later than in rehearsals, by this share of the latency predicted, is what was measured."""
 
 
 def plan_text(plan: BatchPlan) -> RenderableType:
@@ -107,7 +107,9 @@ def _verified_lines(plan: BatchPlan, done: Verification) -> Iterable[str]:
         f"{aim} of all was {_figure(done.total.goal_ms)} ms, the goal is {limit}; the host was late by "
         f"{done.total.lag_p99_ms:.3f} ms in the 99th percentile, which counts as latency"
     )
-    if done.typical.lag_p99_ms > _LATE_SHARE * plan.prediction.goal.value:
+    late_ms = plan.serving_cost.late_ms or (0.0,)  # which the prediction has in it
+    later_ms = done.typical.lag_p99_ms - float(np.quantile(late_ms, 0.99))
+    if later_ms > _LATE_SHARE * plan.prediction.goal.value:
         yield "the host could not send requests as planned: what was measured says little of the plan"
     elif done.typical.goal_ms > plan.prediction.goal.high:
         yield "that is above the prediction: the machine was disturbed, or engines ran slower than measured"

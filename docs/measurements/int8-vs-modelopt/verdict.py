@@ -60,6 +60,8 @@ def main() -> None:
         each = [job(asked, model, batch) for model in batches for batch in batches[model]]
         json.dump(each, sys.stdout, indent=1)
     elif asked.step == "run":
+        if asked.model is None or asked.batch is None:
+            parser.error("run: which MODEL, at which BATCH?")
         run(asked, asked.model, asked.batch)
     else:
         print(table([json.loads(file.read_text()) for file in sorted(asked.out.glob("*.json"))]))
@@ -77,7 +79,7 @@ def run(asked: argparse.Namespace, model: str, batch: int) -> None:
     """Build with the verdict, and write what came of it."""
     asked.work.mkdir(parents=True, exist_ok=True)
     asked.out.mkdir(parents=True, exist_ok=True)
-    steps = Steps(model)
+    steps = Steps(f"{model} at {batch}")
     steps.say("writing the graph and samples")
     source, samples = prepared(asked, model, batch)
     result = judged(asked, model, source, samples, batch, steps.listener())

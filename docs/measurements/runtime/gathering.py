@@ -29,7 +29,7 @@ from trtopt.runtime.arrays import Region, address_of
 from trtopt.runtime.copying import Copier
 
 CALLERS, THREADS = (1, 2, 4), (1, 2, 4, 8)
-SECONDS = 0.15
+SECONDS = 0.5
 Way = Callable[[], None]
 
 
@@ -72,31 +72,32 @@ def main() -> None:
 
 def repeated(device: Device, ways: list[Way]) -> float:
     """How many times a second all of them together were done, a thread each."""
-    counts, failures = [0] * len(ways), []
+    rates: list[float] = []
+    failures: list[BaseException] = []
     start = threading.Barrier(len(ways))
 
-    def work(number: int, way: Way) -> None:
+    def work(way: Way) -> None:
         try:
             with device.adopt_thread():
                 way()
                 start.wait()
-                end = time.perf_counter() + SECONDS
-                while time.perf_counter() < end:
+                began, count = time.perf_counter(), 0
+                while (taken := time.perf_counter() - began) < SECONDS:
                     way()
-                    counts[number] += 1
+                    count += 1
+                rates.append(count / taken)
         except BaseException as error:  # noqa: BLE001
             failures.append(error)
             start.abort()
 
-    threads = [threading.Thread(target=work, args=pair) for pair in enumerate(ways)]
-    began = time.perf_counter()
+    threads = [threading.Thread(target=work, args=(way,)) for way in ways]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     if failures:
         raise failures[0]
-    return sum(counts) / (time.perf_counter() - began)
+    return sum(rates)
 
 
 def ways(

@@ -37,31 +37,33 @@ def test_an_interval_is_that_of_one_more_run() -> None:
 
 
 def test_what_is_multiplied_by_an_unsure_factor_is_less_sure() -> None:
-    """As above, with a factor that scatters as much again: √(1 + 1/3 + 1)."""
-    known = Beyond(p=99.0, factor=1.2)
-    assert estimate([2.0, 4.0, 6.0], 1.0, known).high == pytest.approx(4 + 4.303 * 2 * math.sqrt(7 / 3))
+    """As above, times 2: A = 4² · 4/3. B = 8² · (0.3² + 0.4²) = 16 by four rehearsals, and Student's t for
+    (A + B)² / (A²/2 + B²/3) = 4.45 degrees of freedom, which is t(4) = 2.776.
+    """
+    told = estimate([2.0, 4.0, 6.0], Beyond(p=99.0, factor=2.0, error=0.3, spread=0.4, rehearsals=4))
+    assert told.value == pytest.approx(8.0)
+    assert told.high == pytest.approx(8 + 2.776 * math.sqrt(16 * 4 / 3 + 16))
+    sure = estimate([2.0, 4.0, 6.0], Beyond(p=99.0, factor=2.0, error=0.0, spread=0.0, rehearsals=1))
+    assert sure.high == pytest.approx(8 + 4.303 * 4 * math.sqrt(4 / 3))
 
 
-def test_what_scatters_from_stretch_to_stretch_beyond_chance_is_less_sure() -> None:
-    """A quarter of 4 in each of three stretches, and in the mean of these: 2² · 4/3 + 1² · 4/3."""
-    known = Beyond(p=99.0, factor=1.2, spread=0.25, stretches=3)
-    told = estimate([2.0, 4.0, 6.0], 0.0, known)
-    assert (told.value, told.high) == pytest.approx((4.0, 4 + 4.303 * math.sqrt(4 * 4 / 3 + 4 / 3)))
-
-
-def test_a_prediction_is_multiplied_by_what_the_rehearsal_took_beyond_its_simulation() -> None:
+def test_a_prediction_is_multiplied_by_what_rehearsals_took_beyond_their_simulations() -> None:
     policy = BatchPolicy(max_batch=1, max_delay_ms=0.0)
-    beyond = ServingCost(rehearsed=3000, beyond=(Beyond(p=50.0, factor=2.0), Beyond(p=90.0, factor=3.0)))
+    known = (
+        Beyond(p=50.0, factor=2.0, error=0.0, spread=0.0, rehearsals=4),
+        Beyond(p=90.0, factor=3.0, error=0.1, spread=0.2, rehearsals=4),
+    )
+    cost = ServingCost(rehearsed=3000, beyond=known)
     bare, rehearsed = (
         predict(Setup(Fleet([engine(1, 7.0)], costs), 1, policy), at(100), Goal(90.0, 20.0))
-        for costs in (NO_COST, Costs({1: beyond}))
+        for costs in (NO_COST, Costs({1: cost}))
     )
-    for factor, name, is_told in ((2, "p50", True), (3, "p99", False), (3, "goal", True)):
-        before, after = getattr(bare, name), getattr(rehearsed, name)
-        assert after.value == pytest.approx(factor * before.value)
-        # as many requests as a run has
-        wider = math.sqrt((1 + 1 / 10 + 1) / (1 + 1 / 10)) if is_told else 1.0
-        assert after.high - after.value == pytest.approx(factor * wider * (before.high - before.value))
+    for factor, name in ((2, "p50"), (3, "p99"), (3, "goal")):
+        assert getattr(rehearsed, name).value == pytest.approx(factor * getattr(bare, name).value)
+    assert rehearsed.p50.high == pytest.approx(2 * bare.p50.high)
+    # 99 is no surer than 90, whose factor it has
+    for told in (rehearsed.p99, rehearsed.goal):
+        assert told.high - told.value > 2 * 0.2 * told.value
     assert rehearsed.throughput == bare.throughput
 
 

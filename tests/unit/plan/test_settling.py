@@ -105,7 +105,11 @@ def test_a_simpler_one_is_handed_out_where_the_faster_one_was_rehearsed_as_well(
     """One worker is slower than two, but within the interval of what little was seen of them."""
     seen = {
         1: ServingCost(late_ms=(4.0,)),
-        2: ServingCost(late_ms=(4.0,), rehearsed=5, beyond=(Beyond(p=99.0, factor=1.0),)),
+        2: ServingCost(
+            late_ms=(4.0,),
+            rehearsed=5,
+            beyond=(Beyond(p=99.0, factor=1.0, error=0.1, spread=0.2, rehearsals=4),),
+        ),
     }
     heard: list[int] = []
 
@@ -164,7 +168,11 @@ def test_a_rehearsal_that_fails_takes_nothing_from_what_was_rehearsed_before() -
 
 
 def test_what_is_taken_over_from_another_setup_was_not_rehearsed() -> None:
-    seen = ServingCost(late_ms=(1.0,), rehearsed=500, beyond=(Beyond(p=50.0, factor=1.1),))
+    seen = ServingCost(
+        late_ms=(1.0,),
+        rehearsed=500,
+        beyond=(Beyond(p=50.0, factor=1.1, error=0.0, spread=0.0, rehearsals=4),),
+    )
     settling = Settling(ENGINES, {1: NOTHING}, BOUNDS, lambda outcome, load: seen)
     found = settling.at_its_rate(Demand("poisson", 100.0, {0: 1.0}))
     assert found.chosen.setup.cost == seen

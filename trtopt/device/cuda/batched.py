@@ -25,7 +25,7 @@ Piece = tuple[DeviceBuffer, DeviceBuffer]
 
 
 class _Attributes(ctypes.Structure):
-    """CUmemcpyAttributes: the locations are hints for managed memory, of which there is none here."""
+    """CUmemcpyAttributes: the locations are hints for managed memory, for which none is given."""
 
     _fields_ = (
         ("order", ctypes.c_int),
