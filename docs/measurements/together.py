@@ -64,7 +64,7 @@ SLOW = ("build-unet3d-8", "verdict-int8-bert-base-32")
 STAGES = {
     0: (
         Stage("ResNet-50 to serve", ("whole-model", "whole"), 420),
-        Stage("serving", SERVING, 600, after="BERT-base to serve"),
+        Stage("serving", SERVING, 650, after="BERT-base to serve"),
         Stage("copying", COPYING, 150),
         Stage("where INT8 pays for ViT", ("verdict-int8-vit-b16-1",), 900),
     ),
@@ -138,7 +138,7 @@ def all_jobs(asked: argparse.Namespace) -> dict[str, str]:
     resnet = HERE / "sweep" / "resnet50-fp32.onnx.gz"
     peers = ("--peers", asked.peers, "--work", work / "int8", "--out", out / "int8")
     light = ("--light", HERE / "int8-vs-modelopt" / "light", "--peers", asked.peers)
-    served = ("--batch", "1,8,32,128", "--precision", "fp16", "--streams", "1,2", "--jobs", "4")
+    served = ("--batch", "1,8,128", "--precision", "fp16", "--streams", "1,2", "--jobs", "4")
     each = ("--jobs", "6", "--streams", "1,2")
     lists = (
         ("sweep/sweep.py", "jobs", "whole", resnet, work / "r50", out / "r50", *TACTICS, *served),

@@ -38,8 +38,10 @@ from weights import fill
 
 LIGHT = {"efficientnet-b0": (1, 32), "vit-b16": (1, 32, 8, 128)}
 """Batch sizes by model, the most telling first."""
-OPT_LEVELS = {"efficientnet-b0": 2}
-"""Where the builder's own takes too long: five minutes for an engine of EfficientNet's."""
+OPT_LEVELS = {"efficientnet-b0": 2, "vit-b16": 2}
+"""Where the builder's own takes too long: five minutes for an engine of EfficientNet's, two for each of ViT's
+four.
+"""
 
 
 def main() -> None:
