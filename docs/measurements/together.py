@@ -137,7 +137,6 @@ def all_jobs(asked: argparse.Namespace) -> dict[str, str]:
         (collection / "light", collection / "rewritten"),
     )
     resnet = HERE / "sweep" / "resnet50-fp32.onnx.gz"
-    peers = ("--peers", asked.peers, "--work", work / "int8", "--out", out / "int8")
     light = ("--light", HERE / "int8-vs-modelopt" / "light", "--peers", asked.peers)
     served = ("--batch", "1,8,128", "--precision", "fp16", "--streams", "1,2", "--jobs", "4")
     each = ("--jobs", "6", "--streams", "1,2")
@@ -147,11 +146,7 @@ def all_jobs(asked: argparse.Namespace) -> dict[str, str]:
         ("batching/serving.py", "jobs", work / "r50" / "whole", out / "r50" / "serving", "--rounds", "3"),
         ("collection/jobs.py", "build", *graphs, work / "models", out / "models", *TACTICS),
         ("collection/jobs.py", "measure", *graphs, work / "models", out / "models"),
-        ("int8-vs-modelopt/run.py", "jobs", "build", *peers),
-        ("int8-vs-modelopt/run.py", "jobs", "measure", *peers[2:]),
         ("int8-vs-modelopt/verdict.py", "jobs", *light, "--work", work / "verdict", "--out", out / "verdict"),
-        ("placement/placements.py", "jobs", "build", work / "placement", out / "placement"),
-        ("placement/placements.py", "jobs", "measure", work / "placement", out / "placement"),
     )
     known = {job["name"]: job["run"] for command in lists for job in listed(*map(str, command))}
     places = (str(work / "bert" / "each"), str(out / "bert" / "serving"), "--rounds", "3")

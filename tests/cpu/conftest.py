@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 import onnx
 import onnx.shape_inference
+import onnxruntime
 import pytest
-from command_line import DIGITS, CommandLine
+from command_line import DIGITS, HELDOUT, CommandLine
 from contests import TRANSFORMER
 
 
@@ -36,6 +37,13 @@ def cpu_build(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("ort") / "digits"
     trtopt.build(DIGITS, folder, batch=(1, 8), backend="onnxruntime")
     return folder
+
+
+@pytest.fixture(scope="session")
+def right() -> np.ndarray:
+    """What the digits model answers to the held-out images, by ONNX Runtime itself."""
+    session = onnxruntime.InferenceSession(str(DIGITS), providers=["CPUExecutionProvider"])
+    return np.asarray(session.run(["logits"], {"images": np.load(HELDOUT)["images"]})[0])
 
 
 def _save(

@@ -29,13 +29,6 @@ IMAGES = np.load(HELDOUT)["images"]
 
 
 @pytest.fixture(scope="module")
-def right() -> np.ndarray:
-    """What the model answers, by ONNX Runtime itself."""
-    session = onnxruntime.InferenceSession(str(DIGITS), providers=["CPUExecutionProvider"])
-    return np.asarray(session.run(["logits"], {"images": IMAGES})[0])
-
-
-@pytest.fixture(scope="module")
 def pool(cpu_build: Path) -> Iterator[EnginePool]:
     with EnginePool.open(cpu_build, workers=2) as opened:
         yield opened

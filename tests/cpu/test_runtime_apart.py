@@ -7,13 +7,12 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
-import onnxruntime
 import pytest
-from command_line import DIGITS, HELDOUT
+from command_line import HELDOUT
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trtopt.device.api import DeviceBuffer, Stream
+from trtopt.device.api import Piece, Stream
 from trtopt.device.host import HostDevice
 from trtopt.device.onnxruntime import OnnxRuntimeTarget
 from trtopt.records import DeviceInfo
@@ -34,7 +33,7 @@ class Apart(HostDevice):
     def info(self) -> DeviceInfo:
         return msgspec.structs.replace(super().info, kind="gpu")
 
-    def gather(self, pieces: Sequence[tuple[DeviceBuffer, DeviceBuffer]], stream: Stream) -> None:
+    def gather(self, pieces: Sequence[Piece], stream: Stream) -> None:
         self.gathered.append(len(pieces))
         super().gather(pieces, stream)
 
@@ -75,12 +74,6 @@ class OnDevice:
 
 def placed(array: np.ndarray, place: str) -> object:
     return {"host": np.asarray, "page-locked": Locked, "device": OnDevice}[place](array.copy())
-
-
-@pytest.fixture(scope="module")
-def right() -> np.ndarray:
-    session = onnxruntime.InferenceSession(str(DIGITS), providers=["CPUExecutionProvider"])
-    return np.asarray(session.run(["logits"], {"images": IMAGES})[0])
 
 
 @pytest.fixture(scope="module")

@@ -116,6 +116,10 @@ class Graph(Protocol):
         """Give it back."""
 
 
+Piece = tuple[DeviceBuffer, DeviceBuffer]
+"""A target, and the source that goes there, whole."""
+
+
 class ClockSensor(Protocol):
     """Tells a device's clocks, power, temperature, and what slows it.
 
@@ -210,11 +214,8 @@ class Device(Protocol):
     def copy_on_device(self, target: DeviceBuffer, source: DeviceBuffer, stream: Stream) -> None:
         """Enqueue a copy of the whole of `source`, which may be anybody's memory on this device."""
 
-    def gather(self, pieces: Sequence[tuple[DeviceBuffer, DeviceBuffer]], stream: Stream) -> None:
-        """Enqueue copies in any order: to each target the whole of its source.
-
-        A source is anybody's memory on this device, or page-locked host memory.
-        """
+    def gather(self, pieces: Sequence[Piece], stream: Stream) -> None:
+        """Enqueue copies, in any order. A source is anybody's memory on this device, or page-locked."""
 
     def follow(self, stream: Stream, other: int) -> None:
         """Let the stream's later work wait for what another library's stream, by its handle, holds now."""

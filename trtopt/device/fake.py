@@ -24,6 +24,7 @@ from trtopt.device.api import (
     Event,
     HostBuffer,
     Inputs,
+    Piece,
     Room,
     Stream,
 )
@@ -133,7 +134,7 @@ class ScriptedDevice:
         self.call("copy_on_device")
         self._run_on(stream, self.script.d2d_ms)
 
-    def gather(self, pieces: Sequence[tuple[DeviceBuffer, DeviceBuffer]], stream: Stream) -> None:
+    def gather(self, pieces: Sequence[Piece], stream: Stream) -> None:
         """Takes the scripted time of one copy."""
         self.call("gather")
         self._run_on(stream, self.script.d2d_ms)

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from trtopt.device.api import ClockSensor, DeviceBuffer, Event, Graph, HostBuffer, Stream
+from trtopt.device.api import ClockSensor, DeviceBuffer, Event, Graph, HostBuffer, Piece, Stream
 from trtopt.device.clocks import UnknownClocks
 from trtopt.device.marks import UNMARKED, Marks
 from trtopt.device.polling import poll
@@ -147,7 +147,7 @@ class HostDevice:
         """A memory copy, done at once."""
         ctypes.memmove(target.address, source.address, source.nbytes)
 
-    def gather(self, pieces: Sequence[tuple[DeviceBuffer, DeviceBuffer]], stream: Stream) -> None:
+    def gather(self, pieces: Sequence[Piece], stream: Stream) -> None:
         """Memory copies, done at once."""
         for target, source in pieces:
             self.copy_on_device(target, source, stream)

@@ -36,7 +36,7 @@ _MOST_SECONDS = 8.0
 
 _RARE, _LITTLE = 70.0, 0.1
 """Requests a second, and a share of what workers can do: where fewer come, workers sleep as soundly at that
-rate, and 200 requests are seen in time.
+rate, and enough are seen for a 99th percentile.
 """
 
 _VERIFIED_S = 20.0

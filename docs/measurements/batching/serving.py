@@ -143,7 +143,7 @@ def _table_of_overhead(out: Path) -> None:
     found = [json.loads(path.read_text()) for path in sorted(out.glob("overhead-*.json"))]
     for one in found:
         us, batch = one["us_per_request"], one["largest_batch"]
-        print(f"\nWorkers: {one['workers']}, samples: {one.get('samples', 'host')}.")
+        print(f"\nWorkers: {one['workers']}, samples: {one['samples']}.")
         print("µs a request, and throughput against the session alone:\n")
         print(f"| | one at a time | | batches of {batch} | |\n|---|--:|--:|--:|--:|")
         for name in ("session", "pool", "batcher"):

@@ -56,18 +56,17 @@ def main() -> None:
                         what = f"{name}; {count} callers; {'beside a busy thread' if beside else 'alone'}"
                         try:
                             with counting(beside):
-                                times = repeated(device, [ways[name] for ways in callers[:count]])
+                                times = repeated(device, [own[name] for own in callers[:count]])
                         except Exception as error:  # noqa: BLE001  (the others are measured all the same)
                             failed[name] = f"{type(error).__name__}: {error}"
                             continue
                         nbytes = asked.rows * asked.row_bytes
                         taken.setdefault(what, []).append(times * nbytes / 1e9)
     medians = {what: round(statistics.median(all_), 2) for what, all_ in taken.items()}
-    print(json.dumps({"GB/s": medians, "failed": failed}, indent=1))
+    found = {"GB/s": medians, "failed": failed}
+    print(json.dumps(found, indent=1))
     if asked.json:
-        asked.json.write_text(
-            json.dumps({"GB/s": medians, "failed": failed, "rounds": taken}, indent=1) + "\n"
-        )
+        asked.json.write_text(json.dumps({**found, "rounds": taken}, indent=1) + "\n", encoding="utf-8")
 
 
 def repeated(device: Device, ways: list[Way]) -> float:

@@ -13,15 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from trtopt.device.api import DeviceBuffer
+from trtopt.device.api import Piece
+from trtopt.device.cuda.failures import failure
 from trtopt.device.cuda.probe import load_driver
-from trtopt.errors import DeviceError, DeviceMemoryError
 
 _IN_STREAM_ORDER = 1  # CU_MEMCPY_SRC_ACCESS_ORDER_STREAM
 _OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
-
-Piece = tuple[DeviceBuffer, DeviceBuffer]
-"""A target, and the source that goes there, whole."""
 
 
 class _Attributes(ctypes.Structure):
@@ -77,9 +74,7 @@ def _at_once(driver: Any, pieces: Sequence[Piece], stream: ctypes.c_void_p) -> i
 def _check(driver: Any, status: int) -> None:
     if status == 0:
         return
-    if status == _OUT_OF_MEMORY:
-        raise DeviceMemoryError("out of memory: copying rows", "use a smaller batch, or free the GPU")
     name = ctypes.c_char_p()
     driver.cuGetErrorName(status, ctypes.byref(name))
     told = name.value.decode() if name.value else f"error {status}"
-    raise DeviceError(f"CUDA failed: copying rows: {told}", "see whether nvidia-smi shows a healthy GPU")
+    raise failure("copying rows", told, is_out_of_memory=status == _OUT_OF_MEMORY)

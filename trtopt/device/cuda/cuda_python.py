@@ -11,14 +11,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trtopt.device.api import ClockSensor, DeviceBuffer, Event, Graph, HostBuffer, Room, Stream
+from trtopt.device.api import ClockSensor, DeviceBuffer, Event, Graph, HostBuffer, Piece, Room, Stream
 from trtopt.device.cuda.batched import copy_pieces
+from trtopt.device.cuda.failures import failure
 from trtopt.device.cuda.probe import gpu
 from trtopt.device.host import HostMemory
 from trtopt.device.marks import UNMARKED, Marks
 from trtopt.device.nvml import holders_of, open_sensor
 from trtopt.device.polling import poll
-from trtopt.errors import BackendMissingError, DeviceError, DeviceMemoryError, GraphCaptureError
+from trtopt.errors import BackendMissingError, DeviceError, GraphCaptureError
 from trtopt.records import DeviceInfo
 
 
@@ -46,11 +47,8 @@ def checked(runtime: Any, result: tuple[Any, ...], doing: str) -> Any:
     """
     status, *values = result
     if status != runtime.cudaError_t.cudaSuccess:
-        if status == runtime.cudaError_t.cudaErrorMemoryAllocation:
-            raise DeviceMemoryError(f"out of memory: {doing}", "use a smaller batch, or free the GPU")
-        raise DeviceError(
-            f"CUDA failed: {doing}: {status.name}", "see whether nvidia-smi shows a healthy GPU"
-        )
+        is_out_of_memory = status == runtime.cudaError_t.cudaErrorMemoryAllocation
+        raise failure(doing, status.name, is_out_of_memory=is_out_of_memory)
     return values[0] if len(values) == 1 else tuple(values)
 
 
@@ -127,7 +125,7 @@ class CudaPythonDevice:
         result = self._runtime.cudaMemcpyAsync(target, source, nbytes, kind, stream.handle)
         checked(self._runtime, result, "copying")
 
-    def gather(self, pieces: Sequence[tuple[DeviceBuffer, DeviceBuffer]], stream: Stream) -> None:
+    def gather(self, pieces: Sequence[Piece], stream: Stream) -> None:
         """Enqueue copies, by the driver itself."""
         copy_pieces(pieces, stream.handle)
 

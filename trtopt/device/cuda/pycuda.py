@@ -11,15 +11,16 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from trtopt.device.api import ClockSensor, DeviceBuffer, Event, Graph, HostBuffer, Room, Stream
+from trtopt.device.api import ClockSensor, DeviceBuffer, Event, Graph, HostBuffer, Piece, Room, Stream
 from trtopt.device.cuda import cuda_python
 from trtopt.device.cuda.batched import copy_pieces
+from trtopt.device.cuda.failures import failure
 from trtopt.device.cuda.probe import gpu
 from trtopt.device.host import HostMemory
 from trtopt.device.marks import UNMARKED, Marks
 from trtopt.device.nvml import holders_of, open_sensor
 from trtopt.device.polling import poll
-from trtopt.errors import BackendMissingError, DeviceError, DeviceMemoryError, GraphCaptureError
+from trtopt.errors import BackendMissingError, DeviceError, GraphCaptureError
 from trtopt.records import DeviceInfo
 
 _NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING, which pycuda does not name
@@ -31,9 +32,7 @@ _Method = Callable[Concatenate[Any, _Given], _Result]
 
 def _translated(driver: Any, error: Exception, doing: str) -> DeviceError:
     """A `pycuda.driver.Error` as the error that cuda-python's binding raises."""
-    if isinstance(error, driver.MemoryError):
-        return DeviceMemoryError(f"out of memory: {doing}", "use a smaller batch, or free the GPU")
-    return DeviceError(f"CUDA failed: {doing}: {error}", "see whether nvidia-smi shows a healthy GPU")
+    return failure(doing, str(error), is_out_of_memory=isinstance(error, driver.MemoryError))
 
 
 def _checked(doing: str) -> Callable[[_Method[_Given, _Result]], _Method[_Given, _Result]]:
@@ -135,7 +134,7 @@ class PycudaDevice:
         assert isinstance(stream, PycudaStream)
         self._driver.memcpy_dtod_async(target.address, source.address, source.nbytes, stream.raw)
 
-    def gather(self, pieces: Sequence[tuple[DeviceBuffer, DeviceBuffer]], stream: Stream) -> None:
+    def gather(self, pieces: Sequence[Piece], stream: Stream) -> None:
         """Enqueue copies, by the driver itself."""
         copy_pieces(pieces, stream.handle)
 
