@@ -13,9 +13,6 @@ from trtopt.measure.statistics import needed_for
 from trtopt.plan.prediction import percentile
 from trtopt.records import Beyond
 
-_FEWEST, _MOST_STRETCHES, _ENOUGH = 3, 5, 10
-"""Of a rehearsal, where each has that many times what a percentile needs; else all of it is one stretch."""
-
 _MOST = 1000.0
 """Times what was simulated; as good as never, which a file cannot say."""
 
@@ -43,33 +40,30 @@ def beyond(rehearsals: Sequence[Rehearsal], percentiles: Sequence[float]) -> tup
 def _beyond(rehearsal: Rehearsal, p: float) -> tuple[float, float] | None:
     """The factor of one rehearsal, and which variance simulations say that it has by chance.
 
-    The median of its stretches: where the machine stalled once, that says little of the setup.
+    Of all its requests: the slowest belong to the percentile, and where every process stalls a little, a part
+    of it without a stall would promise too much.
     """
-    count = len(rehearsal.took_ms)
-    if count < needed_for(p):
+    if len(rehearsal.took_ms) < needed_for(p):
         return None
-    stretches = min(_MOST_STRETCHES, count // (_ENOUGH * needed_for(p)))
-    parts = np.array_split(np.arange(count), stretches if stretches >= _FEWEST else 1)
-    simulated_ms = np.array([[percentile(run[part], p) for part in parts] for run in rehearsal.simulated_ms])
-    usual_ms = simulated_ms.mean(axis=0)
-    told = np.isfinite(usual_ms)
-    if not told.any():
+    simulated_ms = np.array([percentile(run, p) for run in rehearsal.simulated_ms])
+    usual_ms = simulated_ms.mean()
+    if not np.isfinite(usual_ms):
         return None
-    took_ms = np.array([percentile(rehearsal.took_ms[part], p) for part in parts])
-    by_chance = np.median(simulated_ms[:, told] / usual_ms[told], axis=1)
-    factor = min(float(np.median(took_ms[told] / usual_ms[told])), _MOST)
-    return factor, factor**2 * float(by_chance.var(ddof=1))
+    factor = min(percentile(rehearsal.took_ms, p) / float(usual_ms), _MOST)
+    return factor, factor**2 * float((simulated_ms / usual_ms).var(ddof=1))
 
 
 def _together(p: float, factors: Sequence[float], chances: Sequence[float]) -> Beyond:
-    """Of processes that differ from one another, and by chance."""
-    count, mean = len(factors), float(np.mean(factors))
+    """Of processes that differ from one another, and by chance: their median, so that one that the machine
+    held up says nothing of the rest, and how they scatter, to which that one belongs.
+    """
+    count, median = len(factors), float(np.median(factors))
     variance = float(np.var(factors, ddof=1)) if count > 1 else 0.0
     between = max(0.0, variance - float(np.mean(chances)))
     return Beyond(
         p=p,
-        factor=mean,
-        error=math.sqrt(variance / count) / mean if mean else 0.0,
-        spread=math.sqrt(between) / mean if mean else 0.0,
+        factor=median,
+        error=math.sqrt(variance / count) / median if median else 0.0,
+        spread=math.sqrt(between) / median if median else 0.0,
         rehearsals=count,
     )

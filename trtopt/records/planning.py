@@ -70,8 +70,8 @@ class Prediction(Record, frozen=True, kw_only=True):
 class Beyond(Record, frozen=True, kw_only=True):
     """A percentile of what rehearsals took over that of simulations of their own arrivals.
 
-    The mean of so many `rehearsals`, each a process of its own; its standard error, and by how much processes
-    differ beyond chance (standard deviation), both as a share of it.
+    The median of so many `rehearsals`, each a process of its own; the standard error of their mean, and by
+    how much processes differ beyond chance (standard deviation), both as a share of the median.
     """
 
     p: float
