@@ -28,7 +28,7 @@ from trtopt.pipeline.measured_engines import read_measured
 from trtopt.pipeline.plan import plan as make_plan
 from trtopt.pipeline.serving_costs import serving_costs
 from trtopt.plan.traffic import Recorded
-from trtopt.records import BatchPlan, from_json, to_json
+from trtopt.records import BatchPlan, Beyond, from_json, to_json
 from trtopt.report.planning import plan_text
 from trtopt.runtime.batcher import DynamicBatcher
 from trtopt.runtime.pool import EnginePool
@@ -231,10 +231,27 @@ def test_a_host_is_blamed_for_sending_later_than_it_did_in_rehearsals(
     assert ("could not send requests as planned" in console.file.getvalue()) == is_blamed
 
 
+def test_a_rehearsal_that_was_held_up_is_told(planned: Path) -> None:
+    plan = read_plan(planned)
+    beyond = (Beyond(p=50.0, factor=1.0), Beyond(p=99.0, factor=1.1, rehearsals=3, held_up=6.25))
+    console = Console(file=StringIO(), width=200)
+    console.print(
+        plan_text(structs.replace(plan, serving_cost=structs.replace(plan.serving_cost, beyond=beyond)))
+    )
+    assert isinstance(console.file, StringIO)
+    assert (
+        "p50 1.00, p99 1.10\n  but for one of the processes, which was held up: p99 6.25"
+        in console.file.getvalue()
+    )
+
+
 def test_a_plan_is_rehearsed_before_it_is_handed_out(planned: Path) -> None:
     cost = read_plan(planned).serving_cost  # four times 400 requests, where workers sleep and are woken
     assert 1400 < cost.rehearsed < 1800
-    assert [(one.p, one.rehearsals) for one in cost.beyond] == [(50.0, 4), (99.0, 4)]
+    assert [(one.p, one.rehearsals + (one.held_up is not None)) for one in cost.beyond] == [
+        (50.0, 4),
+        (99.0, 4),
+    ]
     assert len(cost.late_ms) == 200
     assert cost.late_ms[100] > 0
     assert 50 < len(cost.wake_ms) <= 200

@@ -13,6 +13,11 @@ from trtopt.measure.statistics import needed_for
 from trtopt.plan.prediction import percentile
 from trtopt.records import Beyond
 
+_GAP = 0.926
+"""Dixon's Q at 99 % for four values: where the slowest of four is farther from the next than this share of
+their range, it is none of them (Rorabacher, Analytical Chemistry 63, 1991, table 1).
+"""
+
 _MOST = 1000.0
 """Times what was simulated; as good as never, which a file cannot say."""
 
@@ -33,7 +38,7 @@ def beyond(rehearsals: Sequence[Rehearsal], percentiles: Sequence[float]) -> tup
     for p in sorted(set(percentiles)):
         each = [one for rehearsal in rehearsals if (one := _beyond(rehearsal, p)) is not None]
         if each:
-            found.append(_together(p, [factor for factor, _ in each], [chance for _, chance in each]))
+            found.append(_together(p, each))
     return tuple(found)
 
 
@@ -53,10 +58,14 @@ def _beyond(rehearsal: Rehearsal, p: float) -> tuple[float, float] | None:
     return factor, factor**2 * float((simulated_ms / usual_ms).var(ddof=1))
 
 
-def _together(p: float, factors: Sequence[float], chances: Sequence[float]) -> Beyond:
-    """Of processes that differ from one another, and by chance: their median, so that one that the machine
-    held up says nothing of the rest, and how they scatter, to which that one belongs.
+def _together(p: float, found: Sequence[tuple[float, float]]) -> Beyond:
+    """Of processes that differ from one another, and by chance; without the one that the machine held up.
+
+    The median of the others: what is predicted is a typical run, and few of them may have stalled.
     """
+    found = sorted(found)
+    held_up = found.pop()[0] if _is_held_up([factor for factor, _ in found]) else None
+    factors, chances = zip(*found, strict=True)
     count, median = len(factors), float(np.median(factors))
     variance = float(np.var(factors, ddof=1)) if count > 1 else 0.0
     between = max(0.0, variance - float(np.mean(chances)))
@@ -66,4 +75,12 @@ def _together(p: float, factors: Sequence[float], chances: Sequence[float]) -> B
         error=math.sqrt(variance / count) / median if median else 0.0,
         spread=math.sqrt(between) / median if median else 0.0,
         rehearsals=count,
+        held_up=held_up,
     )
+
+
+def _is_held_up(ascending: Sequence[float]) -> bool:
+    """Whether the last is none of the others."""
+    if len(ascending) < 4:
+        return False
+    return ascending[-1] - ascending[-2] > _GAP * (ascending[-1] - ascending[0])

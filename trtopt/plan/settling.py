@@ -16,10 +16,12 @@ from trtopt.plan.prediction import Demand, predict
 from trtopt.plan.search import Bounds, Choice, Outcome, Search, against, in_ms, nothing_keeps, simplest
 from trtopt.plan.service import Costs
 from trtopt.plan.setups import Fleet, MeasuredEngine
-from trtopt.records import Rejected, ServingCost
+from trtopt.records import Beyond, Rejected, ServingCost
 
-REHEARSALS, AT_ONE_RATE = 8, 4
-"""At most, for all rates and for one; then the best of those is taken."""
+REHEARSALS, AT_ONE_RATE, AT_EACH_RATE = 8, 4, 2
+"""At most: in all, at a rate that is asked for, at each where the highest is looked for. Then the best of
+those is taken.
+"""
 
 _AS_GOOD = 1.1
 """What was rehearsed gives way to nothing that promises less: nobody has seen it yet."""
@@ -68,7 +70,7 @@ class Settling:
         Raises:
             PlanError: nothing keeps the bounds.
         """
-        choice = self._chosen_at(demand)
+        choice = self._chosen_at(demand, AT_ONE_RATE)
         if choice.chosen is None:
             raise self._nothing_keeps(demand, choice, rate_asked=True)
         return Settled(choice.chosen, choice, demand)
@@ -84,7 +86,7 @@ class Settling:
         kept: Settled | None = None
         missed = math.inf
         while rate is not None:
-            choice = self._chosen_at(demand.at(rate))
+            choice = self._chosen_at(demand.at(rate), AT_EACH_RATE)
             if choice.chosen is None:
                 missed = rate
             elif kept is None or choice.chosen.setup.cost.rehearsed:
@@ -102,12 +104,19 @@ class Settling:
         return None if is_found else math.sqrt(kept.demand.rate * missed)
 
     def _promised(self, demand: Demand) -> float | None:
-        """The highest rate by what is known; what scatters at one rate does so less at a lower one."""
-        found = self._search().highest_rate(demand, self._bounds)
+        """The highest rate by what is known; what scatters at one rate does so less at a lower one.
+
+        Without factors, which queues make large where a rate is too high.
+        """
+        known = with_scatter(self._costs, self._known)
+        costs = {many: msgspec.structs.replace(cost, beyond=()) for many, cost in known.items()}
+        found = Search(self._engines, Costs(costs)).highest_rate(demand, self._bounds)
         return found[0] if found is not None else None
 
-    def _chosen_at(self, demand: Demand) -> Choice:
-        """Which of the setups that were rehearsed at this rate is chosen; none if none keeps the bounds."""
+    def _chosen_at(self, demand: Demand, most: int) -> Choice:
+        """Which of the setups that were rehearsed at this rate is chosen, `most` of them; none if none keeps
+        the bounds.
+        """
         self._rehearsed, self._promising = {}, None
         tried: list[Outcome] = []
         """What was rehearsed, the fastest first."""
@@ -116,7 +125,7 @@ class Settling:
             held = simplest([one for one in tried if one.keeps(self._bounds.goal)])
             promised = choice.chosen.prediction.goal.value if choice.chosen is not None else math.inf
             outcome = choice.chosen or choice.closest
-            may_go_on = self._left > 0 and len(tried) < AT_ONE_RATE and self._is_worth_rehearsing(outcome)
+            may_go_on = self._left > 0 and len(tried) < most and self._is_worth_rehearsing(outcome)
             if held is not None and (held.prediction.goal.value <= _AS_GOOD * promised or not may_go_on):
                 return self._instead(choice, held)
             if outcome is None or not may_go_on:
@@ -170,9 +179,13 @@ class Settling:
         return Search(self._engines, self._now())
 
     def _now(self) -> Costs:
-        """For setups that were not rehearsed, what others' rehearsals say of them."""
+        """For setups that were not rehearsed, what others' rehearsals say of them.
+
+        Not how far processes differed, which is the more the closer a setup is to what it can do: with that,
+        what one missed would be promised by none.
+        """
         scattered = with_scatter(self._costs, self._known)
-        by_workers = {many: msgspec.structs.replace(cost, rehearsed=0) for many, cost in scattered.items()}
+        by_workers = {many: _not_rehearsed(cost) for many, cost in scattered.items()}
         return Costs(by_workers, dict(self._rehearsed))
 
 
@@ -183,6 +196,11 @@ def with_scatter(
     if not known:
         return costs
     return {workers: _scattering(cost, workers, known) for workers, cost in costs.items()} | dict(known)
+
+
+def _not_rehearsed(cost: ServingCost) -> ServingCost:
+    factors = tuple(Beyond(p=one.p, factor=one.factor) for one in cost.beyond)
+    return msgspec.structs.replace(cost, rehearsed=0, beyond=factors)
 
 
 def _scattering(cost: ServingCost, workers: int, known: Mapping[int, ServingCost]) -> ServingCost:

@@ -71,14 +71,17 @@ class Beyond(Record, frozen=True, kw_only=True):
     """A percentile of what rehearsals took over that of simulations of their own arrivals.
 
     The median of so many `rehearsals`, each a process of its own; the standard error of their mean, and by
-    how much processes differ beyond chance (standard deviation), both as a share of the median.
+    how much processes differ beyond chance (standard deviation), both as a share of the median. `held_up` is
+    a further rehearsal's, which was so much slower that it is left out. Taken over from another setup it is
+    the factor alone.
     """
 
     p: float
     factor: float
-    error: float
-    spread: float
-    rehearsals: int
+    error: float = 0.0
+    spread: float = 0.0
+    rehearsals: int = 0
+    held_up: float | None = None
 
 
 class ServingCost(Record, frozen=True, kw_only=True):

@@ -33,17 +33,32 @@ def stalled(at: int) -> np.ndarray:
 def test_rehearsals_are_as_far_off_as_their_median() -> None:
     (told,) = beyond([steady(np.full(COUNT, ms)) for ms in (1.0, 1.1, 1.3, 1.8)], [50.0])
     deviation = math.sqrt((0.3**2 + 0.2**2 + 0.0**2 + 0.5**2) / 3)
-    assert (told.p, told.rehearsals) == (50.0, 4)
+    assert (told.p, told.rehearsals, told.held_up) == (50.0, 4, None)
     assert told.factor == pytest.approx(1.2)
     assert told.spread == pytest.approx(deviation / 1.2)
     assert told.error == pytest.approx(deviation / 2 / 1.2)
 
 
-def test_a_process_that_the_machine_held_up_says_nothing_of_the_rest_but_widens_their_interval() -> None:
+def test_a_process_that_the_machine_held_up_is_left_out_and_told() -> None:
+    three = [np.full(COUNT, ms) for ms in (1.4, 1.5, 1.6)]
+    (told,) = beyond([steady(one) for one in (stalled(0), *three)], [99.0])
+    assert (told.factor, told.rehearsals, told.held_up) == (pytest.approx(1.5), 3, pytest.approx(400.0))
+    assert told.spread == pytest.approx(0.1 / 1.5)
+
+
+@pytest.mark.parametrize(("slowest", "is_left_out"), [(3.7, False), (3.9, True)])
+def test_who_is_left_out_is_farther_from_the_next_than_dixon_lets_one_of_four_be(
+    slowest: float, is_left_out: bool
+) -> None:
+    """(3.7 - 1.2) / (3.7 - 1.0) is 0.9259, (3.9 - 1.2) / (3.9 - 1.0) is 0.931."""
+    (told,) = beyond([steady(np.full(COUNT, ms)) for ms in (1.0, slowest, 1.1, 1.2)], [50.0])
+    assert (told.held_up is not None) == is_left_out
+
+
+def test_of_three_nobody_tells_which_was_held_up() -> None:
     even = np.full(COUNT, 1.5)
-    (told,) = beyond([steady(one) for one in (stalled(0), even, even, even)], [99.0])
-    assert told.factor == pytest.approx(1.5)
-    assert told.spread > 100
+    (told,) = beyond([steady(one) for one in (stalled(0), even, even)], [99.0])
+    assert (told.rehearsals, told.held_up) == (3, None)
 
 
 def test_processes_that_all_stall_somewhere_are_that_late() -> None:

@@ -9,7 +9,7 @@ from trtopt.errors import PlanError
 from trtopt.measure.arrivals import Goal
 from trtopt.plan.prediction import Demand, predict
 from trtopt.plan.search import Bounds, Choice, Outcome
-from trtopt.plan.settling import AT_ONE_RATE, REHEARSALS, Settled, Settling, with_scatter
+from trtopt.plan.settling import AT_EACH_RATE, AT_ONE_RATE, REHEARSALS, Settled, Settling, with_scatter
 from trtopt.plan.setups import Fleet, Setup
 from trtopt.records import BatchPolicy, Beyond, ServingCost
 
@@ -143,6 +143,22 @@ def test_the_highest_rate_is_looked_for_below_where_a_host_is_late() -> None:
     assert len(host.heard) <= REHEARSALS
 
 
+def test_what_queues_at_too_high_a_rate_says_nothing_of_lower_ones() -> None:
+    """Where more than 400 requests/s come, one process takes eight times what is simulated, another twice."""
+    heard: list[float] = []
+
+    def rehearse(outcome: Outcome, demand: Demand) -> ServingCost:
+        heard.append(demand.rate)
+        far = Beyond(p=99.0, factor=4.0, error=1.0, spread=2.0, rehearsals=4)
+        return ServingCost(rehearsed=100, beyond=(far,) if demand.rate > 400 else ())
+
+    settling = Settling(ENGINES, {1: NOTHING}, BOUNDS, rehearse)
+    found = settling.at_any_rate(Demand("poisson", 1.0, {0: 1.0}))
+    assert 360 < found.demand.rate <= 400
+    assert all(heard.count(rate) <= AT_EACH_RATE for rate in heard)
+    assert len(heard) <= REHEARSALS
+
+
 def test_where_nothing_that_was_rehearsed_keeps_its_promise_the_error_says_so() -> None:
     settling = Settling(ENGINES, {1: NOTHING}, BOUNDS, lambda outcome, load: ServingCost(late_ms=(25.0,)))
     settling._known = Forgotten()
@@ -171,13 +187,13 @@ def test_what_is_taken_over_from_another_setup_was_not_rehearsed() -> None:
     seen = ServingCost(
         late_ms=(1.0,),
         rehearsed=500,
-        beyond=(Beyond(p=50.0, factor=1.1, error=0.0, spread=0.0, rehearsals=4),),
+        beyond=(Beyond(p=50.0, factor=1.1, error=0.1, spread=0.2, rehearsals=4),),
     )
     settling = Settling(ENGINES, {1: NOTHING}, BOUNDS, lambda outcome, load: seen)
     found = settling.at_its_rate(Demand("poisson", 100.0, {0: 1.0}))
     assert found.chosen.setup.cost == seen
     other = settling._now().of("another setup", 1)
-    assert (other.rehearsed, other.late_ms, other.beyond) == (0, seen.late_ms, seen.beyond)
+    assert (other.rehearsed, other.late_ms, other.beyond) == (0, (1.0,), (Beyond(p=50.0, factor=1.1),))
 
 
 def test_a_rehearsal_that_cannot_be_held_leaves_what_is_known() -> None:
