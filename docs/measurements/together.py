@@ -48,7 +48,11 @@ SERVING = tuple(
     for what in ("best", "0.6", "0.9", "overhead-2", "overhead-4")
     for model in ("-bert", "")
 )
-COPYING = tuple(f"serving-overhead-{many}-{place}" for place in ("device", "page-locked") for many in (2, 4))
+COPYING = (
+    *(f"serving-overhead-{many}-device" for many in (2, 4)),
+    "serving-overhead-2-page-locked",
+    *(f"serving-steps-2-{place}" for place in ("device", "page-locked")),
+)
 TESTS = (
     "several_profiles",
     "plan_verified",

@@ -10,7 +10,7 @@ import pytest
 
 from trtopt.device.cuda import batched
 from trtopt.errors import DeviceError, DeviceMemoryError
-from trtopt.runtime.arrays import Region, address_of
+from trtopt.runtime.arrays import address_of
 
 IN_STREAM_ORDER = 1  # CU_MEMCPY_SRC_ACCESS_ORDER_STREAM of cuda.h
 STREAM = 1234567890123
@@ -61,10 +61,7 @@ def copied(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     target = np.zeros(20, np.uint8)
     ends = np.cumsum([len(source) for source in sources])
     pieces = [
-        (
-            Region(address_of(target) + int(end) - len(source), len(source)),
-            Region(address_of(source), len(source)),
-        )
+        (address_of(target) + int(end) - len(source), address_of(source), len(source))
         for end, source in zip(ends, sources, strict=True)
     ]
     batched.copy_pieces(pieces[::-1], STREAM)

@@ -116,8 +116,8 @@ class Graph(Protocol):
         """Give it back."""
 
 
-Piece = tuple[DeviceBuffer, DeviceBuffer]
-"""A target, and the source that goes there, whole."""
+Piece = tuple[int, int, int]
+"""The address where bytes go, the one where they are, and how many: plain, for there is one for every row."""
 
 
 class ClockSensor(Protocol):

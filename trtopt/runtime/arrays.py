@@ -34,14 +34,9 @@ class Tensor(NamedTuple):
     after: int | None = None
     owner: object = None
 
-    def with_batch_axis(self) -> Tensor:
-        """The same as a batch of one."""
-        host = self.host[np.newaxis] if self.host is not None else None
-        return self._replace(shape=(1, *self.shape), host=host)
-
 
 class Region(NamedTuple):
-    """Memory that somebody else owns, as a `device.api.DeviceBuffer`; made for every row of a batch."""
+    """Memory that somebody else owns, as a `device.api.DeviceBuffer`."""
 
     address: int
     nbytes: int
@@ -64,26 +59,23 @@ def tensor_of(value: object, name: str, *, is_sample: bool = False) -> Tensor:
     if isinstance(value, (np.ndarray, np.generic)):  # at once: for every request it counts
         host = np.asarray(value)[np.newaxis] if is_sample else np.asarray(value)
         return Tensor(host.dtype, host.shape, host)
-    tensor = _foreign(value, name)
-    return tensor.with_batch_axis() if is_sample else tensor
-
-
-def _foreign(value: object, name: str) -> Tensor:
+    in_front = (1,) if is_sample else ()
     if hasattr(value, "__dlpack__") and hasattr(value, "__dlpack_device__"):
-        return _from_dlpack(value, name)
+        return _from_dlpack(value, name, in_front)
     if hasattr(value, "__cuda_array_interface__"):
-        return _from_cuda_array_interface(value, name)
+        return _from_cuda_array_interface(value, name, in_front)
     raise DataError(
         f"input {name!r}: {type(value).__name__} is no array",
         "give a NumPy array, or one that speaks DLPack or __cuda_array_interface__ (torch, CuPy, pycuda)",
     )
 
 
-def _from_dlpack(value: Any, name: str) -> Tensor:
+def _from_dlpack(value: Any, name: str, in_front: Shape) -> Tensor:
     kind, number = (int(part) for part in value.__dlpack_device__())
     try:
         if kind in (_HOST, _LOCKED_HOST):
             host = np.from_dlpack(value)
+            host = host.reshape(*in_front, *host.shape)
             is_reachable = kind == _LOCKED_HOST and host.flags.c_contiguous
             return Tensor(host.dtype, host.shape, host, address_of(host) if is_reachable else 0)
         if kind not in _CUDA_DEVICES or number != 0:
@@ -91,7 +83,7 @@ def _from_dlpack(value: Any, name: str) -> Tensor:
                 f"input {name!r}: the array is on a device that no engine runs on (DLPack {kind}:{number})",
                 "move it to the host or to the first GPU",
             )
-        return described(value.__dlpack__(stream=_LEGACY_STREAM), name)
+        return described(value.__dlpack__(stream=_LEGACY_STREAM), name, in_front)
     except (BufferError, RuntimeError, TypeError) as error:
         raise DataError(
             f"input {name!r}: the array cannot be shared ({error})", "hand over a plain, dense array"
@@ -119,8 +111,10 @@ _pointer_in = ctypes.pythonapi.PyCapsule_GetPointer
 _pointer_in.restype, _pointer_in.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
 
 
-def described(capsule: object, name: str) -> Tensor:
+def described(capsule: object, name: str, in_front: Shape) -> Tensor:
     """What a DLPack capsule holds, as device memory. Never renamed, it gives its memory back by itself.
+
+    The tensor has the axes `in_front` of those of the capsule.
 
     Raises:
         DataError: an element type that is not known, or not contiguous.
@@ -137,15 +131,15 @@ def described(capsule: object, name: str) -> Tensor:
     strides = [held.strides[axis] * dtype.itemsize for axis in range(held.ndim)] if held.strides else None
     _check_dense(shape, strides, dtype, name)
     address = (held.data or 0) + held.byte_offset
-    return Tensor(dtype, shape, None, address, _LEGACY_STREAM, capsule)
+    return Tensor(dtype, in_front + shape, None, address, _LEGACY_STREAM, capsule)
 
 
-def _from_cuda_array_interface(value: Any, name: str) -> Tensor:
+def _from_cuda_array_interface(value: Any, name: str, in_front: Shape) -> Tensor:
     told = value.__cuda_array_interface__
     dtype, shape = np.dtype(told["typestr"]), tuple(told["shape"])
     _check_dense(shape, told.get("strides"), dtype, name)
     after = told.get("stream", _LEGACY_STREAM)  # before its version 3 nobody could tell
-    return Tensor(dtype, shape, None, int(told["data"][0]), after, value)
+    return Tensor(dtype, in_front + shape, None, int(told["data"][0]), after, value)
 
 
 def _check_dense(shape: Shape, strides: Any, dtype: np.dtype[np.generic], name: str) -> None:

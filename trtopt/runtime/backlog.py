@@ -68,7 +68,9 @@ class Backlog:
 
     def add(self, request: Request) -> int:
         """Put it last; the length of its queue."""
-        queue = self._queues.setdefault(request.part.key, OrderedDict())
+        queue = self._queues.get(request.part.key)
+        if queue is None:
+            queue = self._queues[request.part.key] = OrderedDict()
         queue[request] = None
         self._count += 1
         self._with_deadline += request.deadline_s < math.inf

@@ -95,22 +95,24 @@ class DynamicBatcher:
                     expired = self._take_expired(now_s)
                 self._accept(request)
         finally:
-            _expire(expired)
+            if expired:
+                _expire(expired)
         return request
 
     def _accept(self, request: Request) -> None:
         if self._is_closed:
             raise ClosedError("the batcher has been closed", "make another one")
-        if len(self._backlog) >= self.policy.max_waiting:
+        waiting = len(self._backlog)
+        if waiting >= self.policy.max_waiting:
             self._tally.rejected += 1
             raise QueueFullError(
-                f"{len(self._backlog)} requests are waiting, and no more may",
+                f"{waiting} requests are waiting, and no more may",
                 "try again later; more workers, larger batches or a larger max_waiting let more in",
             )
         in_queue = self._backlog.add(request)
         self._tally.accepted += 1
         # Otherwise somebody knows already when to look again, or everybody is busy.
-        if len(self._backlog) == 1 or in_queue == self.policy.max_batch or request.deadline_s < math.inf:
+        if not waiting or in_queue == self.policy.max_batch or request.deadline_s < math.inf:
             self._changed.notify()
 
     def _cancelled(self, request: Request) -> None:

@@ -109,16 +109,15 @@ class Prepared:
             Every output as [batch, …], in memory that the next run writes to.
         """
         foreign: dict[str, DeviceBuffer] = {}
-        from_host = not self._on_host and not any(
-            self._stays(binding, part.tensors[binding.name]) for binding in self._inputs for part in parts
-        )
-        for binding in self._inputs:
-            tensors = [parts[cut.part].tensors[binding.name] for cut in cuts]
+        given = [[parts[cut.part].tensors[binding.name] for cut in cuts] for binding in self._inputs]
+        kept = [self._staying(binding, tensors) for binding, tensors in zip(self._inputs, given, strict=True)]
+        from_host = not self._on_host and not any(any(stays) for stays in kept)
+        for binding, tensors, stays in zip(self._inputs, given, kept, strict=True):
             region = self._in_place(binding, tensors[0], cuts[0]) if len(cuts) == 1 else None
             if region is None:
-                self._fill(binding, tensors, cuts)
+                self._fill(binding, tensors, cuts, stays)
                 if not self._on_host and not from_host:
-                    self._gather(binding, tensors, cuts)
+                    self._gather(binding, tensors, cuts, stays)
             else:
                 foreign[binding.name] = region
         self._launch(foreign, from_host)
@@ -131,7 +130,8 @@ class Prepared:
         if rows != self._batch:
             return None
         if tensor.host is None:
-            region = _rows(tensor, cut.start, rows, binding.nbytes // self._batch)
+            row_bytes = binding.nbytes // self._batch
+            region = Region(tensor.device_address + cut.start * row_bytes, rows * row_bytes)
             if region.address % _ALIGNMENT:
                 return None
             self._follow([tensor])
@@ -146,40 +146,54 @@ class Prepared:
         for other in {tensor.after for tensor in tensors if tensor.after is not None}:
             self._device.follow(self._stream, other)
 
-    def _stays(self, binding: Binding, tensor: Tensor) -> bool:
-        """Whether the host has nothing to do with it: the device reads it where it is."""
-        if self._on_host or not tensor.device_address:
-            return False
-        return tensor.host is None or binding.nbytes >= LOCKED_BYTES
+    def _staying(self, binding: Binding, tensors: Sequence[Tensor]) -> list[bool]:
+        """Of each, whether the host has nothing to do with it: the device reads it where it is."""
+        if self._on_host:
+            return [False] * len(tensors)
+        reads_host = binding.nbytes >= LOCKED_BYTES
+        return [tensor.device_address != 0 and (tensor.host is None or reads_host) for tensor in tensors]
 
-    def _fill(self, binding: Binding, tensors: Sequence[Tensor], cuts: Sequence[Cut]) -> None:
+    def _fill(
+        self, binding: Binding, tensors: Sequence[Tensor], cuts: Sequence[Cut], stays: Sequence[bool]
+    ) -> None:
         """Put the rows that the host copies into the input's own memory there."""
-        view, filled = self._views[binding.name], _filled(cuts)
         rows = [
             (cut.at, tensor.host[cut.start : cut.stop])
-            for tensor, cut in zip(tensors, cuts, strict=True)
-            if tensor.host is not None and not self._stays(binding, tensor)
+            for tensor, cut, is_there in zip(tensors, cuts, stays, strict=True)
+            if tensor.host is not None and not is_there
         ]
+        if not rows:
+            return
+        view, filled = self._views[binding.name], _filled(cuts)
         self._copier.fill(view, rows)
-        if not self._stays(binding, tensors[-1]):
+        if not stays[-1]:
             view[filled:] = view[filled - 1]
 
-    def _gather(self, binding: Binding, tensors: Sequence[Tensor], cuts: Sequence[Cut]) -> None:
+    def _gather(
+        self, binding: Binding, tensors: Sequence[Tensor], cuts: Sequence[Cut], stays: Sequence[bool]
+    ) -> None:
         """Put all rows into the input's own buffer: first what the host has, then the others, by one call."""
         own, row_bytes = self._buffers[binding.name], binding.nbytes // self._batch
-        there = [pair for pair in zip(tensors, cuts, strict=True) if self._stays(binding, pair[0])]
+        there = [
+            (tensor, cut) for tensor, cut, is_there in zip(tensors, cuts, stays, strict=True) if is_there
+        ]
         if len(there) < len(tensors):
             self._device.copy_to_device(own, self._host[binding.name], self._stream)
         if not there:
             return
         self._follow([tensor for tensor, _ in there])
-        sources = [
-            (cut.at, _rows(tensor, cut.start, cut.stop - cut.start, row_bytes)) for tensor, cut in there
+        pieces = [
+            (
+                own.address + cut.at * row_bytes,
+                tensor.device_address + cut.start * row_bytes,
+                (cut.stop - cut.start) * row_bytes,
+            )
+            for tensor, cut in there
         ]
-        if self._stays(binding, tensors[-1]):
-            last = _rows(tensors[-1], cuts[-1].stop - 1, 1, row_bytes)
-            sources += [(row, last) for row in range(_filled(cuts), self._batch)]
-        pieces = [(Region(own.address + at * row_bytes, source.nbytes), source) for at, source in sources]
+        if stays[-1]:
+            last = tensors[-1].device_address + (cuts[-1].stop - 1) * row_bytes
+            padding = range(_filled(cuts), self._batch)
+            pieces += [(own.address + row * row_bytes, last, row_bytes) for row in padding]
         self._device.gather(pieces, self._stream)
 
     def _launch(self, foreign: Mapping[str, DeviceBuffer], from_host: bool) -> None:
@@ -248,8 +262,3 @@ def _view(buffer: HostBuffer, binding: Binding) -> NDArray[np.generic]:
     count = int(np.prod(binding.shape, dtype=np.int64))
     view: NDArray[np.generic] = buffer.array[: count * binding.dtype.itemsize].view(binding.dtype)
     return view.reshape(binding.shape)
-
-
-def _rows(tensor: Tensor, start: int, count: int, row_bytes: int) -> Region:
-    """Some of an array's rows, which are all as long as the binding's."""
-    return Region(tensor.device_address + start * row_bytes, count * row_bytes)

@@ -47,13 +47,18 @@ class Worker:
         choice = self._catalogue.choice(key)
         rows = [part.rows for part in parts]
         pieces = choice.chooser.pieces(sum(rows))
+        dealt = deal(rows, [piece.rows for piece in pieces])
+        ran = (
+            self._run_on((choice.engines[piece.offer], piece.batch, key), parts, cuts)
+            for piece, cuts in zip(pieces, dealt, strict=True)
+        )
+        taken = [_taken_apart(outputs, cuts) for outputs, cuts in zip(ran, dealt, strict=True)]
+        if len(taken) == 1:
+            return taken[0]
         received: list[list[Outputs]] = [[] for _ in parts]
-        for piece, cuts in zip(pieces, deal(rows, [piece.rows for piece in pieces]), strict=True):
-            outputs = self._run_on((choice.engines[piece.offer], piece.batch, key), parts, cuts)
-            spans = [(cut.at, cut.at + cut.stop - cut.start) for cut in cuts]
-            owned = [own_rows(output, spans) for output in outputs.values()]
-            for cut, rows_of_part in zip(cuts, zip(*owned, strict=True), strict=True):
-                received[cut.part].append(dict(zip(outputs, rows_of_part, strict=True)))
+        for cuts, outputs_of_cuts in zip(dealt, taken, strict=True):
+            for cut, outputs in zip(cuts, outputs_of_cuts, strict=True):
+                received[cut.part].append(outputs)
         return [_joined(pieces_of_part) for pieces_of_part in received]
 
     def _run_on(self, name: tuple[int, int, Key], parts: Sequence[Part], cuts: list[Cut]) -> Outputs:
@@ -109,6 +114,13 @@ class Worker:
             for prepared in self._prepared.values():
                 resources.callback(prepared.close)
             self._prepared = OrderedDict()
+
+
+def _taken_apart(outputs: Outputs, cuts: Sequence[Cut]) -> list[Outputs]:
+    """What belongs to each of the cuts, in memory that no other run writes to."""
+    spans = [(cut.at, cut.at + cut.stop - cut.start) for cut in cuts]
+    owned = [own_rows(output, spans) for output in outputs.values()]
+    return [dict(zip(outputs, rows, strict=True)) for rows in zip(*owned, strict=True)]
 
 
 def _joined(pieces: list[Outputs]) -> Outputs:

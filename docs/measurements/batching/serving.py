@@ -74,8 +74,10 @@ def _jobs(asked: argparse.Namespace) -> list[dict[str, str]]:
         for place in ("page-locked", "device"):
             result = ["--json", str(asked.out / f"overhead-{workers}-{place}.json")]
             jobs[f"overhead-{workers}-{place}"] = [[*overhead, "--samples", place, *result]]
-        result = ["--json", str(asked.out / f"steps-{workers}.json")]
-        jobs[f"steps-{workers}"] = [[sys.executable, str(STEPS.absolute()), str(folder), *way[:2], *result]]
+        steps = [sys.executable, str(STEPS.absolute()), str(folder), *way[:2]]
+        for place in ("host", "page-locked", "device"):
+            name = f"steps-{workers}" + (f"-{place}" if place != "host" else "")
+            jobs[name] = [[*steps, "--samples", place, "--json", str(asked.out / f"{name}.json")]]
     return [
         {"name": f"serving-{name}", "run": "\n".join(["set -eu", *map(shlex.join, commands)])}
         for name, commands in jobs.items()
@@ -157,7 +159,8 @@ def _table_of_overhead(out: Path) -> None:
 def _table_of_steps(out: Path) -> None:
     found = [json.loads(path.read_text()) for path in sorted(out.glob("steps-*.json"))]
     if found:
-        print(f"\n| µs | {' | '.join(str(one['workers']) for one in found)} |\n|---|{'--:|' * len(found)}")
+        told = [f"{one['workers']}, {one['samples']}" for one in found]
+        print(f"\n| µs, workers and samples | {' | '.join(told)} |\n|---|{'--:|' * len(found)}")
     for step in found[0]["us"] if found else ():
         cells = [f"{one['us'][step]:,.0f}" for one in found]
         print(f"| {step} | {' | '.join(cells)} |")

@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 from contended import counting
 
-from trtopt.device.api import Device, DeviceBuffer
+from trtopt.device.api import Device
 from trtopt.device.cuda.cuda_python import open_device
 from trtopt.runtime import serve_promptly, vectored
 from trtopt.runtime.arrays import Region, address_of
@@ -112,7 +112,7 @@ def ways(
     pageable = [np.random.default_rng(row).integers(0, 255, row_bytes, np.uint8) for row in range(rows)]
     view = staged.array.reshape(rows, row_bytes)
     placed = [(row, array[np.newaxis]) for row, array in enumerate(pageable)]
-    targets = [Region(batch.address + row * row_bytes, row_bytes) for row in range(rows)]
+    targets = [batch.address + row * row_bytes for row in range(rows)]
 
     def filled(copier: Copier) -> Way:
         def way() -> None:
@@ -122,29 +122,30 @@ def ways(
 
         return way
 
-    def by_one_call(sources: Sequence[DeviceBuffer]) -> Way:
+    def by_one_call(sources: Sequence[int]) -> Way:
         def way() -> None:
-            device.gather(list(zip(targets, sources, strict=True)), stream)
+            told = zip(targets, sources, strict=True)
+            device.gather([(target, source, row_bytes) for target, source in told], stream)
             stream.synchronize()
 
         return way
 
     def each_locked() -> None:
         for target, source in zip(targets, locked, strict=True):
-            device.copy_to_device(target, source, stream)
+            device.copy_to_device(Region(target, row_bytes), source, stream)
         stream.synchronize()
 
     def each_on_device() -> None:
         for target, one in zip(targets, remote, strict=True):
-            device.copy_on_device(target, one, stream)
+            device.copy_on_device(Region(target, row_bytes), one, stream)
         stream.synchronize()
 
     return {
         **{f"fill, {count}": filled(copier) for count, copier in copiers.items()},
         **{f"NumPy, {count}": filled(copier) for count, copier in copiers.items()},
-        "page-locked, by one call": by_one_call([Region(address_of(one.array), row_bytes) for one in locked]),
+        "page-locked, by one call": by_one_call([address_of(one.array) for one in locked]),
         "page-locked, each": each_locked,
-        "on the device, by one call": by_one_call(remote),
+        "on the device, by one call": by_one_call([one.address for one in remote]),
         "on the device, each": each_on_device,
     }
 

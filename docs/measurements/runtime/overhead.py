@@ -10,6 +10,7 @@ One at a time: a batch of 1 by the session alone (its CUDA graph, if there is on
 engine by the session alone, by the pool, and as many requests that one thread submits, up to four batches for
 each worker ahead of the answers. Without INPUTS seeded random ones. The samples that are submitted lie in
 pageable memory of the host, in page-locked, or on the GPU, where decoders may leave them.
+`cpu_us_per_request` is what all threads compute for a request then, which the interpreter does one at a time.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from bare import query
 
 ALONE, BATCHES = 2000, 200
+PLACES = ("host", "page-locked", "device")
 Samples = dict[str, np.ndarray]
 
 
@@ -97,6 +99,17 @@ class OnDevice:
         }
 
 
+def placed_samples(kind: str, rows: Samples, device: Device, resources: ExitStack) -> list[dict[str, object]]:
+    """Each row as a sample, in pageable memory (`host`), in page-locked memory or on the device."""
+    places: dict[str, Callable[[np.ndarray], object]] = {
+        "host": lambda array: array,
+        "page-locked": lambda array: Locked(array, device, resources),
+        "device": lambda array: OnDevice(array, device, resources),
+    }
+    count = min(map(len, rows.values()))
+    return [{name: places[kind](array[index]) for name, array in rows.items()} for index in range(count)]
+
+
 def saturate(batcher: DynamicBatcher, samples: Sequence[object], requests: int, ahead: int) -> None:
     """Submit so many, never more than `ahead` of the answers."""
     waiting: deque[object] = deque()
@@ -115,7 +128,7 @@ def main() -> None:
     parser.add_argument("inputs", nargs="?")
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--samples", choices=["host", "page-locked", "device"], default="host")
+    parser.add_argument("--samples", choices=PLACES, default="host")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     taken: dict[str, list[float]] = {}
@@ -124,17 +137,10 @@ def main() -> None:
         largest = pool.largest_batch
         rows = samples_for(pool, folder, arguments.inputs, largest)
         first, batch = ({name: array[:count] for name, array in rows.items()} for count in (1, largest))
-        count = min(map(len, rows.values()))
         backend = read_manifest(folder).engines[0].plan.backend.name
         target = resources.enter_context(closing(open_target(backend)))
 
-        def placed(array: np.ndarray) -> object:
-            if arguments.samples == "host":
-                return array
-            kind = Locked if arguments.samples == "page-locked" else OnDevice
-            return kind(array, target.device, resources)
-
-        samples = [{name: placed(array[index]) for name, array in rows.items()} for index in range(count)]
+        samples = placed_samples(arguments.samples, rows, target.device, resources)
         alone, full = (query(target, folder, size, resources) for size in (1, largest))
         ahead = 4 * workers * largest
         policy = BatchPolicy(max_batch=largest, max_delay_ms=0.0, max_waiting=2 * ahead)
@@ -152,15 +158,20 @@ def main() -> None:
                 ),
             }
             serve_promptly()
+            computed: list[float] = []
             for _ in range(arguments.rounds):
                 for name, way in ways.items():
+                    began_s = time.process_time()
                     taken.setdefault(name, []).append(way())
+                    if name == "full: batcher":
+                        computed.append((time.process_time() - began_s) / (BATCHES * largest) * 1e6)
             sizes = full_only.statistics().batch_sizes
     result = {
         "workers": workers,
         "largest_batch": largest,
         "samples": arguments.samples,
         "us_per_request": {name: statistics.median(values) for name, values in taken.items()},
+        "cpu_us_per_request": statistics.median(computed),
         "rounds": taken,
         "batch_sizes_at_saturation": sizes,
     }

@@ -1,6 +1,7 @@
 """Where a batch's time goes at saturation, step by step.
 
-    python docs/measurements/runtime/steps.py FOLDER [INPUTS.npz] [--workers 2] [--json FILE]
+    python docs/measurements/runtime/steps.py FOLDER [INPUTS.npz] [--workers 2]
+        [--samples host|page-locked|device] [--json FILE]
 
 FOLDER holds a build; requests are submitted as in overhead.py. Median microseconds of each step over all
 batches of the largest engine, as the thread that does it sees them: waiting for the interpreter is in them.
@@ -15,18 +16,22 @@ import statistics
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
-from overhead import samples_for, saturate
+from overhead import PLACES, placed_samples, samples_for, saturate
 
+from trtopt.device.backends import open_target
 from trtopt.records import BatchPolicy
 from trtopt.runtime import DynamicBatcher, EnginePool, prepared, serve_promptly, worker
+from trtopt.workspace import read_manifest
 
 WARM, BATCHES = 20, 200
 TAKEN_US: dict[str, list[float]] = defaultdict(list)
 STEPS: tuple[tuple[str, Any, str], ...] = (
-    ("rows into the batch", prepared.Prepared, "_gather"),
+    ("rows into the batch by the host", prepared.Prepared, "_fill"),
+    ("by the device, and asking for it", prepared.Prepared, "_gather"),
     ("launch", prepared.Prepared, "_launch"),
     ("rows out of the batch", worker, "own_rows"),
     ("run, all of these", worker.Worker, "run"),
@@ -55,6 +60,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("inputs", nargs="?")
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--samples", choices=PLACES, default="host")
     parser.add_argument("--json", type=Path)
     asked = parser.parse_args()
     for name, owner, attribute in STEPS:
@@ -67,10 +73,12 @@ def main() -> None:
         ends_s.append(time.perf_counter())
 
     DynamicBatcher._run = noted  # type: ignore[method-assign]
-    with EnginePool.open(asked.folder, workers=asked.workers) as pool:
+    with EnginePool.open(asked.folder, workers=asked.workers) as pool, ExitStack() as resources:
         largest = pool.largest_batch
         rows = samples_for(pool, asked.folder, asked.inputs, largest)
-        samples = [{name: array[index] for name, array in rows.items()} for index in range(largest)]
+        backend = read_manifest(asked.folder).engines[0].plan.backend.name
+        target = resources.enter_context(closing(open_target(backend)))
+        samples = placed_samples(asked.samples, rows, target.device, resources)
         ahead = 4 * asked.workers * largest
         policy = BatchPolicy(max_batch=largest, max_delay_ms=1000.0, max_waiting=2 * ahead)
         with DynamicBatcher(pool, policy) as batcher:
@@ -82,7 +90,12 @@ def main() -> None:
     steps = {name: statistics.median(taken) for name, taken in TAKEN_US.items()}
     ends_s.sort()
     steps["between ends"] = (ends_s[-1] - ends_s[0]) / (len(ends_s) - 1) * 1e6
-    result = {"workers": asked.workers, "largest_batch": largest, "us": steps}
+    result = {
+        "workers": asked.workers,
+        "samples": asked.samples,
+        "largest_batch": largest,
+        "us": steps,
+    }
     print(json.dumps(result, indent=2))
     if asked.json:
         asked.json.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")

@@ -34,7 +34,7 @@ class Elsewhere:
 )
 def test_a_capsule_tells_type_shape_and_address(dtype: str) -> None:
     array = np.zeros((2, 3, 4), dtype)[1:]
-    tensor = described(array.__dlpack__(), "x")
+    tensor = described(array.__dlpack__(), "x", ())
     assert (tensor.dtype, tensor.shape) == (array.dtype, (1, 3, 4))
     assert tensor.device_address == address_of(array) == array.ctypes.data
     assert tensor.host is None
@@ -43,7 +43,7 @@ def test_a_capsule_tells_type_shape_and_address(dtype: str) -> None:
 def test_memory_behind_a_capsule_lives_as_long_as_its_tensor() -> None:
     array = np.zeros(4, np.float32)
     gone = weakref.ref(array)
-    tensor = described(array.__dlpack__(), "x")
+    tensor = described(array.__dlpack__(), "x", ())
     del array
     gc.collect()
     assert gone() is not None
@@ -76,6 +76,16 @@ def test_page_locked_memory_is_the_hosts_and_the_device_can_read_it_too() -> Non
     assert tensor_of(Elsewhere(array.T, (3, 0)), "x").device_address == 0
 
 
+@pytest.mark.parametrize("device", [(1, 0), (2, 0), (3, 0)])
+def test_a_sample_of_any_kind_is_a_batch_of_one(device: tuple[int, int]) -> None:
+    array = np.zeros((3, 4), np.float32)
+    for value in (array, Elsewhere(array, device), OnGpu(3)):
+        for is_sample, shape in ((True, (1, 3, 4)), (False, (3, 4))):
+            tensor = tensor_of(value, "x", is_sample=is_sample)
+            assert tensor.shape == shape
+            assert tensor.host is None or tensor.host.shape == shape
+
+
 @pytest.mark.parametrize("device", [(2, 1), (8, 0)])
 def test_an_array_on_another_device_is_refused(device: tuple[int, int]) -> None:
     with pytest.raises(DataError, match=f"DLPack {device[0]}:{device[1]}"):
@@ -102,7 +112,7 @@ def test_an_array_on_the_gpu_that_is_not_contiguous_is_refused() -> None:
     with pytest.raises(DataError, match="'x': the array on the GPU is not contiguous"):
         tensor_of(OnGpu(3, strides=(32, 4)), "x")
     with pytest.raises(DataError, match="not contiguous"):
-        described(np.zeros((4, 4), np.float32).T.__dlpack__(), "x")
+        described(np.zeros((4, 4), np.float32).T.__dlpack__(), "x", ())
 
 
 def test_what_is_no_array_is_refused_by_name() -> None:
@@ -112,4 +122,4 @@ def test_what_is_no_array_is_refused_by_name() -> None:
 
 def test_complex_numbers_are_refused() -> None:
     with pytest.raises(DataError, match="DLPack type 5 of 64 bits"):
-        described(np.zeros(4, np.complex64).__dlpack__(), "x")
+        described(np.zeros(4, np.complex64).__dlpack__(), "x", ())

@@ -47,21 +47,20 @@ def copy_pieces(pieces: Sequence[Piece], stream: int) -> None:
     if hasattr(driver, "cuMemcpyBatchAsync"):
         _check(driver, _at_once(driver, pieces, handle))
         return
-    for target, source in pieces:
-        addresses = (ctypes.c_uint64(one.address) for one in (target, source))
-        _check(driver, driver.cuMemcpyAsync(*addresses, ctypes.c_size_t(source.nbytes), handle))
+    for target, source, nbytes in pieces:
+        addresses = ctypes.c_uint64(target), ctypes.c_uint64(source)
+        _check(driver, driver.cuMemcpyAsync(*addresses, ctypes.c_size_t(nbytes), handle))
 
 
 def _at_once(driver: Any, pieces: Sequence[Piece], stream: ctypes.c_void_p) -> int:
-    told = [(target.address, source.address, source.nbytes) for target, source in pieces]
-    columns = np.array(told, np.uint64).T.copy()
+    columns = np.array(pieces, np.uint64).T.copy()
     targets, sources, sizes = (ctypes.c_void_p(column.ctypes.data) for column in columns)
     first, failed = ctypes.c_size_t(0), ctypes.c_size_t(0)
     status = driver.cuMemcpyBatchAsync(
         targets,
         sources,
         sizes,
-        ctypes.c_size_t(len(told)),
+        ctypes.c_size_t(len(pieces)),
         ctypes.byref(_Attributes(_IN_STREAM_ORDER)),
         ctypes.byref(first),
         ctypes.c_size_t(1),
