@@ -273,11 +273,15 @@ def test_each_rehearsal_has_arrivals_of_its_own_and_ends_in_time(
     monkeypatch.setattr(plan_trials, "_tried", tried)
     assert [job for job, _ in plan_trials.rehearse(planned, "poisson", 1000.0, 7.0, ())] == jobs
     assert len({tuple(job.at_s) for job in jobs}) == len(jobs) == 4
+    for job in jobs:  # half a second before, and two
+        assert job.at_s[job.before - 1] <= 0.5 < job.at_s[job.before]
+        assert job.told == (job.at_s[job.before :], job.bucket[job.before :])
+        assert len(job.told[0]) == pytest.approx(400, abs=4 * 400**0.5)
     quiet = Recorded(np.array([0.0, *np.linspace(100.0, 101.0, 99)]))  # a record that begins with a pause
     jobs.clear()
     plan_trials.rehearse(planned, quiet, 1000.0, 7.0, ())
     assert [len(job.at_s) for job in jobs] == [len(job.bucket) for job in jobs]
-    assert all(len(job.at_s) == 5 or job.at_s[-1] <= 8.0 for job in jobs)
+    assert all(len(job.told[0]) == 5 or job.at_s[-1] <= 8.5 for job in jobs)
 
 
 def test_a_plan_is_rehearsed_where_the_folder_for_that_is_behind_a_link(

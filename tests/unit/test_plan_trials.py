@@ -11,7 +11,6 @@ from trtopt.device.onnxruntime import OnnxRuntimeTarget
 from trtopt.errors import DeviceError
 from trtopt.jobs import Tried
 from trtopt.pipeline.plan_trials import runs_of, verification_of
-from trtopt.runtime.tally import Tally
 from trtopt.runtime.trial import TrialRun
 from trtopt.worker import environment_of
 
@@ -28,7 +27,6 @@ def trial(took_ms: Sequence[float | None], *, rejected: int = 0, failed: int = 0
         failed=failed,
         batches=[],
         wake_ms=[],
-        statistics=Tally().statistics(0),
     )
 
 

@@ -13,7 +13,6 @@ from trtopt.plan.service import Curve
 from trtopt.plan.setups import Fleet, MeasuredEngine, Setup
 from trtopt.plan.simulation import Arrivals
 from trtopt.records import BatchPolicy, ServingCost
-from trtopt.runtime.tally import Tally
 from trtopt.runtime.trial import TrialRun
 from trtopt.runtime.watching import Took
 
@@ -45,7 +44,6 @@ def run_of(
         failed=0,
         batches=[Took(*batch) for batch in batches],
         wake_ms=[0.3, 0.1],
-        statistics=Tally().statistics(0),
     )
 
 

@@ -6,8 +6,8 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import closing, suppress
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from trtopt.device.api import ProgressSink
 from trtopt.errors import QueueFullError, TrtoptError
 from trtopt.inputs import random_batch
-from trtopt.records import BatcherStatistics, BatchPolicy, Record, Shape
+from trtopt.records import BatchPolicy, Record, Shape
 from trtopt.runtime.batcher import DynamicBatcher
 from trtopt.runtime.pool import EnginePool
 from trtopt.runtime.punctual import on_schedule, serve_promptly
@@ -32,7 +32,7 @@ _WARM_ROUNDS = 4
 class TrialJob(Record, frozen=True, kw_only=True, tag="trial"):
     """Serve the plan at `path` requests that arrive at `at_s`, each of the bucket of that index.
 
-    `trust`: plugins that may be loaded.
+    The first `before` are served and not told of. `trust`: plugins that may be loaded.
     """
 
     path: str
@@ -40,7 +40,13 @@ class TrialJob(Record, frozen=True, kw_only=True, tag="trial"):
     buckets: tuple[dict[str, Shape], ...]
     at_s: list[float]
     bucket: list[int]
+    before: int = 0
     trust: tuple[str, ...] = ()
+
+    @property
+    def told(self) -> tuple[list[float], list[int]]:
+        """Arrivals and buckets of the requests that are told of."""
+        return self.at_s[self.before :], self.bucket[self.before :]
 
 
 class TrialRun(Record, frozen=True, kw_only=True):
@@ -57,7 +63,6 @@ class TrialRun(Record, frozen=True, kw_only=True):
     failed: int
     batches: list[Took]
     wake_ms: list[float]
-    statistics: BatcherStatistics
 
 
 class CostJob(Record, frozen=True, kw_only=True, tag="cost"):
@@ -140,16 +145,18 @@ def _warm(pool: EnginePool, counts: Sequence[int], samples: Sequence[Sample]) ->
 def _served(
     batcher: WatchedBatcher, samples: Sequence[Sample], job: TrialJob, progress: ProgressSink
 ) -> TrialRun:
-    done_s: list[float | None] = [None] * len(job.at_s)
+    _serve_before(batcher, samples, job)
+    at_s, bucket = job.told
+    done_s: list[float | None] = [None] * len(at_s)
     lag_ms: list[float] = []
     failures: list[BaseException] = []
     rejected = 0
-    progress(f"{len(job.at_s):,} requests", None)
-    begin_s = time.perf_counter() + 0.01
-    for index, late_ms in enumerate(on_schedule(job.at_s, begin_s)):
+    progress(f"{len(at_s):,} requests", None)
+    begin_s = time.perf_counter() + 0.01 - at_s[0]
+    for index, late_ms in enumerate(on_schedule(at_s, begin_s)):
         lag_ms.append(late_ms)
         try:
-            future = batcher.submit(samples[job.bucket[index]])
+            future = batcher.submit(samples[bucket[index]])
         except QueueFullError:
             rejected += 1
             continue
@@ -160,17 +167,26 @@ def _served(
     for failure in failures:
         if not isinstance(failure, TrtoptError):
             raise failure
-    batches, wake_ms = batcher.told()
+    batches, wake_ms = batcher.told(since_s=begin_s + at_s[0])
     return TrialRun(
-        at_ms=[at_s * 1e3 for at_s in job.at_s],
+        at_ms=[one_s * 1e3 for one_s in at_s],
         done_ms=[(end_s - begin_s) * 1e3 if end_s is not None else None for end_s in done_s],
         lag_ms=lag_ms,
         rejected=rejected,
         failed=len(failures),
         batches=batches,
         wake_ms=wake_ms,
-        statistics=batcher.statistics(),
     )
+
+
+def _serve_before(batcher: WatchedBatcher, samples: Sequence[Sample], job: TrialJob) -> None:
+    """Send what is not told of, and wait for the answers."""
+    sent: list[Future[Outputs]] = []
+    due = on_schedule(job.at_s[: job.before], time.perf_counter())
+    for bucket, _ in zip(job.bucket[: job.before], due, strict=True):
+        with suppress(QueueFullError):
+            sent.append(batcher.submit(samples[bucket]))
+    wait(sent)
 
 
 def _noting(

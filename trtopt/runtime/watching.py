@@ -50,9 +50,10 @@ class WatchedBatcher(DynamicBatcher):
         self._buckets, self._workers = buckets, pool.workers
         super().__init__(pool, policy)
 
-    def told(self) -> tuple[list[Took], list[float]]:
-        """What was seen so far, as `told_of`."""
-        return told_of([Seen(*one) for one in self._seen], self._workers)
+    def told(self, *, since_s: float) -> tuple[list[Took], list[float]]:
+        """What was seen of batches that began since then, as `told_of`."""
+        seen = [Seen(*one) for one in self._seen]
+        return told_of([one for one in seen if one.start_s >= since_s], self._workers)
 
     def _run(self, batch: Sequence[Request]) -> None:
         start_s = time.perf_counter()

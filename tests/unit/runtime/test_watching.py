@@ -64,9 +64,12 @@ def test_every_batch_is_seen_with_its_kind() -> None:
     with pool_on(device()) as pool:
         key = pool.catalogue.sample(SAMPLE).key
         with WatchedBatcher(pool, {key: 3}, BatchPolicy(max_batch=8, max_delay_ms=0.0)) as batcher:
+            for _ in range(5):
+                batcher.submit(SAMPLE).result()
+            since_s = time.perf_counter()
             for _ in range(20):
                 batcher.submit(SAMPLE).result()
-        batches, wake_ms = batcher.told()
+        batches, wake_ms = batcher.told(since_s=since_s)
     assert [(one.bucket, one.requests, one.running) for one in batches] == [(3, 1, 1)] * 20
     assert 0 < len(wake_ms) <= 20  # whoever answers may be held up before it is done
     assert min(one.ms for one in batches) > 0 < min(wake_ms)
