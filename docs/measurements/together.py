@@ -52,18 +52,9 @@ COPYING = (
     *(f"serving-overhead-{many}-device" for many in (2, 4)),
     "serving-overhead-2-page-locked",
     *(f"serving-steps-2-{place}" for place in ("device", "page-locked")),
+    "serving-overlap",
 )
-TESTS = (
-    "several_profiles",
-    "plan_verified",
-    "timing_store",
-    "profiling",
-    "compare",
-    "verdict",
-    "runtime",
-)
-SLOW = ("build-unet3d-8", "verdict-int8-bert-base-32")
-"""Begun first: they have what time there is."""
+TESTS = ("runtime", "verdict", "plan_verified")
 PAIR = ("maskrcnn-any", "maskrcnn-rewritten-any")
 
 STAGES = {
@@ -71,12 +62,14 @@ STAGES = {
         Stage("ResNet-50 to serve", ("whole-model", "whole"), 420),
         Stage("serving", SERVING, 650, after="BERT-base to serve"),
         Stage("copying", COPYING, 150),
-        Stage("where INT8 pays for ViT", ("verdict-int8-vit-b16-1",), 900),
+        Stage("where INT8 pays", ("verdict-int8-efficientnet-b0-32", "verdict-int8-vit-b16-32"), 900),
     ),
     1: (
         Stage("BERT-base to serve", ("model", "each"), 300),
-        Stage("builds and tests", (*SLOW, *TESTS, *(f"build-{one}" for one in PAIR)), 1050, at_once=3),
-        Stage("measurements", (*PAIR, "unet3d-8"), 200),
+        Stage("where INT8 pays for BERT", ("verdict-int8-bert-base-32",), 450),
+        Stage("builds", tuple(f"build-{one}" for one in PAIR), 450, at_once=2),
+        Stage("measurements", PAIR, 150),
+        Stage("tests", TESTS, 600),
     ),
 }
 OWN_CORES = range(20, 32)
@@ -156,8 +149,6 @@ def all_jobs(asked: argparse.Namespace) -> dict[str, str]:
     places = (str(work / "bert" / "each"), str(out / "bert" / "serving"), "--rounds", "3")
     serving = listed("batching/serving.py", "jobs", *places, "--precision", "model")
     known |= {f"{job['name']}-bert": job["run"] for job in serving}
-    # level 0 was not done in ten minutes beside others: where it is then, its messages are to tell
-    known["build-unet3d-8"] += " --opt-level 0 -v"
     for name in TESTS:
         test = HERE.parents[1] / "tests" / "gpu" / f"test_{name}.py"
         known[name] = f"{sys.executable} -m pytest -q -p no:cacheprovider {test}"

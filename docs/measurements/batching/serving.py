@@ -7,8 +7,8 @@
 SWEEP is a folder of `trtopt sweep`. The best throughput is the highest rate for which `trtopt plan` finds a
 setup that keeps the goal; `--shares` [0.6,0.9] of it are planned for and served. The batcher's overhead and
 its steps are measured on the engines of `--precision`, with 1, 2 and 4 workers, and samples in pageable and
-page-locked memory and on the device; so are ways to put rows into a batch, and what copies in a CUDA graph
-cost. The jobs follow one another on one GPU.
+page-locked memory and on the device; so are ways to put rows into a batch, whether they get there while the
+engine computes, and what copies in a CUDA graph cost. The jobs follow one another on one GPU.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from trtopt.workspace import read_plan
 
 HERE = Path(__file__)
 RUNTIME = HERE.parents[1] / "runtime"
-OVERHEAD, STEPS, LAUNCHING, GATHERING = (
-    RUNTIME / f"{name}.py" for name in ("overhead", "steps", "launching", "gathering")
+OVERHEAD, STEPS, LAUNCHING, GATHERING, OVERLAP = (
+    RUNTIME / f"{name}.py" for name in ("overhead", "steps", "launching", "gathering", "overlap")
 )
 WORKERS = (1, 2, 4)
 
@@ -64,6 +64,8 @@ def _jobs(asked: argparse.Namespace) -> list[dict[str, str]]:
         jobs[share] = [[*own, "plan", str(asked.sweep), str(asked.out), "--slo", asked.slo, share]]
     launched = ["--json", str(asked.out / "launching.json")]
     jobs["launching"] = [[sys.executable, str(LAUNCHING.absolute()), str(folder), *launched]]
+    overlapping = ["--json", str(asked.out / "overlap.json")]
+    jobs["overlap"] = [[sys.executable, str(OVERLAP.absolute()), str(folder), *overlapping]]
     told = ["--rounds", asked.rounds, "--json", str(asked.out / "gathering.json")]
     jobs["gathering"] = [[sys.executable, str(GATHERING.absolute()), *told]]
     for workers in WORKERS:
