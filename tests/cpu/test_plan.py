@@ -27,7 +27,7 @@ from trtopt.pipeline import plan_trials
 from trtopt.pipeline.measured_engines import read_measured
 from trtopt.pipeline.plan import plan as make_plan
 from trtopt.pipeline.serving_costs import serving_costs
-from trtopt.plan.traffic import Recorded
+from trtopt.plan.traffic import Bursts, Recorded
 from trtopt.records import BatchPlan, Beyond, from_json, to_json
 from trtopt.report.planning import plan_text
 from trtopt.runtime.batcher import DynamicBatcher
@@ -233,25 +233,19 @@ def test_a_host_is_blamed_for_sending_later_than_it_did_in_rehearsals(
 
 def test_a_rehearsal_that_was_held_up_is_told(planned: Path) -> None:
     plan = read_plan(planned)
-    beyond = (Beyond(p=50.0, factor=1.0), Beyond(p=99.0, factor=1.1, rehearsals=3, held_up=6.25))
+    cost = structs.replace(plan.serving_cost, held_up=Beyond(p=99.0, factor=6.25))
     console = Console(file=StringIO(), width=200)
-    console.print(
-        plan_text(structs.replace(plan, serving_cost=structs.replace(plan.serving_cost, beyond=beyond)))
-    )
+    console.print(plan_text(structs.replace(plan, serving_cost=cost)))
     assert isinstance(console.file, StringIO)
-    assert (
-        "p50 1.00, p99 1.10\n  but for one of the processes, which was held up: p99 6.25"
-        in console.file.getvalue()
-    )
+    told = "one process more was held up and does not count: p99 was 6.25 times what was simulated"
+    assert told in console.file.getvalue()
 
 
 def test_a_plan_is_rehearsed_before_it_is_handed_out(planned: Path) -> None:
     cost = read_plan(planned).serving_cost  # four times 400 requests, where workers sleep and are woken
-    assert 1400 < cost.rehearsed < 1800
-    assert [(one.p, one.rehearsals + (one.held_up is not None)) for one in cost.beyond] == [
-        (50.0, 4),
-        (99.0, 4),
-    ]
+    counted = 4 if cost.held_up is None else 3
+    assert 350 * counted < cost.rehearsed < 450 * counted
+    assert [(one.p, one.rehearsals) for one in cost.beyond] == [(50.0, counted), (99.0, counted)]
     assert len(cost.late_ms) == 200
     assert cost.late_ms[100] > 0
     assert 50 < len(cost.wake_ms) <= 200
@@ -274,14 +268,28 @@ def test_each_rehearsal_has_arrivals_of_its_own_and_ends_in_time(
     assert [job for job, _ in plan_trials.rehearse(planned, "poisson", 1000.0, 7.0, ())] == jobs
     assert len({tuple(job.at_s) for job in jobs}) == len(jobs) == 4
     for job in jobs:  # half a second before, and two
-        assert job.at_s[job.before - 1] <= 0.5 < job.at_s[job.before]
-        assert job.told == (job.at_s[job.before :], job.bucket[job.before :])
-        assert len(job.told[0]) == pytest.approx(400, abs=4 * 400**0.5)
-    quiet = Recorded(np.array([0.0, *np.linspace(100.0, 101.0, 99)]))  # a record that begins with a pause
-    jobs.clear()
-    plan_trials.rehearse(planned, quiet, 1000.0, 7.0, ())
-    assert [len(job.at_s) for job in jobs] == [len(job.bucket) for job in jobs]
-    assert all(len(job.told[0]) == 5 or job.at_s[-1] <= 8.5 for job in jobs)
+        assert len(job.at_s) == len(job.bucket) == pytest.approx(400, abs=4 * 400**0.5)
+        assert len(job.before_s) == pytest.approx(100, abs=4 * 100**0.5)
+        assert job.before_s[-1] < 0.5
+
+
+def test_a_rehearsal_of_bursts_counts_as_many_requests_as_another(
+    planned: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plan_trials, "_tried", lambda job, limit_s: SimpleNamespace(run=None))
+    for job, _ in plan_trials.rehearse(planned, Bursts(10.0, 1.0), 1000.0, None, ()):
+        assert len(job.at_s) > 350 or job.at_s[-1] > 7.0
+
+
+def test_a_rehearsal_of_a_quiet_part_of_a_record_ends_in_time(
+    planned: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 4,000 requests in 20 seconds the last 800 take nearly all of the time: 400 of them, ten seconds."""
+    monkeypatch.setattr(plan_trials, "_tried", lambda job, limit_s: SimpleNamespace(run=None))
+    record = Recorded(np.concatenate([np.linspace(0.0, 0.2, 3200), np.linspace(0.21, 20.0, 800)]))
+    jobs = [job for job, _ in plan_trials.rehearse(planned, record, 1000.0, None, ())]
+    assert all(len(job.at_s) == len(job.bucket) and job.at_s[-1] <= 8.0 for job in jobs)
+    assert {len(job.at_s) < 400 for job in jobs} == {False, True}
 
 
 def test_a_plan_is_rehearsed_where_the_folder_for_that_is_behind_a_link(

@@ -51,6 +51,18 @@ def cost_of(full: ServingCost, run: TrialRun, percentiles: Sequence[float] = ())
     return rehearsed_cost(full, SETUP, [(ALONE, run)], percentiles)
 
 
+def test_nothing_counts_of_a_run_that_the_machine_held_up() -> None:
+    even = [run_of(*[(0, 1, 1, ms)] * 200, took_ms=(ms,) * 200) for ms in (1.0, 1.1, 1.2)]
+    stalled = run_of(*[(0, 1, 1, 1.1)] * 190, *[(0, 1, 1, 90.0)] * 10, took_ms=(1.1,) * 150 + (90.0,) * 50)
+    told = [(ALONE, run) for run in (*even, stalled)]
+    cost = rehearsed_cost(ServingCost(), SETUP, told, [50.0, 99.0])
+    assert cost.held_up is not None
+    assert (cost.held_up.p, cost.rehearsed) == (99.0, 600)
+    assert [one.rehearsals for one in cost.beyond] == [3, 3]
+    without = rehearsed_cost(ServingCost(), SETUP, told[:3], [50.0, 99.0])
+    assert cost == msgspec.structs.replace(without, held_up=cost.held_up)
+
+
 def test_values_stand_for_equal_parts_and_keep_the_mean() -> None:
     values = np.random.default_rng(0).lognormal(size=10_001)
     few = evenly(values.tolist())

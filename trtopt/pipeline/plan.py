@@ -144,7 +144,7 @@ class _Planner:
                 f"{failed} of {count} requests failed in the rehearsal of {setup.name}",
                 "see whether the engines run at all: trtopt bench",
             )
-        rehearsals = [(Arrivals.of(*job.told), run) for job, run in done]
+        rehearsals = [(Arrivals.of(job.at_s, job.bucket), run) for job, run in done]
         percentiles = (50.0, 99.0, self.bounds.goal.p)
         return rehearsed_cost(at_level(self.full, setup.workers), setup, rehearsals, percentiles)
 

@@ -25,7 +25,7 @@ from trtopt.runtime.trial import TrialJob, TrialRun
 from trtopt.supervisor import run_jobs
 from trtopt.workspace import read_plan, write_atomically
 
-_VERIFYING_SEED, *_REHEARSING_SEEDS = range(RUNS + 1, RUNS + 6)
+_BEFORE_SEED, _VERIFYING_SEED, *_REHEARSING_SEEDS = range(RUNS + 1, RUNS + 7)
 """Arrivals that are drawn by these no prediction has seen, nor are two the same. Each of four rehearsals is a
 process of its own: latencies differ from one to the next by more than within one.
 """
@@ -67,8 +67,7 @@ def rehearse(
     done = []
     for seed in _REHEARSING_SEEDS:
         job = _trial(path, made, process, rate, count, seed, trust)
-        # part of a record may be a quiet one
-        within = max(job.before + _LEAST, bisect_right(job.at_s, _BEFORE_S + _MOST_SECONDS))
+        within = max(_LEAST, bisect_right(job.at_s, _MOST_SECONDS))  # part of a record may be a quiet one
         job = msgspec.structs.replace(job, at_s=job.at_s[:within], bucket=job.bucket[:within])
         done.append((job, _tried(job, limit_s).run))
     return done
@@ -102,7 +101,7 @@ def verify(
     within_s = min(_VERIFIED_S, timeout / 2 if timeout is not None else math.inf)
     runs = next(many for many in (5, 3, 1) if many == 1 or many * count / rate <= within_s)
     job = _trial(path, made, read.process, rate, runs * count, _VERIFYING_SEED, trust)
-    listener(f"serving {len(job.told[0]):,} requests, {job.at_s[-1]:.0f} s")
+    listener(f"serving {len(job.at_s):,} requests, {job.at_s[-1]:.0f} s")
     result = _tried(job, timeout)
     made = msgspec.structs.replace(
         made, verification=verification_of(result, parse_goal(made.goal, "--slo").p, runs)
@@ -114,8 +113,8 @@ def verify(
 def _trial(
     path: Path, made: BatchPlan, process: Process, rate: float, count: int, seed: int, trust: Sequence[str]
 ) -> TrialJob:
-    """About so many requests, and those of half a second before."""
-    at_s = arrivals_at(process, rate, count + math.ceil(rate * _BEFORE_S), seed)
+    """About so many requests, and before them those of half a second, evenly at random."""
+    at_s = arrivals_at(process, rate, count, seed)
     lengths = lengths_of(process, made.load.shares or {0: 1.0}, len(at_s), seed)
     buckets = sorted(made.buckets)
     return TrialJob(
@@ -124,7 +123,7 @@ def _trial(
         buckets=tuple(made.buckets[length] for length in buckets),
         at_s=at_s.tolist(),
         bucket=np.searchsorted(buckets, lengths).tolist(),
-        before=max(0, min(bisect_right(at_s, _BEFORE_S), len(at_s) - _LEAST)),
+        before_s=arrivals_at("poisson", rate, math.ceil(rate * _BEFORE_S), _BEFORE_SEED).tolist(),
         trust=tuple(trust),
     )
 

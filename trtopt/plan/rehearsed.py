@@ -13,7 +13,7 @@ from trtopt.measure.statistics import needed_for
 from trtopt.plan.prediction import percentile
 from trtopt.records import Beyond
 
-_GAP = 0.926
+_ENOUGH, _GAP = 4, 0.926
 """Dixon's Q at 99 % for four values: where the slowest of four is farther from the next than this share of
 their range, it is none of them (Rorabacher, Analytical Chemistry 63, 1991, table 1).
 """
@@ -38,8 +38,25 @@ def beyond(rehearsals: Sequence[Rehearsal], percentiles: Sequence[float]) -> tup
     for p in sorted(set(percentiles)):
         each = [one for rehearsal in rehearsals if (one := _beyond(rehearsal, p)) is not None]
         if each:
-            found.append(_together(p, each))
+            found.append(_together(p, [factor for factor, _ in each], [chance for _, chance in each]))
     return tuple(found)
+
+
+def held_up(rehearsals: Sequence[Rehearsal], percentiles: Sequence[float]) -> tuple[int, Beyond] | None:
+    """The one of four or more that the machine held up, at the highest percentile that all of them tell."""
+    for p in sorted(set(percentiles), reverse=True):
+        each = [_beyond(rehearsal, p) for rehearsal in rehearsals]
+        factors = [one[0] for one in each if one is not None]
+        if len(factors) == len(each):
+            slowest = int(np.argmax(factors))
+            is_apart = len(factors) >= _ENOUGH and _is_apart(sorted(factors))
+            return (slowest, Beyond(p=p, factor=factors[slowest])) if is_apart else None
+    return None
+
+
+def _is_apart(ascending: Sequence[float]) -> bool:
+    """Whether the last is none of the others."""
+    return ascending[-1] - ascending[-2] > _GAP * (ascending[-1] - ascending[0])
 
 
 def _beyond(rehearsal: Rehearsal, p: float) -> tuple[float, float] | None:
@@ -58,14 +75,11 @@ def _beyond(rehearsal: Rehearsal, p: float) -> tuple[float, float] | None:
     return factor, factor**2 * float((simulated_ms / usual_ms).var(ddof=1))
 
 
-def _together(p: float, found: Sequence[tuple[float, float]]) -> Beyond:
-    """Of processes that differ from one another, and by chance; without the one that the machine held up.
+def _together(p: float, factors: Sequence[float], chances: Sequence[float]) -> Beyond:
+    """Of processes that differ from one another, and by chance.
 
-    The median of the others: what is predicted is a typical run, and few of them may have stalled.
+    Their median: what is predicted is a typical run, and one or two of them may have stalled.
     """
-    found = sorted(found)
-    held_up = found.pop()[0] if _is_held_up([factor for factor, _ in found]) else None
-    factors, chances = zip(*found, strict=True)
     count, median = len(factors), float(np.median(factors))
     variance = float(np.var(factors, ddof=1)) if count > 1 else 0.0
     between = max(0.0, variance - float(np.mean(chances)))
@@ -75,12 +89,4 @@ def _together(p: float, found: Sequence[tuple[float, float]]) -> Beyond:
         error=math.sqrt(variance / count) / median if median else 0.0,
         spread=math.sqrt(between) / median if median else 0.0,
         rehearsals=count,
-        held_up=held_up,
     )
-
-
-def _is_held_up(ascending: Sequence[float]) -> bool:
-    """Whether the last is none of the others."""
-    if len(ascending) < 4:
-        return False
-    return ascending[-1] - ascending[-2] > _GAP * (ascending[-1] - ascending[0])

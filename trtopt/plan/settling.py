@@ -45,8 +45,8 @@ class Settled:
 class Settling:
     """To begin with nothing scatters in `costs`: the first choice is too good to be true.
 
-    What a rehearsal saw holds for its setup. Until they are rehearsed themselves, it is taken to hold for
-    others of as many workers, and what scatters for those of another number.
+    What a rehearsal saw holds for its setup. Until they are rehearsed themselves, its scatter and factors are
+    taken to hold for others of as many workers, and for those of another number.
     """
 
     def __init__(
@@ -200,7 +200,7 @@ def with_scatter(
 
 def _not_rehearsed(cost: ServingCost) -> ServingCost:
     factors = tuple(Beyond(p=one.p, factor=one.factor) for one in cost.beyond)
-    return msgspec.structs.replace(cost, rehearsed=0, beyond=factors)
+    return msgspec.structs.replace(cost, rehearsed=0, beyond=factors, held_up=None)
 
 
 def _scattering(cost: ServingCost, workers: int, known: Mapping[int, ServingCost]) -> ServingCost:

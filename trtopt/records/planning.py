@@ -71,9 +71,8 @@ class Beyond(Record, frozen=True, kw_only=True):
     """A percentile of what rehearsals took over that of simulations of their own arrivals.
 
     The median of so many `rehearsals`, each a process of its own; the standard error of their mean, and by
-    how much processes differ beyond chance (standard deviation), both as a share of the median. `held_up` is
-    a further rehearsal's, which was so much slower that it is left out. Taken over from another setup it is
-    the factor alone.
+    how much processes differ beyond chance (standard deviation), both as a share of the median. Taken over
+    from another setup it is the factor alone.
     """
 
     p: float
@@ -81,7 +80,6 @@ class Beyond(Record, frozen=True, kw_only=True):
     error: float = 0.0
     spread: float = 0.0
     rehearsals: int = 0
-    held_up: float | None = None
 
 
 class ServingCost(Record, frozen=True, kw_only=True):
@@ -92,7 +90,8 @@ class ServingCost(Record, frozen=True, kw_only=True):
     that and what engines take, how long a worker takes to wake, and how late requests are handed over.
 
     `rehearsed` counts the requests of the rehearsals that showed it; predictions are multiplied by the
-    factors of `beyond`, ordered by their percentiles. Where another setup was rehearsed `rehearsed` is 0,
+    factors of `beyond`, ordered by their percentiles. `held_up` is that of one rehearsal more, which was so
+    much slower that nothing of it counts. Where another setup was rehearsed `rehearsed` is 0,
     and the others are taken over from that.
     """
 
@@ -103,6 +102,7 @@ class ServingCost(Record, frozen=True, kw_only=True):
     late_ms: tuple[float, ...] = ()
     rehearsed: int = 0
     beyond: tuple[Beyond, ...] = ()
+    held_up: Beyond | None = None
 
     def beyond_at(self, p: float) -> Beyond | None:
         """At a percentile, or at the highest below it that rehearsals could tell."""

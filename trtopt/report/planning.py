@@ -54,8 +54,9 @@ def _setup_lines(plan: BatchPlan) -> Iterable[str]:
     if cost.beyond:
         factors = ", ".join(f"p{one.p:g} {one.factor:.2f}" for one in cost.beyond)
         yield f"  rehearsed with {cost.rehearsed:,} requests; over what was simulated of them: {factors}"
-        if held_up := [f"p{one.p:g} {one.held_up:.2f}" for one in cost.beyond if one.held_up is not None]:
-            yield f"  but for one of the processes, which was held up: {', '.join(held_up)}"
+    if one := cost.held_up:
+        figure = f"p{one.p:g} was {one.factor:.2f} times what was simulated"
+        yield f"  one process more was held up and does not count: {figure}"
 
 
 def _middle_and_tail(values_ms: Sequence[float]) -> str:

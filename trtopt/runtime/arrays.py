@@ -75,7 +75,7 @@ def _from_dlpack(value: Any, name: str, in_front: Shape) -> Tensor:
     try:
         if kind in (_HOST, _LOCKED_HOST):
             host = np.from_dlpack(value)
-            host = host.reshape(*in_front, *host.shape)
+            host = host.reshape((*in_front, *host.shape))
             is_reachable = kind == _LOCKED_HOST and host.flags.c_contiguous
             return Tensor(host.dtype, host.shape, host, address_of(host) if is_reachable else 0)
         if kind not in _CUDA_DEVICES or number != 0:

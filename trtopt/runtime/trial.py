@@ -32,7 +32,8 @@ _WARM_ROUNDS = 4
 class TrialJob(Record, frozen=True, kw_only=True, tag="trial"):
     """Serve the plan at `path` requests that arrive at `at_s`, each of the bucket of that index.
 
-    The first `before` are served and not told of. `trust`: plugins that may be loaded.
+    Before them others are served that arrive at `before_s`, and not told of. `trust`: plugins that may be
+    loaded.
     """
 
     path: str
@@ -40,13 +41,8 @@ class TrialJob(Record, frozen=True, kw_only=True, tag="trial"):
     buckets: tuple[dict[str, Shape], ...]
     at_s: list[float]
     bucket: list[int]
-    before: int = 0
+    before_s: list[float]
     trust: tuple[str, ...] = ()
-
-    @property
-    def told(self) -> tuple[list[float], list[int]]:
-        """Arrivals and buckets of the requests that are told of."""
-        return self.at_s[self.before :], self.bucket[self.before :]
 
 
 class TrialRun(Record, frozen=True, kw_only=True):
@@ -146,17 +142,16 @@ def _served(
     batcher: WatchedBatcher, samples: Sequence[Sample], job: TrialJob, progress: ProgressSink
 ) -> TrialRun:
     _serve_before(batcher, samples, job)
-    at_s, bucket = job.told
-    done_s: list[float | None] = [None] * len(at_s)
+    done_s: list[float | None] = [None] * len(job.at_s)
     lag_ms: list[float] = []
     failures: list[BaseException] = []
     rejected = 0
-    progress(f"{len(at_s):,} requests", None)
-    begin_s = time.perf_counter() + 0.01 - at_s[0]
-    for index, late_ms in enumerate(on_schedule(at_s, begin_s)):
+    progress(f"{len(job.at_s):,} requests", None)
+    begin_s = time.perf_counter() + 0.01
+    for index, late_ms in enumerate(on_schedule(job.at_s, begin_s)):
         lag_ms.append(late_ms)
         try:
-            future = batcher.submit(samples[bucket[index]])
+            future = batcher.submit(samples[job.bucket[index]])
         except QueueFullError:
             rejected += 1
             continue
@@ -167,9 +162,9 @@ def _served(
     for failure in failures:
         if not isinstance(failure, TrtoptError):
             raise failure
-    batches, wake_ms = batcher.told(since_s=begin_s + at_s[0])
+    batches, wake_ms = batcher.told(since_s=begin_s)
     return TrialRun(
-        at_ms=[one_s * 1e3 for one_s in at_s],
+        at_ms=[at_s * 1e3 for at_s in job.at_s],
         done_ms=[(end_s - begin_s) * 1e3 if end_s is not None else None for end_s in done_s],
         lag_ms=lag_ms,
         rejected=rejected,
@@ -180,13 +175,14 @@ def _served(
 
 
 def _serve_before(batcher: WatchedBatcher, samples: Sequence[Sample], job: TrialJob) -> None:
-    """Send what is not told of, and wait for the answers."""
-    sent: list[Future[Outputs]] = []
-    due = on_schedule(job.at_s[: job.before], time.perf_counter())
-    for bucket, _ in zip(job.bucket[: job.before], due, strict=True):
+    """Send what is not told of, and wait for the answers; what fails here does so among the others, too."""
+    waiting: deque[Future[Outputs]] = deque()
+    for index, _ in enumerate(on_schedule(job.before_s, time.perf_counter())):
         with suppress(QueueFullError):
-            sent.append(batcher.submit(samples[bucket]))
-    wait(sent)
+            waiting.append(batcher.submit(samples[job.bucket[index % len(job.bucket)]]))
+        while waiting and waiting[0].done():  # answers are kept no longer than in a service
+            waiting.popleft()
+    wait(waiting)
 
 
 def _noting(

@@ -163,8 +163,8 @@ def _table_of_steps(out: Path) -> None:
     if found:
         told = [f"{one['workers']}, {one['samples']}" for one in found]
         print(f"\n| µs, workers and samples | {' | '.join(told)} |\n|---|{'--:|' * len(found)}")
-    for step in found[0]["us"] if found else ():
-        cells = [f"{one['us'][step]:,.0f}" for one in found]
+    for step in dict.fromkeys(step for one in found for step in one["us"]):
+        cells = [f"{one['us'][step]:,.0f}" if step in one["us"] else "–" for one in found]
         print(f"| {step} | {' | '.join(cells)} |")
 
 

@@ -10,7 +10,6 @@ One at a time: a batch of 1 by the session alone (its CUDA graph, if there is on
 engine by the session alone, by the pool, and as many requests that one thread submits, up to four batches for
 each worker ahead of the answers. Without INPUTS seeded random ones. The samples that are submitted lie in
 pageable memory of the host, in page-locked, or on the GPU, where decoders may leave them.
-`cpu_us_per_request` is what all threads compute for a request then, which the interpreter does one at a time.
 """
 
 from __future__ import annotations
@@ -158,20 +157,15 @@ def main() -> None:
                 ),
             }
             serve_promptly()
-            computed: list[float] = []
             for _ in range(arguments.rounds):
                 for name, way in ways.items():
-                    began_s = time.process_time()
                     taken.setdefault(name, []).append(way())
-                    if name == "full: batcher":
-                        computed.append((time.process_time() - began_s) / (BATCHES * largest) * 1e6)
             sizes = full_only.statistics().batch_sizes
     result = {
         "workers": workers,
         "largest_batch": largest,
         "samples": arguments.samples,
         "us_per_request": {name: statistics.median(values) for name, values in taken.items()},
-        "cpu_us_per_request": statistics.median(computed),
         "rounds": taken,
         "batch_sizes_at_saturation": sizes,
     }

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from trtopt.plan.prediction import estimate
-from trtopt.plan.rehearsed import Rehearsal, beyond
+from trtopt.plan.rehearsed import Rehearsal, beyond, held_up
 
 COUNT = 5_000
 
@@ -33,32 +33,40 @@ def stalled(at: int) -> np.ndarray:
 def test_rehearsals_are_as_far_off_as_their_median() -> None:
     (told,) = beyond([steady(np.full(COUNT, ms)) for ms in (1.0, 1.1, 1.3, 1.8)], [50.0])
     deviation = math.sqrt((0.3**2 + 0.2**2 + 0.0**2 + 0.5**2) / 3)
-    assert (told.p, told.rehearsals, told.held_up) == (50.0, 4, None)
+    assert (told.p, told.rehearsals) == (50.0, 4)
     assert told.factor == pytest.approx(1.2)
     assert told.spread == pytest.approx(deviation / 1.2)
     assert told.error == pytest.approx(deviation / 2 / 1.2)
 
 
-def test_a_process_that_the_machine_held_up_is_left_out_and_told() -> None:
-    three = [np.full(COUNT, ms) for ms in (1.4, 1.5, 1.6)]
-    (told,) = beyond([steady(one) for one in (stalled(0), *three)], [99.0])
-    assert (told.factor, told.rehearsals, told.held_up) == (pytest.approx(1.5), 3, pytest.approx(400.0))
-    assert told.spread == pytest.approx(0.1 / 1.5)
+def test_a_process_that_the_machine_held_up_is_told() -> None:
+    three = [steady(np.full(COUNT, ms)) for ms in (1.4, 1.5, 1.6)]
+    found = held_up([three[0], steady(stalled(0)), *three[1:]], [50.0, 99.0])
+    assert found is not None
+    assert (found[0], found[1].p, found[1].factor) == (1, 99.0, pytest.approx(400.0))
+    assert held_up([*three, steady(stalled(0))], [50.0]) is None  # of which it took nothing
 
 
-@pytest.mark.parametrize(("slowest", "is_left_out"), [(3.7, False), (3.9, True)])
-def test_who_is_left_out_is_farther_from_the_next_than_dixon_lets_one_of_four_be(
-    slowest: float, is_left_out: bool
+@pytest.mark.parametrize(("slowest", "is_held_up"), [(3.7, False), (3.9, True)])
+def test_who_is_held_up_is_farther_from_the_next_than_dixon_lets_one_of_four_be(
+    slowest: float, is_held_up: bool
 ) -> None:
     """(3.7 - 1.2) / (3.7 - 1.0) is 0.9259, (3.9 - 1.2) / (3.9 - 1.0) is 0.931."""
-    (told,) = beyond([steady(np.full(COUNT, ms)) for ms in (1.0, slowest, 1.1, 1.2)], [50.0])
-    assert (told.held_up is not None) == is_left_out
+    found = held_up([steady(np.full(COUNT, ms)) for ms in (1.0, slowest, 1.1, 1.2)], [50.0])
+    assert (found is not None) == is_held_up
 
 
 def test_of_three_nobody_tells_which_was_held_up() -> None:
     even = np.full(COUNT, 1.5)
-    (told,) = beyond([steady(one) for one in (stalled(0), even, even)], [99.0])
-    assert (told.rehearsals, told.held_up) == (3, None)
+    assert held_up([steady(one) for one in (stalled(0), even, even)], [99.0]) is None
+
+
+def test_who_is_held_up_is_told_by_the_highest_percentile_that_all_tell() -> None:
+    even, late = np.full(500, 1.5), np.full(500, 1.5)
+    late[:10] = 9.0
+    found = held_up([steady(one) for one in (even, even, late, even)], [50.0, 99.0, 99.9])
+    assert found is not None
+    assert (found[0], found[1].p) == (2, 99.0)
 
 
 def test_processes_that_all_stall_somewhere_are_that_late() -> None:

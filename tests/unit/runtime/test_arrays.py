@@ -76,6 +76,13 @@ def test_page_locked_memory_is_the_hosts_and_the_device_can_read_it_too() -> Non
     assert tensor_of(Elsewhere(array.T, (3, 0)), "x").device_address == 0
 
 
+def test_a_number_is_seen_as_one_whatever_takes_it() -> None:
+    value = np.array(1.0, np.float32)
+    for one in (value, Elsewhere(value, (1, 0))):
+        assert tensor_of(one, "x").shape == ()
+        assert tensor_of(one, "x", is_sample=True).shape == (1,)
+
+
 @pytest.mark.parametrize("device", [(1, 0), (2, 0), (3, 0)])
 def test_a_sample_of_any_kind_is_a_batch_of_one(device: tuple[int, int]) -> None:
     array = np.zeros((3, 4), np.float32)
