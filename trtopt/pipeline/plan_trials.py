@@ -113,7 +113,7 @@ def verify(
 def _trial(
     path: Path, made: BatchPlan, process: Process, rate: float, count: int, seed: int, trust: Sequence[str]
 ) -> TrialJob:
-    """About so many requests, and before them those of half a second, evenly at random."""
+    """About so many requests, and before them half a second of Poisson arrivals at that rate."""
     at_s = arrivals_at(process, rate, count, seed)
     lengths = lengths_of(process, made.load.shares or {0: 1.0}, len(at_s), seed)
     buckets = sorted(made.buckets)

@@ -83,17 +83,14 @@ def rehearsed_cost(
     """
     cost = _scattered(full, setup, [run for _, run in rehearsals])
     compared = [_rehearsal(cost, setup, *one) for one in rehearsals]
-    told = None
     if (found := held_up(compared, percentiles)) is not None:
         index, told = found
-        rehearsals = [one for position, one in enumerate(rehearsals) if position != index]
-        cost = _scattered(full, setup, [run for _, run in rehearsals])
-        compared = [_rehearsal(cost, setup, *one) for one in rehearsals]
+        others = [*rehearsals[:index], *rehearsals[index + 1 :]]
+        return msgspec.structs.replace(rehearsed_cost(full, setup, others, percentiles), held_up=told)
     return msgspec.structs.replace(
         cost,
         rehearsed=sum(len(run.at_ms) for _, run in rehearsals),
         beyond=beyond(compared, percentiles),
-        held_up=told,
     )
 
 

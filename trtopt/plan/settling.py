@@ -58,6 +58,7 @@ class Settling:
     ) -> None:
         self._engines, self._costs, self._bounds, self._rehearse = engines, costs, bounds, rehearse
         self._known: dict[int, ServingCost] = {}
+        """What others take over of rehearsals, by number of workers."""
         self._rehearsed: dict[str, ServingCost] = {}
         """Of the rate at hand."""
         self._promising: Outcome | None = None
@@ -136,7 +137,8 @@ class Settling:
                 self._left = 0
                 return self._instead(choice, held) if held is not None else choice
             self._left -= 1
-            self._known[outcome.setup.workers] = self._rehearsed[outcome.setup.name] = cost
+            self._rehearsed[outcome.setup.name] = cost
+            self._known[outcome.setup.workers] = _taken_over(cost)
             setup = replace(outcome.setup, fleet=Fleet(outcome.setup.fleet.engines, self._now()))
             tried.append(Outcome(setup, predict(setup, demand, self._bounds.goal)))
             tried.sort(key=lambda one: one.prediction.goal.value)
@@ -179,14 +181,8 @@ class Settling:
         return Search(self._engines, self._now())
 
     def _now(self) -> Costs:
-        """For setups that were not rehearsed, what others' rehearsals say of them.
-
-        Not how far processes differed, which is the more the closer a setup is to what it can do: with that,
-        what one missed would be promised by none.
-        """
-        scattered = with_scatter(self._costs, self._known)
-        by_workers = {many: _not_rehearsed(cost) for many, cost in scattered.items()}
-        return Costs(by_workers, dict(self._rehearsed))
+        """For setups that were not rehearsed, what others' rehearsals say of them."""
+        return Costs(with_scatter(self._costs, self._known), dict(self._rehearsed))
 
 
 def with_scatter(
@@ -198,7 +194,12 @@ def with_scatter(
     return {workers: _scattering(cost, workers, known) for workers, cost in costs.items()} | dict(known)
 
 
-def _not_rehearsed(cost: ServingCost) -> ServingCost:
+def _taken_over(cost: ServingCost) -> ServingCost:
+    """By setups that were not rehearsed.
+
+    Not how far processes differed, which is the more the closer a setup is to what it can do: with that, what
+    one missed would be promised by none.
+    """
     factors = tuple(Beyond(p=one.p, factor=one.factor) for one in cost.beyond)
     return msgspec.structs.replace(cost, rehearsed=0, beyond=factors, held_up=None)
 

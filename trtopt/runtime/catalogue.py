@@ -106,7 +106,7 @@ class Catalogue:
 
     def _tensors(self, inputs: object, *, is_sample: bool = False) -> dict[str, Tensor]:
         names = self._types.keys()
-        if type(inputs) is not dict and not isinstance(inputs, Mapping):  # which asks abc, for each request
+        if not isinstance(inputs, (dict, Mapping)):  # a dict first: abc is slow to ask, for every request
             if len(names) != 1:
                 raise DataError(
                     f"one value given, the engines have the inputs {', '.join(map(repr, names))}",

@@ -48,11 +48,10 @@ class Worker:
         rows = [part.rows for part in parts]
         pieces = choice.chooser.pieces(sum(rows))
         dealt = deal(rows, [piece.rows for piece in pieces])
-        ran = (
-            self._run_on((choice.engines[piece.offer], piece.batch, key), parts, cuts)
-            for piece, cuts in zip(pieces, dealt, strict=True)
-        )
-        taken = [_taken_apart(outputs, cuts) for outputs, cuts in zip(ran, dealt, strict=True)]
+        taken: list[list[Outputs]] = []
+        for piece, cuts in zip(pieces, dealt, strict=True):
+            outputs_of_all = self._run_on((choice.engines[piece.offer], piece.batch, key), parts, cuts)
+            taken.append(_taken_apart(outputs_of_all, cuts))
         if len(taken) == 1:
             return taken[0]
         received: list[list[Outputs]] = [[] for _ in parts]
