@@ -4,13 +4,15 @@
 
 `fill, N`: `Copier.fill` with N threads and its system call, then one copy to the device. `NumPy, N`: the
 same, row by row. `by one call`: `Device.gather` takes the rows to the device's batch from where they are, in
-page-locked memory or on the device. `each`: a call of the binding for each row. GB/s of all callers together,
-by themselves and beside a thread that computes in Python; medians of the rounds. A way that fails tells why.
+page-locked memory or on the device. `each`: a call of the binding for each row; `each, unyielding`: of the
+driver, without letting go of the interpreter in between. GB/s of all callers together, by themselves and
+beside a thread that computes in Python; medians of the rounds. A way that fails tells why.
 """
 
 from __future__ import annotations
 
 import argparse
+import ctypes
 import json
 import statistics
 import threading
@@ -22,7 +24,7 @@ from pathlib import Path
 import numpy as np
 from contended import counting
 
-from trtopt.device.api import Device
+from trtopt.device.api import Device, Stream
 from trtopt.device.cuda.cuda_python import open_device
 from trtopt.runtime import serve_promptly, vectored
 from trtopt.runtime.arrays import Region, address_of
@@ -56,7 +58,7 @@ def main() -> None:
                         what = f"{name}; {count} callers; {'beside a busy thread' if beside else 'alone'}"
                         try:
                             with counting(beside):
-                                times = repeated(device, [own[name] for own in callers[:count]])
+                                times = sum(repeated(device, [own[name] for own in callers[:count]]))
                         except Exception as error:  # noqa: BLE001  (the others are measured all the same)
                             failed[name] = f"{type(error).__name__}: {error}"
                             continue
@@ -69,13 +71,13 @@ def main() -> None:
         asked.json.write_text(json.dumps({**found, "rounds": taken}, indent=1) + "\n", encoding="utf-8")
 
 
-def repeated(device: Device, ways: list[Way]) -> float:
-    """How many times a second all of them together were done, a thread each."""
-    rates: list[float] = []
+def repeated(device: Device, ways: Sequence[Way]) -> list[float]:
+    """How many times a second each of them is done, all at the same time, a thread each."""
+    rates = [0.0] * len(ways)
     failures: list[BaseException] = []
     start = threading.Barrier(len(ways))
 
-    def work(way: Way) -> None:
+    def work(index: int, way: Way) -> None:
         try:
             with device.adopt_thread():
                 way()
@@ -84,19 +86,19 @@ def repeated(device: Device, ways: list[Way]) -> float:
                 while (taken := time.perf_counter() - began) < SECONDS:
                     way()
                     count += 1
-                rates.append(count / taken)
+                rates[index] = count / taken
         except BaseException as error:  # noqa: BLE001
             failures.append(error)
             start.abort()
 
-    threads = [threading.Thread(target=work, args=(way,)) for way in ways]
+    threads = [threading.Thread(target=work, args=pair) for pair in enumerate(ways)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     if failures:
         raise failures[0]
-    return sum(rates)
+    return rates
 
 
 def ways(
@@ -140,14 +142,31 @@ def ways(
             device.copy_on_device(Region(target, row_bytes), one, stream)
         stream.synchronize()
 
+    at_host, at_device = [address_of(one.array) for one in locked], [one.address for one in remote]
     return {
         **{f"fill, {count}": filled(copier) for count, copier in copiers.items()},
         **{f"NumPy, {count}": filled(copier) for count, copier in copiers.items()},
-        "page-locked, by one call": by_one_call([address_of(one.array) for one in locked]),
+        "page-locked, by one call": by_one_call(at_host),
         "page-locked, each": each_locked,
-        "on the device, by one call": by_one_call([one.address for one in remote]),
+        "page-locked, each, unyielding": unyielding(targets, at_host, row_bytes, stream),
+        "on the device, by one call": by_one_call(at_device),
         "on the device, each": each_on_device,
+        "on the device, each, unyielding": unyielding(targets, at_device, row_bytes, stream),
     }
+
+
+def unyielding(targets: Sequence[int], sources: Sequence[int], row_bytes: int, stream: Stream) -> Way:
+    """A call of the driver for each row, all of them before anybody else computes in Python."""
+    copy = ctypes.PyDLL("libcuda.so.1").cuMemcpyAsync
+
+    def way() -> None:
+        for target, source in zip(targets, sources, strict=True):
+            addresses = ctypes.c_uint64(target), ctypes.c_uint64(source)
+            if copy(*addresses, ctypes.c_size_t(row_bytes), ctypes.c_void_p(stream.handle)):
+                raise OSError("cuMemcpyAsync failed")
+        stream.synchronize()
+
+    return way
 
 
 if __name__ == "__main__":
