@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
-from typing import TypeVar
 
+from trtopt.runtime.answer import Answer
 from trtopt.runtime.batching import Waiting
 from trtopt.runtime.catalogue import Key, Part
 from trtopt.runtime.worker import Outputs
 
-_log = logging.getLogger(__name__)
-_T = TypeVar("_T")
 
-
-class Request(Future[Outputs]):
+class Request(Answer[Outputs]):
     """One sample that waits for its outputs; times in seconds on the batcher's clock.
 
     `on_cancel` hears once that a waiting request has been cancelled, in the thread that did it.
@@ -38,22 +33,6 @@ class Request(Future[Outputs]):
         if cancelled:
             self._on_cancel(self)
         return cancelled
-
-    def set_result(self, result: Outputs) -> None:
-        """Answer it. Whatever its callbacks raise goes to the log: other requests need this thread."""
-        self._settle(super().set_result, result)
-
-    def set_exception(self, exception: BaseException | None) -> None:
-        """Fail it; its callbacks as in `set_result`."""
-        self._settle(super().set_exception, exception)
-
-    def _settle(self, settle: Callable[[_T], None], value: _T) -> None:
-        try:
-            settle(value)
-        except (Exception, KeyboardInterrupt):
-            raise
-        except BaseException:  # noqa: BLE001  (`Future` itself catches what is an Exception)
-            _log.exception("a callback of %r raised what would end its thread", self)
 
 
 class Backlog:

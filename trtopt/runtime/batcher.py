@@ -47,7 +47,8 @@ class DynamicBatcher:
                 "let a batch hold one request at least and one wait, for no less than 0 ms",
             )
         self._policy_now = self.policy
-        self._changed = threading.Condition(threading.Lock())
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
         self._backlog = Backlog()
         self._tally = Tally()
         self._compute_s = 0.0  # what the last batch took
@@ -82,7 +83,7 @@ class DynamicBatcher:
         try:
             part = self._pool.catalogue.sample(sample)
         except DataError:
-            with self._changed:
+            with self._lock:
                 self._tally.invalid += 1
             raise
         now_s = time.perf_counter()
@@ -90,7 +91,7 @@ class DynamicBatcher:
         request = Request(part, now_s, deadline_s, self._cancelled)
         expired: list[Request] = []
         try:
-            with self._changed:
+            with self._lock:
                 if len(self._backlog) >= self.policy.max_waiting:
                     expired = self._take_expired(now_s)
                 self._accept(request)
@@ -116,7 +117,7 @@ class DynamicBatcher:
             self._changed.notify()
 
     def _cancelled(self, request: Request) -> None:
-        with self._changed:
+        with self._lock:
             if not self._backlog.discard(request):
                 return  # a worker has taken it out, and counts it
             self._tally.cancelled += 1
@@ -137,7 +138,7 @@ class DynamicBatcher:
 
     def _next(self) -> tuple[list[Request], list[Request]]:
         """Requests to run and requests to fail; neither once all is done and the batcher closed."""
-        with self._changed:
+        with self._lock:
             while True:
                 now_s = time.perf_counter()
                 if expired := self._take_expired(now_s):
@@ -181,7 +182,7 @@ class DynamicBatcher:
             self._fail(batch, error)
         else:
             end_s = time.perf_counter()
-            with self._changed:
+            with self._lock:
                 self._compute_s = end_s - start_s
                 self._tally.batch([start_s - request.arrived_s for request in batch], end_s - start_s)
                 self._tally.answered += len(batch)
@@ -189,7 +190,7 @@ class DynamicBatcher:
                 request.set_result({name: rows[0, ...] for name, rows in outputs.items()})
 
     def _fail(self, batch: Sequence[Request], error: Exception) -> None:
-        with self._changed:
+        with self._lock:
             self._tally.failed += len(batch)
         for request in batch:
             request.set_exception(_own(error))
@@ -201,7 +202,7 @@ class DynamicBatcher:
 
     def statistics(self) -> BatcherStatistics:
         """What became of the requests so far."""
-        with self._changed:
+        with self._lock:
             return self._tally.statistics(len(self._backlog))
 
     def close(self, *, drain: bool = True) -> None:
@@ -213,7 +214,7 @@ class DynamicBatcher:
         if self._pool.is_forked:
             return
         given_up: list[Request] = []
-        with self._changed:
+        with self._lock:
             self._is_closed = True
             self._policy_now = msgspec.structs.replace(self.policy, max_delay_ms=0.0)
             if not drain:

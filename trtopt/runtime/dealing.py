@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
+
+_KNOWN = 256
+"""Most batches are of single rows, and of few sizes."""
 
 
 class Cut(NamedTuple):
@@ -15,9 +18,10 @@ class Cut(NamedTuple):
     at: int
 
 
-def deal(rows_of_parts: Sequence[int], rows_of_batches: Sequence[int]) -> list[list[Cut]]:
+@lru_cache(_KNOWN)
+def deal(rows_of_parts: tuple[int, ...], rows_of_batches: tuple[int, ...]) -> tuple[tuple[Cut, ...], ...]:
     """Deal the parts' rows out to the batches, in order; there are as many rows in all of either."""
-    dealt: list[list[Cut]] = []
+    dealt: list[tuple[Cut, ...]] = []
     part = start = 0
     for rows in rows_of_batches:
         cuts: list[Cut] = []
@@ -29,5 +33,5 @@ def deal(rows_of_parts: Sequence[int], rows_of_batches: Sequence[int]) -> list[l
             start += taken
             if start == rows_of_parts[part]:
                 part, start = part + 1, 0
-        dealt.append(cuts)
-    return dealt
+        dealt.append(tuple(cuts))
+    return tuple(dealt)

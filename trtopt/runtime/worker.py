@@ -45,9 +45,9 @@ class Worker:
         """
         key = parts[0].key
         choice = self._catalogue.choice(key)
-        rows = [part.rows for part in parts]
+        rows = tuple([part.rows for part in parts])
         pieces = choice.chooser.pieces(sum(rows))
-        dealt = deal(rows, [piece.rows for piece in pieces])
+        dealt = deal(rows, tuple([piece.rows for piece in pieces]))
         taken: list[list[Outputs]] = []
         for piece, cuts in zip(pieces, dealt, strict=True):
             outputs_of_all = self._run_on((choice.engines[piece.offer], piece.batch, key), parts, cuts)
@@ -60,7 +60,7 @@ class Worker:
                 received[cut.part].append(outputs)
         return [_joined(pieces_of_part) for pieces_of_part in received]
 
-    def _run_on(self, name: tuple[int, int, Key], parts: Sequence[Part], cuts: list[Cut]) -> Outputs:
+    def _run_on(self, name: tuple[int, int, Key], parts: Sequence[Part], cuts: Sequence[Cut]) -> Outputs:
         prepared = self._prepared.get(name)
         if prepared is None:
             prepared = self._prepare(name)
