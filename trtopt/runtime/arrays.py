@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -18,7 +19,7 @@ _LEGACY_STREAM = 1  # CUDA's default stream, as both protocols write it
 _KINDS = {0: "int", 1: "uint", 2: "float", 4: "bfloat", 6: "bool"}  # DLDataTypeCode
 
 
-class Tensor(NamedTuple):
+class Tensor(msgspec.Struct, frozen=True):
     """An array in host memory (`host`), or one that the device reads where it is (`device_address`).
 
     The latter is C-contiguous, in the device's memory or page-locked on the host; that has both.

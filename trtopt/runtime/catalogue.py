@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
+
+import msgspec
 
 from trtopt.device.api import Session
 from trtopt.dtypes import numpy_dtype
@@ -46,7 +47,7 @@ class Engine:
         return cls(session, artifact, measured if measured and only_measured else offers)
 
 
-class Part(NamedTuple):
+class Part(msgspec.Struct, frozen=True):
     """Rows that came together: every input's tensor with the batch axis first."""
 
     tensors: Mapping[str, Tensor]
