@@ -105,6 +105,7 @@ def contest(
         held.prepare()
         held.build([entry for entry in held.entries if not entry.broken], plans)
         first = held.run_in_turns()
+        held.tell_times(first)
         held.leave_out_what_loses()
         last = held.run_in_turns(known=first)
         return held.handed_out(last, folder)
@@ -224,6 +225,16 @@ class _Contest:
                     "see whether nvidia-smi shows a healthy GPU; --no-verdict builds without measuring",
                 )
         return runs | {plan.label: run for plan, run in zip(stale, found, strict=True)}
+
+    def tell_times(self, runs: dict[str, InterleavedRun]) -> None:
+        """What is known already: explaining it takes as long again, and whoever stops then should know."""
+        for plan in self._plans:
+            told = [
+                f"{one.candidate} {one.latency_ms:.3f} ms"
+                + (f" ({one.against_baseline.verdict})" if one.against_baseline else "")
+                for one in self._verdict(plan, runs[plan.label]).times
+            ]
+            self._listener.note(f"{plan.label}, before layers are looked at: {', '.join(told)}")
 
     def _profiles(self, plan: BuildPlan, entries: Sequence[Entry]) -> list[tuple[EngineProfile, Graph]]:
         """Each one's layers with their times, and its graph at the plan's shapes."""

@@ -59,7 +59,7 @@ def main() -> None:
 
 def _jobs(asked: argparse.Namespace) -> list[dict[str, str]]:
     own, folder = [sys.executable, str(HERE.absolute())], asked.sweep / "builds" / asked.precision
-    jobs = {"best": [["mkdir", "-p", str(asked.out)], _planning(asked, "best")]}
+    jobs = {"best": [_planning(asked, "best")]}
     for share in asked.shares.split(","):
         jobs[share] = [[*own, "plan", str(asked.sweep), str(asked.out), "--slo", asked.slo, share]]
     launched = ["--json", str(asked.out / "launching.json")]
@@ -80,8 +80,9 @@ def _jobs(asked: argparse.Namespace) -> list[dict[str, str]]:
         for place in ("host", "page-locked", "device"):
             name = f"steps-{workers}" + (f"-{place}" if place != "host" else "")
             jobs[name] = [[*steps, "--samples", place, "--json", str(asked.out / f"{name}.json")]]
+    begin = ["set -eu", shlex.join(["mkdir", "-p", str(asked.out)])]
     return [
-        {"name": f"serving-{name}", "run": "\n".join(["set -eu", *map(shlex.join, commands)])}
+        {"name": f"serving-{name}", "run": "\n".join([*begin, *map(shlex.join, commands)])}
         for name, commands in jobs.items()
     ]
 

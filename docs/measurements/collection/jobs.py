@@ -7,9 +7,9 @@ A build computes on the host most of the time: several may share a card (`--gpus
 have one for itself, with nothing beside it.
 
 Every model gets one engine that runs all batch sizes, tuned at 8; then so does each that `trtopt rewrite`
-changes, in its rewritten form, measured in turns with the first; engines a batch size come last, quick models
-first. The options go to `trtopt build`. LIGHT holds `NAME.onnx.gz`, made by `weights.py` of a model exported
-in FP16; REWRITTEN what `rewritten.py` made of it.
+changes, in its rewritten form, measured in turns with the first; engines a batch size, of either form, come
+last, quick models first. The options go to `trtopt build`. LIGHT holds `NAME.onnx.gz`, made by `weights.py`
+of a model exported in FP16; REWRITTEN what `rewritten.py` made of it.
 """
 
 from __future__ import annotations
@@ -71,10 +71,11 @@ def main() -> None:
         if (rewritten / f"{one[0]}.onnx.gz").is_file()
     ]
     jobs += [
-        job(light, *one, str(batch), (batch,))
+        job(folder, *one, f"{form}{batch}", (batch,), before=str(batch) if form else "")
         for one in reversed(each)
         for batch in BATCHES
-        if batch in FEWER.get(one[0], BATCHES)
+        for folder, form in ((light, ""), (rewritten, "rewritten-"))
+        if batch in FEWER.get(one[0], BATCHES) and (folder / f"{one[0]}.onnx.gz").is_file()
     ]
     json.dump(jobs, sys.stdout, indent=1)
 
