@@ -14,6 +14,14 @@ CASES: tuple[Case, ...] = (
         "reads the attributes",
     ),
     left(
+        "tell-kernel",
+        "any kernel",
+        """
+        g (float[N,3,8,8] x, float[4,3,H,W] w) => (float[N,4,P,Q] y) {y = Conv(x, w)}""",
+        "shape is unknown",
+        target="8.6",
+    ),
+    left(
         "plain-instance-norm",
         "newer TensorRT",
         """

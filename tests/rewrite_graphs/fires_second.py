@@ -140,6 +140,17 @@ CASES: tuple[Case, ...] = (
         {a = Reshape(x, s) y = Reshape(a, t)}""",
     ),
     case(
+        "tell-kernel",
+        "of a quantised kernel, whose weights may be stored so",
+        """
+        # w: float[4,3,3,3]
+        g (float[N,3,8,8] x) => (float[N,4,6,6] y)
+        <float s = {0.05}, int8 zero = {0}, float t = {0.02}>
+        {xq = QuantizeLinear(x, s, zero) xd = DequantizeLinear(xq, s, zero) q = QuantizeLinear(w, t, zero) d = DequantizeLinear(q, t, zero)
+         y = Conv(xd, d)}""",
+        target="8.6",
+    ),
+    case(
         "reduce-keepdims",
         "put back, and taken out",
         """

@@ -55,6 +55,7 @@ from trtopt.rewrite.rules import (
     sigmoid,
     slice_chain,
     softmax,
+    tell_kernel,
     transpose_chain,
     transpose_constant,
     transpose_merged,
@@ -120,5 +121,6 @@ RULES: tuple[Rule, ...] = (
     merge_matmuls.RULE,
     merge_convs.RULE,
     pad_channels.RULE,
+    tell_kernel.RULE,
     efficient_nms.RULE,
 )
