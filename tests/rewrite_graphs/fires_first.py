@@ -82,6 +82,13 @@ CASES: tuple[Case, ...] = (
         2,
     ),
     case(
+        "clamp-chain",
+        "relu clip without an upper bound, which clamps infinity",
+        """
+        g (float16[N,4] x) => (float16[N,4] y) <float16 l = {14336}>
+        {a = Mul(x, x) b = Relu(a) c = Clip(b, l) y = Neg(c)}""",
+    ),
+    case(
         "transpose-chain",
         "two that cancel",
         """

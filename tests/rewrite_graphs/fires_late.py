@@ -23,6 +23,29 @@ CASES: tuple[Case, ...] = (
     ),
     case(
         "inline-if",
+        "names that a branch of another If, computed, has too",
+        """
+        g (float[N,4] x, bool c) => (float[N,4] y, float[N,4] z) <bool yes = {1}> {
+          b = If (yes) <then_branch = t () => (float[N,4] p) {u = Relu(x) k = If (c) <then_branch = tt () => (float[N,4] s) {v = Abs(u) s = Neg(v)}, else_branch = te () => (float[N,4] r) {r = Exp(u)}> p = Neg(k)},
+                       else_branch = e () => (float[N,4] q) {q = Abs(x)}>
+          y = Exp(b)
+          z = If (c) <then_branch = t () => (float[N,4] p) {u = Tanh(x) p = Exp(u)}, else_branch = e () => (float[N,4] q) <float k = {2.0}> {v = Mul(x, k) q = Neg(v)}>
+        }""",
+    ),
+    case(
+        "inline-if",
+        "branches that hand on constants of one name",
+        """
+        g (float[4] x, bool c) => (float[4] y) <bool yes = {1}, bool no = {0}> {
+          a = If (yes) <then_branch = t () => (float[4] p) <float[4] p = {1.0,2.0,3.0,4.0}> {}, else_branch = e () => (float[4] q) {q = Abs(x)}>
+          b = If (no) <then_branch = t () => (float[4] q) {q = Abs(x)}, else_branch = e () => (float[4] p) <float[4] p = {5.0,6.0,7.0,8.0}> {}>
+          d = Add(a, b)
+          y = Add(d, x)
+        }""",
+        2,
+    ),
+    case(
+        "inline-if",
         "the else branch makes the output, in a branch of another",
         """
         g (float[N,4] x, bool c) => (float[N,4] y) <bool no = {0}> {

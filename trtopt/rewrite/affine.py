@@ -42,17 +42,34 @@ def why_not_hold(scope: Scope, node: Any, factor: Array, shift: Array) -> str | 
     """Why the constants of `node`, scaled and shifted, cannot be written in their type; None if they can."""
     if not (np.isfinite(factor).all() and np.isfinite(shift).all()):
         return "the scale or shift is infinite or no number"
-    weight = np.asarray(scope.value(node.inputs[1]))
-    if weight.dtype != np.float16:
-        return None
-    channels = out_channels(scope, node)
-    factor = np.broadcast_to(factor, channels)
-    scaled = np.abs(weight.astype(np.float64) * _per_channel(scope, node, weight, factor))
-    limits = np.finfo(np.float16)
-    lost = factor.any() and weight.any() and scaled.max() < limits.smallest_normal
-    if scaled.max() > limits.max or np.abs(shift).max() > limits.max or lost:
-        return "the new weights or bias would leave FP16's range"
+    return why_not_write(scope.dtype(node.inputs[1]), *_scaled(scope, node, factor, shift))
+
+
+def why_not_write(dtype: Any, weight: Array, bias: Array) -> str | None:
+    """Why new constants, in float64, cannot be written as `dtype`; None if they can."""
+    limits = np.finfo(dtype)
+    largest = [np.abs(values).max(initial=0.0) for values in (weight, bias)]
+    lost = 0 < largest[0] < limits.smallest_normal
+    if lost or not all(each <= limits.max for each in largest):  # NaN is not
+        return f"the new weights or bias would leave FP{limits.bits}'s range"
     return None
+
+
+def bias_of(scope: Scope, node: Any) -> Array:
+    """What `node` adds, in float64: one value, or one for each output channel."""
+    if len(node.inputs) < 3 or node.inputs[2].is_empty():
+        return np.zeros(1)
+    beta = float(node.attrs.get("beta", 1.0)) if node.op == "Gemm" else 1.0
+    return beta * np.asarray(scope.value(node.inputs[2]), np.float64).reshape(-1)
+
+
+def _scaled(scope: Scope, node: Any, factor: Array, shift: Array) -> tuple[Array, Array]:
+    """The scaled weight and the scaled and shifted bias, in float64."""
+    weight, channels = np.asarray(scope.value(node.inputs[1]), np.float64), out_channels(scope, node)
+    factor, shift = np.broadcast_to(factor, channels), np.broadcast_to(shift, channels)
+    with np.errstate(all="ignore"):  # FP64 may overflow, which declines
+        scaled = weight * _per_channel(scope, node, weight, factor)
+        return scaled, factor * bias_of(scope, node) + shift
 
 
 def _per_channel(scope: Scope, node: Any, weight: Array, factor: Array) -> Array:
@@ -67,14 +84,9 @@ def _per_channel(scope: Scope, node: Any, weight: Array, factor: Array) -> Array
 
 def scale_weights(scope: Scope, node: Any, factor: Array, shift: Array) -> None:
     """Let `node` make factor·y + shift of what it made; both per output channel, in float64."""
-    weight = np.asarray(scope.value(node.inputs[1]))
-    dtype, channels = weight.dtype, out_channels(scope, node)
-    factor, shift = np.broadcast_to(factor, channels), np.broadcast_to(shift, channels)
-    scaled = (weight.astype(np.float64) * _per_channel(scope, node, weight, factor)).astype(dtype)
+    dtype = scope.dtype(node.inputs[1])
+    scaled, moved = (values.astype(dtype) for values in _scaled(scope, node, factor, shift))
     has_bias = len(node.inputs) > 2 and not node.inputs[2].is_empty()
-    bias = np.asarray(scope.value(node.inputs[2]), np.float64).reshape(-1) if has_bias else np.zeros(1)
-    beta = float(node.attrs.get("beta", 1.0)) if node.op == "Gemm" else 1.0
-    moved = (factor * beta * bias + shift).astype(dtype)
     node.attrs.pop("beta", None)
     like = node.inputs[2].name if has_bias else f"{node.name}/bias"
     node.inputs[1] = scope.constant(scaled, node.inputs[1].name)

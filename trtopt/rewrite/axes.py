@@ -27,6 +27,9 @@ _KEEP_BATCH = frozenset(
     ("Conv", "ConvTranspose", "MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool")
 )
 
+FAR = 2**31 - 1
+"""An end from here on is the other end of the axis to ONNX Runtime, also for a negative step; not to ONNX."""
+
 Origin = tuple[Any, int]
 """A tensor and the place of an axis in it."""
 
@@ -147,6 +150,8 @@ def _picked(scope: Scope, node: Any, count: int) -> np.ndarray[Any, Any] | None:
         return places[index.astype(np.int64)] if fits and index is not None else None
     start, end, axis, step = (_single(scope, node, position) for position in (1, 2, 3, 4))
     if start is None or end is None or axis not in (0, -1, None) or step == 0:
+        return None
+    if (step or 1) < 0 and end >= FAR:
         return None
     return places[start : min(end, count) if end >= 0 else end : step]
 

@@ -1,7 +1,7 @@
 """Relu∘Relu, Clip∘Clip, Relu∘Clip, Clip∘Relu → one.
 
 Clip(Clip(x, a, b), c, d) = Clip(x, min(max(a, c), d), min(max(b, c), d)) for a ≤ b and c ≤ d; Relu is Clip
-with a = 0 and no upper bound. Enables TensorRT's ReLU + ReLU fusion in the forms that it does not know.
+with a = 0 and b = ∞. Enables TensorRT's ReLU + ReLU fusion in the forms that it does not know.
 """
 
 from __future__ import annotations
@@ -14,16 +14,23 @@ import numpy as np
 from trtopt.rewrite.rule import Match, Rule
 from trtopt.rewrite.scope import Scope
 
+_INPUTS_OPSET = 11
+
 
 def _bounds(scope: Scope, node: Any) -> tuple[float, float] | None:
     if node.op == "Relu":
         return 0.0, np.inf
-    low, high = float(node.attrs.get("min", -np.inf)), float(node.attrs.get("max", np.inf))
-    given = [scope.scalar(tensor) if not tensor.is_empty() else np.nan for tensor in node.inputs[1:]]
-    if None in given:
-        return None
-    values = [np.nan if item is None else item for item in (*given, np.nan, np.nan)]
-    return (low if np.isnan(values[0]) else values[0]), (high if np.isnan(values[1]) else values[1])
+    # where none is given, ONNX has the largest number of the type (of FP32 in an attribute), which clamps ∞
+    by_attribute = scope.opset < _INPUTS_OPSET
+    widest = float(np.finfo(np.float32 if by_attribute else scope.dtype(node.inputs[0])).max)
+    bounds = [float(node.attrs.get("min", -widest)), float(node.attrs.get("max", widest))]
+    for place, tensor in enumerate(node.inputs[1:3]):
+        if not tensor.is_empty():
+            value = scope.scalar(tensor)
+            if value is None or np.isnan(value):
+                return None
+            bounds[place] = value
+    return bounds[0], bounds[1]
 
 
 def _find(scope: Scope) -> Iterator[Match]:
@@ -37,15 +44,15 @@ def _check(scope: Scope, match: Match) -> str | None:
     first = match.parts["first"]
     if scope.only_use(first.outputs[0]) is None:
         return "the inner result is used elsewhere"
+    if not (scope.is_float(first.inputs[0]) and scope.is_float(match.node.inputs[0])):
+        return "the type is not floating-point"
     inner, outer = _bounds(scope, first), _bounds(scope, match.node)
     if inner is None or outer is None:
-        return "a bound is computed"
+        return "a bound is computed, or no number"
     if inner[0] > inner[1] or outer[0] > outer[1]:
         return "a lower bound exceeds its upper bound"
-    if not scope.is_float(first.inputs[0]):
-        return "the type is not floating-point"
-    if scope.opset < 11 and "Relu" in (first.op, match.node.op) and first.op != match.node.op:
-        return "Clip takes its bounds as inputs from opset 11 on"
+    if scope.opset < _INPUTS_OPSET and "Relu" in (first.op, match.node.op) and first.op != match.node.op:
+        return f"Clip takes its bounds as inputs from opset {_INPUTS_OPSET} on"
     return None
 
 
@@ -58,7 +65,7 @@ def _apply(scope: Scope, match: Match) -> None:
     source = first.inputs[0]
     if (low, high) == (0.0, np.inf):
         scope.replace(node, "Relu", [source])
-    elif scope.opset < 11:
+    elif scope.opset < _INPUTS_OPSET:
         scope.replace(node, "Clip", [source], {"min": low, "max": high})
     else:
         dtype = scope.dtype(source)

@@ -17,6 +17,7 @@ from trtopt.rewrite.rule import Match, Rule, always
 from trtopt.rewrite.scope import STANDARD, Scope
 
 SIZE_CAP = 1 << 20
+_COMPUTED_CAP = 64 << 20  # a table that a few numbers are picked out of would fill the memory
 _NEVER = {
     "QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "Constant", "RandomNormal",
     "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial", "Bernoulli", "Dropout", "If",
@@ -33,9 +34,10 @@ def may_evaluate(scope: Scope, node: Any) -> bool:
 
 
 def _foldable(scope: Scope, node: Any, kept: tuple[str, ...]) -> bool:
-    """Whether the node may be evaluated, reads no large weight and is none of `kept`."""
+    """Whether the node may be evaluated, reads no large weight, makes nothing huge and is none of `kept`."""
     heavy = any(scope.is_constant(tensor) and not scope.is_small(tensor) for tensor in node.inputs)
-    return not heavy and node.op not in kept and may_evaluate(scope, node)
+    huge = result_bytes(scope, node) > _COMPUTED_CAP
+    return not (heavy or huge) and node.op not in kept and may_evaluate(scope, node)
 
 
 def _find(scope: Scope, kept: tuple[str, ...] = ()) -> Iterator[Match]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from trtopt.rewrite.affine import per_channel, why_not_scale
+from trtopt.rewrite.affine import bias_of, per_channel, why_not_scale, why_not_write
 from trtopt.rewrite.rule import Match, Rule
 from trtopt.rewrite.scope import Array, Scope
 
@@ -69,41 +69,44 @@ def _check(scope: Scope, match: Match) -> str | None:
     )
     if first.op in ("Add", "Sub") and padded:
         return "a shift does not commute with zero padding"
-    return None
+    return why_not_write(scope.dtype(node.inputs[1]), *_folded(scope, match, value))
 
 
-def _apply(scope: Scope, match: Match) -> None:
-    node, first = match.node, match.parts["first"]
-    value, weight = _channelwise(scope, match), np.asarray(scope.value(node.inputs[1]))
-    if value is None:
-        return
-    wide = weight.astype(np.float64)
+def _folded(scope: Scope, match: Match, value: Array) -> tuple[Array, Array]:
+    """The weight and the bias that take up the constant, in float64."""
+    node, op = match.node, match.parts["first"].op
+    weight, bias = np.asarray(scope.value(node.inputs[1]), np.float64), bias_of(scope, node)
     if node.op == "Conv":
         groups = int(node.attrs.get("group", 1))
         rows = np.repeat(value.reshape(groups, -1), weight.shape[0] // groups, axis=0)
         spread = rows.reshape(weight.shape[0], -1, *[1] * (weight.ndim - 2))
-        kept = tuple(range(1, weight.ndim))
+        summed = tuple(range(1, weight.ndim))
     else:
         spread = value[None, :] if node.attrs.get("transB", 0) else value[:, None]
-        kept = (1,) if node.attrs.get("transB", 0) else (0,)
-    if first.op in ("Mul", "Div"):
-        scaled = wide * spread if first.op == "Mul" else wide / spread
-        node.inputs[1] = scope.constant(scaled.astype(weight.dtype), node.inputs[1].name)
+        summed = (1,) if node.attrs.get("transB", 0) else (0,)
+    with np.errstate(all="ignore"):  # an infinite constant or result declines
+        if op in ("Mul", "Div"):
+            return (weight * spread if op == "Mul" else weight / spread), bias
+        moved = (weight * spread).sum(axis=summed)
+        return weight, bias + moved if op == "Add" else bias - moved
+
+
+def _apply(scope: Scope, match: Match) -> None:
+    node, value = match.node, _channelwise(scope, match)
+    if value is None:
+        return
+    dtype = scope.dtype(node.inputs[1])
+    weight, bias = (values.astype(dtype) for values in _folded(scope, match, value))
+    if match.parts["first"].op in ("Mul", "Div"):
+        node.inputs[1] = scope.constant(weight, node.inputs[1].name)
     else:
-        moved = (wide * spread).sum(axis=kept) * (1 if first.op == "Add" else -1)
-        _shift(scope, node, moved, weight.dtype)
+        node.attrs.pop("beta", None)
+        new = scope.constant(bias, f"{node.name}/bias")
+        if len(node.inputs) > 2:
+            node.inputs[2] = new
+        else:
+            node.inputs.append(new)
     scope.set_input(node, 0, match.parts["source"])
-
-
-def _shift(scope: Scope, node: Any, moved: Array, dtype: Any) -> None:
-    has_bias = len(node.inputs) > 2 and not node.inputs[2].is_empty()
-    bias = np.asarray(scope.value(node.inputs[2]), np.float64).reshape(-1) if has_bias else 0.0
-    beta = float(node.attrs.pop("beta", 1.0)) if node.op == "Gemm" else 1.0
-    new = scope.constant((beta * bias + moved).astype(dtype), f"{node.name}/bias")
-    if len(node.inputs) > 2:
-        node.inputs[2] = new
-    else:
-        node.inputs.append(new)
 
 
 RULE = Rule(

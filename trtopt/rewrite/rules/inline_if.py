@@ -2,12 +2,13 @@
 
 Exporters leave such Ifs where they ask for a rank or a flag that is fixed. TensorRT runs an If as a
 conditional with borders that nothing fuses across, and wants both branches to have one shape.
-Names made in the branch stay, unless the graph around it has them too.
+Names made in the branch stay, unless the graph around it or one inside its nodes has them too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from trtopt.rewrite.rule import Match, Rule, always
 from trtopt.rewrite.scope import Scope
@@ -21,19 +22,30 @@ def _find(scope: Scope) -> Iterator[Match]:
             yield Match(node, {"branch": node.attrs[taken]})
 
 
+def _names_around(scope: Scope, node: Any, branch: Any) -> dict[str, set[int]]:
+    """Which tensors each name stands for once the branch has moved; graphs inside nodes see its names too."""
+    found: dict[str, set[int]] = {}
+    inside = (*branch.subgraphs(recursive=True), *(
+        graph for other in scope.graph.nodes if other is not node for graph in other.subgraphs(recursive=True)
+    ))  # fmt: skip
+    for graph in (scope.graph, *inside):
+        used = [tensor for other in graph.nodes for tensor in (*other.inputs, *other.outputs)]
+        for tensor in (*graph.inputs, *graph.outputs, *used):
+            found.setdefault(tensor.name, set()).add(id(tensor))
+    return found
+
+
 def _apply(scope: Scope, match: Match) -> None:
     node, branch = match.node, match.parts["branch"]
-    around = {
-        tensor.name: tensor for other in scope.graph.nodes for tensor in (*other.inputs, *other.outputs)
-    }
+    around = _names_around(scope, node, branch)
+    made = {id(tensor): tensor for inner in branch.nodes for tensor in inner.outputs if not tensor.is_empty()}
+    read = [tensor for inner in branch.nodes for tensor in inner.inputs]
+    constants = {id(tensor): tensor for tensor in (*read, *branch.outputs) if scope.is_constant(tensor)}
     results = {id(tensor) for tensor in branch.outputs}
-    for inner in branch.nodes:
-        for tensor in (*inner.inputs, *inner.outputs):
-            clashes = not tensor.is_empty() and around.get(tensor.name, tensor) is not tensor
-            made_as_result = id(tensor) in results and any(tensor is out for out in inner.outputs)
-            if clashes or made_as_result:  # the name of a subgraph's output would still be taken for one
-                tensor.name = scope.context.fresh(tensor.name)
-                results.discard(id(tensor))
+    for key, tensor in {**made, **constants}.items():
+        clashes = around.get(tensor.name, set()) - {key}
+        if clashes or key in results & made.keys():  # it would still be taken for a subgraph's output
+            tensor.name = scope.context.fresh(tensor.name)
     scope.adopt(branch, node)
     outputs = list(node.outputs)
     node.outputs.clear()

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from trtopt.rewrite.axes import FAR
 from trtopt.rewrite.rule import Match, Rule
 from trtopt.rewrite.scope import Array, Scope
 
@@ -34,6 +35,8 @@ def _check(scope: Scope, match: Match) -> str | None:
     node, weights = match.node, match.parts["weights"]
     if any(scope.value(tensor) is None for tensor in weights):
         return "its type is none of NumPy's"
+    if node.op == "Slice" and _sliced(scope, node, np.asarray(scope.value(weights[0]))) is None:
+        return "it counts backwards to an end that runtimes read differently"
     if not all(_is_used_up(scope, node, tensor) for tensor in weights):
         return "the weight is used elsewhere too: a second copy would cost its size"
     if node.op == "Split" and any(scope.is_fixed(out) for out in node.outputs):
@@ -59,7 +62,7 @@ def _is_used_up(scope: Scope, node: Any, weight: Any) -> bool:
 
 
 def _sliced(scope: Scope, node: Any, value: Array) -> Array | None:
-    """What a Slice takes, as a view; None if its bounds are computed."""
+    """What a Slice takes, as a view; None if its bounds are computed or unclear."""
     starts, ends, axes, steps = (
         scope.integers(node, name, position)
         for position, name in enumerate(("starts", "ends", "axes", "steps"), 1)
@@ -69,6 +72,8 @@ def _sliced(scope: Scope, node: Any, value: Array) -> Array | None:
     cuts = [slice(None)] * value.ndim
     bounds = zip(axes or range(len(starts)), starts, ends, steps or [1] * len(starts), strict=True)
     for axis, start, end, step in bounds:
+        if step < 0 and end >= FAR:
+            return None
         cuts[axis] = slice(start, end, step)
     return value[tuple(cuts)]
 

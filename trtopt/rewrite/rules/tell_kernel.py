@@ -1,7 +1,8 @@
 """Conv(x, W) → Conv(x, W, kernel_shape), where W is computed and its shape is known.
 
-TensorRT 8.6 takes the size of a kernel that is no initializer from the attribute alone, which ONNX lets a model
-leave out: it refuses the quantised convolutions of such a model, whose kernels come from DequantizeLinear.
+TensorRT 8.6 takes the size of a kernel that is no initializer from the attribute alone, which ONNX lets a
+model leave out: it refuses the quantised convolutions of such a model, whose kernels come from
+DequantizeLinear.
 """
 
 from __future__ import annotations

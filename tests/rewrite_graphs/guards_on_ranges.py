@@ -1,0 +1,61 @@
+# ruff: noqa: E501 - graphs read best one statement after another
+"""Where new constants would leave their type's range, and bounds that are none or that runtimes read differently."""
+
+from __future__ import annotations
+
+from tests.rewrite_graphs.case import Case, left
+
+CASES: tuple[Case, ...] = (
+    left(
+        "fold-scale",
+        "beyond FP32",
+        """
+        g (float[N,1,8,8] x) => (float[N,1,8,8] y) <float[1,1,1,1] w = {1e20}, float c = {1e25}> {a = Conv(x, w) y = Mul(a, c)}""",
+        "FP32's range",
+    ),
+    left(
+        "fold-scale",
+        "a bias that the shift carries beyond FP16",
+        """
+        g (float16[N,1,8,8] x) => (float16[N,1,8,8] y) <float16[1,1,1,1] w = {15360}, float16[1] b = {31742}, float16 c = {31742}>
+        {a = Conv(x, w, b) y = Add(a, c)}""",
+        "FP16's range",
+    ),
+    left(
+        "fold-scale-before",
+        "beyond FP16",
+        """
+        g (float16[N,1,8,8] x) => (float16[N,1,8,8] y) <float16[1,1,1,1] w = {17408}, float16 c = {30547}> {a = Mul(x, c) y = Conv(a, w)}""",
+        "FP16's range",
+    ),
+    left(
+        "fold-scale-before",
+        "below FP16",
+        """
+        g (float16[N,1,8,8] x) => (float16[N,1,8,8] y) <float16[1,1,1,1] w = {5144}, float16 c = {17}> {a = Mul(x, c) y = Conv(a, w)}""",
+        "FP16's range",
+    ),
+    left(
+        "fold-scale-before",
+        "a shift beyond FP32",
+        """
+        g (float[N,1,8,8] x) => (float[N,1,8,8] y) <float[1,1,1,1] w = {1e20}, float c = {1e25}> {a = Sub(x, c) y = Conv(a, w)}""",
+        "FP32's range",
+    ),
+    left(
+        "clamp-chain",
+        "a bound that is no number",
+        """
+        g (float16[N,4] x) => (float16[N,4] y) <float16 l = {32256}> {a = Relu(x) y = Clip(a, l)}""",
+        "computed",
+    ),
+    left(
+        "move-constant",
+        "backwards to the far end",
+        """
+        # w: float[80,32]
+        g (float[1] x) => (float[P,32] y) <int64[1] o = {-1}, int64[1] e = {9223372036854775807}, int64[1] z = {0}>
+        {a = Slice(w, o, e, z, o) y = Add(x, a)}""",
+        "read differently",
+    ),
+)
