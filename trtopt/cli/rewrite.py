@@ -7,8 +7,8 @@ from pathlib import Path
 import click
 
 
-def _names(_context: click.Context, _option: click.Parameter, value: str | None) -> tuple[str, ...]:
-    return tuple(name.strip() for name in value.split(",") if name.strip()) if value else ()
+def _names(_context: click.Context, _option: click.Parameter, value: str | None) -> tuple[str, ...] | None:
+    return None if value is None else tuple(name.strip() for name in value.split(",") if name.strip())
 
 
 @click.command()
@@ -21,7 +21,7 @@ def _names(_context: click.Context, _option: click.Parameter, value: str | None)
 )
 @click.option("--rules", callback=_names, metavar="NAME,…", help="Only these rules (also ones that are off).")
 @click.option("--skip", callback=_names, metavar="NAME,…", help="Leave these rules out.")
-@click.option("--list", "listing", is_flag=True, help="List the rules and end.")
+@click.option("--list", "listing", is_flag=True, help="List the rules (with --json: as JSON) and end.")
 @click.option("--explain", metavar="NODE", help="Say what was done or declined at this node, and why.")
 @click.option("--no-check", is_flag=True, help="Do not run both models to compare them.")
 @click.option(
@@ -36,8 +36,8 @@ def rewrite(
     model: Path | None,
     out: Path | None,
     target: str,
-    rules: tuple[str, ...],
-    skip: tuple[str, ...],
+    rules: tuple[str, ...] | None,
+    skip: tuple[str, ...] | None,
     listing: bool,
     explain: str | None,
     no_check: bool,
@@ -54,16 +54,21 @@ def rewrite(
     from trtopt.rewrite.catalogue import RULES
 
     if listing:
-        click.echo("\n".join(words.catalogue(RULES)))
+        click.echo(words.catalogue_json(RULES) if as_json else "\n".join(words.catalogue(RULES)))
         return
+    if as_json and explain is not None:
+        raise UsageError(
+            "--explain answers in words, --json prints the whole trace",
+            "leave one out; in the trace, `applied`, `undone` and `declined` name the nodes",
+        )
     if model is None or out is None:
         raise UsageError("a model and -o are needed", "trtopt rewrite MODEL.onnx -o OUT.onnx")
     trace = rewrite_model(
         model,
         out,
         target=target,
-        rules=rules or None,
-        skip=skip,
+        rules=rules,
+        skip=skip or (),
         check=not no_check,
         data=data,
         keep_going=keep_going,

@@ -29,8 +29,12 @@ def select(names: Sequence[str] | None, skip: Sequence[str], target: Target) -> 
     """The rules called `names` (without: those that run for the target unasked), less those in `skip`.
 
     Raises:
-        UsageError: a name that no rule has.
+        UsageError: a name that no rule has, or no name at all.
     """
+    if names is not None and not names:
+        raise UsageError(
+            "no rules are named to be used", "name some, or leave --rules out for those that are on"
+        )
     known = {rule.name for rule in RULES}
     for name in (*(names or ()), *skip):
         if name not in known:
@@ -38,7 +42,8 @@ def select(names: Sequence[str] | None, skip: Sequence[str], target: Target) -> 
     return tuple(
         rule
         for rule in RULES
-        if rule.name not in skip and (rule.name in names if names else target.name in rule.default)
+        if rule.name not in skip
+        and (rule.name in names if names is not None else target.name in rule.default)
     )
 
 
@@ -62,7 +67,7 @@ def _rewrite(
             if not keep_going:
                 raise
             left = [rule for rule in left if rule.name != failure.rule]
-            undone.append(Undone(rule=failure.rule, reason=failure.problem))
+            undone.append(Undone(rule=failure.rule, reason=failure.problem, nodes=(failure.node,)))
 
 
 class _Proof:
@@ -72,6 +77,11 @@ class _Proof:
         self._model, self._real, self._sizes = model, real, sizes
         self._inputs: Sequence[feeds.Feed] = ()
         self._reference: list[dict[str, equivalence.Array]] = []
+
+    @property
+    def has_run(self) -> bool:
+        """Whether anything was run at all."""
+        return bool(self._reference)
 
     def of(self, outcome: Outcome, kind: Exactness) -> tuple[Deviation, ...]:
         if not self._reference:
@@ -132,7 +142,8 @@ def _attempt(
         guilty = _culprit(proof, model, suspects, target)
         beyond = f"{worst.error:.3g}, beyond its bound {worst.bound:.3g}"
         reason = f"output {worst.output!r} moved by {beyond} ({worst.feed})"
-        undone.append(Undone(rule=guilty.name, reason=reason))
+        nodes = tuple(item.node for item in outcome.applied if item.rule == guilty.name)
+        undone.append(Undone(rule=guilty.name, reason=reason, nodes=nodes))
         left = [rule for rule in left if rule.name != guilty.name]
         outcome = rewrite(model, left, target)
         checked = _prove(proof, outcome, model, left, target)
@@ -178,6 +189,8 @@ def rewrite_model(
     original = model_file.load(source)
     proto, lowered = prepare.prepare(original.proto)
     notes = _on_defaults(original)
+    if check:
+        equivalence.check_outputs(original.proto)
     if dynamic_batch:
         plain = rewrite(replace(original, proto=proto), _SHAPES, aim).model  # computed of constants
         proto, size, patched = batch.make_dynamic(plain.proto)
@@ -188,6 +201,10 @@ def rewrite_model(
             notes.append(batch_check.prove(original, model))
         proof = _proof(model if dynamic_batch else original, data, sizes) if check else None
         attempt = _attempt(model, chosen, aim, proof, keep_going)
+        if proof and not proof.has_run and not dynamic_batch:
+            notes.append(
+                "no rule was applied, so nothing was run: whether the model runs at all is not known"
+            )
         trace = _told(source, out, aim, original, lowered, attempt, notes)
         accept(trace)
         if write_unchanged or attempt.outcome.applied:

@@ -6,6 +6,7 @@ import numpy as np
 import onnx
 
 from trtopt.errors import FixedBatchError
+from trtopt.onnxgraph import graphs_of
 from trtopt.onnxmodel import feeds, prepare
 
 NAME = "batch"
@@ -49,25 +50,43 @@ def _unbaked(op: str, shape: list[int], batch: int) -> list[int] | None:
 
 
 def _patch_shapes(graph: onnx.GraphProto, batch: int) -> list[str]:
-    """Give each Reshape and Expand a shape of its own without the batch; the old shapes' names."""
-    constants = {item.name: item for item in graph.initializer if not item.external_data}
+    """Give each Reshape and Expand a shape of its own without the batch; the old shapes' names.
+
+    A subgraph's node may read the main graph's constants: the new shapes lie there, to be seen by all.
+    """
+    outer = {item.name: item for item in graph.initializer if not item.external_data}
     made: dict[tuple[str, tuple[int, ...]], str] = {}
-    for node in graph.node:
-        if node.op_type not in ("Reshape", "Expand") or node.input[1] not in constants:
-            continue
-        name = node.input[1]
-        old = onnx.numpy_helper.to_array(constants[name]).reshape(-1).tolist()
-        new = _unbaked(node.op_type, old, batch)
-        if new is not None:
-            key = (name, tuple(new))
-            if key not in made:
-                made[key] = f"{name}/{NAME}{len(made)}"
-                value = onnx.numpy_helper.from_array(np.array(new, np.int64), made[key])
-                graph.initializer.append(value)
-            node.input[1] = made[key]
-            for item in node.attribute:  # the one 0 that may be there now is a copy
-                item.i = 0 if item.name == "allowzero" else item.i
+    for inner in graphs_of(graph):
+        constants = outer | {item.name: item for item in inner.initializer if not item.external_data}
+        for node in inner.node:
+            if node.op_type not in ("Reshape", "Expand") or node.input[1] not in constants:
+                continue
+            name = node.input[1]
+            old = onnx.numpy_helper.to_array(constants[name]).reshape(-1).tolist()
+            new = _unbaked(node.op_type, old, batch)
+            if new is not None:
+                key = (name, tuple(new))
+                if key not in made:
+                    made[key] = f"{name}/{NAME}{len(made)}"
+                    value = onnx.numpy_helper.from_array(np.array(new, np.int64), made[key])
+                    graph.initializer.append(value)
+                node.input[1] = made[key]
+                for item in node.attribute:  # the one 0 that may be there now is a copy
+                    item.i = 0 if item.name == "allowzero" else item.i
     return sorted({name for name, _ in made})
+
+
+def _forget_inner_shapes(graph: onnx.GraphProto, batch: int) -> None:
+    """Drop what is declared of inner tensors; what goes into and out of a subgraph keeps its other axes.
+
+    Whether a first axis as long as the batch is the batch cannot be told there: it becomes unknown.
+    """
+    for inner in graphs_of(graph):
+        del inner.value_info[:]
+        for item in () if inner is graph else (*inner.input, *inner.output):
+            axes = item.type.tensor_type.shape.dim
+            if axes and axes[0].dim_value == batch:
+                axes[0].ClearField("dim_value")
 
 
 def _known_axes(model: onnx.ModelProto) -> dict[str, list[int | None]]:
@@ -112,8 +131,8 @@ def make_dynamic(model: onnx.ModelProto) -> tuple[onnx.ModelProto, int, list[str
     """A copy of a prepared model whose batch axis is called `batch`, the old size, the names of what changed.
 
     In a Reshape's shape the baked batch becomes −1, or 0 (a copy of the input's axis) if −1 is taken; in an
-    Expand's it becomes 1; what a Concat joins to the batch is repeated. Outputs whose first axis was the
-    batch get the name too; inner shapes are dropped.
+    Expand's it becomes 1, in subgraphs too; what a Concat of the main graph joins to the batch is repeated.
+    Outputs whose first axis was the batch get the name too; inner shapes are dropped.
 
     Raises:
         FixedBatchError: there is no one fixed batch.
@@ -127,7 +146,7 @@ def make_dynamic(model: onnx.ModelProto) -> tuple[onnx.ModelProto, int, list[str
         axes = item.type.tensor_type.shape.dim
         if item.name not in default and axes and axes[0].dim_value == batch:
             axes[0].dim_param = NAME
-    del copy.graph.value_info[:]
+    _forget_inner_shapes(copy.graph, batch)
     patched += _spread_rows(copy)
     prepare.inferred(copy)
     return copy, batch, patched

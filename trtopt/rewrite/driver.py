@@ -31,6 +31,7 @@ class RuleFailed(TrtoptError):
             f"leave it out with --skip {rule}, or let --keep-going do so; please report the model",
         )
         self.rule = rule
+        self.node = node
 
 
 @dataclass(frozen=True)
@@ -88,8 +89,48 @@ def _declared(graph: onnx.GraphProto) -> dict[str, onnx.ValueInfoProto]:
     return {item.name: item for item in told if counts[item.name] == 1}
 
 
+def _places(graph: onnx.GraphProto) -> dict[tuple[str, str], onnx.GraphProto]:
+    """The graph and its subgraphs, by the node and the attribute that hold them."""
+    held = [(node, item) for inner in graphs_of(graph) for node in inner.node for item in node.attribute]
+    return {("", ""): graph, **{(node.name, item.name): item.g for node, item in held if item.HasField("g")}}
+
+
+def _keep_remarks(graph: onnx.GraphProto, base: onnx.GraphProto) -> None:
+    """Give nodes and graphs back what `base` remarks on them, which onnx-graphsurgeon does not carry.
+
+    A node that took over the name of one of another operator is not what the remarks are about.
+    """
+    told = {node.name: node for inner in graphs_of(base) for node in inner.node}
+    for inner in graphs_of(graph):
+        for node in inner.node:
+            old = told.get(node.name)
+            if old is not None and (old.domain, old.op_type) == (node.domain, node.op_type):
+                node.metadata_props.extend(old.metadata_props)
+                if old.doc_string:
+                    node.doc_string = old.doc_string
+    before = _places(base)
+    for place, inner in _places(graph).items():
+        if place in before:
+            inner.metadata_props.extend(before[place].metadata_props)
+            _keep_annotations(inner, before[place])
+
+
+def _keep_annotations(graph: onnx.GraphProto, base: onnx.GraphProto) -> None:
+    """Keep what is annotated of tensors that are left, with scales and zero points that no node reads."""
+    left = {name for node in graph.node for name in node.output}
+    left |= {item.name for item in (*graph.input, *graph.initializer)}
+    constants = {item.name: item for item in base.initializer}
+    for item in base.quantization_annotation:
+        parameters = {entry.value for entry in item.quant_parameter_tensor_names}
+        if item.tensor_name in left and parameters <= left | set(constants):
+            graph.quantization_annotation.append(item)
+            missing = sorted(parameters - left)
+            graph.initializer.extend(constants[name] for name in missing)
+            left |= parameters
+
+
 def _export(graph: Any, base: onnx.ModelProto) -> onnx.ModelProto:
-    """The graph as a model that keeps all that `base` says beside its graph, and its declared shapes.
+    """The graph as a model that keeps all that `base` says beside its nodes, and its declared shapes.
 
     Raises:
         ModelError: onnx-graphsurgeon cannot write it, such as a branch whose output is no tensor.
@@ -111,6 +152,7 @@ def _export(graph: Any, base: onnx.ModelProto) -> onnx.ModelProto:
     model.opset_import.extend(item for item in exported.opset_import if item.domain not in imported)
     model.graph.CopyFrom(exported.graph)
     _hoist_outer_weights(model.graph, base.graph)
+    _keep_remarks(model.graph, base.graph)
     declared = _declared(base.graph)
     for inner in graphs_of(model.graph):
         kept = [declared[item.name] for item in inner.value_info if item.name in declared]

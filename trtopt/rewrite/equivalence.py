@@ -65,6 +65,22 @@ def error_between(reference: Array, other: Array) -> float:
     return float(gap / max(np.abs(first[finite]).max(), np.finfo(np.float32).tiny)) if gap else 0.0
 
 
+def check_outputs(model: onnx.ModelProto) -> None:
+    """Outputs are compared as arrays, so each must be a tensor.
+
+    Raises:
+        ModelError: one is a sequence, a map or optional.
+    """
+    for item in model.graph.output:
+        kind = item.type.WhichOneof("value")
+        if kind not in (None, "tensor_type"):
+            raise ModelError(
+                f"output {item.name!r} is no tensor but a {kind.removesuffix('_type')}, which the proof "
+                "cannot compare",
+                "leave the check out with --no-check",
+            )
+
+
 def _has_half(model: ModelFile) -> bool:
     """Whether FP16 or BF16 occurs in the graph."""
     half = {onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16}

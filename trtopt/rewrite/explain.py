@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 
 from trtopt.errors import UsageError
@@ -41,12 +42,17 @@ def of_node(trace: RewriteTrace, node: str) -> list[str]:
     declined = [
         f"{item.rule} was declined because {item.reason}" for item in trace.declined if item.node == node
     ]
-    if not applied and not declined:
+    undone = [
+        f"{item.rule} was tried and undone because {item.reason}"
+        for item in trace.undone
+        if node in item.nodes
+    ]
+    if not applied and not declined and not undone:
         raise UsageError(
             f"no rule's pattern stands at node {node!r}",
             "check the name; `--json` lists every node with a rule",
         )
-    return [f"{node}: {line}" for line in (*applied, *declined)]
+    return [f"{node}: {line}" for line in (*applied, *undone, *declined)]
 
 
 def default_of(rule: Rule) -> str:
@@ -62,3 +68,18 @@ def catalogue(rules: Sequence[Rule]) -> list[str]:
         + (f"{rule.enables} ({rule.audit})" if rule.enables else "cleaning only")
         for rule in rules
     ]
+
+
+def catalogue_json(rules: Sequence[Rule]) -> str:
+    """The rules for programs to read; `default` are the targets for which a rule runs unasked."""
+    told = [
+        {
+            "name": rule.name,
+            "class": rule.exactness,
+            "default": rule.default,
+            "enables": rule.enables,
+            "audit": rule.audit,
+        }
+        for rule in rules
+    ]
+    return json.dumps(told, indent=2, ensure_ascii=False)

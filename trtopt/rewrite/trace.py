@@ -26,10 +26,14 @@ class Declined(Record, frozen=True, kw_only=True):
 
 
 class Undone(Record, frozen=True, kw_only=True):
-    """A rule that was taken back whole: it raised, or the outputs moved beyond its bound."""
+    """A rule that was taken back whole: it raised, or the outputs moved beyond its bound.
+
+    `nodes` are those where it had been applied, or the one where it raised.
+    """
 
     rule: str
     reason: str
+    nodes: tuple[str, ...] = ()
 
 
 class Deviation(Record, frozen=True, kw_only=True):

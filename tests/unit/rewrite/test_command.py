@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import onnx
@@ -15,6 +17,7 @@ from trtopt.cli.rewrite import rewrite
 from trtopt.errors import OutputError, UsageError
 from trtopt.records import from_json
 from trtopt.rewrite import api
+from trtopt.rewrite.catalogue import RULES
 from trtopt.rewrite.driver import RuleFailed
 from trtopt.rewrite.rule import Match, Rule, always
 from trtopt.rewrite.rules import erase_identity
@@ -65,6 +68,41 @@ def test_the_list_names_every_rule_with_its_class() -> None:
     assert "fold-batchnorm" in output
     assert "efficient-nms" in output
     assert "approximate" in output
+
+
+def test_the_list_can_be_had_as_json() -> None:
+    rules = {
+        rule["name"]: rule for rule in json.loads(CliRunner().invoke(rewrite, ["--list", "--json"]).output)
+    }
+    assert list(rules) == [rule.name for rule in RULES]
+    assert (rules["gelu"]["class"], rules["gelu"]["default"]) == ("N", ["8.6", "10", "11", "rtx"])
+    assert rules["efficient-nms"]["default"] == []
+
+
+def test_what_would_be_passed_over_in_silence_is_refused(tmp_path: Path) -> None:
+    for more in (["--explain", "Identity:b", "--json"], ["--rules", ""], ["--rules", ","]):
+        assert isinstance(_run(tmp_path, *more).exception, UsageError)
+    assert [path.name for path in tmp_path.iterdir()] == ["in.onnx"]
+    assert "1 x erase-identity" in _run(tmp_path, "--skip", "").output
+
+
+def test_a_node_whose_rule_was_undone_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def find(scope: Scope) -> Iterator[Match]:
+        yield from map(Match, scope.nodes("Neg"))
+
+    def lie(scope: Scope, match: Match) -> None:
+        scope.replace(match.node, "Abs", list(match.node.inputs))
+
+    monkeypatch.setattr(api, "RULES", (Rule("lie", "B", "", find, always, lie), erase_identity.RULE))
+    told = _run(tmp_path, "--explain", "Neg:y").output
+    assert "Neg:y: lie was tried and undone because output 'y' moved by" in told
+    assert "Identity:b: erase-identity was applied" in _run(tmp_path, "--explain", "Identity:b").output
+
+
+def test_a_trace_from_before_undone_rules_had_nodes_is_read(tmp_path: Path) -> None:
+    old = json.loads(_run(tmp_path, "--json").output)
+    old["undone"] = [{"rule": "gelu", "reason": "it moved"}]
+    assert from_json(json.dumps(old).encode(), RewriteTrace).undone[0].nodes == ()
 
 
 def test_keep_going_leaves_out_a_rule_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ import onnx
 import pytest
 
 from tests.rewrite_graphs import model
-from trtopt.errors import FixedBatchError, UsageError
+from trtopt.errors import FixedBatchError, ModelError, UsageError
 from trtopt.rewrite import api, rewrite_model
 from trtopt.rewrite.driver import RuleFailed
 from trtopt.rewrite.equivalence import Unrunnable, error_between
@@ -47,7 +47,7 @@ def test_a_rule_that_changes_the_outputs_is_bisected_undone_and_named(
     monkeypatch.setattr(api, "RULES", tuple(rules))
     onnx.save(model(_TEXT), tmp_path / "in.onnx")
     trace = rewrite_model(tmp_path / "in.onnx", tmp_path / "out.onnx", target="10")
-    assert [item.rule for item in trace.undone] == ["lie"]
+    assert [(item.rule, item.nodes) for item in trace.undone] == [("lie", ("Abs:y",))]
     assert trace.counts == {"erase-identity": 1, "clamp-chain": 1}
     assert [node.op_type for node in onnx.load(tmp_path / "out.onnx").graph.node] == ["Relu", "Abs"]
 
@@ -84,7 +84,7 @@ def test_keep_going_leaves_out_a_rule_that_raises(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(api, "RULES", (erase_identity.RULE, _FAIL))
     onnx.save(model(_TEXT), tmp_path / "in.onnx")
     trace = rewrite_model(tmp_path / "in.onnx", tmp_path / "out.onnx", target="10", keep_going=True)
-    assert [item.rule for item in trace.undone] == ["fail"]
+    assert [(item.rule, item.nodes) for item in trace.undone] == [("fail", ("Abs:y",))]
     assert trace.counts == {"erase-identity": 1}
 
 
@@ -92,6 +92,8 @@ def test_unknown_rules_and_targets_are_usage_errors(tmp_path: Path) -> None:
     onnx.save(model(_TEXT), tmp_path / "in.onnx")
     with pytest.raises(UsageError, match="no rule 'nonsense'"):
         rewrite_model(tmp_path / "in.onnx", tmp_path / "out.onnx", target="10", skip=["nonsense"])
+    with pytest.raises(UsageError, match="no rules are named"):
+        rewrite_model(tmp_path / "in.onnx", tmp_path / "out.onnx", target="10", rules=[])
     with pytest.raises(UsageError, match="unknown target '9'"):
         rewrite_model(tmp_path / "in.onnx", tmp_path / "out.onnx", target="9")
 
@@ -163,6 +165,26 @@ def test_a_shape_that_serves_another_node_too_is_patched_for_its_own(tmp_path: P
     assert any("twice" in note for note in trace.notes)
 
 
+def test_a_batch_baked_into_subgraphs_becomes_dynamic(tmp_path: Path) -> None:
+    text = """
+        g (float[2,4,6] x) => (float[2,24] y, float[2,24] z)
+        <int64[2] s = {2,24}, int64[3] t = {2,4,6}, int64 n = {2}, bool k = {1}, float zero = {0.0}>
+        {a = Loop(n, k, x) <body = b (int64 i, bool d, float[2,4,6] e) => (bool f, float[2,4,6] h)
+            <float[2,24] p>
+            {f = Identity(d) p = Reshape(e, s) q = Relu(p) h = Reshape(q, t)}>
+         y = Reshape(a, s)
+         total = ReduceSum<keepdims=0>(x)
+         c = Less(total, zero)
+         z = If(c) <
+            then_branch = l () => (float[2,24] m) <int64[2] w = {2,24}> {u = Reshape(x, w) m = Neg(u)},
+            else_branch = r () => (float[2,24] o) <int64[2] w = {2,-1}> {v = Reshape(x, w) o = Neg(v)}>}"""
+    onnx.save(model(text), tmp_path / "in.onnx")
+    trace = rewrite_model(tmp_path / "in.onnx", tmp_path / "out.onnx", target="10", dynamic_batch=True)
+    assert any("twice" in note for note in trace.notes)
+    assert all(item.ok for item in trace.checked)
+    onnx.checker.check_model(onnx.load(tmp_path / "out.onnx"), full_check=True)
+
+
 def test_a_batch_that_cannot_be_patched_is_an_error(tmp_path: Path) -> None:
     text = "# w: float[2,4]\ng (float[2,4] x) => (float[2,4] y) {y = Add(x, w)}"
     onnx.save(model(text), tmp_path / "in.onnx")
@@ -203,7 +225,22 @@ def test_where_no_rule_applies_nothing_is_run_or_written_unless_wanted(tmp_path:
     onnx.save(model("g (float[N,4] x) => (float[N,4] y) {y = Relu(x)}"), tmp_path / "in.onnx")
     trace = rewrite_model(tmp_path / "in.onnx", tmp_path / "out.onnx", target="10", write_unchanged=False)
     assert (trace.applied, trace.checked) == ((), ())
+    assert "nothing was run" in trace.notes[0]
     assert not (tmp_path / "out.onnx").exists()
+
+
+@pytest.mark.parametrize("dynamic_batch", [False, True])
+def test_an_output_that_is_no_tensor_is_named(dynamic_batch: bool, tmp_path: Path) -> None:
+    text = """
+        g (float[2,4] x) => (seq(float[2,4]) s, float[2,4] y)
+        {a = Relu(x) b = Relu(a) s = SequenceConstruct(b) y = Neg(b)}"""
+    onnx.save(model(text), tmp_path / "in.onnx")
+    with pytest.raises(ModelError, match="output 's' is no tensor but a sequence"):
+        rewrite_model(tmp_path / "in.onnx", tmp_path / "out.onnx", target="10", dynamic_batch=dynamic_batch)
+    assert [path.name for path in tmp_path.iterdir()] == ["in.onnx"]
+    trace = rewrite_model(tmp_path / "in.onnx", tmp_path / "out.onnx", target="10", check=False)
+    assert trace.counts == {"clamp-chain": 1}
+    onnx.checker.check_model(onnx.load(tmp_path / "out.onnx"), full_check=True)
 
 
 @pytest.mark.parametrize("kind", ["INT4", "FLOAT8E4M3FN"])
