@@ -25,7 +25,8 @@ def quantize_summary(report: QuantizeReport) -> list[str]:
         for (op, reason), count in Counter((item.op, item.reason) for item in report.fp32).most_common()
     ]
     if report.method:
-        lines.append(f"ranges by {report.method} from {report.samples} samples")
+        less = " less those held back to choose it" if report.scores else ""
+        lines.append(f"ranges by {report.method} from {report.samples} samples{less}")
     if report.scores:
         scores = ", ".join(f"{item.method} {item.sqnr_db:.1f}" for item in report.scores)
         lines.append(f"methods on held-back samples, dB: {scores}")

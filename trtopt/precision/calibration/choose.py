@@ -24,7 +24,7 @@ class Signal:
     def add(self, reference: Arrays, found: Arrays) -> None:
         """Take in one batch; outputs that are no floats are passed over."""
         for name, array in reference.items():
-            if array.dtype.kind != "f" and array.dtype.name != "bfloat16":
+            if not is_float(array):
                 continue
             wide = array.astype(np.float64)
             error = wide - found[name].astype(np.float64)
@@ -34,6 +34,11 @@ class Signal:
     def sqnr_db(self) -> dict[str, float]:
         """10·log₁₀(Σ reference² / Σ error²) by output, at most 200 dB."""
         return {name: _decibels(self._signal[name], noise) for name, noise in self._noise.items()}
+
+
+def is_float(array: NDArray[Any]) -> bool:
+    """Whether the array holds floating-point numbers."""
+    return array.dtype.kind == "f" or array.dtype.name == "bfloat16"
 
 
 def _decibels(signal: float, noise: float) -> float:

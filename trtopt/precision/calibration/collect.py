@@ -19,8 +19,8 @@ class Ranges:
     def __init__(self, tensors: Sequence[str]) -> None:
         self.seen = {name: Histogram() for name in tensors}
 
-    def visit(self, name: str, values: NDArray[Any], first: int) -> None:
-        """Take in one batch of a tensor; its first sample is number `first`.
+    def visit(self, name: str, values: NDArray[Any], samples: Sequence[int]) -> None:
+        """Take in one batch of a tensor; `samples` are the numbers of the samples in it.
 
         Raises:
             DataError: a value is NaN or infinite; names the tensor and the sample.
@@ -28,7 +28,7 @@ class Ranges:
         try:
             self.seen[name].add(values)
         except NotFinite as error:
-            raise _not_finite(name, first + error.index) from None
+            raise _not_finite(name, error.index, len(np.atleast_1d(values)), samples) from None
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class PerChannel:
         rows = values.reshape(-1, values.shape[-1])
         peaks = np.abs(rows).max(axis=0).astype(np.float32)
         if not np.isfinite(peaks).all():
-            _check_finite(name, values, first)
+            check_finite(name, values, range(first, first + len(values)))
         squares = np.einsum("ij,ij->j", rows, rows, dtype=np.float64)
         self._peaks[name] = np.maximum(self._peaks.get(name, 0), peaks)
         self._squares[name] = self._squares.get(name, 0) + squares
@@ -96,7 +96,7 @@ class Products:
         Raises:
             DataError: a value is NaN or infinite; names the tensor and the sample.
         """
-        _check_finite(name, values, first)
+        check_finite(name, values, range(first, first + len(values)))
         rows = values.reshape(-1, values.shape[-1])
         if name not in self._waiting:
             self._waiting[name] = np.empty((ROWS_AT_ONCE, rows.shape[1]), np.float32)
@@ -129,14 +129,25 @@ class Products:
         return SecondMoments(whole, rows)
 
 
-def _check_finite(name: str, values: NDArray[Any], first: int) -> None:
-    finite = np.isfinite(values).reshape(len(values), -1).all(axis=1)
+_REMEDY = "take that sample out of the data, or find out why the model overflows on it"
+
+
+def check_finite(name: str, values: NDArray[Any], samples: Sequence[int], remedy: str = _REMEDY) -> None:
+    """Refuse NaN and infinity in one batch of a tensor; `samples` are the numbers of the samples in it.
+
+    Raises:
+        DataError: names the tensor and the sample.
+    """
+    finite = np.atleast_1d(np.isfinite(values))
     if not finite.all():
-        raise _not_finite(name, first + int(np.argmin(finite)))
+        row = int(np.argmin(finite.reshape(len(finite), -1).all(axis=1)))
+        raise _not_finite(name, row, len(finite), samples, remedy)
 
 
-def _not_finite(name: str, sample: int) -> DataError:
-    return DataError(
-        f"tensor {name!r} is not finite (NaN or infinity) with sample {sample}",
-        "take that sample out of the data, or find out why the model overflows on it",
-    )
+def _not_finite(name: str, row: int, rows: int, samples: Sequence[int], remedy: str = _REMEDY) -> DataError:
+    which = f"sample {samples[0]}"
+    if rows == len(samples):
+        which = f"sample {samples[row]}"
+    elif len(samples) > 1:  # the first axis is not that of the samples
+        which = f"one of the samples {samples[0]} to {samples[-1]}"
+    return DataError(f"tensor {name!r} is not finite (NaN or infinity) with {which}", remedy)

@@ -7,10 +7,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from trtopt.data import SampleSource
 from trtopt.data.fit import rows_of
-from trtopt.data.reader import Arrays
+from trtopt.data.reader import Arrays, samples_in
 from trtopt.records import TensorSpec
 
 EVERY = 8
@@ -21,13 +22,15 @@ class Part(SampleSource):
     """The samples of a source that are held back, or all others. A fixed batch is kept whole.
 
     `sha256` is of all samples of the source that the last reading saw, those of the other part included; it
-    does not depend on how they are cut into batches.
+    does not depend on how they are cut into batches. `numbers` are those that the samples of the batch that
+    was handed out last have in the source.
     """
 
     def __init__(self, source: SampleSource, *, held: bool, every: int = EVERY) -> None:
         super().__init__(source.name, [])
         self._source, self._held, self._every = source, held, every
         self._digests: dict[str, Any] = {}
+        self.numbers: NDArray[np.int64] = np.zeros(0, np.int64)
 
     @property
     def sha256(self) -> str:
@@ -41,7 +44,7 @@ class Part(SampleSource):
         """As the source's, of this part's samples."""
         is_open = any(isinstance(axis, str) for spec in inputs for axis in spec.shape[:1])
         rows = rows_of(inputs, size)
-        first = 0
+        first = seen = 0
         self._digests = {name: hashlib.sha256() for name in rows}
         for batch in self._source.batches(inputs, size):
             for name, array in batch.items():
@@ -50,7 +53,8 @@ class Part(SampleSource):
             numbers = np.arange(first, first + count)
             apart = numbers % self._every == self._every - 1 if self._every else np.zeros(count, bool)
             mine = apart == self._held
-            first += count
+            self.numbers = numbers[mine] if is_open else np.arange(seen, seen + samples_in(batch))
+            first, seen = first + count, seen + samples_in(batch)
             if mine.all():
                 yield batch
             elif mine.any():

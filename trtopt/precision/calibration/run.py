@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,26 +10,31 @@ import onnx
 from numpy.typing import NDArray
 
 from trtopt.data import SampleSource
-from trtopt.data.reader import Arrays
+from trtopt.data.reader import Arrays, samples_in
 from trtopt.device.reference import Unoptimised
 from trtopt.onnxmodel.feeds import specs_of
-from trtopt.onnxmodel.model_file import ModelFile
-from trtopt.precision.calibration.choose import score
-from trtopt.precision.calibration.collect import Ranges
+from trtopt.onnxmodel.model_file import ModelFile, array_of
+from trtopt.precision.calibration.choose import is_float, score
+from trtopt.precision.calibration.collect import Ranges, check_finite
 from trtopt.precision.calibration.held_back import EVERY, Part
 from trtopt.precision.calibration.methods import METHODS
 from trtopt.precision.calibration.table import AUTO, MAX, by_group, chosen, ranges
 from trtopt.precision.emission.form import Form
+from trtopt.precision.emission.numbers import check_weight
 from trtopt.precision.emission.write import Scales, write
 from trtopt.precision.folding import with_weights_dequantised
 from trtopt.precision.observe import observe
 from trtopt.precision.placement.plan import Plan
-from trtopt.precision.runs import at_most
+from trtopt.precision.runs import First, at_most
 from trtopt.precision.stages import open_proto
 from trtopt.records.quantisation import CalibrationTable, MethodScore
 
 _HELD_SAMPLES = 32
 _AT_ONCE = 8
+_OUTPUT_REMEDY = (
+    "take that sample out of the data, find out why the model overflows on it, or choose a --method "
+    "such as max: only auto looks at outputs"
+)
 
 
 @dataclass(frozen=True)
@@ -57,13 +62,16 @@ def calibrate(
 
     Raises:
         DataError: the data does not fit, or a tensor becomes NaN or infinite.
-        ModelError: ONNX Runtime cannot run the model.
+        ModelError: a weight is NaN or infinite, or ONNX Runtime cannot run the model.
     """
+    _check_weights(model, plan)
     automatic = method == AUTO and bool(plan.tensors)
     part = Part(source, held=False, every=EVERY if automatic else 0)
     tensors = [name for name in plan.tensors if name not in given.tensors]
     seen = Ranges(tensors)
-    samples = observe(model, part, tensors, seen.visit).samples
+    samples = observe(
+        model, part, tensors, lambda name, values, _: seen.visit(name, values, part.numbers.tolist())
+    ).samples
     amax = ranges(seen.seen)
     scores: tuple[MethodScore, ...] = ()
     held = 0
@@ -76,7 +84,7 @@ def calibrate(
         random_data=random_data,
         samples=samples + held,
         method=best,
-        scores=scores,
+        scores=scores if held else (),  # those of samples that ranges have seen would pass for others
         tensors=chosen(amax, best),
     )
     return Calibrated(table, held)
@@ -90,10 +98,22 @@ def _judge(
     form: Form,
     given: Scales,
 ) -> tuple[tuple[MethodScore, ...], int]:
-    """Every method's score; and how many samples were held back, 0 if there were too few to hold any."""
+    """Every method's score; and how many samples were held back, 0 if there were too few to hold any.
+
+    Raises:
+        DataError: a calibrated tensor or an output is NaN or infinite on one of these samples.
+    """
     specs = specs_of(model.proto)
-    held = list(at_most(Part(source, held=True).batches(specs, _AT_ONCE), _HELD_SAMPLES))
-    feeds = held or [next(source.batches(specs, _AT_ONCE))]
+    part = Part(source, held=True)
+    held = [(part.numbers.tolist(), feed) for feed in at_most(part.batches(specs, _AT_ONCE), _HELD_SAMPLES)]
+    if held:
+        observe(
+            model,
+            First(part, _HELD_SAMPLES),
+            list(amax),
+            lambda name, values, _: check_finite(name, values, part.numbers.tolist()),
+        )
+    feeds = held or [_first(source.batches(specs, _AT_ONCE))]
     reference = open_proto(model, model.proto)
     quantised, names = _with_open_scales(model, plan, form, given)
     columns = {
@@ -104,8 +124,42 @@ def _judge(
         scales = {names[name]: form.scale(value) for name, value in columns[method].items()}
         return quantised.run({**feed, **scales})
 
-    scores = score(tuple(METHODS), ((feed, reference.run(feed)) for feed in feeds), run)
-    return scores, sum(_samples_in(feed) for feed in held)
+    scores = score(tuple(METHODS), _with_outputs(reference, feeds), run)
+    return scores, sum(samples_in(feed) for _, feed in held)
+
+
+def _first(feeds: Iterator[Arrays]) -> tuple[list[int], Arrays]:
+    feed = next(feeds)
+    return list(range(samples_in(feed))), feed
+
+
+def _with_outputs(
+    reference: Unoptimised, feeds: Iterable[tuple[Sequence[int], Arrays]]
+) -> Iterator[tuple[Arrays, Arrays]]:
+    """Inputs with the float model's outputs, which no method could be judged by if they were not finite."""
+    for numbers, feed in feeds:
+        outputs = reference.run(feed)
+        for name, value in outputs.items():
+            if is_float(value):
+                check_finite(name, value, numbers, _OUTPUT_REMEDY)
+        yield feed, outputs
+
+
+def _check_weights(model: ModelFile, plan: Plan) -> None:
+    """Before the data runs: else what is wrong with a weight would be put down to a sample.
+
+    Raises:
+        ModelError: names the weight and its node.
+    """
+    graph = model.proto.graph
+    nodes = {node.name: node for node in graph.node}
+    maker = {name: node for node in graph.node for name in node.output}
+    constants = {tensor.name: tensor for tensor in graph.initializer}
+    for place in plan.weights:
+        name = nodes[place.node].input[place.index]
+        while name not in constants:  # Identity and Transpose may stand in front
+            name = maker[name].input[0]
+        check_weight(array_of(constants[name], model.folder), name, place.node)
 
 
 def copied(model: ModelFile) -> ModelFile:
@@ -133,7 +187,3 @@ def _with_open_scales(
     )
     trial = with_weights_dequantised(trial)
     return open_proto(trial, trial.proto), names
-
-
-def _samples_in(feed: Arrays) -> int:
-    return max((len(array) for array in feed.values() if array.ndim), default=1)

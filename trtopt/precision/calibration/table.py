@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Literal
 
 import msgspec
+import numpy as np
 
 from trtopt.errors import ArtifactError, UsageError
 from trtopt.precision.calibration.histogram import Histogram
@@ -18,6 +18,8 @@ from trtopt.records.quantisation import CALIBRATION_SCHEMA, CalibrationTable, Te
 
 MAX = "max"
 AUTO: Literal["auto"] = "auto"
+_LARGEST = float(np.finfo(np.float32).max)
+_SMALLEST = float(np.finfo(np.float32).tiny)
 
 
 def ranges(seen: Mapping[str, Histogram]) -> dict[str, dict[str, float]]:
@@ -53,7 +55,7 @@ def read_table(path: Path) -> CalibrationTable:
     """A table from its file.
 
     Raises:
-        ArtifactError: not there, not a table, of another version, or with an amax that is no amax.
+        ArtifactError: not there, not a table, of another version, or with a number that cannot be used.
     """
     remedy = "make one with trtopt quantize --calib DATA"
     try:
@@ -66,16 +68,17 @@ def read_table(path: Path) -> CalibrationTable:
         raise ArtifactError(f"{path}: schema {table.schema!r}, expected {CALIBRATION_SCHEMA!r}", remedy)
     for name, row in table.tensors.items():
         for value in (row.chosen, *row.amax.values()):
-            if not math.isfinite(value) or value < 0:
+            if not 0 <= value <= _LARGEST:
                 raise ArtifactError(
-                    f"{path}: tensor {name!r} has amax {value}", "an amax is a finite number, 0 or more"
+                    f"{path}: tensor {name!r} has amax {value}",
+                    f"an amax is a number from 0 to FP32's largest, {_LARGEST:.3g}",
                 )
     for name, factors in table.smoothed.items():
         for channel, factor in factors.items():
-            if not math.isfinite(factor) or factor <= 0:
+            if not _SMALLEST <= factor <= _LARGEST:
                 raise ArtifactError(
                     f"{path}: channel {channel} of {name!r} is divided by {factor}",
-                    "what divides is a finite number above 0",
+                    f"what divides is a number that FP32 holds: from {_SMALLEST:.3g} to {_LARGEST:.3g}",
                 )
     return table
 

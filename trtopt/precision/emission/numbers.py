@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trtopt.dtypes import numpy_dtype
+from trtopt.errors import ModelError
 from trtopt.precision.placement.plan import Precision
 
 LARGEST: dict[Precision, float] = {"int8": 127.0, "fp8": 448.0, "int4": 7.0}
@@ -38,6 +39,22 @@ def held_by_half(scale: NDArray[np.float32]) -> NDArray[np.float32]:
         up = np.where(half.astype(np.float32) < scale, np.nextafter(half, np.float16(np.inf)), half)
     wide = up.astype(np.float32)
     return np.asarray(np.where(np.isfinite(wide), wide, scale).astype(np.float32))
+
+
+def check_weight(weight: NDArray[Any], name: str, node: str) -> None:
+    """Refuse a weight that has no scale because not all of it is finite.
+
+    Raises:
+        ModelError: names the weight, the node that reads it and where the first such value lies.
+    """
+    finite = np.isfinite(weight)
+    if finite.all():
+        return
+    place = [int(index) for index in np.unravel_index(int(np.argmin(finite)), weight.shape)]
+    raise ModelError(
+        f"weight {name!r} of node {node!r} is not finite: {weight[tuple(place)]} at {place}",
+        "export the model again from a sound checkpoint, or leave the node in float with --exclude",
+    )
 
 
 def weight_scale(
