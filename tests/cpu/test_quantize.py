@@ -136,6 +136,23 @@ def test_a_16_bit_model_is_quantised_as_the_fp32_one(
     trtopt.build(tmp_path / "q.onnx", tmp_path / "engines", batch=(4,), backend="tensorrt-rtx")
 
 
+@pytest.mark.parametrize("is_half", [False, True])
+def test_nodes_that_share_a_name_are_told_apart(
+    is_half: bool, samples: dict[Path, Path], tmp_path: Path
+) -> None:
+    source, calib = tmp_path / "m.onnx", str(samples[DIGITS])
+    cast_model(DIGITS, source, precision="fp16", compare=False)
+    model = onnx.load(source if is_half else DIGITS)
+    for node in model.graph.node:
+        node.name = "n"
+    onnx.save(model, source)
+    report = quantize(source, tmp_path / "q.onnx", Request("int8", "8.6", calib, method="max"))
+    plain = quantize(DIGITS, tmp_path / "plain.onnx", Request("int8", "8.6", calib, method="max"))
+    assert (report.pairs, report.weights) == (plain.pairs, plain.weights)
+    assert not any("without proof" in note for note in report.notes)
+    assert accuracy(tmp_path / "q.onnx") >= accuracy(DIGITS) - 0.5
+
+
 def test_auto_takes_the_method_with_the_least_error(samples: dict[Path, Path], tmp_path: Path) -> None:
     report = quantize(DIGITS, tmp_path / "q.onnx", Request("int8", "8.6", str(samples[DIGITS])))
     assert {item.method for item in report.scores} >= {"max", "entropy", "mse", "percentile-99.9"}

@@ -9,13 +9,16 @@ from pathlib import Path
 from typing import get_args
 
 import msgspec
+from onnx import GraphProto
 
 from trtopt.data import SampleSource, open_data
 from trtopt.errors import ModelError, OutputError, UsageError
 from trtopt.onnxfile import read_onnx
+from trtopt.onnxgraph import graphs_of
 from trtopt.onnxmodel import model_file
 from trtopt.onnxmodel.feeds import seeded_source
 from trtopt.onnxmodel.model_file import ModelFile
+from trtopt.onnxmodel.prepare import name_nodes
 from trtopt.pipeline.listener import SILENT, Listener
 from trtopt.precision.calibration.table import AUTO, check_method, read_table
 from trtopt.precision.casting.widen import is_low, widened
@@ -84,6 +87,7 @@ def quantize(
         raise UsageError("the output would replace the model itself", "choose another place with -o")
     onnx = read_onnx(source)
     original = model_file.load(source)
+    name_nodes(original.proto.graph)  # ONNX Runtime refuses a model two of whose nodes share a name
     samples = _source(request, original, precision)
     table = read_table(request.table) if request.table else None
     check_writable(target)
@@ -181,15 +185,26 @@ def rewritten(source: Path, scratch: Path, target: str) -> tuple[ModelFile, list
     rewritten, notes = scratch / "float.onnx", list[str]()
     given = replace(model_file.load(source), spool=scratch)
     if is_low(given.proto):
+        name_nodes(given.proto.graph)
         source = scratch / "wide.onnx"
         model_file.save(widened(given), source)
         notes.append("the model's 16-bit types became FP32 first: scales are found in FP32")
+    elif _has_namesakes(given.proto.graph):
+        source = scratch / "named.onnx"
+        name_nodes(given.proto.graph)
+        model_file.save(given, source)
     try:
         rewrite_model(source, rewritten, target=target)
     except ModelError as error:
         rewrite_model(source, rewritten, target=target, check=False)
         notes.append(f"the graph was rewritten without proof: {error.problem}")
     return replace(model_file.load(rewritten), spool=scratch), notes
+
+
+def _has_namesakes(graph: GraphProto) -> bool:
+    """Whether nodes share a name: ONNX Runtime refuses such a model, so no rewriting could be proved."""
+    names = [node.name for part in graphs_of(graph) for node in part.node if node.name]
+    return len(set(names)) < len(names)
 
 
 def table_beside(target: Path) -> Path:

@@ -18,7 +18,7 @@ _LAYERS = ("Conv", "ConvTranspose", "Gemm", "MatMul", "Add")
 
 @dataclass(frozen=True)
 class Completed:
-    """The plan, how many edges were added to the model's own, and tensors that lack a range."""
+    """The plan, how many edges were added to the model's own or dropped, and tensors that lack a range."""
 
     plan: Plan
     added: int
@@ -55,7 +55,9 @@ def complete(view: View, wish: Wish, existing: Existing, *, keep_unknown: bool) 
         for item in plan.weights
     )
     added = sum((edge.node, edge.index) not in existing.edges for edge in edges)
+    planned = {(item.node, item.index) for item in weights}
     dropped = sum(key not in ours for key in existing.edges) - len(kept)
+    dropped += len(existing.weights.keys() - planned) + existing.inner
     order = view.order
     ordered = tuple(sorted((*edges, *kept), key=lambda edge: (order[edge.node], edge.index)))
     return Completed(replace(plan, edges=ordered, weights=weights), added, dropped, unknown)

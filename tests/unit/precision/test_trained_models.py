@@ -123,6 +123,67 @@ def test_a_transpose_between_a_weight_s_dq_and_its_product_is_folded() -> None:
     onnx.checker.check_model(made.model.proto, full_check=True)
 
 
+@pytest.mark.parametrize(("axis", "planned"), [(None, None), (0, 0), (1, 1)])
+def test_a_transpose_in_front_of_a_weight_s_pair_is_folded(axis: int | None, planned: int | None) -> None:
+    net = Net(x=["N", 4, 32])
+    turned = net.node("Transpose", "turned", net.constant("w", 64, 32), perm=[1, 0])
+    scale, along = np.float32(0.01), {}
+    if axis is not None:
+        scale, along = np.linspace(0.01, 0.02, [32, 64][axis], dtype=np.float32), {"axis": axis}
+    net.node("MatMul", "fc", pair(net, "x", 0.02), pair(net, turned, scale, **along))
+    made = run(net.model("fc"))
+    assert edges(made.plan) == {("x", "fc")}
+    assert [place.axis for place in made.plan.weights] == [planned]
+    assert "Transpose" not in {node.op_type for node in made.model.proto.graph.node}
+
+
+def reshaped(op: str, was: tuple[int, ...], axis: int | None, **attributes: int) -> Net:
+    """A product of [N, 32] with a weight that is reshaped behind its pair, to [32, 48]."""
+    net = Net(x=["N", 32])
+    scale = np.float32(0.01) if axis is None else np.linspace(0.01, 0.02, was[axis], dtype=np.float32)
+    weight = pair(net, net.constant("w", *was), scale, **({} if axis is None else {"axis": axis}))
+    shape = {"Reshape": [32, -1], "Squeeze": [0], "Unsqueeze": [0]}.get(op)
+    more = [] if shape is None else [net.constant("shape", value=np.array(shape))]
+    moved = net.node(op, "moved", weight, *more, **attributes)
+    net.node("MatMul", "fc", pair(net, "x", 0.02), moved)
+    return net
+
+
+@pytest.mark.parametrize(
+    ("op", "was", "axis", "planned"),
+    [
+        ("Reshape", (48, 32), None, None),
+        ("Reshape", (32, 6, 8), 0, 0),
+        ("Reshape", (4, 8, 48), 2, 1),
+        ("Flatten", (32, 4, 12), 0, 0),
+        ("Squeeze", (1, 32, 48), -1, 1),
+        ("Unsqueeze", (32, 48), 1, 2),
+    ],
+)
+def test_a_reshape_between_a_weight_s_dq_and_its_product_is_folded(
+    op: str, was: tuple[int, ...], axis: int | None, planned: int | None
+) -> None:
+    model = reshaped(op, was, axis).model("fc")
+    made = run(model)
+    assert [(place.node, place.axis) for place in made.plan.weights] == [("fc", planned)]
+    assert op not in {node.op_type for node in made.model.proto.graph.node}
+    assert "0 edges added, 0 taken out" in made.notes[0]
+    x = {"x": np.random.default_rng(1).standard_normal((2, 32)).astype(np.float32)}
+    wanted, got = (open_model(file).run(x)["fc"] for file in (as_file(model), made.model))
+    np.testing.assert_array_equal(got, wanted)
+
+
+def test_a_weight_s_pair_is_told_to_be_lost_where_a_reshape_tears_its_channels() -> None:
+    made = run(reshaped("Reshape", (48, 32), 0).model("fc"))
+    assert made.plan.weights == ()
+    assert "0 edges added, 1 taken out" in made.notes[0]
+
+
+def test_a_turned_weight_that_is_an_output_too_stays() -> None:
+    model = reshaped("Reshape", (48, 32), None).model("fc", "moved")
+    assert "moved" in {name for node in run(model).model.proto.graph.node for name in node.output}
+
+
 def test_pairs_that_no_rule_would_place_are_kept() -> None:
     net = Net(x=["N", 4, 32, 32])
     net.node("MatMul", "product", pair(net, "x", 0.02), pair(net, "x", 0.04))
@@ -262,6 +323,40 @@ def test_integer_operators_between_q_and_dq_are_refused() -> None:
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     with pytest.raises(UsageError, match="'pool' \\(MaxPool\\) reads 'q' between Q and DQ"):
         run(model)
+
+
+def test_a_quantised_output_without_a_dq_is_refused() -> None:
+    net = Net(x=MAPS)
+    scale, zero = net.constant("s", value=np.float32(0.1)), net.constant("z", value=INT8)
+    net.node("QuantizeLinear", "y", trained_conv(net, "c", "x", 0.02), scale, zero)
+    with pytest.raises(UsageError, match=r"output 'y' is what node 'y' \(QuantizeLinear\) makes"):
+        run(net.model("y"))
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_pairs_of_onnx_runtime_s_own_domain_are_refused(alone: bool) -> None:
+    net = Net(x=MAPS)
+    x = net.conv("c", "x", 32, 32) if alone else trained_conv(net, "c", "x", 0.02)
+    scale, zero = net.constant("s", value=np.float32(0.1)), net.constant("z", value=INT8)
+    net.node("DequantizeLinear", "dq", net.node("QuantizeLinear", "q", x, scale, zero), scale, zero)
+    model = net.model("dq")
+    for node in model.graph.node[-2:]:
+        node.domain = "com.microsoft"
+    model.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    with pytest.raises(UsageError, match=r"node 'q' is a QuantizeLinear of com\.microsoft") as caught:
+        run(model)
+    assert "UseQDQContribOps" in caught.value.remedy
+
+
+def test_several_scales_of_an_activation_are_refused_unless_they_are_equal() -> None:
+    net = Net(x=MAPS)
+    net.conv("c", pair(net, "x", np.linspace(0.01, 0.05, 32), axis=1), 32, 32)
+    with pytest.raises(UsageError, match="the Q/DQ of activation 'x' has 32 scales") as caught:
+        run(net.model("c"))
+    assert "one scale an activation" in caught.value.remedy
+    net = Net(x=MAPS)
+    net.conv("c", pair(net, "x", np.full(32, 0.02), axis=1), 32, 32)
+    assert scale_of(run(net.model("c")), "x") == pytest.approx(0.02)
 
 
 def test_a_float_model_without_data_is_refused_with_the_ways_to_give_some() -> None:

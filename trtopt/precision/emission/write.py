@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,10 +11,10 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from trtopt.onnxgraph import WEAK_TYPES, reads_of
+from trtopt.onnxgraph import WEAK_TYPES, graphs_of, reads_of
 from trtopt.onnxmodel.model_file import ModelFile, array_of, constant
 from trtopt.precision.emission.form import Form
-from trtopt.precision.emission.numbers import ELEMENT, packed, quantised, weight_scale
+from trtopt.precision.emission.numbers import ELEMENT, check_weight, packed, quantised, weight_scale
 from trtopt.precision.placement.plan import Edge, Plan, WeightEdge
 from trtopt.precision.placement.weighted import BLOCK
 
@@ -63,7 +63,7 @@ class _Writer:
         self._nodes = {node.name: node for node in model.graph.node}
         self._maker = {name: node for node in model.graph.node for name in node.output}
         self._constants = {tensor.name: tensor for tensor in model.graph.initializer}
-        self._taken = {*self._nodes, *self._maker, *self._constants, *(v.name for v in model.graph.input)}
+        self._taken = set(_names(model))
         self._before: dict[str, list[onnx.NodeProto]] = defaultdict(list)
         self._after: dict[str, list[onnx.NodeProto]] = defaultdict(list)
         self._done: dict[tuple[Any, ...], str] = {}
@@ -89,6 +89,7 @@ class _Writer:
             block = BLOCK if self.form.precision == "int4" else 0
             axis = 0 if block else place.axis
             values = array_of(self._constants[tensor], self.file.folder)
+            check_weight(values, tensor, place.node)
             if given is None:
                 given = self.form.fit(weight_scale(values, axis, self.form.precision, block))
             scale = given
@@ -200,6 +201,14 @@ def _tell_kernel(node: onnx.NodeProto, shape: Sequence[int]) -> None:
     """Write a convolution's kernel size into it: TensorRT 8.6 does not look at a kernel that a DQ makes."""
     if node.op_type == "Conv" and not any(item.name == "kernel_shape" for item in node.attribute):
         node.attribute.append(onnx.helper.make_attribute("kernel_shape", list(shape[2:])))
+
+
+def _names(model: onnx.ModelProto) -> Iterator[str]:
+    """Every name of a node or tensor: ONNX Runtime allows none in the main graph that a subgraph has too."""
+    for part in graphs_of(model.graph):
+        yield from (item.name for item in (*part.input, *part.initializer))
+        for node in part.node:
+            yield from (node.name, *node.output)
 
 
 def _along(axis: int | None) -> dict[str, Any]:
