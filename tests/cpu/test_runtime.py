@@ -255,9 +255,44 @@ def test_an_engine_that_was_changed_is_not_loaded(cpu_build: Path, tmp_path: Pat
         EnginePool.open(folder)
 
 
-def test_a_folder_that_is_no_build_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ArtifactError, match=r"has no manifest.json"):
-        EnginePool.open(tmp_path)
+WANTED = "give a folder that `trtopt build` made, or a file that `trtopt plan -o` wrote"
+
+
+def refused(path: Path) -> tuple[str, str]:
+    """Problem and remedy of what cannot be opened, without the path."""
+    with pytest.raises(ArtifactError) as told:
+        EnginePool.open(path)
+    return told.value.problem.removeprefix(f"{path}: "), told.value.remedy
+
+
+def test_what_is_neither_build_nor_plan_is_refused_with_what_would_do(tmp_path: Path) -> None:
+    assert refused(tmp_path) == ("has no manifest.json", WANTED)
+    assert refused(tmp_path / "nosuch") == ("there is no such file or folder", WANTED)
+    (tmp_path / "odd.json").write_bytes(b"{")
+    problem, remedy = refused(tmp_path / "odd.json")
+    assert problem.startswith("cannot be read as a plan")
+    assert remedy == WANTED
+
+
+def test_a_model_is_refused_with_how_to_build_it(tmp_path: Path) -> None:
+    model = Path(shutil.copy(DIGITS, tmp_path))
+    problem, remedy = refused(model)
+    assert problem.startswith("cannot be read as a plan")
+    assert remedy == f"build it first: trtopt build {model} -o FOLDER; then give that folder"
+
+
+def test_an_engine_alone_is_refused_with_the_folder_that_it_lies_in(cpu_build: Path) -> None:
+    _, remedy = refused(cpu_build / read_manifest(cpu_build).engines[0].path)
+    assert f"the build folder that it lies in: {cpu_build};" in remedy
+
+
+def test_the_folder_of_a_sweep_is_refused_with_its_build_folders(cpu_build: Path, tmp_path: Path) -> None:
+    shutil.copytree(cpu_build, tmp_path / "builds" / "one")
+    problem, remedy = refused(tmp_path)
+    assert problem == "is the folder of a sweep, which holds build folders"
+    assert remedy.startswith(f"give one of these, {tmp_path / 'builds' / 'one'}, or a file that `trtopt plan")
+    shutil.copytree(cpu_build, tmp_path / "builds" / "two")
+    assert "one (or another of 2 there), or" in refused(tmp_path)[1]
 
 
 def test_shapes_that_fit_no_engine_are_refused_with_those_of_every_input(tmp_path: Path) -> None:

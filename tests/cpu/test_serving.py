@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import json
 import socket
 import subprocess
 import sys
@@ -11,6 +12,8 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import httpx2
 import numpy as np
@@ -18,6 +21,8 @@ import pytest
 from command_line import HELDOUT, ROOT
 from fastapi.testclient import TestClient
 
+from trtopt.dtypes import numpy_dtype
+from trtopt.errors import DataError
 from trtopt.runtime import BatchPolicy, EnginePool
 
 APP = ROOT / "docs" / "serving" / "app.py"
@@ -25,14 +30,18 @@ IMAGES = np.load(HELDOUT)["images"]
 PATIENCE_S = 60.0
 
 
-def make_client(folder: Path, policy: BatchPolicy | None = None) -> TestClient:
+def load_app() -> ModuleType:
     spec = importlib.util.spec_from_file_location("serving_app", APP)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # FastAPI looks annotations up there
     spec.loader.exec_module(module)
-    return TestClient(module.make_app(str(folder), policy=policy))
+    return module
+
+
+def make_client(folder: Path, policy: BatchPolicy | None = None) -> TestClient:
+    return TestClient(load_app().make_app(EnginePool.open(folder, workers=2), policy=policy))
 
 
 def body(index: int) -> dict[str, object]:
@@ -64,9 +73,14 @@ def test_a_sample_is_answered_with_its_outputs(client: TestClient, right: np.nda
     [
         ({"images": [[1.0, 2.0]]}, "samples of the shape images [1, 2] fit no engine"),
         ({"pictures": [1.0]}, "inputs ['pictures'] given, the engines take ['images']"),
-        ({"images": [[1.0], [2.0, 3.0]]}, "not an array of float32"),
-        ({"images": "a cat"}, "not an array of float32"),
-        ({"images": None}, "samples of the shape images [] fit no engine"),
+        ({"images": []}, "samples of the shape images [0] fit no engine"),
+        ({"images": [[1.0], [2.0, 3.0]]}, "input 'images': is no array: "),
+        ({"images": "a cat"}, "input 'images': holds strings, the engines take float32"),
+        ({"images": ["1"]}, "input 'images': holds strings, the engines take float32"),
+        ({"images": [True]}, "input 'images': holds true and false, the engines take float32"),
+        ({"images": None}, "input 'images': holds other things than numbers, the engines take float32"),
+        ({"images": [1.0, None]}, "input 'images': holds other things than numbers"),
+        ({"images": [1.0, 1e39]}, "input 'images': 1e+39 is not finite, or beyond what float32 holds"),
     ],
 )
 def test_a_sample_that_does_not_fit_is_a_client_error_with_a_remedy(
@@ -76,6 +90,69 @@ def test_a_sample_that_does_not_fit_is_a_client_error_with_a_remedy(
     assert answer.status_code == 422
     assert answer.json()["problem"].startswith(told)
     assert answer.json()["remedy"]
+
+
+@pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity", "1e400"])
+def test_a_number_that_is_not_finite_is_a_client_error(client: TestClient, value: str) -> None:
+    sent = json.dumps(body(0)).replace("0.0", value, 1)
+    answer = client.post("/infer", content=sent, headers={"Content-Type": "application/json"})
+    assert answer.status_code == 422
+    assert "is not finite, or beyond what float32 holds" in answer.json()["problem"]
+
+
+def test_whole_numbers_are_taken_for_floats(client: TestClient) -> None:
+    assert client.post("/infer", json={"images": [[[1] * 8] * 8]}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("dtype", "values"),
+    [
+        ("float32", [1, 2.5, -0.0]),
+        ("float16", [[65504]]),
+        ("bfloat16", [1e38]),
+        ("int64", [2**63 - 1, -(2**63)]),
+        ("int32", [-5]),
+        ("uint8", [[0, 255]]),
+        ("uint64", [2**64 - 1]),
+        ("bool", [True, False]),
+        ("int64", []),
+    ],
+)
+def test_values_that_fit_arrive_as_they_were_sent(dtype: str, values: list[Any]) -> None:
+    array = load_app().as_array("x", values, numpy_dtype(dtype))
+    assert array.dtype == numpy_dtype(dtype)
+    assert np.allclose(array.astype(np.float64), np.asarray(values, np.float64), rtol=1e-2)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "values", "told"),
+    [
+        ("int64", [1.7] * 32, "holds floats, the engines take int64\n  → send nested lists of integers"),
+        ("int64", ["1"] * 32, "holds strings"),
+        ("int64", [True] * 32, "holds true and false"),
+        ("int64", [2**63], "9223372036854775808 is not finite, or beyond what int64 holds"),
+        ("int64", [2**70], "holds other things than numbers"),
+        ("int32", [1, 2**31], "2147483648 is not finite, or beyond what int32 holds"),
+        ("uint8", [256], "256 is"),
+        ("uint8", [-1], "-1 is"),
+        ("bool", [0, 1], "holds integers, the engines take bool\n  → send nested lists of true and false"),
+        ("float16", [65536], "65536 is"),
+        ("bfloat16", [1e39], "1e+39 is"),
+        ("float32", [float("nan")], "nan is"),
+        ("float32", 1e39, "1e+39 is"),
+        ("float32", {"a": 1}, "holds other things than numbers"),
+    ],
+)
+def test_values_that_would_become_others_are_refused(dtype: str, values: object, told: str) -> None:
+    with pytest.raises(DataError) as refused:
+        load_app().as_array("x", values, numpy_dtype(dtype))
+    assert str(refused.value).startswith(f"input 'x': {told}")
+
+
+def test_a_deadline_that_is_no_number_is_a_client_error(client: TestClient) -> None:
+    answer = client.post("/infer", params={"deadline_ms": "nan"}, json=body(0))
+    assert (answer.status_code, answer.json()["error"]) == (422, "UsageError")
+    assert client.post("/infer", params={"deadline_ms": "soon"}, json=body(0)).status_code == 422
 
 
 def test_a_deadline_that_cannot_be_kept_is_a_timeout(client: TestClient) -> None:
@@ -90,6 +167,37 @@ def test_too_many_requests_are_told_to_come_again(cpu_build: Path) -> None:
         answer = client.post("/infer", json=body(0))
         assert (answer.status_code, answer.headers["Retry-After"]) == (503, "1")
         assert answer.json()["error"] == "QueueFullError"
+
+
+# ── the command ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def run_app(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, str(APP), *arguments],
+        cwd=ROOT,
+        text=True,
+        capture_output=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    "arguments", [[], ["digits", "8000", "more"], ["digits", "http"], ["digits", "65536"], ["--help"]]
+)
+def test_arguments_that_are_none_are_told_how_it_is_used(arguments: list[str]) -> None:
+    done = run_app(*arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "usage: python docs/serving/app.py BUILD_FOLDER [PORT]\n"
+
+
+def test_a_folder_that_is_none_is_told_in_two_lines(tmp_path: Path) -> None:
+    done = run_app(str(tmp_path / "nosuch"))
+    assert (done.returncode, done.stdout) == (1, "")
+    first, second = done.stderr.splitlines()
+    assert first == f"{tmp_path / 'nosuch'}: there is no such file or folder"
+    assert second.startswith("  → give a folder that `trtopt build` made")
 
 
 # ── a server of its own ─────────────────────────────────────────────────────────────────────────────────

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from numbers import Integral, Real
 
 from trtopt.records.building import EngineArtifact, Manifest
 from trtopt.records.inspecting import ProfileReport
 from trtopt.records.models import TensorSpec
 from trtopt.records.planning import BatchPlan
 from trtopt.records.profiles import MAX_PROFILES, Profile, ShapeRange
+from trtopt.records.serving import BatchPolicy
 
 _MAX_NAME_BYTES = 255
 
@@ -33,15 +35,34 @@ def check_manifest(manifest: Manifest) -> None:
 
 
 def check_plan(plan: BatchPlan) -> None:
-    """Engines are listed, and have shapes that are some. Their files may lie anywhere: hashes vouch for them.
+    """Engines are listed, and have shapes that are some; workers and policy let something run.
+
+    The engines' files may lie anywhere: hashes vouch for them.
 
     Raises:
         ValueError: says what does not.
     """
     if not plan.engines:
         raise ValueError("it lists no engines")
+    if plan.workers < 1:
+        raise ValueError(f"workers is {plan.workers}, one at least is needed")
+    check_policy(plan.policy)
     for planned in plan.engines:
         _check_shapes(planned.artifact, planned.artifact.inputs)
+
+
+def check_policy(policy: BatchPolicy) -> None:
+    """A batch holds one request at least, one may wait, and a delay is no less than nothing.
+
+    Raises:
+        ValueError: says what is not so.
+    """
+    for name in ("max_batch", "max_waiting"):
+        value = getattr(policy, name)  # nothing has checked the types of a policy that a program makes
+        if not isinstance(value, Integral) or value < 1:
+            raise ValueError(f"{name} is {value!r}, a whole number from 1 on is needed")
+    if not isinstance(policy.max_delay_ms, Real) or not policy.max_delay_ms >= 0:
+        raise ValueError(f"max_delay_ms is {policy.max_delay_ms!r}, a number from 0 on is needed")
 
 
 def check_profile(report: ProfileReport) -> None:

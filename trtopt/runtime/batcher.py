@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import atexit
+import logging
 import math
 import threading
 import time
 from collections.abc import Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
+from numbers import Real
 from types import TracebackType
 
 import msgspec
@@ -22,12 +25,15 @@ from trtopt.errors import (
     WorkerError,
 )
 from trtopt.records import BatcherStatistics, BatchPolicy
+from trtopt.records.sound import check_policy
 from trtopt.runtime.backlog import Backlog, Request
 from trtopt.runtime.batching import Run, decide
 from trtopt.runtime.pool import EnginePool
 from trtopt.runtime.punctual import wake_on_time
 from trtopt.runtime.tally import Tally
 from trtopt.runtime.worker import Outputs
+
+_log = logging.getLogger(__name__)
 
 
 class DynamicBatcher:
@@ -41,11 +47,13 @@ class DynamicBatcher:
     def __init__(self, pool: EnginePool, policy: BatchPolicy | None = None) -> None:
         self._pool = pool
         self.policy = policy or pool.policy or BatchPolicy(max_batch=pool.largest_batch)
-        if self.policy.max_batch < 1 or self.policy.max_waiting < 1 or not self.policy.max_delay_ms >= 0:
+        try:
+            check_policy(self.policy)
+        except ValueError as error:
             raise UsageError(
-                f"{self.policy}: nothing could ever run",
+                f"{self.policy}: nothing could ever run: {error}",
                 "let a batch hold one request at least and one wait, for no less than 0 ms",
-            )
+            ) from None
         self._policy_now = self.policy
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
@@ -78,6 +86,7 @@ class DynamicBatcher:
             DataError: names, types or shapes that no engine takes; nobody else's batch suffers.
             QueueFullError: as many wait as may wait.
             ClosedError: the batcher has been closed, or was made before this process was forked.
+            UsageError: a deadline that is no number.
         """
         self._pool.check_process()
         try:
@@ -87,7 +96,7 @@ class DynamicBatcher:
                 self._tally.invalid += 1
             raise
         now_s = time.perf_counter()
-        deadline_s = math.inf if deadline_ms is None else now_s + deadline_ms / 1e3
+        deadline_s = math.inf if deadline_ms is None else _deadline_s(now_s, deadline_ms)
         request = Request(part, now_s, deadline_s, self._cancelled)
         expired: list[Request] = []
         try:
@@ -125,16 +134,30 @@ class DynamicBatcher:
 
     def _serve(self) -> None:
         wake_on_time()
-        while self._step():
-            pass
+        goes_on = True
+        while goes_on:
+            try:
+                goes_on = self._step()
+            except BaseException as error:  # noqa: BLE001  (who waits must not wait for a thread that ended)
+                _log.exception("what waits for a batch fails")
+                self._give_up(error)
 
     def _step(self) -> bool:
         """Do what is to be done next, and keep nothing of it; False once closed and all done."""
         batch, expired = self._next()
-        _expire(expired)
-        if batch:
-            self._run(batch)
+        try:
+            _expire(expired)
+            if batch:
+                self._run(batch)
+        except BaseException as error:  # noqa: BLE001  (those that wait can still be served)
+            _log.exception("what a batch has not answered fails")
+            self._fail([request for request in (*batch, *expired) if not request.done()], error)
         return bool(batch or expired)
+
+    def _give_up(self, error: BaseException) -> None:
+        with self._lock:
+            waiting = self._begun(self._backlog.take_all())
+        self._fail(waiting, error)
 
     def _next(self) -> tuple[list[Request], list[Request]]:
         """Requests to run and requests to fail; neither once all is done and the batcher closed."""
@@ -150,23 +173,33 @@ class DynamicBatcher:
                 elif self._is_closed:
                     return [], []
                 else:
-                    self._changed.wait(step.until_s - now_s if step.until_s < math.inf else None)
+                    # No thread can wait for longer than TIMEOUT_MAX: it wakes then, and decides again.
+                    wait_s = min(step.until_s - now_s, threading.TIMEOUT_MAX)
+                    self._changed.wait(wait_s if step.until_s < math.inf else None)
 
     def _take(self, step: Run) -> list[Request]:
-        """Those that nobody cancels any more."""
-        taken = self._backlog.take(step.queue, step.count)
-        batch = [request for request in taken if request.set_running_or_notify_cancel()]
-        self._tally.cancelled += len(taken) - len(batch)
+        batch = self._begun(self._backlog.take(step.queue, step.count))
         if len(self._backlog):
             self._changed.notify()
         return batch
 
     def _take_expired(self, now_s: float) -> list[Request]:
-        taken = self._backlog.take_expired(now_s)
-        expired = [request for request in taken if request.set_running_or_notify_cancel()]
-        self._tally.cancelled += len(taken) - len(expired)
+        expired = self._begun(self._backlog.take_expired(now_s))
         self._tally.expired += len(expired)
         return expired
+
+    def _begun(self, taken: Sequence[Request]) -> list[Request]:
+        """Those that nobody cancels any more."""
+        begun: list[Request] = []
+        for request in taken:
+            try:
+                is_wanted = request.set_running_or_notify_cancel()
+            except RuntimeError:  # its holder has set an answer, and so given ours up
+                continue
+            if is_wanted:
+                begun.append(request)
+        self._tally.cancelled += len(taken) - len(begun)
+        return begun
 
     def _run(self, batch: Sequence[Request]) -> None:
         start_s = time.perf_counter()
@@ -187,13 +220,16 @@ class DynamicBatcher:
                 self._tally.batch([start_s - request.arrived_s for request in batch], end_s - start_s)
                 self._tally.answered += len(batch)
             for request, outputs in zip(batch, answers, strict=True):
-                request.set_result({name: rows[0, ...] for name, rows in outputs.items()})
+                try:
+                    request.set_result({name: rows[0, ...] for name, rows in outputs.items()})
+                except InvalidStateError:  # its holder has set one: the others get theirs
+                    continue
 
-    def _fail(self, batch: Sequence[Request], error: Exception) -> None:
+    def _fail(self, batch: Sequence[Request], error: BaseException) -> None:
         with self._lock:
             self._tally.failed += len(batch)
         for request in batch:
-            request.set_exception(_own(error))
+            _end(request, _own(error))
 
     @property
     def is_closed(self) -> bool:
@@ -218,13 +254,11 @@ class DynamicBatcher:
             self._is_closed = True
             self._policy_now = msgspec.structs.replace(self.policy, max_delay_ms=0.0)
             if not drain:
-                taken = self._backlog.take_all()
-                given_up = [request for request in taken if request.set_running_or_notify_cancel()]
-                self._tally.cancelled += len(taken) - len(given_up)
+                given_up = self._begun(self._backlog.take_all())
                 self._tally.failed += len(given_up)
             self._changed.notify_all()
         for request in given_up:
-            request.set_exception(ClosedError("the batcher was closed before its turn", "send it elsewhere"))
+            _end(request, ClosedError("the batcher was closed before its turn", "send it elsewhere"))
         for thread in self._threads:
             if thread is not threading.current_thread():  # a callback of a request may close it
                 thread.join()
@@ -239,18 +273,39 @@ class DynamicBatcher:
         self.close()
 
 
+def _deadline_s(now_s: float, deadline_ms: float) -> float:
+    """When that deadline is, on the batcher's clock.
+
+    Raises:
+        UsageError: it is no number.
+    """
+    with suppress(OverflowError):  # of an integer that is too large for a float
+        if isinstance(deadline_ms, Real) and not math.isnan(deadline_ms):
+            return now_s + deadline_ms / 1e3
+    raise UsageError(
+        f"deadline_ms={deadline_ms!r}: is no number of milliseconds",
+        "give how many from now on, or None for a request that may wait for ever",
+    )
+
+
 def _expire(requests: Sequence[Request]) -> None:
     for request in requests:
         waited_ms = (time.perf_counter() - request.arrived_s) * 1e3
-        request.set_exception(
+        _end(
+            request,
             DeadlineError(
                 f"the deadline passed while the request was waiting, {waited_ms:.1f} ms so far",
                 "send less, give it more time, or serve it with more workers",
-            )
+            ),
         )
 
 
-def _own(error: Exception) -> Exception:
+def _end(request: Request, error: Exception) -> None:
+    with suppress(InvalidStateError):  # its holder has set an answer: nobody waits for this one
+        request.set_exception(error)
+
+
+def _own(error: BaseException) -> Exception:
     """An error of the request's own: an exception carries the trace of whoever raises it."""
     if isinstance(error, TrtoptError):
         own = type(error)(error.problem, error.remedy)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from trtopt.errors import ArtifactError
-from trtopt.records import BatchPolicy, BenchReport, EngineArtifact
+from trtopt.records import BatchPlan, BatchPolicy, BenchReport, EngineArtifact
 from trtopt.runtime.measured import Latencies, measured_latencies
 from trtopt.signing import key
-from trtopt.workspace import read_manifest, read_plan, read_verified
+from trtopt.workspace import MANIFEST, read_manifest, read_plan, read_verified
+
+_WANTED = "give a folder that `trtopt build` made, or a file that `trtopt plan -o` wrote"
 
 
 @dataclass(frozen=True)
@@ -42,9 +45,10 @@ class Opening:
 def opening_of(path: Path, bench: BenchReport | str | Path | None) -> Opening:
     """Read the manifest or the plan; for `bench` and errors see `EnginePool.open`."""
     if not path.is_file():
+        _check_build_folder(path)
         engines = read_manifest(path).engines
         return Opening(path, "manifest", engines, measured_latencies(path, engines, bench))
-    plan = read_plan(path)
+    plan = _read_plan(path)
     engines = tuple(engine.artifact for engine in plan.engines)
     if key() is not None:
         _check_signed(path, engines)
@@ -55,6 +59,36 @@ def opening_of(path: Path, bench: BenchReport | str | Path | None) -> Opening:
     return Opening(
         path.parent, "plan", engines, latencies, plan.workers, plan.policy, only_measured=bench is None
     )
+
+
+def _check_build_folder(path: Path) -> None:
+    """Raises ArtifactError if it is none; what is wrong with its manifest is told later."""
+    with suppress(PermissionError):
+        if not path.exists():
+            raise ArtifactError(f"{path}: there is no such file or folder", _WANTED)
+        if (path / MANIFEST).exists():
+            return
+        builds = sorted(file.parent for file in path.glob(f"builds/*/{MANIFEST}"))
+        if not builds:
+            raise ArtifactError(f"{path}: has no {MANIFEST}", _WANTED)
+        more = f" (or another of {len(builds)} there)" if len(builds) > 1 else ""
+        raise ArtifactError(
+            f"{path}: is the folder of a sweep, which holds build folders",
+            f"give one of these, {builds[0]}{more}, or a file that `trtopt plan {path} -o plan.json` wrote",
+        )
+
+
+def _read_plan(path: Path) -> BatchPlan:
+    """As `read_plan`, for somebody who may have meant a build folder."""
+    try:
+        return read_plan(path)
+    except ArtifactError as error:
+        remedy = _WANTED
+        if (path.parent / MANIFEST).is_file():
+            remedy = f"give the build folder that it lies in: {path.parent}; or a file of `trtopt plan -o`"
+        elif path.suffix == ".onnx":
+            remedy = f"build it first: trtopt build {path} -o FOLDER; then give that folder"
+        raise ArtifactError(error.problem, remedy) from None
 
 
 def _check_signed(plan: Path, engines: Sequence[EngineArtifact]) -> None:
