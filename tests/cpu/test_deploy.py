@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ import trtopt
 from trtopt.errors import ArtifactError, UsageError
 from trtopt.pipeline.deploy import deploy_triton
 from trtopt.pipeline.plan import plan as make_plan
+from trtopt.plan.triton import readme
 from trtopt.records import Backend, BatchPlan, BatchPolicy, Profile, ShapeRange, to_json
 from trtopt.workspace import read_plan, write_atomically
 
@@ -81,6 +84,44 @@ def test_a_plan_becomes_a_model_that_the_schema_accepts(planned: Path, trtopt_cl
     told = (models / "digits" / "README.md").read_text("utf-8")
     assert "tritonserver --model-repository=/models" in told
     assert "perf_analyzer -m digits" in told
+
+
+def told_for(planned: Path, **load: Any) -> str:
+    """The README of a plan for another load."""
+    plan = read_plan(planned)
+    return readme(msgspec.structs.replace(plan, load=msgspec.structs.replace(plan.load, **load)), "m", 1)
+
+
+@pytest.mark.parametrize(
+    ("arrivals", "distribution", "has_bursts"),
+    [("poisson", "poisson", False), ("constant", "constant", False), ("bursty:3:0.2", "poisson", True)],
+)
+def test_the_readme_loads_the_model_as_the_plan_was_loaded(
+    planned: Path, arrivals: str, distribution: str, has_bursts: bool
+) -> None:
+    told = told_for(planned, arrivals=arrivals, rate=99.6)
+    assert f"--request-rate-range=100 --request-distribution={distribution} " in told
+    assert ("It cannot send bursts: Poisson arrivals at that mean rate" in told) == has_bursts
+    assert "--request-intervals" not in told
+
+
+@pytest.mark.skipif(shutil.which("awk") is None, reason="no awk")
+def test_recorded_arrivals_are_sent_as_intervals_at_the_rate_of_the_plan(
+    planned: Path, tmp_path: Path
+) -> None:
+    """Gaps of 1, 0.5 and 2.5 seconds at 0.75 a second, at twice that rate."""
+    (tmp_path / "my arrivals.txt").write_text("# log\n\n7,128 # first\n8, 64\n8.5 32\n11,1\n")
+    told = told_for(planned, arrivals="my arrivals.txt", file_sha256="0" * 64, rate=1.5)
+    assert "--request-intervals=intervals.txt " in told
+    assert "--request-rate-range" not in told
+    command = told[told.index("    awk ") : told.index("> intervals.txt") + len("> intervals.txt")]
+    subprocess.run(["sh", "-c", command], cwd=tmp_path, check=True)
+    assert (tmp_path / "intervals.txt").read_text().split() == ["500000", "250000", "1250000"]
+
+
+def test_a_container_asks_for_gpus_only_where_the_plan_does(planned: Path) -> None:
+    assert "--gpus" not in told_for(planned)
+    assert "docker run --rm --gpus=all -p" in told_for(on_tensorrt(planned, BatchPolicy(max_batch=16)))
 
 
 def test_what_the_plan_says_of_batching_is_in_the_config(planned: Path, tmp_path: Path) -> None:

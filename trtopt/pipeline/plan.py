@@ -14,7 +14,13 @@ from trtopt.errors import DeviceError, IncompatibleEngineError
 from trtopt.measure.arrivals import parse_goal
 from trtopt.pipeline.build import command_line, now
 from trtopt.pipeline.measured_engines import Measured, read_measured
-from trtopt.pipeline.plan_asked import AskedArrivals, check_asked, read_arrivals, shares_of
+from trtopt.pipeline.plan_asked import (
+    AskedArrivals,
+    check_asked,
+    on_another_machine,
+    read_arrivals,
+    shares_of,
+)
 from trtopt.pipeline.plan_trials import Listener, rehearse
 from trtopt.pipeline.serving_costs import rehearsed_cost, serving_costs
 from trtopt.plan.packing import packing_estimate
@@ -58,15 +64,20 @@ def plan(
 
     Raises:
         PlanError: nothing keeps the bounds; it says which bound costs what.
+        UsageError: the engines can run here, and were measured on another device.
         TrtoptError: with what is wrong and what to do.
     """
     bounds = Bounds(parse_goal(slo, "--slo"), memory_bytes, max_engines, for_triton)
     check_asked(bounds, rate, timeout)
     read = read_arrivals(arrivals)
-    measured = read_measured([Path(source) for source in sources])
-    shares = shares_of(measured, read.process, lengths or {})
+    folders = [Path(source) for source in sources]
+    measured = read_measured(folders)
+    shares = shares_of(measured, read.process, lengths or {}, folders)
     if rate is None and isinstance(read.process, Recorded):
         rate = read.process.rate
+    elsewhere = on_another_machine(measured, folders)
+    for note in elsewhere:
+        listener(f"note: {note}")
     planner = _Planner(measured, bounds, read, lengths or {}, listener, timeout, trust)
     costs = planner.costs()
     listener(f"simulating ways to serve with {len(measured.engines)} engines")
@@ -77,7 +88,7 @@ def plan(
         planner.plan(Path(output), settled.chosen, settled.demand),
         sources=tuple(map(str, sources)),
         rejected=settled.choice.rejected,
-        notes=(*measured.notes, *planner.notes, *_notes_on(measured)),
+        notes=(*elsewhere, *measured.notes, *planner.notes, *_notes_on(measured)),
     )
     write_atomically(Path(output), to_json(made))
     return made
@@ -112,14 +123,13 @@ class _Planner:
         """What serving adds at full load, by number of workers; nothing where nobody knows."""
         self.listener("measuring what serving adds to an engine")
         try:
-            self.full, notes = serving_costs(self.measured, self.limit_s, self.trust)
+            self.full = serving_costs(self.measured, self.limit_s, self.trust)
         except (DeviceError, IncompatibleEngineError) as error:
             told = error.problem.splitlines()[0]
             self.notes.append(
                 f"what serving adds is not known and taken for nothing, nor was the plan rehearsed: {told}"
             )
             return {1: FREE}
-        self.notes += notes
         return self.full
 
     def rehearsed(self, outcome: Outcome, demand: Demand) -> ServingCost | None:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from trtopt.errors import UsageError
+from trtopt.device.backends import ONNXRUNTIME
+from trtopt.device.cuda import probe
+from trtopt.device.host import cpu_info, cpu_name
+from trtopt.errors import DeviceError, UsageError
 from trtopt.pipeline.measured_engines import Measured
+from trtopt.pipeline.sweep_folder import REPORT, is_sweep, read_sweep
 from trtopt.plan.search import MAX_ENGINES, Bounds
 from trtopt.plan.traffic import Process, Recorded, parse_process, parse_recorded
 from trtopt.reading import read_bounded, reason_of
 from trtopt.recipe import check_timeout
+from trtopt.records import SweepReport
 
 
 @dataclass(frozen=True)
@@ -52,14 +57,17 @@ def read_arrivals(text: str) -> AskedArrivals:
     return AskedArrivals(recorded, text, hashlib.sha256(content).hexdigest())
 
 
-def shares_of(measured: Measured, process: Process, lengths: Mapping[int, float]) -> dict[int, float]:
+def shares_of(
+    measured: Measured, process: Process, lengths: Mapping[int, float], sources: Sequence[Path] = ()
+) -> dict[int, float]:
     """The share of requests by length; a model without lengths has the one length 0.
 
     Raises:
-        UsageError: lengths for a model without, or none for one with lengths.
+        UsageError: lengths for a model without, or none for one with lengths, or longer ones than it has.
     """
     has_lengths = set(measured.buckets) != {0}
-    told = bool(lengths) or (isinstance(process, Recorded) and bool(process.lengths))
+    recorded = process.lengths if isinstance(process, Recorded) else ()
+    told = bool(lengths) or bool(recorded)
     if has_lengths and not told:
         raise UsageError(
             f"the sweep has lengths {', '.join(map(str, sorted(measured.buckets)))}, and nobody says "
@@ -70,4 +78,35 @@ def shares_of(measured: Measured, process: Process, lengths: Mapping[int, float]
         raise UsageError(
             "requests have lengths, and the sweep has none", "sweep with --shapes, or leave them out"
         )
+    longest, swept = max(recorded or lengths, default=0), sorted(measured.buckets)
+    if has_lengths and longest > swept[-1]:
+        raise UsageError(
+            f"length {longest} is longer than any that was swept ({swept[-1]})",
+            f"sweep with --shapes {_axis(sources)}={','.join(map(str, (*swept, longest)))}, "
+            "or plan without requests that are so long",
+        )
     return dict(lengths) if has_lengths else {0: 1.0}
+
+
+def _axis(sources: Sequence[Path]) -> str:
+    """The axis that was swept, as it was named."""
+    named = (name for sweep in _sweeps(sources) for point in sweep.points for name in point.setting.axes)
+    return next(named, "AXIS")
+
+
+def _sweeps(sources: Sequence[Path]) -> list[SweepReport]:
+    return [read_sweep(source) for source in sources if is_sweep(source)]
+
+
+def on_another_machine(measured: Measured, sources: Sequence[Path]) -> list[str]:
+    """Notes where something was not measured on this machine's device, as far as it has one of that kind."""
+    there = measured.environment
+    try:
+        here = cpu_info() if there.backend.name == ONNXRUNTIME else probe.gpu(0)
+    except DeviceError:  # nothing will be run here
+        return []
+    notes = []
+    if (here.name, cpu_name()) != (there.device.name, there.cpu):
+        notes.append(f"measured on {there.device.name}, {there.cpu}; planned on {here.name}, {cpu_name()}")
+    told = {sweep.terms.device.name for sweep in _sweeps(sources)} - {here.name, there.device.name}
+    return notes + [f"{REPORT} says that it is of {name}; planned on {here.name}" for name in sorted(told)]

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 import numpy as np
 
+from trtopt.errors import UsageError
 from trtopt.jobs import Costed
 from trtopt.pipeline.listener import SILENT
 from trtopt.pipeline.measured_engines import Measured
@@ -24,16 +25,15 @@ _PARTS = 200
 """Of what scatters, half a percent each."""
 
 
-def serving_costs(
-    measured: Measured, limit_s: float | None, trust: Sequence[str]
-) -> tuple[dict[int, ServingCost], list[str]]:
-    """By number of workers, as many as engines were measured with, on one folder's engines; and notes.
+def serving_costs(measured: Measured, limit_s: float | None, trust: Sequence[str]) -> dict[int, ServingCost]:
+    """By number of workers, as many as engines were measured with, on one folder's engines.
 
     Workers share the interpreter and the host's memory: what one adds says little of two. At full load, in
     which nothing scatters.
 
     Raises:
         DeviceError, IncompatibleEngineError: the engines cannot run here, or the time was up.
+        UsageError: they can, on another device than they were measured on.
     """
     engine = measured.engines[0]
     folder, length = measured.folders[engine.sha256], min(engine.curves)
@@ -54,13 +54,13 @@ def serving_costs(
     )
     ((_, result),) = run_jobs([job], limit_s=limit_s, on_progress=SILENT.progress)
     assert isinstance(result, Costed)
-    here, there = result.environment, measured.environment
-    notes = []
-    if (here.device.name, here.cpu) != (there.device.name, there.cpu):
-        notes.append(
-            f"measured on {there.device.name}, {there.cpu}; planned on {here.device.name}, {here.cpu}"
+    here, there = result.environment.device.name, measured.environment.device.name
+    if here != there:
+        raise UsageError(
+            f"measured on {there}, and this machine has {here}: what serving adds here says nothing of there",
+            "sweep here again, into another folder; or plan where it was measured",
         )
-    return {workers: _cost(result.full_ms[workers], found) for workers, found in batches.items()}, notes
+    return {workers: _cost(result.full_ms[workers], found) for workers, found in batches.items()}
 
 
 def _cost(serving_ms: Mapping[int, Sequence[float]], engine_ms: Mapping[int, float]) -> ServingCost:

@@ -162,6 +162,17 @@ class Search:
             left = _sieved(left, demand, bounds.goal, keep, requests, reasons)
         return any(_latency(one, demand, bounds.goal, 8_000) <= bounds.goal.limit_ms for one in left)
 
+    def most_requests(self, demand: Demand, bounds: Bounds) -> float:
+        """A second, at whatever latency."""
+        within = self._within(demand, bounds, Reasons())
+        return max((setup.capacity(shares) for setup, shares in within), default=0.0)
+
+    def least_memory(self, demand: Demand) -> int | None:
+        """Of the device, for whatever serves at all; None where nobody measured any."""
+        within = self._within(demand, Bounds(Goal(50.0, math.inf), max_engines=1), Reasons())
+        known = (setup.memory_bytes() for setup, _ in within)
+        return min((memory for memory in known if memory is not None), default=None)
+
     # ── before any simulation ───────────────────────────────────────────────────────────────────────────
 
     def _within(self, demand: Demand, bounds: Bounds, reasons: Reasons) -> list[tuple[Setup, list[float]]]:
@@ -199,7 +210,7 @@ class Search:
             reasons.add(setup.name, "memory unknown", "nobody measured its memory")
             return False
         if memory > bounds.memory_bytes:
-            reasons.add(setup.name, "memory", f"takes {memory / 2**20:,.0f} MiB of device memory")
+            reasons.add(setup.name, "memory", f"takes {_size(memory)} of device memory")
             return False
         return True
 
@@ -303,37 +314,72 @@ def nothing_keeps(
     search: Search, demand: Demand, bounds: Bounds, found: Choice, rate_asked: bool
 ) -> PlanError:
     """The error that tells what each bound costs: what there would be without it, the others being kept."""
-    goal, lines = bounds.goal, []
-    closest = found.closest
-    if closest is not None:
-        told = closest.prediction.goal
-        figure = f"comes to {in_ms(told)}"
-        if not math.isfinite(told.value):
-            figure = "rejects more than the SLO leaves out"
-        elif not math.isfinite(closest.prediction.p99.value):
-            figure += ", and rejects more than 1 % of the requests"
-        lines.append(f"{goal}: the closest {figure}: {closest.setup.name}")
-    else:
-        lines.append(f"{goal}: not even without it, nothing serves this load within the other bounds")
+    told = {str(bounds.goal): _at_best(found, bounds.goal)}
     if rate_asked:
-        slower = search.highest_rate(demand, bounds)
-        lines.append(
-            f"rate {demand.rate:g}/s: {slower[0]:,.0f}/s keep the other bounds"
-            if slower is not None
-            else f"rate {demand.rate:g}/s: no rate keeps the other bounds"
-        )
-    for told_bound, relaxed in _relaxed(bounds, search).items():
+        told[f"rate {demand.rate:g}/s"] = _slower(search, demand, bounds)
+    for bound, relaxed in _relaxed(bounds, search).items():
         free = search.best(demand, relaxed).chosen
-        lines.append(f"{told_bound}: " + ("makes no difference" if free is None else _needs(free)))
+        told[bound] = ("makes no difference on its own", False) if free is None else (_needs(free), True)
+    lines = [f"{bound}: {line}" for bound, (line, _) in told.items()]
+    remedy = "relax one of them as told"
+    if not any(helps for _, helps in told.values()):
+        lines += _alone(search, demand, bounds, rate_asked)
+        remedy = "relax several together, for no single one is enough"
     problem = "no setup keeps all bounds:\n" + "\n".join(f"  {line}" for line in lines)
-    return PlanError(problem, "relax one of them as told, or sweep more batch sizes, precisions and streams")
+    return PlanError(problem, f"{remedy}; or sweep more batch sizes, precisions and streams")
+
+
+def _at_best(found: Choice, goal: Goal) -> tuple[str, bool]:
+    """What the closest comes to, and whether a laxer goal would do."""
+    closest = found.closest
+    if closest is None:
+        return "not even without it, nothing serves this load within the other bounds", False
+    told = closest.prediction.goal
+    if not math.isfinite(told.value):
+        return f"the closest rejects more than the SLO leaves out: {closest.setup.name}", False
+    figure = f"comes to {in_ms(told)}"
+    if told.value <= goal.limit_ms < told.high:
+        figure = f"promises {told.value:.3g} ms, but its interval reaches {told.high:.3g} ms"
+    serves = math.isfinite(closest.prediction.p99.value)
+    figure += "" if serves else ", and rejects more than 1 % of the requests"
+    return f"the closest {figure}: {closest.setup.name}", serves
+
+
+def _slower(search: Search, demand: Demand, bounds: Bounds) -> tuple[str, bool]:
+    """What rate there would be, and whether that is below the one asked for.
+
+    What rehearsals saw at that one may promise more of a higher rate than it let them keep there.
+    """
+    found = search.highest_rate(demand, bounds)
+    if found is None:
+        return "no rate keeps the other bounds", False
+    if found[0] >= demand.rate:
+        return "is not in the way, by simulations that were not rehearsed", False
+    return f"{found[0]:,.0f}/s would keep the other bounds, not rehearsed", True
+
+
+def _alone(search: Search, demand: Demand, bounds: Bounds, rate_asked: bool) -> list[str]:
+    """What each bound leaves possible where all others are given up."""
+    free, lines = Bounds(bounds.goal, max_engines=search.most_engines), []
+    if rate_asked:
+        closest = search.best(demand, free).closest
+        best = closest.prediction.goal if closest is not None else None
+        kept = f"comes to {in_ms(best)} at best" if best is not None and math.isfinite(best.value) else ""
+        at_most = f"is too high: {search.most_requests(demand, free):,.0f}/s at most"
+        lines.append(f"the rate alone: {f'p{bounds.goal.p:g} {kept}' if kept else at_most}")
+    found = search.highest_rate(demand, free)
+    kept = f"{found[0]:,.0f}/s would keep it, not rehearsed" if found is not None else "no rate keeps it"
+    lines.append(f"{bounds.goal} alone: {kept}")
+    if bounds.memory_bytes is not None and (least := search.least_memory(demand)) is not None:
+        lines.append(f"the memory alone: no engine takes less than {_size(least)}")
+    return lines
 
 
 def _relaxed(bounds: Bounds, search: Search) -> Mapping[str, Bounds]:
     relaxed: dict[str, Bounds] = {}
     if bounds.memory_bytes is not None:
         known = "" if search.knows_memory else ", and nobody measured what any engine takes"
-        told = f"memory {bounds.memory_bytes / 2**20:,.0f} MiB{known}"
+        told = f"memory {_size(bounds.memory_bytes)}{known}"
         relaxed[told] = replace(bounds, memory_bytes=None)
     if bounds.max_engines < search.most_engines:
         relaxed[f"max-engines {bounds.max_engines}"] = replace(bounds, max_engines=search.most_engines)
@@ -344,5 +390,11 @@ def _relaxed(bounds: Bounds, search: Search) -> Mapping[str, Bounds]:
 
 def _needs(free: Outcome) -> str:
     memory = free.setup.memory_bytes()
-    told = f"{memory / 2**20:,.0f} MiB, " if memory is not None else ""
+    told = f"{_size(memory)}, " if memory is not None else ""
     return f"without it there is {free.setup.name} ({told}{free.prediction.goal.value:.3g} ms)"
+
+
+def _size(nbytes: int) -> str:
+    """In the largest unit of which there is one."""
+    power = min(3, max(0, nbytes.bit_length() - 1) // 10)
+    return f"{nbytes / 1024**power:,.4g} {('B', 'KiB', 'MiB', 'GiB')[power]}"

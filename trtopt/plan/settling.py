@@ -101,8 +101,10 @@ class Settling:
         if kept is None:
             promised = self._promised(demand)
             return promised if promised is not None and promised * _CLOSE < missed else missed / 2
-        is_found = missed <= kept.demand.rate * _CLOSE or math.isinf(missed)
-        return None if is_found else math.sqrt(kept.demand.rate * missed)
+        if math.isinf(missed):  # serving may have added less than it was taken to
+            promised = self._promised(demand)
+            return promised if promised is not None and promised > kept.demand.rate * _CLOSE else None
+        return None if missed <= kept.demand.rate * _CLOSE else math.sqrt(kept.demand.rate * missed)
 
     def _promised(self, demand: Demand) -> float | None:
         """The highest rate by what is known; what scatters at one rate does so less at a lower one.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -92,20 +92,28 @@ def parse_recorded(text: str, name: str) -> Recorded:
                 f"{name}:{number}: {line.strip()!r} is no time in seconds with, maybe, a length",
                 "write one arrival a line, as 0.0125 or 0.0125,384",
             ) from None
-        is_bad_time = not math.isfinite(times[-1]) or times[-1] < times[max(0, len(times) - 2)]
-        if (
-            is_bad_time
-            or len(fields) > 2
-            or len(lengths) not in (0, len(times))
-            or (lengths and lengths[-1] < 1)
-        ):
-            raise DataError(
-                f"{name}:{number}: {line.strip()!r} goes back in time, or has no length like the others",
-                "sort arrivals by time; give all of them a length of 1 at least, or none",
-            )
+        if told := _against(times, lengths, len(fields)):
+            problem, remedy = told
+            raise DataError(f"{name}:{number}: {line.strip()!r} {problem}", remedy)
     if len(times) < 2 or times[-1] == times[0]:
         raise DataError(f"{name}: {len(times)} arrivals tell no rate", "record more of them")
     return Recorded(tuple(time - times[0] for time in times), tuple(lengths))
+
+
+def _against(times: Sequence[float], lengths: Sequence[int], fields: int) -> tuple[str, str] | None:
+    """What is wrong with the last arrival of so many fields, and what to do; None: nothing."""
+    if not math.isfinite(times[-1]):
+        return "has no time that is a number", "write each time in seconds, as 0.0125"
+    if len(times) > 1 and times[-1] < times[-2]:
+        return "goes back in time", "sort arrivals by time"
+    if fields > 2:
+        return f"has {fields} fields", "write one arrival a line: its time and, maybe, its length"
+    if len(lengths) not in (0, len(times)):
+        what = "has no length" if fields == 1 else "has a length"
+        return f"{what}, unlike those before it", "give all arrivals a length, or none"
+    if lengths and lengths[-1] < 1:
+        return f"has the length {lengths[-1]}", "give lengths of 1 at least, or none at all"
+    return None
 
 
 def arrivals_at(process: Process, rate: float, count: int, seed: int) -> NDArray[np.float64]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 from typing import Any
 
 from trtopt.errors import ArtifactError, BackendMissingError, UsageError
-from trtopt.records import BatchPlan, BuildPlan, EngineArtifact, TensorSpec
+from trtopt.records import BatchPlan, BuildPlan, EngineArtifact, PlannedLoad, TensorSpec
 
 _FILES = {"tensorrt": ("tensorrt_plan", "model.plan"), "onnxruntime": ("onnxruntime_onnx", "model.onnx")}
 _TYPES = {
@@ -162,7 +163,8 @@ def readme(plan: BatchPlan, name: str, version: int) -> str:
         for input_name, shape in plan.buckets[max(plan.buckets)].items()
         if max(plan.buckets)
     )
-    rate = max(1, round(plan.load.rate))
+    gpus = " --gpus=all" if engine.plan.backend.name == "tensorrt" else ""
+    prepared, sent = _sent(plan.load)
     percentile = plan.goal.partition("=")[0].removeprefix("p").partition(".")[0]
     p50, p99 = f"p50 {cost.p50.value:.3g} ms", f"p99 {cost.p99.value:.3g} ms"
     interval = f"({cost.p99.low:.3g} to {cost.p99.high:.3g})"
@@ -174,13 +176,13 @@ same version and device.
 
 Start a server (choose the release whose notes name that version):
 
-    docker run --rm --gpus=all -p 8000:8000 -p 8001:8001 -p 8002:8002 \\
+    docker run --rm{gpus} -p 8000:8000 -p 8001:8001 -p 8002:8002 \\
         -v "$PWD:/models" nvcr.io/nvidia/tritonserver:YY.MM-py3 tritonserver --model-repository=/models
 
 Load it as the plan was loaded (perf_analyzer comes with the SDK's image and from PyPI):
-
+{prepared}
     perf_analyzer -m {name} -u localhost:8001 -i grpc{lengths} \\
-        --request-rate-range={rate} --request-distribution=poisson \\
+        {sent} \\
         --percentile={percentile} --measurement-interval=10000
 
 The plan predicts, for trtopt's own runtime and without a network: {p50}, {p99}
@@ -188,4 +190,30 @@ The plan predicts, for trtopt's own runtime and without a network: {p50}, {p99}
 
 The newest version is served; to go back, set `version_policy` in config.pbtxt to
 `{{ specific {{ versions: [N] }} }}`.
+"""
+
+
+def _sent(load: PlannedLoad) -> tuple[str, str]:
+    """What is to be told or done before perf_analyzer sends requests as the plan's came, and its options."""
+    rate = max(1, round(load.rate))
+    if load.file_sha256 is not None:
+        return _INTERVALS.format(rate=load.rate, file=shlex.quote(load.arrivals)), _FROM_FILE
+    if load.arrivals == "constant":
+        return "", f"--request-rate-range={rate} --request-distribution=constant"
+    told = "" if load.arrivals == "poisson" else _NO_BURSTS
+    return told, f"--request-rate-range={rate} --request-distribution=poisson"
+
+
+_FROM_FILE = "--request-intervals=intervals.txt"
+_INTERVALS = """
+It takes recorded arrivals as intervals in microseconds, here at the plan's rate:
+
+    awk '{{ sub(/#.*/, ""); gsub(/,/, " ") }} NF {{ at[n++] = $1 }}
+        END {{ scale = 1e6 * (n - 1) / (at[n - 1] - at[0]) / {rate!r}
+              for (i = 1; i < n; last = now)
+                  {{ now = int((at[i++] - at[0]) * scale + 0.5); print now - last }} }}' \\
+        < {file} > intervals.txt
+"""
+_NO_BURSTS = """
+It cannot send bursts: Poisson arrivals at that mean rate, as here, are milder than what was planned for.
 """

@@ -69,7 +69,7 @@ def test_a_row_holds_all_figures_of_a_point_and_nothing_for_what_is_unknown() ->
         name: row[name] for name in ("label", "precision", "batch", "streams", "axes", "samples_per_joule")
     }
     assert whole == {
-        "label": "fp16 batch8 seq4 streams2",
+        "label": "fp16 batch8 seq=4 streams2",
         "precision": "fp16",
         "batch": "8",
         "streams": "2",

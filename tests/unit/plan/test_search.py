@@ -6,6 +6,7 @@ import re
 import numpy as np
 import pytest
 from engines import MIB, engine
+from msgspec import structs
 
 from trtopt.errors import PlanError
 from trtopt.measure.arrivals import Goal
@@ -14,7 +15,7 @@ from trtopt.plan.search import Bounds, Choice, Outcome, Search, nothing_keeps
 from trtopt.plan.service import NO_COST, Costs
 from trtopt.plan.setups import Fleet, Setup
 from trtopt.plan.traffic import Recorded
-from trtopt.records import BatchPolicy, Beyond, ServingCost
+from trtopt.records import BatchPolicy, Beyond, Estimate, ServingCost
 
 GOAL = Goal(99.0, 20.0)
 ENGINES = [engine(1, 1.0), engine(4, 2.0), engine(8, 3.0)]
@@ -210,22 +211,51 @@ def test_one_that_is_fast_for_whom_it_does_not_reject_is_told_so() -> None:
 def test_of_contradictory_bounds_each_is_told_with_what_it_costs() -> None:
     told = told_by(ENGINES, at(900), Bounds(Goal(99.0, 2.5), memory_bytes=105 * MIB, max_engines=1))
     assert "p99=2.5ms: the closest comes to" in told
-    assert re.search(r"rate 900/s: 1\d\d/s keep the other bounds", told)
+    assert re.search(r"rate 900/s: 1\d\d/s would keep the other bounds, not rehearsed", told)
     assert "memory 105 MiB: makes no difference" in told
     assert "max-engines 1: makes no difference" in told
 
 
 def test_a_memory_bound_on_engines_whose_memory_nobody_measured_says_that() -> None:
     told = told_by([engine(1, 1.0, memory_mib=None)], at(100), Bounds(GOAL, memory_bytes=8192 * MIB))
-    assert (
-        "memory 8,192 MiB, and nobody measured what any engine takes: without it there is fp16 batch1" in told
-    )
+    assert "memory 8 GiB, and nobody measured what any engine takes: without it there is fp16 batch1" in told
 
 
 def test_a_memory_bound_that_is_the_one_in_the_way_is_named_with_what_would_do() -> None:
     told = told_by(ENGINES, at(900), Bounds(GOAL, memory_bytes=50 * MIB))
     assert "p99=20ms: not even without it" in told
     assert "memory 50 MiB: without it there is fp16" in told
+
+
+def test_an_interval_that_alone_misses_is_told_as_that_and_no_higher_rate_as_a_remedy() -> None:
+    """As after rehearsals that differed widely: the costs of others promise more than was asked for."""
+    setup = Setup(Fleet([engine(1, 1.0)]), 1, BatchPolicy(max_batch=1, max_delay_ms=0.0))
+    sure = predict(setup, at(100), GOAL)
+    unsure = structs.replace(sure, goal=Estimate(value=4.49, low=0.0, high=22.6))
+    found = Choice(None, (Outcome(setup, unsure),), ())
+    told = str(nothing_keeps(Search(ENGINES), at(100), Bounds(GOAL), found, rate_asked=True))
+    assert "p99=20ms: the closest promises 4.49 ms, but its interval reaches 22.6 ms: fp16 batch1" in told
+    assert "rate 100/s: is not in the way, by simulations that were not rehearsed" in told
+    assert "keep the other bounds" not in told
+    assert "relax one of them as told" in told
+
+
+def test_where_no_single_bound_helps_it_is_told_what_each_alone_leaves() -> None:
+    told = told_by(ENGINES, at(5000), Bounds(Goal(99.0, 0.1), memory_bytes=1024, max_engines=1))
+    assert "p99=0.1ms: not even without it" in told
+    assert "memory 1 KiB: makes no difference on its own" in told
+    assert "the rate alone: is too high: 2,667/s at most" in told  # eight in 3 ms
+    assert "p99=0.1ms alone: no rate keeps it" in told
+    assert "the memory alone: no engine takes less than 100 MiB" in told
+    assert "→ relax several together, for no single one is enough" in told
+    assert "as told" not in told
+
+
+def test_a_rate_that_is_possible_alone_is_told_with_its_best_latency() -> None:
+    told = told_by(ENGINES, at(900), Bounds(Goal(99.0, 2.5), memory_bytes=50 * MIB))
+    assert re.search(r"the rate alone: p99 comes to [\d.]+ ms \(.*\) at best", told)
+    assert re.search(r"p99=2.5ms alone: 1\d\d/s would keep it, not rehearsed", told)
+    assert "→ relax several together" in told
 
 
 def test_the_same_search_gives_the_same_answer() -> None:

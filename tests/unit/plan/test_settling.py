@@ -144,6 +144,19 @@ def test_the_highest_rate_is_looked_for_below_where_a_host_is_late() -> None:
     assert len(host.heard) <= REHEARSALS
 
 
+def test_the_highest_rate_is_looked_for_above_where_serving_adds_less_than_it_was_taken_to() -> None:
+    heard: list[float] = []
+
+    def rehearse(outcome: Outcome, demand: Demand) -> ServingCost:
+        heard.append(demand.rate)
+        return ServingCost(rehearsed=100)
+
+    settling = Settling(ENGINES, {1: ServingCost(batch_ms=6.0)}, BOUNDS, rehearse)
+    found = settling.at_any_rate(Demand("poisson", 1.0, {0: 1.0}))
+    assert found.demand.rate == heard[-1] > 2 * heard[0]
+    assert len(set(heard)) == 2
+
+
 def test_what_queues_at_too_high_a_rate_says_nothing_of_lower_ones() -> None:
     """Where more than 400 requests/s come, processes take ten times what is simulated, and a batch alone
     would keep the goal with that.

@@ -1,0 +1,103 @@
+"""Plans for what was measured elsewhere, or for longer requests than were measured, on ONNX Runtime."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from command_line import DIGITS, CommandLine
+from msgspec import structs
+
+import trtopt
+from trtopt.errors import DeviceError
+from trtopt.pipeline import plan as planning
+from trtopt.pipeline.measured_engines import read_measured
+from trtopt.pipeline.plan import plan as make_plan
+from trtopt.pipeline.plan_asked import on_another_machine
+from trtopt.pipeline.sweep_folder import read_sweep, save_sweep
+from trtopt.records import BenchReport, from_json, to_json
+from trtopt.workspace import write_atomically
+
+SLO = "p50=500ms"
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A build folder with its measurements."""
+    folder = tmp_path_factory.mktemp("measured") / "fixed"
+    trtopt.build(DIGITS, folder, batch=(1, 8), backend="onnxruntime")
+    report = trtopt.bench(folder, duration=0.1, warmup=0.01)
+    write_atomically(folder / "bench.json", to_json(report))
+    return folder
+
+
+@pytest.fixture
+def swept_lengths(sequence_model: Path, tmp_path: Path) -> Path:
+    """A sweep at one length, of 32."""
+    swept = tmp_path / "lengths"
+    axes = {"length": (32,)}
+    trtopt.sweep(
+        sequence_model, swept, batch=(4,), axes=axes, backend="onnxruntime", duration=0.1, warmup=0.01
+    )
+    return swept
+
+
+def elsewhere(measured: Path, folder: Path) -> Path:
+    """A copy of a build folder that says that it was measured on another machine."""
+    copy = Path(shutil.copytree(measured, folder / "fixed"))
+    report = from_json((copy / "bench.json").read_bytes(), BenchReport)
+    environment = report.environment
+    device = structs.replace(environment.device, name="Another CPU")
+    environment = structs.replace(environment, device=device, cpu="Another CPU")
+    write_atomically(copy / "bench.json", to_json(structs.replace(report, environment=environment)))
+    return copy
+
+
+def test_what_was_measured_on_another_machine_is_not_rehearsed_on_this_one(
+    measured: Path, trtopt_cli: CommandLine
+) -> None:
+    folder = elsewhere(measured, trtopt_cli.folder)
+    told = trtopt_cli.fails(2, "plan", folder, "-o", "plan.json", "--slo", SLO, "--rate", "50")
+    assert "measured on Another CPU, and this machine has " in told
+    assert "→ sweep here again" in told
+    assert told.index("note: measured on Another CPU, Another CPU; planned on") < told.index("measuring what")
+    assert not (trtopt_cli.folder / "plan.json").exists()
+
+
+def test_where_nothing_can_be_run_what_was_measured_elsewhere_is_planned_with_and_told(
+    measured: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def cannot(*_: object) -> None:
+        raise DeviceError("no such device")
+
+    monkeypatch.setattr(planning, "serving_costs", cannot)
+    folder = elsewhere(measured, tmp_path)
+    plan = make_plan([folder], tmp_path / "plan.json", slo=SLO, rate=50.0, max_engines=1)
+    assert plan.notes[0].startswith("measured on Another CPU, Another CPU; planned on ")
+    assert any("nor was the plan rehearsed: no such device" in note for note in plan.notes)
+
+
+def test_a_sweep_that_says_it_is_of_another_machine_than_its_results_is_told(
+    swept_lengths: Path, tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(swept_lengths, tmp_path / "swept"))
+    read = read_measured([folder])
+    assert on_another_machine(read, [folder]) == []
+    report = read_sweep(folder)
+    device = structs.replace(report.terms.device, name="Another CPU")
+    save_sweep(folder, structs.replace(report, terms=structs.replace(report.terms, device=device)))
+    (note,) = on_another_machine(read, [folder])
+    assert note.startswith("sweep.json says that it is of Another CPU; planned on ")
+
+
+def test_a_request_that_is_longer_than_what_was_swept_is_named(
+    swept_lengths: Path, trtopt_cli: CommandLine
+) -> None:
+    flags = ("plan", swept_lengths, "-o", "plan.json", "--slo", SLO)
+    told = trtopt_cli.fails(2, *flags, "--lengths", "16:0.5,300:0.3")
+    assert "length 300 is longer than any that was swept (32)" in told
+    assert "→ sweep with --shapes length=32,300, or" in told
+    (trtopt_cli.folder / "arrivals.txt").write_text("0,16\n0.1,40\n0.2,32\n")
+    told = trtopt_cli.fails(2, *flags, "--arrivals", "arrivals.txt")
+    assert "length 40 is longer than any that was swept (32)" in told
