@@ -205,7 +205,11 @@ def _parse_sizes(flag: str, text: str, what: str) -> tuple[int, ...]:
 def _sizes(flag: str, text: str, what: str) -> list[int]:
     sizes = [size for part in text.split(",") if (size := axis_length(part.strip())) is not None]
     if len(sizes) != text.count(",") + 1:
-        raise UsageError(f"{flag} {text!r}: {what} are whole numbers from 1 on", f"write, say, {flag} 1,8,32")
+        option = flag if flag.endswith("=") else f"{flag} "
+        raise UsageError(
+            f"{option}{text!r}: {what} are whole numbers from 1 on, {MAX_AXIS:,} at most",
+            f"write, say, {option}1,8,32",
+        )
     return sizes
 
 

@@ -133,7 +133,7 @@ def test_an_axis_is_swept_by_its_name_with_neighbours(sequence_model: Path, tmp_
     report = trtopt.sweep(sequence_model, tmp_path / "s", batch=[9], axes=axes, neighbours=["8"], **QUICK)
     shapes = {point.label: point.shapes["x"] for point in report.measured}
     assert shapes == {
-        f"model batch{batch} length{length}": (batch, length, 8) for batch in (8, 9, 16) for length in (3, 8)
+        f"model batch{batch} length={length}": (batch, length, 8) for batch in (8, 9, 16) for length in (3, 8)
     }
 
 
@@ -362,6 +362,7 @@ def test_the_report_of_a_sweep_is_a_page(swept: tuple[Path, SweepReport], trtopt
     ("flags", "message"),
     [
         (("--batch", "0"), "--batch '0': batch sizes are whole numbers from 1 on"),
+        (("--shapes", "S=0,4"), "--shapes S='0,4': lengths of an axis are whole numbers from 1 on"),
         (("--streams", "two"), "--streams 'two': numbers of streams are whole numbers"),
         (("--streams", "4000"), "--streams 4000: out of range"),
         (("--precision", "best"), "--precision best: cannot be swept"),

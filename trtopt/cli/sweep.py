@@ -86,27 +86,31 @@ def sweep(
     from trtopt.recipe import parse_batches, parse_streams
     from trtopt.report.sweep import sweep_summary
 
-    with listening_to_sweep() as listener:
-        report = run(
-            model,
-            output,
-            batch=parse_batches(batch) if batch is not None else None,
-            precision=_names(precision),
-            streams=parse_streams(streams),
-            axes=_axes(axes),
-            neighbours=_names(neighbours),
-            adaptive=adaptive,
-            backend=backend,
-            contract=contract,
-            terms=terms,
-            duration=duration,
-            warmup=warmup,
-            data=data,
-            timeout=timeout,
-            listener=listener,
-            **caches,
-            **recipe,
-        )
+    try:
+        with listening_to_sweep() as listener:
+            report = run(
+                model,
+                output,
+                batch=parse_batches(batch) if batch is not None else None,
+                precision=_names(precision),
+                streams=parse_streams(streams),
+                axes=_axes(axes),
+                neighbours=_names(neighbours),
+                adaptive=adaptive,
+                backend=backend,
+                contract=contract,
+                terms=terms,
+                duration=duration,
+                warmup=warmup,
+                data=data,
+                timeout=timeout,
+                listener=listener,
+                **caches,
+                **recipe,
+            )
+    except KeyboardInterrupt:
+        click.echo("trtopt: the same command again goes on after the points that were measured", err=True)
+        raise
     console().print(sweep_summary(report))
 
 

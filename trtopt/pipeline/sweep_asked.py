@@ -74,7 +74,7 @@ def plan_of(
     for name, sizes in {"batch": batches, "streams": streams, **axes}.items():
         if not sizes or not all(1 <= size <= MAX_AXIS for size in sizes):
             raise UsageError(
-                f"{name} = {list(sizes)}: sizes are whole numbers from 1 on", "give at least one"
+                f"{name} = {list(sizes)}: sizes are whole numbers from 1 to {MAX_AXIS}", "give at least one"
             )
     for kind in neighbours:
         if kind not in NEIGHBOURS:

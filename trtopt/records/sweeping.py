@@ -47,8 +47,8 @@ class SweepSetting(Record, frozen=True, kw_only=True):
 
     @property
     def label(self) -> str:
-        """`int8 batch8 seq128 streams2`: for tables and, with dashes, names of files."""
-        axes = (f"{name}{length}" for name, length in sorted(self.axes.items()))
+        """`int8 batch8 seq=128 streams2`: for tables and, with dashes, names of files."""
+        axes = (f"{name}={length}" for name, length in sorted(self.axes.items()))
         streams = (f"streams{self.streams}",) if self.streams > 1 else ()
         return " ".join((self.precision or "model", f"batch{self.batch}", *axes, *streams))
 
