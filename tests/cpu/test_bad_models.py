@@ -98,6 +98,7 @@ def test_an_operator_of_a_foreign_domain_is_named_with_its_node_by_either_backen
         ([DIGITS, "--jobs", "0"], 2, "jobs = 0"),
         ([DIGITS, "--tactic-sources", "MAGIC"], 2, "choose among EDGE_MASK_CONVOLUTIONS"),
         ([DIGITS, "--compute-capability", "9.0"], 2, "does not support it"),
+        ([DIGITS, "--compute-capability", "8.9,8.6", "--precision", "fp8"], 2, "8.6: such GPUs have no FP8"),
         ([DIGITS, "--profile", "defualt"], 2, "did you mean 'default'"),
         ([DIGITS, "--plugin", "nowhere.so"], 2, "no such file"),
         ([DIGITS, "--plugin", str(DIGITS)], 1, "cannot be loaded"),

@@ -12,6 +12,7 @@ import pytest
 from command_line import DIGITS, HELDOUT, CommandLine, needs_no_gpu
 from onnx import numpy_helper
 
+import trtopt
 from trtopt.data import open_data
 from trtopt.errors import DataError, ModelError, UsageError
 from trtopt.onnxmodel import model_file
@@ -55,6 +56,31 @@ def test_a_model_equals_itself() -> None:
     assert subject.task is not None
     assert subject.task.checked == subject.task.reference > 0.99
     assert report.passed
+
+
+@pytest.mark.parametrize(("precision", "factor"), [("int8", 0.01), ("fp8", 1.0)])
+def test_an_engine_of_onnx_runtime_errs_no_more_than_its_graph(
+    precision: str, factor: float, tmp_path: Path
+) -> None:
+    """Where biases over both scales are too large for FP16, ONNX Runtime would make infinities of them."""
+    model = onnx.load(DIGITS)
+    for node in model.graph.node:
+        for tensor in model.graph.initializer:
+            if node.op_type == "Conv" and tensor.name == node.input[1]:
+                values = numpy_helper.to_array(tensor) * np.float32(factor)
+                tensor.CopyFrom(numpy_helper.from_array(values, tensor.name))
+    onnx.save(model, tmp_path / "m.onnx")
+    trtopt.build(
+        tmp_path / "m.onnx", tmp_path / "out", backend="onnxruntime", batch=(8,),
+        precision=precision, calib=str(HELDOUT), verdict=False,
+    )  # fmt: skip
+    engine = check(tmp_path / "out", tmp_path / "m.onnx", data=HELDOUT)
+    graph = check(next((tmp_path / "out").glob("model.*.onnx")), tmp_path / "m.onnx", data=HELDOUT)
+    one, other = (report.subjects[0].outputs[0].sqnr_db for report in (engine, graph))
+    assert one is not None
+    assert other is not None
+    assert one > other - 1.0
+    assert other > 20.0
 
 
 def test_the_reference_runs_once_for_the_same_data_and_again_for_other(half: Path, tmp_path: Path) -> None:
@@ -141,6 +167,10 @@ def test_what_cannot_be_compared_is_named(cpu_build: Path, tmp_path: Path) -> No
     other = TRANSFORMER / "digits_transformer.onnx"
     with pytest.raises(ModelError, match="other inputs than the reference"):
         check(cpu_build, other, data=TRANSFORMER / "heldout.npz")
+    with pytest.raises(ModelError, match="other inputs than the reference: images; that takes tokens"):
+        check(DIGITS, other, data=HELDOUT)
+    with pytest.raises(UsageError, match="--batch: an ONNX file runs on the samples as they are"):
+        check(DIGITS, DIGITS, data=HELDOUT, batch=[4])
     with pytest.raises(UsageError, match="no inner tensors"):
         check(cpu_build, DIGITS, data=HELDOUT, layers=True)
     with pytest.raises(UsageError, match="no model is named"):

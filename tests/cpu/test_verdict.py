@@ -310,6 +310,15 @@ def test_a_model_with_q_dq_of_its_own_is_not_measured(calib: dict[Path, str], tm
         precision="int8", calib=calib[DIGITS], backend="onnxruntime",
     )  # fmt: skip
     assert any("brings its own Q/DQ" in note for note in again.notes)
+    with pytest.raises(UsageError, match="brings its own Q/DQ") as refused:
+        trtopt.build(
+            tmp_path / "own.onnx",
+            tmp_path / "best",
+            precision="best",
+            calib=calib[DIGITS],
+            backend="onnxruntime",
+        )
+    assert "give the float model" in refused.value.remedy
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,14 @@ from trtopt.device.api import ClockSensor, ProgressSink
 from trtopt.device.building import BuiltEngine, LogSink
 from trtopt.device.clocks import UnknownClocks
 from trtopt.device.host import cpu_info
-from trtopt.device.onnxruntime import backend, first_line, open_session, session_options, spec_of
+from trtopt.device.onnxruntime import (
+    backend,
+    first_line,
+    open_session,
+    optimised_session,
+    session_options,
+    spec_of,
+)
 from trtopt.errors import BuildError, UnsupportedOpError, UsageError
 from trtopt.holding import step
 from trtopt.onnxfile import load_graph
@@ -127,8 +134,6 @@ def _optimise(model: Any) -> bytes:
         UnsupportedOpError: an operator that it does not have; names the node.
         BuildError: it cannot open the model for another reason; with its words.
     """
-    import onnxruntime
-
     with scratch_folder() as folder:
         target = folder / "optimised.onnx"
         options = session_options()
@@ -138,9 +143,7 @@ def _optimise(model: Any) -> bytes:
             4  # it warns that the file is meant for this CPU only, which is the point
         )
         try:
-            onnxruntime.InferenceSession(
-                model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-            )
+            optimised_session(model.SerializeToString(), options)
         except Exception as error:  # noqa: BLE001  (its exceptions share no base class but Exception)
             raise _refusal(model, first_line(error)) from None
         step("optimised")

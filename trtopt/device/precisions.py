@@ -19,7 +19,12 @@ def precisions_on(backend: Backend, device: DeviceInfo) -> tuple[str, ...]:
         return _ON_CPU
     has = _capability(device)
     offered = flavour_of(backend.name, backend.version).precisions
-    return tuple(name for name in offered if has >= _LEAST_CAPABILITY.get(name, (0, 0)))
+    return tuple(name for name in offered if has >= least_capability(name))
+
+
+def least_capability(precision: str) -> tuple[int, int]:
+    """The compute capability, (major, minor), that it takes at least."""
+    return _LEAST_CAPABILITY.get(precision, (0, 0))
 
 
 def _capability(device: DeviceInfo) -> tuple[int, int]:

@@ -78,6 +78,7 @@ def check(
     notes: list[str] = []
     found: tuple[LayerDifference, ...] = ()
     if path.suffix == ".onnx" and not (path.parent / MANIFEST).is_file():
+        _refuse_batches(batch)
         source = open_data(data) if data is not None else seeded_source(checker.model)
         _, other = _load(path)
         subjects = [checker.model_file(path.name, other, source)]
@@ -108,6 +109,11 @@ def _load(path: Path) -> tuple[OnnxArtifact, ModelFile]:
     return artifact, replace(model, proto=prepare.prepare(model.proto)[0])
 
 
+def _refuse_batches(batch: Sequence[int] | None) -> None:
+    if batch:
+        raise UsageError("--batch: an ONNX file runs on the samples as they are", "check its engines")
+
+
 class Checker:
     """Holds the reference and judges one subject after the other against it."""
 
@@ -121,9 +127,19 @@ class Checker:
 
     def model_file(self, name: str, other: ModelFile, source: SampleSource) -> CheckedSubject:
         """Compare a model, which runs on ONNX Runtime too, its 16-bit arithmetic emulated."""
+        self._check_inputs(name, {spec.name for spec in specs_of(other.proto)})
         session = open_model(other)
         outputs = (session.run(session.fitted(feed)) for feed, _ in self._feeds(source, _BATCH))
         return self._judged(name, "onnxruntime", None, source, _BATCH, outputs)
+
+    def _check_inputs(self, name: str, given: set[str]) -> None:
+        wanted = {spec.name for spec in self._specs}
+        if given != wanted:
+            ours, theirs = (", ".join(sorted(names)) for names in (given, wanted))
+            raise ModelError(
+                f"{name} takes other inputs than the reference: {ours}; that takes {theirs}",
+                "check it against the model that it was made of",
+            )
 
     def engines(
         self,
@@ -148,12 +164,7 @@ class Checker:
         limit_s: float | None = None,
     ) -> CheckedSubject:
         """Compare an engine, which a process of its own runs; its outputs pass through files."""
-        names = {spec.name for spec in engine.inputs}
-        if names != {spec.name for spec in self._specs}:
-            raise ModelError(
-                f"{engine.path} takes {', '.join(sorted(names))}: other inputs than the reference",
-                "check an engine against the model that it was built of",
-            )
+        self._check_inputs(engine.path, {spec.name for spec in engine.inputs})
         with scratch_folder() as scratch:
             if data is None:
                 data = scratch / "random.npz"

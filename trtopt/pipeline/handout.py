@@ -10,7 +10,7 @@ import msgspec
 
 from trtopt.device.backends import choose_for_running
 from trtopt.device.building import EngineBuilder
-from trtopt.device.precisions import precisions_on
+from trtopt.device.precisions import least_capability, precisions_on
 from trtopt.errors import BackendMissingError, IncompatibleEngineError, NoGpuError, UsageError
 from trtopt.pipeline.build import Building, build_engines, make_plans
 from trtopt.pipeline.contest import Terms, contest
@@ -45,8 +45,10 @@ def check_asked(onnx: OnnxArtifact, recipe: Recipe, backend: Backend) -> None:
     """Judge what a recipe asks of precision before anything is written.
 
     Raises:
-        UsageError: a bound for nothing, or the best precision without data or where nothing can be measured.
+        UsageError: a bound for nothing, the best precision without data or where nothing can be measured, or
+            a precision that GPUs lack for which engines are to be built.
     """
+    _check_capabilities(recipe)
     if _bounds(recipe).any and not _is_contested(recipe):
         first = next(iter(recipe.bounds)).replace("_", "-")
         raise UsageError(
@@ -63,9 +65,23 @@ def check_asked(onnx: OnnxArtifact, recipe: Recipe, backend: Backend) -> None:
     if problem := obstacle(onnx, recipe, backend) if recipe.verdict else "--no-verdict":
         raise UsageError(
             f"--precision best chooses by measuring, which cannot be done here: {problem}",
-            "build on the machine with the GPU, name a precision, or give --backend onnxruntime to choose "
-            "for this CPU",
+            "give the float model that it was made of, or name a precision: its own Q/DQ is kept"
+            if _is_quantised(onnx)
+            else "build on the machine with the GPU, name a precision, or give --backend onnxruntime to "
+            "choose for this CPU",
         )
+
+
+def _check_capabilities(recipe: Recipe) -> None:
+    precision = recipe.precision or ""
+    least = least_capability(precision)
+    for name in recipe.compute_capability:
+        digits = "".join(filter(str.isdigit, name))
+        if len(digits) > 1 and (int(digits[:-1]), int(digits[-1])) < least:
+            raise UsageError(
+                f"--compute-capability {name}: such GPUs have no {precision.upper()}",
+                f"build for {least[0]}.{least[1]} and newer, or in another precision",
+            )
 
 
 def _bounds(recipe: Recipe) -> Bounds:
@@ -87,9 +103,13 @@ def obstacle(onnx: OnnxArtifact, recipe: Recipe, backend: Backend) -> str | None
     runs = choose_for_running("auto", backend.name)
     if runs.name != backend.name:
         return f"engines by {backend} do not run here: {runs.reason}"
-    if not _NARROW.isdisjoint(onnx.types):
+    if _is_quantised(onnx):
         return "the model brings its own Q/DQ, and there is no float model beside it"
     return None
+
+
+def _is_quantised(onnx: OnnxArtifact) -> bool:
+    return not _NARROW.isdisjoint(onnx.types)
 
 
 def hand_out(
