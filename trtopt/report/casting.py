@@ -40,7 +40,10 @@ def cast_summary(report: CastReport) -> list[str]:
 
 def difference_line(item: OutputDifference) -> str:
     """One output's distance from its reference."""
-    sqnr = "no error" if item.sqnr_db is None else f"SQNR {item.sqnr_db:.1f} dB"
+    if item.values and item.mismatched == item.values:  # all else would be said of no value at all
+        return f"output {item.output}: all {item.values} values NaN or infinite in one only, none to compare"
+    exact = "no error where both are finite" if item.mismatched else "no error"
+    sqnr = exact if item.sqnr_db is None else f"SQNR {item.sqnr_db:.1f} dB"
     top1 = f", top-1 agreement {item.top1:.2%}" if item.top1 is not None else ""
     odd = f", {item.mismatched} values NaN or infinite in one only" if item.mismatched else ""
     return f"output {item.output}: {sqnr}, cosine {item.cosine:.7f}, max error {item.max_abs:.3g}{top1}{odd}"

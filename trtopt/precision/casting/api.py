@@ -23,12 +23,14 @@ from trtopt.onnxmodel.feeds import on_seeded, source_of
 from trtopt.onnxmodel.model_file import ModelFile, array_of
 from trtopt.precision.casting.convert import convert
 from trtopt.precision.casting.decide import HEAVY, Decision, Judge, Wishes
+from trtopt.precision.casting.patterns import check_patterns
 from trtopt.precision.casting.places import LOW, types_of
 from trtopt.precision.casting.reference import Reference
 from trtopt.precision.casting.weights import largest
+from trtopt.precision.casting.widen import is_low, widened
 from trtopt.precision.folding import with_weights_dequantised
 from trtopt.precision.observe import float_tensors, observe
-from trtopt.precision.runs import compared, in_fp32, open_model
+from trtopt.precision.runs import First, compared, in_fp32, open_model
 from trtopt.records.casting import CastPrecision, CastReport, VanishingWeight
 from trtopt.workspace import check_writable, scratch_beside
 
@@ -56,32 +58,33 @@ def cast_model(
     """Write the ONNX file `source` to `out` with its nodes in 16 bits, but for those that must stay FP32.
 
     A node stays FP32 if its operator must, if `keep` (patterns of names) or `keep_op` says so, if a weight
-    would overflow or vanish, or if `data` takes one of its tensors beyond `threshold` (by default a quarter
-    of the type's largest value). `include` overrides weights and values. Without `data`, seeded random
-    samples run; they keep a node FP32 only where they overflow. With `compare`, both models run.
-    `accept` sees the report before anything is written, and may raise.
+    would overflow or vanish, or if `data` takes a tensor beyond `threshold` (by default a quarter of the
+    type's largest value). `include` overrides weights and values. Without `data`, seeded random samples run,
+    which keep a node only where they overflow. What is 16-bit already is judged anew. With `compare`, both
+    models run. `accept` sees the report before anything is written, and may raise.
 
     Raises:
-        UsageError: an unknown precision or target, a threshold below 0, or `out` is `source`.
+        UsageError: an unknown target, a pattern that fits nothing, a threshold below 0, `out` is `source`.
         ModelError: the file is unsound, cannot run, or holds nothing heavy that takes this type.
         DataError, OutputError: `data` does not fit the model, or `out` cannot be written: nothing is then.
     """
     began = time.perf_counter()
     _check(source, out, target, threshold)
     original = model_file.load(source)
-    proto, _ = prepare.prepare(original.proto)
     limit = largest(LOW[precision]) if data is None and threshold is None else threshold
     wishes = Wishes(precision, target, limit, tuple(keep), tuple(keep_op), tuple(include))
     with scratch_beside(out) as spool, _telling_of_data(data):
-        model = replace(original, proto=proto, spool=spool)
-        seen = _seen(model, original.proto, data, spool)
-        result, decision = cast_graph(model, seen.ranges, wishes, cast_io=cast_io)
+        model = replace(original, proto=prepare.prepare(original.proto)[0], spool=spool)
+        wide = _wide(model)
+        check_patterns(wide.proto, keep, keep_op, include)  # before the model runs, which may take long
+        seen = _seen(model, wide, original.proto, data, spool, compare=compare)
+        result, decision = cast_graph(wide, seen.ranges, wishes, cast_io=cast_io)
         report = CastReport(
             source=str(source),
             out=str(out),
             precision=precision,
             target=target,
-            opset=opset_of(proto),
+            opset=opset_of(model.proto),
             lowered=tuple(decision.places),
             kept=decision.kept,
             untouched=decision.untouched,
@@ -91,7 +94,7 @@ def cast_model(
             data_is_random=data is None,
             samples=seen.samples,
             differences=compared(seen.reference.pairs(), open_model(result)) if compare else (),
-            notes=_notes(decision),
+            notes=_notes(decision, was_low=wide is not model),
             seconds=0.0,
         )
         accept(report)
@@ -105,8 +108,10 @@ def cast_graph(
     """Cast a prepared model in memory; its spool takes large weights. `ranges`: the largest |x| by tensor.
 
     Raises:
+        UsageError: a pattern that fits no node.
         ModelError: the file holds nothing heavy that takes this type.
     """
+    check_patterns(model.proto, wishes.keep, wishes.keep_op, wishes.include)
     types = types_of(model.proto)
     decision = Judge(model, types, ranges, wishes, cast_io=cast_io).decide()
     _check_worthwhile(model, decision, wishes.precision)
@@ -168,12 +173,15 @@ def _vanishing(decision: Decision) -> tuple[VanishingWeight, ...]:
     )
 
 
-def _notes(decision: Decision) -> tuple[str, ...]:
-    """What the user can do about heavy nodes that only the opset keeps FP32."""
+def _notes(decision: Decision, *, was_low: bool) -> tuple[str, ...]:
+    """That 16-bit nodes were judged anew, and what to do about heavy ones that only the opset keeps FP32."""
+    notes = ["the model's 16-bit types became FP32 first: every node was judged anew"] if was_low else []
     heavy = [kept for kept in decision.kept if kept.rule == "opset" and kept.op in HEAVY]
-    if not heavy:
-        return ()
-    return (f"{len(heavy)} heavy nodes stay FP32 for their opset: export with a newer one (BF16 wants 22)",)
+    if heavy:
+        notes.append(
+            f"{len(heavy)} heavy nodes stay FP32 for their opset: export with a newer one (BF16 wants 22)"
+        )
+    return tuple(notes)
 
 
 @dataclass(frozen=True)
@@ -186,12 +194,34 @@ class _Seen:
     reference: Reference
 
 
-def _seen(model: ModelFile, original: onnx.ModelProto, data: str | Path | None, spool: Path) -> _Seen:
-    """Run the prepared model once over `data` or, without any, over seeded inputs that `original` takes."""
+def _wide(model: ModelFile) -> ModelFile:
+    """The prepared model itself or, if it has 16-bit types, one in FP32, whose new nodes are named too."""
+    if not is_low(model.proto):
+        return model
+    wide = widened(model)
+    prepare.name_nodes(wide.proto.graph)
+    return wide
+
+
+def _seen(
+    model: ModelFile,
+    wide: ModelFile,
+    original: onnx.ModelProto,
+    data: str | Path | None,
+    spool: Path,
+    *,
+    compare: bool,
+) -> _Seen:
+    """Run the prepared model once over `data` or, without any, over seeded inputs that `original` takes.
+
+    Ranges are those of `wide`; where that is another model it runs too, and the first is the reference.
+    """
 
     def on(source: SampleSource) -> _Seen:
         reference = Reference(model.proto, spool, _COMPARED)
-        ranges, samples = measured(model, source, reference)
+        ranges, samples = measured(wide, source, reference if wide is model else None)
+        if wide is not model and compare:
+            measured(model, First(source, _COMPARED), reference)
         return _Seen(source.name, samples, ranges, reference)
 
     if data is not None:

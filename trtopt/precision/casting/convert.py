@@ -60,6 +60,7 @@ class _Converter:
         """What stands for a tensor: of casts that became needless, and of outputs that moved aside."""
         self._taken = {name for part in graphs_of(model.proto.graph) for node in part.node
                        for name in (*node.input, *node.output)}  # fmt: skip
+        self._nodes = {node.name for part in graphs_of(model.proto.graph) for node in part.node}
 
     # ── weights ─────────────────────────────────────────────────────────────────────────────────────────
 
@@ -106,7 +107,7 @@ class _Converter:
                 nodes.append(node)
             for name in old.output:
                 if name in moved and name in outside:
-                    nodes.append(_cast(moved[name], name, outside[name]))
+                    nodes.append(self._cast(moved[name], name, outside[name]))
                     local[moved[name], outside[name]] = name
         del part.node[:]
         part.node.extend(nodes)
@@ -157,18 +158,17 @@ class _Converter:
         if (name, want) not in local:
             local[name, want] = self._new(name, want)
             self._types[local[name, want]] = want
-            nodes.append(_cast(name, local[name, want], want))
+            nodes.append(self._cast(name, local[name, want], want))
         return local[name, want]
 
     def _new(self, name: str, kind: int) -> str:
         """A name that no tensor has, for `name` in another type."""
-        like = fresh = name + _SUFFIX[kind]
-        count = 1
-        while fresh in self._taken:
-            count += 1
-            fresh = f"{like}{count}"
-        self._taken.add(fresh)
-        return fresh
+        return _fresh(name + _SUFFIX[kind], self._taken)
+
+    def _cast(self, source: str, target: str, to: int) -> onnx.NodeProto:
+        # The model may have been cast before, and have a node of that name.
+        name = _fresh(f"cast:{target}", self._nodes)
+        return onnx.helper.make_node("Cast", [source], [target], name=name, to=to)
 
     def _is_needless(self, node: onnx.NodeProto, outputs: Collection[str]) -> bool:
         """Whether the node is a Cast to the type that its input has by now; an output needs its node."""
@@ -213,8 +213,15 @@ class _Converter:
                     item.type.tensor_type.elem_type = self._low
 
 
-def _cast(source: str, target: str, to: int) -> onnx.NodeProto:
-    return onnx.helper.make_node("Cast", [source], [target], name=f"cast:{target}", to=to)
+def _fresh(like: str, taken: set[str]) -> str:
+    """`like` or, where that is taken, the first with a number behind it that is not; it is taken then."""
+    name = like
+    count = 1
+    while name in taken:
+        count += 1
+        name = f"{like}{count}"
+    taken.add(name)
+    return name
 
 
 def _retype(node: onnx.NodeProto, low: int) -> None:

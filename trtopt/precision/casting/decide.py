@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
+from itertools import compress
 from typing import TYPE_CHECKING
 
 import onnx
@@ -12,6 +12,7 @@ import onnx
 from trtopt.onnxgraph import OWN_DOMAINS, graphs_of, opset_of
 from trtopt.onnxmodel.disjoint import DisjointNames
 from trtopt.onnxmodel.model_file import ModelFile, array_of
+from trtopt.precision.casting.patterns import is_called
 from trtopt.precision.casting.places import FLOAT, LOW, Places, places_of, takes
 from trtopt.precision.casting.weights import Fit, exact_integers, fit_of, largest, rounding_error
 from trtopt.records.casting import CastPrecision, KeepRule, KeptNode
@@ -61,10 +62,17 @@ class Wishes:
         """ONNX's number of the type."""
         return LOW[self.precision]
 
+    def includes(self, node: onnx.NodeProto) -> bool:
+        """Whether the node becomes 16-bit whatever its weights and values."""
+        return any(is_called(node, pattern) for pattern in self.include)
+
 
 @dataclass(frozen=True)
 class Decision:
-    """The nodes that become 16-bit, where each of them does, those that stay FP32, and how weights fit."""
+    """The nodes that become 16-bit, where each of them does, those that stay FP32, and how weights fit.
+
+    `fits` are of weights that become 16-bit.
+    """
 
     places: dict[str, Places]
     kept: tuple[KeptNode, ...]
@@ -119,12 +127,21 @@ class Judge:
                 kept[name] = _kept(nodes[name], "quantised", "its Q/DQ stay FP32, and casts would part them")
                 del inner[name]
             for name in islands(part.node, inner, self._edge(part)):
-                if self._wishes.only is None and not self._included(nodes[name]):
+                if self._wishes.only is None and not self._wishes.includes(nodes[name]):
                     reason = "between FP32 nodes, with nothing heavy in between: casts would cost more"
                     kept[name] = _kept(nodes[name], "island", reason)
                     del inner[name]
             places |= inner
-        return Decision(places, tuple(kept.values()), untouched, self._fits)
+        return Decision(places, tuple(kept.values()), untouched, self._fits_of(places))
+
+    def _fits_of(self, places: Mapping[str, Places]) -> dict[str, Fit]:
+        """Of the weights that have been looked at, those that some node reads in 16 bits."""
+        lowered: set[str] = set()
+        for part in graphs_of(self._model.proto.graph):
+            for node in part.node:
+                if node.name in places:
+                    lowered |= set(compress(node.input, places[node.name].inputs))
+        return {name: fit for name, fit in self._fits.items() if name in lowered}
 
     def _edge(self, part: Part) -> set[str]:
         """The graph's inputs and outputs that stay FP32."""
@@ -135,9 +152,6 @@ class Judge:
 
     def _touches_float(self, node: onnx.NodeProto) -> bool:
         return any(self._types.get(name) == FLOAT for name in (*node.input, *node.output))
-
-    def _included(self, node: onnx.NodeProto) -> bool:
-        return any(fnmatchcase(node.name, pattern) for pattern in self._wishes.include)
 
     def _why_not(self, node: onnx.NodeProto, can: Places) -> tuple[KeepRule, str] | None:
         """The rule that keeps the node FP32, and the reason; None if none does."""
@@ -157,10 +171,10 @@ class Judge:
             return None
         if self._wishes.only is not None:
             return None if node.name in self._wishes.only else ("pattern", "it is not among those asked for")
-        if self._included(node):
+        if self._wishes.includes(node):
             return None
         for pattern in self._wishes.keep:
-            if fnmatchcase(node.name, pattern):
+            if is_called(node, pattern):
                 return "pattern", f"--keep {pattern}"
         if node.op_type in self._wishes.keep_op:
             return "pattern", f"--keep-op {node.op_type}"
@@ -173,6 +187,9 @@ class Judge:
             return f"at opset {self._opset} scales are FP32; from opset 19 on they may be 16-bit"
         scale = self._weights.get(node.input[1])
         if scale is not None:
+            peak = self._fit(scale.name).largest
+            if peak > self._limit:
+                return f"scale {scale.name!r} is too large: it reaches {peak:.3g}, beyond {self._limit:.5g}"
             error = rounding_error(array_of(scale, self._model.folder), self._wishes.low)
             if error > _SCALE_ERROR:
                 return f"scale {scale.name!r} is too small: 16 bits change it by {error:.0%}"

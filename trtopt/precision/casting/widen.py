@@ -66,10 +66,14 @@ def _widen(node: onnx.NodeProto, model: ModelFile) -> None:
 
 
 def _cast_ends(graph: onnx.GraphProto) -> dict[str, str]:
-    """The FP32 names of the inputs and outputs that are 16-bit."""
+    """The FP32 names of the inputs and outputs that are 16-bit; new ones, also if widened before."""
     given = {item.name for item in graph.initializer}
+    taken = given.union(*({*node.input, *node.output} for part in graphs_of(graph) for node in part.node))
+    suffix = _SUFFIX
+    while any(name.endswith(suffix) for name in taken):
+        suffix += "r"
     ends = (*(item for item in graph.input if item.name not in given), *graph.output)
-    return {item.name: item.name + _SUFFIX for item in ends if item.type.tensor_type.elem_type in _LOW}
+    return {item.name: item.name + suffix for item in ends if item.type.tensor_type.elem_type in _LOW}
 
 
 def _rename(part: onnx.GraphProto, aside: Mapping[str, str], *, is_main: bool) -> None:

@@ -1,0 +1,136 @@
+"""What `trtopt cast` says: patterns that fit nothing, scales, weights that vanish, outputs that are lost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+from tests.rewrite_graphs import model
+from trtopt.errors import UsageError
+from trtopt.pipeline.bisect import Request, bisect
+from trtopt.precision.bounds import Bounds
+from trtopt.precision.casting.api import cast_model
+from trtopt.precision.deviation import Deviation
+from trtopt.records.casting import CastReport
+from trtopt.report.casting import cast_summary, difference_line
+
+CHAIN = "# w: float[8,8]\ng (float[N,8] x) => (float[N,8] y) {a = MatMul(x, w) b = Relu(a) y = MatMul(b, w)}"
+QUANTISED = """g (float[N,8] x) => (float[N,8] y) {
+    q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z) a = MatMul(d, w) y = Relu(a)}"""
+
+
+def saved(text: str, folder: Path, opset: int = 17, **weights: Any) -> Path:
+    proto = model(text)
+    for name, value in weights.items():
+        kept = [item for item in proto.graph.initializer if item.name != name]
+        del proto.graph.initializer[:]
+        proto.graph.initializer.extend([*kept, numpy_helper.from_array(np.asarray(value), name)])
+    proto.opset_import[0].version, proto.ir_version = opset, 10
+    onnx.save(proto, folder / "in.onnx")
+    return folder / "in.onnx"
+
+
+def cast(source: Path, **options: Any) -> CastReport:
+    return cast_model(source, source.with_name("out.onnx"), precision="fp16", **options)
+
+
+# ── patterns ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("options", "problem", "remedy"),
+    [
+        ({"keep": ("Relu:*", "Blah")}, "--keep Blah: no node has such a name", "a node's name with"),
+        ({"keep": ("Relu",)}, "--keep Relu: no node has such a name", "--keep-op Relu keeps"),
+        ({"keep_op": ("relu",)}, "--keep-op relu: no node has such an operator", "MatMul, Relu"),
+        ({"keep_op": ("Relu:b",)}, "--keep-op Relu:b: no node has such", "--keep 'Relu:b' takes names"),
+        ({"include": ("Blah*",)}, "--include Blah\\*: no node has such a name", "a node's name with"),
+        ({"include": ("MatMul",)}, "--include MatMul: no node", "no operators.*'MatMul:a', 'MatMul:y'"),
+    ],
+)
+def test_a_pattern_that_fits_nothing_is_refused_and_told_where_it_belongs(
+    options: dict[str, Any], problem: str, remedy: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError, match=f"(?s){problem}.*{remedy}"):
+        cast(saved(CHAIN, tmp_path), **options)
+    assert not (tmp_path / "out.onnx").exists()
+
+
+def test_a_node_is_kept_by_its_name_to_the_letter_though_that_is_a_pattern(tmp_path: Path) -> None:
+    source = saved(CHAIN, tmp_path)
+    proto = onnx.load(source)
+    proto.graph.node[1].name = "no de*[1]?"
+    onnx.save(proto, source)
+    assert [item.node for item in cast(source, keep=("no de*[1]?",)).kept] == ["no de*[1]?"]
+    assert cast(source, include=("no de*[1]?",)).kept == ()
+
+
+def test_bisect_refuses_what_fits_neither_name_nor_operator(tmp_path: Path) -> None:
+    source = saved(CHAIN, tmp_path)
+    np.savez(tmp_path / "d.npz", x=np.ones((4, 8), np.float32))
+    ask = {"bounds": Bounds(min_sqnr=1), "data": str(tmp_path / "d.npz"), "backend": "onnxruntime"}
+    with pytest.raises(UsageError, match="Blah: no node has such a name or operator"):
+        bisect(source, Request("fp16", exclude=("Blah",), **ask))  # type: ignore[arg-type]
+    for fits in ("Relu", "Relu:*"):
+        report = bisect(source, Request("fp16", exclude=(fits,), **ask))  # type: ignore[arg-type]
+        assert report.candidates == ("MatMul:a", "MatMul:y")
+
+
+# ── scales and weights ──────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(("scale", "words"), [(1e6, "too large: it reaches 1e+06, beyond 65504"),
+                                              (1e-7, "too small: 16 bits change it by")])  # fmt: skip
+def test_a_scale_is_told_to_be_too_large_or_too_small(scale: float, words: str, tmp_path: Path) -> None:
+    source = saved(QUANTISED, tmp_path, 19, s=np.float32(scale), z=np.int8(0), w=np.eye(8, dtype=np.float32))
+    reasons = [item.reason for item in cast(source).kept if item.op == "QuantizeLinear"]
+    assert len(reasons) == 1
+    assert f"scale 's' is {words}" in reasons[0]
+
+
+def test_values_that_vanish_are_those_of_weights_that_become_fp16(tmp_path: Path) -> None:
+    kept, lowered = (np.ones((8, 8), np.float32) for _ in range(2))
+    kept[0], lowered[0, :2] = 1e-9, 1e-9
+    kept[1] = 1e6  # its node stays FP32
+    source = saved(CHAIN.replace("MatMul(b, w)", "MatMul(b, v)"), tmp_path, v=kept, w=lowered)
+    np.savez(tmp_path / "d.npz", x=np.zeros((4, 8), np.float32))
+    report = cast(source, data=tmp_path / "d.npz")
+    assert [item.node for item in report.kept] == ["MatMul:y"]
+    assert [(item.weight, item.values) for item in report.vanishing] == [("w", 2)]
+
+
+def test_nothing_is_said_to_vanish_where_nothing_became_fp16(tmp_path: Path) -> None:
+    weight = np.ones((8, 8), np.float32)
+    weight[0], weight[1] = 1e-9, 1e6
+    report = cast(saved(CHAIN, tmp_path, w=weight))
+    assert (report.lowered, report.vanishing) == ((), ())
+    assert not any("become 0" in line for line in cast_summary(report))
+
+
+# ── outputs ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        ([np.nan, np.inf, np.nan], "output y: all 3 values NaN or infinite in one only, none to compare"),
+        ([1, 2, np.nan], "output y: no error where both are finite, cosine"),
+        ([1, 2, 3], "output y: no error, cosine"),
+    ],
+)
+def test_an_output_that_is_lost_is_not_said_to_have_no_error(found: list[float], words: str) -> None:
+    deviation = Deviation("y")
+    deviation.add(np.array([1.0, 2.0, 3.0]), np.array(found))
+    assert difference_line(deviation.result()).startswith(words)
+
+
+def test_a_model_forced_to_overflow_is_told_so(tmp_path: Path) -> None:
+    source = saved(CHAIN, tmp_path, w=np.full((8, 8), 1e6, np.float32))
+    np.savez(tmp_path / "d.npz", x=np.ones((4, 8), np.float32))
+    report = cast(source, data=tmp_path / "d.npz", include=("*",))
+    assert any("all 32 values NaN or infinite in one only" in line for line in cast_summary(report))
