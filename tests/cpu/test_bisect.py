@@ -268,6 +268,17 @@ def test_the_model_is_not_overwritten(data: str, tmp_path: Path) -> None:
         bisect(copy, request(data), copy)
 
 
+def test_a_16_bit_model_is_refused(data: str, tmp_path: Path) -> None:
+    cast_model(DIGITS, tmp_path / "half.onnx", precision="fp16", data=data, compare=False)
+    with pytest.raises(UsageError, match=r"half.onnx has 16-bit types already: against itself"):
+        bisect(tmp_path / "half.onnx", request(data, precision="bf16"))
+
+
+def test_a_pattern_that_fits_nothing_is_refused(data: str) -> None:
+    with pytest.raises(UsageError, match="Blah: no node has such a name or operator"):
+        bisect(DIGITS, request(data, precision="fp16", exclude=("Blah",)))
+
+
 def test_a_model_that_is_quantised_already_is_refused(data: str, tmp_path: Path) -> None:
     quantize(DIGITS, tmp_path / "q.onnx", QuantizeRequest("int8", "8.6", data, method="max"))
     with pytest.raises(UsageError, match=r"q.onnx carries Q/DQ already: against itself it has no error"):

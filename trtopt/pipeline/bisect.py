@@ -32,6 +32,8 @@ from trtopt.precision.bounds import Bounds
 from trtopt.precision.calibration.table import read_table
 from trtopt.precision.casting.api import check_target
 from trtopt.precision.casting.decide import Wishes
+from trtopt.precision.casting.patterns import check_patterns
+from trtopt.precision.casting.widen import is_low
 from trtopt.precision.existing import is_quantised
 from trtopt.precision.placement.plan import Wish
 from trtopt.precision.quantize import Asked, Material
@@ -200,6 +202,12 @@ def _variants(
     exclude, include = tuple(request.exclude), tuple(request.include)
     if request.precision == "fp16" or request.precision == "bf16":  # spelled out for the type checker
         check_target(target)
+        if is_low(checker.model.proto):
+            raise UsageError(
+                f"{source} has 16-bit types already: against itself it has no error",
+                "give the FP32 model that it was made of",
+            )
+        check_patterns(checker.model.proto, exclude, exclude, include)
         listener.note("measuring values")
         wishes = Wishes(request.precision, target, keep=exclude, keep_op=exclude, include=include)
         return CastVariants(checker.model, samples, wishes, scratch), checker.model
