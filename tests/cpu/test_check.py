@@ -14,6 +14,7 @@ from onnx import numpy_helper
 
 import trtopt
 from trtopt.data import open_data
+from trtopt.device.onnxruntime import _harmful_optimizers
 from trtopt.errors import DataError, ModelError, UsageError
 from trtopt.onnxmodel import model_file
 from trtopt.pipeline.check import Checker, check
@@ -81,6 +82,18 @@ def test_an_engine_of_onnx_runtime_errs_no_more_than_its_graph(
     assert other is not None
     assert one > other - 1.0
     assert other > 20.0
+
+
+@pytest.mark.parametrize("scale", [np.float16, np.float32])
+def test_scales_are_found_wherever_they_are(scale: type[np.floating]) -> None:
+    helper = onnx.helper
+    nodes = [
+        helper.make_node("Constant", [], ["s"], value=numpy_helper.from_array(np.array(0.5, scale))),
+        helper.make_node("DequantizeLinear", ["x", "s"], ["y"]),
+    ]
+    graph = helper.make_graph(nodes, "net", [], [])
+    found = _harmful_optimizers(helper.make_model(graph).SerializeToString())
+    assert found == (["WeightBiasQuantization"] if scale is np.float16 else [])
 
 
 def test_the_reference_runs_once_for_the_same_data_and_again_for_other(half: Path, tmp_path: Path) -> None:

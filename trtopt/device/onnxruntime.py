@@ -124,7 +124,11 @@ def _harmful_optimizers(model: bytes) -> list[str]:
     half = onnx.TensorProto.FLOAT16
     graphs = list(graphs_of(onnx.load_model_from_string(model).graph))
     narrow = {one.name for graph in graphs for one in graph.initializer if one.data_type == half}
-    nodes = (node for graph in graphs for node in graph.node if node.op_type == "DequantizeLinear")
+    nodes = [node for graph in graphs for node in graph.node]
+    for node in nodes:
+        if node.op_type == "Constant" and any(item.t.data_type == half for item in node.attribute):
+            narrow.update(node.output)
+    nodes = [node for node in nodes if node.op_type == "DequantizeLinear"]
     return ["WeightBiasQuantization"] if any(node.input[1] in narrow for node in nodes) else []
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -11,9 +12,14 @@ from typing import Any, TypeVar
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
+_S = TypeVar("_S")
 
-_guard = threading.Lock()
-"""Held while a future gets its condition, or changes its state without one."""
+_guard = threading.RLock()
+"""Held while a future gets its condition, or changes its state without one. A signal's handler may want it in
+the thread that has it, and a fork may find it in a thread that the child has not.
+"""
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_guard._at_fork_reinit)  # type: ignore[attr-defined]
 
 
 class Answer(Future[_T]):
@@ -23,7 +29,8 @@ class Answer(Future[_T]):
     was a fifth of what a request cost Python.
     """
 
-    def __init__(self) -> None:  # what `Future` sets, and a test compares, but for the condition
+    def __init__(self) -> None:
+        # `Future`'s own would make a condition. A test holds these to what it sets.
         self._state = PENDING
         self._result: _T | None = None
         self._exception = None
@@ -34,9 +41,10 @@ class Answer(Future[_T]):
     def __getattr__(self, name: str) -> Any:
         if name != "_condition":
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        made = threading.Condition()
         with _guard:
             self._has_condition = True
-            return self.__dict__.setdefault(name, threading.Condition())
+            return self.__dict__.setdefault(name, made)
 
     def set_running_or_notify_cancel(self) -> bool:
         """As `Future` does it."""
@@ -52,24 +60,21 @@ class Answer(Future[_T]):
             if not self._has_condition and self._state == RUNNING:
                 self._result, self._state = result, FINISHED
                 return
-        try:
-            super().set_result(result)
-        except (Exception, KeyboardInterrupt):
-            raise
-        except BaseException:  # noqa: BLE001  (`Future` itself catches what is an Exception)
-            self._log_callback()
+        self._settle(super().set_result, result)
 
     def set_exception(self, exception: BaseException | None) -> None:
         """Fail; callbacks as in `set_result`."""
-        try:
-            super().set_exception(exception)
-        except (Exception, KeyboardInterrupt):
-            raise
-        except BaseException:  # noqa: BLE001
-            self._log_callback()
+        self._settle(super().set_exception, exception)
 
-    def _log_callback(self) -> None:
-        _log.exception("a callback of %r raised what would end its thread", self)
+    def _settle(self, settle: Callable[[_S], None], value: _S) -> None:
+        try:
+            settle(value)
+        except Exception:
+            raise  # nobody's callback: `Future` itself catches what they raise, if it is an Exception
+        except BaseException as error:
+            if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
+                raise  # the user's; no signal reaches another thread
+            _log.exception("a callback of %r raised what would end its thread", self)
 
     def result(self, timeout: float | None = None) -> _T:
         """As `Future` does it."""

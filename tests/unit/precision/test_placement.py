@@ -322,3 +322,9 @@ def test_an_operator_without_a_rule_is_left_in_float_and_named() -> None:
     net = Net(x=MAPS)
     plan = net.plan(net.node("Einsum", "e", net.conv("c", "x", 32, 32), equation="abcd->abdc"))
     assert fate(plan, "e") == (False, "there is no rule for Einsum")
+
+
+def test_a_name_is_meant_to_the_letter_too_though_it_looks_like_a_pattern() -> None:
+    net = Net(x=MAPS)
+    end = net.conv("blk[1]/c", net.conv("blk[0]/c", "x", 16, 16), 16, 16)
+    assert quantised(net.plan(end, exclude=("blk[0]/c",))) == {"blk[1]/c"}

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, as_completed, wait
@@ -11,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trtopt.runtime import answer as module
 from trtopt.runtime.answer import Answer
 
 Steps = dict[str, Callable[[Future[int], list[str]], object]]
@@ -118,6 +122,44 @@ def test_answered_and_waited_for_at_the_same_time_nobody_is_forgotten() -> None:
         both.wait()
         assert wait([answer], timeout=60).done == {answer}
         thread.join()
+
+
+def test_a_signals_handler_may_ask_where_another_one_is_being_asked() -> None:
+    """It runs in the same thread, which may have the guard just then."""
+
+    def ask_while_guarded() -> None:
+        with module._guard:
+            answers.append(Answer[int]().done())
+
+    answers: list[bool] = []
+    thread = threading.Thread(target=ask_while_guarded, daemon=True)
+    thread.start()
+    thread.join(60)
+    assert answers == [False]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_fork_finds_nobody_in_the_way() -> None:
+    script = """
+import os, threading
+from trtopt.runtime import answer
+held, forked = threading.Event(), threading.Event()
+def hold():
+    with answer._guard:
+        held.set()
+        forked.wait()
+threading.Thread(target=hold).start()
+held.wait()
+child = os.fork()
+if child == 0:
+    os._exit(7 if not answer.Answer().done() else 1)
+forked.set()
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    ran = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert ran.stdout == "7\n"
 
 
 def test_other_names_are_missing_as_ever() -> None:

@@ -170,6 +170,22 @@ def test_a_batch_is_told_when_running_it_fails_and_who_waits_is_served(
         assert (told.answered, told.failed, told.running) == (2, 2, 0)
 
 
+@pytest.mark.parametrize("error", [ValueError("odd"), KeyboardInterrupt("odd"), SystemExit("odd")])
+def test_a_callback_that_raises_costs_nobody_an_answer(error: BaseException) -> None:
+    def fail(_: object) -> None:
+        raise error
+
+    gate = Gate()
+    with batcher_on(gate, max_batch=4) as batcher:
+        futures = [batcher.submit(ROW) for _ in range(4)]
+        for future in futures[:2]:
+            future.add_done_callback(fail)
+        gate.opened.set()
+        assert all(future.result(PATIENCE_S) for future in futures)
+        told = batcher.statistics()
+        assert (told.answered, told.failed, told.running) == (4, 0, 0)
+
+
 def test_closing_ends_a_thread_that_has_met_what_nobody_expects(monkeypatch: pytest.MonkeyPatch) -> None:
     with batcher_on(device()) as batcher:
         monkeypatch.setattr(module, "decide", Once(module.decide, OverflowError("odd")))

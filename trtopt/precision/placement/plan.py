@@ -34,7 +34,8 @@ class Wish:
 
 
 def _matching(node: Node, patterns: tuple[str, ...]) -> str | None:
-    return next((p for p in patterns if fnmatchcase(node.name, p) or p == node.op_type), None)
+    """The first that fits its name, or is that name to the letter (names may hold [), or its operator."""
+    return next((p for p in patterns if p in (node.name, node.op_type) or fnmatchcase(node.name, p)), None)
 
 
 @dataclass(frozen=True)
