@@ -10,12 +10,12 @@ import ml_dtypes
 import numpy as np
 import onnx
 import pytest
+from cast_models import CHAIN, saved
 from command_line import CommandLine
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
-from tests.rewrite_graphs import model
 from trtopt.device.reference import open_reference
 from trtopt.errors import DataError, ModelError, OutputError, UsageError
 from trtopt.onnxmodel.model_file import load
@@ -26,19 +26,6 @@ from trtopt.records import from_json
 from trtopt.records.casting import CastReport
 
 MODELS = Path(__file__).resolve().parents[2] / "models"
-CHAIN = "# w: float[8,8]\ng (float[N,8] x) => (float[N,8] y) {a = MatMul(x, w) b = Relu(a) y = MatMul(b, w)}"
-
-
-def saved(text: str, folder: Path, opset: int = 17, **weights: Any) -> Path:
-    proto = model(text)
-    for name, value in weights.items():
-        kept = [item for item in proto.graph.initializer if item.name != name]
-        del proto.graph.initializer[:]
-        proto.graph.initializer.extend([*kept, numpy_helper.from_array(np.asarray(value), name)])
-    proto.opset_import[0].version = opset
-    proto.ir_version = 10
-    onnx.save(proto, folder / "in.onnx")
-    return folder / "in.onnx"
 
 
 def cast(source: Path, **options: Any) -> tuple[CastReport, onnx.ModelProto, dict[str, int]]:

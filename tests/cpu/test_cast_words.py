@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import numpy_helper
+from cast_models import CHAIN, saved
 
-from tests.rewrite_graphs import model
 from trtopt.errors import UsageError
 from trtopt.pipeline.bisect import Request, bisect
 from trtopt.precision.bounds import Bounds
@@ -19,20 +18,8 @@ from trtopt.precision.deviation import Deviation
 from trtopt.records.casting import CastReport
 from trtopt.report.casting import cast_summary, difference_line
 
-CHAIN = "# w: float[8,8]\ng (float[N,8] x) => (float[N,8] y) {a = MatMul(x, w) b = Relu(a) y = MatMul(b, w)}"
 QUANTISED = """g (float[N,8] x) => (float[N,8] y) {
     q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z) a = MatMul(d, w) y = Relu(a)}"""
-
-
-def saved(text: str, folder: Path, opset: int = 17, **weights: Any) -> Path:
-    proto = model(text)
-    for name, value in weights.items():
-        kept = [item for item in proto.graph.initializer if item.name != name]
-        del proto.graph.initializer[:]
-        proto.graph.initializer.extend([*kept, numpy_helper.from_array(np.asarray(value), name)])
-    proto.opset_import[0].version, proto.ir_version = opset, 10
-    onnx.save(proto, folder / "in.onnx")
-    return folder / "in.onnx"
 
 
 def cast(source: Path, **options: Any) -> CastReport:

@@ -82,12 +82,11 @@ def test_a_sweep_that_says_it_is_of_another_machine_than_its_results_is_told(
     swept_lengths: Path, tmp_path: Path
 ) -> None:
     folder = Path(shutil.copytree(swept_lengths, tmp_path / "swept"))
-    read = read_measured([folder])
-    assert on_another_machine(read, [folder]) == []
+    assert on_another_machine(read_measured([folder])) == []
     report = read_sweep(folder)
     device = structs.replace(report.terms.device, name="Another CPU")
     save_sweep(folder, structs.replace(report, terms=structs.replace(report.terms, device=device)))
-    (note,) = on_another_machine(read, [folder])
+    (note,) = on_another_machine(read_measured([folder]))
     assert note.startswith("sweep.json says that it is of Another CPU; planned on ")
 
 

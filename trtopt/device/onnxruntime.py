@@ -121,15 +121,16 @@ def _harmful_optimizers(model: bytes) -> list[str]:
         return []
     import onnx
 
-    half = onnx.TensorProto.FLOAT16
     graphs = list(graphs_of(onnx.load_model_from_string(model).graph))
-    narrow = {one.name for graph in graphs for one in graph.initializer if one.data_type == half}
     nodes = [node for graph in graphs for node in graph.node]
-    for node in nodes:
-        if node.op_type == "Constant" and any(item.t.data_type == half for item in node.attribute):
-            narrow.update(node.output)
-    nodes = [node for node in nodes if node.op_type == "DequantizeLinear"]
-    return ["WeightBiasQuantization"] if any(node.input[1] in narrow for node in nodes) else []
+    scales = {node.input[1] for node in nodes if node.op_type == "DequantizeLinear"}
+    constants = [(tensor.name, tensor) for graph in graphs for tensor in graph.initializer]
+    constants += [
+        (node.output[0], item.t) for node in nodes if node.op_type == "Constant" for item in node.attribute
+    ]
+    half = onnx.TensorProto.FLOAT16
+    is_narrow = any(name in scales and tensor.data_type == half for name, tensor in constants)
+    return ["WeightBiasQuantization"] if is_narrow else []
 
 
 def optimised_session(model: bytes, options: Any) -> Any:

@@ -27,13 +27,18 @@ from trtopt.workspace import read_manifest
 
 @dataclass(frozen=True)
 class Measured:
-    """All engines of the sources, by hash where they lie, and what else a plan is to say of them."""
+    """All engines of the sources, by hash where they lie, and what else a plan is to say of them.
+
+    `axis` is what was swept besides the batch; `sweep_devices` are those that sweeps say to be of.
+    """
 
     engines: tuple[MeasuredEngine, ...]
     artifacts: dict[str, EngineArtifact]
     folders: dict[str, Path]
     buckets: dict[int, dict[str, Shape]]
+    axis: str | None
     environment: Environment
+    sweep_devices: frozenset[str]
     model_sha256: str
     notes: tuple[str, ...]
 
@@ -48,7 +53,9 @@ class _Point:
     environment: Environment
     model_sha256: str
     precision: str | None = None
+    axis: str | None = None
     length: int = 0
+    sweep_device: str | None = None
 
 
 def read_measured(sources: Sequence[Path]) -> Measured:
@@ -87,7 +94,9 @@ def read_measured(sources: Sequence[Path]) -> Measured:
             point.length: {name: shape[1:] for name, shape in point.point.latency.shapes.items()}
             for point in points
         },
+        axis=next((point.axis for point in points if point.axis is not None), None),
         environment=first.environment,
+        sweep_devices=frozenset(point.sweep_device for point in points if point.sweep_device is not None),
         model_sha256=first.model_sha256,
         notes=_notes(points),
     )
@@ -136,7 +145,9 @@ def _of_sweep(source: Path) -> Iterator[_Point]:
             report.environment,
             sweep.model_sha256,
             told.setting.precision or "model",
+            next(iter(told.setting.axes), None),
             next(iter(told.setting.axes.values()), 0),
+            sweep.terms.device.name,
         )
 
 

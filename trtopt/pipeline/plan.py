@@ -70,12 +70,11 @@ def plan(
     bounds = Bounds(parse_goal(slo, "--slo"), memory_bytes, max_engines, for_triton)
     check_asked(bounds, rate, timeout)
     read = read_arrivals(arrivals)
-    folders = [Path(source) for source in sources]
-    measured = read_measured(folders)
-    shares = shares_of(measured, read.process, lengths or {}, folders)
+    measured = read_measured([Path(source) for source in sources])
+    shares = shares_of(measured, read.process, lengths or {})
     if rate is None and isinstance(read.process, Recorded):
         rate = read.process.rate
-    elsewhere = on_another_machine(measured, folders)
+    elsewhere = on_another_machine(measured)
     for note in elsewhere:
         listener(f"note: {note}")
     planner = _Planner(measured, bounds, read, lengths or {}, listener, timeout, trust)

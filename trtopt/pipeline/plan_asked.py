@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,12 +12,11 @@ from trtopt.device.cuda import probe
 from trtopt.device.host import cpu_info, cpu_name
 from trtopt.errors import DeviceError, UsageError
 from trtopt.pipeline.measured_engines import Measured
-from trtopt.pipeline.sweep_folder import REPORT, is_sweep, read_sweep
+from trtopt.pipeline.sweep_folder import REPORT
 from trtopt.plan.search import MAX_ENGINES, Bounds
 from trtopt.plan.traffic import Process, Recorded, parse_process, parse_recorded
 from trtopt.reading import read_bounded, reason_of
 from trtopt.recipe import check_timeout
-from trtopt.records import SweepReport
 
 
 @dataclass(frozen=True)
@@ -57,9 +56,7 @@ def read_arrivals(text: str) -> AskedArrivals:
     return AskedArrivals(recorded, text, hashlib.sha256(content).hexdigest())
 
 
-def shares_of(
-    measured: Measured, process: Process, lengths: Mapping[int, float], sources: Sequence[Path] = ()
-) -> dict[int, float]:
+def shares_of(measured: Measured, process: Process, lengths: Mapping[int, float]) -> dict[int, float]:
     """The share of requests by length; a model without lengths has the one length 0.
 
     Raises:
@@ -82,23 +79,13 @@ def shares_of(
     if has_lengths and longest > swept[-1]:
         raise UsageError(
             f"length {longest} is longer than any that was swept ({swept[-1]})",
-            f"sweep with --shapes {_axis(sources)}={','.join(map(str, (*swept, longest)))}, "
+            f"sweep with --shapes {measured.axis}={','.join(map(str, (*swept, longest)))}, "
             "or plan without requests that are so long",
         )
     return dict(lengths) if has_lengths else {0: 1.0}
 
 
-def _axis(sources: Sequence[Path]) -> str:
-    """The axis that was swept, as it was named."""
-    named = (name for sweep in _sweeps(sources) for point in sweep.points for name in point.setting.axes)
-    return next(named, "AXIS")
-
-
-def _sweeps(sources: Sequence[Path]) -> list[SweepReport]:
-    return [read_sweep(source) for source in sources if is_sweep(source)]
-
-
-def on_another_machine(measured: Measured, sources: Sequence[Path]) -> list[str]:
+def on_another_machine(measured: Measured) -> list[str]:
     """Notes where something was not measured on this machine's device, as far as it has one of that kind."""
     there = measured.environment
     try:
@@ -108,5 +95,5 @@ def on_another_machine(measured: Measured, sources: Sequence[Path]) -> list[str]
     notes = []
     if (here.name, cpu_name()) != (there.device.name, there.cpu):
         notes.append(f"measured on {there.device.name}, {there.cpu}; planned on {here.name}, {cpu_name()}")
-    told = {sweep.terms.device.name for sweep in _sweeps(sources)} - {here.name, there.device.name}
+    told = measured.sweep_devices - {here.name, there.device.name}
     return notes + [f"{REPORT} says that it is of {name}; planned on {here.name}" for name in sorted(told)]
