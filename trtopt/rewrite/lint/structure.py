@@ -117,7 +117,7 @@ def _plain_normalisations(scope: Scope) -> Iterator[Finding]:
     for rule in (instance_norm.RULE, layer_norm.RULE, rms_norm.RULE):
         for match in rule.find(scope):
             reason = rule.check(scope, match)
-            if reason is not None:
+            if reason is not None and not (rule is layer_norm.RULE and layer_norm.is_better_plain(match)):
                 yield Finding(
                     match.node, f"a normalisation written out, which {rule.name} declines: {reason}"
                 )

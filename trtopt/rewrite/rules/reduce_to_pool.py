@@ -1,13 +1,15 @@
 """ReduceMean over all spatial axes, kept → GlobalAveragePool.
 
 Both are the mean over H×W (and D). TensorRT then has a pooling layer, which fuses with its neighbours and has
-INT8 kernels; a Reduce has neither.
+INT8 kernels; a Reduce has neither. The means of a normalisation stay: builders know it by them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
+from trtopt.rewrite.match import square_of
 from trtopt.rewrite.reductions import axes_of, keeps_axes
 from trtopt.rewrite.rule import Match, Rule
 from trtopt.rewrite.scope import Scope
@@ -25,7 +27,15 @@ def _check(scope: Scope, match: Match) -> str | None:
         return "the axes are dropped, which a pool cannot do"
     if not scope.is_float(match.node.inputs[0]):
         return "the type is not floating-point"
+    if _normalises(scope, match.node):
+        return "it is the mean or the variance of a normalisation"
     return None
+
+
+def _normalises(scope: Scope, node: Any) -> bool:
+    source, users = node.inputs[0], node.outputs[0].outputs
+    centres = any(user.op == "Sub" and user.inputs[0] is source for user in users)
+    return centres or square_of(scope, source) is not None
 
 
 def _apply(scope: Scope, match: Match) -> None:

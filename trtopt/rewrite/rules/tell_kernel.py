@@ -41,4 +41,5 @@ RULE = Rule(
     _check,
     _apply,
     default=("8.6",),
+    audit="8.6: builds with it alone",
 )
