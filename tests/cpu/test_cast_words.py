@@ -99,6 +99,14 @@ def test_nothing_is_said_to_vanish_where_nothing_became_fp16(tmp_path: Path) -> 
     assert not any("become 0" in line for line in cast_summary(report))
 
 
+def test_a_weight_that_holds_nan_is_named(tmp_path: Path) -> None:
+    weight = np.ones((8, 8), np.float32)
+    assert not any("NaN" in note for note in cast(saved(CHAIN, tmp_path, w=weight)).notes)
+    weight[3, 4] = np.nan
+    notes = cast(saved(CHAIN, tmp_path, w=weight)).notes
+    assert notes == ("1 weights hold NaN, such as 'w': export the model from a sound checkpoint",)
+
+
 # ── outputs ─────────────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -13,10 +13,11 @@ from tests.rewrite_graphs.fires_late import CASES as FIRES_LATE
 from tests.rewrite_graphs.fires_on_exports import CASES as FIRES_ON_EXPORTS
 from tests.rewrite_graphs.fires_second import CASES as FIRES_SECOND
 from tests.rewrite_graphs.guards_in_half import CASES as GUARDS_IN_HALF
+from tests.rewrite_graphs.guards_on_norms import CASES as GUARDS_ON_NORMS
 from tests.rewrite_graphs.guards_on_ranges import CASES as GUARDS_ON_RANGES
 from tests.rewrite_graphs.guards_on_shapes import CASES as GUARDS_ON_SHAPES
 
 FIRES = (*FIRES_FIRST, *FIRES_SECOND, *FIRES_IN_COMPANY, *FIRES_LATE, *FIRES_ON_EXPORTS, *FIRES_IN_HALF)
-DECLINES = (*DECLINES_FIRST, *GUARDS_ON_SHAPES, *GUARDS_IN_HALF, *GUARDS_ON_RANGES)
+DECLINES = (*DECLINES_FIRST, *GUARDS_ON_SHAPES, *GUARDS_IN_HALF, *GUARDS_ON_RANGES, *GUARDS_ON_NORMS)
 
 __all__ = ["DECLINES", "FIRES", "Case", "model"]

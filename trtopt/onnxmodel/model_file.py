@@ -288,7 +288,12 @@ def _data(tensor: onnx.TensorProto, folder: Path) -> Any:
 
 
 def _light(tensor: onnx.TensorProto) -> onnx.TensorProto:
-    return onnx.TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
+    """All but the data, and where it lies."""
+    light = onnx.TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
+    if tensor.HasField("doc_string"):
+        light.doc_string = tensor.doc_string
+    light.metadata_props.extend(tensor.metadata_props)
+    return light
 
 
 def _inline(model: ModelFile, rest: onnx.ModelProto, heavy: list[onnx.TensorProto]) -> Iterator[Any]:

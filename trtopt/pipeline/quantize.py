@@ -21,6 +21,7 @@ from trtopt.onnxmodel.model_file import ModelFile
 from trtopt.onnxmodel.prepare import name_nodes
 from trtopt.pipeline.listener import SILENT, Listener
 from trtopt.precision.calibration.table import AUTO, check_method, read_table
+from trtopt.precision.casting.weights import no_numbers
 from trtopt.precision.casting.widen import is_low, widened
 from trtopt.precision.emission.form import Form, form_for
 from trtopt.precision.existing import is_quantised
@@ -100,19 +101,19 @@ def quantize(
             Asked(_wish(request, precision), form, request.method, request.smoothquant),
             Material(samples, request.random_data, table, str(request.table), onnx.sha256),
         )
-        made.notes += told
+        made.notes += [*told, *no_numbers(original)]
         tried = samples or seeded_source(original)
         if form.strongly_typed:
             listener.note("making the rest FP16")
             ranges = measured_for_rest(made.model, tried)
             make_rest_half(made, request.target, ranges, is_real=request.calib is not None)
         listener.note("comparing with the original")
-        errors = output_error(original, made.model, tried)
+        errors, compared = output_error(original, made.model, tried)
         model_file.check_unchanged(original)
         if samples is None:
             made.notes.append("the output error was taken on random inputs")
         table_file = table_beside(target) if made.table is not None else None
-        report = _told(source, target, table_file, request, made, errors)
+        report = _told(source, target, table_file, request, made, errors, compared)
         accept(report)
         save(made.model, made.table, target)
     return msgspec.structs.replace(report, seconds=round(time.perf_counter() - began, 3))
@@ -235,6 +236,7 @@ def _told(
     request: Request,
     made: Quantised,
     errors: dict[str, float],
+    compared: int,
 ) -> QuantizeReport:
     """All of it as a record, but for how long it takes."""
     kept: CalibrationTable | None = made.table
@@ -246,6 +248,8 @@ def _told(
         target=request.target,
         method=kept.method if kept else None,
         samples=kept.samples if kept else 0,
+        held=kept.held if kept else 0,
+        compared=compared,
         random_data=kept.random_data if kept else False,
         pairs=len({edge.tensor for edge in made.plan.edges}),
         weights=len(made.plan.weights),

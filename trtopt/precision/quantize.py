@@ -10,6 +10,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from trtopt.data import SampleSource
+from trtopt.data.reader import samples_in
 from trtopt.errors import UsageError
 from trtopt.onnxmodel.feeds import specs_of
 from trtopt.onnxmodel.model_file import ModelFile
@@ -140,7 +141,7 @@ def with_pairs(file: ModelFile, asked: Asked, material: Material) -> Quantised:
     scales = replace(given, tensors={**by_group(rows, plan.groups), **plan.fixed})
     if table:
         table = msgspec.structs.replace(table, smoothed=factors)
-        notes += _notes_on(table, plan, scales, material)
+        notes += [*_notes_on(table, plan, scales, material), *_coarsened(plan, scales, asked.form)]
     if not existing:
         found, told = _rounded(model, plan, asked, material)
         scales, notes = replace(scales, weights=found), notes + told
@@ -245,7 +246,7 @@ def _calibrated(
         given=given,
         model_sha256=material.model_sha256,
         random_data=material.random_data,
-    ).table
+    )
 
 
 def _rounded(
@@ -289,6 +290,18 @@ def _notes_on(table: CalibrationTable, plan: Plan, scales: Scales, material: Mat
     return notes
 
 
+def _coarsened(plan: Plan, scales: Scales, form: Form) -> list[str]:
+    """What to say of tensors whose scales FP16 cannot hold, so that they become its smallest number."""
+    ranges = {name: scales.tensors.get(name, 0.0) for name in plan.tensors}
+    tiny = [name for name, amax in ranges.items() if amax and form.is_beneath(amax)]
+    if not tiny:
+        return []
+    return [
+        f"{len(tiny)} tensors are so small that FP16 does not hold their scales, such as {tiny[0]!r} "
+        f"({ranges[tiny[0]]:.2g}): they lose their small values, or all; keep their readers with --exclude"
+    ]
+
+
 def measured_for_rest(model: ModelFile, samples: SampleSource) -> dict[str, float]:
     """The largest |x| by tensor over the first samples, for `make_rest_half`.
 
@@ -311,14 +324,17 @@ def make_rest_half(made: Quantised, target: str, ranges: Mapping[str, float], *,
     made.fp32 = tuple(item for item in decision.kept if item.rule != "operator")
 
 
-def output_error(original: ModelFile, found: ModelFile, source: SampleSource) -> dict[str, float]:
-    """Signal-to-noise ratio in dB of each output of `found` against `original`, on the first samples.
+def output_error(original: ModelFile, found: ModelFile, source: SampleSource) -> tuple[dict[str, float], int]:
+    """Signal-to-noise ratio in dB of each output of `found` against `original`, and over how many samples.
+
+    They are the first of `source`.
 
     Raises:
         ModelError: ONNX Runtime cannot run one of them.
     """
-    signal = Signal()
+    signal, samples = Signal(), 0
     before, after = open_model(original), open_model(found)
     for feed in at_most(source.batches(specs_of(original.proto), _CHECKED_SAMPLES), _CHECKED_SAMPLES):
         signal.add(before.run(feed), after.run(feed))
-    return {name: round(value, 2) for name, value in signal.sqnr_db().items()}
+        samples += samples_in(feed)
+    return {name: round(value, 2) for name, value in signal.sqnr_db().items()}, samples

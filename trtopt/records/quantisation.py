@@ -36,13 +36,17 @@ class MethodScore(Record, frozen=True, kw_only=True):
 
 
 class CalibrationTable(Record, frozen=True, kw_only=True):
-    """The ranges of all tensors that are to be quantised. `random_data`: made without the user's data."""
+    """The ranges of all tensors that are to be quantised. `random_data`: made without the user's data.
+
+    Of `samples`, `held` were held back to choose the method and took no part in the ranges.
+    """
 
     schema: str = CALIBRATION_SCHEMA
     model_sha256: str
     data_sha256: str
     random_data: bool
     samples: int
+    held: int = 0
     method: str
     scores: tuple[MethodScore, ...] = ()
     tensors: dict[str, TensorRange]
@@ -51,7 +55,10 @@ class CalibrationTable(Record, frozen=True, kw_only=True):
 
 
 class QuantizeReport(Record, frozen=True, kw_only=True):
-    """All of a quantisation. `sqnr_db` compares the written graph with the original, by output."""
+    """All of a quantisation. `sqnr_db` compares the written graph with the original, by output.
+
+    `samples` and `held` are the table's; `compared` is over how many samples outputs were compared.
+    """
 
     schema: str = QUANTISATION_SCHEMA
     source: str
@@ -61,6 +68,8 @@ class QuantizeReport(Record, frozen=True, kw_only=True):
     target: str
     method: str | None
     samples: int
+    held: int = 0
+    compared: int
     random_data: bool
     pairs: int
     weights: int

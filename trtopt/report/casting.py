@@ -14,13 +14,13 @@ _NAMED = 3
 def cast_summary(report: CastReport) -> list[str]:
     """What became 16-bit, what stayed FP32 and why, and how far the outputs moved."""
     name = report.precision.upper()
-    data = f"{report.samples} samples of {report.data}"
     lines = [
         f"{report.out}: {len(report.lowered)} nodes in {name}, {len(report.kept)} kept in FP32, "
         f"{report.casts} casts; {report.seconds:.1f} s",
-        f"values measured on {data}"
-        + (": random, so nothing is known of real values; give --data" if report.data_is_random else ""),
     ]
+    if report.samples:
+        random = ": random, so nothing is known of real values; give --data" if report.data_is_random else ""
+        lines.append(f"values measured on {report.samples} samples of {report.data}{random}")
     groups: dict[tuple[str, str], list[KeptNode]] = defaultdict(list)
     for kept in report.kept:
         groups[kept.rule, kept.op].append(kept)

@@ -25,13 +25,14 @@ def quantize_summary(report: QuantizeReport) -> list[str]:
         for (op, reason), count in Counter((item.op, item.reason) for item in report.fp32).most_common()
     ]
     if report.method:
-        less = " less those held back to choose it" if report.scores else ""
+        less = f" less {report.held} held back to choose it" if report.held else ""
         lines.append(f"ranges by {report.method} from {report.samples} samples{less}")
     if report.scores:
         scores = ", ".join(f"{item.method} {item.sqnr_db:.1f}" for item in report.scores)
         lines.append(f"methods on held-back samples, dB: {scores}")
     lines += [
-        f"output {name!r}: {value:.1f} dB against the original" for name, value in report.sqnr_db.items()
+        f"output {name!r}: {value:.1f} dB against the original on {report.compared} samples"
+        for name, value in report.sqnr_db.items()
     ]
     lines.append(f"written: {report.out}" + (f", {report.table}" if report.table else ""))
     return [*lines, *(f"note: {note}" for note in report.notes)]

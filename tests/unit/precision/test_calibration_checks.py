@@ -129,6 +129,19 @@ def test_it_is_where_no_data_runs() -> None:
     check_weight(np.float32([1, np.finfo(np.float32).max]), "w", "n")
 
 
+@pytest.mark.parametrize(
+    ("target", "size", "is_told"), [("rtx", 1e-6, True), ("rtx", 1e-4, False), ("8.6", 1e-6, False)]
+)
+def test_scales_that_fp16_does_not_hold_are_told(target: str, size: float, is_told: bool) -> None:
+    net = Net(x=["N", 32, 4, 4])
+    net.conv("y", net.node("Relu", "relu", "x"), 32, 32)
+    x = images(16)
+    asked = Asked(Wish("int8"), form_for("int8", target))
+    made = quantise(as_file(net.model("y")), asked, Material(source(x * np.float32(size / x.max()))))
+    told = "1 tensors are so small that FP16 does not hold their scales, such as 'relu' (1e-06)"
+    assert any(told in note for note in made.notes) == is_told
+
+
 # ── tables and reports ──────────────────────────────────────────────────────────────────────────────────
 
 
@@ -172,7 +185,7 @@ def test_the_largest_that_fp32_holds_is_taken(tmp_path: Path) -> None:
 def test_only_held_back_samples_score_methods(count: int, are_held: bool) -> None:
     made = calibrated(rooted(), images(count), "y").table
     assert made is not None
-    assert made.samples == count
+    assert (made.samples, made.held) == (count, count // 8)
     assert bool(made.scores) == are_held
 
 
@@ -187,12 +200,14 @@ def summary(scores: tuple[MethodScore, ...]) -> str:
                 target="rtx",
                 method="mse",
                 samples=505,
+                held=32 if scores else 0,
+                compared=8,
                 random_data=False,
                 pairs=1,
                 weights=1,
                 decisions=(),
                 scores=scores,
-                sqnr_db={},
+                sqnr_db={"y": 40.64},
                 seconds=1.0,
             )
         )
@@ -201,7 +216,8 @@ def summary(scores: tuple[MethodScore, ...]) -> str:
 
 def test_the_report_tells_whether_samples_were_held_back() -> None:
     judged = summary((MethodScore(method="mse", sqnr_db=40.0),))
-    assert "ranges by mse from 505 samples less those held back to choose it\n" in judged
+    assert "ranges by mse from 505 samples less 32 held back to choose it\n" in judged
+    assert "output 'y': 40.6 dB against the original on 8 samples\n" in judged
     assert "methods on held-back samples, dB: mse 40.0" in judged
     assert "held" not in summary(())
     assert "ranges by mse from 505 samples\n" in summary(())

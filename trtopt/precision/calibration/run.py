@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import onnx
@@ -37,14 +37,6 @@ _OUTPUT_REMEDY = (
 )
 
 
-@dataclass(frozen=True)
-class Calibrated:
-    """A table, and how many of its samples were held back to choose the method."""
-
-    table: CalibrationTable
-    held: int
-
-
 def calibrate(
     model: ModelFile,
     plan: Plan,
@@ -55,7 +47,7 @@ def calibrate(
     given: Scales,
     model_sha256: str,
     random_data: bool,
-) -> Calibrated:
+) -> CalibrationTable:
     """The ranges of the plan's tensors over the data, by `method` (`auto`: the best on held-back samples).
 
     `given` are scales that the model brought along: they take part in judging methods.
@@ -78,16 +70,16 @@ def calibrate(
     if automatic:
         scores, held = _judge(model, plan, amax, source, form, given)
     best = scores[0].method if scores else MAX if method == AUTO else method
-    table = CalibrationTable(
+    return CalibrationTable(
         model_sha256=model_sha256,
         data_sha256=part.sha256,
         random_data=random_data,
         samples=samples + held,
+        held=held,
         method=best,
         scores=scores if held else (),  # those of samples that ranges have seen would pass for others
         tensors=chosen(amax, best),
     )
-    return Calibrated(table, held)
 
 
 def _judge(

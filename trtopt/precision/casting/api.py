@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from trtopt.data import SampleSource, open_data
 from trtopt.device.reference import CannotRun
 from trtopt.errors import ModelError, UsageError
-from trtopt.onnxgraph import graphs_of, opset_of
+from trtopt.onnxgraph import OWN_DOMAINS, graphs_of, opset_of, unknown_ops
 from trtopt.onnxmodel import model_file, prepare
 from trtopt.onnxmodel.feeds import on_seeded, source_of
 from trtopt.onnxmodel.model_file import ModelFile, array_of
@@ -26,12 +26,13 @@ from trtopt.precision.casting.decide import HEAVY, Decision, Judge, Wishes
 from trtopt.precision.casting.patterns import check_patterns
 from trtopt.precision.casting.places import LOW, types_of
 from trtopt.precision.casting.reference import Reference
-from trtopt.precision.casting.weights import largest
+from trtopt.precision.casting.weights import largest, no_numbers
 from trtopt.precision.casting.widen import is_low, widened
 from trtopt.precision.folding import with_weights_dequantised
 from trtopt.precision.observe import float_tensors, observe
 from trtopt.precision.runs import First, compared, in_fp32, open_model
 from trtopt.records.casting import CastPrecision, CastReport, VanishingWeight
+from trtopt.records.checking import OutputDifference
 from trtopt.workspace import check_writable, scratch_beside
 
 _COMPARED = 64
@@ -60,8 +61,8 @@ def cast_model(
     A node stays FP32 if its operator must, if `keep` (patterns of names) or `keep_op` says so, if a weight
     would overflow or vanish, or if `data` takes a tensor beyond `threshold` (by default a quarter of the
     type's largest value). `include` overrides weights and values. Without `data`, seeded random samples run,
-    which keep a node only where they overflow. What is 16-bit already is judged anew. With `compare`, both
-    models run. `accept` sees the report before anything is written, and may raise.
+    which keep a node only where they overflow; a model with plugins' operators may do without. What is 16-bit
+    already is judged anew. With `compare` both models run. `accept` sees the report before it is written.
 
     Raises:
         UsageError: an unknown target, a pattern that fits nothing, a threshold below 0, `out` is `source`.
@@ -93,8 +94,8 @@ def cast_model(
             data=seen.data,
             data_is_random=data is None,
             samples=seen.samples,
-            differences=compared(seen.reference.pairs(), open_model(result)) if compare else (),
-            notes=_notes(decision, was_low=wide is not model),
+            differences=_compared(seen, result) if compare else (),
+            notes=(*seen.notes, *no_numbers(original), *_notes(decision, was_low=wide is not model)),
             seconds=0.0,
         )
         accept(report)
@@ -191,7 +192,8 @@ class _Seen:
     data: str
     samples: int
     ranges: Mapping[str, float]
-    reference: Reference
+    reference: Reference | None
+    notes: tuple[str, ...] = ()
 
 
 def _wide(model: ModelFile) -> ModelFile:
@@ -215,6 +217,7 @@ def _seen(
     """Run the prepared model once over `data` or, without any, over seeded inputs that `original` takes.
 
     Ranges are those of `wide`; where that is another model it runs too, and the first is the reference.
+    Without `data`, operators and weights alone tell of a model whose plugins ONNX Runtime has not.
     """
 
     def on(source: SampleSource) -> _Seen:
@@ -226,7 +229,22 @@ def _seen(
 
     if data is not None:
         return on(open_data(data))
-    return on_seeded(original, lambda feeds: on(source_of(feeds)))
+    try:
+        return on_seeded(original, lambda feeds: on(source_of(feeds)))
+    except CannotRun as error:
+        if not _may_have_plugins(original):
+            raise
+        note = f"operators and weights alone decided, and nothing was compared: {error.problem}"
+        return _Seen("none", 0, {}, None, (note,))
+
+
+def _may_have_plugins(model: onnx.ModelProto) -> bool:
+    foreign = any(node.domain not in OWN_DOMAINS for part in graphs_of(model.graph) for node in part.node)
+    return foreign or bool(unknown_ops(model))
+
+
+def _compared(seen: _Seen, result: ModelFile) -> tuple[OutputDifference, ...]:
+    return () if seen.reference is None else compared(seen.reference.pairs(), open_model(result))
 
 
 def measured(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import onnx
 from onnx import TensorProto
 
-from trtopt.onnxgraph import OWN_DOMAINS, graphs_of
+from trtopt.onnxgraph import OWN_DOMAINS, graphs_of, opset_of
 from trtopt.onnxmodel.prepare import inferred
 
 FLOAT = TensorProto.FLOAT
@@ -50,14 +50,18 @@ def takes(operator: str, opset: int, low: int) -> bool | None:
 
 
 def places_of(node: onnx.NodeProto, opset: int, low: int, types: Mapping[str, int]) -> Places:
-    """Where `node` can be of type `low` instead of FP32; `types` are those of the tensors."""
+    """Where `node` can be of type `low` instead of FP32; `types` are those of the tensors.
+
+    Where one tensor's type is not known, those that must be of the same type stay what they are.
+    """
     schema = _schema(node.op_type, opset) if node.domain in OWN_DOMAINS else None
     if schema is None:
         return Places((False,) * len(node.input), (False,) * len(node.output))
+    unknown = {parameter for name, parameter in _typed(node, schema) if name not in types}
     open_types = {
         item.type_param_str
         for item in schema.type_constraints
-        if _SCHEMA_NAMES[low] in item.allowed_type_strs
+        if _SCHEMA_NAMES[low] in item.allowed_type_strs and item.type_param_str not in unknown
     }
 
     def of(names: Sequence[str], parameters: Sequence[Any]) -> tuple[bool, ...]:
@@ -70,7 +74,10 @@ def places_of(node: onnx.NodeProto, opset: int, low: int, types: Mapping[str, in
 
 
 def types_of(model: onnx.ModelProto) -> dict[str, int]:
-    """The element type of every tensor that ONNX's inference can tell, in subgraphs too.
+    """The element type of every tensor that can be told, in subgraphs too.
+
+    ONNX's inference tells most; what operators of other domains make it does not know, but those that read
+    it may: all tensors of one type parameter of an operator are of one type.
 
     Raises:
         InvalidModelError: the types contradict each other.
@@ -82,4 +89,29 @@ def types_of(model: onnx.ModelProto) -> dict[str, int]:
         for value in (*part.input, *part.value_info, *part.output):
             if isinstance(value, onnx.ValueInfoProto) and value.type.HasField("tensor_type"):
                 found[value.name] = value.type.tensor_type.elem_type
+    while _told_by_neighbours(model, found):
+        pass
     return found
+
+
+def _told_by_neighbours(model: onnx.ModelProto, types: dict[str, int]) -> bool:
+    """Add types that follow from those of other tensors of the same node; whether there were any."""
+    before, opset = len(types), opset_of(model)
+    for part in graphs_of(model.graph):
+        for node in part.node:
+            schema = _schema(node.op_type, opset) if node.domain in OWN_DOMAINS else None
+            if schema is None or all(name in types for name in (*node.input, *node.output)):
+                continue
+            pairs = list(_typed(node, schema))
+            known = {parameter: types[name] for name, parameter in pairs if name in types}
+            types |= {name: known[parameter] for name, parameter in pairs if parameter in known}
+    return len(types) > before
+
+
+def _typed(node: onnx.NodeProto, schema: Any) -> Iterator[tuple[str, str]]:
+    """Each tensor of the node with its type parameter, or with its one type."""
+    for names, parameters in ((node.input, schema.inputs), (node.output, schema.outputs)):
+        for index, name in enumerate(names):
+            parameter = parameters[min(index, len(parameters) - 1)]
+            if name and parameter.is_homogeneous:
+                yield name, parameter.type_str

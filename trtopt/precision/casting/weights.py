@@ -10,8 +10,15 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
+from trtopt.onnxgraph import graphs_of
 from trtopt.onnxmodel.model_file import ModelFile, array_of, is_external, spooled
 
+_FLOATING = {
+    onnx.TensorProto.FLOAT,
+    onnx.TensorProto.FLOAT16,
+    onnx.TensorProto.BFLOAT16,
+    onnx.TensorProto.DOUBLE,
+}
 _STRETCH = 1 << 21  # values at a time, so that scratch memory stays small beside the weights
 
 
@@ -69,6 +76,20 @@ def fit_of(array: NDArray[Any], low: int) -> Fit:
         nonzero += filled
         vanishing += filled - int(np.count_nonzero(sizes > tiny))
     return Fit(peak, vanishing, nonzero)
+
+
+def no_numbers(model: ModelFile) -> tuple[str, ...]:
+    """What to say of floating-point weights with NaN in them, wherever they lie, if there are any."""
+    odd = [
+        item.name
+        for part in graphs_of(model.proto.graph)
+        for item in getattr(part, "initializer", ())
+        if item.data_type in _FLOATING
+        and any(bool(np.isnan(values).any()) for values in _stretches(array_of(item, model.folder)))
+    ]
+    if not odd:
+        return ()
+    return (f"{len(odd)} weights hold NaN, such as {odd[0]!r}: export the model from a sound checkpoint",)
 
 
 def rounding_error(array: NDArray[Any], low: int) -> float:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trtopt.errors import UsageError
-from trtopt.precision.emission.numbers import held_by_half, scale_of
+from trtopt.precision.emission.numbers import SMALLEST_HALF, held_by_half, scale_of
 from trtopt.precision.placement.plan import Precision
 
 
@@ -38,6 +38,10 @@ class Form:
     def fit(self, scale: NDArray[np.float32]) -> NDArray[np.float32]:
         """A scale that stays what it is when the graph becomes FP16, if it does."""
         return held_by_half(scale) if self.strongly_typed else scale
+
+    def is_beneath(self, amax: float) -> bool:
+        """Whether FP16's smallest number must stand for the scale of a range."""
+        return self.strongly_typed and bool(scale_of(amax, self.precision) < SMALLEST_HALF)
 
 
 _MOST = {"8.6": 17, "10": 22, "11": 24, "rtx": 22}

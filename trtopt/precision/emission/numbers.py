@@ -16,6 +16,8 @@ LARGEST: dict[Precision, float] = {"int8": 127.0, "fp8": 448.0, "int4": 7.0}
 RANGE: dict[Precision, tuple[float, float]] = {"int8": (-128, 127), "fp8": (-448, 448), "int4": (-8, 7)}
 ELEMENT: dict[Precision, int] = {"int8": 3, "fp8": 17, "int4": 22}
 """ONNX's numbers of the element types: INT8, FLOAT8E4M3FN, INT4."""
+SMALLEST_HALF = 2.0**-24
+"""FP16's smallest number above 0."""
 _IDLE_AMAX = 1.0
 _SHARES = (1.0, 0.95, 0.9, 0.85, 0.8, 0.75, 0.7)
 """Of a block's largest |w|, what its scale may reach."""
