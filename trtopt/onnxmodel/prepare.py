@@ -11,6 +11,7 @@ from trtopt import onnxgraph
 from trtopt.errors import InvalidModelError, UnsupportedOpError
 from trtopt.onnxgraph import OWN_DOMAINS, graphs_of, reads_of, subgraphs_of
 from trtopt.onnxmodel import model_file
+from trtopt.onnxmodel.naming import name_apart
 
 _CARRIED = {
     onnx.AttributeProto.FLOAT,
@@ -129,20 +130,6 @@ def lower_constants(graph: onnx.GraphProto) -> int:
     return count
 
 
-def name_nodes(graph: onnx.GraphProto) -> None:
-    """Give every node a name that no other node has, in place: a trace and TensorRT's layers need one."""
-    taken: set[str] = set()
-    for inner in graphs_of(graph):
-        for node in inner.node:
-            like = name = node.name or f"{node.op_type}:{next(filter(None, node.output), '')}"
-            count = 0
-            while name in taken:
-                count += 1
-                name = f"{like}_{count}"
-            taken.add(name)
-            node.name = name
-
-
 def _refuse_what_cannot_be_carried(graph: onnx.GraphProto) -> None:
     for inner in graphs_of(graph):
         for node in inner.node:
@@ -256,7 +243,7 @@ def prepare(model: onnx.ModelProto) -> tuple[onnx.ModelProto, int]:
     if copy.functions:
         copy = onnx.inliner.inline_local_functions(copy)
         _refuse_functions_left(copy)
-    name_nodes(copy.graph)
+    name_apart(copy.graph)
     sort_nodes(copy.graph)
     check(copy)
     _refuse_what_cannot_be_carried(copy.graph)

@@ -18,7 +18,7 @@ from trtopt.onnxgraph import graphs_of
 from trtopt.onnxmodel import model_file
 from trtopt.onnxmodel.feeds import seeded_source
 from trtopt.onnxmodel.model_file import ModelFile
-from trtopt.onnxmodel.prepare import name_nodes
+from trtopt.onnxmodel.naming import name_apart
 from trtopt.pipeline.listener import SILENT, Listener
 from trtopt.precision.calibration.table import AUTO, check_method, read_table
 from trtopt.precision.casting.weights import no_numbers
@@ -88,7 +88,7 @@ def quantize(
         raise UsageError("the output would replace the model itself", "choose another place with -o")
     onnx = read_onnx(source)
     original = model_file.load(source)
-    name_nodes(original.proto.graph)  # ONNX Runtime refuses a model two of whose nodes share a name
+    name_apart(original.proto.graph)  # ONNX Runtime refuses a model two of whose nodes share a name
     samples = _source(request, original, precision)
     table = read_table(request.table) if request.table else None
     check_writable(target)
@@ -112,6 +112,11 @@ def quantize(
         model_file.check_unchanged(original)
         if samples is None:
             made.notes.append("the output error was taken on random inputs")
+        made.notes += [
+            f"output {name!r} errs by more than it is large: see where with `trtopt check --layers`"
+            for name, value in errors.items()
+            if value < 0
+        ]
         table_file = table_beside(target) if made.table is not None else None
         report = _told(source, target, table_file, request, made, errors, compared)
         accept(report)
@@ -186,13 +191,13 @@ def rewritten(source: Path, scratch: Path, target: str) -> tuple[ModelFile, list
     rewritten, notes = scratch / "float.onnx", list[str]()
     given = replace(model_file.load(source), spool=scratch)
     if is_low(given.proto):
-        name_nodes(given.proto.graph)
+        name_apart(given.proto.graph)
         source = scratch / "wide.onnx"
         model_file.save(widened(given), source)
         notes.append("the model's 16-bit types became FP32 first: scales are found in FP32")
     elif _has_namesakes(given.proto.graph):
         source = scratch / "named.onnx"
-        name_nodes(given.proto.graph)
+        name_apart(given.proto.graph)
         model_file.save(given, source)
     try:
         rewrite_model(source, rewritten, target=target)

@@ -12,6 +12,7 @@ from trtopt.data.reader import Arrays, samples_in
 from trtopt.device.reference import Unoptimised
 from trtopt.errors import ModelError
 from trtopt.onnxmodel.model_file import ModelFile, size_in_bytes
+from trtopt.onnxmodel.naming import name_apart
 from trtopt.precision.casting.places import FLOAT, LOW, types_of
 from trtopt.precision.casting.weights import converted
 from trtopt.precision.deviation import Deviation, is_classifier
@@ -45,11 +46,12 @@ def in_fp32(model: ModelFile) -> ModelFile:
     Otherwise, and if they would take more than `_WIDE_BYTES`, they are widened whenever the model runs. What
     it computes is the same to the bit.
     """
-    types = types_of(model.proto)
-    if not has_low(types):
+    if not has_low(types_of(model.proto)):
         return model
     proto = onnx.ModelProto()
     proto.CopyFrom(model.proto)
+    name_apart(proto.graph)
+    types = types_of(proto)
     outputs = {item.name for item in proto.graph.output}
     low = [item for item in proto.graph.initializer if types[item.name] in LOW.values()]
     if model.spool is not None and 2 * sum(map(size_in_bytes, low)) <= _WIDE_BYTES:

@@ -149,11 +149,17 @@ def _picked(scope: Scope, node: Any, count: int) -> np.ndarray[Any, Any] | None:
         fits = index is not None and bool(np.all((index >= -count) & (index < count)))
         return places[index.astype(np.int64)] if fits and index is not None else None
     start, end, axis, step = (_single(scope, node, position) for position in (1, 2, 3, 4))
-    if start is None or end is None or axis not in (0, -1, None) or step == 0:
+    computed = any(_is_computed(scope, node, position) for position in (3, 4))
+    if start is None or end is None or computed or axis not in (0, -1, None) or step == 0:
         return None
     if (step or 1) < 0 and end >= FAR:
         return None
     return places[start : min(end, count) if end >= 0 else end : step]
+
+
+def _is_computed(scope: Scope, node: Any, position: int) -> bool:
+    given = node.inputs[position : position + 1]
+    return any(not tensor.is_empty() and scope.value(tensor) is None for tensor in given)
 
 
 def _single(scope: Scope, node: Any, position: int) -> int | None:

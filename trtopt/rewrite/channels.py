@@ -51,7 +51,7 @@ def flow_of(scope: Scope, node: Any) -> Flow:
         if scope.is_fixed(tensor) or not scope.is_read_here_alone(tensor):
             flow.problem = "its channels are an output of the graph, or another graph reads them"
         for user in tensor.outputs:
-            if _sums_over_channels(user, tensor, node.op):
+            if _sums_over_channels(scope, user, tensor, node.op):
                 flow.ends.append(user)
             elif id(user) not in seen:
                 seen.add(id(user))
@@ -67,12 +67,12 @@ def flow_of(scope: Scope, node: Any) -> Flow:
     return flow
 
 
-def _sums_over_channels(user: Any, tensor: Any, op: str) -> bool:
+def _sums_over_channels(scope: Scope, user: Any, tensor: Any, op: str) -> bool:
     if user.inputs[0] is not tensor or any(other is tensor for other in user.inputs[1:]):
         return False
     if op == "Conv":
-        return bool(user.op == "Conv" and user.attrs.get("group", 1) == 1)
-    return bool(user.op == "MatMul" or (user.op == "Gemm" and not user.attrs.get("transA", 0)))
+        return bool(scope.is_one_of(user, "Conv") and user.attrs.get("group", 1) == 1)
+    return scope.is_one_of(user, "MatMul", "Gemm") and not user.attrs.get("transA", 0)
 
 
 def _why_not_through(scope: Scope, user: Any, tensor: Any, op: str) -> str | None:
@@ -81,7 +81,7 @@ def _why_not_through(scope: Scope, user: Any, tensor: Any, op: str) -> str | Non
     if user.domain not in STANDARD or len(user.outputs) != 1:
         return elsewhere
     if user.op in _NEUTRAL:
-        return elsewhere if user.op == "Div" and user.inputs[0] is not tensor else None
+        return None
     rest = [item for item in user.inputs[1:] if not item.is_empty()]
     if user.op in _QUANTISERS:
         return None if all(np.prod(item.shape or ()) == 1 for item in rest) else f"{elsewhere}, per channel"
@@ -96,6 +96,8 @@ def _why_not_through(scope: Scope, user: Any, tensor: Any, op: str) -> str | Non
 def _take_operands(scope: Scope, flow: Flow, user: Any, node: Any, known: set[int]) -> str | None:
     """Note the other operand of an arithmetic node: of the flow itself, a scalar, or one value a channel."""
     rank, axis = scope.rank(node.outputs[0]), channel_axis(scope, node)
+    if user.op == "Div" and id(user.inputs[1]) in known:
+        return f"Div node {user.name!r} divides by its channels, of which new ones are 0"
     for place, operand in enumerate(user.inputs):
         value = scope.value(operand)
         if id(operand) in known or (value is not None and value.ndim == 0):

@@ -73,15 +73,19 @@ class Scope:
     def nodes(self, *ops: str) -> Iterator[Any]:
         """The live nodes of these standard operators (of any, without `ops`), as they stood at the start."""
         for node in list(self.graph.nodes):
-            if node.outputs and (not ops or (node.op in ops and node.domain in STANDARD)):
+            if node.outputs and (not ops or self.is_one_of(node, *ops)):
                 yield node
+
+    def is_one_of(self, node: Any, *ops: str) -> bool:
+        """Whether the node is one of these standard operators."""
+        return node.op in ops and node.domain in STANDARD
 
     def producer(self, tensor: Any, *ops: str) -> Any | None:
         """The node of this scope that makes `tensor`, if it is one of `ops` (of any, without them)."""
         if len(tensor.inputs) != 1 or id(tensor.inputs[0]) not in self._local:
             return None
         node = tensor.inputs[0]
-        return node if not ops or (node.op in ops and node.domain in STANDARD) else None
+        return node if not ops or self.is_one_of(node, *ops) else None
 
     def is_fixed(self, tensor: Any) -> bool:
         """Whether the tensor is an output of the model or of a subgraph."""
@@ -92,7 +96,7 @@ class Scope:
         if self.is_fixed(tensor) or len(tensor.outputs) != 1 or id(tensor.outputs[0]) not in self._local:
             return None
         node = tensor.outputs[0]
-        return node if not ops or (node.op in ops and node.domain in STANDARD) else None
+        return node if not ops or self.is_one_of(node, *ops) else None
 
     def is_read_here_alone(self, tensor: Any) -> bool:
         """Whether only nodes of this very graph read the tensor, none of another around or inside it."""
@@ -283,6 +287,7 @@ class Scope:
             for inner in subgraph.nodes:
                 inputs += list(inner.inputs)
                 inner.inputs.clear()
+                inner.outputs.clear()  # another scope may be at work in there
         node.inputs.clear()
         for tensor in inputs:
             self._forget(tensor)

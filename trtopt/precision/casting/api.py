@@ -21,6 +21,7 @@ from trtopt.onnxgraph import OWN_DOMAINS, graphs_of, opset_of, unknown_ops
 from trtopt.onnxmodel import model_file, prepare
 from trtopt.onnxmodel.feeds import on_seeded, source_of
 from trtopt.onnxmodel.model_file import ModelFile, array_of
+from trtopt.onnxmodel.naming import name_apart
 from trtopt.precision.casting.convert import convert
 from trtopt.precision.casting.decide import HEAVY, Decision, Judge, Wishes
 from trtopt.precision.casting.patterns import check_patterns
@@ -201,7 +202,7 @@ def _wide(model: ModelFile) -> ModelFile:
     if not is_low(model.proto):
         return model
     wide = widened(model)
-    prepare.name_nodes(wide.proto.graph)
+    name_apart(wide.proto.graph)
     return wide
 
 

@@ -12,6 +12,7 @@ import onnx
 from trtopt.onnxgraph import OWN_DOMAINS, graphs_of, opset_of
 from trtopt.onnxmodel.disjoint import DisjointNames
 from trtopt.onnxmodel.model_file import ModelFile, array_of
+from trtopt.precision.casting.borders import with_borders
 from trtopt.precision.casting.patterns import is_called
 from trtopt.precision.casting.places import FLOAT, LOW, Places, places_of, takes
 from trtopt.precision.casting.weights import Fit, exact_integers, fit_of, largest, rounding_error
@@ -93,7 +94,8 @@ class Judge:
         cast_io: bool = False,
     ) -> None:
         self._cast_io = cast_io
-        self._model, self._types, self._ranges, self._wishes = model, types, ranges, wishes
+        self._model, self._types, self._wishes = model, types, wishes
+        self._ranges = with_borders(model.proto.graph, ranges)
         self._opset = opset_of(model.proto)
         self._weights = {
             item.name: item

@@ -30,7 +30,9 @@ def _find(scope: Scope) -> Iterator[Match]:
             continue
         seen.add(key)
         users = [
-            user for user in node.inputs[0].outputs if user.op == "Conv" and user.inputs[0] is node.inputs[0]
+            user
+            for user in node.inputs[0].outputs
+            if scope.is_one_of(user, "Conv") and user.inputs[0] is node.inputs[0]
         ]
         group = [user for user in users if scope.is_constant(user.inputs[1]) and _geometry(user) == key[1]]
         if len(group) > 1:

@@ -22,7 +22,9 @@ def _find(scope: Scope) -> Iterator[Match]:
         if id(source) in seen or scope.is_constant(source) or not scope.is_constant(weight):
             continue
         seen.add(id(source))
-        group = [user for user in source.outputs if user.op == "MatMul" and user.inputs[0] is source]
+        group = [
+            user for user in source.outputs if scope.is_one_of(user, "MatMul") and user.inputs[0] is source
+        ]
         group = [
             user for user in group if scope.is_constant(user.inputs[1]) and scope.rank(user.inputs[1]) == 2
         ]

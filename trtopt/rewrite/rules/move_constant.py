@@ -48,7 +48,7 @@ def _is_used_up(scope: Scope, node: Any, weight: Any) -> bool:
     """Whether the weight can go once `node` and those like it have gone."""
     if scope.is_small(weight) or len(weight.outputs) == 1:
         return True
-    if not all(user.op == node.op == "Slice" and user.inputs[0] is weight for user in weight.outputs):
+    if not all(scope.is_one_of(user, "Slice") and user.inputs[0] is weight for user in weight.outputs):
         return False
     if not scope.is_read_here_alone(weight) or any(
         scope.is_fixed(user.outputs[0]) for user in weight.outputs

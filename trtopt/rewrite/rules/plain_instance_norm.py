@@ -29,8 +29,8 @@ def _check(scope: Scope, match: Match) -> str | None:
     source, *affine = match.node.inputs
     if scope.target.name != "8.6":
         return f"TensorRT {scope.target.name} has the operator itself"
-    if (scope.rank(source) or 0) < 3 or not scope.is_float(source):
-        return "the rank or the type of its input is unknown"
+    if (scope.rank(source) or 0) < 3 or scope.element(source) not in (_FLOAT, _FLOAT16):
+        return "the rank of its input is unknown, or its type is neither FP32 nor FP16"
     if any(scope.value(tensor) is None for tensor in affine):
         return "scale or bias are computed"
     return None

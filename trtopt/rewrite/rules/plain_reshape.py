@@ -25,7 +25,7 @@ _Part = int | Origin | None
 def _find(scope: Scope) -> Iterator[Match]:
     axes = Axes(scope)
     for node in scope.nodes():
-        if node.op == "Reshape" and not scope.is_constant(node.inputs[1]):
+        if scope.is_one_of(node, "Reshape") and not scope.is_constant(node.inputs[1]):
             parts = _parts(scope, node)
             if parts is not None and scope.rank(node.inputs[0]) is not None:
                 shape = [_axis(axes, node, *part) for part in enumerate(parts)]

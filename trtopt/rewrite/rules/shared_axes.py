@@ -18,7 +18,7 @@ from trtopt.rewrite.scope import Scope
 def _find(scope: Scope) -> Iterator[Match]:
     axes = Axes(scope)
     for node in scope.nodes():
-        asked = lengths_asked(scope, node.outputs[0]) if node.op == "Gather" else None
+        asked = lengths_asked(scope, node.outputs[0]) if scope.is_one_of(node, "Gather") else None
         if asked is not None and len(asked) == 1:
             origin = axes.of(*asked[0])
             if origin[0] is not asked[0][0]:

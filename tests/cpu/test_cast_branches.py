@@ -1,0 +1,130 @@
+"""Subgraphs that call their tensors alike, and values that are large where they enter or leave a subgraph."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from cast_models import saved
+
+from trtopt.onnxmodel.model_file import load
+from trtopt.onnxmodel.naming import name_apart
+from trtopt.onnxmodel.prepare import prepare
+from trtopt.precision.casting.api import cast_model
+from trtopt.precision.runs import open_model
+from trtopt.records.casting import CastReport
+
+TWINS = """
+# w: float[8,8]
+g (float[1,8] x) => (float[1,8] y)
+<float zero = {0.0}>
+{a = MatMul(x, w) t = ReduceSum<keepdims=0>(x) c = Greater(t, zero)
+ q = If(c) <then_branch = p () => (float[1,8] o) {v = MatMul(a, w) o = Tanh(v)},
+            else_branch = n () => (float[1,8] o) {v = Cast<to=7>(a) o = Cast<to=1>(v)}>
+ y = MatMul(q, w)}"""
+SCALED = """
+# w: float[8,8]
+g (float[1,8] x) => (float[1,8] y)
+<float zero = {0.0}, float small = {0.001}>
+{a = MatMul(x, w) t = ReduceSum<keepdims=0>(x) c = Greater(t, zero)
+ q = If(c) <then_branch = p () => (float[1,8] o) <float[1] k = {1.0}> {v = MatMul(a, w) o = Mul(v, k)},
+            else_branch = n () => (float[1,8] o) <float[1] k = {200000.0}> {v = MatMul(a, w) o = Mul(v, k)}>
+ r = Mul(q, small) y = MatMul(r, w)}"""
+LARGE = SCALED.replace("200000.0", "30000.0").replace("{1.0}", "{30000.0}")
+LOOP = """
+# w: float[8,8]
+# v: float[8,8]
+g (float[1,8] x) => (float[1,8] y, float[I,1,8] all)
+<int64 trips = {5}, bool go = {1}>
+{a = MatMul(x, v)
+ l, all = Loop(trips, go, a)
+   <body = b (int64 i, bool cin, float[1,8] hin) => (bool cout, float[1,8] h, float[1,8] s)
+     {m = MatMul(hin, w) h = Add(m, hin) s = Neg(m) cout = Identity(cin)}>
+ y = MatMul(l, v)}"""
+SIGNS = np.where(np.arange(6) % 2, 1.0, -1.0)[:, None].astype(np.float32)
+
+
+def samples(folder: Path) -> Path:
+    """Sums above and below zero in turns: the models take one at a time, so that both branches run."""
+    x = SIGNS * np.abs(np.random.default_rng(0).standard_normal((6, 8))).astype(np.float32)
+    np.savez(folder / "data.npz", x=x)
+    return folder / "data.npz"
+
+
+def cast(text: str, folder: Path, **options: Any) -> tuple[CastReport, onnx.ModelProto]:
+    source = saved(text, folder, **options.pop("weights", {}))
+    report = cast_model(source, folder / "out.onnx", precision="fp16", data=samples(folder), **options)
+    before, after = open_model(load(source)), open_model(load(folder / "out.onnx"))
+    for sign in (-1, 1):  # a branch each
+        feed = {"x": np.full((1, 8), 0.5 * sign, np.float32)}
+        for name, wanted in before.run(feed).items():
+            assert np.abs(after.run(feed)[name] - wanted).max() < 5e-3 * np.abs(wanted).max(), name
+    return report, onnx.load(folder / "out.onnx")
+
+
+def inner(proto: onnx.ModelProto) -> list[onnx.GraphProto]:
+    return [item.g for node in proto.graph.node for item in node.attribute if item.HasField("g")]
+
+
+def test_branches_that_call_their_tensors_alike_stay_two_branches(tmp_path: Path) -> None:
+    report, proto = cast(TWINS, tmp_path)
+    operators = [[node.op_type for node in branch.node] for branch in inner(proto)]
+    assert [name for name in operators[0] if name != "Cast"] == ["MatMul", "Tanh"]
+    assert 7 in [item.i for node in inner(proto)[1].node for item in node.attribute]
+    assert "MatMul:v" in report.lowered
+
+
+@pytest.mark.parametrize("keep", ["MatMul:v", "MatMul:v_1"])
+def test_either_of_two_nodes_that_are_called_alike_can_be_kept(keep: str, tmp_path: Path) -> None:
+    report, _ = cast(SCALED, tmp_path, keep=(keep,))
+    assert [item.node for item in report.kept if item.rule == "pattern"] == [keep]
+
+
+def test_weights_that_are_called_alike_are_judged_one_by_one(tmp_path: Path) -> None:
+    report, _ = cast(SCALED, tmp_path)
+    assert {item.node: item.rule for item in report.kept} == {
+        "If:q": "operator",
+        "Mul:r": "range",
+        "Mul:o": "range",  # which of the branches made q so large is not seen
+        "Mul:o_1": "weight",
+    }
+
+
+def test_what_leaves_a_branch_too_large_is_not_made_in_16_bits(tmp_path: Path) -> None:
+    report, _ = cast(LARGE, tmp_path)
+    kept = {item.node for item in report.kept if item.rule == "range"}
+    assert kept >= {"Mul:o", "Mul:o_1", "Mul:r"}
+    assert all(item.mismatched == 0 for item in report.differences)
+
+
+def test_what_goes_round_a_loop_and_is_collected_is_judged_by_what_is_seen_of_it(tmp_path: Path) -> None:
+    growing = {"w": 5 * np.eye(8, dtype=np.float32), "v": 4 * np.eye(8, dtype=np.float32)}
+    report, _ = cast(LOOP, tmp_path, weights=growing)  # 6 to the fifth power of what goes in
+    assert {item.node for item in report.kept if item.rule == "range"} >= {"MatMul:m", "Add:h", "Neg:s"}
+    small = {"w": 0.1 * np.eye(8, dtype=np.float32), "v": np.eye(8, dtype=np.float32)}
+    (tmp_path / "again").mkdir()
+    report, _ = cast(LOOP, tmp_path / "again", weights=small)
+    assert {"MatMul:m", "Add:h", "Neg:s"} <= set(report.lowered)
+
+
+def test_names_are_set_apart_once_and_for_all(tmp_path: Path) -> None:
+    proto = onnx.load(saved(SCALED, tmp_path))
+    name_apart(proto.graph)
+    once = proto.SerializeToString(deterministic=True)
+    name_apart(proto.graph)
+    assert proto.SerializeToString(deterministic=True) == once
+    onnx.checker.check_model(proto, full_check=True)
+    branches = inner(proto)
+    names = [{name for node in part.node for name in (*node.input, *node.output)} for part in branches]
+    assert names[0] & names[1] == {"a", "w"}
+    assert [part.output[0].name for part in branches] == ["o", "o_1"]
+
+
+def test_a_branch_may_use_a_name_that_the_graph_around_it_uses_later(tmp_path: Path) -> None:
+    later = TWINS.replace("y = MatMul(q, w)", "v = MatMul(q, w) y = Neg(v)")
+    proto = prepare(onnx.load(saved(later, tmp_path)))[0]
+    assert inner(proto)[0].node[0].output[0] == "v_1"
+    cast(later, tmp_path)
