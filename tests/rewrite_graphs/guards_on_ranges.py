@@ -1,5 +1,5 @@
 # ruff: noqa: E501 - graphs read best one statement after another
-"""Where new constants would leave their type's range, and bounds that are none or that runtimes read differently."""
+"""Where new constants would leave their type's range, operands are empty, no floats, or 0/0."""
 
 from __future__ import annotations
 
@@ -57,5 +57,28 @@ CASES: tuple[Case, ...] = (
         g (float[1] x) => (float[P,32] y) <int64[1] o = {-1}, int64[1] e = {9223372036854775807}, int64[1] z = {0}>
         {a = Slice(w, o, e, z, o) y = Add(x, a)}""",
         "read differently",
+    ),
+    left(
+        "hard-sigmoid",
+        "of whole numbers",
+        """
+        g (int64[N] x) => (int64[N] y) <int64 h = {3}, int64 z = {0}, int64 s = {6}> {a = Add(x, h) b = Clip(a, z, s) y = Div(b, s)}""",
+        "not floating-point",
+    ),
+    left(
+        "fold-scale",
+        "no channels",
+        """
+        g (float[N,2,4,4] x) => (float[N,0,4,4] y) <float[0,2,1,1] w = {}, float c = {2.0}> {a = Conv(x, w) y = Mul(a, c)}""",
+        "is empty",
+    ),
+    left(
+        "pad-channels",
+        "divided by themselves",
+        """
+        # w: float[12,8,1,1]
+        # v: float[8,12,1,1]
+        g (float[N,8,4,4] x) => (float[N,8,4,4] y) {a = Conv(x, w) b = Abs(a) c = Div(a, b) y = Conv(c, v)}""",
+        "divides by its channels",
     ),
 )

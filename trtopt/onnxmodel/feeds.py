@@ -64,7 +64,7 @@ def _axes(item: onnx.ValueInfoProto, sizes: tuple[int, int, int]) -> list[tuple[
     axes = item.type.tensor_type.shape.dim
     return [
         ("", int(axis.dim_value))
-        if axis.dim_value > 0
+        if axis.HasField("dim_value") and axis.dim_value >= 0
         else (axis.dim_param, sizes[0] if place == 0 else sizes[2 if place >= 2 and len(axes) >= 4 else 1])
         for place, axis in enumerate(axes)
     ]

@@ -27,6 +27,8 @@ def why_not_scale(scope: Scope, node: Any) -> str | None:
     weight = node.inputs[1]
     if scope.value(weight) is None or not scope.is_float(weight):
         return "its weight is computed, quantised or of a type that NumPy lacks"
+    if 0 in weight.shape:
+        return "its weight is empty"
     if len(weight.outputs) > 1 and weight._values.nbytes > _COPIED_BYTES:
         return "its weight is shared with another node: a second copy would cost its size"
     if len(node.inputs) > 2 and not node.inputs[2].is_empty():

@@ -16,13 +16,16 @@ from trtopt.rewrite import batch, batch_check, equivalence
 from trtopt.rewrite.catalogue import RULES
 from trtopt.rewrite.driver import Outcome, RuleFailed, rewrite
 from trtopt.rewrite.rule import Exactness, Rule
-from trtopt.rewrite.rules import erase_identity, fold_constants
+from trtopt.rewrite.rules import erase_identity, fold_constants, zero_state
 from trtopt.rewrite.target import Target, target_named
 from trtopt.rewrite.trace import Deviation, RewriteTrace, Undone
 from trtopt.workspace import check_writable, scratch_beside
 
-_SHAPES = (erase_identity.RULE, fold_constants.keeping("Expand"))
-"""What shows shapes that are computed of constants; an Expand may repeat a constant for the batch."""
+_SHAPES = (erase_identity.RULE, zero_state.RULE, fold_constants.keeping("Expand"))
+"""What shows shapes that are computed of constants, and rids LSTMs of zeros as long as the batch.
+
+An Expand may repeat a constant for the batch: it stays.
+"""
 
 
 def select(names: Sequence[str] | None, skip: Sequence[str], target: Target) -> tuple[Rule, ...]:
@@ -198,7 +201,7 @@ def rewrite_model(
     with scratch_beside(out) as spool:
         model = replace(original, proto=proto, spool=spool)
         if dynamic_batch and check:
-            notes.append(batch_check.prove(original, model))
+            notes.append(batch_check.prove(original, model, size))
         proof = _proof(model if dynamic_batch else original, data, sizes) if check else None
         attempt = _attempt(model, chosen, aim, proof, keep_going)
         if proof and not proof.has_run and not dynamic_batch:

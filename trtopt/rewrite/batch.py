@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import numpy as np
 import onnx
 
 from trtopt.errors import FixedBatchError
 from trtopt.onnxgraph import graphs_of
 from trtopt.onnxmodel import feeds, prepare
+from trtopt.rewrite.batch_path import Grown, followed
 
 NAME = "batch"
 
@@ -49,7 +52,18 @@ def _unbaked(op: str, shape: list[int], batch: int) -> list[int] | None:
     return [0 if -1 in shape else -1, *shape[1:]] if shape[0] == batch else None
 
 
-def _patch_shapes(graph: onnx.GraphProto, batch: int) -> list[str]:
+def _without_batch(
+    node: onnx.NodeProto, shape: list[int], batch: int, grown: Mapping[str, Grown]
+) -> list[int] | None:
+    """The shape operand of a Reshape or Expand as the batch's way through the graph tells, or as it looks."""
+    found = grown.get(node.output[0])
+    if found is None or node.input[0] not in grown:
+        return _unbaked(node.op_type, shape, batch)
+    free = -1 if node.op_type == "Reshape" else 1
+    return [free if place == found.axis else size for place, size in enumerate(found.shape)]
+
+
+def _patch_shapes(graph: onnx.GraphProto, batch: int, grown: Mapping[str, Grown]) -> list[str]:
     """Give each Reshape and Expand a shape of its own without the batch; the old shapes' names.
 
     A subgraph's node may read the main graph's constants: the new shapes lie there, to be seen by all.
@@ -63,7 +77,7 @@ def _patch_shapes(graph: onnx.GraphProto, batch: int) -> list[str]:
                 continue
             name = node.input[1]
             old = onnx.numpy_helper.to_array(constants[name]).reshape(-1).tolist()
-            new = _unbaked(node.op_type, old, batch)
+            new = _without_batch(node, old, batch, grown)
             if new is not None:
                 key = (name, tuple(new))
                 if key not in made:
@@ -74,6 +88,39 @@ def _patch_shapes(graph: onnx.GraphProto, batch: int) -> list[str]:
                 for item in node.attribute:  # the one 0 that may be there now is a copy
                     item.i = 0 if item.name == "allowzero" else item.i
     return sorted({name for name, _ in made})
+
+
+def _patch_sizes(graph: onnx.GraphProto, grown: Mapping[str, Grown]) -> list[str]:
+    """Let each Resize to constant sizes ask its input for that of the batch; the old sizes' names."""
+    constants = {item.name: item for item in graph.initializer}
+    nodes, patched = [], []
+    for node in graph.node:
+        sizes = node.input[3] if node.op_type == "Resize" and len(node.input) > 3 else ""
+        found = grown.get(node.output[0])
+        if sizes in constants and found is not None and not any(a.name == "axes" for a in node.attribute):
+            base, at = f"{node.output[0]}/{NAME}", found.axis
+            length = np.array(found.shape, np.int64)
+            for name, value in (("axis", np.array([at])), ("head", length[:at]), ("tail", length[at + 1 :])):
+                value = onnx.numpy_helper.from_array(value.astype(np.int64), f"{base}/{name}")
+                graph.initializer.append(value)
+            nodes += [
+                onnx.helper.make_node("Shape", node.input[:1], [f"{base}/shape"]),
+                onnx.helper.make_node("Gather", [f"{base}/shape", f"{base}/axis"], [f"{base}/rows"]),
+                onnx.helper.make_node(
+                    "Concat", [f"{base}/head", f"{base}/rows", f"{base}/tail"], [f"{base}/sizes"], axis=0
+                ),
+            ]
+            node.input[3] = f"{base}/sizes"
+            patched.append(sizes)
+        nodes.append(node)
+    _set_nodes(graph, nodes)
+    return patched
+
+
+def _set_nodes(graph: onnx.GraphProto, nodes: Sequence[onnx.NodeProto]) -> None:
+    copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
+    del graph.node[:]
+    graph.node.extend(copies)
 
 
 def _forget_inner_shapes(graph: onnx.GraphProto, batch: int) -> None:
@@ -121,17 +168,33 @@ def _spread_rows(model: onnx.ModelProto) -> list[str]:
                     nodes.append(onnx.helper.make_node("Expand", [name, f"{base}/all"], [node.input[place]]))
             spread += single
         nodes.append(node)
-    copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
-    del model.graph.node[:]
-    model.graph.node.extend(copies)
+    _set_nodes(model.graph, nodes)
     return spread
+
+
+def declare_outputs(model: onnx.ModelProto, batch: int, grown: Mapping[str, int | None]) -> None:
+    """Declare the outputs, in place, as they have been seen: the axis that grows with the batch, no other.
+
+    An axis that was the batch itself is called so; one of several rows a sample becomes unknown.
+    """
+    for item in model.graph.output:
+        axes = item.type.tensor_type.shape.dim
+        if axes and axes[0].dim_param == NAME and grown.get(item.name, 0) != 0:
+            axes[0].dim_value = batch
+        place = grown.get(item.name)
+        if place is not None and place < len(axes) and axes[place].HasField("dim_value"):
+            if axes[place].dim_value == batch:
+                axes[place].dim_param = NAME
+            else:
+                axes[place].ClearField("dim_value")
 
 
 def make_dynamic(model: onnx.ModelProto) -> tuple[onnx.ModelProto, int, list[str]]:
     """A copy of a prepared model whose batch axis is called `batch`, the old size, the names of what changed.
 
-    In a Reshape's shape the baked batch becomes −1, or 0 (a copy of the input's axis) if −1 is taken; in an
-    Expand's it becomes 1, in subgraphs too; what a Concat of the main graph joins to the batch is repeated.
+    In a Reshape's shape the baked batch becomes −1, in an Expand's 1, where it is found by following it or,
+    beyond that, at the front; in subgraphs too. A Resize asks its input. What a Concat of the main graph
+    joins to the batch is repeated.
     Outputs whose first axis was the batch get the name too; inner shapes are dropped.
 
     Raises:
@@ -140,7 +203,8 @@ def make_dynamic(model: onnx.ModelProto) -> tuple[onnx.ModelProto, int, list[str
     batch = fixed_batch(model)
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
-    patched = _patch_shapes(copy.graph, batch)
+    grown = followed(model, batch)
+    patched = [*_patch_shapes(copy.graph, batch, grown), *_patch_sizes(copy.graph, grown)]
     default = {item.name for item in copy.graph.initializer}
     for item in (*copy.graph.input, *copy.graph.output):
         axes = item.type.tensor_type.shape.dim

@@ -10,7 +10,7 @@ import onnx
 import pytest
 
 from tests.rewrite_graphs import model
-from trtopt.errors import FixedBatchError, ModelError, UsageError
+from trtopt.errors import ModelError, UsageError
 from trtopt.rewrite import api, rewrite_model
 from trtopt.rewrite.driver import RuleFailed
 from trtopt.rewrite.equivalence import Unrunnable, error_between
@@ -114,90 +114,6 @@ def test_the_error_is_relative_and_strict_about_what_is_not_finite(
     first: list[float], second: list[float], error: float
 ) -> None:
     assert error_between(np.float32(first), np.float32(second)) == error
-
-
-def test_a_baked_batch_becomes_dynamic_and_works_at_two(tmp_path: Path) -> None:
-    text = """
-        # w: float[12,4]
-        g (float[2,3,4] x) => (float[2,4] y) <int64[2] s = {2,12}, int64[2] e = {2,4}>
-        {a = Reshape(x, s) b = MatMul(a, w) y = Expand(b, e)}"""
-    onnx.save(model(text), tmp_path / "in.onnx")
-    trace = rewrite_model(tmp_path / "in.onnx", tmp_path / "out.onnx", target="10", dynamic_batch=True)
-    after = onnx.load(tmp_path / "out.onnx")
-    assert after.graph.input[0].type.tensor_type.shape.dim[0].dim_param == "batch"
-    assert after.graph.output[0].type.tensor_type.shape.dim[0].dim_param == "batch"
-    assert any("twice" in note for note in trace.notes)
-
-
-def test_a_class_token_and_a_batch_that_is_a_factor_become_dynamic(tmp_path: Path) -> None:
-    text = """
-        # w: float[1,1,4]
-        # p: float[1,3,4]
-        g (float[1,4,4] x) => (float[1,5,4] y, float[1,7,4] z)
-        <int64[3] s = {2,2,4}, int64[3] t = {1,4,4}, int64[3] e = {1,1,4}, int64[3] u = {4,1,4}>
-        {a = Reshape(x, s) b = Softmax<axis=1>(a) c = Reshape(b, t) d = Expand(w, e) y = Concat<axis=1>(d, c)
-         f = Expand(w, u) h = ReduceMax<keepdims=0>(f) i = Add(c, h) z = Concat<axis=-2>(p, i)}"""
-    onnx.save(model(text), tmp_path / "in.onnx")
-    trace = rewrite_model(tmp_path / "in.onnx", tmp_path / "out.onnx", target="10", dynamic_batch=True)
-    assert any("twice" in note for note in trace.notes)
-    after = onnx.load(tmp_path / "out.onnx").graph
-    assert [item.type.tensor_type.shape.dim[0].dim_param for item in after.output] == ["batch", "batch"]
-
-
-def test_shapes_computed_of_constants_and_those_that_allow_zeros_are_patched(tmp_path: Path) -> None:
-    text = """
-        # w: float[1,1,4]
-        g (float[2,3,4] x) => (float[2,4,4] y, float[2,12] z)
-        <int64[3] o = {2,1,-1}, int64[3] e = {1,1,1}, int64[3] m = {-1,-1,-1}, int64[2] s = {2,-1}>
-        {q = Equal(o, m) r = Where(q, e, o) t = Expand(w, r)
-         y = Concat<axis=1>(t, x) z = Reshape<allowzero=1>(x, s)}"""
-    onnx.save(model(text), tmp_path / "in.onnx")
-    trace = rewrite_model(tmp_path / "in.onnx", tmp_path / "out.onnx", target="10", dynamic_batch=True)
-    assert any("twice" in note for note in trace.notes)
-
-
-def test_a_shape_that_serves_another_node_too_is_patched_for_its_own(tmp_path: Path) -> None:
-    text = """
-        g (float[2,3,4] x) => (float[2,12] y, float[2,12] z) <int64[2] s = {2,12}, float[1] one = {1.0}>
-        {y = Reshape(x, s) a = Expand(one, s) z = Add(y, a)}"""
-    onnx.save(model(text), tmp_path / "in.onnx")
-    trace = rewrite_model(tmp_path / "in.onnx", tmp_path / "out.onnx", target="10", dynamic_batch=True)
-    assert any("twice" in note for note in trace.notes)
-
-
-def test_a_batch_baked_into_subgraphs_becomes_dynamic(tmp_path: Path) -> None:
-    text = """
-        g (float[2,4,6] x) => (float[2,24] y, float[2,24] z)
-        <int64[2] s = {2,24}, int64[3] t = {2,4,6}, int64 n = {2}, bool k = {1}, float zero = {0.0}>
-        {a = Loop(n, k, x) <body = b (int64 i, bool d, float[2,4,6] e) => (bool f, float[2,4,6] h)
-            <float[2,24] p>
-            {f = Identity(d) p = Reshape(e, s) q = Relu(p) h = Reshape(q, t)}>
-         y = Reshape(a, s)
-         total = ReduceSum<keepdims=0>(x)
-         c = Less(total, zero)
-         z = If(c) <
-            then_branch = l () => (float[2,24] m) <int64[2] w = {2,24}> {u = Reshape(x, w) m = Neg(u)},
-            else_branch = r () => (float[2,24] o) <int64[2] w = {2,-1}> {v = Reshape(x, w) o = Neg(v)}>}"""
-    onnx.save(model(text), tmp_path / "in.onnx")
-    trace = rewrite_model(tmp_path / "in.onnx", tmp_path / "out.onnx", target="10", dynamic_batch=True)
-    assert any("twice" in note for note in trace.notes)
-    assert all(item.ok for item in trace.checked)
-    onnx.checker.check_model(onnx.load(tmp_path / "out.onnx"), full_check=True)
-
-
-def test_a_batch_that_cannot_be_patched_is_an_error(tmp_path: Path) -> None:
-    text = "# w: float[2,4]\ng (float[2,4] x) => (float[2,4] y) {y = Add(x, w)}"
-    onnx.save(model(text), tmp_path / "in.onnx")
-    with pytest.raises(FixedBatchError, match="twice the batch") as caught:
-        rewrite_model(tmp_path / "in.onnx", tmp_path / "out.onnx", target="10", dynamic_batch=True)
-    assert caught.value.exit_code == 1
-    assert [path.name for path in tmp_path.iterdir()] == ["in.onnx"]
-
-
-def test_a_batch_that_is_dynamic_already_is_said_so(tmp_path: Path) -> None:
-    onnx.save(model(_TEXT), tmp_path / "in.onnx")
-    with pytest.raises(FixedBatchError, match="already"):
-        rewrite_model(tmp_path / "in.onnx", tmp_path / "out.onnx", target="10", dynamic_batch=True)
 
 
 def test_a_model_that_knows_no_long_axes_is_proved_on_shorter_ones(tmp_path: Path) -> None:

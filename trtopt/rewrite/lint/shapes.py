@@ -72,7 +72,7 @@ def _batch_concats(scope: Scope) -> Iterator[Finding]:
 
 def _inner_gathers(scope: Scope) -> Iterator[Finding]:
     for node in scope.nodes("Gather"):
-        axis = node.attrs.get("axis", 0)
+        axis = node.attrs.get("axis", 0) % (scope.rank(node.inputs[0]) or 1)
         if axis and not scope.is_constant(node.inputs[0]) and not scope.producer(node.inputs[0], "Shape"):
             yield Finding(node, f"it gathers along axis {axis} of a computed tensor")
 

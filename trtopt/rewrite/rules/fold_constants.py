@@ -21,15 +21,18 @@ _COMPUTED_CAP = 64 << 20  # a table that a few numbers are picked out of would f
 _NEVER = {
     "QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "Constant", "RandomNormal",
     "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial", "Bernoulli", "Dropout", "If",
-    "Loop", "Scan",
+    "Loop", "Scan", "SplitToSequence", "ConcatFromSequence",
 }  # fmt: skip
+_NO_TENSORS = ("Sequence", "Optional")
 
 
 def may_evaluate(scope: Scope, node: Any) -> bool:
     """Whether the node may be evaluated, provided that its inputs are known."""
     odd = any(scope.is_constant(tensor) and scope.value(tensor) is None for tensor in node.inputs)
     kept = any(scope.is_fixed(out) for out in node.outputs)
-    free = node.op not in _NEVER and node.name not in scope.context.stuck
+    free = (
+        node.op not in _NEVER and not node.op.startswith(_NO_TENSORS) and node.name not in scope.context.stuck
+    )
     return free and node.domain in STANDARD and not (odd or kept)
 
 

@@ -1,0 +1,230 @@
+"""`--dynamic-batch`: a batch axis for models that were exported with a fixed batch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+
+from tests.rewrite_graphs import model
+from trtopt.errors import FixedBatchError
+from trtopt.rewrite import rewrite_model
+from trtopt.rewrite.batch_path import followed
+from trtopt.rewrite.trace import RewriteTrace
+
+
+def dynamic(text: str, folder: Path, opset: int = 17) -> tuple[RewriteTrace, onnx.GraphProto]:
+    onnx.save(model(text, opset), folder / "in.onnx")
+    trace = rewrite_model(folder / "in.onnx", folder / "out.onnx", target="10", dynamic_batch=True)
+    return trace, onnx.load(folder / "out.onnx").graph
+
+
+def declared(graph: onnx.GraphProto) -> list[list[str | int]]:
+    return [
+        [axis.dim_param or axis.dim_value for axis in item.type.tensor_type.shape.dim]
+        for item in graph.output
+    ]
+
+
+def joined(folder: Path, axis: int, times: int = 3) -> None:
+    """The dynamic model gives for several inputs at once what the fixed one gives for each."""
+    fixed, made = (
+        onnxruntime.InferenceSession(folder / name, providers=["CPUExecutionProvider"])
+        for name in ("in.onnx", "out.onnx")
+    )
+    item = fixed.get_inputs()[0]
+    draw = np.random.default_rng(7).standard_normal
+    feeds = [draw(item.shape).astype(np.float32) for _ in range(times)]
+    wanted = np.concatenate([fixed.run(None, {item.name: feed})[0] for feed in feeds], axis)
+    found = made.run(None, {item.name: np.concatenate(feeds)})[0]
+    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_a_baked_batch_becomes_dynamic_and_works_at_two(tmp_path: Path) -> None:
+    text = """
+        # w: float[12,4]
+        g (float[2,3,4] x) => (float[2,4] y) <int64[2] s = {2,12}, int64[2] e = {2,4}>
+        {a = Reshape(x, s) b = MatMul(a, w) y = Expand(b, e)}"""
+    onnx.save(model(text), tmp_path / "in.onnx")
+    trace = rewrite_model(tmp_path / "in.onnx", tmp_path / "out.onnx", target="10", dynamic_batch=True)
+    after = onnx.load(tmp_path / "out.onnx")
+    assert after.graph.input[0].type.tensor_type.shape.dim[0].dim_param == "batch"
+    assert after.graph.output[0].type.tensor_type.shape.dim[0].dim_param == "batch"
+    assert any("twice" in note for note in trace.notes)
+
+
+def test_a_class_token_and_a_batch_that_is_a_factor_become_dynamic(tmp_path: Path) -> None:
+    text = """
+        # w: float[1,1,4]
+        # p: float[1,3,4]
+        g (float[1,4,4] x) => (float[1,5,4] y, float[1,7,4] z)
+        <int64[3] s = {2,2,4}, int64[3] t = {1,4,4}, int64[3] e = {1,1,4}, int64[3] u = {4,1,4}>
+        {a = Reshape(x, s) b = Softmax<axis=1>(a) c = Reshape(b, t) d = Expand(w, e) y = Concat<axis=1>(d, c)
+         f = Expand(w, u) h = ReduceMax<keepdims=0>(f) i = Add(c, h) z = Concat<axis=-2>(p, i)}"""
+    onnx.save(model(text), tmp_path / "in.onnx")
+    trace = rewrite_model(tmp_path / "in.onnx", tmp_path / "out.onnx", target="10", dynamic_batch=True)
+    assert any("twice" in note for note in trace.notes)
+    after = onnx.load(tmp_path / "out.onnx").graph
+    assert [item.type.tensor_type.shape.dim[0].dim_param for item in after.output] == ["batch", "batch"]
+
+
+def test_shapes_computed_of_constants_and_those_that_allow_zeros_are_patched(tmp_path: Path) -> None:
+    text = """
+        # w: float[1,1,4]
+        g (float[2,3,4] x) => (float[2,4,4] y, float[2,12] z)
+        <int64[3] o = {2,1,-1}, int64[3] e = {1,1,1}, int64[3] m = {-1,-1,-1}, int64[2] s = {2,-1}>
+        {q = Equal(o, m) r = Where(q, e, o) t = Expand(w, r)
+         y = Concat<axis=1>(t, x) z = Reshape<allowzero=1>(x, s)}"""
+    onnx.save(model(text), tmp_path / "in.onnx")
+    trace = rewrite_model(tmp_path / "in.onnx", tmp_path / "out.onnx", target="10", dynamic_batch=True)
+    assert any("twice" in note for note in trace.notes)
+
+
+def test_a_shape_that_serves_another_node_too_is_patched_for_its_own(tmp_path: Path) -> None:
+    text = """
+        g (float[2,3,4] x) => (float[2,12] y, float[2,12] z) <int64[2] s = {2,12}, float[1] one = {1.0}>
+        {y = Reshape(x, s) a = Expand(one, s) z = Add(y, a)}"""
+    onnx.save(model(text), tmp_path / "in.onnx")
+    trace = rewrite_model(tmp_path / "in.onnx", tmp_path / "out.onnx", target="10", dynamic_batch=True)
+    assert any("twice" in note for note in trace.notes)
+
+
+def test_a_batch_baked_into_subgraphs_becomes_dynamic(tmp_path: Path) -> None:
+    text = """
+        g (float[2,4,6] x) => (float[2,24] y, float[2,24] z)
+        <int64[2] s = {2,24}, int64[3] t = {2,4,6}, int64 n = {2}, bool k = {1}, float zero = {0.0}>
+        {a = Loop(n, k, x) <body = b (int64 i, bool d, float[2,4,6] e) => (bool f, float[2,4,6] h)
+            <float[2,24] p>
+            {f = Identity(d) p = Reshape(e, s) q = Relu(p) h = Reshape(q, t)}>
+         y = Reshape(a, s)
+         total = ReduceSum<keepdims=0>(x)
+         c = Less(total, zero)
+         z = If(c) <
+            then_branch = l () => (float[2,24] m) <int64[2] w = {2,24}> {u = Reshape(x, w) m = Neg(u)},
+            else_branch = r () => (float[2,24] o) <int64[2] w = {2,-1}> {v = Reshape(x, w) o = Neg(v)}>}"""
+    onnx.save(model(text), tmp_path / "in.onnx")
+    trace = rewrite_model(tmp_path / "in.onnx", tmp_path / "out.onnx", target="10", dynamic_batch=True)
+    assert any("twice" in note for note in trace.notes)
+    assert all(item.ok for item in trace.checked)
+    onnx.checker.check_model(onnx.load(tmp_path / "out.onnx"), full_check=True)
+
+
+def test_a_batch_that_cannot_be_patched_is_an_error(tmp_path: Path) -> None:
+    text = "# w: float[2,4]\ng (float[2,4] x) => (float[2,4] y) {y = Add(x, w)}"
+    onnx.save(model(text), tmp_path / "in.onnx")
+    with pytest.raises(FixedBatchError, match="twice the batch") as caught:
+        rewrite_model(tmp_path / "in.onnx", tmp_path / "out.onnx", target="10", dynamic_batch=True)
+    assert caught.value.exit_code == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["in.onnx"]
+
+
+def test_a_batch_that_is_dynamic_already_is_said_so(tmp_path: Path) -> None:
+    onnx.save(model("g (float[N,4] x) => (float[N,4] y) {y = Relu(x)}"), tmp_path / "in.onnx")
+    with pytest.raises(FixedBatchError, match="already"):
+        rewrite_model(tmp_path / "in.onnx", tmp_path / "out.onnx", target="10", dynamic_batch=True)
+
+
+# ── followed through the graph ──────────────────────────────────────────────────────────────────────────
+
+_HEADS = """
+    # w: float[8,24]
+    # o: float[8,8]
+    g (float[B,5,8] x) => (float[B,5,8] y)
+    <int64[4] s = {5,B,3,8}, int64[3] h = {5,H,4}, int64[2] f = {F,8}, int64[3] b = {5,B,8},
+     int64 zero = {0}, int64 one = {1}, int64 two = {2}>
+    {t = Transpose<perm=[1,0,2]>(x) a = MatMul(t, w) c = Reshape(a, s)
+     q0 = Gather<axis=2>(c, zero) k0 = Gather<axis=2>(c, one) v0 = Gather<axis=2>(c, two)
+     q1 = Reshape(q0, h) k1 = Reshape(k0, h) v1 = Reshape(v0, h)
+     q = Transpose<perm=[1,0,2]>(q1) k = Transpose<perm=[1,2,0]>(k1) v = Transpose<perm=[1,0,2]>(v1)
+     e = MatMul(q, k) p = Softmax(e) m = MatMul(p, v) n = Transpose<perm=[1,0,2]>(m)
+     r = Reshape(n, f) u = Gemm(r, o) z = Reshape(u, b) y = Transpose<perm=[1,0,2]>(z)}"""
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+def test_attention_with_the_sequence_first_is_followed(batch: int, tmp_path: Path) -> None:
+    text = _HEADS.replace("B", str(batch)).replace("H", str(2 * batch)).replace("F", str(5 * batch))
+    _, graph = dynamic(text, tmp_path)
+    assert declared(graph) == [["batch", 5, 8]]
+    joined(tmp_path, 0)
+
+
+def test_where_the_batch_lies_is_told_for_each_tensor() -> None:
+    text = _HEADS.replace("B", "1").replace("H", "2").replace("F", "5")
+    grown = followed(model(text), 1)
+    assert (grown["c"].axis, grown["q1"].axis, grown["e"].axis) == (1, 1, 0)
+    assert (grown["r"].axis, grown["r"].outer) == (0, 5)  # a row a step and sample: Gemm allows nothing else
+    assert grown["y"].axis == 0
+
+
+def test_a_recurrent_layer_loses_its_zeros_and_keeps_its_batch(tmp_path: Path) -> None:
+    text = """
+        # w: float[1,16,6]
+        # r: float[1,16,4]
+        g (float[1,5,6] x) => (float[1,5,4] y)
+        <float[1,1,4] h = {0,0,0,0}, int64[3] s = {5,1,4}>
+        {t = Transpose<perm=[1,0,2]>(x) l = LSTM<hidden_size=4>(t, w, r, , , h, h)
+         p = Transpose<perm=[0,2,1,3]>(l) q = Reshape(p, s) y = Transpose<perm=[1,0,2]>(q)}"""
+    _, graph = dynamic(text, tmp_path)
+    joined(tmp_path, 0)
+    assert len(next(node for node in graph.node if node.op_type == "LSTM").input) == 3
+
+
+def test_a_resize_to_a_size_asks_its_input_for_the_batch(tmp_path: Path) -> None:
+    text = """
+        g (float[1,2,4,4] x) => (float[1,2,9,7] y) <int64[4] s = {1,2,9,7}>
+        {y = Resize<mode="nearest">(x, , , s)}"""
+    _, graph = dynamic(text, tmp_path)
+    assert declared(graph) == [["batch", 2, 9, 7]]
+    joined(tmp_path, 0)
+
+
+# ── outputs ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_an_output_whose_batch_is_another_axis_is_declared_so(tmp_path: Path) -> None:
+    text = """
+        g (float[1,4] x) => (float[2,1,4] y) <int64[1] z = {0}>
+        {a = Unsqueeze(x, z) b = Neg(a) y = Concat<axis=0>(a, b)}"""
+    _, graph = dynamic(text, tmp_path)
+    assert declared(graph) == [[2, "batch", 4]]
+    joined(tmp_path, 1)
+
+
+def test_several_rows_a_sample_are_declared_as_unknown(tmp_path: Path) -> None:
+    text = "g (float[2,6] x) => (float[4,3] y) <int64[2] s = {4,3}> {y = Reshape(x, s)}"
+    _, graph = dynamic(text, tmp_path)
+    assert declared(graph) == [[0, 3]]
+    assert not graph.output[0].type.tensor_type.shape.dim[0].HasField("dim_value")
+    joined(tmp_path, 0)
+
+
+def test_an_output_that_does_not_depend_on_the_batch_keeps_its_shape(tmp_path: Path) -> None:
+    text = "# w: float[2,4]\ng (float[2,4] x) => (float[2,4] y, float[2,4] c) {y = Relu(x) c = Neg(w)}"
+    _, graph = dynamic(text, tmp_path)
+    assert declared(graph) == [["batch", 4], [2, 4]]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (
+            "g (float[2,4] x) => (float s) {s = ReduceSum<keepdims=0>(x)}",
+            r"shape \(\) at twice the batch too",
+        ),
+        (
+            "g (float[1,4] x) => (float[1,4] y) {m = ReduceMean<axes=[0]>(x) y = Sub(x, m)}",
+            "differs by up to .*, where its values reach 0",
+        ),
+        (
+            "g (float[2,4] x) => (float[2,2] y) {t = Transpose<perm=[1,0]>(x) y = MatMul(x, t)}",
+            "of shape 2×2 has 4×4 at twice the batch",
+        ),
+    ],
+)
+def test_what_mixes_samples_is_refused_with_what_was_seen(text: str, told: str, tmp_path: Path) -> None:
+    with pytest.raises(FixedBatchError, match=told):
+        dynamic(text, tmp_path)
+    assert not (tmp_path / "out.onnx").exists()
