@@ -179,8 +179,9 @@ def _scale_of(
     zero = constants.get(node.input[2]) if len(node.input) > 2 and node.input[2] else None
     kind = zero.data_type if zero is not None else unsaid
     if kind not in _KINDS:
+        how = "has no zero point, so that it quantises to" if zero is None else "quantises to"
         raise _refused(
-            f"node {node.name!r} quantises to {onnx.TensorProto.DataType.Name(kind)}",
+            f"node {node.name!r} {how} {onnx.TensorProto.DataType.Name(kind)}",
             "TensorRT takes symmetric INT8 (an INT8 zero point of 0): export so, or quantise the float model",
         )
     if zero is not None and (_bytes_of(zero, folder).strip(b"\0") or any(zero.int32_data)):

@@ -182,6 +182,12 @@ def _placed(
         f"the model's own {existing.pairs} Q/DQ pairs are kept with their scales: "
         f"{completed.added} edges added, {completed.dropped} taken out"
     ]
+    if completed.turned:
+        notes.append(
+            f"{len(completed.turned)} weights have scales along another axis than their output channels', "
+            f"such as that of {completed.turned[0]!r}: INT8 kernels scale output channels, so such a layer "
+            "may run in float or not build; train with scales along those, or quantise the float model"
+        )
     if completed.unknown and not has_ranges:
         notes.append(
             f"{len(completed.unknown)} more tensors should carry Q/DQ, such as {completed.unknown[0]!r}: "

@@ -18,12 +18,16 @@ _LAYERS = ("Conv", "ConvTranspose", "Gemm", "MatMul", "Add")
 
 @dataclass(frozen=True)
 class Completed:
-    """The plan, how many edges were added to the model's own or dropped, and tensors that lack a range."""
+    """The plan, how many edges were added to the model's own or dropped, and tensors that lack a range.
+
+    `turned` are nodes whose weight has its scales along another axis than that of the output channels.
+    """
 
     plan: Plan
     added: int
     dropped: int
     unknown: tuple[str, ...]
+    turned: tuple[str, ...]
 
 
 def complete(view: View, wish: Wish, existing: Existing, *, keep_unknown: bool) -> Completed:
@@ -50,6 +54,7 @@ def complete(view: View, wish: Wish, existing: Existing, *, keep_unknown: bool) 
     known = known_ranges(plan, existing)
     edges = tuple(e for e in plan.edges if keep_unknown or e.tensor in known or e.tensor in plan.fixed)
     unknown = tuple(name for name in plan.tensors if name not in known)
+    turned = tuple(item.node for item in plan.weights if _is_turned(item, existing))
     weights = tuple(
         WeightEdge(item.node, item.index, existing.axes.get((item.node, item.index), item.axis))
         for item in plan.weights
@@ -60,7 +65,13 @@ def complete(view: View, wish: Wish, existing: Existing, *, keep_unknown: bool) 
     dropped += len(existing.weights.keys() - planned) + existing.inner
     order = view.order
     ordered = tuple(sorted((*edges, *kept), key=lambda edge: (order[edge.node], edge.index)))
-    return Completed(replace(plan, edges=ordered, weights=weights), added, dropped, unknown)
+    return Completed(replace(plan, edges=ordered, weights=weights), added, dropped, unknown, turned)
+
+
+def _is_turned(item: WeightEdge, existing: Existing) -> bool:
+    """Whether the model's own scales of a weight lie along another axis than a kernel's result has them."""
+    axis = existing.axes.get((item.node, item.index))
+    return None not in (axis, item.axis) and axis != item.axis
 
 
 def _is_inside_a_kernel(view: View, tensor: str, reader: str, quantised: Set[str]) -> bool:

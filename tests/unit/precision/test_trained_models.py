@@ -90,6 +90,17 @@ def test_scales_of_many_channels_are_read_from_their_file(tmp_path: Path) -> Non
         quantise(load(tmp_path / "m.onnx"), asked, Material())
 
 
+@pytest.mark.parametrize(("axis", "is_told"), [(0, False), (1, True)])
+def test_scales_along_the_input_channels_are_kept_and_told(axis: int, is_told: bool) -> None:
+    net = Net(x=MAPS)
+    weight = pair(net, net.constant("w", 16, 32, 3, 3), np.full([16, 32][axis], 0.01), axis=axis)
+    net.node("Conv", "y", pair(net, "x", 0.02), weight, pads=[1] * 4)
+    made = run(net.model("y"))
+    assert [place.axis for place in made.plan.weights] == [axis]
+    told = "1 weights have scales along another axis than their output channels', such as that of 'y'"
+    assert any(told in note for note in made.notes) == is_told
+
+
 def test_layers_that_training_left_in_float_stay_there() -> None:
     net = Net(x=MAPS)
     plain = net.conv("plain", trained_conv(net, "c1", "x", 0.02), 32, 32)
