@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 from nets import Net, as_file
 from numpy.typing import NDArray
@@ -16,7 +17,7 @@ from trtopt.precision.calibration.collect import check_finite
 from trtopt.precision.calibration.held_back import Part
 from trtopt.precision.calibration.table import read_table
 from trtopt.precision.emission.form import form_for
-from trtopt.precision.emission.numbers import check_weight
+from trtopt.precision.emission.numbers import check_weight, held_by_half
 from trtopt.precision.emission.write import Scales, write
 from trtopt.precision.placement.place import place
 from trtopt.precision.placement.plan import Precision, Wish
@@ -140,6 +141,24 @@ def test_scales_that_fp16_does_not_hold_are_told(target: str, size: float, is_to
     made = quantise(as_file(net.model("y")), asked, Material(source(x * np.float32(size / x.max()))))
     told = "1 tensors are so small that FP16 does not hold their scales, such as 'relu' (1e-06)"
     assert any(told in note for note in made.notes) == is_told
+
+
+def test_tensors_of_one_group_share_the_scale_of_the_largest() -> None:
+    net = Net(x=["N", 32, 4, 4])
+    left, right = (net.conv(name, "x", 32, 32, kernel=1) for name in ("left", "right"))
+    for tensor in net._weights:
+        if tensor.name.startswith("right"):
+            values = onnx.numpy_helper.to_array(tensor)
+            tensor.CopyFrom(onnx.numpy_helper.from_array(values * np.float32(10), tensor.name))
+    net.conv("y", net.node("Concat", "joined", left, right, axis=1), 64, 32)
+    made = calibrated(net, images(32), "y")
+    assert made.plan.groups == (frozenset({"left", "right", "joined"}),)
+    assert made.table is not None
+    chosen = {name: made.table.tensors[name].chosen for name in ("left", "right", "joined")}
+    assert chosen["left"] < 0.2 * chosen["right"]
+    constants = {item.name: item for item in made.model.proto.graph.initializer}
+    written = {name: onnx.numpy_helper.to_array(constants[f"{name}_scale"]) for name in chosen}
+    assert set(map(float, written.values())) == {float(held_by_half(np.float32(max(chosen.values()) / 127)))}
 
 
 # ── tables and reports ──────────────────────────────────────────────────────────────────────────────────

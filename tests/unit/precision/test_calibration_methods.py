@@ -138,6 +138,20 @@ def test_mse_is_as_good_as_a_search_over_the_values_themselves(name: str) -> Non
     assert error(mse(histogram)) <= best + histogram.width**2 / 4
 
 
+@pytest.mark.parametrize("name", ["normal", "heavy tails", "exponential"])
+def test_mse_judges_by_the_scale_that_is_written(name: str) -> None:
+    histogram = seen(distribution(name))
+    centres = (np.arange(BINS) + 0.5) * histogram.width
+
+    def error(amax: float) -> float:
+        scale = amax / 127
+        return float(histogram.counts @ (centres - np.minimum(np.rint(centres / scale), 127) * scale) ** 2)
+
+    found = mse(histogram)
+    for other in (found * share for share in (0.95, 0.99, 1.01, 1.05)):
+        assert error(found) <= error(other) * 1.002
+
+
 def test_heavy_tails_are_clipped_by_all_but_max() -> None:
     amax = all_amax(seen(distribution("heavy tails")))
     assert amax["max"] > 50

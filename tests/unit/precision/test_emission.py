@@ -244,6 +244,30 @@ def test_a_transpose_between_a_weight_and_its_product_is_folded_and_others_keep_
     assert "Transpose" not in {node.op_type for node in model.graph.node}
 
 
+def test_transposes_in_front_of_a_weight_are_folded_in_their_order() -> None:
+    net = Net(x=MAPS)
+    weight = net.constant("w", 3, 16, 3, 32)
+    once = net.node("Transpose", "once", weight, perm=[1, 3, 0, 2])
+    net.node("Conv", "y", "x", net.node("Transpose", "twice", once, perm=[0, 1, 3, 2]), pads=[1] * 4)
+    model = emitted(net, "y", form=form_for("int8", "8.6"))
+    name = chain_into(model, "y", 1)[0].input[0]
+    wanted = constant(net.model("y"), "w").transpose(1, 3, 0, 2).transpose(0, 1, 3, 2)
+    assert np.array_equal(constant(model, name), wanted)
+
+
+def test_a_weight_read_along_two_axes_has_a_pair_for_each() -> None:
+    net = Net(x=["N", 32])
+    weight = net.constant("w", 32, 32)
+    left = net.node("Gemm", "left", "x", weight)
+    right = net.node("Gemm", "right", "x", weight, transB=1)
+    model = emitted(net, left, right, form=form_for("int8", "8.6"))
+    for node, axis in (("left", 1), ("right", 0)):
+        quantize, dequantize = chain_into(model, node, 1)
+        assert [item.i for pair in (quantize, dequantize) for item in pair.attribute] == [axis, axis]
+        largest = np.abs(constant(model, "w")).max(axis=1 - axis)
+        assert np.allclose(constant(model, quantize.input[1]), largest / 127, rtol=1e-6)
+
+
 def test_a_weight_read_twice_along_one_axis_has_one_pair() -> None:
     net = Net(x=MAPS)
     weight, bias = net.constant("w", 32, 32, 1, 1), net.constant("b", 32)
