@@ -291,7 +291,7 @@ def test_what_is_not_there_is_an_error_that_lists_the_kinds(text: str, tmp_path:
 @pytest.mark.parametrize(
     ("body", "message"),
     [("return 3", "returned int"), ("return {'x': 1}", "returned dict"), ("raise ValueError('no')", "no"),
-     ("yield 3", "not iterable"), ("if False: yield {}", "too few samples")],
+     ("yield 3", "yielded int"), ("yield [1]", "yielded list"), ("if False: yield {}", "too few samples")],
 )  # fmt: skip
 def test_a_function_that_yields_something_else_is_named(
     body: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -304,3 +304,16 @@ def test_a_function_that_yields_something_else_is_named(
     assert message in caught.value.problem
     with pytest.raises(UsageError, match="no module named"):
         open_data("no_such_module_at_all:feeds")
+
+
+def test_a_function_that_cannot_begin_anew_is_told_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    body = "import numpy as np\nkept = iter([{'x': np.ones((2, 3), np.float32)}])\ndef feeds():\n    return kept\n"
+    (tmp_path / "spent_feeds.py").write_text(body)
+    source = open_data("spent_feeds:feeds")
+    assert read(source, [X])
+    with pytest.raises(DataError, match="yields nothing the second time") as caught:
+        read(source, [X])
+    assert "called anew" in caught.value.remedy

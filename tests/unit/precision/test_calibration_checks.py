@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from trtopt.data import SampleSource
 from trtopt.data.held import HeldReader
 from trtopt.errors import ArtifactError, DataError, ModelError
+from trtopt.precision.calibration.choose import best_of
 from trtopt.precision.calibration.collect import check_finite
 from trtopt.precision.calibration.held_back import Part
 from trtopt.precision.calibration.table import read_table
@@ -141,6 +142,16 @@ def test_scales_that_fp16_does_not_hold_are_told(target: str, size: float, is_to
     made = quantise(as_file(net.model("y")), asked, Material(source(x * np.float32(size / x.max()))))
     told = "1 tensors are so small that FP16 does not hold their scales, such as 'relu' (1e-06)"
     assert any(told in note for note in made.notes) == is_told
+
+
+@pytest.mark.parametrize(
+    ("lead", "held", "taken"), [(2.9, 15, "max"), (3.0, 15, "mse"), (0.1, 16, "mse"), (-1.0, 32, "max")]
+)
+def test_a_method_that_clips_must_be_clearly_better_on_few_samples(
+    lead: float, held: int, taken: str
+) -> None:
+    scores = [MethodScore(method="max", sqnr_db=40.0), MethodScore(method="mse", sqnr_db=40.0 + lead)]
+    assert best_of(sorted(scores, key=lambda item: -item.sqnr_db), held, "max") == taken
 
 
 def test_tensors_of_one_group_share_the_scale_of_the_largest() -> None:

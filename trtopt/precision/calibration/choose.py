@@ -12,6 +12,9 @@ from trtopt.records.quantisation import MethodScore
 
 Arrays = Mapping[str, NDArray[Any]]
 _PERFECT_DB = 200.0
+_ENOUGH = 16
+_CLEAR_DB = 3.0
+"""What a method that clips must gain on fewer than `_ENOUGH` samples: half of the error's power."""
 
 
 class Signal:
@@ -45,6 +48,16 @@ def _decibels(signal: float, noise: float) -> float:
     if noise == 0.0 or not np.isfinite(noise):
         return _PERFECT_DB if noise == 0.0 else -_PERFECT_DB
     return float(np.clip(10 * np.log10(max(signal, 1e-300) / noise), -_PERFECT_DB, _PERFECT_DB))
+
+
+def best_of(scores: Sequence[MethodScore], held: int, careful: str) -> str:
+    """The best method or, unless it is clearly better on `held` samples that are few, the `careful` one.
+
+    What the others clip is rare: a few samples may have none of it.
+    """
+    found = {item.method: item.sqnr_db for item in scores}
+    lead = scores[0].sqnr_db - found[careful]
+    return scores[0].method if held >= _ENOUGH or lead >= _CLEAR_DB else careful
 
 
 def score(

@@ -14,7 +14,7 @@ from trtopt.data.reader import Arrays, samples_in
 from trtopt.device.reference import Unoptimised
 from trtopt.onnxmodel.feeds import specs_of
 from trtopt.onnxmodel.model_file import ModelFile, array_of
-from trtopt.precision.calibration.choose import is_float, score
+from trtopt.precision.calibration.choose import best_of, is_float, score
 from trtopt.precision.calibration.collect import Ranges, check_finite
 from trtopt.precision.calibration.held_back import EVERY, Part
 from trtopt.precision.calibration.methods import METHODS
@@ -69,7 +69,7 @@ def calibrate(
     held = 0
     if automatic:
         scores, held = _judge(model, plan, amax, source, form, given)
-    best = scores[0].method if scores else MAX if method == AUTO else method
+    best = best_of(scores, held, careful=MAX) if scores else MAX if method == AUTO else method
     return CalibrationTable(
         model_sha256=model_sha256,
         data_sha256=part.sha256,
