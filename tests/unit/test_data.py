@@ -310,7 +310,8 @@ def test_a_function_that_cannot_begin_anew_is_told_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    body = "import numpy as np\nkept = iter([{'x': np.ones((2, 3), np.float32)}])\ndef feeds():\n    return kept\n"
+    kept = "kept = iter([{'x': np.ones((2, 3), np.float32)}])"
+    body = f"import numpy as np\n{kept}\ndef feeds():\n    return kept\n"
     (tmp_path / "spent_feeds.py").write_text(body)
     source = open_data("spent_feeds:feeds")
     assert read(source, [X])

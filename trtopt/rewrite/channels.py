@@ -16,6 +16,7 @@ from trtopt.rewrite.scope import STANDARD, Array, Scope
 
 _UNARY = ("Relu", "LeakyRelu", "Clip", "Sigmoid", "Tanh", "HardSigmoid", "HardSwish", "Elu", "Gelu",
           "Softplus", "Erf", "Neg", "Abs", "Identity", "Dropout", "Exp", "Pow", "Cast")  # fmt: skip
+_STEEP = ("Exp", "Pow")
 _POOLS = ("MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool")
 _NEUTRAL = {"Add": 0, "Sub": 0, "Mul": 1, "Div": 1}
 _QUANTISERS = ("DequantizeLinear", "QuantizeLinear")
@@ -58,6 +59,8 @@ def flow_of(scope: Scope, node: Any) -> Flow:
                 inner.append(user)
                 pending.append(user.outputs[0])
                 flow.problem = flow.problem or _why_not_through(scope, user, tensor, node.op)
+    if sum(user.op in _STEEP for user in inner) > 1:
+        flow.problem = flow.problem or "of several Exp or Pow new channels may become infinite"
     known = {id(tensor) for tensor in flow.tensors}
     for user in inner if flow.problem is None else ():
         if user.op in _NEUTRAL:
