@@ -204,7 +204,8 @@ def test_an_edited_value_and_another_method_are_taken(table: Path, tmp_path: Pat
     content = json.loads(table.read_bytes())
     content["tensors"]["images"]["chosen"] = 2.54
     table.write_text(json.dumps(content))
-    quantize(DIGITS, tmp_path / "edited.onnx", Request("int8", "8.6", table=table))
+    told = quantize(DIGITS, tmp_path / "edited.onnx", Request("int8", "8.6", table=table))
+    assert any("1 ranges are not what" in note and "'images'" in note for note in told.notes)
     assert scales(tmp_path / "edited.onnx")["images_scale"] == pytest.approx(0.02)
     quantize(DIGITS, tmp_path / "other.onnx", Request("int8", "8.6", table=table, method="percentile-99.9"))
     expected = {name: row["amax"]["percentile-99.9"] / 127 for name, row in content["tensors"].items()}

@@ -288,6 +288,11 @@ def _notes_on(table: CalibrationTable, plan: Plan, scales: Scales, material: Mat
         notes.append(f"calibrated on {table.samples} samples only; {FEW_SAMPLES} or more are better")
     if material.table is not None and table.model_sha256 != material.model_sha256:
         notes.append(f"{material.table_name} was made for another file: its ranges are taken as they are")
+    edited = [name for name, row in table.tensors.items() if row.amax.get(table.method) != row.chosen]
+    if edited:
+        notes.append(
+            f"{len(edited)} ranges are not what {table.method} gives, such as {edited[0]!r}'s: edited"
+        )
     idle = [name for name in plan.tensors if scales.tensors.get(name) == 0.0]
     if idle:
         notes.append(
