@@ -75,6 +75,14 @@ def test_operators_and_weights_decide_where_a_plugin_keeps_the_model_from_runnin
     assert "values measured" not in told
 
 
+def test_a_model_that_fails_for_another_reason_is_not_cast_unseen(tmp_path: Path) -> None:
+    text = """
+        g (float[N,8] x) => (float[N,8] y) <int64[1] s = {7}>
+        {a = com.microsoft.Gelu(x) b = Reshape(a, s) y = Add(a, b)}"""
+    with pytest.raises(ModelError, match="cannot run the model"):
+        cast(with_domain(text, "com.microsoft", tmp_path))
+
+
 def test_data_for_a_model_that_cannot_run_is_not_passed_over(tmp_path: Path) -> None:
     source = with_domain(PLUGIN, "mine", tmp_path)
     np.savez(tmp_path / "d.npz", x=np.zeros((4, 8), np.float32))

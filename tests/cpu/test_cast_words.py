@@ -11,9 +11,11 @@ import pytest
 from cast_models import CHAIN, saved
 
 from trtopt.errors import UsageError
+from trtopt.onnxmodel.model_file import ModelFile
 from trtopt.pipeline.bisect import Request, bisect
 from trtopt.precision.bounds import Bounds
 from trtopt.precision.casting.api import cast_model
+from trtopt.precision.casting.weights import no_numbers
 from trtopt.precision.deviation import Deviation
 from trtopt.records.casting import CastReport
 from trtopt.report.casting import cast_summary, difference_line
@@ -105,6 +107,11 @@ def test_a_weight_that_holds_nan_is_named(tmp_path: Path) -> None:
     weight[3, 4] = np.nan
     notes = cast(saved(CHAIN, tmp_path, w=weight)).notes
     assert notes == ("1 weights hold NaN, such as 'w': export the model from a sound checkpoint",)
+    constant = onnx.helper.make_node("Constant", [], ["k"], value=onnx.numpy_helper.from_array(weight, "k"))
+    inside = onnx.helper.make_model(onnx.helper.make_graph([constant], "g", [], []))
+    assert no_numbers(ModelFile(inside, tmp_path, external=False))[0].startswith(
+        "1 weights hold NaN, such as 'k'"
+    )
 
 
 # ── outputs ─────────────────────────────────────────────────────────────────────────────────────────────

@@ -18,7 +18,8 @@ class FunctionReader:
     lengths = None
 
     def __init__(self, reference: str) -> None:
-        self._reference, self._has_yielded = reference, False
+        self._reference = reference
+        self._last: object = None
         self._function = function_of_user(reference)
 
     def pieces(self, rows: Rows) -> Iterator[Arrays]:
@@ -27,18 +28,16 @@ class FunctionReader:
             feeds = self._function()
             if not isinstance(feeds, Iterable) or isinstance(feeds, Mapping):
                 raise TypeError(f"it returned {type(feeds).__name__}")
-            empty = True
+            if feeds is self._last and iter(feeds) is feeds:
+                raise DataError(
+                    f"{self._reference} returns an iterator that was read before",
+                    "it is called anew for every pass over the data: let it begin anew, as a generator does",
+                )
+            self._last = feeds
             for feed in feeds:
                 if not isinstance(feed, Mapping):
                     raise TypeError(f"it yielded {type(feed).__name__}")
-                empty = False
                 yield {name: np.asarray(feed[name]) for name in rows if name in feed}
-            if empty and self._has_yielded:
-                raise DataError(
-                    f"{self._reference} yields nothing the second time",
-                    "it is called anew for every pass over the data: let it begin anew, as a generator does",
-                )
-            self._has_yielded = not empty
         except DataError:
             raise
         except Exception as error:

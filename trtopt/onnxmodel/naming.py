@@ -65,6 +65,10 @@ def _rename(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
         item.name = names.get(item.name, item.name)
     for sparse in graph.sparse_initializer:
         sparse.values.name = names.get(sparse.values.name, sparse.values.name)
+    for item in graph.quantization_annotation:
+        item.tensor_name = names.get(item.tensor_name, item.tensor_name)
+        for entry in item.quant_parameter_tensor_names:
+            entry.value = names.get(entry.value, entry.value)
     for node in graph.node:
         for field in (node.input, node.output):
             field[:] = [names.get(name, name) for name in field]

@@ -60,6 +60,8 @@ def _without_batch(
     if found is None or node.input[0] not in grown:
         return _unbaked(node.op_type, shape, batch)
     free = -1 if node.op_type == "Reshape" else 1
+    if shape[found.axis] == free and shape.count(free) == 1:
+        return None
     return [free if place == found.axis else size for place, size in enumerate(found.shape)]
 
 
@@ -178,23 +180,23 @@ def declare_outputs(model: onnx.ModelProto, batch: int, grown: Mapping[str, int 
     An axis that was the batch itself is called so; one of several rows a sample becomes unknown.
     """
     for item in model.graph.output:
-        axes = item.type.tensor_type.shape.dim
-        if axes and axes[0].dim_param == NAME and grown.get(item.name, 0) != 0:
-            axes[0].dim_value = batch
-        place = grown.get(item.name)
-        if place is not None and place < len(axes) and axes[place].HasField("dim_value"):
-            if axes[place].dim_value == batch:
-                axes[place].dim_param = NAME
-            else:
-                axes[place].ClearField("dim_value")
+        if item.name not in grown:
+            continue
+        for place, axis in enumerate(item.type.tensor_type.shape.dim):
+            if place != grown[item.name] and axis.dim_param == NAME:
+                axis.dim_value = batch
+            elif place == grown[item.name] and axis.dim_value == batch:
+                axis.dim_param = NAME
+            elif place == grown[item.name]:
+                axis.ClearField("dim_value")
 
 
 def make_dynamic(model: onnx.ModelProto) -> tuple[onnx.ModelProto, int, list[str]]:
     """A copy of a prepared model whose batch axis is called `batch`, the old size, the names of what changed.
 
     In a Reshape's shape the baked batch becomes −1, in an Expand's 1, where it is found by following it or,
-    beyond that, at the front; in subgraphs too. A Resize asks its input. What a Concat of the main graph
-    joins to the batch is repeated.
+    beyond that, at the front; in subgraphs too. A Resize of all axes asks its input.
+    What a Concat of the main graph joins to the batch is repeated.
     Outputs whose first axis was the batch get the name too; inner shapes are dropped.
 
     Raises:
@@ -212,5 +214,8 @@ def make_dynamic(model: onnx.ModelProto) -> tuple[onnx.ModelProto, int, list[str
             axes[0].dim_param = NAME
     _forget_inner_shapes(copy.graph, batch)
     patched += _spread_rows(copy)
+    declare_outputs(
+        copy, batch, {item.name: grown[item.name].axis for item in copy.graph.output if item.name in grown}
+    )
     prepare.inferred(copy)
     return copy, batch, patched

@@ -3,7 +3,7 @@
 It is followed from the inputs, node by node: ONNX's inference tells how an output grows at twice the batch. A
 Reshape to a constant shape keeps the elements in their order, so the batch lies behind as many of them as
 before, which tells the axis. With a batch of 1 it may lie at the end of one axis or at the start of the next:
-the second is taken, and the first if the rest of the model then does not fit.
+the second is taken, and the first if the rest of the model then does not fit. If nothing fits, nothing is told.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Grown:
 def followed(model: onnx.ModelProto, batch: int) -> dict[str, Grown]:
     """How the tensors of the main graph grow with the batch, as far as that can be told, by name."""
     types = _types_of(model)
-    choices: dict[tuple[Shape, int, Shape], list[Grown]] = {}
+    choices: dict[tuple[Shape, int, int, Shape], list[Grown]] = {}
     for _ in range(_MOST_TRIALS):
         walk = _Walk(model, batch, types, choices)
         try:
@@ -90,7 +90,7 @@ class _Walk:
         model: onnx.ModelProto,
         batch: int,
         types: Mapping[str, onnx.TypeProto],
-        choices: dict[tuple[Shape, int, Shape], list[Grown]],
+        choices: dict[tuple[Shape, int, int, Shape], list[Grown]],
     ) -> None:
         self._model, self._batch, self._types, self._choices = model, batch, types, choices
         self._opset = opset_of(model)
@@ -140,9 +140,9 @@ class _Walk:
     def _reshaped(self, source: Grown | None, out: Shape) -> Grown:
         if source is None or 0 in (*source.shape, *out):  # a shape that depends on how long the batch is
             raise _DoesNotFitError
-        key = (source.shape, source.before, out)
+        key = (source.shape, source.axis, source.before, out)
         if key not in self._choices:
-            ways = _ways(source.before, out, self._batch)
+            ways = _ways(source, out, self._batch)
             if not ways:
                 raise _DoesNotFitError
             self._choices[key] = ways
@@ -182,7 +182,11 @@ class _Walk:
     ) -> None:
         """What inference says of an output at twice the batch, against what it is at the batch."""
         old = _shape(self._types[name])
-        if kind is None or not all(axis.HasField("dim_value") for axis in kind.tensor_type.shape.dim):
+        if (
+            kind is None
+            or 0 in old
+            or not all(axis.HasField("dim_value") for axis in kind.tensor_type.shape.dim)
+        ):
             return
         new = _shape(kind)
         places = [place for place, size in enumerate(old) if len(new) == len(old) and new[place] != size]
@@ -194,12 +198,16 @@ class _Walk:
         self._grown[name] = Grown(old, places[0], outer)
 
 
-def _ways(before: int, out: Shape, batch: int) -> list[Grown]:
-    """The axes of `out` in which a batch may lie that recurs `before` times: where an axis begins, first."""
+def _ways(source: Grown, out: Shape, batch: int) -> list[Grown]:
+    """The axes of `out` in which the batch may lie: where one begins, where it lay before, as long as it."""
     found = []
     for axis, size in enumerate(out):
         outside = prod(out[:axis])
-        if before % outside == 0 and size % (before // outside * batch) == 0:
-            found.append(Grown(out, axis, before // outside))
-    found.sort(key=lambda way: (way.outer, out[way.axis] != batch))
+        if source.before % outside == 0 and size % (source.before // outside * batch) == 0:
+            found.append(Grown(out, axis, source.before // outside))
+
+    def moves(way: Grown) -> bool:
+        return way.axis != source.axis or out[: way.axis] != source.shape[: way.axis]
+
+    found.sort(key=lambda way: (way.outer, moves(way), out[way.axis] != batch))
     return found

@@ -181,6 +181,40 @@ def test_a_resize_to_a_size_asks_its_input_for_the_batch(tmp_path: Path) -> None
     joined(tmp_path, 0)
 
 
+@pytest.mark.parametrize("shape", ["1,1,8", "1,1,2,4"])
+def test_a_sequence_of_one_step_is_not_taken_for_the_batch(shape: str, tmp_path: Path) -> None:
+    text = f"""
+        g (float[1,1,8] x) => (float[1,1,8] y)
+        <int64[{shape.count(",") + 1}] s = {{{shape}}}, int64[3] t = {{1,1,8}}>
+        {{a = Transpose<perm=[1,0,2]>(x) b = Reshape(a, s) c = Relu(b) d = Reshape(c, t)
+         y = Transpose<perm=[1,0,2]>(d)}}"""
+    _, graph = dynamic(text, tmp_path)
+    assert declared(graph) == [["batch", 1, 8]]
+    joined(tmp_path, 0)
+
+
+def test_a_shape_that_leaves_the_batch_open_is_left_as_it_is(tmp_path: Path) -> None:
+    text = "g (float[2,3,4] x) => (float[2,12] y) <int64[2] s = {-1,12}> {y = Reshape(x, s)}"
+    trace, _ = dynamic(text, tmp_path)
+    assert trace.notes[0] == "batch 2 is now dynamic"
+
+
+def test_an_axis_of_length_zero_is_not_followed(tmp_path: Path) -> None:
+    text = """
+        g (float[2,0,4] x) => (float[0,1,2,4] y) <int64[1] a = {1}>
+        {t = Transpose<perm=[1,0,2]>(x) y = Unsqueeze(t, a)}"""
+    assert set(followed(model(text), 2)) == {"x"}
+
+
+def test_what_is_known_of_outputs_is_declared_without_a_check_too(tmp_path: Path) -> None:
+    text = """
+        g (float[2,4,12] x) => (float[4,2,12] y) <int64[3] s = {4,2,12}>
+        {t = Transpose<perm=[1,0,2]>(x) y = Reshape(t, s)}"""
+    onnx.save(model(text), tmp_path / "in.onnx")
+    rewrite_model(tmp_path / "in.onnx", tmp_path / "out.onnx", target="10", dynamic_batch=True, check=False)
+    assert declared(onnx.load(tmp_path / "out.onnx").graph) == [[4, "batch", 12]]
+
+
 # ── outputs ─────────────────────────────────────────────────────────────────────────────────────────────
 
 

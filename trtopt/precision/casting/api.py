@@ -39,6 +39,8 @@ from trtopt.workspace import check_writable, scratch_beside
 _COMPARED = 64
 """How many samples the original and the result are compared on."""
 _AT_ONCE = 8
+_UNREGISTERED = ("is not a registered function/op", "No Op registered")
+"""ONNX Runtime's words for an operator that it does not have."""
 _TARGETS = ("8.6", "10", "11", "rtx")
 
 
@@ -233,7 +235,7 @@ def _seen(
     try:
         return on_seeded(original, lambda feeds: on(source_of(feeds)))
     except CannotRun as error:
-        if not _may_have_plugins(original):
+        if not (_may_have_plugins(original) and any(words in error.problem for words in _UNREGISTERED)):
             raise
         note = f"operators and weights alone decided, and nothing was compared: {error.problem}"
         return _Seen("none", 0, {}, None, (note,))

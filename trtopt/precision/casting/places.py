@@ -89,22 +89,24 @@ def types_of(model: onnx.ModelProto) -> dict[str, int]:
         for value in (*part.input, *part.value_info, *part.output):
             if isinstance(value, onnx.ValueInfoProto) and value.type.HasField("tensor_type"):
                 found[value.name] = value.type.tensor_type.elem_type
-    while _told_by_neighbours(model, found):
-        pass
+    nodes = [node for part in graphs_of(model.graph) for node in part.node]
+    while _told_by_neighbours(nodes, opset_of(model), found):
+        nodes.reverse()  # a type may travel either way
     return found
 
 
-def _told_by_neighbours(model: onnx.ModelProto, types: dict[str, int]) -> bool:
+def _told_by_neighbours(nodes: Sequence[onnx.NodeProto], opset: int, types: dict[str, int]) -> bool:
     """Add types that follow from those of other tensors of the same node; whether there were any."""
-    before, opset = len(types), opset_of(model)
-    for part in graphs_of(model.graph):
-        for node in part.node:
-            schema = _schema(node.op_type, opset) if node.domain in OWN_DOMAINS else None
-            if schema is None or all(name in types for name in (*node.input, *node.output)):
-                continue
-            pairs = list(_typed(node, schema))
-            known = {parameter: types[name] for name, parameter in pairs if name in types}
-            types |= {name: known[parameter] for name, parameter in pairs if parameter in known}
+    before = len(types)
+    for node in nodes:
+        schema = _schema(node.op_type, opset) if node.domain in OWN_DOMAINS else None
+        if schema is None or all(name in types for name in (*node.input, *node.output) if name):
+            continue
+        pairs = list(_typed(node, schema))
+        known = {parameter: types[name] for name, parameter in pairs if name in types}
+        for name, parameter in pairs:
+            if parameter in known:
+                types.setdefault(name, known[parameter])
     return len(types) > before
 
 

@@ -83,7 +83,10 @@ def no_numbers(model: ModelFile) -> tuple[str, ...]:
     odd = [
         item.name
         for part in graphs_of(model.proto.graph)
-        for item in getattr(part, "initializer", ())
+        for item in (
+            *part.initializer,
+            *(a.t for node in part.node for a in node.attribute if a.HasField("t")),
+        )
         if item.data_type in _FLOATING
         and any(bool(np.isnan(values).any()) for values in _stretches(array_of(item, model.folder)))
     ]

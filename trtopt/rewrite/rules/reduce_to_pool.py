@@ -34,7 +34,7 @@ def _check(scope: Scope, match: Match) -> str | None:
 
 def _normalises(scope: Scope, node: Any) -> bool:
     source, users = node.inputs[0], node.outputs[0].outputs
-    centres = any(user.op == "Sub" and user.inputs[0] is source for user in users)
+    centres = any(scope.is_one_of(user, "Sub") and user.inputs[0] is source for user in users)
     return centres or square_of(scope, source) is not None
 
 
