@@ -3,7 +3,8 @@
 It is followed from the inputs, node by node: ONNX's inference tells how an output grows at twice the batch. A
 Reshape to a constant shape keeps the elements in their order, so the batch lies behind as many of them as
 before, which tells the axis. With a batch of 1 it may lie at the end of one axis or at the start of the next:
-the second is taken, and the first if the rest of the model then does not fit. If nothing fits, nothing is told.
+the second is taken, and the first if the rest of the model then does not fit. If nothing fits, nothing is
+told.
 """
 
 from __future__ import annotations
