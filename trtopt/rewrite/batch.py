@@ -60,9 +60,9 @@ def _without_batch(
     if found is None or node.input[0] not in grown:
         return _unbaked(node.op_type, shape, batch)
     free = -1 if node.op_type == "Reshape" else 1
-    if shape[found.axis] == free and shape.count(free) == 1:
-        return None
-    return [free if place == found.axis else size for place, size in enumerate(found.shape)]
+    new = [free if place == found.axis else size for place, size in enumerate(found.shape)]
+    is_open = len(shape) == len(new) and shape[found.axis] == free and shape.count(free) == 1
+    return None if is_open else new
 
 
 def _patch_shapes(graph: onnx.GraphProto, batch: int, grown: Mapping[str, Grown]) -> list[str]:

@@ -199,6 +199,15 @@ def test_a_shape_that_leaves_the_batch_open_is_left_as_it_is(tmp_path: Path) -> 
     assert trace.notes[0] == "batch 2 is now dynamic"
 
 
+def test_an_expand_to_fewer_axes_than_its_input_has_keeps_the_batch(tmp_path: Path) -> None:
+    text = """
+        g (float[2,3,1] x) => (float[3,2,4] y) <int64[1] s = {4}>
+        {t = Transpose<perm=[1,0,2]>(x) y = Expand(t, s)}"""
+    _, graph = dynamic(text, tmp_path)
+    assert declared(graph) == [[3, "batch", 4]]
+    joined(tmp_path, 1)
+
+
 def test_an_axis_of_length_zero_is_not_followed(tmp_path: Path) -> None:
     text = """
         g (float[2,0,4] x) => (float[0,1,2,4] y) <int64[1] a = {1}>
@@ -222,8 +231,9 @@ def test_an_output_whose_batch_is_another_axis_is_declared_so(tmp_path: Path) ->
     text = """
         g (float[1,4] x) => (float[2,1,4] y) <int64[1] z = {0}>
         {a = Unsqueeze(x, z) b = Neg(a) y = Concat<axis=0>(a, b)}"""
-    _, graph = dynamic(text, tmp_path)
+    trace, graph = dynamic(text, tmp_path)
     assert declared(graph) == [[2, "batch", 4]]
+    assert any("but of 'y' along axis 1" in note for note in trace.notes)
     joined(tmp_path, 1)
 
 
