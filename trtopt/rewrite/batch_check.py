@@ -34,10 +34,8 @@ def prove(fixed: ModelFile, dynamic: ModelFile, batch: int) -> str:
     grown = {name: _axis_of(name, (first, second), value) for name, value in got.items()}
     declare_outputs(dynamic.proto, batch, grown)
     elsewhere = [f"{name!r} along axis {axis}" for name, axis in grown.items() if axis]
-    joined = (
-        f"; the batch is the first axis of the outputs, but of {', '.join(elsewhere)}" if elsewhere else ""
-    )
-    return f"checked at the old batch and at twice that{joined}"
+    told = f"; outputs whose batch is not their first axis: {', '.join(elsewhere)}" if elsewhere else ""
+    return f"checked at the old batch and at twice that{told}"
 
 
 def _axis_of(name: str, alone: tuple[Mapping[str, Array], Mapping[str, Array]], both: Array) -> int | None:

@@ -233,7 +233,7 @@ def test_an_output_whose_batch_is_another_axis_is_declared_so(tmp_path: Path) ->
         {a = Unsqueeze(x, z) b = Neg(a) y = Concat<axis=0>(a, b)}"""
     trace, graph = dynamic(text, tmp_path)
     assert declared(graph) == [[2, "batch", 4]]
-    assert any("but of 'y' along axis 1" in note for note in trace.notes)
+    assert any("not their first axis: 'y' along axis 1" in note for note in trace.notes)
     joined(tmp_path, 1)
 
 
