@@ -162,13 +162,8 @@ class _Worker:
             os.killpg(self._process.pid, signal.SIGKILL)  # it leads a session of its own
 
     def _read(self, index: int, events: queue.Queue[tuple[int, Any]]) -> None:
-        assert self._process.stdout is not None
         finished = False
-        for line in self._process.stdout:
-            try:
-                message = _decode(line)
-            except msgspec.DecodeError:  # its process was ended in the middle of a line
-                break
+        for message in self._messages():
             if isinstance(message, Logged):
                 log_relayed(message, self._process.pid)
                 continue
@@ -176,6 +171,19 @@ class _Worker:
             events.put((index, message))
         if not finished:
             events.put((index, _Ended(self._process.wait())))
+
+    def _messages(self) -> Iterator[Any]:
+        """What it says, up to its end, or ours: `stop` closes the pipe, maybe while it is read."""
+        assert self._process.stdout is not None
+        while True:
+            try:
+                line = self._process.stdout.readline()
+                message = _decode(line) if line else None
+            except (ValueError, msgspec.DecodeError):  # closed, or ended in the middle of a line
+                return
+            if message is None:
+                return
+            yield message
 
     def enter(self, phase: str) -> None:
         """It is at another phase now, maybe."""
