@@ -10,7 +10,8 @@ TrtoptError                     exit code 1
 ├── BuildError                  the builder gave up; the last log lines are in the message
 │   └── TimingCacheError        a timing cache that must not be used here
 ├── ArtifactError               a build folder, an engine or a result file that cannot be trusted or used
-│   └── IncompatibleEngineError made by another flavour, version or for another GPU
+│   ├── IncompatibleEngineError made by another flavour, version or for another GPU
+│   └── SignatureError          not signed by the trusted signer, or changed since
 ├── DeviceError                 what the machine has not got, or a device call that failed
 │   ├── BackendMissingError     a library is not installed
 │   ├── NoGpuError              no CUDA device
@@ -83,6 +84,10 @@ class ArtifactError(TrtoptError):
 
 class IncompatibleEngineError(ArtifactError):
     """An engine made by another flavour or version of TensorRT, or for another GPU."""
+
+
+class SignatureError(ArtifactError):
+    """A build folder that the trusted signer has not signed, or that has changed since."""
 
 
 class DeviceError(TrtoptError):

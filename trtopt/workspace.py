@@ -29,7 +29,15 @@ from trtopt.holding import (
 from trtopt.reading import read_bounded, reason_of
 from trtopt.records import BatchPlan, EngineArtifact, Manifest, read_versioned, to_json
 from trtopt.records.sound import check_manifest, check_plan
-from trtopt.signing import SIGNATURE, check_signature, key, required_key, signature_of
+from trtopt.signing import (
+    SIGNATURE,
+    Signer,
+    SigningKey,
+    check_signature,
+    signature_of,
+    signing_key,
+    trusted_signer,
+)
 
 MANIFEST = "manifest.json"
 _LOCK_TIMEOUT_S = 600.0
@@ -111,9 +119,9 @@ def folder_in_progress(final: Path) -> Iterator[Path]:
 
     Raises:
         OutputError: `final` cannot be made, or is something else than a build folder of trtopt's.
-        UsageError: the environment's signing key is too short.
+        UsageError, BackendMissingError: nothing can be signed with the key that the environment names.
     """
-    key()  # one that nothing can be signed with is told before the work, not after
+    trusted_signer()  # a key that cannot be used is reported before the work, not after
     final = final.resolve()  # a link is followed, and the current folder has a name to take
     with alone_in(final.parent):
         _check_replaceable(final)
@@ -239,19 +247,19 @@ def write_manifest(folder: Path, manifest: Manifest, files: Mapping[str, str] | 
     engines = {engine.path: engine.sha256 for engine in manifest.engines}  # as they were when they were built
     manifest = msgspec.structs.replace(manifest, files=vouched | engines)
     write_atomically(folder / MANIFEST, to_json(manifest))
-    if key() is not None:
-        sign_manifest(folder)
+    if (own := signing_key()) is not None:
+        sign_manifest(folder, own)
     return manifest
 
 
-def sign_manifest(folder: Path) -> None:
-    """Sign a manifest as it is there.
+def sign_manifest(folder: Path, key: SigningKey) -> None:
+    """Sign the manifest in `folder`.
 
     Raises:
-        UsageError: the environment has no key.
+        OutputError: the signature cannot be written.
     """
     content = read_bounded(folder / MANIFEST, _MAX_MANIFEST_BYTES)
-    write_atomically(folder / SIGNATURE, signature_of(content, required_key()).encode())
+    write_atomically(folder / SIGNATURE, signature_of(content, key).encode())
 
 
 def hashes_of(folder: Path) -> dict[str, str]:
@@ -270,22 +278,24 @@ def sha256_of(*paths: Path) -> str:
     return digest.hexdigest()
 
 
-def read_manifest(folder: Path, *, signed: bool = True) -> Manifest:
-    """Read the manifest of a build folder; where the environment has a key, it must be `signed` with it.
+def read_manifest(folder: Path, *, signed: bool = True, signer: Signer | None = None) -> Manifest:
+    """Read the manifest of a build folder; it must be `signed` by `signer`, or by the environment's if any.
 
     Raises:
         ArtifactError: there is none, it is cut short or edited beyond its schema, names files outside the
-            folder, is of a newer trtopt, or is not signed although it has to be.
+            folder, or is of a newer trtopt.
+        SignatureError: it is not signed as it must be.
+        UsageError, BackendMissingError: a key that the environment names cannot be used.
     """
     path = folder / MANIFEST
     try:
         if path.exists() and not path.is_file():
             raise ValueError("no regular file")  # a pipe would be waited for
         content = read_bounded(path, _MAX_MANIFEST_BYTES)
-        if signed and (own_key := key()) is not None:
+        if signed and (trusted := signer or trusted_signer()) is not None:
             signature = folder / SIGNATURE
-            told = read_bounded(signature, _MAX_MANIFEST_BYTES) if signature.is_file() else None
-            check_signature(str(folder), content, told, own_key)
+            line = read_bounded(signature, _MAX_MANIFEST_BYTES) if signature.is_file() else None
+            check_signature(str(folder), content, line, trusted)
         manifest = read_versioned(content, Manifest)
         check_manifest(manifest)
     except FileNotFoundError:
@@ -314,12 +324,12 @@ def is_library(name: str, library: str) -> bool:
 def check_plugins(engines: Iterable[EngineArtifact], trust: Sequence[str], flag: str = "--trust") -> None:
     """Judge whether engines' plugin libraries may be loaded: a manifest can name any, whoever made it.
 
-    The user names them too; or the environment has a key, with which the manifest is signed.
+    The user names them too; or the environment names a signer, who has signed the manifest.
 
     Raises:
         ArtifactError: a library is needed that is not in `trust`.
     """
-    if key() is not None:
+    if trusted_signer() is not None:
         return
     for library in sorted(plugin_libraries(engines)):
         if not any(is_library(name, library) for name in trust):

@@ -92,7 +92,7 @@ def test_code_of_the_users_that_quits_is_heard_and_logged(speaking: CommandLine)
 
 def test_no_secret_is_in_a_log(speaking: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_API_TOKEN", SECRET)
-    monkeypatch.setenv("TRTOPT_SIGNING_KEY", "0123456789abcdef-the-key")
+    monkeypatch.setenv("MY_SIGNING_KEY", "0123456789abcdef-the-key")
     speaking("bench", DIGITS, *ONNXRUNTIME, "--input", "speaking:aloud", "--log-file", "log", "-v")
     speaking("bench", "0123456789abcdef-the-key", "--log-file", "log")
     text = (speaking.folder / "log").read_text()

@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 from command_line import DIGITS, CommandLine
 
+from tests.key_files import key_pair
+from trtopt.signing import SIGNER_VARIABLE
+
 MEASURING: dict[str, tuple[str | Path, ...]] = {
     "bench": ("--duration", "0.05"),
     "check": ("--against", DIGITS),
@@ -84,10 +87,11 @@ def test_there_is_no_profile_of_it(trtopt_cli: CommandLine, bare: Path) -> None:
     assert "`trtopt bench --layers`" in told
 
 
-def test_where_a_key_asks_for_signatures_it_is_not_loaded(
+def test_where_a_signer_is_required_it_is_not_loaded(
     trtopt_cli: CommandLine, bare: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("TRTOPT_SIGNING_KEY", "a key of sixteen bytes or more")
+    _, public = key_pair(trtopt_cli.folder / "own")
+    monkeypatch.setenv(SIGNER_VARIABLE, str(public))
     told = trtopt_cli.fails(1, "bench", bare, *TRUSTED)
     assert "no manifest describes it, so it is not signed" in told
     assert "it was not loaded" in told

@@ -22,6 +22,7 @@ from msgspec import structs
 from rich.console import Console
 
 import trtopt
+from tests.key_files import key_pair
 from trtopt.errors import ArtifactError
 from trtopt.pipeline import plan_trials
 from trtopt.pipeline.measured_engines import read_measured
@@ -33,7 +34,7 @@ from trtopt.report.planning import plan_text
 from trtopt.runtime.batcher import DynamicBatcher
 from trtopt.runtime.pool import EnginePool
 from trtopt.runtime.trial import TrialJob
-from trtopt.signing import KEY_VARIABLE
+from trtopt.signing import SIGNER_VARIABLE, read_signing_key
 from trtopt.workspace import read_plan, sign_manifest, write_atomically
 
 SLO = "p50=500ms"
@@ -144,16 +145,17 @@ def test_an_engine_that_is_missing_from_a_plan_or_another_one_is_not_loaded(
         EnginePool.open(path)
 
 
-def test_where_a_key_asks_for_signatures_a_plan_vouches_for_nothing(
+def test_where_a_signer_is_required_a_plan_vouches_for_nothing(
     measured: Path, planned: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shutil.copytree(measured, tmp_path / "copy")
     path = tmp_path / "copy" / "plans" / "plan.json"
-    monkeypatch.setenv(KEY_VARIABLE, "0123456789abcdef")
+    private, public = key_pair(tmp_path / "own")
+    monkeypatch.setenv(SIGNER_VARIABLE, str(public))
     with pytest.raises(ArtifactError, match="is not signed"):
         EnginePool.open(path)
     for folder in ("fixed", "dynamic"):
-        sign_manifest(tmp_path / "copy" / folder)
+        sign_manifest(tmp_path / "copy" / folder, read_signing_key(private))
     EnginePool.open(path).close()
     engine = path.parent / read_plan(path).engines[0].artifact.path
     others = engine.read_bytes() + b"\0"

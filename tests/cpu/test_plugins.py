@@ -9,10 +9,11 @@ import msgspec
 import pytest
 from command_line import CommandLine
 
+from tests.key_files import key_pair
 from trtopt.errors import ArtifactError
 from trtopt.records import Plugin, to_json
 from trtopt.runtime import EnginePool
-from trtopt.signing import KEY_VARIABLE
+from trtopt.signing import SIGNER_VARIABLE, read_signing_key
 from trtopt.workspace import MANIFEST, read_manifest, sha256_of, sign_manifest
 
 REFUSED = "a plugin library that the engines need; it is native code and was not loaded"
@@ -80,8 +81,9 @@ def test_a_signature_vouches_for_plugins_too(
     tmp_path: Path, cpu_build: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with_plugin(cpu_build, tmp_path / "e")
-    monkeypatch.setenv(KEY_VARIABLE, "0123456789abcdef")
+    private, public = key_pair(tmp_path / "own")
+    monkeypatch.setenv(SIGNER_VARIABLE, str(public))
     with pytest.raises(ArtifactError, match="is not signed"):
         EnginePool.open(tmp_path / "e")
-    sign_manifest(tmp_path / "e")
+    sign_manifest(tmp_path / "e", read_signing_key(private))
     EnginePool.open(tmp_path / "e").close()

@@ -11,13 +11,13 @@ import msgspec
 import pytest
 from command_line import DIGITS, CommandLine
 
-from trtopt.errors import ArtifactError, UsageError
+from tests.key_files import key_pair
+from trtopt.errors import ArtifactError, SignatureError, UsageError
 from trtopt.holding import KILL_VARIABLE
 from trtopt.pipeline.rebuild import check_folder, differences, rebuild_locked, repair, sign, trust
 from trtopt.records import Manifest
+from trtopt.signing import KEY_VARIABLE, SIGNER_VARIABLE
 from trtopt.workspace import read_manifest
-
-KEY = "0123456789abcdef-a-key-of-the-tests"
 
 
 @pytest.fixture
@@ -122,46 +122,82 @@ def test_an_engine_that_has_changed_is_loaded_only_once_it_is_trusted_by_name(
 # ── signatures ──────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_with_a_key_only_what_it_has_signed_is_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UsageError, match="is not set"):
-        sign(folder)
-    monkeypatch.setenv("TRTOPT_SIGNING_KEY", KEY)
-    with pytest.raises(ArtifactError, match="is not signed"):
+def test_only_what_the_trusted_signer_has_signed_is_read(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    private, public = key_pair(tmp_path / "own")
+    _, strangers = key_pair(tmp_path / "other")
+    monkeypatch.setenv(SIGNER_VARIABLE, str(public))
+    with pytest.raises(SignatureError, match="is not signed"):
         read_manifest(folder)
-    assert sign(folder).signature == "valid"
+    assert sign(folder, private).signature == "valid"
     assert read_manifest(folder).engines
     whole = (folder / "manifest.json").read_bytes()
     (folder / "manifest.json").write_bytes(whole.replace(b"batch8", b"batch9", 1))
-    with pytest.raises(ArtifactError, match="signature does not fit"):
+    with pytest.raises(SignatureError, match="its manifest has changed since it was signed"):
         read_manifest(folder)
     (folder / "manifest.json").write_bytes(whole)
-    monkeypatch.setenv("TRTOPT_SIGNING_KEY", KEY + "x")
-    with pytest.raises(ArtifactError, match="another key"):
+    monkeypatch.setenv(SIGNER_VARIABLE, str(strangers))
+    with pytest.raises(SignatureError, match="is signed by another key than"):
         check_folder(folder)
-    monkeypatch.setenv("TRTOPT_SIGNING_KEY", "short")
-    with pytest.raises(UsageError, match="at least 16 bytes"):
-        read_manifest(folder)
-    monkeypatch.delenv("TRTOPT_SIGNING_KEY")
+    monkeypatch.delenv(SIGNER_VARIABLE)
     assert check_folder(folder).signature == "unchecked"
+
+
+def test_a_new_manifest_is_written_only_by_its_signer(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    private, public = key_pair(tmp_path / "own")
+    others, _ = key_pair(tmp_path / "other")
+    sign(folder, private)
     (folder / "batch8.engine").unlink()
     with pytest.raises(ArtifactError, match="a new manifest would undo that"):
-        repair(folder)
+        repair(folder, signer=public)
+    monkeypatch.setenv(KEY_VARIABLE, str(others))
+    with pytest.raises(SignatureError, match="is signed by another key"):
+        trust(folder, ["batch8.engine"])
+    monkeypatch.setenv(KEY_VARIABLE, str(private))
+    check = repair(folder)
+    assert (check.is_whole, check.signature) == (True, "valid")
 
 
-def test_what_has_changed_is_not_signed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TRTOPT_SIGNING_KEY", KEY)
+def test_what_has_changed_is_not_signed(folder: Path, tmp_path: Path) -> None:
+    private, _ = key_pair(tmp_path / "own")
     edited(folder / "batch8.engine")
     with pytest.raises(ArtifactError, match=r"not signed: batch8\.engine"):
-        sign(folder)
+        sign(folder, private)
+
+
+def test_a_signed_folder_is_checked_with_the_public_key_alone(
+    trtopt_cli: CommandLine, folder: Path, tmp_path: Path
+) -> None:
+    private, public = key_pair(tmp_path / "own")
+    _, strangers = key_pair(tmp_path / "other")
+    check = ("verify", folder, "--signer")
+    assert "is not signed" in trtopt_cli.fails(1, *check, public)
+    assert "signed by the trusted signer" in trtopt_cli("sign", folder, "--key", private).stdout
+    assert "signed by the trusted signer" in trtopt_cli(*check, public).stdout
+    assert "the signature was not checked" in trtopt_cli("verify", folder).stdout
+    assert "is signed by another key" in trtopt_cli.fails(1, *check, strangers)
+    assert "openssl pkey -in" in trtopt_cli.fails(2, *check, private)
+    assert "is a public key" in trtopt_cli.fails(2, "sign", folder, "--key", public)
+    assert "--key" in trtopt_cli.fails(2, "sign", folder)
+    private.chmod(0o644)
+    assert "other users can read this private key" in trtopt_cli("sign", folder, "--key", private).stderr
+    edited(folder / "batch8.engine")
+    assert trtopt_cli(*check, public).returncode == 1
 
 
 def test_builds_are_signed_as_they_are_made_where_a_key_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trtopt_cli: CommandLine
 ) -> None:
-    monkeypatch.setenv("TRTOPT_SIGNING_KEY", KEY)
+    private, public = key_pair(tmp_path / "own")
+    monkeypatch.setenv(KEY_VARIABLE, str(private))
     assert trtopt_cli("build", DIGITS, "-o", "e", "--backend", "onnxruntime").returncode == 0
-    assert "signed with the key" in trtopt_cli("verify", "e").stdout
-    (tmp_path / "e" / "manifest.sig").unlink()
+    monkeypatch.delenv(KEY_VARIABLE)
+    assert trtopt_cli("verify", "e", "--signer", public).returncode == 0
+    monkeypatch.setenv(SIGNER_VARIABLE, str(public))
+    (trtopt_cli.folder / "e" / "manifest.sig").unlink()
     assert "nothing was loaded" in trtopt_cli.fails(1, "bench", "e", "--duration", "0.05")
 
 

@@ -240,12 +240,12 @@ def test_pipes_in_a_folder_are_not_waited_for(tmp_path: Path) -> None:
         read_verified(tmp_path / MANIFEST, TEN)
 
 
-def test_a_key_that_is_too_short_is_told_before_the_work(
+def test_a_key_that_cannot_sign_is_reported_before_the_work(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(KEY_VARIABLE, "short")
-    with pytest.raises(UsageError, match="at least 16 bytes"), folder_in_progress(tmp_path / "out"):
-        pytest.fail("it was let begin")
+    monkeypatch.setenv(KEY_VARIABLE, str(tmp_path / "missing.pem"))
+    with pytest.raises(UsageError, match="cannot be read as a key"), folder_in_progress(tmp_path / "out"):
+        pytest.fail("the work was begun")
 
 
 def test_every_cut_of_a_manifest_is_refused(tmp_path: Path) -> None:

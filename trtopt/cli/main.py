@@ -35,7 +35,7 @@ COMMANDS = {
     "deploy": "Write a plan as a model of a server's: Triton.",
     "report": "Write builds, measurements and profiles of a folder as one HTML page.",
     "verify": "Hash a build folder's files again, check its signature, repair what can be built again.",
-    "sign": "Vouch for a build folder with a key from the environment.",
+    "sign": "Sign a build folder with an Ed25519 key, so that others can check where it is from.",
     "cache": "Look after the timing caches that builds share.",
     "doctor": "Tell what this machine has and which commands work here.",
 }

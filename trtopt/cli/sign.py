@@ -7,14 +7,29 @@ from pathlib import Path
 import click
 
 
-@click.command()
+@click.command(
+    epilog="Make a key pair: openssl genpkey -algorithm ed25519 -out signing.pem; "
+    "openssl pkey -in signing.pem -pubout -out signer.pem"
+)
 @click.argument("folder", type=click.Path(path_type=Path))
-def sign(folder: Path) -> None:
-    """Vouch for the build FOLDER with the key in $TRTOPT_SIGNING_KEY.
+@click.option(
+    "--key",
+    required=True,
+    type=click.Path(path_type=Path),
+    envvar="TRTOPT_SIGN_WITH",
+    show_envvar=True,
+    metavar="FILE",
+    help="Ed25519 private key (PEM).",
+)
+def sign(folder: Path, key: Path) -> None:
+    """Sign the build FOLDER: its manifest, which names every file by its hash.
 
-    Where that key is set, folders that it has not signed are not loaded, and builds are signed when made.
+    Anyone with the public key can check it: trtopt verify FOLDER --signer PUBLIC_KEY.
+
+    Where $TRTOPT_SIGN_WITH names a private key, builds are signed as they are made. Where $TRTOPT_SIGNER
+    names a public key, only folders signed by its owner are loaded.
     """
     from trtopt.pipeline.rebuild import sign as run
     from trtopt.report.verifying import check_lines
 
-    click.echo("\n".join(check_lines(str(folder), run(folder))))
+    click.echo("\n".join(check_lines(str(folder), run(folder, key))))

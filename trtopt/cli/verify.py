@@ -17,11 +17,21 @@ import click
     metavar="ENGINE|LIB.so",
     help="Vouch for an engine that has changed, or for a plugin that --repair needs: native code.",
 )
+@click.option(
+    "--signer",
+    type=click.Path(path_type=Path),
+    envvar="TRTOPT_SIGNER",
+    show_envvar=True,
+    metavar="PUBLIC_KEY",
+    help="Require that the owner of this Ed25519 public key (PEM) has signed the folder.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
-def verify(folder: Path, is_repair: bool, trusted: tuple[str, ...], as_json: bool) -> None:
-    """Hash every file of the build FOLDER again, and check its signature if $TRTOPT_SIGNING_KEY is set.
+def verify(
+    folder: Path, is_repair: bool, trusted: tuple[str, ...], signer: Path | None, as_json: bool
+) -> None:
+    """Hash every file of the build FOLDER again, and check its signature if a signer is named.
 
-    Exits with 1 if something is missing, has changed, or is not signed as it has to be.
+    Exits with 1 if something is missing, has changed, or is not signed by the signer.
     """
     from trtopt.cli.progress import listening
     from trtopt.pipeline.rebuild import check_folder, repair, trust
@@ -29,12 +39,12 @@ def verify(folder: Path, is_repair: bool, trusted: tuple[str, ...], as_json: boo
     from trtopt.report.verifying import check_lines
 
     if trusted:
-        trust(folder, trusted)
+        trust(folder, trusted, signer)
     if is_repair:
         with listening() as listener:
-            check = repair(folder, listener, trusted)
+            check = repair(folder, listener, trusted, signer)
     else:
-        check = check_folder(folder)
+        check = check_folder(folder, signer)
     if as_json:
         click.echo(to_json(check), nl=False)
     else:

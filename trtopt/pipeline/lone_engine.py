@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from trtopt.builder.shapes import over_all
-from trtopt.errors import ArtifactError
+from trtopt.errors import ArtifactError, SignatureError
 from trtopt.measure.described import Described, DescribeJob
 from trtopt.pipeline.listener import SILENT
 from trtopt.records import BuildPlan, BuildSettings, EngineArtifact, Profile, ShapeRange, TensorSpec
-from trtopt.signing import KEY_VARIABLE, key
+from trtopt.signing import KEY_VARIABLE, SIGNER_VARIABLE, trusted_signer
 from trtopt.supervisor import run_jobs
 from trtopt.workspace import MANIFEST, read_manifest, sha256_of
 
@@ -21,7 +21,7 @@ def is_vouched_alone(path: Path, trust: Sequence[str]) -> bool:
     An ONNX file is a model, which is built: it needs nobody's trust.
 
     Raises:
-        ArtifactError: the environment has a signing key, and no signature vouches for the file.
+        SignatureError: the environment names a signer, and no signature vouches for the file.
     """
     if path.suffix == ".onnx" or not path.is_file():
         return False
@@ -30,11 +30,11 @@ def is_vouched_alone(path: Path, trust: Sequence[str]) -> bool:
     beside = read_manifest(path.parent).engines if (path.parent / MANIFEST).is_file() else ()
     if any(engine.path == path.name for engine in beside):
         return False
-    if key() is not None:
-        raise ArtifactError(
-            f"{path}: no manifest describes it, so it is not signed, and ${KEY_VARIABLE} asks for that; "
-            "it was not loaded",
-            "unset the key for this command, if you trust the file",
+    if (signer := trusted_signer()) is not None:
+        raise SignatureError(
+            f"{path}: no manifest describes it, so it is not signed, and only what {signer.path} signs is "
+            "trusted; it was not loaded",
+            f"if you trust the file, unset ${SIGNER_VARIABLE} and ${KEY_VARIABLE} for this command",
         )
     return True
 

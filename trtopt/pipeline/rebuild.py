@@ -16,7 +16,15 @@ from trtopt.pipeline.listener import SILENT, Listener
 from trtopt.pipeline.subject import as_it_is, verified_graphs
 from trtopt.records import EngineArtifact, Manifest
 from trtopt.records.verifying import Change, FolderCheck
-from trtopt.signing import KEY_VARIABLE, SIGNATURE, key, required_key
+from trtopt.signing import (
+    KEY_VARIABLE,
+    SIGNATURE,
+    Signer,
+    read_signer,
+    read_signing_key,
+    signing_key,
+    trusted_signer,
+)
 from trtopt.version import __version__
 from trtopt.workspace import (
     cannot_write,
@@ -33,16 +41,25 @@ from trtopt.workspace import (
 )
 
 
-def check_folder(folder: Path) -> FolderCheck:
-    """Hash every file of a build folder again.
+def check_folder(folder: Path, signer: Path | None = None) -> FolderCheck:
+    """Hash every file of a build folder again, and check its signature if a signer is named.
+
+    `signer` is the file of a public key, by default the one that the environment names.
 
     Raises:
-        ArtifactError: no manifest that can be read, or a signature that does not fit.
+        ArtifactError: no manifest that can be read.
+        SignatureError: it is not signed as it must be.
     """
-    return _checked(folder, read_manifest(folder))
+    manifest, required = _read(folder, signer)
+    return _checked(folder, manifest, required)
 
 
-def _checked(folder: Path, manifest: Manifest) -> FolderCheck:
+def _read(folder: Path, signer: Path | None) -> tuple[Manifest, Signer | None]:
+    required = read_signer(signer) if signer else trusted_signer()
+    return read_manifest(folder, signer=required), required
+
+
+def _checked(folder: Path, manifest: Manifest, signer: Signer | None = None) -> FolderCheck:
     expected, found = _expected(manifest), hashes_of(folder)
     both = expected.keys() & found.keys()
     is_signed = (folder / SIGNATURE).is_file()
@@ -51,7 +68,7 @@ def _checked(folder: Path, manifest: Manifest) -> FolderCheck:
         changed=tuple(sorted(name for name in both if expected[name] != found[name])),
         extra=tuple(sorted(found.keys() - expected.keys())),
         checked=len(expected),
-        signature="none" if not is_signed else "valid" if key() is not None else "unchecked",
+        signature="none" if not is_signed else "valid" if signer is not None else "unchecked",
     )
 
 
@@ -60,22 +77,27 @@ def _expected(manifest: Manifest) -> dict[str, str]:
     return manifest.files or {engine.path: engine.sha256 for engine in manifest.engines}
 
 
-def repair(folder: Path, listener: Listener = SILENT, plugins: Sequence[str] = ()) -> FolderCheck:
+def repair(
+    folder: Path,
+    listener: Listener = SILENT,
+    plugins: Sequence[str] = (),
+    signer: Path | None = None,
+) -> FolderCheck:
     """Build engines again that are missing or changed, with what lies beside them; returns what is left.
 
-    `plugins` are the libraries that may be loaded; see `check_plugins`.
+    `plugins` are the libraries that may be loaded; see `check_plugins`. For `signer` see `check_folder`.
 
     Raises:
         ArtifactError: see `check_folder`; or the graph that a lost engine is made of is lost itself.
         BuildError, BackendMissingError, NoGpuError: see `build`.
     """
-    manifest = read_manifest(folder)
-    check = check_folder(folder)
+    manifest, required = _read(folder, signer)
+    check = _checked(folder, manifest, required)
     bad = {*check.missing, *check.changed}
     lost = [engine for engine in manifest.engines if bad & {*_files_of(engine)}]
     if not lost:
         return check
-    _check_key(folder, check)
+    _check_signing_again(folder)
     check_plugins(lost, plugins)
     with scratch_beside(folder.resolve()) as scratch:
         again = _engines_again(folder, manifest, lost, scratch, listener)
@@ -87,7 +109,7 @@ def repair(folder: Path, listener: Listener = SILENT, plugins: Sequence[str] = (
     write_manifest(
         folder, msgspec.structs.replace(manifest, engines=engines), files=_expected(manifest) | own
     )
-    return check_folder(folder)
+    return check_folder(folder, signer)
 
 
 def _put_back(names: Sequence[str], scratch: Path, folder: Path) -> None:
@@ -100,19 +122,21 @@ def _put_back(names: Sequence[str], scratch: Path, folder: Path) -> None:
             raise cannot_write(folder / name, error) from None
 
 
-def trust(folder: Path, names: Sequence[str]) -> FolderCheck:
+def trust(folder: Path, names: Sequence[str], signer: Path | None = None) -> FolderCheck:
     """Have the manifest vouch for engines as they are now: it is the user who trusts them, by name.
+
+    For `signer` see `check_folder`.
 
     Raises:
         UsageError: a name is no engine of this folder.
         ArtifactError: see `check_folder`; or the engine is not there.
     """
-    manifest = read_manifest(folder)
-    _check_key(folder, check_folder(folder))
+    manifest, _ = _read(folder, signer)
+    _check_signing_again(folder)
     libraries = plugin_libraries(manifest.engines)
     names = [name for name in names if not any(is_library(name, library) for library in libraries)]
     if not names:  # libraries are for `repair`
-        return check_folder(folder)
+        return check_folder(folder, signer)
     known = {engine.path for engine in manifest.engines}
     if unknown := [name for name in names if name not in known]:
         raise UsageError(
@@ -122,33 +146,37 @@ def trust(folder: Path, names: Sequence[str]) -> FolderCheck:
     write_manifest(
         folder, msgspec.structs.replace(manifest, engines=tuple(engines)), files=_expected(manifest)
     )
-    return check_folder(folder)
+    return check_folder(folder, signer)
 
 
-def _check_key(folder: Path, check: FolderCheck) -> None:
-    if check.signature == "unchecked":
+def _check_signing_again(folder: Path) -> None:
+    """A new manifest undoes the signature: its maker must be able to sign it, and may sign only their own."""
+    own = signing_key()
+    if own is not None:
+        read_manifest(folder, signer=own.signer)
+    elif (folder / SIGNATURE).exists():
         raise ArtifactError(
             f"{folder}: is signed, and a new manifest would undo that",
-            f"set ${KEY_VARIABLE}, or build again",
+            f"set ${KEY_VARIABLE} to the file of the signer's private key, or build again",
         )
 
 
-def sign(folder: Path) -> FolderCheck:
-    """Vouch for a build folder with the environment's key, once every file is as the manifest says.
+def sign(folder: Path, key: Path) -> FolderCheck:
+    """Sign a build folder with the private key in the file `key`, if every file is as the manifest says.
 
     Raises:
-        UsageError: the environment has no key.
+        UsageError, BackendMissingError: see `read_signing_key`.
         ArtifactError: something is missing or has changed.
     """
-    required_key()
+    own = read_signing_key(key)
     check = _checked(folder, read_manifest(folder, signed=False))
     if not check.is_whole:
         raise ArtifactError(
             f"{folder}: not signed: {', '.join((*check.missing, *check.changed))} missing or changed",
             "see `trtopt verify`",
         )
-    sign_manifest(folder)
-    return check_folder(folder)
+    sign_manifest(folder, own)
+    return _checked(folder, read_manifest(folder, signer=own.signer), own.signer)
 
 
 def rebuilt_name(source: Path) -> Path:

@@ -10,7 +10,7 @@ from trtopt.records.base import Record
 class FolderCheck(Record, frozen=True, kw_only=True):
     """What became of a build folder's files since they were built, each by its path in the folder.
 
-    `extra` were not there then. `signature`: `unchecked` where the environment has no key.
+    `extra` were not there then. `signature`: `unchecked` where no signer was named.
     """
 
     missing: tuple[str, ...]

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from trtopt.records.verifying import Change, FolderCheck
 
 _SIGNATURES = {
-    "valid": "signed with the key in $TRTOPT_SIGNING_KEY",
-    "unchecked": "signed, but $TRTOPT_SIGNING_KEY is not set: the signature was not checked",
+    "valid": "signed by the trusted signer",
+    "unchecked": "signed, but the signature was not checked: no --signer was given",
     "none": "not signed",
 }
 

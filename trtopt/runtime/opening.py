@@ -10,7 +10,7 @@ from pathlib import Path
 from trtopt.errors import ArtifactError
 from trtopt.records import BatchPlan, BatchPolicy, BenchReport, EngineArtifact
 from trtopt.runtime.measured import Latencies, measured_latencies
-from trtopt.signing import key
+from trtopt.signing import trusted_signer
 from trtopt.workspace import MANIFEST, read_manifest, read_plan, read_verified
 
 _WANTED = "give a folder that `trtopt build` made, or a file that `trtopt plan -o` wrote"
@@ -50,7 +50,7 @@ def opening_of(path: Path, bench: BenchReport | str | Path | None) -> Opening:
         return Opening(path, "manifest", engines, measured_latencies(path, engines, bench))
     plan = _read_plan(path)
     engines = tuple(engine.artifact for engine in plan.engines)
-    if key() is not None:
+    if trusted_signer() is not None:
         _check_signed(path, engines)
     if bench is not None:
         latencies = measured_latencies(path.parent, engines, bench)
@@ -92,7 +92,7 @@ def _read_plan(path: Path) -> BatchPlan:
 
 
 def _check_signed(plan: Path, engines: Sequence[EngineArtifact]) -> None:
-    """Nobody signs plans: where signatures are asked for, the engines' own manifests have to vouch for them.
+    """Plans are not signed: where a signer is required, the engines' own manifests have to vouch for them.
 
     Raises:
         ArtifactError: an engine's manifest is missing, not signed, or does not list it as the plan does.
