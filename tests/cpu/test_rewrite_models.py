@@ -14,7 +14,7 @@ from tests.rewrite_graphs import FIRES, Case, model
 from trtopt.rewrite import rewrite_model
 
 _DIGITS = Path(__file__).parents[2] / "models" / "digits" / "digits.onnx"
-_AUDIT = Path(__file__).parents[2] / "docs" / "measurements" / "fusion-audit" / "fusion_audit.py"
+_AUDIT = Path(__file__).parents[2] / "benchmarks" / "fusion-audit" / "fusion_audit.py"
 _TARGETS = ("8.6", "10", "11", "rtx")
 
 

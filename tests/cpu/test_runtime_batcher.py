@@ -113,7 +113,7 @@ def test_under_overload_no_more_requests_are_held_than_may_be(pool: EnginePool) 
 
 
 def test_the_overload_script_accounts_for_every_request(tmp_path: Path, cpu_build: Path) -> None:
-    script = ROOT / "docs" / "measurements" / "runtime" / "overload.py"
+    script = ROOT / "benchmarks" / "runtime" / "overload.py"
     done = subprocess.run(
         [sys.executable, str(script), str(cpu_build), str(HELDOUT), "--seconds", "3"],
         cwd=ROOT,

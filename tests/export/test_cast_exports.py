@@ -21,7 +21,7 @@ from trtopt.pipeline.quantize import Request, quantize
 from trtopt.precision.casting.api import cast_model
 from trtopt.precision.runs import open_model
 
-MEASURED = Path(__file__).parents[2] / "docs" / "measurements" / "minilm"
+MEASURED = Path(__file__).parents[2] / "benchmarks" / "minilm"
 FEED_FORWARD_ENDS = ("encoder.layer.?.output.dense/MatMul",)
 NAMES = ("bert-base", "dlrm", "resnet50", "rnnt-encoder")
 
@@ -73,7 +73,7 @@ def embeddings(model: Path, sentences: list[str]) -> np.ndarray:
 
 
 def test_minilm_in_int8_finds_the_neighbours_that_it_finds_in_fp32(minilm: Path, tmp_path: Path) -> None:
-    """On hard sentences: docs/measurements/minilm tells which layers have to stay in float for that."""
+    """On hard sentences: benchmarks/minilm tells which layers have to stay in float for that."""
     halves = function_beside(MEASURED / "README.md", "corpora.py:halves")
     calibration, sentences = halves("docstrings")
     np.savez(tmp_path / "tokens.npz", **tokenize(calibration))

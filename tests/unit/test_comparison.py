@@ -23,7 +23,7 @@ from trtopt.measure.comparison import (
     ratio_of_medians,
 )
 
-SIMULATE = Path(__file__).resolve().parents[2] / "docs" / "measurements" / "verdict-rates" / "simulate.py"
+SIMULATE = Path(__file__).resolve().parents[2] / "benchmarks" / "verdict-rates" / "simulate.py"
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ swapping A and B mirrors the verdict: 1 % is from 1/1.01 to 1.01.
 
 A winner among blocks must be significant at 99 %: on a machine so noisy that the threshold holds nothing
 back, 95 % would by its very definition find a winner in 5 % of A/A pairs, and in more where neighbouring
-blocks are correlated. docs/measurements/verdict-rates has the simulated rates.
+blocks are correlated. benchmarks/verdict-rates has the simulated rates.
 
 For rates, where more is better, give the reciprocals.
 """
@@ -37,7 +37,7 @@ WINNER_CONFIDENCE = 0.99
 RUN_LUCK = 0.01
 """Standard deviation of a run's own luck (memory placement, temperature, clocks) against other runs of the
 same engine, allowed for between separate runs when no control has measured it. Twelve runs of ResNet-50 on an
-H200 had 0.37 %, but contexts of one process fell into two modes 4.8 % apart: docs/measurements/trust."""
+H200 had 0.37 %, but contexts of one process fell into two modes 4.8 % apart: benchmarks/trust."""
 
 RUN_BLOCKS = 20
 _RESAMPLES = 2000

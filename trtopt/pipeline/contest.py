@@ -54,7 +54,7 @@ _LAYERS_S = 0.3
 _BESIDE = "candidates"
 _ATTENTION_PAYS_ON = ("8.6",)
 """Targets on which INT8 is tried in attention's products, too: encoder layers of BERT took 19 % less time on
-an H200 (docs/measurements/placement). Newer ones fuse an attention in FP16.
+an H200 (benchmarks/placement). Newer ones fuse an attention in FP16.
 """
 
 

@@ -2,7 +2,7 @@
 
 NumPy lets go of it for every array of more than 500 elements. Where other threads compute in Python, each of
 these copies then waits up to five milliseconds (`sys.getswitchinterval`) until it may go on: in batches of 32
-an image took 1,716 µs beside one busy thread, and 336 so (docs/measurements/runtime/contended.json).
+an image took 1,716 µs beside one busy thread, and 336 so (benchmarks/runtime/contended.json).
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-_SCRIPT = Path(__file__).parents[3] / "docs" / "measurements" / "fusion-audit" / "fusion_audit.py"
+_SCRIPT = Path(__file__).parents[3] / "benchmarks" / "fusion-audit" / "fusion_audit.py"
 
 
 def _audit() -> Any:

@@ -2,7 +2,7 @@
 
 A call of a binding for each of them lets go of the interpreter's lock as often: beside a thread that computes
 in Python 128 rows of 600 KB were copied on the device at 0.8 GB/s so, and at 45 by one call
-(docs/measurements/runtime/gathering.json).
+(benchmarks/runtime/gathering.json).
 """
 
 from __future__ import annotations

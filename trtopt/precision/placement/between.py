@@ -42,7 +42,7 @@ def _decide(draft: Draft, node: Node) -> None:
 def _shrinks_quantised_maps(draft: Draft, node: Node) -> bool:
     """Whether a global pool reads alone what a quantised layer makes: worth INT8 whatever follows.
 
-    ResNet-50 with TensorRT 8.6 on an H200 (docs/measurements/int8-vs-modelopt): 3 % less time at batches of
+    ResNet-50 with TensorRT 8.6 on an H200 (benchmarks/int8-vs-modelopt): 3 % less time at batches of
     64 and 128, 1 to 2 % at 1 and 8.
     """
     return (

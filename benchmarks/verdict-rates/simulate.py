@@ -1,0 +1,165 @@
+"""How often `trtopt compare` gives which verdict when the truth is known.
+
+    python benchmarks/verdict-rates/simulate.py        # writes README.md and rates.json beside itself
+
+Latencies are simulated: log-normal with autocorrelation (AR(1) on the logarithm), occasional spikes, a slow
+wander that both sides share, and an offset a run that they do not. Every pair goes through the same functions
+as real measurements. Needs no GPU; takes about two minutes on one core.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+from collections import Counter
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from trtopt.measure.builds import compare_builds
+from trtopt.measure.comparison import Noise, Ratio, Verdict, blocks_of, compare, decide, interleaving
+
+EFFECTS = (0.0, 0.01, 0.02, 0.05)
+BLOCKS, BLOCK_LENGTH = 10, 200
+UNALLOWED = "separate runs, each its own luck, none allowed for"
+COLUMNS = (Verdict.FASTER, Verdict.SLOWER, Verdict.SAME, Verdict.UNDECIDED)
+
+
+@dataclass(frozen=True)
+class Machine:
+    """`sigma`: standard deviation of the log latency; `phi`: correlation of neighbours; `wander`: standard
+    deviation of a random walk over the whole session, felt by both sides; `run_offset`: of what differs
+    between separate runs of the same engine."""
+
+    name: str
+    sigma: float
+    phi: float
+    spikes: float = 0.0
+    wander: float = 0.0
+    run_offset: float = 0.0
+
+
+MACHINES = (
+    Machine("quiet", sigma=0.01, phi=0.3, spikes=0.001),
+    Machine("usual", sigma=0.03, phi=0.8, spikes=0.005),
+    Machine("sticky", sigma=0.03, phi=0.98, spikes=0.005),
+    Machine("noisy", sigma=0.10, phi=0.9, spikes=0.02),
+    Machine("wandering", sigma=0.03, phi=0.8, spikes=0.005, wander=0.05),
+)
+SEPARATE = (
+    Machine("usual, separate runs", sigma=0.03, phi=0.8, spikes=0.005),
+    Machine("separate runs, each its own luck", sigma=0.03, phi=0.8, spikes=0.005, run_offset=0.01),
+)
+
+
+def latencies(machine: Machine, count: int, pairs: int, random: np.random.RandomState) -> np.ndarray:
+    """`count` successive latencies of about 1 ms, a column for each of `pairs` sessions."""
+    noise = random.standard_normal((count, pairs)) * np.sqrt(1 - machine.phi**2)
+    logs = np.empty((count, pairs))
+    logs[0] = random.standard_normal(pairs)
+    for index in range(1, count):
+        logs[index] = machine.phi * logs[index - 1] + noise[index]
+    logs *= machine.sigma
+    if machine.wander:
+        logs += np.cumsum(random.standard_normal((count, pairs)), axis=0) * machine.wander / np.sqrt(count)
+    spiked = random.random_sample((count, pairs)) < machine.spikes
+    return np.exp(logs) * np.where(spiked, 1.5 + random.standard_exponential((count, pairs)), 1.0)
+
+
+def interleaved_rates(machine: Machine, effect: float, pairs: int, seed: int) -> Counter[Verdict]:
+    """Verdicts over `pairs` sessions of A B B A … blocks in which B's latency is (1 + effect) times A's."""
+    order = interleaving(BLOCKS)
+    session = latencies(machine, len(order) * BLOCK_LENGTH, pairs, np.random.RandomState(seed))
+    blocks = session.reshape(len(order), BLOCK_LENGTH, pairs)
+    a = blocks[[side == "A" for side in order]]
+    b = blocks[[side == "B" for side in order]] * (1 + effect)
+    return Counter(compare(list(a[:, :, i]), list(b[:, :, i])).verdict for i in range(pairs))
+
+
+def separate_rates(
+    machine: Machine, effect: float, pairs: int, seed: int, noise: Noise | None = None
+) -> Counter[Verdict]:
+    """Verdicts on two runs taken one after the other and read from files."""
+    random = np.random.RandomState(seed)
+    a, b = (latencies(machine, BLOCKS * BLOCK_LENGTH, pairs, random) for _ in range(2))
+    a = a * np.exp(machine.run_offset * random.standard_normal(pairs))
+    b = b * np.exp(machine.run_offset * random.standard_normal(pairs)) * (1 + effect)
+    return Counter(
+        compare(blocks_of(list(a[:, i])), blocks_of(list(b[:, i])), interleaved=False, noise=noise).verdict
+        for i in range(pairs)
+    )
+
+
+def build_rates(
+    builds: int, runs: int, between: float, effect: float, pairs: int, seed: int
+) -> Counter[Verdict]:
+    """Verdicts on recipes: log medians with a build's luck (`between`) and a run's noise of 0.3 %."""
+    random = np.random.RandomState(seed)
+    luck = between * random.standard_normal((pairs, 2, builds, 1))
+    medians = np.exp(luck + 0.003 * random.standard_normal((pairs, 2, builds, runs)))
+    medians[:, 1] *= 1 + effect
+    return Counter(compare_builds(a.tolist(), b.tolist()).comparison.verdict for a, b in medians)
+
+
+def all_rates(pairs: int) -> list[dict[str, object]]:
+    """Every row of the table; the seed is the row's number."""
+    rows: list[dict[str, object]] = []
+
+    def add(name: str, effect: float, counts: Counter[Verdict]) -> None:
+        rows.append({"case": name, "effect": effect, **{v.value: counts[v] for v in COLUMNS}})
+
+    for machine in MACHINES:
+        for effect in EFFECTS:
+            add(machine.name, effect, interleaved_rates(machine, effect, pairs, len(rows)))
+    for machine in SEPARATE:
+        for effect in EFFECTS:
+            add(machine.name, effect, separate_rates(machine, effect, pairs, len(rows)))
+    for builds, runs, between in ((2, 5, 0.01), (4, 5, 0.01), (8, 5, 0.01), (4, 5, 0.003)):
+        for effect in EFFECTS:
+            name = f"{builds} builds × {runs} runs, {between:.1%} between builds"
+            add(name, effect, build_rates(builds, runs, between, effect, pairs, len(rows)))
+    silent = Noise(0.0, decide(Ratio.of_log(0.0, 0.0, 0.0), 0.01))
+    add(UNALLOWED, 0.0, separate_rates(SEPARATE[1], 0.0, pairs, len(rows), silent))
+    return rows
+
+
+def table(rows: list[dict[str, object]]) -> str:
+    """Markdown."""
+    lines = ["| case | true effect | FASTER | SLOWER | SAME | UNDECIDED |", "|---|---:|---:|---:|---:|---:|"]
+    for row in rows:
+        counts = " | ".join(str(row[verdict.value]) for verdict in COLUMNS)
+        lines.append(f"| {row['case']} | {row['effect']:.0%} | {counts} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Simulate, print the table, and write it between README.md's marks."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--pairs", type=int, default=1000)
+    parser.add_argument("--no-write", action="store_true", help="only print")
+    arguments = parser.parse_args()
+    rows = all_rates(arguments.pairs)
+    print(table(rows))
+    if arguments.no_write:
+        return
+    here = Path(__file__).resolve().parent
+    result = {
+        "pairs": arguments.pairs,
+        "blocks_a_side": BLOCKS,
+        "block_length": BLOCK_LENGTH,
+        "machines": [asdict(machine) for machine in (*MACHINES, *SEPARATE)],
+        "numpy": np.__version__,
+        "python": platform.python_version(),
+        "rows": rows,
+    }
+    (here / "rates.json").write_text(json.dumps(result, indent=1) + "\n", "utf-8")
+    readme = here / "README.md"
+    before, _, rest = readme.read_text("utf-8").partition("<!-- table -->\n")
+    _, _, after = rest.partition("<!-- end of table -->")
+    readme.write_text(f"{before}<!-- table -->\n{table(rows)}\n<!-- end of table -->{after}", "utf-8")
+
+
+if __name__ == "__main__":
+    main()
