@@ -72,9 +72,7 @@ def make_app(pool: EnginePool, *, policy: BatchPolicy | None = None) -> FastAPI:
             name: as_array(name, values, request.app.state.dtypes.get(name))
             for name, values in inputs.items()
         }
-        outputs = await request.app.state.batcher.submit(
-            sample, deadline_ms=deadline_ms, copy=False
-        )
+        outputs = await request.app.state.batcher.submit(sample, deadline_ms=deadline_ms, copy=False)
         return {name: values.tolist() for name, values in outputs.items()}
 
     @app.get("/statistics")

@@ -78,7 +78,7 @@ def tensor_of(value: object, name: str, *, is_sample: bool = False, copy: bool =
 
 
 def _copied(tensor: Tensor, name: str) -> Tensor:
-    """In memory of its own. On the GPU that would cost each sample an allocation, which waits for all of it."""
+    """In memory of its own; on the GPU that would cost each an allocation, which waits for all work there."""
     if tensor.host is None:
         raise DataError(
             f"input {name!r}: is on the GPU, where samples are not copied",

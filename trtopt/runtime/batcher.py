@@ -78,8 +78,8 @@ class DynamicBatcher:
             sample: an array without the batch axis for each input by its name, or the array itself if there
                 is but one input; of the kinds that `EnginePool.run` takes.
             deadline_ms: from now; a request that has not begun to be computed by then fails.
-            copy: whether to copy the sample now, so that the caller may write to its memory again. Without, it
-                must not change until answered; arrays on the GPU are taken only so.
+            copy: whether to copy the sample now, so that the caller may write to its memory again. Without,
+                it must not change until answered; arrays on the GPU are taken only so.
 
         Returns:
             A future of the outputs by name, without the batch axis. It can be cancelled while it waits.

@@ -108,9 +108,7 @@ class Catalogue:
         """What a context is made for."""
         return {spec.name: (batch, *axes) for spec, axes in zip(self.inputs, key, strict=True)}
 
-    def _tensors(
-        self, inputs: object, *, is_sample: bool = False, copy: bool = False
-    ) -> dict[str, Tensor]:
+    def _tensors(self, inputs: object, *, is_sample: bool = False, copy: bool = False) -> dict[str, Tensor]:
         names = self._types.keys()
         if not isinstance(inputs, (dict, Mapping)):  # a dict first: abc is slow to ask, for every request
             if len(names) != 1:

@@ -149,7 +149,9 @@ def main() -> None:
             ways = {
                 "alone: session": lambda: timed(alone, ALONE),
                 "alone: pool": lambda: timed(lambda: pool.run(first), ALONE),
-                "alone: batcher": lambda: timed(lambda: at_once.submit(samples[0], copy=False).result(), ALONE),
+                "alone: batcher": lambda: timed(
+                    lambda: at_once.submit(samples[0], copy=False).result(), ALONE
+                ),
                 "full: session": lambda: timed(full, BATCHES) / largest,
                 "full: pool": lambda: timed(lambda: pool.run(batch), BATCHES) / largest,
                 "full: batcher": lambda: (
