@@ -7,8 +7,8 @@ POST /infer[?deadline_ms=…]  {"input name": nested lists, …}  →  {"output 
 GET  /statistics             what became of the requests, and what the workers hold
 GET  /health                 503 once no worker is left
 
-A body of more than TRTOPT_MAX_BODY_BYTES (16 MiB) is refused before all of it has come, and an answer that holds
-NaN or infinity, which JSON has not, is an error. Large bodies and answers are read and written in a thread.
+A body of more than TRTOPT_MAX_BODY_BYTES (16 MiB) is refused before all of it has come. An answer that holds NaN or
+infinity, which JSON has not, is an error. Large bodies and answers are read and written in a thread.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ def as_json(outputs: Mapping[str, np.ndarray]) -> bytes:
     for name, values in outputs.items():
         if lost := values.size - int(np.isfinite(values).sum()):
             raise ServingError(
-                f"output {name!r}: {lost:,} of {values.size:,} values are NaN or infinite, which JSON has not",
+                f"output {name!r}: {lost:,} of {values.size:,} values are NaN or infinite: JSON has none",
                 "see with `trtopt check` whether the engine computes what the model does for this input",
             )
     return msgspec.json.encode({name: values.tolist() for name, values in outputs.items()})

@@ -114,7 +114,7 @@ def test_a_body_that_is_no_json_object_is_a_client_error(client: TestClient, sen
 def test_an_answer_that_json_cannot_hold_is_an_error_and_not_null(value: float) -> None:
     app = load_app()
     assert app.as_json({"y": np.float32([1, 2])}) == b'{"y":[1.0,2.0]}'
-    with pytest.raises(ServingError, match="^output 'y': 1 of 2 values are NaN or infinite"):
+    with pytest.raises(ServingError, match=r"^output 'y': 1 of 2 values are NaN or infinite"):
         app.as_json({"y": np.float32([1, value])})
     assert app.STATUS.get(ServingError, 500) == 500
 
