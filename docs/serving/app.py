@@ -7,8 +7,8 @@ POST /infer[?deadline_ms=…]  {"input name": nested lists, …}  →  {"output 
 GET  /statistics             what became of the requests, and what the workers hold
 GET  /health                 503 once no worker is left
 
-A body of more than TRTOPT_MAX_BODY_BYTES (16 MiB) is refused before all of it has come. An answer that holds NaN or
-infinity, which JSON has not, is an error. Large bodies and answers are read and written in a thread.
+A body of more than TRTOPT_MAX_BODY_BYTES (16 MiB) is refused before all of it has come. An answer that holds
+NaN or infinity, which JSON has not, is an error. Large bodies and answers are read and written in a thread.
 """
 
 from __future__ import annotations
