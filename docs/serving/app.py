@@ -6,20 +6,27 @@ python docs/serving/app.py BUILD_FOLDER [PORT]
 POST /infer[?deadline_ms=…]  {"input name": nested lists, …}  →  {"output name": nested lists, …}
 GET  /statistics             what became of the requests, and what the workers hold
 GET  /health                 503 once no worker is left
+
+A body of more than TRTOPT_MAX_BODY_BYTES (16 MiB) is refused before all of it has come. An answer that holds
+NaN or infinity, which JSON has not, is an error. Large bodies and answers are read and written in a thread.
 """
 
 from __future__ import annotations
 
+import asyncio
+import os
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from typing import Annotated, Any
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
 import uvicorn
-from fastapi import Body, FastAPI, Request, Response
+from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
+from starlette.requests import ClientDisconnect
 
 from trtopt.dtypes import numpy_dtype
 from trtopt.errors import (
@@ -27,13 +34,20 @@ from trtopt.errors import (
     DataError,
     DeadlineError,
     QueueFullError,
+    ServingError,
     TrtoptError,
     UsageError,
     WorkerError,
 )
 from trtopt.runtime import AsyncBatcher, BatchPolicy, DynamicBatcher, EnginePool, serve_promptly
 
+
+class BodyTooLargeError(DataError):
+    """More than the service reads."""
+
+
 STATUS: dict[type[TrtoptError], int] = {
+    BodyTooLargeError: 413,
     DataError: 422,
     UsageError: 422,  # a deadline that is no number
     QueueFullError: 503,
@@ -46,16 +60,25 @@ KINDS = {"b": "true and false", "i": "integers", "u": "integers", "f": "floats",
 EXACT = {"b": "b", "i": "iu", "u": "iu"}
 """What kinds may be sent to engines that take this one; all others take integers and floats."""
 
+MAX_BODY_BYTES = 16 << 20
+AT_ONCE_BYTES = 64 << 10
+"""What is read or written sooner than it is handed to a thread."""
+
 MAX_PORT = 65535
 USAGE = "usage: python docs/serving/app.py BUILD_FOLDER [PORT]"
 
 
-def make_app(pool: EnginePool, *, policy: BatchPolicy | None = None) -> FastAPI:
+T = TypeVar("T")
+
+
+def make_app(
+    pool: EnginePool, *, policy: BatchPolicy | None = None, max_body_bytes: int = MAX_BODY_BYTES
+) -> FastAPI:
     """The service of a pool, which is closed when the service ends."""
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        with pool:
+        with pool, ThreadPoolExecutor(1, "json") as app.state.json_thread:
             async with AsyncBatcher(DynamicBatcher(pool, policy)) as batcher:
                 app.state.pool, app.state.batcher = pool, batcher
                 app.state.dtypes = {spec.name: numpy_dtype(spec.dtype) for spec in pool.catalogue.inputs}
@@ -65,15 +88,14 @@ def make_app(pool: EnginePool, *, policy: BatchPolicy | None = None) -> FastAPI:
     app = FastAPI(title="trtopt", lifespan=lifespan)
 
     @app.post("/infer")
-    async def infer(
-        request: Request, inputs: Annotated[dict[str, Any], Body()], deadline_ms: float | None = None
-    ) -> dict[str, Any]:
-        sample = {
-            name: as_array(name, values, request.app.state.dtypes.get(name))
-            for name, values in inputs.items()
-        }
-        outputs = await request.app.state.batcher.submit(sample, deadline_ms=deadline_ms)
-        return {name: values.tolist() for name, values in outputs.items()}
+    async def infer(request: Request, deadline_ms: float | None = None) -> Response:
+        state = request.app.state
+        body = await body_of(request, max_body_bytes)
+        sample = await aside(state.json_thread, len(body), read_sample, body, state.dtypes)
+        outputs = await state.batcher.submit(sample, deadline_ms=deadline_ms, copy=False)
+        nbytes = sum(values.nbytes for values in outputs.values())
+        answer = await aside(state.json_thread, nbytes, as_json, outputs)
+        return Response(answer, media_type="application/json")
 
     @app.get("/statistics")
     async def statistics(request: Request) -> Response:
@@ -87,11 +109,78 @@ def make_app(pool: EnginePool, *, policy: BatchPolicy | None = None) -> FastAPI:
 
     @app.exception_handler(TrtoptError)
     async def refuse(_: Request, error: TrtoptError) -> JSONResponse:
-        retry = {"Retry-After": "1"} if isinstance(error, QueueFullError) else None
+        headers = {"Retry-After": "1"} if isinstance(error, QueueFullError) else None
+        if isinstance(error, BodyTooLargeError):
+            headers = {"Connection": "close"}  # what has not been read is not to be taken for a request
         body = {"error": type(error).__name__, "problem": error.problem, "remedy": error.remedy}
-        return JSONResponse(body, STATUS.get(type(error), 500), headers=retry)
+        return JSONResponse(body, STATUS.get(type(error), 500), headers=headers)
 
     return app
+
+
+async def body_of(request: Request, max_bytes: int) -> bytes:
+    """The whole body, of which no more than `max_bytes` are ever held.
+
+    Raises:
+        BodyTooLargeError: it is larger, or says so.
+        DataError: the client has left before its end.
+    """
+    pieces, nbytes = [], int(request.headers.get("content-length", 0))
+    if nbytes <= max_bytes:
+        nbytes = 0
+        try:
+            async for piece in request.stream():
+                nbytes += len(piece)
+                if nbytes > max_bytes:
+                    break
+                pieces.append(piece)
+        except ClientDisconnect:
+            raise DataError("the body has no end: the client has left", "send it again") from None
+    if nbytes > max_bytes:
+        raise BodyTooLargeError(
+            f"the body has more than {max_bytes:,} bytes",
+            "send one sample a request, with as few digits as it needs; TRTOPT_MAX_BODY_BYTES sets the limit",
+        )
+    return b"".join(pieces)
+
+
+async def aside(thread: ThreadPoolExecutor, nbytes: int, work: Callable[..., T], *given: Any) -> T:
+    """What `work` makes of so many bytes; of many in a thread, so that others are answered meanwhile."""
+    if nbytes <= AT_ONCE_BYTES:
+        return work(*given)
+    return await asyncio.get_running_loop().run_in_executor(thread, work, *given)
+
+
+def read_sample(body: bytes, dtypes: Mapping[str, np.dtype[Any]]) -> dict[str, np.ndarray]:
+    """The arrays of a request.
+
+    Raises:
+        DataError: no JSON object, or values that do not fit.
+    """
+    try:
+        inputs = msgspec.json.decode(body, type=dict[str, Any])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        problem = f"the body is no JSON object: {error}"
+        if b"NaN" in body or b"Infinity" in body or "out of range" in str(error):
+            held = ", ".join(dict.fromkeys(map(str, dtypes.values())))
+            problem = f"the body: a number is not finite, or beyond what {held} holds ({error})"
+        raise DataError(problem, 'send {"input name": nested lists of finite numbers, …}') from None
+    return {name: as_array(name, values, dtypes.get(name)) for name, values in inputs.items()}
+
+
+def as_json(outputs: Mapping[str, np.ndarray]) -> bytes:
+    """The answer to a request.
+
+    Raises:
+        ServingError: an output holds what JSON has no number for.
+    """
+    for name, values in outputs.items():
+        if lost := values.size - int(np.isfinite(values).sum()):
+            raise ServingError(
+                f"output {name!r}: {lost:,} of {values.size:,} values are NaN or infinite: JSON has none",
+                "see with `trtopt check` whether the engine computes what the model does for this input",
+            )
+    return msgspec.json.encode({name: values.tolist() for name, values in outputs.items()})
 
 
 def as_array(name: str, values: object, dtype: np.dtype[Any] | None) -> np.ndarray:
@@ -126,6 +215,18 @@ def as_array(name: str, values: object, dtype: np.dtype[Any] | None) -> np.ndarr
     return array
 
 
+def limit_in(environment: Mapping[str, str]) -> int:
+    """The most bytes of a body.
+
+    Raises:
+        UsageError: TRTOPT_MAX_BODY_BYTES is no number of bytes.
+    """
+    told = environment.get("TRTOPT_MAX_BODY_BYTES", str(MAX_BODY_BYTES))
+    if not told.isdecimal() or not int(told):
+        raise UsageError(f"TRTOPT_MAX_BODY_BYTES={told}: is no number of bytes", "set it to a whole number")
+    return int(told)
+
+
 def main(arguments: Sequence[str]) -> int:
     """Serve until told to end; the exit code."""
     port = arguments[1] if len(arguments) > 1 else "8000"
@@ -134,7 +235,8 @@ def main(arguments: Sequence[str]) -> int:
         print(USAGE, file=sys.stderr)
         return UsageError.exit_code
     try:
-        app = make_app(EnginePool.open(arguments[0], workers=2))
+        max_body_bytes = limit_in(os.environ)
+        app = make_app(EnginePool.open(arguments[0], workers=2), max_body_bytes=max_body_bytes)
     except TrtoptError as error:
         print(error, file=sys.stderr)
         return error.exit_code

@@ -94,6 +94,25 @@ def test_ten_thousand_random_cancellations_lose_and_mix_up_nobody(
     assert set(ended.values()) == {1}
 
 
+def test_a_buffer_that_is_written_to_again_changes_no_request(pool: EnginePool, right: np.ndarray) -> None:
+    buffer = np.empty_like(IMAGES[0])
+    with DynamicBatcher(pool, BatchPolicy(max_batch=4, max_delay_ms=3_600_000.0)) as batcher:
+        futures = []
+        for image in IMAGES[:4]:
+            buffer[...] = image
+            futures.append(batcher.submit(buffer))
+        assert all(is_right(future.result(PATIENCE_S), right, index) for index, future in enumerate(futures))
+
+
+def test_who_asks_for_no_copy_gets_none(pool: EnginePool, right: np.ndarray) -> None:
+    buffer = IMAGES[0].copy()
+    with DynamicBatcher(pool, BatchPolicy(max_batch=2, max_delay_ms=3_600_000.0)) as batcher:
+        first = batcher.submit(buffer, copy=False)  # waits for company
+        buffer[...] = IMAGES[1]
+        batcher.submit(buffer, copy=False)
+        assert is_right(first.result(PATIENCE_S), right, 1)
+
+
 def test_under_overload_no_more_requests_are_held_than_may_be(pool: EnginePool) -> None:
     policy = BatchPolicy(max_batch=32, max_delay_ms=0.5, max_waiting=64)
     alive: weakref.WeakSet[Future[dict[str, np.ndarray]]] = weakref.WeakSet()
@@ -141,6 +160,24 @@ def test_answers_can_be_awaited(pool: EnginePool, right: np.ndarray) -> None:
             return await asyncio.gather(*(batcher.submit(image) for image in IMAGES[:100]))
 
     answers = asyncio.run(ask())
+    assert all(is_right(outputs, right, index) for index, outputs in enumerate(answers))
+
+
+def test_a_buffer_that_is_written_to_again_changes_no_awaited_answer(
+    pool: EnginePool, right: np.ndarray
+) -> None:
+    async def ask() -> list[dict[str, np.ndarray]]:
+        buffer = np.empty_like(IMAGES[0])
+        patient = DynamicBatcher(pool, BatchPolicy(max_batch=4, max_delay_ms=3_600_000.0))
+        async with AsyncBatcher(patient) as batcher:
+            tasks = []
+            for image in IMAGES[:4]:
+                buffer[...] = image
+                tasks.append(asyncio.create_task(batcher.submit(buffer)))
+                await asyncio.sleep(0)  # it has been submitted
+            return await asyncio.gather(*tasks)
+
+    answers = asyncio.run(asyncio.wait_for(ask(), PATIENCE_S))
     assert all(is_right(outputs, right, index) for index, outputs in enumerate(answers))
 
 

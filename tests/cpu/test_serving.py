@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import itertools
 import json
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -22,7 +25,7 @@ from command_line import HELDOUT, ROOT
 from fastapi.testclient import TestClient
 
 from trtopt.dtypes import numpy_dtype
-from trtopt.errors import DataError
+from trtopt.errors import DataError, ServingError, UsageError
 from trtopt.runtime import BatchPolicy, EnginePool
 
 APP = ROOT / "docs" / "serving" / "app.py"
@@ -98,6 +101,61 @@ def test_a_number_that_is_not_finite_is_a_client_error(client: TestClient, value
     answer = client.post("/infer", content=sent, headers={"Content-Type": "application/json"})
     assert answer.status_code == 422
     assert "is not finite, or beyond what float32 holds" in answer.json()["problem"]
+
+
+@pytest.mark.parametrize("sent", ["", "[1]", "{", '{"images": [1}', "[" * 100_000, '"\\ud800"', b"\xff"])
+def test_a_body_that_is_no_json_object_is_a_client_error(client: TestClient, sent: str | bytes) -> None:
+    answer = client.post("/infer", content=sent)
+    assert (answer.status_code, answer.json()["error"]) == (422, "DataError")
+    assert answer.json()["problem"].startswith("the body is no JSON object: ")
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_an_answer_that_json_cannot_hold_is_an_error_and_not_null(value: float) -> None:
+    app = load_app()
+    assert app.as_json({"y": np.float32([1, 2])}) == b'{"y":[1.0,2.0]}'
+    with pytest.raises(ServingError, match=r"^output 'y': 1 of 2 values are NaN or infinite"):
+        app.as_json({"y": np.float32([1, value])})
+    assert app.STATUS.get(ServingError, 500) == 500
+
+
+def test_health_is_answered_while_a_large_body_is_read(
+    cpu_build: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = load_app()
+    begun, healthy = threading.Event(), threading.Event()
+    read_sample = app.read_sample
+
+    def read_once_healthy(*given: Any) -> Any:
+        begun.set()
+        assert healthy.wait(PATIENCE_S)
+        return read_sample(*given)
+
+    monkeypatch.setattr(app, "read_sample", read_once_healthy)
+    large = json.dumps(body(0)).encode() + b" " * app.AT_ONCE_BYTES
+    with (
+        TestClient(app.make_app(EnginePool.open(cpu_build))) as client,
+        ThreadPoolExecutor(1) as threads,
+    ):
+        sent = threads.submit(client.post, "/infer", content=large)
+        assert begun.wait(PATIENCE_S)
+        assert client.get("/health").status_code == 200
+        assert client.get("/statistics").status_code == 200
+        assert not sent.done()
+        healthy.set()
+        assert sent.result(PATIENCE_S).status_code == 200
+
+
+def test_a_body_as_large_as_the_limit_is_read_and_no_larger_one(cpu_build: Path) -> None:
+    sent = json.dumps(body(0)).encode()
+    for limit, status in ((len(sent), 200), (len(sent) - 1, 413)):
+        app = load_app().make_app(EnginePool.open(cpu_build), max_body_bytes=limit)
+        with TestClient(app) as client:
+            for content in (sent, iter([sent[:10], sent[10:]])):  # with its length told, and without
+                answer = client.post("/infer", content=content)
+                assert answer.status_code == status
+    assert answer.json()["problem"] == f"the body has more than {limit:,} bytes"
+    assert "TRTOPT_MAX_BODY_BYTES" in answer.json()["remedy"]
 
 
 def test_whole_numbers_are_taken_for_floats(client: TestClient) -> None:
@@ -192,6 +250,12 @@ def test_arguments_that_are_none_are_told_how_it_is_used(arguments: list[str]) -
     assert done.stderr == "usage: python docs/serving/app.py BUILD_FOLDER [PORT]\n"
 
 
+@pytest.mark.parametrize("limit", ["16M", "0", ""])
+def test_a_limit_that_is_none_is_told(limit: str) -> None:
+    with pytest.raises(UsageError, match=f"^TRTOPT_MAX_BODY_BYTES={limit}: is no number of bytes"):
+        load_app().limit_in({"TRTOPT_MAX_BODY_BYTES": limit})
+
+
 def test_a_folder_that_is_none_is_told_in_two_lines(tmp_path: Path) -> None:
     done = run_app(str(tmp_path / "nosuch"))
     assert (done.returncode, done.stdout) == (1, "")
@@ -270,6 +334,15 @@ def test_a_server_under_load_answers_everybody_rightly_and_in_batches(
     process.terminate()
     printed, _ = process.communicate(timeout=PATIENCE_S)
     assert printed == ""
+
+
+def test_a_body_without_an_end_is_refused_while_it_comes(
+    server: tuple[str, subprocess.Popen[str]], right: np.ndarray
+) -> None:
+    address, _ = server
+    answer = httpx2.post(f"{address}/infer", content=itertools.repeat(b" " * 65536), timeout=PATIENCE_S)
+    assert answer.status_code == 413
+    assert np.allclose(httpx2.post(f"{address}/infer", json=body(0)).json()["logits"], right[0], atol=1e-4)
 
 
 def test_a_server_that_is_told_to_end_answers_what_it_has_accepted(

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
+import math
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 
@@ -88,3 +92,95 @@ def only_a_module() -> nn.Module:
 
 def wrong_inputs() -> tuple[nn.Module, dict[str, Tensor]]:
     return nn.Linear(9, 4), _example()
+
+
+class Branches(nn.Module):
+    """One way or the other, by what `decide` makes of its input."""
+
+    def __init__(self, decide: Callable[[Tensor], object]) -> None:
+        super().__init__()
+        self.decide = decide
+        self.scale = nn.Parameter(torch.ones(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.decide(x):
+            return x * 2
+        return x * 3
+
+
+def branches_on_a_sum() -> tuple[nn.Module, dict[str, Tensor]]:
+    return Branches(lambda x: x.sum() > 0), _example()  # the sum decides
+
+
+def branches_on_an_item() -> tuple[nn.Module, dict[str, Tensor]]:
+    return Branches(lambda x: x.max().item() > 0), _example()  # the item decides
+
+
+def branches_on_an_integer() -> tuple[nn.Module, dict[str, Tensor]]:
+    return Branches(lambda x: int(x[0, 0]) == 0), _example()  # the integer decides
+
+
+def branches_on_an_array() -> tuple[nn.Module, dict[str, Tensor]]:
+    return Branches(lambda x: x.numpy().mean() > 0), _example()  # the array decides
+
+
+def branches_on_a_list() -> tuple[nn.Module, dict[str, Tensor]]:
+    return Branches(lambda x: x[0].tolist()[0] == 0), _example()  # the list decides
+
+
+def branches_on_a_member() -> tuple[nn.Module, dict[str, Tensor]]:
+    return Branches(lambda x: 23.0 in x), _example()  # the member decides
+
+
+def branches_on_a_size() -> tuple[nn.Module, dict[str, Tensor]]:
+    return Branches(lambda x: x.shape[0] < 10), _example()  # the size decides
+
+
+class Harmless(nn.Module):
+    """Turns sizes and weights into Python values, and no input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = [row * math.sqrt(x.shape[-1]) for row in x.T]
+        return torch.stack(rows, -1) * (self.scale if self.scale > 0 else 1)
+
+
+def harmless() -> tuple[nn.Module, dict[str, Tensor]]:
+    return Harmless(), _example()
+
+
+class Hidden(nn.Module):
+    """A branch that no tracer sees: on a copy that was made behind its back."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        first = ctypes.c_float.from_address(x.data_ptr()).value
+        return x * (2 if first > 0 else 3)
+
+
+def hidden() -> tuple[nn.Module, dict[str, Tensor]]:
+    return Hidden(), {"x": torch.ones(3, 8)}
+
+
+class Cond(nn.Module):
+    """What an error recommends in place of a branch."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cond(x.sum() > 0, lambda y: y * 2, lambda y: y * 3, (x,))
+
+
+def cond() -> tuple[nn.Module, dict[str, Tensor]]:
+    return Cond(), {"x": torch.ones(3, 8)}
+
+
+class Where(nn.Module):
+    """The other way to do without a branch."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.where(x.sum() > 0, x * 2, x * 3)
+
+
+def where() -> tuple[nn.Module, dict[str, Tensor]]:
+    return Where(), {"x": torch.ones(3, 8)}

@@ -114,6 +114,59 @@ def test_an_axis_that_tracing_fixes_is_found_with_its_node(exporter: str, tmp_pa
     assert "node '1/Reshape'" in said
 
 
+BRANCHES = ["sum", "item", "integer", "array", "list", "member", "size"]
+
+
+@pytest.mark.parametrize("what", BRANCHES)
+def test_a_branch_that_tracing_would_lose_is_refused_with_its_line(what: str, tmp_path: Path) -> None:
+    kind = "an" if what[0] in "ai" else "a"
+    arguments = (f"broken:branches_on_{kind}_{what}", "--exporter", "torchscript")
+    said = _error(ModelError, tmp_path, *arguments)
+    line = "if self.decide(x)" if what in ("sum", "size") else f"# the {what} decides"
+    assert f"broken.py:{_line(line)} (a tensor becomes a " in said
+    assert "torch.where" in said
+    assert "--allow-traced-branches" in said
+
+
+def test_a_branch_that_was_asked_for_is_traced_with_pytorchs_warning(tmp_path: Path) -> None:
+    with pytest.warns(torch.jit.TracerWarning, match="Python boolean"):
+        said = _run(
+            "broken:branches_on_a_size",
+            *("--exporter", "torchscript", "--allow-traced-branches", "-o", tmp_path / "m.onnx"),
+        )
+    assert "agrees with PyTorch at batch 3" in said
+
+
+@pytest.mark.parametrize("what", BRANCHES[:3])
+def test_a_branch_on_values_is_refused_by_torch_export_with_its_line(what: str, tmp_path: Path) -> None:
+    kind = "an" if what[0] in "ai" else "a"
+    said = _error(ModelError, tmp_path, f"broken:branches_on_{kind}_{what}")
+    line = "# the integer decides" if what == "integer" else "if self.decide(x)"
+    assert f"broken.py:{_line(line)} depends on a tensor's values" in said
+    assert "torch.where" in said
+    assert "torchscript" not in said
+
+
+@pytest.mark.parametrize(
+    ("model", "exporter"), [("where", "dynamo"), ("where", "torchscript"), ("cond", "dynamo")]
+)
+def test_what_is_recommended_in_place_of_a_branch_is_exported(
+    model: str, exporter: str, tmp_path: Path
+) -> None:
+    assert "agrees" in _run(f"broken:{model}", "--exporter", exporter, "-o", tmp_path / "m.onnx")
+
+
+@pytest.mark.filterwarnings("ignore:Iterating over a tensor")
+def test_sizes_and_weights_that_become_numbers_are_traced(tmp_path: Path) -> None:
+    said = _run("broken:harmless", "--exporter", "torchscript", "-o", tmp_path / "m.onnx")
+    assert "agrees with PyTorch at batch 3" in said
+
+
+def test_a_branch_that_no_tracer_sees_is_found_by_other_inputs(tmp_path: Path) -> None:
+    said = _error(ModelError, tmp_path, "broken:hidden", "--exporter", "torchscript")
+    assert "differs from PyTorch at batch 1, with the inputs negated:" in said
+
+
 def test_outputs_that_differ_are_shown_and_no_file_is_kept(tmp_path: Path) -> None:
     said = _error(ModelError, tmp_path, "broken:differs")
     assert "output 'output'" in said

@@ -31,6 +31,11 @@ if TYPE_CHECKING:
 @click.option(
     "--opset", type=click.IntRange(17, 23), help="Default: the model's own, mostly 17; 22 for bf16."
 )
+@click.option(
+    "--allow-traced-branches",
+    is_flag=True,
+    help="Let torchscript keep the way that Python took for one input where it branches on tensors.",
+)
 @click.option("--external-data", is_flag=True, help="Keep weights beside the file even below 2 GB.")
 def export(
     model: str,
@@ -41,6 +46,7 @@ def export(
     checkpoint: Path | None,
     strict: bool,
     opset: int | None,
+    allow_traced_branches: bool,
     external_data: bool,
 ) -> None:
     """Export MODEL to ONNX and compare the file with PyTorch.
@@ -60,6 +66,7 @@ def export(
         strict=strict,
         opset=opset,
         external_data=external_data,
+        allow_traced_branches=allow_traced_branches,
     )
     click.echo(_summary(exported))
 

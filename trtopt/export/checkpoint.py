@@ -5,7 +5,6 @@ Nothing but tensors is unpickled, so a checkpoint from a stranger cannot run cod
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -70,7 +69,7 @@ def read(path: Path) -> dict[str, torch.Tensor]:
         return _read_safetensors(path)
     try:
         loaded = torch.load(path, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError) as error:
+    except Exception as error:  # noqa: BLE001  (a file that is damaged, or made to be, can raise anything)
         reason = str(error).partition("\n")[0] or "it is empty or cut short"
         raise UsageError(
             f"{path}: not a state dict that can be read safely ({reason})",
@@ -83,7 +82,28 @@ def read(path: Path) -> dict[str, torch.Tensor]:
         isinstance(entry, torch.Tensor) for entry in loaded.values()
     ):
         raise UsageError(f"{path}: holds no state dict", "save module.state_dict()")
-    return {str(key).removeprefix("module."): tensor for key, tensor in loaded.items()}
+    tensors = {str(key).removeprefix("module."): tensor for key, tensor in loaded.items()}
+    if len(tensors) < len(loaded):
+        raise UsageError(f"{path}: holds keys twice, with and without 'module.'", "save module.state_dict()")
+    if odd := [f"{key}: {kind}" for key, tensor in tensors.items() if (kind := _oddity(tensor))]:
+        raise UsageError(
+            f"{path} holds what is no plain array of numbers:\n" + "\n".join(_listed("such", odd)),
+            "save module.state_dict() of the model in floats, its tensors dense",
+        )
+    return tensors
+
+
+def _oddity(tensor: torch.Tensor) -> str:
+    """What keeps its values from being copied into a module's as they are; empty if nothing does."""
+    import torch
+
+    if tensor.is_quantized:
+        return f"quantised ({tensor.dtype})"
+    if tensor.layout is not torch.strided or tensor.is_nested:
+        return "nested" if tensor.is_nested else f"sparse ({tensor.layout})"
+    if tensor.device.type != "cpu":
+        return f"on device {tensor.device}"
+    return f"complex ({tensor.dtype})" if tensor.is_complex() else ""
 
 
 def _read_safetensors(path: Path) -> dict[str, torch.Tensor]:
@@ -93,7 +113,7 @@ def _read_safetensors(path: Path) -> dict[str, torch.Tensor]:
 
     try:
         tensors: dict[str, torch.Tensor] = load_file(path)
-    except SafetensorError as error:
+    except (SafetensorError, KeyError, ValueError, RuntimeError, OSError) as error:
         raise UsageError(f"{path}: not a safetensors file ({error})", "was it copied whole?") from None
     return tensors
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trtopt.errors import ModelError, UnsupportedOpError
+from trtopt.export.conversions import Conversion, noticing, showing
 from trtopt.export.spec import Exporter
 from trtopt.export.subject import Subject
 from trtopt.usercode import where
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 Tensors = tuple["torch.Tensor", ...]
 NATIVE_OPSET = 18
 """The lowest opset that the torch.export-based exporter writes; a lower one is made from it."""
+_TENSORS = "leave it to tensors: torch.where, or torch.cond with the default exporter, in place of a branch"
 
 
 @dataclass(frozen=True)
@@ -39,21 +41,29 @@ class Specialised:
 
 
 def export_raw(
-    subject: Subject, tensors: Tensors, exporter: Exporter, opset: int, path: Path
+    subject: Subject,
+    tensors: Tensors,
+    exporter: Exporter,
+    opset: int,
+    path: Path,
+    *,
+    allow_traced_branches: bool = False,
 ) -> list[Specialised]:
     """Write the module as ONNX to `path`, weights beside it. Returns where sizes were fixed, if known.
 
     The dynamo exporter writes at least opset 18. Inputs and outputs are called as `raw_names` has it, axes as
-    the exporter likes.
+    the exporter likes. `allow_traced_branches` leaves branches that tracing loses to PyTorch's warnings.
 
     Raises:
         UnsupportedOpError: an operator has no ONNX form; names the module path and the line.
-        ModelError: the exporter failed in another way.
+        ModelError: Python branches on tensors, with the line; or the exporter failed in another way.
     """
-    with _quiet(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with _quiet():
         if exporter == "torchscript":
-            _torchscript(subject, tensors, opset, path)
+            with showing() if allow_traced_branches else noticing(len(tensors)) as conversions:
+                _torchscript(subject, tensors, opset, path)
+            if conversions:
+                raise _lost_branches(subject.name, conversions)
             return []
         return _dynamo(subject, tensors, max(opset, NATIVE_OPSET), path)
 
@@ -84,10 +94,7 @@ def _dynamo(subject: Subject, tensors: Tensors, opset: int, path: Path) -> list[
                 subject.module, tensors, dynamic_shapes=_for_forward(subject.module, shapes), strict=False
             )
     except Exception as error:
-        raise ModelError(
-            f"{subject.name}: torch.export failed: {where(error)}{_source_line(str(error))}",
-            "change that line, or try --exporter torchscript",
-        ) from error
+        raise _untraceable(subject.name, error) from error
     input_names, output_names = raw_names(subject)
     try:
         written = torch.onnx.export(
@@ -143,6 +150,30 @@ def _torchscript(subject: Subject, tensors: Tensors, opset: int, path: Path) -> 
             f"{subject.name}: the torchscript exporter failed: {where(error)}",
             "try the default exporter",
         ) from error
+
+
+def _untraceable(name: str, error: Exception) -> ModelError:
+    """The error for a module that torch.export does not take, with the line of the module."""
+    from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+
+    line = _source_line(str(error)) or _module_frame(traceback.extract_tb(error.__traceback__))
+    if any(isinstance(link, GuardOnDataDependentSymNode) for link in _causes(error)):
+        return ModelError(
+            f"{name}: what Python does{line} depends on a tensor's values, which no export can know", _TENSORS
+        )
+    return ModelError(
+        f"{name}: torch.export failed: {where(error)}{line}",
+        "change that line, or try --exporter torchscript",
+    )
+
+
+def _lost_branches(name: str, conversions: list[Conversion]) -> ModelError:
+    """The error for a trace that holds what Python did for one input, as if it were so for all."""
+    places = "".join(f"\n  {conversion}" for conversion in conversions)
+    return ModelError(
+        f"{name}: tracing would keep for all inputs what Python does with a tensor for one:{places}",
+        f"{_TENSORS}; if every input takes the same way, --allow-traced-branches",
+    )
 
 
 def _unsupported(name: str, error: Exception, program: ExportedProgram) -> ModelError:
@@ -201,7 +232,7 @@ def _source_line(text: str) -> str:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep the exporters' log lines to errors while they run."""
+    """Keep the exporters' log lines to errors while they run, and their warnings to nobody."""
     loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "torch.onnx._internal")]
     loggers += [
         logging.getLogger(name) for name in logging.root.manager.loggerDict if name.startswith("torch.onnx")
@@ -210,7 +241,9 @@ def _quiet() -> Iterator[None]:
     for logger in loggers:
         logger.setLevel(logging.CRITICAL)
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the module's own are shown where it is run, to be compared
+            yield
     finally:
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)
@@ -235,12 +268,17 @@ class _GuardHandler(logging.Handler):
 
 def _module_line() -> str:
     """`FILE:LINE` of the innermost frame that is not PyTorch's, this file's or the logging module's."""
-    frames = [
+    return _module_frame(traceback.extract_stack()).removeprefix(" at ") or "an unknown line"
+
+
+def _module_frame(frames: list[traceback.FrameSummary]) -> str:
+    """As `_module_line`, of these frames, as ` at FILE:LINE`; empty if there is none."""
+    own = [
         frame
-        for frame in traceback.extract_stack()
-        if not re.search(r"[/\\](torch|logging)[/\\]", frame.filename) and frame.filename != __file__
+        for frame in frames
+        if not re.search(r"^<|[/\\](torch|logging)[/\\]", frame.filename) and frame.filename != __file__
     ]
-    return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "an unknown line"
+    return f" at {own[-1].filename}:{own[-1].lineno}" if own else ""
 
 
 @contextmanager

@@ -58,10 +58,12 @@ def export(
     dtype: DType = "fp32",
     opset_version: int | None = None,
     external_data: bool = False,
+    allow_traced_branches: bool = False,
 ) -> Exported:
     """Export, name, check and compare; the subject's module is left in `dtype`.
 
-    The exporter and the opset are the subject's own unless they are given.
+    The exporter and the opset are the subject's own unless they are given. `allow_traced_branches` lets
+    torchscript keep the way that a branch took for one input.
 
     Raises:
         ModelError: it cannot be exported, or the file differs from PyTorch.
@@ -79,6 +81,7 @@ def export(
                 dtype,
                 version,
                 external_data,
+                allow_traced_branches,
             )
     except OSError as error:
         raise OutputError(
@@ -95,11 +98,13 @@ def _export_in(
     dtype: DType,
     version: int,
     external_data: bool,
+    allow_traced_branches: bool,
 ) -> Exported:
     import onnx
 
     raw = scratch / "raw.onnx"
-    guards = export_raw(subject, _traced_inputs(subject, dtype), exporter, version, raw)
+    tensors = _traced_inputs(subject, dtype)
+    guards = export_raw(subject, tensors, exporter, version, raw, allow_traced_branches=allow_traced_branches)
     gc.collect()  # the exporter's graph holds transposed copies of the weights
     model = onnx.load(str(raw), load_external_data=False)
     origins = naming.rename(model, [entry.name for entry in subject.inputs], subject.outputs)

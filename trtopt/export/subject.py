@@ -40,6 +40,8 @@ class Subject:
     axes: Mapping[str, Axis]
     example: Callable[[Sizes], Arrays]
     """Inputs for the given sizes of the axes; the same for the same sizes."""
+    others: Callable[[Sizes], dict[str, Arrays]]
+    """Further inputs of these sizes, by what they are, in words."""
     unused: tuple[str, ...] = ()
     """Patterns of keys of its checkpoints that it has no use for."""
     exporter: Exporter = "dynamo"
@@ -85,6 +87,7 @@ def from_spec(path: Path, variant: str, *, use_own_weights: bool = True) -> Subj
         outputs=spec.outputs,
         axes=spec.axes_of(variant),
         example=lambda sizes: example(path, spec, spec.sizes_at(variant, sizes)),
+        others=lambda sizes: _others(path, spec, spec.sizes_at(variant, sizes)),
         unused=spec.unused,
         exporter=spec.exporter,
         opset=spec.opset,
@@ -129,13 +132,40 @@ def construct(path: Path, spec: ModelSpec, variant: str, device: str = "cpu") ->
     return module.eval().requires_grad_(False)
 
 
-def example(path: Path, spec: ModelSpec, sizes: Sizes) -> Arrays:
+def example(path: Path, spec: ModelSpec, sizes: Sizes, *, draw: int = 0) -> Arrays:
     """Seeded example inputs at the given sizes of every axis: {input name: array of the input's dtype}."""
-    rng = np.random.default_rng(spec.seed)
+    rng = np.random.default_rng(spec.seed + draw)
     if spec.example is None:
         return {entry.name: _random(entry, sizes, rng) for entry in spec.inputs}
     made: Arrays = function_beside(path, spec.example)(rng, sizes)
     return {entry.name: np.asarray(made[entry.name], entry.dtype) for entry in spec.inputs}
+
+
+def _others(path: Path, spec: ModelSpec, sizes: Sizes) -> dict[str, Arrays]:
+    """Other draws: what is not drawn may be nothing that the model takes."""
+    return {f"of draw {draw}": example(path, spec, sizes, draw=draw) for draw in (1, 2)}
+
+
+def varied(arrays: Arrays) -> dict[str, Arrays]:
+    """Inputs that may take other branches; what is no float keeps its values, in another order."""
+    if not any(array.dtype.kind == "f" for array in arrays.values()):
+        return {"reversed": {name: _reversed(array) for name, array in arrays.items()}}
+    changes: dict[str, Callable[[NDArray[Any]], NDArray[Any]]] = {
+        "negated": np.negative,
+        "times 2": lambda array: array * 2,
+        "times 0": np.zeros_like,
+    }
+    return {
+        words: {
+            name: change(array) if array.dtype.kind == "f" else _reversed(array)
+            for name, array in arrays.items()
+        }
+        for words, change in changes.items()
+    }
+
+
+def _reversed(array: NDArray[Any]) -> NDArray[Any]:
+    return array[..., ::-1].copy() if array.ndim else array
 
 
 def _random(entry: Input, sizes: Sizes, rng: np.random.Generator) -> NDArray[Any]:
@@ -184,13 +214,18 @@ def from_callable(reference: str) -> Subject:
     inputs = tuple(_input_of(name, tensor, varying.get(name, {})) for name, tensor in tensors.items())
     names = {axis for entry in inputs for axis in entry.shape if isinstance(axis, str)}
     given = {name: tensor.numpy() for name, tensor in tensors.items()}
+
+    def sized(sizes: Sizes) -> Arrays:
+        return {entry.name: _resized(given[entry.name], entry, sizes) for entry in inputs}
+
     return Subject(
         name=reference.rpartition(":")[2],
         module=module,
         inputs=inputs,
         outputs=_output_names(module, tensors, reference),
         axes=dict.fromkeys(sorted(names), USER_BATCH),
-        example=lambda sizes: {entry.name: _resized(given[entry.name], entry, sizes) for entry in inputs},
+        example=sized,
+        others=lambda sizes: varied(sized(sizes)),
     )
 
 

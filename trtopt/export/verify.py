@@ -1,5 +1,7 @@
 """Is the file the model? Its outputs are compared with PyTorch's at two sizes of every varying axis.
 
+At the smaller ones other inputs are compared as well, which may take other branches.
+
 FP16 and BF16 files are compared with their weights as rounded and arithmetic in FP32 on both sides: that
 judges the graph and its weights. What 16-bit arithmetic costs depends on the device and is not judged here.
 """
@@ -29,6 +31,7 @@ Open = Callable[[Path], Run]
 
 _BATCH_STEPS = (0, 2)
 _OTHER_STEPS = (6, 18)
+_NUDGE = 1e-6
 
 
 @dataclass(frozen=True)
@@ -103,26 +106,36 @@ def difference(
 
 
 def compare(
-    subject: Subject, module: torch.nn.Module, run: Run, sizes: Sizes
+    subject: Subject, module: torch.nn.Module, run: Run, inputs: Arrays
 ) -> tuple[float, list[Difference]]:
-    """Run both at `sizes` with FP32 inputs: the largest relative difference, and what is wrong.
+    """Run both with FP32 inputs: the largest relative difference, and what is wrong.
 
     Raises:
-        ModelError: the file, or the module itself, does not run at these sizes.
+        ModelError: the file, or the module itself, does not run with them.
+    """
+    return _compared(subject, _wanted(subject, module, inputs), run(inputs))
+
+
+def _wanted(subject: Subject, module: torch.nn.Module, inputs: Arrays) -> Arrays:
+    """PyTorch's outputs by name.
+
+    Raises:
+        ModelError: the module fails.
     """
     import torch
 
-    inputs = subject.example(sizes)
     try:
         with torch.no_grad():
-            made = tensors_of(module(*(torch.from_numpy(array) for array in inputs.values())))
+            made = tensors_of(module(*(torch.from_numpy(array.copy()) for array in inputs.values())))
     except Exception as error:
         raise ModelError(
             f"PyTorch's own module fails: {where(error)}",
             "mend the module, or the example inputs it is given",
         ) from error
-    found = run(inputs)
-    wanted = dict(zip(subject.outputs, (tensor.numpy() for tensor in made), strict=True))
+    return dict(zip(subject.outputs, (tensor.numpy() for tensor in made), strict=True))
+
+
+def _compared(subject: Subject, wanted: Arrays, found: Arrays) -> tuple[float, list[Difference]]:
     wrong = [
         difference(name, wanted[name], found[name], tolerance=subject.tolerance, mismatch=subject.mismatch)
         for name in subject.outputs
@@ -138,7 +151,7 @@ def compare(
 def verify(
     subject: Subject, module: torch.nn.Module, run: Run, blame: Callable[[str, int, str | None], str]
 ) -> list[Check]:
-    """Compare at two sizes of every axis.
+    """Compare at two sizes of every axis, and with other inputs at the smaller ones.
 
     `module` computes in FP32. `blame(axis, traced size, failing node)` names the node that fixed the axis.
 
@@ -148,14 +161,45 @@ def verify(
     checks = []
     for sizes in check_sizes(subject.axes):
         try:
-            worst, wrong = compare(subject, module, run, sizes)
+            worst, wrong = compare(subject, module, run, subject.example(sizes))
             problem = "\n  ".join(map(str, wrong))
         except ModelError as error:
             worst, problem = np.inf, error.problem
         if problem:
             raise _explained(subject, module, run, sizes, problem, blame)
         checks.append(Check(sizes, worst))
+    sizes = checks[0].sizes
+    for words, inputs in subject.others(sizes).items():
+        if told := _differs(subject, module, run, inputs):
+            raise _differing(subject, f"{_at(sizes)}, with the inputs {words}", told)
     return checks
+
+
+def _differs(subject: Subject, module: torch.nn.Module, run: Run, inputs: Arrays) -> str | None:
+    """What is wrong with the file's outputs for these inputs, if they tell anything of it.
+
+    They do not where PyTorch fails, or where its own outputs differ as much once the floats change by a
+    millionth: rounding decides there.
+    """
+    try:
+        wanted, nudged = (_wanted(subject, module, given) for given in (inputs, _nudged(inputs)))
+    except ModelError:
+        return None
+    try:
+        problem = "\n  ".join(map(str, _compared(subject, wanted, run(inputs))[1]))
+    except ModelError as error:
+        problem = error.problem
+    return problem if not _compared(subject, wanted, nudged)[1] else None
+
+
+def _nudged(inputs: Arrays) -> Arrays:
+    rng = np.random.default_rng(0)
+    return {
+        name: (array + _NUDGE * (np.abs(array) + 1) * rng.standard_normal(array.shape)).astype(array.dtype)
+        if array.dtype.kind == "f"
+        else array
+        for name, array in inputs.items()
+    }
 
 
 def _explained(
@@ -176,7 +220,14 @@ def _explained(
                 return baked(
                     subject, axis, traced[axis], blame(axis, traced[axis], node[1] if node else None), words
                 )
-    at = ", ".join(f"{name} {size}" for name, size in sizes.items()) or "the only size"
+    return _differing(subject, _at(sizes), problem)
+
+
+def _at(sizes: Sizes) -> str:
+    return ", ".join(f"{name} {size}" for name, size in sizes.items()) or "the only size"
+
+
+def _differing(subject: Subject, at: str, problem: str) -> ModelError:
     return ModelError(
         f"{subject.name}: the exported file differs from PyTorch at {at}:\n  {problem}",
         "no file was kept; try the other exporter, or find the operator by exporting parts of the module",
@@ -185,7 +236,7 @@ def _explained(
 
 def _fails(subject: Subject, module: torch.nn.Module, run: Run, sizes: Sizes) -> str | None:
     try:
-        wrong = compare(subject, module, run, sizes)[1]
+        wrong = compare(subject, module, run, subject.example(sizes))[1]
     except ModelError as error:
         return error.problem
     return "; ".join(map(str, wrong)) or None

@@ -24,6 +24,7 @@ def export_model(
     strict: bool = True,
     opset: int | None = None,
     external_data: bool = False,
+    allow_traced_branches: bool = False,
 ) -> Exported:
     """Export a model and compare the file with PyTorch.
 
@@ -36,6 +37,8 @@ def export_model(
         checkpoint: a state dict or `.safetensors`; `strict` refuses missing and unexpected keys.
         opset: None takes the model's own.
         external_data: keep weights beside the file even below 2 GB.
+        allow_traced_branches: let torchscript keep the way that Python took for one input where it branches
+            on tensors; PyTorch warns then.
 
     Raises:
         TrtoptError: with what is wrong and what to do; nothing is left under the output's name.
@@ -56,6 +59,7 @@ def export_model(
         dtype=dtype,
         opset_version=opset,
         external_data=external_data,
+        allow_traced_branches=allow_traced_branches,
     )
 
 

@@ -15,11 +15,11 @@ class AsyncBatcher:
     def __init__(self, batcher: DynamicBatcher) -> None:
         self._batcher = batcher
 
-    async def submit(self, sample: object, *, deadline_ms: float | None = None) -> Outputs:
+    async def submit(self, sample: object, *, deadline_ms: float | None = None, copy: bool = True) -> Outputs:
         """As `DynamicBatcher.submit`, and its answer. Cancelling the task cancels a request that waits."""
         import asyncio
 
-        return await asyncio.wrap_future(self._batcher.submit(sample, deadline_ms=deadline_ms))
+        return await asyncio.wrap_future(self._batcher.submit(sample, deadline_ms=deadline_ms, copy=copy))
 
     def statistics(self) -> BatcherStatistics:
         """What became of the requests so far."""

@@ -51,24 +51,41 @@ def address_of(array: NDArray[np.generic]) -> int:
     return int(array.__array_interface__["data"][0])
 
 
-def tensor_of(value: object, name: str, *, is_sample: bool = False) -> Tensor:
+def tensor_of(value: object, name: str, *, is_sample: bool = False, copy: bool = False) -> Tensor:
     """See an array, or a sample as a batch of one; `name` is the input that it is for.
 
+    With `copy` the tensor has memory of its own, so that whoever gave the array may write to it again.
+
     Raises:
-        DataError: it is no array, not on the first GPU, or not contiguous there.
+        DataError: it is no array, not on the first GPU, not contiguous there, or there and to be copied.
     """
     if isinstance(value, (np.ndarray, np.generic)):  # at once: for every request it counts
-        host = np.asarray(value)[np.newaxis] if is_sample else np.asarray(value)
+        host = np.array(value, order="C") if copy else np.asarray(value)
+        if is_sample:
+            host = host[np.newaxis]
         return Tensor(host.dtype, host.shape, host)
     in_front = (1,) if is_sample else ()
     if hasattr(value, "__dlpack__") and hasattr(value, "__dlpack_device__"):
-        return _from_dlpack(value, name, in_front)
-    if hasattr(value, "__cuda_array_interface__"):
-        return _from_cuda_array_interface(value, name, in_front)
-    raise DataError(
-        f"input {name!r}: {type(value).__name__} is no array",
-        "give a NumPy array, or one that speaks DLPack or __cuda_array_interface__ (torch, CuPy, pycuda)",
-    )
+        tensor = _from_dlpack(value, name, in_front)
+    elif hasattr(value, "__cuda_array_interface__"):
+        tensor = _from_cuda_array_interface(value, name, in_front)
+    else:
+        raise DataError(
+            f"input {name!r}: {type(value).__name__} is no array",
+            "give a NumPy array, or one that speaks DLPack or __cuda_array_interface__ (torch, CuPy, pycuda)",
+        )
+    return _copied(tensor, name) if copy else tensor
+
+
+def _copied(tensor: Tensor, name: str) -> Tensor:
+    """In memory of its own; on the GPU that would cost each an allocation, which waits for all work there."""
+    if tensor.host is None:
+        raise DataError(
+            f"input {name!r}: is on the GPU, where samples are not copied",
+            "submit it with copy=False, and write nothing to it until it has been answered",
+        )
+    host = np.array(tensor.host, order="C")
+    return Tensor(host.dtype, host.shape, host)
 
 
 def _from_dlpack(value: Any, name: str, in_front: Shape) -> Tensor:

@@ -69,13 +69,17 @@ class DynamicBatcher:
             thread.start()
         atexit.register(self.close)  # the threads are daemons, so that a forgotten batcher hangs nobody
 
-    def submit(self, sample: object, *, deadline_ms: float | None = None) -> Future[Outputs]:
+    def submit(
+        self, sample: object, *, deadline_ms: float | None = None, copy: bool = True
+    ) -> Future[Outputs]:
         """Accept one request.
 
         Args:
             sample: an array without the batch axis for each input by its name, or the array itself if there
-                is but one input; of the kinds that `EnginePool.run` takes. It must not change until answered.
+                is but one input; of the kinds that `EnginePool.run` takes.
             deadline_ms: from now; a request that has not begun to be computed by then fails.
+            copy: whether to copy the sample now, so that the caller may write to its memory again. Without,
+                it must not change until answered; arrays on the GPU are taken only so.
 
         Returns:
             A future of the outputs by name, without the batch axis. It can be cancelled while it waits.
@@ -83,14 +87,15 @@ class DynamicBatcher:
             refuses its values) or ClosedError (closed without draining).
 
         Raises:
-            DataError: names, types or shapes that no engine takes; nobody else's batch suffers.
+            DataError: names, types or shapes that no engine takes, or an array on the GPU that is to be
+                copied; nobody else's batch suffers.
             QueueFullError: as many wait as may wait.
             ClosedError: the batcher has been closed, or was made before this process was forked.
             UsageError: a deadline that is no number.
         """
         self._pool.check_process()
         try:
-            part = self._pool.catalogue.sample(sample)
+            part = self._pool.catalogue.sample(sample, copy=copy)
         except DataError:
             with self._lock:
                 self._tally.invalid += 1

@@ -97,15 +97,18 @@ class Catalogue:
             )
         return self._part(tensors, rows.pop()[0])
 
-    def sample(self, inputs: object) -> Part:
-        """One sample, without the batch axis; raises as `part` does."""
-        return self._part(self._tensors(inputs, is_sample=True), 1)
+    def sample(self, inputs: object, *, copy: bool = False) -> Part:
+        """One sample, without the batch axis; with `copy` in memory of its own.
+
+        Raises as `part` does, and DataError if an array on the GPU is to be copied.
+        """
+        return self._part(self._tensors(inputs, is_sample=True, copy=copy), 1)
 
     def shapes(self, key: Key, batch: int) -> dict[str, Shape]:
         """What a context is made for."""
         return {spec.name: (batch, *axes) for spec, axes in zip(self.inputs, key, strict=True)}
 
-    def _tensors(self, inputs: object, *, is_sample: bool = False) -> dict[str, Tensor]:
+    def _tensors(self, inputs: object, *, is_sample: bool = False, copy: bool = False) -> dict[str, Tensor]:
         names = self._types.keys()
         if not isinstance(inputs, (dict, Mapping)):  # a dict first: abc is slow to ask, for every request
             if len(names) != 1:
@@ -121,7 +124,7 @@ class Catalogue:
             )
         tensors = {}
         for name, dtype in self._types.items():
-            tensors[name] = tensor = tensor_of(inputs[name], name, is_sample=is_sample)
+            tensors[name] = tensor = tensor_of(inputs[name], name, is_sample=is_sample, copy=copy)
             if tensor.dtype != dtype:
                 raise DataError(
                     f"input {name!r}: has type {tensor.dtype}, the engines take {dtype}",

@@ -122,6 +122,24 @@ def test_an_array_on_the_gpu_that_is_not_contiguous_is_refused() -> None:
         described(np.zeros((4, 4), np.float32).T.__dlpack__(), "x", ())
 
 
+@pytest.mark.parametrize("device", [None, (1, 0), (3, 0)])
+def test_a_copy_on_the_host_is_the_tensors_own_and_dense(device: tuple[int, int] | None) -> None:
+    array = np.arange(12, dtype=np.float32).reshape(3, 4)
+    given = array.T if device is None else Elsewhere(array.T, device)
+    tensor = tensor_of(given, "x", is_sample=True, copy=True)
+    array[:] = -1
+    assert tensor.host is not None
+    assert tensor.host.tolist() == [[[0, 4, 8], [1, 5, 9], [2, 6, 10], [3, 7, 11]]]
+    assert tensor.host.flags.c_contiguous
+    assert tensor.device_address == 0
+
+
+@pytest.mark.parametrize("value", [OnGpu(3), Elsewhere(np.zeros(4, np.float32), (2, 0))])
+def test_an_array_on_the_gpu_that_is_to_be_copied_is_refused(value: object) -> None:
+    with pytest.raises(DataError, match=r"input 'x': is on the GPU, .*\n.*copy=False"):
+        tensor_of(value, "x", copy=True)
+
+
 def test_what_is_no_array_is_refused_by_name() -> None:
     with pytest.raises(DataError, match="input 'x': list is no array"):
         tensor_of([1.0], "x")
