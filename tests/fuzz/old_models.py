@@ -190,6 +190,15 @@ def _sorted(net: OldNet) -> None:
         net.node("TopK", net.constant([net.shape[3]], np.int64), outputs=2, axis=3)
 
 
+def _turned(net: OldNet) -> None:
+    net.node("Transpose", perm=[0, 1, 3, 2])
+    net.shape[2:] = net.shape[:1:-1]
+
+
+def _shifted(net: OldNet) -> None:
+    net.node(net.rng.choice(["Add", "Mul"]), net.normal(1, net.shape[1], 1, 1, scale=1.0))
+
+
 def _drop(net: OldNet) -> None:
     net.node("Dropout", **({"ratio": 0.3} if net.opset < 12 else {}))
 
@@ -229,7 +238,7 @@ def _head(net: OldNet) -> None:
 
 _SMOOTH: list[Callable[[OldNet], None]] = [
     _conv, _norm, _clip, _activation, _pad, _resize, _pool, _soft, _gate, _sums, _squeezed, _slice, _split,
-    _halved, _sorted, _drop,
+    _halved, _sorted, _turned, _shifted, _drop,
 ]  # fmt: skip
 _STEPS: list[Callable[[OldNet], None]] = [_hard, _branch]
 """Layers that a small error in front may turn into a large one."""
