@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,10 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from trtopt.errors import UnsupportedOpError
+from trtopt.onnxmodel.model_file import is_external, load, save
 from trtopt.onnxmodel.newer_opset import raise_opset
 from trtopt.onnxmodel.operator_changes import CHANGES, NEWEST, OLDEST, SAME
+from trtopt.precision.runs import open_model
 
 TO = (13, 17, 19, 21, 22, NEWEST)
 ROUNDING = {"AveragePool", "LpPool"}
@@ -200,6 +203,24 @@ def test_graphs_inside_nodes_are_raised_too() -> None:
     for sign in (1, -1):
         feed = {"x": sign * np.abs(IMAGE)}
         np.testing.assert_array_equal(run(model, feed)[0], run(after, feed)[0])
+
+
+def test_weights_in_files_beside_the_model_stay_there(tmp_path: Path) -> None:
+    numbers = np.random.default_rng(3).standard_normal((4, 4, 32, 32)).astype(np.float32)
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], pads=[16] * 4),
+        helper.make_node("Softmax", ["c"], ["y"], axis=2),
+    ]
+    model = one_graph(nodes, 10, numpy_helper.from_array(numbers, "w"))
+    onnx.save(model, tmp_path / "m.onnx", save_as_external_data=True, location="m.bin")
+    file = load(tmp_path / "m.onnx")
+    raise_opset(file.proto, 19)
+    assert [is_external(item) for item in file.proto.graph.initializer if item.name == "w"] == [True]
+    save(file, tmp_path / "raised.onnx")
+    before, after = (
+        open_model(load(tmp_path / name)).run({"x": IMAGE}) for name in ("m.onnx", "raised.onnx")
+    )
+    np.testing.assert_array_equal(before["y"], after["y"])
 
 
 def test_functions_are_raised_each_from_its_own_opset() -> None:

@@ -116,6 +116,8 @@ def _into_inputs(*names: str) -> Change:
 def _numpy_type(tensor: str, around: Surroundings) -> Any:
     """The tensor's element type; FP32 where it is not known: a wrong guess does not load, so errs never."""
     kind = around.type_of(tensor).elem_type or onnx.TensorProto.FLOAT
+    if kind not in (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.DOUBLE):
+        raise NoNewerFormError("takes no such type at its opset")
     return onnx.helper.tensor_dtype_to_np_dtype(kind)
 
 
@@ -261,7 +263,7 @@ def _scatter(node: onnx.NodeProto, around: Surroundings) -> list[onnx.NodeProto]
 def _scale_of_channels(node: onnx.NodeProto, around: Surroundings) -> list[onnx.NodeProto]:
     """One scale and shift for each group became one for each channel."""
     dims, groups = around.type_of(node.input[0]).shape.dim, attribute(node, "num_groups")
-    if len(dims) < 2 or not dims[1].dim_value:
+    if len(dims) < 2 or not dims[1].dim_value or groups < 1:
         raise NoNewerFormError("has scales for groups of channels whose number is not known")
     name = node.name or node.output[0]
     column = around.constant(np.array([groups, 1], np.int64), f"{name}:column")
