@@ -80,6 +80,31 @@ def test_reductions_splits_and_pads_go_back_to_opset_17() -> None:
     np.testing.assert_allclose(outputs, [2 / 3, 2 / 3])
 
 
+def test_graphs_inside_nodes_are_lowered_too() -> None:
+    """As `torch.cond` is exported; constants of the graph around it are known there."""
+    arms = {
+        f"{arm}_branch": helper.make_graph(
+            [
+                helper.make_node(kind, ["x", "axes"], [f"{arm}/r"], keepdims=0),
+                helper.make_node("Shape", ["x"], [f"{arm}/s"], start=1),
+                helper.make_node("Expand", [f"{arm}/r", f"{arm}/s"], [arm]),
+            ],
+            arm,
+            [],
+            [helper.make_tensor_value_info(arm, TensorProto.FLOAT, [None])],
+        )
+        for arm, kind in (("then", "ReduceMax"), ("else", "ReduceMin"))
+    }
+    model = _model([helper.make_node("If", ["c"], ["y"], **arms)], {"axes": _ints(0, 1), "c": np.array(True)})
+    lower_to_17(model)
+    onnx.checker.check_model(onnx.shape_inference.infer_shapes(model), full_check=True)
+    feed = {"x": np.arange(8, dtype=np.float32).reshape(2, 4)}
+    (found,) = onnx.reference.ReferenceEvaluator(model).run(None, feed)
+    assert found.tolist() == [7] * 4
+    inner = [node for item in model.graph.node[0].attribute for node in item.g.node]
+    assert [len(node.attribute) for node in inner if node.op_type == "Shape"] == [0, 0]
+
+
 @pytest.mark.parametrize(
     ("attributes", "taken"), [({"start": 1}, [4]), ({"end": 1}, [3]), ({"start": -2, "end": -1}, [3])]
 )
@@ -105,6 +130,7 @@ def test_a_part_of_a_shape_is_asked_for_in_a_way_that_8_6_reads(
             helper.make_node("ScatterElements", ["x", "w", "x"], ["y"], name="s", reduction="max"),
             "max or min",
         ),
+        (helper.make_node("LpPool", ["x"], ["y"], name="l", kernel_shape=[1], ceil_mode=1), "'ceil_mode'"),
     ],
 )
 def test_what_opset_17_cannot_say_is_refused_by_name(node: onnx.NodeProto, said: str) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from trtopt.errors import UnsupportedOpError
-from trtopt.onnxgraph import OWN_DOMAINS
+from trtopt.onnxgraph import OWN_DOMAINS, graphs_of
 
 if TYPE_CHECKING:
     import onnx
@@ -31,14 +31,14 @@ def lower_to_17(model: onnx.ModelProto) -> None:
     """
     import onnx
 
-    constants = {tensor.name: tensor for tensor in model.graph.initializer}
+    parts = list(graphs_of(model.graph))
+    constants = {tensor.name: tensor for part in parts for tensor in part.initializer}
     ranks = {
         value.name: len(value.type.tensor_type.shape.dim)
-        for value in (*model.graph.input, *model.graph.value_info, *model.graph.output)
+        for part in parts
+        for value in (*part.input, *part.value_info, *part.output)
     }
-    for node in model.graph.node:
-        if node.domain not in OWN_DOMAINS:
-            continue
+    for node in [node for part in parts for node in part.node if node.domain in OWN_DOMAINS]:
         if not onnx.defs.has(node.op_type, 17, ""):
             raise _refused(node, "does not exist in opset 17")
         if node.op_type in _REDUCTIONS:
@@ -49,11 +49,14 @@ def lower_to_17(model: onnx.ModelProto) -> None:
             _pad(node, constants, ranks, model)
         elif node.op_type == "Resize":
             _drop_defaults(node, {"antialias": 0, "keep_aspect_ratio_policy": b"stretch"}, refused={"axes"})
+        elif node.op_type == "LpPool":
+            _drop_defaults(node, {"ceil_mode": 0}, refused={"dilations"})
         elif node.op_type in ("ScatterElements", "ScatterND") and any(
             entry.name == "reduction" and entry.s in (b"max", b"min") for entry in node.attribute
         ):
             raise _refused(node, "reduces with max or min, which opset 17 has not")
-    _slice_whole_shapes(model.graph)
+    for part in reversed(parts):  # inner ones first: nodes of the outer are copied with them
+        _slice_whole_shapes(part)
     for entry in model.opset_import:
         if entry.domain in OWN_DOMAINS:
             entry.version = 17
@@ -68,9 +71,10 @@ def _slice_whole_shapes(graph: onnx.GraphProto) -> None:
     for node in nodes:
         ends = {entry.name: entry.i for entry in node.attribute}
         if node.op_type == "Shape" and node.domain in OWN_DOMAINS and (ends.get("start") or "end" in ends):
-            whole = f"{node.name}/Shape"
+            like = node.name or node.output[0]
+            whole = f"{like}/Shape"
             graph.node.append(onnx.helper.make_node("Shape", node.input, [whole], whole))
-            names = [f"{node.name}:1", f"{node.name}:2"]
+            names = [f"{like}:1", f"{like}:2"]
             bounds = [ends.get("start", 0), ends.get("end", np.iinfo(np.int64).max)]
             graph.initializer.extend(
                 onnx.numpy_helper.from_array(np.array([bound], np.int64), name)
@@ -112,7 +116,7 @@ def _pad(
     pads, axes = _constant(node, 1, constants), _constant(node, 3, constants)
     everywhere = np.zeros((2, rank), np.int64)
     everywhere[:, axes] = pads.reshape(2, -1)
-    name = f"{node.name}:pads"
+    name = f"{node.name or node.output[0]}:pads"
     model.graph.initializer.append(onnx.numpy_helper.from_array(everywhere.reshape(-1), name))
     kept = [node.input[0], name, node.input[2]]
     node.input[:] = kept if node.input[2] else kept[:2]

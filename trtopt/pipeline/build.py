@@ -247,7 +247,7 @@ def check_opset(onnx: OnnxArtifact, builder: EngineBuilder) -> None:
     if newest is not None and onnx.opset > newest:
         raise ModelError(
             f"{onnx.path}: opset {onnx.opset} is newer than {builder.backend} reads (up to {newest})",
-            f"export with opset {newest} or lower, or convert it with onnx.version_converter",
+            f"export the model again with opset {newest} or lower",
         )
 
 

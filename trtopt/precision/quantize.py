@@ -131,7 +131,7 @@ def with_pairs(file: ModelFile, asked: Asked, material: Material) -> Quantised:
     put_back(model)
     existing = take_out(model)
     _check_existing(existing, asked)
-    model = replace(model, proto=fit_opset(model.proto, asked.form))
+    fit_opset(model.proto, asked.form)
     factors, notes = _smoothed(model, asked, material) if not existing else ({}, [])
     view = View(model.proto)
     plan, given, told = _placed(view, asked, existing, has_ranges=_has_ranges(material))

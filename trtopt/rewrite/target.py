@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trtopt.errors import UsageError
+from trtopt.targets import OPSETS
 
 
 @dataclass(frozen=True)
@@ -27,10 +28,10 @@ class Target:
 TARGETS = {
     target.name: target
     for target in (
-        Target("8.6", opset=17, gelu=False, int64=False),
-        Target("10", opset=22, gelu=True, int64=True),
-        Target("11", opset=24, gelu=True, int64=True),
-        Target("rtx", opset=25, gelu=True, int64=True),
+        Target("8.6", opset=OPSETS["8.6"].operators, gelu=False, int64=False),
+        Target("10", opset=OPSETS["10"].operators, gelu=True, int64=True),
+        Target("11", opset=OPSETS["11"].operators, gelu=True, int64=True),
+        Target("rtx", opset=OPSETS["rtx"].operators, gelu=True, int64=True),
     )
 }
 

@@ -30,7 +30,8 @@ MAPS = ["N", 32, 8, 8]
 
 
 def emitted(net: Net, *outputs: str, form: Form, amax: float = 4.0) -> onnx.ModelProto:
-    model = fit_opset(net.model(*outputs), form)
+    model = net.model(*outputs)
+    fit_opset(model, form)
     plan = place(View(model), Wish(form.precision))
     scales = Scales(dict.fromkeys(plan.tensors, amax) | plan.fixed)
     write(as_file(model), plan, scales, form)
@@ -204,7 +205,8 @@ def test_large_stored_weights_lie_in_the_spool_and_run(
 ) -> None:
     net = Net(x=["N", 1024])
     form = form_for(precision, "11", stored=True)
-    model = fit_opset(net.model(net.linear("fc", "x", 1024, outputs)), form)
+    model = net.model(net.linear("fc", "x", 1024, outputs))
+    fit_opset(model, form)
     plan = place(View(model), Wish(precision))
     file = replace(as_file(model), spool=tmp_path)
     write(file, plan, Scales(dict.fromkeys(plan.tensors, 4.0)), form)
@@ -301,7 +303,8 @@ def test_an_opset_that_the_target_does_not_read_is_refused() -> None:
 def test_raising_the_opset_converts_operators_that_changed() -> None:
     net = Net(opset=13, x=MAPS)
     net.node("ReduceMean", "mean", net.conv("c", "x", 32, 32), axes=[2, 3])
-    raised = fit_opset(net.model("mean"), form_for("int8", "11"))
+    raised = net.model("mean")
+    fit_opset(raised, form_for("int8", "11"))
     assert raised.opset_import[0].version == 19
     onnx.checker.check_model(raised, full_check=True)
 

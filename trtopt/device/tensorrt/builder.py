@@ -76,7 +76,7 @@ class TensorRTBuilder:
 
     @property
     def max_opset(self) -> int | None:
-        """The newest opset that its parser is documented for."""
+        """The newest opset that its parser takes."""
         return self._library.flavour.max_opset
 
     @property

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from trtopt.records import Backend
+from trtopt.targets import OPSETS
 
 TENSORRT = "tensorrt"
 RTX = "tensorrt-rtx"
@@ -20,7 +21,7 @@ class Flavour:
     """What one flavour and version does differently.
 
     `network_flags` are passed to `create_network`; a `weakly_typed` builder needs flags for the types that
-    the graph contains; `max_opset` is the newest opset that its parser is documented for; `precisions` are
+    the graph contains; `max_opset` is the newest opset that its parser takes; `precisions` are
     those that may be faster than FP32, as the GPU allows, floats first; `profile_sharing` is the preview
     feature without which one context at a time may use an engine's range of shapes; an `editable_cache` is a
     timing cache that tells its entries.
@@ -55,7 +56,7 @@ _TENSORRT_8 = Flavour(
     needs_gpu_to_build=True,
     device_memory="device_memory_size",
     async_allocator=False,
-    max_opset=19,  # 17 by its documents; Q/DQ of opset 19 with FP32 scales loads
+    max_opset=OPSETS["8.6"].read,
     precisions=("fp16", "int8"),
     profile_sharing="PROFILE_SHARING_0806",
 )
@@ -70,7 +71,7 @@ _TENSORRT_10 = Flavour(
     needs_gpu_to_build=True,
     device_memory="device_memory_size_v2",
     async_allocator=True,
-    max_opset=24,
+    max_opset=OPSETS["10"].read,
     precisions=_FROM_10,
 )
 _TENSORRT_11 = Flavour(
@@ -84,7 +85,7 @@ _TENSORRT_11 = Flavour(
     needs_gpu_to_build=True,
     device_memory="device_memory_size_v2",
     async_allocator=True,
-    max_opset=25,
+    max_opset=OPSETS["11"].read,
     precisions=_FROM_10,
 )
 _RTX = Flavour(
@@ -98,7 +99,7 @@ _RTX = Flavour(
     needs_gpu_to_build=False,
     device_memory="device_memory_size_v2",
     async_allocator=True,
-    max_opset=25,
+    max_opset=OPSETS["rtx"].read,
     precisions=_FROM_10,
     reports_hardware_compatibility=False,  # reading it logs an error
 )

@@ -34,6 +34,7 @@ from trtopt.precision.observe import float_tensors, observe
 from trtopt.precision.runs import First, compared, in_fp32, open_model
 from trtopt.records.casting import CastPrecision, CastReport, VanishingWeight
 from trtopt.records.checking import OutputDifference
+from trtopt.targets import OPSETS
 from trtopt.workspace import check_writable, scratch_beside
 
 _COMPARED = 64
@@ -41,7 +42,6 @@ _COMPARED = 64
 _AT_ONCE = 8
 _UNREGISTERED = ("is not a registered function/op", "No Op registered")
 """ONNX Runtime's words for an operator that it does not have."""
-_TARGETS = ("8.6", "10", "11", "rtx")
 
 
 def cast_model(
@@ -130,8 +130,8 @@ def check_target(target: str) -> None:
     Raises:
         UsageError: with those there are.
     """
-    if target not in _TARGETS:
-        raise UsageError(f"--target {target}: no such target", f"choose among {', '.join(_TARGETS)}")
+    if target not in OPSETS:
+        raise UsageError(f"--target {target}: no such target", f"choose among {', '.join(OPSETS)}")
 
 
 def _check(source: Path, out: Path, target: str, threshold: float | None) -> None:

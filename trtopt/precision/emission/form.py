@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from trtopt.errors import UsageError
 from trtopt.precision.emission.numbers import SMALLEST_HALF, held_by_half, scale_of
 from trtopt.precision.placement.plan import Precision
+from trtopt.targets import OPSETS
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,6 @@ class Form:
         return self.strongly_typed and bool(scale_of(amax, self.precision) < SMALLEST_HALF)
 
 
-_MOST = {"8.6": 17, "10": 22, "11": 24, "rtx": 22}
 _LEAST_STRONG = {"int8": 19, "fp8": 19, "int4": 21}
 
 
@@ -54,10 +54,11 @@ def form_for(precision: Precision, target: str, *, stored: bool = False) -> Form
     Raises:
         UsageError: no such target, or one that has no such precision.
     """
-    if target not in _MOST:
-        raise UsageError(f"unknown target {target!r}", f"choose one of {', '.join(_MOST)}")
+    if target not in OPSETS:
+        raise UsageError(f"unknown target {target!r}", f"choose one of {', '.join(OPSETS)}")
     if target != "8.6":
-        return Form(precision, True, _LEAST_STRONG[precision], _MOST[target], stored or precision == "int4")
+        most = OPSETS[target].read
+        return Form(precision, True, _LEAST_STRONG[precision], most, stored or precision == "int4")
     if precision != "int8":
         raise UsageError(
             f"TensorRT 8.6 has no {precision.upper()}",
@@ -67,4 +68,5 @@ def form_for(precision: Precision, target: str, *, stored: bool = False) -> Form
         raise UsageError(
             "TensorRT 8.6 reads weights as FP32 with a Q and a DQ only", "leave --store-weights out"
         )
-    return Form("int8", False, 13, _MOST["8.6"], stored=False)
+    # Of the opsets above, 8.6 loads the Q/DQ alone.
+    return Form("int8", False, 13, OPSETS[target].operators, stored=False)
