@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Iterable, Sequence
 from contextlib import closing, suppress
@@ -164,7 +163,9 @@ class Builds:
         if not folder.exists():
             with folder_in_progress(folder) as work:
                 without = shutil.ignore_patterns(_PREPARED)
-                shutil.copytree(prepared, work, ignore=without, copy_function=_linked, dirs_exist_ok=True)
+                shutil.copytree(
+                    prepared, work, ignore=without, copy_function=shutil.copyfile, dirs_exist_ok=True
+                )
         manifest = self._manifest(setting)
         plan = self._plan(folder, manifest, setting)
         by_hash = {graph.sha256: graph for graph in self._graphs_of(folder, manifest)}
@@ -253,15 +254,6 @@ def _read_prepared(folder: Path) -> Manifest:
         raise ArtifactError(
             f"{folder / _PREPARED}: cannot be read: {reason_of(error)}", f"remove {folder}"
         ) from None
-
-
-def _linked(source: str, target: str) -> str:
-    """One file on disk, or a copy where the file system has no links."""
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copyfile(source, target)
-    return target
 
 
 def _name(precision: str | None) -> str:
