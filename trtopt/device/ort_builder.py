@@ -20,7 +20,6 @@ from trtopt.device.onnxruntime import (
     spec_of,
 )
 from trtopt.errors import BuildError, UnsupportedOpError, UsageError
-from trtopt.holding import step
 from trtopt.onnxfile import load_graph
 from trtopt.onnxgraph import graphs_of
 from trtopt.onnxweights import external_files, take_in, tensors_of
@@ -144,7 +143,6 @@ def _optimise(model: Any) -> bytes:
             optimised_session(model.SerializeToString(), options)
         except Exception as error:  # noqa: BLE001  (its exceptions share no base class but Exception)
             raise _refusal(model, first_line(error)) from None
-        step("optimised")
         return target.read_bytes()
 
 

@@ -18,7 +18,7 @@ import onnx
 from google.protobuf.message import DecodeError
 
 from trtopt.errors import InvalidModelError, OutputError
-from trtopt.holding import held_file, remove_unfinished, step, umask
+from trtopt.holding import held_file, remove_unfinished
 from trtopt.onnxgraph import check_texts, check_types, reads_of
 from trtopt.onnxmodel import wire
 from trtopt.onnxweights import (
@@ -334,15 +334,14 @@ def _outside(
 def _write(path: Path, chunks: Iterator[Any], made: ExitStack) -> Path:
     """Write beside `path` under a temporary name, which `made` holds and takes away; flush to the disk."""
     remove_unfinished(path)
-    handle, name = held_file(path)
-    made.callback(Path(name).unlink, missing_ok=True)
+    handle, partial = held_file(path)
+    made.callback(partial.unlink, missing_ok=True)
     file = made.enter_context(os.fdopen(handle, "wb"))
     for chunk in chunks:
         file.write(memoryview(chunk))
     file.flush()
     os.fsync(handle)
-    os.chmod(name, 0o666 & ~umask())  # so far only its owner may read it
-    return Path(name)
+    return partial
 
 
 def _refuse_own_weights(model: ModelFile, targets: tuple[Path, ...]) -> None:
@@ -381,7 +380,6 @@ def save(model: ModelFile, path: Path) -> None:
             else:
                 parts.append((_write(path, _inline(model, rest, heavy), made), path))
             check_unchanged(model)
-            step("model written")
             for partial, final in parts:
                 os.replace(partial, final)
     except OSError as error:

@@ -43,12 +43,14 @@ from trtopt.records import (
     Plugin,
     RewriteSummary,
 )
+from trtopt.replacing import others_in
 from trtopt.supervisor import run_all_jobs
 from trtopt.version import __version__
 from trtopt.workspace import (
     cannot_write,
     folder_in_progress,
     is_build_folder,
+    own_files,
     read_manifest,
     sha256_of,
     write_manifest,
@@ -145,14 +147,32 @@ def _to_be_replaced(target: Path, onnx: OnnxArtifact, force: bool) -> list[str]:
         is_same = there.source_sha256 == onnx.sha256
     except ArtifactError as error:
         what, is_same = error.problem, False
+    told = (
+        [f"{target}: stays as it is beside the build: {', '.join(names)}"]
+        if (names := _others(target))
+        else []
+    )
     if is_same:
-        return [f"{target}: will be replaced; it holds this model, {what}"]
+        return [f"{target}: will be replaced; it holds this model, {what}", *told]
     if force:
-        return [f"{target}: will be replaced, although it is no build of this model: {what}"]
+        return [f"{target}: will be replaced, although it is no build of this model: {what}", *told]
     raise OutputError(
         f"{target}: holds a build, but of another model than {onnx.path} ({what})",
         "choose another name with -o, or replace it with --force",
     )
+
+
+def _others(target: Path) -> list[str]:
+    """What others have put into a build folder: names at its top.
+
+    Raises:
+        OutputError: a folder in it cannot be listed, so what is in there could not be kept.
+    """
+    try:
+        found = list(others_in(target, own_files(target)))
+    except OSError as error:
+        raise cannot_write(target, error) from None
+    return list(dict.fromkeys(path.relative_to(target).parts[0] for path in found))
 
 
 @dataclass(frozen=True)
@@ -323,7 +343,6 @@ def build_engines(
             if isinstance(outcome, TrtoptError):
                 raise outcome
             built[index] = outcome
-    (folder / f"{TIMING_CACHE_FILE}.lock").unlink(missing_ok=True)
     return tuple(built[index] for index in range(len(plans)))
 
 
