@@ -38,6 +38,15 @@ def others_in(folder: Path, own: Set[str]) -> Iterator[Path]:
             yield path
 
 
+def names_of_others(folder: Path, own: Set[str]) -> list[str]:
+    """What others have put into `folder`, by the names at its top.
+
+    Raises:
+        OSError: a folder cannot be listed.
+    """
+    return list(dict.fromkeys(path.relative_to(folder).parts[0] for path in others_in(folder, own)))
+
+
 def put_in_place(new: Path, final: Path, own: Set[str]) -> Path | None:
     """Rename `new` to `final`; an earlier folder steps aside with its maker's `own` files, to be removed.
 

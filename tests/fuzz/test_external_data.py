@@ -138,3 +138,16 @@ def test_values_that_trtopt_sets_aside_are_no_models_to_name(folder: Path) -> No
         )
         with pytest.raises(InvalidModelError):
             model_file.load(folder / "model.onnx")
+
+
+def test_weights_in_a_file_that_is_called_like_the_builds_own_are_refused(folder: Path) -> None:
+    """The copy of the model would be taken for its weights."""
+    import trtopt
+
+    (folder / "decoy").rename(folder / "model.onnx")
+    (folder / "own.onnx").write_bytes(
+        PARTS["initializer"](tensor_at([("location", "model.onnx")])).SerializeToString()
+    )
+    with pytest.raises(InvalidModelError, match="a name that the build folder needs itself"):
+        trtopt.build(folder / "own.onnx", folder.parent / "out" / "d", backend="onnxruntime", rewrite=False)
+    assert list((folder.parent / "out").iterdir()) == []
