@@ -111,6 +111,12 @@ def test_a_pipe_that_nobody_writes_to_is_given_up(
     assert f"waiting for what is to come through {tmp_path / 'pipe.json'}" in caplog.text
 
 
+def test_a_pipe_in_the_place_of_a_sweeps_report_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "sweep.json")
+    with pytest.raises(TrtoptError, match="no regular file"):
+        read_sweep(tmp_path)
+
+
 def test_a_pipe_is_no_regular_file(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path / "pipe", Path("/dev/zero")):

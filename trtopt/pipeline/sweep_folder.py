@@ -41,6 +41,8 @@ def read_sweep(folder: Path) -> SweepReport:
     """
     path = folder / REPORT if folder.is_dir() else folder
     try:
+        if folder.is_dir() and path.exists() and not path.is_file():
+            raise ValueError("no regular file")  # a pipe would be waited for
         return read_versioned(read_bounded(path), SweepReport)
     except FileNotFoundError:
         raise ArtifactError(
