@@ -108,7 +108,9 @@ def write_to(path: Path) -> None:
         OutputError: the file cannot be opened.
     """
     try:
-        handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+        # a pipe that nobody reads would be waited for
+        handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK, 0o666)
+        os.set_blocking(handle, True)
     except OSError as error:
         raise OutputError(
             f"--log-file {path}: cannot be written ({error.strerror})",

@@ -1,41 +1,117 @@
-"""A model's weights: whether their values fit their shapes, and whether files beside it hold the others."""
+"""A model's weights: whether their values fit their shapes, and what is read from files beside it.
+
+Where a model says that its weights lie is a stranger's word. Whatever reads such files, here or in ONNX,
+ONNX Runtime and TensorRT, does so once they were judged here: regular files of the model's own folder.
+"""
 
 from __future__ import annotations
 
 import math
+import os
 import re
+import stat
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from trtopt.errors import InvalidModelError
-from trtopt.onnxgraph import parts_of
 
 if TYPE_CHECKING:
+    import numpy as np
     import onnx
+    from google.protobuf.message import Message
 
 _MAX_DIGITS = 19
 _MAX_NAME = 255
+_KEYS = ("location", "offset", "length", "checksum", "basepath")
+_OF_ONNXRUNTIME = "prepacked"  # ONNX Runtime's notes on the same file begin so
+_MEMORY = "*/"  # ONNX Runtime takes the offset of such a location for an address in memory
+_COPY = "work on a copy that has no links: cp -rL FOLDER COPY"
 _WIDEST = 128
 _PER_BYTE = {"int4": 2, "uint4": 2, "float4_e2m1fn": 2, "int2": 4, "uint2": 4}
 """How many values share a byte, where several do."""
 
 
-def external_files(model: onnx.ModelProto, path: Path) -> list[Path]:
-    """The files that hold the model's external weights, sorted.
+@dataclass(frozen=True)
+class FilePart:
+    """Where a model says that `weight` lies: `size` bytes at `offset` of the file `location`."""
+
+    weight: str
+    location: str
+    offset: int
+    size: int
+
+    @property
+    def end(self) -> int:
+        """How long the file must be."""
+        return self.offset + self.size
+
+
+def external_files(model: onnx.ModelProto, path: Path, *, but: str | None = None) -> list[Path]:
+    """The files that hold the model's external weights, sorted; without what is at the location `but`.
 
     Raises:
-        InvalidModelError: one is missing, too short, lies outside the model's own folder, or is described in
-            a way that makes no sense.
+        InvalidModelError: one is missing, too short, no regular file of the model's own folder, or is
+            described in a way that makes no sense.
     """
-    needed: dict[str, int] = {}
+    needed: dict[str, FilePart] = {}
     for tensor in tensors_of(model):
-        if tensor.external_data:
-            location, end = _described(tensor, path)
-            needed[location] = max(needed.get(location, 0), end)
-    for location, end in needed.items():
-        _check(path, location, end)
+        if refers_to_file(tensor) and (part := file_part(tensor, path)).location != but:
+            needed[part.location] = max(needed.get(part.location, part), part, key=lambda one: one.end)
+    for part in needed.values():
+        os.close(_opened(part, path.parent))
     return [path.parent / location for location in sorted(needed)]
+
+
+def refers_to_file(tensor: onnx.TensorProto) -> bool:
+    """Whether any reader may look for the tensor's data in a file."""
+    import onnx
+
+    return bool(tensor.external_data) or tensor.data_location == onnx.TensorProto.EXTERNAL
+
+
+def take_in(tensors: Iterable[onnx.TensorProto], path: Path) -> None:
+    """Read the data of tensors of the model `path` that refer to files, into their messages.
+
+    Raises:
+        InvalidModelError: see `external_files`.
+    """
+    for tensor in tensors:
+        if refers_to_file(tensor):
+            tensor.raw_data = mapped(file_part(tensor, path), path.parent).tobytes()
+            tensor.ClearField("external_data")
+            tensor.ClearField("data_location")
+
+
+def take_in_inner(model: onnx.ModelProto, path: Path, most: int) -> None:
+    """Read what is in files but is no initializer of the graph: in attributes, subgraphs, functions, sparse.
+
+    Raises:
+        InvalidModelError: it is more than `most` bytes; or see `external_files`.
+    """
+    inner = [*tensors_of(model, "graph"), *tensors_of(model.graph, "initializer")]
+    outside = [tensor for tensor in inner if refers_to_file(tensor)]
+    if sum(file_part(tensor, path).size for tensor in outside) > most:
+        raise InvalidModelError(
+            f"{path}: has more than 2 GiB in files that are no initializers of its graph",
+            "export the model again, with its weights as initializers",
+        )
+    take_in(outside, path)
+
+
+def mapped(part: FilePart, folder: Path) -> np.ndarray[Any, Any]:
+    """The bytes of a weight of a model in `folder`, mapped read-only from its file.
+
+    Raises:
+        InvalidModelError: see `external_files`.
+    """
+    import numpy as np
+
+    with os.fdopen(_opened(part, folder), "rb") as file:
+        return (
+            np.memmap(file, np.uint8, "r", part.offset, (part.size,)) if part.size else np.empty(0, np.uint8)
+        )
 
 
 def check_values(tensors: Iterable[onnx.TensorProto], path: Path) -> None:
@@ -79,17 +155,17 @@ def _fault(tensor: onnx.TensorProto) -> str | None:
     return None if there == needed else f"has {there} {unit}, {needed} are needed"
 
 
-def tensors_of(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
-    """Every constant of the model: initializers and attributes, in subgraphs and functions too."""
-    for part in parts_of(model):
-        yield from getattr(part, "initializer", ())
-        for sparse in getattr(part, "sparse_initializer", ()):
-            yield from (sparse.values, sparse.indices)
-        for node in part.node:
-            for attribute in node.attribute:
-                if attribute.HasField("t"):
-                    yield attribute.t
-                yield from attribute.tensors
+def tensors_of(message: Message, but: str | None = None) -> Iterator[onnx.TensorProto]:
+    """Every tensor anywhere in a message, in whatever field; the message's own field `but` is left out."""
+    import onnx
+
+    if isinstance(message, onnx.TensorProto):
+        yield message
+        return
+    for field, value in message.ListFields():
+        if field.type == field.TYPE_MESSAGE and field.name != but:
+            for inner in (value,) if hasattr(value, "ListFields") else value:
+                yield from tensors_of(inner)
 
 
 def least_bytes(model: onnx.ModelProto, types: Iterable[str]) -> int:
@@ -117,33 +193,49 @@ def _bits(dtype: str) -> int:
     return int(number.group()) if number else 8
 
 
-def _described(tensor: onnx.TensorProto, path: Path) -> tuple[str, int]:
-    """(file, end of the weight in it)."""
+def file_part(tensor: onnx.TensorProto, where: Path) -> FilePart:
+    """Where a tensor that refers to a file lies; `where` the model is, for messages.
+
+    Raises:
+        InvalidModelError: what it says makes no sense, or gives the weight fewer bytes than its shape needs.
+    """
+    import onnx
+
+    weight, again = f"{where}: weight {tensor.name!r}", "export the model again"
+    keys = [item.key for item in tensor.external_data]
+    odd = [key for key in keys if key not in _KEYS and not key.startswith(_OF_ONNXRUNTIME)]
+    if odd or len(keys) != len(set(keys)):
+        told = f"by {odd[0][:_MAX_NAME]!r}, which ONNX does not have" if odd else "twice"
+        raise InvalidModelError(f"{weight}: its place in a file is described {told}", again)
+    if tensor.data_type == onnx.TensorProto.STRING or not _is_known(tensor.data_type):
+        raise InvalidModelError(
+            f"{weight} in a file has the element type {tensor.data_type}, which files do not hold", again
+        )
+    if min(tensor.dims, default=0) < 0:
+        raise InvalidModelError(f"{weight} has an axis of negative length", again)
     entry = {item.key: item.value for item in tensor.external_data}
-    offset = _byte_count(path, tensor.name, entry.get("offset")) or 0
-    length = _byte_count(path, tensor.name, entry.get("length"))
+    offset = _byte_count(weight, entry.get("offset")) or 0
+    length = _byte_count(weight, entry.get("length"))
     shape_bytes = _shape_bytes(tensor)
     if length is not None and length < shape_bytes:
         raise InvalidModelError(
-            f"{path}: weight {tensor.name!r} has {length} bytes in a file, its shape needs {shape_bytes}",
-            "export the model again",
+            f"{weight} has {length} bytes in a file, its shape needs {shape_bytes}", again
         )
-    return entry.get("location", ""), offset + shape_bytes
+    return FilePart(weight, entry.get("location", ""), offset, shape_bytes)
 
 
-def _byte_count(path: Path, tensor: str, text: str | None) -> int | None:
+def _byte_count(weight: str, text: str | None) -> int | None:
     if not text:
         return None
     if not text.isdecimal() or len(text) > _MAX_DIGITS:
         raise InvalidModelError(
-            f"{path}: weight {tensor!r} has {text[:_MAX_DIGITS]!r} for an offset or length",
-            "export the model again",
+            f"{weight} has {text[:_MAX_DIGITS]!r} for an offset or length", "export the model again"
         )
     return int(text)
 
 
 def _shape_bytes(tensor: onnx.TensorProto) -> int:
-    """Bytes of a dense tensor; types of few bits are packed."""
+    """Bytes of a dense tensor; types of few bits are packed, those that onnx does not know have none."""
     import onnx
 
     try:
@@ -155,36 +247,60 @@ def _shape_bytes(tensor: onnx.TensorProto) -> int:
     return -(-count // per_byte) if per_byte else count * int(dtype.itemsize)
 
 
-def check_no_link(path: Path, location: str, what: str) -> None:
-    """What the model `path` has at `location`, called `what`, must lie in the model's folder itself.
+def _is_known(data_type: int) -> bool:
+    import onnx
+
+    try:
+        onnx.helper.tensor_dtype_to_np_dtype(data_type)
+    except KeyError:
+        return False
+    return True
+
+
+def _opened(part: FilePart, folder: Path) -> int:
+    """The file of a weight, opened: a regular one of the model's folder, and long enough.
 
     Raises:
-        InvalidModelError: links lead out of it.
+        InvalidModelError: it is not.
     """
-    if not (path.parent / location).resolve().is_relative_to(path.parent.resolve()):
+    parts = PurePosixPath(part.location)
+    shown = repr(part.location[:_MAX_NAME])
+    what = f"{part.weight}: its weights file {shown}"
+    outside = not part.location or parts.is_absolute() or ".." in parts.parts
+    if outside or part.location.startswith(_MEMORY):
         raise InvalidModelError(
-            f"{path}: {what} {location[:_MAX_NAME]!r} is a link out of the model's own folder",
-            "put the file itself beside the model",
-        )
-
-
-def _check(path: Path, location: str, end: int) -> None:
-    parts = PurePosixPath(location)
-    shown = repr(location[:_MAX_NAME])
-    if not location or parts.is_absolute() or ".." in parts.parts:
-        raise InvalidModelError(
-            f"{path}: its weights are said to be in {shown}, outside the model's own folder",
+            f"{part.weight} is said to be in {shown}, outside the model's own folder",
             "save the model again with its weights beside it",
         )
-    file = path.parent / location
-    if "\0" in location or len(location) > _MAX_NAME or not file.is_file():
+    try:
+        file = (folder / part.location).resolve(strict=True)
+        if not file.is_relative_to(folder.resolve()):
+            raise InvalidModelError(f"{what} is a link out of the model's own folder", _COPY)
+        _check_regular(file.stat(), what)  # opening a pipe or a device may wait, or do something
+        handle = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except (OSError, ValueError, RuntimeError):  # not there, no name for a file, links in a circle
         raise InvalidModelError(
-            f"{path}: its weights file {shown} is missing",
-            f"put {parts.name[:_MAX_NAME]!r} beside {path.name}",
-        )
-    check_no_link(path, location, "its weights file")
-    if file.stat().st_size < end:
+            f"{what} is missing", f"put {parts.name[:_MAX_NAME]!r} beside the model"
+        ) from None
+    try:
+        _check_open(os.fstat(handle), what, part.end)
+    except InvalidModelError:
+        os.close(handle)
+        raise
+    return handle
+
+
+def _check_regular(told: os.stat_result, what: str) -> None:
+    if not stat.S_ISREG(told.st_mode):
+        raise InvalidModelError(f"{what} is no regular file", "put the file itself beside the model")
+
+
+def _check_open(told: os.stat_result, what: str, end: int) -> None:
+    _check_regular(told, what)
+    if told.st_nlink > 1:  # what has a name in another folder may be no part of the model
+        raise InvalidModelError(f"{what} is a hard link: it has {told.st_nlink} names", _COPY)
+    if told.st_size < end:
         raise InvalidModelError(
-            f"{path}: its weights file {shown} has {file.stat().st_size} bytes, {end} are needed",
+            f"{what} has {told.st_size} bytes, {end} are needed",
             "copy the weights file again: it was cut short",
         )

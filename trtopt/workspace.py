@@ -9,26 +9,26 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import msgspec
 
 from trtopt.errors import ArtifactError, OutputError
 from trtopt.holding import (
+    WAIT_S,
     alone_in,
-    flush_names,
     held_file,
     held_folder,
+    locked,
     remove,
     remove_unfinished,
-    step,
     temporary_names,
-    umask,
 )
-from trtopt.reading import read_bounded, reason_of
+from trtopt.reading import open_regular, read_bounded, reason_of
 from trtopt.records import BatchPlan, EngineArtifact, Manifest, read_versioned, to_json
 from trtopt.records.sound import check_manifest, check_plan
+from trtopt.replacing import ASIDE, emptied, put_in_place
 from trtopt.signing import (
     SIGNATURE,
     Signer,
@@ -40,7 +40,7 @@ from trtopt.signing import (
 )
 
 MANIFEST = "manifest.json"
-_LOCK_TIMEOUT_S = 600.0
+_LOCK_TIMEOUT_S = WAIT_S
 _MAX_MANIFEST_BYTES = 64 << 20
 _CHUNK_BYTES = 1 << 20
 
@@ -53,35 +53,57 @@ def write_atomically(path: Path, content: bytes) -> None:
     Raises:
         OutputError: the folder cannot be written to, or the disk is full; nothing is left behind.
     """
-    temporary: str | None = None
+    temporary: Path | None = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        _check_regular(path)
         remove_unfinished(path)
         handle, temporary = held_file(path)
         with os.fdopen(handle, "wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-            os.chmod(temporary, 0o666 & ~umask())  # mkstemp makes files that only their owner may read
-            step("file written")
             os.replace(temporary, path)
         temporary = None
     except OSError as error:
         raise cannot_write(path, error) from None
     finally:
         if temporary is not None:
-            Path(temporary).unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
+
+
+def _check_regular(path: Path) -> None:
+    """A file may be replaced; a device or a pipe is somebody's way to something else.
+
+    Raises:
+        OSError: there is one.
+    """
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise OSError(errno.EINVAL, "no regular file")
 
 
 def remove_abandoned(path: Path) -> None:
-    """Take away what killed runs have left of `path`, and bring back what they had set aside for it."""
+    """Take away what killed runs have left of `path`, and bring back what they had set aside for it.
+
+    Raises:
+        OutputError: there is such, and another process keeps its folder for itself.
+    """
     remove_unfinished(path)
+    if not _set_aside(path):
+        return
     with alone_in(path.parent), suppress(OSError):
-        for aside in path.parent.glob(f"{temporary_names(path)}.old"):
-            if path.exists() or not is_build_folder(aside):
-                remove(aside)
-            else:
+        for aside in _set_aside(path):
+            if not path.exists() and is_build_folder(aside):
                 os.replace(aside, path)
+            elif path.is_dir() and aside.is_dir():
+                remove(emptied(aside, path, own_files(aside)))
+            else:
+                remove(aside)
+
+
+def _set_aside(path: Path) -> list[Path]:
+    found = path.parent.glob(f"{temporary_names(path)}.{ASIDE}")
+    return [one for one in found if not one.is_symlink() and (one.is_dir() or one.is_file())]
 
 
 def cannot_write(path: Path, error: OSError) -> OutputError:
@@ -106,6 +128,10 @@ def check_writable(path: Path) -> None:
             pass
     except OSError as error:
         raise cannot_write(path, error) from None
+    try:
+        _check_regular(path)
+    except OSError as error:
+        raise cannot_write(path, error) from None
     if path.is_dir():
         raise OutputError(f"{path}: is a folder", "name a file")
     remove_abandoned(path)
@@ -115,7 +141,8 @@ def check_writable(path: Path) -> None:
 def folder_in_progress(final: Path) -> Iterator[Path]:
     """A temporary folder beside `final` that takes its name when the block ends well, and vanishes otherwise.
 
-    An earlier build folder of the same name is replaced; a folder that trtopt did not make is not.
+    An earlier build folder of the same name is replaced, and what others have put into it is in the new one;
+    a folder that trtopt did not make is not replaced.
 
     Raises:
         OutputError: `final` cannot be made, or is something else than a build folder of trtopt's.
@@ -126,28 +153,28 @@ def folder_in_progress(final: Path) -> Iterator[Path]:
     with alone_in(final.parent):
         _check_replaceable(final)
     remove_abandoned(final)
-    with scratch_beside(final) as temporary:
-        step("folder begun")
-        temporary.chmod(0o777 & ~umask())  # only its owner may enter it so far
+    with _folder_beside(final, 0o777) as temporary:
         yield temporary
-        step("folder filled")
         _replace_folder(temporary, final)
-        step("folder renamed")
 
 
-@contextmanager
-def scratch_beside(final: Path) -> Iterator[Path]:
+def scratch_beside(final: Path) -> AbstractContextManager[Path]:
     """A temporary folder on the same disk as `final`, which need not be there; goes when the block ends.
 
-    What killed runs have left of such folders is taken away first.
+    Only its owner may enter it. What killed runs have left of such folders is taken away first.
 
     Raises:
         OutputError: it cannot be made.
     """
+    return _folder_beside(final, 0o700)
+
+
+@contextmanager
+def _folder_beside(final: Path, mode: int) -> Iterator[Path]:
     remove_unfinished(final)
     try:
         final.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = held_folder(final)
+        handle, temporary = held_folder(final, mode)
     except OSError as error:
         raise cannot_write(final, error) from None
     try:
@@ -189,24 +216,27 @@ def is_build_folder(folder: Path) -> bool:
 
 
 def _replace_folder(new: Path, final: Path) -> None:
-    """Rename `new` to `final`. A folder cannot be renamed over a full one: the old one steps aside first."""
-    aside: Path | None = None
+    """Give `new` the name `final`, with what others have put into the build that has it now."""
     with alone_in(final.parent):
         _check_replaceable(final)
         try:
-            if final.exists():
-                aside = Path(tempfile.mkdtemp(prefix=f".{final.name}.", suffix=".old", dir=final.parent))
-                os.replace(final, aside)
-                step("earlier folder aside")
-            os.replace(new, final)
-            flush_names(final.parent)
+            earlier = put_in_place(new, final, own_files(final))
         except OSError as error:
-            if aside is not None and not final.exists():
-                os.replace(aside, final)
             raise cannot_write(final, error) from None
-    if aside is not None:
-        step("earlier folder replaced")
-        shutil.rmtree(aside, ignore_errors=True)
+    if earlier is not None:
+        remove(earlier)
+
+
+def own_files(folder: Path) -> set[str]:
+    """The files of a build folder that trtopt made, by relative path; of a damaged one those for sure."""
+    own = {MANIFEST, SIGNATURE}
+    try:
+        manifest = read_manifest(folder, signed=False)
+    except ArtifactError:
+        return own
+    for engine in manifest.engines:
+        own |= {name for name in (engine.path, engine.log, engine.layers, engine.memory) if name}
+    return own | manifest.files.keys()
 
 
 @contextmanager
@@ -217,25 +247,13 @@ def lock(path: Path, wait_s: float | None = None) -> Iterator[None]:
         OutputError: another process has held it for ten minutes (or as long as `wait_s` says), or the folder
             cannot be written to.
     """
-    import filelock
-
-    wait_s = _LOCK_TIMEOUT_S if wait_s is None else wait_s
-    guard = filelock.FileLock(f"{path}.lock", timeout=wait_s)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        guard.acquire()
-    except filelock.Timeout:
-        held = f"has held its lock for {wait_s:.0f} s" if wait_s else "holds its lock"
-        raise OutputError(
-            f"{path}: another process {held}",
-            f"see which one it is, or remove {path}.lock if none is running",
-        ) from None
-    except OSError as error:
-        raise cannot_write(path, error) from None
-    try:
+    with ExitStack() as held:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            held.enter_context(locked(path, _LOCK_TIMEOUT_S if wait_s is None else wait_s))
+        except OSError as error:
+            raise cannot_write(path, error) from None
         yield
-    finally:
-        guard.release()
 
 
 def write_manifest(folder: Path, manifest: Manifest, files: Mapping[str, str] | None = None) -> Manifest:
@@ -272,7 +290,7 @@ def sha256_of(*paths: Path) -> str:
     """The hash of a file; of several, one hash over their contents in order."""
     digest = hashlib.sha256()
     for path in paths:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             while chunk := file.read(_CHUNK_BYTES):
                 digest.update(chunk)
     return digest.hexdigest()

@@ -73,3 +73,21 @@ def test_force_does_not_reach_what_trtopt_did_not_make(tmp_path: Path) -> None:
     with pytest.raises(OutputError, match="not a build folder of trtopt's"):
         trtopt.build(DIGITS, tmp_path / "d", backend="onnxruntime", force=True)
     assert (tmp_path / "d" / "mine.txt").read_text() == "mine"
+
+
+def test_what_others_have_put_into_a_build_stays_when_it_is_replaced(trtopt_cli: CommandLine) -> None:
+    trtopt_cli("build", DIGITS, *BUILD, "--batch", "1,2")
+    folder = trtopt_cli.folder / "d"
+    (folder / "NOTES.md").write_text("precious")
+    (folder / "results").mkdir()
+    (folder / "results" / "may.json").write_text("{}")
+    done = trtopt_cli("build", DIGITS, *BUILD, "--batch", "2,3")
+    assert done.returncode == 0, done.stderr
+    assert "d: stays as it is beside the build: NOTES.md, results" in " ".join(done.stderr.split())
+    assert (folder / "NOTES.md").read_text() == "precious"
+    assert (folder / "results" / "may.json").read_text() == "{}"
+    there = {path.name for path in folder.iterdir()}
+    assert {engine.path for engine in read_manifest(folder).engines} <= there
+    assert not any(name.startswith("batch1") for name in there)
+    assert trtopt_cli("verify", folder).returncode == 0
+    assert [path.name for path in trtopt_cli.folder.iterdir()] == ["d"]

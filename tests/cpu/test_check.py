@@ -217,3 +217,18 @@ def test_the_command_tells_and_its_status_is_3_where_a_bound_is_not_met(
 def test_a_bound_that_is_none_is_refused(flag: str, value: str, trtopt_cli: CommandLine) -> None:
     told = trtopt_cli.fails(2, "check", DIGITS, "--against", DIGITS, flag, value)
     assert f"{flag} {value}: out of range" in told
+
+
+def test_tensors_may_be_called_like_arguments_of_numpys(tmp_path: Path) -> None:
+    node = onnx.helper.make_node("MatMul", ["allow_pickle", "w"], ["file"])
+    x, y = (onnx.helper.make_tensor_value_info(name, 1, ["N", 8]) for name in ("allow_pickle", "file"))
+    weight = numpy_helper.from_array(np.eye(8, dtype=np.float32), "w")
+    graph = onnx.helper.make_graph([node], "g", [x], [y], [weight])
+    path = tmp_path / "named.onnx"
+    onnx.save(
+        onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8), path
+    )
+    trtopt.build(path, tmp_path / "d", backend="onnxruntime", rewrite=False)
+    report = check(tmp_path / "d", path)
+    assert [output.output for output in report.subjects[0].outputs] == ["file"]
+    assert report.subjects[0].outputs[0].max_abs < 1e-6

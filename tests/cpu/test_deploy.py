@@ -218,3 +218,15 @@ def test_an_engine_that_is_not_the_plans_is_not_deployed(planned: Path, tmp_path
     with pytest.raises(ArtifactError, match="not the file that the plan vouches for"):
         deploy_triton(path, tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_others_wrote_into_a_models_readme_stays(planned: Path, tmp_path: Path) -> None:
+    deploy_triton(planned, tmp_path, name="digits")
+    told = tmp_path / "digits" / "README.md"
+    assert "# digits, version 1" in told.read_text("utf-8")
+    deploy_triton(planned, tmp_path, name="digits")
+    assert "# digits, version 2" in told.read_text("utf-8")
+    told.write_text("ours")
+    deploy_triton(planned, tmp_path, name="digits")
+    assert told.read_text() == "ours"
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["digits"]

@@ -1,31 +1,25 @@
-"""Sweeps killed at named steps and taken up again, against one that nobody disturbed."""
+"""Sweeps killed before files get their names and taken up again, against one that nobody disturbed."""
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from command_line import DIGITS
+from killing import run_killed
 
-from trtopt.holding import KILL_VARIABLE
 from trtopt.pipeline.rebuild import check_folder
 from trtopt.pipeline.sweep_folder import read_sweep
 from trtopt.workspace import read_manifest
 
-WRITES = 12  # files that the sweep below writes, in its own process
-STEPS = ("folder begun", "folder filled", "folder renamed")
-STEPS += tuple(f"file written*{number}" for number in range(1, WRITES + 1))
+RENAMES = 14  # of the files and folders that the sweep below makes, in its own process
 
 
-def swept(folder: Path, kill_at: str) -> int:
-    command = [sys.executable, "-m", "trtopt", "sweep", str(DIGITS), "-o", str(folder), "--batch", "1,2"]
+def swept(folder: Path, kill_at: int) -> int:
+    command = ["-m", "trtopt", "sweep", str(DIGITS), "-o", str(folder), "--batch", "1,2"]
     command += ["--backend", "onnxruntime", "--duration", "0.05", "--warmup", "0.01"]
-    environment = os.environ | {KILL_VARIABLE: kill_at}
-    return subprocess.run(command, env=environment, capture_output=True, timeout=120, check=False).returncode
+    return run_killed("replace", kill_at, *command)
 
 
 def made(folder: Path) -> tuple[set[str], dict[str, str], list[str]]:
@@ -42,16 +36,16 @@ def made(folder: Path) -> tuple[set[str], dict[str, str], list[str]]:
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("whole") / "s"
-    assert swept(folder, "") == 0
+    assert swept(folder, RENAMES + 1) == 0
     return folder
 
 
-@pytest.mark.parametrize("at", STEPS)
+@pytest.mark.parametrize("at", range(1, RENAMES + 1))
 def test_a_sweep_killed_at_any_step_ends_as_one_that_was_not(
-    at: str, undisturbed: Path, tmp_path: Path
+    at: int, undisturbed: Path, tmp_path: Path
 ) -> None:
     folder = tmp_path / "s"
     assert swept(folder, at) == -signal.SIGKILL
-    assert swept(folder, "") == 0
+    assert swept(folder, 0) == 0
     assert made(folder) == made(undisturbed)
     assert [path.name for path in tmp_path.iterdir()] == ["s"]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from command_line import DIGITS, CommandLine
-
-from trtopt.holding import KILL_VARIABLE
+from killing import run_killed
 
 COMMANDS = {
     "rewrite": (),
@@ -19,14 +22,13 @@ COMMANDS = {
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_model_that_was_being_written_leaves_nothing(
-    command: str, trtopt_cli: CommandLine, external_model: Path, monkeypatch: pytest.MonkeyPatch
+    command: str, trtopt_cli: CommandLine, external_model: Path
 ) -> None:
     asked = (command, external_model, "-o", "out.onnx", *COMMANDS[command])
-    monkeypatch.setenv(KILL_VARIABLE, "model written")
-    assert trtopt_cli(*asked).returncode == -signal.SIGKILL
+    ended = run_killed("replace", 1, "-m", "trtopt", *map(str, asked), cwd=trtopt_cli.folder)
+    assert ended == -signal.SIGKILL
     assert list(trtopt_cli.folder.glob(".out.onnx*"))
     assert not list(trtopt_cli.folder.glob("out.onnx*"))
-    monkeypatch.delenv(KILL_VARIABLE)
     done = trtopt_cli(*asked)
     assert done.returncode == 0, done.stderr
     assert not list(trtopt_cli.folder.glob(".out.onnx*"))
@@ -39,10 +41,38 @@ def test_a_worker_that_was_killed_leaves_nothing_in_the_systems_temporary_folder
 ) -> None:
     place = tmp_path_factory.mktemp("system")
     monkeypatch.setenv("TMPDIR", str(place))
-    asked = ("build", DIGITS, "-o", "out", "--backend", "onnxruntime", "--no-rewrite")
-    monkeypatch.setenv(KILL_VARIABLE, "optimised")
-    assert "SIGKILL" in trtopt_cli.fails(1, *asked)
+    building = """
+import os, signal, sys
+from pathlib import Path
+from trtopt.device.ort_builder import _optimise
+from trtopt.onnxfile import load_graph
+model = load_graph(Path(sys.argv[1]))
+Path.read_bytes = lambda path: os.kill(os.getpid(), signal.SIGKILL)
+_optimise(model)
+"""
+    (program := place.parent / "building.py").write_text(building)
+    assert subprocess.run([sys.executable, program, DIGITS], check=False).returncode == -signal.SIGKILL
     assert len(list(place.glob(".trtopt.*"))) == 1
-    monkeypatch.delenv(KILL_VARIABLE)
-    assert trtopt_cli(*asked).returncode == 0
+    assert (
+        trtopt_cli("build", DIGITS, "-o", "out", "--backend", "onnxruntime", "--no-rewrite").returncode == 0
+    )
     assert list(place.glob(".trtopt*")) == []
+
+
+def test_pipes_and_locks_of_others_beside_the_output_are_not_waited_for(
+    trtopt_cli: CommandLine, external_model: Path
+) -> None:
+    for name in (".out.onnx.abcdefgh.tmp", ".out.onnx.abcdefgh.old", ".out.onnx.data.abcdefgh.tmp"):
+        os.mkfifo(trtopt_cli.folder / name)
+    before = sorted(trtopt_cli.folder.iterdir())
+    handle = os.open(trtopt_cli.folder, os.O_RDONLY)
+    fcntl.flock(handle, fcntl.LOCK_EX)
+    try:
+        for command, options in COMMANDS.items():
+            done = trtopt_cli(command, external_model, "-o", "out.onnx", *options)
+            assert done.returncode == 0, done.stderr
+    finally:
+        os.close(handle)
+    made = {path.name for path in set(trtopt_cli.folder.iterdir()) - set(before)}
+    assert {"out.onnx", "out.onnx.data"} <= made
+    assert set(before) <= set(trtopt_cli.folder.iterdir())

@@ -1,6 +1,5 @@
 """Folders that were changed, killed builds, rebuilds: with real engines of TensorRT-RTX."""
 
-import os
 import shutil
 import signal
 import subprocess
@@ -11,10 +10,10 @@ from pathlib import Path
 import msgspec
 import pytest
 from command_line import DIGITS, CommandLine
+from killing import run_killed
 
 from tests.key_files import key_pair
 from trtopt.errors import ArtifactError, SignatureError, UsageError
-from trtopt.holding import KILL_VARIABLE
 from trtopt.pipeline.rebuild import check_folder, differences, rebuild_locked, repair, sign, trust
 from trtopt.records import Manifest
 from trtopt.signing import KEY_VARIABLE, SIGNER_VARIABLE
@@ -255,14 +254,12 @@ def test_a_build_that_was_killed_does_no_harm_and_the_next_one_takes_its_leaving
     tmp_path: Path,
 ) -> None:
     """`unit/test_killed.py` has every step; this is the whole way."""
-    command = [sys.executable, "-m", "trtopt", "build", str(DIGITS), "-o", str(tmp_path / "d")]
+    command = ["-m", "trtopt", "build", str(DIGITS), "-o", str(tmp_path / "d")]
     command += ["--backend", "tensorrt-rtx", "--no-rewrite"]
-    environment = os.environ | {KILL_VARIABLE: "folder filled"}
-    killed = subprocess.run(command, env=environment, capture_output=True, check=False)
-    assert killed.returncode == -signal.SIGKILL
+    assert run_killed("replace", 2, *command) == -signal.SIGKILL  # the manifest's name is the first
     assert len(list(tmp_path.glob(".d.*"))) == 1
     assert not (tmp_path / "d").exists()
-    done = subprocess.run(command, capture_output=True, check=False)
+    done = subprocess.run([sys.executable, *command], capture_output=True, check=False)
     assert done.returncode == 0, done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["d"]
     assert check_folder(tmp_path / "d").is_whole

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import tracemalloc
 import zipfile
@@ -15,7 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trtopt.data import SampleSource, open_data
+from trtopt.data.npz import read_npz, write_npz
 from trtopt.data.reader import Arrays
+from trtopt.data.source import fingerprint_of
 from trtopt.errors import DataError, UsageError
 from trtopt.records import TensorSpec
 
@@ -318,3 +321,71 @@ def test_a_function_that_cannot_begin_anew_is_told_so(
     with pytest.raises(DataError, match="returns an iterator that was read before") as caught:
         read(source, [X])
     assert "called anew" in caught.value.remedy
+
+
+# ── what trtopt writes itself ───────────────────────────────────────────────────────────────────────────
+
+NAMES = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=40)
+ODD = st.sampled_from(
+    ["file", "args", "kwds", "allow_pickle", "arr_0", "x", "x.npy", ".npy", "", "a/b", "../a"]
+)
+
+
+@given(names=st.sets(ODD | NAMES, min_size=1, max_size=6))
+@settings(deadline=None)
+def test_arrays_of_any_name_are_read_as_they_were_written(
+    names: set[str], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.mktemp("own") / "own.npz"
+    arrays = {name: np.arange(index + 3).reshape(1, -1) for index, name in enumerate(sorted(names))}
+    arrays |= {"scalar": np.array(3.5), "columns": np.asfortranarray(np.arange(6).reshape(2, 3))}
+    write_npz(path, arrays)
+    found = read_npz(path)
+    assert found.keys() == arrays.keys()
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(found[name], array, strict=True)
+    assert open_data(path).has(min(names))
+
+
+def test_a_name_that_no_file_of_arrays_can_hold_is_told(tmp_path: Path) -> None:
+    for name in ("a\0b", "x" * 70_000):
+        with pytest.raises(DataError, match=r"no \.npz can hold that name"):
+            write_npz(tmp_path / "own.npz", {name: np.zeros(1)})
+
+
+# ── what is read of a folder ────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    for name in ("a", "b"):
+        saved(folder / f"{name}.npz", **samples())
+    return folder
+
+
+def test_what_lies_beside_the_data_does_not_change_its_fingerprint(folder: Path) -> None:
+    before = fingerprint_of(folder)
+    (folder / "README").write_text("where these come from")
+    (folder / "more").mkdir()
+    os.mkfifo(folder / "pipe.npz")
+    assert fingerprint_of(folder) == before
+    assert open_data(folder).count == 10
+
+
+def test_names_and_boundaries_of_the_files_are_part_of_the_fingerprint(folder: Path) -> None:
+    first, second = folder / "a.npz", folder / "b.npz"
+    seen = {fingerprint_of(folder)}
+    second.rename(folder / "c.npz")
+    seen.add(fingerprint_of(folder))
+    (folder / "c.npz").rename(second)
+    whole = first.read_bytes() + second.read_bytes()
+    for cut in (0, 10, len(whole)):
+        first.write_bytes(whole[:cut])
+        second.write_bytes(whole[cut:])
+        seen.add(fingerprint_of(folder))
+    second.unlink()
+    seen.add(fingerprint_of(folder))
+    assert len(seen) == 6
+    assert fingerprint_of(first) not in seen

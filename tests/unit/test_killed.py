@@ -1,15 +1,18 @@
-"""Processes killed at named steps, and many of them on one folder: nothing half-made under a final name."""
+"""Processes killed before any call that changes files, and many on one folder: nothing half-made is seen."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import threading
+from itertools import count
 from pathlib import Path
 
 import pytest
+from killing import ALL, run_killed
 
-from trtopt.holding import KILL_VARIABLE
+from trtopt import replacing
 from trtopt.workspace import (
     MANIFEST,
     folder_in_progress,
@@ -20,14 +23,18 @@ from trtopt.workspace import (
 MAKE_FOLDER = """
 import sys
 from pathlib import Path
+import examples
+from trtopt import replacing
 from trtopt.errors import OutputError
-from trtopt.workspace import folder_in_progress, write_atomically
-final, name, rounds = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+from trtopt.workspace import folder_in_progress, write_atomically, write_manifest
+final, name, rounds, exchanges = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4:] != ["apart"]
+if not exchanges:
+    replacing._exchanged = lambda one, other: False
 for number in range(rounds):
     with folder_in_progress(final) as folder:
         for file in ("a", "b"):
             write_atomically(folder / file, f"{name} {number}".encode())
-        write_atomically(folder / "manifest.json", b'{"schema": "trtopt.build/1"}')
+        write_manifest(folder, examples.manifest(), files={"a": "0" * 64, "b": "0" * 64})
 """
 WRITE_FILE = """
 import sys
@@ -36,20 +43,12 @@ from trtopt.workspace import check_writable, write_atomically
 check_writable(Path(sys.argv[1]))
 write_atomically(Path(sys.argv[1]), sys.argv[2].encode())
 """
-STEPS = (
-    "folder begun",
-    "file written",
-    "folder filled",
-    "earlier folder aside",
-    "earlier folder replaced",
-    "folder renamed",
-)
+HERE = {"PYTHONPATH": str(Path(__file__).parent)}  # of the examples
 
 
-def run(script: str, *arguments: object, kill_at: str = "") -> int:
+def run(script: str, *arguments: object) -> int:
     command = [sys.executable, "-c", script, *map(str, arguments)]
-    environment = os.environ | {KILL_VARIABLE: kill_at}
-    return subprocess.run(command, env=environment, timeout=60, check=False).returncode
+    return subprocess.run(command, env=os.environ | HERE, timeout=60, check=False).returncode
 
 
 def content(folder: Path) -> set[str]:
@@ -58,24 +57,100 @@ def content(folder: Path) -> set[str]:
     return {(folder / name).read_text() for name in ("a", "b")}
 
 
-@pytest.mark.parametrize("at", STEPS)
-def test_a_folder_is_the_earlier_or_the_new_one_wherever_its_maker_is_killed(at: str, tmp_path: Path) -> None:
+def add_others(folder: Path) -> None:
+    (folder / "NOTES.md").write_text("precious")
+    (folder / "results" / "of may").mkdir(parents=True)
+    (folder / "results" / "of may" / "1.json").write_text("{}")
+    (folder / "results" / "empty").mkdir()
+    (folder / "link").symlink_to("../elsewhere")
+
+
+def others(folder: Path) -> list[str]:
+    names = (str(path.relative_to(folder)) for path in sorted(folder.rglob("*")))
+    return [name for name in names if name not in (MANIFEST, "a", "b")]
+
+
+OTHERS = ["NOTES.md", "link", "results", "results/empty", "results/of may", "results/of may/1.json"]
+
+
+@pytest.mark.parametrize("how", ["at once", "apart"])
+def test_a_folder_is_the_earlier_or_the_new_one_wherever_its_maker_is_killed(
+    how: str, tmp_path: Path
+) -> None:
+    """And what others have put there is in it; it is always there where two names can be exchanged."""
+    seen, earlier = set(), tmp_path / "earlier"
+    assert run(MAKE_FOLDER, earlier, "earlier", 1) == 0
+    add_others(earlier)
+    for number in count(1):
+        final = tmp_path / str(number) / "final"
+        shutil.copytree(earlier, final, symlinks=True)
+        ended = run_killed(
+            ALL, number, "-c", MAKE_FOLDER, str(final), "killed", "1", how, env=os.environ | HERE
+        )
+        if ended == 0:
+            break
+        assert ended == -signal.SIGKILL
+        if how == "at once" or final.exists():
+            seen |= content(final)
+            assert others(final) == OTHERS
+        remove_abandoned(final)
+        assert content(final) in ({"earlier 0"}, {"killed 0"})
+        assert others(final) == OTHERS
+        assert (final / "NOTES.md").read_text() == "precious"
+        assert [path.name for path in final.parent.iterdir()] == ["final"]
+    assert seen == {"earlier 0", "killed 0"}
+    assert content(final) == {"killed 0"}
+    assert others(final) == OTHERS
+
+
+def test_what_others_put_under_a_name_of_the_new_build_is_kept_beside_it(tmp_path: Path) -> None:
+    final = tmp_path / "final"
+    with folder_in_progress(final) as folder:
+        (folder / MANIFEST).write_text('{"schema": "trtopt.build/1"}')
+    for name in ("a", "c"):
+        (final / name).write_text("somebody's")
+    (final / "b").mkdir()
+    (final / "b" / "file").write_text("somebody's")
+    with folder_in_progress(final) as folder:
+        for name, text in (("a", "new"), ("b", "new"), ("c", "somebody's")):
+            (folder / name).write_text(text)
+    told = {str(path.relative_to(final)): path.read_text() for path in final.rglob("*") if path.is_file()}
+    assert told == {
+        "a": "new",
+        "a.kept": "somebody's",
+        "b": "new",
+        "b.kept/file": "somebody's",
+        "c": "somebody's",
+    }
+
+
+def test_what_came_into_the_earlier_folder_at_the_last_moment_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     final = tmp_path / "final"
     assert run(MAKE_FOLDER, final, "earlier", 1) == 0
-    assert run(MAKE_FOLDER, final, "killed", 1, kill_at=at) == -signal.SIGKILL
-    before = content(final) if final.exists() else set()
-    assert before in ([{"earlier 0"}, set()] if at in STEPS[:4] else [{"killed 0"}])
-    remove_abandoned(final)
-    assert content(final) == (before or {"earlier 0"})  # what had stepped aside is back
-    assert [path.name for path in tmp_path.iterdir()] == ["final"]
+    exchanged = replacing._exchanged
+
+    def late(one: Path, other: Path) -> bool:
+        (final / "late").write_text("just now")
+        return exchanged(one, other)
+
+    monkeypatch.setattr(replacing, "_exchanged", late)
+    with folder_in_progress(final) as folder:
+        (folder / "a").write_text("new")
+    assert sorted(path.name for path in final.iterdir()) == ["a", "late"]
 
 
-def test_a_file_is_the_earlier_one_if_its_writer_is_killed_before_the_rename(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_a_file_is_the_earlier_one_if_its_writer_is_killed_before_the_rename(
+    number: int, tmp_path: Path
+) -> None:
     file = tmp_path / "file"
     file.write_text("earlier")
-    assert run(WRITE_FILE, file, "new", kill_at="file written") == -signal.SIGKILL
-    assert file.read_text() == "earlier"
-    assert len(list(tmp_path.glob(".file.*.tmp"))) == 1
+    ended = run_killed("fsync,replace", number, "-c", WRITE_FILE, str(file), "new")
+    assert ended == (-signal.SIGKILL if number < 3 else 0)
+    assert file.read_text() == ("earlier" if number < 3 else "new")
+    assert len(list(tmp_path.glob(".file.*.tmp"))) == (number < 3)
     assert run(WRITE_FILE, file, "new") == 0
     assert file.read_text() == "new"
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
@@ -138,10 +213,11 @@ def test_a_written_file_is_nobodys_any_more(tmp_path: Path) -> None:
 
 
 SCRATCH = """
-from trtopt.workspace import scratch_folder, step
+import os
+from trtopt.workspace import scratch_folder
 with scratch_folder() as folder:
     (folder / "file").touch()
-    step("in scratch")
+    os.fsync(0)
 """
 
 
@@ -149,8 +225,8 @@ def test_the_systems_temporary_folder_is_cleaned_of_what_killed_runs_have_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    assert run(SCRATCH, kill_at="in scratch") == -signal.SIGKILL
+    assert run_killed("fsync", 1, "-c", SCRATCH) == -signal.SIGKILL
     (left,) = tmp_path.iterdir()
     assert left.stat().st_mode & 0o777 == 0o700
-    assert run(SCRATCH) == 0
+    assert run(SCRATCH.replace("os.fsync(0)", "")) == 0
     assert list(tmp_path.iterdir()) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from collections.abc import Callable
@@ -10,9 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from trtopt import reading
 from trtopt.builder.timing_cache import read_cache
 from trtopt.data.polygraphy_json import JsonReader
-from trtopt.errors import TrtoptError
+from trtopt.errors import OutputError, TrtoptError
+from trtopt.logs import write_to
 from trtopt.pipeline.plan_asked import read_arrivals
 from trtopt.pipeline.profile import read_profile
 from trtopt.pipeline.result_files import read_result
@@ -21,6 +24,7 @@ from trtopt.precision.calibration.table import read_table
 from trtopt.reading import MAX_BYTES, read_bounded, reason_of
 from trtopt.runtime.measured import measured_latencies
 from trtopt.tomlfile import read_toml
+from trtopt.workspace import sha256_of
 
 LIMIT = 3 << 20
 
@@ -94,3 +98,29 @@ def test_why_a_file_was_not_read_is_told_without_its_name_again(tmp_path: Path) 
         read_bounded(tmp_path / "gone", LIMIT)
     assert reason_of(caught.value) == "No such file or directory"
     assert reason_of(ValueError("larger than it may be")) == "larger than it may be"
+
+
+def test_a_pipe_that_nobody_writes_to_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(reading, "_SILENCE_S", 0.2)
+    monkeypatch.setattr(reading, "_ANNOUNCED_S", 0.1)
+    os.mkfifo(tmp_path / "pipe.json")
+    with caplog.at_level(logging.WARNING, "trtopt"), pytest.raises(TrtoptError, match="nothing came through"):
+        read_result(tmp_path / "pipe.json")
+    assert f"waiting for what is to come through {tmp_path / 'pipe.json'}" in caplog.text
+
+
+def test_a_pipe_in_the_place_of_a_sweeps_report_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "sweep.json")
+    with pytest.raises(TrtoptError, match="no regular file"):
+        read_sweep(tmp_path)
+
+
+def test_a_pipe_is_no_regular_file(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", Path("/dev/zero")):
+        with pytest.raises(OSError, match="no regular file"):
+            sha256_of(path)
+    with pytest.raises(OutputError, match="cannot be written"):
+        write_to(tmp_path / "pipe")

@@ -270,3 +270,13 @@ def test_processes_that_share_a_store_lose_nothing(store: TimingStore) -> None:
     assert found.header is not None
     assert found.header.build_count == PROCESSES * ROUNDS
     assert [path.name for path in store.folder.glob(".*.tmp")] == []
+
+
+def test_files_of_others_in_the_stores_folder_are_neither_listed_nor_removed(store: TimingStore) -> None:
+    kept = save(store, b"x" * 100)
+    others = ["own.cache", "notes.damaged", "mine-0123456789ab.cache.damaged", "-0123456789ab.cache"]
+    for name in others:
+        (store.folder / name).write_bytes(b"y" * 1000)
+    assert [entry.path for entry in store.entries()] == [str(kept)]
+    assert store.prune(0) == (kept,)
+    assert sorted(path.name for path in store.folder.iterdir()) == sorted(others)

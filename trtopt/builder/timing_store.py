@@ -35,6 +35,9 @@ LIMIT_BYTES = 2 << 30
 SUFFIX = ".cache"
 ASIDE = ".damaged"
 _KEY_DIGITS = 12
+_NAME = re.compile(
+    rf".+-[0-9a-f]{{{_KEY_DIGITS}}}{re.escape(SUFFIX)}(\.\d{{8}}T\d{{12}}{re.escape(ASIDE)})?", re.DOTALL
+)
 
 
 @dataclass(frozen=True)
@@ -168,7 +171,8 @@ class TimingStore:
         return tuple(paths)
 
     def _files(self) -> list[Path]:
-        return [path for path in self.folder.glob("*") if path.suffix in (SUFFIX, ASIDE) and path.is_file()]
+        """The store's own: the folder may be one that holds files of others too."""
+        return [path for path in self.folder.glob("*") if _NAME.fullmatch(path.name) and path.is_file()]
 
 
 def _entry(path: Path) -> CacheEntry | None:

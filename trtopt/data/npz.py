@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +32,7 @@ MAX_FORTRAN_BYTES = 256 << 20
 """The most that an array in Fortran order may take: it is decompressed whole and copied row by row, which
 takes seconds a GiB."""
 _SUFFIX = ".npy"
+_MAX_NAME_BYTES = 60_000  # a zip file has 16 bits for the length
 _REMEDY = "write it with numpy.savez(path, **arrays)"
 
 
@@ -149,6 +150,31 @@ class NpzReader:
             raise self._unreadable(f"array {name!r} is cut short")
         array = np.frombuffer(content, member.dtype)
         return array.reshape(shape, order="F" if member.fortran else "C")
+
+
+def write_npz(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Write arrays of any names; `numpy.savez` takes none that is called like one of its own arguments.
+
+    Raises:
+        DataError: a name that no `.npz` can hold.
+        OSError: it cannot be written.
+    """
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, array in arrays.items():
+            if "\0" in name or len(name.encode()) > _MAX_NAME_BYTES:
+                raise DataError(f"array {name[:80]!r}: no .npz can hold that name", "give the tensor another")
+            with archive.open(name + _SUFFIX, "w", force_zip64=True) as file:
+                np.lib.format.write_array(file, np.asarray(array, order="C"), allow_pickle=False)
+
+
+def read_npz(path: Path) -> Arrays:
+    """All arrays of a file that `write_npz` wrote.
+
+    Raises:
+        DataError: it is none.
+    """
+    reader = NpzReader(path)
+    return next(reader.pieces(dict.fromkeys(reader.names)))
 
 
 def _header(file: IO[bytes]) -> _Member:

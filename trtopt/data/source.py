@@ -6,10 +6,12 @@ Polygraphy's JSON the file's text; for a function what it yields at a time).
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 
+import msgspec
 import numpy as np
 
 from trtopt.data.fit import check_lengths, fitted, missing, repeated, rows_of
@@ -19,6 +21,7 @@ from trtopt.data.polygraphy_json import JsonReader
 from trtopt.data.reader import Arrays, Reader, Rows
 from trtopt.errors import DataError
 from trtopt.records import Shape, TensorSpec
+from trtopt.workspace import sha256_of
 
 _KINDS = "an .npz, a folder of them, Polygraphy's .json, or module:function"
 
@@ -31,17 +34,32 @@ def open_data(text: str | Path) -> SampleSource:
         UsageError: the function cannot be imported.
     """
     path, text = Path(text), str(text)
+    if files := data_files(path):
+        is_json = path.suffix == ".json" and path.is_file()
+        return SampleSource(path.name, [JsonReader(path)] if is_json else [NpzReader(file) for file in files])
     if path.is_dir():
-        files = sorted(path.glob("*.npz"))
-        if not files:
-            raise DataError(f"{path}: holds no .npz files", f"give {_KINDS}")
-        return SampleSource(path.name, [NpzReader(file) for file in files])
-    if path.is_file():
-        reader = JsonReader(path) if path.suffix == ".json" else NpzReader(path)
-        return SampleSource(path.name, [reader])
+        raise DataError(f"{path}: holds no .npz files", f"give {_KINDS}")
     if ":" in text and "/" not in text:
         return SampleSource(text, [FunctionReader(text)])
     raise DataError(f"{text}: no such file", f"give {_KINDS}")
+
+
+def data_files(path: Path) -> list[Path]:
+    """The files that are read where DATA is a path, in order: it, or the `.npz` files of the folder."""
+    if path.is_file():
+        return [path]
+    return sorted(file for file in path.glob("*.npz") if file.is_file()) if path.is_dir() else []
+
+
+def fingerprint_of(data: str | Path) -> str:
+    """A hash of what is read of DATA: its file; its folder's files with their names; else of the text."""
+    path = Path(data)
+    if path.is_file():
+        return sha256_of(path)
+    if path.is_dir():
+        told = [(file.name, sha256_of(file)) for file in data_files(path)]
+        return hashlib.sha256(msgspec.json.encode(told)).hexdigest()
+    return hashlib.sha256(str(data).encode()).hexdigest()
 
 
 class SampleSource:

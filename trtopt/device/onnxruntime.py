@@ -32,6 +32,7 @@ from trtopt.errors import (
     UsageError,
 )
 from trtopt.onnxgraph import graphs_of
+from trtopt.onnxweights import refers_to_file, tensors_of
 from trtopt.records import Backend, LayerPass, Shape, ShapeRange, TensorSpec
 
 NAME = "onnxruntime"
@@ -146,12 +147,34 @@ def open_session(engine: bytes, *, shares_cores: bool = False) -> Any:
     """A session of a model; see `OnnxRuntimeTarget.load` for errors."""
     options = session_options()
     options.add_session_config_entry("session.force_spinning_stop", str(int(shares_cores)))
+    _check_whole(engine)
     try:
         return optimised_session(engine, options)
     except Exception as error:  # noqa: BLE001  (its exceptions share no base class but Exception)
         raise IncompatibleEngineError(
             f"ONNX Runtime cannot open the engine: {first_line(error)}", "build it again on this machine"
         ) from None
+
+
+def _check_whole(engine: bytes) -> None:
+    """ONNX Runtime would look for files that an engine refers to in the current folder, whatever they are.
+
+    Raises:
+        IncompatibleEngineError: it refers to some.
+    """
+    if b"location" not in engine:  # whatever names a file has this key
+        return
+    import onnx
+    from google.protobuf.message import DecodeError
+
+    try:
+        model = onnx.load_model_from_string(engine)
+    except DecodeError:  # no ONNX, as ONNX Runtime says itself
+        return
+    if any(map(refers_to_file, tensors_of(model))):
+        raise IncompatibleEngineError(
+            "the engine refers to files, and trtopt builds none that does", "build it again with trtopt"
+        )
 
 
 def first_line(error: Exception) -> str:

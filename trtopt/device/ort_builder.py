@@ -20,10 +20,9 @@ from trtopt.device.onnxruntime import (
     spec_of,
 )
 from trtopt.errors import BuildError, UnsupportedOpError, UsageError
-from trtopt.holding import step
 from trtopt.onnxfile import load_graph
 from trtopt.onnxgraph import graphs_of
-from trtopt.onnxweights import external_files
+from trtopt.onnxweights import external_files, take_in, tensors_of
 from trtopt.records import Backend, BuildPlan, DeviceInfo, Tactic
 from trtopt.workspace import scratch_folder
 
@@ -64,8 +63,6 @@ class OnnxRuntimeBuilder:
         log: LogSink,
     ) -> BuiltEngine:
         """Fix the shapes that the plan fixes, and let ONNX Runtime optimise the graph for this CPU."""
-        import onnx as onnx_library
-
         _refuse_tensorrt_settings(plan)
         progress("Fixing shapes", 0.0)
         model = load_graph(onnx)
@@ -75,7 +72,7 @@ class OnnxRuntimeBuilder:
                 f"{onnx}: above 2 GB, which the onnxruntime backend cannot hold in one file",
                 "build with TensorRT, or measure a smaller variant on the CPU",
             )
-        onnx_library.load_external_data_for_model(model, str(onnx.parent))
+        take_in(tensors_of(model), onnx)
         _fix_shapes(model, plan)
         progress("Optimizing graph", 0.3)
         engine = _optimise(model)
@@ -146,7 +143,6 @@ def _optimise(model: Any) -> bytes:
             optimised_session(model.SerializeToString(), options)
         except Exception as error:  # noqa: BLE001  (its exceptions share no base class but Exception)
             raise _refusal(model, first_line(error)) from None
-        step("optimised")
         return target.read_bytes()
 
 

@@ -20,6 +20,7 @@ from trtopt.export.verify import Check, Open, baked, trace_sizes, verify
 from trtopt.export.widen import widened
 from trtopt.export.write import write_whole
 from trtopt.onnxgraph import opset_of
+from trtopt.onnxweights import external_files, take_in, tensors_of
 from trtopt.workspace import scratch_beside
 
 if TYPE_CHECKING:
@@ -107,6 +108,7 @@ def _export_in(
     guards = export_raw(subject, tensors, exporter, version, raw, allow_traced_branches=allow_traced_branches)
     gc.collect()  # the exporter's graph holds transposed copies of the weights
     model = onnx.load(str(raw), load_external_data=False)
+    external_files(model, raw)  # judges where they lie: from here on they are read
     origins = naming.rename(model, [entry.name for entry in subject.inputs], subject.outputs)
     _refuse_fixed_inputs(subject, model, guards)
     naming.name_axes(model, {entry.name: entry.shape for entry in subject.inputs})
@@ -210,7 +212,7 @@ def _save(model: onnx.ModelProto, scratch: Path, candidate: Path, external_data:
     if not outside:
         write_whole(model, scratch, candidate)
         return None
-    onnx.load_external_data_for_model(model, str(scratch))
+    take_in(tensors_of(model), candidate)
     onnx.save(model, str(candidate), save_as_external_data=True, location=external.name, size_threshold=1024)
     return external if external.exists() else None
 

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trtopt.data import open_data
+from trtopt.data.npz import write_npz
 from trtopt.device.api import Context, Device, DeviceBuffer, ProgressSink, Session, Target
 from trtopt.measure.buffers import array_in, device_buffers, fill, host_buffers
 from trtopt.measure.engine import check_fits
@@ -57,7 +58,7 @@ def write_outputs(target: Target, job: OutputsJob, progress: ProgressSink) -> in
             for index, feed in enumerate(open_data(job.data).batches(job.inputs, job.batch)):
                 progress("outputs", None)
                 outputs = runner.run(_filled(feed, job))
-                np.savez(outputs_file(Path(job.folder), index), allow_pickle=False, **outputs)
+                write_npz(outputs_file(Path(job.folder), index), outputs)
     finally:
         session.close()
     return index + 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import mmap
 import os
+import secrets
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -17,10 +18,18 @@ import onnx
 from google.protobuf.message import DecodeError
 
 from trtopt.errors import InvalidModelError, OutputError
-from trtopt.holding import held_file, remove_unfinished, step, umask
+from trtopt.holding import held_file, remove_unfinished
 from trtopt.onnxgraph import check_texts, check_types, reads_of
 from trtopt.onnxmodel import wire
-from trtopt.onnxweights import check_no_link, check_values, tensors_of
+from trtopt.onnxweights import (
+    check_values,
+    external_files,
+    file_part,
+    mapped,
+    refers_to_file,
+    take_in_inner,
+    tensors_of,
+)
 from trtopt.protobuf import header
 
 SPOOLED_BYTES = 1 << 20
@@ -29,8 +38,8 @@ LARGE_BYTES = 4096
 """Weights from this size on stay in their file; smaller ones take part in folding."""
 _INLINE_LIMIT = 2**31 - 2**20  # Protocol Buffers ends at 2 GiB; leave room for the graph's own fields
 _ALIGNMENT = 4096
-_SPOOL = "trtopt-spool"
-_MAX_NAME = 255
+_own_files: dict[str, Path] = {}
+"""Files of trtopt's own choice that weights lie in, by location: random, so that no model can name one."""
 _NARROW = {onnx.TensorProto.FLOAT8E4M3FN, onnx.TensorProto.INT4}
 
 
@@ -77,6 +86,13 @@ def is_external(tensor: onnx.TensorProto) -> bool:
     return bool(tensor.data_location == onnx.TensorProto.EXTERNAL)
 
 
+def _own_location(file: Path) -> str:
+    """A location that stands for `file` as long as this process lives."""
+    location = secrets.token_hex(16)
+    _own_files[location] = file
+    return location
+
+
 def _refer(tensor: onnx.TensorProto, location: str, offset: int, length: int) -> None:
     del tensor.external_data[:]
     for key, value in (("location", location), ("offset", str(offset)), ("length", str(length))):
@@ -101,8 +117,7 @@ def spooled(values: np.ndarray[Any, Any], name: str, spool: Path) -> onnx.Tensor
         ) from None
     code = onnx.helper.np_dtype_to_tensor_dtype(values.dtype)
     tensor = onnx.TensorProto(name=name, data_type=code, dims=values.shape)
-    _refer(tensor, Path(path).name, 0, values.nbytes)
-    tensor.external_data.add(key=_SPOOL, value=str(spool))
+    _refer(tensor, _own_location(Path(path)), 0, values.nbytes)
     return tensor
 
 
@@ -130,24 +145,20 @@ def raw_bytes(tensor: onnx.TensorProto, folder: Path) -> Any:
     """The data of an external tensor, mapped read-only.
 
     Raises:
-        InvalidModelError: the file that it refers to is missing, too short or outside `folder`.
+        InvalidModelError: the file that it refers to is missing, too short or no regular one of `folder`.
     """
     entries = _entries(tensor)
-    location = entries.get("location", "")
-    length, offset = size_in_bytes(tensor), int(entries.get("offset") or 0)
-    remedy = "keep the weight files beside the model, as they were exported"
-    if not location or Path(location).is_absolute() or ".." in Path(location).parts:
+    own = _own_files.get(entries.get("location", ""))
+    if own is None:
+        return mapped(file_part(tensor, folder), folder)
+    length, offset = size_in_bytes(tensor), int(entries["offset"])
+    try:
+        return np.memmap(own, np.uint8, "r", offset, (length,)) if length else np.empty(0, np.uint8)
+    except (OSError, ValueError):  # the user's model may be taken away while it is worked on
         raise InvalidModelError(
-            f"weight {tensor.name!r} refers to {location!r}, outside the model's folder", remedy
-        )
-    path = Path(entries.get(_SPOOL, folder)) / location
-    if "\0" in location or len(location) > _MAX_NAME or not path.is_file():
-        raise InvalidModelError(f"weight {tensor.name!r} lies in {path}, which does not exist", remedy)
-    if offset < 0 or path.stat().st_size < offset + length:
-        raise InvalidModelError(
-            f"weight {tensor.name!r} needs {length} bytes at {offset} of {path}: too short", remedy
-        )
-    return np.memmap(path, np.uint8, "r", offset, (length,)) if length else np.empty(0, np.uint8)
+            f"weight {tensor.name!r} is no longer in {own}",
+            "run it again when nothing else writes to that file",
+        ) from None
 
 
 def array_of(tensor: onnx.TensorProto, folder: Path) -> np.ndarray[Any, Any]:
@@ -218,13 +229,14 @@ def load(path: Path) -> ModelFile:
         InvalidModelError: missing, empty, truncated, not ONNX, or with weights that cannot be found.
     """
     remedy = "give an ONNX file; export the model again if this one was cut off"
+    own = _own_location(path)
     if not path.is_file():
         raise InvalidModelError(f"{path} is no file", remedy)
     if not path.stat().st_size:
         raise InvalidModelError(f"{path} is empty", remedy)
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         try:
-            proto = onnx.ModelProto.FromString(_skeleton(data, path.name))
+            proto = onnx.ModelProto.FromString(_skeleton(data, own))
             check_texts(proto)
         except (ValueError, DecodeError) as error:
             raise InvalidModelError(f"{path} is not ONNX, or was cut off: {error}", remedy) from None
@@ -232,51 +244,40 @@ def load(path: Path) -> ModelFile:
         raise InvalidModelError(f"{path} holds no graph", remedy)
     check_values(tensors_of(proto), path)
     check_types(proto, path)
+    files = {path, *external_files(proto, path, but=own)}
     external = False
-    files = {path}
     for tensor in proto.graph.initializer:
-        if is_external(tensor):
+        if _entries(tensor).get("location") == own:
             _check_left(tensor, path)
-            kept = [entry for entry in tensor.external_data if entry.key != _SPOOL]  # not for a file to say
+        elif refers_to_file(tensor):
+            tensor.data_location = onnx.TensorProto.EXTERNAL
+            external = True
+        if is_external(tensor) and size_in_bytes(tensor) < LARGE_BYTES:
+            tensor.raw_data = raw_bytes(tensor, path.parent).tobytes()
             del tensor.external_data[:]
-            tensor.external_data.extend(kept)
-            data = raw_bytes(tensor, path.parent)
-            location = _entries(tensor)["location"]
-            if location != path.name:  # the model itself, which the user names, may be a link
-                check_no_link(path, location, f"weight {tensor.name!r}: its file")
-                external = True
-            files.add(path.parent / location)
-            if len(data) < LARGE_BYTES:
-                tensor.raw_data = data.tobytes()
-                del tensor.external_data[:]
-                tensor.ClearField("data_location")
+            tensor.ClearField("data_location")
+    take_in_inner(proto, path, _INLINE_LIMIT)
     return ModelFile(proto, path.parent, external, stamps=tuple(map(_stamp, sorted(files))))
 
 
 def _check_left(tensor: onnx.TensorProto, path: Path) -> None:
-    """A weight in a file must have a type and a shape; one in the model's own, as many bytes as that takes.
+    """A weight in the model's own file must have a type and a shape, and as many bytes as that takes.
 
     Raises:
         InvalidModelError: it has not.
     """
     remedy = "export the model again"
-    entries = _entries(tensor)
-    if any(isinstance(text, bytes) for text in entries.values()):  # protobuf's way of handing out no UTF-8
-        raise InvalidModelError(f"{path}: weight {tensor.name!r} refers to a file by no text", remedy)
     try:
         needed = size_in_bytes(tensor)
     except KeyError:
         raise InvalidModelError(f"{path}: weight {tensor.name!r} has no known element type", remedy) from None
-    if min(tensor.dims, default=0) < 0 or (
-        entries.get("location") == path.name and entries.get("length") != str(needed)
-    ):
+    length = _entries(tensor)["length"]
+    if min(tensor.dims, default=0) < 0 or length != str(needed):
         raise InvalidModelError(
-            f"{path}: weight {tensor.name!r} of shape {list(tensor.dims)[:8]} has "
-            f"{entries.get('length')} bytes, {needed} are needed",
+            f"{path}: weight {tensor.name!r} of shape {list(tensor.dims)[:8]} has {length} bytes, "
+            f"{needed} are needed",
             remedy,
         )
-    if not (entries.get("offset") or "0").isdecimal():
-        raise InvalidModelError(f"{path}: weight {tensor.name!r} has an offset that is no number", remedy)
 
 
 def _large(tensor: onnx.TensorProto) -> bool:
@@ -333,21 +334,20 @@ def _outside(
 def _write(path: Path, chunks: Iterator[Any], made: ExitStack) -> Path:
     """Write beside `path` under a temporary name, which `made` holds and takes away; flush to the disk."""
     remove_unfinished(path)
-    handle, name = held_file(path)
-    made.callback(Path(name).unlink, missing_ok=True)
+    handle, partial = held_file(path)
+    made.callback(partial.unlink, missing_ok=True)
     file = made.enter_context(os.fdopen(handle, "wb"))
     for chunk in chunks:
         file.write(memoryview(chunk))
     file.flush()
     os.fsync(handle)
-    os.chmod(name, 0o666 & ~umask())  # so far only its owner may read it
-    return Path(name)
+    return partial
 
 
 def _refuse_own_weights(model: ModelFile, targets: tuple[Path, ...]) -> None:
     """Never write over a file that the model's own weights are read from."""
-    read = {(model.folder / _entries(item)["location"]).resolve() for item in model.proto.graph.initializer
-            if is_external(item)}  # fmt: skip
+    locations = {_entries(item)["location"] for item in model.proto.graph.initializer if is_external(item)}
+    read = {_own_files.get(one, model.folder / one).resolve() for one in locations}
     for target in targets:
         if target.resolve() in read:
             raise OutputError(f"{target} holds the model's own weights", "choose another place with -o")
@@ -380,7 +380,6 @@ def save(model: ModelFile, path: Path) -> None:
             else:
                 parts.append((_write(path, _inline(model, rest, heavy), made), path))
             check_unchanged(model)
-            step("model written")
             for partial, final in parts:
                 os.replace(partial, final)
     except OSError as error:

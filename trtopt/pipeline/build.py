@@ -23,7 +23,15 @@ from trtopt.device.backends import (
 )
 from trtopt.device.building import EngineBuilder
 from trtopt.device.marks import require_nvtx
-from trtopt.errors import ArtifactError, BuildError, ModelError, OutputError, TrtoptError, UsageError
+from trtopt.errors import (
+    ArtifactError,
+    BuildError,
+    InvalidModelError,
+    ModelError,
+    OutputError,
+    TrtoptError,
+    UsageError,
+)
 from trtopt.holding import alone_in
 from trtopt.jobs import Built
 from trtopt.onnxfile import load_graph, read_onnx
@@ -43,12 +51,16 @@ from trtopt.records import (
     Plugin,
     RewriteSummary,
 )
+from trtopt.replacing import names_of_others
+from trtopt.signing import SIGNATURE
 from trtopt.supervisor import run_all_jobs
 from trtopt.version import __version__
 from trtopt.workspace import (
+    MANIFEST,
     cannot_write,
     folder_in_progress,
     is_build_folder,
+    own_files,
     read_manifest,
     sha256_of,
     write_manifest,
@@ -56,6 +68,7 @@ from trtopt.workspace import (
 
 MODEL_FILE = "model.onnx"
 TIMING_CACHE_FILE = "timing.cache"
+_OWN_NAMES = {MODEL_FILE, TIMING_CACHE_FILE, MANIFEST, SIGNATURE}
 
 
 def build(
@@ -145,10 +158,15 @@ def _to_be_replaced(target: Path, onnx: OnnxArtifact, force: bool) -> list[str]:
         is_same = there.source_sha256 == onnx.sha256
     except ArtifactError as error:
         what, is_same = error.problem, False
+    try:
+        names = names_of_others(target, own_files(target))
+    except OSError as error:  # what cannot be listed could not be kept
+        raise cannot_write(target, error) from None
+    told = [f"{target}: stays as it is beside the build: {', '.join(names)}"] if names else []
     if is_same:
-        return [f"{target}: will be replaced; it holds this model, {what}"]
+        return [f"{target}: will be replaced; it holds this model, {what}", *told]
     if force:
-        return [f"{target}: will be replaced, although it is no build of this model: {what}"]
+        return [f"{target}: will be replaced, although it is no build of this model: {what}", *told]
     raise OutputError(
         f"{target}: holds a build, but of another model than {onnx.path} ({what})",
         "choose another name with -o, or replace it with --force",
@@ -269,9 +287,20 @@ def notes_on(recipe: Recipe, builder: EngineBuilder, engines: int) -> list[str]:
 
 
 def _copied(onnx: OnnxArtifact, source: Path, folder: Path) -> OnnxArtifact:
-    """Copy the model, and its external data under the names that the model knows, into the build folder."""
+    """Copy the model, and its external data under the names that the model knows, into the build folder.
+
+    Raises:
+        InvalidModelError: its data is in a file that is called like one of the build's own.
+        OutputError: it cannot be copied.
+    """
+    files = external_files(load_graph(source), source)
+    for name in {str(file.relative_to(source.parent)) for file in files} & _OWN_NAMES:
+        raise InvalidModelError(
+            f"{source}: keeps weights in {name!r}, a name that the build folder needs itself",
+            "save the model again with another name for its weights",
+        )
     try:
-        for file in external_files(load_graph(source), source):
+        for file in files:
             copy = folder / file.relative_to(source.parent)
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(file, copy)
@@ -323,7 +352,6 @@ def build_engines(
             if isinstance(outcome, TrtoptError):
                 raise outcome
             built[index] = outcome
-    (folder / f"{TIMING_CACHE_FILE}.lock").unlink(missing_ok=True)
     return tuple(built[index] for index in range(len(plans)))
 
 

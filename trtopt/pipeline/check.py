@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trtopt.data import SampleSource, open_data
+from trtopt.data.npz import read_npz, write_npz
 from trtopt.data.reader import samples_in
 from trtopt.errors import ModelError, UsageError
 from trtopt.inputs import random_batch
@@ -169,7 +170,7 @@ class Checker:
             if data is None:
                 data = scratch / "random.npz"
                 shapes = shapes_at(there.inputs, engine.plan, size)
-                np.savez(data, allow_pickle=False, **random_batch(self._specs, shapes))
+                write_npz(data, random_batch(self._specs, shapes))
             job = OutputsJob(
                 path=str((there.folder / engine.path).absolute()),
                 artifact=engine,
@@ -180,7 +181,7 @@ class Checker:
             )
             ((_, result),) = run_jobs([job], limit_s=limit_s, on_progress=listener.progress)
             assert isinstance(result, OutputsWritten)
-            outputs = (_read(outputs_file(scratch, index)) for index in range(result.batches))
+            outputs = (read_npz(outputs_file(scratch, index)) for index in range(result.batches))
             backend = str(engine.plan.backend)
             return self._judged(engine.path, backend, size, open_data(data), size, outputs)
 
@@ -250,8 +251,3 @@ def _without_padding(array: Array, like: Array | None) -> Array:
     if like is None or array.shape == like.shape or array.shape[1:] != like.shape[1:]:
         return array
     return array[: len(like)]
-
-
-def _read(path: Path) -> Arrays:
-    with np.load(path, allow_pickle=False) as file:
-        return {name: file[name] for name in file.files}

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from trtopt.errors import UsageError
-from trtopt.plan.triton import check_successor, readme, triton_model
+from trtopt.plan.triton import WRITTEN_BY, check_successor, readme, triton_model
 from trtopt.workspace import lock, read_plan, read_verified, write_atomically
 
 CONFIG = "config.pbtxt"
@@ -43,7 +43,14 @@ def deploy_triton(path: str | Path, repository: str | Path, *, name: str | None 
             check_successor(config.read_text("utf-8", errors="replace"), model.config, str(config))
         version = 1 + max((int(one.name) for one in folder.glob("*") if one.name.isdecimal()), default=0)
         write_atomically(folder / str(version) / model.file, content)
-        write_atomically(folder / "README.md", readme(plan, name, version).encode())
+        if _is_own(told := folder / "README.md"):
+            write_atomically(told, readme(plan, name, version).encode())
         write_atomically(config, model.config.encode())
-    Path(f"{folder}.lock").unlink(missing_ok=True)  # Triton would take it for a model
     return folder / str(version)
+
+
+def _is_own(told: Path) -> bool:
+    """Whether nothing is there, or what trtopt wrote: others' words stay."""
+    if not told.is_file():
+        return not told.exists()
+    return WRITTEN_BY in told.read_text("utf-8", errors="replace")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -12,6 +11,7 @@ import msgspec
 
 from trtopt.builder.shapes import fixed_batch
 from trtopt.data import open_data
+from trtopt.data.source import fingerprint_of
 from trtopt.errors import UsageError
 from trtopt.measure.contracts import DEFAULT, changed, contract_named
 from trtopt.pipeline.build import make_plans
@@ -22,7 +22,6 @@ from trtopt.pipeline.typed import QUANTISED, request_for
 from trtopt.plan.refining import NEIGHBOURS, with_neighbours
 from trtopt.recipe import MAX_AXIS, Recipe
 from trtopt.records import SweepSetting, SweepTerms, Terms
-from trtopt.workspace import sha256_of
 
 DEFAULT_BATCHES = (1, 2, 4, 8, 16, 32)
 PRECISIONS = ("fp32", "fp16", "bf16", "int8", "fp8", "int4")
@@ -121,12 +120,12 @@ def terms_of(
     kept = {
         "shapes": recipe.shapes,
         "rewrite": recipe.rewrite,
-        "calib": _fingerprint(recipe.calib),
+        "calib": recipe.calib and fingerprint_of(recipe.calib),
         "opt_level": recipe.opt_level,
         "workspace_mib": recipe.workspace_mib,
         "tactic_sources": recipe.tactic_sources,
         "reproducible": recipe.reproducible,
-        "plugins": [_fingerprint(path) for path in recipe.plugins],
+        "plugins": [fingerprint_of(path) for path in recipe.plugins],
     }
     return SweepTerms(
         model_sha256=swept.onnx.sha256,
@@ -136,20 +135,8 @@ def terms_of(
         recipe=msgspec.json.encode(kept, order="deterministic").decode(),
         warmup_s=warmup,
         duration_s=duration,
-        data=_fingerprint(data),
+        data=None if data is None else fingerprint_of(data),
     )
-
-
-def _fingerprint(data: str | Path | None) -> str | None:
-    """A hash of a file's or folder's content; of the text itself where it names neither."""
-    if data is None:
-        return None
-    path = Path(data)
-    if path.is_file():
-        return sha256_of(path)
-    if path.is_dir():
-        return sha256_of(*sorted(file for file in path.iterdir() if file.is_file()))
-    return hashlib.sha256(str(data).encode()).hexdigest()
 
 
 def check(plan: SweepPlan, swept: Swept, terms: SweepTerms) -> None:

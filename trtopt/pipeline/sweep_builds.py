@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Iterable, Sequence
 from contextlib import closing, suppress
@@ -16,7 +15,6 @@ from trtopt.device.backends import places_to_build
 from trtopt.device.building import EngineBuilder
 from trtopt.errors import ArtifactError, TrtoptError
 from trtopt.pipeline.build import (
-    TIMING_CACHE_FILE,
     Building,
     EngineAsked,
     build_each,
@@ -46,6 +44,7 @@ from trtopt.version import __version__
 from trtopt.workspace import (
     MANIFEST,
     folder_in_progress,
+    hashes_of,
     read_manifest,
     sha256_of,
     write_atomically,
@@ -164,7 +163,9 @@ class Builds:
         if not folder.exists():
             with folder_in_progress(folder) as work:
                 without = shutil.ignore_patterns(_PREPARED)
-                shutil.copytree(prepared, work, ignore=without, copy_function=_linked, dirs_exist_ok=True)
+                shutil.copytree(
+                    prepared, work, ignore=without, copy_function=shutil.copyfile, dirs_exist_ok=True
+                )
         manifest = self._manifest(setting)
         plan = self._plan(folder, manifest, setting)
         by_hash = {graph.sha256: graph for graph in self._graphs_of(folder, manifest)}
@@ -173,12 +174,18 @@ class Builds:
     def _enter(self, setting: SweepSetting, engine: EngineArtifact) -> PointEngine:
         """Enter an engine into its folder's manifest."""
         folder, manifest = self._folder(setting), self._manifest(setting)
-        (self._swept.folder / f"{TIMING_CACHE_FILE}.lock").unlink(missing_ok=True)
         others = [one for one in manifest.engines if one.plan.key != engine.plan.key]
         engines = tuple(sorted((*others, engine), key=lambda one: one.plan.batch.opt))
         made = msgspec.structs.replace(manifest, created=now(), argv=command_line(), engines=engines)
-        write_manifest(folder, made)
+        graphs = manifest.files or self._hashes_of_graphs(setting)
+        files = (engine.path, engine.log, engine.layers, engine.memory)
+        own = {name: sha256_of(folder / name) for name in files if name}
+        write_manifest(folder, made, files=graphs | own)  # what others have put there is not vouched for
         return PointEngine(folder, manifest.onnx, engine)
+
+    def _hashes_of_graphs(self, setting: SweepSetting) -> dict[str, str]:
+        hashes = hashes_of(self._prepared(setting.precision))
+        return {name: told for name, told in hashes.items() if name != _PREPARED}
 
     def _manifest(self, setting: SweepSetting) -> Manifest:
         """That of the setting's folder; one without engines where none is built yet."""
@@ -253,15 +260,6 @@ def _read_prepared(folder: Path) -> Manifest:
         raise ArtifactError(
             f"{folder / _PREPARED}: cannot be read: {reason_of(error)}", f"remove {folder}"
         ) from None
-
-
-def _linked(source: str, target: str) -> str:
-    """One file on disk, or a copy where the file system has no links."""
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copyfile(source, target)
-    return target
 
 
 def _name(precision: str | None) -> str:

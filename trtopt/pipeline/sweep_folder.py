@@ -10,7 +10,6 @@ A result file that carries a point's key is what makes a point measured; `sweep.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +17,7 @@ from pathlib import Path
 import msgspec
 
 from trtopt.errors import ArtifactError, OutputError
+from trtopt.holding import is_temporary, remove_if_abandoned
 from trtopt.pipeline.build import command_line, now
 from trtopt.plan.csv_table import csv_of
 from trtopt.reading import read_bounded, reason_of
@@ -41,6 +41,8 @@ def read_sweep(folder: Path) -> SweepReport:
     """
     path = folder / REPORT if folder.is_dir() else folder
     try:
+        if folder.is_dir() and path.exists() and not path.is_file():
+            raise ValueError("no regular file")  # a pipe would be waited for
         return read_versioned(read_bounded(path), SweepReport)
     except FileNotFoundError:
         raise ArtifactError(
@@ -73,17 +75,14 @@ def sweep_in_progress(folder: Path, model: str, terms: SweepTerms) -> Iterator[S
             f"{folder}: exists and is no sweep of trtopt's", "choose another name with -o, or remove it"
         )
     with lock(guard, wait_s=0):
-        try:
-            if not guard.exists():
-                report = SweepReport(created=now(), argv=command_line(), model=model, terms=terms)
-                save_sweep(folder, report)
-            else:
-                report = read_sweep(folder)
-                _check_same(folder, report.terms, terms)
-                _remove_unfinished(folder)
-            yield report
-        finally:
-            Path(f"{guard}.lock").unlink(missing_ok=True)
+        if not guard.exists():
+            report = SweepReport(created=now(), argv=command_line(), model=model, terms=terms)
+            save_sweep(folder, report)
+        else:
+            report = read_sweep(folder)
+            _check_same(folder, report.terms, terms)
+            _remove_unfinished(folder)
+        yield report
 
 
 def _is_anything(folder: Path) -> bool:
@@ -137,7 +136,5 @@ def _told(value: object) -> str:
 def _remove_unfinished(folder: Path) -> None:
     """What a sweep that was killed had under temporary names."""
     for path in sorted(folder.rglob(".*.tmp")):
-        if path.is_dir():
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            path.unlink(missing_ok=True)
+        if is_temporary(path):
+            remove_if_abandoned(path)

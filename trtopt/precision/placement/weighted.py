@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from trtopt.onnxmodel.model_file import is_external
 from trtopt.precision.placement.gates import is_gate
 from trtopt.precision.placement.plan import Draft, WeightEdge, Wish
 from trtopt.precision.placement.view import ACTIVATIONS, RESHAPES, Node, View, attribute, is_op
@@ -229,4 +230,4 @@ def _fill_is_exact(view: View, pad: Node) -> bool:
     if mode != b"constant" or len(pad.input) < 3 or not pad.input[2]:
         return True
     fill = view.constants.get(pad.input[2])
-    return fill is not None and not onnx.numpy_helper.to_array(fill).any()
+    return fill is not None and not is_external(fill) and not onnx.numpy_helper.to_array(fill).any()
