@@ -12,6 +12,7 @@ from trtopt.errors import InvalidModelError, UnsupportedOpError
 from trtopt.onnxgraph import OWN_DOMAINS, graphs_of, reads_of, subgraphs_of
 from trtopt.onnxmodel import model_file
 from trtopt.onnxmodel.naming import name_apart
+from trtopt.onnxshapes import infer_shapes
 
 _CARRIED = {
     onnx.AttributeProto.FLOAT,
@@ -167,7 +168,7 @@ def inferred(model: onnx.ModelProto) -> onnx.ModelProto:
         InvalidModelError: they contradict each other.
     """
     try:
-        return onnx.shape_inference.infer_shapes(skeleton(model), data_prop=True)
+        return infer_shapes(skeleton(model))
     except onnx.shape_inference.InferenceError as error:
         raise InvalidModelError(f"the model's shapes contradict each other: {error}", _EXPORT_AGAIN) from None
     except ValueError as error:  # such as an output of a type that there is not
