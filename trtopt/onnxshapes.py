@@ -4,6 +4,9 @@ Data propagation follows the values of shapes through nine operators: lists of n
 A Slice takes an unknown bound for 0; Gather, Slice, Add, Sub and Mul take every tensor for a list, also one
 of two axes; a Cast keeps what its type cannot hold. A rank that comes of this is wrong. Behind such a node a
 barrier is put for as long as inference runs: an Abs, which has the node's shape and hands no values on.
+
+Axes of one name have one length. What is called `?` or alike is not named; an input's axis without a name
+gets one of its own, under which it is followed.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from collections.abc import Iterable, Iterator
 
 import onnx
 
-from trtopt.onnxgraph import OWN_DOMAINS, graphs_of, parts_of
+from trtopt.onnxgraph import OWN_DOMAINS, graphs_of, parts_of, says_length
 
 _MATH = ("Add", "Sub", "Mul")
 _FIRST = ("Gather", "Slice", "Cast", "Squeeze", "Unsqueeze")
@@ -28,11 +31,32 @@ def infer_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
         ValueError: a type that there is not.
     """
     barred: dict[str, str] = {}
+    model = _with_named_axes(model)
     found = onnx.shape_inference.infer_shapes(model, data_prop=True)
     while doubtful := set(_doubtful(found)) - barred.keys():
         barred |= _unused_names(model, doubtful, len(barred))
         found = onnx.shape_inference.infer_shapes(_with_barriers(model, barred), data_prop=True)
     return _shapes_of(found, model, set(barred.values())) if barred else found
+
+
+def forget_placeholders(graph: onnx.GraphProto) -> None:
+    """Take the names that say nothing off all axes, in place: their lengths may differ."""
+    for inner in graphs_of(graph):
+        for item in (*inner.input, *inner.output, *inner.value_info):
+            for axis in item.type.tensor_type.shape.dim:
+                if axis.HasField("dim_param") and not says_length(axis.dim_param):
+                    axis.ClearField("dim_param")
+
+
+def _with_named_axes(model: onnx.ModelProto) -> onnx.ModelProto:
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    forget_placeholders(copy.graph)
+    for item in copy.graph.input:
+        for place, axis in enumerate(item.type.tensor_type.shape.dim):
+            if axis.WhichOneof("value") is None:
+                axis.dim_param = f"axis {place} of {item.name}"
+    return copy
 
 
 def _doubtful(model: onnx.ModelProto) -> Iterator[str]:

@@ -14,7 +14,7 @@ from trtopt.errors import InvalidModelError, UnsupportedOpError
 from trtopt.onnxgraph import OWN_DOMAINS, graphs_of, reads_of, subgraphs_of
 from trtopt.onnxmodel import model_file
 from trtopt.onnxmodel.naming import name_apart
-from trtopt.onnxshapes import infer_shapes
+from trtopt.onnxshapes import forget_placeholders, infer_shapes
 
 _CARRIED = {
     onnx.AttributeProto.FLOAT,
@@ -251,8 +251,8 @@ def opset_of(model: onnx.ModelProto) -> int:
 def _spell_plainly(model: onnx.ModelProto) -> None:
     """Give what has two spellings in ONNX the usual one, in place.
 
-    The standard operators' domain is also called `ai.onnx`; some exporters write an open axis as −1; older
-    ones list every initializer among the inputs, though TensorRT takes none of them as an input.
+    The standard operators' domain is also called `ai.onnx`; some exporters write an open axis as −1, or call
+    it `?`; older ones list every initializer among the inputs, though TensorRT takes none as an input.
     """
     for item in (*model.opset_import, *(node for inner in graphs_of(model.graph) for node in inner.node)):
         if item.domain == "ai.onnx":
@@ -262,6 +262,7 @@ def _spell_plainly(model: onnx.ModelProto) -> None:
             for axis in item.type.tensor_type.shape.dim:
                 if axis.HasField("dim_value") and axis.dim_value < 0:
                     axis.ClearField("dim_value")
+    forget_placeholders(model.graph)
     default = {item.name for item in model.graph.initializer}
     own = [item for item in model.graph.input if item.name not in default]
     if len(own) < len(model.graph.input):

@@ -26,7 +26,7 @@ def _find(scope: Scope) -> Iterator[Match]:
         if first is None:
             continue
         inner, outer = _order(scope, first), _order(scope, node)
-        if inner is not None and outer is not None:
+        if inner and outer:  # a scalar's Transpose has no `perm` to write
             yield Match(node, {"first": first, "order": [inner[axis] for axis in outer]})
 
 

@@ -26,7 +26,7 @@ def _find(scope: Scope) -> Iterator[Match]:
     for last in scope.nodes("Reshape"):
         turn = scope.producer(last.inputs[0], "Transpose")
         first = None if turn is None else scope.producer(turn.inputs[0], "Reshape")
-        if first is not None and scope.rank(first.inputs[0]) is not None:
+        if first is not None and scope.rank(first.inputs[0]):  # a scalar's Transpose has no `perm` to write
             yield Match(last, {"source": first.inputs[0], "order": _order(scope, first, turn, last)})
 
 
