@@ -14,7 +14,11 @@ from hypothesis import strategies as st
 from tests.rewrite_graphs import model
 from tests.unit.rewrite.shape_graphs import FEEDS, ShapeGraph, contradictions, run
 from trtopt.onnxmodel import prepare
+from trtopt.onnxmodel.model_file import ModelFile
 from trtopt.rewrite import rewrite_model
+from trtopt.rewrite.driver import scopes_of
+from trtopt.rewrite.rules import layer_norm
+from trtopt.rewrite.target import target_named
 
 _HIDDEN = """
     g (float[N,5,8] x) => (float[P,Q] y)
@@ -99,3 +103,14 @@ def test_any_graph_that_computes_shapes_is_rewritten_rightly_without_a_check(
     for first, second in zip(wanted, run(onnx.load(folder / "out.onnx")), strict=True):
         for name, value in first.items():
             np.testing.assert_array_equal(value, second[name])
+
+
+def test_a_normalisation_of_a_shape_that_is_not_known_is_left() -> None:
+    text = """
+        g (float[N,4,64] x) => (float[N,4,64] y) <float two = {2.0}, float eps = {0.00001}>
+        {m = ReduceMean<axes=[-1]>(x) a = Sub(x, m) p = Pow(a, two) q = ReduceMean<axes=[-1]>(p) r = Add(q, eps) s = Sqrt(r) y = Div(a, s)}"""
+    (scope,) = scopes_of(ModelFile(model(text), Path(), external=False), target_named("10"))
+    (match,) = layer_norm.RULE.find(scope)
+    assert layer_norm.RULE.check(scope, match) is None
+    match.parts["found"].numerator.shape = None
+    assert layer_norm.RULE.check(scope, match) == "a normalised axis is dynamic, or not known"

@@ -26,7 +26,7 @@ def _find(scope: Scope) -> Iterator[Match]:
     for last in scope.nodes("Reshape"):
         turn = scope.producer(last.inputs[0], "Transpose")
         first = None if turn is None else scope.producer(turn.inputs[0], "Reshape")
-        if first is not None and scope.rank(first.inputs[0]):  # a scalar's Transpose has no `perm` to write
+        if first is not None and scope.rank(first.inputs[0]) is not None:
             yield Match(last, {"source": first.inputs[0], "order": _order(scope, first, turn, last)})
 
 
@@ -93,7 +93,9 @@ def _length(axes: Sequence[Length]) -> Length:
 
 
 def _check(scope: Scope, match: Match) -> str | None:
-    return "axes are cut or joined on the way" if match.parts["order"] is None else None
+    if match.parts["order"] is None:
+        return "axes are cut or joined on the way"
+    return None if match.parts["order"] else "a scalar has no axes to put in order"
 
 
 def _apply(scope: Scope, match: Match) -> None:
