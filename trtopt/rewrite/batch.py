@@ -11,6 +11,7 @@ from trtopt.errors import FixedBatchError
 from trtopt.onnxgraph import graphs_of
 from trtopt.onnxmodel import feeds, prepare
 from trtopt.rewrite.batch_path import Grown, followed
+from trtopt.rewrite.batch_rules import refuse_what_counts_rows
 
 NAME = "batch"
 
@@ -200,12 +201,13 @@ def make_dynamic(model: onnx.ModelProto) -> tuple[onnx.ModelProto, int, list[str
     Outputs whose first axis was the batch get the name too; inner shapes are dropped.
 
     Raises:
-        FixedBatchError: there is no one fixed batch.
+        FixedBatchError: there is no one fixed batch, or a node picks or adds rows of it by number.
     """
     batch = fixed_batch(model)
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
     grown = followed(model, batch)
+    refuse_what_counts_rows(model, grown or followed(model, batch, as_far_as_it_goes=True))
     patched = [*_patch_shapes(copy.graph, batch, grown), *_patch_sizes(copy.graph, grown)]
     default = {item.name for item in copy.graph.initializer}
     for item in (*copy.graph.input, *copy.graph.output):
