@@ -180,7 +180,7 @@ def rewrite_model(
     both models run on ONNX Runtime on seeded inputs (and on those in `data`), every dynamic axis at two
     sizes (`sizes` 1: at the smaller one alone); a rule that breaks its bound is undone and named in the
     trace. `keep_going` leaves out a rule that raises. `dynamic_batch` first gives a fixed batch axis a name,
-    checked at twice the size too. Without `write_unchanged` nothing is written if no rule was applied.
+    checked at other sizes too. Without `write_unchanged` nothing is written if no rule was applied.
     `accept` is shown the trace before anything is written; what it raises is raised.
 
     Raises:

@@ -51,6 +51,8 @@ class ShapeGraph:
     def __post_init__(self) -> None:
         self._draw = random.Random(self.seed)
         self._opset = self._draw.choice([13, 13, 14, 15, 17, 17, 18, 21])
+        self._axis = self._draw.choice(["N", "N", "?", "unk__1", ""])
+        self._has_constant_nodes = self._draw.random() < 0.3
         for _ in range(self._draw.randint(4, 12)):
             if self._is_kept(self._grow, self.whole) and self._draw.random() < 0.6:
                 self._is_kept(self._use, self.real)
@@ -66,13 +68,21 @@ class ShapeGraph:
             for name in outputs
         ]
         given = [
-            helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 3, "L"]),
-            helper.make_tensor_value_info("z", TensorProto.FLOAT, ["M", "N", 4]),
+            helper.make_tensor_value_info("x", TensorProto.FLOAT, self._named("N", 3, "L")),
+            helper.make_tensor_value_info("z", TensorProto.FLOAT, self._named("M", "N", 4)),
         ]
-        weights = [*self.weights, numpy_helper.from_array(np.array(True), "yes")]
-        graph = helper.make_graph(self.nodes, "g", given, told, weights)
+        held, nodes = [numpy_helper.from_array(np.array(True), "yes")], []
+        if self._has_constant_nodes:
+            nodes = [_constant_node(item) for item in self.weights]
+        else:
+            held += self.weights
+        graph = helper.make_graph([*nodes, *self.nodes], "g", given, told, held)
         opsets = [helper.make_opsetid("", self._opset)]
         return helper.make_model(graph, opset_imports=opsets, ir_version=8)
+
+    def _named(self, *axes: str | int) -> list[str | int]:
+        """The axes, all open ones under one name that says nothing if the graph is so."""
+        return [axis if isinstance(axis, int) or self._axis == "N" else self._axis for axis in axes]
 
     def outputs(self) -> list[str]:
         """The names of all that is computed and can be an output."""
@@ -172,6 +182,13 @@ class ShapeGraph:
         data = [] if op == "ConstantOfShape" else [self._draw.choice(self.real)]
         self.real.append(f"t{len(self.nodes)}r")
         self.nodes.append(helper.make_node(op, [*data, self.whole[-1]], self.real[-1:]))
+
+
+def _constant_node(tensor: onnx.TensorProto) -> onnx.NodeProto:
+    """The constant as exporters write it: numbers in an attribute, tensors where they have several axes."""
+    value = numpy_helper.to_array(tensor)
+    kind = {0: {"value_int": int(value.ravel()[0])}, 1: {"value_ints": value.ravel().tolist()}}
+    return helper.make_node("Constant", [], [tensor.name], **kind.get(value.ndim, {"value": tensor}))
 
 
 def run(model: onnx.ModelProto, feeds: Sequence[Arrays] = FEEDS) -> list[Arrays]:

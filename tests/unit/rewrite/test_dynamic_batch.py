@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - graphs read best one statement after another
 """`--dynamic-batch`: a batch axis for models that were exported with a fixed batch."""
 
 from __future__ import annotations
