@@ -208,22 +208,26 @@ def on_seeded(
     """
     usual, *others = _choices(model, one_batch)
     try:
-        return run(usual)
+        return run(seeded(model, narrow=usual[0], alike=usual[1]))
     except ModelError:
-        for feeds in others:
+        for narrow, alike in others:
             with suppress(ModelError):
-                return run(feeds)
+                return run(seeded(model, narrow=narrow, alike=alike))
         raise
 
 
-def _choices(model: onnx.ModelProto, one_batch: bool = True) -> list[tuple[Feed, ...]]:
-    """Seeded inputs of the usual lengths, and others if the axes leave a choice."""
+def _choices(model: onnx.ModelProto, one_batch: bool = True) -> list[tuple[bool, Alike]]:
+    """Which lengths of seeded inputs there are to choose from: the usual ones first, all unlike each other."""
     kinds: tuple[Alike, ...] = ("batch", "all") if one_batch else ("", "batch", "all")
-    found = {}
+    wanted = inputs_of(model)
+    found: dict[str, tuple[bool, Alike]] = {}
     for narrow in (False, True):
         for alike in kinds:
-            feeds = seeded(model, narrow=narrow, alike=alike)
-            found.setdefault(tuple(feed.name for feed in feeds), feeds)
+            shapes = [
+                _lengths([_axes(item, sizes) for item in wanted], alike)
+                for sizes in (_NARROW if narrow else _SIZES)
+            ]
+            found.setdefault(str(shapes), (narrow, alike))
     return list(found.values())
 
 
@@ -238,8 +242,8 @@ def seeded_source(model: ModelFile) -> SampleSource:
         run_unoptimised(*runnable(model), [feeds[-1].values])
         return feeds
 
-    choices = _choices(model.proto)
-    return source_of(choices[0] if len(choices) == 1 else on_seeded(model.proto, tried))
+    is_settled = len(_choices(model.proto)) == 1
+    return source_of(seeded(model.proto) if is_settled else on_seeded(model.proto, tried))
 
 
 def source_of(feeds: tuple[Feed, ...]) -> SampleSource:
