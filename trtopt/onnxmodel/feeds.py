@@ -217,7 +217,7 @@ def on_seeded(
 
 
 def _choices(model: onnx.ModelProto, one_batch: bool = True) -> list[tuple[bool, Alike]]:
-    """Which lengths of seeded inputs there are to choose from: the usual ones first, all unlike each other."""
+    """Which lengths of seeded inputs there are to choose from: the usual ones first, no two the same."""
     kinds: tuple[Alike, ...] = ("batch", "all") if one_batch else ("", "batch", "all")
     wanted = inputs_of(model)
     found: dict[str, tuple[bool, Alike]] = {}
