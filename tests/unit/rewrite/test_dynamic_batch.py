@@ -339,3 +339,11 @@ def test_a_slice_of_the_whole_batch_and_one_of_another_axis_stay(tmp_path: Path)
         <int64[2] from = {0,1}, int64[2] to = {9223372036854775807,3}> {a = Slice(x, from, to) y = Relu(a)}"""
     dynamic(text, tmp_path)
     joined(tmp_path, 0)
+
+
+def test_another_axis_that_is_called_batch_gets_another_name(tmp_path: Path) -> None:
+    _, graph = dynamic("g (float[2,batch] x) => (float[2,batch] y) {y = Relu(x)}", tmp_path)
+    axes = [
+        [axis.dim_param for axis in item.type.tensor_type.shape.dim] for item in (*graph.input, *graph.output)
+    ]
+    assert axes == [["batch", "batch_1"]] * 2
