@@ -17,6 +17,7 @@ from trtopt.onnxgraph import (
     check_types,
     opset_of,
     parts_of,
+    says_length,
     unknown_ops,
 )
 from trtopt.onnxweights import check_values, external_files, tensors_of
@@ -105,7 +106,7 @@ def _spec(value: onnx.ValueInfoProto, path: Path) -> TensorSpec:
     shape: list[int | str] = []
     for axis in tensor.shape.dim:
         is_fixed = axis.HasField("dim_value") and axis.dim_value > 0  # 0 and below: unknown
-        shape.append(axis.dim_value if is_fixed else (axis.dim_param or "?"))
+        shape.append(axis.dim_value if is_fixed else (axis.dim_param if says_length(axis.dim_param) else "?"))
     return TensorSpec(name=value.name, dtype=dtype_name(tensor.elem_type), shape=tuple(shape))
 
 

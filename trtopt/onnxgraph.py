@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
@@ -18,8 +19,15 @@ if TYPE_CHECKING:
 OWN_DOMAINS = ("", "ai.onnx")
 TYPE_ATTRIBUTES = ("to", "dtype", "output_dtype")
 """Attributes whose number is an element type."""
+_SAYS_NOTHING = re.compile(r"\?|\*|-1|_|unk|unk__\d+|none|null|any|unknown|undefined|dynamic|", re.IGNORECASE)
+"""Names that exporters and converters give every open axis, or count through."""
 WEAK_TYPES = "trtopt.weak_types"
 """Metadata of this key names types that a weakly typed TensorRT may use where the graph says FP32."""
+
+
+def says_length(name: str) -> bool:
+    """Whether axes of this name have one length; those called `?` or alike may all differ."""
+    return not _SAYS_NOTHING.fullmatch(name.strip())
 
 
 def subgraphs_of(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:

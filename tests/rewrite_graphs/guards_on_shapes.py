@@ -7,6 +7,20 @@ from tests.rewrite_graphs.case import Case, left
 
 CASES: tuple[Case, ...] = (
     left(
+        "transpose-chain",
+        "a scalar",
+        "g (float x) => (float y) {a = Abs(x) b = Transpose(a) c = Transpose(b) y = Neg(c)}",
+        "no axes",
+    ),
+    left(
+        "transpose-merged",
+        "a scalar",
+        """
+        # e: int64[0]
+        g (float x) => (float y) {a = Abs(x) b = Reshape(a, e) c = Transpose(b) d = Reshape(c, e) y = Neg(d)}""",
+        "no axes",
+    ),
+    left(
         "fold-scale-before",
         "one channel spread over three",
         """

@@ -31,7 +31,7 @@ from trtopt.errors import (
     IncompatibleEngineError,
     UsageError,
 )
-from trtopt.onnxgraph import graphs_of
+from trtopt.onnxgraph import graphs_of, says_length
 from trtopt.onnxweights import refers_to_file, tensors_of
 from trtopt.records import Backend, LayerPass, Shape, ShapeRange, TensorSpec
 
@@ -252,7 +252,9 @@ class OnnxRuntimeSession:
 
 def spec_of(value: Any) -> TensorSpec:
     """An input or output as a record."""
-    shape = tuple(axis if isinstance(axis, int) else (axis or "?") for axis in value.shape)
+    shape = tuple(
+        axis if isinstance(axis, int) else axis if axis and says_length(axis) else "?" for axis in value.shape
+    )
     return TensorSpec(name=value.name, dtype=_TYPES.get(value.type, "unknown"), shape=shape)
 
 

@@ -181,8 +181,10 @@ def _refuse_fixed_inputs(subject: Subject, model: onnx.ModelProto, guards: list[
 def _inferred(model: onnx.ModelProto) -> onnx.ModelProto:
     import onnx
 
+    from trtopt.onnxshapes import infer_shapes
+
     try:
-        return onnx.shape_inference.infer_shapes(model, data_prop=True)
+        return infer_shapes(model)
     except onnx.shape_inference.InferenceError as error:
         raise ModelError(f"shape inference failed: {error}", "try the other exporter") from error
 

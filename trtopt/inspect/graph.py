@@ -131,6 +131,7 @@ def _inferred(model: onnx.ModelProto, shapes: Mapping[str, Shape]) -> onnx.Model
     import onnx
 
     from trtopt.onnxmodel.prepare import skeleton
+    from trtopt.onnxshapes import infer_shapes
 
     fixed = skeleton(model)
     for value in fixed.graph.input:
@@ -143,7 +144,7 @@ def _inferred(model: onnx.ModelProto, shapes: Mapping[str, Shape]) -> onnx.Model
     for value in fixed.graph.output:
         value.type.tensor_type.ClearField("shape")
     try:
-        return onnx.shape_inference.infer_shapes(fixed, data_prop=True)
+        return infer_shapes(fixed)
     except onnx.shape_inference.InferenceError:
         return fixed
 

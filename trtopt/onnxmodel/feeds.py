@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import onnx
@@ -16,6 +16,7 @@ from trtopt.data import SampleSource, open_data
 from trtopt.data.held import HeldReader
 from trtopt.device.reference import run_unoptimised
 from trtopt.errors import ModelError
+from trtopt.onnxgraph import says_length
 from trtopt.onnxmodel.lengths import lengths_of
 from trtopt.onnxmodel.model_file import ModelFile, runnable
 from trtopt.records import TensorSpec
@@ -30,15 +31,29 @@ _MOST_VALUES = 1 << 28
 _SAMPLES = 8
 """How many of the user's samples take part."""
 
+Alike = Literal["", "batch", "all"]
+"""Which axes without a name get the same length as others in their place: none, the first ones, or all."""
+
 _Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True)
 class Feed:
-    """One set of inputs, and what to call it."""
+    """One set of inputs, what to call it, and which axes without a name are as long as others."""
 
     name: str
     values: dict[str, np.ndarray[Any, Any]]
+    alike: Alike = ""
+
+
+@dataclass(frozen=True)
+class _Axis:
+    """An axis of an input: its name (none: empty), and its length: the fixed one, or what suits its place."""
+
+    name: str
+    length: int
+    is_open: bool = True
+    is_first: bool = False
 
 
 def _index_bound(graph: onnx.GraphProto, name: str) -> int:
@@ -59,15 +74,37 @@ def _index_bound(graph: onnx.GraphProto, name: str) -> int:
     return bound
 
 
-def _axes(item: onnx.ValueInfoProto, sizes: tuple[int, int, int]) -> list[tuple[str, int]]:
-    """The name of each axis (none: empty), and its length: the fixed one, or what suits its place."""
+def _axes(item: onnx.ValueInfoProto, sizes: tuple[int, int, int]) -> list[_Axis]:
     axes = item.type.tensor_type.shape.dim
     return [
-        ("", int(axis.dim_value))
+        _Axis("", int(axis.dim_value), is_open=False)
         if axis.HasField("dim_value") and axis.dim_value >= 0
-        else (axis.dim_param, sizes[0] if place == 0 else sizes[2 if place >= 2 and len(axes) >= 4 else 1])
+        else _Axis(
+            axis.dim_param if says_length(axis.dim_param) else "",
+            sizes[0] if place == 0 else sizes[2 if place >= 2 and len(axes) >= 4 else 1],
+            is_first=place == 0,
+        )
         for place, axis in enumerate(axes)
     ]
+
+
+def _lengths(inputs: list[list[_Axis]], alike: Alike) -> list[list[int]]:
+    """A length for each axis of each input: those without a name differ, but for what is `alike`."""
+    named = lengths_of((axis.name, axis.length) for own in inputs for axis in own if axis.name)
+    taken = set(named.values())
+
+    def length_of(axis: _Axis) -> int:
+        if axis.name:
+            return named[axis.name]
+        if not axis.is_open or alike == "all" or (alike == "batch" and axis.is_first):
+            return axis.length
+        length = axis.length
+        while length in taken:
+            length += 1 if axis.is_first else axis.length // 2
+        taken.add(length)
+        return length
+
+    return [[length_of(axis) for axis in own] for own in inputs]
 
 
 def inputs_of(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
@@ -93,20 +130,22 @@ def inputs_of(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
     return wanted
 
 
-def seeded(model: onnx.ModelProto, seed: int = 0, *, narrow: bool = False) -> tuple[Feed, ...]:
+def seeded(
+    model: onnx.ModelProto, seed: int = 0, *, narrow: bool = False, alike: Alike = "batch"
+) -> tuple[Feed, ...]:
     """Random inputs, the same for the same model and seed; one feed if no axis is dynamic, else two.
 
-    `narrow` makes dynamic axes shorter: some models end where their table of positions does.
+    `narrow` makes dynamic axes shorter: some models end where their table of positions does. Axes without a
+    name differ in length, but for those that are `alike`.
     """
     feeds = []
     shapes = set()
     for label, sizes in zip(("small", "large"), _NARROW if narrow else _SIZES, strict=True):
         rng = np.random.default_rng(seed)
         values = {}
-        axes = {item.name: _axes(item, sizes) for item in inputs_of(model)}
-        lengths = lengths_of((name, length) for own in axes.values() for name, length in own if name)
-        for item in inputs_of(model):
-            shape = [lengths.get(name, length) for name, length in axes[item.name]]
+        wanted = inputs_of(model)
+        lengths = _lengths([_axes(item, sizes) for item in wanted], alike)
+        for item, shape in zip(wanted, lengths, strict=True):
             if math.prod(shape) > _MOST_VALUES:
                 raise ModelError(
                     f"input {item.name!r} of shape {shape} is too large to be drawn at random",
@@ -124,7 +163,7 @@ def seeded(model: onnx.ModelProto, seed: int = 0, *, narrow: bool = False) -> tu
         if key not in shapes:
             shapes.add(key)
             shown = ", ".join("x".join(map(str, value.shape)) or "scalar" for value in values.values())
-            feeds.append(Feed(f"seed {seed}, {label} ({shown})", values))
+            feeds.append(Feed(f"seed {seed}, {label} ({shown})", values, alike))
     return tuple(feeds)
 
 
@@ -134,7 +173,14 @@ def specs_of(model: onnx.ModelProto) -> tuple[TensorSpec, ...]:
     for item in inputs_of(model):
         axes = item.type.tensor_type.shape.dim
         dtype = onnx.helper.tensor_dtype_to_np_dtype(item.type.tensor_type.elem_type)
-        shape = tuple(axis.dim_value if axis.dim_value > 0 else axis.dim_param or "?" for axis in axes)
+        shape = tuple(
+            axis.dim_value
+            if axis.dim_value > 0
+            else axis.dim_param
+            if axis.dim_param and says_length(axis.dim_param)
+            else "?"
+            for axis in axes
+        )
         specs.append(TensorSpec(name=item.name, dtype=str(dtype), shape=shape))
     return tuple(specs)
 
@@ -149,28 +195,40 @@ def from_data(data: str | Path, model: onnx.ModelProto) -> Feed:
     return Feed(source.name, next(source.batches(specs_of(model), _SAMPLES)))
 
 
-def on_seeded(model: onnx.ModelProto, run: Callable[[tuple[Feed, ...]], _Result]) -> _Result:
-    """What `run` makes of seeded inputs of the usual lengths or, where it fails on those, of shorter ones.
+def on_seeded(
+    model: onnx.ModelProto, run: Callable[[tuple[Feed, ...]], _Result], *, one_batch: bool = True
+) -> _Result:
+    """What `run` makes of seeded inputs of the usual lengths or, where it fails on those, of others.
 
-    Some models end where their table of positions does, which no axis's name tells.
+    Some models end where their table of positions does, and some want axes to be equally long: neither does
+    an axis's name tell. With `one_batch` first axes without a name are so from the start.
 
     Raises:
         ModelError: `run` raised it whatever it was given: the first one.
     """
-    usual, *shorter = _choices(model)
+    usual, *others = _choices(model, one_batch)
     try:
-        return run(usual)
+        return run(seeded(model, narrow=usual[0], alike=usual[1]))
     except ModelError:
-        for feeds in shorter:
+        for narrow, alike in others:
             with suppress(ModelError):
-                return run(feeds)
+                return run(seeded(model, narrow=narrow, alike=alike))
         raise
 
 
-def _choices(model: onnx.ModelProto) -> list[tuple[Feed, ...]]:
-    """Seeded inputs of the usual lengths, and shorter ones if the axes leave a choice."""
-    usual, narrow = (seeded(model, narrow=short) for short in (False, True))
-    return [usual] if [feed.name for feed in usual] == [feed.name for feed in narrow] else [usual, narrow]
+def _choices(model: onnx.ModelProto, one_batch: bool = True) -> list[tuple[bool, Alike]]:
+    """Which lengths of seeded inputs there are to choose from: the usual ones first, no two the same."""
+    kinds: tuple[Alike, ...] = ("batch", "all") if one_batch else ("", "batch", "all")
+    wanted = inputs_of(model)
+    found: dict[str, tuple[bool, Alike]] = {}
+    for narrow in (False, True):
+        for alike in kinds:
+            shapes = [
+                _lengths([_axes(item, sizes) for item in wanted], alike)
+                for sizes in (_NARROW if narrow else _SIZES)
+            ]
+            found.setdefault(str(shapes), (narrow, alike))
+    return list(found.values())
 
 
 def seeded_source(model: ModelFile) -> SampleSource:
@@ -184,8 +242,8 @@ def seeded_source(model: ModelFile) -> SampleSource:
         run_unoptimised(*runnable(model), [feeds[-1].values])
         return feeds
 
-    choices = _choices(model.proto)
-    return source_of(choices[0] if len(choices) == 1 else on_seeded(model.proto, tried))
+    is_settled = len(_choices(model.proto)) == 1
+    return source_of(seeded(model.proto) if is_settled else on_seeded(model.proto, tried))
 
 
 def source_of(feeds: tuple[Feed, ...]) -> SampleSource:

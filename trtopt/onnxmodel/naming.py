@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 import onnx
 
@@ -25,11 +25,12 @@ def _name_nodes(graph: onnx.GraphProto) -> None:
     for inner in graphs_of(graph):
         for node in inner.node:
             like = node.name or f"{node.op_type}:{next(filter(None, node.output), '')}"
-            node.name = _fresh(like, taken)
+            node.name = unused_name(like, taken)
             taken.add(node.name)
 
 
-def _fresh(like: str, taken: set[str]) -> str:
+def unused_name(like: str, taken: Collection[str]) -> str:
+    """`like`, or with a number behind it, so that it is none of `taken`."""
     name, count = like, 0
     while name in taken:
         count += 1
@@ -48,7 +49,7 @@ def _name_tensors(graph: onnx.GraphProto, outer: Mapping[str, str], seen: set[st
     """Rename the graph's own tensors that are in `seen`; `outer` has the new names of those around it."""
     own: dict[str, str] = {}
     for name in dict.fromkeys(_made_in(graph)):
-        own[name] = _fresh(name, taken) if name in seen else name
+        own[name] = unused_name(name, taken) if name in seen else name
         taken.add(own[name])
     seen |= own.keys() | own.values()
     names = {**outer, **own}

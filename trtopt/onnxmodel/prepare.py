@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import heapq
+import math
 
+import numpy as np
 import onnx
 import onnx.inliner
 
@@ -12,6 +14,7 @@ from trtopt.errors import InvalidModelError, UnsupportedOpError
 from trtopt.onnxgraph import OWN_DOMAINS, graphs_of, reads_of, subgraphs_of
 from trtopt.onnxmodel import model_file
 from trtopt.onnxmodel.naming import name_apart
+from trtopt.onnxshapes import forget_placeholders, infer_shapes
 
 _CARRIED = {
     onnx.AttributeProto.FLOAT,
@@ -23,6 +26,17 @@ _CARRIED = {
     onnx.AttributeProto.INTS,
     onnx.AttributeProto.STRINGS,
 }
+_SCALARS = ("value_float", "value_int", "value_string")
+_PLAIN = {
+    "value_float": onnx.TensorProto.FLOAT,
+    "value_int": onnx.TensorProto.INT64,
+    "value_string": onnx.TensorProto.STRING,
+    "value_floats": onnx.TensorProto.FLOAT,
+    "value_ints": onnx.TensorProto.INT64,
+    "value_strings": onnx.TensorProto.STRING,
+}
+"""A Constant's attributes that hold no tensor, and the type of element that they mean."""
+_MOST_DENSE_BYTES = 64 << 20
 _EXPORT_AGAIN = "export the model again; `python -m onnx.checker` shows what ONNX itself says of it"
 
 
@@ -82,44 +96,79 @@ def sort_nodes(graph: onnx.GraphProto, outer: frozenset[str] = frozenset()) -> N
             sort_nodes(inner, visible)
 
 
-def _constant_tensor(node: onnx.NodeProto) -> onnx.TensorProto | None:
+def _constant_tensor(node: onnx.NodeProto) -> onnx.TensorProto:
     """What a Constant node holds, as an initializer of its output's name.
 
     Raises:
-        InvalidModelError: it holds nothing, or several things.
+        InvalidModelError: it holds nothing, several things, or what no tensor can.
+        UnsupportedOpError: it is sparse, and huge if written out.
     """
     if len(node.attribute) != 1:
         raise InvalidModelError(
             f"Constant {node.name or node.output[0]!r} has {len(node.attribute)} values", _EXPORT_AGAIN
         )
     attribute = node.attribute[0]
-    scalar = {"value_float": onnx.TensorProto.FLOAT, "value_int": onnx.TensorProto.INT64}
-    run = {"value_floats": onnx.TensorProto.FLOAT, "value_ints": onnx.TensorProto.INT64}
     value = onnx.helper.get_attribute_value(attribute)
+    tensor = onnx.TensorProto()
     if attribute.name == "value":
-        tensor = onnx.TensorProto()
         tensor.CopyFrom(value)
         tensor.name = node.output[0]
-        return tensor
-    if attribute.name in scalar:
-        return onnx.helper.make_tensor(node.output[0], scalar[attribute.name], (), [value])
-    if attribute.name in run:
-        return onnx.helper.make_tensor(node.output[0], run[attribute.name], (len(value),), value)
-    return None
+    elif attribute.name == "sparse_value":
+        tensor = _dense(node, value)
+    elif attribute.name in _PLAIN:
+        kind, shape = _PLAIN[attribute.name], () if attribute.name in _SCALARS else (len(value),)
+        values = [value] if attribute.name in _SCALARS else list(value)
+        tensor = onnx.helper.make_tensor(node.output[0], kind, shape, values)
+    else:
+        raise InvalidModelError(
+            f"Constant {node.name or node.output[0]!r} holds {attribute.name!r}", _EXPORT_AGAIN
+        )
+    return tensor
+
+
+def _dense(node: onnx.NodeProto, sparse: onnx.SparseTensorProto) -> onnx.TensorProto:
+    """A sparse value written out, as the operator gives it to its readers."""
+    if model_file.is_external(sparse.values) or model_file.is_external(sparse.indices):
+        raise UnsupportedOpError(
+            f"Constant {node.name or node.output[0]!r} is sparse, and its values lie in a file",
+            "store them in the model: onnx.load(…), then onnx.save(…)",
+        )
+    dtype = onnx.helper.tensor_dtype_to_np_dtype(sparse.values.data_type)
+    if math.prod(sparse.dims) * dtype.itemsize > _MOST_DENSE_BYTES:
+        raise UnsupportedOpError(
+            f"Constant {node.name or node.output[0]!r} is sparse, and above "
+            f"{_MOST_DENSE_BYTES >> 20} MiB if written out",
+            "use the model as it is, without rewriting",
+        )
+    try:
+        values, places = map(onnx.numpy_helper.to_array, (sparse.values, sparse.indices))
+        full = np.zeros(tuple(sparse.dims), dtype)
+        full[tuple(places.T) if places.ndim == 2 else np.unravel_index(places, full.shape)] = values
+    except (ValueError, IndexError) as error:
+        raise InvalidModelError(
+            f"Constant {node.name or node.output[0]!r} holds no sparse tensor: {error}",
+            _EXPORT_AGAIN,
+        ) from None
+    return onnx.numpy_helper.from_array(full, node.output[0])
 
 
 def lower_constants(graph: onnx.GraphProto) -> int:
-    """Turn Constant nodes into initializers, in place and in all subgraphs; how many there were."""
+    """Turn Constant nodes into initializers, in place and in all subgraphs; how many there were.
+
+    One that makes an output of its graph stays a node, its value a tensor.
+    """
     count = 0
     for inner in graphs_of(graph):
         outputs = {item.name for item in inner.output}
         kept = []
         for node in inner.node:
-            plain = (
-                node.op_type == "Constant" and node.domain in OWN_DOMAINS and node.output[0] not in outputs
-            )
-            tensor = _constant_tensor(node) if plain else None
-            if tensor is None:
+            if node.op_type != "Constant" or node.domain not in OWN_DOMAINS:
+                kept.append(node)
+                continue
+            tensor = _constant_tensor(node)
+            if node.output[0] in outputs:
+                del node.attribute[:]
+                node.attribute.append(onnx.helper.make_attribute("value", tensor))
                 kept.append(node)
             else:
                 inner.initializer.append(tensor)
@@ -167,7 +216,7 @@ def inferred(model: onnx.ModelProto) -> onnx.ModelProto:
         InvalidModelError: they contradict each other.
     """
     try:
-        return onnx.shape_inference.infer_shapes(skeleton(model), data_prop=True)
+        return infer_shapes(skeleton(model))
     except onnx.shape_inference.InferenceError as error:
         raise InvalidModelError(f"the model's shapes contradict each other: {error}", _EXPORT_AGAIN) from None
     except ValueError as error:  # such as an output of a type that there is not
@@ -202,8 +251,8 @@ def opset_of(model: onnx.ModelProto) -> int:
 def _spell_plainly(model: onnx.ModelProto) -> None:
     """Give what has two spellings in ONNX the usual one, in place.
 
-    The standard operators' domain is also called `ai.onnx`; some exporters write an open axis as −1; older
-    ones list every initializer among the inputs, though TensorRT takes none of them as an input.
+    The standard operators' domain is also called `ai.onnx`; some exporters write an open axis as −1, or call
+    it `?`; older ones list every initializer among the inputs, though TensorRT takes none as an input.
     """
     for item in (*model.opset_import, *(node for inner in graphs_of(model.graph) for node in inner.node)):
         if item.domain == "ai.onnx":
@@ -213,6 +262,7 @@ def _spell_plainly(model: onnx.ModelProto) -> None:
             for axis in item.type.tensor_type.shape.dim:
                 if axis.HasField("dim_value") and axis.dim_value < 0:
                     axis.ClearField("dim_value")
+    forget_placeholders(model.graph)
     default = {item.name for item in model.graph.initializer}
     own = [item for item in model.graph.input if item.name not in default]
     if len(own) < len(model.graph.input):
@@ -246,5 +296,6 @@ def prepare(model: onnx.ModelProto) -> tuple[onnx.ModelProto, int]:
     name_apart(copy.graph)
     sort_nodes(copy.graph)
     check(copy)
+    lowered = lower_constants(copy.graph)
     _refuse_what_cannot_be_carried(copy.graph)
-    return copy, lower_constants(copy.graph)
+    return copy, lowered

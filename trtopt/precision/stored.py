@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from trtopt.onnxgraph import OWN_DOMAINS
 from trtopt.onnxmodel.model_file import ModelFile, array_of, is_external, spooled
+from trtopt.onnxmodel.naming import unused_name
 from trtopt.precision.emission.numbers import dequantised
 from trtopt.precision.placement.view import attribute
 
@@ -23,26 +24,39 @@ _BIAS = onnx.TensorProto.INT32
 
 
 def put_back(model: ModelFile) -> None:
-    """Put every such constant of the main graph back, in place; blocks of INT4 stay as they are."""
+    """Put every such constant of the main graph back, in place; blocks of INT4 stay as they are.
+
+    One that is read under several scales stands for as many weights.
+    """
     graph = model.proto.graph
     constants = {tensor.name: tensor for tensor in graph.initializer}
+    taken = {name for node in graph.node for name in (*node.input, *node.output)} | constants.keys()
     nodes: list[onnx.NodeProto] = []
-    quantised: set[str] = set()
+    quantised: dict[tuple[str, ...], str] = {}
     for node in graph.node:
         tensor = constants.get(node.input[0]) if _is_dq(node) else None
         scale = constants.get(node.input[1]) if tensor is not None else None
         if tensor is None or scale is None or tensor.data_type not in (*_WEIGHTS, _BIAS):
             nodes.append(node)
             continue
-        values = _dequantised(model, node, tensor, scale)
         if tensor.data_type == _BIAS:
+            values = _dequantised(model, node, tensor, scale)
             graph.initializer.append(_stored(model, node.output[0], values, tensor))
             continue
-        nodes += [*([] if tensor.name in quantised else [_quantize(node, tensor)]), node]
-        if tensor.name not in quantised:
-            graph.initializer.append(_stored(model, f"{tensor.name}:float", values, tensor))
-            quantised.add(tensor.name)
-    kept = [tensor for tensor in graph.initializer if tensor.name not in quantised]
+        reading = (*node.input, str(attribute(node, "axis", 1)))
+        if reading not in quantised:
+            is_first = all(other[0] != tensor.name for other in quantised)
+            narrow = tensor.name if is_first else unused_name(tensor.name, taken)
+            wide = unused_name(f"{narrow}:float", taken)
+            taken |= {narrow, wide}
+            values = _dequantised(model, node, tensor, scale)
+            graph.initializer.append(_stored(model, wide, values, tensor))
+            nodes.append(_quantize(node, tensor.data_type, wide, narrow))
+            quantised[reading] = narrow
+        node.input[0] = quantised[reading]
+        nodes.append(node)
+    stored = {key[0] for key in quantised}
+    kept = [tensor for tensor in graph.initializer if tensor.name not in stored]
     for field, items in ((graph.node, nodes), (graph.initializer, kept)):
         del field[:]
         field.extend(items)
@@ -70,11 +84,9 @@ def _stored(
     return onnx.numpy_helper.from_array(values, name)
 
 
-def _quantize(node: onnx.NodeProto, tensor: onnx.TensorProto) -> onnx.NodeProto:
-    """The Q of a weight's DQ; without a zero point to name its type, an attribute does."""
-    inputs = [f"{tensor.name}:float", *node.input[1:]]
-    attributes = [item for item in node.attribute if item.name == "axis"]
-    made = onnx.helper.make_node("QuantizeLinear", inputs, [tensor.name], f"{node.name}:q")
-    made.attribute.extend(attributes)
-    made.attribute.append(onnx.helper.make_attribute("output_dtype", tensor.data_type))
+def _quantize(node: onnx.NodeProto, kind: int, source: str, narrow: str) -> onnx.NodeProto:
+    """The Q of a weight's DQ; an attribute names its type, as there may be no zero point."""
+    made = onnx.helper.make_node("QuantizeLinear", [source, *node.input[1:]], [narrow], f"{node.name}:q")
+    made.attribute.extend(item for item in node.attribute if item.name == "axis")
+    made.attribute.append(onnx.helper.make_attribute("output_dtype", kind))
     return made

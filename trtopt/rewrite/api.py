@@ -82,9 +82,15 @@ class _Proof:
         self._reference: list[dict[str, equivalence.Array]] = []
 
     @property
-    def has_run(self) -> bool:
-        """Whether anything was run at all."""
-        return bool(self._reference)
+    def notes(self) -> list[str]:
+        """What is said of what was run: nothing, or not where axes without a name differ in length."""
+        if not self._reference:
+            return ["no rule was applied, so nothing was run: whether the model runs at all is not known"]
+        which = {"batch": "first axes", "all": "axes"}
+        return [
+            f"checked where {which[kind]} without a name are equally long: on others the model did not run"
+            for kind in {feed.alike for feed in self._inputs} - {""}
+        ]
 
     def of(self, outcome: Outcome, kind: Exactness) -> tuple[Deviation, ...]:
         if not self._reference:
@@ -96,7 +102,7 @@ class _Proof:
             self._inputs = (*seeded[: self._sizes], *self._real)
             self._reference = equivalence.run(self._model, self._inputs)
 
-        feeds.on_seeded(self._model.proto, run)
+        feeds.on_seeded(self._model.proto, run, one_batch=False)
 
 
 def _class_of(rules: Sequence[Rule], outcome: Outcome) -> Exactness:
@@ -174,7 +180,7 @@ def rewrite_model(
     both models run on ONNX Runtime on seeded inputs (and on those in `data`), every dynamic axis at two
     sizes (`sizes` 1: at the smaller one alone); a rule that breaks its bound is undone and named in the
     trace. `keep_going` leaves out a rule that raises. `dynamic_batch` first gives a fixed batch axis a name,
-    checked at twice the size too. Without `write_unchanged` nothing is written if no rule was applied.
+    checked at other sizes too. Without `write_unchanged` nothing is written if no rule was applied.
     `accept` is shown the trace before anything is written; what it raises is raised.
 
     Raises:
@@ -204,10 +210,7 @@ def rewrite_model(
             notes.append(batch_check.prove(original, model, size))
         proof = _proof(model if dynamic_batch else original, data, sizes) if check else None
         attempt = _attempt(model, chosen, aim, proof, keep_going)
-        if proof and not proof.has_run and not dynamic_batch:
-            notes.append(
-                "no rule was applied, so nothing was run: whether the model runs at all is not known"
-            )
+        notes += proof.notes if proof and (attempt.outcome.applied or not dynamic_batch) else []
         trace = _told(source, out, aim, original, lowered, attempt, notes)
         accept(trace)
         if write_unchanged or attempt.outcome.applied:

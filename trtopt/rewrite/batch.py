@@ -10,7 +10,9 @@ import onnx
 from trtopt.errors import FixedBatchError
 from trtopt.onnxgraph import graphs_of
 from trtopt.onnxmodel import feeds, prepare
+from trtopt.onnxmodel.naming import unused_name
 from trtopt.rewrite.batch_path import Grown, followed
+from trtopt.rewrite.batch_rules import refuse_what_counts_rows
 
 NAME = "batch"
 
@@ -174,6 +176,16 @@ def _spread_rows(model: onnx.ModelProto) -> list[str]:
     return spread
 
 
+def _free_the_name(graph: onnx.GraphProto) -> None:
+    """Let axes that are called `batch` already, and are not the batch, go by another name."""
+    values = [item for inner in graphs_of(graph) for item in (*inner.input, *inner.output, *inner.value_info)]
+    axes = [axis for item in values for axis in item.type.tensor_type.shape.dim]
+    other = unused_name(NAME, {axis.dim_param for axis in axes} | {NAME})
+    for axis in axes:
+        if axis.dim_param == NAME:
+            axis.dim_param = other
+
+
 def declare_outputs(model: onnx.ModelProto, batch: int, grown: Mapping[str, int | None]) -> None:
     """Declare the outputs, in place, as they have been seen: the axis that grows with the batch, no other.
 
@@ -200,13 +212,15 @@ def make_dynamic(model: onnx.ModelProto) -> tuple[onnx.ModelProto, int, list[str
     Outputs whose first axis was the batch get the name too; inner shapes are dropped.
 
     Raises:
-        FixedBatchError: there is no one fixed batch.
+        FixedBatchError: there is no one fixed batch, or a node picks or adds rows of it by number.
     """
     batch = fixed_batch(model)
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
     grown = followed(model, batch)
+    refuse_what_counts_rows(model, grown or followed(model, batch, as_far_as_it_goes=True))
     patched = [*_patch_shapes(copy.graph, batch, grown), *_patch_sizes(copy.graph, grown)]
+    _free_the_name(copy.graph)
     default = {item.name for item in copy.graph.initializer}
     for item in (*copy.graph.input, *copy.graph.output):
         axes = item.type.tensor_type.shape.dim

@@ -1,41 +1,97 @@
-"""Whether a batch axis that was made dynamic works: two inputs at once give what each gives alone."""
+"""Whether a batch axis that was made dynamic works: samples at once give what each gives alone."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+import time
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from trtopt.errors import FixedBatchError
-from trtopt.onnxmodel import feeds
+from trtopt.onnxmodel import feeds, prepare
 from trtopt.onnxmodel.model_file import ModelFile
 from trtopt.rewrite import equivalence
 from trtopt.rewrite.batch import declare_outputs
 from trtopt.rewrite.equivalence import Array
 
 _REMEDY = "export the model with a dynamic batch axis; its batch is baked in where it cannot be patched"
+_BATCHES = (1, 2, 3, 5, 17)
+"""Batches that a model is run at, beside twice its old one: what counts rows seldom fits them all."""
+_MOST_BYTES = 4 << 30
+"""What all tensors of a model may take at a batch; of larger models fewer batches are run."""
+_LONGEST_S = 120.0
+"""How long a batch may be expected to take."""
 
 
 def prove(fixed: ModelFile, dynamic: ModelFile, batch: int) -> str:
-    """Run the fixed model on two inputs and the dynamic one on both at once; what was found, in words.
+    """Run the fixed model on inputs and the dynamic one on several batches of them; what was found, in words.
 
     The dynamic model's outputs are declared as they were seen to grow, in place.
 
     Raises:
-        FixedBatchError: the dynamic model cannot run at twice the batch, or its outputs differ.
+        FixedBatchError: the dynamic model cannot run at one of the batches, or its outputs differ.
     """
+    began = time.perf_counter()
     alone = [feeds.seeded(fixed.proto, seed)[0] for seed in (0, 1)]
     first, second = equivalence.run(fixed, alone)
-    joined = {name: np.concatenate([feed.values[name] for feed in alone]) for name in alone[0].values}
-    try:
-        got = equivalence.run(dynamic, [feeds.Feed("both", joined)])[0]
-    except equivalence.Unrunnable as error:
-        raise FixedBatchError(f"twice the batch does not run: {error.problem}", _REMEDY) from None
+    spent = time.perf_counter() - began
+    got = _run(dynamic, _rows(alone, 2 * batch), "twice the batch")
     grown = {name: _axis_of(name, (first, second), value) for name, value in got.items()}
     declare_outputs(dynamic.proto, batch, grown)
+    sizes = [size for size in _batches(fixed, batch, spent / 2) if size != 2 * batch]
+    many = [feeds.seeded(fixed.proto, seed)[0] for seed in range(-(-max(sizes) // batch))]
+    wanted = [*(first, second)[: len(many)], *equivalence.run(fixed, many[2:])]
+    for size in sizes:
+        found = _run(dynamic, _rows(many, size), f"a batch of {size}")
+        for name, value in found.items():
+            _compare(name, _wanted(name, wanted, grown[name], size, batch), value, f"a batch of {size}")
     elsewhere = [f"{name!r} along axis {axis}" for name, axis in grown.items() if axis]
     told = f"; outputs whose batch is not their first axis: {', '.join(elsewhere)}" if elsewhere else ""
-    return f"checked at the old batch and at twice that{told}"
+    run = ", ".join(map(str, sizes))
+    return f"checked at the old batch, at twice that, and at batches of {run}{told}"
+
+
+def _batches(fixed: ModelFile, batch: int, seconds: float) -> list[int]:
+    """The batches to run at: the old one and all others but those that would take too much memory or time."""
+    graph = prepare.inferred(fixed.proto).graph
+    shapes = [item.type.tensor_type.shape.dim for item in (*graph.input, *graph.value_info, *graph.output)]
+    taken = sum(4 * math.prod(axis.dim_value for axis in shape) for shape in shapes)
+    fits = [
+        size
+        for size in _BATCHES
+        if taken * size / batch <= _MOST_BYTES and 2 * seconds * size / batch <= _LONGEST_S
+    ]
+    return sorted({1, batch, *fits})
+
+
+def _rows(parts: Sequence[feeds.Feed], rows: int) -> dict[str, Array]:
+    """The first rows of the inputs, one after the other."""
+    return {name: np.concatenate([part.values[name] for part in parts])[:rows] for name in parts[0].values}
+
+
+def _run(dynamic: ModelFile, values: dict[str, Array], what: str) -> dict[str, Array]:
+    try:
+        return equivalence.run(dynamic, [feeds.Feed(what, values)])[0]
+    except equivalence.Unrunnable as error:
+        raise FixedBatchError(f"{what} does not run: {error.problem}", _REMEDY) from None
+
+
+def _wanted(
+    name: str, parts: Sequence[Mapping[str, Array]], axis: int | None, size: int, batch: int
+) -> Array:
+    """What an output must be at a batch of `size`: as many rows as belong to that many samples."""
+    if axis is None:
+        return parts[0][name]
+    joined = np.concatenate([part[name] for part in parts], axis)
+    rows = parts[0][name].shape[axis] * size
+    if rows % batch:
+        raise FixedBatchError(
+            f"output {name!r} has {parts[0][name].shape[axis]} rows along axis {axis} for {batch} samples: "
+            "they do not belong to one sample each",
+            _REMEDY,
+        )
+    return joined.take(range(rows // batch), axis)
 
 
 def _axis_of(name: str, alone: tuple[Mapping[str, Array], Mapping[str, Array]], both: Array) -> int | None:
@@ -61,18 +117,32 @@ def _axis_of(name: str, alone: tuple[Mapping[str, Array], Mapping[str, Array]], 
                 _REMEDY,
             )
         reference = np.concatenate([first, second], axis)
-    if equivalence.error_between(reference, both) > equivalence.bound("N", reference.dtype):
-        if reference.dtype.kind not in "fiub":
-            raise FixedBatchError(f"at twice the batch, output {name!r} differs", _REMEDY)
-        wanted, found = reference.astype(np.float64), both.astype(np.float64)
-        with np.errstate(invalid="ignore"):  # ∞ - ∞
-            gap = np.abs(wanted - found).max()
-        raise FixedBatchError(
-            f"at twice the batch, output {name!r} differs by up to {gap:.3g}, where its values reach "
-            f"{np.abs(wanted).max():.3g}",
-            _REMEDY,
-        )
+    _compare(name, reference, both, "twice the batch")
     return axis
+
+
+def _compare(name: str, wanted: Array, found: Array, what: str) -> None:
+    """Hold an output at several samples against what they give alone.
+
+    Raises:
+        FixedBatchError: they differ.
+    """
+    if found.shape != wanted.shape:
+        raise FixedBatchError(
+            f"at {what}, output {name!r} has shape {_shown(found)} instead of {_shown(wanted)}", _REMEDY
+        )
+    if equivalence.error_between(wanted, found) <= equivalence.bound("N", wanted.dtype):
+        return
+    if wanted.dtype.kind not in "fiub":
+        raise FixedBatchError(f"at {what}, output {name!r} differs", _REMEDY)
+    reference, other = wanted.astype(np.float64), found.astype(np.float64)
+    with np.errstate(invalid="ignore"):  # ∞ - ∞
+        gap = np.abs(reference - other).max()
+    raise FixedBatchError(
+        f"at {what}, output {name!r} differs by up to {gap:.3g}, where its values reach "
+        f"{np.abs(reference).max():.3g}",
+        _REMEDY,
+    )
 
 
 def _doubled(first: Array, both: Array) -> int | None:

@@ -48,9 +48,15 @@ class Grown:
         return prod(self.shape[: self.axis]) * self.outer
 
 
-def followed(model: onnx.ModelProto, batch: int) -> dict[str, Grown]:
-    """How the tensors of the main graph grow with the batch, as far as that can be told, by name."""
+def followed(model: onnx.ModelProto, batch: int, *, as_far_as_it_goes: bool = False) -> dict[str, Grown]:
+    """How the tensors of the main graph grow with the batch, as far as that can be told, by name.
+
+    Nothing is told of a graph that does not fit together at twice the batch, unless what lies in front of the
+    nodes that do not fit is asked for.
+    """
     types = _types_of(model)
+    if as_far_as_it_goes:
+        return _Walk(model, batch, types, {}).all(passing=True)
     choices: dict[tuple[Shape, int, int, Shape], list[Grown]] = {}
     for _ in range(_MOST_TRIALS):
         walk = _Walk(model, batch, types, choices)
@@ -103,8 +109,8 @@ class _Walk:
         self._fixed = {item.name for item in model.graph.initializer}
         self._grown: dict[str, Grown] = {}
 
-    def all(self) -> dict[str, Grown]:
-        """What grows.
+    def all(self, *, passing: bool = False) -> dict[str, Grown]:
+        """What grows; `passing` by nodes that do not fit.
 
         Raises:
             _DoesNotFitError: a node that refuses what it gets.
@@ -115,7 +121,11 @@ class _Walk:
         for node in self._model.graph.node:
             needed = node.input[:1] if node.op_type == "Reshape" else node.input  # its shape may be computed
             if all(name in self._fixed or name in self._grown for name in needed if name):
-                self._step(node)
+                try:
+                    self._step(node)
+                except _DoesNotFitError:
+                    if not passing:
+                        raise
         return self._grown
 
     def _step(self, node: onnx.NodeProto) -> None:

@@ -172,6 +172,9 @@ def _with_shapes(model: onnx.ModelProto) -> Any:
     known = prepare.inferred(model)
     full = onnx.ModelProto()
     full.CopyFrom(model)
+    named = {item.name: item for item in known.graph.input}
+    for item in full.graph.input:
+        item.CopyFrom(named[item.name])
     for own, told in zip(graphs_of(full.graph), graphs_of(known.graph), strict=True):
         del own.value_info[:]
         own.value_info.extend(told.value_info)

@@ -225,6 +225,26 @@ def test_weights_stored_as_int8_and_biases_as_int32_become_floats_again(zeros: b
     onnx.checker.check_model(made.model.proto, full_check=True)
 
 
+@pytest.mark.parametrize("again", [0.02, 0.01])
+def test_one_stored_constant_under_two_scales_is_two_weights(again: float) -> None:
+    net = Net(x=["N", 4, 32])
+    numbers = np.random.default_rng(0).integers(-127, 128, (32, 32), np.int8)
+    held, zero = net.constant("w", value=numbers), net.constant("z", value=INT8)
+    scales = [
+        net.constant(f"s{value}{at}", value=np.float32(value)) for at, value in enumerate((0.01, again))
+    ]
+    first, second = (net.node("DequantizeLinear", f"{scale}.dq", held, scale, zero) for scale in scales)
+    x = pair(net, "x", 0.02)
+    net.node("Add", "y", net.node("MatMul", "one", x, first), net.node("MatMul", "two", x, second))
+    model = net.model("y")
+    made = run(model)
+    assert [place.node for place in made.plan.weights] == ["one", "two"]
+    feed = {"x": np.random.default_rng(1).standard_normal((2, 4, 32)).astype(np.float32)}
+    wanted, got = (open_model(file).run(feed)["y"] for file in (as_file(model), made.model))
+    np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-5)
+    onnx.checker.check_model(made.model.proto, full_check=True)
+
+
 def test_a_type_may_be_told_by_q_s_attribute_and_dq_s_zero_point_be_left_out() -> None:
     net = Net(21, x=["N", 4, 32])
     scale = net.constant("s", value=np.float32(0.02))

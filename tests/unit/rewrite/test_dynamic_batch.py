@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - graphs read best one statement after another
 """`--dynamic-batch`: a batch axis for models that were exported with a fixed batch."""
 
 from __future__ import annotations
@@ -272,3 +273,77 @@ def test_what_mixes_samples_is_refused_with_what_was_seen(text: str, told: str, 
     with pytest.raises(FixedBatchError, match=told):
         dynamic(text, tmp_path)
     assert not (tmp_path / "out.onnx").exists()
+
+
+_COUNTS_ROWS = {
+    "Slice": "y = Slice(x, zero, two, zero)",
+    "Slice to a row far away": "y = Slice(x, zero, thousand, zero)",
+    "Slice from the end": "t = Transpose<perm=[1,0]>(x) u = Slice(t, rest, far, one) y = Transpose<perm=[1,0]>(u)",
+    "Gather": "y = Gather<axis=-2>(x, zero)",
+    "Split": "a, b = Split<axis=0>(d, ones) y = Relu(a)",
+    "Pad": "y = Pad(x, below)",
+}
+
+
+@pytest.mark.parametrize("body", _COUNTS_ROWS.values(), ids=_COUNTS_ROWS)
+@pytest.mark.parametrize("check", [True, False])
+def test_a_node_that_counts_rows_is_refused_by_name(body: str, check: bool, tmp_path: Path) -> None:
+    text = f"""
+        g (float[1,4] x) => (float[B,4] y) <int64[1] zero = {{0}}, int64[1] one = {{1}}, int64[1] two = {{2}},
+        int64[1] thousand = {{1000}}, int64[1] rest = {{-1}}, int64[1] far = {{9223372036854775807}},
+        int64[2] ones = {{1,1}}, int64[4] below = {{0,0,1,0}}> {{{body}}}"""
+    text = text.replace("float[1,4] x", "float[2,4] d, float[2,4] x") if "Split" in body else text
+    onnx.save(model(text), tmp_path / "in.onnx")
+    with pytest.raises(FixedBatchError, match=r"node '\w+:\w+' \((Slice|Gather|Split|Pad)\) .*batch"):
+        rewrite_model(
+            tmp_path / "in.onnx", tmp_path / "out.onnx", target="10", dynamic_batch=True, check=check
+        )
+    assert not (tmp_path / "out.onnx").exists()
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ("e = Min(n, two) y = Slice(x, zero, e, zero)", "at a batch of 3, output 'y' has shape 2×4 instead of 3×4"),
+        ("l = Less(n, ten) f = Cast<to=1>(l) y = Mul(x, f)", "at a batch of 17, output 'y' differs"),
+    ],
+)  # fmt: skip
+def test_what_works_at_the_first_batches_alone_is_found_by_larger_ones(
+    body: str, told: str, tmp_path: Path
+) -> None:
+    text = f"""
+        g (float[1,4] x) => (float[1,4] y)
+        <int64[1] zero = {{0}}, int64[1] one = {{1}}, int64[1] two = {{2}}, int64[1] ten = {{10}}>
+        {{n = Shape<start=0,end=1>(x) {body}}}"""
+    with pytest.raises(FixedBatchError, match=told):
+        dynamic(text, tmp_path)
+
+
+def test_rows_that_belong_to_no_single_sample_are_refused(tmp_path: Path) -> None:
+    text = "g (float[2,6] x) => (float[3,4] y) <int64[2] s = {-1,4}> {a = Reshape(x, s) y = Relu(a)}"
+    with pytest.raises(FixedBatchError, match="a batch of 1 does not run"):
+        dynamic(text, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("batch", "run"), [(1, "1, 3, 5, 17"), (2, "1, 2, 3, 5, 17"), (8, "1, 2, 3, 5, 8, 17")]
+)
+def test_it_is_told_at_which_batches_a_model_was_run(batch: int, run: str, tmp_path: Path) -> None:
+    trace, _ = dynamic(f"g (float[{batch},4] x) => (float[{batch},4] y) {{y = Relu(x)}}", tmp_path)
+    assert f"checked at the old batch, at twice that, and at batches of {run}" in trace.notes
+
+
+def test_a_slice_of_the_whole_batch_and_one_of_another_axis_stay(tmp_path: Path) -> None:
+    text = """
+        g (float[1,4] x) => (float[1,2] y)
+        <int64[2] from = {0,1}, int64[2] to = {9223372036854775807,3}> {a = Slice(x, from, to) y = Relu(a)}"""
+    dynamic(text, tmp_path)
+    joined(tmp_path, 0)
+
+
+def test_another_axis_that_is_called_batch_gets_another_name(tmp_path: Path) -> None:
+    _, graph = dynamic("g (float[2,batch] x) => (float[2,batch] y) {y = Relu(x)}", tmp_path)
+    axes = [
+        [axis.dim_param for axis in item.type.tensor_type.shape.dim] for item in (*graph.input, *graph.output)
+    ]
+    assert axes == [["batch", "batch_1"]] * 2

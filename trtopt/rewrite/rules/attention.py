@@ -71,7 +71,12 @@ def _check(scope: Scope, match: Match) -> str | None:
     if not scope.is_float(query) or len({scope.dtype(tensor) for tensor in operands}) > 1:
         return "the type of queries, keys and values is not known to be one"
     heads = {(tensor.shape[0], tensor.shape[1]) for tensor in operands}
-    if len(heads) > 1 or query.shape[-1] != key.shape[-2] or not isinstance(query.shape[-1], int):
+    if (
+        len(heads) > 1
+        or None in next(iter(heads))
+        or query.shape[-1] != key.shape[-2]
+        or not isinstance(query.shape[-1], int)
+    ):
         return "batch, heads and head size are not known to be the same everywhere"
     if match.parts["softmax"].attrs.get("axis", -1) not in (-1, _RANK - 1):
         return "the Softmax is not over the keys"

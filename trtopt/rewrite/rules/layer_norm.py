@@ -45,8 +45,11 @@ def _find(scope: Scope) -> Iterator[Match]:
 
 
 def _normalised(match: Match) -> tuple[int, ...] | None:
-    axes = match.parts["found"].numerator.shape[-len(match.parts["found"].axes) :]
-    return tuple(axes) if all(isinstance(axis, int) for axis in axes) else None
+    """The lengths of the normalised axes; None if one of them is not known."""
+    found = match.parts["found"]
+    axes = tuple((found.numerator.shape or ())[-len(found.axes) :])
+    known = len(axes) == len(found.axes) and all(isinstance(axis, int) for axis in axes)
+    return axes if known else None
 
 
 def is_better_plain(match: Match) -> bool:
@@ -61,7 +64,7 @@ def _check(scope: Scope, match: Match) -> str | None:
         return f"LayerNormalization needs opset 17, the model has {scope.opset}: export it at 17"
     shape = _normalised(match)
     if shape is None:
-        return "a normalised axis is dynamic"
+        return "a normalised axis is dynamic, or not known"
     if is_better_plain(match):
         return "an instance's or a group's normalisation, which is faster written out"
     if not scope.is_float(match.parts["found"].numerator):

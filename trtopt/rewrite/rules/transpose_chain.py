@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from trtopt.rewrite.rule import Match, Rule, always
+from trtopt.rewrite.rule import Match, Rule
 from trtopt.rewrite.scope import Scope
 
 
@@ -30,9 +30,13 @@ def _find(scope: Scope) -> Iterator[Match]:
             yield Match(node, {"first": first, "order": [inner[axis] for axis in outer]})
 
 
+def _check(scope: Scope, match: Match) -> str | None:
+    return None if match.parts["order"] else "a scalar has no axes to put in order"
+
+
 def _apply(scope: Scope, match: Match) -> None:
     match.node.attrs["perm"] = match.parts["order"]
     scope.set_input(match.node, 0, match.parts["first"].inputs[0])
 
 
-RULE = Rule("transpose-chain", "B", "Shuffle+Shuffle", _find, always, _apply, audit="8.6 does it itself")
+RULE = Rule("transpose-chain", "B", "Shuffle+Shuffle", _find, _check, _apply, audit="8.6 does it itself")

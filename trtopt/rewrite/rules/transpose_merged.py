@@ -93,7 +93,9 @@ def _length(axes: Sequence[Length]) -> Length:
 
 
 def _check(scope: Scope, match: Match) -> str | None:
-    return "axes are cut or joined on the way" if match.parts["order"] is None else None
+    if match.parts["order"] is None:
+        return "axes are cut or joined on the way"
+    return None if match.parts["order"] else "a scalar has no axes to put in order"
 
 
 def _apply(scope: Scope, match: Match) -> None:

@@ -1,0 +1,121 @@
+"""Constant nodes: every attribute in which ONNX lets them keep a value."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import AttributeProto, TensorProto, helper, numpy_helper
+
+from trtopt.device.reference import run_unoptimised
+from trtopt.errors import InvalidModelError, UnsupportedOpError
+from trtopt.onnxmodel.prepare import lower_constants
+from trtopt.rewrite import rewrite_model
+
+X = np.arange(8, dtype=np.float32).reshape(2, 4)
+_AS_FLOAT = [helper.make_node("Cast", ["e"], ["f"], to=1), helper.make_node("Mul", ["x", "f"], ["y"])]
+
+
+def constant(**value: Any) -> onnx.NodeProto:
+    return helper.make_node("Constant", [], ["c"], **value)
+
+
+def empty(name: str, kind: int) -> onnx.NodeProto:
+    """As `torch.onnx.export` writes no axes at all: a list of that type, and nothing in it."""
+    node = constant()
+    node.attribute.add(name=name, type=kind)
+    return node
+
+
+def sparse(dims: Sequence[int], places: object) -> onnx.SparseTensorProto:
+    values = numpy_helper.from_array(np.array([1.0, 2.0], np.float32), "values")
+    return helper.make_sparse_tensor(values, numpy_helper.from_array(np.array(places), "places"), dims)
+
+
+def reader(op: str, *inputs: str, **attrs: Any) -> onnx.NodeProto:
+    return helper.make_node(op, inputs, ["y"], **attrs)
+
+
+def saved(nodes: Sequence[onnx.NodeProto], rank: int, file: Path) -> onnx.ModelProto:
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 4])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [None] * rank)],
+    )
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 19)], ir_version=9)
+    onnx.save(made, file)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("nodes", "rank"),
+    [
+        ([constant(value_float=2.5), reader("Mul", "x", "c")], 2),
+        ([constant(value_floats=[1.0, 2.0, 3.0, 4.0]), reader("Add", "x", "c")], 2),
+        ([constant(value_int=2), reader("Gather", "x", "c", axis=1)], 1),
+        ([constant(value_ints=[2, 2, -1]), reader("Reshape", "x", "c")], 3),
+        ([empty("value_ints", AttributeProto.INTS), reader("ConstantOfShape", "c")], 0),
+        ([empty("value_floats", AttributeProto.FLOATS), reader("Concat", "c", "c", axis=0)], 1),
+        ([constant(value_string="a"), helper.make_node("Equal", ["c", "c"], ["e"]), *_AS_FLOAT], 2),
+        ([constant(value_strings=["a", "b"]), helper.make_node("Size", ["c"], ["e"]), *_AS_FLOAT], 2),
+        ([constant(sparse_value=sparse([2, 4], [1, 6])), reader("Mul", "x", "c")], 2),
+        ([constant(sparse_value=sparse([2, 4], [[0, 1], [1, 2]])), reader("Mul", "x", "c")], 2),
+    ],
+    ids=lambda nodes: nodes[0].attribute[0].name if isinstance(nodes, list) else "",
+)
+@pytest.mark.parametrize("check", [True, False])
+def test_a_constant_of_any_kind_is_carried(
+    nodes: list[onnx.NodeProto], rank: int, check: bool, tmp_path: Path
+) -> None:
+    made = saved(nodes, rank, tmp_path / "in.onnx")
+    trace = rewrite_model(tmp_path / "in.onnx", tmp_path / "out.onnx", target="10", check=check)
+    after = onnx.load(tmp_path / "out.onnx")
+    assert (trace.undone, trace.constants_lowered) == ((), 1)
+    assert "Constant" not in {node.op_type for node in after.graph.node}
+    wanted, found = (run_unoptimised(it.SerializeToString(), {}, [{"x": X}])[0]["y"] for it in (made, after))
+    np.testing.assert_array_equal(found, wanted)
+
+
+def test_a_constant_that_is_an_output_stays_and_holds_a_tensor(tmp_path: Path) -> None:
+    outputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [2]) for name in ("a", "b")]
+    kinds: list[dict[str, Any]] = [{"value_floats": [1.0, 2.0]}, {"sparse_value": sparse([2], [0, 1])}]
+    then, other = (
+        helper.make_graph([helper.make_node("Constant", [], [out.name], **kind)], out.name, [], [out])
+        for out, kind in zip(outputs, kinds, strict=True)
+    )
+    nodes = [
+        helper.make_node("ReduceMax", ["x"], ["m"], keepdims=0),
+        helper.make_node("Cast", ["m"], ["e"], to=TensorProto.BOOL),
+        helper.make_node("If", ["e"], ["y"], then_branch=then, else_branch=other),
+    ]
+    saved(nodes, 1, tmp_path / "in.onnx")
+    assert rewrite_model(tmp_path / "in.onnx", tmp_path / "out.onnx", target="10").undone == ()
+    branches = [item.g.node for item in onnx.load(tmp_path / "out.onnx").graph.node[-1].attribute]
+    assert [[item.name for item in node[0].attribute] for node in branches] == [["value"], ["value"]]
+
+
+def test_a_sparse_constant_that_would_fill_the_memory_is_refused() -> None:
+    graph = helper.make_graph([constant(sparse_value=sparse([2**20, 2**20], [0, 1]))], "g", [], [])
+    with pytest.raises(UnsupportedOpError, match="64 MiB"):
+        lower_constants(graph)
+
+
+def test_a_sparse_constant_with_a_place_outside_is_refused() -> None:
+    graph = helper.make_graph([constant(sparse_value=sparse([2, 4], [1, 8]))], "g", [], [])
+    with pytest.raises(InvalidModelError, match="no sparse tensor"):
+        lower_constants(graph)
+
+
+def test_a_sparse_constant_in_a_file_is_not_read(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_bytes(bytes(8))
+    held = sparse([2, 4], [1, 6])
+    held.values.ClearField("raw_data")
+    held.values.data_location = TensorProto.EXTERNAL
+    held.values.external_data.add(key="location", value=str(tmp_path / "secret"))
+    with pytest.raises(UnsupportedOpError, match="lie in a file"):
+        lower_constants(helper.make_graph([constant(sparse_value=held)], "g", [], []))
