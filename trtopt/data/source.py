@@ -39,9 +39,14 @@ def open_data(text: str | Path) -> SampleSource:
     if path.is_file():
         reader = JsonReader(path) if path.suffix == ".json" else NpzReader(path)
         return SampleSource(path.name, [reader])
-    if ":" in text and "/" not in text:
+    if names_function(text):
         return SampleSource(text, [FunctionReader(text)])
     raise DataError(f"{text}: no such file", f"give {_KINDS}")
+
+
+def names_function(text: str) -> bool:
+    """Whether DATA is a function of the user's, `module:function`, and no path."""
+    return ":" in text and "/" not in text and not Path(text).exists()
 
 
 class SampleSource:
