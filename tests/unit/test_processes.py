@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import trtopt
-from trtopt import processes
+from trtopt import processes, worker
 from trtopt.processes import cause_of_death, how_it_ended, python_command
 
 HOME = str(Path(trtopt.__file__).parents[1])
@@ -41,10 +42,20 @@ def test_the_current_folder_is_not_handed_on(
     here.mkdir()
     monkeypatch.chdir(here)
     monkeypatch.delenv("PYTHONPATH", raising=False)
+    monkeypatch.setattr(sys.modules["__main__"], "__spec__", sys.__spec__)  # as `python -m` has it
     monkeypatch.setattr(sys, "path", [entry.format(here=here), str(modules), *sys.path])
     (modules / "telling.py").write_text("import sys\ndef main(): print(ascii(sys.path))\n")
     done = subprocess.run(python_command("telling"), capture_output=True, text=True, check=True)
     assert done.stdout.strip() == ascii(sys.path[1:])
+
+
+def test_the_folder_of_a_script_is_handed_on_wherever_it_is_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys.modules["__main__"], "__spec__", None)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    assert seen_by_a_child(tmp_path) == sys.path
 
 
 def test_the_current_folder_is_handed_on_where_pythonpath_names_it(
@@ -52,6 +63,7 @@ def test_the_current_folder_is_handed_on_where_pythonpath_names_it(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(sys.modules["__main__"], "__spec__", sys.__spec__)
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     assert seen_by_a_child(tmp_path) == sys.path
 
@@ -127,3 +139,32 @@ def test_a_child_ends_with_its_parent_whatever_it_hangs_in(tmp_path: Path) -> No
     process.stdin.close()
     assert process.wait(60) in (-signal.SIGKILL, 1)
     process.stdout.close()
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
+def test_nothing_that_a_repository_configures_runs_when_its_revision_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = f"touch {tmp_path / 'ran'}"
+    (tmp_path / "hook").write_text(f"#!/bin/sh\n{run}\n")
+    (tmp_path / "hook").chmod(0o755)
+    as_somebody = ["git", "-c", "user.name=a", "-c", "user.email=a@example.org"]
+    for words in (["init", "-q"], ["commit", "-q", "--allow-empty", "-m", "first"]):
+        subprocess.run([*as_somebody, *words], check=True)
+    (tmp_path / ".git" / "config").write_text(
+        f"""
+[core]
+    repositoryformatversion = 0
+    fsmonitor = {tmp_path / "hook"}
+    hooksPath = {tmp_path}
+    pager = {run}
+    sshCommand = {run}
+[alias]
+    rev-parse = !{run}
+[pager]
+    rev-parse = {run}
+"""
+    )
+    assert len(worker._git_revision() or "") == 40
+    assert not (tmp_path / "ran").exists()
