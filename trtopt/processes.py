@@ -14,7 +14,7 @@ from pathlib import Path
 
 _PACKAGE = Path(__file__).resolve().parent
 _CRASHES = {
-    signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT, signal.SIGTRAP,
+    signal.SIGSEGV, signal.SIGILL, signal.SIGFPE, signal.SIGABRT, signal.SIGTRAP,
     signal.SIGSYS,
 }  # fmt: skip
 _LIMITS = {signal.SIGXCPU: "processor time (ulimit -t)", signal.SIGXFSZ: "file sizes (ulimit -f)"}
@@ -77,6 +77,8 @@ def cause_of_death(status: int, printed: str, native: Sequence[str], *, starved:
         return f"out of host memory: the kernel ended it; {_MORE_MEMORY}"
     if number == signal.SIGKILL:
         return f"nothing in it does that: another process, or the kernel, out of memory (then {_MORE_MEMORY})"
+    if number == signal.SIGBUS:
+        return "a file that it read from was cut short meanwhile, or its disk failed; run it again"
     if number in _CRASHES:
         return f"a crash in native code, that of {_listed(native)}; see whether another version has it too"
     if number in _LIMITS:

@@ -145,28 +145,43 @@ def test_threads_may_ask_at_a_time() -> None:
     assert wrong == []
 
 
-def test_weights_in_files_are_mapped_and_not_sent(tmp_path: Path) -> None:
+@pytest.fixture
+def weight(tmp_path: Path) -> np.ndarray:
+    """2,000 numbers that are mapped from a file, behind 100 bytes."""
     values = np.arange(2000, dtype=np.float32)
     (tmp_path / "w").write_bytes(bytes(100) + values.tobytes())
-    mapped = np.memmap(tmp_path / "w", np.uint8, "r", 60)
-    array = np.asarray(mapped[40:]).view(np.float32).reshape(20, 100)
-    place = Mapped(str(tmp_path / "w"), 100, "float32", (20, 100))
-    assert ort_process._place_of(array) == place
-    assert ort_process._place_of(array[3:]) == Mapped(place.path, 100 + 1200, "float32", (17, 100))
-    assert ort_process._place_of(array.T) is None
-    assert ort_process._place_of(array + 1) is None
-    text = "g (float[20,100] x) => (float[20,100] y) <float[20,100] w> {y = Add(x, w)}"
+    return np.asarray(np.memmap(tmp_path / "w", np.uint8, "r", 60)[40:]).view(np.float32).reshape(20, 100)
+
+
+def with_weight(weight: np.ndarray) -> Unoptimised:
+    """A model that adds the weight, which is given beside it."""
     proto = onnx.load_from_string(
-        model(text.replace("<float[20,100] w>", "").replace("[20,100] x", "[20,100] x, float[20,100] w"))
+        model("g (float[20,100] x, float[1] w) => (float[20,100] y) {y = Add(x, w)}")
     )
     del proto.graph.input[1]
-    weight = onnx.TensorProto(name="w", data_type=1, dims=(20, 100), data_location=1)
-    weight.external_data.add(key="location", value="w")
-    proto.graph.initializer.append(weight)
-    session = Unoptimised(proto.SerializeToString(), {"w": array})
+    tensor = onnx.TensorProto(name="w", data_type=1, dims=weight.shape, data_location=1)
+    tensor.external_data.add(key="location", value="w")
+    proto.graph.initializer.append(tensor)
+    return Unoptimised(proto.SerializeToString(), {"w": weight})
+
+
+def test_where_weights_lie_in_files_is_found(tmp_path: Path, weight: np.ndarray) -> None:
+    path = str(tmp_path / "w")
+    assert ort_process._place_of(weight) == Mapped(path, 100, "float32", (20, 100))
+    assert ort_process._place_of(weight[3:]) == Mapped(path, 100 + 1200, "float32", (17, 100))
+    assert ort_process._place_of(weight.T) is None
+    assert ort_process._place_of(weight + 1) is None
     (tmp_path / "w").unlink()
-    assert ort_process._place_of(array) is None
-    assert np.array_equal(session.run({"x": np.zeros((20, 100), np.float32)})["y"], values.reshape(20, 100))
+    assert ort_process._place_of(weight) is None
+
+
+def test_weights_are_the_same_mapped_sent_or_gone_once_they_are_open(
+    tmp_path: Path, weight: np.ndarray
+) -> None:
+    mapped, sent = with_weight(weight), with_weight(weight + 0)
+    (tmp_path / "w").unlink()
+    for session in (mapped, sent, with_weight(weight)):
+        assert np.array_equal(session.run({"x": np.zeros((20, 100), np.float32)})["y"], weight)
 
 
 def test_sessions_that_nobody_holds_are_given_back() -> None:

@@ -102,6 +102,7 @@ def test_how_it_ended(status: int, words: str) -> None:
     [
         (-signal.SIGSEGV, "", False, "a crash in native code, that of TensorRT or the plugin p.so;"),
         (-signal.SIGABRT, "terminate called", True, "a crash in native code, that of TensorRT or the plugin"),
+        (-signal.SIGBUS, "", False, "a file that it read from was cut short"),
         (-signal.SIGKILL, "", True, "out of host memory: the kernel ended it"),
         (-signal.SIGKILL, "", False, "nothing in it does that: another process, or the kernel"),
         (-signal.SIGTERM, "", False, "another process sent it that signal"),

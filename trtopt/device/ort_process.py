@@ -20,7 +20,8 @@ from trtopt.device.framing import Frame, framed, receive, send
 from trtopt.device.ort_server import Answered, Close, Mapped, Open, Opened, OpenFile, Refused, Reply, Run
 from trtopt.processes import cause_of_death, how_it_ended, out_of_memory_kills, python_command
 
-_LAST_WORDS_BYTES = 1 << 16
+_PRINTED_BYTES = 1 << 16
+_LAST_WORDS = 2000
 _STOPPED_S = 60.0
 
 
@@ -148,14 +149,14 @@ class OrtProcess:
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(_STOPPED_S)
         status = self._process.poll()
-        self._printed.seek(max(0, self._printed.seek(0, os.SEEK_END) - _LAST_WORDS_BYTES))
+        self._printed.seek(max(0, self._printed.seek(0, os.SEEK_END) - _PRINTED_BYTES))
         printed = self._printed.read().decode(errors="replace").strip()
         self.stop()
         if status is None:
             return OrtDeath("stopped answering", "run it again")
         starved = out_of_memory_kills() > self._oom_kills
         cause = cause_of_death(status, printed, ["ONNX Runtime"], starved=starved)
-        return OrtDeath(how_it_ended(status), f"{cause}\n{printed}".strip())
+        return OrtDeath(how_it_ended(status), f"{cause}\n{printed[-_LAST_WORDS:]}".strip())
 
     def stop(self) -> None:
         """End it."""
