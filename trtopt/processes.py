@@ -98,7 +98,8 @@ def _cause_of_traceback(printed: str) -> str:
     files = [Path(match["file"]) for match in _FRAME.finditer(traceback)]
     if files and files[-1].is_absolute() and _PACKAGE not in files[-1].parents:
         return (
-            f"an error that {files[-1]} raised, which trtopt did not expect: please report it, with this text"
+            f"an error that {files[-1]} raised, which trtopt did not expect: correct that file if it is "
+            "yours, else please report it, with this text"
         )
     return "a fault of trtopt's own: please report it, with this text"
 
