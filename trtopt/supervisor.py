@@ -7,7 +7,6 @@ import os
 import queue
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -20,11 +19,23 @@ import msgspec
 
 from trtopt.builder.engine import BuildJob
 from trtopt.errors import BuildError, DeviceError, TrtoptError, rebuild
-from trtopt.jobs import CopyJob, Event, Failure, Job, MergeJob, Message, Progress, Result, TacticsJob
+from trtopt.jobs import (
+    CopyJob,
+    Event,
+    Failure,
+    Job,
+    MergeJob,
+    Message,
+    Progress,
+    Result,
+    TacticsJob,
+    native_code_of,
+)
 from trtopt.logs import Logged, heard, log_relayed
 from trtopt.measure.described import DescribeJob
 from trtopt.measure.engine import BenchJob
 from trtopt.measure.outputs import OutputsJob
+from trtopt.processes import cause_of_death, how_it_ended, out_of_memory_kills, python_command
 from trtopt.runtime.trial import CostJob, TrialJob
 
 OnProgress = Callable[[int, str, float | None], None]
@@ -131,12 +142,13 @@ class _Worker:
         self.place = place
         self.began = time.monotonic()
         self.phase = "starting"
+        self._oom_kills = out_of_memory_kills()
         self._stderr: IO[bytes] = TemporaryFile()  # noqa: SIM115  (closed by `stop`)
-        environment = _CUDA_DEFAULTS | os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        environment = _CUDA_DEFAULTS | os.environ
         if place is not None:
             environment["CUDA_VISIBLE_DEVICES"] = place
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "trtopt.worker", str(_log.getEffectiveLevel())],
+            python_command("trtopt.worker", str(_log.getEffectiveLevel())),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._stderr,
@@ -193,12 +205,11 @@ class _Worker:
 
     def death(self, status: int) -> TrtoptError:
         """The error for a worker that ended without a result, with the last it said."""
-        how = f"was ended by {_signal_name(-status)}" if status < 0 else f"ended with status {status}"
-        return self._error(
-            f"its process {how}",
-            "a crash inside TensorRT, a plugin, the driver or code of your own; "
-            "SIGKILL usually means out of host memory",
+        starved = out_of_memory_kills() > self._oom_kills
+        cause = cause_of_death(
+            status, self._printed(_LOGGED_BYTES), native_code_of(self._job), starved=starved
         )
+        return self._error(f"its process {how_it_ended(status)} in phase {self.phase!r}", cause)
 
     def overdue(self, limit_s: float) -> TrtoptError:
         """The error for a worker that took longer than it may, with the last it said."""
@@ -260,10 +271,3 @@ class _Worker:
             if pipe is not None:
                 with suppress(BrokenPipeError):
                     pipe.close()
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"

@@ -1,6 +1,6 @@
 """A worker process: runs one job and reports on a pipe.
 
-    python -m trtopt.worker LEVEL     one job as a JSON line on standard input, messages as JSON lines on
+    main() of this module, LEVEL      one job as a JSON line on standard input, messages as JSON lines on
                                       standard output; whatever native code prints goes to standard error
 
 What is logged from LEVEL on, a number of Python's `logging`, is among the messages.
@@ -11,11 +11,9 @@ worker ends when its standard input closes, so it never outlives the process tha
 
 from __future__ import annotations
 
-import fcntl
 import gc
 import os
 import platform
-import signal
 import subprocess
 import sys
 import threading
@@ -57,6 +55,7 @@ from trtopt.measure.described import Described, DescribeJob, describe
 from trtopt.measure.engine import bench_engine
 from trtopt.measure.interleaved import InterleaveJob, interleave
 from trtopt.measure.outputs import OutputsJob, write_outputs
+from trtopt.processes import end_with_parent
 from trtopt.records import Environment, to_json
 from trtopt.runtime.trial import CostJob, TrialJob, serving_times, try_plan
 from trtopt.version import __version__
@@ -172,7 +171,7 @@ def main() -> None:
     messages = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)  # native code prints to descriptor 1
     line = sys.stdin.buffer.readline()
-    _end_with_parent()
+    end_with_parent()
     send = sender(messages)
     relay(int(sys.argv[1]), send)
     gc.freeze()  # garbage is collected before each pass: not among what has been imported, which stays
@@ -214,24 +213,3 @@ def _write(pipe: BinaryIO, line: bytes) -> None:
     view = memoryview(line)
     while view:
         view = view[pipe.write(view) :]
-
-
-def _end_with_parent() -> None:
-    """The parent keeps our standard input open as long as it lives and wants the result.
-
-    The system kills us when it closes, whatever native code is in the midst of; a thread of Python's would
-    wait for code that hangs and keeps the interpreter to itself. It watches for what was closed before.
-    """
-    fcntl.fcntl(0, fcntl.F_SETSIG, signal.SIGKILL)
-    fcntl.fcntl(0, fcntl.F_SETOWN, os.getpid())
-    fcntl.fcntl(0, fcntl.F_SETFL, fcntl.fcntl(0, fcntl.F_GETFL) | os.O_ASYNC)
-    threading.Thread(target=_end_with_input, daemon=True).start()
-
-
-def _end_with_input() -> None:
-    sys.stdin.buffer.read()
-    os._exit(1)
-
-
-if __name__ == "__main__":
-    main()

@@ -55,6 +55,10 @@ def selfish():
     open("child.pid", "w").write(str(os.getpid()))
     ctypes.PyDLL(None).sleep(1000)  # keeps the interpreter to itself
 
+def unexpected():
+    say()
+    raise SystemExit(3)
+
 def torn():
     say()
     for number in range(3, 64):  # the pipe to the supervisor is one of these
@@ -80,20 +84,28 @@ def told_of(bench: CommandLine, function: str, *flags: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("function", "how"),
+    ("function", "how", "why"),
     [
-        ("segfault", "was ended by SIGSEGV"),
-        ("abort", "was ended by SIGABRT"),
-        ("killed", "was ended by SIGKILL"),
-        ("leave", "ended with status 7"),
-        ("torn", "ended with status 0"),
+        (
+            "segfault",
+            "was ended by SIGSEGV",
+            "a crash in native code, that of ONNX Runtime or what bad:segfault",
+        ),
+        ("abort", "was ended by SIGABRT", "a crash in native code, that of ONNX Runtime or what bad:abort"),
+        ("killed", "was ended by SIGKILL", "nothing in it does that: another process, or the kernel"),
+        ("leave", "ended with status 7", "ended from within, by ONNX Runtime or what bad:leave calls"),
+        ("torn", "ended with status 0", "ended from within, by ONNX Runtime or what bad:torn calls"),
+        ("unexpected", "ended with status 1", "bad.py raised, which trtopt did not expect"),
     ],
 )
 def test_a_measurement_whose_process_dies_is_a_failure_with_its_last_words(
-    bench: CommandLine, function: str, how: str
+    bench: CommandLine, function: str, how: str, why: str
 ) -> None:
-    told = told_of(bench, function)
+    done = bench("bench", DIGITS, "--backend", "onnxruntime", "--input", f"bad:{function}")
+    told = done.stderr
+    assert done.returncode == 1, told
     assert how in told
+    assert why in told
     assert "the last that was heard" in told
 
 

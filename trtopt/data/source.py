@@ -39,7 +39,7 @@ def open_data(text: str | Path) -> SampleSource:
         return SampleSource(path.name, [JsonReader(path)] if is_json else [NpzReader(file) for file in files])
     if path.is_dir():
         raise DataError(f"{path}: holds no .npz files", f"give {_KINDS}")
-    if ":" in text and "/" not in text:
+    if names_function(text):
         return SampleSource(text, [FunctionReader(text)])
     raise DataError(f"{text}: no such file", f"give {_KINDS}")
 
@@ -60,6 +60,11 @@ def fingerprint_of(data: str | Path) -> str:
         told = [(file.name, sha256_of(file)) for file in data_files(path)]
         return hashlib.sha256(msgspec.json.encode(told)).hexdigest()
     return hashlib.sha256(str(data).encode()).hexdigest()
+
+
+def names_function(text: str) -> bool:
+    """Whether DATA is a function of the user's, `module:function`, and no path."""
+    return ":" in text and "/" not in text and not Path(text).exists()
 
 
 class SampleSource:

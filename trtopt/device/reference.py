@@ -1,32 +1,24 @@
-"""ONNX Runtime on the CPU as a judge of numbers: a file goes in, arrays come out, nothing is timed."""
+"""ONNX Runtime on the CPU as a judge of numbers: a file goes in, arrays come out, nothing is timed.
+
+Models run in a process of their own (`ort_process`): that ONNX Runtime crashes on one is an error.
+"""
 
 from __future__ import annotations
 
-import ctypes
-from collections.abc import Callable, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
+from trtopt.device.ort_process import OrtDeath, OrtRefusal, ort_process
 from trtopt.dtypes import numpy_dtype
 from trtopt.errors import ModelError
 
 Arrays = dict[str, NDArray[Any]]
-_ERRORS_ONLY = 4
-_ONNX_BFLOAT16 = 16
-_BFLOAT16 = "tensor(bfloat16)"
-
-
-def _unoptimised() -> Any:
-    """Session options under which the graph runs as it is written."""
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = _ERRORS_ONLY
-    return options
+_HALVES = {"tensor(float16)": "float16", "tensor(bfloat16)": "bfloat16"}
 
 
 def open_reference(path: Path) -> Callable[[Arrays], Arrays]:
@@ -38,23 +30,25 @@ def open_reference(path: Path) -> Callable[[Arrays], Arrays]:
     Raises:
         ModelError: the runtime refuses the file.
     """
-    import onnxruntime
-
-    options = _unoptimised()
+    process = ort_process()
     try:
-        session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # the runtime's exceptions share no public base
+        session = process.open_file(str(path.absolute()))
+    except OrtRefusal as error:
         raise ModelError(f"ONNX Runtime refuses the file: {error}", "this is a bug in the export") from error
-    names = [output.name for output in session.get_outputs()]
+    except OrtDeath as death:
+        raise Crashed(death, f"loading {path}") from None
 
     def run(inputs: Arrays) -> Arrays:
         try:
-            return dict(zip(names, session.run(names, inputs), strict=True))
-        except Exception as error:
+            return process.run(session, inputs)
+        except OrtRefusal as error:
             raise ModelError(
                 f"ONNX Runtime failed: {error}", "see which node it names; export that part another way"
             ) from error
+        except OrtDeath as death:
+            raise Crashed(death, f"running {path}") from None
 
+    weakref.finalize(run, process.drop, session).atexit = False
     return run
 
 
@@ -77,9 +71,33 @@ class CannotRun(ModelError):
     """ONNX Runtime cannot load or run a model on the inputs that it was given."""
 
 
-class Unoptimised:
-    """A model in memory, opened to run as it is written; its large weights are shared and not copied.
+class Crashed(CannotRun):
+    """The process in which ONNX Runtime loaded or ran a model died."""
 
+    def __init__(self, death: OrtDeath, doing: str) -> None:
+        self.death, self.doing = death, doing
+        super().__init__(
+            f"ONNX Runtime cannot run the model: its process {death.how} while {doing}", death.cause
+        )
+
+
+@contextmanager
+def crashes_told(what: str) -> Iterator[None]:
+    """Where a model crashes ONNX Runtime, say on which samples, or which of several it is.
+
+    Raises:
+        Crashed: it does.
+    """
+    try:
+        yield
+    except Crashed as crash:
+        raise Crashed(crash.death, f"{crash.doing} ({what})") from None
+
+
+class Unoptimised:
+    """A model in memory, opened to run as it is written.
+
+    Weights that are mapped from files are shared and not copied, and may be deleted once it is open.
     `prepack` lets ONNX Runtime keep a second copy of weights in the order that its kernels like best.
 
     Raises:
@@ -89,30 +107,20 @@ class Unoptimised:
     def __init__(
         self, model: bytes, weights: Mapping[str, NDArray[Any]] | None = None, *, prepack: bool = False
     ) -> None:
-        import onnxruntime
-
-        options = _unoptimised()
-        options.enable_cpu_mem_arena = False
-        if not prepack:
-            options.add_session_config_entry("session.disable_prepacking", "1")
-        self._weights = {name: _shared(array) for name, array in (weights or {}).items()}
-        if self._weights:
-            options.add_external_initializers(list(self._weights), list(self._weights.values()))
+        self._process = ort_process()
         try:
-            self._session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-        except Exception as error:  # noqa: BLE001  (its exceptions share no base class but Exception)
+            self._session, self._inputs = self._process.open(model, weights or {}, prepack=prepack)
+        except OrtRefusal as error:
             raise _cannot_run(error) from None
-        self._outputs = [output.name for output in self._session.get_outputs()]
-        self._inputs = {item.name: item.type for item in self._session.get_inputs()}
-        types = (*self._inputs.values(), *(output.type for output in self._session.get_outputs()))
-        self._takes_arrays = _BFLOAT16 not in types
+        except OrtDeath as death:
+            raise Crashed(death, "loading it") from None
+        weakref.finalize(self, self._process.drop, self._session).atexit = False
 
     def fitted(self, feed: Mapping[str, NDArray[Any]]) -> Arrays:
         """Inputs meant for another precision of this model, in 16 bits where this one takes those."""
-        halves = {"tensor(float16)": "float16", "tensor(bfloat16)": "bfloat16"}
         return {
-            name: array.astype(numpy_dtype(halves[self._inputs[name]]))
-            if self._inputs.get(name) in halves
+            name: array.astype(numpy_dtype(_HALVES[self._inputs[name]]))
+            if self._inputs.get(name) in _HALVES
             else array
             for name, array in feed.items()
         }
@@ -124,44 +132,13 @@ class Unoptimised:
             CannotRun: ONNX Runtime fails; with its first line.
         """
         try:
-            return dict(zip(self._outputs, self._answers(feed), strict=True))
-        except Exception as error:  # noqa: BLE001  (as above)
+            return self._process.run(self._session, feed)
+        except OrtRefusal as error:
             raise _cannot_run(error) from None
-
-    def _answers(self, feed: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]]:
-        if self._takes_arrays:
-            return list(self._session.run(self._outputs, dict(feed)))
-        given = {name: _shared(array) for name, array in feed.items()}
-        return [_array_of(value) for value in self._session.run_with_ort_values(self._outputs, given)]
+        except OrtDeath as death:
+            raise Crashed(death, "running it") from None
 
 
-def _shared(array: NDArray[Any]) -> Any:
-    """An OrtValue over the array's own memory; BF16 is handed over as the 16-bit integers that it is."""
-    import onnxruntime
-
-    if array.dtype.name != "bfloat16":
-        return onnxruntime.OrtValue.ortvalue_from_numpy(array)
-    bits = np.ascontiguousarray(array).view(np.uint16)
-    return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(bits, _ONNX_BFLOAT16)
-
-
-def _array_of(value: Any) -> NDArray[Any]:
-    """The array in an OrtValue, a copy; ONNX Runtime itself gives none of BF16."""
-    if value.data_type() != _BFLOAT16:
-        return np.asarray(value.numpy())
-    size = int(np.prod(value.shape(), dtype=np.int64)) * 2
-    bits = ctypes.string_at(value.data_ptr(), size)
-    found: NDArray[Any] = np.frombuffer(bits, numpy_dtype("bfloat16")).reshape(value.shape())
-    return found
-
-
-def _cannot_run(error: Exception) -> CannotRun:
-    told = (str(error).strip().splitlines() or [type(error).__name__])[0]
+def _cannot_run(error: OrtRefusal) -> CannotRun:
+    told = str(error).splitlines()[0]
     return CannotRun(f"ONNX Runtime cannot run the model: {told}", "see which node it names")
-
-
-def hush() -> None:
-    """Silence ONNX Runtime for the rest of the process: its remarks say nothing of the user's model."""
-    import onnxruntime
-
-    onnxruntime.set_default_logger_severity(_ERRORS_ONLY)

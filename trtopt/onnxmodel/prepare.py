@@ -13,6 +13,7 @@ from trtopt import onnxgraph
 from trtopt.errors import InvalidModelError, UnsupportedOpError
 from trtopt.onnxgraph import OWN_DOMAINS, graphs_of, reads_of, subgraphs_of
 from trtopt.onnxmodel import model_file
+from trtopt.onnxmodel.functions import check_functions
 from trtopt.onnxmodel.naming import name_apart
 from trtopt.onnxshapes import forget_placeholders, infer_shapes
 
@@ -291,6 +292,7 @@ def prepare(model: onnx.ModelProto) -> tuple[onnx.ModelProto, int]:
     _spell_plainly(copy)
     opset_of(copy)
     if copy.functions:
+        check_functions(copy)
         copy = onnx.inliner.inline_local_functions(copy)
         _refuse_functions_left(copy)
     name_apart(copy.graph)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from trtopt.data import SampleSource, open_data
 from trtopt.data.npz import read_npz, write_npz
 from trtopt.data.reader import samples_in
+from trtopt.device.reference import crashes_told
 from trtopt.errors import ModelError, UsageError
 from trtopt.inputs import random_batch
 from trtopt.jobs import OutputsWritten
@@ -119,6 +120,7 @@ class Checker:
     """Holds the reference and judges one subject after the other against it."""
 
     def __init__(self, against: Path, task: Task | None, bounds: Bounds) -> None:
+        self._name = against.name
         self.artifact, self.model = _load(against)
         self._specs = specs_of(self.model.proto)
         self._reference = open_model(self.model)
@@ -130,7 +132,12 @@ class Checker:
         """Compare a model, which runs on ONNX Runtime too, its 16-bit arithmetic emulated."""
         self._check_inputs(name, {spec.name for spec in specs_of(other.proto)})
         session = open_model(other)
-        outputs = (session.run(session.fitted(feed)) for feed, _ in self._feeds(source, _BATCH))
+
+        def run(feed: Arrays) -> Arrays:
+            with crashes_told(name):
+                return session.run(session.fitted(feed))
+
+        outputs = (run(feed) for feed, _ in self._feeds(source, _BATCH))
         return self._judged(name, "onnxruntime", None, source, _BATCH, outputs)
 
     def _check_inputs(self, name: str, given: set[str]) -> None:
@@ -198,7 +205,8 @@ class Checker:
         key = _digest(feed)
         if key in self._answers:
             return self._answers[key]
-        wanted = self._reference.run(feed)
+        with crashes_told(f"the reference, {self._name}"):
+            wanted = self._reference.run(feed)
         size = sum(array.nbytes for array in wanted.values())
         if size <= self._room:
             self._room -= size

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from trtopt.data import SampleSource
 from trtopt.data.reader import Arrays, samples_in
+from trtopt.device.reference import crashes_told
 from trtopt.onnxmodel.feeds import specs_of
 from trtopt.onnxmodel.model_file import ModelFile
 from trtopt.onnxmodel.prepare import inferred
@@ -77,7 +78,8 @@ def observe(
         held = feed
         for stage, session in zip(stages, sessions, strict=True):
             if session is not None:
-                held = held | session.run({name: held[name] for name in held.keys() & stage.reads})
+                with crashes_told(f"samples {samples} to {samples + samples_in(feed) - 1}"):
+                    held = held | session.run({name: held[name] for name in held.keys() & stage.reads})
             for name in stage.names:
                 visit(name, held[name], samples)
             held = feed | {name: held[name] for name in stage.later}

@@ -15,7 +15,7 @@ import onnx
 from numpy.typing import NDArray
 
 from trtopt.data import SampleSource, open_data
-from trtopt.device.reference import CannotRun
+from trtopt.device.reference import CannotRun, Crashed
 from trtopt.errors import ModelError, UsageError
 from trtopt.onnxgraph import OWN_DOMAINS, graphs_of, opset_of, unknown_ops
 from trtopt.onnxmodel import model_file, prepare
@@ -162,7 +162,7 @@ def _telling_of_data(data: str | Path | None) -> Iterator[None]:
     try:
         yield
     except CannotRun as error:
-        if data is not None:
+        if data is not None or isinstance(error, Crashed):
             raise
         raise ModelError(
             f"on random data, {error.problem}", "give samples that fit: --data, or --calib of a build"

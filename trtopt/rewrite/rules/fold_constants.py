@@ -1,28 +1,39 @@
 """What depends on constants alone is computed once, here.
 
-ONNX Runtime evaluates the nodes, driven by onnx-graphsurgeon; results above 1 MiB, random numbers, control
-flow and foreign operators stay. Quantised weights keep their Q and DQ: TensorRT reads the scale and the type
-of a weight from them. Shapes are folded by `fold-shapes`, what is fed by a large weight by `fold-weights`.
+ONNX Runtime evaluates the nodes; results above 1 MiB, random numbers, control flow and foreign operators
+stay. Quantised weights keep their Q and DQ: TensorRT reads the scale and the type of a weight from them.
+Shapes are folded by `fold-shapes`, what is fed by a large weight by `fold-weights`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from trtopt.device.reference import hush
+import onnx
+import onnx_graphsurgeon as gs
+from numpy.typing import NDArray
+
+from trtopt.device.reference import run_unoptimised
+from trtopt.errors import ModelError
+from trtopt.onnxmodel.model_file import ModelFile, runnable
 from trtopt.rewrite.rule import Match, Rule, always
 from trtopt.rewrite.scope import STANDARD, Scope
 
 SIZE_CAP = 1 << 20
+IR_VERSION = 8
+"""Of what is made to be evaluated: any that ONNX Runtime reads."""
 _COMPUTED_CAP = 64 << 20  # a table that a few numbers are picked out of would fill the memory
 _NEVER = {
     "QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "Constant", "RandomNormal",
     "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial", "Bernoulli", "Dropout", "If",
     "Loop", "Scan", "SplitToSequence", "ConcatFromSequence",
 }  # fmt: skip
+_STORED = "fiubO"  # what onnx-graphsurgeon writes: BF16 is none of it
 _NO_TENSORS = ("Sequence", "Optional")
 
 
@@ -59,34 +70,65 @@ def _find(scope: Scope, kept: tuple[str, ...] = ()) -> Iterator[Match]:
 
 def result_bytes(scope: Scope, node: Any) -> int:
     """What the node's results take, as far as their shapes are known."""
-    total = 0
-    for out in node.outputs:
-        shape, dtype = scope.static_shape(out), scope.dtype(out)
-        count = 1
-        for axis in shape or ():
-            count *= axis
-        total += count * (dtype.itemsize if dtype is not None else 4)
-    return total
+    return sum(_bytes(scope, out) for out in node.outputs)
+
+
+def _bytes(scope: Scope, tensor: Any) -> int:
+    dtype = scope.dtype(tensor)
+    return math.prod(scope.static_shape(tensor) or ()) * (dtype.itemsize if dtype is not None else 4)
 
 
 def _apply(scope: Scope, match: Match) -> None:
-    hush()
-    fold = partial(
-        scope.graph.fold_constants,
-        fold_shapes=False,
-        recurse_subgraphs=False,
-        recurse_functions=False,
-        flatten_subgraphs=False,
-        size_threshold=SIZE_CAP,
-        should_exclude_node=lambda node: not _foldable(scope, node, match.parts["kept"]),
-    )
-    try:
-        fold(error_ok=False)
-    except Exception:  # noqa: BLE001  (one that ONNX Runtime cannot evaluate spoils all)
-        fold(partitioning="recursive")  # one by one, each in a copy of the graph
-    resisting = {node.name for node in match.parts["nodes"] if node.outputs}
-    if len(resisting) == len(match.parts["nodes"]):
+    nodes = match.parts["nodes"]
+    made = {out.name: out for node in nodes for out in node.outputs if not out.is_empty()}
+    inside = {id(node) for node in nodes}
+    ends = [
+        out for out in made.values() if not out.outputs or any(id(user) not in inside for user in out.outputs)
+    ]
+    found = _evaluated(scope, nodes, [out for out in ends if _bytes(scope, out) <= SIZE_CAP])
+    values = {name: value for name, value in found.items() if value.nbytes <= SIZE_CAP}
+    for name, value in values.items():
+        if value.dtype.kind in _STORED:
+            made[name].to_constant(value)
+            made[name].inputs.clear()
+    resisting = {node.name for node in nodes if node.outputs}
+    if len(resisting) == len(nodes):
         scope.context.stuck |= resisting  # ONNX Runtime could evaluate none of them
+
+
+def _evaluated(scope: Scope, nodes: Sequence[Any], ends: Sequence[Any]) -> dict[str, NDArray[Any]]:
+    """The values of `ends` or, where a node cannot be evaluated, of all that do not depend on one."""
+    graph = gs.Graph(list(nodes), outputs=list(ends), opset=scope.opset, ir_version=IR_VERSION)
+    proto = gs.export_onnx(graph, do_type_check=False)
+    if not ends:
+        return {}
+    try:
+        return _run(scope, proto)
+    except ModelError:
+        return _one_by_one(scope, proto)
+
+
+def _one_by_one(scope: Scope, proto: onnx.ModelProto) -> dict[str, NDArray[Any]]:
+    known = {tensor.name: tensor for tensor in proto.graph.initializer}
+    found: dict[str, NDArray[Any]] = {}
+    for node in proto.graph.node:
+        reads, makes = ([name for name in names if name] for names in (node.input, node.output))
+        if not known.keys() >= set(reads):
+            continue
+        single = onnx.ModelProto(ir_version=proto.ir_version, opset_import=proto.opset_import)
+        single.graph.name = node.name
+        single.graph.node.append(node)
+        single.graph.initializer.extend(known[name] for name in dict.fromkeys(reads))
+        single.graph.output.extend(map(onnx.helper.make_empty_tensor_value_info, makes))
+        with suppress(ModelError):
+            values = _run(scope, single)
+            known |= {name: onnx.numpy_helper.from_array(value, name) for name, value in values.items()}
+            found |= values
+    return found
+
+
+def _run(scope: Scope, proto: onnx.ModelProto) -> dict[str, NDArray[Any]]:
+    return run_unoptimised(*runnable(ModelFile(proto, scope.context.folder, external=False)), [{}])[0]
 
 
 RULE = Rule(

@@ -18,10 +18,8 @@ from trtopt.errors import ModelError
 from trtopt.onnxmodel.model_file import ModelFile, runnable
 from trtopt.rewrite.match import is_private
 from trtopt.rewrite.rule import Match, Rule
-from trtopt.rewrite.rules.fold_constants import SIZE_CAP, may_evaluate, result_bytes
+from trtopt.rewrite.rules.fold_constants import IR_VERSION, SIZE_CAP, may_evaluate, result_bytes
 from trtopt.rewrite.scope import Scope
-
-_IR_VERSION = 8  # any that ONNX Runtime reads
 
 
 def _find(scope: Scope) -> Iterator[Match]:
@@ -62,7 +60,7 @@ def _check(scope: Scope, match: Match) -> str | None:
     )
     if size > SIZE_CAP and not (own and size <= sum(weight._values.nbytes for weight in weights)):
         return "the result would be stored beside the weight, which is used elsewhere too or is smaller"
-    graph = gs.Graph(nodes, outputs=list(node.outputs), opset=scope.opset, ir_version=_IR_VERSION)
+    graph = gs.Graph(nodes, outputs=list(node.outputs), opset=scope.opset, ir_version=IR_VERSION)
     made = ModelFile(gs.export_onnx(graph, do_type_check=False), scope.context.folder, external=False)
     try:
         match.parts["value"] = run_unoptimised(*runnable(made), [{}])[0][node.outputs[0].name]

@@ -1,0 +1,213 @@
+"""ONNX Runtime in its own process: what goes in and out, its death, and what is left of it."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import socket
+import threading
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx
+import pytest
+from onnx.parser import parse_model
+
+from trtopt.device import ort_process
+from trtopt.device.framing import framed, receive, send
+from trtopt.device.ort_process import ort_process as current
+from trtopt.device.ort_server import Mapped
+from trtopt.device.reference import CannotRun, Crashed, Unoptimised, run_unoptimised
+
+
+def model(text: str) -> bytes:
+    return parse_model(f'<ir_version: 8, opset_import: ["" : 17]> {text}').SerializeToString()
+
+
+ADD = model("g (float[N] x) => (float[N] y) {y = Add(x, x)}")
+ONES = np.ones(3, np.float32)
+
+
+def sent_through(value: Any) -> Any:
+    """What arrives of a value."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        sending = threading.Thread(target=send, args=(ours, framed(value)))
+        sending.start()
+        found = receive(theirs, Any)
+        sending.join()
+        return found
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.arange(6, dtype=np.float32).reshape(2, 3),
+        np.arange(6, dtype=np.float16).reshape(2, 3).T,
+        np.arange(4, dtype=">f4"),
+        np.array(3.5),
+        np.zeros((0, 4), np.int8),
+        np.array([True, False]),
+        np.array([1, 2], ml_dtypes.bfloat16),
+        np.array([1, 2], ml_dtypes.float8_e4m3fn),
+        np.array([-8, 7], ml_dtypes.int4),
+        np.array(["ü", ""]),
+        np.array([b"\xff", b""]),
+        np.array([["a", "bc"]], object),
+        np.zeros((0,), object),
+        np.arange(1 << 20),
+    ],
+    ids=lambda array: f"{array.dtype}{list(array.shape)}",
+)
+def test_arrays_of_any_type_arrive_as_they_were_sent(array: np.ndarray) -> None:
+    found = sent_through({"x": [array, None, 3]})["x"]
+    assert found[1:] == [None, 3]
+    assert found[0].dtype == array.dtype.newbyteorder("=") if array.dtype.kind != "V" else array.dtype
+    assert found[0].shape == array.shape
+    assert found[0].tolist() == array.tolist()
+    assert found[0].flags.writeable
+
+
+def test_what_is_no_data_is_refused_and_the_process_goes_on() -> None:
+    session = Unoptimised(ADD)
+    with pytest.raises(CannotRun, match="arrays of numbers and text alone"):
+        session.run({"x": np.array([object()])})
+    assert session.run({"x": ONES})["y"].tolist() == [2, 2, 2]
+
+
+def test_sequences_and_text_come_back() -> None:
+    texts = model("g (string[N] x) => (string[N] y) {y = Identity(x)}")
+    given = np.array(["ü", "b"], object)
+    assert run_unoptimised(texts, {}, [{"x": given}])[0]["y"].tolist() == ["ü", "b"]
+    proto = onnx.load_from_string(model("g (float[N] x) => (float[N] y) {y = SequenceConstruct(x, x)}"))
+    kind = onnx.helper.make_tensor_sequence_value_info("y", onnx.TensorProto.FLOAT, None)
+    proto.graph.output[0].CopyFrom(kind)
+    (found,) = run_unoptimised(proto.SerializeToString(), {}, [{"x": ONES}])
+    assert [part.tolist() for part in found["y"]] == [[1, 1, 1]] * 2
+
+
+def die_in_midst(session: Unoptimised) -> Crashed:
+    os.kill(current()._process.pid, signal.SIGKILL)
+    with pytest.raises(Crashed) as caught:
+        session.run({"x": ONES})
+    return caught.value
+
+
+def test_a_death_is_told_to_those_whose_sessions_it_took_and_others_go_on() -> None:
+    first, second = Unoptimised(ADD), Unoptimised(ADD)
+    assert "was ended by SIGKILL while running it" in die_in_midst(first).problem
+    with pytest.raises(Crashed, match="was ended by SIGKILL"):
+        second.run({"x": ONES})
+    assert Unoptimised(ADD).run({"x": ONES})["y"].tolist() == [2, 2, 2]
+
+
+def test_an_interruption_ends_the_process_and_the_next_request_starts_another() -> None:
+    session = Unoptimised(ADD)
+    process = current()
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    loop = model(
+        """g (int64 n, float[3] x) => (float[3] y) <bool go = {1}>
+        {y = Loop(n, go, x) <body = b (int64 i, bool c, float[3] a) => (bool d, float[3] e)
+        {d = Identity(c) e = Sin(a)}>}"""
+    )
+    endless = Unoptimised(loop)
+    signal.setitimer(signal.ITIMER_REAL, 0.2)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            endless.run({"n": np.array(1 << 62), "x": ONES})
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert process._process.poll() == -signal.SIGKILL
+    with pytest.raises(Crashed, match="interruption"):
+        session.run({"x": ONES})
+    assert Unoptimised(ADD).run({"x": ONES})["y"].tolist() == [2, 2, 2]
+
+
+def test_threads_may_ask_at_a_time() -> None:
+    session = Unoptimised(ADD)
+    wrong: list[int] = []
+
+    def ask(number: int) -> None:
+        for _ in range(50):
+            value = np.full(1000, number, np.float32)
+            if set(session.run({"x": value})["y"].tolist()) != {2.0 * number}:
+                wrong.append(number)
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+@pytest.fixture
+def weight(tmp_path: Path) -> np.ndarray:
+    """2,000 numbers that are mapped from a file, behind 100 bytes."""
+    values = np.arange(2000, dtype=np.float32)
+    (tmp_path / "w").write_bytes(bytes(100) + values.tobytes())
+    return np.asarray(np.memmap(tmp_path / "w", np.uint8, "r", 60)[40:]).view(np.float32).reshape(20, 100)
+
+
+def with_weight(weight: np.ndarray) -> Unoptimised:
+    """A model that adds the weight, which is given beside it."""
+    proto = onnx.load_from_string(
+        model("g (float[20,100] x, float[1] w) => (float[20,100] y) {y = Add(x, w)}")
+    )
+    del proto.graph.input[1]
+    tensor = onnx.TensorProto(name="w", data_type=1, dims=weight.shape, data_location=1)
+    tensor.external_data.add(key="location", value="w")
+    proto.graph.initializer.append(tensor)
+    return Unoptimised(proto.SerializeToString(), {"w": weight})
+
+
+def test_where_weights_lie_in_files_is_found(tmp_path: Path, weight: np.ndarray) -> None:
+    path = str(tmp_path / "w")
+    assert ort_process._place_of(weight) == Mapped(path, 100, "float32", (20, 100))
+    assert ort_process._place_of(weight[3:]) == Mapped(path, 100 + 1200, "float32", (17, 100))
+    assert ort_process._place_of(weight.T) is None
+    assert ort_process._place_of(weight + 1) is None
+    (tmp_path / "w").unlink()
+    assert ort_process._place_of(weight) is None
+
+
+def test_weights_are_the_same_mapped_sent_or_gone_once_they_are_open(
+    tmp_path: Path, weight: np.ndarray
+) -> None:
+    mapped, sent = with_weight(weight), with_weight(weight + 0)
+    (tmp_path / "w").unlink()
+    for session in (mapped, sent, with_weight(weight)):
+        assert np.array_equal(session.run({"x": np.zeros((20, 100), np.float32)})["y"], weight)
+
+
+def test_sessions_that_nobody_holds_are_given_back() -> None:
+    process = current()
+    session = Unoptimised(ADD)
+    number = session._session
+    del session
+    gc.collect()
+    with pytest.raises(ort_process.OrtRefusal):
+        process.run(number, {"x": ONES})
+
+
+def test_it_ends_with_this_process_even_when_that_is_killed(tmp_path: Path) -> None:
+    child = os.fork()
+    if child == 0:
+        try:
+            Unoptimised(ADD)
+            (tmp_path / "pid").write_text(str(current()._process.pid))
+        finally:
+            os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(child, 0)
+    number = int((tmp_path / "pid").read_text())
+    assert number != current()._process.pid  # a fork has one of its own
+    for _ in range(3000):
+        state = Path("/proc", str(number), "stat")
+        if not state.exists() or state.read_text().split()[2] == "Z":
+            return
+        threading.Event().wait(0.01)
+    pytest.fail("it outlived the process that started it")
