@@ -224,7 +224,7 @@ class Checker:
                 self._task.add(wanted, got, labels)
             samples += count
         if not found:
-            raise ModelError(f"{name} has no output in common with the reference", "are they the same model?")
+            raise ModelError(f"{name} has no output of numbers", "only numbers can be compared")
         results = tuple(item.result() for item in found.values())
         return CheckedSubject(
             name=name,
