@@ -32,6 +32,7 @@ from trtopt.recipe import check_timeout
 from trtopt.records import EngineArtifact, OnnxArtifact
 from trtopt.records.checking import CheckedSubject, CheckReport, LayerDifference
 from trtopt.supervisor import run_jobs
+from trtopt.visible import visible
 from trtopt.workspace import MANIFEST, scratch_folder
 
 _BATCH = 8
@@ -135,7 +136,7 @@ class Checker:
     def _check_inputs(self, name: str, given: set[str]) -> None:
         wanted = {spec.name for spec in self._specs}
         if given != wanted:
-            ours, theirs = (", ".join(sorted(names)) for names in (given, wanted))
+            ours, theirs = (", ".join(map(visible, sorted(names))) for names in (given, wanted))
             raise ModelError(
                 f"{name} takes other inputs than the reference: {ours}; that takes {theirs}",
                 "check it against the model that it was made of",
