@@ -1,4 +1,4 @@
-"""A capture is ended whatever ends its work: on a stand-in for cuda-python's runtime, by its documented rules."""
+"""A capture is ended whatever ends its work: on a stand-in for cuda-python's runtime."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ INVALIDATED = SimpleNamespace(name="cudaErrorStreamCaptureInvalidated")
 
 
 class Runtime:
-    """As much of `cuda.bindings.runtime` as capturing calls; it keeps what is capturing and which graphs are."""
+    """As much of `cuda.bindings.runtime` as capturing calls; it keeps count of captures and graphs."""
 
-    cudaError_t = SimpleNamespace(cudaSuccess=OK, cudaErrorMemoryAllocation=object())  # noqa: N815
-    cudaStreamCaptureMode = SimpleNamespace(cudaStreamCaptureModeThreadLocal=1)  # noqa: N815
+    cudaError_t = SimpleNamespace(cudaSuccess=OK, cudaErrorMemoryAllocation=object())
+    cudaStreamCaptureMode = SimpleNamespace(cudaStreamCaptureModeThreadLocal=1)
 
     def __init__(self, end: object = OK) -> None:
         self.capturing: set[int] = set()
         self.graphs: list[str] = []
         self._end, self._last = end, OK
 
-    def cudaStreamBeginCapture(self, stream: int, mode: int) -> tuple[object]:  # noqa: N802
+    def cudaStreamBeginCapture(self, stream: int, mode: int) -> tuple[object]:
         self.capturing.add(stream)
         return (OK,)
 
-    def cudaStreamEndCapture(self, stream: int) -> tuple[object, Any]:  # noqa: N802
+    def cudaStreamEndCapture(self, stream: int) -> tuple[object, Any]:
         self.capturing.remove(stream)
         if self._end is not OK:
             self._last = self._end
@@ -38,19 +38,19 @@ class Runtime:
         self.graphs.append("graph")
         return OK, "graph"
 
-    def cudaGraphInstantiate(self, graph: str, flags: int) -> tuple[object, str]:  # noqa: N802
+    def cudaGraphInstantiate(self, graph: str, flags: int) -> tuple[object, str]:
         assert graph in self.graphs
         return OK, "executable"
 
-    def cudaGraphDestroy(self, graph: str) -> tuple[object]:  # noqa: N802
+    def cudaGraphDestroy(self, graph: str) -> tuple[object]:
         self.graphs.remove(graph)
         return (OK,)
 
-    def cudaGetLastError(self) -> tuple[object]:  # noqa: N802
+    def cudaGetLastError(self) -> tuple[object]:
         told, self._last = self._last, OK
         return (told,)
 
-    cudaGraphLaunch = None  # noqa: N815
+    cudaGraphLaunch = None
 
 
 STREAM: Any = SimpleNamespace(handle=7)

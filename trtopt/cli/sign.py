@@ -14,7 +14,8 @@ def sign(folder: Path) -> None:
 
     Where that key is set, folders that it has not signed are not loaded, and builds are signed when made.
     """
+    from trtopt.cli.console import say
     from trtopt.pipeline.rebuild import sign as run
     from trtopt.report.verifying import check_lines
 
-    click.echo("\n".join(check_lines(str(folder), run(folder))))
+    say(*check_lines(str(folder), run(folder)))

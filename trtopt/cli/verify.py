@@ -23,6 +23,7 @@ def verify(folder: Path, is_repair: bool, trusted: tuple[str, ...], as_json: boo
 
     Exits with 1 if something is missing, has changed, or is not signed as it has to be.
     """
+    from trtopt.cli.console import say
     from trtopt.cli.progress import listening
     from trtopt.pipeline.rebuild import check_folder, repair, trust
     from trtopt.records import to_json
@@ -38,6 +39,6 @@ def verify(folder: Path, is_repair: bool, trusted: tuple[str, ...], as_json: boo
     if as_json:
         click.echo(to_json(check), nl=False)
     else:
-        click.echo("\n".join(check_lines(str(folder), check)))
+        say(*check_lines(str(folder), check))
     if not check.is_whole:
         click.get_current_context().exit(1)

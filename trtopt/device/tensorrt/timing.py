@@ -119,9 +119,11 @@ def require_unchanged(before: Sequence[Tactic], after: Sequence[Tactic]) -> None
     added = [one.key for one in after if one.key not in known]
     changed = [one.key for one in after if known.get(one.key, one.tactic) != one.tactic]
     if added or changed:
-        told = [f"{len(keys)} were {how}" for keys, how in ((added, "missing"), (changed, "chosen anew")) if keys]
+        told = [
+            f"{len(keys)} were {how}" for keys, how in ((added, "missing"), (changed, "chosen anew")) if keys
+        ]
         raise BuildError(
-            f"--reproducible: the timing cache did not decide everything: of its timings {' and '.join(told)}, "
+            f"--reproducible: the timing cache did not decide it all: of its timings {' and '.join(told)}, "
             f"such as {(added or changed)[0]}",
             "build once without --reproducible to fill the cache, then again with that --timing-cache",
         )
