@@ -292,7 +292,6 @@ def rankdata(values: np.ndarray) -> np.ndarray:
         (2, 0.00, (0, 0, 0, 200)),
         (3, 0.00, (1, 1, 0, 198)),
         (4, 0.00, (0, 0, 126, 74)),
-        (5, 0.00, (0, 0, 162, 38)),
     ],
 )
 def test_simulated_pairs_get_exactly_these_verdicts(
@@ -303,12 +302,10 @@ def test_simulated_pairs_get_exactly_these_verdicts(
     assert tuple(counts[verdict] for verdict in simulate.COLUMNS) == expected
 
 
-@pytest.mark.parametrize("number", range(10))
-def test_what_comes_back_every_few_blocks_makes_no_winner_of_equal_sides(
-    simulate: ModuleType, number: int
-) -> None:
+@pytest.mark.parametrize("number", range(11))
+def test_what_moves_both_sides_makes_no_winner_of_equal_ones(simulate: ModuleType, number: int) -> None:
     """In a fixed order, A B B A, a period of four blocks did so in nine of ten pairs."""
-    counts = simulate.interleaved_rates(simulate.BEATING[number], 0.0, 60, seed=1)
+    counts = simulate.interleaved_rates(simulate.MOVING[number], 0.0, 60, seed=1)
     assert counts[Verdict.FASTER] + counts[Verdict.SLOWER] <= 3  # one of twenty
 
 
@@ -318,7 +315,7 @@ def test_no_row_of_the_committed_table_has_a_winner_in_more_than_one_of_twenty_e
     rows = json.loads(SIMULATE.with_name("rates.json").read_text("utf-8"))
     assert rows["pairs"] == 1000
     equal = [row for row in rows["rows"] if row["effect"] == 0 and row["case"] != simulate.UNALLOWED]
-    assert len(equal) == len(simulate.MACHINES) + len(simulate.BEATING) + len(simulate.SEPARATE) + 4
+    assert len(equal) == len(simulate.MACHINES) + len(simulate.MOVING) + len(simulate.SEPARATE) + 4
     assert max(row["FASTER"] + row["SLOWER"] for row in equal) <= 50
 
 
