@@ -18,6 +18,7 @@ from pathlib import Path
 from trtopt.errors import OutputError
 from trtopt.records import Record, to_json
 from trtopt.scrubbing import scrubbed, secret_words
+from trtopt.visible import visible_lines
 
 SEVERITIES = {"verbose": logging.DEBUG, "info": logging.INFO}
 SEVERITIES |= {"warning": logging.WARNING, "error": logging.ERROR}
@@ -89,7 +90,8 @@ def show(verbosity: int) -> None:
     """
 
     def write(line: LogLine) -> None:
-        print(f"{line.severity}: {line.source}[{line.process}]: {line.message}", file=sys.stderr)
+        told = visible_lines(line.message)
+        print(f"{line.severity}: {line.source}[{line.process}]: {told}", file=sys.stderr)
 
     handler = _Lines("shown", write)
     handler.addFilter(lambda record: record.name != LOG.name)

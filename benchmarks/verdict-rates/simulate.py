@@ -3,8 +3,9 @@
     python benchmarks/verdict-rates/simulate.py        # writes README.md and rates.json beside itself
 
 Latencies are simulated: log-normal with autocorrelation (AR(1) on the logarithm), occasional spikes, a slow
-wander that both sides share, and an offset a run that they do not. Every pair goes through the same functions
-as real measurements. Needs no GPU; takes about two minutes on one core.
+wander that both sides share, a disturbance that comes back every few blocks, and an offset a run that they
+do not share. Every pair goes through the same functions as real measurements. Needs no GPU; takes some
+minutes on one core.
 """
 
 from __future__ import annotations
@@ -19,10 +20,20 @@ from pathlib import Path
 import numpy as np
 
 from trtopt.measure.builds import compare_builds
-from trtopt.measure.comparison import Noise, Ratio, Verdict, blocks_of, compare, decide, interleaving
+from trtopt.measure.comparison import (
+    RUN_BLOCKS,
+    Noise,
+    Ratio,
+    Verdict,
+    blocks_of,
+    compare,
+    decide,
+    interleaving,
+)
 
 EFFECTS = (0.0, 0.01, 0.02, 0.05)
-BLOCKS, BLOCK_LENGTH = 10, 200
+BLOCKS, BLOCK_LENGTH = RUN_BLOCKS, 100
+PERIODS = (2, 3, 4, 5, 8)
 UNALLOWED = "separate runs, each its own luck, none allowed for"
 COLUMNS = (Verdict.FASTER, Verdict.SLOWER, Verdict.SAME, Verdict.UNDECIDED)
 
@@ -31,7 +42,9 @@ COLUMNS = (Verdict.FASTER, Verdict.SLOWER, Verdict.SAME, Verdict.UNDECIDED)
 class Machine:
     """`sigma`: standard deviation of the log latency; `phi`: correlation of neighbours; `wander`: standard
     deviation of a random walk over the whole session, felt by both sides; `run_offset`: of what differs
-    between separate runs of the same engine."""
+    between separate runs of the same engine. `drift`: by how much all gets slower over the session. A `beat`
+    of 10 % comes back every so many blocks, beginning anywhere: as a sine, or, `switched`, in one half of
+    the period."""
 
     name: str
     sigma: float
@@ -39,6 +52,9 @@ class Machine:
     spikes: float = 0.0
     wander: float = 0.0
     run_offset: float = 0.0
+    drift: float = 0.0
+    beat: int = 0
+    switched: bool = False
 
 
 MACHINES = (
@@ -47,6 +63,21 @@ MACHINES = (
     Machine("sticky", sigma=0.03, phi=0.98, spikes=0.005),
     Machine("noisy", sigma=0.10, phi=0.9, spikes=0.02),
     Machine("wandering", sigma=0.03, phi=0.8, spikes=0.005, wander=0.05),
+)
+MOVING = (
+    Machine("drifting", sigma=0.01, phi=0.3, spikes=0.001, drift=0.2),
+    *(
+        Machine(
+            f"quiet, {'switched' if switched else 'beating'} every {period} blocks",
+            sigma=0.01,
+            phi=0.3,
+            spikes=0.001,
+            beat=period,
+            switched=switched,
+        )
+        for switched in (False, True)
+        for period in PERIODS
+    ),
 )
 SEPARATE = (
     Machine("usual, separate runs", sigma=0.03, phi=0.8, spikes=0.005),
@@ -69,13 +100,29 @@ def latencies(machine: Machine, count: int, pairs: int, random: np.random.Random
 
 
 def interleaved_rates(machine: Machine, effect: float, pairs: int, seed: int) -> Counter[Verdict]:
-    """Verdicts over `pairs` sessions of A B B A … blocks in which B's latency is (1 + effect) times A's."""
-    order = interleaving(BLOCKS)
-    session = latencies(machine, len(order) * BLOCK_LENGTH, pairs, np.random.RandomState(seed))
-    blocks = session.reshape(len(order), BLOCK_LENGTH, pairs)
-    a = blocks[[side == "A" for side in order]]
-    b = blocks[[side == "B" for side in order]] * (1 + effect)
-    return Counter(compare(list(a[:, :, i]), list(b[:, :, i])).verdict for i in range(pairs))
+    """Verdicts over `pairs` sessions of blocks in turns, in which B's latency is (1 + effect) times A's.
+
+    Each session has an order of its own, as each run has.
+    """
+    random = np.random.RandomState(seed)
+    session = latencies(machine, 2 * BLOCKS * BLOCK_LENGTH, pairs, random)
+    blocks = session.reshape(2 * BLOCKS, BLOCK_LENGTH, pairs) * common(machine, pairs, random)
+    counts: Counter[Verdict] = Counter()
+    for index in range(pairs):
+        is_b = np.array([side == "B" for side in interleaving(BLOCKS, seed * pairs + index)])
+        one = blocks[:, :, index]
+        counts[compare(list(one[~is_b]), list(one[is_b] * (1 + effect))).verdict] += 1
+    return counts
+
+
+def common(machine: Machine, pairs: int, random: np.random.RandomState) -> np.ndarray:
+    """By how much each block is slower whoever runs in it: [block, 1, pair]."""
+    block = np.arange(2 * BLOCKS)[:, None, None]
+    factor = 1 + machine.drift * block / (2 * BLOCKS) * np.ones((1, 1, pairs))
+    if machine.beat:
+        phase = (block + random.randint(machine.beat, size=pairs)) % machine.beat / machine.beat
+        factor *= 1 + 0.1 * ((phase < 0.5) if machine.switched else np.sin(2 * np.pi * phase + 0.3))
+    return factor
 
 
 def separate_rates(
@@ -122,6 +169,8 @@ def all_rates(pairs: int) -> list[dict[str, object]]:
             add(name, effect, build_rates(builds, runs, between, effect, pairs, len(rows)))
     silent = Noise(0.0, decide(Ratio.of_log(0.0, 0.0, 0.0), 0.01))
     add(UNALLOWED, 0.0, separate_rates(SEPARATE[1], 0.0, pairs, len(rows), silent))
+    for machine in MOVING:
+        add(machine.name, 0.0, interleaved_rates(machine, 0.0, pairs, len(rows)))
     return rows
 
 
@@ -149,7 +198,7 @@ def main() -> None:
         "pairs": arguments.pairs,
         "blocks_a_side": BLOCKS,
         "block_length": BLOCK_LENGTH,
-        "machines": [asdict(machine) for machine in (*MACHINES, *SEPARATE)],
+        "machines": [asdict(machine) for machine in (*MACHINES, *SEPARATE, *MOVING)],
         "numpy": np.__version__,
         "python": platform.python_version(),
         "rows": rows,

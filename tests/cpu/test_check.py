@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import pytest
 from command_line import DIGITS, HELDOUT, CommandLine, needs_no_gpu
-from onnx import numpy_helper
+from onnx import helper, numpy_helper
 
 import trtopt
 from trtopt.data import open_data
@@ -23,6 +23,7 @@ from trtopt.precision.casting.api import cast_model
 from trtopt.records import from_json
 from trtopt.records.checking import CheckReport
 
+FLOAT = onnx.TensorProto.FLOAT
 TRANSFORMER = DIGITS.parents[1] / "digits_transformer"
 
 
@@ -191,6 +192,31 @@ def test_what_cannot_be_compared_is_named(cpu_build: Path, tmp_path: Path) -> No
     np.savez(tmp_path / "d.npz", images=np.load(HELDOUT)["images"][:8])
     with pytest.raises(DataError, match=r"accuracy fails .*"):
         check(DIGITS, DIGITS, data=tmp_path / "d.npz", model="digits")
+
+
+def with_outputs(path: Path, *names: str) -> Path:
+    """y = x · w and z = relu(y), of which those are outputs."""
+    x, *outputs = (helper.make_tensor_value_info(name, FLOAT, ["N", 8]) for name in ("x", *names))
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["y"]), helper.make_node("Relu", ["y"], ["z"])]
+    weight = numpy_helper.from_array(np.eye(8, dtype=np.float32), "w")
+    graph = helper.make_graph(nodes, "g", [x], outputs, [weight])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    return path
+
+
+def test_a_missing_or_an_additional_output_is_a_failure_that_names_it(
+    tmp_path: Path, trtopt_cli: CommandLine
+) -> None:
+    one, two = with_outputs(tmp_path / "one.onnx", "y"), with_outputs(tmp_path / "two.onnx", "y", "z")
+    other = with_outputs(tmp_path / "other.onnx", "z")
+    asked = ("--min-cosine", "0.99", "--json")
+    assert "it lacks 'z'" in trtopt_cli.fails(1, "check", one, "--against", two, *asked)
+    assert "it has 'z' besides" in trtopt_cli.fails(1, "check", two, "--against", one, *asked)
+    assert "it lacks 'y' and has 'z' besides" in trtopt_cli.fails(1, "check", other, "--against", one)
+    trtopt.build(one, tmp_path / "built", batch=[4], backend="onnxruntime", rewrite=False)
+    with pytest.raises(ModelError, match="it lacks 'z'"):
+        check(tmp_path / "built", two)
+    assert check(tmp_path / "built", one, bounds=Bounds(max_error=0.0)).passed
 
 
 def test_the_command_tells_and_its_status_is_3_where_a_bound_is_not_met(

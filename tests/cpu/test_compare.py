@@ -88,6 +88,57 @@ def test_unlike_machines_are_compared_only_when_forced(result: Path, trtopt_cli:
     assert trtopt_cli("compare", result, other, "--force").returncode == 0
 
 
+def _longer(report: dict[str, Any]) -> None:
+    for point in report["points"]:
+        point["latency"]["shapes"]["images"][1] = 96
+
+
+def _of_another_model(report: dict[str, Any]) -> None:
+    report["source_sha256"] = "e" * 64
+
+
+def _with_another_input(report: dict[str, Any]) -> None:
+    report["points"][1]["latency"]["shapes"]["mask"] = [8, 32]
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (_longer, "batch 1: input 'images', 1×1×8×8 and 1×96×8×8"),
+        (_of_another_model, "the models, "),
+        (_with_another_input, "batch 8: input 'mask', not there and 8×32"),
+    ],
+)
+def test_files_of_unlike_work_are_compared_only_when_forced_and_say_so(
+    result: Path, trtopt_cli: CommandLine, change: Callable[[dict[str, Any]], None], told: str
+) -> None:
+    other = changed(result, trtopt_cli.folder, change)
+    refused = trtopt_cli.fails(2, "compare", result, other)
+    assert f"A and B differ in {told}" in refused
+    assert "--force" in refused
+    done = trtopt_cli("compare", result, other, "--force")
+    assert done.returncode == 0, done.stderr
+    assert f"note: A and B differ in {told}" in done.stdout
+
+
+def test_what_a_build_makes_of_one_model_may_differ(result: Path, trtopt_cli: CommandLine) -> None:
+    other = changed(result, trtopt_cli.folder, lambda report: report.update({"model_sha256": "e" * 64}))
+    done = trtopt_cli("compare", result, other)
+    assert done.returncode == 0, done.stderr
+    assert "A and B differ" not in done.stdout
+
+
+def test_where_the_models_are_unknown_and_the_graphs_differ_that_is_said(
+    result: Path, trtopt_cli: CommandLine
+) -> None:
+    def older(report: dict[str, Any]) -> None:
+        del report["source_sha256"]
+        report.update({"schema": "trtopt.bench/3", "model_sha256": "e" * 64})
+
+    other = changed(result, trtopt_cli.folder, older)
+    assert "not both files tell which model" in trtopt_cli("compare", result, other).stdout
+
+
 def _drop_samples(report: dict[str, Any]) -> None:
     report["points"][0]["latency"]["samples"]["end_ms"].pop()
 

@@ -12,9 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
+import onnx
 import pytest
 from click.testing import CliRunner
 from command_line import DIGITS, CommandLine, needs_no_gpu
+from onnx import helper, numpy_helper
 
 import trtopt
 from trtopt.cli.main import cli
@@ -198,6 +201,39 @@ def test_the_ledger_between_two_result_files_starts_and_ends_with_their_figures(
     assert [entry.term for entry in gap.latency.entries] == ["transfers", "queue_ahead", "sync"]
     explained = math.fsum(entry.explained_us for entry in gap.latency.entries)
     assert math.isclose(explained + gap.latency.unexplained_us, gap.latency.difference_us, abs_tol=1e-9)
+
+
+def linear(folder: Path, name: str, weight: float, *outputs: str, length: int = 8) -> Path:
+    """A build of y = weight · x and z = relu(y), of which those are outputs."""
+    ends = [
+        helper.make_tensor_value_info(one, onnx.TensorProto.FLOAT, ["N", length]) for one in ("x", *outputs)
+    ]
+    nodes = [helper.make_node("Mul", ["x", "w"], ["y"]), helper.make_node("Relu", ["y"], ["z"])]
+    held = [numpy_helper.from_array(np.float32(weight), "w")]
+    graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], held)
+    opsets = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), folder / f"{name}.onnx")
+    trtopt.build(folder / f"{name}.onnx", folder / name, backend="onnxruntime", batch=[2])
+    return folder / name
+
+
+def test_folders_of_unlike_work_are_compared_only_when_forced_and_say_so(
+    tmp_path: Path, trtopt_cli: CommandLine
+) -> None:
+    plain = linear(tmp_path, "plain", 1.0, "z")
+    other, more = linear(tmp_path, "other", 2.0, "z"), linear(tmp_path, "more", 1.0, "y", "z")
+    longer = linear(tmp_path, "longer", 1.0, "z", length=16)
+    asked = ("--duration", "0.1")
+    assert "A and B differ in the models, " in trtopt_cli.fails(2, "compare", plain, other, *asked)
+    assert "batch 2: the outputs, z and y, z" in trtopt_cli.fails(2, "compare", plain, more, *asked)
+    assert "batch 2: input 'x', 2×8 and 2×16" in trtopt_cli.fails(2, "compare", plain, longer, *asked)
+    done = trtopt_cli("compare", plain, other, *asked, "--force")
+    assert done.returncode in (0, 3), done.stderr  # 3: one was slower just now
+    assert "note: A and B differ in the models, " in done.stdout
+    recipes = (tmp_path / "plain.onnx", tmp_path / "longer.onnx", "--builds", "2", "--backend", "onnxruntime")
+    told = trtopt_cli.fails(2, "compare", *recipes, "--batch", "2", *asked)
+    assert "batch 2: input 'x', 2×8 and 2×16" in told
+    assert "the models" not in told
 
 
 QUERY = {"h2dMs": 0.1, "computeMs": 0.5, "d2hMs": 0.05, "latencyMs": 0.65, "startEnqMs": 1.0}

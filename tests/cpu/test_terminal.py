@@ -3,10 +3,22 @@
 from __future__ import annotations
 
 import os
+import pty
+import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
+import msgspec
+import numpy as np
+import onnx
 import pytest
 from command_line import DIGITS, CommandLine
+from onnx import helper, numpy_helper
+
+import trtopt
+from trtopt.records import to_json
 
 NO_TEXT = os.fsdecode(b"caf\xe9")
 """A name in Latin-1."""
@@ -33,3 +45,105 @@ def test_what_the_terminal_cannot_encode_is_spelled_out(
 def test_a_name_that_is_no_text_is_told_as_such(arguments: list[str], trtopt_cli: CommandLine) -> None:
     told = trtopt_cli.fails(2, *arguments, DIGITS, "-o", NO_TEXT)
     assert "has a name that is not UTF-8\n  → rename the file or folder" in told
+
+
+HOSTILE = "\x1b]0;title\x07\r\nFORGED: all is well\x9b2J\u202e\x7f"
+"""It names the window, forges a line, and turns what comes after round."""
+OWN = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+"""What colours, bars and tables are made of on a terminal."""
+
+
+def hostile_model(path: Path) -> Path:
+    """Two convolutions whose tensors and nodes have such names."""
+    x, y, a, b = (f"{name}{HOSTILE}" for name in "xyab")
+    axes = [4, 8, 6, 6]
+    weights = np.random.RandomState(0).standard_normal((8, 8, 3, 3)).astype(np.float32) / 8
+    nodes = [
+        helper.make_node("Conv", [x, "w"], [a], name=f"first{HOSTILE}", pads=[1] * 4),
+        helper.make_node("Relu", [a], [b], name=f"relu{HOSTILE}"),
+        helper.make_node("Conv", [b, "w"], [y], name=f"second{HOSTILE}", pads=[1] * 4),
+    ]
+    ends = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, axes) for name in (x, y)]
+    graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], [numpy_helper.from_array(weights, "w")])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    return path
+
+
+def on_a_terminal(folder: Path, arguments: list[str]) -> tuple[int, str]:
+    """Status of a command, and all that it wrote to a terminal."""
+    reader, terminal = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "trtopt", *arguments],
+        cwd=folder,
+        env=os.environ | {"TERM": "xterm", "COLUMNS": "150"},
+        stdin=subprocess.DEVNULL,
+        stdout=terminal,
+        stderr=terminal,
+    )
+    os.close(terminal)
+    written = b""
+    while True:
+        try:
+            piece = os.read(reader, 1 << 16)
+        except OSError:  # Linux says so when the last writer has gone
+            break
+        written += piece
+    os.close(reader)
+    return process.wait(), written.decode().replace("\r\n", "\n")
+
+
+def assert_harmless(told: str) -> None:
+    """Nothing in it is a control of the model's, and no line begins with the model's words."""
+    assert [one for one in told if not one.isprintable() and one not in "\r\n"] == []
+    assert not re.search(r"^\W*FORGED", told, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "shows"),
+    [
+        ("rewrite m.onnx -o o.onnx", 0, False),
+        ("lint m.onnx", 0, False),
+        ("cast m.onnx -o o.onnx", 0, True),
+        ("quantize m.onnx -o o.onnx --precision int8 --random-data -v", 0, True),
+        ("check built --against m.onnx", 0, True),
+        ("check m.onnx --against digits.onnx", 1, True),
+        ("bench built --duration 0.1 --layers", 0, True),
+        ("profile built --log-file log", 0, True),
+        ("compare result.json changed.json", 2, True),
+    ],
+)
+def test_nothing_of_a_models_names_commands_the_terminal_or_forges_a_line(
+    hostile: Path, arguments: str, status: int, shows: bool
+) -> None:
+    ended, told = on_a_terminal(hostile, arguments.split())
+    assert ended == status, told
+    told = OWN.sub("", told)
+    assert_harmless(told)
+    assert ("\\x1b]0;title" in told) is shows
+
+
+def test_nor_do_they_in_a_pipe(hostile: Path, trtopt_cli: CommandLine) -> None:
+    for arguments in (
+        ("cast", hostile / "m.onnx", "-o", "c.onnx"),
+        ("check", hostile / "m.onnx", "--against", DIGITS),
+    ):
+        done = trtopt_cli(*arguments)
+        assert "FORGED" in done.stdout + done.stderr
+        assert_harmless(done.stdout)
+        assert_harmless(done.stderr)
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with that model, its engine, the digits model, and two result files of unlike work."""
+    folder = tmp_path_factory.mktemp("hostile")
+    model = hostile_model(folder / "m.onnx")
+    shutil.copy(DIGITS, folder / "digits.onnx")
+    trtopt.build(model, folder / "built", backend="onnxruntime")
+    result = trtopt.bench(folder / "built", duration=0.1)
+    (folder / "result.json").write_bytes(to_json(result))
+    latency = result.points[0].latency
+    moved = msgspec.structs.replace(latency, shapes=dict.fromkeys(latency.shapes, (9,)))
+    point = msgspec.structs.replace(result.points[0], latency=moved)
+    (folder / "changed.json").write_bytes(to_json(msgspec.structs.replace(result, points=(point,))))
+    return folder

@@ -254,6 +254,7 @@ def report() -> BenchReport:
             git_revision="f" * 40,
         ),
         model_sha256="a" * 64,
+        source_sha256="b" * 64,
         points=(point,),
         notes=("a note",),
     )
@@ -286,6 +287,8 @@ def comparison() -> CompareReport:
         turns=(turns,),
         clocks=(reading,),
         clock_reference=ClockReference(mhz=1980, kind="application", problem="none"),
+        seed=7,
+        order=(0,),
     )
     verdict = Judged(batch=8, verdict="SAME", ratio=1.0, low=0.99, high=1.01, reasons=("a reason",))
     return CompareReport(

@@ -277,6 +277,35 @@ def test_a_reproducible_build_makes_a_missing_timing_an_error(dump: str) -> None
     assert "ERROR_ON_TIMING_CACHE_MISS" not in calm["flags"].split()
 
 
+@pytest.mark.parametrize("dump", ["tensorrt-10.16.1.11", "tensorrt-11.4.0.106"])
+def test_a_reproducible_build_that_timed_what_was_missing_fails_although_tensorrt_did_not(
+    dump: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench, reproducible = Bench(tmp_path, monkeypatch, dump), BuildSettings(reproducible=True)
+
+    def held(*after: str, tactic: int = 1) -> dict[str, Callable[..., Any]]:
+        """A cache that holds one timing of tactic 1, and those of `tactic` once something has been built."""
+        looks = iter([("conv 1x1",), after])
+        tactics = iter([1] + [tactic] * len(after))
+
+        def keys(cache: Any) -> list[Any]:
+            return [cache._surface.make("TimingCacheKey", text=text) for text in next(looks)]
+
+        def query(cache: Any, key: Any) -> Any:
+            made = next(tactics)
+            return cache._surface.make("TimingCacheValue", tacticHash=made, timingMSec=0.5)
+
+        return {"ITimingCache.queryKeys": keys, "ITimingCache.query": query}
+
+    with pytest.raises(BuildError, match=r"1 were missing, such as conv 3x3"):
+        bench.build(settings=reproducible, returns=held("conv 1x1", "conv 3x3"))
+    with pytest.raises(BuildError, match=r"1 were chosen anew, such as conv 1x1"):
+        bench.build(settings=reproducible, returns=held("conv 1x1", tactic=2))
+    assert not list(tmp_path.rglob("*.engine"))
+    assert bench.build(settings=reproducible, returns=held("conv 1x1")).sha256
+    assert bench.build(returns=held("conv 1x1", "conv 3x3")).sha256
+
+
 @pytest.mark.parametrize("dump", [TRT_8, "tensorrt-10.0.1", RTX])
 def test_where_caches_are_not_editable_that_is_said(dump: str) -> None:
     surface = Surface(dump)

@@ -3,11 +3,14 @@ import json
 import math
 import sys
 from collections import Counter
+from itertools import product
 from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from trtopt.measure.comparison import (
     Comparison,
@@ -22,6 +25,7 @@ from trtopt.measure.comparison import (
     noise_of,
     ratio_of_medians,
 )
+from trtopt.measure.pairs import chance
 
 SIMULATE = Path(__file__).resolve().parents[2] / "benchmarks" / "verdict-rates" / "simulate.py"
 
@@ -148,9 +152,17 @@ def test_a_control_that_finds_a_winner_bars_any_verdict() -> None:
 
 
 def test_blocks_are_interleaved_so_that_drift_falls_on_both_sides() -> None:
-    assert "".join(interleaving(4)) == "ABBAABBA"
-    positions = {side: [i for i, s in enumerate(interleaving(10)) if s == side] for side in "AB"}
-    assert sum(positions["A"]) == sum(positions["B"])
+    for seed in range(20):
+        order = "".join(interleaving(10, seed))
+        pairs = [order[start : start + 2] for start in range(0, 20, 2)]
+        assert sorted(pairs) == ["AB"] * 5 + ["BA"] * 5
+
+
+def test_the_order_of_blocks_is_left_to_chance_and_the_seed_tells_it() -> None:
+    assert interleaving(20, 7) == interleaving(20, 7)
+    assert len({interleaving(20, seed) for seed in range(100)}) == 100
+    first = [sum(interleaving(20, seed)[2 * pair] == "A" for seed in range(1000)) for pair in range(20)]
+    assert 440 < min(first) <= max(first) < 560  # 16 is a standard deviation
 
 
 def test_a_run_is_cut_into_twenty_equal_blocks_or_fewer_of_five_values() -> None:
@@ -241,6 +253,31 @@ def test_separate_runs_with_a_control_are_held_to_its_noise_instead() -> None:
     assert codes(comparison) == [ReasonCode.BEYOND_THRESHOLD, ReasonCode.CONTROL_NOISE]
 
 
+def test_pairs_that_disagree_make_no_winner_however_narrow_the_interval_is() -> None:
+    """B's median is 9 % above A's, but in six of twenty pairs it is A that is slower."""
+    a = [[1.0] * 5] * 14 + [[1.1] * 5] * 6
+    b = [[1.1] * 5] * 14 + [[1.0] * 5] * 6
+    found = compare(a, b)
+    assert (found.verdict, codes(found)) == (Verdict.UNDECIDED, [ReasonCode.PAIRS_DISAGREE])
+    assert "equal sides would differ as much in 11.5% of runs" in found.reasons[0].text
+    assert compare([[1.0] * 5] * 20, [[1.1] * 5] * 20).verdict is Verdict.SLOWER
+
+
+@given(st.lists(st.integers(-4, 4), max_size=9))
+def test_the_odds_of_chance_are_those_of_all_signs(differences: list[int]) -> None:
+    taken = np.array([one for one in differences if one])
+    ranks = rankdata(np.abs(taken))
+    sums = [float(ranks[list(signs)].sum()) for signs in product((False, True), repeat=len(taken))]
+    found = max(ranks[taken > 0].sum(), ranks[taken < 0].sum())
+    odds = 2 * sum(one >= found for one in sums) / len(sums)
+    assert chance(differences) == pytest.approx(min(1.0, odds))
+
+
+def rankdata(values: np.ndarray) -> np.ndarray:
+    """Ranks from 1; equal values share theirs."""
+    return np.array([(2 * (values < one).sum() + (values == one).sum() + 1) / 2 for one in values])
+
+
 # ── known truths ────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -248,13 +285,13 @@ def test_separate_runs_with_a_control_are_held_to_its_noise_instead() -> None:
     ("machine", "effect", "expected"),
     [
         (0, 0.00, (0, 0, 200, 0)),
-        (1, 0.00, (0, 0, 140, 60)),
-        (1, 0.01, (0, 76, 9, 115)),
+        (1, 0.00, (0, 0, 160, 40)),
+        (1, 0.01, (0, 100, 7, 93)),
         (1, 0.02, (0, 200, 0, 0)),
         (1, 0.05, (0, 200, 0, 0)),
-        (2, 0.00, (2, 0, 0, 198)),
-        (3, 0.00, (2, 0, 0, 198)),
-        (4, 0.00, (0, 2, 41, 157)),
+        (2, 0.00, (0, 0, 0, 200)),
+        (3, 0.00, (1, 1, 0, 198)),
+        (4, 0.00, (0, 0, 126, 74)),
     ],
 )
 def test_simulated_pairs_get_exactly_these_verdicts(
@@ -265,13 +302,20 @@ def test_simulated_pairs_get_exactly_these_verdicts(
     assert tuple(counts[verdict] for verdict in simulate.COLUMNS) == expected
 
 
+@pytest.mark.parametrize("number", range(11))
+def test_what_moves_both_sides_makes_no_winner_of_equal_ones(simulate: ModuleType, number: int) -> None:
+    """In a fixed order, A B B A, a period of four blocks did so in nine of ten pairs."""
+    counts = simulate.interleaved_rates(simulate.MOVING[number], 0.0, 60, seed=1)
+    assert counts[Verdict.FASTER] + counts[Verdict.SLOWER] <= 3  # one of twenty
+
+
 def test_no_row_of_the_committed_table_has_a_winner_in_more_than_one_of_twenty_equal_pairs(
     simulate: ModuleType,
 ) -> None:
     rows = json.loads(SIMULATE.with_name("rates.json").read_text("utf-8"))
     assert rows["pairs"] == 1000
     equal = [row for row in rows["rows"] if row["effect"] == 0 and row["case"] != simulate.UNALLOWED]
-    assert len(equal) == len(simulate.MACHINES) + len(simulate.SEPARATE) + 4
+    assert len(equal) == len(simulate.MACHINES) + len(simulate.MOVING) + len(simulate.SEPARATE) + 4
     assert max(row["FASTER"] + row["SLOWER"] for row in equal) <= 50
 
 

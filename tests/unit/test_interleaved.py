@@ -81,8 +81,26 @@ def test_the_same_engine_twice_is_two_sessions_that_share_nothing(tmp_path: Path
     assert device.calls.count("context") == 2
 
 
-def test_turns_go_forth_and_back() -> None:
-    assert in_turns(3, 3) == (0, 1, 2, 2, 1, 0, 0, 1, 2)
+def test_in_every_round_each_has_a_turn_and_each_round_has_its_reverse() -> None:
+    order = in_turns(3, 8, seed=1)
+    rounds = [order[start : start + 3] for start in range(0, 24, 3)]
+    assert all(sorted(one) == [0, 1, 2] for one in rounds)
+    assert sorted(rounds) == sorted(one[::-1] for one in rounds)
+    assert len(in_turns(3, 3, seed=1)) == 9
+
+
+def test_the_order_of_turns_is_what_was_run_and_is_in_the_record_with_its_seed(tmp_path: Path) -> None:
+    """The device gets slower query by query: the blocks' own latencies tell who came when."""
+    slowing = Script(compute_ms=(1.01**number for number in range(10_000)))
+    job = msgspec.structs.replace(job_in(tmp_path, rounds=6), seed=3)
+    run = play(ScriptedDevice(slowing), job)
+    assert (run.seed, run.order) == (3, in_turns(2, 6, 3))
+    blocks = [(min(ms), index) for index, turns in enumerate(run.turns) for ms in latency_blocks(turns)]
+    assert tuple(index for _, index in sorted(blocks)) == run.order
+
+
+def test_every_job_has_an_order_of_its_own(tmp_path: Path) -> None:
+    assert job_in(tmp_path).seed != job_in(tmp_path).seed
 
 
 def test_a_drifting_machine_does_not_make_equal_sides_differ(tmp_path: Path) -> None:

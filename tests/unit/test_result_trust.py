@@ -6,6 +6,7 @@ from pathlib import Path
 
 import examples
 import msgspec
+import numpy as np
 import pytest
 from turns import block
 
@@ -48,6 +49,40 @@ def test_nor_does_it_against_a_file_of_trtexecs() -> None:
         for marks in ((), (HOT,))
     }
     assert [one.rows[0].comparison.verdict.value for one in found.values()] == ["SLOWER", "UNDECIDED"]
+
+
+def waving(median_ms: float, *, spread: float = 0.0, drift: float = 0.0, apart: float = 0.0) -> BenchReport:
+    """A run on a CPU of 400 queries; spread, drift and gap between two modes are relative to the median."""
+    noise = np.random.RandomState(0).standard_normal(400) * (spread or 0.001)
+    at = np.arange(400)
+    ms = median_ms * (1 + noise + drift * at / 400 + apart * (at % 2))
+    whole = report(1.0)
+    latency = msgspec.structs.replace(whole.points[0].latency, samples=block(ms.tolist()))
+    point = msgspec.structs.replace(whole.points[0], latency=latency)
+    device = msgspec.structs.replace(whole.environment.device, kind="cpu")
+    environment = msgspec.structs.replace(whole.environment, device=device)
+    return msgspec.structs.replace(whole, points=(point,), environment=environment)
+
+
+@pytest.mark.parametrize(
+    ("flaw", "word"),
+    [
+        ({"spread": 0.07}, "unstable: the coefficient of variation is 6."),
+        ({"drift": 0.05}, "latency drifted by"),
+        ({"apart": 0.04}, "latency has two modes"),
+    ],
+)
+def test_a_run_that_was_told_to_be_unsteady_gets_no_verdict_without_taking_turns(
+    flaw: dict[str, float], word: str
+) -> None:
+    assert verdict(waving(1.0), waving(1.3))[0] == "SLOWER"
+    for a, b, side in ((waving(1.0, **flaw), waving(1.3), "A"), (waving(1.0), waving(1.3, **flaw), "B")):
+        found, reasons = verdict(a, b)
+        assert found == "UNDECIDED"
+        assert any(f"{side} is marked as not to be trusted: {word}" in reason for reason in reasons)
+    theirs = Times("times.json", (2.0,) * 100)
+    (row,) = compare_times(waving(1.0, **flaw), theirs, batch=None, assumed="own", threshold=0.01).rows
+    assert row.comparison.verdict.value == "UNDECIDED"
 
 
 def test_a_file_whose_samples_were_all_discarded_is_refused_with_the_reason(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from trtopt.headroom import foresee, require
 from trtopt.onnxfile import load_graph
 from trtopt.onnxweights import least_bytes
 from trtopt.records import BuildPlan, EngineArtifact, Record, to_json
+from trtopt.visible import visible_lines
 from trtopt.workspace import cannot_write, write_atomically
 
 _CACHE_UNREAD = "timing cache will not be used"
@@ -58,7 +59,7 @@ class BuildLog:
         """See `device.building.LogSink`."""
         if severity in _LOG_MARKS:
             self.warnings += severity in ("warning", "error")
-            self._file.write(f"[{_LOG_MARKS[severity]}] {message}\n")
+            self._file.write(f"[{_LOG_MARKS[severity]}] {visible_lines(message)}\n")
             self._file.flush()
 
     def close(self) -> None:

@@ -75,6 +75,7 @@ def bisect(
 
     Exit code 3 says that they are not met even with all nodes kept.
     """
+    from trtopt.cli.console import say
     from trtopt.cli.progress import listening
     from trtopt.pipeline.bisect import Request
     from trtopt.pipeline.bisect import bisect as run
@@ -103,6 +104,6 @@ def bisect(
     if as_json:
         click.echo(to_json(report).decode(), nl=False)
     else:
-        click.echo("\n".join(bisect_summary(report)))
+        say(*bisect_summary(report))
     if report.verdict == "not met":
         raise click.exceptions.Exit(NOT_MET)

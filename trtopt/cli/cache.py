@@ -70,10 +70,11 @@ def show(name: str, cache_dir: Path | None, with_tactics: bool, against: str | N
 @_store_option
 def merge(files: tuple[Path, ...], cache_dir: Path | None) -> None:
     """Take exported caches FILES into the store; TensorRT merges those that have a counterpart."""
+    from trtopt.cli.console import say
     from trtopt.pipeline.caches import take_in
 
     for path in take_in(files, cache_dir):
-        click.echo(path)
+        say(str(path))
 
 
 @cache.command()
@@ -90,11 +91,12 @@ def verify(cache_dir: Path | None) -> None:
 @click.option("--max-size", type=click.IntRange(min=0), metavar="MIB", help="What to leave [default: 2048].")
 def prune(cache_dir: Path | None, max_size: int | None) -> None:
     """Remove what is damaged, then what has not been used for longest."""
+    from trtopt.cli.console import say
     from trtopt.pipeline import caches
 
     limit = {} if max_size is None else {"limit_bytes": max_size * _MIB}
     for path in caches.prune(cache_dir=cache_dir, **limit):
-        click.echo(f"removed {path.name}")
+        say(f"removed {path.name}")
 
 
 @cache.command()

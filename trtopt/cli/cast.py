@@ -45,6 +45,7 @@ def cast(
     as_json: bool,
 ) -> None:
     """Write MODEL with its nodes in 16 bits where that is safe, and tell what stayed FP32 and why."""
+    from trtopt.cli.console import say
     from trtopt.precision.casting.api import cast_model
     from trtopt.records import to_json
     from trtopt.report.casting import cast_summary, of_node
@@ -66,4 +67,4 @@ def cast(
     if as_json:
         click.echo(to_json(report).decode(), nl=False)
     else:
-        click.echo("\n".join(cast_summary(report) if explain is None else of_node(report, explain)))
+        say(*(cast_summary(report) if explain is None else of_node(report, explain)))

@@ -42,6 +42,7 @@ def check(
 
     Exit code 3 says that a bound is not met.
     """
+    from trtopt.cli.console import say
     from trtopt.cli.progress import listening
     from trtopt.pipeline.check import check as run
     from trtopt.recipe import parse_batches
@@ -64,6 +65,6 @@ def check(
     if as_json:
         click.echo(to_json(report).decode(), nl=False)
     else:
-        click.echo("\n".join(check_summary(report)))
+        say(*check_summary(report))
     if not report.passed:
         raise click.exceptions.Exit(NOT_MET)

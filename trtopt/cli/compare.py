@@ -21,7 +21,9 @@ from trtopt.cli.recipe_options import recipe_options_but
 )
 @click.option("--markdown", is_flag=True, help="Print Markdown tables, for a pull request.")
 @click.option("--json", "json_file", metavar="FILE|-", help="Write the comparison, raw samples included.")
-@click.option("--force", is_flag=True, help="Compare result files although the machines differ.")
+@click.option(
+    "--force", is_flag=True, help="Compare although machines, models, input shapes or outputs differ."
+)
 @click.option("--batch", metavar="N,N,…", help="Batch sizes [default: all that both sides have].")
 @backend_option
 @contract_flags

@@ -24,6 +24,7 @@ def triton(plan: Path, output: Path, name: str | None) -> None:
     The engine, config.pbtxt with dynamic batching, instances, CUDA graphs and warm-up, and a README with the
     commands to start a server and to load it. PLAN is what `trtopt plan --for triton` chose.
     """
+    from trtopt.cli.console import say
     from trtopt.pipeline.deploy import deploy_triton
 
-    click.echo(f"trtopt: {deploy_triton(plan, output, name=name)}", err=True)
+    say(f"trtopt: {deploy_triton(plan, output, name=name)}", err=True)

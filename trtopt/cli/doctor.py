@@ -23,7 +23,7 @@ def doctor(folder: Path | None, as_json: bool, bundle: Path | None) -> None:
     environment variables and, of DIR, the manifest, logs and layers. The home folder, the names of user and
     host and what looks like a secret in the environment are taken out of every file.
     """
-    from trtopt.cli.console import console
+    from trtopt.cli.console import console, say
     from trtopt.errors import UsageError
     from trtopt.pipeline.bundle import write_bundle
     from trtopt.pipeline.doctor import examine
@@ -42,4 +42,4 @@ def doctor(folder: Path | None, as_json: bool, bundle: Path | None) -> None:
         console().print(doctor_summary(findings))
     if bundle is not None:
         for name in write_bundle(bundle, findings, folder):
-            click.echo(f"trtopt: packed {name}", err=True)
+            say(f"trtopt: packed {name}", err=True)

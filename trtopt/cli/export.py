@@ -54,6 +54,7 @@ def export(
     MODEL is a name of the collection (see `trtopt models`), a model file (TOML), or package.module:callable
     that returns (module, {input name: example tensor}).
     """
+    from trtopt.cli.console import say
     from trtopt.pipeline.export import export_model
 
     exported = export_model(
@@ -68,14 +69,14 @@ def export(
         external_data=external_data,
         allow_traced_branches=allow_traced_branches,
     )
-    click.echo(_summary(exported))
+    say(*_summary(exported))
 
 
-def _summary(exported: Exported) -> str:
+def _summary(exported: Exported) -> list[str]:
     lines = [f"{exported.path}: opset {exported.opset}, {exported.nodes} nodes"]
     if exported.external is not None:
         lines.append(f"  weights in {exported.external.name}: keep the two files together")
     for check in exported.checks:
         sizes = ", ".join(f"{name} {size}" for name, size in check.sizes.items()) or "fixed sizes"
         lines.append(f"  agrees with PyTorch at {sizes}: largest relative difference {check.worst:.1e}")
-    return "\n".join(lines)
+    return lines

@@ -18,6 +18,7 @@ from trtopt.cli.exit_codes import NOT_MET
 )
 def lint(model: Path, target: str, as_json: bool, fail_on: str | None) -> None:
     """Say what in the ONNX file MODEL will be slow on TensorRT, why, and what would help."""
+    from trtopt.cli.console import say
     from trtopt.errors import UsageError
     from trtopt.records import to_json
     from trtopt.rewrite.lint.api import CHECKS, lint_model
@@ -35,10 +36,8 @@ def lint(model: Path, target: str, as_json: bool, fail_on: str | None) -> None:
         for check in CHECKS:
             found = [item for item in report.advice if item.check == check.name]
             if found:
-                click.echo(f"{check.name}: {check.effect}\n  → {check.remedy}")
-                click.echo(
-                    "".join(f"    {item.node or 'model'}: {item.reason}\n" for item in found), nl=False
-                )
+                say(f"{check.name}: {check.effect}", f"  → {check.remedy}")
+                say(*(f"    {item.node or 'model'}: {item.reason}" for item in found))
         findings = "1 finding" if len(report.advice) == 1 else f"{len(report.advice)} findings"
         click.echo(f"{findings} in {report.nodes} nodes for TensorRT {report.target}")
     found_names = {item.check for item in report.advice}

@@ -47,7 +47,7 @@ def _refuse_others() -> None:
 
 
 def _rebuild(source: Path, output: Path | None, plugins: tuple[str, ...]) -> None:
-    from trtopt.cli.console import console
+    from trtopt.cli.console import console, say
     from trtopt.cli.progress import listening
     from trtopt.pipeline.rebuild import rebuild_locked, rebuilt_name
     from trtopt.report.text import build_summary
@@ -57,4 +57,4 @@ def _rebuild(source: Path, output: Path | None, plugins: tuple[str, ...]) -> Non
     with listening() as listener:
         manifest, changes = rebuild_locked(source, target, listener, plugins)
     console().print(build_summary(manifest, str(target)))
-    click.echo("\n".join(change_lines(changes)))
+    say(*change_lines(changes))

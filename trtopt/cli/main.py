@@ -16,6 +16,7 @@ from trtopt.cli.exit_codes import BY_SIGNAL, INTERRUPTED
 from trtopt.cli.log_options import with_log_options
 from trtopt.errors import TrtoptError, UsageError
 from trtopt.version import __version__
+from trtopt.visible import visible_lines
 
 COMMANDS = {
     "models": "List the model collection, or tell all about one of it.",
@@ -97,7 +98,7 @@ def _status() -> int:
         _log("error", error.format_message())
         status = error.exit_code
     except TrtoptError as error:
-        _fail(str(error))
+        _fail(_told(error))
         status = error.exit_code
     except (KeyboardInterrupt, click.Abort):
         _fail("interrupted; nothing unfinished is left behind")
@@ -108,12 +109,18 @@ def _status() -> int:
         refused = UsageError(  # libraries, records and worker processes take text only
             f"{error.object!r}: has a name that is not UTF-8", "rename the file or folder"
         )
-        _fail(str(refused))
+        _fail(_told(refused))
         status = refused.exit_code
     except BrokenPipeError:  # the reader of our output has gone, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         status = 1
     return status if isinstance(status, int) else 0
+
+
+def _told(error: TrtoptError) -> str:
+    """The error's message, in which nothing that it quotes forges a line."""
+    remedy = f"\n  → {visible_lines(error.remedy)}" if error.remedy else ""
+    return visible_lines(error.problem) + remedy
 
 
 def _fail(text: str) -> None:

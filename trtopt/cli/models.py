@@ -17,17 +17,18 @@ _PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 @click.argument("name", required=False)
 def models(name: str | None) -> None:
     """List the model collection, or tell all about NAME."""
+    from trtopt.cli.console import say
     from trtopt.export.collection import files, find
     from trtopt.export.spec import read_spec
 
     if name is None:
-        click.echo(_table({stem: read_spec(path) for stem, path in files().items()}))
+        say(*_table({stem: read_spec(path) for stem, path in files().items()}))
     else:
         path = find(name)
-        click.echo(_details(path, read_spec(path)))
+        say(*_details(path, read_spec(path)))
 
 
-def _table(specs: dict[str, ModelSpec]) -> str:
+def _table(specs: dict[str, ModelSpec]) -> list[str]:
     """One line a model: name, parameters, FLOPs of a sample, whether trained, inputs."""
     rows = [("MODEL", "PARAMETERS", "FLOPS", "TRAINED", "INPUTS")]
     for name, spec in specs.items():
@@ -36,13 +37,13 @@ def _table(specs: dict[str, ModelSpec]) -> str:
         trained = "yes" if spec.trained else "seeded"
         rows.append((name, _short(full.parameters), _short(full.flops), trained, inputs))
     widths = [max(len(row[column]) for row in rows) for column in range(4)]
-    return "\n".join(
+    return [
         f"{name:<{widths[0]}}  {weights:>{widths[1]}}  {flops:>{widths[2]}}  {trained:<{widths[3]}}  {inputs}"
         for name, weights, flops, trained, inputs in rows
-    )
+    ]
 
 
-def _details(path: Path, spec: ModelSpec) -> str:
+def _details(path: Path, spec: ModelSpec) -> list[str]:
     lines = [spec.title, f"  {spec.description}", f"  from: {spec.source}", f"  file: {path}"]
     lines.append(f"  made by: {spec.construct or spec.onnx}, opset {spec.opset}, seed {spec.seed}")
     for label, text in (
@@ -59,7 +60,7 @@ def _details(path: Path, spec: ModelSpec) -> str:
         lines.append(f"  compared with PyTorch: up to {spec.mismatch:.0%} of ranked outputs may differ")
     for name, variant in spec.variants.items():
         lines += _variant(spec, name, variant)
-    return "\n".join(lines)
+    return lines
 
 
 def _variant(spec: ModelSpec, name: str, variant: Variant) -> list[str]:

@@ -54,14 +54,14 @@ def plan(
     SWEEP is a folder of `trtopt sweep`, or a build folder with what `trtopt bench` told as bench.json in it;
     of several all engines are candidates. The plan is what `trtopt.runtime.EnginePool.open` loads.
     """
-    from trtopt.cli.console import console
+    from trtopt.cli.console import console, say
     from trtopt.pipeline.plan import plan as make
     from trtopt.pipeline.plan_trials import verify as put_to_the_test
     from trtopt.report.planning import plan_text
     from trtopt.workspace import check_writable
 
     def listen(text: str) -> None:
-        click.echo(f"trtopt: {text}", err=True)
+        say(f"trtopt: {text}", err=True)
 
     check_writable(output)
     made = make(

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-import click
 from rich.console import Console, Group
 from rich.live import Live
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
-from trtopt.cli.console import console
+from trtopt.cli.console import console, say
 from trtopt.logs import LOG
 from trtopt.pipeline.listener import Listener
 from trtopt.records import BenchReport, SweepPoint, SweepReport
@@ -95,5 +94,5 @@ def _progress(screen: Console) -> Progress:
 
 
 def _say(text: str) -> None:
-    click.echo(f"trtopt: {text}", err=True)
+    say(f"trtopt: {text}", err=True)
     LOG.info("%s", text)

@@ -90,6 +90,7 @@ def quantize(
     as_json: bool,
 ) -> None:
     """Quantise the ONNX file MODEL: write Q/DQ where TensorRT profits from them."""
+    from trtopt.cli.console import say
     from trtopt.pipeline.listener import Listener
     from trtopt.pipeline.quantize import Request
     from trtopt.pipeline.quantize import quantize as run
@@ -116,13 +117,13 @@ def quantize(
         model,
         out,
         request,
-        Listener(note=lambda text: click.echo(f"{text} …", err=True)),
+        Listener(note=lambda text: say(f"{text} …", err=True)),
         accept=lambda report: explain is None or explained(report, explain),
     )
     if as_json:
         click.echo(to_json(report).decode(), nl=False)
     else:
-        click.echo("\n".join(quantize_summary(report) if explain is None else explained(report, explain)))
+        say(*(quantize_summary(report) if explain is None else explained(report, explain)))
 
 
 def _by_verdict(
@@ -135,7 +136,7 @@ def _by_verdict(
     as_json: bool,
 ) -> None:
     """Measure, write what did best, and show how it did."""
-    from trtopt.cli.console import console
+    from trtopt.cli.console import console, say
     from trtopt.cli.progress import listening
     from trtopt.errors import UsageError
     from trtopt.pipeline.break_even import quantize_where_it_pays
@@ -159,4 +160,4 @@ def _by_verdict(
         return
     console().print(verdict_summary(found.verdict))
     for path, sizes in found.written.items():
-        click.echo(f"written: {path} for batch {', '.join(map(str, sizes))}")
+        say(f"written: {path} for batch {', '.join(map(str, sizes))}")

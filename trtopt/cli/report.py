@@ -19,6 +19,7 @@ def report(folder: Path, output: Path) -> None:
     leave, all of it or some; or it is a sweep's folder. What is missing is said on the page, with the command
     that makes it.
     """
+    from trtopt.cli.console import say
     from trtopt.pipeline.build import now
     from trtopt.pipeline.collect import collect
     from trtopt.pipeline.sweep_folder import is_sweep, read_sweep
@@ -37,4 +38,4 @@ def report(folder: Path, output: Path) -> None:
         found = collect(folder)
         text = page(found, plotting_library(), made)
     write_atomically(output, text.encode())
-    click.echo(f"trtopt: {output}", err=True)
+    say(f"trtopt: {output}", err=True)

@@ -47,6 +47,7 @@ def rewrite(
     as_json: bool,
 ) -> None:
     """Rewrite the ONNX file MODEL for TensorRT and check that it stays the same function."""
+    from trtopt.cli.console import say
     from trtopt.errors import UsageError
     from trtopt.records import to_json
     from trtopt.rewrite import explain as words
@@ -78,4 +79,4 @@ def rewrite(
     if as_json:
         click.echo(to_json(trace).decode(), nl=False)
     else:
-        click.echo("\n".join(words.summary(trace) if explain is None else words.of_node(trace, explain)))
+        say(*(words.summary(trace) if explain is None else words.of_node(trace, explain)))

@@ -29,7 +29,8 @@ def sign(folder: Path, key: Path) -> None:
     Where $TRTOPT_SIGN_WITH names a private key, builds are signed as they are made. Where $TRTOPT_SIGNER
     names a public key, only folders signed by its owner are loaded.
     """
+    from trtopt.cli.console import say
     from trtopt.pipeline.rebuild import sign as run
     from trtopt.report.verifying import check_lines
 
-    click.echo("\n".join(check_lines(str(folder), run(folder, key))))
+    say(*check_lines(str(folder), run(folder, key)))

@@ -33,6 +33,7 @@ def verify(
 
     Exits with 1 if something is missing, has changed, or is not signed by the signer.
     """
+    from trtopt.cli.console import say
     from trtopt.cli.progress import listening
     from trtopt.pipeline.rebuild import check_folder, repair, trust
     from trtopt.records import to_json
@@ -48,6 +49,6 @@ def verify(
     if as_json:
         click.echo(to_json(check), nl=False)
     else:
-        click.echo("\n".join(check_lines(str(folder), check)))
+        say(*check_lines(str(folder), check))
     if not check.is_whole:
         click.get_current_context().exit(1)

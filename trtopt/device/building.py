@@ -76,7 +76,8 @@ class EngineBuilder(Protocol):
             UsageError: a setting that this flavour does not have.
             TimingCacheError: TensorRT refuses the cache.
             DeviceMemoryError: the builder ran out of device memory.
-            BuildError: anything else, with the builder's last words.
+            BuildError: a reproducible build that the cache did not decide; anything else, with the builder's
+                last words.
         """
 
     def merge_timing_caches(self, ours: bytes, theirs: bytes) -> bytes:

@@ -27,8 +27,9 @@ def copy_bandwidth(device: Device, nbytes: int) -> float:
         resources.callback(source.close)
         target = device.device_buffer(nbytes)
         resources.callback(target.close)
-        begin, end = device.event(), device.event()
+        begin = device.event()
         resources.callback(begin.close)
+        end = device.event()
         resources.callback(end.close)
         taken_ms = []
         for copy in range(_WARM_COPIES + _COPIES):

@@ -7,7 +7,9 @@ swapping A and B mirrors the verdict: 1 % is from 1/1.01 to 1.01.
 
 A winner among blocks must be significant at 99 %: on a machine so noisy that the threshold holds nothing
 back, 95 % would by its very definition find a winner in 5 % of A/A pairs, and in more where neighbouring
-blocks are correlated. benchmarks/verdict-rates has the simulated rates.
+blocks are correlated. Between blocks in turns the pairs must agree on it too (`measure.pairs`), at the same
+99 %: the interval alone is misled by what comes and goes for some blocks at a time.
+benchmarks/verdict-rates has the simulated rates.
 
 For rates, where more is better, give the reciprocals.
 """
@@ -25,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trtopt.measure.intervals import student
+from trtopt.measure.pairs import chance, log_ratios
 
 THRESHOLD = 0.01
 """A difference below it is of no practical interest, unless --threshold says otherwise."""
@@ -64,6 +67,7 @@ class ReasonCode(str, Enum):
     REAL_BUT_SMALL = "real-but-small"
     NEAR_THRESHOLD = "near-threshold"
     TOO_NOISY = "too-noisy"
+    PAIRS_DISAGREE = "pairs-disagree"
     TOO_FEW_BLOCKS = "too-few-blocks"
     TOO_FEW_BUILDS = "too-few-builds"
     INVALID_SAMPLES = "invalid-samples"
@@ -137,15 +141,22 @@ class Noise:
     control: Comparison
 
 
-def in_turns(subjects: int, rounds: int) -> tuple[int, ...]:
-    """The order in which to run blocks: every second round goes backwards, so that slow drift falls alike."""
-    forth, back = range(subjects), range(subjects - 1, -1, -1)
-    return tuple(index for number in range(rounds) for index in (back if number % 2 else forth))
+def in_turns(subjects: int, rounds: int, seed: int) -> tuple[int, ...]:
+    """The order in which to run blocks: in every round each subject once, in an order drawn from `seed`.
+
+    Each round's reverse is among the other rounds, so that slow drift falls on all alike. Which comes when is
+    left to chance: a disturbance that comes back in step with a fixed order would fall on one subject alone.
+    """
+    random = np.random.RandomState(seed)
+    drawn = [random.permutation(subjects) for _ in range((rounds + 1) // 2)]
+    orders = [order for forth in drawn for order in (forth, forth[::-1])]
+    shuffled = random.permutation(len(orders))[:rounds]
+    return tuple(int(index) for number in shuffled for index in orders[number])
 
 
-def interleaving(pairs: int) -> tuple[Side, ...]:
-    """Two sides' order: A B B A A B B A …"""
-    return tuple("A" if index == 0 else "B" for index in in_turns(2, pairs))
+def interleaving(pairs: int, seed: int) -> tuple[Side, ...]:
+    """Two sides' order, such as A B B A B A …: as many pairs begin with A as with B."""
+    return tuple("A" if index == 0 else "B" for index in in_turns(2, pairs, seed))
 
 
 def blocks_of(values: Sequence[float], count: int = RUN_BLOCKS) -> list[list[float]]:
@@ -171,17 +182,19 @@ def compare(
 ) -> Comparison:
     """Compare two sides' blocks of latencies, in the order in which they were taken.
 
-    Interleaved, a[i] and b[i] were taken one after the other and are resampled together, which takes out
-    whatever both felt. From two separate runs (`blocks_of`) they are resampled apart, and no number of
-    samples tells what differed between the runs: the interval is widened by the noise of a control that was
-    taken in the same way, or by `RUN_LUCK` a run. `disturbed` are reasons not to trust a side.
+    Interleaved, a[i] and b[i] were taken one after the other, in an order drawn at random, and are resampled
+    together, which takes out whatever both felt. From two separate runs (`blocks_of`) they are resampled
+    apart, and no number of samples tells what differed between the runs: the interval is widened by the noise
+    of a control that was taken in the same way, or by `RUN_LUCK` a run. `disturbed` are reasons not to trust
+    a side.
     """
     missing = _blocks_missing(a, b, interleaved)
     if missing is not None:
         return decide(None, threshold, noise, [missing], disturbed)
     ratio = ratio_of_medians(a, b, paired=interleaved)
     if interleaved or noise is not None:
-        return decide(ratio, threshold, noise, (), disturbed)
+        by_chance = chance(log_ratios(a, b)) if interleaved else 0.0
+        return decide(ratio, threshold, noise, (), disturbed, by_chance=by_chance)
     allowance = math.expm1(student(math.inf) * math.sqrt(2) * RUN_LUCK)
     comparison = decide(ratio.widened(allowance), threshold, None, (), disturbed, more_helps=False)
     text = (
@@ -213,11 +226,13 @@ def decide(
     disturbed: Sequence[str] = (),
     *,
     more_helps: bool = True,
+    by_chance: float = 0.0,
 ) -> Comparison:
     """The only place where a verdict is given: see the module's docstring.
 
     A control's noise widens the interval; a control that found a winner between equal sides bars any
-    verdict. `more_helps` is whether more samples would narrow it.
+    verdict. `more_helps` is whether more samples would narrow it; `by_chance` is how often pairs that differ
+    in nothing would agree as well as these do.
     """
     reasons = [*blockers, *(Reason(ReasonCode.DISTURBED, text) for text in disturbed)]
     if noise is not None and noise.control.verdict in (Verdict.FASTER, Verdict.SLOWER):
@@ -229,14 +244,20 @@ def decide(
         ratio = ratio.widened(noise.relative)
         text = f"equal sides seem up to {noise.relative:.1%} apart in the control: that is allowed for"
         reasons.append(Reason(ReasonCode.CONTROL_NOISE, text))
-    verdict, reason = _earn(ratio, threshold, more_helps)
+    verdict, reason = _earn(ratio, threshold, more_helps, by_chance)
     return Comparison(verdict, (reason, *reasons), ratio, threshold)
 
 
-def _earn(ratio: Ratio, threshold: float, more_helps: bool) -> tuple[Verdict, Reason]:
+def _earn(ratio: Ratio, threshold: float, more_helps: bool, by_chance: float) -> tuple[Verdict, Reason]:
     bound = math.log1p(threshold)
     value, low, high = math.log(ratio.value), math.log(ratio.low), math.log(ratio.high)
     significant = ratio.sure_low > 1 or ratio.sure_high < 1
+    if significant and abs(value) >= bound and by_chance > 1 - WINNER_CONFIDENCE:
+        text = (
+            f"latency changes by {ratio.change}, but which side of a pair is slower changes so often that "
+            f"equal sides would differ as much in {by_chance:.1%} of runs; take more"
+        )
+        return Verdict.UNDECIDED, Reason(ReasonCode.PAIRS_DISAGREE, text)
     if significant and abs(value) >= bound:
         text = f"latency changes by {ratio.change}: significant, and at least {threshold:.1%}"
         verdict = Verdict.FASTER if value < 0 else Verdict.SLOWER

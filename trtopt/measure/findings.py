@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from statistics import median
 
 from trtopt.measure.disturbance import POWER_CAP, drift, outliers, recorded, two_modes
-from trtopt.measure.hints import Figures, Hint, hints, processes_told
+from trtopt.measure.hints import Figures, Hint, HintCode, hints, processes_told
 from trtopt.measure.statistics import summarise, throughput
 from trtopt.records import BenchPoint, ClockReading, LoadPass, Measurement
 from trtopt.slowdowns import IDLE
@@ -46,21 +46,37 @@ def remarks(measurement: Measurement) -> tuple[str, ...]:
     if disturbance.discarded and disturbance.text not in found:
         found.append(disturbance.text)
     latency = measurement.samples.latency_ms
-    moved = drift(latency)
-    if moved is not None and moved.notable:
-        found.append(f"latency drifted by {moved.relative:+.1%} from the first query to the last")
+    found += _drift(latency)
     if measurement.mode == "latency":  # with a queue, latency is mostly waiting
-        found += _shape(latency)
+        found += _modes(latency) or _outliers(latency)
     return tuple(found)
 
 
-def _shape(latency: Sequence[float]) -> list[str]:
+def unsteady(point: BenchPoint, *, on_host: bool) -> tuple[str, ...]:
+    """What was told of its latencies that says: the same engine's next run may well come out elsewhere."""
+    latency = point.latency.samples.latency_ms
+    spread = [hint.text for hint in hints_of(point, on_host=on_host) if hint.code is HintCode.UNSTABLE]
+    return (*spread, *_drift(latency), *_modes(latency))
+
+
+def _drift(latency: Sequence[float]) -> list[str]:
+    moved = drift(latency)
+    if moved is None or not moved.notable:
+        return []
+    return [f"latency drifted by {moved.relative:+.1%} from the first query to the last"]
+
+
+def _modes(latency: Sequence[float]) -> list[str]:
     modes = two_modes(latency)
-    if modes is not None:
-        return [
-            f"latency has two modes, {modes.lower:.3f} ms and {modes.upper:.3f} ms, "
-            f"with {modes.upper_share:.0%} of the queries in the upper one: no single figure describes it"
-        ]
+    if modes is None:
+        return []
+    return [
+        f"latency has two modes, {modes.lower:.3f} ms and {modes.upper:.3f} ms, "
+        f"with {modes.upper_share:.0%} of the queries in the upper one: no single figure describes it"
+    ]
+
+
+def _outliers(latency: Sequence[float]) -> list[str]:
     slow = (1 + NOTABLE_DISTANCE) * median(latency) if latency else 0.0
     far = [latency[index] for index in outliers(latency) if latency[index] > slow]
     if len(far) <= NOTABLE_SHARE * len(latency):

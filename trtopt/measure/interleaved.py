@@ -6,10 +6,14 @@ up after the switch (they are no samples), then takes one block of samples.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Literal
+
+import msgspec
 
 from trtopt.device.api import Device, ProgressSink, Session, Target
 from trtopt.errors import DeviceError, DeviceMemoryError
@@ -75,6 +79,8 @@ class InterleaveJob(Record, frozen=True, kw_only=True, tag="interleave"):
     data: str | None
     warmup_s: float
     block_s: float
+    seed: int = msgspec.field(default_factory=partial(secrets.randbits, 32))
+    """What the order of turns is drawn from; see `measure.comparison.in_turns`."""
 
 
 def interleave(
@@ -94,7 +100,8 @@ def interleave(
             for index, player in enumerate(players):
                 progress("warming up", index / len(players))
                 player.settle(job.warmup_s)
-            clocks, failure = _play(target.device, players, job, progress)
+            order = in_turns(len(players), job.rounds, job.seed)
+            clocks, failure = _play(target.device, players, order, job.block_s, progress)
         return InterleavedRun(
             purpose=job.purpose,
             batch=job.batch,
@@ -103,11 +110,17 @@ def interleave(
             clocks=clocks,
             clock_reference=target.device.clock_sensor().reference,
             failure=failure,
+            seed=job.seed,
+            order=order,
         )
 
 
 def _play(
-    device: Device, players: Sequence[Player], job: InterleaveJob, progress: ProgressSink
+    device: Device,
+    players: Sequence[Player],
+    order: Sequence[int],
+    block_s: float,
+    progress: ProgressSink,
 ) -> tuple[tuple[ClockReading, ...], str | None]:
     """All turns; the clocks are read before the first and after each. The second is what broke it off.
 
@@ -115,12 +128,11 @@ def _play(
         DeviceError: the device failed before everybody had a turn.
     """
     sensor, began_s = device.clock_sensor(), device.now()
-    order = in_turns(len(players), job.rounds)
     clocks = [sensor.read(0.0)]
     for turn, index in enumerate(order):
         progress(f"turn {turn + 1} of {len(order)}", turn / len(order))
         try:
-            players[index].take_turn(job.block_s)
+            players[index].take_turn(block_s)
         except DeviceError as error:
             if turn < len(players):
                 raise

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from trtopt.errors import UsageError
 from trtopt.measure.comparison import blocks_of, compare
+from trtopt.measure.findings import unsteady
+from trtopt.measure.likeness import SAME_WORK, Work, require_alike, unlike_work
 from trtopt.measure.outcomes import DEVICE_LATENCY, Comparisons, LayerRow, Layers, Row
 from trtopt.measure.statistics import summarise
 from trtopt.measure.trtexec_files import Profile, Times, device_latency
@@ -16,10 +18,12 @@ def compare_reports(a: BenchReport, b: BenchReport, *, threshold: float, force: 
     """Compare the latency passes of two reports, paired by batch size; `a` is the baseline.
 
     Raises:
-        UsageError: other contracts; unlike machines, unless forced; no batch size in common.
+        UsageError: other contracts; unlike machines, models or input shapes, unless forced; no batch size in
+            common.
     """
-    notes = machine_notes(a, b, force)
-    rows = tuple(_row(*pair, threshold) for pair in paired_points(a, b, notes))
+    notes = machine_notes(a, b, force) + work_notes(a, b, force)
+    on_host = a.environment.device.kind == "cpu"
+    rows = tuple(_row(*pair, threshold, on_host) for pair in paired_points(a, b, notes))
     return Comparisons(
         a=str(a.environment.backend),
         b=str(b.environment.backend),
@@ -69,6 +73,22 @@ def machine_notes(a: BenchReport, b: BenchReport, force: bool) -> list[str]:
     return unlike
 
 
+def work_notes(a: BenchReport, b: BenchReport, force: bool) -> list[str]:
+    """What differs in the work that was measured.
+
+    Raises:
+        UsageError: something does, and nobody forced it.
+    """
+    notes = require_alike(unlike_work(_work_of(a), _work_of(b)), SAME_WORK, force=force)
+    if a.model_sha256 != b.model_sha256 and not (a.source_sha256 and b.source_sha256):
+        notes.append("the graphs differ, and not both files tell which model theirs is made of")
+    return notes
+
+
+def _work_of(report: BenchReport) -> Work:
+    return Work(report.source_sha256, {point.batch: point.latency.shapes for point in report.points})
+
+
 def _by_batch(report: BenchReport) -> dict[int, BenchPoint]:
     return {point.batch: point for point in report.points}
 
@@ -77,7 +97,7 @@ def _listed(points: dict[int, BenchPoint]) -> str:
     return ", ".join(map(str, sorted(points)))
 
 
-def _row(a: BenchPoint, b: BenchPoint, threshold: float) -> Row:
+def _row(a: BenchPoint, b: BenchPoint, threshold: float, on_host: bool) -> Row:
     ours, theirs = a.latency, b.latency
     if ours.contract != theirs.contract:
         raise UsageError(
@@ -86,11 +106,18 @@ def _row(a: BenchPoint, b: BenchPoint, threshold: float) -> Row:
             "--across-contracts tells where the difference comes from",
         )
     against = distrust(ours.untrustworthy, theirs.untrustworthy)
+    against += distrust(*(_wavering(point, on_host) for point in (a, b)))
     return _row_of(a.batch, ours.samples.latency_ms, theirs.samples.latency_ms, threshold, against)
 
 
+def _wavering(point: BenchPoint, on_host: bool) -> list[str]:
+    """What speaks against one of two runs that were not in turns: the next may come out elsewhere."""
+    remedy = "another run may come out elsewhere, so give compare the engines, which then take turns"
+    return [f"{text} ({remedy})" for text in unsteady(point, on_host=on_host)]
+
+
 def distrust(a: Sequence[str], b: Sequence[str]) -> list[str]:
-    """What the sides' passes say against themselves."""
+    """What the sides say against themselves."""
     sides = (("A", a), ("B", b))
     return [f"{name} is marked as not to be trusted: {text}" for name, texts in sides for text in texts]
 
@@ -173,7 +200,8 @@ def _device_latencies(side: BenchReport | Times, batch: int | None, assumed: str
             f"the result file's batch {found[0].batch} failed before the device had timed a query",
             "measure it again",
         )
-    return Times(name, times, found[0].batch, measured.untrustworthy)
+    wavering = _wavering(found[0], side.environment.device.kind == "cpu")
+    return Times(name, times, found[0].batch, (*measured.untrustworthy, *wavering))
 
 
 def compare_layers(a: BenchReport | Profile, b: BenchReport | Profile, batch: int | None) -> Layers:

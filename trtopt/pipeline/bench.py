@@ -87,7 +87,7 @@ def bench(
     with wanted as found:
         jobs = [_job(ask, found, engine, size) for engine, size in points(found.engines, batch)]
         with _clocks(control, lock_clocks, notes):
-            return _run(jobs, found.model_sha256, timeout, notes, listener)
+            return _run(jobs, found, timeout, notes, listener)
 
 
 def _allowed(
@@ -120,7 +120,7 @@ def _clocks(control: ClockControl | None, asked: int | bool, notes: list[str]) -
 
 def _run(
     jobs: Sequence[BenchJob],
-    model_sha256: str,
+    found: Subject,
     limit_s: float | None,
     notes: list[str],
     listener: Listener,
@@ -143,7 +143,8 @@ def _run(
                 created=created,
                 argv=command_line(),
                 environment=result.environment,
-                model_sha256=model_sha256,
+                model_sha256=found.model_sha256,
+                source_sha256=found.source_sha256,
                 points=(*(report.points if report is not None else ()), result.point),
                 notes=tuple(notes),
             )

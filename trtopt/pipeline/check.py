@@ -34,6 +34,7 @@ from trtopt.recipe import check_timeout
 from trtopt.records import EngineArtifact, OnnxArtifact
 from trtopt.records.checking import CheckedSubject, CheckReport, LayerDifference
 from trtopt.supervisor import run_jobs
+from trtopt.visible import visible
 from trtopt.workspace import MANIFEST, scratch_folder
 
 _BATCH = 8
@@ -143,7 +144,7 @@ class Checker:
     def _check_inputs(self, name: str, given: set[str]) -> None:
         wanted = {spec.name for spec in self._specs}
         if given != wanted:
-            ours, theirs = (", ".join(sorted(names)) for names in (given, wanted))
+            ours, theirs = (", ".join(map(visible, sorted(names))) for names in (given, wanted))
             raise ModelError(
                 f"{name} takes other inputs than the reference: {ours}; that takes {theirs}",
                 "check it against the model that it was made of",
@@ -233,7 +234,7 @@ class Checker:
                 self._task.add(wanted, got, labels)
             samples += count
         if not found:
-            raise ModelError(f"{name} has no output in common with the reference", "are they the same model?")
+            raise ModelError(f"{name} has no output of numbers", "only numbers can be compared")
         results = tuple(item.result() for item in found.values())
         return CheckedSubject(
             name=name,

@@ -37,7 +37,7 @@ class Options:
     threshold: float = THRESHOLD
     """A difference below this share is of no practical interest."""
     force: bool = False
-    """Compare result files although the machines differ."""
+    """Compare although machines, models, input shapes or outputs differ; what does is noted."""
     batch: Sequence[int] | None = None
     """Batch sizes [default: all that both sides have]. Beside a file of trtexec's: the one it is for."""
     backend: str | None = None
@@ -70,8 +70,8 @@ class Kind(Enum):
     """What is compared, and the options that have a use for it besides the threshold."""
 
     FILES = ("result files", {"force", "batch", "assume_contract"})
-    ENGINES = ("engines", _MEASURED | {"contract", "terms", "control", "trust"})
-    BUILDS = ("recipes", _MEASURED | {"contract", "terms", "builds", "recipe"})
+    ENGINES = ("engines", _MEASURED | {"contract", "terms", "control", "trust", "force"})
+    BUILDS = ("recipes", _MEASURED | {"contract", "terms", "builds", "recipe", "force"})
     CONTRACTS = ("contracts", _MEASURED | {"across_contracts", "trust"})
     FILES_CONTRACTS = (
         "the contracts of result files",
@@ -237,6 +237,7 @@ def _setting(kind: Kind, options: Options) -> Setting:
         data=str(options.data) if options.data is not None else None,
         timeout=options.timeout,
         trust=tuple(options.trust),
+        force=options.force,
     )
 
 

@@ -17,6 +17,7 @@ from trtopt.device.backends import choose_for_running, open_builder
 from trtopt.errors import UsageError
 from trtopt.measure.builds import compare_builds, compare_paired, spread
 from trtopt.measure.interleaved import InterleaveJob, LoadedEngine, Variant
+from trtopt.measure.likeness import SAME_WORK, Work, require_alike, unlike_work
 from trtopt.measure.outcomes import BuiltRow, Comparisons, Lottery, LotteryBatch, Row
 from trtopt.measure.rounds import judged_rounds, notes_of, pooled_ms
 from trtopt.pipeline.build import TIMING_CACHE_FILE, Building, build, build_engines
@@ -28,6 +29,7 @@ from trtopt.pipeline.interleave import (
     loaded,
     measure_in_turns,
     terms_shown,
+    work_of,
 )
 from trtopt.pipeline.listener import Listener
 from trtopt.pipeline.subject import points, tell, verified_graphs
@@ -68,7 +70,8 @@ def compare_recipes(
     folders, whose plans are built again. With one path its builds are compared to one another.
 
     Raises:
-        UsageError: a shared timing cache, build options for a folder, or a count out of range.
+        UsageError: a shared timing cache, build options for a folder, a count out of range; unlike input
+            shapes or outputs, unless forced.
         TrtoptError: what keeps a model from being built or measured.
     """
     check_repeats("--builds", count, 2)
@@ -81,6 +84,8 @@ def compare_recipes(
         sizes = sorted(set.intersection(*(set(side.builds[0][1]) for side in sides)))
         if not sizes:
             raise UsageError("the two sides have no batch size in common", "give both the same --batch")
+        works = [_work(side, sizes) for side in sides]
+        notes += require_alike(unlike_work(works[0], works[-1]), SAME_WORK, force=setting.force)
         jobs = [_job(sides, size, run, setting) for size in sizes for run in range(RUNS)]
         labels = [f"batch{size}: run {run + 1} of {RUNS}" for size in sizes for run in range(RUNS)]
         results = measure_in_turns(jobs, labels, listener, setting.timeout)
@@ -184,6 +189,13 @@ def _by_size(engines: Sequence[EngineArtifact], setting: Setting) -> dict[int, E
 
 
 # ── measuring and judging ───────────────────────────────────────────────────────────────────────────────
+
+
+def _work(side: _Side, sizes: Sequence[int]) -> Work:
+    """What a side does; the models may differ, for how they were written is part of a recipe."""
+    folder, by_size = side.builds[0]
+    inputs = side.manifest.onnx.inputs
+    return work_of("", {size: loaded(folder, inputs, by_size[size], size) for size in sizes})
 
 
 def _names(sides: int, builds: int) -> list[tuple[int, int, str]]:

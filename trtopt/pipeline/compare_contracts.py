@@ -11,7 +11,7 @@ from trtopt.measure.contracts import contract_named
 from trtopt.measure.gap import Ends, ends_of, gap_variants, has_bare_loop, judge_gap
 from trtopt.measure.interleaved import InterleaveJob, LoadedEngine
 from trtopt.measure.outcomes import Gaps
-from trtopt.measure.results import distrust, machine_notes, paired_points
+from trtopt.measure.results import distrust, machine_notes, paired_points, work_notes
 from trtopt.measure.rounds import judged_rounds, notes_of
 from trtopt.pipeline.interleave import ROUNDS, WARMUP_S, Setting, loaded, measure_in_turns
 from trtopt.pipeline.listener import Listener
@@ -70,10 +70,10 @@ def explain_results(
     The ends are the files' figures; the steps between them are measured here, on the engine that both name.
 
     Raises:
-        UsageError: unlike machines or engines, the same contract, or no batch size in common.
+        UsageError: unlike machines, shapes or engines, the same contract, or no batch size in common.
         ArtifactError: the engine is not where the files say.
     """
-    notes = machine_notes(a, b, force)
+    notes = machine_notes(a, b, force) + work_notes(a, b, force)
     pairs = paired_points(a, b, notes)
     contracts = [(_contract(first), _contract(second)) for first, second in pairs]
     names = list(dict.fromkeys(f"{start.name} and {end.name}" for start, end in contracts))

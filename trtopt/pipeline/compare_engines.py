@@ -10,6 +10,7 @@ from trtopt.errors import UsageError
 from trtopt.measure.comparison import compare
 from trtopt.measure.control import Control, judge_control
 from trtopt.measure.interleaved import LoadedEngine
+from trtopt.measure.likeness import SAME_WORK, Work, require_alike, unlike_work
 from trtopt.measure.outcomes import Comparisons, ControlRow, Row
 from trtopt.measure.rounds import judged_rounds, latency_blocks, notes_of, pooled_ms
 from trtopt.pipeline.interleave import (
@@ -19,6 +20,7 @@ from trtopt.pipeline.interleave import (
     measure_in_turns,
     terms_shown,
     turns_job,
+    work_of,
 )
 from trtopt.pipeline.listener import Listener
 from trtopt.pipeline.subject import check_trust, engines_to_measure, points
@@ -34,7 +36,8 @@ def compare_engines(
     finds is allowed for in the verdict on B. Without B there is only that.
 
     Raises:
-        UsageError: no batch size in common, unlike backends, or a count out of range.
+        UsageError: no batch size in common, unlike backends, a count out of range; or, unless forced, unlike
+            models, input shapes or outputs.
         TrtoptError: what keeps an engine from being measured.
     """
     if control is not None:
@@ -43,8 +46,10 @@ def compare_engines(
     check_trust(setting.trust, [path for path in (a, b) if path is not None])
     notes: list[str] = []
     with ExitStack() as resources:
-        sides = [_sized(path, setting, notes, listener, resources) for path in (a, b) if path is not None]
+        found = [_sized(path, setting, notes, listener, resources) for path in (a, b) if path is not None]
+        sides = [side for side, _ in found]
         sizes = _common_sizes(sides, notes)
+        notes += require_alike(unlike_work(found[0][1], found[-1][1]), SAME_WORK, force=setting.force)
         jobs, labels = [], []
         for size in sizes:
             if len(sides) == 2:
@@ -82,14 +87,15 @@ def compare_engines(
 
 def _sized(
     path: Path, setting: Setting, notes: list[str], listener: Listener, resources: ExitStack
-) -> dict[int, LoadedEngine]:
+) -> tuple[dict[int, LoadedEngine], Work]:
     found = resources.enter_context(
         engines_to_measure(path, setting.batch, setting.backend, notes, listener, setting.trust)
     )
-    return {
+    side = {
         size: loaded(found.folder, found.inputs, engine, size)
         for engine, size in points(found.engines, setting.batch)
     }
+    return side, work_of(found.source_sha256, side)
 
 
 def _common_sizes(sides: Sequence[dict[int, LoadedEngine]], notes: list[str]) -> list[int]:

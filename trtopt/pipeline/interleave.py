@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,6 +10,7 @@ from trtopt.errors import UsageError
 from trtopt.jobs import Interleaved
 from trtopt.measure.comparison import RUN_BLOCKS, Comparison
 from trtopt.measure.interleaved import InterleaveJob, LoadedEngine, Variant
+from trtopt.measure.likeness import Work
 from trtopt.pipeline.listener import Listener
 from trtopt.pipeline.subject import shapes_at
 from trtopt.records import Contract, EngineArtifact, InterleavedRun, Judged, Purpose, TensorSpec
@@ -36,6 +37,8 @@ class Setting:
     data: str | None
     timeout: float | None = None
     trust: tuple[str, ...] = ()
+    force: bool = False
+    """Also what does other work is compared."""
 
 
 def loaded(folder: Path, inputs: Sequence[TensorSpec], engine: EngineArtifact, size: int) -> LoadedEngine:
@@ -44,6 +47,15 @@ def loaded(folder: Path, inputs: Sequence[TensorSpec], engine: EngineArtifact, s
         path=str((folder / engine.path).absolute()),
         artifact=engine,
         shapes=shapes_at(inputs, engine.plan, size),
+    )
+
+
+def work_of(source_sha256: str, engines: Mapping[int, LoadedEngine]) -> Work:
+    """What engines do, by batch size."""
+    return Work(
+        source=source_sha256,
+        shapes={size: engine.shapes for size, engine in engines.items()},
+        outputs={size: [spec.name for spec in engine.artifact.outputs] for size, engine in engines.items()},
     )
 
 

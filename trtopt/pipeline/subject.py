@@ -38,11 +38,14 @@ class Subject:
     inputs: tuple[TensorSpec, ...]
     model_sha256: str
     engines: tuple[EngineArtifact, ...]
+    source_sha256: str = ""
+    """Of the file that the user gave, from which the model may have been made."""
 
 
 def subject_of(folder: Path, manifest: Manifest, engines: Sequence[EngineArtifact]) -> Subject:
     """Engines whose model the manifest tells."""
-    return Subject(folder, manifest.onnx.inputs, manifest.onnx.sha256, tuple(engines))
+    model = manifest.onnx
+    return Subject(folder, model.inputs, model.sha256, tuple(engines), manifest.source_sha256)
 
 
 @contextmanager

@@ -105,6 +105,7 @@ def measure_point(
             argv=command_line(),
             environment=result.environment,
             model_sha256=engine.onnx.sha256,
+            source_sha256=terms.model_sha256,
             points=(measured,),
         )
         write_atomically(path, to_json(report, indent=None))

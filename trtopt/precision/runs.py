@@ -79,10 +79,11 @@ def add_outputs(found: dict[str, Deviation], wanted: Arrays, got: Arrays) -> Non
     """Add a batch's outputs, by name; what is no number is left out.
 
     Raises:
-        ModelError: their shapes differ.
+        ModelError: their names or shapes differ.
     """
+    _check_names(wanted, got)
     for name, value in wanted.items():
-        if value.dtype.kind in "OSU" or name not in got:
+        if value.dtype.kind in "OSU":
             continue
         if name not in found:
             found[name] = Deviation(name, classifies=is_classifier(value))
@@ -92,6 +93,17 @@ def add_outputs(found: dict[str, Deviation], wanted: Arrays, got: Arrays) -> Non
                 "are they the same model?",
             )
         found[name].add(value, got[name])
+
+
+def _check_names(wanted: Arrays, got: Arrays) -> None:
+    lacking, more = sorted(wanted.keys() - got.keys()), sorted(got.keys() - wanted.keys())
+    told = [f"lacks {', '.join(map(repr, lacking))}"] if lacking else []
+    told += [f"has {', '.join(map(repr, more))} besides"] if more else []
+    if told:
+        raise ModelError(
+            f"the model has other outputs than the reference: it {' and '.join(told)}",
+            "compare it with the model that it was made of, with the same outputs",
+        )
 
 
 class First(SampleSource):

@@ -9,7 +9,7 @@ from trtopt.records.building import EngineArtifact
 from trtopt.records.measuring import ClockReading, ClockReference, Contract, EngineRef, Environment, Samples
 from trtopt.records.verdicts import Judged
 
-COMPARE_SCHEMA = "trtopt.compare/1"
+COMPARE_SCHEMA = "trtopt.compare/2"
 
 
 class Turns(Record, frozen=True, kw_only=True):
@@ -41,6 +41,9 @@ class InterleavedRun(Record, frozen=True, kw_only=True):
     before the first turn and after each; they were judged against `clock_reference`. `failure` is the
     device's, if it ended the run in the middle: the turns that had finished are kept, and some subjects may
     have one more than others.
+
+    `order` is who had each turn, as indices of `turns`, and was drawn from `seed`. In files of
+    `trtopt.compare/1` it is empty: every second round went backwards.
     """
 
     purpose: Purpose
@@ -50,6 +53,8 @@ class InterleavedRun(Record, frozen=True, kw_only=True):
     clocks: tuple[ClockReading, ...]
     clock_reference: ClockReference
     failure: str | None = None
+    seed: int | None = None
+    order: tuple[int, ...] = ()
 
 
 class CompareReport(Record, frozen=True, kw_only=True):

@@ -8,7 +8,7 @@ from trtopt.records.base import Record, Shape
 from trtopt.records.building import Backend
 from trtopt.records.machine import DeviceInfo
 
-BENCH_SCHEMA = "trtopt.bench/3"
+BENCH_SCHEMA = "trtopt.bench/4"
 
 AllocationKind = Literal["allocate", "reallocate", "deallocate"]
 
@@ -360,6 +360,8 @@ class BenchReport(Record, frozen=True, kw_only=True):
     argv: tuple[str, ...] = ()
     environment: Environment
     model_sha256: str
-    """Empty for an engine that no manifest describes: nobody knows its model."""
+    """Of the graph that the engines are made of. Empty for an engine that no manifest describes."""
+    source_sha256: str = ""
+    """Of the file that the user gave. Empty where nobody knows, as in `trtopt.bench/3` and earlier."""
     points: tuple[BenchPoint, ...]
     notes: tuple[str, ...] = ()

@@ -46,7 +46,7 @@ def entry_summary(entry: CacheEntry) -> RenderableType:
             f"tactic sources: {sources}, {len(terms.plugins)} plugins"
         )
     lines.append(f"  {entry.build_count} builds; the latest {len(entry.builds)}:")
-    return Text("\n".join([*lines, *(f"    {_build(build)}" for build in entry.builds)]))
+    return Group(*map(Text, [*lines, *(f"    {_build(build)}" for build in entry.builds)]))
 
 
 def tactics_table(tactics: Sequence[Tactic]) -> RenderableType:

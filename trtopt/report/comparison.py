@@ -24,6 +24,7 @@ from trtopt.measure.outcomes import (
     Outcome,
     Row,
 )
+from trtopt.visible import visible
 
 _TOP_LAYERS = 20
 
@@ -70,12 +71,18 @@ def comparison_markdown(outcome: Outcome) -> str:
 
 def _markdown(section: _Section) -> str:
     marks = (":--" if section.is_text(index) else "--:" for index in range(len(section.columns)))
-    lines = [section.title, "", _line(section.columns), f"|{'|'.join(marks)}|", *map(_line, section.rows)]
-    return "\n".join([*lines, "", *(f"- {remark}" for remark in section.remarks)]) + "\n"
+    lines = [
+        visible(section.title),
+        "",
+        _line(section.columns),
+        f"|{'|'.join(marks)}|",
+        *map(_line, section.rows),
+    ]
+    return "\n".join([*lines, "", *(f"- {visible(remark)}" for remark in section.remarks)]) + "\n"
 
 
 def _line(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+    return f"| {' | '.join(visible(cell).replace('|', chr(92) + '|') for cell in cells)} |"
 
 
 def _sections(outcome: Outcome) -> Iterator[_Section]:

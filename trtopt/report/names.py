@@ -9,13 +9,6 @@ from trtopt.records import ProfiledLayer
 _MANY_NODES = 3
 
 
-def visible(told: str) -> str:
-    """Control characters, line breaks and what is no character at all, written as escapes."""
-    if told.isprintable():
-        return told
-    return "".join(one if one.isprintable() else repr(one)[1:-1] for one in told)
-
-
 def nodes_told(layer: ProfiledLayer) -> str:
     """The nodes but Q and DQ, or of many the first and last; the layer's own name where none is known.
 

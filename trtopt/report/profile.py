@@ -19,8 +19,9 @@ from trtopt.records import (
     ProfileReport,
     Unfused,
 )
-from trtopt.report.names import kind_told, names_told, nodes_told, type_told, visible
+from trtopt.report.names import kind_told, names_told, nodes_told, type_told
 from trtopt.report.tables import plain_table
+from trtopt.visible import visible
 
 _TOP_LAYERS = 10
 _TOP_PATTERNS = 6

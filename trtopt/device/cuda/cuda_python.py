@@ -195,21 +195,34 @@ def capture_graph(runtime: Any, stream: Stream, work: Callable[[], None]) -> Cap
     """
     mode = runtime.cudaStreamCaptureMode.cudaStreamCaptureModeThreadLocal
     checked(runtime, runtime.cudaStreamBeginCapture(stream.handle, mode), "beginning a capture")
-    failure: DeviceError | None = None
     try:
         work()
-    except DeviceError as error:
-        failure = error
+    except BaseException as error:
+        _abandon_capture(runtime, stream)
+        if isinstance(error, DeviceError):
+            raise _not_captured(error.problem) from None
+        raise
     status, graph = runtime.cudaStreamEndCapture(stream.handle)
-    if failure is not None or status != runtime.cudaError_t.cudaSuccess:
+    if status != runtime.cudaError_t.cudaSuccess:
         runtime.cudaGetLastError()  # a failed capture leaves an error that is not the next call's
-        reason = failure.problem if failure is not None else status.name
-        raise GraphCaptureError(f"cannot be captured in a CUDA graph: {reason}", "measure it with --no-graph")
+        raise _not_captured(status.name)
     try:
         executable = checked(runtime, runtime.cudaGraphInstantiate(graph, 0), "instantiating a graph")
     finally:
         runtime.cudaGraphDestroy(graph)
     return CapturedGraph(runtime, executable)
+
+
+def _abandon_capture(runtime: Any, stream: Stream) -> None:
+    """End a capture that broke off: a stream that is still capturing refuses whatever comes after."""
+    status, graph = runtime.cudaStreamEndCapture(stream.handle)
+    if status == runtime.cudaError_t.cudaSuccess:
+        runtime.cudaGraphDestroy(graph)
+    runtime.cudaGetLastError()  # a failed capture leaves an error that is not the next call's
+
+
+def _not_captured(reason: str) -> GraphCaptureError:
+    return GraphCaptureError(f"cannot be captured in a CUDA graph: {reason}", "measure it with --no-graph")
 
 
 class CapturedGraph:

@@ -214,8 +214,10 @@ class PycudaDevice:
         """Leave the primary context; other libraries may go on using it."""
         if self._context is not None:
             context, self._context = self._context, None
-            context.pop()
-            context.detach()
+            try:
+                context.pop()
+            finally:
+                context.detach()
 
 
 class PycudaStream:

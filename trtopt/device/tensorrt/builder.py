@@ -24,8 +24,10 @@ from trtopt.device.tensorrt.timing import (
     HitCounter,
     attach,
     detach,
+    entries,
     merge,
     no_editable_caches,
+    require_unchanged,
     tactics_of,
 )
 from trtopt.errors import (
@@ -151,11 +153,14 @@ class TensorRTBuilder:
             if monitor is not None:
                 config.progress_monitor = monitor
             cache = attach(config, timing_cache) if self.uses_timing_cache else None
+            known = entries(cache) if plan.settings.reproducible else ()
             memory.enter("build")
             with self._marks.range("build"):
                 serialized = builder.build_serialized_network(network, config)
             if serialized is None:
                 raise _failure(f"TensorRT could not build the engine{memory.told()}", errors)
+            if plan.settings.reproducible:
+                require_unchanged(known, entries(cache))
             memory.enter("unload")
             return BuiltEngine(
                 engine=bytes(serialized),

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
-from trtopt.errors import TimingCacheError, UsageError
+from trtopt.errors import BuildError, TimingCacheError, UsageError
 from trtopt.records import Backend, Tactic
 
 _HITS = re.compile(r"Deleting timing cache: \d+ entries, served (\d+) hits")
@@ -94,11 +95,38 @@ def tactics_of(config: Any, blob: bytes) -> tuple[Tactic, ...]:
             "TensorRT refuses the timing cache: of another version or GPU, or damaged",
             "look into it with the TensorRT that made it",
         )
+    return entries(cache)
+
+
+def entries(cache: Any) -> tuple[Tactic, ...]:
+    """What an editable cache holds at present, sorted by key."""
     found = ((str(key), cache.query(key)) for key in cache.queryKeys())
     return tuple(
         Tactic(key=key, tactic=f"{value.tacticHash:#018x}", ms=float(value.timingMSec))
         for key, value in sorted(found, key=lambda pair: pair[0])
     )
+
+
+def require_unchanged(before: Sequence[Tactic], after: Sequence[Tactic]) -> None:
+    """Judge by a cache's entries whether a build chose by them alone.
+
+    TensorRT is asked to fail where one is missing, and 11.0 is reported not to.
+
+    Raises:
+        BuildError: the build has timed what was not in the cache, or chosen anew what was.
+    """
+    known = {one.key: one.tactic for one in before}
+    added = [one.key for one in after if one.key not in known]
+    changed = [one.key for one in after if known.get(one.key, one.tactic) != one.tactic]
+    if added or changed:
+        told = [
+            f"{len(keys)} were {how}" for keys, how in ((added, "missing"), (changed, "chosen anew")) if keys
+        ]
+        raise BuildError(
+            f"--reproducible: the timing cache did not decide it all: of its timings {' and '.join(told)}, "
+            f"such as {(added or changed)[0]}",
+            "build once without --reproducible to fill the cache, then again with that --timing-cache",
+        )
 
 
 class HitCounter:

@@ -26,7 +26,7 @@ from trtopt.report.html.memory import memory_section
 from trtopt.report.html.origin import commands_section, environment_section
 from trtopt.report.html.roofline import roofline_section
 from trtopt.report.html.summary import summary_section
-from trtopt.report.names import visible
+from trtopt.visible import visible
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,67 @@
+"""Whether two sides do the same work, so that a verdict on their times means something. Pure.
+
+The same work is one model at the same input shapes, with the same outputs. A model is known by the file that
+the user gave: what precision, rewriting or a backend makes of it is what comparisons are for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from trtopt.errors import UsageError
+from trtopt.records import Shape
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a side does, by batch size. `source` is its model's hash; empty where nobody knows.
+
+    `outputs` are their names, and may be told for no batch size.
+    """
+
+    source: str
+    shapes: Mapping[int, Mapping[str, Shape]]
+    outputs: Mapping[int, Collection[str]] = field(default_factory=dict)
+
+
+def unlike_work(a: Work, b: Work) -> list[str]:
+    """In what two sides' work differs, as far as both tell; batch sizes that one side lacks do not count."""
+    found = []
+    if a.source and b.source and a.source != b.source:
+        found.append(f"the models, {a.source[:12]} and {b.source[:12]}")
+    for batch in sorted(a.shapes.keys() & b.shapes.keys()):
+        found += _unlike_shapes(batch, a.shapes[batch], b.shapes[batch])
+    for batch in sorted(a.outputs.keys() & b.outputs.keys()):
+        ours, theirs = (", ".join(sorted(side.outputs[batch])) for side in (a, b))
+        if ours != theirs:
+            found.append(f"batch {batch}: the outputs, {ours} and {theirs}")
+    return found
+
+
+def _unlike_shapes(batch: int, a: Mapping[str, Shape], b: Mapping[str, Shape]) -> list[str]:
+    names = [name for name in dict.fromkeys((*a, *b)) if a.get(name) != b.get(name)]
+    return [f"batch {batch}: input {name!r}, {_told(a.get(name))} and {_told(b.get(name))}" for name in names]
+
+
+def _told(shape: Shape | None) -> str:
+    if shape is None:
+        return "not there"
+    return "×".join(map(str, shape)) if shape else "a scalar"
+
+
+def require_alike(unlike: Sequence[str], remedy: str, *, force: bool) -> list[str]:
+    """What differs, in the words of notes.
+
+    Raises:
+        UsageError: something does, and nobody forced it.
+    """
+    if unlike and not force:
+        raise UsageError(
+            f"A and B differ in {'; '.join(unlike)}", f"{remedy}, or compare them all the same with --force"
+        )
+    return [f"A and B differ in {difference}" for difference in unlike]
+
+
+SAME_WORK = "measure one model at the same shapes on both sides"
+"""The remedy for unlike work."""

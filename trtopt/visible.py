@@ -1,0 +1,13 @@
+"""Text of models, files and libraries as it may be shown: it commands no terminal and forges no line."""
+
+
+def visible(told: str) -> str:
+    """Control characters, line breaks and what is no character at all, written as escapes."""
+    if told.isprintable():
+        return told
+    return "".join(one if one.isprintable() else repr(one)[1:-1] for one in told)
+
+
+def visible_lines(told: str) -> str:
+    """The same of text with lines of its own: all but the first are indented, so that none stands alone."""
+    return "\n    ".join(map(visible, told.split("\n")))
