@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from trtopt.device.ort_weights import session_over
 from trtopt.dtypes import numpy_dtype
 from trtopt.errors import ModelError
 
@@ -80,7 +81,8 @@ class CannotRun(ModelError):
 class Unoptimised:
     """A model in memory, opened to run as it is written; its large weights are shared and not copied.
 
-    `prepack` lets ONNX Runtime keep a second copy of weights in the order that its kernels like best.
+    These are initializers that the model has in the file `ort_weights.WEIGHTS_FILE`. `prepack` lets ONNX
+    Runtime keep a second copy of weights in the order that its kernels like best.
 
     Raises:
         CannotRun: ONNX Runtime cannot load it; with its first line.
@@ -89,17 +91,13 @@ class Unoptimised:
     def __init__(
         self, model: bytes, weights: Mapping[str, NDArray[Any]] | None = None, *, prepack: bool = False
     ) -> None:
-        import onnxruntime
-
         options = _unoptimised()
         options.enable_cpu_mem_arena = False
         if not prepack:
             options.add_session_config_entry("session.disable_prepacking", "1")
         self._weights = {name: _shared(array) for name, array in (weights or {}).items()}
-        if self._weights:
-            options.add_external_initializers(list(self._weights), list(self._weights.values()))
         try:
-            self._session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+            self._session = session_over(model, self._weights, options)
         except Exception as error:  # noqa: BLE001  (its exceptions share no base class but Exception)
             raise _cannot_run(error) from None
         self._outputs = [output.name for output in self._session.get_outputs()]

@@ -6,7 +6,7 @@ import math
 import mmap
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +16,7 @@ import numpy as np
 import onnx
 from google.protobuf.message import DecodeError
 
+from trtopt.device.ort_weights import WEIGHTS_FILE
 from trtopt.errors import InvalidModelError, OutputError
 from trtopt.holding import held_file, remove_unfinished, step, umask
 from trtopt.onnxgraph import check_texts, check_types, reads_of
@@ -29,6 +30,8 @@ LARGE_BYTES = 4096
 """Weights from this size on stay in their file; smaller ones take part in folding."""
 _INLINE_LIMIT = 2**31 - 2**20  # Protocol Buffers ends at 2 GiB; leave room for the graph's own fields
 _ALIGNMENT = 4096
+_STRETCH = 1 << 21
+"""Values at a time."""
 _SPOOL = "trtopt-spool"
 _MAX_NAME = 255
 _NARROW = {onnx.TensorProto.FLOAT8E4M3FN, onnx.TensorProto.INT4}
@@ -84,8 +87,29 @@ def _refer(tensor: onnx.TensorProto, location: str, offset: int, length: int) ->
     tensor.data_location = onnx.TensorProto.EXTERNAL
 
 
+def runs_of_rows(array: np.ndarray[Any, Any], multiple: int = 1) -> Iterator[Any]:
+    """Slices that cut an array, which may be large, into runs of so many rows or of multiples of them."""
+    if not array.ndim:
+        yield ...
+        return
+    step = max(1, _STRETCH * len(array) // max(array.size, 1) // multiple) * multiple
+    for start in range(0, len(array), step):
+        yield slice(start, start + step)
+
+
 def spooled(values: np.ndarray[Any, Any], name: str, spool: Path) -> onnx.TensorProto:
     """A weight whose values are written to a new file in `spool`.
+
+    Raises:
+        OutputError: they cannot be: the disk is full.
+    """
+    return spooled_parts([values], values.dtype, values.shape, name, spool)
+
+
+def spooled_parts(
+    parts: Iterable[np.ndarray[Any, Any]], dtype: Any, shape: Sequence[int], name: str, spool: Path
+) -> onnx.TensorProto:
+    """As `spooled`, of values that come in parts, each written before the next is made.
 
     Raises:
         OutputError: they cannot be: the disk is full.
@@ -93,15 +117,17 @@ def spooled(values: np.ndarray[Any, Any], name: str, spool: Path) -> onnx.Tensor
     try:
         handle, path = tempfile.mkstemp(dir=spool)
         with os.fdopen(handle, "wb") as file:
-            file.write(np.ascontiguousarray(values).reshape(-1).view(np.uint8).data)
+            for part in parts:
+                file.write(np.ascontiguousarray(part).reshape(-1).view(np.uint8).data)
+            size = file.tell()
     except OSError as error:
         raise OutputError(
             f"{spool}: no room for the values of {name!r} ({error.strerror})",
             "free some space, or write elsewhere with -o",
         ) from None
-    code = onnx.helper.np_dtype_to_tensor_dtype(values.dtype)
-    tensor = onnx.TensorProto(name=name, data_type=code, dims=values.shape)
-    _refer(tensor, Path(path).name, 0, values.nbytes)
+    code = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    tensor = onnx.TensorProto(name=name, data_type=code, dims=shape)
+    _refer(tensor, Path(path).name, 0, size)
     tensor.external_data.add(key=_SPOOL, value=str(spool))
     return tensor
 
@@ -115,6 +141,21 @@ def constant(values: np.ndarray[Any, Any], name: str, spool: Path | None) -> onn
     if spool is not None and values.nbytes >= SPOOLED_BYTES:
         return spooled(values, name, spool)
     return onnx.numpy_helper.from_array(values, name)
+
+
+def constant_of_parts(
+    parts: Iterable[np.ndarray[Any, Any]], dtype: Any, shape: Sequence[int], name: str, spool: Path | None
+) -> onnx.TensorProto:
+    """As `constant`, of values that come in runs of rows: of a large one, one is in memory at a time.
+
+    Raises:
+        OutputError: see `spooled`.
+    """
+    if spool is not None and math.prod(shape) * np.dtype(dtype).itemsize >= SPOOLED_BYTES:
+        return spooled_parts(parts, dtype, shape, name, spool)
+    runs = list(parts)
+    values = np.concatenate(runs) if len(runs) > 1 else runs[0] if runs else np.empty(shape, dtype)
+    return onnx.numpy_helper.from_array(values.astype(dtype, copy=False).reshape(shape), name)
 
 
 def size_in_bytes(tensor: onnx.TensorProto) -> int:
@@ -174,6 +215,7 @@ def runnable(model: ModelFile) -> tuple[bytes, dict[str, np.ndarray[Any, Any]]]:
     for item in proto.graph.initializer:
         if is_external(item) and item.data_type not in _NARROW:
             weights[item.name] = array_of(item, model.folder)
+            _refer(item, WEIGHTS_FILE, 0, size_in_bytes(item))
         elif is_external(item):
             item.raw_data = bytes(raw_bytes(item, model.folder))
             item.ClearField("external_data")
