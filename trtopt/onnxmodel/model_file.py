@@ -30,8 +30,6 @@ LARGE_BYTES = 4096
 """Weights from this size on stay in their file; smaller ones take part in folding."""
 _INLINE_LIMIT = 2**31 - 2**20  # Protocol Buffers ends at 2 GiB; leave room for the graph's own fields
 _ALIGNMENT = 4096
-_STRETCH = 1 << 21
-"""Values at a time."""
 _SPOOL = "trtopt-spool"
 _MAX_NAME = 255
 _NARROW = {onnx.TensorProto.FLOAT8E4M3FN, onnx.TensorProto.INT4}
@@ -87,16 +85,6 @@ def _refer(tensor: onnx.TensorProto, location: str, offset: int, length: int) ->
     tensor.data_location = onnx.TensorProto.EXTERNAL
 
 
-def runs_of_rows(array: np.ndarray[Any, Any], multiple: int = 1) -> Iterator[Any]:
-    """Slices that cut an array, which may be large, into runs of so many rows or of multiples of them."""
-    if not array.ndim:
-        yield ...
-        return
-    step = max(1, _STRETCH * len(array) // max(array.size, 1) // multiple) * multiple
-    for start in range(0, len(array), step):
-        yield slice(start, start + step)
-
-
 def spooled(values: np.ndarray[Any, Any], name: str, spool: Path) -> onnx.TensorProto:
     """A weight whose values are written to a new file in `spool`.
 
@@ -130,32 +118,6 @@ def spooled_parts(
     _refer(tensor, Path(path).name, 0, size)
     tensor.external_data.add(key=_SPOOL, value=str(spool))
     return tensor
-
-
-def constant(values: np.ndarray[Any, Any], name: str, spool: Path | None) -> onnx.TensorProto:
-    """A new constant; a large one in a file of its own, if there is a spool.
-
-    Raises:
-        OutputError: see `spooled`.
-    """
-    if spool is not None and values.nbytes >= SPOOLED_BYTES:
-        return spooled(values, name, spool)
-    return onnx.numpy_helper.from_array(values, name)
-
-
-def constant_of_parts(
-    parts: Iterable[np.ndarray[Any, Any]], dtype: Any, shape: Sequence[int], name: str, spool: Path | None
-) -> onnx.TensorProto:
-    """As `constant`, of values that come in runs of rows: of a large one, one is in memory at a time.
-
-    Raises:
-        OutputError: see `spooled`.
-    """
-    if spool is not None and math.prod(shape) * np.dtype(dtype).itemsize >= SPOOLED_BYTES:
-        return spooled_parts(parts, dtype, shape, name, spool)
-    runs = list(parts)
-    values = np.concatenate(runs) if len(runs) > 1 else runs[0] if runs else np.empty(shape, dtype)
-    return onnx.numpy_helper.from_array(values.astype(dtype, copy=False).reshape(shape), name)
 
 
 def size_in_bytes(tensor: onnx.TensorProto) -> int:

@@ -15,7 +15,8 @@ import onnx
 from numpy.typing import NDArray
 
 from trtopt.onnxgraph import reads_of
-from trtopt.onnxmodel.model_file import ModelFile, array_of, constant_of_parts, runs_of_rows
+from trtopt.onnxmodel.model_file import ModelFile, array_of
+from trtopt.onnxmodel.parts import constant_of_parts, runs_of_rows
 from trtopt.precision.emission.numbers import dequantised, quantised
 from trtopt.precision.emission.write import drop_unread
 from trtopt.precision.placement.plan import Precision

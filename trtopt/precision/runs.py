@@ -16,12 +16,12 @@ from trtopt.onnxmodel.naming import name_apart
 from trtopt.precision.casting.places import FLOAT, LOW, types_of
 from trtopt.precision.casting.weights import converted
 from trtopt.precision.deviation import Deviation, is_classifier
+from trtopt.precision.disk import passing
 from trtopt.precision.emulate import emulated, has_low
 from trtopt.precision.folding import with_weights_dequantised
 from trtopt.precision.stages import open_proto
 from trtopt.records import TensorSpec
 from trtopt.records.checking import OutputDifference
-from trtopt.workspace import scratch_folder
 
 
 def open_model(model: ModelFile) -> Unoptimised:
@@ -29,10 +29,11 @@ def open_model(model: ModelFile) -> Unoptimised:
 
     Raises:
         ModelError: ONNX Runtime cannot load it.
+        OutputError: there is no room for its weights in FP32.
     """
     # ONNX Runtime reads weights that are mapped from files, also once these have no name any more.
-    with scratch_folder() as folder:
-        wide = in_fp32(with_weights_dequantised(replace(model, spool=model.spool or folder)))
+    with passing(model) as spooling:
+        wide = in_fp32(with_weights_dequantised(spooling))
         return open_proto(wide, wide.proto)
 
 

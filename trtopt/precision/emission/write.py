@@ -12,7 +12,8 @@ import onnx
 from numpy.typing import NDArray
 
 from trtopt.onnxgraph import WEAK_TYPES, graphs_of, reads_of
-from trtopt.onnxmodel.model_file import ModelFile, array_of, constant, constant_of_parts, runs_of_rows
+from trtopt.onnxmodel.model_file import ModelFile, array_of
+from trtopt.onnxmodel.parts import constant, constant_of_parts, runs_of_rows
 from trtopt.precision.emission.form import Form
 from trtopt.precision.emission.numbers import (
     ELEMENT,
