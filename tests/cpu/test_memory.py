@@ -83,9 +83,8 @@ def peak_gib(folder: Path, *words: str) -> float:
     """The most that `trtopt` and its processes held at a time."""
     peak = 0
     with TemporaryFile() as said:
-        process = subprocess.Popen(
-            [sys.executable, "-c", PARENT, *words], cwd=folder, stdout=said, stderr=said
-        )
+        command = [sys.executable, "-m", "trtopt", *words]
+        process = subprocess.Popen(command, cwd=folder, stdout=said, stderr=said)
         while process.poll() is None:
             peak = max(peak, held_kib(process.pid))
             sleep(0.01)
