@@ -27,6 +27,8 @@ from trtopt.workspace import sha256_of
 if TYPE_CHECKING:
     import onnx
 
+_LARGE_BYTES = 4096
+
 
 def read_onnx(path: Path) -> OnnxArtifact:
     """Check an ONNX file and describe it. Weights kept in external files are hashed, not loaded.
@@ -163,6 +165,30 @@ def _check_names(model: onnx.ModelProto, path: Path) -> None:
         )
 
 
+def _skeleton(model: onnx.ModelProto) -> onnx.ModelProto:
+    """A copy with large weights declared as inputs; in the model itself, in place, they lose their data.
+
+    ONNX's checker would copy them twice more.
+    """
+    import onnx
+
+    heavy = {item.name for item in model.graph.initializer if len(item.raw_data) >= _LARGE_BYTES}
+    for tensor in model.graph.initializer:
+        if tensor.name in heavy:
+            tensor.ClearField("raw_data")
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    del copy.graph.initializer[:]
+    copy.graph.initializer.extend(item for item in model.graph.initializer if item.name not in heavy)
+    heavy -= {item.name for item in copy.graph.input}
+    for item in model.graph.initializer:
+        if item.name in heavy:
+            copy.graph.input.append(
+                onnx.helper.make_tensor_value_info(item.name, item.data_type, list(item.dims))
+            )
+    return copy
+
+
 def _check_with_onnx(model: onnx.ModelProto, path: Path, *, is_whole: bool) -> None:
     """ONNX's own checker, with its message; operators it does not know are named with their nodes."""
     import onnx
@@ -179,7 +205,7 @@ def _check_with_onnx(model: onnx.ModelProto, path: Path, *, is_whole: bool) -> N
         return
     try:
         # by path it finds external weights; a whole model's path need not even be text
-        onnx.checker.check_model(model if is_whole else str(path))
+        onnx.checker.check_model(_skeleton(model) if is_whole else str(path))
     except (onnx.checker.ValidationError, UnicodeDecodeError) as error:  # its message need not be text
         message = str(error).strip().splitlines()[0]
         raise InvalidModelError(f"{path}: {message}", "export the model again") from None

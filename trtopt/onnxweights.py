@@ -109,9 +109,11 @@ def mapped(part: FilePart, folder: Path) -> np.ndarray[Any, Any]:
     import numpy as np
 
     with os.fdopen(_opened(part, folder), "rb") as file:
-        return (
-            np.memmap(file, np.uint8, "r", part.offset, (part.size,)) if part.size else np.empty(0, np.uint8)
-        )
+        if not part.size:
+            return np.empty(0, np.uint8)
+        values = np.memmap(file, np.uint8, "r", part.offset, (part.size,))
+        values.filename = os.path.abspath(folder / part.location)  # an opened descriptor has no name
+        return values
 
 
 def check_values(tensors: Iterable[onnx.TensorProto], path: Path) -> None:

@@ -137,7 +137,6 @@ def test_what_takes_too_much_stays_and_a_spool_takes_more(
 ) -> None:
     model = quantised_weight()
     monkeypatch.setattr(folding, "_MOST_HELD_BYTES", 95)
-    monkeypatch.setattr(folding, "_MOST_BYTES", 96)
     assert with_weights_dequantised(model) is model
     monkeypatch.setattr(model_file, "SPOOLED_BYTES", 1)
     spooling = ModelFile(model.proto, Path(), external=False, spool=tmp_path)

@@ -20,6 +20,7 @@ from trtopt.device import ort_process
 from trtopt.device.framing import framed, receive, send
 from trtopt.device.ort_process import ort_process as current
 from trtopt.device.ort_server import Mapped
+from trtopt.device.ort_weights import WEIGHTS_FILE
 from trtopt.device.reference import CannotRun, Crashed, Unoptimised, run_unoptimised
 
 
@@ -160,7 +161,7 @@ def with_weight(weight: np.ndarray) -> Unoptimised:
     )
     del proto.graph.input[1]
     tensor = onnx.TensorProto(name="w", data_type=1, dims=weight.shape, data_location=1)
-    tensor.external_data.add(key="location", value="w")
+    tensor.external_data.add(key="location", value=WEIGHTS_FILE)
     proto.graph.initializer.append(tensor)
     return Unoptimised(proto.SerializeToString(), {"w": weight})
 

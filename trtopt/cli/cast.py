@@ -63,6 +63,7 @@ def cast(
         cast_io=cast_io,
         compare=not no_compare,
         accept=lambda report: explain is None or of_node(report, explain),
+        note=lambda text: click.echo(text, err=True),
     )
     if as_json:
         click.echo(to_json(report).decode(), nl=False)

@@ -75,6 +75,7 @@ def rewrite(
         keep_going=keep_going,
         dynamic_batch=dynamic_batch,
         accept=lambda trace: explain is None or words.of_node(trace, explain),
+        note=lambda text: click.echo(text, err=True),
     )
     if as_json:
         click.echo(to_json(trace).decode(), nl=False)

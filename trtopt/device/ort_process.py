@@ -9,7 +9,7 @@ import subprocess
 import threading
 from collections import deque
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from tempfile import TemporaryFile
 from typing import Any
 
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from trtopt.device.framing import Frame, framed, receive, send
 from trtopt.device.ort_server import Answered, Close, Mapped, Open, Opened, OpenFile, Refused, Reply, Run
+from trtopt.device.ort_weights import model_without_weights
 from trtopt.processes import cause_of_death, how_it_ended, out_of_memory_kills, python_command
 
 _PRINTED_BYTES = 1 << 16
@@ -69,14 +70,17 @@ class OrtProcess:
         """
         places = {name: _place_of(array) for name, array in weights.items()}
         number = self._number()
-        request = Open(
-            session=number,
-            model=np.frombuffer(model, np.uint8),
-            held={name: array for name, array in weights.items() if places[name] is None},
-            mapped={name: place for name, place in places.items() if place is not None},
-            prepack=prepack,
-        )
-        return number, self._asked(request, Opened).inputs
+        with ExitStack() as resources:
+            path = str(resources.enter_context(model_without_weights(model))) if weights else ""
+            request = Open(
+                session=number,
+                model=np.frombuffer(b"" if path else model, np.uint8),
+                path=path,
+                held={name: array for name, array in weights.items() if places[name] is None},
+                mapped={name: place for name, place in places.items() if place is not None},
+                prepack=prepack,
+            )
+            return number, self._asked(request, Opened).inputs
 
     def open_file(self, path: str) -> int:
         """Open a model's file; its number.
@@ -175,10 +179,10 @@ def _place_of(array: NDArray[Any]) -> Mapped | None:
     root: Any = array
     while isinstance(root, np.ndarray) and not (isinstance(root, np.memmap) and root.filename is not None):
         root = root.base
-    while root is not None and isinstance(root.base, np.memmap):
-        root = root.base  # a slice of a map has the whole map's offset
-    if root is None or not array.flags.c_contiguous or not array.size:
+    if not isinstance(root, np.memmap) or not array.flags.c_contiguous or not array.size:
         return None
+    while isinstance(root.base, np.memmap):
+        root = root.base  # a slice of a map has the whole map's offset
     offset = root.offset + array.ctypes.data - root.ctypes.data
     if not os.path.isfile(root.filename) or os.path.getsize(root.filename) < offset + array.nbytes:
         return None

@@ -35,10 +35,14 @@ class Mapped(msgspec.Struct, frozen=True):
 
 
 class Open(msgspec.Struct, frozen=True, tag=True):
-    """Open a model in memory; `held` are weights that come along, `mapped` those that lie in files."""
+    """Open a model in memory, or at `path` if it has weights to go with it.
+
+    `held` are weights that come along, `mapped` those that lie in files.
+    """
 
     session: int
     model: Any
+    path: str
     held: dict[str, Any]
     mapped: dict[str, Mapped]
     prepack: bool
@@ -103,14 +107,14 @@ class _Session:
         if isinstance(request, OpenFile):
             model = request.path
         else:
-            model = request.model.tobytes()
+            model = request.path or request.model.tobytes()
             options.enable_cpu_mem_arena = False
             if not request.prepack:
                 options.add_session_config_entry("session.disable_prepacking", "1")
             arrays = request.held | {name: _mapped(place) for name, place in request.mapped.items()}
             self._weights = {name: _shared(array) for name, array in arrays.items()}
-        if self._weights:
-            options.add_external_initializers(list(self._weights), list(self._weights.values()))
+        for name, value in self._weights.items():
+            options.add_initializer(name, value)  # shared; `add_external_initializers` would copy it
         self._session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
         outputs = self._session.get_outputs()
         self._outputs = [output.name for output in outputs]

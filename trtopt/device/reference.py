@@ -97,7 +97,8 @@ def crashes_told(what: str) -> Iterator[None]:
 class Unoptimised:
     """A model in memory, opened to run as it is written.
 
-    Weights that are mapped from files are shared and not copied, and may be deleted once it is open.
+    Weights are initializers that the model has in the file `ort_weights.WEIGHTS_FILE`. Those that are mapped
+    from files are shared and not copied, and may be deleted once it is open.
     `prepack` lets ONNX Runtime keep a second copy of weights in the order that its kernels like best.
 
     Raises:

@@ -7,7 +7,7 @@ import mmap
 import os
 import secrets
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +17,7 @@ import numpy as np
 import onnx
 from google.protobuf.message import DecodeError
 
+from trtopt.device.ort_weights import WEIGHTS_FILE
 from trtopt.errors import InvalidModelError, OutputError
 from trtopt.holding import held_file, remove_unfinished
 from trtopt.onnxgraph import check_texts, check_types, reads_of
@@ -106,30 +107,32 @@ def spooled(values: np.ndarray[Any, Any], name: str, spool: Path) -> onnx.Tensor
     Raises:
         OutputError: they cannot be: the disk is full.
     """
+    return spooled_parts([values], values.dtype, values.shape, name, spool)
+
+
+def spooled_parts(
+    parts: Iterable[np.ndarray[Any, Any]], dtype: Any, shape: Sequence[int], name: str, spool: Path
+) -> onnx.TensorProto:
+    """As `spooled`, of values that come in parts, each written before the next is made.
+
+    Raises:
+        OutputError: they cannot be: the disk is full.
+    """
     try:
         handle, path = tempfile.mkstemp(dir=spool)
         with os.fdopen(handle, "wb") as file:
-            file.write(np.ascontiguousarray(values).reshape(-1).view(np.uint8).data)
+            for part in parts:
+                file.write(np.ascontiguousarray(part).reshape(-1).view(np.uint8).data)
+            size = file.tell()
     except OSError as error:
         raise OutputError(
             f"{spool}: no room for the values of {name!r} ({error.strerror})",
             "free some space, or write elsewhere with -o",
         ) from None
-    code = onnx.helper.np_dtype_to_tensor_dtype(values.dtype)
-    tensor = onnx.TensorProto(name=name, data_type=code, dims=values.shape)
-    _refer(tensor, _own_location(Path(path)), 0, values.nbytes)
+    code = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    tensor = onnx.TensorProto(name=name, data_type=code, dims=shape)
+    _refer(tensor, _own_location(Path(path)), 0, size)
     return tensor
-
-
-def constant(values: np.ndarray[Any, Any], name: str, spool: Path | None) -> onnx.TensorProto:
-    """A new constant; a large one in a file of its own, if there is a spool.
-
-    Raises:
-        OutputError: see `spooled`.
-    """
-    if spool is not None and values.nbytes >= SPOOLED_BYTES:
-        return spooled(values, name, spool)
-    return onnx.numpy_helper.from_array(values, name)
 
 
 def size_in_bytes(tensor: onnx.TensorProto) -> int:
@@ -185,6 +188,7 @@ def runnable(model: ModelFile) -> tuple[bytes, dict[str, np.ndarray[Any, Any]]]:
     for item in proto.graph.initializer:
         if is_external(item) and item.data_type not in _NARROW:
             weights[item.name] = array_of(item, model.folder)
+            _refer(item, WEIGHTS_FILE, 0, size_in_bytes(item))
         elif is_external(item):
             item.raw_data = bytes(raw_bytes(item, model.folder))
             item.ClearField("external_data")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 from trtopt.data import SampleSource, open_data
 from trtopt.data.npz import read_npz, write_npz
 from trtopt.data.reader import samples_in
-from trtopt.device.reference import crashes_told
+from trtopt.device.reference import Unoptimised, crashes_told
 from trtopt.errors import ModelError, UsageError
 from trtopt.inputs import random_batch
 from trtopt.jobs import OutputsWritten
@@ -22,12 +23,14 @@ from trtopt.onnxfile import read_onnx
 from trtopt.onnxmodel import model_file, prepare
 from trtopt.onnxmodel.feeds import seeded_source, specs_of
 from trtopt.onnxmodel.model_file import ModelFile
+from trtopt.onnxmodel.room import check_temporary_room
 from trtopt.pipeline.build import command_line, now
 from trtopt.pipeline.listener import SILENT, Listener
 from trtopt.pipeline.subject import Subject, check_trust, engines_to_measure, points, shapes_at
 from trtopt.pipeline.task import LABELS, Task
 from trtopt.precision.bounds import Bounds, violations
 from trtopt.precision.deviation import Deviation
+from trtopt.precision.disk import of_opening
 from trtopt.precision.layers import layer_differences
 from trtopt.precision.runs import add_outputs, open_model
 from trtopt.recipe import check_timeout
@@ -83,7 +86,7 @@ def check(
     if path.suffix == ".onnx" and not (path.parent / MANIFEST).is_file():
         _refuse_batches(batch)
         source = open_data(data) if data is not None else seeded_source(checker.model)
-        _, other = _load(path)
+        other = _beside(checker.model, path, listener)
         subjects = [checker.model_file(path.name, other, source)]
         found = layer_differences(checker.model, other, source) if layers else ()
     elif layers:
@@ -112,6 +115,13 @@ def _load(path: Path) -> tuple[OnnxArtifact, ModelFile]:
     return artifact, replace(model, proto=prepare.prepare(model.proto)[0])
 
 
+def _beside(reference: ModelFile, path: Path, listener: Listener) -> ModelFile:
+    """Another model, once there is room to open both."""
+    _, model = _load(path)
+    check_temporary_room(of_opening(reference, model), listener.note)
+    return model
+
+
 def _refuse_batches(batch: Sequence[int] | None) -> None:
     if batch:
         raise UsageError("--batch: an ONNX file runs on the samples as they are", "check its engines")
@@ -124,10 +134,13 @@ class Checker:
         self._name = against.name
         self.artifact, self.model = _load(against)
         self._specs = specs_of(self.model.proto)
-        self._reference = open_model(self.model)
         self._answers: dict[bytes, Arrays] = {}
         self._room = _REMEMBERED_BYTES
         self._task, self._bounds = task, bounds
+
+    @cached_property
+    def _reference(self) -> Unoptimised:
+        return open_model(self.model)
 
     def model_file(self, name: str, other: ModelFile, source: SampleSource) -> CheckedSubject:
         """Compare a model, which runs on ONNX Runtime too, its 16-bit arithmetic emulated."""

@@ -19,10 +19,12 @@ from trtopt.onnxmodel import model_file
 from trtopt.onnxmodel.feeds import seeded_source
 from trtopt.onnxmodel.model_file import ModelFile
 from trtopt.onnxmodel.naming import name_apart
+from trtopt.onnxmodel.room import check_room_beside
 from trtopt.pipeline.listener import SILENT, Listener
 from trtopt.precision.calibration.table import AUTO, check_method, read_table
 from trtopt.precision.casting.weights import no_numbers
 from trtopt.precision.casting.widen import is_low, widened
+from trtopt.precision.disk import of_quantising
 from trtopt.precision.emission.form import Form, form_for
 from trtopt.precision.existing import is_quantised
 from trtopt.precision.placement.plan import Precision, Wish
@@ -92,6 +94,7 @@ def quantize(
     samples = _source(request, original, precision)
     table = read_table(request.table) if request.table else None
     check_writable(target)
+    check_room_beside(target, of_quantising(original), listener.note)
     with scratch_beside(target) as scratch:
         listener.note("rewriting the graph")
         file, told = rewritten(source, scratch, request.target)

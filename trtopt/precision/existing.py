@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 
 from trtopt.errors import UsageError
 from trtopt.onnxgraph import OWN_DOMAINS, graphs_of, reads_of, subgraphs_of
-from trtopt.onnxmodel.model_file import ModelFile, array_of, constant, is_external, raw_bytes
+from trtopt.onnxmodel.model_file import ModelFile, array_of, is_external, raw_bytes
+from trtopt.onnxmodel.parts import constant
 from trtopt.precision.emission.numbers import LARGEST
 from trtopt.precision.placement.plan import Precision
 from trtopt.precision.placement.view import RESHAPES, View, is_op

@@ -15,7 +15,8 @@ import onnx
 from numpy.typing import NDArray
 
 from trtopt.onnxgraph import reads_of
-from trtopt.onnxmodel.model_file import ModelFile, array_of, constant
+from trtopt.onnxmodel.model_file import ModelFile, array_of
+from trtopt.onnxmodel.parts import constant_of_parts, runs_of_rows
 from trtopt.precision.emission.numbers import dequantised, quantised
 from trtopt.precision.emission.write import drop_unread
 from trtopt.precision.placement.plan import Precision
@@ -25,8 +26,8 @@ _PRECISIONS: Mapping[int, Precision] = {
     onnx.TensorProto.INT8: "int8",
     onnx.TensorProto.FLOAT8E4M3FN: "fp8",
 }
-_MOST_BYTES, _MOST_HELD_BYTES = 2 << 30, 32 << 20
-"""Of weights as floats: with a spool, and without one, in messages that are copied again and again."""
+_MOST_HELD_BYTES = 32 << 20
+"""Of weights as floats, without a spool, in messages that are copied again and again."""
 
 _USUAL = {"block_size": 0, "output_dtype": 0, "precision": 0, "saturate": 1}
 """What attributes are without being told."""
@@ -50,13 +51,12 @@ def with_weights_dequantised(model: ModelFile) -> ModelFile:
     constants = _constants(model)
     weights = _weights(model, constants)
     taken = sum(4 * int(np.prod(one.source.dims, dtype=np.int64)) for one in weights.values())
-    if not weights or taken > (_MOST_HELD_BYTES if model.spool is None else _MOST_BYTES):
+    if not weights or (model.spool is None and taken > _MOST_HELD_BYTES):
         return model
     proto = onnx.ModelProto()
     proto.CopyFrom(model.proto)
     for name, weight in weights.items():
-        values = _dequantised(weight, model, constants)
-        proto.graph.initializer.append(constant(values, name, model.spool))
+        proto.graph.initializer.append(_dequantised(name, weight, model, constants))
     nodes = [node for node in proto.graph.node if node.output[0] not in weights]
     read = {item.name for item in proto.graph.output}.union(*map(reads_of, nodes))
     unread = {one.quantize.output[0] for one in weights.values() if one.quantize is not None} - read
@@ -102,17 +102,29 @@ def _is_plain(node: onnx.NodeProto, model: ModelFile, constants: Mapping[str, on
 
 
 def _dequantised(
-    weight: _Weight, model: ModelFile, constants: Mapping[str, onnx.TensorProto]
-) -> NDArray[Any]:
+    name: str, weight: _Weight, model: ModelFile, constants: Mapping[str, onnx.TensorProto]
+) -> onnx.TensorProto:
     """In the type of the DQ's scale, as ONNX Runtime computes it: in FP32."""
     values = array_of(weight.source, model.folder)
-    if weight.quantize is not None:
-        scale = array_of(constants[weight.quantize.input[1]], model.folder).astype(np.float32)
-        precision = _PRECISIONS[constants[weight.quantize.input[2]].data_type]
-        values = quantised(values, scale, _axis(weight.quantize, scale), precision)
     scale = array_of(constants[weight.dequantize.input[1]], model.folder)
-    wide = dequantised(values, scale.astype(np.float32), _axis(weight.dequantize, scale))
-    return np.asarray(wide.astype(scale.dtype))
+    axis = _axis(weight.dequantize, scale)
+
+    def part(run: Any) -> NDArray[Any]:
+        rows = values[run]
+        if weight.quantize is not None:
+            steps = array_of(constants[weight.quantize.input[1]], model.folder)
+            precision = _PRECISIONS[constants[weight.quantize.input[2]].data_type]
+            along = _axis(weight.quantize, steps)
+            rows = quantised(rows, _of_rows(steps, along, values.ndim, run), along, precision)
+        return dequantised(rows, _of_rows(scale, axis, values.ndim, run), axis).astype(scale.dtype)
+
+    parts = map(part, runs_of_rows(values))
+    return constant_of_parts(parts, scale.dtype, values.shape, name, model.spool)
+
+
+def _of_rows(scale: NDArray[Any], axis: int | None, rank: int, run: Any) -> NDArray[np.float32]:
+    """The scales of some of a weight's rows: the same for all unless each row has its own."""
+    return (scale[run] if axis is not None and axis % rank == 0 else scale).astype(np.float32)
 
 
 def _axis(node: onnx.NodeProto, scale: NDArray[Any]) -> int | None:

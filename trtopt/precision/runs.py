@@ -11,20 +11,17 @@ from trtopt.data import SampleSource
 from trtopt.data.reader import Arrays, samples_in
 from trtopt.device.reference import Unoptimised
 from trtopt.errors import ModelError
-from trtopt.onnxmodel.model_file import ModelFile, size_in_bytes
+from trtopt.onnxmodel.model_file import ModelFile
 from trtopt.onnxmodel.naming import name_apart
 from trtopt.precision.casting.places import FLOAT, LOW, types_of
 from trtopt.precision.casting.weights import converted
 from trtopt.precision.deviation import Deviation, is_classifier
+from trtopt.precision.disk import passing
 from trtopt.precision.emulate import emulated, has_low
 from trtopt.precision.folding import with_weights_dequantised
 from trtopt.precision.stages import open_proto
 from trtopt.records import TensorSpec
 from trtopt.records.checking import OutputDifference
-from trtopt.workspace import scratch_folder
-
-_WIDE_BYTES = 2 << 30
-"""The most that 16-bit weights may take in FP32 to be widened once and not at every run."""
 
 
 def open_model(model: ModelFile) -> Unoptimised:
@@ -32,19 +29,18 @@ def open_model(model: ModelFile) -> Unoptimised:
 
     Raises:
         ModelError: ONNX Runtime cannot load it.
+        OutputError: there is no room for its weights in FP32.
     """
     # ONNX Runtime reads weights that are mapped from files, also once these have no name any more.
-    with scratch_folder() as folder:
-        folded = with_weights_dequantised(replace(model, spool=model.spool or folder))
-        model = in_fp32(replace(folded, spool=model.spool))
-        return open_proto(model, model.proto)
+    with passing(model) as spooling:
+        wide = in_fp32(with_weights_dequantised(spooling))
+        return open_proto(wide, wide.proto)
 
 
 def in_fp32(model: ModelFile) -> ModelFile:
     """The model, its 16-bit arithmetic emulated if it has any; weights are widened now if there is a spool.
 
-    Otherwise, and if they would take more than `_WIDE_BYTES`, they are widened whenever the model runs. What
-    it computes is the same to the bit.
+    Otherwise they are widened whenever the model runs. What it computes is the same to the bit.
     """
     if not has_low(types_of(model.proto)):
         return model
@@ -53,9 +49,10 @@ def in_fp32(model: ModelFile) -> ModelFile:
     name_apart(proto.graph)
     types = types_of(proto)
     outputs = {item.name for item in proto.graph.output}
-    low = [item for item in proto.graph.initializer if types[item.name] in LOW.values()]
-    if model.spool is not None and 2 * sum(map(size_in_bytes, low)) <= _WIDE_BYTES:
-        for tensor in (item for item in low if item.name not in outputs):
+    if model.spool is not None:
+        for tensor in proto.graph.initializer:
+            if types[tensor.name] not in LOW.values() or tensor.name in outputs:
+                continue
             tensor.CopyFrom(converted(tensor, model, tensor.name, FLOAT))
             types[tensor.name] = FLOAT
             # Constants are multiplied by in another order of sums; what is among the inputs is none.

@@ -11,7 +11,8 @@ from trtopt.device.reference import Unoptimised
 from trtopt.onnxgraph import reads_of
 from trtopt.onnxmodel.model_file import ModelFile, runnable, size_in_bytes
 
-_PREPACK_BYTES = 1 << 30
+_PREPACK_BYTES = 256 << 20
+"""The most that weights may take to be held a second time, in the order that kernels like best."""
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ import msgspec
 from trtopt.errors import UsageError
 from trtopt.onnxmodel import feeds, model_file, prepare
 from trtopt.onnxmodel.model_file import ModelFile
+from trtopt.onnxmodel.room import Note, check_room_beside, silent
 from trtopt.rewrite import batch, batch_check, equivalence
 from trtopt.rewrite.catalogue import RULES
 from trtopt.rewrite.driver import Outcome, RuleFailed, rewrite
@@ -26,6 +27,15 @@ _SHAPES = (erase_identity.RULE, zero_state.RULE, fold_constants.keeping("Expand"
 
 An Expand may repeat a constant for the batch: it stays.
 """
+
+
+def _temporary_bytes(model: ModelFile) -> int:
+    """At most: what rules make of the weights, and the result."""
+    return 2 * sum(
+        model_file.size_in_bytes(item)
+        for item in model.proto.graph.initializer
+        if model_file.is_external(item)
+    )
 
 
 def select(names: Sequence[str] | None, skip: Sequence[str], target: Target) -> tuple[Rule, ...]:
@@ -173,6 +183,7 @@ def rewrite_model(
     sizes: int = 2,
     write_unchanged: bool = True,
     accept: Callable[[RewriteTrace], object] = lambda trace: None,
+    note: Note = silent,
 ) -> RewriteTrace:
     """Rewrite the ONNX file `source` for the TensorRT `target` and write it to `out`.
 
@@ -181,7 +192,8 @@ def rewrite_model(
     sizes (`sizes` 1: at the smaller one alone); a rule that breaks its bound is undone and named in the
     trace. `keep_going` leaves out a rule that raises. `dynamic_batch` first gives a fixed batch axis a name,
     checked at other sizes too. Without `write_unchanged` nothing is written if no rule was applied.
-    `accept` is shown the trace before anything is written; what it raises is raised.
+    `accept` is shown the trace before anything is written; what it raises is raised. `note` hears beforehand
+    how much room temporary files take.
 
     Raises:
         UsageError: an unknown target or rule, or `out` is `source`.
@@ -192,10 +204,7 @@ def rewrite_model(
     began = time.perf_counter()
     aim = target_named(target)
     chosen = select(rules, skip, aim)
-    if out.resolve() == source.resolve():
-        raise UsageError("the output would replace the model itself", "choose another place with -o")
-    check_writable(out)
-    original = model_file.load(source)
+    original = _loaded(source, out, note)
     proto, lowered = prepare.prepare(original.proto)
     notes = _on_defaults(original)
     if check:
@@ -216,6 +225,16 @@ def rewrite_model(
         if write_unchanged or attempt.outcome.applied:
             model_file.save(attempt.outcome.model, out)
     return msgspec.structs.replace(trace, seconds=time.perf_counter() - began)
+
+
+def _loaded(source: Path, out: Path, note: Note) -> ModelFile:
+    """The model, once it is known that a result can be written at `out`."""
+    if out.resolve() == source.resolve():
+        raise UsageError("the output would replace the model itself", "choose another place with -o")
+    check_writable(out)
+    model = model_file.load(source)
+    check_room_beside(out, _temporary_bytes(model), note)
+    return model
 
 
 def _on_defaults(original: ModelFile) -> list[str]:

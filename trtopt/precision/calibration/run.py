@@ -19,6 +19,7 @@ from trtopt.precision.calibration.collect import Ranges, check_finite
 from trtopt.precision.calibration.held_back import EVERY, Part
 from trtopt.precision.calibration.methods import METHODS
 from trtopt.precision.calibration.table import AUTO, MAX, by_group, chosen, ranges
+from trtopt.precision.disk import passing
 from trtopt.precision.emission.form import Form
 from trtopt.precision.emission.numbers import check_weight
 from trtopt.precision.emission.write import Scales, write
@@ -107,7 +108,8 @@ def _judge(
         )
     feeds = held or [_first(source.batches(specs, _AT_ONCE))]
     reference = open_proto(model, model.proto)
-    quantised, names = _with_open_scales(model, plan, form, given)
+    with passing(model) as spooling:
+        quantised, names = _with_open_scales(spooling, plan, form, given)
     columns = {
         method: by_group({name: row[method] for name, row in amax.items()}, plan.groups) for method in METHODS
     }

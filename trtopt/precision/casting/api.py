@@ -22,6 +22,7 @@ from trtopt.onnxmodel import model_file, prepare
 from trtopt.onnxmodel.feeds import on_seeded, source_of
 from trtopt.onnxmodel.model_file import ModelFile, array_of
 from trtopt.onnxmodel.naming import name_apart
+from trtopt.onnxmodel.room import Note, check_room_beside, silent
 from trtopt.precision.casting.convert import convert
 from trtopt.precision.casting.decide import HEAVY, Decision, Judge, Wishes
 from trtopt.precision.casting.patterns import check_patterns
@@ -29,6 +30,7 @@ from trtopt.precision.casting.places import LOW, types_of
 from trtopt.precision.casting.reference import Reference
 from trtopt.precision.casting.weights import largest, no_numbers
 from trtopt.precision.casting.widen import is_low, widened
+from trtopt.precision.disk import of_casting, passing
 from trtopt.precision.folding import with_weights_dequantised
 from trtopt.precision.observe import float_tensors, observe
 from trtopt.precision.runs import First, compared, in_fp32, open_model
@@ -58,14 +60,15 @@ def cast_model(
     cast_io: bool = False,
     compare: bool = True,
     accept: Callable[[CastReport], object] = lambda report: None,
+    note: Note = silent,
 ) -> CastReport:
     """Write the ONNX file `source` to `out` with its nodes in 16 bits, but for those that must stay FP32.
 
-    A node stays FP32 if its operator must, if `keep` (patterns of names) or `keep_op` says so, if a weight
-    would overflow or vanish, or if `data` takes a tensor beyond `threshold` (by default a quarter of the
-    type's largest value). `include` overrides weights and values. Without `data`, seeded random samples run,
-    which keep a node only where they overflow; a model with plugins' operators may do without. What is 16-bit
-    already is judged anew. With `compare` both models run. `accept` sees the report before it is written.
+    Those are nodes whose operator must, that `keep` (patterns of names) or `keep_op` names, whose weight
+    would overflow or vanish, or where `data` takes a tensor beyond `threshold` (by default a quarter of the
+    type's largest value). `include` overrides weights and values. Without `data`, seeded random samples run:
+    a node stays only where they overflow, and a model with plugins' operators may do without. What is 16-bit
+    is judged anew. With `compare` both models run. `accept` sees the report first, `note` what room it takes.
 
     Raises:
         UsageError: an unknown target, a pattern that fits nothing, a threshold below 0, `out` is `source`.
@@ -73,8 +76,7 @@ def cast_model(
         DataError, OutputError: `data` does not fit the model, or `out` cannot be written: nothing is then.
     """
     began = time.perf_counter()
-    _check(source, out, target, threshold)
-    original = model_file.load(source)
+    original = _loaded(source, out, target, threshold, note)
     limit = largest(LOW[precision]) if data is None and threshold is None else threshold
     wishes = Wishes(precision, target, limit, tuple(keep), tuple(keep_op), tuple(include))
     with scratch_beside(out) as spool, _telling_of_data(data):
@@ -134,13 +136,17 @@ def check_target(target: str) -> None:
         raise UsageError(f"--target {target}: no such target", f"choose among {', '.join(OPSETS)}")
 
 
-def _check(source: Path, out: Path, target: str, threshold: float | None) -> None:
+def _loaded(source: Path, out: Path, target: str, threshold: float | None, note: Note) -> ModelFile:
+    """The model, once the request is known to be sound and its result to have room."""
     check_target(target)
     if threshold is not None and not threshold > 0:
         raise UsageError(f"--threshold {threshold:g}: must be above 0", "leave it away for the default")
     if out.resolve() == source.resolve():
         raise UsageError("the output would replace the model itself", "choose another place with -o")
     check_writable(out)
+    model = model_file.load(source)
+    check_room_beside(out, of_casting(model), note)
+    return model
 
 
 def _check_worthwhile(model: ModelFile, decision: Decision, precision: str) -> None:
@@ -258,7 +264,14 @@ def measured(
     Raises:
         ModelError, DataError: see `observe`.
     """
-    folded = with_weights_dequantised(model)
+    with passing(model) as spooling:
+        return _measured(model, with_weights_dequantised(spooling), samples, reference)
+
+
+def _measured(
+    model: ModelFile, folded: ModelFile, samples: SampleSource, reference: Reference | None
+) -> tuple[dict[str, float], int]:
+    """As `measured`; `folded` is the model with constants in place of its weights' Q/DQ."""
     peaks = dict.fromkeys(float_tensors(folded), 0.0)
 
     def visit(name: str, values: NDArray[Any], first: int) -> None:

@@ -11,7 +11,7 @@ import onnx
 from numpy.typing import NDArray
 
 from trtopt.onnxgraph import graphs_of
-from trtopt.onnxmodel.model_file import ModelFile, array_of, is_external, spooled
+from trtopt.onnxmodel.model_file import ModelFile, array_of, is_external, spooled_parts
 
 _FLOATING = {
     onnx.TensorProto.FLOAT,
@@ -113,8 +113,12 @@ def _stretches(array: NDArray[Any]) -> Iterator[NDArray[Any]]:
 def converted(tensor: onnx.TensorProto, model: ModelFile, name: str, to: int) -> onnx.TensorProto:
     """The weight in the type `to`, called `name`; a large one goes into the model's spool."""
     array = array_of(tensor, model.folder)
-    with np.errstate(over="ignore"):
-        values = array.astype(dtype_of(to))
     if is_external(tensor) and model.spool is not None:
-        return spooled(values, name, model.spool)
-    return onnx.helper.make_tensor(name, to, tensor.dims, values.tobytes(), raw=True)
+        parts = (_in_type(part, to) for part in _stretches(array))
+        return spooled_parts(parts, dtype_of(to), array.shape, name, model.spool)
+    return onnx.helper.make_tensor(name, to, tensor.dims, _in_type(array, to).tobytes(), raw=True)
+
+
+def _in_type(values: NDArray[Any], to: int) -> NDArray[Any]:
+    with np.errstate(over="ignore"):
+        return values.astype(dtype_of(to))

@@ -72,11 +72,11 @@ def weight_scale(
     squared errors of a block's rows count by `importance` [block], or alike.
     """
     if block:
-        blocks = weight.reshape(-1, block, *weight.shape[1:]).astype(np.float32)
-        return scale_of(np.stack([_least_error(rows, precision, importance) for rows in blocks]), precision)
-    sizes = np.abs(weight)
+        blocks = weight.reshape(-1, block, *weight.shape[1:])
+        found = [_least_error(rows.astype(np.float32), precision, importance) for rows in blocks]
+        return scale_of(np.stack(found), precision)
     others = None if axis is None else tuple(i for i in range(weight.ndim) if i != axis % weight.ndim)
-    return scale_of(sizes.max(axis=others), precision)
+    return scale_of(np.maximum(weight.max(axis=others), -weight.min(axis=others)), precision)
 
 
 def _least_error(
@@ -124,3 +124,8 @@ def packed(values: NDArray[Any], precision: Precision) -> bytes:
         return values.tobytes()
     halves = np.append(values.ravel(), np.zeros(values.size % 2, np.int8)).view(np.uint8) & 0xF
     return bytes((halves[0::2] | (halves[1::2] << 4)).tobytes())
+
+
+def packed_bytes(count: int, precision: Precision) -> int:
+    """What so many values take, `packed`."""
+    return (count + 1) // 2 if precision == "int4" else count

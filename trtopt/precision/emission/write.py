@@ -12,9 +12,17 @@ import onnx
 from numpy.typing import NDArray
 
 from trtopt.onnxgraph import WEAK_TYPES, graphs_of, reads_of
-from trtopt.onnxmodel.model_file import ModelFile, array_of, constant
+from trtopt.onnxmodel.model_file import ModelFile, array_of
+from trtopt.onnxmodel.parts import constant, constant_of_parts, runs_of_rows
 from trtopt.precision.emission.form import Form
-from trtopt.precision.emission.numbers import ELEMENT, check_weight, packed, quantised, weight_scale
+from trtopt.precision.emission.numbers import (
+    ELEMENT,
+    check_weight,
+    packed,
+    packed_bytes,
+    quantised,
+    weight_scale,
+)
 from trtopt.precision.placement.plan import Edge, Plan, WeightEdge
 from trtopt.precision.placement.weighted import BLOCK
 
@@ -95,7 +103,7 @@ class _Writer:
             scale = given
             names = self._scale(tensor, scale)
             if self.form.stored:
-                narrow = self._narrow(tensor, quantised(values, scale, axis, self.form.precision, block))
+                narrow = self._narrow(tensor, values, scale, axis, block)
                 nodes, result = self._dequantize(narrow, tensor, *names, axis, block)
             else:
                 nodes, result = self._pair(tensor, *names, axis)
@@ -139,11 +147,21 @@ class _Writer:
         self._constants[tensor.name] = tensor
         return tensor.name
 
-    def _narrow(self, tensor: str, values: NDArray[Any]) -> str:
+    def _narrow(
+        self, tensor: str, values: NDArray[Any], scale: NDArray[np.float32], axis: int | None, block: int
+    ) -> str:
         """A weight in its narrow type as a constant."""
         precision = self.form.precision
-        data = np.frombuffer(packed(values, precision), np.uint8)
-        narrow = constant(data, self._fresh(f"{tensor}_quantized"), self.file.spool)
+
+        def part(run: Any) -> NDArray[np.uint8]:
+            own = axis is not None and axis % values.ndim == 0
+            steps = scale[run.start // (block or 1) : run.stop // (block or 1)] if own else scale
+            narrow = quantised(values[run], steps, axis, precision, block)
+            return np.frombuffer(packed(narrow, precision), np.uint8)
+
+        parts = map(part, runs_of_rows(values, block or 1))
+        size, name = packed_bytes(values.size, precision), self._fresh(f"{tensor}_quantized")
+        narrow = constant_of_parts(parts, np.uint8, (size,), name, self.file.spool)
         narrow.data_type = ELEMENT[precision]
         narrow.dims[:] = values.shape
         self.model.graph.initializer.append(narrow)

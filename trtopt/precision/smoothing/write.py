@@ -10,6 +10,7 @@ import onnx
 from numpy.typing import NDArray
 
 from trtopt.onnxmodel.model_file import ModelFile, array_of
+from trtopt.onnxmodel.parts import constant_of_parts, runs_of_rows
 from trtopt.precision.emission.write import drop_unread
 from trtopt.precision.placement.view import Node, attribute, is_op
 from trtopt.precision.placement.weighted import Weighted
@@ -79,6 +80,7 @@ def _replace(model: ModelFile, node: Node, index: int, factor: NDArray[Any]) -> 
     """Give the node a constant of its own, times `factor`: others may read the old one."""
     old = _constant(model, node.input[index])
     name = f"{node.input[index]}_smoothed_{node.name}"
-    values = (old.astype(np.float64) * factor).astype(old.dtype)
-    model.proto.graph.initializer.append(onnx.numpy_helper.from_array(values, name))
+    factors = np.broadcast_to(factor, old.shape)
+    parts = ((old[run].astype(np.float64) * factors[run]).astype(old.dtype) for run in runs_of_rows(old))
+    model.proto.graph.initializer.append(constant_of_parts(parts, old.dtype, old.shape, name, model.spool))
     node.input[index] = name
