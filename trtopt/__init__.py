@@ -11,21 +11,21 @@ from typing import TYPE_CHECKING, Any
 from trtopt.version import __version__
 
 if TYPE_CHECKING:
-    from trtopt.measure.statistics import summarise, throughput
-    from trtopt.pipeline.bench import bench
-    from trtopt.pipeline.build import build
-    from trtopt.pipeline.profile import profile
-    from trtopt.pipeline.sweep import sweep
+    from trtopt.measure.statistics.summaries import summarise, throughput
+    from trtopt.workflows.bench.bench import bench
+    from trtopt.workflows.build.build import build
+    from trtopt.workflows.profile.profile import profile
+    from trtopt.workflows.sweep.sweep import sweep
 
 __all__ = ["__version__", "bench", "build", "profile", "summarise", "sweep", "throughput"]
 
 _HOMES = {
-    "bench": "trtopt.pipeline.bench",
-    "build": "trtopt.pipeline.build",
-    "profile": "trtopt.pipeline.profile",
-    "sweep": "trtopt.pipeline.sweep",
-    "summarise": "trtopt.measure.statistics",
-    "throughput": "trtopt.measure.statistics",
+    "bench": "trtopt.workflows.bench.bench",
+    "build": "trtopt.workflows.build.build",
+    "profile": "trtopt.workflows.profile.profile",
+    "sweep": "trtopt.workflows.sweep.sweep",
+    "summarise": "trtopt.measure.statistics.summaries",
+    "throughput": "trtopt.measure.statistics.summaries",
 }
 
 

@@ -19,7 +19,7 @@ TrtoptError                     exit code 1
 │   └── GraphCaptureError       this work cannot be captured in a CUDA graph
 ├── MeasurementError            nothing that could be measured
 ├── PlanError                   no way to serve keeps all bounds; says which bound costs what
-├── ServingError                a request to `trtopt.runtime` that gets no answer
+├── ServingError                a request to `trtopt.serving` that gets no answer
 │   ├── QueueFullError          rejected: as many are waiting as may wait
 │   ├── DeadlineError           not begun before its deadline
 │   ├── WorkerError             the worker that had it failed, or none is left

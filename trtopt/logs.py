@@ -16,9 +16,9 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from trtopt.errors import OutputError
+from trtopt.files.scrubbing import scrubbed, secret_words
+from trtopt.printable import visible_lines
 from trtopt.records import Record, to_json
-from trtopt.scrubbing import scrubbed, secret_words
-from trtopt.visible import visible_lines
 
 SEVERITIES = {"verbose": logging.DEBUG, "info": logging.INFO}
 SEVERITIES |= {"warning": logging.WARNING, "error": logging.ERROR}

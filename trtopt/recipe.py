@@ -10,9 +10,9 @@ from typing import Any, Literal
 import msgspec
 
 from trtopt.errors import UsageError
+from trtopt.files.shipped import shipped_folder
+from trtopt.files.toml import read_toml
 from trtopt.records import Record
-from trtopt.shipped import shipped_folder
-from trtopt.tomlfile import read_toml
 
 _MAX_DIGITS = 10
 MAX_AXIS = 2**31 - 1

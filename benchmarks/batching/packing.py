@@ -19,9 +19,9 @@ from pathlib import Path
 
 import numpy as np
 
-from trtopt.plan.packing import MOST, first_fit_decreasing
-from trtopt.plan.traffic import lengths_of
 from trtopt.records import SweepReport, from_json
+from trtopt.serving.packing import MOST, first_fit_decreasing
+from trtopt.serving.planning.traffic import lengths_of
 
 WEIGHTS = Path(__file__).parents[1] / "shared" / "weights.py"
 DRAWN = 6000

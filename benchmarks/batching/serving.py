@@ -20,8 +20,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from trtopt.files.build_folder import read_plan
 from trtopt.records import Estimate
-from trtopt.workspace import read_plan
 
 HERE = Path(__file__)
 RUNTIME = HERE.parents[1] / "runtime"

@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from trtopt.measure.rounds import judged_rounds, pooled_ms
-from trtopt.measure.statistics import summarise
+from trtopt.measure.loop.rounds import judged_rounds, pooled_ms
+from trtopt.measure.statistics.summaries import summarise
 from trtopt.records import BenchPoint, BenchReport, CompareReport, Manifest, from_json, read_versioned
 
 BATCHES = (1, 8, 32, 128)

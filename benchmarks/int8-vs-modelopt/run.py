@@ -35,7 +35,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from trtopt.onnxgraph import WEAK_TYPES
+from trtopt.onnxio.graph_walk import WEAK_TYPES
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "shared"))
 import turns
@@ -172,9 +172,9 @@ def prepared(args: argparse.Namespace, model: str) -> dict[str, Any]:
 
 def prepare(args: argparse.Namespace, model: str) -> dict[str, Any]:
     """Write the graphs of all sides; how long quantising took."""
-    from trtopt.pipeline.quantize import Request, quantize
-    from trtopt.precision.casting.api import cast_model
-    from trtopt.rewrite.api import rewrite_model
+    from trtopt.precision.casting.cast import cast_model
+    from trtopt.rewrite.rewrite import rewrite_model
+    from trtopt.workflows.precision.quantize import Request, quantize
 
     spec, summary = SIDES[model], {}
     source, work = args.work / f"{model}.onnx", args.work

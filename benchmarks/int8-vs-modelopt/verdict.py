@@ -30,7 +30,7 @@ import numpy as np
 import onnx
 from run import SIDES, handed_out, refilled, samples_of
 
-from trtopt.pipeline.listener import Listener
+from trtopt.workflows.listener import Listener
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "shared"))
 from turns import SOURCES

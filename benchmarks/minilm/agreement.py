@@ -23,14 +23,14 @@ from numpy.typing import NDArray
 
 from trtopt.export.collection import files
 from trtopt.export.imports import function_beside
-from trtopt.onnxmodel.model_file import load
-from trtopt.pipeline.bisect import Request as BisectRequest
-from trtopt.pipeline.bisect import bisect
-from trtopt.pipeline.quantize import Request, quantize, table_beside
+from trtopt.onnxio.model_file import load
 from trtopt.precision.bounds import Bounds
-from trtopt.precision.casting.api import cast_model
-from trtopt.precision.runs import open_model
+from trtopt.precision.casting.cast import cast_model
+from trtopt.precision.reference_runs import open_model
 from trtopt.version import __version__
+from trtopt.workflows.precision.bisect import Request as BisectRequest
+from trtopt.workflows.precision.bisect import bisect
+from trtopt.workflows.precision.quantize import Request, quantize, table_beside
 
 tokenize = function_beside(files()["minilm"], "minilm.py:tokenize")
 agreement = function_beside(files()["minilm"], "minilm.py:retrieval_agreement")

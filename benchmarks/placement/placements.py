@@ -32,7 +32,7 @@ import turns
 
 from trtopt.errors import TrtoptError
 from trtopt.inspect.inspector import read_inspector
-from trtopt.onnxgraph import WEAK_TYPES
+from trtopt.onnxio.graph_walk import WEAK_TYPES
 
 SCALE = 0.05
 

@@ -16,8 +16,8 @@ import time
 from pathlib import Path
 
 from trtopt.builder.timing_store import TimingStore
-from trtopt.pipeline.rebuild import check_folder
 from trtopt.records import Backend, CacheTerms, Identity, TimedBuild
+from trtopt.workflows.build.rebuild import check_folder
 
 DIGITS = Path(__file__).parents[2] / "models" / "digits" / "digits.onnx"
 IDENTITY = Identity(

@@ -35,16 +35,16 @@ import trtopt
 from trtopt.builder.engine import BuildJob
 from trtopt.device.backends import ONNXRUNTIME, open_builder
 from trtopt.device.nvml import room_of
-from trtopt.jobs import Benched, Built
+from trtopt.files.build_folder import read_manifest
 from trtopt.measure.contracts import DEFAULT, contract_named
 from trtopt.measure.engine import BenchJob
-from trtopt.onnxfile import read_onnx
-from trtopt.pipeline.build import make_plans
-from trtopt.pipeline.subject import shapes_at
+from trtopt.onnxio.model_info import read_onnx
 from trtopt.recipe import make_recipe
 from trtopt.records import EngineArtifact
-from trtopt.worker import run
-from trtopt.workspace import read_manifest
+from trtopt.workers.protocol import Benched, Built
+from trtopt.workers.worker import run
+from trtopt.workflows.bench.resolve_engines import shapes_at
+from trtopt.workflows.build.build import make_plans
 
 DIGITS = Path(__file__).parents[2] / "models" / "digits" / "digits.onnx"
 SOURCES = ("EDGE_MASK_CONVOLUTIONS", "JIT_CONVOLUTIONS")  # neither cuBLAS nor cuDNN is needed

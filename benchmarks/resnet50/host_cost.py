@@ -12,13 +12,13 @@ import sys
 import time
 from pathlib import Path
 
+from trtopt.data.random_inputs import random_batch
 from trtopt.device.backends import open_target
-from trtopt.inputs import random_batch
+from trtopt.files.build_folder import read_manifest, read_verified
 from trtopt.measure.contracts import contract_named
-from trtopt.measure.loop import Subject, measure
-from trtopt.measure.stopping import Limits
+from trtopt.measure.loop.run_pass import Subject, measure
+from trtopt.measure.loop.stopping import Limits
 from trtopt.records import EngineRef
-from trtopt.workspace import read_manifest, read_verified
 
 ROUNDS = 5
 LAUNCHES = 2000

@@ -26,18 +26,19 @@ from typing import Any
 
 import onnx
 
+from trtopt.data import feeds
 from trtopt.errors import ModelError
-from trtopt.onnxgraph import graphs_of
-from trtopt.onnxmodel import feeds, model_file
+from trtopt.onnxio import model_file
+from trtopt.onnxio.graph_walk import graphs_of
 from trtopt.rewrite import equivalence
 
 LIMIT_S = 600
 TRTOPT = {
     "trtopt": (
-        "from trtopt.rewrite.api import rewrite_model\ndef go(): rewrite_model(source, out, target='10')"
+        "from trtopt.rewrite.rewrite import rewrite_model\ndef go(): rewrite_model(source, out, target='10')"
     ),
     "trtopt --no-check": (
-        "from trtopt.rewrite.api import rewrite_model\n"
+        "from trtopt.rewrite.rewrite import rewrite_model\n"
         "def go(): rewrite_model(source, out, target='10', check=False)"
     ),
 }

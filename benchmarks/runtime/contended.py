@@ -25,8 +25,9 @@ from overhead import saturate, timed
 
 import trtopt
 from trtopt.records import BatchPolicy
-from trtopt.runtime import DynamicBatcher, EnginePool, vectored
-from trtopt.runtime.punctual import SWITCH_S
+from trtopt.serving import DynamicBatcher, EnginePool
+from trtopt.serving import vectored_copy as vectored
+from trtopt.serving.scheduling import SWITCH_S
 
 ROW, BATCH, BATCHES, WORKERS = 3 * 224 * 224, 32, 8, 2
 MODEL = f"""<ir_version: 8, opset_import: ["" : 18]>

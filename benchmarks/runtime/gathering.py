@@ -26,9 +26,10 @@ from contended import counting
 
 from trtopt.device.api import Device, Stream
 from trtopt.device.cuda.cuda_python import open_device
-from trtopt.runtime import serve_promptly, vectored
-from trtopt.runtime.arrays import Region, address_of
-from trtopt.runtime.copying import Copier
+from trtopt.serving import serve_promptly
+from trtopt.serving import vectored_copy as vectored
+from trtopt.serving.arrays import Region, address_of
+from trtopt.serving.row_copying import Copier
 
 CALLERS, THREADS = (1, 2, 4), (1, 2, 4, 8)
 SECONDS = 0.5

@@ -20,12 +20,13 @@ import msgspec
 from overhead import placed_samples, samples_for, saturate, timed
 
 from trtopt.device.cuda import batched
-from trtopt.device.host import HostDevice
-from trtopt.device.onnxruntime import OnnxRuntimeTarget
+from trtopt.device.ort.host import HostDevice
+from trtopt.device.ort.runtime import OnnxRuntimeTarget
+from trtopt.files.build_folder import read_manifest, read_verified
 from trtopt.records import BatchPolicy, DeviceInfo
-from trtopt.runtime import DynamicBatcher, EnginePool, prepared, serve_promptly
-from trtopt.runtime.pool import Source
-from trtopt.workspace import read_manifest, read_verified
+from trtopt.serving import DynamicBatcher, EnginePool, serve_promptly
+from trtopt.serving import prepared_engine as prepared
+from trtopt.serving.pool import Source
 
 TURNS, BATCHES = 3_000_000, 200
 

@@ -3,7 +3,7 @@
     python benchmarks/runtime/launching.py FOLDER [--rounds 9] [--json FILE]
 
 `inference`: a graph of the inference alone. `copies around`: the same, and a call for each input and output
-before and after it. `copies inside`: a graph of all of that, as `trtopt.runtime` launches. Microseconds until
+before and after it. `copies inside`: a graph of all of that, as `trtopt.serving` launches. Microseconds until
 the last call has come back (`calls`), and until the answer is there (`done`); medians of the rounds.
 """
 
@@ -19,8 +19,8 @@ from pathlib import Path
 
 from trtopt.device.api import Device, Session
 from trtopt.device.backends import open_target
+from trtopt.files.build_folder import read_manifest, read_verified
 from trtopt.records import EngineArtifact
-from trtopt.workspace import read_manifest, read_verified
 
 WARM, TIMES = 10, 100
 

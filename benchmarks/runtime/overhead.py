@@ -27,12 +27,12 @@ from pathlib import Path
 
 import numpy as np
 
+from trtopt.data.random_inputs import random_batch
 from trtopt.device.api import Device
 from trtopt.device.backends import open_target
-from trtopt.inputs import random_batch
+from trtopt.files.build_folder import read_manifest
 from trtopt.records import BatchPolicy
-from trtopt.runtime import DynamicBatcher, EnginePool, serve_promptly
-from trtopt.workspace import read_manifest
+from trtopt.serving import DynamicBatcher, EnginePool, serve_promptly
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "shared"))
 

@@ -20,8 +20,8 @@ from pathlib import Path
 from gathering import repeated, ways
 
 from trtopt.device.backends import open_target
-from trtopt.dtypes import numpy_dtype
-from trtopt.workspace import read_manifest
+from trtopt.files.build_folder import read_manifest
+from trtopt.onnxio.element_types import numpy_dtype
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "shared"))
 

@@ -24,7 +24,7 @@ import numpy as np
 
 from trtopt.errors import DataError, DeadlineError, QueueFullError
 from trtopt.records import BatchPolicy
-from trtopt.runtime import DynamicBatcher, EnginePool
+from trtopt.serving import DynamicBatcher, EnginePool
 
 SENDERS = 3
 MAX_WAITING = 512

@@ -23,9 +23,11 @@ from typing import Any
 from overhead import PLACES, placed_samples, samples_for, saturate
 
 from trtopt.device.backends import open_target
+from trtopt.files.build_folder import read_manifest
 from trtopt.records import BatchPolicy
-from trtopt.runtime import DynamicBatcher, EnginePool, prepared, serve_promptly, worker
-from trtopt.workspace import read_manifest
+from trtopt.serving import DynamicBatcher, EnginePool, serve_promptly
+from trtopt.serving import pool_worker as worker
+from trtopt.serving import prepared_engine as prepared
 
 WARM, BATCHES = 20, 200
 TAKEN_US: dict[str, list[float]] = defaultdict(list)

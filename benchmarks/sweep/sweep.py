@@ -26,12 +26,12 @@ from pathlib import Path
 
 import numpy as np
 
+from trtopt.data.random_inputs import random_batch
 from trtopt.device.backends import open_target
-from trtopt.inputs import random_batch
-from trtopt.measure.intervals import MedianInterval, median_interval
-from trtopt.onnxfile import read_onnx
+from trtopt.files.build_folder import read_manifest
+from trtopt.measure.statistics.intervals import MedianInterval, median_interval
+from trtopt.onnxio.model_info import read_onnx
 from trtopt.records import BenchReport, SweepReport, from_json
-from trtopt.workspace import read_manifest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "shared"))
 

@@ -19,15 +19,15 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from trtopt.data.random_inputs import random_batch
 from trtopt.device.api import Device, Session
 from trtopt.device.backends import open_target
-from trtopt.inputs import random_batch
+from trtopt.files.build_folder import read_manifest, read_verified
 from trtopt.measure.contracts import contract_named
-from trtopt.measure.driving import Until, no_garbage_collection, sample
-from trtopt.measure.lane import Lane
-from trtopt.measure.loop import Subject, terms_of
+from trtopt.measure.loop.inference_stream import Lane
+from trtopt.measure.loop.run_pass import Subject, terms_of
+from trtopt.measure.loop.sampling import Until, no_garbage_collection, sample
 from trtopt.records import EngineRef
-from trtopt.workspace import read_manifest, read_verified
 
 ROUNDS = 5
 TURNS = 3

@@ -19,8 +19,8 @@ from pathlib import Path
 
 import numpy as np
 
-from trtopt.measure.builds import compare_builds
-from trtopt.measure.comparison import (
+from trtopt.measure.statistics.builds import compare_builds
+from trtopt.measure.statistics.comparison import (
     RUN_BLOCKS,
     Noise,
     Ratio,

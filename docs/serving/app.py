@@ -28,7 +28,6 @@ from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 from starlette.requests import ClientDisconnect
 
-from trtopt.dtypes import numpy_dtype
 from trtopt.errors import (
     ClosedError,
     DataError,
@@ -39,7 +38,8 @@ from trtopt.errors import (
     UsageError,
     WorkerError,
 )
-from trtopt.runtime import AsyncBatcher, BatchPolicy, DynamicBatcher, EnginePool, serve_promptly
+from trtopt.onnxio.element_types import numpy_dtype
+from trtopt.serving import AsyncBatcher, BatchPolicy, DynamicBatcher, EnginePool, serve_promptly
 
 
 class BodyTooLargeError(DataError):

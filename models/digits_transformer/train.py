@@ -18,10 +18,10 @@ from sklearn.model_selection import train_test_split  # type: ignore[import-unty
 from torch import Tensor, nn
 from torch.nn import functional
 
-from trtopt.device.reference import open_reference
-from trtopt.export.run import export
+from trtopt.device.ort.reference import open_reference
+from trtopt.export.export import export
+from trtopt.export.source_module import Subject
 from trtopt.export.spec import Axis, Input
-from trtopt.export.subject import Subject
 
 HERE = Path(__file__).resolve().parent
 NAME = "digits_transformer"

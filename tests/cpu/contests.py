@@ -11,8 +11,9 @@ from command_line import DIGITS
 from scripted_times import LayerScript, ScriptedTimes
 
 import trtopt
-from trtopt.pipeline import contest, interleave
 from trtopt.records import Manifest
+from trtopt.workflows.bench import interleaved as interleave
+from trtopt.workflows.build import precision_selection as contest
 
 TRANSFORMER = DIGITS.parents[1] / "digits_transformer" / "digits_transformer.onnx"
 PAIRS = ("QuantizeLinear", "DequantizeLinear")

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import onnx
 
-from trtopt.device.onnxruntime import OnnxRuntimeTarget
-from trtopt.jobs import Benched, Interleaved, Job, Result
+from trtopt.device.ort.runtime import OnnxRuntimeTarget
 from trtopt.measure.engine import BenchJob
-from trtopt.measure.interleaved import InterleaveJob
+from trtopt.measure.loop.interleaved import InterleaveJob
 from trtopt.records import (
     BenchPoint,
     EngineRef,
@@ -21,7 +20,8 @@ from trtopt.records import (
     Samples,
     Turns,
 )
-from trtopt.worker import environment_of
+from trtopt.workers.protocol import Benched, Interleaved, Job, Result
+from trtopt.workers.worker import environment_of
 
 LayerScript = Callable[[str, int, onnx.NodeProto], float]
 """Candidate, batch and node of its graph → milliseconds."""

@@ -16,8 +16,8 @@ from command_line import DIGITS, HELDOUT, CommandLine, needs_no_gpu
 
 import trtopt
 from trtopt.errors import ArtifactError, DataError, IncompatibleEngineError, NoGpuError, UsageError
-from trtopt.measure.groups import MIN_TIMED, TIMED_SHARE
-from trtopt.measure.queueing import keeps_up
+from trtopt.measure.load.queueing import keeps_up
+from trtopt.measure.loop.sample_groups import MIN_TIMED, TIMED_SHARE
 from trtopt.records import BenchReport, Terms, from_json, to_json
 
 

@@ -22,11 +22,11 @@ from trtopt.cli.bench import bench
 from trtopt.device.fake import Script, ScriptedDevice, ScriptedTarget
 from trtopt.device.fake_clocks import ScriptedControl
 from trtopt.errors import DeviceError
-from trtopt.jobs import Benched
 from trtopt.measure.engine import BenchJob, bench_engine
-from trtopt.pipeline import bench as pipeline
 from trtopt.records import BenchReport, ClockReading, DeviceInfo, from_json
-from trtopt.worker import environment_of
+from trtopt.workers.protocol import Benched
+from trtopt.workers.worker import environment_of
+from trtopt.workflows.bench import bench as pipeline
 
 FULL = ClockReading(at_ms=0.0, sm_mhz=1980, power_w=412.0, temperature_c=51)
 HOT = ClockReading(at_ms=0.0, sm_mhz=1100, throttle=("hw_slowdown", "hw_thermal_slowdown"))
@@ -209,7 +209,7 @@ import sys
 from trtopt.cli.main import main
 from trtopt.device.fake import ScriptedDevice
 from trtopt.device.fake_clocks import ScriptedControl
-from trtopt.pipeline import bench
+from trtopt.workflows import bench
 
 class Told(ScriptedControl):
     def lock(self, mhz):

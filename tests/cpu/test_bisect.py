@@ -15,17 +15,17 @@ from onnx import TensorProto, helper, numpy_helper
 from tests.outlier import SENSITIVE, save_with_outlier
 from trtopt.device.backends import open_builder
 from trtopt.errors import DataError, TrtoptError, UsageError
-from trtopt.onnxmodel import model_file
-from trtopt.pipeline.bisect import Request, bisect
-from trtopt.pipeline.check import Checker, check
-from trtopt.pipeline.judges import EngineTerms, OnEngines
-from trtopt.pipeline.quantize import Request as QuantizeRequest
-from trtopt.pipeline.quantize import quantize
+from trtopt.onnxio import model_file
 from trtopt.precision.bounds import Bounds
 from trtopt.precision.calibration.table import read_table
-from trtopt.precision.casting.api import cast_model
+from trtopt.precision.casting.cast import cast_model
 from trtopt.records import from_json
 from trtopt.records.bisecting import BisectReport
+from trtopt.workflows.precision.bisect import Request, bisect
+from trtopt.workflows.precision.check import Checker, check
+from trtopt.workflows.precision.evaluators import EngineTerms, OnEngines
+from trtopt.workflows.precision.quantize import Request as QuantizeRequest
+from trtopt.workflows.precision.quantize import quantize
 
 SAMPLES = 100
 CONV2 = 2 * 32 * 4 * 4 * 32 * 9

@@ -18,10 +18,10 @@ from command_line import DIGITS, HELDOUT, CommandLine
 
 import trtopt
 from trtopt.errors import BuildError, FixedBatchError, UsageError
-from trtopt.onnxfile import read_onnx
+from trtopt.files.build_folder import read_manifest
+from trtopt.onnxio.model_info import read_onnx
 from trtopt.records import from_json
 from trtopt.records.casting import CastReport
-from trtopt.workspace import read_manifest
 
 
 def test_the_build_folder_holds_one_engine_a_batch_the_model_and_a_manifest_of_their_hashes(

@@ -11,7 +11,7 @@ from command_line import DIGITS, HELDOUT, CommandLine
 
 import trtopt
 from trtopt.errors import OutputError
-from trtopt.workspace import read_manifest
+from trtopt.files.build_folder import read_manifest
 
 BUILD = ("-o", "d", "--backend", "onnxruntime")
 

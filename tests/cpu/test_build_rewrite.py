@@ -12,15 +12,15 @@ from command_line import DIGITS, CommandLine
 import trtopt
 from tests.rewrite_graphs import model as graph
 from trtopt.errors import TrtoptError
-from trtopt.onnxfile import read_onnx
-from trtopt.pipeline import rewriting
+from trtopt.files.build_folder import read_manifest
+from trtopt.onnxio.model_info import read_onnx
 from trtopt.records import Manifest, from_json
-from trtopt.rewrite import api
+from trtopt.rewrite import rewrite as api
 from trtopt.rewrite.rule import Match, Rule, always
 from trtopt.rewrite.rules import erase_identity
 from trtopt.rewrite.scope import Scope
 from trtopt.rewrite.trace import RewriteTrace
-from trtopt.workspace import read_manifest
+from trtopt.workflows.build import rewriting
 
 
 @pytest.fixture

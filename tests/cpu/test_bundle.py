@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from command_line import CommandLine
 
-from trtopt.scrubbing import private_words, scrubbed
+from trtopt.files.scrubbing import private_words, scrubbed
 
 SECRET = "hunter2-and-more"
 

@@ -8,8 +8,8 @@ from command_line import CommandLine
 
 from trtopt.builder.timing_cache import read_cache
 from trtopt.builder.timing_store import TimingStore
-from trtopt.pipeline.caches import store_folder
 from trtopt.records import Backend, BuildClocks, CacheTerms, Identity, TimedBuild
+from trtopt.workflows.build.timing_caches import store_folder
 
 L4 = Identity(
     backend=Backend(name="tensorrt", version="10.16.1"),

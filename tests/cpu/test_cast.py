@@ -16,12 +16,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
-from trtopt.device.reference import open_reference
+from trtopt.device.ort.reference import open_reference
 from trtopt.errors import DataError, ModelError, OutputError, UsageError
-from trtopt.onnxmodel.model_file import load
-from trtopt.precision.casting.api import cast_model
+from trtopt.onnxio.model_file import load
+from trtopt.precision.casting.cast import cast_model
 from trtopt.precision.casting.places import types_of
-from trtopt.precision.runs import open_model
+from trtopt.precision.reference_runs import open_model
 from trtopt.records import from_json
 from trtopt.records.casting import CastReport
 

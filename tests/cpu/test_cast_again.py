@@ -13,10 +13,10 @@ from onnx import TensorProto, numpy_helper
 
 from tests.rewrite_graphs import model
 from trtopt.errors import ModelError
-from trtopt.onnxmodel.model_file import load
-from trtopt.precision.casting.api import cast_model
+from trtopt.onnxio.model_file import load
+from trtopt.precision.casting.cast import cast_model
 from trtopt.precision.casting.places import types_of
-from trtopt.precision.runs import open_model
+from trtopt.precision.reference_runs import open_model
 from trtopt.records.casting import CastReport
 
 HALF = "g (float16[N,8] x) => (float16[N,8] y) {a = MatMul(x, w) b = Softmax(a) y = MatMul(b, w)}"

@@ -10,11 +10,11 @@ import onnx
 import pytest
 from cast_models import saved
 
-from trtopt.onnxmodel.model_file import load
-from trtopt.onnxmodel.naming import name_apart
-from trtopt.onnxmodel.prepare import prepare
-from trtopt.precision.casting.api import cast_model
-from trtopt.precision.runs import open_model
+from trtopt.onnxio.model_file import load
+from trtopt.onnxio.prepare import prepare
+from trtopt.onnxio.unique_names import name_apart
+from trtopt.precision.casting.cast import cast_model
+from trtopt.precision.reference_runs import open_model
 from trtopt.records.casting import CastReport
 
 TWINS = """

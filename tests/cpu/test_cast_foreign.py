@@ -11,7 +11,7 @@ import pytest
 from cast_models import saved
 
 from trtopt.errors import ModelError
-from trtopt.precision.casting.api import cast_model
+from trtopt.precision.casting.cast import cast_model
 from trtopt.precision.casting.places import types_of
 from trtopt.records.casting import CastReport
 from trtopt.report.casting import cast_summary

@@ -14,13 +14,13 @@ from onnx import TensorProto, numpy_helper
 
 from tests.rewrite_graphs import model
 from trtopt.data import open_data
-from trtopt.device.reference import Unoptimised
-from trtopt.onnxmodel.feeds import seeded_source, specs_of
-from trtopt.onnxmodel.model_file import load
-from trtopt.precision.casting.api import cast_model
+from trtopt.data.feeds import seeded_source, specs_of
+from trtopt.device.ort.reference import Unoptimised
+from trtopt.onnxio.model_file import load
+from trtopt.precision.casting.cast import cast_model
 from trtopt.precision.casting.places import types_of
 from trtopt.precision.casting.weights import dtype_of, fit_of
-from trtopt.precision.runs import at_most, compared, in_fp32, open_model
+from trtopt.precision.reference_runs import at_most, compared, in_fp32, open_model
 from trtopt.records.checking import OutputDifference
 
 TRANSFORMER = Path(__file__).resolve().parents[2] / "models" / "digits_transformer"

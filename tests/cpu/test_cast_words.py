@@ -11,14 +11,14 @@ import pytest
 from cast_models import CHAIN, saved
 
 from trtopt.errors import UsageError
-from trtopt.onnxmodel.model_file import ModelFile
-from trtopt.pipeline.bisect import Request, bisect
+from trtopt.onnxio.model_file import ModelFile
 from trtopt.precision.bounds import Bounds
-from trtopt.precision.casting.api import cast_model
+from trtopt.precision.casting.cast import cast_model
 from trtopt.precision.casting.weights import no_numbers
 from trtopt.precision.deviation import Deviation
 from trtopt.records.casting import CastReport
 from trtopt.report.casting import cast_summary, difference_line
+from trtopt.workflows.precision.bisect import Request, bisect
 
 QUANTISED = """g (float[N,8] x) => (float[N,8] y) {
     q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z) a = MatMul(d, w) y = Relu(a)}"""

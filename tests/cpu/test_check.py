@@ -14,14 +14,14 @@ from onnx import helper, numpy_helper
 
 import trtopt
 from trtopt.data import open_data
-from trtopt.device.onnxruntime import _harmful_optimizers
+from trtopt.device.ort.runtime import _harmful_optimizers
 from trtopt.errors import DataError, ModelError, UsageError
-from trtopt.onnxmodel import model_file
-from trtopt.pipeline.check import Checker, check
+from trtopt.onnxio import model_file
 from trtopt.precision.bounds import Bounds
-from trtopt.precision.casting.api import cast_model
+from trtopt.precision.casting.cast import cast_model
 from trtopt.records import from_json
 from trtopt.records.checking import CheckReport
+from trtopt.workflows.precision.check import Checker, check
 
 FLOAT = onnx.TensorProto.FLOAT
 TRANSFORMER = DIGITS.parents[1] / "digits_transformer"

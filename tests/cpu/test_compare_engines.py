@@ -22,16 +22,18 @@ from onnx import helper, numpy_helper
 import trtopt
 from trtopt.cli.main import cli
 from trtopt.errors import DeviceError, NoGpuError, TrtoptError, UsageError
-from trtopt.jobs import Interleaved, Job, Result
-from trtopt.measure.comparison import Verdict
-from trtopt.measure.comparison import compare as judge
-from trtopt.measure.outcomes import Comparisons, Gaps, Lottery
-from trtopt.measure.rounds import latency_blocks
-from trtopt.pipeline import compare_builds, compare_contracts, interleave
-from trtopt.pipeline.compare import compare
+from trtopt.measure.analysis.outcomes import Comparisons, Gaps, Lottery
+from trtopt.measure.loop.rounds import latency_blocks
+from trtopt.measure.statistics.comparison import Verdict
+from trtopt.measure.statistics.comparison import compare as judge
 from trtopt.records import CompareReport, read_versioned, to_json
 from trtopt.report.comparison import comparison_markdown
-from trtopt.supervisor import run_jobs
+from trtopt.workers.protocol import Interleaved, Job, Result
+from trtopt.workers.supervisor import run_jobs
+from trtopt.workflows.bench import interleaved as interleave
+from trtopt.workflows.compare import builds as compare_builds
+from trtopt.workflows.compare import contracts as compare_contracts
+from trtopt.workflows.compare.compare import compare
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,7 @@ import pytest
 from command_line import CommandLine
 from onnx import helper, numpy_helper
 
-from trtopt.device.reference import Crashed, Unoptimised
+from trtopt.device.ort.reference import Crashed, Unoptimised
 
 
 @pytest.fixture

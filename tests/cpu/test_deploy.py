@@ -14,11 +14,11 @@ from command_line import DIGITS, CommandLine
 
 import trtopt
 from trtopt.errors import ArtifactError, UsageError
-from trtopt.pipeline.deploy import deploy_triton
-from trtopt.pipeline.plan import plan as make_plan
-from trtopt.plan.triton import readme
+from trtopt.files.build_folder import read_plan, write_atomically
 from trtopt.records import Backend, BatchPlan, BatchPolicy, Profile, ShapeRange, to_json
-from trtopt.workspace import read_plan, write_atomically
+from trtopt.serving.triton import readme
+from trtopt.workflows.plan.deployment import deploy_triton
+from trtopt.workflows.plan.plan import plan as make_plan
 
 pytest.importorskip("tritonclient")
 # protobuf warns where it is a major version newer than what the client was made for

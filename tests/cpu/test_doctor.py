@@ -7,7 +7,7 @@ import json
 import msgspec
 from command_line import CommandLine
 
-from trtopt.device.survey import survey
+from trtopt.device.environment import survey
 from trtopt.records import Component
 from trtopt.report.doctor import _needs
 

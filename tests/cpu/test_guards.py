@@ -9,15 +9,15 @@ import pytest
 from command_line import DIGITS, HELDOUT, CommandLine
 
 from trtopt.device.backends import open_builder
-from trtopt.device.host import cpu_info
-from trtopt.device.onnxruntime import backend
+from trtopt.device.ort.host import cpu_info
+from trtopt.device.ort.runtime import backend
 from trtopt.errors import DeviceError
-from trtopt.onnxmodel import model_file
-from trtopt.pipeline.check import Checker
-from trtopt.pipeline.judges import EngineTerms, OnEngines
-from trtopt.pipeline.peaks import probe_peaks
-from trtopt.pipeline.plan_trials import verify
+from trtopt.onnxio import model_file
 from trtopt.precision.bounds import Bounds
+from trtopt.workflows.plan.trial_runs import verify
+from trtopt.workflows.precision.check import Checker
+from trtopt.workflows.precision.evaluators import EngineTerms, OnEngines
+from trtopt.workflows.profile.peaks import probe_peaks
 
 MEASURING: dict[str, tuple[str | Path, ...]] = {
     "bench": ("--duration", "0.05"),

@@ -9,9 +9,9 @@ import pytest
 from command_line import DIGITS
 from killing import run_killed
 
-from trtopt.pipeline.rebuild import check_folder
-from trtopt.pipeline.sweep_folder import read_sweep
-from trtopt.workspace import read_manifest
+from trtopt.files.build_folder import read_manifest
+from trtopt.workflows.build.rebuild import check_folder
+from trtopt.workflows.sweep.folder import read_sweep
 
 RENAMES = 14  # of the files and folders that the sweep below makes, in its own process
 

@@ -44,8 +44,8 @@ def test_a_worker_that_was_killed_leaves_nothing_in_the_systems_temporary_folder
     building = """
 import os, signal, sys
 from pathlib import Path
-from trtopt.device.ort_builder import _optimise
-from trtopt.onnxfile import load_graph
+from trtopt.device.ort.builder import _optimise
+from trtopt.onnxio.model_info import load_graph
 model = load_graph(Path(sys.argv[1]))
 Path.read_bytes = lambda path: os.kill(os.getpid(), signal.SIGKILL)
 _optimise(model)

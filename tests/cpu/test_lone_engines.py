@@ -10,7 +10,7 @@ import pytest
 from command_line import DIGITS, CommandLine
 
 from tests.key_files import key_pair
-from trtopt.signing import SIGNER_VARIABLE
+from trtopt.files.signing import SIGNER_VARIABLE
 
 MEASURING: dict[str, tuple[str | Path, ...]] = {
     "bench": ("--duration", "0.05"),

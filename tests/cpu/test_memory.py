@@ -15,9 +15,9 @@ import pytest
 from onnx import TensorProto, helper
 
 from trtopt.errors import OutputError
-from trtopt.onnxmodel import room
-from trtopt.pipeline.check import check
-from trtopt.precision.casting.api import cast_model
+from trtopt.onnxio import disk_space as room
+from trtopt.precision.casting.cast import cast_model
+from trtopt.workflows.precision.check import check
 
 WIDE, LAYERS = 2048, 9
 GIB = 2**30

@@ -13,8 +13,8 @@ import pytest
 from onnx import numpy_helper
 from onnx.backend.test.case.node import collect_testcases
 
-from trtopt.onnxmodel.newer_opset import raise_opset
-from trtopt.onnxmodel.operator_changes import NEWEST, OLDEST, SAME
+from trtopt.onnxio.newer_opset import raise_opset
+from trtopt.onnxio.operator_changes import NEWEST, OLDEST, SAME
 
 # ONNX Runtime's own: operators that it has not, or not at the newer opset; random numbers; inputs that its
 # older versions do not take from these tests. What is an attribute at the older opset has no node test.

@@ -14,7 +14,7 @@ from trtopt.data import SampleSource, open_data
 from trtopt.data.held import HeldReader
 from trtopt.data.reader import Arrays
 from trtopt.errors import DataError, ModelError
-from trtopt.onnxmodel.model_file import ModelFile, load
+from trtopt.onnxio.model_file import ModelFile, load
 from trtopt.precision.observe import float_tensors, observe
 from trtopt.records import TensorSpec
 

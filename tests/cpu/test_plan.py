@@ -24,18 +24,18 @@ from rich.console import Console
 import trtopt
 from tests.key_files import key_pair
 from trtopt.errors import ArtifactError
-from trtopt.pipeline import plan_trials
-from trtopt.pipeline.measured_engines import read_measured
-from trtopt.pipeline.plan import plan as make_plan
-from trtopt.pipeline.serving_costs import serving_costs
-from trtopt.plan.traffic import Bursts, Recorded
+from trtopt.files.build_folder import read_plan, sign_manifest, write_atomically
+from trtopt.files.signing import SIGNER_VARIABLE, read_signing_key
 from trtopt.records import BatchPlan, Beyond, from_json, to_json
 from trtopt.report.planning import plan_text
-from trtopt.runtime.batcher import DynamicBatcher
-from trtopt.runtime.pool import EnginePool
-from trtopt.runtime.trial import TrialJob
-from trtopt.signing import SIGNER_VARIABLE, read_signing_key
-from trtopt.workspace import read_plan, sign_manifest, write_atomically
+from trtopt.serving.batcher import DynamicBatcher
+from trtopt.serving.planning.traffic import Bursts, Recorded
+from trtopt.serving.pool import EnginePool
+from trtopt.serving.trial_run import TrialJob
+from trtopt.workflows.plan import trial_runs as plan_trials
+from trtopt.workflows.plan.measured_engines import read_measured
+from trtopt.workflows.plan.plan import plan as make_plan
+from trtopt.workflows.plan.serving_costs import serving_costs
 
 SLO = "p50=500ms"
 """What a small model keeps on any machine, however busy."""

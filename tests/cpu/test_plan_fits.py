@@ -11,13 +11,13 @@ from msgspec import structs
 
 import trtopt
 from trtopt.errors import DeviceError
-from trtopt.pipeline import plan as planning
-from trtopt.pipeline.measured_engines import read_measured
-from trtopt.pipeline.plan import plan as make_plan
-from trtopt.pipeline.plan_asked import on_another_machine
-from trtopt.pipeline.sweep_folder import read_sweep, save_sweep
+from trtopt.files.build_folder import write_atomically
 from trtopt.records import BenchReport, from_json, to_json
-from trtopt.workspace import write_atomically
+from trtopt.workflows.plan import plan as planning
+from trtopt.workflows.plan.measured_engines import read_measured
+from trtopt.workflows.plan.plan import plan as make_plan
+from trtopt.workflows.plan.request import on_another_machine
+from trtopt.workflows.sweep.folder import read_sweep, save_sweep
 
 SLO = "p50=500ms"
 

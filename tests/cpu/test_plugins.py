@@ -11,10 +11,10 @@ from command_line import CommandLine
 
 from tests.key_files import key_pair
 from trtopt.errors import ArtifactError
+from trtopt.files.build_folder import MANIFEST, read_manifest, sha256_of, sign_manifest
+from trtopt.files.signing import SIGNER_VARIABLE, read_signing_key
 from trtopt.records import Plugin, to_json
-from trtopt.runtime import EnginePool
-from trtopt.signing import SIGNER_VARIABLE, read_signing_key
-from trtopt.workspace import MANIFEST, read_manifest, sha256_of, sign_manifest
+from trtopt.serving import EnginePool
 
 REFUSED = "a plugin library that the engines need; it is native code and was not loaded"
 

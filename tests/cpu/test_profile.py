@@ -13,11 +13,11 @@ import pytest
 from command_line import DIGITS, CommandLine, needs_no_gpu
 
 import trtopt
-from trtopt.device.onnxruntime import OnnxRuntimeTarget
+from trtopt.device.ort.runtime import OnnxRuntimeTarget
 from trtopt.errors import ArtifactError
 from trtopt.inspect.inspector import read_inspector
-from trtopt.pipeline.profile import profile, read_profile
 from trtopt.records import BenchReport, LayerPass, ProfileReport, from_json, to_json
+from trtopt.workflows.profile.profile import profile, read_profile
 
 NODES = [node.name for node in onnx.load(str(DIGITS)).graph.node]
 

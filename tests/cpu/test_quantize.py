@@ -13,15 +13,15 @@ from command_line import DIGITS, HELDOUT, CommandLine
 
 import trtopt
 from trtopt.errors import ArtifactError, DataError, TrtoptError, UsageError
-from trtopt.onnxfile import read_onnx
-from trtopt.onnxmodel import model_file
-from trtopt.pipeline.quantize import Request, quantize
+from trtopt.onnxio import model_file
+from trtopt.onnxio.model_info import read_onnx
 from trtopt.precision.calibration.table import read_table
-from trtopt.precision.casting.api import cast_model
-from trtopt.precision.runs import open_model
+from trtopt.precision.casting.cast import cast_model
+from trtopt.precision.reference_runs import open_model
 from trtopt.records import from_json
 from trtopt.records.quantisation import QuantizeReport
 from trtopt.report.quantize import explain
+from trtopt.workflows.precision.quantize import Request, quantize
 
 TRANSFORMER = DIGITS.parents[1] / "digits_transformer" / "digits_transformer.onnx"
 CALIBRATION = 100

@@ -13,10 +13,10 @@ from onnx import TensorProto, helper, numpy_helper
 
 import trtopt
 from trtopt.errors import ModelError
-from trtopt.onnxmodel import model_file
-from trtopt.pipeline.quantize import Request, quantize
-from trtopt.precision.runs import open_model
+from trtopt.onnxio import model_file
+from trtopt.precision.reference_runs import open_model
 from trtopt.targets import OPSETS
+from trtopt.workflows.precision.quantize import Request, quantize
 
 IMAGE = (8, 6, 6)
 

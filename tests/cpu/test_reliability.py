@@ -14,10 +14,10 @@ from killing import run_killed
 
 from tests.key_files import key_pair
 from trtopt.errors import ArtifactError, SignatureError, UsageError
-from trtopt.pipeline.rebuild import check_folder, differences, rebuild_locked, repair, sign, trust
+from trtopt.files.build_folder import read_manifest
+from trtopt.files.signing import KEY_VARIABLE, SIGNER_VARIABLE
 from trtopt.records import Manifest
-from trtopt.signing import KEY_VARIABLE, SIGNER_VARIABLE
-from trtopt.workspace import read_manifest
+from trtopt.workflows.build.rebuild import check_folder, differences, rebuild_locked, repair, sign, trust
 
 
 @pytest.fixture

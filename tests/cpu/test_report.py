@@ -12,9 +12,9 @@ from command_line import DIGITS, ROOT, CommandLine, needs_no_gpu
 
 import trtopt
 from trtopt.errors import ArtifactError
-from trtopt.pipeline.collect import collect
-from trtopt.pipeline.profile import profile
 from trtopt.records import BenchReport, EngineRef, ProfileReport, to_json
+from trtopt.workflows.profile.profile import profile
+from trtopt.workflows.report import collect
 
 INSPECTOR = ROOT / "tests" / "data" / "inspector" / "tensorrt-8.6.0-r50_fp16.json.gz"
 

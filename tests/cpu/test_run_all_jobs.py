@@ -10,9 +10,9 @@ from command_line import DIGITS
 
 import trtopt
 from trtopt.errors import DeviceError, TrtoptError
-from trtopt.jobs import OutputsWritten
 from trtopt.measure.outputs import OutputsJob
-from trtopt.supervisor import run_all_jobs
+from trtopt.workers.protocol import OutputsWritten
+from trtopt.workers.supervisor import run_all_jobs
 
 SPY = """
 import os, time

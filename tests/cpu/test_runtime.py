@@ -19,11 +19,11 @@ from hypothesis import strategies as st
 import trtopt
 from trtopt.device.backends import open_target
 from trtopt.errors import ArtifactError, DataError, NoGpuError, UsageError
+from trtopt.files.build_folder import read_manifest
 from trtopt.records import to_json
-from trtopt.runtime import EnginePool
-from trtopt.runtime.arrays import address_of
-from trtopt.runtime.prepared import SMALL_BYTES
-from trtopt.workspace import read_manifest
+from trtopt.serving import EnginePool
+from trtopt.serving.arrays import address_of
+from trtopt.serving.prepared_engine import SMALL_BYTES
 
 IMAGES = np.load(HELDOUT)["images"]
 
@@ -88,7 +88,7 @@ def test_arrays_that_lie_in_any_way_are_read_rightly(pool: EnginePool, right: np
 def test_a_large_array_that_fills_a_batch_is_read_where_it_lies(
     sequence_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from trtopt.device.onnxruntime import OnnxRuntimeContext
+    from trtopt.device.ort.runtime import OnnxRuntimeContext
 
     trtopt.build(
         sequence_model, tmp_path / "wide", batch=(4,), shapes={"x": "Nx4096x8"}, backend="onnxruntime"

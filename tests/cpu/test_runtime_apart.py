@@ -13,12 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trtopt.device.api import Piece, Stream
-from trtopt.device.host import HostDevice
-from trtopt.device.onnxruntime import OnnxRuntimeTarget
+from trtopt.device.ort.host import HostDevice
+from trtopt.device.ort.runtime import OnnxRuntimeTarget
+from trtopt.files.build_folder import read_manifest, read_verified
 from trtopt.records import DeviceInfo
-from trtopt.runtime import prepared
-from trtopt.runtime.pool import EnginePool, Source
-from trtopt.workspace import read_manifest, read_verified
+from trtopt.serving import prepared_engine as prepared
+from trtopt.serving.pool import EnginePool, Source
 
 IMAGES = np.load(HELDOUT)["images"]
 PLACES = ("host", "page-locked", "device")

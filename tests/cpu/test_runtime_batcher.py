@@ -23,7 +23,7 @@ from command_line import DIGITS, HELDOUT, ROOT
 
 import trtopt
 from trtopt.errors import DataError, DeadlineError, QueueFullError
-from trtopt.runtime import AsyncBatcher, BatchPolicy, DynamicBatcher, EnginePool
+from trtopt.serving import AsyncBatcher, BatchPolicy, DynamicBatcher, EnginePool
 
 IMAGES = np.load(HELDOUT)["images"]
 PATIENCE_S = 60.0

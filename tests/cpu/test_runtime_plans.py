@@ -11,10 +11,10 @@ from command_line import DIGITS
 
 import trtopt
 from trtopt.errors import ArtifactError
-from trtopt.pipeline.deploy import deploy_triton
-from trtopt.pipeline.plan import plan as make_plan
 from trtopt.records import to_json
-from trtopt.runtime import EnginePool
+from trtopt.serving import EnginePool
+from trtopt.workflows.plan.deployment import deploy_triton
+from trtopt.workflows.plan.plan import plan as make_plan
 
 
 @pytest.fixture(scope="module")

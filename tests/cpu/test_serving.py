@@ -24,9 +24,9 @@ import pytest
 from command_line import HELDOUT, ROOT
 from fastapi.testclient import TestClient
 
-from trtopt.dtypes import numpy_dtype
 from trtopt.errors import DataError, ServingError, UsageError
-from trtopt.runtime import BatchPolicy, EnginePool
+from trtopt.onnxio.element_types import numpy_dtype
+from trtopt.serving import BatchPolicy, EnginePool
 
 APP = ROOT / "docs" / "serving" / "app.py"
 IMAGES = np.load(HELDOUT)["images"]

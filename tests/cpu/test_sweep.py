@@ -20,13 +20,13 @@ from command_line import DIGITS, HELDOUT, CommandLine
 
 import trtopt
 from trtopt.errors import ArtifactError, BuildError, MeasurementError, OutputError
-from trtopt.pipeline import sweep_builds
-from trtopt.pipeline.build import build_each
-from trtopt.pipeline.result_files import read_result
-from trtopt.pipeline.sweep_folder import read_sweep, save_sweep
-from trtopt.plan.refining import next_size
+from trtopt.files.build_folder import lock, read_manifest
+from trtopt.measure.analysis.sweep_refinement import next_size
 from trtopt.records import SweepReport
-from trtopt.workspace import lock, read_manifest
+from trtopt.workflows.build.build import build_each
+from trtopt.workflows.compare.result_files import read_result
+from trtopt.workflows.sweep import builds as sweep_builds
+from trtopt.workflows.sweep.folder import read_sweep, save_sweep
 
 QUICK = {"duration": 0.1, "warmup": 0.01, "backend": "onnxruntime"}
 QUICK_FLAGS = ("--duration", "0.1", "--warmup", "0.01", "--backend", "onnxruntime")

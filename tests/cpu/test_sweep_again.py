@@ -12,7 +12,7 @@ from command_line import DIGITS
 
 import trtopt
 from trtopt.cli.sweep import sweep as sweep_command
-from trtopt.pipeline import sweep as sweeping
+from trtopt.workflows.sweep import sweep as sweeping
 
 QUICK = {"duration": 0.1, "warmup": 0.01, "backend": "onnxruntime"}
 

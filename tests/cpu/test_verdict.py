@@ -16,13 +16,14 @@ from rich.console import Console
 
 import trtopt
 from trtopt.errors import TrtoptError, UsageError
-from trtopt.onnxfile import read_onnx
-from trtopt.pipeline import break_even, contest
-from trtopt.pipeline.break_even import quantize_where_it_pays
-from trtopt.pipeline.listener import Listener
-from trtopt.pipeline.quantize import Request, quantize
+from trtopt.files.build_folder import read_manifest
+from trtopt.onnxio.model_info import read_onnx
 from trtopt.report.verdict import verdict_summary
-from trtopt.workspace import read_manifest
+from trtopt.workflows.build import break_even
+from trtopt.workflows.build import precision_selection as contest
+from trtopt.workflows.build.break_even import quantize_where_it_pays
+from trtopt.workflows.listener import Listener
+from trtopt.workflows.precision.quantize import Request, quantize
 
 LOSERS = ("blocks.0.qkv/MatMul", "blocks.1.qkv/MatMul", "blocks.2.qkv/MatMul")
 

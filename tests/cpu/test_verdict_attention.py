@@ -8,9 +8,9 @@ import pytest
 from command_line import DIGITS
 from contests import TRANSFORMER, build, quantised, script
 
-from trtopt.pipeline import contest
-from trtopt.pipeline.break_even import quantize_where_it_pays
-from trtopt.pipeline.quantize import Request, quantize
+from trtopt.workflows.build import precision_selection as contest
+from trtopt.workflows.build.break_even import quantize_where_it_pays
+from trtopt.workflows.precision.quantize import Request, quantize
 
 
 @pytest.fixture(autouse=True)

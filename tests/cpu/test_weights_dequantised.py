@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
-from trtopt.device.reference import Unoptimised
-from trtopt.onnxmodel import model_file
-from trtopt.onnxmodel.model_file import ModelFile
-from trtopt.precision import folding
-from trtopt.precision.folding import with_weights_dequantised
+from trtopt.device.ort.reference import Unoptimised
+from trtopt.onnxio import model_file
+from trtopt.onnxio.model_file import ModelFile
+from trtopt.precision import weight_folding as folding
+from trtopt.precision.weight_folding import with_weights_dequantised
 
 FLOATS = {TensorProto.FLOAT: np.float32, TensorProto.FLOAT16: np.float16}
 

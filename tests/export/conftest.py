@@ -10,17 +10,17 @@ import pytest
 pytest.importorskip("torch", reason="the export tests need torch: pip install 'trtopt[export]'")
 sys.path.insert(0, str(Path(__file__).parent))
 
-from trtopt.export.run import Exported
+from trtopt.export.export import Exported
 
 
 @pytest.fixture(scope="session")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Exported]:
     """The collection's tiny models by name and exporter, each exported once for all tests."""
-    from trtopt.device.reference import open_reference
+    from trtopt.device.ort.reference import open_reference
     from trtopt.errors import BackendMissingError
     from trtopt.export.collection import files
-    from trtopt.export.run import export
-    from trtopt.export.subject import from_spec
+    from trtopt.export.export import export
+    from trtopt.export.source_module import from_spec
 
     @cache
     def make(name: str, exporter: str) -> Exported:

@@ -25,7 +25,7 @@ def plain(name: str, out: Path) -> dict[str, float]:
     import torch
 
     from trtopt.export.collection import find
-    from trtopt.export.subject import from_spec
+    from trtopt.export.source_module import from_spec
     from trtopt.export.verify import trace_sizes
 
     start = time.perf_counter()
@@ -44,10 +44,10 @@ def plain(name: str, out: Path) -> dict[str, float]:
 
 def ours(name: str, out: Path) -> dict[str, float]:
     """What the command does."""
-    from trtopt.device.reference import open_reference
-    from trtopt.export import run
+    from trtopt.device.ort.reference import open_reference
+    from trtopt.export import export as run
     from trtopt.export.collection import find
-    from trtopt.export.subject import from_spec
+    from trtopt.export.source_module import from_spec
 
     opened: list[tuple[float, float]] = []
 

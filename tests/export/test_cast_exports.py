@@ -9,17 +9,17 @@ import onnx
 import pytest
 from test_trained import SENTENCES
 
-from trtopt.device.reference import open_reference
+from trtopt.device.ort.reference import open_reference
 from trtopt.errors import BackendMissingError
 from trtopt.export.collection import files
+from trtopt.export.export import export
 from trtopt.export.imports import function_beside
-from trtopt.export.run import export
+from trtopt.export.source_module import Subject, from_spec
 from trtopt.export.spec import read_spec
-from trtopt.export.subject import Subject, from_spec
-from trtopt.onnxmodel.model_file import load
-from trtopt.pipeline.quantize import Request, quantize
-from trtopt.precision.casting.api import cast_model
-from trtopt.precision.runs import open_model
+from trtopt.onnxio.model_file import load
+from trtopt.precision.casting.cast import cast_model
+from trtopt.precision.reference_runs import open_model
+from trtopt.workflows.precision.quantize import Request, quantize
 
 MEASURED = Path(__file__).parents[2] / "benchmarks" / "minilm"
 FEED_FORWARD_ENDS = ("encoder.layer.?.output.dense/MatMul",)

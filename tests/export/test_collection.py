@@ -13,14 +13,14 @@ import torch
 from onnx import numpy_helper
 from torch import nn
 
-from trtopt.device.reference import open_reference
+from trtopt.device.ort.reference import open_reference
 from trtopt.errors import BackendMissingError
 from trtopt.export.collection import files
 from trtopt.export.cost import cost
-from trtopt.export.run import Exported, export
-from trtopt.export.settle import settle
+from trtopt.export.export import Exported, export
+from trtopt.export.seeded_weights import settle
+from trtopt.export.source_module import Subject, from_spec, tensors_of
 from trtopt.export.spec import ModelSpec, read_spec
-from trtopt.export.subject import Subject, from_spec, tensors_of
 
 NAMES = [name for name, path in files().items() if read_spec(path).construct is not None]
 

@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from trtopt.device.reference import open_reference
+from trtopt.device.ort.reference import open_reference
 from trtopt.export.collection import files
+from trtopt.export.export import export
 from trtopt.export.fold import fold_batch_norms
-from trtopt.export.run import export
-from trtopt.export.subject import from_spec
+from trtopt.export.source_module import from_spec
 
 
 class Pair(nn.Module):

@@ -11,11 +11,11 @@ import onnxruntime
 import pytest
 import torch
 
-from trtopt.device.reference import open_reference
+from trtopt.device.ort.reference import open_reference
 from trtopt.export.collection import files
-from trtopt.export.run import export
-from trtopt.export.subject import from_spec
-from trtopt.plan.packing import first_fit_decreasing
+from trtopt.export.export import export
+from trtopt.export.source_module import from_spec
+from trtopt.serving.packing import first_fit_decreasing
 
 WIDTH = 48
 LENGTHS = [30, 5, 17, 48, 1, 9, 16, 22, 3, 12]

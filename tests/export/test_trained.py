@@ -10,13 +10,13 @@ import onnx
 import pytest
 import torch
 
-from trtopt.device.reference import open_reference
+from trtopt.device.ort.reference import open_reference
 from trtopt.errors import BackendMissingError
 from trtopt.export.collection import files, folder
+from trtopt.export.export import export
 from trtopt.export.imports import function_beside
-from trtopt.export.run import export
+from trtopt.export.source_module import Subject, from_spec
 from trtopt.export.spec import read_spec
-from trtopt.export.subject import Subject, from_spec
 
 SENTENCES = [
     "A man is eating food.",

@@ -17,10 +17,10 @@ from onnx import TensorProto, helper
 import trtopt
 from trtopt.builder.timing_cache import identity_of, save_cache
 from trtopt.device.backends import open_builder
-from trtopt.pipeline.profile import PROFILE_FILE, profile
+from trtopt.files.build_folder import write_manifest
 from trtopt.records import AllocationEvent, MemoryPass, to_json
 from trtopt.records.quantisation import CalibrationTable, TensorRange
-from trtopt.workspace import write_manifest
+from trtopt.workflows.profile.profile import PROFILE_FILE, profile
 
 ROOT = Path(__file__).resolve().parents[2]
 _OPSETS = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]

@@ -52,14 +52,14 @@ def prepare(target: Target, seeds: list[Path], number: int, folder: Path) -> Pat
 
 
 def _model(path: Path) -> None:
-    from trtopt.onnxfile import read_onnx
+    from trtopt.onnxio.model_info import read_onnx
 
     read_onnx(path)
 
 
 def _weights(path: Path) -> None:
-    from trtopt.onnxmodel.feeds import specs_of
-    from trtopt.onnxmodel.model_file import array_of, load
+    from trtopt.data.feeds import specs_of
+    from trtopt.onnxio.model_file import array_of, load
 
     model = load(path)
     for tensor in model.proto.graph.initializer:
@@ -69,9 +69,9 @@ def _weights(path: Path) -> None:
 
 def _rewritten(path: Path) -> None:
     """As `trtopt lint` and `trtopt rewrite` read: shape inference and ONNX Runtime see the model."""
-    from trtopt.onnxfile import read_onnx
-    from trtopt.pipeline.rewriting import TRACE_FILE, rewritten
+    from trtopt.onnxio.model_info import read_onnx
     from trtopt.records import Backend
+    from trtopt.workflows.build.rewriting import TRACE_FILE, rewritten
 
     onnx = read_onnx(path)
     copy = path.with_name("copy.onnx")
@@ -122,11 +122,11 @@ def _build_folder(path: Path) -> None:
     """As `trtopt bench` and `trtopt build` onto it read: the engines, their points and shapes."""
     from rich.console import Console
 
-    from trtopt.pipeline.build_memory import memories_of
-    from trtopt.pipeline.receipt import receipts_of
-    from trtopt.pipeline.subject import points, shapes_at, verified_graphs
+    from trtopt.files.build_folder import read_manifest, read_verified
     from trtopt.report.text import build_summary
-    from trtopt.workspace import read_manifest, read_verified
+    from trtopt.workflows.bench.resolve_engines import points, shapes_at, verified_graphs
+    from trtopt.workflows.build.build_memory import memories_of
+    from trtopt.workflows.profile.precision_receipt import receipts_of
 
     manifest = read_manifest(path.parent)
     Console(quiet=True).print(build_summary(manifest, str(path.parent)))
@@ -139,8 +139,8 @@ def _build_folder(path: Path) -> None:
 
 
 def _manifest(path: Path) -> None:
-    from trtopt.pipeline.subject import points, shapes_at
-    from trtopt.workspace import read_manifest
+    from trtopt.files.build_folder import read_manifest
+    from trtopt.workflows.bench.resolve_engines import points, shapes_at
 
     manifest = read_manifest(path.parent)
     for engine, size in points(manifest.engines, None):
@@ -150,9 +150,9 @@ def _manifest(path: Path) -> None:
 def _result(path: Path) -> None:
     from rich.console import Console
 
-    from trtopt.pipeline.result_files import compare_files, read_result
     from trtopt.report.comparison import comparison_summary
     from trtopt.report.text import bench_summary
+    from trtopt.workflows.compare.result_files import compare_files, read_result
 
     Console(quiet=True).print(bench_summary(read_result(path)))
     outcome = compare_files(path, path, batch=None, assumed=None, threshold=0.01, force=True)
@@ -160,14 +160,14 @@ def _result(path: Path) -> None:
 
 
 def _trtexec(path: Path) -> None:
-    from trtopt.pipeline.result_files import compare_files
+    from trtopt.workflows.compare.result_files import compare_files
 
     compare_files(path, path, batch=(1,), assumed="trtexec-11", threshold=0.01, force=True)
 
 
 def _page(path: Path) -> None:
-    from trtopt.pipeline.collect import collect
     from trtopt.report.html.page import page
+    from trtopt.workflows.report import collect
 
     page(collect(path.parent), "", "trtopt")
 
@@ -175,9 +175,9 @@ def _page(path: Path) -> None:
 def _profile(path: Path) -> None:
     from rich.console import Console
 
-    from trtopt.pipeline.profile import read_profile
     from trtopt.report.profile import profile_summary
     from trtopt.report.trace import trace
+    from trtopt.workflows.profile.profile import read_profile
 
     report = read_profile(path)
     Console(quiet=True).print(profile_summary(report))
@@ -185,7 +185,7 @@ def _profile(path: Path) -> None:
 
 
 def _profiled(path: Path) -> None:
-    from trtopt.pipeline.profile import profile
+    from trtopt.workflows.profile.profile import profile
 
     profile(path.parent, result=path.parent / "result.json")
 

@@ -10,10 +10,10 @@ from types import FrameType
 import pytest
 from external_data import DECOY, PARTS, PLACES, SECRET, lay_out, tensor_at
 
-from trtopt.device.onnxruntime import open_session
+from trtopt.device.ort.runtime import open_session
 from trtopt.errors import IncompatibleEngineError, InvalidModelError, TrtoptError
-from trtopt.onnxfile import read_onnx
-from trtopt.onnxmodel import model_file
+from trtopt.onnxio import model_file
+from trtopt.onnxio.model_info import read_onnx
 
 TIME_LIMIT_S = 60
 
@@ -23,13 +23,13 @@ def _saved(path: Path, out: Path) -> None:
 
 
 def _rewritten(path: Path, out: Path) -> None:
-    from trtopt.rewrite.api import rewrite_model
+    from trtopt.rewrite.rewrite import rewrite_model
 
     rewrite_model(path, out / "rewritten.onnx", target="10")
 
 
 def _cast(path: Path, out: Path) -> None:
-    from trtopt.precision.casting.api import cast_model
+    from trtopt.precision.casting.cast import cast_model
 
     cast_model(path, out / "cast.onnx", precision="fp16", target="10")
 
@@ -41,7 +41,7 @@ def _built(path: Path, out: Path) -> None:
 
 
 def _checked(path: Path, out: Path) -> None:
-    from trtopt.pipeline.check import check
+    from trtopt.workflows.precision.check import check
 
     (out / "report").write_text(repr(check(path, path)))
 

@@ -13,11 +13,11 @@ import onnx
 import pytest
 from old_models import SHAPE, OldNet
 
-from trtopt.onnxmodel.model_file import load
-from trtopt.onnxmodel.newer_opset import raise_opset
-from trtopt.pipeline.quantize import Request, quantize
-from trtopt.precision.casting.api import cast_model
-from trtopt.precision.runs import open_model
+from trtopt.onnxio.model_file import load
+from trtopt.onnxio.newer_opset import raise_opset
+from trtopt.precision.casting.cast import cast_model
+from trtopt.precision.reference_runs import open_model
+from trtopt.workflows.precision.quantize import Request, quantize
 
 
 def outputs(path: Path, samples: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

@@ -9,8 +9,8 @@ import numpy as np
 from digits_model import DIGITS, HELDOUT, SOURCES
 
 from tests.outlier import SENSITIVE, save_with_outlier
-from trtopt.pipeline.bisect import Request, bisect
 from trtopt.precision.bounds import Bounds
+from trtopt.workflows.precision.bisect import Request, bisect
 
 
 def test_engines_tell_which_node_int8_spoils(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import trtopt
 from trtopt.device.api import Device
 from trtopt.device.nvml import REASONS
-from trtopt.measure.energy import mean_power
+from trtopt.measure.analysis.energy import mean_power
 
 
 def test_a_gpu_tells_its_clocks_power_and_temperature(device: Device) -> None:

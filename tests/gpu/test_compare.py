@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from trtopt.measure.comparison import Verdict
-from trtopt.measure.outcomes import Comparisons, Gaps
-from trtopt.pipeline.compare import compare
+from trtopt.measure.analysis.outcomes import Comparisons, Gaps
+from trtopt.measure.statistics.comparison import Verdict
+from trtopt.workflows.compare.compare import compare
 
 
 @pytest.mark.parametrize("batch", [1, 8])

@@ -33,12 +33,12 @@ from trtopt.errors import (
     TimingCacheError,
     UsageError,
 )
-from trtopt.measure.arrivals import Load, arrivals_s
+from trtopt.files.build_folder import read_manifest
 from trtopt.measure.contracts import changed, contract_named
-from trtopt.measure.lane import Lane
-from trtopt.measure.queueing import keeps_up
+from trtopt.measure.load.arrivals import Load, arrivals_s
+from trtopt.measure.load.queueing import keeps_up
+from trtopt.measure.loop.inference_stream import Lane
 from trtopt.records import EngineArtifact, Terms
-from trtopt.workspace import read_manifest
 
 
 def _engine(folder: Path, label: str) -> bytes:
@@ -186,8 +186,8 @@ def test_a_profile_brings_layers_nodes_and_types_together(built: Path) -> None:
 
 
 def test_a_build_keeps_its_engines_layers_and_their_receipt(built: Path) -> None:
-    from trtopt.pipeline.receipt import check_receipts, receipts_of
-    from trtopt.workspace import read_manifest
+    from trtopt.files.build_folder import read_manifest
+    from trtopt.workflows.profile.precision_receipt import check_receipts, receipts_of
 
     receipts = receipts_of(built, read_manifest(built))
     assert set(receipts) == {engine.path for engine in read_manifest(built).engines}

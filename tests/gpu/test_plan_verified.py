@@ -11,8 +11,8 @@ import pytest
 from digits_model import DIGITS, HELDOUT, SOURCES
 
 import trtopt
-from trtopt.runtime import DynamicBatcher, EnginePool
-from trtopt.workspace import read_plan
+from trtopt.files.build_folder import read_plan
+from trtopt.serving import DynamicBatcher, EnginePool
 
 BATCHES = (1, 4, 16)
 

@@ -10,9 +10,9 @@ from digits_model import DIGITS, SOURCES
 import trtopt
 from trtopt.inspect.memory import timeline
 from trtopt.inspect.peaks import peaks_of
-from trtopt.pipeline.build_memory import memories_of
-from trtopt.pipeline.peaks import known_peaks
-from trtopt.pipeline.profile import profile
+from trtopt.workflows.build.build_memory import memories_of
+from trtopt.workflows.profile.peaks import known_peaks
+from trtopt.workflows.profile.profile import profile
 
 
 def test_layers_are_timed_in_replays_of_a_graph_under_the_names_of_plain_runs(

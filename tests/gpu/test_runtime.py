@@ -12,7 +12,8 @@ from digits_model import DIGITS, IMAGES, SOURCES, close
 
 import trtopt
 from trtopt.device.api import DeviceBuffer
-from trtopt.runtime import BatchPolicy, DynamicBatcher, EnginePool, prepared
+from trtopt.serving import BatchPolicy, DynamicBatcher, EnginePool
+from trtopt.serving import prepared_engine as prepared
 
 PATIENCE_S = 60.0
 

@@ -9,7 +9,7 @@ from digits_model import DIGITS, SOURCES
 
 import trtopt
 from trtopt.device.cuda import probe
-from trtopt.workspace import read_manifest
+from trtopt.files.build_folder import read_manifest
 
 pytestmark = pytest.mark.skipif(len(probe.names_of_a_kind()) < 2, reason="needs two GPUs of one kind")
 

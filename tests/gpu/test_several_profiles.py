@@ -12,11 +12,11 @@ from digits_model import DIGITS, HELDOUT, IMAGES, SOURCES, close
 import trtopt
 from trtopt.device.backends import open_target
 from trtopt.errors import UsageError
-from trtopt.pipeline.plan import plan
-from trtopt.pipeline.plan_trials import verify
+from trtopt.files.build_folder import read_manifest, write_atomically
 from trtopt.records import to_json
-from trtopt.runtime import EnginePool
-from trtopt.workspace import read_manifest, write_atomically
+from trtopt.serving import EnginePool
+from trtopt.workflows.plan.plan import plan
+from trtopt.workflows.plan.trial_runs import verify
 
 RANGES = ((1, 1, 4), (4, 8, 16), (20, 32, 32))
 """Nothing holds 17 to 19."""

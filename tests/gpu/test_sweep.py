@@ -7,7 +7,7 @@ from pathlib import Path
 from digits_model import DIGITS, HELDOUT, SOURCES
 
 import trtopt
-from trtopt.workspace import read_manifest
+from trtopt.files.build_folder import read_manifest
 
 
 def test_a_sweep_tells_memory_and_energy_of_every_point_and_resumes(tmp_path: Path) -> None:

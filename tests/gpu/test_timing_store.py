@@ -7,7 +7,7 @@ from digits_model import DIGITS, SOURCES
 
 import trtopt
 from trtopt.builder.timing_cache import read_cache
-from trtopt.pipeline import caches
+from trtopt.workflows.build import timing_caches as caches
 
 TRANSFORMER = DIGITS.parents[1] / "digits_transformer" / "digits_transformer.onnx"
 

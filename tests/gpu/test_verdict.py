@@ -9,11 +9,11 @@ import pytest
 from digits_model import DIGITS, HELDOUT, SOURCES
 
 import trtopt
-from trtopt.measure.comparison import Verdict
-from trtopt.pipeline.break_even import quantize_where_it_pays
-from trtopt.pipeline.quantize import Request
-from trtopt.pipeline.receipt import check_receipts, receipts_of
+from trtopt.measure.statistics.comparison import Verdict
 from trtopt.records import Manifest
+from trtopt.workflows.build.break_even import quantize_where_it_pays
+from trtopt.workflows.precision.quantize import Request
+from trtopt.workflows.profile.precision_receipt import check_receipts, receipts_of
 
 TRANSFORMER = DIGITS.parents[1] / "digits_transformer" / "digits_transformer.onnx"
 

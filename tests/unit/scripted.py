@@ -9,8 +9,8 @@ import numpy as np
 
 from trtopt.device.fake import Script, ScriptedDevice, ScriptedTarget
 from trtopt.measure.contracts import changed, contract_named
-from trtopt.measure.loop import Subject, measure
-from trtopt.measure.stopping import Limits
+from trtopt.measure.loop.run_pass import Subject, measure
+from trtopt.measure.loop.stopping import Limits
 from trtopt.records import Contract, EngineRef, Measurement, Terms
 
 BATCH = 8

@@ -121,18 +121,18 @@ def f():
     class Inner:
         import tensorrt.plugin
 """
-    assert imports_of(source, "trtopt.measure.loop") == [
+    assert imports_of(source, "trtopt.measure.loop.run_pass") == [
         Import("os", 2),
         Import("trtopt.errors", 2),
         Import("trtopt.records", 3),
-        Import("trtopt.measure.lane", 4),
-        Import("trtopt.measure.lane.Lane", 5),
+        Import("trtopt.measure.loop.inference_stream", 4),
+        Import("trtopt.measure.loop.inference_stream.Lane", 5),
         Import("trtopt.device.api", 6),
         Import("trtopt.cli.main", 8),
         Import("tensorrt.plugin", 11, late=True),
     ]
     inside = imports_of("from . import loop", "trtopt.measure", is_package=True)
-    assert inside == [Import("trtopt.measure.loop", 1)]
+    assert inside == [Import("trtopt.measure.loop.run_pass", 1)]
 
 
 def test_an_import_is_allowed_by_its_room_and_not_by_the_beginning_of_its_name() -> None:

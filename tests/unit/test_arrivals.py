@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from trtopt.errors import UsageError
-from trtopt.measure.arrivals import (
+from trtopt.measure.load.arrivals import (
     MAX_REQUESTS,
     Goal,
     Load,
@@ -19,7 +19,7 @@ from trtopt.measure.arrivals import (
     probe_s,
     window_s,
 )
-from trtopt.measure.statistics import needed_for, percentile
+from trtopt.measure.statistics.summaries import needed_for, percentile
 
 GOAL = Goal(99.0, 5.0)
 

@@ -10,7 +10,7 @@ import pytest
 
 from trtopt.device.cuda import batched
 from trtopt.errors import DeviceError, DeviceMemoryError
-from trtopt.runtime.arrays import address_of
+from trtopt.serving.arrays import address_of
 
 IN_STREAM_ORDER = 1  # CU_MEMCPY_SRC_ACCESS_ORDER_STREAM of cuda.h
 STREAM = 1234567890123

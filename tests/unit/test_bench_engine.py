@@ -10,8 +10,8 @@ from scripted import calls_of, terms
 from trtopt.device.fake import Script, ScriptedDevice, ScriptedTarget
 from trtopt.errors import ArtifactError, DataError, DeviceError, IncompatibleEngineError
 from trtopt.measure.engine import BenchJob, bench_engine, check_fits
-from trtopt.measure.load import LoadSettings
-from trtopt.measure.statistics import throughput
+from trtopt.measure.load.load_pass import LoadSettings
+from trtopt.measure.statistics.summaries import throughput
 from trtopt.records import BenchPoint, DeviceInfo
 
 ENGINE = b"an engine"

@@ -8,12 +8,12 @@ import onnx
 import pytest
 
 from trtopt.errors import BuildError
-from trtopt.onnxmodel.model_file import ModelFile
-from trtopt.pipeline.trials import Trials
+from trtopt.onnxio.model_file import ModelFile
 from trtopt.precision.bisect.search import Names, search
 from trtopt.precision.bisect.variants import Variant
 from trtopt.precision.bounds import HOPELESS, Bounds
 from trtopt.records.checking import CheckedSubject, OutputDifference
+from trtopt.workflows.precision.bisect_trials import Trials
 
 NODES = ("a", "b", "c", "d")
 

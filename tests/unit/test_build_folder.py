@@ -6,8 +6,8 @@ import examples
 import pytest
 
 from trtopt.errors import OutputError
+from trtopt.files.build_folder import MANIFEST, folder_in_progress
 from trtopt.records import to_json
-from trtopt.workspace import MANIFEST, folder_in_progress
 
 
 @pytest.fixture

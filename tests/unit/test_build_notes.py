@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from trtopt.device.cuda import probe
-from trtopt.pipeline.build import notes_on
-from trtopt.pipeline.sweep_asked import SweepPlan
 from trtopt.recipe import make_recipe
 from trtopt.records import Backend, DeviceInfo
+from trtopt.workflows.build.build import notes_on
+from trtopt.workflows.sweep.request import SweepPlan
 
 H200 = DeviceInfo(kind="gpu", name="NVIDIA H200", compute_capability="9.0")
 NO_GPU = DeviceInfo(kind="none", name="none: built without a GPU")

@@ -12,11 +12,11 @@ from trt_surface import Surface
 
 from trtopt.builder.engine import BuildJob, build_engine
 from trtopt.errors import BuildError
-from trtopt.onnxfile import read_onnx
-from trtopt.pipeline.build import MODEL_FILE
-from trtopt.pipeline.receipt import check_receipts, receipts_of
+from trtopt.onnxio.model_info import read_onnx
 from trtopt.records import Backend, BuildPlan, BuildSettings, Manifest, PrecisionReceipt, ShapeRange
 from trtopt.report.profile import receipt_lines
+from trtopt.workflows.build.build import MODEL_FILE
+from trtopt.workflows.profile.precision_receipt import check_receipts, receipts_of
 
 HEAVY, LIGHT = 64, 8
 

@@ -3,8 +3,8 @@ import math
 import numpy as np
 import pytest
 
-from trtopt.measure.builds import compare_builds, compare_paired, spread
-from trtopt.measure.comparison import ReasonCode, Verdict
+from trtopt.measure.statistics.builds import compare_builds, compare_paired, spread
+from trtopt.measure.statistics.comparison import ReasonCode, Verdict
 
 
 def recipe(

@@ -2,8 +2,8 @@
 
 import pytest
 
-from trtopt.measure.choice import Rival, choose
-from trtopt.measure.comparison import Comparison, Verdict, compare
+from trtopt.measure.statistics.comparison import Comparison, Verdict, compare
+from trtopt.measure.statistics.selection import Rival, choose
 
 FASTER, SLOWER = Verdict.FASTER, Verdict.SLOWER
 SAME, UNDECIDED = Verdict.SAME, Verdict.UNDECIDED

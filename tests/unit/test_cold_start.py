@@ -125,11 +125,11 @@ def test_every_public_name_can_be_reached() -> None:
 def test_public_names_are_functions_even_after_their_modules_were_imported() -> None:
     import trtopt.cli.bench
     import trtopt.cli.build
-    import trtopt.pipeline.bench
-    import trtopt.pipeline.build
+    import trtopt.workflows.bench.bench
+    import trtopt.workflows.build.build
 
-    assert trtopt.build is trtopt.pipeline.build.build
-    assert trtopt.bench is trtopt.pipeline.bench.bench
+    assert trtopt.build is trtopt.workflows.build.build.build
+    assert trtopt.bench is trtopt.workflows.bench.bench.bench
 
 
 def test_the_public_names_are_those_that_type_checkers_see() -> None:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trtopt.measure.comparison import (
+from trtopt.measure.statistics.comparison import (
     Comparison,
     Noise,
     Ratio,
@@ -25,7 +25,7 @@ from trtopt.measure.comparison import (
     noise_of,
     ratio_of_medians,
 )
-from trtopt.measure.pairs import chance
+from trtopt.measure.statistics.signed_rank import chance
 
 SIMULATE = Path(__file__).resolve().parents[2] / "benchmarks" / "verdict-rates" / "simulate.py"
 

@@ -6,9 +6,9 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from trtopt.measure.comparison import Ratio, ReasonCode, Verdict, compare, decide, noise_of
-from trtopt.measure.control import Pair, judge_control, noise_of_controls
-from trtopt.measure.intervals import student
+from trtopt.measure.statistics.comparison import Ratio, ReasonCode, Verdict, compare, decide, noise_of
+from trtopt.measure.statistics.control import Pair, judge_control, noise_of_controls
+from trtopt.measure.statistics.intervals import student
 
 
 def pairs(count: int, luck: float, seed: int, bias: float = 0.0) -> list[Pair]:

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from trtopt.measure.disturbance import Modes, drift, judge_groups, outliers, two_modes
+from trtopt.measure.analysis.interference import Modes, drift, judge_groups, outliers, two_modes
 from trtopt.records import ClockReading
 
 

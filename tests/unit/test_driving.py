@@ -13,8 +13,8 @@ from scripted import COMPUTE, ENQUEUE, SCRIPT, SUBJECT, counted, run, terms
 
 from trtopt.device.fake import Script, ScriptedDevice, ScriptedSession
 from trtopt.errors import DeviceError
-from trtopt.measure.driving import Finished, drive
-from trtopt.measure.lane import Lane
+from trtopt.measure.loop.inference_stream import Lane
+from trtopt.measure.loop.sampling import Finished, drive
 from trtopt.records import Contract
 
 STREAMS = 3

@@ -1,7 +1,7 @@
 import examples
 import msgspec
 
-from trtopt.measure.energy import mean_power
+from trtopt.measure.analysis.energy import mean_power
 from trtopt.records import ClockReading, Measurement, PointPower
 
 

@@ -7,7 +7,7 @@ import pytest
 from graphs import model_of, save
 
 from trtopt.errors import InvalidModelError
-from trtopt.onnxfile import read_onnx
+from trtopt.onnxio.model_info import read_onnx
 
 
 @pytest.fixture

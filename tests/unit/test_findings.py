@@ -7,9 +7,9 @@ import pytest
 from scripted import run, terms
 
 from trtopt.device.fake import Script, ScriptedDevice
-from trtopt.measure.findings import clocks_told, hints_of, remarks, untrustworthy
-from trtopt.measure.hints import HintCode
-from trtopt.measure.stopping import Limits
+from trtopt.measure.analysis.findings import clocks_told, hints_of, remarks, untrustworthy
+from trtopt.measure.analysis.hints import HintCode
+from trtopt.measure.loop.stopping import Limits
 from trtopt.records import BenchPoint, ClockReading, ClockReference, Measurement
 
 LONG = Limits(warmup_s=0.0, max_warmup_s=0.0, duration_s=4.0, min_duration_s=4.0)

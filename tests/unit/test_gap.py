@@ -6,9 +6,9 @@ import pytest
 from scripted import terms
 from turns import block, turns
 
+from trtopt.measure.analysis.gap_ledger import HOST_LOOP, START
+from trtopt.measure.analysis.gap_runs import ends_of, gap_variants, judge_gap, time_between, time_per_query
 from trtopt.measure.contracts import contract_named, one_in_flight
-from trtopt.measure.gap import ends_of, gap_variants, judge_gap, time_between, time_per_query
-from trtopt.measure.ledger import HOST_LOOP, START
 from trtopt.records import BenchPoint, Contract, Turns
 
 OLD, NEW = contract_named("trtexec-10"), contract_named("trtexec-11")

@@ -7,9 +7,9 @@ import pytest
 from scripted import run, terms
 
 from trtopt.device.fake import Script, ScriptedDevice
-from trtopt.measure.groups import GROUP_S, MIN_QUERIES, QUERIES_PER_WAITING_SLOT
-from trtopt.measure.statistics import throughput
-from trtopt.measure.stopping import Limits
+from trtopt.measure.loop.sample_groups import GROUP_S, MIN_QUERIES, QUERIES_PER_WAITING_SLOT
+from trtopt.measure.loop.stopping import Limits
+from trtopt.measure.statistics.summaries import throughput
 from trtopt.records import ClockReading, Measurement
 
 FULL = ClockReading(at_ms=0.0, sm_mhz=1980, power_w=400.0)

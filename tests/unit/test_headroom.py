@@ -16,11 +16,11 @@ from test_build_caches import Bench
 
 from trtopt.device.api import Holder, Room
 from trtopt.device.fake import ScriptedDevice, ScriptedSession
+from trtopt.device.memory_check import foresee, require
 from trtopt.device.script import Script
 from trtopt.device.tensorrt.builder import TensorRTBuilder
 from trtopt.errors import DeviceMemoryError
-from trtopt.headroom import foresee, require
-from trtopt.onnxweights import least_bytes
+from trtopt.onnxio.external_data import least_bytes
 from trtopt.records import BuildSettings, TensorSpec
 
 GIB = 1 << 30
@@ -86,7 +86,7 @@ def test_lanes_that_may_not_fit_are_warned_of_and_measured(
         caplog.clear()
         device = ScriptedDevice(Script(memory_bytes=memory))
         bench(device, job_in(tmp_path, contract=lanes))
-        assert [record.name for record in caplog.records] == ["trtopt.headroom"] * warned
+        assert [record.name for record in caplog.records] == ["trtopt.device.memory_check"] * warned
 
 
 @pytest.mark.parametrize(
@@ -120,5 +120,5 @@ def test_a_build_whose_weights_cannot_fit_is_not_begun(
     assert list((tmp_path / "out").iterdir()) == []
     by.build(settings=BuildSettings(workspace_bytes=1 << 21))
     by.build()
-    (warning,) = (record for record in caplog.records if record.name == "trtopt.headroom")
+    (warning,) = (record for record in caplog.records if record.name == "trtopt.device.memory_check")
     assert "workspace 2.0 MiB" in warning.getMessage()

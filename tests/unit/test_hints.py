@@ -1,6 +1,6 @@
 import pytest
 
-from trtopt.measure.hints import Figures, Hint, HintCode, hints
+from trtopt.measure.analysis.hints import Figures, Hint, HintCode, hints
 from trtopt.records import Contract
 
 

@@ -19,21 +19,21 @@ from graphs import model_of, save
 from pages import resnet
 
 from trtopt.data import open_data
+from trtopt.data.feeds import seeded, specs_of
 from trtopt.errors import ArtifactError, DataError, InvalidModelError, ModelError, UsageError
 from trtopt.export.spec import read_spec
-from trtopt.onnxfile import read_onnx
-from trtopt.onnxgraph import check_types, graphs_of
-from trtopt.onnxmodel import model_file
-from trtopt.onnxmodel.feeds import seeded, specs_of
-from trtopt.onnxmodel.prepare import inferred, lower_constants
-from trtopt.pipeline.collect import collect
-from trtopt.pipeline.receipt import receipts_of
-from trtopt.pipeline.result_files import read_result
-from trtopt.pipeline.targets import target_of
+from trtopt.files.build_folder import MANIFEST, read_manifest
+from trtopt.onnxio import model_file
+from trtopt.onnxio.graph_walk import check_types, graphs_of
+from trtopt.onnxio.model_info import read_onnx
+from trtopt.onnxio.prepare import inferred, lower_constants
 from trtopt.recipe import load_profile
 from trtopt.records import Manifest, TensorSpec, to_json
-from trtopt.rewrite.api import rewrite_model
-from trtopt.workspace import MANIFEST, read_manifest
+from trtopt.rewrite.rewrite import rewrite_model
+from trtopt.workflows.compare.result_files import read_result
+from trtopt.workflows.profile.precision_receipt import receipts_of
+from trtopt.workflows.report import collect
+from trtopt.workflows.targets import target_of
 
 _DEEP = ".".join("a" * 9000)
 TOML = {

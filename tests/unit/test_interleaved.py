@@ -11,9 +11,8 @@ from scripted import calls_of, terms
 
 from trtopt.device.fake import Script, ScriptedDevice, ScriptedTarget
 from trtopt.errors import ArtifactError, DeviceError, DeviceMemoryError
-from trtopt.measure.comparison import Verdict, compare, in_turns
-from trtopt.measure.gap import gap_variants, judge_gap, time_per_query
-from trtopt.measure.interleaved import (
+from trtopt.measure.analysis.gap_runs import gap_variants, judge_gap, time_per_query
+from trtopt.measure.loop.interleaved import (
     BLOCK_QUERIES,
     SWITCH_QUERIES,
     InterleaveJob,
@@ -21,7 +20,8 @@ from trtopt.measure.interleaved import (
     Variant,
     interleave,
 )
-from trtopt.measure.rounds import judged_rounds, latency_blocks, notes_of
+from trtopt.measure.loop.rounds import judged_rounds, latency_blocks, notes_of
+from trtopt.measure.statistics.comparison import Verdict, compare, in_turns
 from trtopt.records import DeviceInfo, InterleavedRun
 
 ENGINE = b"an engine"

@@ -3,7 +3,12 @@ import math
 import numpy as np
 import pytest
 
-from trtopt.measure.intervals import median_interval, percentile_interval, student, variance_inflation
+from trtopt.measure.statistics.intervals import (
+    median_interval,
+    percentile_interval,
+    student,
+    variance_inflation,
+)
 
 
 def autocorrelated(phi: float, count: int, runs: int, seed: int) -> np.ndarray:

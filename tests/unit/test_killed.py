@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from killing import ALL, run_killed
 
-from trtopt import replacing
-from trtopt.workspace import (
+from trtopt.files import replace_folder as replacing
+from trtopt.files.build_folder import (
     MANIFEST,
     folder_in_progress,
     remove_abandoned,
@@ -24,9 +24,9 @@ MAKE_FOLDER = """
 import sys
 from pathlib import Path
 import examples
-from trtopt import replacing
+from trtopt.files import replace_folder as replacing
 from trtopt.errors import OutputError
-from trtopt.workspace import folder_in_progress, write_atomically, write_manifest
+from trtopt.files.build_folder import folder_in_progress, write_atomically, write_manifest
 final, name, rounds, exchanges = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4:] != ["apart"]
 if not exchanges:
     replacing._exchanged = lambda one, other: False
@@ -39,7 +39,7 @@ for number in range(rounds):
 WRITE_FILE = """
 import sys
 from pathlib import Path
-from trtopt.workspace import check_writable, write_atomically
+from trtopt.files.build_folder import check_writable, write_atomically
 check_writable(Path(sys.argv[1]))
 write_atomically(Path(sys.argv[1]), sys.argv[2].encode())
 """
@@ -214,7 +214,7 @@ def test_a_written_file_is_nobodys_any_more(tmp_path: Path) -> None:
 
 SCRATCH = """
 import os
-from trtopt.workspace import scratch_folder
+from trtopt.files.build_folder import scratch_folder
 with scratch_folder() as folder:
     (folder / "file").touch()
     os.fsync(0)

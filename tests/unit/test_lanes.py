@@ -19,8 +19,8 @@ from trtopt.device.fake import (
 )
 from trtopt.errors import GraphCaptureError
 from trtopt.measure.contracts import CONTRACTS
-from trtopt.measure.lane import Lane
-from trtopt.measure.loop import measure
+from trtopt.measure.loop.inference_stream import Lane
+from trtopt.measure.loop.run_pass import measure
 from trtopt.records import Contract, Shape
 
 # ── graphs ──────────────────────────────────────────────────────────────────────────────────────────────

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trtopt.measure.analysis.gap_ledger import START, Point, ledger, steps_between
 from trtopt.measure.contracts import CONTRACTS, changed
-from trtopt.measure.ledger import START, Point, ledger, steps_between
 from trtopt.records import Contract
 from trtopt.report.comparison import ledger_rows
 

@@ -12,13 +12,13 @@ from scripted import SUBJECT, calls_of, counted, run, terms
 
 from trtopt.device.fake import Script, ScriptedDevice, ScriptedTarget
 from trtopt.errors import DeviceError, UsageError
-from trtopt.measure.arrivals import Goal, Load, arrivals_s, probe_s
-from trtopt.measure.findings import untrustworthy
-from trtopt.measure.load import LoadSettings, bounds_of, load_settings, measure_load
-from trtopt.measure.openloop import Bounds
-from trtopt.measure.queueing import achieved_rate, keeps_up, offered_rate
-from trtopt.measure.ratesearch import search_load
-from trtopt.measure.stopping import Limits
+from trtopt.measure.analysis.findings import untrustworthy
+from trtopt.measure.load.arrivals import Goal, Load, arrivals_s, probe_s
+from trtopt.measure.load.load_pass import LoadSettings, bounds_of, load_settings, measure_load
+from trtopt.measure.load.open_loop import Bounds
+from trtopt.measure.load.queueing import achieved_rate, keeps_up, offered_rate
+from trtopt.measure.load.rate_search import search_load
+from trtopt.measure.loop.stopping import Limits
 from trtopt.records import BenchPoint, ClockReading, LoadPass, LoadSearch, from_json, to_json
 from trtopt.report.load import load_lines
 

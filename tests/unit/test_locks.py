@@ -14,14 +14,15 @@ from pathlib import Path
 
 import pytest
 
-from trtopt import holding, workspace
 from trtopt.errors import OutputError
-from trtopt.workspace import folder_in_progress, lock, remove_abandoned, write_atomically
+from trtopt.files import build_folder as workspace
+from trtopt.files import temporary as holding
+from trtopt.files.build_folder import folder_in_progress, lock, remove_abandoned, write_atomically
 
 COUNT = """
 import sys
 from pathlib import Path
-from trtopt.workspace import lock
+from trtopt.files.build_folder import lock
 path = Path(sys.argv[1])
 for _ in range(int(sys.argv[2])):
     with lock(path):

@@ -16,8 +16,8 @@ import pytest
 
 from trtopt import logs
 from trtopt.cli.main import COMMANDS, cli
-from trtopt.jobs import Progress
-from trtopt.worker import sender
+from trtopt.workers.protocol import Progress
+from trtopt.workers.worker import sender
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer

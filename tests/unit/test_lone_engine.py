@@ -9,9 +9,9 @@ import pytest
 
 from trtopt.device.fake import Script, ScriptedDevice, ScriptedSession, ScriptedTarget
 from trtopt.errors import ArtifactError, DeviceMemoryError
-from trtopt.measure.described import Described, DescribeJob, describe
-from trtopt.pipeline.lone_engine import plan_of
+from trtopt.measure.describe_engine import Described, DescribeJob, describe
 from trtopt.records import Backend, DeviceInfo, ShapeRange, TensorSpec
+from trtopt.workflows.bench.external_engine import plan_of
 
 ENGINE = b"an engine"
 FILE = Path("bare.engine")

@@ -7,9 +7,9 @@ from scripted import COMPUTE, D2H, ENQUEUE, H2D, SCRIPT, SUBJECT, Mode, counted,
 from trtopt.device.fake import Script, ScriptedDevice
 from trtopt.errors import MeasurementError
 from trtopt.measure.contracts import CONTRACTS
-from trtopt.measure.groups import MIN_TIMED, TIMED_SHARE
-from trtopt.measure.statistics import throughput
-from trtopt.measure.stopping import Limits
+from trtopt.measure.loop.sample_groups import MIN_TIMED, TIMED_SHARE
+from trtopt.measure.loop.stopping import Limits
+from trtopt.measure.statistics.summaries import throughput
 from trtopt.records import Measurement
 
 

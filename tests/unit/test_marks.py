@@ -12,8 +12,8 @@ from scripted import SCRIPT, counted, run, terms
 from test_bench_engine import job_in
 
 from trtopt.device.fake import Script, ScriptedDevice, ScriptedTarget
-from trtopt.device.host import HostDevice
-from trtopt.device.marks import Marks, require_nvtx
+from trtopt.device.nvtx import Marks, require_nvtx
+from trtopt.device.ort.host import HostDevice
 from trtopt.errors import BackendMissingError, DeviceError, UsageError
 from trtopt.measure.engine import bench_engine
 from trtopt.records import ClockReading

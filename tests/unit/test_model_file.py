@@ -9,7 +9,7 @@ import pytest
 
 from tests.rewrite_graphs import model
 from trtopt.errors import InvalidModelError
-from trtopt.onnxmodel.model_file import load, save
+from trtopt.onnxio.model_file import load, save
 
 
 @pytest.mark.parametrize("external", [False, True])

@@ -16,10 +16,10 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from trtopt.errors import UnsupportedOpError
-from trtopt.onnxmodel.model_file import is_external, load, save
-from trtopt.onnxmodel.newer_opset import raise_opset
-from trtopt.onnxmodel.operator_changes import CHANGES, NEWEST, OLDEST, SAME
-from trtopt.precision.runs import open_model
+from trtopt.onnxio.model_file import is_external, load, save
+from trtopt.onnxio.newer_opset import raise_opset
+from trtopt.onnxio.operator_changes import CHANGES, NEWEST, OLDEST, SAME
+from trtopt.precision.reference_runs import open_model
 
 TO = (13, 17, 19, 21, 22, NEWEST)
 ROUNDING = {"AveragePool", "LpPool"}

@@ -19,9 +19,9 @@ from trtopt.device.nvml import (
     reference_of,
     refusal_of,
 )
+from trtopt.device.throttling import IDLE, SLOWDOWNS
 from trtopt.errors import DeviceError, TrtoptError, UsageError
 from trtopt.records import ClockReading, ClockReference
-from trtopt.slowdowns import IDLE, SLOWDOWNS
 
 needs_no_gpu = pytest.mark.skipif(bool(probe.gpus()), reason="tells what happens where no GPU is")
 

@@ -10,7 +10,7 @@ from graphs import model_of, relu, save, value
 from onnx import TensorProto, helper
 
 from trtopt.errors import InvalidModelError, ModelError, UnsupportedOpError
-from trtopt.onnxfile import read_onnx
+from trtopt.onnxio.model_info import read_onnx
 from trtopt.records import TensorSpec
 
 DIGITS = Path(__file__).resolve().parents[2] / "models" / "digits" / "digits.onnx"

@@ -12,9 +12,9 @@ from scripted import SUBJECT, terms
 
 from trtopt.device.api import Event
 from trtopt.device.fake import Script, ScriptedDevice, ScriptedSession
-from trtopt.measure.arrivals import Load, arrivals_s
-from trtopt.measure.lane import Lane
-from trtopt.measure.openloop import Bounds, OpenLoop
+from trtopt.measure.load.arrivals import Load, arrivals_s
+from trtopt.measure.load.open_loop import Bounds, OpenLoop
+from trtopt.measure.loop.inference_stream import Lane
 
 TICK_MS = 1000 / 1024
 """Sums of these are exact in seconds: two things that happen at one time do so to the last bit."""

@@ -16,12 +16,12 @@ import onnx
 import pytest
 from onnx.parser import parse_model
 
-from trtopt.device import ort_process
-from trtopt.device.framing import framed, receive, send
-from trtopt.device.ort_process import ort_process as current
-from trtopt.device.ort_server import Mapped
-from trtopt.device.ort_weights import WEIGHTS_FILE
-from trtopt.device.reference import CannotRun, Crashed, Unoptimised, run_unoptimised
+from trtopt.device.ort import client as ort_process
+from trtopt.device.ort.client import ort_process as current
+from trtopt.device.ort.framing import framed, receive, send
+from trtopt.device.ort.reference import CannotRun, Crashed, Unoptimised, run_unoptimised
+from trtopt.device.ort.separate_weights import WEIGHTS_FILE
+from trtopt.device.ort.server import Mapped
 
 
 def model(text: str) -> bytes:

@@ -9,11 +9,11 @@ import onnx
 import pytest
 
 from trtopt.errors import BuildError
-from trtopt.onnxfile import read_onnx
-from trtopt.pipeline.build import make_plans
-from trtopt.pipeline.oversized import explained
+from trtopt.onnxio.model_info import read_onnx
 from trtopt.recipe import make_recipe
 from trtopt.records import Backend
+from trtopt.workflows.build.build import make_plans
+from trtopt.workflows.build.oversized_tensors import explained
 
 SAID = BuildError("some shape can not be computed", "try something")
 

@@ -6,8 +6,8 @@ from scripted import DATA, INPUT_BYTES, OUTPUT_BYTES, SUBJECT
 from trtopt.device.api import AllocationTracker, Binding, DeviceBuffer, Event, HostBuffer, Stream
 from trtopt.device.fake import Script, ScriptedContext, ScriptedDevice, ScriptedSession, ScriptedTarget
 from trtopt.errors import DeviceMemoryError
-from trtopt.measure import passes
-from trtopt.measure.passes import follow_memory, time_layers
+from trtopt.measure.loop import profiling_passes as passes
+from trtopt.measure.loop.profiling_passes import follow_memory, time_layers
 from trtopt.records import LayerPass, LayerTime, MemoryPass, Shape
 
 # ── layers ──────────────────────────────────────────────────────────────────────────────────────────────

@@ -10,8 +10,8 @@ from trtopt.device.fake import Script, ScriptedDevice
 from trtopt.errors import ArtifactError, DeviceError, DeviceMemoryError
 from trtopt.inspect.peaks import matrix_peak, peaks_of, together
 from trtopt.measure.bandwidth import copy_bandwidth
-from trtopt.pipeline.peaks import known_peaks, product
 from trtopt.records import DeviceInfo, DevicePeaks, LayerCost, MeasuredPeaks, Peak, ProfiledLayer, to_json
+from trtopt.workflows.profile.peaks import known_peaks, product
 
 NAMES = (
     "NVIDIA H200",

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from trtopt.device.onnxruntime import OnnxRuntimeTarget
+from trtopt.device.ort.runtime import OnnxRuntimeTarget
 from trtopt.errors import DeviceError
-from trtopt.jobs import Tried
-from trtopt.pipeline.plan_trials import runs_of, verification_of
-from trtopt.runtime.trial import TrialRun
-from trtopt.worker import environment_of
+from trtopt.serving.trial_run import TrialRun
+from trtopt.workers.protocol import Tried
+from trtopt.workers.worker import environment_of
+from trtopt.workflows.plan.trial_runs import runs_of, verification_of
 
 HERE = environment_of(OnnxRuntimeTarget())
 

@@ -3,8 +3,8 @@
 import time
 
 from trtopt.device.api import Event, Stream
-from trtopt.device.host import HostDevice
-from trtopt.device.polling import poll
+from trtopt.device.event_polling import poll
+from trtopt.device.ort.host import HostDevice
 
 
 class Asked:

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 import trtopt
-from trtopt import processes, worker
+from trtopt import processes
 from trtopt.processes import cause_of_death, how_it_ended, python_command
+from trtopt.workers import worker
 
 HOME = str(Path(trtopt.__file__).parents[1])
 OWN = f"""Traceback (most recent call last):

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from trtopt.device.cuda.pycuda import PycudaDevice
-from trtopt.device.host import HostMemory
-from trtopt.device.marks import Marks
+from trtopt.device.nvtx import Marks
+from trtopt.device.ort.host import HostMemory
 from trtopt.errors import DeviceError, DeviceMemoryError
 from trtopt.records import DeviceInfo
 

@@ -11,20 +11,20 @@ from pathlib import Path
 
 import pytest
 
-from trtopt import reading
 from trtopt.builder.timing_cache import read_cache
 from trtopt.data.polygraphy_json import JsonReader
 from trtopt.errors import OutputError, TrtoptError
+from trtopt.files import bounded_reading as reading
+from trtopt.files.bounded_reading import MAX_BYTES, read_bounded, reason_of
+from trtopt.files.build_folder import sha256_of
+from trtopt.files.toml import read_toml
 from trtopt.logs import write_to
-from trtopt.pipeline.plan_asked import read_arrivals
-from trtopt.pipeline.profile import read_profile
-from trtopt.pipeline.result_files import read_result
-from trtopt.pipeline.sweep_folder import read_sweep
 from trtopt.precision.calibration.table import read_table
-from trtopt.reading import MAX_BYTES, read_bounded, reason_of
-from trtopt.runtime.measured import measured_latencies
-from trtopt.tomlfile import read_toml
-from trtopt.workspace import sha256_of
+from trtopt.serving.measured_latencies import measured_latencies
+from trtopt.workflows.compare.result_files import read_result
+from trtopt.workflows.plan.request import read_arrivals
+from trtopt.workflows.profile.profile import read_profile
+from trtopt.workflows.sweep.folder import read_sweep
 
 LIMIT = 3 << 20
 

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trtopt import jobs, records
+from trtopt import records
 from trtopt.builder import timing_cache
 from trtopt.recipe import Recipe
 from trtopt.records import (
@@ -30,6 +30,7 @@ from trtopt.records import (
     from_json,
     to_json,
 )
+from trtopt.workers import protocol as jobs
 
 WHOLE: dict[type[Record], Record] = {
     Manifest: examples.manifest(),

@@ -11,10 +11,10 @@ import pytest
 from turns import block
 
 from trtopt.errors import ArtifactError
-from trtopt.measure.results import compare_reports, compare_times
-from trtopt.measure.trtexec_files import Times
-from trtopt.pipeline.result_files import read_result
+from trtopt.measure.analysis.result_comparison import compare_reports, compare_times
+from trtopt.measure.analysis.trtexec_files import Times
 from trtopt.records import BenchReport, Measurement, to_json
+from trtopt.workflows.compare.result_files import read_result
 
 HOT = "too hot"
 

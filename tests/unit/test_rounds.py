@@ -3,8 +3,8 @@
 import msgspec
 from turns import run
 
-from trtopt.measure.comparison import Verdict, compare
-from trtopt.measure.rounds import judged_rounds, latency_blocks, notes_of, pooled_ms
+from trtopt.measure.loop.rounds import judged_rounds, latency_blocks, notes_of, pooled_ms
+from trtopt.measure.statistics.comparison import Verdict, compare
 from trtopt.records import ClockReading
 
 A = [[1.0] * 5 for _ in range(12)]

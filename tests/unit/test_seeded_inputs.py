@@ -9,11 +9,11 @@ import pytest
 
 from tests.rewrite_graphs import model
 from trtopt.data import SampleSource
+from trtopt.data.axis_lengths import lengths_of
+from trtopt.data.feeds import inputs_of, seeded, seeded_source, specs_of
 from trtopt.errors import ModelError
-from trtopt.onnxmodel import model_file
-from trtopt.onnxmodel.feeds import inputs_of, seeded, seeded_source, specs_of
-from trtopt.onnxmodel.lengths import lengths_of
-from trtopt.precision.casting.api import cast_model
+from trtopt.onnxio import model_file
+from trtopt.precision.casting.cast import cast_model
 from trtopt.rewrite import rewrite_model
 
 _DECODER = """

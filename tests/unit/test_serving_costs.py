@@ -8,13 +8,13 @@ import msgspec
 import numpy as np
 import pytest
 
-from trtopt.pipeline.serving_costs import evenly, rehearsed_cost
-from trtopt.plan.service import Curve
-from trtopt.plan.setups import Fleet, MeasuredEngine, Setup
-from trtopt.plan.simulation import Arrivals
 from trtopt.records import BatchPolicy, ServingCost
-from trtopt.runtime.trial import TrialRun
-from trtopt.runtime.watching import Took
+from trtopt.serving.batch_trace import Took
+from trtopt.serving.planning.service_times import Curve
+from trtopt.serving.planning.setups import Fleet, MeasuredEngine, Setup
+from trtopt.serving.planning.simulation import Arrivals
+from trtopt.serving.trial_run import TrialRun
+from trtopt.workflows.plan.serving_costs import evenly, rehearsed_cost
 
 CURVES = (Curve(1, 1, {1: {1: (1.0,)}, 2: {1: (1.5,)}}), Curve(8, 8, {1: {8: (2.0, 4.0)}}))
 LONGER = (Curve(8, 8, {1: {8: (30.0,)}}),)

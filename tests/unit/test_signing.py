@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.serialization import (
 
 from tests.key_files import key_pair
 from trtopt.errors import SignatureError, UsageError
-from trtopt.signing import (
+from trtopt.files.signing import (
     KEY_VARIABLE,
     SIGNER_VARIABLE,
     check_signature,
@@ -160,7 +160,7 @@ def test_without_the_package_the_install_line_is_named(keys: tuple[Path, Path]) 
         "import sys; sys.modules['cryptography'] = None\n"
         "from pathlib import Path\n"
         "from trtopt.errors import BackendMissingError\n"
-        "from trtopt.signing import read_signer, trusted_signer\n"
+        "from trtopt.files.signing import read_signer, trusted_signer\n"
         "assert trusted_signer() is None\n"
         "try: read_signer(Path(sys.argv[1]))\n"
         "except BackendMissingError as error: print(error)\n"

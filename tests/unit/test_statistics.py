@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import trtopt
-from trtopt.measure.statistics import percentile, summarise, throughput
+from trtopt.measure.statistics.summaries import percentile, summarise, throughput
 from trtopt.records import Samples
 
 TIMES = st.floats(1e-6, 1e6)

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from test_intervals import autocorrelated
 
-from trtopt.measure.stopping import Limits, Precision, StopCode, has_stalled
+from trtopt.measure.loop.stopping import Limits, Precision, StopCode, has_stalled
 
 
 def run(values: list[float] | np.ndarray, precision: Precision, query_s: float = 1e-3) -> int:

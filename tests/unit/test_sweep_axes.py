@@ -3,8 +3,8 @@ import re
 import pytest
 
 from trtopt.errors import UsageError
-from trtopt.pipeline.sweep_axes import shapes_with
 from trtopt.records import OnnxArtifact, TensorSpec
+from trtopt.workflows.sweep.axes import shapes_with
 
 
 def model(**shapes: tuple[int | str, ...]) -> OnnxArtifact:

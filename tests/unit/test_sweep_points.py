@@ -5,9 +5,9 @@ from pathlib import Path
 import examples
 import msgspec
 
-from trtopt.pipeline.sweep_builds import PointEngine, file_name
-from trtopt.pipeline.sweep_points import memory_of, point_of, result_path
 from trtopt.records import AllocationEvent, BenchPoint, ClockReading, MemoryPass, PointPower, SweepSetting
+from trtopt.workflows.sweep.builds import PointEngine, file_name
+from trtopt.workflows.sweep.points import memory_of, point_of, result_path
 
 FOLDER = Path("/sweep")
 ENGINE = PointEngine(FOLDER / "builds" / "fp16", examples.onnx(), examples.engine())

@@ -11,7 +11,7 @@ from scripted import INPUT_BYTES, OUTPUT_BYTES, SUBJECT, Mode, calls_of, counted
 from trtopt.device import fake
 from trtopt.device.fake import Script, ScriptedDevice, ScriptedSession, ScriptedTarget
 from trtopt.errors import DeviceError, DeviceMemoryError
-from trtopt.measure.passes import follow_memory, time_layers
+from trtopt.measure.loop.profiling_passes import follow_memory, time_layers
 from trtopt.records import ClockReading, Measurement
 
 SHORT = counted(queries=1)

@@ -9,7 +9,7 @@ import pytest
 
 from trtopt.builder.timing_cache import StoredCache, header_of, identity_of, load_cache, save_cache
 from trtopt.errors import OutputError, TimingCacheError
-from trtopt.reading import MAX_BYTES
+from trtopt.files.bounded_reading import MAX_BYTES
 from trtopt.records import Backend, DeviceInfo, Identity, to_json
 
 HERE = Identity(

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from trtopt.errors import UsageError
-from trtopt.measure.results import compare_layers, compare_times
-from trtopt.measure.trtexec_files import Profile, Times, device_latency, read_trtexec
+from trtopt.measure.analysis.result_comparison import compare_layers, compare_times
+from trtopt.measure.analysis.trtexec_files import Profile, Times, device_latency, read_trtexec
 
 QUERY = {
     "startEnqMs": 1.0,

@@ -1,6 +1,6 @@
 import numpy as np
 
-from trtopt.measure.warmup import WarmUp, WarmUpEnd, halves_agree
+from trtopt.measure.loop.warmup import WarmUp, WarmUpEnd, halves_agree
 
 
 def run(values: list[float], warmup: WarmUp) -> tuple[int, WarmUpEnd | None]:

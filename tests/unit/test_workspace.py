@@ -9,11 +9,9 @@ import examples
 import msgspec
 import pytest
 
-from trtopt import workspace
 from trtopt.errors import ArtifactError, OutputError, UsageError
-from trtopt.records import to_json
-from trtopt.signing import KEY_VARIABLE
-from trtopt.workspace import (
+from trtopt.files import build_folder as workspace
+from trtopt.files.build_folder import (
     MANIFEST,
     check_writable,
     folder_in_progress,
@@ -24,6 +22,8 @@ from trtopt.workspace import (
     write_atomically,
     write_manifest,
 )
+from trtopt.files.signing import KEY_VARIABLE
+from trtopt.records import to_json
 
 TEN = "84d89877f0d4041efb6bf91a16f0248f2fd573e6af05c19f96bedb9f882f7882"  # SHA-256 of "0123456789"
 
@@ -72,7 +72,7 @@ NO_SPACE = """
 import resource, sys
 from pathlib import Path
 from trtopt.errors import OutputError
-from trtopt.workspace import write_atomically
+from trtopt.files.build_folder import write_atomically
 sys.dont_write_bytecode = True  # Python itself takes a file cut short for whole
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
 try:
@@ -152,7 +152,7 @@ def test_a_folder_and_places_below_a_file_are_found_unwritable(tmp_path: Path) -
 TAKE_LOCK = """
 import sys
 from pathlib import Path
-from trtopt import workspace
+from trtopt.files import build_folder as workspace
 from trtopt.errors import OutputError
 workspace._LOCK_TIMEOUT_S = float(sys.argv[2])
 try:
@@ -307,7 +307,7 @@ def test_whoever_makes_a_folder_may_check_and_make_things_in_it(tmp_path: Path) 
     script = """
 import sys
 from pathlib import Path
-from trtopt.workspace import check_writable, folder_in_progress
+from trtopt.files.build_folder import check_writable, folder_in_progress
 with folder_in_progress(Path(sys.argv[1])) as outer:
     check_writable(outer / "model.onnx")
     with folder_in_progress(outer / "inner") as inner:

@@ -11,13 +11,13 @@ from trtopt.builder.timing_cache import StoredCache
 from trtopt.builder.watch import ClockWatch
 from trtopt.device.api import ProgressSink
 from trtopt.device.building import BuiltEngine, EngineBuilder
+from trtopt.device.memory_check import foresee, require
 from trtopt.errors import BuildError, TimingCacheError
-from trtopt.headroom import foresee, require
-from trtopt.onnxfile import load_graph
-from trtopt.onnxweights import least_bytes
+from trtopt.files.build_folder import cannot_write, write_atomically
+from trtopt.onnxio.external_data import least_bytes
+from trtopt.onnxio.model_info import load_graph
+from trtopt.printable import visible_lines
 from trtopt.records import BuildPlan, EngineArtifact, Record, to_json
-from trtopt.visible import visible_lines
-from trtopt.workspace import cannot_write, write_atomically
 
 _CACHE_UNREAD = "timing cache will not be used"
 """What TensorRT logs where it cannot read a part of a cache that it has taken (seen: 8.6.0)."""

@@ -15,7 +15,8 @@ from pathlib import Path
 import msgspec
 
 from trtopt.errors import TimingCacheError
-from trtopt.reading import read_bounded
+from trtopt.files.bounded_reading import read_bounded
+from trtopt.files.build_folder import lock, remove_abandoned, write_atomically
 from trtopt.records import (
     Backend,
     BuildSettings,
@@ -26,7 +27,6 @@ from trtopt.records import (
     from_json,
     to_json,
 )
-from trtopt.workspace import lock, remove_abandoned, write_atomically
 
 _MAGIC = b"trtopt timing cache 1\n"
 _MAX_HEADER_BYTES = 1 << 20

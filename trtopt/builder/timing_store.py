@@ -27,8 +27,8 @@ from trtopt.builder.timing_cache import (
     write_cache,
 )
 from trtopt.errors import TimingCacheError
+from trtopt.files.build_folder import cannot_write, lock
 from trtopt.records import CacheEntry, CacheTerms, Identity, TimedBuild, to_json
-from trtopt.workspace import cannot_write, lock
 
 LIMIT_BYTES = 2 << 30
 """What a store may hold in all."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 
 from trtopt.device.api import ClockSensor, ProgressSink
+from trtopt.device.throttling import IDLE, faults_of
 from trtopt.records import BuildClocks, ClockReading
-from trtopt.slowdowns import IDLE, faults_of
 
 _INTERVAL_S = 1.0
 

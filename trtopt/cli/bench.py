@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from trtopt.cli.bench_outputs import Outputs, output_flags
-from trtopt.cli.contract_flags import contract_flags
 from trtopt.cli.exit_codes import UNTRUSTWORTHY
-from trtopt.cli.measuring_options import (
+from trtopt.cli.options.contract import contract_flags
+from trtopt.cli.options.measuring import (
     backend_option,
     duration_option,
     guard_options,
@@ -96,9 +96,9 @@ def bench(
     """
     from trtopt.cli.progress import listening
     from trtopt.errors import TrtoptError
-    from trtopt.pipeline.bench import bench as run
     from trtopt.recipe import parse_batches
     from trtopt.report.trust import is_trustworthy
+    from trtopt.workflows.bench.bench import bench as run
 
     with listening(outputs.save) as listener:
         try:

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from trtopt.cli.bounds_options import bounds_options
 from trtopt.cli.exit_codes import NOT_MET
-from trtopt.cli.measuring_options import timeout_option
+from trtopt.cli.options.bounds import bounds_options
+from trtopt.cli.options.measuring import timeout_option
 
 if TYPE_CHECKING:
-    from trtopt.pipeline.bisect import Precision
     from trtopt.precision.bounds import Bounds
+    from trtopt.workflows.precision.bisect import Precision
 
 
 @click.command()
@@ -77,11 +77,11 @@ def bisect(
     """
     from trtopt.cli.console import say
     from trtopt.cli.progress import listening
-    from trtopt.pipeline.bisect import Request
-    from trtopt.pipeline.bisect import bisect as run
     from trtopt.recipe import parse_batches
     from trtopt.records import to_json
     from trtopt.report.bisecting import bisect_summary
+    from trtopt.workflows.precision.bisect import Request
+    from trtopt.workflows.precision.bisect import bisect as run
 
     request = Request(
         precision=precision,

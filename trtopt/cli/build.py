@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from trtopt.cli.bounds_options import bounds_options
-from trtopt.cli.cache_options import cache_options
 from trtopt.cli.locked import or_locked
-from trtopt.cli.measuring_options import nvtx_option
-from trtopt.cli.recipe_options import recipe_options
+from trtopt.cli.options.bounds import bounds_options
+from trtopt.cli.options.measuring import nvtx_option
+from trtopt.cli.options.recipe import recipe_options
+from trtopt.cli.options.timing_cache import cache_options
 
 if TYPE_CHECKING:
     from trtopt.precision.bounds import Bounds
@@ -68,14 +68,14 @@ def build(
     """
     from trtopt.cli.console import console
     from trtopt.cli.progress import listening
-    from trtopt.pipeline.build import build as run
-    from trtopt.pipeline.build import default_output
-    from trtopt.pipeline.build_memory import memories_of
-    from trtopt.pipeline.receipt import check_receipts, receipts_of
     from trtopt.recipe import parse_range
     from trtopt.report.profile import build_memories_summary, receipts_summary
     from trtopt.report.text import build_summary
     from trtopt.report.verdict import verdict_summary
+    from trtopt.workflows.build.build import build as run
+    from trtopt.workflows.build.build import default_output
+    from trtopt.workflows.build.build_memory import memories_of
+    from trtopt.workflows.profile.precision_receipt import check_receipts, receipts_of
 
     target = output or default_output(model)
     sizes = [parse_range(text) for text in batches]

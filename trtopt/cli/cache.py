@@ -30,9 +30,9 @@ def cache() -> None:
 def ls(cache_dir: Path | None, as_json: bool) -> None:
     """List the caches, the latest used first."""
     from trtopt.cli.console import console
-    from trtopt.pipeline.caches import entries, store_folder
     from trtopt.records import to_json
     from trtopt.report.caching import entries_table
+    from trtopt.workflows.build.timing_caches import entries, store_folder
 
     found = entries(cache_dir)
     if as_json:
@@ -51,9 +51,9 @@ def ls(cache_dir: Path | None, as_json: bool) -> None:
 def show(name: str, cache_dir: Path | None, with_tactics: bool, against: str | None, as_json: bool) -> None:
     """Tell where and by which builds the cache NAME (or a part of its name) was made."""
     from trtopt.cli.console import console
-    from trtopt.pipeline import caches
     from trtopt.records import to_json
     from trtopt.report.caching import difference_table, entry_summary, tactics_table
+    from trtopt.workflows.build import timing_caches as caches
 
     if against is not None:
         console().print(difference_table(caches.difference(name, against, cache_dir)))
@@ -71,7 +71,7 @@ def show(name: str, cache_dir: Path | None, with_tactics: bool, against: str | N
 def merge(files: tuple[Path, ...], cache_dir: Path | None) -> None:
     """Take exported caches FILES into the store; TensorRT merges those that have a counterpart."""
     from trtopt.cli.console import say
-    from trtopt.pipeline.caches import take_in
+    from trtopt.workflows.build.timing_caches import take_in
 
     for path in take_in(files, cache_dir):
         say(str(path))
@@ -81,7 +81,7 @@ def merge(files: tuple[Path, ...], cache_dir: Path | None) -> None:
 @_store_option
 def verify(cache_dir: Path | None) -> None:
     """Read every cache against its hash; fails if one is damaged."""
-    from trtopt.pipeline import caches
+    from trtopt.workflows.build import timing_caches as caches
 
     click.echo(f"{len(caches.verify(cache_dir))} caches are as they were written")
 
@@ -92,7 +92,7 @@ def verify(cache_dir: Path | None) -> None:
 def prune(cache_dir: Path | None, max_size: int | None) -> None:
     """Remove what is damaged, then what has not been used for longest."""
     from trtopt.cli.console import say
-    from trtopt.pipeline import caches
+    from trtopt.workflows.build import timing_caches as caches
 
     limit = {} if max_size is None else {"limit_bytes": max_size * _MIB}
     for path in caches.prune(cache_dir=cache_dir, **limit):
@@ -106,6 +106,6 @@ def prune(cache_dir: Path | None, max_size: int | None) -> None:
 @_store_option
 def export(name: str, output: Path, raw: bool, cache_dir: Path | None) -> None:
     """Write the cache NAME to a file, for another store or for --timing-cache."""
-    from trtopt.pipeline import caches
+    from trtopt.workflows.build import timing_caches as caches
 
     caches.export(name, output, raw=raw, cache_dir=cache_dir)

@@ -46,7 +46,7 @@ def cast(
 ) -> None:
     """Write MODEL with its nodes in 16 bits where that is safe, and tell what stayed FP32 and why."""
     from trtopt.cli.console import say
-    from trtopt.precision.casting.api import cast_model
+    from trtopt.precision.casting.cast import cast_model
     from trtopt.records import to_json
     from trtopt.report.casting import cast_summary, of_node
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import click
 
-from trtopt.cli.bounds_options import bounds_options
 from trtopt.cli.exit_codes import NOT_MET
-from trtopt.cli.measuring_options import guard_options
+from trtopt.cli.options.bounds import bounds_options
+from trtopt.cli.options.measuring import guard_options
 from trtopt.precision.bounds import Bounds
 
 
@@ -44,10 +44,10 @@ def check(
     """
     from trtopt.cli.console import say
     from trtopt.cli.progress import listening
-    from trtopt.pipeline.check import check as run
     from trtopt.recipe import parse_batches
     from trtopt.records import to_json
     from trtopt.report.checking import check_summary
+    from trtopt.workflows.precision.check import check as run
 
     with listening() as listener:
         report = run(

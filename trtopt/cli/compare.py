@@ -7,10 +7,10 @@ from typing import Any
 
 import click
 
-from trtopt.cli.contract_flags import contract_flags
 from trtopt.cli.exit_codes import NOT_MET
-from trtopt.cli.measuring_options import backend_option, guard_options, input_option
-from trtopt.cli.recipe_options import recipe_options_but
+from trtopt.cli.options.contract import contract_flags
+from trtopt.cli.options.measuring import backend_option, guard_options, input_option
+from trtopt.cli.options.recipe import recipe_options_but
 
 
 @click.command()
@@ -69,11 +69,11 @@ def compare(
     from trtopt.cli.console import console
     from trtopt.cli.progress import listening
     from trtopt.errors import DeviceError
-    from trtopt.pipeline.compare import compare as run
+    from trtopt.files.build_folder import check_writable, write_atomically
     from trtopt.recipe import parse_batches
     from trtopt.records import to_json
     from trtopt.report.comparison import comparison_markdown, comparison_summary
-    from trtopt.workspace import check_writable, write_atomically
+    from trtopt.workflows.compare.compare import compare as run
 
     file = Path(json_file) if json_file and json_file != "-" else None
     if file is not None:

@@ -10,7 +10,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.text import Text
 
-from trtopt.visible import visible
+from trtopt.printable import visible
 
 
 class _Console(Console):

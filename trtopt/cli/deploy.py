@@ -25,6 +25,6 @@ def triton(plan: Path, output: Path, name: str | None) -> None:
     commands to start a server and to load it. PLAN is what `trtopt plan --for triton` chose.
     """
     from trtopt.cli.console import say
-    from trtopt.pipeline.deploy import deploy_triton
+    from trtopt.workflows.plan.deployment import deploy_triton
 
     say(f"trtopt: {deploy_triton(plan, output, name=name)}", err=True)

@@ -25,11 +25,11 @@ def doctor(folder: Path | None, as_json: bool, bundle: Path | None) -> None:
     """
     from trtopt.cli.console import console, say
     from trtopt.errors import UsageError
-    from trtopt.pipeline.bundle import write_bundle
-    from trtopt.pipeline.doctor import examine
+    from trtopt.files.build_folder import check_writable
     from trtopt.records import to_json
     from trtopt.report.doctor import doctor_summary
-    from trtopt.workspace import check_writable
+    from trtopt.workflows.doctor import examine
+    from trtopt.workflows.support_bundle import write_bundle
 
     if folder is not None and bundle is None:
         raise UsageError(f"{folder}: is only packed with --bundle", "add --bundle FILE.zip")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from trtopt.export.run import DType, Exported
+    from trtopt.export.export import DType, Exported
     from trtopt.export.spec import Exporter
 
 
@@ -55,7 +55,7 @@ def export(
     that returns (module, {input name: example tensor}).
     """
     from trtopt.cli.console import say
-    from trtopt.pipeline.export import export_model
+    from trtopt.workflows.export import export_model
 
     exported = export_model(
         model,

@@ -21,7 +21,7 @@ def lint(model: Path, target: str, as_json: bool, fail_on: str | None) -> None:
     from trtopt.cli.console import say
     from trtopt.errors import UsageError
     from trtopt.records import to_json
-    from trtopt.rewrite.lint.api import CHECKS, lint_model
+    from trtopt.rewrite.lint.lint import CHECKS, lint_model
 
     asked = {name.strip() for name in (fail_on or "").split(",") if name.strip()}
     known = {check.name for check in CHECKS}

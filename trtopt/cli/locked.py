@@ -49,9 +49,9 @@ def _refuse_others() -> None:
 def _rebuild(source: Path, output: Path | None, plugins: tuple[str, ...]) -> None:
     from trtopt.cli.console import console, say
     from trtopt.cli.progress import listening
-    from trtopt.pipeline.rebuild import rebuild_locked, rebuilt_name
     from trtopt.report.text import build_summary
     from trtopt.report.verifying import change_lines
+    from trtopt.workflows.build.rebuild import rebuild_locked, rebuilt_name
 
     target = output or rebuilt_name(source)
     with listening() as listener:

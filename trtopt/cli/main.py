@@ -13,10 +13,10 @@ from types import FrameType
 import click
 
 from trtopt.cli.exit_codes import BY_SIGNAL, INTERRUPTED
-from trtopt.cli.log_options import with_log_options
+from trtopt.cli.options.logging import with_log_options
 from trtopt.errors import TrtoptError, UsageError
+from trtopt.printable import visible_lines
 from trtopt.version import __version__
-from trtopt.visible import visible_lines
 
 COMMANDS = {
     "models": "List the model collection, or tell all about one of it.",

@@ -52,13 +52,13 @@ def plan(
     """Choose engines, workers, batch sizes and a delay for a latency under a load, by simulation.
 
     SWEEP is a folder of `trtopt sweep`, or a build folder with what `trtopt bench` told as bench.json in it;
-    of several all engines are candidates. The plan is what `trtopt.runtime.EnginePool.open` loads.
+    of several all engines are candidates. The plan is what `trtopt.serving.EnginePool.open` loads.
     """
     from trtopt.cli.console import console, say
-    from trtopt.pipeline.plan import plan as make
-    from trtopt.pipeline.plan_trials import verify as put_to_the_test
+    from trtopt.files.build_folder import check_writable
     from trtopt.report.planning import plan_text
-    from trtopt.workspace import check_writable
+    from trtopt.workflows.plan.plan import plan as make
+    from trtopt.workflows.plan.trial_runs import verify as put_to_the_test
 
     def listen(text: str) -> None:
         say(f"trtopt: {text}", err=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from trtopt.cli.measuring_options import backend_option, guard_options, nvtx_option
+from trtopt.cli.options.measuring import backend_option, guard_options, nvtx_option
 
 
 @click.command()
@@ -68,13 +68,13 @@ def profile(
     from trtopt.cli.console import console
     from trtopt.cli.progress import listening
     from trtopt.errors import UsageError
-    from trtopt.pipeline.profile import PROFILE_FILE, TRACE_FILE
-    from trtopt.pipeline.profile import profile as run
+    from trtopt.files.build_folder import check_writable, write_atomically
     from trtopt.recipe import parse_batches
     from trtopt.records import to_json
     from trtopt.report.profile import profile_summary
     from trtopt.report.trace import trace
-    from trtopt.workspace import check_writable, write_atomically
+    from trtopt.workflows.profile.profile import PROFILE_FILE, TRACE_FILE
+    from trtopt.workflows.profile.profile import profile as run
 
     if with_trace and output is None:
         raise UsageError("--trace: there is no folder to write trace.json into", "name one with -o")

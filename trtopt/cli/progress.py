@@ -11,9 +11,9 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
 
 from trtopt.cli.console import console, say
 from trtopt.logs import LOG
-from trtopt.pipeline.listener import Listener
 from trtopt.records import BenchReport, SweepPoint, SweepReport
 from trtopt.report.sweep import point_line, sweep_table
+from trtopt.workflows.listener import Listener
 
 
 class ProgressBars:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from trtopt.pipeline.quantize import Request
     from trtopt.precision.quantize import Smoothing
+    from trtopt.workflows.precision.quantize import Request
 
 
 def _smoothing(text: str) -> float | str:
@@ -91,12 +91,12 @@ def quantize(
 ) -> None:
     """Quantise the ONNX file MODEL: write Q/DQ where TensorRT profits from them."""
     from trtopt.cli.console import say
-    from trtopt.pipeline.listener import Listener
-    from trtopt.pipeline.quantize import Request
-    from trtopt.pipeline.quantize import quantize as run
     from trtopt.records import to_json
     from trtopt.report.quantize import explain as explained
     from trtopt.report.quantize import quantize_summary
+    from trtopt.workflows.listener import Listener
+    from trtopt.workflows.precision.quantize import Request
+    from trtopt.workflows.precision.quantize import quantize as run
 
     request = Request(
         precision=precision,
@@ -139,10 +139,10 @@ def _by_verdict(
     from trtopt.cli.console import console, say
     from trtopt.cli.progress import listening
     from trtopt.errors import UsageError
-    from trtopt.pipeline.break_even import quantize_where_it_pays
     from trtopt.recipe import parse_batches
     from trtopt.records import to_json
     from trtopt.report.verdict import verdict_summary
+    from trtopt.workflows.build.break_even import quantize_where_it_pays
 
     if explain is not None:
         raise UsageError("--explain: tells of one graph, --verdict makes several", "leave one of them away")

@@ -20,14 +20,14 @@ def report(folder: Path, output: Path) -> None:
     that makes it.
     """
     from trtopt.cli.console import say
-    from trtopt.pipeline.build import now
-    from trtopt.pipeline.collect import collect
-    from trtopt.pipeline.sweep_folder import is_sweep, read_sweep
+    from trtopt.files.build_folder import check_writable, write_atomically
     from trtopt.report.html.library import plotting_library
     from trtopt.report.html.page import page, page_of
     from trtopt.report.html.sweep import sweep_sections, sweep_title
     from trtopt.version import __version__
-    from trtopt.workspace import check_writable, write_atomically
+    from trtopt.workflows.build.build import now
+    from trtopt.workflows.report import collect
+    from trtopt.workflows.sweep.folder import is_sweep, read_sweep
 
     check_writable(output)
     made = f"trtopt {__version__}, {now()}"

@@ -51,8 +51,8 @@ def rewrite(
     from trtopt.errors import UsageError
     from trtopt.records import to_json
     from trtopt.rewrite import explain as words
-    from trtopt.rewrite.api import rewrite_model
     from trtopt.rewrite.catalogue import RULES
+    from trtopt.rewrite.rewrite import rewrite_model
 
     if listing:
         click.echo(words.catalogue_json(RULES) if as_json else "\n".join(words.catalogue(RULES)))

@@ -30,7 +30,7 @@ def sign(folder: Path, key: Path) -> None:
     names a public key, only folders signed by its owner are loaded.
     """
     from trtopt.cli.console import say
-    from trtopt.pipeline.rebuild import sign as run
     from trtopt.report.verifying import check_lines
+    from trtopt.workflows.build.rebuild import sign as run
 
     say(*check_lines(str(folder), run(folder, key)))

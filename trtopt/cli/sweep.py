@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from trtopt.cli.cache_options import cache_options
-from trtopt.cli.contract_flags import contract_flags_of_one_stream
-from trtopt.cli.measuring_options import duration_option, input_option, timeout_option, warmup_option
-from trtopt.cli.recipe_options import recipe_options_but
+from trtopt.cli.options.contract import contract_flags_of_one_stream
+from trtopt.cli.options.measuring import duration_option, input_option, timeout_option, warmup_option
+from trtopt.cli.options.recipe import recipe_options_but
+from trtopt.cli.options.timing_cache import cache_options
 
 if TYPE_CHECKING:
     from trtopt.records import Terms
@@ -82,9 +82,9 @@ def sweep(
     """
     from trtopt.cli.console import console
     from trtopt.cli.progress import listening_to_sweep
-    from trtopt.pipeline.sweep import sweep as run
     from trtopt.recipe import parse_batches, parse_streams
     from trtopt.report.sweep import sweep_summary
+    from trtopt.workflows.sweep.sweep import sweep as run
 
     try:
         with listening_to_sweep() as listener:

@@ -35,9 +35,9 @@ def verify(
     """
     from trtopt.cli.console import say
     from trtopt.cli.progress import listening
-    from trtopt.pipeline.rebuild import check_folder, repair, trust
     from trtopt.records import to_json
     from trtopt.report.verifying import check_lines
+    from trtopt.workflows.build.rebuild import check_folder, repair, trust
 
     if trusted:
         trust(folder, trusted, signer)

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trtopt.data.reader import Rows
-from trtopt.dtypes import numpy_dtype
 from trtopt.errors import DataError
+from trtopt.onnxio.element_types import numpy_dtype
 from trtopt.records import Shape, TensorSpec
 
 

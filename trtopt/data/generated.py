@@ -8,7 +8,7 @@ import numpy as np
 
 from trtopt.data.reader import Arrays, Rows
 from trtopt.errors import DataError
-from trtopt.usercode import function_of_user, where
+from trtopt.files.user_code import function_of_user, where
 
 
 class FunctionReader:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from trtopt.data.npz import MAX_HEADER
 from trtopt.data.reader import Arrays, Rows
 from trtopt.errors import DataError
-from trtopt.reading import read_bounded
+from trtopt.files.bounded_reading import read_bounded
 
 _REMEDY = "write it with polygraphy.json.save_json([{name: array, …}, …], path), or use an .npz"
 

@@ -10,8 +10,8 @@ from trtopt.device.affinity import check_cores
 from trtopt.device.api import ClockControl, Device, Target
 from trtopt.device.building import EngineBuilder
 from trtopt.device.cuda import probe
-from trtopt.device.host import cpu_info, no_cuda_profiler
-from trtopt.device.marks import UNMARKED, Marks
+from trtopt.device.nvtx import UNMARKED, Marks
+from trtopt.device.ort.host import cpu_info, no_cuda_profiler
 from trtopt.device.tensorrt.flavours import RTX, TENSORRT
 from trtopt.errors import BackendMissingError, UsageError
 from trtopt.records import DeviceInfo, Plugin
@@ -91,7 +91,7 @@ def open_builder(name: str, marks: Marks = UNMARKED, *, follow_memory: bool = Fa
         NoGpuError: it needs a GPU and there is none.
     """
     if name == ONNXRUNTIME:
-        from trtopt.device.ort_builder import OnnxRuntimeBuilder
+        from trtopt.device.ort.builder import OnnxRuntimeBuilder
 
         return OnnxRuntimeBuilder()
     from trtopt.device.tensorrt.builder import TensorRTBuilder
@@ -135,7 +135,7 @@ def open_target(
         NoGpuError: it needs a GPU and there is none.
     """
     if name == ONNXRUNTIME:
-        from trtopt.device.onnxruntime import OnnxRuntimeTarget
+        from trtopt.device.ort.runtime import OnnxRuntimeTarget
 
         return OnnxRuntimeTarget(marks, shares_cores=shares_cores)
     from trtopt.device.tensorrt.library import load_library
@@ -153,7 +153,7 @@ def check_wishes(name: str, *, memory: bool, cuda_profiler: bool, cpu_affinity: 
         NoGpuError: the backend needs a GPU and there is none.
     """
     if name == ONNXRUNTIME and memory:
-        from trtopt.device.onnxruntime import no_allocator
+        from trtopt.device.ort.runtime import no_allocator
 
         raise no_allocator()
     if name == ONNXRUNTIME and cuda_profiler:

@@ -6,7 +6,7 @@ import difflib
 from pathlib import Path
 
 from trtopt.errors import UsageError
-from trtopt.shipped import shipped_folder
+from trtopt.files.shipped import shipped_folder
 
 
 def folder() -> Path:

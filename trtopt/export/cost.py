@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from trtopt.export.source_module import construct, example
 from trtopt.export.spec import ModelSpec
-from trtopt.export.subject import construct, example
 
 
 @dataclass(frozen=True)

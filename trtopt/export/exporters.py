@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 from trtopt.errors import ModelError, UnsupportedOpError
 from trtopt.export.conversions import Conversion, noticing, showing
+from trtopt.export.source_module import Subject
 from trtopt.export.spec import Exporter
-from trtopt.export.subject import Subject
-from trtopt.usercode import where
+from trtopt.files.user_code import where
 
 if TYPE_CHECKING:
     import torch

@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from trtopt.errors import BackendMissingError, UsageError
-from trtopt.usercode import where
+from trtopt.files.user_code import where
 
 
 def need(*modules: str, install: str = "pip install 'trtopt[export]'") -> None:

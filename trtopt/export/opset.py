@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from trtopt.errors import UnsupportedOpError
-from trtopt.onnxgraph import OWN_DOMAINS, graphs_of
+from trtopt.onnxio.graph_walk import OWN_DOMAINS, graphs_of
 
 if TYPE_CHECKING:
     import onnx

@@ -13,8 +13,8 @@ from typing import Any, Literal
 import msgspec
 
 from trtopt.errors import UsageError
+from trtopt.files.toml import read_toml
 from trtopt.records import Record
-from trtopt.tomlfile import read_toml
 
 Exporter = Literal["dynamo", "torchscript"]
 """The exporter based on torch.export, and the older one that traces."""

@@ -18,16 +18,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trtopt.errors import ModelError
+from trtopt.export.source_module import Arrays, Subject, tensors_of
 from trtopt.export.spec import Axis, Sizes
-from trtopt.export.subject import Arrays, Subject, tensors_of
-from trtopt.usercode import where
+from trtopt.files.user_code import where
 
 if TYPE_CHECKING:
     import torch
 
 Run = Callable[[Arrays], Arrays]
 Open = Callable[[Path], Run]
-"""What runs an ONNX file: see `trtopt.device.reference.open_reference`."""
+"""What runs an ONNX file: see `trtopt.device.ort.reference.open_reference`."""
 
 _BATCH_STEPS = (0, 2)
 _OTHER_STEPS = (6, 18)

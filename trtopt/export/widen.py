@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from trtopt.onnxgraph import TYPE_ATTRIBUTES
+from trtopt.onnxio.graph_walk import TYPE_ATTRIBUTES
 
 if TYPE_CHECKING:
     import onnx

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trtopt.protobuf import header
+from trtopt.onnxio.protobuf_writer import header
 
 if TYPE_CHECKING:
     import onnx

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from trtopt.onnxfile import dtype_name
+from trtopt.onnxio.model_info import dtype_name
 from trtopt.records import Shape
 
 if TYPE_CHECKING:
@@ -130,8 +130,8 @@ def read_graph(model: onnx.ModelProto, shapes: Mapping[str, Shape]) -> Graph:
 def _inferred(model: onnx.ModelProto, shapes: Mapping[str, Shape]) -> onnx.ModelProto:
     import onnx
 
-    from trtopt.onnxmodel.prepare import skeleton
-    from trtopt.onnxshapes import infer_shapes
+    from trtopt.onnxio.prepare import skeleton
+    from trtopt.onnxio.shape_inference import infer_shapes
 
     fixed = skeleton(model)
     for value in fixed.graph.input:

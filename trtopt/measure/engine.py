@@ -7,18 +7,18 @@ from pathlib import Path
 from typing import Any
 
 from trtopt.data import open_data
+from trtopt.data.random_inputs import random_batch
 from trtopt.device.api import Device, ProgressSink, Session, Target
 from trtopt.errors import DeviceError, IncompatibleEngineError, MeasurementError
-from trtopt.inputs import random_batch
-from trtopt.measure.arrivals import Load
-from trtopt.measure.buffers import Inputs
 from trtopt.measure.contracts import changed
-from trtopt.measure.load import LoadSettings, measure_load
-from trtopt.measure.loop import Subject, measure
-from trtopt.measure.passes import follow_memory, time_layers
-from trtopt.measure.ratesearch import search_load
-from trtopt.measure.room import foresee_lanes, vouched_engine
-from trtopt.measure.stopping import Limits
+from trtopt.measure.engine_memory import foresee_lanes, vouched_engine
+from trtopt.measure.load.arrivals import Load
+from trtopt.measure.load.load_pass import LoadSettings, measure_load
+from trtopt.measure.load.rate_search import search_load
+from trtopt.measure.loop.buffers import Inputs
+from trtopt.measure.loop.profiling_passes import follow_memory, time_layers
+from trtopt.measure.loop.run_pass import Subject, measure
+from trtopt.measure.loop.stopping import Limits
 from trtopt.records import (
     BenchPoint,
     Contract,

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from trtopt.data import open_data
 from trtopt.data.npz import write_npz
 from trtopt.device.api import Context, Device, DeviceBuffer, ProgressSink, Session, Target
-from trtopt.measure.buffers import array_in, device_buffers, fill, host_buffers
 from trtopt.measure.engine import check_fits
-from trtopt.measure.room import vouched_engine
+from trtopt.measure.engine_memory import vouched_engine
+from trtopt.measure.loop.buffers import array_in, device_buffers, fill, host_buffers
 from trtopt.records import EngineArtifact, Record, Shape, TensorSpec
 
 Arrays = dict[str, NDArray[np.generic]]

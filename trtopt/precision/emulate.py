@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 import onnx
 from onnx import TensorProto
 
-from trtopt.onnxgraph import TYPE_ATTRIBUTES, graphs_of
+from trtopt.onnxio.graph_walk import TYPE_ATTRIBUTES, graphs_of
 
 if TYPE_CHECKING:
-    from trtopt.onnxgraph import Part
+    from trtopt.onnxio.graph_walk import Part
 
 _LOW = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
 

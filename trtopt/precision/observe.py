@@ -16,11 +16,11 @@ import onnx
 from numpy.typing import NDArray
 
 from trtopt.data import SampleSource
+from trtopt.data.feeds import specs_of
 from trtopt.data.reader import Arrays, samples_in
-from trtopt.device.reference import crashes_told
-from trtopt.onnxmodel.feeds import specs_of
-from trtopt.onnxmodel.model_file import ModelFile
-from trtopt.onnxmodel.prepare import inferred
+from trtopt.device.ort.reference import crashes_told
+from trtopt.onnxio.model_file import ModelFile
+from trtopt.onnxio.prepare import inferred
 from trtopt.precision.stages import cut, open_proto
 
 LIMIT_BYTES = 512 << 20

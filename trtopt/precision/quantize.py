@@ -10,31 +10,31 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from trtopt.data import SampleSource
+from trtopt.data.feeds import specs_of
 from trtopt.data.reader import samples_in
 from trtopt.errors import UsageError
-from trtopt.onnxmodel.feeds import specs_of
-from trtopt.onnxmodel.model_file import ModelFile
+from trtopt.onnxio.model_file import ModelFile
 from trtopt.precision.calibration.choose import Signal
 from trtopt.precision.calibration.methods import METHODS
 from trtopt.precision.calibration.run import calibrate, copied
 from trtopt.precision.calibration.table import AUTO, MAX, by_group, check_complete, with_method
-from trtopt.precision.casting.api import cast_graph, measured
+from trtopt.precision.casting.cast import cast_graph, measured
 from trtopt.precision.casting.decide import HEAVY, Wishes
 from trtopt.precision.casting.places import LOW
 from trtopt.precision.casting.weights import largest
-from trtopt.precision.emission.form import Form
-from trtopt.precision.emission.opset import fit_opset
-from trtopt.precision.emission.write import Scales, write
-from trtopt.precision.existing import Existing, take_out
+from trtopt.precision.existing_qdq import Existing, take_out
 from trtopt.precision.placement.place import place
 from trtopt.precision.placement.plan import Plan, Wish
 from trtopt.precision.placement.view import View
+from trtopt.precision.qat_plan import complete, known_ranges
+from trtopt.precision.qdq.opset import fit_opset
+from trtopt.precision.qdq.qdq_format import Form
+from trtopt.precision.qdq.write import Scales, write
+from trtopt.precision.reference_runs import First, at_most, open_model
 from trtopt.precision.rounding.run import MOST_CHANNELS, WeightScales, round_by_data
-from trtopt.precision.runs import First, at_most, open_model
 from trtopt.precision.smoothing.factors import Factors
 from trtopt.precision.smoothing.run import smooth_as_told, smooth_by_data
-from trtopt.precision.stored import put_back
-from trtopt.precision.trained import complete, known_ranges
+from trtopt.precision.stored_integers import put_back
 from trtopt.records.casting import KeptNode
 from trtopt.records.quantisation import CalibrationTable
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 
 import onnx
 
-from trtopt.device.reference import Unoptimised
-from trtopt.onnxgraph import reads_of
-from trtopt.onnxmodel.model_file import ModelFile, runnable, size_in_bytes
+from trtopt.device.ort.reference import Unoptimised
+from trtopt.onnxio.graph_walk import reads_of
+from trtopt.onnxio.model_file import ModelFile, runnable, size_in_bytes
 
 _PREPACK_BYTES = 256 << 20
 """The most that weights may take to be held a second time, in the order that kernels like best."""

@@ -149,7 +149,7 @@ class Served(Record, frozen=True, kw_only=True):
 
 
 class Verification(Record, frozen=True, kw_only=True):
-    """The plan run under its load by `trtopt.runtime`.
+    """The plan run under its load by `trtopt.serving`.
 
     `runs` are one after the other, each as long as those that were predicted; `total` is of all requests,
     `typical` the medians of the runs: a stall of the machine makes one run slow, not all of them.

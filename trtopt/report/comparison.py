@@ -11,9 +11,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from trtopt.measure.comparison import Comparison, ReasonCode, Verdict
-from trtopt.measure.ledger import Entry, Ledger
-from trtopt.measure.outcomes import (
+from trtopt.measure.analysis.gap_ledger import Entry, Ledger
+from trtopt.measure.analysis.outcomes import (
     Comparisons,
     ControlRow,
     Gap,
@@ -24,7 +23,8 @@ from trtopt.measure.outcomes import (
     Outcome,
     Row,
 )
-from trtopt.visible import visible
+from trtopt.measure.statistics.comparison import Comparison, ReasonCode, Verdict
+from trtopt.printable import visible
 
 _TOP_LAYERS = 20
 

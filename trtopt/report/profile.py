@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from trtopt.printable import visible
 from trtopt.records import (
     Coverage,
     DevicePeaks,
@@ -21,7 +22,6 @@ from trtopt.records import (
 )
 from trtopt.report.names import kind_told, names_told, nodes_told, type_told
 from trtopt.report.tables import plain_table
-from trtopt.visible import visible
 
 _TOP_LAYERS = 10
 _TOP_PATTERNS = 6

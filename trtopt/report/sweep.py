@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from trtopt.plan.choices import Choices, choices_of, is_judged_busy
+from trtopt.measure.analysis.sweep_choices import Choices, choices_of, is_judged_busy
 from trtopt.records import SweepPoint, SweepReport
 from trtopt.report.tables import plain_table
 

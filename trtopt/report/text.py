@@ -8,8 +8,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from trtopt.measure.findings import loads_of, measurements_of
-from trtopt.measure.statistics import summarise, throughput
+from trtopt.measure.analysis.findings import loads_of, measurements_of
+from trtopt.measure.statistics.summaries import summarise, throughput
 from trtopt.records import (
     BenchPoint,
     BenchReport,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trtopt.measure.findings import clocks_told, hints_of, measurements_of, remarks, untrustworthy
+from trtopt.measure.analysis.findings import clocks_told, hints_of, measurements_of, remarks, untrustworthy
 from trtopt.records import BenchPoint, BenchReport
 
 

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 from trtopt.rewrite.trace import RewriteTrace
 
 if TYPE_CHECKING:
-    from trtopt.rewrite.api import rewrite_model
+    from trtopt.rewrite.rewrite import rewrite_model
 
 __all__ = ["RewriteTrace", "rewrite_model"]
 
 
 def __getattr__(name: str) -> Any:
     if name == "rewrite_model":
-        from trtopt.rewrite.api import rewrite_model
+        from trtopt.rewrite.rewrite import rewrite_model
 
         return rewrite_model
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import onnx
 
+from trtopt.data import feeds
 from trtopt.errors import FixedBatchError
-from trtopt.onnxgraph import graphs_of
-from trtopt.onnxmodel import feeds, prepare
-from trtopt.onnxmodel.naming import unused_name
+from trtopt.onnxio import prepare
+from trtopt.onnxio.graph_walk import graphs_of
+from trtopt.onnxio.unique_names import unused_name
 from trtopt.rewrite.batch_path import Grown, followed
 from trtopt.rewrite.batch_rules import refuse_what_counts_rows
 

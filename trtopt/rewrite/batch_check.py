@@ -8,9 +8,10 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from trtopt.data import feeds
 from trtopt.errors import FixedBatchError
-from trtopt.onnxmodel import feeds, prepare
-from trtopt.onnxmodel.model_file import ModelFile
+from trtopt.onnxio import prepare
+from trtopt.onnxio.model_file import ModelFile
 from trtopt.rewrite import equivalence
 from trtopt.rewrite.batch import declare_outputs
 from trtopt.rewrite.equivalence import Array

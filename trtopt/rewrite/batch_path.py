@@ -15,9 +15,9 @@ from math import prod
 
 import onnx
 
-from trtopt.onnxgraph import OWN_DOMAINS, opset_of, subgraphs_of
-from trtopt.onnxmodel import prepare
-from trtopt.onnxmodel.model_file import LARGE_BYTES, is_external
+from trtopt.onnxio import prepare
+from trtopt.onnxio.graph_walk import OWN_DOMAINS, opset_of, subgraphs_of
+from trtopt.onnxio.model_file import LARGE_BYTES, is_external
 
 _IN_ORDER = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
 _MOST_TRIALS = 64

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 import onnx
 
 from trtopt.errors import FixedBatchError
-from trtopt.onnxgraph import OWN_DOMAINS, graphs_of
-from trtopt.onnxmodel.model_file import LARGE_BYTES, is_external
+from trtopt.onnxio.graph_walk import OWN_DOMAINS, graphs_of
+from trtopt.onnxio.model_file import LARGE_BYTES, is_external
 from trtopt.rewrite.axes import FAR
 from trtopt.rewrite.batch_path import Grown
 

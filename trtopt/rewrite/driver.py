@@ -11,9 +11,9 @@ import onnx
 import onnx_graphsurgeon as gs
 
 from trtopt.errors import ModelError, TrtoptError
-from trtopt.onnxgraph import graphs_of
-from trtopt.onnxmodel import prepare
-from trtopt.onnxmodel.model_file import ModelFile, is_external
+from trtopt.onnxio import prepare
+from trtopt.onnxio.graph_walk import graphs_of
+from trtopt.onnxio.model_file import ModelFile, is_external
 from trtopt.rewrite.rule import Rule
 from trtopt.rewrite.scope import Context, Scope
 from trtopt.rewrite.target import Target

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import onnx
 
-from trtopt.device.reference import run_unoptimised
+from trtopt.data.feeds import Feed
+from trtopt.device.ort.reference import run_unoptimised
 from trtopt.errors import ModelError
-from trtopt.onnxmodel.feeds import Feed
-from trtopt.onnxmodel.model_file import ModelFile, runnable
+from trtopt.onnxio.model_file import ModelFile, runnable
 from trtopt.rewrite.rule import Exactness
 from trtopt.rewrite.trace import Deviation
 

@@ -16,8 +16,8 @@ import onnx
 import onnx_graphsurgeon as gs
 from onnx_graphsurgeon.ir.tensor import LazyValues, SparseValues
 
-from trtopt.onnxgraph import OWN_DOMAINS
-from trtopt.onnxmodel import model_file
+from trtopt.onnxio import model_file
+from trtopt.onnxio.graph_walk import OWN_DOMAINS
 from trtopt.rewrite.target import Target
 
 Array = np.ndarray[Any, Any]

@@ -1,7 +1,7 @@
 """Measured engines that the tests make up."""
 
-from trtopt.plan.service import Curve
-from trtopt.plan.setups import EngineMemory, MeasuredEngine
+from trtopt.serving.planning.service_times import Curve
+from trtopt.serving.planning.setups import EngineMemory, MeasuredEngine
 
 MIB = 1 << 20
 

@@ -4,8 +4,8 @@ import io
 import examples
 from sweeps import point, report_of, spread
 
-from trtopt.plan.choices import choices_of, is_judged_busy
-from trtopt.plan.csv_table import COLUMNS, csv_of
+from trtopt.measure.analysis.sweep_choices import choices_of, is_judged_busy
+from trtopt.measure.analysis.sweep_table import COLUMNS, csv_of
 from trtopt.records import PointMemory, PointPower
 
 

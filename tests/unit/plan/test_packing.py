@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trtopt.errors import UsageError
-from trtopt.plan.packing import MOST, first_fit_decreasing, packing_estimate
-from trtopt.plan.prediction import Demand
-from trtopt.plan.setups import Fleet, Setup
-from trtopt.plan.traffic import Recorded
 from trtopt.records import BatchPolicy
+from trtopt.serving.packing import MOST, first_fit_decreasing, packing_estimate
+from trtopt.serving.planning.prediction import Demand
+from trtopt.serving.planning.setups import Fleet, Setup
+from trtopt.serving.planning.traffic import Recorded
 
 ROW = 40
 

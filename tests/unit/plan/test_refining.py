@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trtopt.plan.refining import FINEST, NEIGHBOURS, next_size, with_neighbours
+from trtopt.measure.analysis.sweep_refinement import FINEST, NEIGHBOURS, next_size, with_neighbours
 
 SIZES = st.lists(st.integers(1, 4096), min_size=1, max_size=8, unique=True)
 

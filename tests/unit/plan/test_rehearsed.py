@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from trtopt.plan.prediction import estimate
-from trtopt.plan.rehearsed import Rehearsal, beyond, held_up
+from trtopt.serving.planning.prediction import estimate
+from trtopt.serving.planning.trial_errors import Rehearsal, beyond, held_up
 
 COUNT = 5_000
 

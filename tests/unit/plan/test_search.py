@@ -9,13 +9,13 @@ from engines import MIB, engine
 from msgspec import structs
 
 from trtopt.errors import PlanError
-from trtopt.measure.arrivals import Goal
-from trtopt.plan.prediction import Demand, estimate, latency_ms, predict, requests_of, run_once
-from trtopt.plan.search import Bounds, Choice, Outcome, Search, nothing_keeps
-from trtopt.plan.service import NO_COST, Costs
-from trtopt.plan.setups import Fleet, Setup
-from trtopt.plan.traffic import Recorded
+from trtopt.measure.load.arrivals import Goal
 from trtopt.records import BatchPolicy, Beyond, Estimate, ServingCost
+from trtopt.serving.planning.prediction import Demand, estimate, latency_ms, predict, requests_of, run_once
+from trtopt.serving.planning.search import Bounds, Choice, Outcome, Search, nothing_keeps
+from trtopt.serving.planning.service_times import NO_COST, Costs
+from trtopt.serving.planning.setups import Fleet, Setup
+from trtopt.serving.planning.traffic import Recorded
 
 GOAL = Goal(99.0, 20.0)
 ENGINES = [engine(1, 1.0), engine(4, 2.0), engine(8, 3.0)]

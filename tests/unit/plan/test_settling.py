@@ -7,12 +7,19 @@ import pytest
 from engines import engine
 
 from trtopt.errors import PlanError
-from trtopt.measure.arrivals import Goal
-from trtopt.plan.prediction import Demand, predict
-from trtopt.plan.search import Bounds, Choice, Outcome
-from trtopt.plan.settling import AT_EACH_RATE, AT_ONE_RATE, REHEARSALS, Settled, Settling, with_scatter
-from trtopt.plan.setups import Fleet, Setup
+from trtopt.measure.load.arrivals import Goal
 from trtopt.records import BatchPolicy, Beyond, ServingCost
+from trtopt.serving.planning.plan_refinement import (
+    AT_EACH_RATE,
+    AT_ONE_RATE,
+    REHEARSALS,
+    Settled,
+    Settling,
+    with_scatter,
+)
+from trtopt.serving.planning.prediction import Demand, predict
+from trtopt.serving.planning.search import Bounds, Choice, Outcome
+from trtopt.serving.planning.setups import Fleet, Setup
 
 BOUNDS = Bounds(Goal(99.0, 20.0), max_engines=1)
 ENGINES = [engine(1, 1.0), engine(4, 2.0), engine(8, 3.0)]

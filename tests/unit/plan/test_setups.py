@@ -5,9 +5,9 @@ import math
 import pytest
 from engines import MIB, engine
 
-from trtopt.plan.service import Costs
-from trtopt.plan.setups import Fleet, Setup, fleets, worker_counts
 from trtopt.records import BatchPolicy, ServingCost
+from trtopt.serving.planning.service_times import Costs
+from trtopt.serving.planning.setups import Fleet, Setup, fleets, worker_counts
 
 ONE, EIGHT = engine(1, 1.0, among_two=1.5), engine(8, 4.0, among_two=6.0)
 DYNAMIC = engine(8, {1: 1.0, 4: 2.0, 8: 4.0})

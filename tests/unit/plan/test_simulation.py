@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from numpy.random import RandomState
 from numpy.typing import NDArray
 
-from trtopt.plan.service import Curve, Service
-from trtopt.plan.simulation import Arrivals, Simulated, simulate
 from trtopt.records import BatchPolicy, ServingCost
+from trtopt.serving.planning.service_times import Curve, Service
+from trtopt.serving.planning.simulation import Arrivals, Simulated, simulate
 
 PATIENT = 10**9
 

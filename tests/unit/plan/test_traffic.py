@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from trtopt.errors import DataError, UsageError
-from trtopt.plan.traffic import (
+from trtopt.serving.planning.traffic import (
     Bursts,
     Process,
     Recorded,

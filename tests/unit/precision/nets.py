@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from trtopt.onnxmodel.model_file import ModelFile
+from trtopt.onnxio.model_file import ModelFile
 from trtopt.precision.placement.place import place
 from trtopt.precision.placement.plan import Plan, Precision, Wish
 from trtopt.precision.placement.view import View

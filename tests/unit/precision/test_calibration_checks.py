@@ -15,14 +15,14 @@ from trtopt.data.held import HeldReader
 from trtopt.errors import ArtifactError, DataError, ModelError
 from trtopt.precision.calibration.choose import best_of
 from trtopt.precision.calibration.collect import check_finite
-from trtopt.precision.calibration.held_back import Part
+from trtopt.precision.calibration.held_out import Part
 from trtopt.precision.calibration.table import read_table
-from trtopt.precision.emission.form import form_for
-from trtopt.precision.emission.numbers import check_weight, held_by_half
-from trtopt.precision.emission.write import Scales, write
 from trtopt.precision.placement.place import place
 from trtopt.precision.placement.plan import Precision, Wish
 from trtopt.precision.placement.view import View
+from trtopt.precision.qdq.qdq_format import form_for
+from trtopt.precision.qdq.quantised_values import check_weight, held_by_half
+from trtopt.precision.qdq.write import Scales, write
 from trtopt.precision.quantize import Asked, Material, Quantised, quantise
 from trtopt.records import TensorSpec, to_json
 from trtopt.records.quantisation import CalibrationTable, MethodScore, QuantizeReport, TensorRange

@@ -16,15 +16,15 @@ from numpy.typing import NDArray
 from onnx import numpy_helper
 
 from trtopt.errors import ModelError, UsageError
-from trtopt.onnxfile import read_onnx
-from trtopt.precision.emission.form import Form, form_for
-from trtopt.precision.emission.numbers import held_by_half, packed, quantised, scale_of, weight_scale
-from trtopt.precision.emission.opset import fit_opset
-from trtopt.precision.emission.write import Scales, write
+from trtopt.onnxio.model_info import read_onnx
 from trtopt.precision.placement.place import place
 from trtopt.precision.placement.plan import Precision, Wish
 from trtopt.precision.placement.view import View
-from trtopt.precision.runs import open_model
+from trtopt.precision.qdq.opset import fit_opset
+from trtopt.precision.qdq.qdq_format import Form, form_for
+from trtopt.precision.qdq.quantised_values import held_by_half, packed, quantised, scale_of, weight_scale
+from trtopt.precision.qdq.write import Scales, write
+from trtopt.precision.reference_runs import open_model
 
 MAPS = ["N", 32, 8, 8]
 

@@ -13,18 +13,18 @@ from onnx import numpy_helper
 
 from trtopt.data import open_data
 from trtopt.errors import DataError
-from trtopt.onnxmodel.model_file import ModelFile
+from trtopt.onnxio.model_file import ModelFile
 from trtopt.precision.calibration.collect import Products, SecondMoments
 from trtopt.precision.calibration.run import copied
-from trtopt.precision.emission.form import form_for
-from trtopt.precision.emission.numbers import quantised, weight_scale
-from trtopt.precision.emission.write import Scales, write
 from trtopt.precision.placement.place import place
 from trtopt.precision.placement.plan import Wish
 from trtopt.precision.placement.view import View
+from trtopt.precision.qdq.qdq_format import form_for
+from trtopt.precision.qdq.quantised_values import quantised, weight_scale
+from trtopt.precision.qdq.write import Scales, write
+from trtopt.precision.reference_runs import open_model
 from trtopt.precision.rounding.compensate import DAMPING, PER_CHANNEL, rounded
 from trtopt.precision.rounding.run import MOST_CHANNELS, Rounded, round_by_data
-from trtopt.precision.runs import open_model
 
 Floats = NDArray[np.float32]
 FORM = form_for("int4", "rtx")

@@ -10,13 +10,13 @@ import pytest
 from nets import Net, as_file, edges, residual_block
 from onnx import TensorProto, helper
 
-from trtopt.dtypes import numpy_dtype
 from trtopt.errors import UsageError
-from trtopt.onnxmodel.model_file import load
-from trtopt.precision.emission.form import form_for
+from trtopt.onnxio.element_types import numpy_dtype
+from trtopt.onnxio.model_file import load
 from trtopt.precision.placement.plan import Wish
+from trtopt.precision.qdq.qdq_format import form_for
 from trtopt.precision.quantize import Asked, Material, Quantised, quantise
-from trtopt.precision.runs import open_model
+from trtopt.precision.reference_runs import open_model
 
 MAPS = ["N", 32, 8, 8]
 INT8 = np.int8(0)

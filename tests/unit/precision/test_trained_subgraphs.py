@@ -11,11 +11,11 @@ from nets import Net, as_file
 from onnx import TensorProto, helper
 
 from trtopt.errors import UsageError
-from trtopt.precision.emission.form import form_for
-from trtopt.precision.existing import take_out
+from trtopt.precision.existing_qdq import take_out
 from trtopt.precision.placement.plan import Wish
+from trtopt.precision.qdq.qdq_format import form_for
 from trtopt.precision.quantize import Asked, Material, Quantised, quantise
-from trtopt.precision.runs import open_model
+from trtopt.precision.reference_runs import open_model
 
 SHAPE = [2, 32, 8, 8]
 X = {"x": np.random.default_rng(0).standard_normal(SHAPE).astype(np.float32)}

@@ -10,10 +10,10 @@ import onnx
 import pytest
 from onnx import TensorProto, parser
 
-from trtopt.onnxmodel.model_file import ModelFile
+from trtopt.onnxio.model_file import ModelFile
 from trtopt.precision.casting.places import types_of
 from trtopt.precision.casting.widen import is_low, widened
-from trtopt.precision.runs import open_model
+from trtopt.precision.reference_runs import open_model
 
 TEXT = """<ir_version: 10, opset_import: ["" : 22]>
 g (KIND[N,4] x, bool go) => (KIND[N,4] y, KIND[N,4] h)

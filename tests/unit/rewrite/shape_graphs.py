@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from trtopt.device.reference import run_unoptimised
+from trtopt.device.ort.reference import run_unoptimised
 from trtopt.errors import ModelError
 
 Arrays = dict[str, np.ndarray[Any, Any]]

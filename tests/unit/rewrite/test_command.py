@@ -16,7 +16,7 @@ from tests.rewrite_graphs import model
 from trtopt.cli.rewrite import rewrite
 from trtopt.errors import OutputError, UsageError
 from trtopt.records import from_json
-from trtopt.rewrite import api
+from trtopt.rewrite import rewrite as api
 from trtopt.rewrite.catalogue import RULES
 from trtopt.rewrite.driver import RuleFailed
 from trtopt.rewrite.rule import Match, Rule, always

@@ -11,9 +11,9 @@ import onnx
 import pytest
 from onnx import AttributeProto, TensorProto, helper, numpy_helper
 
-from trtopt.device.reference import run_unoptimised
+from trtopt.device.ort.reference import run_unoptimised
 from trtopt.errors import InvalidModelError, UnsupportedOpError
-from trtopt.onnxmodel.prepare import lower_constants
+from trtopt.onnxio.prepare import lower_constants
 from trtopt.rewrite import rewrite_model
 
 X = np.arange(8, dtype=np.float32).reshape(2, 4)

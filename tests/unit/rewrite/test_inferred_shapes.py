@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from tests.rewrite_graphs import model
 from tests.unit.rewrite.shape_graphs import FEEDS, ShapeGraph, contradictions, run
-from trtopt.onnxmodel import prepare
-from trtopt.onnxmodel.model_file import ModelFile
+from trtopt.onnxio import prepare
+from trtopt.onnxio.model_file import ModelFile
 from trtopt.rewrite import rewrite_model
 from trtopt.rewrite.driver import scopes_of
 from trtopt.rewrite.rules import layer_norm

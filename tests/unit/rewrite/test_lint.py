@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from tests.rewrite_graphs import model
 from trtopt.cli.lint import lint
 from trtopt.errors import UsageError
-from trtopt.rewrite.lint.api import CHECKS, lint_model
+from trtopt.rewrite.lint.lint import CHECKS, lint_model
 
 _FOUND = {
     "odd-channels": ("# w: float[12,8,3,3]\ng (float[N,8,8,8] x) => (float[N,12,6,6] y) {a = Relu(x) y = Conv(a, w)}", "12 output"),

@@ -9,12 +9,12 @@ import onnx
 import pytest
 
 from tests.rewrite_graphs import model
+from trtopt.data.feeds import seeded, specs_of
 from trtopt.data.fit import rows_of
-from trtopt.device.onnxruntime import spec_of
-from trtopt.device.reference import run_unoptimised
-from trtopt.onnxfile import read_onnx
-from trtopt.onnxmodel.feeds import seeded, specs_of
-from trtopt.onnxmodel.prepare import inferred
+from trtopt.device.ort.reference import run_unoptimised
+from trtopt.device.ort.runtime import spec_of
+from trtopt.onnxio.model_info import read_onnx
+from trtopt.onnxio.prepare import inferred
 from trtopt.rewrite import rewrite_model
 
 NAMES = ["?", "None", "", "unk__5", "-1", "unknown"]

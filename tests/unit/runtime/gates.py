@@ -10,7 +10,7 @@ from pools import pool_on
 
 from trtopt.device.fake import ScriptedDevice
 from trtopt.records import BatchPolicy
-from trtopt.runtime.batcher import DynamicBatcher
+from trtopt.serving.batcher import DynamicBatcher
 
 HOUR_MS = 3_600_000.0
 PATIENCE_S = 30.0

@@ -10,7 +10,7 @@ import numpy as np
 from trtopt.device.fake import ScriptedDevice, ScriptedSession, ScriptedTarget
 from trtopt.device.script import Script
 from trtopt.records import Backend, BuildPlan, BuildSettings, DeviceInfo, EngineArtifact, ShapeRange
-from trtopt.runtime.pool import BOUND_BYTES, EnginePool, Source
+from trtopt.serving.pool import BOUND_BYTES, EnginePool, Source
 
 ACTIVATIONS = ScriptedSession.device_memory_bytes
 ROW_BYTES = 4 * 4 + 2 * 4

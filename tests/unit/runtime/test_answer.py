@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trtopt.runtime import answer as module
-from trtopt.runtime.answer import Answer
+from trtopt.serving import future as module
+from trtopt.serving.future import Answer
 
 Steps = dict[str, Callable[[Future[int], list[str]], object]]
 
@@ -142,7 +142,7 @@ def test_a_signals_handler_may_ask_where_another_one_is_being_asked() -> None:
 def test_a_fork_finds_nobody_in_the_way() -> None:
     script = """
 import os, threading
-from trtopt.runtime import answer
+from trtopt.serving import answer
 held, forked = threading.Event(), threading.Event()
 def hold():
     with answer._guard:

@@ -11,7 +11,7 @@ import pytest
 from pools import OnGpu
 
 from trtopt.errors import DataError
-from trtopt.runtime.arrays import address_of, described, tensor_of
+from trtopt.serving.arrays import address_of, described, tensor_of
 
 
 class Elsewhere:

@@ -7,8 +7,8 @@ import math
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from trtopt.runtime.backlog import Backlog, Request
-from trtopt.runtime.catalogue import Part
+from trtopt.serving.engine_catalogue import Part
+from trtopt.serving.request_queue import Backlog, Request
 
 
 class AgainstAList(RuleBasedStateMachine):

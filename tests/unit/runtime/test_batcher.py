@@ -18,7 +18,7 @@ from pools import ACTIVATIONS, device, pool_on, rows
 from trtopt.device.fake import ScriptedDevice
 from trtopt.errors import ClosedError, DataError, DeadlineError, QueueFullError, UsageError, WorkerError
 from trtopt.records import BatchPolicy
-from trtopt.runtime.batcher import DynamicBatcher
+from trtopt.serving.batcher import DynamicBatcher
 
 ROW = rows(1)[0]
 
@@ -324,7 +324,7 @@ def test_a_pool_that_was_closed_first_fails_requests_clearly() -> None:
 FORGOTTEN = """
 from pools import device, pool_on, rows
 from trtopt.records import BatchPolicy
-from trtopt.runtime.batcher import DynamicBatcher
+from trtopt.serving.batcher import DynamicBatcher
 batcher = DynamicBatcher(pool_on(device()), BatchPolicy(max_batch=8, max_delay_ms=3_600_000.0))
 batcher.submit(rows(1)[0]).add_done_callback(lambda future: print(future.result()["y"].shape, flush=True))
 """

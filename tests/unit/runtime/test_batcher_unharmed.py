@@ -15,10 +15,10 @@ from pools import device, pool_on, rows
 
 from trtopt.errors import UsageError, WorkerError
 from trtopt.records import BatchPolicy
-from trtopt.runtime import batcher as module
-from trtopt.runtime.backlog import Request
-from trtopt.runtime.batcher import DynamicBatcher
-from trtopt.runtime.batching import Run, Wait, Waiting, decide
+from trtopt.serving import batcher as module
+from trtopt.serving.batcher import DynamicBatcher
+from trtopt.serving.batching_policy import Run, Wait, Waiting, decide
+from trtopt.serving.request_queue import Request
 
 ROW = rows(1)[0]
 

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trtopt.records import BatchPolicy
-from trtopt.runtime.batching import Run, Wait, Waiting, decide
+from trtopt.serving.batching_policy import Run, Wait, Waiting, decide
 
 POLICY = BatchPolicy(max_batch=8, max_delay_ms=250.0, max_waiting=100)
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trtopt.runtime.choosing import Chooser, Offer, Piece
+from trtopt.serving.engine_selection import Chooser, Offer, Piece
 
 FIXED = [Offer(1, 1), Offer(8, 8), Offer(32, 32)]
 

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trtopt.runtime import copying
-from trtopt.runtime.copying import Copier
+from trtopt.serving import row_copying as copying
+from trtopt.serving.row_copying import Copier
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trtopt.runtime.dealing import Cut, deal
+from trtopt.serving.row_assignment import Cut, deal
 
 
 def test_parts_are_cut_where_a_batch_is_full() -> None:

@@ -11,7 +11,7 @@ from trtopt.device.fake import ScriptedDevice, ScriptedTarget
 from trtopt.device.script import Script
 from trtopt.errors import ClosedError, DataError, DeviceError, DeviceMemoryError, UsageError, WorkerError
 from trtopt.records import EngineArtifact, Profile
-from trtopt.runtime.pool import EnginePool, Source
+from trtopt.serving.pool import EnginePool, Source
 
 ENQUEUED = ["copy_to_device", "enqueue", "copy_to_host"]
 PLAIN = ["bind", *ENQUEUED, "synchronize"]

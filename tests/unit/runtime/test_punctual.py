@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from trtopt.runtime.punctual import SWITCH_S, on_schedule, serve_promptly, wake_on_time
+from trtopt.serving.scheduling import SWITCH_S, on_schedule, serve_promptly, wake_on_time
 
 SET_TIMER_SLACK, GET_TIMER_SLACK = 29, 30
 USUAL_NS = 50_000

@@ -14,7 +14,7 @@ from pools import rows
 
 from trtopt.device.fake import ScriptedDevice
 from trtopt.errors import ClosedError, DeadlineError, DeviceError, QueueFullError, WorkerError
-from trtopt.runtime.batcher import DynamicBatcher
+from trtopt.serving.batcher import DynamicBatcher
 
 ROW = rows(1)[0]
 MANY = 3000

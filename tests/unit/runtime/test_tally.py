@@ -1,7 +1,7 @@
 import pytest
 
 from trtopt.records import Spread
-from trtopt.runtime.tally import Tally, spread
+from trtopt.serving.counters import Tally, spread
 
 
 def test_every_accepted_request_is_accounted_for() -> None:

@@ -6,10 +6,10 @@ import pytest
 from pools import device, pool_on
 
 from trtopt.records import BatchPolicy
-from trtopt.runtime import trial
-from trtopt.runtime.backlog import Request
-from trtopt.runtime.trial import TrialJob, try_plan
-from trtopt.runtime.watching import WatchedBatcher
+from trtopt.serving import trial_run as trial
+from trtopt.serving.batch_trace import WatchedBatcher
+from trtopt.serving.request_queue import Request
+from trtopt.serving.trial_run import TrialJob, try_plan
 
 SHAPES = {"x": (4,)}
 

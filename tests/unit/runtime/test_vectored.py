@@ -7,9 +7,10 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from trtopt.runtime import copying, vectored
-from trtopt.runtime.copying import Copier, own_rows
-from trtopt.runtime.vectored import Placed, copy_in, copy_out
+from trtopt.serving import row_copying as copying
+from trtopt.serving import vectored_copy as vectored
+from trtopt.serving.row_copying import Copier, own_rows
+from trtopt.serving.vectored_copy import Placed, copy_in, copy_out
 
 WIDTH = 600
 

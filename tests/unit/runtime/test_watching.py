@@ -9,7 +9,7 @@ import pytest
 from pools import device, pool_on
 
 from trtopt.records import BatchPolicy
-from trtopt.runtime.watching import Seen, Took, WatchedBatcher, told_of
+from trtopt.serving.batch_trace import Seen, Took, WatchedBatcher, told_of
 
 SAMPLE = {"x": np.zeros(4, np.float32)}
 

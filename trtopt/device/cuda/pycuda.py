@@ -16,10 +16,10 @@ from trtopt.device.cuda import cuda_python
 from trtopt.device.cuda.batched import copy_pieces
 from trtopt.device.cuda.failures import failure
 from trtopt.device.cuda.probe import gpu
-from trtopt.device.host import HostMemory
-from trtopt.device.marks import UNMARKED, Marks
+from trtopt.device.event_polling import poll
 from trtopt.device.nvml import holders_of, open_sensor
-from trtopt.device.polling import poll
+from trtopt.device.nvtx import UNMARKED, Marks
+from trtopt.device.ort.host import HostMemory
 from trtopt.errors import BackendMissingError, DeviceError, GraphCaptureError
 from trtopt.records import DeviceInfo
 

@@ -10,8 +10,8 @@ from typing import Any
 from trtopt.device.api import ClockSensor, Device, ProgressSink, Room
 from trtopt.device.building import BuiltEngine, LogSink
 from trtopt.device.clocks import UnknownClocks
-from trtopt.device.marks import UNMARKED, Marks
 from trtopt.device.nvml import open_sensor, room_of
+from trtopt.device.nvtx import UNMARKED, Marks
 from trtopt.device.tensorrt.allocator import BuilderMemory
 from trtopt.device.tensorrt.attention import allow_decomposing
 from trtopt.device.tensorrt.flavours import NUMPY_TYPES, PRECISION_FLAGS
@@ -367,7 +367,7 @@ def _parse_failure(library: Library, onnx: Path, faults: list[Any], errors: list
 
 def _node_in_file(onnx: Path, index: int) -> str:
     """8.6 gives only a node's index: look its name up in the file."""
-    from trtopt.onnxfile import load_graph
+    from trtopt.onnxio.model_info import load_graph
 
     nodes = load_graph(onnx).graph.node
     if not 0 <= index < len(nodes):

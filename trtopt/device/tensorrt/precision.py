@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from trtopt.onnxfile import load_graph
+from trtopt.onnxio.model_info import load_graph
 
 _HALF_TYPES = {"float16", "bfloat16"}
 _QUANTISED_TYPES = {"int8", "float8_e4m3fn", "int4"}

@@ -22,8 +22,8 @@ from trtopt.device.tensorrt.flavours import NUMPY_TYPES, Flavour
 from trtopt.device.tensorrt.inspector import describe
 from trtopt.device.tensorrt.library import Library, load_plugins, make, make_logger
 from trtopt.device.tensorrt.profiles import profile_for, profiles_of, set_profile
-from trtopt.dtypes import numpy_dtype
 from trtopt.errors import DeviceError, DeviceMemoryError, IncompatibleEngineError, UsageError
+from trtopt.onnxio.element_types import numpy_dtype
 from trtopt.records import Backend, Plugin, Shape, ShapeRange, TensorSpec
 
 Errors = deque[str]

@@ -14,8 +14,8 @@ import msgspec
 import onnx
 
 from trtopt.data import SampleSource
-from trtopt.onnxmodel.model_file import ModelFile
-from trtopt.precision.casting.api import cast_graph, measured
+from trtopt.onnxio.model_file import ModelFile
+from trtopt.precision.casting.cast import cast_graph, measured
 from trtopt.precision.casting.decide import Decision, Wishes
 from trtopt.precision.quantize import (
     Asked,

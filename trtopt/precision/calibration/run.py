@@ -10,24 +10,24 @@ import onnx
 from numpy.typing import NDArray
 
 from trtopt.data import SampleSource
+from trtopt.data.feeds import specs_of
 from trtopt.data.reader import Arrays, samples_in
-from trtopt.device.reference import Unoptimised
-from trtopt.onnxmodel.feeds import specs_of
-from trtopt.onnxmodel.model_file import ModelFile, array_of
+from trtopt.device.ort.reference import Unoptimised
+from trtopt.onnxio.model_file import ModelFile, array_of
 from trtopt.precision.calibration.choose import best_of, is_float, score
 from trtopt.precision.calibration.collect import Ranges, check_finite
-from trtopt.precision.calibration.held_back import EVERY, Part
+from trtopt.precision.calibration.held_out import EVERY, Part
 from trtopt.precision.calibration.methods import METHODS
 from trtopt.precision.calibration.table import AUTO, MAX, by_group, chosen, ranges
-from trtopt.precision.disk import passing
-from trtopt.precision.emission.form import Form
-from trtopt.precision.emission.numbers import check_weight
-from trtopt.precision.emission.write import Scales, write
-from trtopt.precision.folding import with_weights_dequantised
 from trtopt.precision.observe import observe
 from trtopt.precision.placement.plan import Plan
-from trtopt.precision.runs import First, at_most
+from trtopt.precision.qdq.qdq_format import Form
+from trtopt.precision.qdq.quantised_values import check_weight
+from trtopt.precision.qdq.write import Scales, write
+from trtopt.precision.reference_runs import First, at_most
 from trtopt.precision.stages import open_proto
+from trtopt.precision.temporary_disk import passing
+from trtopt.precision.weight_folding import with_weights_dequantised
 from trtopt.records.quantisation import CalibrationTable, MethodScore
 
 _HELD_SAMPLES = 32

@@ -10,9 +10,9 @@ import msgspec
 import numpy as np
 
 from trtopt.errors import ArtifactError, UsageError
+from trtopt.files.bounded_reading import read_bounded
 from trtopt.precision.calibration.histogram import Histogram
 from trtopt.precision.calibration.methods import METHODS, all_amax
-from trtopt.reading import read_bounded
 from trtopt.records import from_json
 from trtopt.records.quantisation import CALIBRATION_SCHEMA, CalibrationTable, TensorRange
 

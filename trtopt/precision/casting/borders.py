@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import onnx
 
-from trtopt.onnxgraph import graphs_of, subgraphs_of
+from trtopt.onnxio.graph_walk import graphs_of, subgraphs_of
 
 _FIRST_CARRIED = {"Loop": (2, 1), "Scan": (0, 0)}
 """Which input and output of the body is the first that the node's own inputs and outputs stand for."""

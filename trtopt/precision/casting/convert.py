@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 
 import onnx
 
-from trtopt.onnxgraph import graphs_of, subgraphs_of
-from trtopt.onnxmodel.model_file import ModelFile
+from trtopt.onnxio.graph_walk import graphs_of, subgraphs_of
+from trtopt.onnxio.model_file import ModelFile
 from trtopt.precision.casting.places import FLOAT, Places
 from trtopt.precision.casting.weights import converted
 
 if TYPE_CHECKING:
-    from trtopt.onnxgraph import Part
+    from trtopt.onnxio.graph_walk import Part
 
 _READS_ANY = ("Cast", "Shape", "Size")
 _SUFFIX: dict[int, str] = {

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import onnx
 
-from trtopt.onnxgraph import OWN_DOMAINS, graphs_of, opset_of
-from trtopt.onnxmodel.disjoint import DisjointNames
-from trtopt.onnxmodel.model_file import ModelFile, array_of
+from trtopt.onnxio.disjoint_names import DisjointNames
+from trtopt.onnxio.graph_walk import OWN_DOMAINS, graphs_of, opset_of
+from trtopt.onnxio.model_file import ModelFile, array_of
 from trtopt.precision.casting.borders import with_borders
 from trtopt.precision.casting.patterns import is_called
 from trtopt.precision.casting.places import FLOAT, LOW, Places, places_of, takes
@@ -19,7 +19,7 @@ from trtopt.precision.casting.weights import Fit, exact_integers, fit_of, larges
 from trtopt.records.casting import CastPrecision, KeepRule, KeptNode
 
 if TYPE_CHECKING:
-    from trtopt.onnxgraph import Part
+    from trtopt.onnxio.graph_walk import Part
 
 NEVER = {
     "Range": "steps of a range add up their rounding",

@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 import onnx
 
 from trtopt.errors import UsageError
-from trtopt.onnxgraph import graphs_of
+from trtopt.onnxio.graph_walk import graphs_of
 
 _GIVE_A_NAME = "give a node's name with * and ?, in quotes: --json lists them"
 _NAMED = 5

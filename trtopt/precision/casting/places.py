@@ -10,8 +10,8 @@ from typing import Any
 import onnx
 from onnx import TensorProto
 
-from trtopt.onnxgraph import OWN_DOMAINS, graphs_of, opset_of
-from trtopt.onnxmodel.prepare import inferred
+from trtopt.onnxio.graph_walk import OWN_DOMAINS, graphs_of, opset_of
+from trtopt.onnxio.prepare import inferred
 
 FLOAT = TensorProto.FLOAT
 LOW = {"fp16": TensorProto.FLOAT16, "bf16": TensorProto.BFLOAT16}

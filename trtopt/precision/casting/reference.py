@@ -9,9 +9,9 @@ from typing import Any
 import onnx
 from numpy.typing import NDArray
 
+from trtopt.data.feeds import inputs_of
 from trtopt.data.reader import Arrays
-from trtopt.onnxmodel.feeds import inputs_of
-from trtopt.onnxmodel.model_file import array_of, spooled
+from trtopt.onnxio.model_file import array_of, spooled
 
 
 class Reference:

@@ -10,8 +10,8 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from trtopt.onnxgraph import graphs_of
-from trtopt.onnxmodel.model_file import ModelFile, array_of, is_external, spooled_parts
+from trtopt.onnxio.graph_walk import graphs_of
+from trtopt.onnxio.model_file import ModelFile, array_of, is_external, spooled_parts
 
 _FLOATING = {
     onnx.TensorProto.FLOAT,

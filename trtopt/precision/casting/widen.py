@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import onnx
 
-from trtopt.onnxgraph import OWN_DOMAINS, TYPE_ATTRIBUTES, graphs_of
-from trtopt.onnxmodel.model_file import ModelFile
+from trtopt.onnxio.graph_walk import OWN_DOMAINS, TYPE_ATTRIBUTES, graphs_of
+from trtopt.onnxio.model_file import ModelFile
 from trtopt.precision.casting.places import FLOAT, LOW
 from trtopt.precision.casting.weights import converted
 

@@ -8,8 +8,8 @@ from typing import TypeAlias
 
 import onnx
 
-from trtopt.onnxgraph import OWN_DOMAINS, reads_of
-from trtopt.onnxmodel.prepare import inferred
+from trtopt.onnxio.graph_walk import OWN_DOMAINS, reads_of
+from trtopt.onnxio.prepare import inferred
 
 Node: TypeAlias = onnx.NodeProto
 Dims: TypeAlias = "tuple[int | None, ...]"

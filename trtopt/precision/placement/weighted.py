@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from trtopt.onnxmodel.model_file import is_external
+from trtopt.onnxio.model_file import is_external
 from trtopt.precision.placement.gates import is_gate
 from trtopt.precision.placement.plan import Draft, WeightEdge, Wish
 from trtopt.precision.placement.view import ACTIVATIONS, RESHAPES, Node, View, attribute, is_op

@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trtopt.precision.calibration.collect import SecondMoments
-from trtopt.precision.emission.numbers import RANGE
 from trtopt.precision.placement.plan import Precision
+from trtopt.precision.qdq.quantised_values import RANGE
 
 FindScale: TypeAlias = "Callable[[NDArray[np.float32], NDArray[np.float32]], NDArray[np.float32]]"
 """The scale of each column [N] for rows [≤ block, N], whose errors count by a weight each [≤ block]."""

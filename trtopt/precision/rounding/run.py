@@ -10,14 +10,14 @@ import onnx
 from numpy.typing import NDArray
 
 from trtopt.data import SampleSource
-from trtopt.onnxmodel.model_file import ModelFile, array_of, spooled
+from trtopt.onnxio.model_file import ModelFile, array_of, spooled
 from trtopt.precision.calibration.collect import ROWS_AT_ONCE, Products, SecondMoments
-from trtopt.precision.emission.form import Form
-from trtopt.precision.emission.numbers import weight_scale
 from trtopt.precision.observe import observe
 from trtopt.precision.placement.plan import Plan
 from trtopt.precision.placement.view import Node, View
 from trtopt.precision.placement.weighted import BLOCK
+from trtopt.precision.qdq.qdq_format import Form
+from trtopt.precision.qdq.quantised_values import weight_scale
 from trtopt.precision.rounding.compensate import rounded
 
 MOST_CHANNELS = 8192

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from trtopt.data import SampleSource
 from trtopt.errors import ArtifactError
-from trtopt.onnxmodel.model_file import ModelFile
+from trtopt.onnxio.model_file import ModelFile
 from trtopt.precision.calibration.collect import PerChannel
 from trtopt.precision.observe import observe
 from trtopt.precision.placement.place import place

@@ -9,11 +9,11 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from trtopt.onnxmodel.model_file import ModelFile, array_of
-from trtopt.onnxmodel.parts import constant_of_parts, runs_of_rows
-from trtopt.precision.emission.write import drop_unread
+from trtopt.onnxio.model_file import ModelFile, array_of
+from trtopt.onnxio.row_parts import constant_of_parts, runs_of_rows
 from trtopt.precision.placement.view import Node, attribute, is_op
 from trtopt.precision.placement.weighted import Weighted
+from trtopt.precision.qdq.write import drop_unread
 from trtopt.precision.smoothing.factors import spread
 from trtopt.precision.smoothing.places import Place
 

@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from trtopt.measure.findings import loads_of
-from trtopt.measure.queueing import achieved_rate, offered_rate
-from trtopt.measure.statistics import percentile, summarise, throughput
+from trtopt.measure.analysis.findings import loads_of
+from trtopt.measure.load.queueing import achieved_rate, offered_rate
+from trtopt.measure.statistics.summaries import percentile, summarise, throughput
 from trtopt.records import BenchPoint, BenchReport, Collected
 from trtopt.report.html.blocks import Block, Cell, Chart, Column, Lines, Missing, Panel, Section, Table
 from trtopt.report.html.charts import histogram, lines_over, log, quantity, told

@@ -17,16 +17,16 @@ from importlib.resources import files
 from typing import Any
 
 from trtopt.errors import ArtifactError
+from trtopt.printable import visible
 from trtopt.records import Collected
 from trtopt.report.html.blocks import Chart, Section, Table
 from trtopt.report.html.fusion import difference_section, fusion_section, precision_section
 from trtopt.report.html.latency import batch_section, latency_section
 from trtopt.report.html.layers import layers_section
 from trtopt.report.html.memory import memory_section
-from trtopt.report.html.origin import commands_section, environment_section
+from trtopt.report.html.provenance import commands_section, environment_section
 from trtopt.report.html.roofline import roofline_section
 from trtopt.report.html.summary import summary_section
-from trtopt.visible import visible
 
 
 @dataclass(frozen=True)

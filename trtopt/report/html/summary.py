@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from trtopt.measure.findings import untrustworthy
-from trtopt.measure.statistics import percentile, throughput
+from trtopt.measure.analysis.findings import untrustworthy
+from trtopt.measure.statistics.summaries import percentile, throughput
 from trtopt.records import BenchPoint, Collected, EngineProfile
 from trtopt.report.html.blocks import (
     Block,

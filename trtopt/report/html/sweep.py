@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import PurePath
 from typing import Any
 
-from trtopt.plan.choices import Choices, choices_of, is_judged_busy
+from trtopt.measure.analysis.sweep_choices import Choices, choices_of, is_judged_busy
 from trtopt.records import SweepPoint, SweepReport
 from trtopt.report.html.blocks import Block, Cell, Chart, Column, Lines, Missing, Panel, Section, Table
 from trtopt.report.html.charts import lines_over, log, name, quantity, told, vega_lite

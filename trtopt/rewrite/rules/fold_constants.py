@@ -18,9 +18,9 @@ import onnx
 import onnx_graphsurgeon as gs
 from numpy.typing import NDArray
 
-from trtopt.device.reference import run_unoptimised
+from trtopt.device.ort.reference import run_unoptimised
 from trtopt.errors import ModelError
-from trtopt.onnxmodel.model_file import ModelFile, runnable
+from trtopt.onnxio.model_file import ModelFile, runnable
 from trtopt.rewrite.rule import Match, Rule, always
 from trtopt.rewrite.scope import STANDARD, Scope
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import onnx_graphsurgeon as gs
 
-from trtopt.device.reference import run_unoptimised
+from trtopt.device.ort.reference import run_unoptimised
 from trtopt.errors import ModelError
-from trtopt.onnxmodel.model_file import ModelFile, runnable
+from trtopt.onnxio.model_file import ModelFile, runnable
 from trtopt.rewrite.match import is_private
 from trtopt.rewrite.rule import Match, Rule
 from trtopt.rewrite.rules.fold_constants import IR_VERSION, SIZE_CAP, may_evaluate, result_bytes

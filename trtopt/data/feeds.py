@@ -1,0 +1,251 @@
+"""Inputs for a model: the user's, or seeded values that fit the graph at two sizes of every dynamic axis."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import numpy as np
+import onnx
+
+from trtopt.data import SampleSource, open_data
+from trtopt.data.axis_lengths import lengths_of
+from trtopt.data.held import HeldReader
+from trtopt.device.ort.reference import run_unoptimised
+from trtopt.errors import ModelError
+from trtopt.onnxio.graph_walk import says_length
+from trtopt.onnxio.model_file import ModelFile, runnable
+from trtopt.records import TensorSpec
+
+_PASSES_ON = ("Cast", "Identity", "Reshape", "Unsqueeze", "Squeeze", "Flatten", "Transpose", "Slice")
+_SIZES = ((1, 16, 64), (3, 24, 96))
+"""Batch, other axes, spatial axes of an image: once small, once larger and odd in batch."""
+_NARROW = ((1, 4, 32), (3, 7, 48))
+"""The same for a model that knows no axes as long as those."""
+_MOST_VALUES = 1 << 28
+"""What one random input may hold: 2 GiB while it is drawn."""
+_SAMPLES = 8
+"""How many of the user's samples take part."""
+
+Alike = Literal["", "batch", "all"]
+"""Which axes without a name get the same length as others in their place: none, the first ones, or all."""
+
+_Result = TypeVar("_Result")
+
+
+@dataclass(frozen=True)
+class Feed:
+    """One set of inputs, what to call it, and which axes without a name are as long as others."""
+
+    name: str
+    values: dict[str, np.ndarray[Any, Any]]
+    alike: Alike = ""
+
+
+@dataclass(frozen=True)
+class _Axis:
+    """An axis of an input: its name (none: empty), and its length: the fixed one, or what suits its place."""
+
+    name: str
+    length: int
+    is_open: bool = True
+    is_first: bool = False
+
+
+def _index_bound(graph: onnx.GraphProto, name: str) -> int:
+    """Below which number an integer input must stay: the rows of the tables that it indexes, 2 if none."""
+    tables = {item.name: list(item.dims) for item in graph.initializer}
+    reached, bound = {name}, 2
+    for node in graph.node:
+        if node.op_type in _PASSES_ON and node.input and node.input[0] in reached:
+            reached |= set(node.output)
+        if (
+            node.op_type == "Gather"
+            and len(node.input) > 1
+            and node.input[1] in reached
+            and node.input[0] in tables
+        ):
+            axis = next((item.i for item in node.attribute if item.name == "axis"), 0)
+            bound = max(bound, int(tables[node.input[0]][axis]))
+    return bound
+
+
+def _axes(item: onnx.ValueInfoProto, sizes: tuple[int, int, int]) -> list[_Axis]:
+    axes = item.type.tensor_type.shape.dim
+    return [
+        _Axis("", int(axis.dim_value), is_open=False)
+        if axis.HasField("dim_value") and axis.dim_value >= 0
+        else _Axis(
+            axis.dim_param if says_length(axis.dim_param) else "",
+            sizes[0] if place == 0 else sizes[2 if place >= 2 and len(axes) >= 4 else 1],
+            is_first=place == 0,
+        )
+        for place, axis in enumerate(axes)
+    ]
+
+
+def _lengths(inputs: list[list[_Axis]], alike: Alike) -> list[list[int]]:
+    """A length for each axis of each input: those without a name differ, but for what is `alike`."""
+    named = lengths_of((axis.name, axis.length) for own in inputs for axis in own if axis.name)
+    taken = set(named.values())
+
+    def length_of(axis: _Axis) -> int:
+        if axis.name:
+            return named[axis.name]
+        if not axis.is_open or alike == "all" or (alike == "batch" and axis.is_first):
+            return axis.length
+        length = axis.length
+        while length in taken:
+            length += 1 if axis.is_first else axis.length // 2
+        taken.add(length)
+        return length
+
+    return [[length_of(axis) for axis in own] for own in inputs]
+
+
+def inputs_of(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
+    """The inputs that a caller must give: those without a default.
+
+    Raises:
+        ModelError: one is a sequence, a map or optional, or of no known type.
+    """
+    default = {item.name for item in model.graph.initializer}
+    wanted = [item for item in model.graph.input if item.name not in default]
+    for item in wanted:
+        if not item.type.HasField("tensor_type"):
+            kind = str(item.type.WhichOneof("value")).removesuffix("_type")
+            raise ModelError(
+                f"input {item.name!r} is no tensor but a {kind}", "leave the check out with --no-check"
+            )
+        if item.type.tensor_type.elem_type not in onnx.helper.get_all_tensor_dtypes():
+            raise ModelError(
+                f"input {item.name!r} has the element type {item.type.tensor_type.elem_type}, which onnx "
+                f"{onnx.__version__} does not know",
+                "export the model again",
+            )
+    return wanted
+
+
+def seeded(
+    model: onnx.ModelProto, seed: int = 0, *, narrow: bool = False, alike: Alike = "batch"
+) -> tuple[Feed, ...]:
+    """Random inputs, the same for the same model and seed; one feed if no axis is dynamic, else two.
+
+    `narrow` makes dynamic axes shorter: some models end where their table of positions does. Axes without a
+    name differ in length, but for those that are `alike`.
+    """
+    feeds = []
+    shapes = set()
+    for label, sizes in zip(("small", "large"), _NARROW if narrow else _SIZES, strict=True):
+        rng = np.random.default_rng(seed)
+        values = {}
+        wanted = inputs_of(model)
+        lengths = _lengths([_axes(item, sizes) for item in wanted], alike)
+        for item, shape in zip(wanted, lengths, strict=True):
+            if math.prod(shape) > _MOST_VALUES:
+                raise ModelError(
+                    f"input {item.name!r} of shape {shape} is too large to be drawn at random",
+                    "correct the shape in the model, or give data of your own",
+                )
+            dtype = onnx.helper.tensor_dtype_to_np_dtype(item.type.tensor_type.elem_type)
+            if dtype == np.bool_:
+                drawn: Any = rng.random(shape) < 0.5
+            elif np.dtype(dtype).kind in "iu":
+                drawn = rng.integers(0, _index_bound(model.graph, item.name), shape)
+            else:
+                drawn = rng.standard_normal(shape)
+            values[item.name] = np.asarray(drawn).astype(dtype)
+        key = tuple((name, value.shape) for name, value in values.items())
+        if key not in shapes:
+            shapes.add(key)
+            shown = ", ".join("x".join(map(str, value.shape)) or "scalar" for value in values.values())
+            feeds.append(Feed(f"seed {seed}, {label} ({shown})", values, alike))
+    return tuple(feeds)
+
+
+def specs_of(model: onnx.ModelProto) -> tuple[TensorSpec, ...]:
+    """The inputs that a caller must give, as records."""
+    specs = []
+    for item in inputs_of(model):
+        axes = item.type.tensor_type.shape.dim
+        dtype = onnx.helper.tensor_dtype_to_np_dtype(item.type.tensor_type.elem_type)
+        shape = tuple(
+            axis.dim_value
+            if axis.dim_value > 0
+            else axis.dim_param
+            if axis.dim_param and says_length(axis.dim_param)
+            else "?"
+            for axis in axes
+        )
+        specs.append(TensorSpec(name=item.name, dtype=str(dtype), shape=shape))
+    return tuple(specs)
+
+
+def from_data(data: str | Path, model: onnx.ModelProto) -> Feed:
+    """The first of the user's own samples, for what `trtopt.data.open_data` takes.
+
+    Raises:
+        DataError: they cannot be read or do not fit the model.
+    """
+    source = open_data(data)
+    return Feed(source.name, next(source.batches(specs_of(model), _SAMPLES)))
+
+
+def on_seeded(
+    model: onnx.ModelProto, run: Callable[[tuple[Feed, ...]], _Result], *, one_batch: bool = True
+) -> _Result:
+    """What `run` makes of seeded inputs of the usual lengths or, where it fails on those, of others.
+
+    Some models end where their table of positions does, and some want axes to be equally long: neither does
+    an axis's name tell. With `one_batch` first axes without a name are so from the start.
+
+    Raises:
+        ModelError: `run` raised it whatever it was given: the first one.
+    """
+    usual, *others = _choices(model, one_batch)
+    try:
+        return run(seeded(model, narrow=usual[0], alike=usual[1]))
+    except ModelError:
+        for narrow, alike in others:
+            with suppress(ModelError):
+                return run(seeded(model, narrow=narrow, alike=alike))
+        raise
+
+
+def _choices(model: onnx.ModelProto, one_batch: bool = True) -> list[tuple[bool, Alike]]:
+    """Which lengths of seeded inputs there are to choose from: the usual ones first, no two the same."""
+    kinds: tuple[Alike, ...] = ("batch", "all") if one_batch else ("", "batch", "all")
+    wanted = inputs_of(model)
+    found: dict[str, tuple[bool, Alike]] = {}
+    for narrow in (False, True):
+        for alike in kinds:
+            shapes = [
+                _lengths([_axes(item, sizes) for item in wanted], alike)
+                for sizes in (_NARROW if narrow else _SIZES)
+            ]
+            found.setdefault(str(shapes), (narrow, alike))
+    return list(found.values())
+
+
+def seeded_source(model: ModelFile) -> SampleSource:
+    """Seeded random samples in place of DATA, as a source. Where axes leave a choice the model runs once.
+
+    Raises:
+        ModelError: it runs on none of them.
+    """
+
+    def tried(feeds: tuple[Feed, ...]) -> tuple[Feed, ...]:
+        run_unoptimised(*runnable(model), [feeds[-1].values])
+        return feeds
+
+    is_settled = len(_choices(model.proto)) == 1
+    return source_of(seeded(model.proto) if is_settled else on_seeded(model.proto, tried))
+
+
+def source_of(feeds: tuple[Feed, ...]) -> SampleSource:
+    """Seeded feeds as a source."""
+    return SampleSource("random data", [HeldReader(feed.values) for feed in feeds])

@@ -1,0 +1,30 @@
+"""Seeded random input data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trtopt.onnxio.element_types import numpy_dtype
+from trtopt.records import Shape, TensorSpec
+
+Arrays = dict[str, NDArray[np.generic]]
+
+
+def random_batch(inputs: Sequence[TensorSpec], shapes: Mapping[str, Shape], seed: int = 0) -> Arrays:
+    """Seeded values: floats from a standard normal, integers and booleans from {0, 1}.
+
+    Zeros would hide faults and can run faster than real data; integers stay small because they may be
+    indices into tables of unknown length.
+    """
+    generator = np.random.default_rng(seed)
+    batch: Arrays = {}
+    for spec in inputs:
+        dtype, shape = numpy_dtype(spec.dtype), shapes[spec.name]
+        if dtype.kind in "iub":
+            batch[spec.name] = generator.integers(0, 2, shape).astype(dtype)
+        else:
+            batch[spec.name] = generator.standard_normal(shape, dtype=np.float32).astype(dtype)
+    return batch

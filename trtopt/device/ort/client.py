@@ -1,0 +1,217 @@
+"""The process in which ONNX Runtime runs models for this one: started on first use, and after a death."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import socket
+import subprocess
+import threading
+from collections import deque
+from collections.abc import Mapping
+from contextlib import ExitStack, suppress
+from tempfile import TemporaryFile
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trtopt.device.ort.framing import Frame, framed, receive, send
+from trtopt.device.ort.separate_weights import model_without_weights
+from trtopt.device.ort.server import Answered, Close, Mapped, Open, Opened, OpenFile, Refused, Reply, Run
+from trtopt.processes import cause_of_death, how_it_ended, out_of_memory_kills, python_command
+
+_PRINTED_BYTES = 1 << 16
+_LAST_WORDS = 2000
+_STOPPED_S = 60.0
+
+
+class OrtRefusal(Exception):
+    """ONNX Runtime cannot load or run a model; its own words."""
+
+
+class OrtDeath(Exception):
+    """The process died over a model: how, and what is known of why."""
+
+    def __init__(self, how: str, cause: str) -> None:
+        super().__init__(how, cause)
+        self.how, self.cause = how, cause
+
+
+class OrtProcess:
+    """A process that holds ONNX Runtime's sessions by number; any thread may ask, one at a time."""
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._dropped: deque[int] = deque()
+        self._next = 0
+        self._owner = os.getpid()
+        self._oom_kills = out_of_memory_kills()
+        self._printed = TemporaryFile()  # noqa: SIM115  (closed by `stop`)
+        self._channel, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(
+                python_command("trtopt.device.ort.server", str(theirs.fileno())),
+                stdin=subprocess.PIPE,  # stays open as long as we live
+                stdout=self._printed,
+                stderr=self._printed,
+                pass_fds=(theirs.fileno(),),
+                start_new_session=True,  # Ctrl-C is ours to handle
+            )
+        self.death: OrtDeath | None = None
+
+    def open(
+        self, model: bytes, weights: Mapping[str, NDArray[Any]], *, prepack: bool
+    ) -> tuple[int, dict[str, str]]:
+        """Open a model in memory; its number, and the types of its inputs by name.
+
+        Raises:
+            OrtRefusal, OrtDeath: it cannot be.
+        """
+        places = {name: _place_of(array) for name, array in weights.items()}
+        number = self._number()
+        with ExitStack() as resources:
+            path = str(resources.enter_context(model_without_weights(model))) if weights else ""
+            request = Open(
+                session=number,
+                model=np.frombuffer(b"" if path else model, np.uint8),
+                path=path,
+                held={name: array for name, array in weights.items() if places[name] is None},
+                mapped={name: place for name, place in places.items() if place is not None},
+                prepack=prepack,
+            )
+            return number, self._asked(request, Opened).inputs
+
+    def open_file(self, path: str) -> int:
+        """Open a model's file; its number.
+
+        Raises:
+            OrtRefusal, OrtDeath: it cannot be.
+        """
+        number = self._number()
+        self._asked(OpenFile(session=number, path=path), Opened)
+        return number
+
+    def run(self, session: int, feed: Mapping[str, Any]) -> dict[str, Any]:
+        """The outputs by name.
+
+        Raises:
+            OrtRefusal, OrtDeath: it fails.
+        """
+        outputs: dict[str, Any] = self._asked(Run(session=session, feed=dict(feed)), Answered).outputs
+        return outputs
+
+    def drop(self, session: int) -> None:
+        """Give a session back, now or once nobody is asking: this may be called in the midst of anything."""
+        self._dropped.append(session)
+        self._send_dropped()
+
+    def _number(self) -> int:
+        with self._guard:
+            self._next += 1
+            return self._next
+
+    def _send_dropped(self) -> None:
+        while self._dropped and self._owner == os.getpid() and self._guard.acquire(blocking=False):
+            try:
+                numbers = [self._dropped.popleft() for _ in range(len(self._dropped))]
+                if numbers and self.death is None:
+                    with suppress(OSError):
+                        send(self._channel, framed(Close(sessions=numbers)))
+            finally:
+                self._guard.release()
+
+    def _asked(self, request: Any, kind: type[Any]) -> Any:
+        try:
+            frame = framed(request)
+        except (TypeError, ValueError) as error:
+            raise OrtRefusal(f"it takes arrays of numbers and text alone: {error}") from None
+        with self._guard:
+            reply = self._exchange(frame)
+        self._send_dropped()
+        if isinstance(reply, Refused):
+            raise OrtRefusal(reply.told)
+        assert isinstance(reply, kind)
+        return reply
+
+    def _exchange(self, frame: Frame) -> Reply:
+        if self.death is not None or self._owner != os.getpid():
+            raise self.death or OrtDeath("belongs to another process", "open the model again after a fork")
+        try:
+            send(self._channel, frame)
+            reply: Reply = receive(self._channel, Reply)
+            return reply
+        except (EOFError, OSError):
+            self.death = self._why()
+            raise self.death from None
+        except BaseException:  # what it answers now, nobody has asked for
+            self.death = OrtDeath("was ended by an interruption", "run it again")
+            self.stop()
+            raise
+
+    def _why(self) -> OrtDeath:
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(_STOPPED_S)
+        status = self._process.poll()
+        self._printed.seek(max(0, self._printed.seek(0, os.SEEK_END) - _PRINTED_BYTES))
+        printed = self._printed.read().decode(errors="replace").strip()
+        self.stop()
+        if status is None:
+            return OrtDeath("stopped answering", "run it again")
+        starved = out_of_memory_kills() > self._oom_kills
+        cause = cause_of_death(status, printed, ["ONNX Runtime"], starved=starved)
+        return OrtDeath(how_it_ended(status), f"{cause}\n{printed[-_LAST_WORDS:]}".strip())
+
+    def stop(self) -> None:
+        """End it."""
+        if self._owner != os.getpid():
+            return
+        self._process.kill()
+        self._process.wait()
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._channel.close()
+        self._printed.close()
+
+
+def _place_of(array: NDArray[Any]) -> Mapped | None:
+    """Where a mapped array lies in its file; None for one in memory, or whose file has gone."""
+    root: Any = array
+    while isinstance(root, np.ndarray) and not (isinstance(root, np.memmap) and root.filename is not None):
+        root = root.base
+    if not isinstance(root, np.memmap) or not array.flags.c_contiguous or not array.size:
+        return None
+    while isinstance(root.base, np.memmap):
+        root = root.base  # a slice of a map has the whole map's offset
+    offset = root.offset + array.ctypes.data - root.ctypes.data
+    if not os.path.isfile(root.filename) or os.path.getsize(root.filename) < offset + array.nbytes:
+        return None
+    return Mapped(os.path.abspath(root.filename), offset, array.dtype.name, array.shape)
+
+
+_starting = threading.Lock()
+_current: OrtProcess | None = None
+
+
+def ort_process() -> OrtProcess:
+    """The one process, started if none lives."""
+    global _current
+    with _starting:
+        if _current is None or _current.death is not None:
+            _current = OrtProcess()
+        return _current
+
+
+def _forget() -> None:
+    """In the child of a fork: the process belongs to the parent."""
+    global _current, _starting
+    _current, _starting = None, threading.Lock()
+
+
+def _stop() -> None:
+    if _current is not None:
+        _current.stop()
+
+
+os.register_at_fork(after_in_child=_forget)
+atexit.register(_stop)

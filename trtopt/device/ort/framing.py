@@ -1,0 +1,103 @@
+"""Values with arrays among them, sent over a socket: a message in MessagePack, then the arrays' bytes."""
+
+from __future__ import annotations
+
+import math
+import struct
+from dataclasses import dataclass
+from socket import socket
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from trtopt.onnxio.element_types import numpy_dtype
+
+_LENGTH = struct.Struct("<Q")
+_NUMBERS, _OBJECTS = 1, 2
+
+
+@dataclass(frozen=True)
+class Frame:
+    """A value ready to be sent; `arrays` are emptied by sending, so that each can be freed behind it."""
+
+    message: bytes
+    arrays: list[NDArray[Any]]
+
+
+def framed(value: Any) -> Frame:
+    """A value of msgspec's, with arrays of any element type in it, ready to be sent.
+
+    Raises:
+        TypeError, ValueError: it holds something that is neither data nor text.
+    """
+    arrays: list[NDArray[Any]] = []
+
+    def extended(item: Any) -> Any:
+        if not isinstance(item, np.ndarray):
+            raise TypeError(f"{type(item).__name__} is none")
+        if item.dtype.kind == "O":
+            return msgspec.msgpack.Ext(
+                _OBJECTS, msgspec.msgpack.encode((item.shape, item.reshape(-1).tolist()))
+            )
+        arrays.append(item)
+        name = item.dtype.str if item.dtype.kind in "SU" else item.dtype.name
+        return msgspec.msgpack.Ext(_NUMBERS, msgspec.msgpack.encode((name, item.shape)))
+
+    return Frame(msgspec.msgpack.encode(value, enc_hook=extended), arrays)
+
+
+def send(channel: socket, frame: Frame) -> None:
+    """Send it whole.
+
+    Raises:
+        OSError: there is nobody to read it.
+    """
+    channel.sendall(_LENGTH.pack(len(frame.message)) + frame.message)
+    while frame.arrays:
+        array = frame.arrays.pop(0)
+        if array.size:
+            native = array.dtype if array.dtype.kind == "V" else array.dtype.newbyteorder("=")
+            channel.sendall(_bytes_of(np.ascontiguousarray(array, native)))
+
+
+def receive(channel: socket, kind: Any) -> Any:
+    """What was sent by `send`, as a `kind` of msgspec's; arrays are fresh and writable.
+
+    Raises:
+        EOFError: the other side is gone.
+        OSError: as well.
+    """
+    arrays: list[NDArray[Any]] = []
+
+    def restored(code: int, data: memoryview) -> Any:
+        first, second = msgspec.msgpack.decode(data)
+        if code == _OBJECTS:
+            found = np.empty(math.prod(first), object)
+            found[:] = second
+            return found.reshape(first)
+        arrays.append(np.empty(tuple(second), numpy_dtype(first)))
+        return arrays[-1]
+
+    length = bytearray(_LENGTH.size)
+    _fill(channel, memoryview(length))
+    message = bytearray(*_LENGTH.unpack(length))
+    _fill(channel, memoryview(message))
+    value = msgspec.msgpack.Decoder(kind, ext_hook=restored).decode(message)
+    for array in arrays:
+        if array.size:
+            _fill(channel, _bytes_of(array))
+    return value
+
+
+def _bytes_of(array: NDArray[Any]) -> memoryview:
+    return array.reshape(-1).view(np.uint8).data
+
+
+def _fill(channel: socket, room: memoryview) -> None:
+    while room:
+        count = channel.recv_into(room)
+        if not count:
+            raise EOFError("closed in the middle of a message")
+        room = room[count:]

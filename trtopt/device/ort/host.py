@@ -1,0 +1,201 @@
+"""The host's processor as a device: streams run at once, events read the clock, copies are memory copies."""
+
+from __future__ import annotations
+
+import ctypes
+import platform
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trtopt.device.api import ClockSensor, DeviceBuffer, Event, Graph, HostBuffer, Piece, Stream
+from trtopt.device.clocks import UnknownClocks
+from trtopt.device.event_polling import poll
+from trtopt.device.nvtx import UNMARKED, Marks
+from trtopt.errors import DeviceMemoryError, GraphCaptureError, UsageError
+from trtopt.records import DeviceInfo
+
+
+def cpu_info() -> DeviceInfo:
+    """The host's processor."""
+    return DeviceInfo(kind="cpu", name=cpu_name())
+
+
+def cpu_name() -> str:
+    """The processor's model name as the system gives it."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+class HostStream:
+    """A stream whose work is done when it is enqueued."""
+
+    handle = 0
+
+    def wait_for(self, event: Event) -> None:
+        """Nothing is ever pending."""
+
+    def synchronize(self) -> None:
+        """Nothing is ever pending."""
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class HostEvent:
+    """A reading of the host clock."""
+
+    handle = 0
+
+    def __init__(self) -> None:
+        self.at_s = 0.0
+
+    def record(self, stream: Stream) -> None:
+        """Read the clock."""
+        self.at_s = time.perf_counter()
+
+    def wait(self) -> None:
+        """Nothing is ever pending."""
+
+    def reached(self) -> bool:
+        """Nothing is ever pending."""
+        return True
+
+    def elapsed_ms(self, since: Event) -> float:
+        """Milliseconds from `since`."""
+        assert isinstance(since, HostEvent)
+        return (self.at_s - since.at_s) * 1e3
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class HostMemory:
+    """Host memory: a device buffer of the host, and a pageable buffer of any device."""
+
+    def __init__(self, nbytes: int) -> None:
+        self.nbytes = nbytes
+        try:
+            self.array: NDArray[np.uint8] = np.empty(nbytes, np.uint8)
+        except MemoryError:
+            raise DeviceMemoryError(
+                f"out of host memory: allocating {nbytes / 2**20:.1f} MiB", "use a smaller batch"
+            ) from None
+        self.address = int(self.array.ctypes.data)
+
+    def close(self) -> None:
+        """Give it back."""
+        self.array = np.empty(0, np.uint8)
+
+
+class HostDevice:
+    """The host as a device; see `device.api.Device`."""
+
+    def __init__(self, marks: Marks = UNMARKED) -> None:
+        self._info = cpu_info()
+        self._marks = marks
+
+    @property
+    def info(self) -> DeviceInfo:
+        """The processor."""
+        return self._info
+
+    def now(self) -> float:
+        """Host seconds."""
+        return time.perf_counter()
+
+    def stream(self) -> HostStream:
+        """A stream."""
+        return HostStream()
+
+    def event(self, *, blocking: bool = False, timed: bool = True) -> HostEvent:
+        """An event."""
+        return HostEvent()
+
+    def device_buffer(self, nbytes: int) -> HostMemory:
+        """Host memory."""
+        return HostMemory(nbytes)
+
+    def pinned_buffer(self, nbytes: int) -> HostMemory:
+        """Host memory; locking its pages would change nothing here."""
+        return HostMemory(nbytes)
+
+    def pageable_buffer(self, nbytes: int) -> HostMemory:
+        """Host memory."""
+        return HostMemory(nbytes)
+
+    def copy_to_device(self, target: DeviceBuffer, source: HostBuffer, stream: Stream) -> None:
+        """A memory copy, done at once."""
+        assert isinstance(target, HostMemory)
+        np.copyto(target.array, source.array)
+
+    def copy_to_host(self, target: HostBuffer, source: DeviceBuffer, stream: Stream) -> None:
+        """A memory copy, done at once."""
+        assert isinstance(source, HostMemory)
+        np.copyto(target.array, source.array)
+
+    def copy_on_device(self, target: DeviceBuffer, source: DeviceBuffer, stream: Stream) -> None:
+        """A memory copy, done at once."""
+        ctypes.memmove(target.address, source.address, source.nbytes)
+
+    def gather(self, pieces: Sequence[Piece], stream: Stream) -> None:
+        """Memory copies, done at once."""
+        for target, source, nbytes in pieces:
+            ctypes.memmove(target, source, nbytes)
+
+    def follow(self, stream: Stream, other: int) -> None:
+        """Nothing is ever pending."""
+
+    def capture(self, stream: Stream, work: Callable[[], None]) -> Graph:
+        """There is nothing to capture on a CPU."""
+        raise GraphCaptureError("ONNX Runtime on the CPU has no CUDA graphs", "measure it with --no-graph")
+
+    def wait_any(self, events: Sequence[Event], until_s: float) -> None:
+        """Poll them."""
+        poll(events, until_s)
+
+    def adopt_thread(self) -> AbstractContextManager[None]:
+        """Any thread may use the host."""
+        return nullcontext()
+
+    def used_bytes(self) -> int | None:
+        """Not a device with a driver to ask."""
+        return None
+
+    def room(self) -> None:
+        """Host memory is shared with caches that give way: nobody knows what is free."""
+
+    def clock_sensor(self) -> ClockSensor:
+        """A processor's clocks are not read."""
+        return UnknownClocks("a processor's clocks are not read")
+
+    def annotate(self, name: str) -> AbstractContextManager[object]:
+        """An NVTX range: they are the host's."""
+        return self._marks.range(name)
+
+    def captured(self) -> AbstractContextManager[None]:
+        """There is no CUDA to profile."""
+        return self._marks.captured(_refuse_profiler, lambda: None)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def no_cuda_profiler() -> UsageError:
+    """What to say to `--cuda-profiler`."""
+    return UsageError(
+        "--cuda-profiler: a processor has no CUDA to profile", "leave the flag away, or measure on a GPU"
+    )
+
+
+def _refuse_profiler() -> None:
+    raise no_cuda_profiler()

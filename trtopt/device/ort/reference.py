@@ -1,0 +1,145 @@
+"""ONNX Runtime on the CPU as a judge of numbers: a file goes in, arrays come out, nothing is timed.
+
+Models run in a process of their own (`ort_process`): that ONNX Runtime crashes on one is an error.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from trtopt.device.ort.client import OrtDeath, OrtRefusal, ort_process
+from trtopt.errors import ModelError
+from trtopt.onnxio.element_types import numpy_dtype
+
+Arrays = dict[str, NDArray[Any]]
+_HALVES = {"tensor(float16)": "float16", "tensor(bfloat16)": "bfloat16"}
+
+
+def open_reference(path: Path) -> Callable[[Arrays], Arrays]:
+    """Load an ONNX file with no graph optimisation, so that failures name the file's own nodes.
+
+    Returns:
+        A function from inputs by name to outputs by name. It raises ModelError with the runtime's words.
+
+    Raises:
+        ModelError: the runtime refuses the file.
+    """
+    process = ort_process()
+    try:
+        session = process.open_file(str(path.absolute()))
+    except OrtRefusal as error:
+        raise ModelError(f"ONNX Runtime refuses the file: {error}", "this is a bug in the export") from error
+    except OrtDeath as death:
+        raise Crashed(death, f"loading {path}") from None
+
+    def run(inputs: Arrays) -> Arrays:
+        try:
+            return process.run(session, inputs)
+        except OrtRefusal as error:
+            raise ModelError(
+                f"ONNX Runtime failed: {error}", "see which node it names; export that part another way"
+            ) from error
+        except OrtDeath as death:
+            raise Crashed(death, f"running {path}") from None
+
+    weakref.finalize(run, process.drop, session).atexit = False
+    return run
+
+
+def run_unoptimised(
+    model: bytes, weights: Mapping[str, NDArray[Any]], feeds: Sequence[Mapping[str, NDArray[Any]]]
+) -> list[Arrays]:
+    """Run a model in memory, its large weights given as arrays that are shared and not copied.
+
+    Returns:
+        The outputs by name for each feed.
+
+    Raises:
+        ModelError: ONNX Runtime cannot load or run it; with its first line.
+    """
+    session = Unoptimised(model, weights)
+    return [session.run(feed) for feed in feeds]
+
+
+class CannotRun(ModelError):
+    """ONNX Runtime cannot load or run a model on the inputs that it was given."""
+
+
+class Crashed(CannotRun):
+    """The process in which ONNX Runtime loaded or ran a model died."""
+
+    def __init__(self, death: OrtDeath, doing: str) -> None:
+        self.death, self.doing = death, doing
+        super().__init__(
+            f"ONNX Runtime cannot run the model: its process {death.how} while {doing}", death.cause
+        )
+
+
+@contextmanager
+def crashes_told(what: str) -> Iterator[None]:
+    """Where a model crashes ONNX Runtime, say on which samples, or which of several it is.
+
+    Raises:
+        Crashed: it does.
+    """
+    try:
+        yield
+    except Crashed as crash:
+        raise Crashed(crash.death, f"{crash.doing} ({what})") from None
+
+
+class Unoptimised:
+    """A model in memory, opened to run as it is written.
+
+    Weights are initializers that the model has in the file `ort_weights.WEIGHTS_FILE`. Those that are mapped
+    from files are shared and not copied, and may be deleted once it is open.
+    `prepack` lets ONNX Runtime keep a second copy of weights in the order that its kernels like best.
+
+    Raises:
+        CannotRun: ONNX Runtime cannot load it; with its first line.
+    """
+
+    def __init__(
+        self, model: bytes, weights: Mapping[str, NDArray[Any]] | None = None, *, prepack: bool = False
+    ) -> None:
+        self._process = ort_process()
+        try:
+            self._session, self._inputs = self._process.open(model, weights or {}, prepack=prepack)
+        except OrtRefusal as error:
+            raise _cannot_run(error) from None
+        except OrtDeath as death:
+            raise Crashed(death, "loading it") from None
+        weakref.finalize(self, self._process.drop, self._session).atexit = False
+
+    def fitted(self, feed: Mapping[str, NDArray[Any]]) -> Arrays:
+        """Inputs meant for another precision of this model, in 16 bits where this one takes those."""
+        return {
+            name: array.astype(numpy_dtype(_HALVES[self._inputs[name]]))
+            if self._inputs.get(name) in _HALVES
+            else array
+            for name, array in feed.items()
+        }
+
+    def run(self, feed: Mapping[str, NDArray[Any]]) -> Arrays:
+        """The outputs by name.
+
+        Raises:
+            CannotRun: ONNX Runtime fails; with its first line.
+        """
+        try:
+            return self._process.run(self._session, feed)
+        except OrtRefusal as error:
+            raise _cannot_run(error) from None
+        except OrtDeath as death:
+            raise Crashed(death, "running it") from None
+
+
+def _cannot_run(error: OrtRefusal) -> CannotRun:
+    told = str(error).splitlines()[0]
+    return CannotRun(f"ONNX Runtime cannot run the model: {told}", "see which node it names")

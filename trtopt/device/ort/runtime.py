@@ -1,0 +1,321 @@
+"""ONNX Runtime on the CPU: the target that any machine has.
+
+Its "engine" is the model with its shapes fixed and ONNX Runtime's own optimisations written into it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from trtopt.device.affinity import present_cores
+from trtopt.device.api import (
+    AllocationTracker,
+    Binding,
+    Context,
+    DeviceBuffer,
+    Event,
+    Inputs,
+    Session,
+    Stream,
+)
+from trtopt.device.nvtx import UNMARKED, Marks
+from trtopt.device.ort.host import HostDevice
+from trtopt.device.ort.layer_times import time_nodes
+from trtopt.errors import (
+    DataError,
+    IncompatibleEngineError,
+    UsageError,
+)
+from trtopt.onnxio.element_types import numpy_dtype
+from trtopt.onnxio.external_data import refers_to_file, tensors_of
+from trtopt.onnxio.graph_walk import graphs_of, says_length
+from trtopt.records import Backend, LayerPass, Shape, ShapeRange, TensorSpec
+
+NAME = "onnxruntime"
+_TYPES = {
+    "tensor(float)": "float32",
+    "tensor(float16)": "float16",
+    "tensor(bfloat16)": "bfloat16",
+    "tensor(double)": "float64",
+    "tensor(int8)": "int8",
+    "tensor(uint8)": "uint8",
+    "tensor(int16)": "int16",
+    "tensor(uint16)": "uint16",
+    "tensor(uint32)": "uint32",
+    "tensor(uint64)": "uint64",
+    "tensor(float8e4m3fn)": "float8_e4m3fn",
+    "tensor(float8e5m2)": "float8_e5m2",
+    "tensor(int32)": "int32",
+    "tensor(int64)": "int64",
+    "tensor(bool)": "bool",
+}
+
+
+def backend() -> Backend:
+    """ONNX Runtime's version; it is a core dependency and always there."""
+    import onnxruntime
+
+    return Backend(name=NAME, version=onnxruntime.__version__)
+
+
+class OnnxRuntimeTarget:
+    """Runs the model on the CPU; see `device.api.Target`.
+
+    After a run its threads spin for a while, so that the next begins at once if nothing else wants the cores;
+    with `shares_cores` they sleep.
+    """
+
+    def __init__(self, marks: Marks = UNMARKED, *, shares_cores: bool = False) -> None:
+        self._device, self._shares_cores = HostDevice(marks), shares_cores
+
+    @property
+    def device(self) -> HostDevice:
+        """The host."""
+        return self._device
+
+    @property
+    def backend(self) -> Backend:
+        """ONNX Runtime and its version."""
+        return backend()
+
+    def load(self, engine: bytes, *, track: AllocationTracker | None = None) -> Session:
+        """Open a model in memory."""
+        if track is not None:
+            raise no_allocator()
+        return OnnxRuntimeSession(open_session(engine, shares_cores=self._shares_cores), engine)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def no_allocator() -> UsageError:
+    """The error for allocations that were to be followed here."""
+    return UsageError(
+        "--memory: ONNX Runtime on the CPU has no device allocator to follow",
+        "leave --memory away, or measure a TensorRT engine on a GPU",
+    )
+
+
+def session_options() -> Any:
+    """Options of every session."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    cores = len(present_cores())
+    if 0 < cores < (os.cpu_count() or 0):  # by default it starts threads outside of the cores it may use
+        options.intra_op_num_threads = cores
+    return options
+
+
+def _harmful_optimizers(model: bytes) -> list[str]:
+    """Those of ONNX Runtime's optimizers that would change what the model computes.
+
+    `WeightBiasQuantization` rounds a bias to INT32 in the type of the scales (seen in 1.32): in FP16 a bias
+    over both scales seldom fits, and a CNN in FP8 fell from 99 % of its images to 25.
+    """
+    if b"DequantizeLinear" not in model:
+        return []
+    import onnx
+
+    graphs = list(graphs_of(onnx.load_model_from_string(model).graph))
+    nodes = [node for graph in graphs for node in graph.node]
+    scales = {node.input[1] for node in nodes if node.op_type == "DequantizeLinear"}
+    constants = [(tensor.name, tensor) for graph in graphs for tensor in graph.initializer]
+    constants += [
+        (node.output[0], item.t) for node in nodes if node.op_type == "Constant" for item in node.attribute
+    ]
+    half = onnx.TensorProto.FLOAT16
+    is_narrow = any(name in scales and tensor.data_type == half for name, tensor in constants)
+    return ["WeightBiasQuantization"] if is_narrow else []
+
+
+def optimised_session(model: bytes, options: Any) -> Any:
+    """A session with all optimisations but those that would do harm; raises what ONNX Runtime raises."""
+    import onnxruntime
+
+    return onnxruntime.InferenceSession(
+        model, options, providers=["CPUExecutionProvider"], disabled_optimizers=_harmful_optimizers(model)
+    )
+
+
+def open_session(engine: bytes, *, shares_cores: bool = False) -> Any:
+    """A session of a model; see `OnnxRuntimeTarget.load` for errors."""
+    options = session_options()
+    options.add_session_config_entry("session.force_spinning_stop", str(int(shares_cores)))
+    _check_whole(engine)
+    try:
+        return optimised_session(engine, options)
+    except Exception as error:  # noqa: BLE001  (its exceptions share no base class but Exception)
+        raise IncompatibleEngineError(
+            f"ONNX Runtime cannot open the engine: {first_line(error)}", "build it again on this machine"
+        ) from None
+
+
+def _check_whole(engine: bytes) -> None:
+    """ONNX Runtime would look for files that an engine refers to in the current folder, whatever they are.
+
+    Raises:
+        IncompatibleEngineError: it refers to some.
+    """
+    if b"location" not in engine:  # whatever names a file has this key
+        return
+    import onnx
+    from google.protobuf.message import DecodeError
+
+    try:
+        model = onnx.load_model_from_string(engine)
+    except DecodeError:  # no ONNX, as ONNX Runtime says itself
+        return
+    if any(map(refers_to_file, tensors_of(model))):
+        raise IncompatibleEngineError(
+            "the engine refers to files, and trtopt builds none that does", "build it again with trtopt"
+        )
+
+
+def first_line(error: Exception) -> str:
+    """The first line of what it says."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+class OnnxRuntimeSession:
+    """See `device.api.Session`."""
+
+    def __init__(self, session: Any, engine: bytes) -> None:
+        self._session = session
+        self._engine = engine
+        self._inputs = tuple(map(spec_of, session.get_inputs()))
+        self._outputs = tuple(map(spec_of, session.get_outputs()))
+
+    @property
+    def inputs(self) -> tuple[TensorSpec, ...]:
+        """The model's inputs."""
+        return self._inputs
+
+    @property
+    def outputs(self) -> tuple[TensorSpec, ...]:
+        """The model's outputs."""
+        return self._outputs
+
+    @property
+    def profiles(self) -> tuple[Mapping[str, ShapeRange], ...]:
+        """It has none."""
+        return ()
+
+    @property
+    def device_memory_bytes(self) -> int | None:
+        """Not known."""
+        return None
+
+    def context(self, shapes: Mapping[str, Shape]) -> Context:
+        """Bind the model to these shapes; output shapes are found by one run on zeros."""
+        for spec in self._inputs:
+            shape = shapes[spec.name]
+            fits = len(shape) == len(spec.shape) and all(
+                isinstance(own, str) or own == axis for own, axis in zip(spec.shape, shape, strict=True)
+            )
+            if not fits:
+                raise UsageError(
+                    f"input {spec.name!r}: shape {shape} is not what the engine was built for ({spec.shape})",
+                    "choose that batch or shape, or build an engine for this one",
+                )
+        return OnnxRuntimeContext(self._session, self._bindings(shapes))
+
+    def _bindings(self, shapes: Mapping[str, Shape]) -> tuple[Binding, ...]:
+        zeros = {spec.name: np.zeros(shapes[spec.name], numpy_dtype(spec.dtype)) for spec in self._inputs}
+        outputs = self._session.run(None, zeros)
+        return (
+            *(
+                Binding(spec.name, zeros[spec.name].dtype, tuple(shapes[spec.name]), True)
+                for spec in self._inputs
+            ),
+            *(
+                Binding(spec.name, output.dtype, output.shape, False)
+                for spec, output in zip(self._outputs, outputs, strict=True)
+            ),
+        )
+
+    def layer_pass(self, shapes: Mapping[str, Shape], data: Inputs, runs: int) -> LayerPass:
+        """From ONNX Runtime's own profiler, in a session of its own."""
+        bindings = self.context(shapes).bindings
+        feeds = {one.name: np.asarray(data[one.name], one.dtype) for one in bindings if one.is_input}
+        return time_nodes(self._engine, session_options(), feeds, runs)
+
+    def close(self) -> None:
+        """Give it back."""
+        self._session = None
+
+
+def spec_of(value: Any) -> TensorSpec:
+    """An input or output as a record."""
+    shape = tuple(
+        axis if isinstance(axis, int) else axis if axis and says_length(axis) else "?" for axis in value.shape
+    )
+    return TensorSpec(name=value.name, dtype=_TYPES.get(value.type, "unknown"), shape=shape)
+
+
+class OnnxRuntimeContext:
+    """See `device.api.Context`."""
+
+    def __init__(self, session: Any, bindings: tuple[Binding, ...]) -> None:
+        self._session = session
+        self._bindings = bindings
+        self._bound: Any = None
+        self._consumed: Event | None = None
+
+    @property
+    def bindings(self) -> tuple[Binding, ...]:
+        """All inputs and outputs."""
+        return self._bindings
+
+    def bind(self, buffers: Mapping[str, DeviceBuffer], consumed: Event | None = None) -> None:
+        """Use these buffers from the next enqueue on."""
+        self._consumed = consumed
+        self._bound = self._session.io_binding()
+        for binding in self._bindings:
+            bind = self._bound.bind_input if binding.is_input else self._bound.bind_output
+            bind(
+                name=binding.name,
+                device_type="cpu",
+                device_id=0,
+                element_type=binding.dtype.type,
+                shape=binding.shape,
+                buffer_ptr=buffers[binding.name].address,
+            )
+
+    def enqueue(self, stream: Stream) -> None:
+        """Run, and return when it is done.
+
+        Raises:
+            DataError: an operator refuses its input, such as an index that is out of range.
+        """
+        try:
+            self._session.run_with_iobinding(self._bound)
+        except Exception as error:  # noqa: BLE001  (its exceptions share no base class but Exception)
+            raise DataError(
+                f"ONNX Runtime cannot run the model on this input: {first_line(error)}",
+                "see whether every value is one that the model admits",
+            ) from None
+        if self._consumed is not None:
+            self._consumed.record(stream)
+
+    def report_layers(self, report: Callable[[str, float], None], *, on_request: bool = False) -> None:
+        """ONNX Runtime's profiler tells of a whole session: see `OnnxRuntimeSession.layer_pass`."""
+        raise UsageError("ONNX Runtime reports no layer times run by run", "take its session's layer pass")
+
+    def request_layers(self) -> bool:
+        """There are none."""
+        return False
+
+    def inspect(self) -> str | None:
+        """The engine is a model in ONNX, which describes itself."""
+        return None
+
+    def close(self) -> None:
+        """Give it back."""
+        self._bound = None
+        self._session = None

@@ -1,0 +1,187 @@
+"""The process in which ONNX Runtime runs models of strangers: it holds sessions and answers requests.
+
+    main() of this module, DESCRIPTOR     requests and replies pass through the socket of that number
+
+Native code can crash on a model: here it takes no command along. See `ort_process` for the other side.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import socket
+import sys
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from trtopt.device.ort.framing import framed, receive, send
+from trtopt.onnxio.element_types import numpy_dtype
+from trtopt.processes import end_with_parent
+
+_ERRORS_ONLY = 4
+_ONNX_BFLOAT16 = 16
+_BFLOAT16 = "tensor(bfloat16)"
+
+
+class Mapped(msgspec.Struct, frozen=True):
+    """An array that lies in a file, whose pages all processes share."""
+
+    path: str
+    offset: int
+    dtype: str
+    shape: tuple[int, ...]
+
+
+class Open(msgspec.Struct, frozen=True, tag=True):
+    """Open a model in memory, or at `path` if it has weights to go with it.
+
+    `held` are weights that come along, `mapped` those that lie in files.
+    """
+
+    session: int
+    model: Any
+    path: str
+    held: dict[str, Any]
+    mapped: dict[str, Mapped]
+    prepack: bool
+
+
+class OpenFile(msgspec.Struct, frozen=True, tag=True):
+    """Open a model's file."""
+
+    session: int
+    path: str
+
+
+class Run(msgspec.Struct, frozen=True, tag=True):
+    """Run an open model on inputs by name."""
+
+    session: int
+    feed: dict[str, Any]
+
+
+class Close(msgspec.Struct, frozen=True, tag=True):
+    """Give models back; there is no reply."""
+
+    sessions: list[int]
+
+
+Request = Open | OpenFile | Run | Close
+
+
+class Opened(msgspec.Struct, frozen=True, tag=True):
+    """A model is open; `inputs` are the types of its inputs by name."""
+
+    inputs: dict[str, str]
+
+
+class Answered(msgspec.Struct, frozen=True, tag=True):
+    """The outputs of a run, by name."""
+
+    outputs: dict[str, Any]
+
+
+class Refused(msgspec.Struct, frozen=True, tag=True):
+    """What ONNX Runtime says that it cannot do."""
+
+    told: str
+
+
+Reply = Opened | Answered | Refused
+
+
+class _Session:
+    """A model that runs as it is written."""
+
+    def __init__(self, request: Open | OpenFile) -> None:
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        options.log_severity_level = _ERRORS_ONLY
+        options.add_session_config_entry("session.force_spinning_stop", "1")  # the cores are the asker's then
+        self._weights: dict[str, Any] = {}
+        model: str | bytes
+        if isinstance(request, OpenFile):
+            model = request.path
+        else:
+            model = request.path or request.model.tobytes()
+            options.enable_cpu_mem_arena = False
+            if not request.prepack:
+                options.add_session_config_entry("session.disable_prepacking", "1")
+            arrays = request.held | {name: _mapped(place) for name, place in request.mapped.items()}
+            self._weights = {name: _shared(array) for name, array in arrays.items()}
+        for name, value in self._weights.items():
+            options.add_initializer(name, value)  # shared; `add_external_initializers` would copy it
+        self._session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+        outputs = self._session.get_outputs()
+        self._outputs = [output.name for output in outputs]
+        self.inputs = {item.name: item.type for item in self._session.get_inputs()}
+        self._takes_arrays = _BFLOAT16 not in {*self.inputs.values(), *(output.type for output in outputs)}
+
+    def run(self, feed: dict[str, Any]) -> dict[str, Any]:
+        return dict(zip(self._outputs, self._answers(feed), strict=True))
+
+    def _answers(self, feed: dict[str, Any]) -> list[Any]:
+        if self._takes_arrays:
+            return list(self._session.run(self._outputs, feed))
+        given = {name: _shared(array) for name, array in feed.items()}
+        return [_array_of(value) for value in self._session.run_with_ort_values(self._outputs, given)]
+
+
+def _mapped(place: Mapped) -> NDArray[Any]:
+    dtype = numpy_dtype(place.dtype)
+    size = int(np.prod(place.shape, dtype=np.int64)) * dtype.itemsize
+    data = np.memmap(place.path, np.uint8, "r", place.offset, (size,))
+    return np.asarray(data).view(dtype).reshape(place.shape)
+
+
+def _shared(array: NDArray[Any]) -> Any:
+    """An OrtValue over the array's own memory; BF16 is handed over as the 16-bit integers that it is."""
+    import onnxruntime
+
+    if array.dtype.name != "bfloat16":
+        return onnxruntime.OrtValue.ortvalue_from_numpy(array)
+    bits = np.ascontiguousarray(array).view(np.uint16)
+    return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(bits, _ONNX_BFLOAT16)
+
+
+def _array_of(value: Any) -> NDArray[Any]:
+    """The array in an OrtValue, a copy; ONNX Runtime itself gives none of BF16."""
+    if value.data_type() != _BFLOAT16:
+        return np.asarray(value.numpy())
+    size = int(np.prod(value.shape(), dtype=np.int64)) * 2
+    bits = ctypes.string_at(value.data_ptr(), size)
+    found: NDArray[Any] = np.frombuffer(bits, numpy_dtype("bfloat16")).reshape(value.shape())
+    return found
+
+
+def _reply(sessions: dict[int, _Session], request: Open | OpenFile | Run) -> Reply:
+    try:
+        if isinstance(request, Run):
+            return Answered(sessions[request.session].run(request.feed))
+        sessions[request.session] = _Session(request)
+        return Opened(sessions[request.session].inputs)
+    except Exception as error:  # noqa: BLE001  (ONNX Runtime's exceptions share no public base)
+        return Refused(str(error).strip() or type(error).__name__)
+
+
+def main() -> None:
+    """Answer requests until there is nobody to ask."""
+    channel = socket.socket(fileno=int(sys.argv[1]))
+    end_with_parent()
+    import onnxruntime
+
+    onnxruntime.set_default_logger_severity(_ERRORS_ONLY)
+    sessions: dict[int, _Session] = {}
+    while True:
+        request: Request = receive(channel, Request)
+        if isinstance(request, Close):
+            for number in request.sessions:
+                sessions.pop(number, None)
+            continue
+        frame = framed(_reply(sessions, request))
+        del request  # what came in is not held while the next is awaited
+        send(channel, frame)

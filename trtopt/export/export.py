@@ -1,0 +1,234 @@
+"""The export from subject to checked file, in order. No file gets its final name until it is right."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from trtopt.errors import ModelError, OutputError
+from trtopt.export import fixed_axes as blame
+from trtopt.export import naming, opset
+from trtopt.export.exporters import NATIVE_OPSET, Specialised, export_raw
+from trtopt.export.fold import fold_batch_norms
+from trtopt.export.retype import align_weights
+from trtopt.export.source_module import Subject
+from trtopt.export.spec import Exporter
+from trtopt.export.verify import Check, Open, baked, trace_sizes, verify
+from trtopt.export.widen import widened
+from trtopt.export.write import write_whole
+from trtopt.files.build_folder import scratch_beside
+from trtopt.onnxio.external_data import external_files, take_in, tensors_of
+from trtopt.onnxio.graph_walk import opset_of
+
+if TYPE_CHECKING:
+    import onnx
+    import torch
+
+DType = Literal["fp32", "fp16", "bf16"]
+BF16_OPSET = 22
+"""The first opset whose convolutions take BF16; TensorRT 8.6, which stops at 17, has no BF16 anyway."""
+_ROUNDING = {"fp32": 0.0, "fp16": 2.0**-10, "bf16": 2.0**-7}
+"""Constants in the graph, such as attention's scale, are rounded to its type; this is one unit of it."""
+_INLINE_LIMIT_BYTES = 2 * 1024**3 - 64 * 1024**2
+"""A protobuf message ends at 2 GiB; what is left is room for the graph."""
+
+_ALIGNMENT_BYTES = 64 * 1024
+"""A weight may be moved this far to an aligned place; a file with larger gaps holds weights not in use."""
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What an export made. `external` is the file that holds the weights, if they are outside."""
+
+    path: Path
+    external: Path | None
+    opset: int
+    nodes: int
+    checks: tuple[Check, ...]
+
+
+def export(
+    subject: Subject,
+    out: Path,
+    open_reference: Open,
+    *,
+    exporter: Exporter | None = None,
+    dtype: DType = "fp32",
+    opset_version: int | None = None,
+    external_data: bool = False,
+    allow_traced_branches: bool = False,
+) -> Exported:
+    """Export, name, check and compare; the subject's module is left in `dtype`.
+
+    The exporter and the opset are the subject's own unless they are given. `allow_traced_branches` lets
+    torchscript keep the way that a branch took for one input.
+
+    Raises:
+        ModelError: it cannot be exported, or the file differs from PyTorch.
+        OutputError: `out` cannot be written.
+    """
+    version = opset_version or (max(subject.opset, BF16_OPSET) if dtype == "bf16" else subject.opset)
+    try:
+        with scratch_beside(out) as scratch:
+            return _export_in(
+                scratch,
+                subject,
+                out,
+                open_reference,
+                exporter or subject.exporter,
+                dtype,
+                version,
+                external_data,
+                allow_traced_branches,
+            )
+    except OSError as error:
+        raise OutputError(
+            f"{out}: cannot be written ({error.strerror or error})", "choose another place with -o"
+        ) from error
+
+
+def _export_in(
+    scratch: Path,
+    subject: Subject,
+    out: Path,
+    open_reference: Open,
+    exporter: Exporter,
+    dtype: DType,
+    version: int,
+    external_data: bool,
+    allow_traced_branches: bool,
+) -> Exported:
+    import onnx
+
+    raw = scratch / "raw.onnx"
+    tensors = _traced_inputs(subject, dtype)
+    guards = export_raw(subject, tensors, exporter, version, raw, allow_traced_branches=allow_traced_branches)
+    gc.collect()  # the exporter's graph holds transposed copies of the weights
+    model = onnx.load(str(raw), load_external_data=False)
+    external_files(model, raw)  # judges where they lie: from here on they are read
+    origins = naming.rename(model, [entry.name for entry in subject.inputs], subject.outputs)
+    _refuse_fixed_inputs(subject, model, guards)
+    naming.name_axes(model, {entry.name: entry.shape for entry in subject.inputs})
+    if exporter == "dynamo" and version == 17 < NATIVE_OPSET:
+        opset.lower_to_17(model)
+    if dtype == "bf16":
+        align_weights(model, scratch)
+    model = _inferred(model)
+    _check(model, scratch, subject.name)
+    candidate = scratch / out.name
+    external = _save(model, scratch, candidate, external_data)
+
+    def culprit(axis: str, size: int, failing: str | None) -> str:
+        node = blame.fixing_node(model, size, failing)
+        return (
+            f"node {node!r}" + (f" ({origins[node]})" if node in origins else "")
+            if node
+            else "an unknown node"
+        )
+
+    judged = candidate
+    if dtype != "fp32":
+        judged = scratch / "widened.onnx"
+        wide = widened(onnx.load(str(candidate)))
+        onnx.save(wide, str(judged), save_as_external_data=True)  # in FP32 it may exceed 2 GB
+        del wide
+    module = subject.module if dtype == "fp32" else copy.deepcopy(subject.module).float()
+    judging = replace(subject, tolerance=max(subject.tolerance, _ROUNDING[dtype]))
+    checks = verify(judging, module, open_reference(judged), culprit)
+    if external is not None:
+        os.replace(external, out.parent / external.name)
+    os.replace(candidate, out)
+    return Exported(
+        path=out,
+        external=out.parent / external.name if external is not None else None,
+        opset=opset_of(model),
+        nodes=len(model.graph.node),
+        checks=tuple(checks),
+    )
+
+
+def _traced_inputs(subject: Subject, dtype: DType) -> tuple[torch.Tensor, ...]:
+    """The inputs to trace with, floats in `dtype`; casts the module too, with BatchNorm folded before."""
+    import torch
+
+    wanted = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}[dtype]
+    tensors = [torch.from_numpy(array) for array in subject.example(trace_sizes(subject.axes)).values()]
+    if dtype != "fp32":
+        fold_batch_norms(subject.module.float(), tensors)
+    subject.module.to(wanted)
+    return tuple(tensor.to(wanted) if tensor.is_floating_point() else tensor for tensor in tensors)
+
+
+def _refuse_fixed_inputs(subject: Subject, model: onnx.ModelProto, guards: list[Specialised]) -> None:
+    """Raise if the exporter wrote a number where an input's axis should vary."""
+    for value, entry in zip(model.graph.input, subject.inputs, strict=True):
+        for dim, axis in zip(value.type.tensor_type.shape.dim, entry.shape, strict=True):
+            size = str(dim.dim_value or dim.dim_param)  # the default exporter writes a fixed size as a name
+            if isinstance(axis, str) and axis in subject.axes and size.isdigit():
+                places = [guard for guard in guards if f", {size})" in guard.guard] or guards
+                by = (
+                    f"{places[0].place} ({places[0].guard})"
+                    if places
+                    else "a line that PyTorch does not name"
+                )
+                node = blame.fixing_node(model, int(size), None)
+                raise baked(subject, axis, int(size), f"{by}, node {node!r}" if node else by)
+
+
+def _inferred(model: onnx.ModelProto) -> onnx.ModelProto:
+    import onnx
+
+    from trtopt.onnxio.shape_inference import infer_shapes
+
+    try:
+        return infer_shapes(model)
+    except onnx.shape_inference.InferenceError as error:
+        raise ModelError(f"shape inference failed: {error}", "try the other exporter") from error
+
+
+def _save(model: onnx.ModelProto, scratch: Path, candidate: Path, external_data: bool) -> Path | None:
+    """Write the model with its weights inside if they fit, else beside it; returns the weights' file."""
+    import onnx
+
+    external = candidate.with_name(candidate.name + ".data")
+    weights = [tensor for tensor in model.graph.initializer if tensor.external_data]
+    length = sum(
+        int(entry.value) for tensor in weights for entry in tensor.external_data if entry.key == "length"
+    )
+    outside = external_data or length + model.ByteSize() > _INLINE_LIMIT_BYTES
+    files = {entry.value for tensor in weights for entry in tensor.external_data if entry.key == "location"}
+    if (
+        outside
+        and len(files) == 1
+        and (scratch / min(files)).stat().st_size - length < _ALIGNMENT_BYTES * len(weights)
+    ):
+        os.replace(scratch / files.pop(), external)
+        for tensor in weights:
+            for entry in tensor.external_data:
+                entry.value = external.name if entry.key == "location" else entry.value
+        onnx.save(model, str(candidate))
+        return external
+    if not outside:
+        write_whole(model, scratch, candidate)
+        return None
+    take_in(tensors_of(model), candidate)
+    onnx.save(model, str(candidate), save_as_external_data=True, location=external.name, size_threshold=1024)
+    return external if external.exists() else None
+
+
+def _check(model: onnx.ModelProto, scratch: Path, name: str) -> None:
+    """ONNX's own checker, types included, with the weights still outside: it would load them twice."""
+    import onnx
+
+    skeleton = scratch / "skeleton.onnx"
+    onnx.save(model, str(skeleton))
+    try:
+        onnx.checker.check_model(str(skeleton), full_check=True)
+    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
+        raise ModelError(
+            f"{name}: the exported file is not valid ONNX: {error}", "try the other exporter"
+        ) from error

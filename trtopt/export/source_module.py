@@ -1,0 +1,279 @@
+"""`Subject`: a module, ready to be exported, with inputs for any sizes of its axes.
+
+Made from a model file (`from_spec`) or from a callable of the user's own (`from_callable`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trtopt.errors import UsageError
+from trtopt.export import checkpoint
+from trtopt.export.imports import function_beside, need
+from trtopt.export.seeded_weights import settle
+from trtopt.export.spec import Axis, Exporter, Input, ModelSpec, Sizes, read_spec
+from trtopt.files.user_code import function_of_user, where
+
+if TYPE_CHECKING:
+    import torch
+
+Arrays = dict[str, NDArray[Any]]
+
+USER_BATCH = Axis(min=1, opt=8, max=64)
+"""The axis that every input of a user's callable begins with unless it names its axes itself."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is exported. `inputs` are in the order of the module's arguments."""
+
+    name: str
+    module: torch.nn.Module
+    inputs: tuple[Input, ...]
+    outputs: tuple[str, ...]
+    axes: Mapping[str, Axis]
+    example: Callable[[Sizes], Arrays]
+    """Inputs for the given sizes of the axes; the same for the same sizes."""
+    others: Callable[[Sizes], dict[str, Arrays]]
+    """Further inputs of these sizes, by what they are, in words."""
+    unused: tuple[str, ...] = ()
+    """Patterns of keys of its checkpoints that it has no use for."""
+    exporter: Exporter = "dynamo"
+    opset: int = 17
+    tolerance: float = 1e-3
+    mismatch: float = 0.0
+
+
+def from_spec(path: Path, variant: str, *, use_own_weights: bool = True) -> Subject:
+    """The module of a model file, made with its seed, in evaluation mode.
+
+    The `full` variant of a model that comes with weights gets them, others settle the seeded ones; neither
+    if `use_own_weights` is false, because a checkpoint is to be loaded.
+
+    Raises:
+        UsageError: the file, the variant or the constructor is wrong.
+    """
+    spec = read_spec(path)
+    if variant not in spec.variants:
+        raise UsageError(
+            f"{path.stem} has no variant {variant!r}", f"it has {', '.join(sorted(spec.variants))}"
+        )
+    if spec.construct is None:
+        raise UsageError(
+            f"{path.stem} is an ONNX file already, {path.parent / str(spec.onnx)}",
+            "use that file: there is nothing to export",
+        )
+    need(
+        *(_module_name(package) for package in spec.requires),
+        install=f"pip install {' '.join(spec.requires)}",
+    )
+    module = construct(path, spec, variant)
+    if spec.checkpoint and variant == "full" and use_own_weights:
+        checkpoint.load(
+            module, Path(function_beside(path, spec.checkpoint)()), strict=True, unused=spec.unused
+        )
+    elif use_own_weights:
+        settle(module, _settling_inputs(path, spec, variant))
+    return Subject(
+        name=path.stem,
+        module=module,
+        inputs=spec.inputs,
+        outputs=spec.outputs,
+        axes=spec.axes_of(variant),
+        example=lambda sizes: example(path, spec, spec.sizes_at(variant, sizes)),
+        others=lambda sizes: _others(path, spec, spec.sizes_at(variant, sizes)),
+        unused=spec.unused,
+        exporter=spec.exporter,
+        opset=spec.opset,
+        tolerance=spec.tolerance,
+        mismatch=spec.mismatch,
+    )
+
+
+def _settling_inputs(path: Path, spec: ModelSpec, variant: str) -> list[torch.Tensor]:
+    """Two samples at the sizes that the model is meant for."""
+    import torch
+
+    axes = spec.axes_of(variant)
+    sizes = {name: axis.near(1) if name == "batch" else axis.opt for name, axis in axes.items()}
+    return [torch.from_numpy(array) for array in example(path, spec, spec.sizes_at(variant, sizes)).values()]
+
+
+def _module_name(package: str) -> str:
+    """The module that a package is imported as, by the usual rule."""
+    return package.replace("-", "_")
+
+
+def construct(path: Path, spec: ModelSpec, variant: str, device: str = "cpu") -> torch.nn.Module:
+    """The variant's module with seeded weights; on device `meta` it has shapes and no memory.
+
+    Raises:
+        UsageError: the constructor cannot be found, raises, or returns something else.
+    """
+    import torch
+
+    build = function_beside(path, str(spec.construct))
+    torch.manual_seed(spec.seed)
+    try:
+        with torch.device(device):
+            module = build(**spec.variants[variant].arguments)
+    except Exception as error:
+        raise UsageError(f"{path}: {spec.construct} failed: {where(error)}", "correct it") from error
+    if not isinstance(module, torch.nn.Module):
+        raise UsageError(
+            f"{path}: {spec.construct} returned {type(module).__name__}, not a torch.nn.Module", "correct it"
+        )
+    return module.eval().requires_grad_(False)
+
+
+def example(path: Path, spec: ModelSpec, sizes: Sizes, *, draw: int = 0) -> Arrays:
+    """Seeded example inputs at the given sizes of every axis: {input name: array of the input's dtype}."""
+    rng = np.random.default_rng(spec.seed + draw)
+    if spec.example is None:
+        return {entry.name: _random(entry, sizes, rng) for entry in spec.inputs}
+    made: Arrays = function_beside(path, spec.example)(rng, sizes)
+    return {entry.name: np.asarray(made[entry.name], entry.dtype) for entry in spec.inputs}
+
+
+def _others(path: Path, spec: ModelSpec, sizes: Sizes) -> dict[str, Arrays]:
+    """Other draws: what is not drawn may be nothing that the model takes."""
+    return {f"of draw {draw}": example(path, spec, sizes, draw=draw) for draw in (1, 2)}
+
+
+def varied(arrays: Arrays) -> dict[str, Arrays]:
+    """Inputs that may take other branches; what is no float keeps its values, in another order."""
+    if not any(array.dtype.kind == "f" for array in arrays.values()):
+        return {"reversed": {name: _reversed(array) for name, array in arrays.items()}}
+    changes: dict[str, Callable[[NDArray[Any]], NDArray[Any]]] = {
+        "negated": np.negative,
+        "times 2": lambda array: array * 2,
+        "times 0": np.zeros_like,
+    }
+    return {
+        words: {
+            name: change(array) if array.dtype.kind == "f" else _reversed(array)
+            for name, array in arrays.items()
+        }
+        for words, change in changes.items()
+    }
+
+
+def _reversed(array: NDArray[Any]) -> NDArray[Any]:
+    return array[..., ::-1].copy() if array.ndim else array
+
+
+def _random(entry: Input, sizes: Sizes, rng: np.random.Generator) -> NDArray[Any]:
+    shape = entry.shape_at(sizes)
+    if entry.dtype.startswith(("int", "uint")):
+        below = sizes[entry.below] if isinstance(entry.below, str) else (entry.below or 2)
+        return rng.integers(0, below, shape).astype(entry.dtype)
+    if entry.dtype == "bool":
+        return rng.random(shape) < 0.5
+    return rng.standard_normal(shape).astype(entry.dtype)
+
+
+def from_callable(reference: str) -> Subject:
+    """The module that `package.module:callable` returns with its example inputs.
+
+    The callable takes no arguments and returns `(module, {input name: example tensor})`, or with a third
+    element `{input name: {axis number: axis name}}` for the axes that vary; without it axis 0 of every
+    input is `batch`. Inputs are passed to the module in the order given. Examples for other sizes repeat or
+    cut the given ones along the varying axes.
+
+    Raises:
+        UsageError: it cannot be imported, raises, or returns something else.
+    """
+    import torch
+
+    function = function_of_user(reference)
+    try:
+        made = function()
+    except Exception as error:
+        raise UsageError(f"{reference} raised {where(error)}", "correct the callable") from error
+    parts = made if isinstance(made, tuple) else (made,)
+    if (
+        len(parts) not in (2, 3)
+        or not isinstance(parts[0], torch.nn.Module)
+        or not all(isinstance(part, Mapping) for part in parts[1:])
+        or not parts[1]
+        or not all(isinstance(tensor, torch.Tensor) for tensor in parts[1].values())
+    ):
+        raise UsageError(
+            f"{reference} returned {_described(made)}",
+            "return (module, {input name: example tensor}), "
+            "and third, if axes other than a leading batch vary, {input name: {axis number: axis name}}",
+        )
+    module, tensors = parts[0].eval(), {str(name): tensor.detach() for name, tensor in parts[1].items()}
+    varying = parts[2] if len(parts) == 3 else {name: {0: "batch"} for name in tensors}
+    inputs = tuple(_input_of(name, tensor, varying.get(name, {})) for name, tensor in tensors.items())
+    names = {axis for entry in inputs for axis in entry.shape if isinstance(axis, str)}
+    given = {name: tensor.numpy() for name, tensor in tensors.items()}
+
+    def sized(sizes: Sizes) -> Arrays:
+        return {entry.name: _resized(given[entry.name], entry, sizes) for entry in inputs}
+
+    return Subject(
+        name=reference.rpartition(":")[2],
+        module=module,
+        inputs=inputs,
+        outputs=_output_names(module, tensors, reference),
+        axes=dict.fromkeys(sorted(names), USER_BATCH),
+        example=sized,
+        others=lambda sizes: varied(sized(sizes)),
+    )
+
+
+def _described(made: object) -> str:
+    if isinstance(made, tuple):
+        return f"a tuple of {', '.join(type(part).__name__ for part in made)}"
+    return f"a {type(made).__name__}"
+
+
+def _input_of(name: str, tensor: torch.Tensor, varying: Mapping[int, str]) -> Input:
+    shape = tuple(varying.get(axis, size) for axis, size in enumerate(tensor.shape))
+    return Input(name=name, dtype=str(tensor.dtype).removeprefix("torch."), shape=shape)
+
+
+def _resized(array: NDArray[Any], entry: Input, sizes: Sizes) -> NDArray[Any]:
+    for axis, size in enumerate(entry.shape_at(sizes)):
+        array = np.take(array, np.arange(size), axis=axis, mode="wrap")
+    return array
+
+
+def _output_names(
+    module: torch.nn.Module, tensors: dict[str, torch.Tensor], reference: str
+) -> tuple[str, ...]:
+    """`output` for one tensor, `output_0`, `output_1`, … for several; keys of a dictionary stay."""
+    import torch
+
+    try:
+        with torch.no_grad():
+            made = module(*tensors.values())
+    except Exception as error:
+        raise UsageError(
+            f"{reference}: the module failed on its example inputs: {where(error)}",
+            "the inputs must be in the order of forward's arguments",
+        ) from error
+    if isinstance(made, Mapping):
+        return tuple(str(name) for name in made)
+    count = len(tensors_of(made))
+    return ("output",) if count == 1 else tuple(f"output_{index}" for index in range(count))
+
+
+def tensors_of(made: object) -> list[torch.Tensor]:
+    """The tensors of a module's output, nested tuples, lists and mappings flattened in order."""
+    import torch
+
+    if isinstance(made, torch.Tensor):
+        return [made]
+    if isinstance(made, Mapping):
+        made = list(made.values())
+    if isinstance(made, (tuple, list)):
+        return [tensor for part in made for tensor in tensors_of(part)]
+    return []

@@ -1,0 +1,1 @@
+"""Files: atomic writes, locks, build folders, bounded reading, signing, scrubbing."""

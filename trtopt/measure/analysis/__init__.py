@@ -1,0 +1,1 @@
+"""What measurements mean: gap ledger, hints, interference, trade-offs. Pure."""

@@ -1,0 +1,170 @@
+"""What a point's records tell beside its figures: what disturbed it, its clocks, and hints. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import median
+
+from trtopt.device.throttling import IDLE
+from trtopt.measure.analysis.hints import Figures, Hint, HintCode, hints, processes_told
+from trtopt.measure.analysis.interference import POWER_CAP, drift, outliers, recorded, two_modes
+from trtopt.measure.statistics.summaries import summarise, throughput
+from trtopt.records import BenchPoint, ClockReading, LoadPass, Measurement
+
+NOTABLE_SHARE = 0.01
+"""More outliers than a hundredth of the queries reach into the 99th percentile."""
+
+NOTABLE_DISTANCE = 0.1
+"""The spread of a steady run is so small that an outlier may lie half a percent from the median."""
+
+
+def measurements_of(point: BenchPoint) -> tuple[Measurement, ...]:
+    """The point's passes that took samples."""
+    return tuple(m for m in (point.latency, point.throughput, point.single_stream) if m is not None)
+
+
+def loads_of(point: BenchPoint) -> tuple[LoadPass, ...]:
+    """The load that was asked for, and the last one of a search."""
+    last = point.load_search.last if point.load_search is not None else None
+    return tuple(load for load in (point.load, last) if load is not None)
+
+
+def untrustworthy(point: BenchPoint) -> bool:
+    """Whether any of its passes is."""
+    probes = point.load_search.probes if point.load_search is not None else ()
+    return (
+        any(measurement.untrustworthy for measurement in measurements_of(point))
+        or any(load.untrustworthy for load in loads_of(point))
+        or any(probe.untrustworthy for probe in probes)
+    )
+
+
+def remarks(measurement: Measurement) -> tuple[str, ...]:
+    """What of its samples was discarded, and what is odd about those that count."""
+    found = [*measurement.untrustworthy]
+    disturbance = recorded(measurement.groups)
+    if disturbance.discarded and disturbance.text not in found:
+        found.append(disturbance.text)
+    latency = measurement.samples.latency_ms
+    found += _drift(latency)
+    if measurement.mode == "latency":  # with a queue, latency is mostly waiting
+        found += _modes(latency) or _outliers(latency)
+    return tuple(found)
+
+
+def unsteady(point: BenchPoint, *, on_host: bool) -> tuple[str, ...]:
+    """What was told of its latencies that says: the same engine's next run may well come out elsewhere."""
+    latency = point.latency.samples.latency_ms
+    spread = [hint.text for hint in hints_of(point, on_host=on_host) if hint.code is HintCode.UNSTABLE]
+    return (*spread, *_drift(latency), *_modes(latency))
+
+
+def _drift(latency: Sequence[float]) -> list[str]:
+    moved = drift(latency)
+    if moved is None or not moved.notable:
+        return []
+    return [f"latency drifted by {moved.relative:+.1%} from the first query to the last"]
+
+
+def _modes(latency: Sequence[float]) -> list[str]:
+    modes = two_modes(latency)
+    if modes is None:
+        return []
+    return [
+        f"latency has two modes, {modes.lower:.3f} ms and {modes.upper:.3f} ms, "
+        f"with {modes.upper_share:.0%} of the queries in the upper one: no single figure describes it"
+    ]
+
+
+def _outliers(latency: Sequence[float]) -> list[str]:
+    slow = (1 + NOTABLE_DISTANCE) * median(latency) if latency else 0.0
+    far = [latency[index] for index in outliers(latency) if latency[index] > slow]
+    if len(far) <= NOTABLE_SHARE * len(latency):
+        return []
+    return [
+        f"{len(far)} of {len(latency)} latencies are outliers more than {NOTABLE_DISTANCE:.0%} above the "
+        f"median, up to {max(far):.3f} ms (flagged, not dropped)"
+    ]
+
+
+def clocks_told(measurements: Sequence[Measurement]) -> str:
+    """The clocks of several passes on one device, in one line."""
+    reference = measurements[0].clock_reference
+    readings = [reading for measurement in measurements for reading in measurement.clocks]
+    if not any(reading.sm_mhz for reading in readings):
+        return f"clocks are unknown: {reference.problem or 'the result does not say why'}"
+    told = [
+        _span([reading.sm_mhz for reading in _under_load(readings)], "SM", "MHz"),
+        _span([reading.power_w for reading in readings], "", "W"),
+        _span([reading.temperature_c for reading in readings], "", "°C"),
+    ]
+    if reference.mhz is not None:
+        told.insert(1, f"judged by the {reference.kind} clock of {reference.mhz} MHz")
+    capped = sum(POWER_CAP in reading.throttle for reading in readings)
+    if capped:
+        told.append(
+            f"at the power limit in {capped} of {len(readings)} readings, as large loads are on large GPUs"
+        )
+    if others := _other_processes(readings):
+        told.append(processes_told(others))
+    told.append(reference.problem or "")
+    return "clocks: " + ", ".join(part for part in told if part)
+
+
+def _other_processes(readings: Sequence[ClockReading]) -> int:
+    """At most; where the driver does not tell, none."""
+    return max((reading.other_processes or 0 for reading in readings), default=0)
+
+
+def _under_load(readings: Sequence[ClockReading]) -> list[ClockReading]:
+    """An idle GPU's clock tells nothing of the queries'; where all are idle, there is nothing better."""
+    return [reading for reading in readings if IDLE not in reading.throttle] or list(readings)
+
+
+def _span(values: Sequence[float | None], name: str, unit: str) -> str:
+    known = [value for value in values if value is not None]
+    if not known:
+        return ""
+    low, high = f"{min(known):.0f}", f"{max(known):.0f}"
+    return f"{name} {low if low == high else f'{low} to {high}'} {unit}".strip()
+
+
+def hints_of(point: BenchPoint, *, on_host: bool) -> tuple[Hint, ...]:
+    """What could be better. On the host itself enqueueing is computing, and only stability says something."""
+    latency = point.latency
+    if not latency.samples.start_ms:
+        return ()
+    samples, stages = latency.samples, latency.stages
+    if on_host:
+        return hints(Figures(latency_cv=summarise(samples.latency_ms).cv, lockable=False), latency.contract)
+    compute = summarise(stages.gpu_compute_ms) if stages.gpu_compute_ms else None
+    readings = [reading for measurement in measurements_of(point) for reading in measurement.clocks]
+    loaded = [r.sm_mhz for r in readings if IDLE not in r.throttle and r.sm_mhz is not None]
+    figures = Figures(
+        enqueue_ms=summarise(samples.enqueue_ms).median,
+        compute_ms=None if compute is None else compute.median,
+        h2d_ms=_median(stages.h2d_ms),
+        d2h_ms=_median(stages.d2h_ms),
+        latency_cv=None if compute is None else compute.cv,
+        streams_gain=_streams_gain(point),
+        sm_mhz=median(loaded) if loaded else None,
+        application_mhz=latency.clock_reference.mhz,
+        reference=latency.clock_reference.kind or "application",
+        other_processes=_other_processes(readings),
+        power_capped=any(POWER_CAP in reading.throttle for reading in readings),
+    )
+    return hints(figures, (point.throughput or latency).contract)
+
+
+def _median(values: Sequence[float]) -> float | None:
+    return summarise(values).median if values else None
+
+
+def _streams_gain(point: BenchPoint) -> float | None:
+    several, one = point.throughput, point.single_stream
+    if several is None or one is None or not several.samples.start_ms or not one.samples.start_ms:
+        return None
+    return (
+        throughput(several.samples, point.batch).queries_per_s
+        / throughput(one.samples, point.batch).queries_per_s
+    )

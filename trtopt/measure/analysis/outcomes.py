@@ -1,0 +1,148 @@
+"""What a comparison comes to, whatever was compared: for reports to show."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trtopt.measure.analysis.gap_ledger import Entry, Ledger
+from trtopt.measure.statistics.builds import Spread
+from trtopt.measure.statistics.comparison import Comparison, Verdict
+from trtopt.measure.statistics.control import Control
+
+LATENCY = "latency"
+DEVICE_LATENCY = "H2D + compute + D2H by device events"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One batch size: both medians in milliseconds, and what became of B against A.
+
+    `batch` is None where nobody said it; `remarks` are further findings.
+    """
+
+    batch: int | None
+    a_ms: float
+    b_ms: float
+    comparison: Comparison
+    remarks: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class ControlRow:
+    """One batch size of A against itself: its median in milliseconds, and each pair's verdict."""
+
+    batch: int
+    a_ms: float
+    control: Control
+
+
+@dataclass(frozen=True)
+class Comparisons:
+    """B against A for all batch sizes that both have, and A against itself where that was asked for.
+
+    `a`, `b` and `device` say what was compared where; `notes` name what could not be paired or was forced.
+    """
+
+    a: str
+    b: str
+    device: str
+    threshold: float
+    rows: tuple[Row, ...]
+    controls: tuple[ControlRow, ...] = ()
+    notes: tuple[str, ...] = ()
+    figure: str = LATENCY
+
+    @property
+    def has_regression(self) -> bool:
+        """Whether B is slower at any batch size."""
+        return any(row.comparison.verdict is Verdict.SLOWER for row in self.rows)
+
+
+@dataclass(frozen=True)
+class BuiltRow:
+    """One of several builds: the geometric mean of its runs' medians, and its verdict against the first."""
+
+    name: str
+    ms: float
+    size_bytes: int
+    comparison: Comparison | None
+
+
+@dataclass(frozen=True)
+class LotteryBatch:
+    """All builds of one recipe at one batch size. `distinct` is how many differ in their bytes."""
+
+    batch: int
+    builds: tuple[BuiltRow, ...]
+    spread: Spread
+    distinct: int
+
+
+@dataclass(frozen=True)
+class Lottery:
+    """One recipe built several times."""
+
+    subject: str
+    device: str
+    threshold: float
+    batches: tuple[LotteryBatch, ...]
+    notes: tuple[str, ...] = ()
+
+    has_regression = False
+
+
+@dataclass(frozen=True)
+class Gap:
+    """One batch size under two contracts: the ledgers of latency (one in flight) and of time per query.
+
+    The loop's entries are what a bare loop under the end's terms saves; None where it was not measured.
+    """
+
+    batch: int
+    latency: Ledger
+    per_query: Ledger
+    loop_latency: Entry | None
+    loop_per_query: Entry | None
+
+
+@dataclass(frozen=True)
+class Gaps:
+    """Where the difference between two contracts comes from."""
+
+    start: str
+    end: str
+    subject: str
+    device: str
+    gaps: tuple[Gap, ...]
+    notes: tuple[str, ...] = ()
+
+    has_regression = False
+
+
+@dataclass(frozen=True)
+class LayerRow:
+    """A layer's mean in milliseconds on both sides; None where a side has no layer of that name."""
+
+    name: str
+    a_ms: float | None
+    b_ms: float | None
+
+    @property
+    def change_ms(self) -> float:
+        """From A to B; a layer that is not there takes no time."""
+        return (self.b_ms or 0.0) - (self.a_ms or 0.0)
+
+
+@dataclass(frozen=True)
+class Layers:
+    """Layers by name, the largest change first."""
+
+    a: str
+    b: str
+    rows: tuple[LayerRow, ...]
+    notes: tuple[str, ...] = ()
+
+    has_regression = False
+
+
+Outcome = Comparisons | Lottery | Gaps | Layers

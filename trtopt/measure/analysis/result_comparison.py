@@ -1,0 +1,233 @@
+"""Result files against each other, batch by batch: pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from trtopt.errors import UsageError
+from trtopt.measure.analysis.comparability import SAME_WORK, Work, require_alike, unlike_work
+from trtopt.measure.analysis.findings import unsteady
+from trtopt.measure.analysis.outcomes import DEVICE_LATENCY, Comparisons, LayerRow, Layers, Row
+from trtopt.measure.analysis.trtexec_files import Profile, Times, device_latency
+from trtopt.measure.statistics.comparison import blocks_of, compare
+from trtopt.measure.statistics.summaries import summarise
+from trtopt.records import BenchPoint, BenchReport
+
+
+def compare_reports(a: BenchReport, b: BenchReport, *, threshold: float, force: bool) -> Comparisons:
+    """Compare the latency passes of two reports, paired by batch size; `a` is the baseline.
+
+    Raises:
+        UsageError: other contracts; unlike machines, models or input shapes, unless forced; no batch size in
+            common.
+    """
+    notes = machine_notes(a, b, force) + work_notes(a, b, force)
+    on_host = a.environment.device.kind == "cpu"
+    rows = tuple(_row(*pair, threshold, on_host) for pair in paired_points(a, b, notes))
+    return Comparisons(
+        a=str(a.environment.backend),
+        b=str(b.environment.backend),
+        device=b.environment.device.name,
+        threshold=threshold,
+        rows=rows,
+        notes=tuple(notes),
+    )
+
+
+def paired_points(a: BenchReport, b: BenchReport, notes: list[str]) -> list[tuple[BenchPoint, BenchPoint]]:
+    """What both hold, by batch size; what only one holds is noted.
+
+    Raises:
+        UsageError: nothing in common.
+    """
+    ours, theirs = _by_batch(a), _by_batch(b)
+    common = sorted(ours.keys() & theirs.keys())
+    if not common:
+        raise UsageError(
+            f"A has batches {_listed(ours)}, B has {_listed(theirs)}: none in common",
+            "measure the same batch sizes on both sides",
+        )
+    notes += [f"batch {batch} is only in one file" for batch in sorted(ours.keys() ^ theirs.keys())]
+    return [(ours[batch], theirs[batch]) for batch in common]
+
+
+def machine_notes(a: BenchReport, b: BenchReport, force: bool) -> list[str]:
+    """What differs between the machines. The TensorRT version may differ.
+
+    Raises:
+        UsageError: something does, and nobody forced it.
+    """
+    there, here = a.environment, b.environment
+    pairs = (
+        ("device", there.device.name, here.device.name),
+        ("driver", there.device.driver, here.device.driver),
+        ("CPU", there.cpu, here.cpu),
+        ("backend", there.backend.name, here.backend.name),
+    )
+    unlike = [f"{name}: {first} against {second}" for name, first, second in pairs if first != second]
+    if unlike and not force:
+        raise UsageError(
+            f"the two files come from unlike machines ({'; '.join(unlike)})",
+            "measure both on one machine, or compare them all the same with --force",
+        )
+    return unlike
+
+
+def work_notes(a: BenchReport, b: BenchReport, force: bool) -> list[str]:
+    """What differs in the work that was measured.
+
+    Raises:
+        UsageError: something does, and nobody forced it.
+    """
+    notes = require_alike(unlike_work(_work_of(a), _work_of(b)), SAME_WORK, force=force)
+    if a.model_sha256 != b.model_sha256 and not (a.source_sha256 and b.source_sha256):
+        notes.append("the graphs differ, and not both files tell which model theirs is made of")
+    return notes
+
+
+def _work_of(report: BenchReport) -> Work:
+    return Work(report.source_sha256, {point.batch: point.latency.shapes for point in report.points})
+
+
+def _by_batch(report: BenchReport) -> dict[int, BenchPoint]:
+    return {point.batch: point for point in report.points}
+
+
+def _listed(points: dict[int, BenchPoint]) -> str:
+    return ", ".join(map(str, sorted(points)))
+
+
+def _row(a: BenchPoint, b: BenchPoint, threshold: float, on_host: bool) -> Row:
+    ours, theirs = a.latency, b.latency
+    if ours.contract != theirs.contract:
+        raise UsageError(
+            f"batch {a.batch}: unlike contracts, {ours.contract.name} and {theirs.contract.name}",
+            "a number means nothing without its terms: measure both under one --contract; "
+            "--across-contracts tells where the difference comes from",
+        )
+    against = distrust(ours.untrustworthy, theirs.untrustworthy)
+    against += distrust(*(_wavering(point, on_host) for point in (a, b)))
+    return _row_of(a.batch, ours.samples.latency_ms, theirs.samples.latency_ms, threshold, against)
+
+
+def _wavering(point: BenchPoint, on_host: bool) -> list[str]:
+    """What speaks against one of two runs that were not in turns: the next may come out elsewhere."""
+    remedy = "another run may come out elsewhere, so give compare the engines, which then take turns"
+    return [f"{text} ({remedy})" for text in unsteady(point, on_host=on_host)]
+
+
+def distrust(a: Sequence[str], b: Sequence[str]) -> list[str]:
+    """What the sides say against themselves."""
+    sides = (("A", a), ("B", b))
+    return [f"{name} is marked as not to be trusted: {text}" for name, texts in sides for text in texts]
+
+
+def _row_of(
+    batch: int | None,
+    first: Sequence[float],
+    second: Sequence[float],
+    threshold: float,
+    disturbed: Sequence[str],
+) -> Row:
+    return Row(
+        batch=batch,
+        a_ms=summarise(first).median,
+        b_ms=summarise(second).median,
+        comparison=compare(
+            blocks_of(first), blocks_of(second), threshold=threshold, interleaved=False, disturbed=disturbed
+        ),
+    )
+
+
+# ── what trtexec exported ───────────────────────────────────────────────────────────────────────────────
+
+
+def compare_times(
+    a: BenchReport | Times,
+    b: BenchReport | Times,
+    *,
+    batch: int | None,
+    assumed: str | None,
+    threshold: float,
+) -> Comparisons:
+    """Compare two sides of which one at least is trtexec's: by device latency, the only figure both have.
+
+    trtexec's files name neither contract, batch size nor machine. Against a result file the contract must be
+    `assumed`, and `batch` chooses one of several.
+
+    Raises:
+        UsageError: no contract assumed, or another one than the result file's; no one batch size.
+    """
+    sides = [_device_latencies(side, batch, assumed) for side in (a, b)]
+    size = next((side.batch for side in sides if side.batch is not None), batch)
+    against = distrust(sides[0].untrustworthy, sides[1].untrustworthy)
+    notes = [
+        "trtexec's files name no contract, batch size or machine: that both sides are alike in them is "
+        f"{'what --assume-contract says' if assumed else 'up to you'}",
+    ]
+    return Comparisons(
+        a=sides[0].name,
+        b=sides[1].name,
+        device="machines that nobody named",
+        threshold=threshold,
+        rows=(_row_of(size, sides[0].latencies, sides[1].latencies, threshold, against),),
+        notes=tuple(notes),
+        figure=DEVICE_LATENCY,
+    )
+
+
+def _device_latencies(side: BenchReport | Times, batch: int | None, assumed: str | None) -> Times:
+    if isinstance(side, Times):
+        return side
+    found = [point for point in side.points if batch in (None, point.batch)]
+    if len(found) != 1:
+        raise UsageError(
+            f"the result file has batches {_listed(_by_batch(side))}, and trtexec's file holds one",
+            "name it with --batch",
+        )
+    measured = found[0].throughput or found[0].latency
+    contract = measured.contract.name
+    if assumed != contract:
+        raise UsageError(
+            f"the result file's contract is {contract}, trtexec's file names none"
+            + (f" and is said to be under {assumed}" if assumed else ""),
+            f"if trtexec ran on the same terms, say so with --assume-contract {contract}",
+        )
+    name = f"{side.environment.backend} on {side.environment.device.name}"
+    times = tuple(device_latency(found[0]))
+    if not times:
+        raise UsageError(
+            f"the result file's batch {found[0].batch} failed before the device had timed a query",
+            "measure it again",
+        )
+    wavering = _wavering(found[0], side.environment.device.kind == "cpu")
+    return Times(name, times, found[0].batch, (*measured.untrustworthy, *wavering))
+
+
+def compare_layers(a: BenchReport | Profile, b: BenchReport | Profile, batch: int | None) -> Layers:
+    """Compare layers by name: of trtexec's profiles, or of result files that hold a layer pass.
+
+    Raises:
+        UsageError: a result file without layers, or no one batch size.
+    """
+    first, second = (_layers_of(side, batch) for side in (a, b))
+    names = dict.fromkeys((*first.layers, *second.layers))
+    rows = [LayerRow(name, first.layers.get(name), second.layers.get(name)) for name in names]
+    rows.sort(key=lambda row: -abs(row.change_ms))
+    notes = ("a profile holds means and no samples, and profiling slows layers down: no verdict",)
+    return Layers(first.name, second.name, tuple(rows), notes)
+
+
+def _layers_of(side: BenchReport | Profile, batch: int | None) -> Profile:
+    if isinstance(side, Profile):
+        return side
+    found = [point for point in side.points if batch in (None, point.batch)]
+    if len(found) != 1 or found[0].layers is None:
+        raise UsageError(
+            "the result file holds no layers of one batch size to compare with trtexec's profile",
+            "measure with `trtopt bench --layers`, and name the batch size with --batch",
+        )
+    means: Mapping[str, float] = {
+        layer.name: sum(layer.ms) / len(layer.ms) for layer in found[0].layers.layers
+    }
+    return Profile(f"{side.environment.backend} on {side.environment.device.name}", means)

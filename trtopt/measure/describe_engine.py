@@ -1,0 +1,51 @@
+"""What an engine tells of itself: all that is known of one that no manifest describes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from trtopt.device.api import Target
+from trtopt.device.memory_check import require
+from trtopt.files.build_folder import read_verified
+from trtopt.records import Backend, DeviceInfo, Record, ShapeRange, TensorSpec
+
+
+class DescribeJob(Record, frozen=True, kw_only=True, tag="describe"):
+    """What a worker is told that asks an engine. The file is loaded only if its hash is `sha256`."""
+
+    path: str
+    sha256: str
+    backend: str
+
+
+class Described(Record, frozen=True, kw_only=True, tag="described"):
+    """A describe job's result, and what it was loaded by; `profiles` as `device.api.Session` has them."""
+
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    profiles: tuple[dict[str, ShapeRange], ...]
+    backend: Backend
+    device: DeviceInfo
+
+
+def describe(target: Target, job: DescribeJob) -> Described:
+    """Load the engine and ask it.
+
+    Raises:
+        ArtifactError: the file is not the one that was vouched for.
+        DeviceMemoryError: there is no room for it.
+        IncompatibleEngineError: `target` cannot load it.
+    """
+    content = read_verified(Path(job.path), job.sha256, "command line")
+    require(job.path, {"engine": len(content)}, target.device.room(), "free the device, or use a smaller one")
+    session = target.load(content)
+    try:
+        return Described(
+            inputs=session.inputs,
+            outputs=session.outputs,
+            profiles=tuple(map(dict, session.profiles)),
+            backend=target.backend,
+            device=target.device.info,
+        )
+    finally:
+        session.close()

@@ -1,0 +1,1 @@
+"""Open-loop load: arrivals, the load pass, the search for the highest rate."""

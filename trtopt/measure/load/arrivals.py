@@ -1,0 +1,233 @@
+"""Open-loop load: when requests arrive, and the highest rate at which latency keeps a limit.
+
+A closed loop sends the next request when the last has finished, so that a slow server is asked less and its
+queue never shows. Here arrivals are planned beforehand, and latency counts from the planned arrival.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from enum import Enum
+from typing import Literal
+
+import numpy as np
+
+from trtopt.errors import UsageError
+from trtopt.measure.statistics.summaries import needed_for
+
+MAX_REQUESTS = 200_000
+"""In one run, so that its records fit into memory and a result file."""
+
+MAX_LIMIT_MS = 60_000.0
+"""A rate that just keeps a limit is only told from one that does not by waiting for as long."""
+
+_UNITS_MS = {"us": 1e-3, "ms": 1.0, "s": 1e3}
+
+
+@dataclass(frozen=True)
+class Load:
+    """Requests at `rate` per second, evenly spaced or as a Poisson process."""
+
+    rate: float
+    kind: Literal["constant", "poisson"] = "constant"
+
+    def __str__(self) -> str:
+        return f"{self.rate:g}" if self.kind == "constant" else f"poisson:{self.rate:g}"
+
+
+def parse_load(text: str) -> Load:
+    """The value of `--load`: `RATE` or `poisson:RATE`, in requests per second.
+
+    Raises:
+        UsageError: neither of the two, or a rate that is no positive finite number.
+    """
+    kind, separator, number = text.strip().rpartition(":")
+    remedy = "give requests per second as RATE or poisson:RATE, such as --load 500 or --load poisson:500"
+    if separator and kind != "poisson":
+        raise UsageError(f"--load {text}: there are no arrivals of kind {kind!r}", remedy)
+    try:
+        rate = float(number)
+    except ValueError:
+        raise UsageError(f"--load {text}: {number!r} is no number", remedy) from None
+    if not 0 < rate < math.inf:
+        raise UsageError(f"--load {text}: the rate must be positive and finite", remedy)
+    return Load(rate, "poisson" if separator else "constant")
+
+
+def window_s(load: Load, wanted_s: float) -> float:
+    """How long to let requests arrive: as wanted, or until there are `MAX_REQUESTS` of them."""
+    return min(wanted_s, MAX_REQUESTS / load.rate)
+
+
+def arrivals_s(load: Load, duration_s: float, seed: int = 0) -> list[float]:
+    """When requests arrive, in seconds from the start, the first at 0; all before `duration_s`.
+
+    Poisson: independent exponential gaps of mean 1 / rate. `RandomState`, whose stream numpy has frozen
+    (NEP 19): a seed means the same arrivals with every numpy.
+    """
+    if duration_s <= 0:
+        return []
+    if load.kind == "constant":
+        return [index / load.rate for index in range(math.ceil(duration_s * load.rate - 1e-9))]
+    random = np.random.RandomState(seed)
+    times, last = [0.0], 0.0
+    while last < duration_s:
+        count = max(16, math.ceil((duration_s - last) * load.rate))
+        chunk = last + np.cumsum(random.exponential(1 / load.rate, count))
+        times.extend(chunk.tolist())
+        last = times[-1]
+    return [time for time in times if time < duration_s]
+
+
+# ── the highest rate that keeps a latency ───────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True)
+class Goal:
+    """The `p`-th percentile of latency, queueing included, is at most `limit_ms`."""
+
+    p: float
+    limit_ms: float
+
+    def __str__(self) -> str:
+        return f"p{self.p:g}={self.limit_ms:g}ms"
+
+
+def parse_goal(text: str, flag: str = "--max-latency") -> Goal:
+    """The value of `--max-latency`, or of another flag: `p99=5ms`; units are us, ms and s.
+
+    Raises:
+        UsageError: not of that form, or a percentile outside 0 to 100, or no positive limit.
+    """
+    remedy = f"give a percentile and a limit, such as {flag} p99=5ms (units: us, ms, s)"
+    match = re.fullmatch(r"p(\d+(?:\.\d+)?)=(\d+(?:\.\d+)?)(us|ms|s)", text.strip())
+    if match is None:
+        raise UsageError(f"{flag} {text}: not of the form p99=5ms", remedy)
+    p, limit_ms = float(match[1]), float(match[2]) * _UNITS_MS[match[3]]
+    if not 0 < p < 100:
+        raise UsageError(f"{flag} {text}: percentiles lie between 0 and 100", remedy)
+    if _MIN_FOLD * needed_for(p) > MAX_REQUESTS:
+        raise UsageError(f"{flag} {text}: no run has enough requests for a p{p:g}", remedy)
+    if limit_ms <= 0:
+        raise UsageError(f"{flag} {text}: no latency is as short as that", remedy)
+    if limit_ms > MAX_LIMIT_MS:
+        raise UsageError(f"{flag} {text}: longer than a minute, which no probe waits for", remedy)
+    return Goal(p, limit_ms)
+
+
+_MIN_REQUESTS = 100
+_MIN_FOLD, _GOOD_FOLD, _MAX_LONGER = 1.5, 5.0, 10.0
+_MIN_LIMITS = 20.0
+
+
+def probe_s(goal: Goal, rate: float, duration_s: float) -> float:
+    """How long to probe a rate: `duration_s`, or longer for the percentile's sake.
+
+    Five times the requests that the percentile needs (100 at least) also give its interval an upper bound;
+    they are waited for up to ten times the duration. One and a half times as many are waited for in any
+    case, so that no scatter of arrivals takes the percentile away. After twenty times the limit, which are
+    waited for up to ten times the duration as well, it matters little what is still waiting at the end.
+    """
+    needed = max(needed_for(goal.p), _MIN_REQUESTS)
+    good = max(_GOOD_FOLD * needed / rate, _MIN_LIMITS * goal.limit_ms / 1e3)
+    return max(duration_s, min(good, _MAX_LONGER * duration_s), _MIN_FOLD * needed / rate)
+
+
+def may_be_late(goal: Goal, requests: int) -> int:
+    """How many of so many requests may exceed the limit before the percentile is above it for certain.
+
+    By linear interpolation the percentile lies between the values of ranks ⌊h⌋ and ⌊h⌋ + 1 (from 0) with
+    h = (n - 1) · p / 100; it is above the limit once the value of rank ⌊h⌋ is.
+    """
+    return requests - 1 - math.floor((requests - 1) * goal.p / 100)
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What one rate gave: the goal's percentile (None: too few requests) and whether the server kept up."""
+
+    rate: float
+    latency_ms: float | None
+    kept_up: bool = True
+
+    def keeps(self, goal: Goal) -> bool:
+        """Whether the latency is within the limit and the server keeps up with the rate."""
+        return self.kept_up and self.latency_ms is not None and self.latency_ms <= goal.limit_ms
+
+
+class SearchEnd(str, Enum):
+    """What ended a search."""
+
+    FOUND = "found"
+    OUT_OF_REACH = "out of reach"
+    PROBES_SPENT = "probes spent"
+
+
+class RateSearch:
+    """Finds the highest rate that keeps a goal: ask `next_rate`, measure it, `add` what it gave.
+
+    From the first rate, which should be half of what the closed loop reaches, it doubles while the goal is
+    kept and halves while it is not; then it bisects the gap, on the logarithm, until the gap is within
+    `resolution`. A rate above one that failed is never tried. Rates down to 1/1024 of the first are tried
+    before the goal is called out of reach.
+    """
+
+    def __init__(
+        self, goal: Goal, first_rate: float, *, resolution: float = 0.02, max_probes: int = 20
+    ) -> None:
+        self.goal = goal
+        self.probes: list[Probe] = []
+        self.ended_by: SearchEnd | None = None
+        self._first = self._next = first_rate
+        self._resolution, self._max_probes = resolution, max_probes
+
+    @property
+    def next_rate(self) -> float | None:
+        """The rate to measure next, in requests per second; None once the search has ended."""
+        return None if self.ended_by is not None else self._next
+
+    @property
+    def best(self) -> Probe | None:
+        """The highest rate so far that keeps the goal."""
+        kept = [probe for probe in self.probes if probe.keeps(self.goal)]
+        return max(kept, key=lambda probe: probe.rate, default=None)
+
+    def _lowest_failed(self) -> float:
+        return min((probe.rate for probe in self.probes if not probe.keeps(self.goal)), default=math.inf)
+
+    def add(self, probe: Probe) -> None:
+        """What `next_rate` gave.
+
+        Raises:
+            ValueError: the search has ended, or that is another rate than the one asked for.
+        """
+        if self.ended_by is not None or probe.rate != self._next:
+            raise ValueError(f"the search did not ask for {probe.rate:g} requests/s")
+        self.probes.append(probe)
+        best, ceiling = self.best, self._lowest_failed()
+        if best is None:
+            self._next = ceiling / 2
+            if self._next < self._first / 1024:
+                self.ended_by = SearchEnd.OUT_OF_REACH
+        elif ceiling == math.inf:
+            self._next = best.rate * 2
+        else:
+            self._next = math.sqrt(best.rate * ceiling)
+            if ceiling / best.rate <= 1 + self._resolution:
+                self.ended_by = SearchEnd.FOUND
+        if self.ended_by is None and len(self.probes) >= self._max_probes:
+            self.ended_by = SearchEnd.PROBES_SPENT
+
+    @property
+    def reason(self) -> str:
+        """For the record."""
+        best = self.best
+        if best is not None and self.ended_by is SearchEnd.FOUND:
+            return f"{best.rate:g} requests/s keep {self.goal}, {self._lowest_failed():g} do not"
+        if best is not None:
+            tried = f"the highest of {len(self.probes)} rates tried that does"
+            return f"{best.rate:g} requests/s keep {self.goal}, {tried}"
+        tried = f"not even {self._lowest_failed():g} requests/s" if self.probes else "no rate was tried that"
+        return f"{self.goal} is out of reach: {tried} keep it"

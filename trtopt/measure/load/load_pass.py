@@ -1,0 +1,183 @@
+"""The load pass: latency while requests arrive on a plan of their own, however busy the target is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import msgspec
+
+from trtopt.device.api import ClockSensor, Device, Session
+from trtopt.errors import DeviceError
+from trtopt.measure.analysis.interference import judge_groups
+from trtopt.measure.contracts import changed
+from trtopt.measure.load.arrivals import (
+    Goal,
+    Load,
+    arrivals_s,
+    may_be_late,
+    parse_goal,
+    parse_load,
+    window_s,
+)
+from trtopt.measure.load.open_loop import Bounds, OpenLoop
+from trtopt.measure.loop.inference_stream import Lane
+from trtopt.measure.loop.run_pass import Subject, notes_on, open_lanes
+from trtopt.measure.loop.sampling import as_samples, no_garbage_collection
+from trtopt.measure.loop.stopping import Limits
+from trtopt.measure.loop.warmup import WarmUp
+from trtopt.records import Contract, LoadPass, Record
+
+SEED = 0
+_MAX_DRAIN_S = 10.0
+
+
+class LoadSettings(Record, frozen=True, kw_only=True):
+    """Requests at `rate` a second; or the highest rate that keeps `goal`, beginning with `rate` if given."""
+
+    arrivals: Literal["constant", "poisson"]
+    rate: float | None = None
+    goal: str | None = None
+    seed: int = SEED
+
+
+def load_settings(load: str | None, max_latency: str | None) -> LoadSettings | None:
+    """What `--load` and `--max-latency` say together; None if there is neither.
+
+    `--max-latency` finds the rate itself, so beside it `--load` may be the kind of arrivals alone, or be left
+    out: requests of independent users arrive as a Poisson process.
+
+    Raises:
+        UsageError: see `parse_load` and `parse_goal`; a kind of arrivals without a rate or a latency to keep.
+    """
+    if max_latency is None:
+        if load is None:
+            return None
+        plan = parse_load(load)
+        return LoadSettings(arrivals=plan.kind, rate=plan.rate)
+    goal = str(parse_goal(max_latency))
+    if load is None or load == "poisson":
+        return LoadSettings(arrivals="poisson", goal=goal)
+    if load == "constant":
+        return LoadSettings(arrivals="constant", goal=goal)
+    plan = parse_load(load)
+    return LoadSettings(arrivals=plan.kind, rate=plan.rate, goal=goal)
+
+
+def measure_load(
+    device: Device, session: Session, subject: Subject, contract: Contract, load: Load, limits: Limits
+) -> LoadPass:
+    """Let requests arrive for `limits.duration_s` after a closed-loop warm-up, and serve them all.
+
+    One request is one query of the engine. If the device fails after some have been served, those are
+    returned, marked with the failure.
+
+    Raises:
+        DeviceError: the device failed before any request was served; everything opened has been closed.
+    """
+    run: LoadPass | None = None
+    try:
+        with warm_target(device, session, subject, contract, limits) as target:
+            run = target.serve(load, SEED, limits.duration_s)
+    except DeviceError as error:
+        if run is None:
+            raise
+        run = msgspec.structs.replace(run, failure=run.failure or error.problem)  # closing it failed, too
+    return run
+
+
+def bounds_of(seconds: float, requests: int, goal: Goal | None = None) -> Bounds:
+    """For how long to wait for so many requests that arrive within `seconds`.
+
+    As long again, but from one to ten seconds; and long enough to tell a goal's limit from more.
+    """
+    bounds = Bounds(seconds, drain_s=min(max(1.0, seconds), _MAX_DRAIN_S))
+    if goal is None:
+        return bounds
+    drain_s = max(bounds.drain_s, goal.limit_ms / 1e3)
+    max_late = may_be_late(goal, requests)
+    return replace(bounds, drain_s=drain_s, late_ms=goal.limit_ms, max_late=max_late)
+
+
+@dataclass(frozen=True)
+class Target:
+    """Lanes that have warmed up, on the terms that they run on."""
+
+    device: Device
+    lanes: Sequence[Lane]
+    sensor: ClockSensor
+    contract: Contract
+    warmup_reason: str
+    notes: tuple[str, ...]
+
+    def serve(self, load: Load, seed: int, wanted_s: float, goal: Goal | None = None) -> LoadPass:
+        """One run from an empty queue; with a goal it ends as soon as that is missed for certain."""
+        window = window_s(load, wanted_s)
+        arrivals = arrivals_s(load, window, seed)
+        bounds = bounds_of(window, len(arrivals), goal)
+        loop, failure = OpenLoop(self.device, self.lanes, arrivals, bounds), None
+        before = self.sensor.read(0.0)
+        try:
+            with self.device.captured():
+                loop.run()
+        except DeviceError as error:
+            if not loop.served:
+                raise
+            failure = error.problem
+        clocks = (before, self.sensor.read(round((self.device.now() - loop.began_s) * 1e3, 6)))
+        slowed = judge_groups(clocks, self.sensor.reference.mhz).groups[0].reasons
+        served = sorted(loop.served, key=lambda one: one.index)
+        return LoadPass(
+            arrivals=load.kind,
+            rate=load.rate,
+            seed=seed,
+            contract=self.contract,
+            window_s=loop.window_s,
+            arrived=loop.arrived,
+            most_waiting=loop.most_waiting,
+            samples=as_samples([(one.lane, one.query) for one in served], loop.began_s),
+            arrival_ms=[round((one.arrival_s - loop.began_s) * 1e3, 6) for one in served],
+            lag_ms=[round(one.lag_s * 1e3, 6) for one in served],
+            clocks=clocks if before.sm_mhz is not None else (),
+            clock_reference=self.sensor.reference,
+            untrustworthy=(f"the device was slowed: {', '.join(slowed)}",) if slowed else (),
+            warmup_reason=self.warmup_reason,
+            stop_reason=loop.ended_by or "the device failed",
+            failure=failure,
+            notes=self.notes,
+        )
+
+
+@contextmanager
+def warm_target(
+    device: Device, session: Session, subject: Subject, contract: Contract, limits: Limits
+) -> Iterator[Target]:
+    """Lanes of the contract, warmed up in a closed loop.
+
+    One host thread polls, whatever the contract says: waiting for one event it would miss arrivals.
+    """
+    notes: list[str] = []
+    terms = changed(contract, {"sync": "spin", "threads": "one"})
+    with ExitStack() as resources:
+        lanes, refused = open_lanes(device, session, subject, terms, resources)
+        if refused is not None:
+            terms = changed(terms, {"graph": False})
+            notes.append(f"measured without a CUDA graph: {refused}")
+        notes += notes_on(device, lanes[0])
+        warm = WarmUp(min_s=limits.warmup_s, min_count=limits.min_warmups, max_s=limits.max_warmup_s)
+        with no_garbage_collection():
+            _warm_up(device, lanes, warm)
+            yield Target(device, lanes, device.clock_sensor(), terms, warm.reason, tuple(notes))
+
+
+def _warm_up(device: Device, lanes: Sequence[Lane], warm: WarmUp) -> None:
+    began_s = device.now()
+    slots = [slot for lane in lanes for slot in lane.slots]
+    while not warm.is_finished(device.now() - began_s):
+        for slot in slots:
+            slot.start()
+        for slot in slots:
+            query = slot.finish()
+            warm.add((query.end_s - query.start_s) * 1e3)

@@ -1,0 +1,1 @@
+"""The sampling loop: inference streams, passes, interleaving, warm-up, stopping."""

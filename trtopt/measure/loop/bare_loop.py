@@ -1,0 +1,67 @@
+"""A bare loop over a lane: launch and wait, without events and bookkeeping.
+
+What the sampling loop adds to a query is its difference from this one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from trtopt.device.api import Device
+from trtopt.measure.loop.inference_stream import Lane
+from trtopt.measure.loop.sampling import Criterion
+from trtopt.records import Samples
+
+_PROBE = 5
+"""Queries that tell how many fill a block."""
+
+
+def bare_latency(device: Device, lane: Lane, criterion: Criterion) -> Samples:
+    """One query in flight: the clock before the launch, and after the stream has been waited for."""
+    launch, wait = lane.bare()
+    now = device.now
+    began_s = now()
+    starts, ends = [], []
+    while not criterion.is_finished(now() - began_s):
+        start_s = now()
+        launch()
+        wait()
+        end_s = now()
+        criterion.add((end_s - start_s) * 1e3)
+        starts.append((start_s - began_s) * 1e3)
+        ends.append((end_s - began_s) * 1e3)
+    return _bare_samples(starts, ends)
+
+
+def bare_throughput(device: Device, lanes: Sequence[Lane], min_queries: int, block_s: float) -> Samples:
+    """Queries handed over one after the other for about `block_s`, and waited for once, at the end."""
+    loops = [lane.bare() for lane in lanes]
+    probe_s = _hand_over(device, loops, _PROBE)
+    count = max(min_queries, round(block_s / probe_s * _PROBE) if probe_s else min_queries)
+    took_ms = _hand_over(device, loops, count) * 1e3
+    return _bare_samples([0.0] * count, [took_ms] * count)
+
+
+def _hand_over(
+    device: Device, loops: Sequence[tuple[Callable[[], None], Callable[[], None]]], count: int
+) -> float:
+    """Seconds for `count` queries, handed to the lanes in turn."""
+    launches = [loops[index % len(loops)][0] for index in range(count)]
+    began_s = device.now()
+    for launch in launches:
+        launch()
+    for _, wait in loops:
+        wait()
+    return device.now() - began_s
+
+
+def _bare_samples(starts: list[float], ends: list[float]) -> Samples:
+    return Samples(
+        start_ms=[round(value, 6) for value in starts],
+        end_ms=[round(value, 6) for value in ends],
+        enqueue_ms=[],
+        gpu_compute_ms=[],
+        h2d_ms=[],
+        d2h_ms=[],
+        lane=[],
+    )

@@ -1,0 +1,217 @@
+"""Subjects that take turns in one process: slow drift and a neighbour's noise fall on all of them alike.
+
+Every subject keeps its context, buffers and graph for the whole run. A turn begins with queries that warm it
+up after the switch (they are no samples), then takes one block of samples.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from trtopt.device.api import Device, ProgressSink, Session, Target
+from trtopt.errors import DeviceError, DeviceMemoryError
+from trtopt.measure.contracts import changed
+from trtopt.measure.engine import check_fits, input_batch
+from trtopt.measure.engine_memory import foresee_lanes, vouched_engine
+from trtopt.measure.loop.bare_loop import bare_latency, bare_throughput
+from trtopt.measure.loop.run_pass import Subject, notes_on, open_lanes, terms_of
+from trtopt.measure.loop.sampling import Until, no_garbage_collection, sample
+from trtopt.measure.loop.warmup import WarmUp
+from trtopt.measure.statistics.comparison import in_turns
+from trtopt.records import (
+    ClockReading,
+    Contract,
+    EngineArtifact,
+    EngineRef,
+    Environment,
+    InterleavedRun,
+    Purpose,
+    Record,
+    Samples,
+    Shape,
+    Turns,
+)
+
+SWITCH_QUERIES = 3
+SWITCH_S = 0.02
+"""So much is run after a switch before samples count: until then caches are the other subject's."""
+
+BLOCK_QUERIES = 5
+"""A block holds no fewer, however slow the engine."""
+
+
+class LoadedEngine(Record, frozen=True, kw_only=True):
+    """An engine file that is loaded once; the same file twice gives two that share nothing."""
+
+    path: str
+    artifact: EngineArtifact
+    shapes: dict[str, Shape]
+
+
+class Variant(Record, frozen=True, kw_only=True):
+    """One subject: which engine (an index), under which terms. `bare` runs it without the sampling loop."""
+
+    name: str
+    engine: int
+    contract: Contract
+    mode: Literal["latency", "throughput"] = "latency"
+    bare: bool = False
+
+
+class InterleaveJob(Record, frozen=True, kw_only=True, tag="interleave"):
+    """What a worker is told: load `engines`, let all `variants` have their turn in each of `rounds`.
+
+    `data` is what `trtopt.data.open_data` takes; None gives seeded random input.
+    """
+
+    engines: tuple[LoadedEngine, ...]
+    variants: tuple[Variant, ...]
+    rounds: int
+    purpose: Purpose
+    batch: int
+    data: str | None
+    warmup_s: float
+    block_s: float
+    seed: int = msgspec.field(default_factory=partial(secrets.randbits, 32))
+    """What the order of turns is drawn from; see `measure.comparison.in_turns`."""
+
+
+def interleave(
+    target: Target, job: InterleaveJob, environment: Environment, progress: ProgressSink
+) -> InterleavedRun:
+    """All variants' blocks, in the order of `job.variants`.
+
+    Raises:
+        IncompatibleEngineError, ArtifactError: an engine of another machine, or a file that was changed.
+        DataError, DeviceError, UsageError: see `measure.loop`. A device that fails after the first round ends
+            the run, which is then marked.
+    """
+    with ExitStack() as resources:
+        sessions = [_load(target, engine, resources) for engine in job.engines]
+        players = [_seat(target, job, variant, sessions, resources) for variant in job.variants]
+        with no_garbage_collection():
+            for index, player in enumerate(players):
+                progress("warming up", index / len(players))
+                player.settle(job.warmup_s)
+            order = in_turns(len(players), job.rounds, job.seed)
+            clocks, failure = _play(target.device, players, order, job.block_s, progress)
+        return InterleavedRun(
+            purpose=job.purpose,
+            batch=job.batch,
+            environment=environment,
+            turns=tuple(player.turns() for player in players),
+            clocks=clocks,
+            clock_reference=target.device.clock_sensor().reference,
+            failure=failure,
+            seed=job.seed,
+            order=order,
+        )
+
+
+def _play(
+    device: Device,
+    players: Sequence[Player],
+    order: Sequence[int],
+    block_s: float,
+    progress: ProgressSink,
+) -> tuple[tuple[ClockReading, ...], str | None]:
+    """All turns; the clocks are read before the first and after each. The second is what broke it off.
+
+    Raises:
+        DeviceError: the device failed before everybody had a turn.
+    """
+    sensor, began_s = device.clock_sensor(), device.now()
+    clocks = [sensor.read(0.0)]
+    for turn, index in enumerate(order):
+        progress(f"turn {turn + 1} of {len(order)}", turn / len(order))
+        try:
+            players[index].take_turn(block_s)
+        except DeviceError as error:
+            if turn < len(players):
+                raise
+            return tuple(clocks), error.problem
+        clocks.append(sensor.read(round((device.now() - began_s) * 1e3, 3)))
+    return tuple(clocks), None
+
+
+def _load(target: Target, engine: LoadedEngine, resources: ExitStack) -> Session:
+    check_fits(engine.artifact, target)
+    content = vouched_engine(target.device, Path(engine.path), engine.artifact, engine.shapes)
+    session = target.load(content)
+    resources.callback(session.close)
+    return session
+
+
+def _seat(
+    target: Target, job: InterleaveJob, variant: Variant, sessions: Sequence[Session], resources: ExitStack
+) -> Player:
+    engine, session = job.engines[variant.engine], sessions[variant.engine]
+    foresee_lanes(target.device, session, engine.artifact.path, engine.shapes, variant.contract)
+    subject = Subject(
+        engine=EngineRef(path=engine.path, sha256=engine.artifact.sha256, label=engine.artifact.plan.label),
+        batch=job.batch,
+        shapes=engine.shapes,
+        data=input_batch(session, engine.shapes, job.data),
+    )
+    own = resources.enter_context(ExitStack())
+    try:
+        return Player(target.device, session, subject, variant, own)
+    except DeviceMemoryError as error:
+        raise DeviceMemoryError(
+            f"{error.problem}; {len(job.variants)} subjects that take turns are in memory at once",
+            "use a smaller batch, or fewer --builds",
+        ) from None
+
+
+class Player:
+    """One variant with its lanes open; collects its blocks and warm-ups."""
+
+    def __init__(
+        self, device: Device, session: Session, subject: Subject, variant: Variant, resources: ExitStack
+    ) -> None:
+        self._device, self._subject, self._variant = device, subject, variant
+        self._notes: list[str] = []
+        self._terms = terms_of(variant.mode, variant.contract)
+        self._lanes, refused = open_lanes(device, session, subject, self._terms, resources)
+        if refused is not None:
+            self._terms = terms_of(variant.mode, changed(variant.contract, {"graph": False}))
+            self._notes.append(f"measured without a CUDA graph: {refused}")
+        self._notes += notes_on(device, self._lanes[0])
+        self._blocks: list[Samples] = []
+        self._warmups: list[Samples] = []
+
+    def settle(self, min_s: float) -> None:
+        """Warm up as a pass does."""
+        self._warmups.append(sample(self._device, self._lanes, WarmUp(min_s=min_s)))
+
+    def take_turn(self, block_s: float) -> None:
+        """Warm up after the switch, then one block."""
+        self._warmups.append(self._block(SWITCH_QUERIES, SWITCH_S))
+        self._blocks.append(self._block(BLOCK_QUERIES, block_s))
+
+    def _block(self, min_queries: int, min_s: float) -> Samples:
+        if not self._variant.bare:
+            return sample(self._device, self._lanes, Until(min_queries, min_s))
+        if self._variant.mode == "latency":
+            return bare_latency(self._device, self._lanes[0], Until(min_queries, min_s))
+        return bare_throughput(self._device, self._lanes, min_queries, min_s)
+
+    def turns(self) -> Turns:
+        """All that was taken."""
+        return Turns(
+            name=self._variant.name,
+            engine=self._subject.engine,
+            contract=self._terms,
+            mode=self._variant.mode,
+            bare=self._variant.bare,
+            blocks=tuple(self._blocks),
+            warmups=tuple(self._warmups),
+            notes=tuple(self._notes),
+        )

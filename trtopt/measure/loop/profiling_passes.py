@@ -1,0 +1,222 @@
+"""The layer pass and the memory pass: each on its own, never while samples are taken."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+import msgspec
+
+from trtopt.device.api import AllocationTracker, Context, Device, Session, Stream
+from trtopt.errors import DeviceMemoryError, GraphCaptureError
+from trtopt.measure.loop.buffers import device_buffers, fill, host_buffers
+from trtopt.measure.loop.inference_stream import Lane
+from trtopt.measure.loop.run_pass import Subject
+from trtopt.records import MORE_CONTEXTS, Contract, LayerPass, LayerTime, MemoryPass
+
+_WARM_RUNS = 5
+_LAYER_RUNS = 50
+_MEMORY_RUNS = 3
+_MORE_CONTEXTS = 2
+_MAX_INSPECTOR_CHARACTERS = 64 << 20
+_PLAIN = Contract(name="profiling", graph=False, transfers=False, queue_ahead=0, sync="spin")
+
+
+def time_layers(
+    device: Device, session: Session, subject: Subject, runs: int = _LAYER_RUNS, *, graph: bool = False
+) -> LayerPass:
+    """Each layer's time in each of `runs` runs, in the order in which the engine runs them.
+
+    With `graph` the runs are replays of a CUDA graph; where layers cannot be timed so they are plain runs,
+    and a note says why. Layers are told apart by name; a name that a run reports twice is summed. The
+    profiler serialises the layers, so their total is no latency. The engine's own description of its layers
+    comes with them.
+
+    Raises:
+        MeasurementError: the backend reports no layer times.
+    """
+    whole = session.layer_pass(subject.shapes, subject.data, runs)
+    if whole is not None:
+        return whole
+    if not graph:
+        return _layer_pass(device, session, subject, runs, _plain_runs)
+    try:
+        replayed = _layer_pass(device, session, subject, runs, _replays)
+        return msgspec.structs.replace(replayed, graph=True)
+    except GraphCaptureError as error:
+        plain = _layer_pass(device, session, subject, runs, _plain_runs)
+        note = f"layers were timed without a CUDA graph: {error.problem}"
+        return msgspec.structs.replace(plain, notes=(note,))
+
+
+_Times = dict[str, float]
+_Runs = Callable[[Device, Context, Stream, ExitStack, _Times], Callable[[], None]]
+"""Makes what runs the engine once and has each layer's time added to the times."""
+
+
+def _layer_pass(device: Device, session: Session, subject: Subject, runs: int, prepare: _Runs) -> LayerPass:
+    current: _Times = {}
+    collected: dict[str, list[float]] = {}
+    with ExitStack() as resources:
+        context = session.context(subject.shapes)
+        resources.callback(context.close)
+        stream = device.stream()
+        resources.callback(stream.close)
+        buffers = device_buffers(device, context.bindings, resources)
+        host = host_buffers(device, context.bindings, subject.data, resources)
+        fill(device, context.bindings, buffers, host, stream)
+        context.bind(buffers)
+        run_once = prepare(device, context, stream, resources, current)
+        for run in range(_WARM_RUNS + runs):
+            current.clear()
+            run_once()
+            if run >= _WARM_RUNS:
+                for name, ms in current.items():
+                    collected.setdefault(name, []).append(ms)
+        inspector = context.inspect()
+    return LayerPass(
+        runs=runs,
+        layers=tuple(LayerTime(name=name, ms=ms) for name, ms in collected.items()),
+        inspector=inspector if inspector and len(inspector) <= _MAX_INSPECTOR_CHARACTERS else None,
+    )
+
+
+def _adding_to(times: _Times) -> Callable[[str, float], None]:
+    def report(name: str, ms: float) -> None:
+        times[name] = times.get(name, 0.0) + ms
+
+    return report
+
+
+def _plain_runs(
+    device: Device, context: Context, stream: Stream, resources: ExitStack, times: _Times
+) -> Callable[[], None]:
+    context.report_layers(_adding_to(times))
+
+    def run_once() -> None:
+        context.enqueue(stream)
+        stream.synchronize()
+
+    return run_once
+
+
+def _replays(
+    device: Device, context: Context, stream: Stream, resources: ExitStack, times: _Times
+) -> Callable[[], None]:
+    """Run plainly once, then capture: a replay leaves the events that the profiler reads on request.
+
+    Raises:
+        GraphCaptureError: the engine cannot be captured.
+    """
+    context.report_layers(_adding_to(times), on_request=True)
+    context.enqueue(stream)
+    stream.synchronize()
+    graph = device.capture(stream, lambda: context.enqueue(stream))
+    resources.callback(graph.close)
+
+    def run_once() -> None:
+        graph.launch(stream)
+        stream.synchronize()
+        if not context.request_layers() or not any(times.values()):
+            raise GraphCaptureError(
+                "a replay has no layer times", "the layers of plain runs are timed with --no-graph"
+            )
+
+    return run_once
+
+
+def follow_memory(
+    device: Device,
+    load: Callable[[AllocationTracker], Session],
+    subject: Subject,
+    engine_file_bytes: int | None = None,
+) -> MemoryPass:
+    """Load the engine with a tracking allocator, run it, unload it, and record every allocation.
+
+    Phases: `load`, `context and buffers` (with its first run), `run`, `more contexts`, `unload`. When memory
+    runs out, what was seen up to there comes back, marked.
+    """
+    follower = _Follower(device, AllocationTracker(device.now), engine_file_bytes)
+    try:
+        session = load(follower.tracker)
+        try:
+            follower.follow(session, subject)
+        finally:
+            follower.tracker.phase = "unload"
+            session.close()
+    except DeviceMemoryError as error:
+        return follower.seen(error.problem)
+    return follower.seen()
+
+
+class _Follower:
+    """What is known of a memory pass so far."""
+
+    def __init__(self, device: Device, tracker: AllocationTracker, engine_file_bytes: int | None) -> None:
+        self.tracker = tracker
+        self._device = device
+        self._engine_file_bytes = engine_file_bytes
+        self._used_before, self._resident_before = device.used_bytes(), _resident_bytes()
+        self._used: int | None = None
+        self._resident: int | None = None
+        self._device_memory: int | None = None
+        self._buffers_bytes = 0
+        self._contexts: list[int] = []
+
+    def follow(self, session: Session, subject: Subject) -> None:
+        """The session's life between its load and its end."""
+        self._device_memory = session.device_memory_bytes
+        self.tracker.phase = "context and buffers"
+        lane = Lane(self._device, session, subject.shapes, subject.data, _PLAIN)
+        try:
+            self._buffers_bytes = sum(binding.nbytes for binding in lane.bindings)
+            self.tracker.phase = "run"
+            for _ in range(_MEMORY_RUNS):
+                lane.slots[0].start()
+                lane.slots[0].finish()
+            self._used = _growth(self._used_before, self._device.used_bytes())
+            self._resident = _growth(self._resident_before, _resident_bytes())
+            self.tracker.phase = MORE_CONTEXTS
+            self._open_contexts(session, subject)
+        finally:
+            self.tracker.phase = "unload"
+            lane.close()
+
+    def _open_contexts(self, session: Session, subject: Subject) -> None:
+        """Further contexts beside the one that ran, all alive at once, as many as there is room for."""
+        with ExitStack() as resources, suppress(DeviceMemoryError):
+            for _ in range(_MORE_CONTEXTS):
+                before = self._live()
+                resources.callback(session.context(subject.shapes).close)
+                self._contexts.append(self._live() - before)
+
+    def _live(self) -> int:
+        return (self.seen().live_bytes or [0])[-1]
+
+    def seen(self, failure: str | None = None) -> MemoryPass:
+        """The record of it."""
+        return MemoryPass(
+            events=tuple(self.tracker.events),
+            buffers_bytes=self._buffers_bytes,
+            engine_device_bytes=self._device_memory,
+            driver_used_bytes=self._used,
+            context_bytes=tuple(self._contexts),
+            engine_file_bytes=self._engine_file_bytes,
+            host_bytes=self._resident,
+            failure=failure,
+        )
+
+
+def _growth(before: int | None, after: int | None) -> int | None:
+    return None if before is None or after is None else after - before
+
+
+def _resident_bytes() -> int | None:
+    """This process's resident memory; None where the system does not tell it as Linux does."""
+    try:
+        pages = Path("/proc/self/statm").read_text(encoding="ascii").split()[1]
+    except OSError:
+        return None
+    return int(pages) * os.sysconf("SC_PAGE_SIZE")

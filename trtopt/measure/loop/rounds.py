@@ -1,0 +1,75 @@
+"""What is kept of a run in turns: the rounds that nothing spoilt. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+import msgspec
+
+from trtopt.measure.analysis.interference import Disturbance, judge_groups
+from trtopt.records import InterleavedRun, Turns
+
+
+@dataclass(frozen=True)
+class JudgedRounds:
+    """The subjects' turns without spoilt rounds. `disturbed` are reasons not to trust what is left."""
+
+    turns: tuple[Turns, ...]
+    disturbance: Disturbance
+    failure: str | None = None
+
+    @property
+    def disturbed(self) -> tuple[str, ...]:
+        """Empty if nothing speaks against the run."""
+        slowed = (self.disturbance.text,) if self.disturbance.untrustworthy else ()
+        return (*_failures(self.failure), *slowed)
+
+
+def _failures(problem: str | None) -> tuple[str, ...]:
+    return () if problem is None else (f"the device failed in the middle: {problem}",)
+
+
+def judged_rounds(run: InterleavedRun) -> JudgedRounds:
+    """Discard every round in which a turn was taken under a slowdown, from all subjects alike.
+
+    So is a round that a failing device broke off: not every subject had its turn. Where no round is left all
+    are kept, and the run is not to be trusted.
+    """
+    found = judge_groups(run.clocks, run.clock_reference.mhz)
+    subjects = len(run.turns)
+    spoilt = {group.index // subjects for group in found.groups if group.discarded}
+    complete = range(min(len(turns.blocks) for turns in run.turns))
+    rounds = [number for number in complete if number not in spoilt] or complete
+    kept = tuple(
+        msgspec.structs.replace(turns, blocks=tuple(turns.blocks[number] for number in rounds))
+        for turns in run.turns
+    )
+    return JudgedRounds(kept, found, run.failure)
+
+
+def pooled_ms(turns: Turns) -> float:
+    """The median latency of all blocks, in milliseconds."""
+    return median(value for block in turns.blocks for value in block.latency_ms)
+
+
+def latency_blocks(turns: Turns) -> list[list[float]]:
+    """Each block's latencies in milliseconds."""
+    return [block.latency_ms for block in turns.blocks]
+
+
+def notes_of(runs: Sequence[InterleavedRun]) -> list[str]:
+    """What the subjects noted and the clocks told, once each."""
+    notes = [note for run in runs for turns in run.turns for note in turns.notes]
+    for run in runs:
+        notes += [
+            f"batch {run.batch}: {text}; what was measured until then is kept, and nothing came after"
+            for text in _failures(run.failure)
+        ]
+        found = judged_rounds(run).disturbance
+        if found.clocks_known and found.text:
+            notes.append(found.text)
+        elif not found.clocks_known:
+            notes.append(f"clocks are unknown: {run.clock_reference.problem or 'nobody tells them'}")
+    return list(dict.fromkeys(notes))

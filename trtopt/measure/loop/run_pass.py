@@ -1,0 +1,136 @@
+"""One pass over an engine in one mode under one contract: lanes, warm-up, samples, record."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Literal
+
+import msgspec
+
+from trtopt.device.api import Device, Session
+from trtopt.errors import MeasurementError
+from trtopt.measure.contracts import changed, one_in_flight
+from trtopt.measure.loop.buffers import Inputs
+from trtopt.measure.loop.inference_stream import Lane
+from trtopt.measure.loop.sample_groups import take_samples
+from trtopt.measure.loop.sampling import no_garbage_collection
+from trtopt.measure.loop.stopping import Limits, Precision
+from trtopt.measure.loop.warmup import WarmUp
+from trtopt.records import Contract, EngineRef, Measurement, Shape
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is measured: an engine at one batch size, on this input data."""
+
+    engine: EngineRef
+    batch: int
+    shapes: Mapping[str, Shape]
+    data: Inputs
+
+
+Mode = Literal["latency", "throughput"]
+
+
+def measure(
+    device: Device,
+    session: Session,
+    subject: Subject,
+    contract: Contract,
+    mode: Mode,
+    limits: Limits,
+) -> Measurement:
+    """Warm up, then sample until the limits are reached. No profiler or allocator may be attached.
+
+    In latency mode one query is in flight; in throughput mode as many as the contract's queue and streams
+    allow. All host work that is not the query's own is kept out of the loop.
+
+    Raises:
+        DeviceError: the device failed before any query had finished; everything opened has been closed. One
+            that fails later leaves a measurement that says so.
+        MeasurementError: no query finished.
+    """
+    terms = terms_of(mode, contract)
+    notes: list[str] = []
+    with ExitStack() as resources:
+        lanes, refused = open_lanes(device, session, subject, terms, resources)
+        if refused is not None:
+            terms = terms_of(mode, changed(contract, {"graph": False}))
+            notes.append(f"measured without a CUDA graph: {refused}")
+        notes += notes_on(device, lanes[0])
+        warm = WarmUp(min_s=limits.warmup_s, min_count=limits.min_warmups, max_s=limits.max_warmup_s)
+        enough = Precision(
+            limits.target,
+            min_count=limits.min_queries,
+            min_s=limits.min_duration_s,
+            max_s=limits.duration_s,
+        )
+        with no_garbage_collection():
+            taken = take_samples(device, lanes, warm, enough)
+    if not taken.samples.start_ms and taken.discarded is None:
+        raise MeasurementError("no query finished", "give the pass more time with --duration")
+    return Measurement(
+        mode=mode,
+        contract=terms,
+        engine=subject.engine,
+        batch=subject.batch,
+        shapes=dict(subject.shapes),
+        samples=taken.samples,
+        staged=taken.staged,
+        warmups=taken.warmups,
+        clocks=taken.clocks,
+        clock_reference=taken.reference,
+        groups=taken.groups,
+        discarded=0 if taken.discarded is None else len(taken.discarded.start_ms),
+        discarded_samples=taken.discarded,
+        untrustworthy=taken.untrustworthy,
+        warmup_reason=warm.reason,
+        stop_reason=enough.reason if taken.failure is None else f"failure: {taken.failure.problem}",
+        failure=None if taken.failure is None else taken.failure.problem,
+        notes=tuple(notes),
+    )
+
+
+def terms_of(mode: Mode, contract: Contract) -> Contract:
+    """The contract's terms in a mode."""
+    return one_in_flight(contract) if mode == "latency" else contract
+
+
+def notes_on(device: Device, lane: Lane) -> list[str]:
+    """What the lanes do otherwise than the contract's words would have it."""
+    notes = []
+    if lane.refills_late is not None:
+        notes.append(
+            "an input buffer is refilled when computing has ended, not when it has been read: "
+            f"{lane.refills_late}"
+        )
+    if device.info.kind == "cpu" and lane.contract.transfers:
+        notes.append(
+            "on the CPU the host thread itself copies and computes: a query's copies overlap nothing"
+        )
+    return notes
+
+
+def open_lanes(
+    device: Device, session: Session, subject: Subject, terms: Contract, resources: ExitStack
+) -> tuple[list[Lane], str | None]:
+    """A lane a stream, all without a CUDA graph if one of them refuses it; and that refusal's reason."""
+    lanes = _lanes(device, session, subject, terms, resources)
+    refused = next((lane.graph_refused for lane in lanes if lane.graph_refused), None)
+    if refused is None:
+        return lanes, None
+    resources.close()  # all lanes run on the same terms, or the result has none
+    plain = msgspec.structs.replace(terms, graph=False)
+    return _lanes(device, session, subject, plain, resources), refused
+
+
+def _lanes(
+    device: Device, session: Session, subject: Subject, terms: Contract, resources: ExitStack
+) -> list[Lane]:
+    lanes = []
+    for _ in range(terms.streams):
+        lanes.append(Lane(device, session, subject.shapes, subject.data, terms))
+        resources.callback(lanes[-1].close)
+    return lanes

@@ -1,0 +1,185 @@
+"""The samples of one pass, taken in groups with a reading of the clocks before and after each.
+
+Events that note the time slow a query down, and so does what tells a query's stages apart: the stages are
+timed in queries of their own, a tenth more after each group, and no sample pays for it.
+
+Readings stand outside the timed region: the queue runs empty, the sensor is read, every slot runs one query
+that does not count (the first after a pause is a fresh start), and sampling goes on. Where nobody can tell
+the clocks there is nothing to pause for, and all samples are one group.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from trtopt.device.api import ClockSensor, Device
+from trtopt.errors import DeviceError
+from trtopt.measure.analysis.interference import judge_groups
+from trtopt.measure.loop.inference_stream import Lane
+from trtopt.measure.loop.sampling import Criterion, Finished, Until, as_samples, drive
+from trtopt.measure.loop.stopping import Precision
+from trtopt.measure.loop.warmup import WarmUp
+from trtopt.records import ClockReading, ClockReference, Samples
+
+GROUP_S = 0.25
+"""NVML renews what it tells about ten times a second: both readings of a group speak of its own time. They
+cost a hundredth of it."""
+
+TIMED_SHARE = 0.1
+MIN_TIMED = 5
+"""So many queries more have their stages timed: a share of the group's, and no fewer."""
+
+MIN_QUERIES = 20
+"""The one query that each slot runs uncounted before a group costs a twentieth at most."""
+
+QUERIES_PER_WAITING_SLOT = 100
+"""Filling and emptying the queue of a group moves its throughput by a hundredth at most."""
+
+
+@dataclass(frozen=True)
+class Taken:
+    """The samples of a pass.
+
+    `groups` tells why each was discarded; there is one reading more in `clocks` than there are groups.
+    `staged` are the queries whose stages were timed, without those of discarded groups.
+
+    `failure` is the device's, if it ended the pass in the middle; what had finished by then is kept.
+    """
+
+    warmups: Samples
+    samples: Samples
+    staged: Samples
+    discarded: Samples | None
+    clocks: tuple[ClockReading, ...]
+    reference: ClockReference
+    groups: tuple[tuple[str, ...], ...]
+    untrustworthy: tuple[str, ...]
+    failure: DeviceError | None
+
+
+class _Group:
+    """A criterion that ends with one group, or with the whole pass; it hears for both."""
+
+    def __init__(self, whole: Criterion, before_s: float, seconds: float, queries: int) -> None:
+        self._whole, self._before_s = whole, before_s
+        self._seconds, self._queries = seconds, queries
+        self.heard = 0
+
+    def add(self, latency_ms: float) -> None:
+        """One more query has finished."""
+        self.heard += 1
+        self._whole.add(latency_ms)
+
+    def is_finished(self, elapsed_s: float) -> bool:
+        """Whether the group may end; only time inside groups counts for the pass."""
+        if self._whole.is_finished(self._before_s + elapsed_s):
+            return True
+        return elapsed_s >= self._seconds and self.heard >= self._queries
+
+
+class _Stretches:
+    """Stretches of queries, each of one group, on one clock that starts at `start_s` of the device's."""
+
+    def __init__(self, start_s: float) -> None:
+        self.start_s = start_s
+        self._stretches: list[tuple[int, list[Finished]]] = []
+
+    def __len__(self) -> int:
+        return sum(len(queries) for _, queries in self._stretches)
+
+    def new(self, group: int) -> list[Finished]:
+        """An empty stretch, to be filled."""
+        self._stretches.append((group, []))
+        return self._stretches[-1][1]
+
+    def of(self, groups: Collection[int] | None) -> Samples:
+        """The queries of these groups; None: of the only one there is, which needs no number."""
+        chosen = [(group, queries) for group, queries in self._stretches if groups is None or group in groups]
+        return as_samples(
+            [query for _, queries in chosen for query in queries],
+            self.start_s,
+            [] if groups is None else [group for group, queries in chosen for _ in queries],
+        )
+
+
+def take_samples(device: Device, lanes: Sequence[Lane], warm: WarmUp, enough: Precision) -> Taken:
+    """Warm up, then sample in groups until `enough` is finished.
+
+    A discarded group's queries do not help `enough` to finish; its time counts towards the time limit.
+
+    Raises:
+        DeviceError: the device failed before any sample was finished.
+    """
+    sensor = device.clock_sensor()
+    warmups = _Stretches(device.now())
+    with device.annotate("warm-up"):
+        drive(device, lanes, warm, warmups.new(0))
+    with device.captured():
+        return _take_groups(device, lanes, enough, warmups, sensor)
+
+
+def _take_groups(
+    device: Device, lanes: Sequence[Lane], enough: Precision, warmups: _Stretches, sensor: ClockSensor
+) -> Taken:
+    samples = _Stretches(device.now())
+    staged = _Stretches(samples.start_s)
+    clocks = [sensor.read(0.0)]
+    known = clocks[0].sm_mhz is not None
+    sampled_s, failure = 0.0, None
+    while True:
+        index = len(clocks) - 1
+        group = _Group(enough, sampled_s, GROUP_S if known else math.inf, _queries_of_a_group(lanes))
+        try:
+            if known:
+                drive(device, lanes, Until(1), warmups.new(index))
+            with device.annotate(f"group {index}"):
+                before_s = device.now()
+                drive(device, lanes, group, samples.new(index))
+                sampled_s += device.now() - before_s
+            count = max(MIN_TIMED, round(group.heard * TIMED_SHARE))
+            with device.annotate(f"stages {index}"):
+                drive(device, lanes, Until(count), staged.new(index), timed=True)
+        except DeviceError as error:
+            if not len(samples):
+                raise
+            failure = error
+        clocks.append(sensor.read(round((device.now() - samples.start_s) * 1e3, 6)))
+        if judge_groups(clocks[-2:], sensor.reference.mhz).discarded:
+            enough.take_back(group.heard)
+        if failure is not None or enough.is_finished(sampled_s):
+            break
+    return _judged(warmups, samples, staged, clocks if known else [], sensor.reference, failure)
+
+
+def _queries_of_a_group(lanes: Sequence[Lane]) -> int:
+    slots = sum(len(lane.slots) for lane in lanes)
+    return max(MIN_QUERIES, QUERIES_PER_WAITING_SLOT * (slots - 1))
+
+
+def _judged(
+    warmups: _Stretches,
+    samples: _Stretches,
+    staged: _Stretches,
+    clocks: Sequence[ClockReading],
+    reference: ClockReference,
+    failure: DeviceError | None,
+) -> Taken:
+    """Keep apart what counts and what does not."""
+    disturbance = judge_groups(clocks, reference.mhz)
+    bad = {group.index for group in disturbance.groups if group.discarded}
+    every = set(range(len(disturbance.groups))) if clocks else None
+    kept = None if every is None else every - bad
+    against = [] if failure is None else [f"the device failed in the middle: {failure.problem}"]
+    return Taken(
+        warmups=warmups.of(every),
+        samples=samples.of(kept),
+        staged=staged.of(kept),
+        discarded=samples.of(bad) if bad else None,
+        clocks=tuple(clocks),
+        reference=reference,
+        groups=tuple(group.reasons for group in disturbance.groups),
+        untrustworthy=(*against, *([disturbance.text] if disturbance.untrustworthy else [])),
+        failure=failure,
+    )

@@ -1,0 +1,159 @@
+"""Comparing recipes: several builds a side, each run several times.
+
+TensorRT times tactics while it builds, so two builds of one recipe are two engines. A difference between two
+single engines says nothing of their recipes: here the spread between builds is told apart from the spread
+between runs, and the verdict rests on builds, of which there are few, and not on runs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean, variance
+
+from trtopt.measure.statistics.comparison import (
+    THRESHOLD,
+    WINNER_CONFIDENCE,
+    Comparison,
+    Noise,
+    Ratio,
+    Reason,
+    ReasonCode,
+    Verdict,
+    decide,
+)
+from trtopt.measure.statistics.intervals import CONFIDENCE, student
+
+Builds = Sequence[Sequence[float]]
+"""The median latency of each run of each build."""
+
+
+@dataclass(frozen=True)
+class Spread:
+    """One side's builds. Standard deviations relative to the latency (of its logarithm); None: not known."""
+
+    builds: int
+    runs: int
+    geometric_mean: float
+    """In the latencies' unit, every build counting alike."""
+    between: float | None
+    within: float | None
+
+    @property
+    def text(self) -> str:
+        """For the report."""
+        between = "unknown" if self.between is None else f"±{self.between:.2%}"
+        within = "unknown" if self.within is None else f"±{self.within:.2%}"
+        counts = f"{self.builds} builds, {self.runs} runs"
+        return f"{counts}: {between} between builds, {within} between runs of one build"
+
+
+@dataclass(frozen=True)
+class BuildComparison:
+    """A verdict on recipes, with each side's spread."""
+
+    comparison: Comparison
+    a: Spread
+    b: Spread
+
+
+def spread(builds: Builds) -> Spread:
+    """Between- and within-build variance by random-effects analysis of variance on log latencies.
+
+    With k builds and m_i runs each, N in all: within² = MSW; between² = max(0, (MSB - MSW) / m₀), with
+    m₀ = (N - Σ m_i² / N) / (k - 1), which is m when all m_i are (Searle, Casella and McCulloch, Variance
+    Components, 1992, chapter 3). Builds are known to differ only beyond what their runs do.
+
+    Raises:
+        ValueError: no builds, or one without runs.
+    """
+    if not builds or any(not runs for runs in builds):
+        raise ValueError("every side needs builds and every build needs runs")
+    logs = [[math.log(value) for value in runs] for runs in builds]
+    sizes = [len(runs) for runs in logs]
+    means = [fmean(runs) for runs in logs]
+    k, n = len(logs), sum(sizes)
+    grand = sum(mean * size for mean, size in zip(means, sizes, strict=True)) / n
+    within = between = None
+    if n > k:
+        squares = sum((value - mean) ** 2 for runs, mean in zip(logs, means, strict=True) for value in runs)
+        within = squares / (n - k)
+    if within is not None and k > 1:
+        msb = sum(size * (mean - grand) ** 2 for size, mean in zip(sizes, means, strict=True)) / (k - 1)
+        typical = (n - sum(size * size for size in sizes) / n) / (k - 1)
+        between = max(0.0, (msb - within) / typical)
+    return Spread(
+        builds=k,
+        runs=n,
+        geometric_mean=math.exp(fmean(means)),
+        between=None if between is None else math.sqrt(between),
+        within=None if within is None else math.sqrt(within),
+    )
+
+
+def compare_builds(
+    a: Builds,
+    b: Builds,
+    *,
+    threshold: float = THRESHOLD,
+    noise: Noise | None = None,
+    disturbed: Sequence[str] = (),
+) -> BuildComparison:
+    """Compare two recipes by the mean log latency of each build.
+
+    A build's mean carries its own luck and its runs' noise, so the spread of build means is the right
+    yardstick, whichever of the two is larger: Welch's t interval on their difference, with
+    Welch and Satterthwaite's degrees of freedom rounded down. More runs do not make up for few builds.
+    Builds are independent of each other, as blocks are not, so a winner is held to the same 95 % as SAME.
+    """
+    spreads = spread(a), spread(b)
+    means_a, means_b = ([fmean(math.log(value) for value in runs) for runs in side] for side in (a, b))
+    difference = fmean(means_b) - fmean(means_a)
+    if min(len(a), len(b)) < 2:
+        found = f"{len(a)} and {len(b)} builds, which differ by {math.exp(difference) - 1:+.1%}"
+        text = f"{found}: one build says nothing of its recipe's luck; give --builds 2 or more"
+        lone = Comparison(
+            Verdict.UNDECIDED,
+            (Reason(ReasonCode.TOO_FEW_BUILDS, text),),
+            None,
+            threshold,
+        )
+        return BuildComparison(lone, *spreads)
+    half = _welch_half_width(means_a, means_b)
+    ratio = Ratio.of_log(difference, half, half)
+    return BuildComparison(decide(ratio, threshold, noise, (), disturbed), *spreads)
+
+
+def compare_paired(
+    a: Sequence[float],
+    b: Sequence[float],
+    *,
+    threshold: float = THRESHOLD,
+    disturbed: Sequence[str] = (),
+) -> Comparison:
+    """Compare two builds whose runs were taken together: a[i] and b[i] are medians from one process.
+
+    Student's t interval on the mean of the log ratios. This tells two engines apart, not their recipes.
+
+    Raises:
+        ValueError: not as many runs on both sides.
+    """
+    logs = [math.log(after) - math.log(before) for before, after in zip(a, b, strict=True)]
+    if len(logs) < 2:
+        text = f"{len(logs)} run: its own luck cannot be told from the builds'"
+        return decide(None, threshold, None, [Reason(ReasonCode.TOO_FEW_BLOCKS, text)], disturbed)
+    error = math.sqrt(variance(logs) / len(logs))
+    half, sure = (
+        student(len(logs) - 1, confidence) * error for confidence in (CONFIDENCE, WINNER_CONFIDENCE)
+    )
+    return decide(Ratio.of_log(fmean(logs), half, sure), threshold, None, (), disturbed)
+
+
+def _welch_half_width(a: Sequence[float], b: Sequence[float]) -> float:
+    errors = [variance(side) / len(side) for side in (a, b)]
+    total = sum(errors)
+    if total == 0:
+        return 0.0
+    freedom = total**2 / sum(e**2 / (len(side) - 1) for e, side in zip(errors, (a, b), strict=True))
+    return student(freedom) * math.sqrt(total)

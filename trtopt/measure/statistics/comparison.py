@@ -1,0 +1,351 @@
+"""Is B faster than A? Pure judgements on lists of latencies; a verdict must be earned.
+
+Every comparison starts as UNDECIDED. FASTER and SLOWER (always B's, against A) need both significance, the
+interval of the ratio of medians excluding 1, and practice: the ratio itself at least the threshold away from
+1. SAME needs the whole 95 % interval within the threshold. Thresholds are taken on the logarithm, so that
+swapping A and B mirrors the verdict: 1 % is from 1/1.01 to 1.01.
+
+A winner among blocks must be significant at 99 %: on a machine so noisy that the threshold holds nothing
+back, 95 % would by its very definition find a winner in 5 % of A/A pairs, and in more where neighbouring
+blocks are correlated. Between blocks in turns the pairs must agree on it too (`measure.pairs`), at the same
+99 %: the interval alone is misled by what comes and goes for some blocks at a time.
+benchmarks/verdict-rates has the simulated rates.
+
+For rates, where more is better, give the reciprocals.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from functools import lru_cache
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trtopt.measure.statistics.intervals import student
+from trtopt.measure.statistics.signed_rank import chance, log_ratios
+
+THRESHOLD = 0.01
+"""A difference below it is of no practical interest, unless --threshold says otherwise."""
+
+MIN_BLOCKS = 8
+"""Below eight pairs of blocks not even unanimity is significant at 99 %: 2 · 2^-7 > 1 %."""
+
+WINNER_CONFIDENCE = 0.99
+
+RUN_LUCK = 0.01
+"""Standard deviation of a run's own luck (memory placement, temperature, clocks) against other runs of the
+same engine, allowed for between separate runs when no control has measured it. Twelve runs of ResNet-50 on an
+H200 had 0.37 %, but contexts of one process fell into two modes 4.8 % apart: benchmarks/trust."""
+
+RUN_BLOCKS = 20
+_RESAMPLES = 2000
+_SEED = 20_26
+
+Block = Sequence[float]
+Side = Literal["A", "B"]
+
+
+class Verdict(str, Enum):
+    """What B is, against A."""
+
+    FASTER = "FASTER"
+    SLOWER = "SLOWER"
+    SAME = "SAME"
+    UNDECIDED = "UNDECIDED"
+
+
+class ReasonCode(str, Enum):
+    """Why the verdict is what it is."""
+
+    BEYOND_THRESHOLD = "beyond-threshold"
+    WITHIN_THRESHOLD = "within-threshold"
+    REAL_BUT_SMALL = "real-but-small"
+    NEAR_THRESHOLD = "near-threshold"
+    TOO_NOISY = "too-noisy"
+    PAIRS_DISAGREE = "pairs-disagree"
+    TOO_FEW_BLOCKS = "too-few-blocks"
+    TOO_FEW_BUILDS = "too-few-builds"
+    INVALID_SAMPLES = "invalid-samples"
+    DISTURBED = "disturbed"
+    CONTROL_FOUND_WINNER = "control-found-winner"
+    CONTROL_NOISE = "control-noise"
+    NOT_INTERLEAVED = "not-interleaved"
+
+
+@dataclass(frozen=True)
+class Reason:
+    """One ground of a verdict, with its figures."""
+
+    code: ReasonCode
+    text: str
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """B's median over A's; below 1 B is faster.
+
+    `low` and `high` bound the 95 % interval; the surer one, `sure_low` to `sure_high`, must exclude 1 for a
+    winner.
+    """
+
+    value: float
+    low: float
+    high: float
+    sure_low: float
+    sure_high: float
+
+    @staticmethod
+    def of_log(value: float, half_width: float, sure_half_width: float) -> Ratio:
+        """From a difference of logarithms and its intervals' half-widths."""
+        return Ratio(
+            math.exp(value),
+            math.exp(value - half_width),
+            math.exp(value + half_width),
+            math.exp(value - sure_half_width),
+            math.exp(value + sure_half_width),
+        )
+
+    def widened(self, relative: float) -> Ratio:
+        """With an independent error added whose 95 % bound is `relative`."""
+        value, error = math.log(self.value), math.log1p(relative)
+        half, sure = math.log(self.high) - value, math.log(self.sure_high) - value
+        surer = error * student(math.inf, WINNER_CONFIDENCE) / student(math.inf)
+        return Ratio.of_log(value, math.hypot(half, error), math.hypot(sure, surer))
+
+    @property
+    def change(self) -> str:
+        """Such as `-2.1 % (-2.6 % to -1.6 %)`: the change of latency from A to B."""
+        return f"{self.value - 1:+.1%} ({self.low - 1:+.1%} to {self.high - 1:+.1%})"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A verdict with its reasons. `ratio` is None when there was too little to form one."""
+
+    verdict: Verdict
+    reasons: tuple[Reason, ...]
+    ratio: Ratio | None
+    threshold: float
+
+
+@dataclass(frozen=True)
+class Noise:
+    """What an A/A control says of the machine: `relative` is how far apart equal sides may seem, at 95 %."""
+
+    relative: float
+    control: Comparison
+
+
+def in_turns(subjects: int, rounds: int, seed: int) -> tuple[int, ...]:
+    """The order in which to run blocks: in every round each subject once, in an order drawn from `seed`.
+
+    Each round's reverse is among the other rounds, so that slow drift falls on all alike. Which comes when is
+    left to chance: a disturbance that comes back in step with a fixed order would fall on one subject alone.
+    """
+    random = np.random.RandomState(seed)
+    drawn = [random.permutation(subjects) for _ in range((rounds + 1) // 2)]
+    orders = [order for forth in drawn for order in (forth, forth[::-1])]
+    shuffled = random.permutation(len(orders))[:rounds]
+    return tuple(int(index) for number in shuffled for index in orders[number])
+
+
+def interleaving(pairs: int, seed: int) -> tuple[Side, ...]:
+    """Two sides' order, such as A B B A B A …: as many pairs begin with A as with B."""
+    return tuple("A" if index == 0 else "B" for index in in_turns(2, pairs, seed))
+
+
+def blocks_of(values: Sequence[float], count: int = RUN_BLOCKS) -> list[list[float]]:
+    """One run in `count` consecutive blocks of equal length (the remainder goes to none), for run files.
+
+    Fewer blocks if they would hold fewer than five values each.
+    """
+    count = min(count, len(values) // 5)
+    if count < 1:
+        return []
+    length = len(values) // count
+    return [list(values[index * length : (index + 1) * length]) for index in range(count)]
+
+
+def compare(
+    a: Sequence[Block],
+    b: Sequence[Block],
+    *,
+    threshold: float = THRESHOLD,
+    interleaved: bool = True,
+    noise: Noise | None = None,
+    disturbed: Sequence[str] = (),
+) -> Comparison:
+    """Compare two sides' blocks of latencies, in the order in which they were taken.
+
+    Interleaved, a[i] and b[i] were taken one after the other, in an order drawn at random, and are resampled
+    together, which takes out whatever both felt. From two separate runs (`blocks_of`) they are resampled
+    apart, and no number of samples tells what differed between the runs: the interval is widened by the noise
+    of a control that was taken in the same way, or by `RUN_LUCK` a run. `disturbed` are reasons not to trust
+    a side.
+    """
+    missing = _blocks_missing(a, b, interleaved)
+    if missing is not None:
+        return decide(None, threshold, noise, [missing], disturbed)
+    ratio = ratio_of_medians(a, b, paired=interleaved)
+    if interleaved or noise is not None:
+        by_chance = chance(log_ratios(a, b)) if interleaved else 0.0
+        return decide(ratio, threshold, noise, (), disturbed, by_chance=by_chance)
+    allowance = math.expm1(student(math.inf) * math.sqrt(2) * RUN_LUCK)
+    comparison = decide(ratio.widened(allowance), threshold, None, (), disturbed, more_helps=False)
+    text = (
+        f"separate runs of one engine differ: {allowance:.1%} are allowed for that, however many samples "
+        "there are; engines that take turns need no allowance (give compare the engines, not their results)"
+    )
+    caveat = Reason(ReasonCode.NOT_INTERLEAVED, text)
+    return replace(comparison, reasons=(*comparison.reasons, caveat))
+
+
+def _blocks_missing(a: Sequence[Block], b: Sequence[Block], interleaved: bool) -> Reason | None:
+    if any(len(block) == 0 for block in (*a, *b)):
+        return Reason(ReasonCode.TOO_FEW_BLOCKS, "a block holds no samples")
+    if any(not 0 < value < math.inf for block in (*a, *b) for value in (min(block), max(block), sum(block))):
+        return Reason(ReasonCode.INVALID_SAMPLES, "there are samples that are no positive finite number")
+    if interleaved and len(a) != len(b):
+        return Reason(ReasonCode.TOO_FEW_BLOCKS, f"{len(a)} blocks of A do not pair with {len(b)} of B")
+    if min(len(a), len(b)) < MIN_BLOCKS:
+        found = f"{len(a)} and {len(b)} blocks"
+        return Reason(ReasonCode.TOO_FEW_BLOCKS, f"{found}: at least {MIN_BLOCKS} a side are needed")
+    return None
+
+
+def decide(
+    ratio: Ratio | None,
+    threshold: float,
+    noise: Noise | None = None,
+    blockers: Sequence[Reason] = (),
+    disturbed: Sequence[str] = (),
+    *,
+    more_helps: bool = True,
+    by_chance: float = 0.0,
+) -> Comparison:
+    """The only place where a verdict is given: see the module's docstring.
+
+    A control's noise widens the interval; a control that found a winner between equal sides bars any
+    verdict. `more_helps` is whether more samples would narrow it; `by_chance` is how often pairs that differ
+    in nothing would agree as well as these do.
+    """
+    reasons = [*blockers, *(Reason(ReasonCode.DISTURBED, text) for text in disturbed)]
+    if noise is not None and noise.control.verdict in (Verdict.FASTER, Verdict.SLOWER):
+        text = f"the A/A control found {noise.control.verdict.value} where nothing differs"
+        reasons.append(Reason(ReasonCode.CONTROL_FOUND_WINNER, text))
+    if ratio is None or reasons:
+        return Comparison(Verdict.UNDECIDED, tuple(reasons), ratio, threshold)
+    if noise is not None:
+        ratio = ratio.widened(noise.relative)
+        text = f"equal sides seem up to {noise.relative:.1%} apart in the control: that is allowed for"
+        reasons.append(Reason(ReasonCode.CONTROL_NOISE, text))
+    verdict, reason = _earn(ratio, threshold, more_helps, by_chance)
+    return Comparison(verdict, (reason, *reasons), ratio, threshold)
+
+
+def _earn(ratio: Ratio, threshold: float, more_helps: bool, by_chance: float) -> tuple[Verdict, Reason]:
+    bound = math.log1p(threshold)
+    value, low, high = math.log(ratio.value), math.log(ratio.low), math.log(ratio.high)
+    significant = ratio.sure_low > 1 or ratio.sure_high < 1
+    if significant and abs(value) >= bound and by_chance > 1 - WINNER_CONFIDENCE:
+        text = (
+            f"latency changes by {ratio.change}, but which side of a pair is slower changes so often that "
+            f"equal sides would differ as much in {by_chance:.1%} of runs; take more"
+        )
+        return Verdict.UNDECIDED, Reason(ReasonCode.PAIRS_DISAGREE, text)
+    if significant and abs(value) >= bound:
+        text = f"latency changes by {ratio.change}: significant, and at least {threshold:.1%}"
+        verdict = Verdict.FASTER if value < 0 else Verdict.SLOWER
+        return verdict, Reason(ReasonCode.BEYOND_THRESHOLD, text)
+    if -bound < low and high < bound:
+        if significant:
+            text = f"latency changes by {ratio.change}: real, but less than {threshold:.1%}"
+            return Verdict.SAME, Reason(ReasonCode.REAL_BUT_SMALL, text)
+        text = f"latency changes by {ratio.change}: no more than {threshold:.1%} either way"
+        return Verdict.SAME, Reason(ReasonCode.WITHIN_THRESHOLD, text)
+    if significant:
+        text = f"latency changes by {ratio.change}: real, but may be more or less than {threshold:.1%}"
+        return Verdict.UNDECIDED, Reason(ReasonCode.NEAR_THRESHOLD, text)
+    advice = "; take more" if more_helps else ""
+    text = f"latency changes by {ratio.change}: too noisy to tell {threshold:.1%}{advice}"
+    return Verdict.UNDECIDED, Reason(ReasonCode.TOO_NOISY, text)
+
+
+def ratio_of_medians(a: Sequence[Block], b: Sequence[Block], *, paired: bool) -> Ratio:
+    """Median of all B over median of all A, with its intervals by bootstrap over whole blocks.
+
+    Blocks stay whole because latencies within one are autocorrelated: 100 of them know less than 100
+    independent ones, and the spread between blocks tells how much. The interval of the log ratio is
+    ± t(k-1) · √(k/(k-1)) · its bootstrap standard error: k blocks' resamples spread too little by that root,
+    and few blocks need Student's t (Hesterberg, What Teachers Should Know About the Bootstrap, The American
+    Statistician 69(4), 2015). The seed is fixed: the same samples always give the same interval.
+    """
+    sides = _SortedSide.of(a), _SortedSide.of(b)
+    ones = [np.ones((1, len(side)), np.int64) for side in (a, b)]
+    value = float(sides[1].medians(ones[1])[0] / sides[0].medians(ones[0])[0])
+    weights_a = _resampling(len(a), 0)
+    weights_b = weights_a if paired else _resampling(len(b), 1)
+    logs = np.log(sides[1].medians(weights_b) / sides[0].medians(weights_a))
+    blocks = min(len(a), len(b))
+    error = float(logs.std()) * math.sqrt(blocks / (blocks - 1))
+    freedom = blocks - 1
+    sure = student(freedom, WINNER_CONFIDENCE) * error
+    return Ratio.of_log(math.log(value), student(freedom) * error, sure)
+
+
+@lru_cache(maxsize=64)
+def _resampling(blocks: int, stream: int) -> NDArray[np.int64]:
+    """How often each block is drawn, a row a resample.
+
+    `RandomState`, whose stream numpy has frozen (NEP 19): a verdict must not depend on numpy's version.
+    """
+    drawn = np.random.RandomState(_SEED + stream).randint(blocks, size=(_RESAMPLES, blocks))
+    rows = np.arange(_RESAMPLES)[:, None] * blocks
+    counts = np.bincount((drawn + rows).ravel(), minlength=_RESAMPLES * blocks)
+    return counts.reshape(_RESAMPLES, blocks).astype(np.int64)
+
+
+@dataclass(frozen=True)
+class _SortedSide:
+    """All values of a side in order; `cumulated[j, k]` counts block k's among the first j."""
+
+    values: NDArray[np.float64]
+    cumulated: NDArray[np.int64]
+
+    @staticmethod
+    def of(blocks: Sequence[Block]) -> _SortedSide:
+        """Sort once; every resample's median is then a search."""
+        values = np.concatenate([np.asarray(block, np.float64) for block in blocks])
+        owner = np.repeat(np.arange(len(blocks)), [len(block) for block in blocks])
+        order = np.argsort(values, kind="stable")
+        cumulated = np.zeros((len(values) + 1, len(blocks)), np.int64)
+        np.cumsum(owner[order][:, None] == np.arange(len(blocks)), axis=0, out=cumulated[1:])
+        return _SortedSide(values[order], cumulated)
+
+    def medians(self, weights: NDArray[np.int64]) -> NDArray[np.float64]:
+        """The lower median of all values, those of block k counted weights[r, k] times, for each row r.
+
+        By bisection on the sorted values: the first j of which at least half the total weight lies within.
+        """
+        half = (weights @ self.cumulated[-1] + 1) // 2
+        below = np.zeros(len(weights), np.int64)
+        reached = np.full(len(weights), len(self.values), np.int64)
+        while np.any(reached - below > 1):
+            middle = (below + reached) // 2
+            enough = np.einsum("rk,rk->r", self.cumulated[middle], weights) >= half
+            reached = np.where(enough, middle, reached)
+            below = np.where(enough, below, middle)
+        return self.values[reached - 1]
+
+
+def noise_of(control: Comparison) -> Noise | None:
+    """The machine's own noise from a control: the far end of the interval between two equal sides."""
+    if control.ratio is None:
+        return None
+    farthest = max(abs(math.log(control.ratio.low)), abs(math.log(control.ratio.high)))
+    return Noise(math.expm1(farthest), control)

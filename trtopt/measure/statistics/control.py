@@ -1,0 +1,61 @@
+"""A/A controls: how far apart equal sides seem on this machine. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean, stdev
+
+from trtopt.measure.statistics.comparison import (
+    THRESHOLD,
+    WINNER_CONFIDENCE,
+    Block,
+    Comparison,
+    Noise,
+    Ratio,
+    Verdict,
+    compare,
+    decide,
+    noise_of,
+)
+from trtopt.measure.statistics.intervals import student
+
+Pair = tuple[Sequence[Block], Sequence[Block]]
+
+
+@dataclass(frozen=True)
+class Control:
+    """Each A/A pair's verdict, and the noise that all of them tell; None if there was too little of it."""
+
+    comparisons: tuple[Comparison, ...]
+    noise: Noise | None
+
+    def count(self, verdict: Verdict) -> int:
+        """How many pairs got a verdict."""
+        return sum(comparison.verdict is verdict for comparison in self.comparisons)
+
+
+def judge_control(pairs: Sequence[Pair], *, threshold: float = THRESHOLD) -> Control:
+    """Compare each pair as A and B would be; every pair comes from a process of its own."""
+    comparisons = tuple(compare(a, b, threshold=threshold) for a, b in pairs)
+    return Control(comparisons, noise_of_controls(comparisons, threshold=threshold))
+
+
+def noise_of_controls(controls: Sequence[Comparison], *, threshold: float = THRESHOLD) -> Noise | None:
+    """How far apart equal sides may seem, at 95 %, from several controls.
+
+    What K processes drew each (memory placement, which side was loaded first) is in the spread of their log
+    ratios about the true 0: t(K) · √(Σ r² / K). What a process felt besides is in it too, so that a verdict
+    which allows for both errs towards UNDECIDED. All of them together are judged as one control: a side
+    that wins on average wins for a reason that has nothing to do with what is compared.
+    """
+    ratios = [control.ratio for control in controls if control.ratio is not None]
+    if len(ratios) < 2:
+        return noise_of(controls[0]) if ratios and len(controls) == 1 else None
+    logs, k = [math.log(ratio.value) for ratio in ratios], len(ratios)
+    relative = math.expm1(student(k) * math.sqrt(fmean(value * value for value in logs)))
+    error = stdev(logs) / math.sqrt(k)
+    sure = student(k - 1, WINNER_CONFIDENCE) * error
+    mean = Ratio.of_log(fmean(logs), student(k - 1) * error, sure)
+    return Noise(relative, decide(mean, threshold))

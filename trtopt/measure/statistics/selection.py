@@ -1,0 +1,81 @@
+"""Which of several engines to hand out: a pure judgement on medians, verdicts and accuracy.
+
+The baseline is what is taken where nothing else has earned it. A rival that is SLOWER never is, nor one that
+breaks an accuracy bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from trtopt.measure.statistics.comparison import Comparison, Verdict
+
+
+@dataclass(frozen=True)
+class Rival:
+    """An engine, its median latency in ms, and how it compares with the baseline's.
+
+    Both are None where it was not measured because it is `broken`: the accuracy bounds that it breaks, in
+    words. `asked`: it is what the user asked for.
+    """
+
+    name: str
+    ms: float | None
+    comparison: Comparison | None
+    asked: bool = False
+    broken: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The engine's name, and why."""
+
+    name: str
+    reason: str
+
+
+def choose(baseline: str, rivals: Sequence[Rival]) -> Choice:
+    """The fastest rival that is FASTER than the baseline; else one that was asked for and costs no time.
+
+    Where speeds are the SAME, what was asked for is taken, and otherwise the baseline. UNDECIDED counts as
+    no cost only if the median is no larger.
+    """
+    sound = [
+        (one.ms, one, one.comparison)
+        for one in rivals
+        if not one.broken and one.comparison is not None and one.ms is not None
+    ]
+    faster = [one for one in sound if one[2].verdict is Verdict.FASTER]
+    if faster:
+        _, best, comparison = min(faster, key=lambda one: one[0])
+        return Choice(best.name, f"faster than {baseline}: {_change(comparison)}")
+    free = [one for one in sound if one[1].asked and _costs_nothing(one[2])]
+    if free:
+        _, best, comparison = min(free, key=lambda one: one[0])
+        return Choice(best.name, f"not slower than {baseline}, and asked for: {_change(comparison)}")
+    return Choice(baseline, "; ".join(_against(one, baseline) for one in rivals) or "there is nothing else")
+
+
+def _costs_nothing(comparison: Comparison) -> bool:
+    if comparison.verdict is Verdict.UNDECIDED:
+        return comparison.ratio is not None and comparison.ratio.value <= 1
+    return comparison.verdict is Verdict.SAME
+
+
+def _against(rival: Rival, baseline: str) -> str:
+    """Why a rival was not taken."""
+    if rival.broken or rival.comparison is None:
+        return f"{rival.name} is not accurate enough: {', '.join(rival.broken)}"
+    words = {
+        Verdict.SLOWER: "is slower than",
+        Verdict.SAME: "is no faster than",
+        Verdict.UNDECIDED: "is not shown to be faster than",
+        Verdict.FASTER: "is faster than",
+    }
+    return f"{rival.name} {words[rival.comparison.verdict]} {baseline}: {_change(rival.comparison)}"
+
+
+def _change(comparison: Comparison) -> str:
+    told = f"latency {comparison.ratio.change}" if comparison.ratio is not None else "no ratio"
+    return f"{told}, {comparison.verdict.value}"

@@ -1,0 +1,392 @@
+"""ONNX files: read with the weights left on disk, written whole or not at all."""
+
+from __future__ import annotations
+
+import math
+import mmap
+import os
+import secrets
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from google.protobuf.message import DecodeError
+
+from trtopt.device.ort.separate_weights import WEIGHTS_FILE
+from trtopt.errors import InvalidModelError, OutputError
+from trtopt.files.temporary import held_file, remove_unfinished
+from trtopt.onnxio import wire_format as wire
+from trtopt.onnxio.external_data import (
+    check_values,
+    external_files,
+    file_part,
+    mapped,
+    refers_to_file,
+    take_in_inner,
+    tensors_of,
+)
+from trtopt.onnxio.graph_walk import check_texts, check_types, reads_of
+from trtopt.onnxio.protobuf_writer import header
+
+SPOOLED_BYTES = 1 << 20
+"""New constants from this size on are put into files."""
+LARGE_BYTES = 4096
+"""Weights from this size on stay in their file; smaller ones take part in folding."""
+_INLINE_LIMIT = 2**31 - 2**20  # Protocol Buffers ends at 2 GiB; leave room for the graph's own fields
+_ALIGNMENT = 4096
+_own_files: dict[str, Path] = {}
+"""Files of trtopt's own choice that weights lie in, by location: random, so that no model can name one."""
+_NARROW = {onnx.TensorProto.FLOAT8E4M3FN, onnx.TensorProto.INT4}
+
+
+@dataclass(frozen=True)
+class ModelFile:
+    """A model whose large weights refer to files in `folder`; `external` tells how its author kept them.
+
+    New large weights are put into files in `spool`, so that they too need no memory; without it they stay.
+    `stamps` are the files that the model was read from, with size and time of change: see `check_unchanged`.
+    """
+
+    proto: onnx.ModelProto
+    folder: Path
+    external: bool
+    spool: Path | None = None
+    stamps: tuple[tuple[Path, int, int], ...] = ()
+
+
+def _stamp(path: Path) -> tuple[Path, int, int]:
+    stat = path.stat()
+    return path, stat.st_size, stat.st_mtime_ns
+
+
+def check_unchanged(model: ModelFile) -> None:
+    """Judge whether the model's files are still those that it was read from: its weights lie there.
+
+    Raises:
+        InvalidModelError: one of them was written to, or is gone.
+    """
+    for stamp in model.stamps:
+        if not stamp[0].is_file() or _stamp(stamp[0]) != stamp:
+            raise InvalidModelError(
+                f"{stamp[0]} was changed while trtopt worked on it",
+                "run it again when nothing else writes to that file",
+            )
+
+
+def _entries(tensor: onnx.TensorProto) -> dict[str, str]:
+    return {entry.key: entry.value for entry in tensor.external_data}
+
+
+def is_external(tensor: onnx.TensorProto) -> bool:
+    """Whether the tensor's data lies outside its message."""
+    return bool(tensor.data_location == onnx.TensorProto.EXTERNAL)
+
+
+def _own_location(file: Path) -> str:
+    """A location that stands for `file` as long as this process lives."""
+    location = secrets.token_hex(16)
+    _own_files[location] = file
+    return location
+
+
+def _refer(tensor: onnx.TensorProto, location: str, offset: int, length: int) -> None:
+    del tensor.external_data[:]
+    for key, value in (("location", location), ("offset", str(offset)), ("length", str(length))):
+        tensor.external_data.add(key=key, value=value)
+    tensor.data_location = onnx.TensorProto.EXTERNAL
+
+
+def spooled(values: np.ndarray[Any, Any], name: str, spool: Path) -> onnx.TensorProto:
+    """A weight whose values are written to a new file in `spool`.
+
+    Raises:
+        OutputError: they cannot be: the disk is full.
+    """
+    return spooled_parts([values], values.dtype, values.shape, name, spool)
+
+
+def spooled_parts(
+    parts: Iterable[np.ndarray[Any, Any]], dtype: Any, shape: Sequence[int], name: str, spool: Path
+) -> onnx.TensorProto:
+    """As `spooled`, of values that come in parts, each written before the next is made.
+
+    Raises:
+        OutputError: they cannot be: the disk is full.
+    """
+    try:
+        handle, path = tempfile.mkstemp(dir=spool)
+        with os.fdopen(handle, "wb") as file:
+            for part in parts:
+                file.write(np.ascontiguousarray(part).reshape(-1).view(np.uint8).data)
+            size = file.tell()
+    except OSError as error:
+        raise OutputError(
+            f"{spool}: no room for the values of {name!r} ({error.strerror})",
+            "free some space, or write elsewhere with -o",
+        ) from None
+    code = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    tensor = onnx.TensorProto(name=name, data_type=code, dims=shape)
+    _refer(tensor, _own_location(Path(path)), 0, size)
+    return tensor
+
+
+def size_in_bytes(tensor: onnx.TensorProto) -> int:
+    """What the tensor's data takes in a file."""
+    bits = {onnx.TensorProto.INT4: 4, onnx.TensorProto.UINT4: 4, onnx.TensorProto.FLOAT4E2M1: 4}
+    count: int = math.prod(tensor.dims)
+    if tensor.data_type in bits:
+        return (count + 1) // 2
+    return count * int(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize)
+
+
+def raw_bytes(tensor: onnx.TensorProto, folder: Path) -> Any:
+    """The data of an external tensor, mapped read-only.
+
+    Raises:
+        InvalidModelError: the file that it refers to is missing, too short or no regular one of `folder`.
+    """
+    entries = _entries(tensor)
+    own = _own_files.get(entries.get("location", ""))
+    if own is None:
+        return mapped(file_part(tensor, folder), folder)
+    length, offset = size_in_bytes(tensor), int(entries["offset"])
+    try:
+        return np.memmap(own, np.uint8, "r", offset, (length,)) if length else np.empty(0, np.uint8)
+    except (OSError, ValueError):  # the user's model may be taken away while it is worked on
+        raise InvalidModelError(
+            f"weight {tensor.name!r} is no longer in {own}",
+            "run it again when nothing else writes to that file",
+        ) from None
+
+
+def array_of(tensor: onnx.TensorProto, folder: Path) -> np.ndarray[Any, Any]:
+    """The tensor's values, read-only; a large weight is a view of its file."""
+    if not is_external(tensor):
+        return onnx.numpy_helper.to_array(tensor)
+    dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
+    return np.asarray(raw_bytes(tensor, folder)).view(dtype).reshape(tuple(tensor.dims))
+
+
+def runnable(model: ModelFile) -> tuple[bytes, dict[str, np.ndarray[Any, Any]]]:
+    """The model's message, and its large weights by name as arrays, mapped from their files.
+
+    Those of types that NumPy and ONNX Runtime do not share (FP8, INT4) are in the message. What nothing
+    reads is left out: ONNX Runtime drops it before it looks for the array that is to stand for it.
+    """
+    proto = onnx.ModelProto()
+    proto.CopyFrom(model.proto)
+    read = {item.name for item in proto.graph.output}.union(*map(reads_of, proto.graph.node))
+    kept = [item for item in proto.graph.initializer if item.name in read]
+    del proto.graph.initializer[:]
+    proto.graph.initializer.extend(kept)
+    weights = {}
+    for item in proto.graph.initializer:
+        if is_external(item) and item.data_type not in _NARROW:
+            weights[item.name] = array_of(item, model.folder)
+            _refer(item, WEIGHTS_FILE, 0, size_in_bytes(item))
+        elif is_external(item):
+            item.raw_data = bytes(raw_bytes(item, model.folder))
+            item.ClearField("external_data")
+            item.ClearField("data_location")
+    return proto.SerializeToString(), weights
+
+
+def _without_weight(data: Any, start: int, end: int, location: str) -> bytes | None:
+    """The initializer in `data[start:end]` with its large raw data replaced by a reference, if any."""
+    raw = [
+        (begin, at, stop)
+        for field, begin, at, stop in wire.fields(data, start, end)
+        if field == wire.RAW_DATA
+    ]
+    if len(raw) != 1 or raw[0][2] - raw[0][1] < LARGE_BYTES:
+        return None
+    begin, at, stop = raw[0]
+    tensor = onnx.TensorProto.FromString(data[start:begin] + data[stop:end])
+    _refer(tensor, location, at, stop - at)
+    return bytes(tensor.SerializeToString(deterministic=True))
+
+
+def _skeleton(data: Any, location: str) -> bytes:
+    """The model's message with every large initializer left in the file `location`."""
+    out = bytearray()
+    for field, begin, start, end in wire.fields(data, 0, len(data)):
+        if field != wire.GRAPH:
+            out += data[begin:end]
+            continue
+        graph = bytearray()
+        for inner, at, content, stop in wire.fields(data, start, end):
+            light = _without_weight(data, content, stop, location) if inner == wire.INITIALIZER else None
+            graph += data[at:stop] if light is None else header(wire.INITIALIZER, len(light)) + light
+        out += header(wire.GRAPH, len(graph)) + graph
+    return bytes(out)
+
+
+def load(path: Path) -> ModelFile:
+    """Read the ONNX file at `path`, its weights left where they are.
+
+    Raises:
+        InvalidModelError: missing, empty, truncated, not ONNX, or with weights that cannot be found.
+    """
+    remedy = "give an ONNX file; export the model again if this one was cut off"
+    own = _own_location(path)
+    if not path.is_file():
+        raise InvalidModelError(f"{path} is no file", remedy)
+    if not path.stat().st_size:
+        raise InvalidModelError(f"{path} is empty", remedy)
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        try:
+            proto = onnx.ModelProto.FromString(_skeleton(data, own))
+            check_texts(proto)
+        except (ValueError, DecodeError) as error:
+            raise InvalidModelError(f"{path} is not ONNX, or was cut off: {error}", remedy) from None
+    if not proto.graph.node and not proto.graph.output:
+        raise InvalidModelError(f"{path} holds no graph", remedy)
+    check_values(tensors_of(proto), path)
+    check_types(proto, path)
+    files = {path, *external_files(proto, path, but=own)}
+    external = False
+    for tensor in proto.graph.initializer:
+        if _entries(tensor).get("location") == own:
+            _check_left(tensor, path)
+        elif refers_to_file(tensor):
+            tensor.data_location = onnx.TensorProto.EXTERNAL
+            external = True
+        if is_external(tensor) and size_in_bytes(tensor) < LARGE_BYTES:
+            tensor.raw_data = raw_bytes(tensor, path.parent).tobytes()
+            del tensor.external_data[:]
+            tensor.ClearField("data_location")
+    take_in_inner(proto, path, _INLINE_LIMIT)
+    return ModelFile(proto, path.parent, external, stamps=tuple(map(_stamp, sorted(files))))
+
+
+def _check_left(tensor: onnx.TensorProto, path: Path) -> None:
+    """A weight in the model's own file must have a type and a shape, and as many bytes as that takes.
+
+    Raises:
+        InvalidModelError: it has not.
+    """
+    remedy = "export the model again"
+    try:
+        needed = size_in_bytes(tensor)
+    except KeyError:
+        raise InvalidModelError(f"{path}: weight {tensor.name!r} has no known element type", remedy) from None
+    length = _entries(tensor)["length"]
+    if min(tensor.dims, default=0) < 0 or length != str(needed):
+        raise InvalidModelError(
+            f"{path}: weight {tensor.name!r} of shape {list(tensor.dims)[:8]} has {length} bytes, "
+            f"{needed} are needed",
+            remedy,
+        )
+
+
+def _large(tensor: onnx.TensorProto) -> bool:
+    return is_external(tensor) or len(tensor.raw_data) >= LARGE_BYTES
+
+
+def _data(tensor: onnx.TensorProto, folder: Path) -> Any:
+    return raw_bytes(tensor, folder) if is_external(tensor) else tensor.raw_data
+
+
+def _light(tensor: onnx.TensorProto) -> onnx.TensorProto:
+    """All but the data, and where it lies."""
+    light = onnx.TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
+    if tensor.HasField("doc_string"):
+        light.doc_string = tensor.doc_string
+    light.metadata_props.extend(tensor.metadata_props)
+    return light
+
+
+def _inline(model: ModelFile, rest: onnx.ModelProto, heavy: list[onnx.TensorProto]) -> Iterator[Any]:
+    """The file's bytes: the graph, then each weight straight from where it lies."""
+    graph = rest.graph.SerializeToString(deterministic=True)
+    rest.ClearField("graph")
+    heads = []
+    for tensor in heavy:
+        light = _light(tensor).SerializeToString(deterministic=True)
+        size = size_in_bytes(tensor)
+        raw = header(wire.RAW_DATA, size)
+        heads.append((header(wire.INITIALIZER, len(light) + len(raw) + size) + light + raw, size))
+    yield rest.SerializeToString(deterministic=True)
+    yield header(wire.GRAPH, len(graph) + sum(len(head) + size for head, size in heads))
+    yield graph
+    for tensor, (head, _) in zip(heavy, heads, strict=True):
+        yield head
+        yield _data(tensor, model.folder)
+
+
+def _outside(
+    model: ModelFile, rest: onnx.ModelProto, heavy: list[onnx.TensorProto], name: str
+) -> Iterator[Any]:
+    """The weight file's bytes; `rest` is given a reference to each weight in it."""
+    at = 0
+    for tensor in heavy:
+        size = size_in_bytes(tensor)
+        light = _light(tensor)
+        _refer(light, name, at, size)
+        rest.graph.initializer.append(light)
+        yield _data(tensor, model.folder)
+        padding = -size % _ALIGNMENT
+        yield bytes(padding)
+        at += size + padding
+
+
+def _write(path: Path, chunks: Iterator[Any], made: ExitStack) -> Path:
+    """Write beside `path` under a temporary name, which `made` holds and takes away; flush to the disk."""
+    remove_unfinished(path)
+    handle, partial = held_file(path)
+    made.callback(partial.unlink, missing_ok=True)
+    file = made.enter_context(os.fdopen(handle, "wb"))
+    for chunk in chunks:
+        file.write(memoryview(chunk))
+    file.flush()
+    os.fsync(handle)
+    return partial
+
+
+def _refuse_own_weights(model: ModelFile, targets: tuple[Path, ...]) -> None:
+    """Never write over a file that the model's own weights are read from."""
+    locations = {_entries(item)["location"] for item in model.proto.graph.initializer if is_external(item)}
+    read = {_own_files.get(one, model.folder / one).resolve() for one in locations}
+    for target in targets:
+        if target.resolve() in read:
+            raise OutputError(f"{target} holds the model's own weights", "choose another place with -o")
+
+
+def save(model: ModelFile, path: Path) -> None:
+    """Write `model` to `path`, its weights beside it in `PATH.data` if they were kept so or exceed 2 GiB.
+
+    Nothing stands under the final names until all of it is written.
+
+    Raises:
+        OutputError: the place cannot be written, or the weights are read from there.
+        InvalidModelError: what the weights are read from was changed since.
+    """
+    weights = path.with_name(path.name + ".data")
+    _refuse_own_weights(model, (path, weights))
+    rest = onnx.ModelProto()
+    rest.CopyFrom(model.proto)
+    heavy = [tensor for tensor in model.proto.graph.initializer if _large(tensor)]
+    small = [tensor for tensor in model.proto.graph.initializer if not _large(tensor)]
+    del rest.graph.initializer[:]
+    rest.graph.initializer.extend(small)
+    outside = model.external or sum(map(size_in_bytes, heavy)) > _INLINE_LIMIT
+    parts: list[tuple[Path, Path]] = []
+    try:
+        with ExitStack() as made:
+            if outside and heavy:
+                parts.append((_write(weights, _outside(model, rest, heavy, weights.name), made), weights))
+                parts.append((_write(path, iter([rest.SerializeToString(deterministic=True)]), made), path))
+            else:
+                parts.append((_write(path, _inline(model, rest, heavy), made), path))
+            check_unchanged(model)
+            for partial, final in parts:
+                os.replace(partial, final)
+    except OSError as error:
+        raise OutputError(
+            f"cannot write {path}: {error.strerror or error}", "choose another place with -o"
+        ) from None

@@ -1,0 +1,216 @@
+"""Reading an ONNX file: is it one, what are its inputs, what may be asked of it.
+
+TensorRT's parser accepts empty files and plain text without complaint, so a file is judged here first.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trtopt.errors import InvalidModelError, UnsupportedOpError
+from trtopt.files.build_folder import sha256_of
+from trtopt.onnxio.external_data import check_values, external_files, tensors_of
+from trtopt.onnxio.graph_walk import (
+    TYPE_ATTRIBUTES,
+    WEAK_TYPES,
+    check_texts,
+    check_types,
+    opset_of,
+    parts_of,
+    says_length,
+    unknown_ops,
+)
+from trtopt.records import OnnxArtifact, TensorSpec
+
+if TYPE_CHECKING:
+    import onnx
+
+_LARGE_BYTES = 4096
+
+
+def read_onnx(path: Path) -> OnnxArtifact:
+    """Check an ONNX file and describe it. Weights kept in external files are hashed, not loaded.
+
+    Raises:
+        InvalidModelError: no such file, not ONNX, truncated, empty graph, duplicate names, an input that is
+            no tensor, weights missing or kept outside the model's folder, an opset of the future, or
+            anything else that ONNX's own checker objects to.
+        UnsupportedOpError: an operator of ONNX's own domain that the model's opset does not have.
+    """
+    model = load_graph(path)
+    externals = external_files(model, path)
+    check_values(tensors_of(model), path)
+    check_types(model, path)
+    _check_opset(model, path)
+    _check_names(model, path)
+    _check_with_onnx(model, path, is_whole=not externals)
+    return OnnxArtifact(
+        path=str(path),
+        sha256=sha256_of(path, *externals),
+        opset=opset_of(model),
+        inputs=tuple(_spec(value, path) for value in _real_inputs(model)),
+        outputs=tuple(_spec(value, path) for value in model.graph.output),
+        types=tuple(sorted(_element_types(model))),
+    )
+
+
+def load_graph(path: Path) -> onnx.ModelProto:
+    """The model without its external weights.
+
+    Raises:
+        InvalidModelError: no such file, not ONNX, truncated, names that are not text, or a graph with no
+            nodes or no outputs.
+    """
+    import onnx
+    from google.protobuf.message import DecodeError
+
+    model = onnx.ModelProto()
+    try:
+        content = path.read_bytes() if path.is_file() else None
+    except OSError as error:
+        raise InvalidModelError(
+            f"{path}: cannot be read ({error.strerror})", "give the path of an .onnx file"
+        ) from None
+    if content is None:
+        raise InvalidModelError(f"{path}: no such file", "give the path of an .onnx file")
+    if not content:
+        raise InvalidModelError(f"{path}: the file is empty", "export the model again")
+    try:
+        model.ParseFromString(content)  # onnx.load would guess the format from the file's name
+        check_texts(model)
+    except (DecodeError, UnicodeDecodeError) as error:
+        raise InvalidModelError(
+            f"{path}: not an ONNX file, or cut short ({error})",
+            "export the model again, or copy it again if it was copied",
+        ) from None
+    if not model.graph.node or not model.graph.output:
+        raise InvalidModelError(
+            f"{path}: the graph has no nodes or no outputs", "is this the ONNX file that the exporter wrote?"
+        )
+    return model
+
+
+def _real_inputs(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
+    """Inputs that a caller must give: old files list initializers among the inputs."""
+    initializers = {tensor.name for tensor in model.graph.initializer}
+    return [value for value in model.graph.input if value.name not in initializers]
+
+
+def _spec(value: onnx.ValueInfoProto, path: Path) -> TensorSpec:
+    if not value.type.HasField("tensor_type"):
+        raise InvalidModelError(
+            f"{path}: {value.name!r} is not a tensor but a sequence, map or optional",
+            "export the model with plain tensors as its inputs and outputs",
+        )
+    tensor = value.type.tensor_type
+    shape: list[int | str] = []
+    for axis in tensor.shape.dim:
+        is_fixed = axis.HasField("dim_value") and axis.dim_value > 0  # 0 and below: unknown
+        shape.append(axis.dim_value if is_fixed else (axis.dim_param if says_length(axis.dim_param) else "?"))
+    return TensorSpec(name=value.name, dtype=dtype_name(tensor.elem_type), shape=tuple(shape))
+
+
+def dtype_name(elem_type: int) -> str:
+    """The NumPy name of an ONNX element type, or `unknown`."""
+    import onnx
+
+    try:
+        return str(onnx.helper.tensor_dtype_to_np_dtype(elem_type))
+    except KeyError:
+        return "unknown"
+
+
+def _element_types(model: onnx.ModelProto) -> set[str]:
+    """Types that appear in the graph (inputs and outputs, constants, casts), or are allowed beside it."""
+    import onnx
+
+    found = {value.type.tensor_type.elem_type for value in (*model.graph.input, *model.graph.output)}
+    found |= {tensor.data_type for tensor in tensors_of(model)}
+    for part in parts_of(model):
+        for node in part.node:
+            found |= {attribute.i for attribute in node.attribute if attribute.name in TYPE_ATTRIBUTES}
+            if node.op_type == "QuantizeLinear" and len(node.input) < 3:
+                found.add(onnx.TensorProto.UINT8)  # the operator's default zero point
+    allowed = {
+        name for entry in model.metadata_props if entry.key == WEAK_TYPES for name in entry.value.split()
+    }
+    return ({dtype_name(elem_type) for elem_type in found} | allowed) - {"unknown"}
+
+
+def _check_opset(model: onnx.ModelProto, path: Path) -> None:
+    import onnx
+
+    newest = onnx.defs.onnx_opset_version()
+    if opset_of(model) < 0:
+        raise InvalidModelError(f"{path}: asks for opset {opset_of(model)}", "export the model again")
+    if opset_of(model) > newest:
+        raise InvalidModelError(
+            f"{path}: opset {opset_of(model)} is newer than onnx {onnx.__version__} knows ({newest})",
+            "export with an older opset, or upgrade onnx if that opset exists",
+        )
+
+
+def _check_names(model: onnx.ModelProto, path: Path) -> None:
+    """Each tensor is made once: by a node, or as an input; and each output is listed once."""
+    inputs = [value.name for value in model.graph.input]
+    made = Counter([*(name for node in model.graph.node for name in node.output if name), *set(inputs)])
+    listed = (made, Counter(inputs), Counter(value.name for value in model.graph.output))
+    twice = sorted(name for names in listed for name, count in names.items() if count > 1)
+    if twice:
+        raise InvalidModelError(
+            f"{path}: tensor name {twice[0]!r} is given to more than one tensor",
+            "tensor names must be unique: export the model again, or rename in the tool that merged graphs",
+        )
+
+
+def _skeleton(model: onnx.ModelProto) -> onnx.ModelProto:
+    """A copy with large weights declared as inputs; in the model itself, in place, they lose their data.
+
+    ONNX's checker would copy them twice more.
+    """
+    import onnx
+
+    heavy = {item.name for item in model.graph.initializer if len(item.raw_data) >= _LARGE_BYTES}
+    for tensor in model.graph.initializer:
+        if tensor.name in heavy:
+            tensor.ClearField("raw_data")
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    del copy.graph.initializer[:]
+    copy.graph.initializer.extend(item for item in model.graph.initializer if item.name not in heavy)
+    heavy -= {item.name for item in copy.graph.input}
+    for item in model.graph.initializer:
+        if item.name in heavy:
+            copy.graph.input.append(
+                onnx.helper.make_tensor_value_info(item.name, item.data_type, list(item.dims))
+            )
+    return copy
+
+
+def _check_with_onnx(model: onnx.ModelProto, path: Path, *, is_whole: bool) -> None:
+    """ONNX's own checker, with its message; operators it does not know are named with their nodes."""
+    import onnx
+
+    foreign = unknown_ops(model)
+    if foreign and not _may_be_plugins(foreign):
+        operator, node = foreign[0]
+        raise UnsupportedOpError(
+            f"{path}: operator {operator!r} (node {node!r}) is not in opset {opset_of(model)}",
+            "export with a newer opset, replace the operator, or, if it is a TensorRT plugin, "
+            "give it a domain of its own and load its library with --plugin",
+        )
+    if foreign:  # the checker stops at the first operator that it does not know
+        return
+    try:
+        # by path it finds external weights; a whole model's path need not even be text
+        onnx.checker.check_model(_skeleton(model) if is_whole else str(path))
+    except (onnx.checker.ValidationError, UnicodeDecodeError) as error:  # its message need not be text
+        message = str(error).strip().splitlines()[0]
+        raise InvalidModelError(f"{path}: {message}", "export the model again") from None
+
+
+def _may_be_plugins(operators: list[tuple[str, str]]) -> bool:
+    """Plugins of TensorRT's own are written into ONNX's domain by custom; they end in `_TRT`."""
+    return all(operator.endswith("_TRT") for operator, _ in operators)

@@ -1,0 +1,303 @@
+"""From a model as exporters write it to one that rules can walk: inlined, sorted, named, its shapes known."""
+
+from __future__ import annotations
+
+import heapq
+import math
+
+import numpy as np
+import onnx
+import onnx.inliner
+
+from trtopt.errors import InvalidModelError, UnsupportedOpError
+from trtopt.onnxio import graph_walk as onnxgraph
+from trtopt.onnxio import model_file
+from trtopt.onnxio.functions import check_functions
+from trtopt.onnxio.graph_walk import OWN_DOMAINS, graphs_of, reads_of, subgraphs_of
+from trtopt.onnxio.shape_inference import forget_placeholders, infer_shapes
+from trtopt.onnxio.unique_names import name_apart
+
+_CARRIED = {
+    onnx.AttributeProto.FLOAT,
+    onnx.AttributeProto.INT,
+    onnx.AttributeProto.STRING,
+    onnx.AttributeProto.TENSOR,
+    onnx.AttributeProto.GRAPH,
+    onnx.AttributeProto.FLOATS,
+    onnx.AttributeProto.INTS,
+    onnx.AttributeProto.STRINGS,
+}
+_SCALARS = ("value_float", "value_int", "value_string")
+_PLAIN = {
+    "value_float": onnx.TensorProto.FLOAT,
+    "value_int": onnx.TensorProto.INT64,
+    "value_string": onnx.TensorProto.STRING,
+    "value_floats": onnx.TensorProto.FLOAT,
+    "value_ints": onnx.TensorProto.INT64,
+    "value_strings": onnx.TensorProto.STRING,
+}
+"""A Constant's attributes that hold no tensor, and the type of element that they mean."""
+_MOST_DENSE_BYTES = 64 << 20
+_EXPORT_AGAIN = "export the model again; `python -m onnx.checker` shows what ONNX itself says of it"
+
+
+def count_nodes(model: onnx.ModelProto) -> int:
+    """How many nodes the model has, those inside others included."""
+    return sum(len(inner.node) for inner in graphs_of(model.graph))
+
+
+def sort_nodes(graph: onnx.GraphProto, outer: frozenset[str] = frozenset()) -> None:
+    """Put nodes after those they read from, in place; nodes in order stay in order, subgraphs included.
+
+    Raises:
+        InvalidModelError: a cycle, a name made twice, or one that nobody makes.
+    """
+    known = set(outer) | {item.name for item in (*graph.input, *graph.initializer)}
+    known |= {item.values.name for item in graph.sparse_initializer}
+    maker: dict[str, int] = {}
+    for index, node in enumerate(graph.node):
+        for name in filter(None, node.output):
+            if name in maker or name in known:
+                raise InvalidModelError(
+                    f"tensor {name!r} is made twice, again by node {node.name!r}", _EXPORT_AGAIN
+                )
+            maker[name] = index
+    waiting, readers = [0] * len(graph.node), [[] for _ in graph.node]  # type: list[int], list[list[int]]
+    for index, node in enumerate(graph.node):
+        for name in sorted(reads_of(node) - known):
+            if name not in maker:
+                raise InvalidModelError(
+                    f"node {node.name!r} ({node.op_type}) reads {name!r}, which nothing makes: "
+                    "an initializer or a node is missing",
+                    _EXPORT_AGAIN,
+                )
+            readers[maker[name]].append(index)
+            waiting[index] += 1
+    missing = [item.name for item in graph.output if item.name not in maker and item.name not in known]
+    if missing:
+        raise InvalidModelError(f"nothing makes the output {missing[0]!r}", _EXPORT_AGAIN)
+    ready = [index for index, count in enumerate(waiting) if not count]
+    order: list[int] = []
+    while ready:
+        order.append(heapq.heappop(ready))
+        for reader in readers[order[-1]]:
+            waiting[reader] -= 1
+            if not waiting[reader]:
+                heapq.heappush(ready, reader)
+    if len(order) < len(graph.node):
+        stuck = next(node.name for node, count in zip(graph.node, waiting, strict=True) if count)
+        raise InvalidModelError(f"the graph has a cycle through node {stuck!r}", _EXPORT_AGAIN)
+    if order != list(range(len(order))):
+        nodes = [graph.node[index] for index in order]
+        del graph.node[:]
+        graph.node.extend(nodes)
+    visible = frozenset(known | set(maker))
+    for node in graph.node:
+        for inner in subgraphs_of(node):
+            sort_nodes(inner, visible)
+
+
+def _constant_tensor(node: onnx.NodeProto) -> onnx.TensorProto:
+    """What a Constant node holds, as an initializer of its output's name.
+
+    Raises:
+        InvalidModelError: it holds nothing, several things, or what no tensor can.
+        UnsupportedOpError: it is sparse, and huge if written out.
+    """
+    if len(node.attribute) != 1:
+        raise InvalidModelError(
+            f"Constant {node.name or node.output[0]!r} has {len(node.attribute)} values", _EXPORT_AGAIN
+        )
+    attribute = node.attribute[0]
+    value = onnx.helper.get_attribute_value(attribute)
+    tensor = onnx.TensorProto()
+    if attribute.name == "value":
+        tensor.CopyFrom(value)
+        tensor.name = node.output[0]
+    elif attribute.name == "sparse_value":
+        tensor = _dense(node, value)
+    elif attribute.name in _PLAIN:
+        kind, shape = _PLAIN[attribute.name], () if attribute.name in _SCALARS else (len(value),)
+        values = [value] if attribute.name in _SCALARS else list(value)
+        tensor = onnx.helper.make_tensor(node.output[0], kind, shape, values)
+    else:
+        raise InvalidModelError(
+            f"Constant {node.name or node.output[0]!r} holds {attribute.name!r}", _EXPORT_AGAIN
+        )
+    return tensor
+
+
+def _dense(node: onnx.NodeProto, sparse: onnx.SparseTensorProto) -> onnx.TensorProto:
+    """A sparse value written out, as the operator gives it to its readers."""
+    if model_file.is_external(sparse.values) or model_file.is_external(sparse.indices):
+        raise UnsupportedOpError(
+            f"Constant {node.name or node.output[0]!r} is sparse, and its values lie in a file",
+            "store them in the model: onnx.load(…), then onnx.save(…)",
+        )
+    dtype = onnx.helper.tensor_dtype_to_np_dtype(sparse.values.data_type)
+    if math.prod(sparse.dims) * dtype.itemsize > _MOST_DENSE_BYTES:
+        raise UnsupportedOpError(
+            f"Constant {node.name or node.output[0]!r} is sparse, and above "
+            f"{_MOST_DENSE_BYTES >> 20} MiB if written out",
+            "use the model as it is, without rewriting",
+        )
+    try:
+        values, places = map(onnx.numpy_helper.to_array, (sparse.values, sparse.indices))
+        full = np.zeros(tuple(sparse.dims), dtype)
+        full[tuple(places.T) if places.ndim == 2 else np.unravel_index(places, full.shape)] = values
+    except (ValueError, IndexError) as error:
+        raise InvalidModelError(
+            f"Constant {node.name or node.output[0]!r} holds no sparse tensor: {error}",
+            _EXPORT_AGAIN,
+        ) from None
+    return onnx.numpy_helper.from_array(full, node.output[0])
+
+
+def lower_constants(graph: onnx.GraphProto) -> int:
+    """Turn Constant nodes into initializers, in place and in all subgraphs; how many there were.
+
+    One that makes an output of its graph stays a node, its value a tensor.
+    """
+    count = 0
+    for inner in graphs_of(graph):
+        outputs = {item.name for item in inner.output}
+        kept = []
+        for node in inner.node:
+            if node.op_type != "Constant" or node.domain not in OWN_DOMAINS:
+                kept.append(node)
+                continue
+            tensor = _constant_tensor(node)
+            if node.output[0] in outputs:
+                del node.attribute[:]
+                node.attribute.append(onnx.helper.make_attribute("value", tensor))
+                kept.append(node)
+            else:
+                inner.initializer.append(tensor)
+                count += 1
+        if len(kept) < len(inner.node):
+            del inner.node[:]
+            inner.node.extend(kept)
+    return count
+
+
+def _refuse_what_cannot_be_carried(graph: onnx.GraphProto) -> None:
+    for inner in graphs_of(graph):
+        for node in inner.node:
+            for item in node.attribute:
+                empty = item.type in (item.INTS, item.FLOATS, item.STRINGS) and not (
+                    item.ints or item.floats or item.strings
+                )
+                if item.type not in _CARRIED or empty:
+                    raise UnsupportedOpError(
+                        f"node {node.name!r} ({node.op_type}): attribute {item.name!r} would be lost",
+                        "use the model as it is, without rewriting",
+                    )
+
+
+def skeleton(model: onnx.ModelProto) -> onnx.ModelProto:
+    """A copy without large weights, each declared as an input: what ONNX's checker and inference can take."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    heavy = [item for item in copy.graph.initializer if model_file.is_external(item)]
+    light = [item for item in copy.graph.initializer if not model_file.is_external(item)]
+    declared = {item.name for item in copy.graph.input}
+    for tensor in heavy:
+        if tensor.name not in declared:
+            info = onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims))
+            copy.graph.input.append(info)
+    del copy.graph.initializer[:]
+    copy.graph.initializer.extend(light)
+    return copy
+
+
+def inferred(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model's skeleton with all types and shapes that ONNX's inference can tell.
+
+    Raises:
+        InvalidModelError: they contradict each other.
+    """
+    try:
+        return infer_shapes(skeleton(model))
+    except onnx.shape_inference.InferenceError as error:
+        raise InvalidModelError(f"the model's shapes contradict each other: {error}", _EXPORT_AGAIN) from None
+    except ValueError as error:  # such as an output of a type that there is not
+        raise InvalidModelError(f"the model's shapes cannot be told: {error}", _EXPORT_AGAIN) from None
+
+
+def check(model: onnx.ModelProto) -> None:
+    """Let ONNX's own checker judge the graph.
+
+    Raises:
+        InvalidModelError: with its words.
+    """
+    try:
+        onnx.checker.check_model(skeleton(model))
+    except onnx.checker.ValidationError as error:
+        first = str(error).strip().splitlines()[0]
+        raise InvalidModelError(f"not a valid ONNX graph: {first}", _EXPORT_AGAIN) from None
+
+
+def opset_of(model: onnx.ModelProto) -> int:
+    """The version of the standard operators that the model imports.
+
+    Raises:
+        InvalidModelError: it imports none.
+    """
+    version = onnxgraph.opset_of(model)
+    if not version:
+        raise InvalidModelError("the model names no version of the standard operators", _EXPORT_AGAIN)
+    return version
+
+
+def _spell_plainly(model: onnx.ModelProto) -> None:
+    """Give what has two spellings in ONNX the usual one, in place.
+
+    The standard operators' domain is also called `ai.onnx`; some exporters write an open axis as −1, or call
+    it `?`; older ones list every initializer among the inputs, though TensorRT takes none as an input.
+    """
+    for item in (*model.opset_import, *(node for inner in graphs_of(model.graph) for node in inner.node)):
+        if item.domain == "ai.onnx":
+            item.domain = ""
+    for inner in graphs_of(model.graph):
+        for item in (*inner.input, *inner.output, *inner.value_info):
+            for axis in item.type.tensor_type.shape.dim:
+                if axis.HasField("dim_value") and axis.dim_value < 0:
+                    axis.ClearField("dim_value")
+    forget_placeholders(model.graph)
+    default = {item.name for item in model.graph.initializer}
+    own = [item for item in model.graph.input if item.name not in default]
+    if len(own) < len(model.graph.input):
+        del model.graph.input[:]
+        model.graph.input.extend(own)
+    model.ir_version = max(model.ir_version, 4)  # older ones want every initializer among the inputs
+
+
+def _refuse_functions_left(model: onnx.ModelProto) -> None:
+    if model.functions:
+        raise UnsupportedOpError(
+            f"function {model.functions[0].name!r} cannot be inlined: it is of another opset than the model",
+            "export the model again with one opset, or use it as it is, without rewriting",
+        )
+
+
+def prepare(model: onnx.ModelProto) -> tuple[onnx.ModelProto, int]:
+    """A sound copy of the model, its functions inlined, and how many Constant nodes became initializers.
+
+    Raises:
+        InvalidModelError: the graph is unsound.
+        UnsupportedOpError: it has an attribute that would be lost, or a function that cannot be inlined.
+    """
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    _spell_plainly(copy)
+    opset_of(copy)
+    if copy.functions:
+        check_functions(copy)
+        copy = onnx.inliner.inline_local_functions(copy)
+        _refuse_functions_left(copy)
+    name_apart(copy.graph)
+    sort_nodes(copy.graph)
+    check(copy)
+    lowered = lower_constants(copy.graph)
+    _refuse_what_cannot_be_carried(copy.graph)
+    return copy, lowered

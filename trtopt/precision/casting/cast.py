@@ -1,0 +1,299 @@
+"""Casting a model from file to file: measure, decide, convert, compare, write."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+
+from trtopt.data import SampleSource, open_data
+from trtopt.data.feeds import on_seeded, source_of
+from trtopt.device.ort.reference import CannotRun, Crashed
+from trtopt.errors import ModelError, UsageError
+from trtopt.files.build_folder import check_writable, scratch_beside
+from trtopt.onnxio import model_file, prepare
+from trtopt.onnxio.disk_space import Note, check_room_beside, silent
+from trtopt.onnxio.graph_walk import OWN_DOMAINS, graphs_of, opset_of, unknown_ops
+from trtopt.onnxio.model_file import ModelFile, array_of
+from trtopt.onnxio.unique_names import name_apart
+from trtopt.precision.casting.convert import convert
+from trtopt.precision.casting.decide import HEAVY, Decision, Judge, Wishes
+from trtopt.precision.casting.patterns import check_patterns
+from trtopt.precision.casting.places import LOW, types_of
+from trtopt.precision.casting.reference import Reference
+from trtopt.precision.casting.weights import largest, no_numbers
+from trtopt.precision.casting.widen import is_low, widened
+from trtopt.precision.observe import float_tensors, observe
+from trtopt.precision.reference_runs import First, compared, in_fp32, open_model
+from trtopt.precision.temporary_disk import of_casting, passing
+from trtopt.precision.weight_folding import with_weights_dequantised
+from trtopt.records.casting import CastPrecision, CastReport, VanishingWeight
+from trtopt.records.checking import OutputDifference
+from trtopt.targets import OPSETS
+
+_COMPARED = 64
+"""How many samples the original and the result are compared on."""
+_AT_ONCE = 8
+_UNREGISTERED = ("is not a registered function/op", "No Op registered")
+"""ONNX Runtime's words for an operator that it does not have."""
+
+
+def cast_model(
+    source: Path,
+    out: Path,
+    *,
+    precision: CastPrecision,
+    target: str = "10",
+    data: str | Path | None = None,
+    threshold: float | None = None,
+    keep: Sequence[str] = (),
+    keep_op: Sequence[str] = (),
+    include: Sequence[str] = (),
+    cast_io: bool = False,
+    compare: bool = True,
+    accept: Callable[[CastReport], object] = lambda report: None,
+    note: Note = silent,
+) -> CastReport:
+    """Write the ONNX file `source` to `out` with its nodes in 16 bits, but for those that must stay FP32.
+
+    Those are nodes whose operator must, that `keep` (patterns of names) or `keep_op` names, whose weight
+    would overflow or vanish, or where `data` takes a tensor beyond `threshold` (by default a quarter of the
+    type's largest value). `include` overrides weights and values. Without `data`, seeded random samples run:
+    a node stays only where they overflow, and a model with plugins' operators may do without. What is 16-bit
+    is judged anew. With `compare` both models run. `accept` sees the report first, `note` what room it takes.
+
+    Raises:
+        UsageError: an unknown target, a pattern that fits nothing, a threshold below 0, `out` is `source`.
+        ModelError: the file is unsound, cannot run, or holds nothing heavy that takes this type.
+        DataError, OutputError: `data` does not fit the model, or `out` cannot be written: nothing is then.
+    """
+    began = time.perf_counter()
+    original = _loaded(source, out, target, threshold, note)
+    limit = largest(LOW[precision]) if data is None and threshold is None else threshold
+    wishes = Wishes(precision, target, limit, tuple(keep), tuple(keep_op), tuple(include))
+    with scratch_beside(out) as spool, _telling_of_data(data):
+        model = replace(original, proto=prepare.prepare(original.proto)[0], spool=spool)
+        wide = _wide(model)
+        check_patterns(wide.proto, keep, keep_op, include)  # before the model runs, which may take long
+        seen = _seen(model, wide, original.proto, data, spool, compare=compare)
+        result, decision = cast_graph(wide, seen.ranges, wishes, cast_io=cast_io)
+        report = CastReport(
+            source=str(source),
+            out=str(out),
+            precision=precision,
+            target=target,
+            opset=opset_of(model.proto),
+            lowered=tuple(decision.places),
+            kept=decision.kept,
+            untouched=decision.untouched,
+            casts=_casts(result) - _casts(model),
+            vanishing=_vanishing(decision),
+            data=seen.data,
+            data_is_random=data is None,
+            samples=seen.samples,
+            differences=_compared(seen, result) if compare else (),
+            notes=(*seen.notes, *no_numbers(original), *_notes(decision, was_low=wide is not model)),
+            seconds=0.0,
+        )
+        accept(report)
+        model_file.save(result, out)
+    return msgspec.structs.replace(report, seconds=time.perf_counter() - began)
+
+
+def cast_graph(
+    model: ModelFile, ranges: Mapping[str, float], wishes: Wishes, *, cast_io: bool = False
+) -> tuple[ModelFile, Decision]:
+    """Cast a prepared model in memory; its spool takes large weights. `ranges`: the largest |x| by tensor.
+
+    Raises:
+        UsageError: a pattern that fits no node.
+        ModelError: the file holds nothing heavy that takes this type.
+    """
+    check_patterns(model.proto, wishes.keep, wishes.keep_op, wishes.include)
+    types = types_of(model.proto)
+    decision = Judge(model, types, ranges, wishes, cast_io=cast_io).decide()
+    _check_worthwhile(model, decision, wishes.precision)
+    result = convert(model, types, decision.places, wishes.low, cast_io=cast_io)
+    prepare.check(result.proto)
+    return result, decision
+
+
+def check_target(target: str) -> None:
+    """Refuse a target that does not exist.
+
+    Raises:
+        UsageError: with those there are.
+    """
+    if target not in OPSETS:
+        raise UsageError(f"--target {target}: no such target", f"choose among {', '.join(OPSETS)}")
+
+
+def _loaded(source: Path, out: Path, target: str, threshold: float | None, note: Note) -> ModelFile:
+    """The model, once the request is known to be sound and its result to have room."""
+    check_target(target)
+    if threshold is not None and not threshold > 0:
+        raise UsageError(f"--threshold {threshold:g}: must be above 0", "leave it away for the default")
+    if out.resolve() == source.resolve():
+        raise UsageError("the output would replace the model itself", "choose another place with -o")
+    check_writable(out)
+    model = model_file.load(source)
+    check_room_beside(out, of_casting(model), note)
+    return model
+
+
+def _check_worthwhile(model: ModelFile, decision: Decision, precision: str) -> None:
+    """Something heavy must have become 16-bit if only the opset stands in the way."""
+    operators = {node.name: node.op_type for part in graphs_of(model.proto.graph) for node in part.node}
+    if HEAVY & {operators[name] for name in decision.places}:
+        return
+    for kept in decision.kept:
+        if kept.rule == "opset" and kept.op in HEAVY:
+            raise ModelError(
+                f"nothing heavy can be {precision.upper()}: {kept.reason} (node {kept.node!r})",
+                "export with a newer opset (BF16 convolutions need 22), or use --precision fp16",
+            )
+
+
+@contextmanager
+def _telling_of_data(data: str | Path | None) -> Iterator[None]:
+    """Where random samples make the model fail, say that real ones can be given."""
+    try:
+        yield
+    except CannotRun as error:
+        if data is not None or isinstance(error, Crashed):
+            raise
+        raise ModelError(
+            f"on random data, {error.problem}", "give samples that fit: --data, or --calib of a build"
+        ) from None
+
+
+def _vanishing(decision: Decision) -> tuple[VanishingWeight, ...]:
+    return tuple(
+        VanishingWeight(weight=name, values=fit.vanishing, of=fit.nonzero)
+        for name, fit in decision.fits.items()
+        if fit.vanishing
+    )
+
+
+def _notes(decision: Decision, *, was_low: bool) -> tuple[str, ...]:
+    """That 16-bit nodes were judged anew, and what to do about heavy ones that only the opset keeps FP32."""
+    notes = ["the model's 16-bit types became FP32 first: every node was judged anew"] if was_low else []
+    heavy = [kept for kept in decision.kept if kept.rule == "opset" and kept.op in HEAVY]
+    if heavy:
+        notes.append(
+            f"{len(heavy)} heavy nodes stay FP32 for their opset: export with a newer one (BF16 wants 22)"
+        )
+    return tuple(notes)
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """What a run of the model over the data has told: its ranges, and what other models are compared with."""
+
+    data: str
+    samples: int
+    ranges: Mapping[str, float]
+    reference: Reference | None
+    notes: tuple[str, ...] = ()
+
+
+def _wide(model: ModelFile) -> ModelFile:
+    """The prepared model itself or, if it has 16-bit types, one in FP32, whose new nodes are named too."""
+    if not is_low(model.proto):
+        return model
+    wide = widened(model)
+    name_apart(wide.proto.graph)
+    return wide
+
+
+def _seen(
+    model: ModelFile,
+    wide: ModelFile,
+    original: onnx.ModelProto,
+    data: str | Path | None,
+    spool: Path,
+    *,
+    compare: bool,
+) -> _Seen:
+    """Run the prepared model once over `data` or, without any, over seeded inputs that `original` takes.
+
+    Ranges are those of `wide`; where that is another model it runs too, and the first is the reference.
+    Without `data`, operators and weights alone tell of a model whose plugins ONNX Runtime has not.
+    """
+
+    def on(source: SampleSource) -> _Seen:
+        reference = Reference(model.proto, spool, _COMPARED)
+        ranges, samples = measured(wide, source, reference if wide is model else None)
+        if wide is not model and compare:
+            measured(model, First(source, _COMPARED), reference)
+        return _Seen(source.name, samples, ranges, reference)
+
+    if data is not None:
+        return on(open_data(data))
+    try:
+        return on_seeded(original, lambda feeds: on(source_of(feeds)))
+    except CannotRun as error:
+        if not (_may_have_plugins(original) and any(words in error.problem for words in _UNREGISTERED)):
+            raise
+        note = f"operators and weights alone decided, and nothing was compared: {error.problem}"
+        return _Seen("none", 0, {}, None, (note,))
+
+
+def _may_have_plugins(model: onnx.ModelProto) -> bool:
+    foreign = any(node.domain not in OWN_DOMAINS for part in graphs_of(model.graph) for node in part.node)
+    return foreign or bool(unknown_ops(model))
+
+
+def _compared(seen: _Seen, result: ModelFile) -> tuple[OutputDifference, ...]:
+    return () if seen.reference is None else compared(seen.reference.pairs(), open_model(result))
+
+
+def measured(
+    model: ModelFile, samples: SampleSource, reference: Reference | None = None
+) -> tuple[dict[str, float], int]:
+    """The largest finite |x| of every FP32 tensor, and over how many samples; `reference` keeps its share.
+
+    Raises:
+        ModelError, DataError: see `observe`.
+    """
+    with passing(model) as spooling:
+        return _measured(model, with_weights_dequantised(spooling), samples, reference)
+
+
+def _measured(
+    model: ModelFile, folded: ModelFile, samples: SampleSource, reference: Reference | None
+) -> tuple[dict[str, float], int]:
+    """As `measured`; `folded` is the model with constants in place of its weights' Q/DQ."""
+    peaks = dict.fromkeys(float_tensors(folded), 0.0)
+
+    def visit(name: str, values: NDArray[Any], first: int) -> None:
+        if reference is not None:
+            reference.visit(name, values, first)
+        if name in peaks:
+            peaks[name] = max(peaks[name], _peak(values))
+
+    names = peaks.keys() | (reference.names if reference is not None else ())
+    seen = observe(in_fp32(folded), samples, names, visit, at_once=_AT_ONCE)
+    weights = set(float_tensors(model)) - peaks.keys()
+    constants = {item.name: item for item in folded.proto.graph.initializer}
+    return peaks | {name: _peak(array_of(constants[name], folded.folder)) for name in weights}, seen.samples
+
+
+def _peak(values: NDArray[np.float32]) -> float:
+    high, low = float(values.max(initial=0.0)), float(values.min(initial=0.0))
+    if not np.isfinite(high - low):  # masks may be infinite on purpose
+        finite = values[np.isfinite(values)]
+        high, low = float(finite.max(initial=0.0)), float(finite.min(initial=0.0))
+    return max(high, -low)
+
+
+def _casts(model: ModelFile) -> int:
+    return sum(node.op_type == "Cast" for part in graphs_of(model.proto.graph) for node in part.node)

@@ -1,0 +1,321 @@
+"""Q/DQ that a model brings along, as quantisation-aware training writes them.
+
+They are taken out and remembered, the rules then decide as for any model, and what was remembered is put
+back: pairs that were there stay with their scales, pairs that a rule misses are added, doubled ones and ones
+between a convolution and its Pad vanish, and what only moves a weight's numbers between its DQ and its
+reader, such as Transpose or Reshape, is folded.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+
+from trtopt.errors import UsageError
+from trtopt.onnxio.graph_walk import OWN_DOMAINS, graphs_of, reads_of, subgraphs_of
+from trtopt.onnxio.model_file import ModelFile, array_of, is_external, raw_bytes
+from trtopt.onnxio.row_parts import constant
+from trtopt.precision.placement.plan import Precision
+from trtopt.precision.placement.view import RESHAPES, View, is_op
+from trtopt.precision.qdq.quantised_values import LARGEST
+
+_KINDS: dict[int, Precision] = {
+    onnx.TensorProto.INT8: "int8",
+    onnx.TensorProto.FLOAT8E4M3FN: "fp8",
+    onnx.TensorProto.INT4: "int4",
+}
+_Q, _DQ = "QuantizeLinear", "DequantizeLinear"
+_PASSES = ("Transpose", "Identity")
+
+
+@dataclass
+class Existing:
+    """What was taken out: amax by (node, input) of activations, scales by (node, input) of weights.
+
+    `tensors` gives the amax by tensor, for readers that had no pair; `pairs` counts what was there, `inner`
+    the readings inside subgraphs, where no Q/DQ is put back.
+    """
+
+    precision: Precision | None = None
+    edges: dict[tuple[str, int], float] = field(default_factory=dict)
+    weights: dict[tuple[str, int], NDArray[np.float32]] = field(default_factory=dict)
+    axes: dict[tuple[str, int], int | None] = field(default_factory=dict)
+    tensors: dict[str, float] = field(default_factory=dict)
+    pairs: int = 0
+    inner: int = 0
+
+    def __bool__(self) -> bool:
+        return self.pairs > 0
+
+
+@dataclass(frozen=True)
+class _Weight:
+    """A constant that was read through Q/DQ: its initializer, and its scales along an axis."""
+
+    tensor: str
+    scale: NDArray[np.float32]
+    axis: int | None
+
+
+@dataclass(frozen=True)
+class _Pair:
+    """A DQ with what it reads through Q, or a narrow constant."""
+
+    source: str
+    scale: NDArray[np.float32]
+    axis: int | None
+    precision: Precision
+
+
+def is_quantised(model: onnx.ModelProto) -> bool:
+    """Whether the main graph has Q or DQ nodes."""
+    return any(node.op_type in (_Q, _DQ) for node in model.graph.node)
+
+
+def take_out(file: ModelFile) -> Existing:
+    """Remove every Q/DQ pair from the main graph, in place, and tell what they said.
+
+    Raises:
+        UsageError: UINT8, an asymmetric or computed scale, several of an activation, several types at once, a
+            Q without its DQ or the reverse, weights that are stored in a narrow type, Q/DQ of another domain.
+    """
+    found, model = Existing(), file.proto
+    _check_domains(model)
+    pairs = dict(_pairs(model, file.folder))
+    if not pairs:
+        return found
+    kinds = {pair.precision for pair in pairs.values()}
+    if len(kinds) > 1:
+        raise _refused("the model mixes Q/DQ of several types", "quantise the float model instead")
+    found.precision, found.pairs = kinds.pop(), len(pairs)
+    weights = _folded(file, pairs)
+    _check_one_scale(model, pairs)
+    for node in model.graph.node:
+        if node.op_type not in (_Q, _DQ):
+            for index, name in enumerate(node.input):
+                _remember(found, pairs, weights, node, index, name)
+            found.inner += len(pairs.keys() & (reads_of(node) - set(node.input)))
+    _bypass(model.graph, {dq: _root(pairs, dq) for dq in pairs})
+    return found
+
+
+def _check_domains(model: onnx.ModelProto) -> None:
+    for node in model.graph.node:
+        if node.op_type in (_Q, _DQ) and node.domain not in OWN_DOMAINS:
+            raise _refused(
+                f"node {node.name!r} is a {node.op_type} of {node.domain}, which TensorRT does not know",
+                "export with ONNX's own Q/DQ (ONNX Runtime's quantiser: without UseQDQContribOps), "
+                "or quantise the float model",
+            )
+
+
+def _check_one_scale(model: onnx.ModelProto, pairs: Mapping[str, _Pair]) -> None:
+    """What is no constant is an activation, whose channels must share one scale."""
+    constants = {tensor.name for tensor in model.graph.initializer}
+    for dq, pair in pairs.items():
+        root = _root(pairs, dq)
+        if root not in constants and np.ptp(pair.scale) > 0:
+            raise _refused(
+                f"the Q/DQ of activation {root!r} has {pair.scale.size} scales, one a channel",
+                "TensorRT takes one scale an activation: train with per-tensor activation ranges, "
+                "or quantise the float model",
+            )
+
+
+def _pairs(model: onnx.ModelProto, folder: Path) -> Iterator[tuple[str, _Pair]]:
+    """Each DQ's output with its pair."""
+    maker = {name: node for node in model.graph.node for name in node.output}
+    constants = {tensor.name: tensor for tensor in model.graph.initializer}
+    for node in model.graph.node:
+        if node.op_type == _Q:
+            _check_read_by_dq_alone(model, node)
+        if node.op_type != _DQ:
+            continue
+        quantize = maker.get(node.input[0])
+        if quantize is None or quantize.op_type != _Q:
+            raise _refused(
+                f"node {node.name!r} reads no QuantizeLinear: its weight is stored in a narrow type",
+                "quantise the float model; a graph in its final form needs no quantising",
+            )
+        scale, kind = _scale_of(quantize, constants, folder, _named_type(quantize))
+        again, _ = _scale_of(node, constants, folder, kind)
+        if not np.array_equal(scale, again):
+            raise _refused(f"nodes {quantize.name!r} and {node.name!r} have different scales", "train again")
+        axis = next((int(item.i) for item in node.attribute if item.name == "axis"), 1)
+        yield node.output[0], _Pair(quantize.input[0], scale, axis if scale.size > 1 else None, _KINDS[kind])
+
+
+def _check_read_by_dq_alone(model: onnx.ModelProto, node: onnx.NodeProto) -> None:
+    narrow = node.output[0]
+    if any(value.name == narrow for value in model.graph.output):
+        raise _refused(
+            f"output {narrow!r} is what node {node.name!r} (QuantizeLinear) makes, without a DQ behind it",
+            "export with plain Q/DQ pairs and float outputs, or quantise the float model",
+        )
+    for reader in model.graph.node:
+        if narrow in reads_of(reader) and reader.op_type != _DQ:
+            raise _refused(
+                f"node {reader.name!r} ({reader.op_type}) reads {narrow!r} between Q and DQ",
+                "export with plain Q/DQ pairs (no QLinear or integer operators)",
+            )
+
+
+def _named_type(quantize: onnx.NodeProto) -> int:
+    """What a Q without a zero point makes: what its attribute says, from opset 21 on, or UINT8."""
+    named = next((int(item.i) for item in quantize.attribute if item.name == "output_dtype"), 0)
+    return named or onnx.TensorProto.UINT8
+
+
+def _scale_of(
+    node: onnx.NodeProto, constants: dict[str, onnx.TensorProto], folder: Path, unsaid: int
+) -> tuple[NDArray[np.float32], int]:
+    """A Q's or DQ's scale and element type, which is `unsaid` where no zero point tells it."""
+    zero = constants.get(node.input[2]) if len(node.input) > 2 and node.input[2] else None
+    kind = zero.data_type if zero is not None else unsaid
+    if kind not in _KINDS:
+        how = "has no zero point, so that it quantises to" if zero is None else "quantises to"
+        raise _refused(
+            f"node {node.name!r} {how} {onnx.TensorProto.DataType.Name(kind)}",
+            "TensorRT takes symmetric INT8 (an INT8 zero point of 0): export so, or quantise the float model",
+        )
+    if zero is not None and (_bytes_of(zero, folder).strip(b"\0") or any(zero.int32_data)):
+        raise _refused(
+            f"node {node.name!r} has a zero point that is not 0",
+            "TensorRT takes symmetric Q/DQ only: train with symmetric ranges, or quantise the float model",
+        )
+    if node.input[1] not in constants:
+        raise _refused(
+            f"node {node.name!r} computes its scale at run time", "fold constants first: trtopt rewrite"
+        )
+    scale = array_of(constants[node.input[1]], folder).astype(np.float32)
+    if not (np.isfinite(scale).all() and (scale > 0).all()):
+        raise _refused(f"node {node.name!r} has a scale that is not above 0", "quantise the float model")
+    return scale, kind
+
+
+def _bytes_of(tensor: onnx.TensorProto, folder: Path) -> bytes:
+    return bytes(raw_bytes(tensor, folder) if is_external(tensor) else tensor.raw_data)
+
+
+def _refused(problem: str, remedy: str) -> UsageError:
+    return UsageError(problem, remedy)
+
+
+def _root(pairs: Mapping[str, _Pair], tensor: str) -> str:
+    """The tensor in front of one or several pairs in a row."""
+    while tensor in pairs:
+        tensor = pairs[tensor].source
+    return tensor
+
+
+def _folded(file: ModelFile, pairs: Mapping[str, _Pair]) -> dict[str, _Weight]:
+    """Weights by the name under which they are read behind their pairs, and behind nodes that move numbers.
+
+    Such a node, also one in front of a pair, becomes a constant of its output's name, in place, if each
+    channel's numbers stay together.
+    """
+    graph, view = file.proto.graph, View(file.proto)
+    constants = {tensor.name: tensor for tensor in graph.initializer}
+    sources = {pair.source for pair in pairs.values()}
+    found: dict[str, _Weight] = {}
+    kept = []
+    for node in graph.node:
+        name, source = next(iter(node.output), ""), next(iter(node.input), "")
+        is_move = is_op(node, "Transpose", *RESHAPES) and name not in view.outputs
+        if name in pairs and _root(pairs, name) in constants:
+            tensor, axis = constants[_root(pairs, name)], pairs[name].axis
+            axis = None if axis is None else axis % len(tensor.dims)
+            found[name] = _Weight(tensor.name, pairs[name].scale, axis)
+        elif is_move and (source in found or (source in constants and name in sources)):
+            weight = found.get(source, _Weight(source, np.ones((), np.float32), None))
+            values = array_of(constants[weight.tensor], file.folder)
+            moved = _moved(node, values, weight, view.shape(name))
+            if moved is not None:
+                constants[name] = constant(np.ascontiguousarray(moved[0]), name, file.spool)
+                graph.initializer.append(constants[name])
+                if source in found:
+                    found[name] = _Weight(name, weight.scale, moved[1])
+                continue
+        kept.append(node)
+    del graph.node[:]
+    graph.node.extend(kept)
+    return found
+
+
+def _moved(
+    node: onnx.NodeProto, values: NDArray[Any], weight: _Weight, shape: tuple[int | None, ...] | None
+) -> tuple[NDArray[Any], int | None] | None:
+    """The weight behind the node, and where the axis of its scales went; None if it is nowhere any more."""
+    axis = weight.axis
+    if weight.scale.ndim > 1:  # blocks
+        return None
+    if node.op_type == "Transpose":
+        given = (list(item.ints) for item in node.attribute if item.name == "perm")
+        perm = next(given, list(range(values.ndim))[::-1])
+        return values.transpose(perm), None if axis is None else perm.index(axis)
+    sizes = [size for size in shape or () if size is not None]
+    if shape is None or len(sizes) < len(shape):
+        return None
+    if axis is None:
+        return values.reshape(sizes), None
+    # the axis is the one of its size with as many numbers outside of it as before
+    outside, size = math.prod(values.shape[:axis]), values.shape[axis]
+    fits = [i for i, other in enumerate(sizes) if other == size and math.prod(sizes[:i]) == outside]
+    return (values.reshape(sizes), fits[0]) if fits else None
+
+
+def _remember(
+    found: Existing,
+    pairs: Mapping[str, _Pair],
+    weights: Mapping[str, _Weight],
+    node: onnx.NodeProto,
+    index: int,
+    name: str,
+) -> None:
+    """Note the scale under which one input of a node is read."""
+    if name in weights:
+        found.weights[node.name, index] = weights[name].scale
+        found.axes[node.name, index] = weights[name].axis
+    elif name in pairs and node.op_type not in _PASSES:
+        pair = pairs[name]
+        amax = float(pair.scale.max()) * LARGEST[pair.precision]
+        found.edges[node.name, index] = amax
+        found.tensors.setdefault(_root(pairs, name), amax)
+
+
+def _bypass(graph: onnx.GraphProto, replacement: Mapping[str, str]) -> None:
+    """Take the pairs out: who read behind one reads in front of it, inside subgraphs too."""
+    inner = [part for part in graphs_of(graph) if part is not graph]
+    local = {item.name for part in inner for item in (*part.input, *part.initializer)}
+    # an output keeps its name, and so does what subgraphs read if its new name means another tensor there
+    named = {value.name for value in graph.output} | {dq for dq, new in replacement.items() if new in local}
+    nodes = []
+    for node in graph.node:
+        if node.op_type not in (_Q, _DQ):
+            _rename(node, replacement, named)
+            nodes.append(node)
+        elif node.op_type == _DQ and (name := node.output[0]) in named:
+            nodes.append(onnx.helper.make_node("Identity", [replacement[name]], [name], node.name))
+    del graph.node[:]
+    graph.node.extend(nodes)
+
+
+def _rename(node: onnx.NodeProto, replacement: Mapping[str, str], named: set[str]) -> None:
+    """Let the node read other tensors; inside its subgraphs all but those in `named` and its own."""
+    for index, name in enumerate(node.input):
+        node.input[index] = replacement.get(name, name)
+    for part in subgraphs_of(node):
+        own = {name for item in part.node for name in item.output}
+        own |= {item.name for item in (*part.input, *part.initializer)} | named
+        outer = {name: new for name, new in replacement.items() if name not in own}
+        for item in part.node:
+            _rename(item, outer, named)
+        for value in part.output:
+            value.name = outer.get(value.name, value.name)

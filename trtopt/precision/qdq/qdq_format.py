@@ -1,0 +1,72 @@
+"""How each TensorRT wants its Q/DQ written.
+
+Sources: the release notes and operator pages of TensorRT 8.6, 10 and 11, and ONNX's QuantizeLinear.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trtopt.errors import UsageError
+from trtopt.precision.placement.plan import Precision
+from trtopt.precision.qdq.quantised_values import SMALLEST_HALF, held_by_half, scale_of
+from trtopt.targets import OPSETS
+
+
+@dataclass(frozen=True)
+class Form:
+    """One way to write Q/DQ.
+
+    `strongly_typed`: what is not quantised becomes FP16 in the graph itself, scales too. `opset` is the
+    least that the operators need, `most` the highest that the target reads. `stored`: weights are kept in
+    their narrow type with a DQ alone; otherwise they stay FP32 with a Q and a DQ.
+    """
+
+    precision: Precision
+    strongly_typed: bool
+    opset: int
+    most: int
+    stored: bool
+
+    def scale(self, amax: NDArray[Any] | float) -> NDArray[np.float32]:
+        """The scale of a range, as this form writes it."""
+        return self.fit(scale_of(amax, self.precision))
+
+    def fit(self, scale: NDArray[np.float32]) -> NDArray[np.float32]:
+        """A scale that stays what it is when the graph becomes FP16, if it does."""
+        return held_by_half(scale) if self.strongly_typed else scale
+
+    def is_beneath(self, amax: float) -> bool:
+        """Whether FP16's smallest number must stand for the scale of a range."""
+        return self.strongly_typed and bool(scale_of(amax, self.precision) < SMALLEST_HALF)
+
+
+_LEAST_STRONG = {"int8": 19, "fp8": 19, "int4": 21}
+
+
+def form_for(precision: Precision, target: str, *, stored: bool = False) -> Form:
+    """The form for a target, named as `trtopt rewrite` names them.
+
+    Raises:
+        UsageError: no such target, or one that has no such precision.
+    """
+    if target not in OPSETS:
+        raise UsageError(f"unknown target {target!r}", f"choose one of {', '.join(OPSETS)}")
+    if target != "8.6":
+        most = OPSETS[target].read
+        return Form(precision, True, _LEAST_STRONG[precision], most, stored or precision == "int4")
+    if precision != "int8":
+        raise UsageError(
+            f"TensorRT 8.6 has no {precision.upper()}",
+            "use --precision int8, or a newer TensorRT with --target 10, 11 or rtx",
+        )
+    if stored:
+        raise UsageError(
+            "TensorRT 8.6 reads weights as FP32 with a Q and a DQ only", "leave --store-weights out"
+        )
+    # Of the opsets above, 8.6 loads the Q/DQ alone.
+    return Form("int8", False, 13, OPSETS[target].operators, stored=False)

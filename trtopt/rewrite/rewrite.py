@@ -1,0 +1,283 @@
+"""Rewriting a model from file to file: prepare, apply, prove, write."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import msgspec
+
+from trtopt.data import feeds
+from trtopt.errors import UsageError
+from trtopt.files.build_folder import check_writable, scratch_beside
+from trtopt.onnxio import model_file, prepare
+from trtopt.onnxio.disk_space import Note, check_room_beside, silent
+from trtopt.onnxio.model_file import ModelFile
+from trtopt.rewrite import batch, batch_check, equivalence
+from trtopt.rewrite.catalogue import RULES
+from trtopt.rewrite.driver import Outcome, RuleFailed, rewrite
+from trtopt.rewrite.rule import Exactness, Rule
+from trtopt.rewrite.rules import erase_identity, fold_constants, zero_state
+from trtopt.rewrite.target import Target, target_named
+from trtopt.rewrite.trace import Deviation, RewriteTrace, Undone
+
+_SHAPES = (erase_identity.RULE, zero_state.RULE, fold_constants.keeping("Expand"))
+"""What shows shapes that are computed of constants, and rids LSTMs of zeros as long as the batch.
+
+An Expand may repeat a constant for the batch: it stays.
+"""
+
+
+def _temporary_bytes(model: ModelFile) -> int:
+    """At most: what rules make of the weights, and the result."""
+    return 2 * sum(
+        model_file.size_in_bytes(item)
+        for item in model.proto.graph.initializer
+        if model_file.is_external(item)
+    )
+
+
+def select(names: Sequence[str] | None, skip: Sequence[str], target: Target) -> tuple[Rule, ...]:
+    """The rules called `names` (without: those that run for the target unasked), less those in `skip`.
+
+    Raises:
+        UsageError: a name that no rule has, or no name at all.
+    """
+    if names is not None and not names:
+        raise UsageError(
+            "no rules are named to be used", "name some, or leave --rules out for those that are on"
+        )
+    known = {rule.name for rule in RULES}
+    for name in (*(names or ()), *skip):
+        if name not in known:
+            raise UsageError(f"there is no rule {name!r}", "see `trtopt rewrite --list` for their names")
+    return tuple(
+        rule
+        for rule in RULES
+        if rule.name not in skip
+        and (rule.name in names if names is not None else target.name in rule.default)
+    )
+
+
+@dataclass(frozen=True)
+class _Attempt:
+    outcome: Outcome
+    undone: tuple[Undone, ...]
+    checked: tuple[Deviation, ...]
+
+
+def _rewrite(
+    model: ModelFile, rules: Sequence[Rule], target: Target, keep_going: bool
+) -> tuple[Outcome, list[Undone]]:
+    """Rewrite; with `keep_going`, once more without any rule that raises."""
+    left = list(rules)
+    undone: list[Undone] = []
+    while True:
+        try:
+            return rewrite(model, left, target), undone
+        except RuleFailed as failure:
+            if not keep_going:
+                raise
+            left = [rule for rule in left if rule.name != failure.rule]
+            undone.append(Undone(rule=failure.rule, reason=failure.problem, nodes=(failure.node,)))
+
+
+class _Proof:
+    """Runs rewritten models against the original's outputs, which it computes once, when first needed."""
+
+    def __init__(self, model: ModelFile, real: Sequence[feeds.Feed], sizes: int) -> None:
+        self._model, self._real, self._sizes = model, real, sizes
+        self._inputs: Sequence[feeds.Feed] = ()
+        self._reference: list[dict[str, equivalence.Array]] = []
+
+    @property
+    def notes(self) -> list[str]:
+        """What is said of what was run: nothing, or not where axes without a name differ in length."""
+        if not self._reference:
+            return ["no rule was applied, so nothing was run: whether the model runs at all is not known"]
+        which = {"batch": "first axes", "all": "axes"}
+        return [
+            f"checked where {which[kind]} without a name are equally long: on others the model did not run"
+            for kind in {feed.alike for feed in self._inputs} - {""}
+        ]
+
+    def of(self, outcome: Outcome, kind: Exactness) -> tuple[Deviation, ...]:
+        if not self._reference:
+            self._run_original()
+        return equivalence.compare(self._reference, outcome.model, self._inputs, kind)
+
+    def _run_original(self) -> None:
+        def run(seeded: Sequence[feeds.Feed]) -> None:
+            self._inputs = (*seeded[: self._sizes], *self._real)
+            self._reference = equivalence.run(self._model, self._inputs)
+
+        feeds.on_seeded(self._model.proto, run, one_batch=False)
+
+
+def _class_of(rules: Sequence[Rule], outcome: Outcome) -> Exactness:
+    """The loosest class among the rules that were applied."""
+    used = {item.rule for item in outcome.applied}
+    classes = {rule.exactness for rule in rules if rule.name in used}
+    return "A" if "A" in classes else "N" if "N" in classes else "B"
+
+
+def _prove(
+    proof: _Proof, outcome: Outcome, model: ModelFile, rules: Sequence[Rule], target: Target
+) -> tuple[Deviation, ...]:
+    """Check what `rules` made of the model: the bit-exact ones on their own first, then all together."""
+    kind = _class_of(rules, outcome)
+    exact = [rule for rule in rules if rule.exactness == "B"]
+    checked: tuple[Deviation, ...] = ()
+    if kind != "B" and any(item.rule in {rule.name for rule in exact} for item in outcome.applied):
+        checked = proof.of(rewrite(model, exact, target), "B")
+    return (*checked, *(proof.of(outcome, kind) if outcome.applied else ()))
+
+
+def _culprit(proof: _Proof, model: ModelFile, rules: Sequence[Rule], target: Target) -> Rule:
+    """The last rule of the shortest leading run of `rules` that breaks its bound, found by bisection."""
+    low, high = 0, len(rules)  # the first `low` rules hold, the first `high` do not
+    while high - low > 1:
+        middle = (low + high) // 2
+        outcome = rewrite(model, rules[:middle], target)
+        checked = _prove(proof, outcome, model, rules[:middle], target)
+        low, high = (middle, high) if all(item.ok for item in checked) else (low, middle)
+    return rules[high - 1]
+
+
+def _attempt(
+    model: ModelFile, rules: Sequence[Rule], target: Target, proof: _Proof | None, keep_going: bool
+) -> _Attempt:
+    """Rewrite, and take back whole each rule that the proof finds guilty, until it holds."""
+    outcome, undone = _rewrite(model, rules, target, keep_going)
+    if proof is None:
+        return _Attempt(outcome, tuple(undone), ())
+    left = [rule for rule in rules if rule.name not in {item.rule for item in undone}]
+    checked = _prove(proof, outcome, model, left, target)
+    while not all(item.ok for item in checked):
+        used = {item.rule for item in outcome.applied}
+        worst = max((item for item in checked if not item.ok), key=lambda item: item.error)
+        suspects = [rule for rule in left if rule.name in used]
+        guilty = _culprit(proof, model, suspects, target)
+        beyond = f"{worst.error:.3g}, beyond its bound {worst.bound:.3g}"
+        reason = f"output {worst.output!r} moved by {beyond} ({worst.feed})"
+        nodes = tuple(item.node for item in outcome.applied if item.rule == guilty.name)
+        undone.append(Undone(rule=guilty.name, reason=reason, nodes=nodes))
+        left = [rule for rule in left if rule.name != guilty.name]
+        outcome = rewrite(model, left, target)
+        checked = _prove(proof, outcome, model, left, target)
+    return _Attempt(outcome, tuple(undone), checked)
+
+
+def rewrite_model(
+    source: Path,
+    out: Path,
+    *,
+    target: str,
+    rules: Sequence[str] | None = None,
+    skip: Sequence[str] = (),
+    check: bool = True,
+    data: str | Path | None = None,
+    keep_going: bool = False,
+    dynamic_batch: bool = False,
+    sizes: int = 2,
+    write_unchanged: bool = True,
+    accept: Callable[[RewriteTrace], object] = lambda trace: None,
+    note: Note = silent,
+) -> RewriteTrace:
+    """Rewrite the ONNX file `source` for the TensorRT `target` and write it to `out`.
+
+    `rules` names the rules to use (by default those that are on), `skip` those to leave out. With `check`,
+    both models run on ONNX Runtime on seeded inputs (and on those in `data`), every dynamic axis at two
+    sizes (`sizes` 1: at the smaller one alone); a rule that breaks its bound is undone and named in the
+    trace. `keep_going` leaves out a rule that raises. `dynamic_batch` first gives a fixed batch axis a name,
+    checked at other sizes too. Without `write_unchanged` nothing is written if no rule was applied.
+    `accept` is shown the trace before anything is written; what it raises is raised. `note` hears beforehand
+    how much room temporary files take.
+
+    Raises:
+        UsageError: an unknown target or rule, or `out` is `source`.
+        ModelError: the file is unsound, cannot be run for the check, or its batch cannot be made dynamic.
+        DataError: `data` does not fit the model.
+        OutputError: `out` cannot be written; nothing stands under its name then.
+    """
+    began = time.perf_counter()
+    aim = target_named(target)
+    chosen = select(rules, skip, aim)
+    original = _loaded(source, out, note)
+    proto, lowered = prepare.prepare(original.proto)
+    notes = _on_defaults(original)
+    if check:
+        equivalence.check_outputs(original.proto)
+    if dynamic_batch:
+        plain = rewrite(replace(original, proto=proto), _SHAPES, aim).model  # computed of constants
+        proto, size, patched = batch.make_dynamic(plain.proto)
+        notes.append(f"batch {size} is now dynamic" + "".join(f"; patched {name}" for name in patched))
+    with scratch_beside(out) as spool:
+        model = replace(original, proto=proto, spool=spool)
+        if dynamic_batch and check:
+            notes.append(batch_check.prove(original, model, size))
+        proof = _proof(model if dynamic_batch else original, data, sizes) if check else None
+        attempt = _attempt(model, chosen, aim, proof, keep_going)
+        notes += proof.notes if proof and (attempt.outcome.applied or not dynamic_batch) else []
+        trace = _told(source, out, aim, original, lowered, attempt, notes)
+        accept(trace)
+        if write_unchanged or attempt.outcome.applied:
+            model_file.save(attempt.outcome.model, out)
+    return msgspec.structs.replace(trace, seconds=time.perf_counter() - began)
+
+
+def _loaded(source: Path, out: Path, note: Note) -> ModelFile:
+    """The model, once it is known that a result can be written at `out`."""
+    if out.resolve() == source.resolve():
+        raise UsageError("the output would replace the model itself", "choose another place with -o")
+    check_writable(out)
+    model = model_file.load(source)
+    check_room_beside(out, _temporary_bytes(model), note)
+    return model
+
+
+def _on_defaults(original: ModelFile) -> list[str]:
+    """What is said of inputs that have a default value."""
+    held = {item.name for item in original.proto.graph.initializer}
+    names = [item.name for item in original.proto.graph.input if item.name in held]
+    told = f"{', '.join(names[:3])}{' and others' if len(names) > 3 else ''}"
+    return [f"inputs with a default value are constants, as TensorRT takes them: {told}"] if names else []
+
+
+def _proof(original: ModelFile, data: str | Path | None, sizes: int) -> _Proof:
+    """The original's outputs on seeded inputs, and on the user's if given."""
+    feeds.inputs_of(original.proto)  # an input that is no tensor is told at once
+    real = () if data is None else (feeds.from_data(data, original.proto),)
+    return _Proof(original, real, sizes)
+
+
+def _told(
+    source: Path,
+    out: Path,
+    target: Target,
+    original: ModelFile,
+    lowered: int,
+    attempt: _Attempt,
+    notes: Sequence[str],
+) -> RewriteTrace:
+    """All of it as a record, but for how long it takes."""
+    outcome = attempt.outcome
+    bound = () if outcome.settled else ("stopped at the bound on rounds: rules still applied",)
+    return RewriteTrace(
+        source=str(source),
+        out=str(out),
+        target=target.name,
+        opset=prepare.opset_of(outcome.model.proto),
+        nodes_before=prepare.count_nodes(original.proto),
+        nodes_after=prepare.count_nodes(outcome.model.proto),
+        rounds=outcome.rounds,
+        constants_lowered=lowered,
+        applied=outcome.applied,
+        declined=outcome.declined,
+        undone=attempt.undone,
+        checked=attempt.checked,
+        notes=(*notes, *bound),
+        seconds=0.0,
+    )

@@ -1,0 +1,17 @@
+"""Serving: engines chosen for the batch at hand, and single requests made into batches."""
+
+from trtopt.records import BatcherStatistics, BatchPolicy, PoolUsage
+from trtopt.serving.asyncio_batcher import AsyncBatcher
+from trtopt.serving.batcher import DynamicBatcher
+from trtopt.serving.pool import EnginePool
+from trtopt.serving.scheduling import serve_promptly
+
+__all__ = [
+    "AsyncBatcher",
+    "BatchPolicy",
+    "BatcherStatistics",
+    "DynamicBatcher",
+    "EnginePool",
+    "PoolUsage",
+    "serve_promptly",
+]

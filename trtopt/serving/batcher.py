@@ -1,0 +1,320 @@
+"""Single requests made into batches, on the workers of a pool."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import math
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
+from numbers import Real
+from types import TracebackType
+
+import msgspec
+
+from trtopt.errors import (
+    ClosedError,
+    DataError,
+    DeadlineError,
+    QueueFullError,
+    TrtoptError,
+    UsageError,
+    WorkerError,
+)
+from trtopt.records import BatcherStatistics, BatchPolicy
+from trtopt.records.validation import check_policy
+from trtopt.serving.batching_policy import Run, decide
+from trtopt.serving.counters import Tally
+from trtopt.serving.pool import EnginePool
+from trtopt.serving.pool_worker import Outputs
+from trtopt.serving.request_queue import Backlog, Request
+from trtopt.serving.scheduling import wake_on_time
+
+_log = logging.getLogger(__name__)
+
+
+class DynamicBatcher:
+    """Collects requests and runs them as batches, one thread for each of the pool's workers.
+
+    Every accepted request is answered exactly once: with its outputs, an error, or its cancellation. Closing
+    answers what has been accepted, and so does the interpreter's end. Without a `policy` it goes by that of
+    the pool's plan, or makes batches up to the largest engine's size.
+    """
+
+    def __init__(self, pool: EnginePool, policy: BatchPolicy | None = None) -> None:
+        self._pool = pool
+        self.policy = policy or pool.policy or BatchPolicy(max_batch=pool.largest_batch)
+        try:
+            check_policy(self.policy)
+        except ValueError as error:
+            raise UsageError(
+                f"{self.policy}: nothing could ever run: {error}",
+                "let a batch hold one request at least and one wait, for no less than 0 ms",
+            ) from None
+        self._policy_now = self.policy
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._backlog = Backlog()
+        self._tally = Tally()
+        self._compute_s = 0.0  # what the last batch took
+        self._is_closed = False
+        self._threads = [
+            threading.Thread(target=self._serve, name=f"trtopt-batcher-{number}", daemon=True)
+            for number in range(pool.workers)
+        ]
+        for thread in self._threads:
+            thread.start()
+        atexit.register(self.close)  # the threads are daemons, so that a forgotten batcher hangs nobody
+
+    def submit(
+        self, sample: object, *, deadline_ms: float | None = None, copy: bool = True
+    ) -> Future[Outputs]:
+        """Accept one request.
+
+        Args:
+            sample: an array without the batch axis for each input by its name, or the array itself if there
+                is but one input; of the kinds that `EnginePool.run` takes.
+            deadline_ms: from now; a request that has not begun to be computed by then fails.
+            copy: whether to copy the sample now, so that the caller may write to its memory again. Without,
+                it must not change until answered; arrays on the GPU are taken only so.
+
+        Returns:
+            A future of the outputs by name, without the batch axis. It can be cancelled while it waits.
+            It fails with DeadlineError, WorkerError (the worker that had it failed), DataError (the model
+            refuses its values) or ClosedError (closed without draining).
+
+        Raises:
+            DataError: names, types or shapes that no engine takes, or an array on the GPU that is to be
+                copied; nobody else's batch suffers.
+            QueueFullError: as many wait as may wait.
+            ClosedError: the batcher has been closed, or was made before this process was forked.
+            UsageError: a deadline that is no number.
+        """
+        self._pool.check_process()
+        try:
+            part = self._pool.catalogue.sample(sample, copy=copy)
+        except DataError:
+            with self._lock:
+                self._tally.invalid += 1
+            raise
+        now_s = time.perf_counter()
+        deadline_s = math.inf if deadline_ms is None else _deadline_s(now_s, deadline_ms)
+        request = Request(part, now_s, deadline_s, self._cancelled)
+        expired: list[Request] = []
+        try:
+            with self._lock:
+                if len(self._backlog) >= self.policy.max_waiting:
+                    expired = self._take_expired(now_s)
+                self._accept(request)
+        finally:
+            if expired:
+                _expire(expired)
+        return request
+
+    def _accept(self, request: Request) -> None:
+        if self._is_closed:
+            raise ClosedError("the batcher has been closed", "make another one")
+        waiting = len(self._backlog)
+        if waiting >= self.policy.max_waiting:
+            self._tally.rejected += 1
+            raise QueueFullError(
+                f"{waiting} requests are waiting, and no more may",
+                "try again later; more workers, larger batches or a larger max_waiting let more in",
+            )
+        in_queue = self._backlog.add(request)
+        self._tally.accepted += 1
+        # Otherwise somebody knows already when to look again, or everybody is busy.
+        if not waiting or in_queue == self.policy.max_batch or request.deadline_s < math.inf:
+            self._changed.notify()
+
+    def _cancelled(self, request: Request) -> None:
+        with self._lock:
+            if not self._backlog.discard(request):
+                return  # a worker has taken it out, and counts it
+            self._tally.cancelled += 1
+        request.set_running_or_notify_cancel()
+
+    def _serve(self) -> None:
+        wake_on_time()
+        goes_on = True
+        while goes_on:
+            try:
+                goes_on = self._step()
+            except BaseException as error:  # noqa: BLE001  (who waits must not wait for a thread that ended)
+                _log.exception("what waits for a batch fails")
+                self._give_up(error)
+
+    def _step(self) -> bool:
+        """Do what is to be done next, and keep nothing of it; False once closed and all done."""
+        batch, expired = self._next()
+        try:
+            _expire(expired)
+            if batch:
+                self._run(batch)
+        except BaseException as error:  # noqa: BLE001  (those that wait can still be served)
+            _log.exception("what a batch has not answered fails")
+            self._fail([request for request in (*batch, *expired) if not request.done()], error)
+        return bool(batch or expired)
+
+    def _give_up(self, error: BaseException) -> None:
+        with self._lock:
+            waiting = self._begun(self._backlog.take_all())
+        self._fail(waiting, error)
+
+    def _next(self) -> tuple[list[Request], list[Request]]:
+        """Requests to run and requests to fail; neither once all is done and the batcher closed."""
+        with self._lock:
+            while True:
+                now_s = time.perf_counter()
+                if expired := self._take_expired(now_s):
+                    return [], expired
+                step = decide(now_s, self._backlog.waiting(self._compute_s), self._policy_now)
+                if isinstance(step, Run):
+                    if batch := self._take(step):
+                        return batch, []
+                elif self._is_closed:
+                    return [], []
+                else:
+                    # No thread can wait for longer than TIMEOUT_MAX: it wakes then, and decides again.
+                    wait_s = min(step.until_s - now_s, threading.TIMEOUT_MAX)
+                    self._changed.wait(wait_s if step.until_s < math.inf else None)
+
+    def _take(self, step: Run) -> list[Request]:
+        batch = self._begun(self._backlog.take(step.queue, step.count))
+        if len(self._backlog):
+            self._changed.notify()
+        return batch
+
+    def _take_expired(self, now_s: float) -> list[Request]:
+        expired = self._begun(self._backlog.take_expired(now_s))
+        self._tally.expired += len(expired)
+        return expired
+
+    def _begun(self, taken: Sequence[Request]) -> list[Request]:
+        """Those that nobody cancels any more."""
+        begun: list[Request] = []
+        for request in taken:
+            try:
+                is_wanted = request.set_running_or_notify_cancel()
+            except RuntimeError:  # its holder has set an answer, and so given ours up
+                continue
+            if is_wanted:
+                begun.append(request)
+        self._tally.cancelled += len(taken) - len(begun)
+        return begun
+
+    def _run(self, batch: Sequence[Request]) -> None:
+        start_s = time.perf_counter()
+        try:
+            answers = self._pool.run_parts([request.part for request in batch])
+        except DataError as error:
+            if len(batch) > 1:
+                for request in batch:  # whose values were refused? Nobody else's answer is to suffer from it.
+                    self._run([request])
+                return
+            self._fail(batch, error)
+        except Exception as error:  # noqa: BLE001  (whatever it is, the requests must be answered)
+            self._fail(batch, error)
+        else:
+            end_s = time.perf_counter()
+            with self._lock:
+                self._compute_s = end_s - start_s
+                self._tally.batch([start_s - request.arrived_s for request in batch], end_s - start_s)
+                self._tally.answered += len(batch)
+            for request, outputs in zip(batch, answers, strict=True):
+                try:
+                    request.set_result({name: rows[0, ...] for name, rows in outputs.items()})
+                except InvalidStateError:  # its holder has set one: the others get theirs
+                    continue
+
+    def _fail(self, batch: Sequence[Request], error: BaseException) -> None:
+        with self._lock:
+            self._tally.failed += len(batch)
+        for request in batch:
+            _end(request, _own(error))
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it accepts no more."""
+        return self._is_closed
+
+    def statistics(self) -> BatcherStatistics:
+        """What became of the requests so far."""
+        with self._lock:
+            return self._tally.statistics(len(self._backlog))
+
+    def close(self, *, drain: bool = True) -> None:
+        """Accept no more, answer what has been accepted, and let the threads end.
+
+        With `drain` what is waiting is computed, without it fails with ClosedError. The pool stays open. In a
+        fork of the process that made it nothing is waiting.
+        """
+        if self._pool.is_forked:
+            return
+        given_up: list[Request] = []
+        with self._lock:
+            self._is_closed = True
+            self._policy_now = msgspec.structs.replace(self.policy, max_delay_ms=0.0)
+            if not drain:
+                given_up = self._begun(self._backlog.take_all())
+                self._tally.failed += len(given_up)
+            self._changed.notify_all()
+        for request in given_up:
+            _end(request, ClosedError("the batcher was closed before its turn", "send it elsewhere"))
+        for thread in self._threads:
+            if thread is not threading.current_thread():  # a callback of a request may close it
+                thread.join()
+        atexit.unregister(self.close)
+
+    def __enter__(self) -> DynamicBatcher:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _deadline_s(now_s: float, deadline_ms: float) -> float:
+    """When that deadline is, on the batcher's clock.
+
+    Raises:
+        UsageError: it is no number.
+    """
+    with suppress(OverflowError):  # of an integer that is too large for a float
+        if isinstance(deadline_ms, Real) and not math.isnan(deadline_ms):
+            return now_s + deadline_ms / 1e3
+    raise UsageError(
+        f"deadline_ms={deadline_ms!r}: is no number of milliseconds",
+        "give how many from now on, or None for a request that may wait for ever",
+    )
+
+
+def _expire(requests: Sequence[Request]) -> None:
+    for request in requests:
+        waited_ms = (time.perf_counter() - request.arrived_s) * 1e3
+        _end(
+            request,
+            DeadlineError(
+                f"the deadline passed while the request was waiting, {waited_ms:.1f} ms so far",
+                "send less, give it more time, or serve it with more workers",
+            ),
+        )
+
+
+def _end(request: Request, error: Exception) -> None:
+    with suppress(InvalidStateError):  # its holder has set an answer: nobody waits for this one
+        request.set_exception(error)
+
+
+def _own(error: BaseException) -> Exception:
+    """An error of the request's own: an exception carries the trace of whoever raises it."""
+    if isinstance(error, TrtoptError):
+        own = type(error)(error.problem, error.remedy)
+    else:
+        own = WorkerError(f"the batch failed: {type(error).__name__}: {error}", "send the request again")
+    own.__cause__ = error.__cause__
+    return own

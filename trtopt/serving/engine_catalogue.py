@@ -1,0 +1,210 @@
+"""The engines of a pool: what requests must look like, and which engines run them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import msgspec
+
+from trtopt.device.api import Session
+from trtopt.errors import DataError, UsageError
+from trtopt.onnxio.element_types import numpy_dtype
+from trtopt.records import BuildPlan, EngineArtifact, Shape
+from trtopt.serving.arrays import Tensor, tensor_of
+from trtopt.serving.engine_selection import Chooser, Offer
+
+Key = tuple[Shape, ...]
+"""The shapes of one sample, in the order of the inputs: only samples of one key can share a batch."""
+
+_KNOWN_KEYS = 1024
+
+
+@dataclass(frozen=True)
+class Engine:
+    """A loaded engine and what it offers: its optimisation profiles, each where it is the one to run."""
+
+    session: Session
+    artifact: EngineArtifact
+    offers: tuple[Offer, ...]
+
+    @classmethod
+    def of(
+        cls,
+        session: Session,
+        artifact: EngineArtifact,
+        latency_ms: tuple[tuple[int, float], ...],
+        *,
+        only_measured: bool = False,
+    ) -> Engine:
+        """With what batches were measured to take; `only_measured` leaves other profiles out."""
+        offers = tuple(
+            Offer(low, high, tuple((batch, ms) for batch, ms in latency_ms if low <= batch <= high))
+            for low, high, _ in artifact.plan.spans
+        )
+        measured = tuple(offer for offer in offers if offer.latency_ms)
+        return cls(session, artifact, measured if measured and only_measured else offers)
+
+
+class Part(msgspec.Struct, frozen=True):
+    """Rows that came together: every input's tensor with the batch axis first."""
+
+    tensors: Mapping[str, Tensor]
+    rows: int
+    key: Key
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Who chooses for one key, and the index of the engine behind each of its offers."""
+
+    engines: tuple[int, ...]
+    chooser: Chooser
+
+
+class Catalogue:
+    """Loaded engines with the same inputs and outputs.
+
+    Raises:
+        UsageError: they differ in these, or an input or output has no batch axis in front.
+    """
+
+    def __init__(self, engines: Sequence[Engine], *, takes_device_memory: bool) -> None:
+        self.engines = tuple(engines)
+        self._takes_device_memory = takes_device_memory
+        first = self.engines[0].session
+        self.inputs, self.outputs = first.inputs, first.outputs
+        self._types = {spec.name: numpy_dtype(spec.dtype) for spec in self.inputs}
+        for engine in self.engines:
+            _check(engine, self.engines[0])
+        self.choice = lru_cache(_KNOWN_KEYS)(self._choice)
+        self._among = lru_cache(_KNOWN_KEYS)(self._choice_among)
+
+    def part(self, inputs: object) -> Part:
+        """Rows of any number: every input as [rows, …].
+
+        Raises:
+            DataError: names, types or shapes that no engine takes; says which.
+        """
+        tensors = self._tensors(inputs)
+        rows = {tensor.shape[:1] for tensor in tensors.values()}
+        if len(rows) != 1 or rows <= {(), (0,)}:
+            told = ", ".join(f"{name} {list(tensor.shape)}" for name, tensor in tensors.items())
+            raise DataError(
+                f"the inputs do not have the same number of rows, one at least: {told}",
+                "give every input as [rows, …]",
+            )
+        return self._part(tensors, rows.pop()[0])
+
+    def sample(self, inputs: object, *, copy: bool = False) -> Part:
+        """One sample, without the batch axis; with `copy` in memory of its own.
+
+        Raises as `part` does, and DataError if an array on the GPU is to be copied.
+        """
+        return self._part(self._tensors(inputs, is_sample=True, copy=copy), 1)
+
+    def shapes(self, key: Key, batch: int) -> dict[str, Shape]:
+        """What a context is made for."""
+        return {spec.name: (batch, *axes) for spec, axes in zip(self.inputs, key, strict=True)}
+
+    def _tensors(self, inputs: object, *, is_sample: bool = False, copy: bool = False) -> dict[str, Tensor]:
+        names = self._types.keys()
+        if not isinstance(inputs, (dict, Mapping)):  # a dict first: abc is slow to ask, for every request
+            if len(names) != 1:
+                raise DataError(
+                    f"one value given, the engines have the inputs {', '.join(map(repr, names))}",
+                    "give a dict with an array for each of them",
+                )
+            inputs = {next(iter(names)): inputs}
+        if inputs.keys() != names:
+            raise DataError(
+                f"inputs {list(inputs)} given, the engines take {list(names)}",
+                "give an array for each of them, and no other",
+            )
+        tensors = {}
+        for name, dtype in self._types.items():
+            tensors[name] = tensor = tensor_of(inputs[name], name, is_sample=is_sample, copy=copy)
+            if tensor.dtype != dtype:
+                raise DataError(
+                    f"input {name!r}: has type {tensor.dtype}, the engines take {dtype}",
+                    f"convert it, as with astype({str(dtype)!r})",
+                )
+            if tensor.host is None and not self._takes_device_memory:
+                raise DataError(
+                    f"input {name!r}: is on the GPU, and these engines run on the CPU",
+                    "move it to the host first",
+                )
+        return tensors
+
+    def _part(self, tensors: dict[str, Tensor], rows: int) -> Part:
+        key = tuple([tensor.shape[1:] for tensor in tensors.values()])
+        self.choice(key)
+        return Part(tensors, rows, key)
+
+    def _choice(self, key: Key) -> Choice:
+        """The engines that admit samples of these shapes.
+
+        Raises:
+            DataError: none does.
+        """
+        fitting = tuple(
+            index
+            for index, engine in enumerate(self.engines)
+            if all(
+                _admits(engine.artifact.plan, spec.name, axes)
+                for spec, axes in zip(self.inputs, key, strict=True)
+            )
+        )
+        if not fitting:
+            given = ", ".join(
+                f"{spec.name} {list(axes)}" for spec, axes in zip(self.inputs, key, strict=True)
+            )
+            raise DataError(f"samples of the shape {given} fit no engine", f"they take {self._admitted()}")
+        return self._among(fitting)
+
+    def _choice_among(self, engines: tuple[int, ...]) -> Choice:
+        offered = [(index, offer) for index in engines for offer in self.engines[index].offers]
+        return Choice(tuple(index for index, _ in offered), Chooser([offer for _, offer in offered]))
+
+    def _admitted(self) -> str:
+        """What the engines take, in words."""
+        return ", or ".join(dict.fromkeys(_taken(engine.artifact.plan) for engine in self.engines))
+
+
+def _taken(plan: BuildPlan) -> str:
+    """The shapes of a sample that an engine takes, of all its inputs."""
+    spans = ((name, list(shapes.min[1:]), list(shapes.max[1:])) for name, shapes in plan.shapes.items())
+    return ", ".join(
+        f"{name} {low}" if low == high else f"{name} {low} to {high}" for name, low, high in spans
+    )
+
+
+def _admits(plan: BuildPlan, name: str, axes: Shape) -> bool:
+    low, high = plan.shapes[name].min[1:], plan.shapes[name].max[1:]
+    return len(axes) == len(low) and all(a <= axis <= b for a, axis, b in zip(low, axes, high, strict=True))
+
+
+def _check(engine: Engine, first: Engine) -> None:
+    plan, session = engine.artifact.plan, engine.session
+    for ours, theirs in ((session.inputs, first.session.inputs), (session.outputs, first.session.outputs)):
+        if [(spec.name, spec.dtype) for spec in ours] != [(spec.name, spec.dtype) for spec in theirs]:
+            raise UsageError(
+                f"{plan.label} and {first.artifact.plan.label} differ in their inputs or outputs",
+                "put engines of one model into a pool",
+            )
+    unbatched = [name for name, shapes in plan.shapes.items() if not _has_batch(shapes.min, shapes.max, plan)]
+    low, high = plan.batch.min[0], plan.batch.max[0]
+    for spec in session.outputs:
+        axis = spec.shape[0] if spec.shape else None
+        if not isinstance(axis, str) and (axis != low or axis != high):
+            unbatched.append(spec.name)
+    if unbatched:
+        raise UsageError(
+            f"{plan.label}: {', '.join(map(repr, unbatched))} has no batch axis in front",
+            "requests share batches along axis 0 of every input and output: give the model such axes",
+        )
+
+
+def _has_batch(low: Shape, high: Shape, plan: BuildPlan) -> bool:
+    return (low[:1], high[:1]) == (plan.batch.min, plan.batch.max)

@@ -1,0 +1,108 @@
+"""What a pool loads: the engines of a build folder, or those of a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from trtopt.errors import ArtifactError
+from trtopt.files.build_folder import MANIFEST, read_manifest, read_plan, read_verified
+from trtopt.files.signing import trusted_signer
+from trtopt.records import BatchPlan, BatchPolicy, BenchReport, EngineArtifact
+from trtopt.serving.measured_latencies import Latencies, measured_latencies
+
+_WANTED = "give a folder that `trtopt build` made, or a file that `trtopt plan -o` wrote"
+
+
+@dataclass(frozen=True)
+class Opening:
+    """Engines below `folder`, what they take, and what a plan says of serving; None: no plan does.
+
+    `vouching` is the file that knows the engines' hashes, for messages. `only_measured`: profiles that nobody
+    measured are left out, as the plan has left them out.
+    """
+
+    folder: Path
+    vouching: str
+    engines: tuple[EngineArtifact, ...]
+    latencies: Latencies
+    workers: int = 1
+    policy: BatchPolicy | None = None
+    only_measured: bool = False
+
+    def contents(self) -> Iterator[tuple[EngineArtifact, bytes]]:
+        """Every engine with its content, one at a time.
+
+        Raises:
+            ArtifactError: it is missing, or another one.
+        """
+        for engine in self.engines:
+            yield engine, read_verified(self.folder / engine.path, engine.sha256, self.vouching)
+
+
+def opening_of(path: Path, bench: BenchReport | str | Path | None) -> Opening:
+    """Read the manifest or the plan; for `bench` and errors see `EnginePool.open`."""
+    if not path.is_file():
+        _check_build_folder(path)
+        engines = read_manifest(path).engines
+        return Opening(path, "manifest", engines, measured_latencies(path, engines, bench))
+    plan = _read_plan(path)
+    engines = tuple(engine.artifact for engine in plan.engines)
+    if trusted_signer() is not None:
+        _check_signed(path, engines)
+    if bench is not None:
+        latencies = measured_latencies(path.parent, engines, bench)
+    else:
+        latencies = {engine.artifact.sha256: engine.latency_ms for engine in plan.engines}
+    return Opening(
+        path.parent, "plan", engines, latencies, plan.workers, plan.policy, only_measured=bench is None
+    )
+
+
+def _check_build_folder(path: Path) -> None:
+    """Raises ArtifactError if it is none; what is wrong with its manifest is told later."""
+    with suppress(PermissionError):
+        if not path.exists():
+            raise ArtifactError(f"{path}: there is no such file or folder", _WANTED)
+        if (path / MANIFEST).exists():
+            return
+        builds = sorted(file.parent for file in path.glob(f"builds/*/{MANIFEST}"))
+        if not builds:
+            raise ArtifactError(f"{path}: has no {MANIFEST}", _WANTED)
+        more = f" (or another of {len(builds)} there)" if len(builds) > 1 else ""
+        raise ArtifactError(
+            f"{path}: is the folder of a sweep, which holds build folders",
+            f"give one of these, {builds[0]}{more}, or a file that `trtopt plan {path} -o plan.json` wrote",
+        )
+
+
+def _read_plan(path: Path) -> BatchPlan:
+    """As `read_plan`, for somebody who may have meant a build folder."""
+    try:
+        return read_plan(path)
+    except ArtifactError as error:
+        remedy = _WANTED
+        if (path.parent / MANIFEST).is_file():
+            remedy = f"give the build folder that it lies in: {path.parent}; or a file of `trtopt plan -o`"
+        elif path.suffix == ".onnx":
+            remedy = f"build it first: trtopt build {path} -o FOLDER; then give that folder"
+        raise ArtifactError(error.problem, remedy) from None
+
+
+def _check_signed(plan: Path, engines: Sequence[EngineArtifact]) -> None:
+    """Plans are not signed: where a signer is required, the engines' own manifests have to vouch for them.
+
+    Raises:
+        ArtifactError: an engine's manifest is missing, not signed, or does not list it as the plan does.
+    """
+    for engine in engines:
+        file = plan.parent / engine.path
+        listed = read_manifest(file.parent).engines
+        if not any((one.sha256, one.plan) == (engine.sha256, engine.plan) for one in listed):
+            raise ArtifactError(
+                f"{file}: the signed manifest beside it lists another engine than {plan} does; "
+                "it was not loaded",
+                "plan again",
+            )

@@ -1,0 +1,147 @@
+"""What a setup does under a load, by simulating it several times. Pure, and seeded."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.random import RandomState
+from numpy.typing import NDArray
+
+from trtopt.measure.load.arrivals import Goal
+from trtopt.measure.statistics.intervals import student
+from trtopt.measure.statistics.summaries import needed_for
+from trtopt.records import Beyond, Estimate, Prediction
+from trtopt.serving.planning.setups import Fleet, Setup
+from trtopt.serving.planning.simulation import Arrivals, Simulated, simulate
+from trtopt.serving.planning.traffic import Process, Recorded, arrivals_at, lengths_of
+
+RUNS = 10
+_MOST_REQUESTS, _SECONDS, _FOLD = 10_000, 30.0, 5
+
+
+@dataclass(frozen=True)
+class Demand:
+    """Requests at `rate` a second; `shares` of them by length, unless recorded arrivals tell lengths."""
+
+    process: Process
+    rate: float
+    shares: Mapping[int, float]
+
+    @property
+    def by_length(self) -> dict[int, float]:
+        """The share of each length, all together 1."""
+        if isinstance(self.process, Recorded) and self.process.lengths:
+            lengths, counts = np.unique(self.process.lengths, return_counts=True)
+            return dict(zip(lengths.tolist(), (counts / counts.sum()).tolist(), strict=True))
+        total = sum(self.shares.values())
+        return {length: share / total for length, share in sorted(self.shares.items())}
+
+    def at(self, rate: float) -> Demand:
+        """The same at another rate."""
+        return replace(self, rate=rate)
+
+    def shares_of(self, fleet: Fleet) -> list[float] | None:
+        """Which share of the requests each of the fleet's lengths gets; None if one is longer than all."""
+        shares = [0.0] * len(fleet.lengths)
+        for length, share in self.by_length.items():
+            bucket = fleet.bucket(length)
+            if bucket is None:
+                return None
+            shares[bucket] += share
+        return shares
+
+    def arrivals(self, fleet: Fleet, requests: int, seed: int) -> Arrivals:
+        """About so many requests, each with the bucket that it goes to."""
+        at_s = arrivals_at(self.process, self.rate, requests, seed)
+        lengths = lengths_of(self.process, self.shares, len(at_s), seed)
+        return Arrivals(at_s, np.searchsorted(np.asarray(fleet.lengths), lengths))
+
+
+def requests_of(goal: Goal, rate: float) -> int:
+    """How many requests make a run: what half a minute brings, 10,000 at most, enough for the percentile."""
+    return max(_FOLD * needed_for(goal.p), min(_MOST_REQUESTS, math.ceil(rate * _SECONDS)))
+
+
+def run_once(setup: Setup, demand: Demand, requests: int, seed: int) -> Simulated:
+    """One run on the curves as they were measured."""
+    arrivals = demand.arrivals(setup.fleet, requests, seed)
+    return simulate(setup.fleet.services, setup.workers, setup.policy, arrivals, seed, setup.cost)
+
+
+def latencies_ms(run: Simulated) -> NDArray[np.float64]:
+    """Of all requests in the order of arrival; those rejected are infinitely late."""
+    return np.where(run.served, (run.end_s - run.arrival_s) * 1e3, math.inf)
+
+
+def latency_ms(run: Simulated, p: float) -> float:
+    """A percentile of them."""
+    return percentile(latencies_ms(run), p)
+
+
+def percentile(values: Sequence[float] | NDArray[np.float64], p: float) -> float:
+    """As `measure.statistics.percentile`, which infinite values would turn into NaN."""
+    if np.isfinite(values).all():
+        return float(np.percentile(values, p))
+    return float(np.percentile(values, p, method="higher"))
+
+
+def predict(setup: Setup, demand: Demand, goal: Goal, runs: int = RUNS) -> Prediction:
+    """Simulate runs, each with arrivals of its own and curves drawn anew from the measured samples.
+
+    Latencies are taken times what rehearsals took beyond their own simulations. The intervals (`estimate`)
+    know how runs and processes scatter and how well the samples tell the curves, not how a machine changes
+    from day to day.
+    """
+    requests = requests_of(goal, demand.rate)
+    figures: list[list[float]] = []
+    told = (50.0, 99.0, goal.p)
+    busy = batches = served = 0.0
+    for seed in range(1, runs + 1):
+        random = RandomState(seed)
+        engines = [engine.resampled(random) for engine in setup.fleet.engines]
+        arrivals = demand.arrivals(setup.fleet, requests, seed)
+        services = setup.fleet.drawing(engines)
+        run = simulate(services, setup.workers, setup.policy, arrivals, seed, setup.cost)
+        every = latencies_ms(run)
+        figures.append([*(percentile(every, p) for p in told), run.throughput])
+        busy += run.busy_s * run.throughput / run.served.sum() / setup.workers / runs
+        batches += run.batch.max() + 1
+        served += run.served.sum()
+    *latencies, throughputs = zip(*figures, strict=True)
+    p50, p99, aimed = (
+        estimate(values, setup.cost.beyond_at(p)) for p, values in zip(told, latencies, strict=True)
+    )
+    return Prediction(
+        requests=requests,
+        runs=runs,
+        p50=p50,
+        p99=p99,
+        goal=aimed,
+        throughput=estimate(throughputs),
+        mean_batch=float(served / batches),
+        busy=float(busy),
+    )
+
+
+def estimate(values: Sequence[float], beyond: Beyond | None = None) -> Estimate:
+    """The mean of simulated runs times the factor of `beyond`, and the interval of one more run.
+
+    About 95 of 100 fall into it: mean ± t · √(A + B), where A = s² · (1 + 1/runs) is the runs' part and
+    B = mean² · (spread² + error²) the factor's, of which another process has another. Student's t has the
+    degrees of freedom of Welch and Satterthwaite, (A + B)² / (A² / (runs - 1) + B² / (rehearsals - 1)).
+    """
+    if not np.isfinite(values).all():
+        return Estimate(value=math.inf, low=min(values), high=math.inf)
+    factor = beyond.factor if beyond is not None else 1.0
+    mean = float(np.mean(values)) * factor
+    runs = (float(np.std(values, ddof=1)) * factor) ** 2 * (1 + 1 / len(values))
+    processes = mean**2 * (beyond.spread**2 + beyond.error**2) if beyond is not None else 0.0
+    freedom = float(len(values) - 1)
+    if beyond is not None and processes > 0:
+        parts = runs**2 / freedom + processes**2 / (beyond.rehearsals - 1)
+        freedom = max(1.0, (runs + processes) ** 2 / parts)
+    half = student(freedom) * math.sqrt(runs + processes)
+    return Estimate(value=mean, low=max(0.0, mean - half), high=mean + half)

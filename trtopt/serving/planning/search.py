@@ -1,0 +1,400 @@
+"""Which setup to choose, what is rejected and why, and which bound costs what. Pure.
+
+A sieve: what no simulation is needed for goes first, then simulations of growing length leave fewer and
+fewer, the best of every number of engines among them, and the last ones are predicted with intervals.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from msgspec import structs
+
+from trtopt.errors import PlanError
+from trtopt.measure.load.arrivals import Goal
+from trtopt.records import BatchPolicy, Estimate, Prediction, Rejected
+from trtopt.serving.planning.prediction import Demand, latency_ms, predict, requests_of, run_once
+from trtopt.serving.planning.service_times import NO_COST, Costs
+from trtopt.serving.planning.setups import DELAYS, Fleet, MeasuredEngine, Setup, fleets, worker_counts
+
+_SIEVE = ((6, 1_000), (2, 3_000), (1, 8_000))
+"""How many of each number of engines are left after simulations of how many requests."""
+
+_SIMULATED = 24
+"""Of each number of engines, and with every delay."""
+
+_RATE_STEP, _BACK = 1.02, 1.05
+"""How closely a rate is looked for; and by what steps it is taken back until it is kept for certain."""
+
+_MOST_BACK = 128
+"""Steps: to a rate 500 times lower."""
+
+_AS_GOOD = 1.05
+"""Who is slower by less gives way to no more complicated setup."""
+
+MAX_ENGINES = 4
+"""So many of three precisions at eight batch sizes are 12,950 sets, which take minutes to look through."""
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What a plan must keep. `for_triton`: one engine that runs every batch size."""
+
+    goal: Goal
+    memory_bytes: int | None = None
+    max_engines: int = 3
+    for_triton: bool = False
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A setup with what it is predicted to do."""
+
+    setup: Setup
+    prediction: Prediction
+
+    def keeps(self, goal: Goal) -> bool:
+        """For certain: the whole interval does, and no more than 1 % of the requests are rejected."""
+        return self.prediction.goal.high <= goal.limit_ms and math.isfinite(self.prediction.p99.value)
+
+
+@dataclass
+class Reasons:
+    """Why setups were rejected: of those with one reason the first is named and all are counted."""
+
+    told: dict[str, Rejected] = field(default_factory=dict)
+
+    def add(self, setup: str, kind: str, reason: str) -> None:
+        """Count one; `kind` is what reasons have in common."""
+        known = self.told.get(kind, Rejected(setup=setup, reason=reason, count=0))
+        self.told[kind] = structs.replace(known, count=known.count + 1)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What was found: the chosen one, None if nothing keeps the bounds; the closest; and who was rejected."""
+
+    chosen: Outcome | None
+    finalists: tuple[Outcome, ...]
+    rejected: tuple[Rejected, ...]
+
+    @property
+    def closest(self) -> Outcome | None:
+        """The one with the lowest latency at the goal's percentile."""
+        return min(self.finalists, key=lambda one: one.prediction.goal.value, default=None)
+
+
+class Search:
+    """Searches among measured engines; what is costly to know of a set of engines is found out once."""
+
+    def __init__(
+        self,
+        engines: Sequence[MeasuredEngine],
+        costs: Costs = NO_COST,
+    ) -> None:
+        self._engines, self._costs = tuple(engines), costs
+        self._fleets: dict[int, list[Fleet]] = {}
+        self.most_engines = min(MAX_ENGINES, len(engines))
+        self.knows_memory = any(engine.memory is not None for engine in engines)
+
+    def best(self, demand: Demand, bounds: Bounds) -> Choice:
+        """The setup with the lowest latency that keeps the bounds, or a simpler one that is as good.
+
+        Simpler is: fewer engines, fewer workers, less memory. As good: its latency is within the best's
+        interval, or within 5 %.
+        """
+        reasons = Reasons()
+        left = self._worth_simulating(demand, bounds, reasons)
+        for keep, requests in _SIEVE:
+            left = _sieved(left, demand, bounds.goal, keep, requests, reasons)
+        finalists = sorted(
+            (Outcome(setup, predict(setup, demand, bounds.goal)) for setup in left),
+            key=lambda one: one.prediction.goal.value,
+        )
+        chosen = simplest([one for one in finalists if one.keeps(bounds.goal)])
+        for one in finalists:
+            if one is not chosen:
+                reasons.add(one.setup.name, one.setup.name, against(one, chosen, bounds.goal))
+        return Choice(chosen, tuple(finalists), tuple(reasons.told.values()))
+
+    def highest_rate(self, demand: Demand, bounds: Bounds) -> tuple[float, Choice] | None:
+        """The highest rate at which a setup keeps the bounds for certain, within 5 %; None: there is none."""
+        within = self._within(demand, bounds, Reasons())
+        setups = [setup for setup, _ in within if setup.fleet.least_ms <= bounds.goal.limit_ms]
+        capacity = max((self._capacity(setup, demand) for setup in setups), default=0.0)
+        low, high = 0.0, capacity
+        while high - low > high * (_RATE_STEP - 1) and high > capacity / 1024:
+            rate = (low + high) / 2 if not low else math.sqrt(low * high)
+            if self._is_kept(demand.at(rate), bounds):
+                low = rate
+            else:
+                high = rate
+        return self._taken_back(demand.at(low), bounds) if low else None
+
+    def _taken_back(self, demand: Demand, bounds: Bounds) -> tuple[float, Choice] | None:
+        """The rate at which the bounds are kept for certain: back by steps that double, then by halves up."""
+
+        def kept(step: int) -> tuple[float, Choice] | None:
+            rate = demand.rate / _BACK**step
+            choice = self.best(demand.at(rate), bounds)
+            return (rate, choice) if choice.chosen is not None else None
+
+        missed, step, found = -1, 0, kept(0)
+        while found is None and step < _MOST_BACK:
+            missed, step = step, 2 * step or 1
+            found = kept(step)
+        while found is not None and step - missed > 1:
+            middle = (missed + step) // 2
+            if (nearer := kept(middle)) is not None:
+                step, found = middle, nearer
+            else:
+                missed = middle
+        return found
+
+    def _is_kept(self, demand: Demand, bounds: Bounds) -> bool:
+        """By one simulation of each of the most promising setups."""
+        reasons = Reasons()
+        left = self._worth_simulating(demand, bounds, reasons)
+        for keep, requests in _SIEVE[:2]:
+            left = _sieved(left, demand, bounds.goal, keep, requests, reasons)
+        return any(_latency(one, demand, bounds.goal, 8_000) <= bounds.goal.limit_ms for one in left)
+
+    def most_requests(self, demand: Demand, bounds: Bounds) -> float:
+        """A second, at whatever latency."""
+        within = self._within(demand, bounds, Reasons())
+        return max((setup.capacity(shares) for setup, shares in within), default=0.0)
+
+    def least_memory(self, demand: Demand) -> int | None:
+        """Of the device, for whatever serves at all; None where nobody measured any."""
+        within = self._within(demand, Bounds(Goal(50.0, math.inf), max_engines=1), Reasons())
+        known = (setup.memory_bytes() for setup, _ in within)
+        return min((memory for memory in known if memory is not None), default=None)
+
+    # ── before any simulation ───────────────────────────────────────────────────────────────────────────
+
+    def _within(self, demand: Demand, bounds: Bounds, reasons: Reasons) -> list[tuple[Setup, list[float]]]:
+        """What there is within the bounds on engines and memory, without a delay; and shares by length."""
+        found: list[tuple[Setup, list[float]]] = []
+        for fleet in self._of_engines(bounds.max_engines):
+            shares = demand.shares_of(fleet)
+            if shares is None:
+                reasons.add(fleet.name, "length", f"takes lengths up to {fleet.lengths[-1]} only")
+                continue
+            if bounds.for_triton and not (len(fleet.engines) == 1 and fleet.engines[0].is_for_triton):
+                reasons.add(fleet.name, "triton", "Triton batches for one engine that runs every batch size")
+                continue
+            for max_batch in fleet.largest_batches():
+                if not all(fleet.batches_used(max_batch)):
+                    reasons.add(fleet.name, "unused", "one of the engines would never be used")
+                    continue
+                for workers in worker_counts(fleet):
+                    setup = Setup(fleet, workers, BatchPolicy(max_batch=max_batch, max_delay_ms=0.0))
+                    if self._fits(setup, bounds, reasons):
+                        found.append((setup, shares))
+        return found
+
+    def _of_engines(self, most: int) -> list[Fleet]:
+        if most not in self._fleets:
+            self._fleets[most] = list(fleets(self._engines, most, self._costs))
+        return self._fleets[most]
+
+    @staticmethod
+    def _fits(setup: Setup, bounds: Bounds, reasons: Reasons) -> bool:
+        if bounds.memory_bytes is None:
+            return True
+        memory = setup.memory_bytes()
+        if memory is None:
+            reasons.add(setup.name, "memory unknown", "nobody measured its memory")
+            return False
+        if memory > bounds.memory_bytes:
+            reasons.add(setup.name, "memory", f"takes {_size(memory)} of device memory")
+            return False
+        return True
+
+    @staticmethod
+    def _capacity(setup: Setup, demand: Demand) -> float:
+        shares = demand.shares_of(setup.fleet)
+        return setup.capacity(shares) if shares is not None else 0.0
+
+    def _worth_simulating(self, demand: Demand, bounds: Bounds, reasons: Reasons) -> list[Setup]:
+        """The most promising of each number of engines, with every delay; the rest with its reason."""
+        promising: dict[int, list[tuple[float, Setup]]] = defaultdict(list)
+        for setup, shares in self._within(demand, bounds, reasons):
+            capacity = setup.capacity(shares)
+            if capacity <= demand.rate:
+                reasons.add(setup.name, "capacity", f"takes {capacity:,.0f} requests/s at most")
+                continue
+            rough_ms = setup.expected_ms(demand.rate, shares)
+            promising[len(setup.fleet.engines)].append((rough_ms, setup))
+        chosen: list[Setup] = []
+        for rough in promising.values():
+            rough.sort(key=lambda one: one[0])
+            chosen += [setup for _, setup in rough[:_SIMULATED]]
+            for rough_ms, setup in rough[_SIMULATED:]:
+                reasons.add(setup.name, "unpromising", f"roughly {rough_ms:.3g} ms: others promise more")
+        return [
+            replace(setup, policy=_delayed(setup.policy, share * bounds.goal.limit_ms))
+            for setup in chosen
+            for share in DELAYS
+        ]
+
+
+def _delayed(policy: BatchPolicy, delay_ms: float) -> BatchPolicy:
+    return BatchPolicy(max_batch=policy.max_batch, max_delay_ms=delay_ms, max_waiting=policy.max_waiting)
+
+
+def _latency(setup: Setup, demand: Demand, goal: Goal, requests: int) -> float:
+    enough = max(requests, requests_of(goal, 0.0))
+    beyond = setup.cost.beyond_at(goal.p)
+    factor = beyond.factor if beyond is not None else 1.0
+    return latency_ms(run_once(setup, demand, enough, seed=0), goal.p) * factor
+
+
+def _sieved(
+    setups: Sequence[Setup], demand: Demand, goal: Goal, keep: int, requests: int, reasons: Reasons
+) -> list[Setup]:
+    """The fastest of each number of engines, fastest first; all of them meet the same requests."""
+    measured = sorted(
+        ((_latency(setup, demand, goal, requests), setup) for setup in setups), key=lambda one: one[0]
+    )
+    kept: list[Setup] = []
+    counts: dict[int, int] = defaultdict(int)
+    for ms, setup in measured:
+        counts[len(setup.fleet.engines)] += 1
+        if counts[len(setup.fleet.engines)] <= keep:
+            kept.append(setup)
+        else:
+            met = "misses the goal" if ms > goal.limit_ms else "keeps the goal, others do better"
+            reasons.add(setup.name, met, f"p{goal.p:g} of {ms:.3g} ms in {requests:,} requests: {met}")
+    return kept
+
+
+def simplest(keeping: Sequence[Outcome]) -> Outcome | None:
+    """Of those that are as good as the first, which is the fastest."""
+    if not keeping:
+        return None
+    best = keeping[0].prediction.goal
+    as_good = [one for one in keeping if one.prediction.goal.value <= max(best.high, _AS_GOOD * best.value)]
+    return min(as_good, key=_complexity)
+
+
+def _complexity(one: Outcome) -> tuple[int, int, int, float]:
+    memory = one.setup.memory_bytes() or 0
+    return len(one.setup.fleet.engines), one.setup.workers, memory, one.prediction.goal.value
+
+
+def in_ms(told: Estimate) -> str:
+    """For people."""
+    return f"{told.value:.3g} ms ({told.low:.3g} to {told.high:.3g})"
+
+
+def against(one: Outcome, chosen: Outcome | None, goal: Goal) -> str:
+    """Why another one was chosen, if any was."""
+    told = one.prediction.goal
+    figure = f"p{goal.p:g} {in_ms(told)}"
+    if told.low > goal.limit_ms:
+        return f"{figure}: misses the goal"
+    if told.high > goal.limit_ms:
+        return f"{figure}: does not keep the goal for certain"
+    if not math.isfinite(one.prediction.p99.value):
+        return f"{figure}: rejects more than 1 % of the requests"
+    assert chosen is not None
+    if told.value < chosen.prediction.goal.value:
+        return f"{figure}: no better for certain than the chosen one, which is simpler"
+    return f"{figure}: no better than the chosen one"
+
+
+# ── when nothing keeps the bounds ───────────────────────────────────────────────────────────────────────
+
+
+def nothing_keeps(
+    search: Search, demand: Demand, bounds: Bounds, found: Choice, rate_asked: bool
+) -> PlanError:
+    """The error that tells what each bound costs: what there would be without it, the others being kept."""
+    told = {str(bounds.goal): _at_best(found, bounds.goal)}
+    if rate_asked:
+        told[f"rate {demand.rate:g}/s"] = _slower(search, demand, bounds)
+    for bound, relaxed in _relaxed(bounds, search).items():
+        free = search.best(demand, relaxed).chosen
+        told[bound] = ("makes no difference on its own", False) if free is None else (_needs(free), True)
+    lines = [f"{bound}: {line}" for bound, (line, _) in told.items()]
+    remedy = "relax one of them as told"
+    if not any(helps for _, helps in told.values()):
+        lines += _alone(search, demand, bounds, rate_asked)
+        remedy = "relax several together, for no single one is enough"
+    problem = "no setup keeps all bounds:\n" + "\n".join(f"  {line}" for line in lines)
+    return PlanError(problem, f"{remedy}; or sweep more batch sizes, precisions and streams")
+
+
+def _at_best(found: Choice, goal: Goal) -> tuple[str, bool]:
+    """What the closest comes to, and whether a laxer goal would do."""
+    closest = found.closest
+    if closest is None:
+        return "not even without it, nothing serves this load within the other bounds", False
+    told = closest.prediction.goal
+    if not math.isfinite(told.value):
+        return f"the closest rejects more than the SLO leaves out: {closest.setup.name}", False
+    figure = f"comes to {in_ms(told)}"
+    if told.value <= goal.limit_ms < told.high:
+        figure = f"promises {told.value:.3g} ms, but its interval reaches {told.high:.3g} ms"
+    serves = math.isfinite(closest.prediction.p99.value)
+    figure += "" if serves else ", and rejects more than 1 % of the requests"
+    return f"the closest {figure}: {closest.setup.name}", serves
+
+
+def _slower(search: Search, demand: Demand, bounds: Bounds) -> tuple[str, bool]:
+    """What rate there would be, and whether that is below the one asked for.
+
+    What rehearsals saw at that one may promise more of a higher rate than it let them keep there.
+    """
+    found = search.highest_rate(demand, bounds)
+    if found is None:
+        return "no rate keeps the other bounds", False
+    if found[0] >= demand.rate:
+        return "is not in the way, by simulations that were not rehearsed", False
+    return f"{found[0]:,.0f}/s would keep the other bounds, not rehearsed", True
+
+
+def _alone(search: Search, demand: Demand, bounds: Bounds, rate_asked: bool) -> list[str]:
+    """What each bound leaves possible where all others are given up."""
+    free, lines = Bounds(bounds.goal, max_engines=search.most_engines), []
+    if rate_asked:
+        closest = search.best(demand, free).closest
+        best = closest.prediction.goal if closest is not None else None
+        kept = f"comes to {in_ms(best)} at best" if best is not None and math.isfinite(best.value) else ""
+        at_most = f"is too high: {search.most_requests(demand, free):,.0f}/s at most"
+        lines.append(f"the rate alone: {f'p{bounds.goal.p:g} {kept}' if kept else at_most}")
+    found = search.highest_rate(demand, free)
+    kept = f"{found[0]:,.0f}/s would keep it, not rehearsed" if found is not None else "no rate keeps it"
+    lines.append(f"{bounds.goal} alone: {kept}")
+    if bounds.memory_bytes is not None and (least := search.least_memory(demand)) is not None:
+        lines.append(f"the memory alone: no engine takes less than {_size(least)}")
+    return lines
+
+
+def _relaxed(bounds: Bounds, search: Search) -> Mapping[str, Bounds]:
+    relaxed: dict[str, Bounds] = {}
+    if bounds.memory_bytes is not None:
+        known = "" if search.knows_memory else ", and nobody measured what any engine takes"
+        told = f"memory {_size(bounds.memory_bytes)}{known}"
+        relaxed[told] = replace(bounds, memory_bytes=None)
+    if bounds.max_engines < search.most_engines:
+        relaxed[f"max-engines {bounds.max_engines}"] = replace(bounds, max_engines=search.most_engines)
+    if bounds.for_triton:
+        relaxed["for Triton"] = replace(bounds, for_triton=False)
+    return relaxed
+
+
+def _needs(free: Outcome) -> str:
+    memory = free.setup.memory_bytes()
+    told = f"{_size(memory)}, " if memory is not None else ""
+    return f"without it there is {free.setup.name} ({told}{free.prediction.goal.value:.3g} ms)"
+
+
+def _size(nbytes: int) -> str:
+    """In the largest unit of which there is one."""
+    power = min(3, max(0, nbytes.bit_length() - 1) // 10)
+    return f"{nbytes / 1024**power:,.4g} {('B', 'KiB', 'MiB', 'GiB')[power]}"

@@ -1,0 +1,203 @@
+"""A discrete-event simulation of the batcher on its workers. Pure, and decided by the runtime's own policy.
+
+Between two decisions nothing leaves the queues, so that time may jump: to the next arrival, to the end of
+somebody's delay, to the end of a batch. Several idle workers are alike: the first takes the batch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from heapq import heapreplace
+
+import numpy as np
+from numpy.random import RandomState
+from numpy.typing import NDArray
+
+from trtopt.records import BatchPolicy, ServingCost
+from trtopt.serving.batching_policy import Wait, Waiting, decide
+from trtopt.serving.planning.service_times import FREE, Service, added_ms
+
+
+@dataclass(frozen=True)
+class Arrivals:
+    """When requests arrive, in seconds, ascending; and the shape of each, as an index of services."""
+
+    at_s: NDArray[np.float64]
+    shape: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, at_s: Sequence[float], shape: Sequence[int]) -> Arrivals:
+        """Of plain numbers."""
+        return cls(np.asarray(at_s, np.float64), np.asarray(shape, np.int64))
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """What became of the requests, in the order of arrival, in seconds.
+
+    `start_s` and `end_s` are of the batch that a request ran in, whose number is `batch`; of a request that
+    was rejected they are NaN and -1. Batches are numbered in the order of their starts.
+    """
+
+    arrival_s: NDArray[np.float64]
+    start_s: NDArray[np.float64]
+    end_s: NDArray[np.float64]
+    batch: NDArray[np.int64]
+    busy_s: float
+
+    @property
+    def served(self) -> NDArray[np.bool_]:
+        """Which requests were not rejected."""
+        return self.batch >= 0
+
+    @property
+    def latency_ms(self) -> NDArray[np.float64]:
+        """From arrival to answer, of those that were served."""
+        latency: NDArray[np.float64] = (self.end_s - self.arrival_s)[self.served] * 1e3
+        return latency
+
+    @property
+    def rejected(self) -> int:
+        """How many found the queue full."""
+        return int(len(self.batch) - self.served.sum())
+
+    @property
+    def throughput(self) -> float:
+        """Requests answered a second, from the first arrival to the last answer."""
+        if not self.served.any():
+            return 0.0
+        return float(self.served.sum() / (np.nanmax(self.end_s) - self.arrival_s[0]))
+
+
+def simulate(
+    services: Sequence[Service],
+    workers: int,
+    policy: BatchPolicy,
+    arrivals: Arrivals,
+    seed: int = 0,
+    cost: ServingCost = FREE,
+) -> Simulated:
+    """Serve all arrivals; `services` has one for each shape of request, `cost` is what serving adds.
+
+    A batch that begins while others run takes what it was measured to take among as many.
+    """
+    state = _State(services, workers, policy, arrivals, seed, cost)
+    state.run()
+    return state.told()
+
+
+class Scatter:
+    """What a host adds by chance, drawn for each request and for each batch, in seconds."""
+
+    def __init__(self, cost: ServingCost, requests: int, random: RandomState) -> None:
+        self.late_s = _drawn_s(cost.late_ms or (0.0,), requests, random)
+        self.wake_s: list[float] = _drawn_s(cost.wake_ms or (0.0,), requests, random).tolist()
+        """From what a sleeping worker was to be woken for until it runs the batch."""
+        self.jitter_s: list[float] | None = None
+        """How much longer than usual the batch takes, or shorter; None where nobody has seen."""
+        if cost.jitter_ms:
+            self.jitter_s = _drawn_s(cost.jitter_ms, requests, random).tolist()
+
+
+def _drawn_s(values_ms: Sequence[float], count: int, random: RandomState) -> NDArray[np.float64]:
+    drawn: NDArray[np.float64] = random.choice(np.asarray(values_ms), count) / 1e3
+    return drawn
+
+
+class _State:
+    def __init__(
+        self,
+        services: Sequence[Service],
+        workers: int,
+        policy: BatchPolicy,
+        arrivals: Arrivals,
+        seed: int,
+        cost: ServingCost,
+    ) -> None:
+        self._services, self._policy, self._arrivals, self._cost = services, policy, arrivals, cost
+        draws = RandomState(seed)
+        self._scatter = Scatter(cost, len(arrivals.at_s), draws)
+        handed_over_s = arrivals.at_s + self._scatter.late_s
+        self._order = np.argsort(handed_over_s, kind="stable")
+        # after the last one none comes
+        self._at_s: list[float] = [*handed_over_s[self._order].tolist(), math.inf]
+        self._shape: list[int] = arrivals.shape[self._order].tolist()
+        uniform = draws.random_sample(len(self._shape) + policy.max_batch)
+        self._uniform: list[float] = uniform.tolist()
+        self._waiting = self._next = 0
+        self._free_s = [-math.inf] * workers  # a heap of when workers are, or were, done
+        self._queues: dict[int, deque[int]] = {}  # requests by shape, the oldest first; none is empty
+        self._served: list[int] = []  # as they were handed over
+        self._counts: list[int] = []  # of each batch; and when it ran
+        self._start_s: list[float] = []
+        self._end_s: list[float] = []
+        self._busy_s = 0.0
+
+    def run(self) -> None:
+        at_s, free_s, queues = self._at_s, self._free_s, self._queues
+        now_s, is_asleep = -math.inf, False
+        while queues or at_s[self._next] < math.inf:
+            looked_s, now_s = now_s, max(now_s, free_s[0])
+            if now_s > looked_s:
+                is_asleep = False  # that worker has just become free
+            if not queues and at_s[self._next] > now_s:
+                now_s, is_asleep = at_s[self._next], True
+            if at_s[self._next] <= now_s:
+                self._admit(now_s)
+            seen = [Waiting(len(queue), at_s[queue[0]]) for queue in queues.values()]
+            step = decide(now_s, seen, self._policy)
+            if isinstance(step, Wait):
+                now_s, is_asleep = min(step.until_s, at_s[self._next]), True
+            elif is_asleep:  # who comes until it is awake may join
+                now_s, is_asleep = now_s + self._scatter.wake_s[len(self._counts)], False
+            else:
+                self._take(list(queues)[step.queue], step.count, now_s)
+
+    def _admit(self, now_s: float) -> None:
+        """Nothing has left since the last decision: who finds too many waiting is rejected."""
+        index, at_s = self._next, self._at_s
+        while at_s[index] <= now_s:
+            if self._waiting < self._policy.max_waiting:
+                shape = self._shape[index]
+                if shape not in self._queues:
+                    self._queues[shape] = deque()
+                self._queues[shape].append(index)
+                self._waiting += 1
+            index += 1
+        self._next = index
+
+    def _take(self, shape: int, count: int, now_s: float) -> None:
+        running = 1
+        for free_s in self._free_s:
+            running += free_s > now_s
+        queue, drawn = self._queues[shape], len(self._served)
+        self._served += [queue.popleft() for _ in range(count)]
+        if not queue:
+            del self._queues[shape]  # as the batcher's: a queue that comes again comes last
+        self._waiting -= count
+        service, jitter_s = self._services[shape], self._scatter.jitter_s
+        seconds = added_ms(self._cost, count) / 1e3
+        if jitter_s is None:
+            seconds += service.draw_s(count, running, self._uniform[drawn : drawn + count])
+        else:  # in which the engine's own spread is
+            seconds += service.typical_ms(count, running) / 1e3
+            seconds = max(seconds + jitter_s[len(self._counts)], seconds / 2)
+        heapreplace(self._free_s, now_s + seconds)
+        self._busy_s += seconds
+        self._counts.append(count)
+        self._start_s.append(now_s)
+        self._end_s.append(now_s + seconds)
+
+    def told(self) -> Simulated:
+        """What has become of the requests, by what batches they were in."""
+        requests, counts = len(self._shape), np.asarray(self._counts, np.int64)
+        start_s, end_s = np.full(requests, math.nan), np.full(requests, math.nan)
+        batch = np.full(requests, -1, np.int64)
+        served = self._order[self._served]
+        start_s[served] = np.repeat(self._start_s, counts)
+        end_s[served] = np.repeat(self._end_s, counts)
+        batch[served] = np.repeat(np.arange(len(counts)), counts)
+        return Simulated(self._arrivals.at_s, start_s, end_s, batch, self._busy_s)

@@ -1,0 +1,167 @@
+"""When requests arrive, and how long each is: by a process, or as recorded. Pure, and seeded."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.random import RandomState
+from numpy.typing import NDArray
+
+from trtopt.errors import DataError, UsageError
+from trtopt.measure.load.arrivals import Load, arrivals_s
+
+
+@dataclass(frozen=True)
+class Bursts:
+    """Poisson arrivals at `peak` times the mean rate for `mean_s` on average, and silence in between.
+
+    An interrupted Poisson process: how long a burst and a silence last is exponential; bursts take 1 / peak
+    of the time, so that the rate is kept (Kuczura, The interrupted Poisson process as an overflow process,
+    Bell System Technical Journal 52(3), 1973).
+    """
+
+    peak: float = 2.0
+    mean_s: float = 0.1
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """Arrivals that were seen, in seconds from the first, with the length of each, empty without any."""
+
+    at_s: tuple[float, ...]
+    lengths: tuple[int, ...] = ()
+
+    @property
+    def rate(self) -> float:
+        """Arrivals a second on average."""
+        return (len(self.at_s) - 1) / self.at_s[-1]
+
+
+Process = Literal["poisson", "constant"] | Bursts | Recorded
+
+
+def parse_process(text: str) -> Process:
+    """The value of `--arrivals`: `poisson`, `constant`, `bursty` or `bursty:PEAK:SECONDS`.
+
+    Raises:
+        UsageError: none of these, or bursts that are none.
+    """
+    kind, _, rest = text.partition(":")
+    remedy = "give poisson, constant, bursty, bursty:PEAK:SECONDS (as bursty:2:0.1), or a file of arrivals"
+    if text in ("poisson", "constant"):
+        return "constant" if text == "constant" else "poisson"
+    if kind != "bursty":
+        raise UsageError(f"--arrivals {text}: there are no such arrivals, and no such file", remedy)
+    if not rest:
+        return Bursts()
+    try:
+        peak, mean_s = (float(part) for part in rest.split(":"))
+    except ValueError:
+        raise UsageError(f"--arrivals {text}: {rest!r} are not two numbers", remedy) from None
+    if not 1 < peak < math.inf or not 0 < mean_s < math.inf:
+        raise UsageError(
+            f"--arrivals {text}: bursts are above the mean rate and last for some time",
+            "give a PEAK above 1 and SECONDS above 0, as bursty:2:0.1",
+        )
+    return Bursts(peak, mean_s)
+
+
+def parse_recorded(text: str, name: str) -> Recorded:
+    """A file of arrivals: a line for each, its time in seconds and, after a space or comma, its length.
+
+    Empty lines and what follows a # are left out. Times need not begin at zero.
+
+    Raises:
+        DataError: not of that form, times that go back, lengths of some only, or fewer than two arrivals.
+    """
+    times: list[float] = []
+    lengths: list[int] = []
+    for number, line in enumerate(text.splitlines(), 1):
+        fields = line.partition("#")[0].replace(",", " ").split()
+        if not fields:
+            continue
+        try:
+            times.append(float(fields[0]))
+            lengths += [int(field) for field in fields[1:]]
+        except ValueError:
+            raise DataError(
+                f"{name}:{number}: {line.strip()!r} is no time in seconds with, maybe, a length",
+                "write one arrival a line, as 0.0125 or 0.0125,384",
+            ) from None
+        if told := _against(times, lengths, len(fields)):
+            problem, remedy = told
+            raise DataError(f"{name}:{number}: {line.strip()!r} {problem}", remedy)
+    if len(times) < 2 or times[-1] == times[0]:
+        raise DataError(f"{name}: {len(times)} arrivals tell no rate", "record more of them")
+    return Recorded(tuple(time - times[0] for time in times), tuple(lengths))
+
+
+def _against(times: Sequence[float], lengths: Sequence[int], fields: int) -> tuple[str, str] | None:
+    """What is wrong with the last arrival of so many fields, and what to do; None: nothing."""
+    if not math.isfinite(times[-1]):
+        return "has no time that is a number", "write each time in seconds, as 0.0125"
+    if len(times) > 1 and times[-1] < times[-2]:
+        return "goes back in time", "sort arrivals by time"
+    if fields > 2:
+        return f"has {fields} fields", "write one arrival a line: its time and, maybe, its length"
+    if len(lengths) not in (0, len(times)):
+        what = "has no length" if fields == 1 else "has a length"
+        return f"{what}, unlike those before it", "give all arrivals a length, or none"
+    if lengths and lengths[-1] < 1:
+        return f"has the length {lengths[-1]}", "give lengths of 1 at least, or none at all"
+    return None
+
+
+def arrivals_at(process: Process, rate: float, count: int, seed: int) -> NDArray[np.float64]:
+    """When about `count` requests arrive at `rate` a second on average, in seconds, the first at 0.
+
+    A record is stretched to the rate; one that is shorter is repeated, and begun at a place by the seed.
+    """
+    if isinstance(process, Recorded):
+        return _recorded(process, rate, count, seed)
+    if isinstance(process, Bursts):
+        return _bursty(process, rate, count, seed)
+    return np.asarray(arrivals_s(Load(rate, process), count / rate, seed))
+
+
+def lengths_of(process: Process, shares: Mapping[int, float], count: int, seed: int) -> NDArray[np.int64]:
+    """How long each request is: as recorded beside its arrival, else drawn by the shares of lengths."""
+    if isinstance(process, Recorded) and process.lengths:
+        return np.asarray(process.lengths, np.int64)[_places(process, count, seed)]
+    weights = np.asarray([shares[length] for length in sorted(shares)])
+    return RandomState(seed).choice(np.asarray(sorted(shares), np.int64), count, p=weights / weights.sum())
+
+
+def _places(process: Recorded, count: int, seed: int) -> NDArray[np.int64]:
+    """Which of the recorded arrivals the simulated ones are; the whole record begins where it began."""
+    length = len(process.at_s)
+    begin = RandomState(seed).randint(length) if count < length else 0
+    return (begin + np.arange(count)) % length
+
+
+def _recorded(process: Recorded, rate: float, count: int, seed: int) -> NDArray[np.float64]:
+    times = np.asarray(process.at_s)
+    gaps = np.append(times[:1], np.diff(times))
+    gaps[0] = 1 / process.rate  # between the last one and the first of the next round
+    places = _places(process, count, seed)
+    at_s = np.cumsum(gaps[places]) * (process.rate / rate)
+    started: NDArray[np.float64] = at_s - at_s[0]
+    return started
+
+
+def _bursty(process: Bursts, rate: float, count: int, seed: int) -> NDArray[np.float64]:
+    """Poisson arrivals on the clock of the bursts alone, then the silences put in between them."""
+    random = RandomState(seed)
+    busy_s = np.cumsum(random.exponential(1 / (rate * process.peak), count))
+    bursts = max(16, math.ceil(2 * busy_s[-1] / process.mean_s))
+    ends_s = np.cumsum(random.exponential(process.mean_s, bursts))
+    while ends_s[-1] < busy_s[-1]:
+        ends_s = np.append(ends_s, ends_s[-1] + np.cumsum(random.exponential(process.mean_s, bursts)))
+    silences_s = np.cumsum(random.exponential(process.mean_s * (process.peak - 1), len(ends_s)))
+    silent_s = np.append(0.0, silences_s)[np.searchsorted(ends_s, busy_s)]
+    at_s: NDArray[np.float64] = busy_s + silent_s - busy_s[0] - silent_s[0]
+    return at_s

@@ -1,0 +1,289 @@
+"""Engines of a build folder, and the workers that run them."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+from trtopt.device.api import Target
+from trtopt.device.backends import open_target
+from trtopt.device.memory_check import require
+from trtopt.errors import ClosedError, DataError, DeviceMemoryError, TrtoptError, UsageError, WorkerError
+from trtopt.files.build_folder import check_plugins
+from trtopt.records import BatchPolicy, BenchReport, EngineArtifact, PoolUsage
+from trtopt.serving.engine_catalogue import Catalogue, Engine, Part
+from trtopt.serving.load_folder import opening_of
+from trtopt.serving.pool_worker import Outputs, Worker
+from trtopt.serving.row_copying import Copier
+
+BOUND_BYTES = 2 << 30
+
+_HARMLESS = (DataError, UsageError, DeviceMemoryError)
+"""What a worker survives: nothing has been enqueued, or it ended with the error."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """An engine that may be loaded: somebody has vouched for `content`; see `Engine.of` for the rest."""
+
+    artifact: EngineArtifact
+    content: bytes
+    latency_ms: tuple[tuple[int, float], ...] = ()
+    only_measured: bool = False
+
+
+class EnginePool:
+    """Runs rows on whichever of its engines suits their number; any thread may ask.
+
+    Each worker has a stream and contexts of its own, and one thread at a time uses it. `policy` is what the
+    pool's plan says of batching, which a `DynamicBatcher` goes by; None without a plan.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        sources: Iterable[Source],
+        *,
+        workers: int = 1,
+        bound_bytes: int = BOUND_BYTES,
+        graphs: bool = True,
+        policy: BatchPolicy | None = None,
+    ) -> None:
+        if workers < 1 or bound_bytes < 1:
+            raise UsageError(
+                f"a pool of {workers} workers in {bound_bytes} bytes cannot run anything",
+                "give it one worker and some memory at least",
+            )
+        self.policy = policy
+        self._process = os.getpid()
+        self._device = target.device
+        self._bound_bytes, self._graphs, self._workers = bound_bytes, graphs, workers
+        self._changed = threading.Condition()
+        self._idle: list[Worker] = []
+        self._alive: list[Worker] = []
+        self._replaced = 0
+        self._is_closed = False
+        self._target, self._sessions = ExitStack(), ExitStack()
+        self._target.callback(target.close)
+        self._copier = Copier()
+        self._target.callback(self._copier.close)
+        try:
+            engines = [self._load(target, source) for source in sources]
+            kind = self._device.info.kind
+            self.catalogue = Catalogue(engines, takes_device_memory=kind != "cpu")
+            with self._device.adopt_thread():
+                for _ in range(workers):
+                    self._idle.append(self._new_worker())
+                    self._alive.append(self._idle[-1])
+        except BaseException:
+            self.close()
+            raise
+
+    @classmethod
+    def open(
+        cls,
+        path: str | Path,
+        *,
+        workers: int | None = None,
+        bench: BenchReport | str | Path | None = None,
+        bound_bytes: int = BOUND_BYTES,
+        graphs: bool = True,
+        trust: Sequence[str] = (),
+    ) -> EnginePool:
+        """Load the engines of a build folder or plan, with the backend that they were built with.
+
+        Args:
+            path: the folder that `trtopt build` made, or the file that `trtopt plan` did.
+            workers: how many batches run at a time [default: as the plan says; 1 for a build folder]. A
+                second one copies and waits while the first computes.
+            bench: a result of `trtopt bench` of these engines, so that batches are padded up or split as is
+                cheaper; by default `bench.json` in the folder, if it is there, or what the plan says.
+                Without, batches are padded up to the smallest engine that holds them, as they are where that
+                one, or its profile, is not among what was measured.
+            bound_bytes: the most device memory for what is prepared, shared by the workers equally: inputs,
+                outputs and activations. A worker keeps one engine prepared, however large.
+            graphs: whether to capture CUDA graphs, where the device has them.
+            trust: plugin libraries that engines need, by path: native code, which is not loaded otherwise.
+
+        Raises:
+            ArtifactError: no build folder or plan, an engine that is missing or another one than it says, or
+                a plugin that is not trusted; where the environment names a signer, one they have not signed.
+            IncompatibleEngineError: built by another version, or for another GPU.
+            DeviceMemoryError: there is no room for an engine.
+            NoGpuError, BackendMissingError: what the engines were built with cannot run here.
+            UsageError: inputs or outputs without a batch axis in front; a result of other engines.
+        """
+        opening = opening_of(Path(path), bench)
+        check_plugins(opening.engines, trust, "trust=")
+        plan = opening.engines[0].plan
+        target = open_target(plan.backend.name, plan.settings.plugins, shares_cores=True)
+        sources = (
+            Source(engine, content, opening.latencies.get(engine.sha256, ()), opening.only_measured)
+            for engine, content in opening.contents()
+        )
+        return cls(
+            target,
+            sources,
+            workers=opening.workers if workers is None else workers,
+            bound_bytes=bound_bytes,
+            graphs=graphs,
+            policy=opening.policy,
+        )
+
+    def _load(self, target: Target, source: Source) -> Engine:
+        parts = {"engine": len(source.content)}  # its weights are in its file
+        require(source.artifact.path, parts, self._device.room(), "serve with fewer or smaller engines")
+        session = target.load(source.content)
+        self._sessions.callback(session.close)
+        return Engine.of(session, source.artifact, source.latency_ms, only_measured=source.only_measured)
+
+    def _new_worker(self) -> Worker:
+        bound_bytes = self._bound_bytes // self._workers
+        return Worker(
+            self._device, self.catalogue, self._copier, bound_bytes=bound_bytes, graphs=self._graphs
+        )
+
+    @property
+    def workers(self) -> int:
+        """How many it was opened with."""
+        return self._workers
+
+    @property
+    def largest_batch(self) -> int:
+        """The largest batch that one of the engines runs."""
+        return max(offer.high for engine in self.catalogue.engines for offer in engine.offers)
+
+    @property
+    def is_forked(self) -> bool:
+        """Whether this process is a fork of the one that opened it: no thread, no device came along."""
+        return os.getpid() != self._process
+
+    def check_process(self) -> None:
+        """Raises ClosedError if this is another process than the one that opened it."""
+        if self.is_forked:
+            raise ClosedError(
+                f"the pool was opened in process {self._process}, of which this one is a fork: neither "
+                "threads nor the device come along",
+                "open a pool in each process, after the fork",
+            )
+
+    def run(self, inputs: object) -> Outputs:
+        """Run rows of any number and wait for their outputs.
+
+        Args:
+            inputs: an array [rows, …] for each input by its name, or the array itself if there is but one
+                input: NumPy's, or anything with DLPack or `__cuda_array_interface__`. One that fills a batch
+                where the engine can reach it is read in place.
+
+        Returns:
+            Every output as [rows, …], a NumPy array of the caller's own.
+
+        Raises:
+            DataError: names, types or shapes that no engine takes, or values that the model refuses.
+            WorkerError: the worker failed; another one has taken its place, or none is left.
+            ClosedError: the pool has been closed, or was opened before this process was forked.
+        """
+        return self.run_parts([self.catalogue.part(inputs)])[0]
+
+    def run_parts(self, parts: Sequence[Part]) -> list[Outputs]:
+        """Run parts of one key together; the outputs of each. Raises as `run` does."""
+        worker = self._borrow()
+        try:
+            with self._device.adopt_thread():
+                outputs = worker.run(parts)
+        except _HARMLESS:
+            self._give_back(worker)
+            raise
+        except BaseException as error:
+            self._replace(worker)
+            if not isinstance(error, Exception):
+                raise
+            raise self._worker_error(error) from error
+        self._give_back(worker)
+        return outputs
+
+    def _borrow(self) -> Worker:
+        self.check_process()
+        with self._changed:
+            self._changed.wait_for(lambda: self._idle or self._is_closed or not self._alive)
+            if self._is_closed:
+                raise ClosedError("the pool has been closed", "open another one")
+            if not self._alive:
+                raise WorkerError(
+                    "no worker is left: each has failed and could not be replaced",
+                    "see whether nvidia-smi shows a healthy GPU, and start the process again",
+                )
+            return self._idle.pop()
+
+    def _give_back(self, worker: Worker) -> None:
+        with self._changed:
+            self._idle.append(worker)
+            self._changed.notify()
+
+    def _replace(self, failed: Worker) -> None:
+        """Put a new worker in its place, if the device still gives one."""
+        new: Worker | None = None
+        with suppress(Exception), self._device.adopt_thread():
+            with suppress(Exception):  # what is broken may refuse to be closed
+                failed.close()
+            new = self._new_worker()
+        with self._changed:
+            self._alive.remove(failed)
+            if new is not None:
+                self._alive.append(new)
+                self._idle.append(new)
+                self._replaced += 1
+            self._changed.notify_all()
+
+    def _worker_error(self, error: Exception) -> WorkerError:
+        told = error.problem if isinstance(error, TrtoptError) else f"{type(error).__name__}: {error}"
+        return WorkerError(
+            f"the worker failed: {told}",
+            f"ask again: {len(self._alive)} of {self._workers} workers are there",
+        )
+
+    def usage(self) -> PoolUsage:
+        """What it holds, and has done, now."""
+        with self._changed:
+            workers, replaced = list(self._alive), self._replaced
+        refused = next((worker.graph_refused for worker in workers if worker.graph_refused), None)
+        return PoolUsage(
+            workers=len(workers),
+            replaced=replaced,
+            prepared=sum(worker.prepared for worker in workers),
+            graphs=sum(worker.graphs for worker in workers),
+            evicted=sum(worker.evicted for worker in workers),
+            prepared_bytes=sum(worker.nbytes for worker in workers),
+            bound_bytes=self._bound_bytes,
+            graph_refused=refused,
+        )
+
+    def close(self) -> None:
+        """Wait for what is running, then give everything back; once is enough, twice does no harm.
+
+        In a fork of the process that opened it there is nothing to give back.
+        """
+        if self.is_forked:
+            return
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: len(self._idle) == len(self._alive))
+            workers, self._idle, self._alive = self._alive, [], []
+        with self._target, ExitStack() as adopted, self._sessions, ExitStack() as closing:
+            for worker in workers:
+                closing.callback(worker.close)
+            adopted.enter_context(self._device.adopt_thread())  # whose failure keeps nothing open
+
+    def __enter__(self) -> EnginePool:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

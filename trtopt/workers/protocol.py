@@ -1,0 +1,165 @@
+"""What is sent to a worker process and what comes back: one JSON line each."""
+
+from __future__ import annotations
+
+from trtopt.builder.engine import BuildJob
+from trtopt.data import names_function
+from trtopt.logs import Logged
+from trtopt.measure.describe_engine import Described, DescribeJob
+from trtopt.measure.engine import BenchJob
+from trtopt.measure.loop.interleaved import InterleaveJob
+from trtopt.measure.outputs import OutputsJob
+from trtopt.records import BenchPoint, BuildPlan, EngineArtifact, Environment, InterleavedRun, Record, Tactic
+from trtopt.serving.trial_run import CostJob, TrialJob, TrialRun
+
+
+class CopyJob(Record, frozen=True, kw_only=True, tag="copy"):
+    """What a worker is told that measures how fast `backend`'s device copies `nbytes` within its memory."""
+
+    backend: str
+    nbytes: int
+
+
+class MergeJob(Record, frozen=True, kw_only=True, tag="merge"):
+    """What a worker is told that merges two timing caches."""
+
+    backend: str
+    ours: bytes
+    theirs: bytes
+
+
+class TacticsJob(Record, frozen=True, kw_only=True, tag="tactics"):
+    """What a worker is told that lists what timing caches hold."""
+
+    backend: str
+    caches: tuple[bytes, ...]
+
+
+Job = (
+    BuildJob
+    | DescribeJob
+    | BenchJob
+    | InterleaveJob
+    | OutputsJob
+    | CopyJob
+    | MergeJob
+    | TacticsJob
+    | TrialJob
+    | CostJob
+)
+
+
+_LIBRARIES = {
+    "tensorrt": ("TensorRT", "its driver"),
+    "tensorrt-rtx": ("TensorRT-RTX", "its driver"),
+    "onnxruntime": ("ONNX Runtime",),
+}
+
+
+def native_code_of(job: Job) -> tuple[str, ...]:
+    """Whose native code a job runs, in words: libraries, plugins, and what the user's own function calls."""
+    plans = _plans_of(job)
+    backends = [plan.backend.name for plan in plans] or [getattr(job, "backend", "")]
+    libraries = [name for backend in backends for name in _LIBRARIES.get(backend, (backend,))]
+    plugins = [f"the plugin {plugin.path}" for plan in plans for plugin in plan.settings.plugins]
+    data = getattr(job, "data", None)
+    own = [f"what {data} calls"] if data is not None and names_function(data) else []
+    return tuple(dict.fromkeys([*libraries, *plugins, *own]))
+
+
+def _plans_of(job: Job) -> list[BuildPlan]:
+    if isinstance(job, BuildJob):
+        return [job.plan]
+    if isinstance(job, BenchJob | OutputsJob):
+        return [job.artifact.plan]
+    return [engine.artifact.plan for engine in job.engines] if isinstance(job, InterleaveJob) else []
+
+
+class Progress(Record, frozen=True, kw_only=True, tag="progress"):
+    """How far a job has come; `fraction` is None where nobody knows."""
+
+    phase: str
+    fraction: float | None
+
+
+class Failure(Record, frozen=True, kw_only=True, tag="failure"):
+    """A `TrtoptError` by the name of its class."""
+
+    error: str
+    problem: str
+    remedy: str
+
+
+class Built(Record, frozen=True, kw_only=True, tag="built"):
+    """A build job's result."""
+
+    engine: EngineArtifact
+
+
+class Benched(Record, frozen=True, kw_only=True, tag="benched"):
+    """A bench job's result."""
+
+    point: BenchPoint
+    environment: Environment
+
+
+class Interleaved(Record, frozen=True, kw_only=True, tag="interleaved"):
+    """An interleave job's result."""
+
+    run: InterleavedRun
+
+
+class OutputsWritten(Record, frozen=True, kw_only=True, tag="outputs_written"):
+    """An outputs job's result: how many batches there are files for."""
+
+    batches: int
+
+
+class Copied(Record, frozen=True, kw_only=True, tag="copied"):
+    """A copy job's result: bytes read and written together, a second."""
+
+    bytes_per_s: float
+
+
+class Merged(Record, frozen=True, kw_only=True, tag="merged"):
+    """A merge job's result."""
+
+    blob: bytes
+
+
+class TacticsTold(Record, frozen=True, kw_only=True, tag="tactics_told"):
+    """A tactics job's result: those of each cache."""
+
+    tactics: tuple[tuple[Tactic, ...], ...]
+
+
+class Tried(Record, frozen=True, kw_only=True, tag="tried"):
+    """A trial job's result."""
+
+    run: TrialRun
+    environment: Environment
+
+
+class Costed(Record, frozen=True, kw_only=True, tag="costed"):
+    """A cost job's result, by number of workers: what full batches took in ms, by their requests."""
+
+    full_ms: dict[int, dict[int, list[float]]]
+    environment: Environment
+
+
+Result = (
+    Built
+    | Described
+    | Benched
+    | Interleaved
+    | OutputsWritten
+    | Copied
+    | Merged
+    | TacticsTold
+    | Tried
+    | Costed
+)
+Event = Progress | Failure | Result
+"""What decides how things go on."""
+
+Message = Event | Logged

@@ -1,0 +1,1 @@
+"""Measuring engines: which ones a path means, one after the other or interleaved."""

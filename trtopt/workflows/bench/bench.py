@@ -1,0 +1,200 @@
+"""From a build folder, an engine or an ONNX file to a report of measurements."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import msgspec
+
+from trtopt.data import open_data
+from trtopt.device.affinity import AUTO, listed, parse_cores
+from trtopt.device.api import ClockControl
+from trtopt.device.backends import check_wishes, open_clock_control
+from trtopt.device.clocks import locked_clocks
+from trtopt.device.nvtx import require_nvtx
+from trtopt.errors import DeviceError, TrtoptError, UsageError
+from trtopt.measure.contracts import DEFAULT, changed, contract_named
+from trtopt.measure.engine import BenchJob
+from trtopt.measure.load.load_pass import load_settings
+from trtopt.recipe import check_timeout
+from trtopt.records import BenchReport, EngineArtifact, Terms
+from trtopt.workers.protocol import Benched
+from trtopt.workers.supervisor import run_jobs
+from trtopt.workflows.bench.resolve_engines import (
+    Subject,
+    check_trust,
+    engines_to_measure,
+    points,
+    runs_on,
+    shapes_at,
+)
+from trtopt.workflows.build.build import command_line, now
+from trtopt.workflows.listener import SILENT, Listener
+
+
+def bench(
+    path: str | Path,
+    *,
+    batch: Sequence[int] | None = None,
+    backend: str | None = None,
+    contract: str | None = None,
+    terms: Terms | None = None,
+    duration: float = 3.0,
+    warmup: float = 0.2,
+    data: str | Path | None = None,
+    layers: bool = False,
+    memory: bool = False,
+    load: str | None = None,
+    max_latency: str | None = None,
+    cpu_affinity: str | None = None,
+    lock_clocks: int | bool = False,
+    nvtx: bool = False,
+    cuda_profiler: bool = False,
+    timeout: float | None = None,
+    trust: Sequence[str] = (),
+    listener: Listener = SILENT,
+) -> BenchReport:
+    """Measure the engines of a build folder, one engine of it, or an ONNX file.
+
+    Args:
+        path, trust: the folder, engine or ONNX file; engines (names or paths) to load unvouched for.
+        batch: batch sizes; by default every one there is an engine for (1, for an ONNX file).
+        backend: by default the one that the engines were built with. `auto` takes the CPU where no GPU is;
+            another backend than the engines' own builds the folder's model again, in a temporary folder.
+        contract, terms: a name [default: trtexec-11], and changes as in `{"graph": False}`: `records.Terms`.
+        duration, timeout: seconds of sampling a pass, after `warmup`; seconds that a batch size may take.
+        data: input samples: what `trtopt.data.open_data` takes; by default seeded random input.
+        layers, memory: time every layer, follow every allocation, each in a pass of its own.
+        load: let requests arrive at this rate (`RATE` or `poisson:RATE`, per second), in a pass of its own.
+        max_latency: find the highest rate that keeps it, as in `p99=5ms`.
+        cpu_affinity: keep the host threads on cores: `auto` (those near the GPU) or a list like `0-3,8`.
+        lock_clocks: hold the GPU's clocks at so many MHz while measuring, or where they are judged (True),
+            and give them back however it ends, on signals only if they become exceptions.
+        nvtx, cuda_profiler: mark what is done with NVTX ranges; have CUDA's profiler capture samples only.
+        listener: hears progress, notes and, after each engine, the report so far.
+
+    Raises:
+        TrtoptError: with what is wrong and what to do.
+    """
+    _check(Path(path), trust, duration, warmup, timeout, data, cpu_affinity, lock_clocks, nvtx)
+    ask = partial(
+        BenchJob,
+        contract=changed(contract_named(contract or DEFAULT), terms or {}),
+        data=str(data) if data is not None else None,
+        load=load_settings(load, max_latency),
+    )
+    ask = partial(ask, warmup_s=warmup, duration_s=duration, cpu_affinity=cpu_affinity)
+    ask = partial(ask, layers=layers, memory=memory, nvtx=nvtx, cuda_profiler=cuda_profiler)
+    control = _allowed(runs_on(Path(path), backend, trust), memory, cuda_profiler, cpu_affinity, lock_clocks)
+    notes: list[str] = []
+    wanted = engines_to_measure(Path(path), batch, backend, notes, listener, trust)
+    with wanted as found:
+        jobs = [_job(ask, found, engine, size) for engine, size in points(found.engines, batch)]
+        with _clocks(control, lock_clocks, notes):
+            return _run(jobs, found, timeout, notes, listener)
+
+
+def _allowed(
+    name: str, memory: bool, cuda_profiler: bool, cpu_affinity: str | None, lock_clocks: int | bool
+) -> ClockControl | None:
+    """The means to lock clocks, if wanted; refuses what the backend's device cannot do before building."""
+    check_wishes(name, memory=memory, cuda_profiler=cuda_profiler, cpu_affinity=cpu_affinity)
+    return open_clock_control(name) if lock_clocks is not False else None
+
+
+def _job(ask: partial[BenchJob], found: Subject, engine: EngineArtifact, size: int) -> BenchJob:
+    return ask(
+        path=str((found.folder / engine.path).absolute()),
+        artifact=engine,
+        batch=size,
+        shapes=shapes_at(found.inputs, engine.plan, size),
+    )
+
+
+@contextmanager
+def _clocks(control: ClockControl | None, asked: int | bool, notes: list[str]) -> Iterator[None]:
+    """Locked clocks, if asked for: here and not in the workers, which may die without a last word."""
+    if control is None:
+        yield
+        return
+    with locked_clocks(control, None if asked is True else asked) as mhz:
+        notes.append(f"clocks locked at {mhz} MHz while measuring")
+        yield
+
+
+def _run(
+    jobs: Sequence[BenchJob],
+    found: Subject,
+    limit_s: float | None,
+    notes: list[str],
+    listener: Listener,
+) -> BenchReport:
+    """One job after the other: a device measures one thing at a time. The listener hears each report.
+
+    Raises:
+        TrtoptError: a job failed. The last report that the listener heard has all that was measured, and
+            says what failed.
+    """
+    listener.plans([f"batch{job.batch}" for job in jobs])
+    created = now()
+    report: BenchReport | None = None
+    try:
+        for _, result in run_jobs(jobs, limit_s=limit_s, on_progress=listener.progress):
+            assert isinstance(result, Benched)
+            if jobs[0].cpu_affinity is not None and report is None:
+                notes.append(f"host threads on cores {listed(result.environment.cpus)}")
+            report = BenchReport(
+                created=created,
+                argv=command_line(),
+                environment=result.environment,
+                model_sha256=found.model_sha256,
+                source_sha256=found.source_sha256,
+                points=(*(report.points if report is not None else ()), result.point),
+                notes=tuple(notes),
+            )
+            listener.report(report)
+            if result.point.failure is not None:
+                raise DeviceError(
+                    f"batch {result.point.batch}: {result.point.failure}",
+                    "what was measured until then is kept; see whether nvidia-smi shows a healthy GPU",
+                )
+    except TrtoptError as error:
+        if report is not None and len(report.points) < len(jobs) and report.points[-1].failure is None:
+            failed = jobs[len(report.points)].batch
+            note = f"batch {failed} could not be measured: {error.problem.splitlines()[0]}"
+            listener.report(msgspec.structs.replace(report, notes=(*report.notes, note)))
+        raise
+    assert report is not None  # there is a job for every engine, and a build has one at least
+    return report
+
+
+def _check(
+    path: Path,
+    trust: Sequence[str],
+    duration: float,
+    warmup: float,
+    timeout: float | None,
+    data: str | Path | None,
+    cpu_affinity: str | None,
+    lock_clocks: int | bool,
+    nvtx: bool,
+) -> None:
+    """Judge what can be judged before anything is built."""
+    if not 0 < duration <= 86400 or not 0 <= warmup <= 3600:
+        raise UsageError(
+            f"--duration {duration:g} --warmup {warmup:g}: out of range",
+            "give seconds above 0, at most a day",
+        )
+    check_timeout(timeout)
+    check_trust(trust, [path])
+    if lock_clocks is not False and lock_clocks < 1:
+        raise UsageError(f"--lock-clocks {lock_clocks}: not a clock in MHz", "write, say, --lock-clocks 1500")
+    if cpu_affinity not in (None, AUTO):
+        parse_cores(cpu_affinity)
+    if data is not None:
+        open_data(data)
+    if nvtx:
+        require_nvtx()

@@ -1,0 +1,105 @@
+"""An engine that no manifest describes: the user vouches for it, and it tells itself what it admits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from trtopt.builder.shapes import over_all
+from trtopt.errors import ArtifactError, SignatureError
+from trtopt.files.build_folder import MANIFEST, read_manifest, sha256_of
+from trtopt.files.signing import KEY_VARIABLE, SIGNER_VARIABLE, trusted_signer
+from trtopt.measure.describe_engine import Described, DescribeJob
+from trtopt.records import BuildPlan, BuildSettings, EngineArtifact, Profile, ShapeRange, TensorSpec
+from trtopt.workers.supervisor import run_jobs
+from trtopt.workflows.listener import SILENT
+
+
+def is_vouched_alone(path: Path, trust: Sequence[str]) -> bool:
+    """Whether `trust` names the file `path`, by its own name or by path, and no manifest describes it.
+
+    An ONNX file is a model, which is built: it needs nobody's trust.
+
+    Raises:
+        SignatureError: the environment names a signer, and no signature vouches for the file.
+    """
+    if path.suffix == ".onnx" or not path.is_file():
+        return False
+    if path.name not in trust and path.resolve() not in {Path(name).resolve() for name in trust}:
+        return False
+    beside = read_manifest(path.parent).engines if (path.parent / MANIFEST).is_file() else ()
+    if any(engine.path == path.name for engine in beside):
+        return False
+    if (signer := trusted_signer()) is not None:
+        raise SignatureError(
+            f"{path}: no manifest describes it, so it is not signed, and only what {signer.path} signs is "
+            "trusted; it was not loaded",
+            f"if you trust the file, unset ${SIGNER_VARIABLE} and ${KEY_VARIABLE} for this command",
+        )
+    return True
+
+
+def lone_engine(path: Path, backend: str) -> EngineArtifact:
+    """The engine as a worker process that loads it with `backend` finds it.
+
+    Raises:
+        ArtifactError: it leaves axes open, and has no profiles to tell what they may be.
+        TrtoptError: it cannot be loaded.
+    """
+    sha256 = sha256_of(path)
+    job = DescribeJob(path=str(path.absolute()), sha256=sha256, backend=backend)
+    ((_, told),) = run_jobs([job], on_progress=SILENT.progress)
+    assert isinstance(told, Described)
+    return EngineArtifact(
+        path=path.name,
+        sha256=sha256,
+        size_bytes=path.stat().st_size,
+        plan=plan_of(path, told),
+        inputs=told.inputs,
+        outputs=told.outputs,
+        device=told.device,
+        build_seconds=0.0,
+        builder_config={},
+        log="",
+        warnings=0,
+        notes=("no manifest describes it: trusted by name",),
+    )
+
+
+def plan_of(path: Path, told: Described) -> BuildPlan:
+    """What the engine at `path` must have been built for. Of which model and with what settings nobody knows.
+
+    Raises:
+        ArtifactError: see `lone_engine`.
+    """
+    found = told.profiles or ({spec.name: _only_shape(path, spec) for spec in told.inputs},)
+    profiles = tuple(Profile(batch=_batch(told.inputs, shapes), shapes=dict(shapes)) for shapes in found)
+    whole = over_all(profiles)
+    return BuildPlan(
+        onnx_sha256="",
+        batch=whole.batch,
+        shapes=whole.shapes,
+        settings=BuildSettings(),
+        backend=told.backend,
+        several=profiles if len(profiles) > 1 else (),
+    )
+
+
+def _only_shape(path: Path, spec: TensorSpec) -> ShapeRange:
+    shape = tuple(axis for axis in spec.shape if isinstance(axis, int))
+    if len(shape) < len(spec.shape):
+        raise ArtifactError(
+            f"{path}: leaves an axis of input {spec.name!r} open, and nothing tells which sizes it admits",
+            "measure it in the folder that `trtopt build` made",
+        )
+    return ShapeRange(min=shape, opt=shape, max=shape)
+
+
+def _batch(inputs: Sequence[TensorSpec], shapes: dict[str, ShapeRange]) -> ShapeRange:
+    """Axis 0 of the first input that leaves it open; of the first that has axes, where all are fixed."""
+    with_axes = [spec for spec in inputs if spec.shape]
+    leading = [spec for spec in with_axes if isinstance(spec.shape[0], str)] or with_axes
+    if not leading:
+        return ShapeRange(min=(1,), opt=(1,), max=(1,))
+    own = shapes[leading[0].name]
+    return ShapeRange(min=own.min[:1], opt=own.opt[:1], max=own.max[:1])

@@ -1,0 +1,134 @@
+"""Subjects that take turns in worker processes: what every comparison on this machine shares."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from trtopt.errors import UsageError
+from trtopt.measure.analysis.comparability import Work
+from trtopt.measure.loop.interleaved import InterleaveJob, LoadedEngine, Variant
+from trtopt.measure.statistics.comparison import RUN_BLOCKS, Comparison
+from trtopt.records import Contract, EngineArtifact, InterleavedRun, Judged, Purpose, TensorSpec
+from trtopt.workers.protocol import Interleaved
+from trtopt.workers.supervisor import run_jobs
+from trtopt.workflows.bench.resolve_engines import shapes_at
+from trtopt.workflows.listener import Listener
+
+ROUNDS = RUN_BLOCKS
+"""How many turns each subject has in one process."""
+
+WARMUP_S = 0.2
+MAX_REPEATS = 1000
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How to measure: `duration` is seconds of sampling for each subject, over all of its turns.
+
+    `timeout` is seconds that a batch size may take, all turns of one process; `trust` as for `bench`.
+    """
+
+    batch: tuple[int, ...] | None
+    backend: str | None
+    contract: Contract
+    duration: float
+    data: str | None
+    timeout: float | None = None
+    trust: tuple[str, ...] = ()
+    force: bool = False
+    """Also what does other work is compared."""
+
+
+def loaded(folder: Path, inputs: Sequence[TensorSpec], engine: EngineArtifact, size: int) -> LoadedEngine:
+    """An engine of a folder at one batch size, for a worker to load; `inputs` are its model's."""
+    return LoadedEngine(
+        path=str((folder / engine.path).absolute()),
+        artifact=engine,
+        shapes=shapes_at(inputs, engine.plan, size),
+    )
+
+
+def work_of(source_sha256: str, engines: Mapping[int, LoadedEngine]) -> Work:
+    """What engines do, by batch size."""
+    return Work(
+        source=source_sha256,
+        shapes={size: engine.shapes for size, engine in engines.items()},
+        outputs={size: [spec.name for spec in engine.artifact.outputs] for size, engine in engines.items()},
+    )
+
+
+def turns_job(
+    engines: Sequence[LoadedEngine], names: Sequence[str], purpose: Purpose, size: int, setting: Setting
+) -> InterleaveJob:
+    """Every engine under its name, all on the setting's terms."""
+    return InterleaveJob(
+        engines=tuple(engines),
+        variants=tuple(
+            Variant(name=name, engine=index, contract=setting.contract) for index, name in enumerate(names)
+        ),
+        rounds=ROUNDS,
+        purpose=purpose,
+        batch=size,
+        data=setting.data,
+        warmup_s=WARMUP_S,
+        block_s=setting.duration / ROUNDS,
+    )
+
+
+def measure_in_turns(
+    jobs: Sequence[InterleaveJob], labels: Sequence[str], listener: Listener, limit_s: float | None = None
+) -> list[InterleavedRun]:
+    """One job after the other, each in a process of its own; none after one in which the device failed.
+
+    A job that takes longer than `limit_s` seconds has failed.
+
+    Raises:
+        UsageError: engines of unlike backends, which no process can hold together.
+        TrtoptError: what a job reported.
+    """
+    backends = {str(engine.artifact.plan.backend) for job in jobs for engine in job.engines}
+    if len(backends) > 1:
+        raise UsageError(
+            f"engines of {' and '.join(sorted(backends))} cannot take turns in one process",
+            "measure each with `trtopt bench --json` and compare the result files",
+        )
+    listener.plans(labels)
+    runs: list[InterleavedRun] = []
+    for _, result in run_jobs(jobs, limit_s=limit_s, on_progress=listener.progress):
+        assert isinstance(result, Interleaved)
+        runs.append(result.run)
+        if result.run.failure is not None:
+            break
+    return runs
+
+
+def terms_shown(runs: Sequence[InterleavedRun]) -> str:
+    """On what and under which contract the runs were measured: what was asked for need not be what ran."""
+    environment = runs[0].environment
+    contracts = dict.fromkeys(turns.contract.name for run in runs for turns in run.turns)
+    return f"{environment.device.name} with {environment.backend}, contract {' and '.join(contracts)}"
+
+
+def judged_record(batch: int | None, comparison: Comparison) -> Judged:
+    """A verdict as it goes into files."""
+    ratio = comparison.ratio
+    return Judged(
+        batch=batch,
+        verdict=comparison.verdict.value,
+        ratio=ratio.value if ratio is not None else None,
+        low=ratio.low if ratio is not None else None,
+        high=ratio.high if ratio is not None else None,
+        reasons=tuple(reason.text for reason in comparison.reasons),
+    )
+
+
+def check_repeats(flag: str, count: int, least: int) -> None:
+    """Judge the value of `--builds` or `--control`.
+
+    Raises:
+        UsageError: out of range.
+    """
+    if not least <= count <= MAX_REPEATS:
+        raise UsageError(f"{flag} {count}: out of range", f"give {least} to {MAX_REPEATS}")

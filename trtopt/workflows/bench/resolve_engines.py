@@ -1,0 +1,330 @@
+"""What `bench` is pointed at: which engines, at which batch sizes and shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from trtopt.device.backends import Choice, choose_for_running, open_builder
+from trtopt.errors import ArtifactError, UsageError
+from trtopt.files.build_folder import (
+    MANIFEST,
+    check_plugins,
+    is_library,
+    plugin_libraries,
+    read_manifest,
+    scratch_folder,
+    sha256_of,
+)
+from trtopt.onnxio.model_info import read_onnx
+from trtopt.records import BuildPlan, BuildSettings, EngineArtifact, Manifest, OnnxArtifact, Shape, TensorSpec
+from trtopt.workflows.bench.external_engine import is_vouched_alone, lone_engine
+from trtopt.workflows.build.build import Building, build, build_engines
+from trtopt.workflows.listener import Listener
+
+
+@dataclass(frozen=True)
+class Subject:
+    """Engines to measure, in `folder`. `inputs` are those of their model, which leaves the batch open.
+
+    Nobody knows the model of an engine that no manifest describes: `inputs` are its own, the hash is "".
+    """
+
+    folder: Path
+    inputs: tuple[TensorSpec, ...]
+    model_sha256: str
+    engines: tuple[EngineArtifact, ...]
+    source_sha256: str = ""
+    """Of the file that the user gave, from which the model may have been made."""
+
+
+def subject_of(folder: Path, manifest: Manifest, engines: Sequence[EngineArtifact]) -> Subject:
+    """Engines whose model the manifest tells."""
+    model = manifest.onnx
+    return Subject(folder, model.inputs, model.sha256, tuple(engines), manifest.source_sha256)
+
+
+@contextmanager
+def engines_to_measure(
+    path: Path,
+    batch: Sequence[int] | None,
+    backend: str | None,
+    notes: list[str],
+    listener: Listener,
+    trust: Sequence[str] = (),
+) -> Iterator[Subject]:
+    """What `path` means; engines are built on the spot where the backend asks for others.
+
+    Engines that `trust` names, by their own name or by path, are described as they are now: whoever loads
+    them finds the hash that it expects.
+
+    Raises:
+        ArtifactError: no engine that a manifest describes or `trust` names, and no ONNX file; or plugins that
+            `trust` does not name.
+        UsageError: a batch size that no engine admits.
+    """
+    if is_vouched_alone(path, trust):
+        yield _lone(path, _chosen((), backend), notes, listener)
+        return
+    folder, manifest, engines = _found(path)
+    engines = _trusted(folder, engines, trust, notes, listener)
+    choice = _chosen(engines, backend)
+    if manifest is None or not engines:
+        with _built_for_running(path, batch, choice, notes, listener) as built:
+            yield built
+        return
+    own = engines[0].plan.backend.name
+    if choice.name == own:
+        check_plugins(engines, trust)
+        yield subject_of(folder, manifest, engines)
+        return
+    tell(notes, listener, f"the engines (of {own}) are not run: {choice.reason}")
+    wanted = [engine.plan for engine, _ in points(engines, batch)]
+    with _rebuilt(folder, manifest, wanted, choice.name, notes, listener) as rebuilt:
+        yield rebuilt
+
+
+def runs_on(path: Path, backend: str | None, trust: Sequence[str] = ()) -> str:
+    """The backend that `engines_to_measure` will give engines of.
+
+    Raises:
+        ArtifactError, UsageError: see there; before anything is built.
+    """
+    engines = () if is_vouched_alone(path, trust) else _found(path)[2]
+    return _chosen(engines, backend).name
+
+
+def check_trust(names: Sequence[str], paths: Sequence[Path]) -> None:
+    """Judge what `--trust` names before anything is built: engines, plugins of `paths`, engines by path.
+
+    Raises:
+        UsageError: a name is neither.
+        ArtifactError: see `engines_to_measure`.
+    """
+    known: dict[str, None] = {}
+    libraries: set[str] = set()
+    for path in paths if names else ():
+        engines = () if is_vouched_alone(path, names) else _found(path)[2]
+        known |= dict.fromkeys([engine.path for engine in engines] or [path.name])
+        libraries |= plugin_libraries(engines)
+    there = {path.resolve() for path in paths}
+    for name in names:
+        if any(is_library(name, library) for library in libraries):
+            continue
+        if name not in known and Path(name).resolve() not in there and not _is_engine(Path(name)):
+            told = ", ".join(sorted(known)) or "those of a build folder"
+            raise UsageError(
+                f"--trust {name}: no engine of {' or '.join(str(path) for path in paths)}",
+                f"name one of {told}, or give the path of an engine in its build folder",
+            )
+
+
+def _found(path: Path) -> tuple[Path, Manifest | None, tuple[EngineArtifact, ...]]:
+    """The folder that `path` is or lies in, its manifest, and those of its engines that are meant."""
+    if not path.exists():
+        raise ArtifactError(
+            f"{path}: no such file or folder", "give a build folder, an engine or an ONNX file"
+        )
+    folder = path if path.is_dir() else path.parent
+    has_manifest = (folder / MANIFEST).is_file()
+    manifest = read_manifest(folder) if path.is_dir() or has_manifest else None
+    engines = () if manifest is None else _listed(manifest, path)
+    if not engines and path.suffix != ".onnx":
+        raise ArtifactError(
+            f"{path}: no manifest vouches for this file; an engine is native code and was not loaded",
+            f"give a folder that `trtopt build` made, an engine in one, or an ONNX file; {_vouching(path)}",
+        )
+    return folder, manifest, engines
+
+
+def _trusted(
+    folder: Path,
+    engines: Sequence[EngineArtifact],
+    names: Sequence[str],
+    notes: list[str],
+    listener: Listener,
+) -> tuple[EngineArtifact, ...]:
+    """The engines, those of `names` as they are now; names may be those of other folders' engines."""
+    own = {engine.path for engine in engines}
+    named = {Path(name).resolve() for name in names} | {(folder / name).resolve() for name in {*names} & own}
+    found = []
+    for engine in engines:
+        now = as_it_is(folder, engine) if (folder / engine.path).resolve() in named else engine
+        if now.sha256 != engine.sha256:
+            tell(notes, listener, f"{engine.path} is not as it was built: --trust vouches for it")
+        found.append(now)
+    return tuple(found)
+
+
+def _is_engine(path: Path) -> bool:
+    """Whether the manifest beside it lists it, as it is or as it was."""
+    try:
+        return any(engine.path == path.name for engine in read_manifest(path.parent).engines)
+    except ArtifactError:
+        return False
+
+
+def as_it_is(folder: Path, engine: EngineArtifact) -> EngineArtifact:
+    """The engine with the hash and size that its file has now, because the user trusts it by name.
+
+    Raises:
+        ArtifactError: it is not there.
+    """
+    file = folder / engine.path
+    if not file.is_file():
+        raise ArtifactError(f"{file}: is not there", "bring it back, or use `trtopt verify --repair`")
+    return msgspec.structs.replace(
+        engine,
+        sha256=sha256_of(file),
+        size_bytes=file.stat().st_size,
+        notes=(*engine.notes, "not as it was built: trusted by name"),
+    )
+
+
+def _chosen(engines: Sequence[EngineArtifact], backend: str | None) -> Choice:
+    own = engines[0].plan.backend.name if engines else None
+    return choose_for_running(backend or own or "auto", own)
+
+
+def _listed(manifest: Manifest, path: Path) -> tuple[EngineArtifact, ...]:
+    """The manifest's engines that `path` (a folder or a file in it) means; none for the folder's ONNX file.
+
+    Raises:
+        ArtifactError: a file that is neither an engine of the manifest's nor ONNX.
+    """
+    if path.is_dir():
+        return manifest.engines
+    named = tuple(engine for engine in manifest.engines if engine.path == path.name)
+    if not named and path.suffix != ".onnx":
+        raise ArtifactError(
+            f"{path}: the manifest beside it does not name this file; it was not loaded",
+            f"give one of {', '.join(engine.path for engine in manifest.engines)}; {_vouching(path)}",
+        )
+    return named
+
+
+def _vouching(path: Path) -> str:
+    return f"if you vouch for this one, bench, check and compare load it with --trust {path}"
+
+
+def _lone(path: Path, choice: Choice, notes: list[str], listener: Listener) -> Subject:
+    """An engine that its own words describe."""
+    tell(
+        notes,
+        listener,
+        f"{path.name}: no manifest describes it, --trust vouches for it; "
+        f"loaded with {choice.name}: {choice.reason}",
+    )
+    engine = lone_engine(path, choice.name)
+    return Subject(path.parent, engine.inputs, "", (engine,))
+
+
+@contextmanager
+def _built_for_running(
+    path: Path, batch: Sequence[int] | None, choice: Choice, notes: list[str], listener: Listener
+) -> Iterator[Subject]:
+    """Engines of an ONNX file, built in a temporary folder."""
+    tell(notes, listener, f"engines are built for this measurement only, with {choice.name}: {choice.reason}")
+    with scratch_folder() as scratch:
+        folder = scratch / "build"
+        manifest = build(
+            path, folder, batch=tuple(batch) if batch else None, backend=choice.name, listener=listener
+        )
+        yield subject_of(folder, manifest, manifest.engines)
+
+
+@contextmanager
+def _rebuilt(
+    folder: Path,
+    manifest: Manifest,
+    plans: Sequence[BuildPlan],
+    backend: str,
+    notes: list[str],
+    listener: Listener,
+) -> Iterator[Subject]:
+    """The build folder's model for another backend, in a temporary folder, with that backend's defaults."""
+    builder = open_builder(backend)
+    graphs = verified_graphs(folder, manifest)
+    tell(
+        notes,
+        listener,
+        f"measured instead: the same model, built for this measurement with {builder.backend}",
+    )
+    unique = {plan.label: plan for plan in plans}
+    own = [
+        msgspec.structs.replace(plan, settings=BuildSettings(), backend=builder.backend)
+        for plan in unique.values()
+    ]
+    with scratch_folder() as scratch:
+        engines = build_engines(graphs, own, scratch, Building(None), listener)
+        yield subject_of(scratch, manifest, engines)
+
+
+def verified_graphs(folder: Path, manifest: Manifest) -> list[OnnxArtifact]:
+    """The graphs that a folder's engines are made of, where they lie.
+
+    Raises:
+        ArtifactError: a file is not the one of the manifest.
+    """
+    found = [read_onnx(folder / Path(graph.path).name) for graph in (manifest.onnx, *manifest.graphs)]
+    for there, graph in zip(found, (manifest.onnx, *manifest.graphs), strict=True):
+        if there.sha256 != graph.sha256:
+            raise ArtifactError(
+                f"{there.path}: is not the model that the engines were built from", "build again"
+            )
+    return found
+
+
+def tell(notes: list[str], listener: Listener, text: str) -> None:
+    """Say it now, and note it in the result."""
+    notes.append(text)
+    listener.note(text)
+
+
+def points(
+    engines: Sequence[EngineArtifact], batch: Sequence[int] | None
+) -> list[tuple[EngineArtifact, int]]:
+    """Which engine is measured at which batch size.
+
+    Dynamic engines stand for the smallest and largest batch of each profile, and what it is tuned for.
+
+    Raises:
+        UsageError: a batch size that no engine admits.
+    """
+    if batch is None:
+        sizes = {(index, size) for index, engine in enumerate(engines) for size in _telling(engine.plan)}
+        return [(engines[index], size) for index, size in sorted(sizes)]
+    return [(_engine_for(engines, size), size) for size in sorted(set(batch))]
+
+
+def _telling(plan: BuildPlan) -> Iterator[int]:
+    """Where each profile begins and ends to be used, and what it is tuned for."""
+    yield from (size for span in plan.spans for size in (span.low, span.high))
+    yield from (profile.batch.opt[0] for profile in plan.profiles)
+
+
+def _engine_for(engines: Sequence[EngineArtifact], size: int) -> EngineArtifact:
+    """The engine that is tuned closest to a batch size, among those that admit it."""
+    spans = [(engine, engine.plan.span_of(size)) for engine in engines]
+    fitting = [(engine, engine.plan.profiles[span.profile]) for engine, span in spans if span is not None]
+    if not fitting:
+        there = ", ".join(engine.plan.label for engine in engines)
+        raise UsageError(
+            f"--batch {size}: no engine here admits it (there are: {there})",
+            "choose among those, or build one",
+        )
+    return min(fitting, key=lambda one: abs(one[1].batch.opt[0] - size))[0]
+
+
+def shapes_at(inputs: Sequence[TensorSpec], plan: BuildPlan, size: int) -> dict[str, Shape]:
+    """Shapes of a model's inputs: what the engine is tuned for, with the batch size in its place."""
+    shapes = {}
+    for spec in inputs:
+        best = plan.shapes[spec.name].opt
+        is_batched = bool(spec.shape) and isinstance(spec.shape[0], str)
+        shapes[spec.name] = (size, *best[1:]) if is_batched else best
+    return shapes

@@ -1,0 +1,116 @@
+"""The step of a build that writes a precision into the model: casts, or Q/DQ."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from trtopt.errors import UsageError
+from trtopt.files.build_folder import write_atomically
+from trtopt.onnxio.model_info import read_onnx
+from trtopt.records import Backend, OnnxArtifact, to_json
+from trtopt.workflows.targets import target_of
+
+if TYPE_CHECKING:
+    from trtopt.workflows.precision.quantize import Request
+
+TRACE_FILE = "cast.json"
+QUANTISED_FILE = "quantize.json"
+QUANTISED: tuple[str, ...] = ("int8", "fp8", "int4")
+_HALF_TYPES = {"float16", "bfloat16"}
+Precision = Literal["fp32", "fp16", "bf16", "int8", "fp8", "int4"]
+Typed = tuple[OnnxArtifact, str]
+"""A model in a precision, with its traces beside it, and a note."""
+
+
+def typed_kept(
+    kept: OnnxArtifact, precision: Precision | None, data: str | None, backend: Backend
+) -> Typed | None:
+    """The build folder's model in `precision`, beside it with a trace, and a note; None if nothing is due.
+
+    Raises:
+        UsageError: FP32 of a graph that has 16-bit types, DATA for no cast, or no DATA to calibrate on.
+        ModelError, DataError, OutputError: see `precision.casting.api.cast_model`, `pipeline.quantize`.
+    """
+    if precision is None or precision == "fp32":
+        if data is not None:
+            raise UsageError(
+                "--calib: nothing here needs data",
+                "add --precision (fp16, bf16, int8 or fp8), or leave --calib away",
+            )
+        if precision == "fp32" and not _HALF_TYPES.isdisjoint(kept.types):
+            raise UsageError(
+                "--precision fp32: the graph has 16-bit types", "export it in FP32, or leave --precision away"
+            )
+        return None
+    if precision == "fp16" or precision == "bf16":  # spelled out for the type checker
+        return cast_kept(kept, precision, data, backend)
+    return quantised_kept(kept, request_for(kept, precision, data, backend))
+
+
+def cast_kept(
+    kept: OnnxArtifact,
+    precision: Literal["fp16", "bf16"],
+    data: str | None,
+    backend: Backend,
+    folder: Path | None = None,
+) -> Typed:
+    """The model in 16 bits, in its own folder or another.
+
+    Raises:
+        ModelError, DataError, OutputError: see `precision.casting.api.cast_model`.
+    """
+    from trtopt.precision.casting.cast import cast_model
+
+    source = Path(kept.path)
+    out = (folder or source.parent) / f"{source.stem}.{precision}{source.suffix}"
+    report = cast_model(source, out, precision=precision, target=target_of(backend), data=data)
+    report = msgspec.structs.replace(report, source=source.name, out=out.name)
+    write_atomically(out.with_name(TRACE_FILE), to_json(report))
+    values = "random data" if report.data_is_random else report.data
+    said = (
+        f"cast to {precision.upper()}: {len(report.lowered)} nodes, {len(report.kept)} stay FP32, "
+        f"values from {values}; {TRACE_FILE} tells which and why"
+    )
+    return msgspec.structs.replace(read_onnx(out), parent=kept.sha256), said
+
+
+def request_for(kept: OnnxArtifact, precision: str, data: str | None, backend: Backend) -> Request:
+    """What a build asks of quantisation.
+
+    Raises:
+        DataError: there is no data to calibrate on, and the model brings no scales.
+    """
+    from trtopt.workflows.precision.quantize import Request
+
+    if data is None and precision != "int4" and {"int8", "float8_e4m3fn"}.isdisjoint(kept.types):
+        raise UsageError(
+            f"--precision {precision} needs data to find out how large tensors get",
+            "give --calib DATA, or quantise on its own: trtopt quantize --help",
+        )
+    return Request(precision, target_of(backend), data)
+
+
+def quantised_kept(
+    kept: OnnxArtifact, request: Request, name: str | None = None, folder: Path | None = None
+) -> Typed:
+    """The model with Q/DQ, its calibration table and its report, in its own folder or another; and a note.
+
+    `name` is part of the file's name [default: the precision].
+
+    Raises:
+        DataError, ModelError, ArtifactError, UsageError, OutputError: see `pipeline.quantize`.
+    """
+    from trtopt.workflows.precision.quantize import quantize
+
+    source = Path(kept.path)
+    out = (folder or source.parent) / f"{source.stem}.{name or request.precision}{source.suffix}"
+    report = quantize(source, out, request)
+    table = Path(report.table).name if report.table else None
+    report = msgspec.structs.replace(report, source=source.name, out=out.name, table=table)
+    write_atomically(out.with_name(QUANTISED_FILE), to_json(report))
+    done = sum(item.quantised for item in report.decisions)
+    said = f"quantised to {request.precision.upper()}: {done} nodes; {QUANTISED_FILE} tells which and why"
+    return msgspec.structs.replace(read_onnx(out), parent=kept.sha256), said

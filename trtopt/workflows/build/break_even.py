@@ -1,0 +1,113 @@
+"""Quantising where it pays: a graph for each batch size, as it measured best on this machine."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from trtopt.device.backends import choose_for_building, open_builder, places_to_build
+from trtopt.errors import UsageError
+from trtopt.files.build_folder import check_writable, scratch_folder
+from trtopt.onnxio import model_file
+from trtopt.onnxio.model_info import read_onnx
+from trtopt.precision.bounds import Bounds
+from trtopt.recipe import make_recipe
+from trtopt.records import BatchVerdict, OnnxArtifact, PrecisionVerdict
+from trtopt.workflows.build.build import TIMING_CACHE_FILE, Building, keep_model, make_plans
+from trtopt.workflows.build.engine_selection import obstacle, terms_for
+from trtopt.workflows.build.precision_selection import contest
+from trtopt.workflows.listener import SILENT, Listener
+from trtopt.workflows.precision.quantize import TABLE_SUFFIX, Request
+from trtopt.workflows.targets import target_of
+
+
+@dataclass(frozen=True)
+class WherePaying:
+    """The verdict, and the files that were written with the batch sizes that each is for."""
+
+    verdict: PrecisionVerdict
+    written: dict[Path, tuple[int, ...]]
+
+
+def quantize_where_it_pays(
+    model: str | Path,
+    out: str | Path,
+    request: Request,
+    *,
+    batch: Sequence[int] | None = None,
+    profile: str | None = None,
+    backend: str = "auto",
+    listener: Listener = SILENT,
+) -> WherePaying:
+    """Quantise `model`, measure it against FP16 at every batch size, and write the graphs that did best.
+
+    `out` is written if one graph did best everywhere; otherwise each has its first batch size in its name,
+    as in `out.batch8.onnx`. Where quantising does not pay, that is the FP16 graph.
+
+    Args:
+        model: the float ONNX file.
+        out: where to write.
+        request: what to quantise to and how; an empty `target` is that of the TensorRT here.
+        batch: the batch sizes [default: the recipe's].
+        profile: a recipe to build with, by name or file.
+        backend: what to build and run with.
+        listener: hears progress and notes.
+
+    Raises:
+        UsageError: another target than the TensorRT here, or nothing can be measured here.
+        TrtoptError: see `quantize`, `build` and `compare`.
+    """
+    source, target = Path(model), Path(out)
+    recipe = make_recipe(profile, {"batch": batch, "precision": request.precision, "backend": backend})
+    onnx = read_onnx(source)
+    builder = open_builder(choose_for_building(recipe.backend).name)
+    here = target_of(builder.backend)
+    if request.target not in ("", here):
+        raise UsageError(
+            f"--target {request.target}: --verdict measures with {builder.backend}, which reads {here}",
+            "leave --target away, or measure where that TensorRT is",
+        )
+    if problem := obstacle(onnx, recipe, builder.backend):
+        raise UsageError(
+            f"--verdict: nothing can be measured here: {problem}",
+            "run it on the machine with the GPU, or leave --verdict away",
+        )
+    check_writable(target)
+    with scratch_folder() as folder:
+        kept = keep_model(onnx, source, folder, builder.backend, listener, rewrite=recipe.rewrite)
+        plans = make_plans(kept.onnx, recipe, builder.backend)
+        cache = folder / TIMING_CACHE_FILE if builder.uses_timing_cache else None
+        terms = terms_for(replace(request, target=here), Bounds())
+        places = places_to_build(builder.backend.name, recipe.jobs)
+        found = contest(
+            kept.onnx,
+            plans,
+            folder,
+            Building(cache, places=places, limit_s=recipe.build_timeout),
+            terms,
+            listener,
+        )
+        written = _write(found.graphs, found.verdict, folder, target)
+    return WherePaying(found.verdict, written)
+
+
+def _write(
+    graphs: Sequence[OnnxArtifact], verdict: PrecisionVerdict, folder: Path, target: Path
+) -> dict[Path, tuple[int, ...]]:
+    """Each graph, with its calibration table, and the batch sizes that it is for."""
+    hashes = {one.name: one.onnx_sha256 for one in verdict.candidates}
+    written: dict[Path, tuple[int, ...]] = {}
+    for graph in graphs:
+        own: list[BatchVerdict] = [one for one in verdict.batches if hashes[one.chosen] == graph.sha256]
+        sizes = tuple(one.batch for one in own)
+        name = target.name if len(graphs) == 1 else f"{target.stem}.batch{sizes[0]}{target.suffix}"
+        place = target.with_name(name)
+        source = folder / graph.path
+        model_file.save(model_file.load(source), place)
+        table = source.with_name(source.name + TABLE_SUFFIX)
+        if table.is_file():
+            shutil.copyfile(table, place.with_name(place.name + TABLE_SUFFIX))
+        written[place] = sizes
+    return written

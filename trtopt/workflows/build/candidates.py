@@ -1,0 +1,184 @@
+"""Graphs of one model that may be handed out: each in a precision, in its own folder, with its accuracy."""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import msgspec
+
+from trtopt.data import SampleSource, open_data
+from trtopt.data.feeds import seeded_source, specs_of
+from trtopt.onnxio import model_file, prepare
+from trtopt.precision.bounds import Bounds, violations
+from trtopt.precision.calibration.table import AUTO
+from trtopt.precision.placement import attention
+from trtopt.precision.placement.view import View
+from trtopt.precision.reference_runs import at_most, compared, open_model
+from trtopt.records import Backend, Candidate, EngineArtifact, OnnxArtifact, from_json
+from trtopt.records.checking import OutputDifference
+from trtopt.records.quantisation import QuantizeReport
+from trtopt.workflows.build.apply_precision import (
+    QUANTISED,
+    QUANTISED_FILE,
+    Precision,
+    cast_kept,
+    quantised_kept,
+)
+from trtopt.workflows.precision.quantize import TABLE_SUFFIX, Request
+
+_COMPARED = 64
+"""How many samples a candidate's outputs are compared on."""
+
+AS_GIVEN: Precision = "fp32"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A candidate with its graph, its folder and the engines that have been built of it, by label.
+
+    `plainer` is the one of the same precision with fewer nodes quantised by default, if this is not it.
+    """
+
+    candidate: Candidate
+    onnx: OnnxArtifact
+    folder: Path
+    request: Request | None
+    engines: dict[str, EngineArtifact]
+    plainer: str | None = None
+
+    @property
+    def name(self) -> str:
+        """The candidate's."""
+        return self.candidate.name
+
+    @property
+    def is_quantised(self) -> bool:
+        """Whether it has Q/DQ."""
+        return self.candidate.precision in QUANTISED
+
+    @property
+    def broken(self) -> tuple[str, ...]:
+        """The bounds that it breaks, in words."""
+        return tuple(
+            f"{one.measure} of {one.output!r} is {one.found:.4g}, {one.bound:g} is asked for"
+            for one in self.candidate.violations
+        )
+
+
+class Candidates:
+    """Makes them of one model; remembers what the model answers."""
+
+    def __init__(self, base: OnnxArtifact, folder: Path, backend: Backend, request: Request, bounds: Bounds):
+        self._base, self._folder, self._backend = base, folder, backend
+        self._request, self._bounds = request, bounds
+        model = model_file.load(Path(base.path))
+        model = replace(model, proto=prepare.prepare(model.proto)[0])
+        self._specs, self._reference = specs_of(model.proto), open_model(model)
+        self._source: SampleSource = (
+            open_data(request.calib) if request.calib is not None else seeded_source(model)
+        )
+
+    def make(self, precision: Precision) -> Entry:
+        """The model in a precision; `fp32` is the model as it is.
+
+        Raises:
+            ModelError, DataError, UsageError, OutputError: see `pipeline.typed`.
+        """
+        folder = self._folder / precision
+        folder.mkdir()
+        if precision == AS_GIVEN:
+            return self._entry(precision, precision, self._base, folder, None)
+        if precision == "fp16" or precision == "bf16":  # spelled out for the type checker
+            onnx, _ = cast_kept(self._base, precision, self._request.calib, self._backend, folder)
+            return self._entry(precision, precision, onnx, folder, None)
+        request = replace(self._request, precision=precision)
+        onnx, _ = quantised_kept(self._base, request, folder=folder)
+        return self._entry(precision, precision, onnx, folder, request)
+
+    def reduced(self, entry: Entry, left: Sequence[str], number: int) -> Entry:
+        """A quantised candidate with some nodes left in float, on the ranges that are there already.
+
+        Raises:
+            ModelError, DataError, UsageError, OutputError: see `pipeline.typed`.
+        """
+        assert entry.request is not None
+        excluded = (*entry.request.exclude, *map(glob.escape, left))
+        return self._varied(entry, f"part{number}", replace(entry.request, exclude=excluded), tuple(left))
+
+    def with_attention(self, entry: Entry) -> Entry | None:
+        """An INT8 candidate with attentions' products quantised, too; None if it leaves none in float.
+
+        Raises:
+            ModelError, DataError, UsageError, OutputError: see `pipeline.typed`.
+        """
+        assert entry.request is not None
+        report = from_json((entry.folder / QUANTISED_FILE).read_bytes(), QuantizeReport)
+        left = {one.node for one in report.decisions if one.rule == attention.RULE and one.node != one.op}
+        found = attention.find(View(model_file.load(Path(entry.onnx.path)).proto))
+        products = [node.name for one in found for node in (one.first, one.second) if node.name in left]
+        if not products:
+            return None
+        included = (*entry.request.include, *map(glob.escape, products))
+        wider = self._varied(entry, "attention", replace(entry.request, include=included))
+        return replace(wider, plainer=entry.name)
+
+    def _varied(self, entry: Entry, what: str, request: Request, left: tuple[str, ...] = ()) -> Entry:
+        """Another one by another request, on the ranges that are there already."""
+        name = f"{entry.name}.{what}"
+        folder = self._folder / name
+        folder.mkdir()
+        table = Path(entry.onnx.path + TABLE_SUFFIX)
+        if table.is_file() and request.calib is not None:
+            request = replace(request, table=table, smoothquant=AUTO)  # it tells what is smoothed
+        onnx, _ = quantised_kept(self._base, request, name, folder)
+        made = self._entry(name, entry.candidate.precision, onnx, folder, request, left)
+        return replace(made, plainer=entry.plainer)
+
+    def _entry(
+        self,
+        name: str,
+        precision: str,
+        onnx: OnnxArtifact,
+        folder: Path,
+        request: Request | None,
+        left: tuple[str, ...] = (),
+    ) -> Entry:
+        differences = () if precision == AS_GIVEN else self._differences(onnx)
+        candidate = Candidate(
+            name=name,
+            precision=precision,
+            onnx_sha256=onnx.sha256,
+            differences=differences,
+            violations=violations(differences, self._bounds) if differences else (),
+            left=left,
+        )
+        return Entry(candidate, onnx, folder, request, {})
+
+    def _differences(self, onnx: OnnxArtifact) -> tuple[OutputDifference, ...]:
+        feeds = at_most(self._source.batches(self._specs, 8), _COMPARED)
+        pairs = ((feed, self._reference.run(feed)) for feed in feeds)
+        return compared(pairs, open_model(model_file.load(Path(onnx.path))))
+
+
+def moved(entry: Entry, labels: Sequence[str], folder: Path) -> tuple[OnnxArtifact, list[EngineArtifact]]:
+    """Bring a candidate's graph, its traces and the engines of these labels into the build folder.
+
+    A trace that another candidate has left there already is told apart by the candidate's name.
+    """
+    engines = [entry.engines[label] for label in labels]
+    kept = {name for one in engines for name in (one.path, one.log, one.layers, one.memory) if name}
+    built = {
+        name for one in entry.engines.values() for name in (one.path, one.log, one.layers, one.memory) if name
+    }
+    for file in sorted(entry.folder.iterdir()):
+        if file.name in built - kept:
+            continue
+        place = folder / file.name
+        if place.exists():
+            place = folder / f"{file.stem}.{entry.name}{file.suffix}"
+        file.rename(place)
+    onnx = msgspec.structs.replace(entry.onnx, path=Path(entry.onnx.path).name)
+    return onnx, engines

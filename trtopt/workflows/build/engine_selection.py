@@ -1,0 +1,203 @@
+"""Which engines a build hands out: those of the graph asked for, or of the precision that measured best."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+import msgspec
+
+from trtopt.device.backends import choose_for_running
+from trtopt.device.building import EngineBuilder
+from trtopt.device.precisions import least_capability, precisions_on
+from trtopt.errors import BackendMissingError, IncompatibleEngineError, NoGpuError, UsageError
+from trtopt.precision.bounds import Bounds
+from trtopt.recipe import Recipe
+from trtopt.records import Backend, EngineArtifact, OnnxArtifact, PrecisionVerdict
+from trtopt.workflows.build.apply_precision import QUANTISED, Precision, request_for, typed_kept
+from trtopt.workflows.build.build import Building, build_engines, make_plans
+from trtopt.workflows.build.precision_selection import Terms, contest
+from trtopt.workflows.listener import Listener
+from trtopt.workflows.precision.quantize import Request
+from trtopt.workflows.targets import target_of
+
+BEST = "best"
+BEST_BOUNDS = Bounds(min_cosine=0.99)
+"""What `--precision best` asks of every output unless told otherwise."""
+BASELINE: Precision = "fp16"
+"""What quantised engines must not be slower than."""
+_NARROW = {"int8", "float8_e4m3fn", "int4"}
+
+
+@dataclass(frozen=True)
+class HandedOut:
+    """Engines in the order of the plans, the graphs they are made of (the first engine's first), and why."""
+
+    engines: tuple[EngineArtifact, ...]
+    graphs: tuple[OnnxArtifact, ...]
+    intermediates: tuple[OnnxArtifact, ...]
+    verdict: PrecisionVerdict | None
+    notes: tuple[str, ...]
+
+
+def check_asked(onnx: OnnxArtifact, recipe: Recipe, backend: Backend) -> None:
+    """Judge what a recipe asks of precision before anything is written.
+
+    Raises:
+        UsageError: a bound for nothing, the best precision without data or where nothing can be measured, or
+            a precision that GPUs lack for which engines are to be built.
+    """
+    _check_capabilities(recipe)
+    if _bounds(recipe).any and not _is_contested(recipe):
+        first = next(iter(recipe.bounds)).replace("_", "-")
+        raise UsageError(
+            f"--{first}: no precision is chosen here that could keep it",
+            "give it with --precision best, int8 or fp8, and measure: leave --no-verdict away",
+        )
+    if recipe.precision != BEST:
+        return
+    if recipe.calib is None:
+        raise UsageError(
+            "--precision best needs data: scales are found and accuracy is judged on it",
+            "give --calib DATA",
+        )
+    if problem := obstacle(onnx, recipe, backend) if recipe.verdict else "--no-verdict":
+        raise UsageError(
+            f"--precision best chooses by measuring, which cannot be done here: {problem}",
+            "give the float model that it was made of, or name a precision: its own Q/DQ is kept"
+            if _is_quantised(onnx)
+            else "build on the machine with the GPU, name a precision, or give --backend onnxruntime to "
+            "choose for this CPU",
+        )
+
+
+def _check_capabilities(recipe: Recipe) -> None:
+    precision = recipe.precision or ""
+    least = least_capability(precision)
+    for name in recipe.compute_capability:
+        digits = "".join(filter(str.isdigit, name))
+        if len(digits) > 1 and (int(digits[:-1]), int(digits[-1])) < least:
+            raise UsageError(
+                f"--compute-capability {name}: such GPUs have no {precision.upper()}",
+                f"build for {least[0]}.{least[1]} and newer, or in another precision",
+            )
+
+
+def _bounds(recipe: Recipe) -> Bounds:
+    try:
+        return msgspec.convert(recipe.bounds, Bounds)
+    except msgspec.ValidationError as error:
+        known = ", ".join(Bounds.__struct_fields__)
+        raise UsageError(f"bounds: {error}", f"known bounds: {known}") from None
+
+
+def _is_contested(recipe: Recipe) -> bool:
+    return recipe.verdict and recipe.precision in (*QUANTISED, BEST)
+
+
+def obstacle(onnx: OnnxArtifact, recipe: Recipe, backend: Backend) -> str | None:
+    """Why precisions cannot be measured against one another; None if they can."""
+    if recipe.compute_capability:
+        return "the engines are for the GPUs that --compute-capability names"
+    runs = choose_for_running("auto", backend.name)
+    if runs.name != backend.name:
+        return f"engines by {backend} do not run here: {runs.reason}"
+    if _is_quantised(onnx):
+        return "the model brings its own Q/DQ, and there is no float model beside it"
+    return None
+
+
+def _is_quantised(onnx: OnnxArtifact) -> bool:
+    return not _NARROW.isdisjoint(onnx.types)
+
+
+def hand_out(
+    base: OnnxArtifact,
+    recipe: Recipe,
+    builder: EngineBuilder,
+    folder: Path,
+    how: Building,
+    listener: Listener,
+) -> HandedOut:
+    """Engines of `base`, a model in `folder`, in the precision that the recipe asks for.
+
+    What is quantised is measured against FP16 on machines that can run it, and handed out only where it is
+    no slower; where it cannot be measured a note says so.
+
+    Raises:
+        TrtoptError: what keeps an engine from being built, or the best precision from being chosen.
+    """
+    notes: list[str] = []
+    if recipe.precision in (*QUANTISED, BEST):
+        problem = obstacle(base, recipe, builder.backend) if recipe.verdict else "--no-verdict"
+        if problem is None:
+            try:
+                return _measured(base, recipe, builder, folder, how, listener)
+            except (IncompatibleEngineError, BackendMissingError, NoGpuError) as error:
+                if recipe.precision == BEST:
+                    raise
+                problem = error.problem
+        notes.append(f"{recipe.precision} was not measured against {BASELINE}: {problem}")
+        listener.note(notes[-1])
+    return _as_asked(base, recipe, builder, folder, how, listener, notes)
+
+
+def _as_asked(
+    base: OnnxArtifact,
+    recipe: Recipe,
+    builder: EngineBuilder,
+    folder: Path,
+    how: Building,
+    listener: Listener,
+    notes: list[str],
+) -> HandedOut:
+    """Engines of the one graph that the recipe asks for."""
+    precision = cast("Precision | None", recipe.precision)  # "best" has been measured, or has failed
+    kept, before = base, tuple[OnnxArtifact, ...]()
+    if (typed := typed_kept(base, precision, recipe.calib, builder.backend)) is not None:
+        before = (in_folder(base),)
+        kept, said = typed
+        notes.append(said)
+        listener.note(said)
+    plans = make_plans(kept, recipe, builder.backend)
+    engines = build_engines((kept,), plans, folder, how, listener)
+    return HandedOut(engines, (in_folder(kept),), before, None, tuple(notes))
+
+
+def _measured(
+    base: OnnxArtifact,
+    recipe: Recipe,
+    builder: EngineBuilder,
+    folder: Path,
+    how: Building,
+    listener: Listener,
+) -> HandedOut:
+    """Engines of what did best."""
+    plans = make_plans(base, recipe, builder.backend)
+    found = contest(base, plans, folder, how, _terms(base, recipe, builder), listener)
+    for one in found.verdict.batches:
+        listener.note(f"{one.engine}: {one.chosen} is handed out: {one.reason}")
+    before = () if base.sha256 == found.graphs[0].sha256 else (in_folder(base),)
+    return HandedOut(found.engines, found.graphs, before, found.verdict, ())
+
+
+def _terms(base: OnnxArtifact, recipe: Recipe, builder: EngineBuilder) -> Terms:
+    if recipe.precision != BEST:
+        asked = cast(Precision, recipe.precision)
+        return terms_for(request_for(base, asked, recipe.calib, builder.backend), _bounds(recipe))
+    bounds = _bounds(recipe)
+    precisions = cast("tuple[Precision, ...]", precisions_on(builder.backend, builder.device))
+    request = Request("int8", target_of(builder.backend), recipe.calib)
+    return Terms(BEST, precisions, request, bounds if bounds.any else BEST_BOUNDS)
+
+
+def terms_for(request: Request, bounds: Bounds) -> Terms:
+    """What is quantised against FP16: the break-even verdict."""
+    asked = cast(Precision, request.precision)
+    return Terms(asked, (BASELINE, asked), request, bounds)
+
+
+def in_folder(onnx: OnnxArtifact) -> OnnxArtifact:
+    """A model of a build folder as its manifest names it."""
+    return msgspec.structs.replace(onnx, path=Path(onnx.path).name)

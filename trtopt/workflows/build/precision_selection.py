@@ -1,0 +1,369 @@
+"""Precisions of one model against one another: built, measured in turns, and the best one handed out.
+
+Few builds, for they take longest: one a candidate and batch size, and one more of a quantised candidate some
+of whose regions lose. What is measured first only finds those; what decides is a last run in turns of
+everything there is at that batch size.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from trtopt.data import open_data
+from trtopt.errors import ArtifactError, DataError, DeviceError, ModelError, UsageError
+from trtopt.inspect.graph import Graph, read_graph
+from trtopt.inspect.profile import profile_point
+from trtopt.inspect.regions import find_regions, losing, losing_vectors, region_times
+from trtopt.measure.contracts import DEFAULT, contract_named
+from trtopt.measure.engine import BenchJob
+from trtopt.measure.loop.rounds import judged_rounds, latency_blocks, notes_of, pooled_ms
+from trtopt.measure.statistics.comparison import THRESHOLD, Comparison, compare
+from trtopt.measure.statistics.selection import Choice, Rival, choose
+from trtopt.onnxio import model_file
+from trtopt.precision.bounds import Bounds
+from trtopt.records import (
+    BatchVerdict,
+    BuildPlan,
+    CandidateTime,
+    EngineArtifact,
+    EngineProfile,
+    InterleavedRun,
+    OnnxArtifact,
+    PrecisionVerdict,
+    RegionTime,
+)
+from trtopt.workers.protocol import Benched
+from trtopt.workers.supervisor import run_jobs
+from trtopt.workflows.bench.interleaved import Setting, judged_record, loaded, measure_in_turns, turns_job
+from trtopt.workflows.bench.resolve_engines import shapes_at
+from trtopt.workflows.build.apply_precision import Precision
+from trtopt.workflows.build.build import Building, build_engines
+from trtopt.workflows.build.candidates import AS_GIVEN, Candidates, Entry, moved
+from trtopt.workflows.listener import Listener
+from trtopt.workflows.precision.quantize import Request
+from trtopt.workflows.profile.profile import description_of
+
+_DURATION_S = 2.0
+"""Seconds of sampling for each candidate at each batch size."""
+_LAYERS_S = 0.3
+_BESIDE = "candidates"
+_ATTENTION_PAYS_ON = ("8.6",)
+"""Targets on which INT8 is tried in attention's products, too: encoder layers of BERT took 19 % less time on
+an H200 (benchmarks/placement). Newer ones fuse an attention in FP16.
+"""
+
+
+@dataclass(frozen=True)
+class Terms:
+    """Who takes part, and what is asked of them.
+
+    `precisions` are in the order of preference, floats before what is quantised: the first that keeps the
+    bounds is what others must beat. `asked` is what the user asked for: `best`, or a precision that is taken
+    where it costs no time.
+    """
+
+    asked: str
+    precisions: tuple[Precision, ...]
+    request: Request
+    bounds: Bounds = field(default_factory=Bounds)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Engines in the order of the plans, the graphs that they are made of, and the verdict."""
+
+    engines: tuple[EngineArtifact, ...]
+    graphs: tuple[OnnxArtifact, ...]
+    verdict: PrecisionVerdict
+
+
+def contest(
+    base: OnnxArtifact,
+    plans: Sequence[BuildPlan],
+    folder: Path,
+    how: Building,
+    terms: Terms,
+    listener: Listener,
+) -> Outcome:
+    """Build and measure the candidates at every plan's batch size, and keep what was chosen in `folder`.
+
+    `base` is the float model, in `folder`. An engine for a range of batch sizes is judged at the one that it
+    is tuned for.
+
+    Raises:
+        TrtoptError: what keeps a candidate from being made, built or measured.
+    """
+    beside = folder / _BESIDE
+    beside.mkdir()
+    try:
+        held = _Contest(base, plans, beside, how, terms, listener)
+        held.prepare()
+        held.build([entry for entry in held.entries if not entry.broken], plans)
+        first = held.run_in_turns()
+        held.tell_times(first)
+        held.leave_out_what_loses()
+        last = held.run_in_turns(known=first)
+        return held.handed_out(last, folder)
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+
+
+class _Contest:
+    """One contest in its course."""
+
+    def __init__(
+        self,
+        base: OnnxArtifact,
+        plans: Sequence[BuildPlan],
+        folder: Path,
+        how: Building,
+        terms: Terms,
+        listener: Listener,
+    ) -> None:
+        self._base, self._plans, self._how = base, plans, how
+        self._terms, self._listener = terms, listener
+        self._candidates = Candidates(base, folder, plans[0].backend, terms.request, terms.bounds)
+        data = self._fitting_data()
+        self._setting = Setting(None, None, contract_named(DEFAULT), _DURATION_S, data)
+        self._regions: dict[str, dict[str, tuple[RegionTime, ...]]] = {plan.label: {} for plan in plans}
+        self.entries: list[Entry] = []
+
+    def _fitting_data(self) -> str | None:
+        """The user's data, if it has the shapes that engines are tuned for; else they run on random input."""
+        name = self._terms.request.calib
+        if name is not None:
+            try:
+                for plan in self._plans:
+                    shapes = shapes_at(self._base.inputs, plan, plan.batch.opt[0])
+                    open_data(name).first_batch(self._base.inputs, shapes)
+            except DataError as error:
+                self._listener.note(f"times are taken on random input: {error.problem}")
+                return None
+        return name
+
+    @property
+    def _baseline(self) -> Entry:
+        return next(entry for entry in self.entries if not entry.is_quantised and not entry.broken)
+
+    def prepare(self) -> None:
+        """Make the graphs and judge their accuracy. The model as it is takes part if no other float may."""
+        for precision in self._terms.precisions:
+            self._listener.note(f"{precision}: making the graph and comparing its outputs")
+            try:
+                self.entries.append(self._candidates.make(precision))
+            except (ModelError, UsageError) as error:
+                if precision == self._terms.asked:
+                    raise
+                self._listener.note(f"{precision} is left out: {error.problem}")
+            else:
+                self._tell_if_broken(self.entries[-1])
+                self._try_attention(self.entries[-1])
+        if all(entry.broken for entry in self.entries if not entry.is_quantised):
+            self.entries.insert(0, self._candidates.make(AS_GIVEN))
+
+    def _try_attention(self, entry: Entry) -> None:
+        """Nobody asked for it: where it cannot be made, the others go on without."""
+        is_tried = self._terms.request.target in _ATTENTION_PAYS_ON and entry.candidate.precision == "int8"
+        if not is_tried or entry.broken:
+            return
+        try:
+            wider = self._candidates.with_attention(entry)
+        except (ModelError, UsageError, DataError, ArtifactError) as error:
+            self._listener.note(f"{entry.name} is not tried in attention's products: {error.problem}")
+            return
+        if wider is not None:
+            self._listener.note(f"{wider.name}: with attention's products in INT8, too")
+            self.entries.append(wider)
+            self._tell_if_broken(wider)
+
+    def _tell_if_broken(self, entry: Entry) -> None:
+        if entry.broken:
+            self._listener.note(f"{entry.name} is left out: {', '.join(entry.broken)}")
+
+    def build(self, entries: Iterable[Entry], plans: Sequence[BuildPlan]) -> None:
+        """An engine of each entry for each plan."""
+        for entry in entries:
+            self._listener.note(f"building {entry.name}")
+            own = [msgspec.structs.replace(plan, onnx_sha256=entry.onnx.sha256) for plan in plans]
+            engines = build_engines((entry.onnx,), own, entry.folder, self._how, self._listener)
+            entry.engines.update({engine.plan.label: engine for engine in engines})
+
+    def _there(self, plan: BuildPlan) -> list[Entry]:
+        """Who has an engine for a plan, the baseline first."""
+        others = [one for one in self.entries if plan.label in one.engines and one is not self._baseline]
+        return [self._baseline, *others]
+
+    # ── measuring ───────────────────────────────────────────────────────────────────────────────────────
+
+    def run_in_turns(self, known: dict[str, InterleavedRun] | None = None) -> dict[str, InterleavedRun]:
+        """One run in turns a plan, by label; a run that had everyone in it already is not repeated."""
+        runs = dict(known or {})
+        stale = [
+            plan
+            for plan in self._plans
+            if plan.label not in runs or len(runs[plan.label].turns) < len(self._there(plan))
+        ]
+        jobs = []
+        for plan in stale:
+            entries, size = self._there(plan), plan.batch.opt[0]
+            engines = [
+                loaded(one.folder, self._base.inputs, one.engines[plan.label], size) for one in entries
+            ]
+            names = [one.name for one in entries]
+            jobs.append(turns_job(engines, names, "precisions", size, self._setting))
+        labels = [f"{job_plan.label}: {len(self._there(job_plan))} in turns" for job_plan in stale]
+        found = measure_in_turns(jobs, labels, self._listener) if jobs else []
+        for run in found:
+            if run.failure is not None:
+                raise DeviceError(
+                    f"batch {run.batch}: {run.failure}, while precisions were being measured",
+                    "see whether nvidia-smi shows a healthy GPU; --no-verdict builds without measuring",
+                )
+        return runs | {plan.label: run for plan, run in zip(stale, found, strict=True)}
+
+    def tell_times(self, runs: dict[str, InterleavedRun]) -> None:
+        """What is known already: explaining it takes as long again, and whoever stops then should know."""
+        for plan in self._plans:
+            told = [
+                f"{one.candidate} {one.latency_ms:.3f} ms"
+                + (f" ({one.against_baseline.verdict})" if one.against_baseline else "")
+                for one in self._verdict(plan, runs[plan.label]).times
+            ]
+            self._listener.note(f"{plan.label}, before layers are looked at: {', '.join(told)}")
+
+    def _profiles(self, plan: BuildPlan, entries: Sequence[Entry]) -> list[tuple[EngineProfile, Graph]]:
+        """Each one's layers with their times, and its graph at the plan's shapes."""
+        size = plan.batch.opt[0]
+        jobs = [
+            BenchJob(
+                path=str((entry.folder / entry.engines[plan.label].path).absolute()),
+                artifact=entry.engines[plan.label],
+                batch=size,
+                shapes=shapes_at(self._base.inputs, plan, size),
+                data=self._setting.data,
+                contract=self._setting.contract,
+                warmup_s=_LAYERS_S,
+                duration_s=_LAYERS_S,
+                layers=True,
+                memory=False,
+            )
+            for entry in entries
+        ]
+        self._listener.plans([f"{plan.label}: layers of {entry.name}" for entry in entries])
+        found: list[tuple[EngineProfile, Graph]] = []
+        for index, result in run_jobs(jobs, on_progress=self._listener.progress):
+            assert isinstance(result, Benched)
+            point = result.point
+            proto = model_file.load(Path(entries[index].onnx.path)).proto
+            graph = read_graph(proto, point.latency.shapes)
+            infer = plan.backend.name == "onnxruntime"
+            found.append((profile_point(point, description_of(point, []), graph, None, infer=infer), graph))
+        return found
+
+    # ── regions ─────────────────────────────────────────────────────────────────────────────────────────
+
+    def leave_out_what_loses(self) -> None:
+        """For every quantised entry and plan: find what loses, and build it again without."""
+        made: dict[tuple[str, tuple[str, ...]], list[BuildPlan]] = {}
+        for plan in self._plans:
+            entries = [entry for entry in self._there(plan) if entry.is_quantised]
+            if not entries:
+                continue
+            (floats, _), *others = self._profiles(plan, [self._baseline, *entries])
+            for entry, (profile, graph) in zip(entries, others, strict=True):
+                regions = find_regions(graph)
+                times = region_times(regions, floats, profile, THRESHOLD)
+                self._regions[plan.label][entry.name] = times
+                vectors = losing_vectors(graph, regions, floats, profile, THRESHOLD)
+                if left := tuple(dict.fromkeys((*losing(times, profile.sum_ms, THRESHOLD), *vectors))):
+                    made.setdefault((entry.name, left), []).append(plan)
+        for number, ((name, left), plans) in enumerate(made.items(), 1):
+            self._listener.note(f"{name}: {len(left)} nodes lose at {', '.join(one.label for one in plans)}")
+            whole = next(entry for entry in self.entries if entry.name == name)
+            try:
+                entry = self._candidates.reduced(whole, left, number)
+            except (ModelError, UsageError) as error:  # what is left may be nothing that can be quantised
+                self._listener.note(f"{name} stays whole: {error.problem}")
+                continue
+            self.entries.append(entry)
+            self._tell_if_broken(entry)
+            if not entry.broken:
+                self.build([entry], plans)
+
+    # ── the end ─────────────────────────────────────────────────────────────────────────────────────────
+
+    def handed_out(self, runs: dict[str, InterleavedRun], folder: Path) -> Outcome:
+        """Choose for every plan, and bring what was chosen into `folder`."""
+        verdicts = [self._verdict(plan, runs[plan.label]) for plan in self._plans]
+        by_name = {entry.name: entry for entry in self.entries}
+        graphs: dict[str, OnnxArtifact] = {}
+        engines: dict[str, EngineArtifact] = {}
+        for name in dict.fromkeys(one.chosen for one in verdicts):
+            labels = [one.engine for one in verdicts if one.chosen == name]
+            graphs[name], own = moved(by_name[name], labels, folder)
+            engines |= dict(zip(labels, own, strict=True))
+        environment = runs[self._plans[0].label].environment
+        contracts = dict.fromkeys(turns.contract.name for run in runs.values() for turns in run.turns)
+        verdict = PrecisionVerdict(
+            asked=self._terms.asked,
+            baseline=self._baseline.name,
+            threshold=THRESHOLD,
+            device=f"{environment.device.name} with {environment.backend}",
+            contract=" and ".join(contracts),
+            data=self._terms.request.calib or "random data",
+            bounds=self._terms.bounds.given,
+            candidates=tuple(entry.candidate for entry in self.entries),
+            batches=tuple(verdicts),
+            notes=tuple(notes_of(list(runs.values()))),
+        )
+        return Outcome(tuple(engines[plan.label] for plan in self._plans), tuple(graphs.values()), verdict)
+
+    def _verdict(self, plan: BuildPlan, run: InterleavedRun) -> BatchVerdict:
+        judged = judged_rounds(run)
+        baseline, *others = judged.turns
+        compared: dict[str, Comparison] = {
+            turns.name: compare(latency_blocks(baseline), latency_blocks(turns), disturbed=judged.disturbed)
+            for turns in others
+        }
+        ms = {turns.name: pooled_ms(turns) for turns in judged.turns}
+        choice = self._choice(ms, compared)
+        return BatchVerdict(
+            engine=plan.label,
+            batch=run.batch,
+            chosen=choice.name,
+            reason=choice.reason,
+            times=tuple(
+                CandidateTime(
+                    candidate=name,
+                    latency_ms=value,
+                    against_baseline=judged_record(run.batch, compared[name]) if name in compared else None,
+                )
+                for name, value in ms.items()
+            ),
+            regions=self._regions[plan.label],
+        )
+
+    def _choice(self, ms: dict[str, float], compared: dict[str, Comparison]) -> Choice:
+        rivals = [
+            Rival(
+                entry.name,
+                ms.get(entry.name),
+                compared.get(entry.name),
+                asked=entry.candidate.precision == self._terms.asked and entry.plainer is None,
+                broken=entry.broken,
+            )
+            for entry in self.entries
+            if entry is not self._baseline and (entry.broken or entry.name in compared)
+            if entry.broken or not _is_no_faster(entry, ms)
+        ]
+        return choose(self._baseline.name, rivals)
+
+
+def _is_no_faster(entry: Entry, ms: dict[str, float]) -> bool:
+    """Whether one that errs less takes no longer."""
+    return entry.plainer in ms and ms[entry.name] > (1 - THRESHOLD) * ms[entry.plainer]

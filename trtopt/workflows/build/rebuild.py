@@ -1,0 +1,276 @@
+"""Building again what a manifest describes: a whole folder, or what has gone missing from one."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from trtopt.device.backends import open_builder
+from trtopt.errors import ArtifactError, UsageError
+from trtopt.files.build_folder import (
+    cannot_write,
+    check_plugins,
+    folder_in_progress,
+    hashes_of,
+    is_library,
+    plugin_libraries,
+    read_manifest,
+    scratch_beside,
+    sha256_of,
+    sign_manifest,
+    write_manifest,
+)
+from trtopt.files.signing import (
+    KEY_VARIABLE,
+    SIGNATURE,
+    Signer,
+    read_signer,
+    read_signing_key,
+    signing_key,
+    trusted_signer,
+)
+from trtopt.records import EngineArtifact, Manifest
+from trtopt.records.verifying import Change, FolderCheck
+from trtopt.version import __version__
+from trtopt.workflows.bench.resolve_engines import as_it_is, verified_graphs
+from trtopt.workflows.build.build import TIMING_CACHE_FILE, Building, build_engines, command_line, now
+from trtopt.workflows.listener import SILENT, Listener
+
+
+def check_folder(folder: Path, signer: Path | None = None) -> FolderCheck:
+    """Hash every file of a build folder again, and check its signature if a signer is named.
+
+    `signer` is the file of a public key, by default the one that the environment names.
+
+    Raises:
+        ArtifactError: no manifest that can be read.
+        SignatureError: it is not signed as it must be.
+    """
+    manifest, required = _read(folder, signer)
+    return _checked(folder, manifest, required)
+
+
+def _read(folder: Path, signer: Path | None) -> tuple[Manifest, Signer | None]:
+    required = read_signer(signer) if signer else trusted_signer()
+    return read_manifest(folder, signer=required), required
+
+
+def _checked(folder: Path, manifest: Manifest, signer: Signer | None = None) -> FolderCheck:
+    expected, found = _expected(manifest), hashes_of(folder)
+    both = expected.keys() & found.keys()
+    is_signed = (folder / SIGNATURE).is_file()
+    return FolderCheck(
+        missing=tuple(sorted(expected.keys() - found.keys())),
+        changed=tuple(sorted(name for name in both if expected[name] != found[name])),
+        extra=tuple(sorted(found.keys() - expected.keys())),
+        checked=len(expected),
+        signature="none" if not is_signed else "valid" if signer is not None else "unchecked",
+    )
+
+
+def _expected(manifest: Manifest) -> dict[str, str]:
+    """Builds of before every file's hash was kept name their engines' at least."""
+    return manifest.files or {engine.path: engine.sha256 for engine in manifest.engines}
+
+
+def repair(
+    folder: Path,
+    listener: Listener = SILENT,
+    plugins: Sequence[str] = (),
+    signer: Path | None = None,
+) -> FolderCheck:
+    """Build engines again that are missing or changed, with what lies beside them; returns what is left.
+
+    `plugins` are the libraries that may be loaded; see `check_plugins`. For `signer` see `check_folder`.
+
+    Raises:
+        ArtifactError: see `check_folder`; or the graph that a lost engine is made of is lost itself.
+        BuildError, BackendMissingError, NoGpuError: see `build`.
+    """
+    manifest, required = _read(folder, signer)
+    check = _checked(folder, manifest, required)
+    bad = {*check.missing, *check.changed}
+    lost = [engine for engine in manifest.engines if bad & {*_files_of(engine)}]
+    if not lost:
+        return check
+    _check_signing_again(folder)
+    check_plugins(lost, plugins)
+    with scratch_beside(folder.resolve()) as scratch:
+        again = _engines_again(folder, manifest, lost, scratch, listener)
+        healed = [name for engine in again for name in _files_of(engine)]
+        _put_back(healed, scratch, folder)
+    rebuilt = dict(zip((engine.path for engine in lost), again, strict=True))
+    engines = tuple(rebuilt.get(engine.path, engine) for engine in manifest.engines)
+    own = {name: sha256_of(folder / name) for name in healed}
+    write_manifest(
+        folder, msgspec.structs.replace(manifest, engines=engines), files=_expected(manifest) | own
+    )
+    return check_folder(folder, signer)
+
+
+def _put_back(names: Sequence[str], scratch: Path, folder: Path) -> None:
+    for name in names:
+        try:
+            if (folder / name).is_dir():  # no file of that name: nothing that could be renamed over
+                raise ArtifactError(f"{folder / name}: is a folder", "remove it, and repair again")
+            os.replace(scratch / name, folder / name)
+        except OSError as error:
+            raise cannot_write(folder / name, error) from None
+
+
+def trust(folder: Path, names: Sequence[str], signer: Path | None = None) -> FolderCheck:
+    """Have the manifest vouch for engines as they are now: it is the user who trusts them, by name.
+
+    For `signer` see `check_folder`.
+
+    Raises:
+        UsageError: a name is no engine of this folder.
+        ArtifactError: see `check_folder`; or the engine is not there.
+    """
+    manifest, _ = _read(folder, signer)
+    _check_signing_again(folder)
+    libraries = plugin_libraries(manifest.engines)
+    names = [name for name in names if not any(is_library(name, library) for library in libraries)]
+    if not names:  # libraries are for `repair`
+        return check_folder(folder, signer)
+    known = {engine.path for engine in manifest.engines}
+    if unknown := [name for name in names if name not in known]:
+        raise UsageError(
+            f"--trust {unknown[0]}: no engine of {folder}", f"name one of {', '.join(sorted(known))}"
+        )
+    engines = [as_it_is(folder, one) if one.path in names else one for one in manifest.engines]
+    write_manifest(
+        folder, msgspec.structs.replace(manifest, engines=tuple(engines)), files=_expected(manifest)
+    )
+    return check_folder(folder, signer)
+
+
+def _check_signing_again(folder: Path) -> None:
+    """A new manifest undoes the signature: its maker must be able to sign it, and may sign only their own."""
+    own = signing_key()
+    if own is not None:
+        read_manifest(folder, signer=own.signer)
+    elif (folder / SIGNATURE).exists():
+        raise ArtifactError(
+            f"{folder}: is signed, and a new manifest would undo that",
+            f"set ${KEY_VARIABLE} to the file of the signer's private key, or build again",
+        )
+
+
+def sign(folder: Path, key: Path) -> FolderCheck:
+    """Sign a build folder with the private key in the file `key`, if every file is as the manifest says.
+
+    Raises:
+        UsageError, BackendMissingError: see `read_signing_key`.
+        ArtifactError: something is missing or has changed.
+    """
+    own = read_signing_key(key)
+    check = _checked(folder, read_manifest(folder, signed=False))
+    if not check.is_whole:
+        raise ArtifactError(
+            f"{folder}: not signed: {', '.join((*check.missing, *check.changed))} missing or changed",
+            "see `trtopt verify`",
+        )
+    sign_manifest(folder, own)
+    return _checked(folder, read_manifest(folder, signer=own.signer), own.signer)
+
+
+def rebuilt_name(source: Path) -> Path:
+    """Where a rebuild goes when nobody says: the same name with `.rebuilt`, in the current folder."""
+    return Path(f"{source.resolve().name}.rebuilt")
+
+
+def rebuild_locked(
+    source: Path, output: Path | None = None, listener: Listener = SILENT, plugins: Sequence[str] = ()
+) -> tuple[Manifest, tuple[Change, ...]]:
+    """Build a folder's engines again, from its graphs, plans and timing cache; tell what differs.
+
+    Args:
+        source: a build folder.
+        output: the folder to make; by default `rebuilt_name`.
+        listener: hears progress and notes.
+        plugins: the libraries that may be loaded; see `check_plugins`.
+
+    Raises:
+        ArtifactError: plugins that are not named; or the folder's graphs are not the manifest's.
+        TrtoptError: see `build`.
+    """
+    manifest = read_manifest(source)
+    target = output or rebuilt_name(source)
+    if target.resolve() == source.resolve():
+        raise UsageError(f"{target}: is the build itself", "give another folder with -o")
+    check_plugins(manifest.engines, plugins, "--plugin")
+    if not manifest.files:
+        raise ArtifactError(f"{source}: built before trtopt kept every file's hash", "build it anew")
+    check = _checked(source, manifest)
+    engines_files = {name for engine in manifest.engines for name in _files_of(engine)}
+    if lost := {*check.missing, *check.changed} - engines_files - {TIMING_CACHE_FILE}:
+        raise ArtifactError(f"{source}: {', '.join(sorted(lost))} missing or changed", "build it anew")
+    with folder_in_progress(target) as folder:
+        _copy_rest(source, manifest, folder)
+        engines = _engines_again(source, manifest, manifest.engines, folder, listener)
+        made = msgspec.structs.replace(
+            manifest, trtopt=__version__, created=now(), argv=command_line(), engines=engines
+        )
+        changes = tuple(differences(manifest, made))
+        notes = [f"rebuilt: {change.what}: {change.before}, now {change.after}" for change in changes]
+        made = write_manifest(folder, msgspec.structs.replace(made, notes=(*manifest.notes, *notes)))
+    return made, changes
+
+
+def differences(before: Manifest, after: Manifest) -> list[Change]:
+    """What differs between two builds of the same plans: versions, machine, settings, hashes; pure."""
+    pairs = [("trtopt", before.trtopt, after.trtopt)]
+    for old, new in zip(before.engines, after.engines, strict=True):
+        name = old.path
+        pairs.append((f"{name}: builder", str(old.plan.backend), str(new.plan.backend)))
+        for part in ("name", "compute_capability", "driver", "cuda"):
+            then, now_ = getattr(old.device, part), getattr(new.device, part)
+            pairs.append((f"{name}: device {part}", str(then), str(now_)))
+        for setting in sorted({*old.builder_config, *new.builder_config}):
+            then, now_ = old.builder_config.get(setting, "–"), new.builder_config.get(setting, "–")
+            pairs.append((f"{name}: {setting}", then, now_))
+        pairs.append((f"{name}: timing cache", old.timing_cache_out or "–", new.timing_cache_in or "–"))
+        pairs.append((f"{name}: SHA-256", old.sha256, new.sha256))
+    return [Change(what=what, before=then, after=new) for what, then, new in pairs if then != new]
+
+
+def _engines_again(
+    source: Path,
+    manifest: Manifest,
+    engines: Sequence[EngineArtifact],
+    into: Path,
+    listener: Listener,
+) -> tuple[EngineArtifact, ...]:
+    builder = open_builder(engines[0].plan.backend.name)
+    graphs = verified_graphs(source, manifest)
+    cache = None
+    if builder.uses_timing_cache:
+        cache = into / TIMING_CACHE_FILE
+        if (source / TIMING_CACHE_FILE).is_file():  # load_cache checks its hash
+            _copy(source / TIMING_CACHE_FILE, cache)
+    plans = [msgspec.structs.replace(engine.plan, backend=builder.backend) for engine in engines]
+    return build_engines(graphs, plans, into, Building(cache), listener)
+
+
+def _copy_rest(source: Path, manifest: Manifest, folder: Path) -> None:
+    """Everything that is no engine's: the models with their weights, traces, calibration tables."""
+    engines = {name for engine in manifest.engines for name in _files_of(engine)}
+    for name in _expected(manifest).keys() - engines - {TIMING_CACHE_FILE}:
+        _copy(source / name, folder / name)
+
+
+def _copy(source: Path, target: Path) -> None:
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source, target)
+    except OSError as error:
+        raise cannot_write(target, error) from None
+
+
+def _files_of(engine: EngineArtifact) -> list[str]:
+    return [name for name in (engine.path, engine.log, engine.layers, engine.memory) if name]

@@ -1,0 +1,79 @@
+"""The rewrite as a step of a build: what it may cost, what is kept of it, and when a model stays as it is."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import msgspec
+
+from trtopt.errors import ModelError, TrtoptError
+from trtopt.files.build_folder import write_atomically
+from trtopt.onnxio.external_data import external_files
+from trtopt.onnxio.model_info import load_graph, read_onnx
+from trtopt.records import Backend, OnnxArtifact, RewriteSummary, to_json
+from trtopt.workflows.targets import target_of
+
+TRACE_FILE = "rewrite.json"
+_ONE_SIZE_BYTES = 1 << 30
+"""Weights from this size on are proved at one size of each dynamic axis instead of two."""
+_MEMORY_FACTOR = 3
+"""The proof holds up to so many times the weights."""
+
+
+def rewritten(
+    onnx: OnnxArtifact, source: Path, copy: Path, backend: Backend
+) -> tuple[OnnxArtifact | None, RewriteSummary | None, str]:
+    """Rewrite the model at `source` into `copy` for this TensorRT, and keep the trace beside it.
+
+    A model that cannot be rewritten or proved is built as it is: that is no fault of its author's.
+
+    Returns:
+        The rewritten model, None if `source` is to be used as it is; what the manifest says of the rewrite,
+        None if there was none; and a note.
+
+    Raises:
+        TrtoptError: a rule failed, which is a mistake of ours; or nothing can be written.
+    """
+    from trtopt.rewrite.driver import RuleFailed
+    from trtopt.rewrite.rewrite import rewrite_model
+
+    size = sum(file.stat().st_size for file in (source, *external_files(load_graph(source), source)))
+    free = _available_memory()
+    if free is not None and _MEMORY_FACTOR * size > free:
+        told = f"its proof takes about {_gib(_MEMORY_FACTOR * size)} of memory, {_gib(free)} are free"
+        return None, None, f"not rewritten: {told}"
+    sizes = 1 if size >= _ONE_SIZE_BYTES else 2
+    try:
+        trace = rewrite_model(source, copy, target=target_of(backend), sizes=sizes, write_unchanged=False)
+    except RuleFailed as failure:
+        remedy = "build with --no-rewrite, or build what `trtopt rewrite --keep-going` writes"
+        raise TrtoptError(failure.problem, f"{remedy}; please report the model") from failure
+    except ModelError as error:
+        return None, None, f"not rewritten: {error.problem}"
+    trace = msgspec.structs.replace(trace, source=source.name, out=copy.name)
+    text = to_json(trace)
+    write_atomically(copy.with_name(TRACE_FILE), text)
+    summary = trace.summary(TRACE_FILE, hashlib.sha256(text).hexdigest())
+    if not trace.applied:
+        return None, summary, "nothing to rewrite"
+    done = ", ".join(f"{count} {name}" for name, count in summary.applied.items())
+    note = (
+        f"rewritten: {trace.nodes_before} nodes are now {trace.nodes_after} ({done}), proved equal on "
+        f"{summary.inputs_checked} inputs; {TRACE_FILE} tells more"
+    )
+    return msgspec.structs.replace(read_onnx(copy), parent=onnx.sha256), summary, note
+
+
+def _available_memory() -> int | None:
+    """Bytes that can be had without swapping; None where the system does not say."""
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return None
+    told = next((line.split() for line in lines if line.startswith("MemAvailable:")), None)
+    return int(told[1]) * 1024 if told else None
+
+
+def _gib(size: int) -> str:
+    return f"{size / 2**30:.1f} GiB"

@@ -1,0 +1,1 @@
+"""Comparing result files, engines, builds and contracts."""

@@ -1,0 +1,274 @@
+"""Recipes: each is built several times, and all builds take turns, several times over.
+
+Every build starts without a timing cache. TensorRT's choices rest on timings, and a cache that the builds
+shared would hand the first one's timings to all others and hide what is looked for here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from trtopt.device.backends import choose_for_running, open_builder
+from trtopt.errors import UsageError
+from trtopt.files.build_folder import read_manifest, scratch_folder
+from trtopt.measure.analysis.comparability import SAME_WORK, Work, require_alike, unlike_work
+from trtopt.measure.analysis.outcomes import BuiltRow, Comparisons, Lottery, LotteryBatch, Row
+from trtopt.measure.loop.interleaved import InterleaveJob, LoadedEngine, Variant
+from trtopt.measure.loop.rounds import judged_rounds, notes_of, pooled_ms
+from trtopt.measure.statistics.builds import compare_builds, compare_paired, spread
+from trtopt.recipe import make_recipe
+from trtopt.records import BuildSettings, EngineArtifact, InterleavedRun, Manifest
+from trtopt.workflows.bench.interleaved import (
+    WARMUP_S,
+    Setting,
+    check_repeats,
+    loaded,
+    measure_in_turns,
+    terms_shown,
+    work_of,
+)
+from trtopt.workflows.bench.resolve_engines import points, tell, verified_graphs
+from trtopt.workflows.build.build import TIMING_CACHE_FILE, Building, build, build_engines
+from trtopt.workflows.build.timing_caches import NO_CACHE
+from trtopt.workflows.listener import Listener
+
+RUNS = 5
+"""How many processes run all builds: each loads them anew, so that a run's luck is drawn again."""
+
+_ROUNDS = 4
+"""Turns that each build has in one process."""
+
+
+@dataclass(frozen=True)
+class _Side:
+    """One recipe's builds: for each its folder and its engines by batch size."""
+
+    manifest: Manifest
+    builds: tuple[tuple[Path, dict[int, EngineArtifact]], ...]
+
+
+Found = tuple[Comparisons | Lottery, tuple[InterleavedRun, ...], tuple[EngineArtifact, ...]]
+
+
+def compare_recipes(
+    paths: Sequence[Path],
+    count: int,
+    recipe: Mapping[str, Any],
+    setting: Setting,
+    *,
+    threshold: float,
+    listener: Listener,
+) -> Found:
+    """Build each model `count` times and judge the second recipe against the first.
+
+    `paths` are ONNX files, built as `recipe` (fields of `trtopt.recipe.Recipe`, and `profile`) says, or build
+    folders, whose plans are built again. With one path its builds are compared to one another.
+
+    Raises:
+        UsageError: a shared timing cache, build options for a folder, a count out of range; unlike input
+            shapes or outputs, unless forced.
+        TrtoptError: what keeps a model from being built or measured.
+    """
+    check_repeats("--builds", count, 2)
+    notes = ["every build was made without a timing cache of another one's: what is compared is recipes"]
+    with scratch_folder() as scratch:
+        sides = [
+            _built(path, count, recipe, setting, scratch / name, notes, listener)
+            for name, path in zip("AB", paths, strict=False)
+        ]
+        sizes = sorted(set.intersection(*(set(side.builds[0][1]) for side in sides)))
+        if not sizes:
+            raise UsageError("the two sides have no batch size in common", "give both the same --batch")
+        works = [_work(side, sizes) for side in sides]
+        notes += require_alike(unlike_work(works[0], works[-1]), SAME_WORK, force=setting.force)
+        jobs = [_job(sides, size, run, setting) for size in sizes for run in range(RUNS)]
+        labels = [f"batch{size}: run {run + 1} of {RUNS}" for size in sizes for run in range(RUNS)]
+        results = measure_in_turns(jobs, labels, listener, setting.timeout)
+    notes += notes_of(results)
+    by_size: dict[int, list[InterleavedRun]] = {}  # a device that failed leaves fewer runs, or none
+    for result in results:
+        by_size.setdefault(result.batch, []).append(result)
+    device = terms_shown(results)
+    outcome: Comparisons | Lottery
+    if len(sides) == 1:
+        batches = [_lottery(size, sides[0], runs, threshold) for size, runs in by_size.items()]
+        outcome = Lottery(paths[0].name, device, threshold, tuple(batches), tuple(dict.fromkeys(notes)))
+    else:
+        outcome = Comparisons(
+            a=f"{count} builds of {paths[0].name}",
+            b=f"{count} builds of {paths[1].name}",
+            device=device,
+            threshold=threshold,
+            rows=tuple(_row(size, runs, threshold) for size, runs in by_size.items()),
+            notes=tuple(dict.fromkeys(notes)),
+        )
+    engines = tuple(engine for side in sides for _, by_batch in side.builds for engine in by_batch.values())
+    return outcome, tuple(results), engines
+
+
+# ── building ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _built(
+    path: Path,
+    count: int,
+    recipe: Mapping[str, Any],
+    setting: Setting,
+    scratch: Path,
+    notes: list[str],
+    listener: Listener,
+) -> _Side:
+    """All builds of one side: the recipe's first, which fixes model and plans, then the same plans again."""
+    if path.is_dir():
+        if recipe:
+            raise UsageError(
+                f"{path}: a build folder is its own recipe, {', '.join(sorted(recipe))} cannot be set",
+                "leave the build options away, or give the ONNX file",
+            )
+        base, first = path, 1
+    else:
+        base, first = scratch / "1", 2
+        _build_first(path, recipe, setting, base, notes, listener)
+    manifest = read_manifest(base)
+    graphs = verified_graphs(base, manifest)
+    wanted = list(dict.fromkeys(engine.path for engine, _ in points(manifest.engines, setting.batch)))
+    plans = [engine.plan for engine in manifest.engines if engine.path in wanted]
+    own = plans[0].backend.name
+    choice = choose_for_running(setting.backend or own, own)
+    if choice.name != own:
+        tell(notes, listener, f"{path.name} is built with {choice.name} instead of {own}: {choice.reason}")
+        backend = open_builder(choice.name).backend
+        plans = [msgspec.structs.replace(plan, settings=BuildSettings(), backend=backend) for plan in plans]
+    builds = [(base, _by_size(manifest.engines, setting))] if first == 2 else []
+    for index in range(first, count + 1):
+        folder = scratch / str(index)
+        folder.mkdir(parents=True)
+        cache = folder / TIMING_CACHE_FILE if open_builder(choice.name).uses_timing_cache else None
+        how = Building(cache, limit_s=recipe.get("build_timeout"))
+        engines = build_engines(graphs, plans, folder, how, listener)
+        builds.append((folder, _by_size(engines, setting)))
+    return _Side(manifest, tuple(builds))
+
+
+def _build_first(
+    path: Path,
+    recipe: Mapping[str, Any],
+    setting: Setting,
+    folder: Path,
+    notes: list[str],
+    listener: Listener,
+) -> None:
+    flags = dict(recipe)
+    profile = flags.pop("profile", None)
+    if make_recipe(profile, flags).timing_cache not in (None, NO_CACHE):
+        raise UsageError(
+            "--builds: builds that share a timing cache hide what their recipe leaves to luck",
+            "leave the timing cache out of the recipe",
+        )
+    choice = choose_for_running(setting.backend or "auto")
+    tell(notes, listener, f"{path.name} is built with {choice.name}: {choice.reason}")
+    build(
+        path,
+        folder,
+        profile=profile,
+        listener=listener,
+        batch=setting.batch,
+        backend=choice.name,
+        verdict=False,  # recipes are compared as they are written
+        **flags | {"timing_cache": NO_CACHE},
+    )
+
+
+def _by_size(engines: Sequence[EngineArtifact], setting: Setting) -> dict[int, EngineArtifact]:
+    return {size: engine for engine, size in points(engines, setting.batch)}
+
+
+# ── measuring and judging ───────────────────────────────────────────────────────────────────────────────
+
+
+def _work(side: _Side, sizes: Sequence[int]) -> Work:
+    """What a side does; the models may differ, for how they were written is part of a recipe."""
+    folder, by_size = side.builds[0]
+    inputs = side.manifest.onnx.inputs
+    return work_of("", {size: loaded(folder, inputs, by_size[size], size) for size in sizes})
+
+
+def _names(sides: int, builds: int) -> list[tuple[int, int, str]]:
+    """(side, build, name) in the order of turns: A1, B1, A2, B2 …"""
+    return [(side, build, f"{'AB'[side]}{build + 1}") for build in range(builds) for side in range(sides)]
+
+
+def _job(sides: Sequence[_Side], size: int, run: int, setting: Setting) -> InterleaveJob:
+    """Every second run loads the engines in reverse, so that no build always gets the first memory."""
+    engines: list[LoadedEngine] = []
+    variants: list[Variant] = []
+    for index, (side, number, name) in enumerate(_names(len(sides), len(sides[0].builds))):
+        folder, by_size = sides[side].builds[number]
+        engines.append(loaded(folder, sides[side].manifest.onnx.inputs, by_size[size], size))
+        variants.append(Variant(name=name, engine=index, contract=setting.contract))
+    if run % 2:
+        last = len(engines) - 1
+        engines.reverse()
+        variants = [
+            msgspec.structs.replace(variant, engine=last - variant.engine) for variant in reversed(variants)
+        ]
+    return InterleaveJob(
+        engines=tuple(engines),
+        variants=tuple(variants),
+        rounds=_ROUNDS,
+        purpose="builds",
+        batch=size,
+        data=setting.data,
+        warmup_s=WARMUP_S,
+        block_s=setting.duration / (RUNS * _ROUNDS),
+    )
+
+
+def _medians(runs: Sequence[InterleavedRun], side: str) -> list[list[float]]:
+    """The median latency in milliseconds of each run of each build of a side."""
+    found: dict[int, list[float]] = {}
+    for run in runs:
+        for turns in judged_rounds(run).turns:
+            if turns.name.startswith(side):
+                found.setdefault(int(turns.name[1:]), []).append(pooled_ms(turns))
+    return [found[build] for build in sorted(found)]
+
+
+def _disturbed(runs: Sequence[InterleavedRun]) -> list[str]:
+    return [text for run in runs for text in judged_rounds(run).disturbed]
+
+
+def _row(size: int, runs: Sequence[InterleavedRun], threshold: float) -> Row:
+    judged = compare_builds(
+        _medians(runs, "A"), _medians(runs, "B"), threshold=threshold, disturbed=_disturbed(runs)
+    )
+    return Row(
+        batch=size,
+        a_ms=judged.a.geometric_mean,
+        b_ms=judged.b.geometric_mean,
+        comparison=judged.comparison,
+        remarks=(f"A, {judged.a.text}", f"B, {judged.b.text}"),
+    )
+
+
+def _lottery(size: int, side: _Side, runs: Sequence[InterleavedRun], threshold: float) -> LotteryBatch:
+    medians, disturbed = _medians(runs, "A"), _disturbed(runs)
+    engines = [by_size[size] for _, by_size in side.builds]
+    rows = [
+        BuiltRow(
+            name=f"build {index + 1}",
+            ms=spread([own]).geometric_mean,
+            size_bytes=engine.size_bytes,
+            comparison=compare_paired(medians[0], own, threshold=threshold, disturbed=disturbed)
+            if index
+            else None,
+        )
+        for index, (own, engine) in enumerate(zip(medians, engines, strict=True))
+    ]
+    distinct = len({engine.sha256 for engine in engines})
+    return LotteryBatch(size, tuple(rows), spread(medians), distinct)

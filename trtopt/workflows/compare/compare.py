@@ -1,0 +1,256 @@
+"""`trtopt compare`: what A and B are decides how they are compared."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from trtopt.data import open_data
+from trtopt.errors import UsageError
+from trtopt.files.build_folder import MANIFEST
+from trtopt.measure.analysis.outcomes import Comparisons, Outcome
+from trtopt.measure.contracts import DEFAULT, changed, contract_named
+from trtopt.measure.statistics.comparison import THRESHOLD
+from trtopt.recipe import check_timeout
+from trtopt.records import CompareReport, EngineArtifact, InterleavedRun, Terms
+from trtopt.workflows.bench.interleaved import Setting, judged_record
+from trtopt.workflows.build.build import command_line, now
+from trtopt.workflows.compare.builds import compare_recipes
+from trtopt.workflows.compare.contracts import explain_engines, explain_results, parse_contracts
+from trtopt.workflows.compare.engines import compare_engines
+from trtopt.workflows.compare.result_files import compare_files, is_result_file, read_result
+from trtopt.workflows.listener import SILENT, Listener
+
+DURATION_S = 3.0
+MAX_DURATION_S = 86400.0
+_MEASURED = {"batch", "backend", "duration", "data", "timeout"}
+_FLAGS = {"recipe": "the build options", "data": "--input", "terms": "flags that change the terms"}
+
+
+@dataclass(frozen=True)
+class Options:
+    """What may be asked of a comparison; None, empty and False ask nothing."""
+
+    threshold: float = THRESHOLD
+    """A difference below this share is of no practical interest."""
+    force: bool = False
+    """Compare although machines, models, input shapes or outputs differ; what does is noted."""
+    batch: Sequence[int] | None = None
+    """Batch sizes [default: all that both sides have]. Beside a file of trtexec's: the one it is for."""
+    backend: str | None = None
+    """See `trtopt.bench`."""
+    contract: str | None = None
+    """The terms, by name [default: trtexec-11]."""
+    terms: Terms = field(default_factory=lambda: Terms())
+    """What differs from the contract; see `records.Terms`."""
+    duration: float | None = None
+    """Seconds of sampling for each subject at each batch size, over all its turns [default: 3]."""
+    data: str | Path | None = None
+    """Input samples: what `trtopt.data.open_data` takes; by default seeded random input."""
+    timeout: float | None = None
+    """Seconds that a batch size may take, all turns of one process together."""
+    trust: Sequence[str] = ()
+    """Engines to load although they are not as they were built, by name or path."""
+    control: int | None = None
+    """Measure A against itself so many times, and allow for what that finds."""
+    builds: int | None = None
+    """Build each model so many times and compare recipes; of one model, compare its builds."""
+    across_contracts: str | None = None
+    """Two contracts (`trtexec-10,trtexec-11`), or "" between result files: explain the difference."""
+    assume_contract: str | None = None
+    """The contract that a file of trtexec's was measured under."""
+    recipe: Mapping[str, Any] = field(default_factory=dict)
+    """With `builds` of ONNX files: fields of `trtopt.recipe.Recipe`, and `profile`."""
+
+
+class Kind(Enum):
+    """What is compared, and the options that have a use for it besides the threshold."""
+
+    FILES = ("result files", {"force", "batch", "assume_contract"})
+    ENGINES = ("engines", _MEASURED | {"contract", "terms", "control", "trust", "force"})
+    BUILDS = ("recipes", _MEASURED | {"contract", "terms", "builds", "recipe", "force"})
+    CONTRACTS = ("contracts", _MEASURED | {"across_contracts", "trust"})
+    FILES_CONTRACTS = (
+        "the contracts of result files",
+        _MEASURED - {"batch"} | {"force", "across_contracts", "trust"},
+    )
+
+
+@dataclass(frozen=True)
+class Compared:
+    """What came out, to show, and as the record that `--json` writes."""
+
+    outcome: Outcome
+    report: CompareReport
+
+    @property
+    def failure(self) -> str | None:
+        """What broke a run in turns off in the middle; the outcome rests on what had finished by then."""
+        broken = (run for run in self.report.runs if run.failure is not None)
+        return next((f"batch {run.batch}: {run.failure}" for run in broken), None)
+
+
+def compare(
+    a: str | Path, b: str | Path | None = None, *, listener: Listener = SILENT, **flags: Any
+) -> Compared:
+    """Judge B against the baseline A.
+
+    Args:
+        a: a result file (trtopt's or trtexec's), a build folder, an engine, or an ONNX file with `builds`.
+        b: the same; not needed with `control`, `builds` or `across_contracts`.
+        listener: hears progress and notes.
+        flags: fields of `Options`.
+
+    Raises:
+        TrtoptError: with what is wrong and what to do.
+    """
+    options = Options(**flags)
+    first, second = Path(a), Path(b) if b is not None else None
+    kind = _kind_of(first, second, options)
+    setting = _setting(kind, options)
+    assumed = contract_named(options.assume_contract).name if options.assume_contract is not None else None
+    runs: tuple[InterleavedRun, ...] = ()
+    built: tuple[EngineArtifact, ...] = ()
+    outcome: Outcome
+    if kind is Kind.BUILDS:
+        paths = [path for path in (first, second) if path is not None]
+        outcome, runs, built = compare_recipes(
+            paths,
+            options.builds or 0,
+            options.recipe,
+            setting,
+            threshold=options.threshold,
+            listener=listener,
+        )
+    elif kind is Kind.ENGINES:
+        outcome, runs = compare_engines(
+            first, second, setting, control=options.control, threshold=options.threshold, listener=listener
+        )
+    elif kind is Kind.CONTRACTS:
+        ends = parse_contracts(options.across_contracts or "")
+        outcome, runs = explain_engines(first, ends, setting, listener)
+    else:
+        assert second is not None
+        if kind is Kind.FILES_CONTRACTS:
+            reports = read_result(first), read_result(second)
+            outcome, runs = explain_results(*reports, setting, force=options.force, listener=listener)
+        else:
+            outcome = compare_files(
+                first,
+                second,
+                batch=setting.batch,
+                assumed=assumed,
+                threshold=options.threshold,
+                force=options.force,
+            )
+    return Compared(outcome, _report(outcome, options.threshold, runs, built))
+
+
+def _kind_of(a: Path, b: Path | None, options: Options) -> Kind:
+    """What the two are, and what is asked of them.
+
+    Raises:
+        UsageError: they do not go together, or something is missing.
+    """
+    files = [is_result_file(path) for path in (a, b) if path is not None]
+    if options.across_contracts is not None and b is not None:
+        if not all(files):
+            raise UsageError(
+                "--across-contracts with A and B explains what two result files differ by",
+                "give two result files, or one build folder and --across-contracts trtexec-10,trtexec-11",
+            )
+        if options.across_contracts:
+            raise UsageError(
+                f"--across-contracts {options.across_contracts}: result files name their own contracts",
+                "give --across-contracts no value between result files: write it last",
+            )
+        return Kind.FILES_CONTRACTS
+    if files == [True] and options.across_contracts is not None:
+        raise UsageError(
+            f"{a}: a result file holds no engine to measure under other contracts",
+            "give the build folder or the engine, or a second result file",
+        )
+    if any(files) and options.builds is not None:
+        raise UsageError(
+            "--builds: a result file cannot be built", "give ONNX files or build folders, or leave it away"
+        )
+    if options.across_contracts is not None:
+        return Kind.CONTRACTS
+    if any(files) and not all(files):
+        raise UsageError(
+            "a result file and an engine cannot be compared: one was measured elsewhere or earlier",
+            "give two result files, or two build folders or engines to measure them in turns",
+        )
+    if options.builds is not None:
+        return Kind.BUILDS
+    if b is None and (options.control is None or all(files)):
+        raise UsageError(
+            f"{a}: nothing to compare it with",
+            "give B as well; or --control K to measure A against itself, --builds K to compare K builds of a "
+            "model, --across-contracts C1,C2 to compare contracts",
+        )
+    if all(files):
+        return Kind.FILES
+    if b is not None and (models := [path for path in (a, b) if _is_model(path)]):
+        raise UsageError(
+            f"{models[0]}: one build of a model says nothing of the model, for no two builds are alike",
+            "compare several builds a side with --builds 4, or two build folders for what they are",
+        )
+    return Kind.ENGINES
+
+
+def _is_model(path: Path) -> bool:
+    """Whether a path is an ONNX file and no engine of ONNX Runtime's, which looks like one."""
+    return path.suffix == ".onnx" and not (path.parent / MANIFEST).is_file()
+
+
+def _setting(kind: Kind, options: Options) -> Setting:
+    """How to measure.
+
+    Raises:
+        UsageError: an option that has no use here, or is out of range.
+        DataError: input data that cannot be read.
+    """
+    what, useful = kind.value
+    asked = {one.name for one in fields(Options) if getattr(options, one.name) not in (None, False, {}, ())}
+    for name in sorted(asked - useful - {"threshold"}):
+        flag = _FLAGS.get(name, f"--{name.replace('_', '-')}")
+        raise UsageError(f"{flag}: means nothing to a comparison of {what}", f"leave {flag} away")
+    if not 0 < options.threshold < 1:
+        raise UsageError(
+            f"--threshold {options.threshold:g}: not a share between 0 and 1", "write 0.01 for one percent"
+        )
+    duration = DURATION_S if options.duration is None else options.duration
+    if not 0 < duration <= MAX_DURATION_S:
+        raise UsageError(f"--duration {duration:g}: out of range", "give seconds above 0, at most a day")
+    check_timeout(options.timeout)
+    if options.data is not None:
+        open_data(options.data)  # judged before anything is built
+    return Setting(
+        batch=tuple(options.batch) if options.batch is not None else None,
+        backend=options.backend,
+        contract=changed(contract_named(options.contract or DEFAULT), options.terms),
+        duration=duration,
+        data=str(options.data) if options.data is not None else None,
+        timeout=options.timeout,
+        trust=tuple(options.trust),
+        force=options.force,
+    )
+
+
+def _report(
+    outcome: Outcome, threshold: float, runs: tuple[InterleavedRun, ...], built: tuple[EngineArtifact, ...]
+) -> CompareReport:
+    rows = outcome.rows if isinstance(outcome, Comparisons) else ()
+    return CompareReport(
+        created=now(),
+        argv=command_line(),
+        threshold=threshold,
+        runs=runs,
+        built=built,
+        verdicts=tuple(judged_record(row.batch, row.comparison) for row in rows),
+        notes=outcome.notes,
+    )

@@ -1,0 +1,130 @@
+"""Two engines, or folders of them, in turns; and one against itself, for the machine's own noise."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from trtopt.errors import UsageError
+from trtopt.measure.analysis.comparability import SAME_WORK, Work, require_alike, unlike_work
+from trtopt.measure.analysis.outcomes import Comparisons, ControlRow, Row
+from trtopt.measure.loop.interleaved import LoadedEngine
+from trtopt.measure.loop.rounds import judged_rounds, latency_blocks, notes_of, pooled_ms
+from trtopt.measure.statistics.comparison import compare
+from trtopt.measure.statistics.control import Control, judge_control
+from trtopt.records import InterleavedRun
+from trtopt.workflows.bench.interleaved import (
+    Setting,
+    check_repeats,
+    loaded,
+    measure_in_turns,
+    terms_shown,
+    turns_job,
+    work_of,
+)
+from trtopt.workflows.bench.resolve_engines import check_trust, engines_to_measure, points
+from trtopt.workflows.listener import Listener
+
+
+def compare_engines(
+    a: Path, b: Path | None, setting: Setting, *, control: int | None, threshold: float, listener: Listener
+) -> tuple[Comparisons, tuple[InterleavedRun, ...]]:
+    """Judge B's engines against A's at every batch size that both have, A and B in turns in one process.
+
+    With `control` A is also measured against itself, as many times, each in a process of its own; what that
+    finds is allowed for in the verdict on B. Without B there is only that.
+
+    Raises:
+        UsageError: no batch size in common, unlike backends, a count out of range; or, unless forced, unlike
+            models, input shapes or outputs.
+        TrtoptError: what keeps an engine from being measured.
+    """
+    if control is not None:
+        check_repeats("--control", control, 1)
+    again = control or 0
+    check_trust(setting.trust, [path for path in (a, b) if path is not None])
+    notes: list[str] = []
+    with ExitStack() as resources:
+        found = [_sized(path, setting, notes, listener, resources) for path in (a, b) if path is not None]
+        sides = [side for side, _ in found]
+        sizes = _common_sizes(sides, notes)
+        notes += require_alike(unlike_work(found[0][1], found[-1][1]), SAME_WORK, force=setting.force)
+        jobs, labels = [], []
+        for size in sizes:
+            if len(sides) == 2:
+                jobs.append(
+                    turns_job([side[size] for side in sides], ("A", "B"), "comparison", size, setting)
+                )
+                labels.append(f"batch{size}: A and B")
+            jobs += [turns_job([sides[0][size]] * 2, ("A", "A again"), "control", size, setting)] * again
+            labels += [f"batch{size}: A and A, {index + 1} of {again}" for index in range(again)]
+        runs = measure_in_turns(jobs, labels, listener, setting.timeout)
+    notes += notes_of(runs)
+    rows: list[Row] = []
+    controls: list[ControlRow] = []
+    for size in sizes:
+        own = [run for run in runs if run.batch == size]
+        control_runs = [run for run in own if run.purpose == "control"]
+        judged = _judge_control(control_runs, threshold) if control_runs else None
+        if judged is not None:
+            controls.append(ControlRow(size, pooled_ms(control_runs[0].turns[0]), judged))
+        failures = [
+            f"the control broke off: {run.failure}" for run in control_runs if run.failure is not None
+        ]
+        rows += [_row(run, judged, threshold, failures) for run in own if run.purpose == "comparison"]
+    comparisons = Comparisons(
+        a=a.name,
+        b=b.name if b is not None else a.name,
+        device=terms_shown(runs),
+        threshold=threshold,
+        rows=tuple(rows),
+        controls=tuple(controls),
+        notes=tuple(dict.fromkeys(notes)),
+    )
+    return comparisons, tuple(runs)
+
+
+def _sized(
+    path: Path, setting: Setting, notes: list[str], listener: Listener, resources: ExitStack
+) -> tuple[dict[int, LoadedEngine], Work]:
+    found = resources.enter_context(
+        engines_to_measure(path, setting.batch, setting.backend, notes, listener, setting.trust)
+    )
+    side = {
+        size: loaded(found.folder, found.inputs, engine, size)
+        for engine, size in points(found.engines, setting.batch)
+    }
+    return side, work_of(found.source_sha256, side)
+
+
+def _common_sizes(sides: Sequence[dict[int, LoadedEngine]], notes: list[str]) -> list[int]:
+    every = set().union(*sides)
+    common = every.intersection(*sides)
+    if not common:
+        there = " and ".join(", ".join(map(str, sorted(side))) for side in sides)
+        raise UsageError(f"batches {there}: none in common", "build the same batch sizes on both sides")
+    notes += [f"batch {size} is only on one side" for size in sorted(every - common)]
+    return sorted(common)
+
+
+def _judge_control(runs: Sequence[InterleavedRun], threshold: float) -> Control:
+    pairs = [judged_rounds(run).turns for run in runs]
+    return judge_control([(latency_blocks(a), latency_blocks(b)) for a, b in pairs], threshold=threshold)
+
+
+def _row(run: InterleavedRun, control: Control | None, threshold: float, failures: Sequence[str]) -> Row:
+    judged = judged_rounds(run)
+    a, b = judged.turns
+    return Row(
+        batch=run.batch,
+        a_ms=pooled_ms(a),
+        b_ms=pooled_ms(b),
+        comparison=compare(
+            latency_blocks(a),
+            latency_blocks(b),
+            threshold=threshold,
+            noise=control.noise if control is not None else None,
+            disturbed=(*judged.disturbed, *failures),
+        ),
+    )

@@ -1,0 +1,133 @@
+"""Two result files against each other, trtopt's own or what trtexec exported."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from trtopt.errors import ArtifactError, UsageError
+from trtopt.files.bounded_reading import read_bounded, reason_of
+from trtopt.files.build_folder import MANIFEST
+from trtopt.measure.analysis.outcomes import Comparisons, Layers
+from trtopt.measure.analysis.result_comparison import compare_layers, compare_reports, compare_times
+from trtopt.measure.analysis.trtexec_files import Profile, Times, read_trtexec
+from trtopt.records import BenchReport, Samples, read_versioned
+
+ResultFile = BenchReport | Times | Profile
+
+
+def is_result_file(path: Path) -> bool:
+    """Whether a path is to be read as one: a JSON file that is no build folder's manifest."""
+    return not path.is_dir() and path.suffix == ".json" and path.name != MANIFEST
+
+
+def compare_files(
+    a: Path, b: Path, *, batch: tuple[int, ...] | None, assumed: str | None, threshold: float, force: bool
+) -> Comparisons | Layers:
+    """Compare what two files hold: latencies, or layers where one is a profile of trtexec's.
+
+    Raises:
+        UsageError: they do not belong together; see `measure.results`.
+        ArtifactError: a file that is no result file, is cut short or written by a newer trtopt.
+    """
+    first, second = _read(a), _read(b)
+    if isinstance(first, BenchReport) and isinstance(second, BenchReport):
+        if batch is not None or assumed is not None:
+            raise UsageError(
+                "--batch and --assume-contract are for trtexec's files: these say both themselves",
+                "leave them away",
+            )
+        return compare_reports(first, second, threshold=threshold, force=force)
+    if batch is not None and len(batch) != 1:
+        raise UsageError("--batch: trtexec's files hold one batch size", "name one")
+    size = batch[0] if batch is not None else None
+    if isinstance(first, Profile) or isinstance(second, Profile):
+        if isinstance(first, Times) or isinstance(second, Times):
+            raise UsageError(
+                "one of trtexec's files holds times and the other a profile", "give two of one kind"
+            )
+        return compare_layers(first, second, size)
+    return compare_times(first, second, batch=size, assumed=assumed, threshold=threshold)
+
+
+def _read(path: Path) -> ResultFile:
+    text = _content(path)
+    if text.lstrip()[:1] != b"[":
+        return read_result(path)
+    try:
+        return read_trtexec(text, path.name)
+    except ValueError as error:
+        raise ArtifactError(
+            f"{path}: cannot be read as a result file: {reason_of(error)}",
+            "give a file that `trtopt bench --json`, or trtexec --exportTimes or --exportProfile, wrote",
+        ) from None
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return read_bounded(path)
+    except (OSError, ValueError) as error:
+        raise ArtifactError(
+            f"{path}: cannot be read as a result file: {reason_of(error)}",
+            "give a file that `trtopt bench --json` wrote",
+        ) from None
+
+
+def read_result(path: Path) -> BenchReport:
+    """A result file of `trtopt bench`.
+
+    Raises:
+        ArtifactError: no such file, not a result file, cut short, edited beyond its schema, of a newer
+            trtopt, or without samples.
+    """
+    text = _content(path)
+    try:
+        report = read_versioned(text, BenchReport)
+        _check_kept(path, report)
+        _check_samples(report)
+    except ValueError as error:
+        raise ArtifactError(
+            f"{path}: cannot be read as a result file: {reason_of(error)}",
+            "give a file that `trtopt bench --json` wrote",
+        ) from None
+    return report
+
+
+def _check_kept(path: Path, report: BenchReport) -> None:
+    """Refuse a pass that was disturbed from its first sample to its last.
+
+    Raises:
+        ArtifactError: none of its samples was kept.
+    """
+    for point in report.points:
+        for measurement in (point.latency, point.throughput):
+            if measurement is None or measurement.samples.start_ms or not measurement.discarded:
+                continue
+            reasons = sorted({reason for group in measurement.groups for reason in group})
+            raise ArtifactError(
+                f"{path}: batch {point.batch}: all {measurement.discarded} samples of its {measurement.mode} "
+                f"pass were discarded ({', '.join(reasons) or 'the file tells no reason'})",
+                "measure again when nothing slows the device down",
+            )
+
+
+def _check_samples(report: BenchReport) -> None:
+    if not report.points:
+        raise ValueError("it holds no measurements")
+    for point in report.points:
+        if point.layers is not None and not all(layer.ms for layer in point.layers.layers):
+            raise ValueError(f"batch {point.batch}: a layer has no times")
+        for measurement in (point.latency, point.throughput):
+            if measurement is None:
+                continue
+            samples = measurement.samples
+            if not samples.start_ms or not all(map(_is_whole, (samples, measurement.stages))):
+                raise ValueError(f"batch {point.batch}: its columns of samples are empty or of unlike length")
+            if any(end < start for start, end in zip(samples.start_ms, samples.end_ms, strict=True)):
+                raise ValueError(f"batch {point.batch}: some of its queries end before they begin")
+
+
+def _is_whole(samples: Samples) -> bool:
+    """Whether all columns are of one length; the device's and the groups' may be empty."""
+    lengths = {len(column) for column in (samples.start_ms, samples.end_ms, samples.enqueue_ms, samples.lane)}
+    optional = (samples.gpu_compute_ms, samples.h2d_ms, samples.d2h_ms, samples.group)
+    return len(lengths | {len(column) for column in optional if column}) == 1

@@ -1,0 +1,72 @@
+"""From a PyTorch model to a checked ONNX file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trtopt.export.imports import need
+
+if TYPE_CHECKING:
+    from trtopt.export.export import DType, Exported
+    from trtopt.export.source_module import Subject
+    from trtopt.export.spec import Exporter
+
+
+def export_model(
+    model: str,
+    output: str | Path,
+    *,
+    variant: str = "full",
+    exporter: Exporter | None = None,
+    dtype: DType = "fp32",
+    checkpoint: str | Path | None = None,
+    strict: bool = True,
+    opset: int | None = None,
+    external_data: bool = False,
+    allow_traced_branches: bool = False,
+) -> Exported:
+    """Export a model and compare the file with PyTorch.
+
+    Args:
+        model: a name of the collection, a model file (TOML), or `package.module:callable`.
+        output: the ONNX file; it appears only if it agrees with PyTorch.
+        variant: of a model of the collection: `full` or `tiny`.
+        exporter: `dynamo` or `torchscript`; None takes the model's own choice.
+        dtype: of the weights: `fp32`, `fp16` or `bf16`.
+        checkpoint: a state dict or `.safetensors`; `strict` refuses missing and unexpected keys.
+        opset: None takes the model's own.
+        external_data: keep weights beside the file even below 2 GB.
+        allow_traced_branches: let torchscript keep the way that Python took for one input where it branches
+            on tensors; PyTorch warns then.
+
+    Raises:
+        TrtoptError: with what is wrong and what to do; nothing is left under the output's name.
+    """
+    need("torch", "onnxscript")
+    from trtopt.device.ort.reference import open_reference
+    from trtopt.export import checkpoint as checkpoints
+    from trtopt.export import export as run
+
+    subject = _subject(model, variant, use_own_weights=checkpoint is None)
+    if checkpoint is not None:
+        checkpoints.load(subject.module, Path(checkpoint), strict=strict, unused=subject.unused)
+    return run.export(
+        subject,
+        Path(output),
+        open_reference,
+        exporter=exporter,
+        dtype=dtype,
+        opset_version=opset,
+        external_data=external_data,
+        allow_traced_branches=allow_traced_branches,
+    )
+
+
+def _subject(model: str, variant: str, *, use_own_weights: bool) -> Subject:
+    from trtopt.export.collection import find
+    from trtopt.export.source_module import from_callable, from_spec
+
+    if ":" in model and not model.endswith(".toml"):
+        return from_callable(model)
+    return from_spec(find(model), variant, use_own_weights=use_own_weights)

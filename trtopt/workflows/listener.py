@@ -1,0 +1,28 @@
+"""Who hears how a pipeline goes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from trtopt.records import BenchReport, SweepReport
+from trtopt.workers.supervisor import OnProgress
+
+
+@dataclass(frozen=True)
+class Listener:
+    """Hears plans (the labels of the jobs to come), their progress by index, notes, and reports so far."""
+
+    progress: OnProgress = lambda index, phase, fraction: None
+    note: Callable[[str], None] = lambda text: None
+    plans: Callable[[Sequence[str]], None] = lambda labels: None
+    report: Callable[[BenchReport], None] = lambda report: None
+    sweep: Callable[[SweepReport], None] = lambda report: None
+
+    def notes(self, texts: Iterable[str]) -> None:
+        """Say each."""
+        for text in texts:
+            self.note(text)
+
+
+SILENT = Listener()

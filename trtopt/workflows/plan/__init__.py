@@ -1,0 +1,1 @@
+"""From measurements to a serving plan, its trial runs and its deployment."""

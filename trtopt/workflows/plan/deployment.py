@@ -1,0 +1,56 @@
+"""A plan into a model repository of Triton's."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from trtopt.errors import UsageError
+from trtopt.files.build_folder import lock, read_plan, read_verified, write_atomically
+from trtopt.serving.triton import WRITTEN_BY, check_successor, readme, triton_model
+
+CONFIG = "config.pbtxt"
+
+
+def deploy_triton(path: str | Path, repository: str | Path, *, name: str | None = None) -> Path:
+    """Write the plan at `path` into a model repository as the next version of the model `name`.
+
+    Args:
+        path: what `trtopt plan -o` wrote.
+        repository: a folder, new or with models in it.
+        name: of the model [default: the plan's file without its suffix].
+
+    Returns:
+        The folder of the new version.
+
+    Raises:
+        UsageError: a plan that Triton cannot serve, or a name that is none; a model whose clients would not
+            understand the new version.
+        ArtifactError: no plan, an engine that is missing or another one.
+        BackendMissingError: the extra `triton` is not installed.
+    """
+    path = Path(path)
+    name = name if name is not None else path.stem
+    if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", name):
+        raise UsageError(f"--name {name!r}: is no name of a model", "use letters, digits, _, - and .")
+    plan = read_plan(path)
+    model = triton_model(plan, name)
+    content = read_verified(path.parent / model.engine.path, model.engine.sha256, "plan")
+    folder = Path(repository) / name
+    with lock(folder):
+        config = folder / CONFIG
+        if config.is_file():
+            check_successor(config.read_text("utf-8", errors="replace"), model.config, str(config))
+        version = 1 + max((int(one.name) for one in folder.glob("*") if one.name.isdecimal()), default=0)
+        write_atomically(folder / str(version) / model.file, content)
+        if _is_own(told := folder / "README.md"):
+            write_atomically(told, readme(plan, name, version).encode())
+        write_atomically(config, model.config.encode())
+    return folder / str(version)
+
+
+def _is_own(told: Path) -> bool:
+    """Whether nothing is there, or what trtopt wrote: others' words stay."""
+    if not told.is_file():
+        return not told.exists()
+    return WRITTEN_BY in told.read_text("utf-8", errors="replace")

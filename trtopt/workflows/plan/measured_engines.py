@@ -1,0 +1,225 @@
+"""From folders with measurements to engines that a plan can choose among."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from trtopt.errors import ArtifactError, UsageError
+from trtopt.files.bounded_reading import read_bounded, reason_of
+from trtopt.files.build_folder import read_manifest
+from trtopt.measure.statistics.summaries import throughput
+from trtopt.records import (
+    BenchPoint,
+    BenchReport,
+    EngineArtifact,
+    Environment,
+    Shape,
+    read_versioned,
+)
+from trtopt.serving.measured_latencies import BESIDE
+from trtopt.serving.planning.service_times import Curve
+from trtopt.serving.planning.setups import EngineMemory, MeasuredEngine
+from trtopt.workflows.sweep.folder import REPORT, read_sweep
+
+
+@dataclass(frozen=True)
+class Measured:
+    """All engines of the sources, by hash where they lie, and what else a plan is to say of them.
+
+    `axis` is what was swept besides the batch; `sweep_devices` are those that sweeps say to be of.
+    """
+
+    engines: tuple[MeasuredEngine, ...]
+    artifacts: dict[str, EngineArtifact]
+    folders: dict[str, Path]
+    buckets: dict[int, dict[str, Shape]]
+    axis: str | None
+    environment: Environment
+    sweep_devices: frozenset[str]
+    model_sha256: str
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Point:
+    """One point of one source; `precision` is None where only the graph knows."""
+
+    folder: Path
+    artifact: EngineArtifact
+    point: BenchPoint
+    environment: Environment
+    model_sha256: str
+    precision: str | None = None
+    axis: str | None = None
+    length: int = 0
+    sweep_device: str | None = None
+
+
+def read_measured(sources: Sequence[Path]) -> Measured:
+    """Read sweeps, and build folders with their `bench.json`.
+
+    Raises:
+        ArtifactError: neither of the two, or files that do not belong together.
+        UsageError: nothing measured, more than one swept axis, or sources of unlike models or machines.
+    """
+    points = [point for source in sources for point in _points(source)]
+    if not points:
+        raise UsageError(
+            f"{', '.join(map(str, sources))}: nothing has been measured there",
+            "sweep again, and see what failed",
+        )
+    first = points[0]
+    for point in points:
+        here, there = point.environment, first.environment
+        if (point.model_sha256, here.device.name, here.cpu, here.backend) != (
+            *(first.model_sha256, there.device.name, there.cpu),
+            there.backend,
+        ):
+            raise UsageError(
+                f"{point.folder} and {first.folder} are of unlike models, machines or backends",
+                "plan with what was measured of one model on one machine",
+            )
+    families = {point.artifact.plan.onnx_sha256: point.precision for point in points if point.precision}
+    by_engine: dict[str, list[_Point]] = defaultdict(list)
+    for point in points:
+        by_engine[point.artifact.sha256].append(point)
+    return Measured(
+        engines=tuple(_engine(group, families) for group in by_engine.values()),
+        artifacts={sha256: group[0].artifact for sha256, group in by_engine.items()},
+        folders={sha256: group[0].folder for sha256, group in by_engine.items()},
+        buckets={
+            point.length: {name: shape[1:] for name, shape in point.point.latency.shapes.items()}
+            for point in points
+        },
+        axis=next((point.axis for point in points if point.axis is not None), None),
+        environment=first.environment,
+        sweep_devices=frozenset(point.sweep_device for point in points if point.sweep_device is not None),
+        model_sha256=first.model_sha256,
+        notes=_notes(points),
+    )
+
+
+def _points(source: Path) -> Iterator[_Point]:
+    if (source / REPORT).is_file():
+        yield from _of_sweep(source)
+        return
+    report = _read(source / BESIDE)
+    manifest = read_manifest(source)
+    engines = {engine.sha256: engine for engine in manifest.engines}
+    for point in report.points:
+        artifact = engines.get(point.latency.engine.sha256)
+        if artifact is None:
+            raise ArtifactError(
+                f"{source / BESIDE}: batch {point.batch} is of another engine than the folder holds",
+                f"measure again: trtopt bench {source} --json {source / BESIDE}",
+            )
+        if point.failure is None:
+            yield _Point(source, artifact, point, report.environment, manifest.source_sha256)
+
+
+def _of_sweep(source: Path) -> Iterator[_Point]:
+    sweep = read_sweep(source)
+    for told in sweep.measured:
+        if told.result is None or told.build is None or told.engine is None:
+            continue
+        if len(told.setting.axes) > 1:
+            raise UsageError(
+                f"{source}: sweeps {', '.join(sorted(told.setting.axes))} besides the batch",
+                "plan with a sweep over one axis",
+            )
+        report = _read(source / told.result)
+        folder, sha256 = source / told.build, told.engine.sha256
+        artifact = next((one for one in read_manifest(folder).engines if one.sha256 == sha256), None)
+        if artifact is None or report.points[0].latency.engine.sha256 != sha256:
+            raise ArtifactError(
+                f"{source}: what was measured for {told.label} is not the engine in {folder} (hashes differ)",
+                "sweep again into another folder",
+            )
+        yield _Point(
+            folder,
+            artifact,
+            report.points[0],
+            report.environment,
+            sweep.model_sha256,
+            told.setting.precision or "model",
+            next(iter(told.setting.axes), None),
+            next(iter(told.setting.axes.values()), 0),
+            sweep.terms.device.name,
+        )
+
+
+def _read(path: Path) -> BenchReport:
+    try:
+        return read_versioned(read_bounded(path), BenchReport)
+    except (OSError, ValueError) as error:
+        raise ArtifactError(
+            f"{path}: cannot be read: {reason_of(error)}",
+            f"give a folder that `trtopt sweep` made, or a build folder with its measurement as {BESIDE}",
+        ) from None
+
+
+def _engine(points: Sequence[_Point], families: Mapping[str, str]) -> MeasuredEngine:
+    artifact = points[0].artifact
+    family = families.get(artifact.plan.onnx_sha256) or points[0].folder.name
+    lengths = sorted({point.length for point in points})
+    told = f" length {lengths[0]}" if lengths != [0] and len(lengths) == 1 else ""
+    memory = [found for point in points if (found := _memory(point.point)) is not None]
+    return MeasuredEngine(
+        name=f"{family} {artifact.plan.label}{told}",
+        sha256=artifact.sha256,
+        family=family,
+        curves={
+            length: _curves(artifact, [point.point for point in points if point.length == length])
+            for length in lengths
+        },
+        memory=max(memory, key=lambda one: one.first_bytes, default=None),
+    )
+
+
+def _curves(artifact: EngineArtifact, points: Sequence[BenchPoint]) -> tuple[Curve, ...]:
+    """One for each optimisation profile that was measured, where it is the one to run."""
+    spans = [
+        (low, high, [point for point in points if low <= point.batch <= high])
+        for low, high, _ in artifact.plan.spans
+    ]
+    return tuple(Curve(low, high, _levels(here)) for low, high, here in spans if here)
+
+
+def _levels(points: Sequence[BenchPoint]) -> dict[int, dict[int, list[float]]]:
+    """Latencies alone as measured; among several streams scaled by how much longer a query took there."""
+    levels: dict[int, dict[int, list[float]]] = {1: {}}
+    for point in points:
+        levels[1][point.batch] = point.latency.samples.latency_ms
+    for point in points:
+        several, one = point.throughput, point.single_stream
+        if several is None or one is None or several.contract.streams < 2:
+            continue
+        streams = several.contract.streams
+        rates = [throughput(run.samples, point.batch).queries_per_s for run in (one, several)]
+        slower = max(1.0, streams * rates[0] / rates[1])
+        levels.setdefault(streams, {})[point.batch] = [ms * slower for ms in levels[1][point.batch]]
+    return levels
+
+
+def _memory(point: BenchPoint) -> EngineMemory | None:
+    memory = point.memory
+    if memory is None:
+        return None
+    context = max(memory.context_bytes, default=0)
+    return EngineMemory(memory.peak_bytes + memory.buffers_bytes, context + memory.buffers_bytes)
+
+
+def _notes(points: Sequence[_Point]) -> tuple[str, ...]:
+    doubtful = [point for point in points if point.point.latency.untrustworthy]
+    few = min(len(point.point.latency.samples.start_ms) for point in points)
+    notes = []
+    if doubtful:
+        named = doubtful[0]
+        why = named.point.latency.untrustworthy[0]
+        notes.append(f"{len(doubtful)} measurements are not to be trusted ({named.artifact.path}: {why})")
+    if few < 100:
+        notes.append(f"some latencies have {few} samples only: their spread is poorly known")
+    return tuple(notes)

@@ -1,0 +1,204 @@
+"""From measurements to a plan of how to serve."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from trtopt.errors import DeviceError, IncompatibleEngineError
+from trtopt.files.build_folder import write_atomically
+from trtopt.measure.load.arrivals import parse_goal
+from trtopt.records import BatchPlan, PlannedEngine, PlannedLoad, ServingCost, to_json
+from trtopt.serving.packing import packing_estimate
+from trtopt.serving.planning.plan_refinement import Settling
+from trtopt.serving.planning.prediction import Demand
+from trtopt.serving.planning.search import Bounds, Outcome
+from trtopt.serving.planning.service_times import FREE, at_level
+from trtopt.serving.planning.setups import MeasuredEngine
+from trtopt.serving.planning.simulation import Arrivals
+from trtopt.serving.planning.traffic import Recorded
+from trtopt.workflows.build.build import command_line, now
+from trtopt.workflows.plan.measured_engines import Measured, read_measured
+from trtopt.workflows.plan.request import (
+    AskedArrivals,
+    check_asked,
+    on_another_machine,
+    read_arrivals,
+    shares_of,
+)
+from trtopt.workflows.plan.serving_costs import rehearsed_cost, serving_costs
+from trtopt.workflows.plan.trial_runs import Listener, rehearse
+
+
+def plan(
+    sources: Sequence[str | Path],
+    output: str | Path,
+    *,
+    slo: str,
+    rate: float | None = None,
+    arrivals: str = "poisson",
+    lengths: Mapping[int, float] | None = None,
+    memory_bytes: int | None = None,
+    max_engines: int = 3,
+    for_triton: bool = False,
+    timeout: float | None = None,
+    trust: Sequence[str] = (),
+    listener: Listener = lambda text: None,
+) -> BatchPlan:
+    """Choose engines, workers, largest batch and delay, and write the plan to `output`.
+
+    Args:
+        sources: folders of `trtopt sweep`, or build folders with what `trtopt bench` told as `bench.json`.
+        slo: a percentile of latency, waiting included, and its limit: `p99=10ms`.
+        rate: requests a second; by default that of recorded arrivals, else the highest that keeps the SLO.
+        arrivals: `poisson`, `constant`, `bursty`, `bursty:PEAK:SECONDS`, or a file of arrivals.
+        lengths: share of requests by their length, for a model swept over lengths.
+        memory_bytes, max_engines: bounds; `for_triton`: what Triton can batch for.
+        timeout: seconds that measuring what serving adds may take, and each rehearsal; `trust`: plugins that
+            they may load.
+
+    Raises:
+        PlanError: nothing keeps the bounds; it says which bound costs what.
+        UsageError: the engines can run here, and were measured on another device.
+        TrtoptError: with what is wrong and what to do.
+    """
+    bounds = Bounds(parse_goal(slo, "--slo"), memory_bytes, max_engines, for_triton)
+    check_asked(bounds, rate, timeout)
+    read = read_arrivals(arrivals)
+    measured = read_measured([Path(source) for source in sources])
+    shares = shares_of(measured, read.process, lengths or {})
+    if rate is None and isinstance(read.process, Recorded):
+        rate = read.process.rate
+    elsewhere = on_another_machine(measured)
+    for note in elsewhere:
+        listener(f"note: {note}")
+    planner = _Planner(measured, bounds, read, lengths or {}, listener, timeout, trust)
+    costs = planner.costs()
+    listener(f"simulating ways to serve with {len(measured.engines)} engines")
+    demand = Demand(read.process, rate or 1.0, shares)
+    settling = Settling(measured.engines, costs, bounds, planner.rehearsed)
+    settled = settling.at_any_rate(demand) if rate is None else settling.at_its_rate(demand)
+    made = msgspec.structs.replace(
+        planner.plan(Path(output), settled.chosen, settled.demand),
+        sources=tuple(map(str, sources)),
+        rejected=settled.choice.rejected,
+        notes=(*elsewhere, *measured.notes, *planner.notes, *_notes_on(measured)),
+    )
+    write_atomically(Path(output), to_json(made))
+    return made
+
+
+def _notes_on(measured: Measured) -> list[str]:
+    """What was not measured and would let more be planned."""
+    if any(max(engine.levels) > 1 for engine in measured.engines):
+        return []
+    return [
+        "one worker: nothing was measured with several streams; `trtopt sweep --streams 1,2` tells what a "
+        "second one brings, which copies while the first computes"
+    ]
+
+
+@dataclass
+class _Planner:
+    """Measures what serving adds, and writes outcomes down as plans; `notes` is what a user should know."""
+
+    measured: Measured
+    bounds: Bounds
+    read: AskedArrivals
+    lengths: Mapping[int, float]
+    listener: Listener
+    limit_s: float | None
+    trust: Sequence[str]
+    notes: list[str] = field(default_factory=list)
+    full: Mapping[int, ServingCost] | None = None
+    """What serving adds at full load, by number of workers; None if the engines cannot run here."""
+
+    def costs(self) -> Mapping[int, ServingCost]:
+        """What serving adds at full load, by number of workers; nothing where nobody knows."""
+        self.listener("measuring what serving adds to an engine")
+        try:
+            self.full = serving_costs(self.measured, self.limit_s, self.trust)
+        except (DeviceError, IncompatibleEngineError) as error:
+            told = error.problem.splitlines()[0]
+            self.notes.append(
+                f"what serving adds is not known and taken for nothing, nor was the plan rehearsed: {told}"
+            )
+            return {1: FREE}
+        return self.full
+
+    def rehearsed(self, outcome: Outcome, demand: Demand) -> ServingCost | None:
+        """What serving adds to a setup under its load, seen on a plan that nobody else sees."""
+        if self.full is None:
+            return None
+        setup = outcome.setup
+        self.listener(f"rehearsing {setup.name} at {demand.rate:,.4g} requests/s")
+        capacity = setup.capacity(demand.shares_of(setup.fleet) or ())
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder).resolve() / "plan.json"
+            write_atomically(path, to_json(self.plan(path, outcome, demand)))
+            try:
+                done = rehearse(path, self.read.process, capacity, self.limit_s, self.trust)
+            except (DeviceError, IncompatibleEngineError) as error:
+                told = error.problem.splitlines()[0]
+                self.notes.append(f"{setup.name} was not rehearsed: {told}")
+                return None
+        if failed := sum(run.failed for _, run in done):
+            count = sum(len(run.at_ms) for _, run in done)
+            raise DeviceError(
+                f"{failed} of {count} requests failed in the rehearsal of {setup.name}",
+                "see whether the engines run at all: trtopt bench",
+            )
+        rehearsals = [(Arrivals.of(job.at_s, job.bucket), run) for job, run in done]
+        percentiles = (50.0, 99.0, self.bounds.goal.p)
+        return rehearsed_cost(at_level(self.full, setup.workers), setup, rehearsals, percentiles)
+
+    def plan(self, output: Path, chosen: Outcome, demand: Demand) -> BatchPlan:
+        """An outcome as a plan for `output`."""
+        setup, measured = chosen.setup, self.measured
+        return BatchPlan(
+            created=now(),
+            argv=command_line(),
+            sources=(),
+            environment=measured.environment,
+            model_sha256=measured.model_sha256,
+            goal=str(self.bounds.goal),
+            load=PlannedLoad(
+                rate=demand.rate,
+                arrivals=self.read.name,
+                file_sha256=self.read.sha256,
+                shares=dict(self.lengths),
+            ),
+            memory_limit_bytes=self.bounds.memory_bytes,
+            max_engines=self.bounds.max_engines,
+            engines=tuple(_planned(engine, output, measured) for engine in setup.fleet.engines),
+            buckets={
+                length: shapes
+                for length, shapes in sorted(measured.buckets.items())
+                if length in setup.fleet.lengths
+            },
+            workers=setup.workers,
+            policy=setup.policy,
+            memory_bytes=setup.memory_bytes(),
+            serving_cost=setup.cost,
+            prediction=chosen.prediction,
+            packing=packing_estimate(setup, demand) if set(measured.buckets) != {0} else None,
+        )
+
+
+def _planned(engine: MeasuredEngine, output: Path, measured: Measured) -> PlannedEngine:
+    artifact = measured.artifacts[engine.sha256]
+    file = measured.folders[engine.sha256] / artifact.path
+    # links would lead elsewhere from where they point to
+    path = os.path.relpath(file.parent.resolve() / file.name, output.parent.resolve())
+    longest = engine.curves[max(engine.curves)]
+    return PlannedEngine(
+        artifact=msgspec.structs.replace(artifact, path=path),
+        precision=engine.family,
+        latency_ms=tuple(told for curve in longest for told in curve.offer.latency_ms),
+        memory_bytes=engine.memory.first_bytes if engine.memory is not None else None,
+    )

@@ -1,0 +1,1 @@
+"""Quantizing, checking and bisecting a model."""

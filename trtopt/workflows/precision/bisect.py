@@ -1,0 +1,259 @@
+"""From a model and an accuracy bound to the nodes that have to stay in higher precision."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from trtopt.data import open_data
+from trtopt.data.feeds import specs_of
+from trtopt.errors import DataError, UsageError
+from trtopt.files.build_folder import check_writable, scratch_folder
+from trtopt.inspect.costs import node_flops
+from trtopt.inspect.graph import read_graph
+from trtopt.onnxio.model_file import ModelFile
+from trtopt.precision.bisect.search import FEWEST, Evaluate, Found, Names, Trial, front, search
+from trtopt.precision.bisect.variants import (
+    CastVariants,
+    QuantisedVariants,
+    Variants,
+    pattern_for,
+)
+from trtopt.precision.bounds import Bounds
+from trtopt.precision.calibration.table import read_table
+from trtopt.precision.casting.cast import check_target
+from trtopt.precision.casting.decide import Wishes
+from trtopt.precision.casting.patterns import check_patterns
+from trtopt.precision.casting.widen import is_low
+from trtopt.precision.existing_qdq import is_quantised
+from trtopt.precision.placement.plan import Wish
+from trtopt.precision.quantize import Asked, Material
+from trtopt.recipe import check_timeout
+from trtopt.records.bisecting import BisectReport, KeptSet, Sensitivity
+from trtopt.records.checking import CheckedSubject
+from trtopt.workflows.build.build import command_line, now
+from trtopt.workflows.listener import SILENT, Listener
+from trtopt.workflows.precision.bisect_trials import Trials
+from trtopt.workflows.precision.check import Checker
+from trtopt.workflows.precision.evaluators import EngineTerms, Judge, judge_for
+from trtopt.workflows.precision.quantize import Request as QuantizeRequest
+from trtopt.workflows.precision.quantize import judged, rewritten, save
+
+EVALUATIONS = 200
+"""How many sets of nodes are evaluated at most, unless told."""
+Precision = Literal["fp16", "bf16", "int8", "fp8"]
+
+
+@dataclass(frozen=True)
+class Request:
+    """What `bisect` was asked for; the fields are those of the command line.
+
+    `data` is what accuracy is judged on, `calib` what values and ranges are measured on; each stands for the
+    other where that is missing. `backend`, `batch`, `profile` and `timeout` (seconds a run) are for engines.
+    """
+
+    precision: Precision
+    bounds: Bounds
+    data: str | None = None
+    calib: str | None = None
+    table: Path | None = None
+    method: str | None = None
+    target: str | None = None
+    exclude: Sequence[str] = ()
+    include: Sequence[str] = ()
+    backend: str = "auto"
+    batch: Sequence[int] | None = None
+    profile: str | None = None
+    timeout: float | None = None
+    evaluations: int = EVALUATIONS
+
+
+def bisect(
+    model: str | Path, request: Request, out: str | Path | None = None, listener: Listener = SILENT
+) -> BisectReport:
+    """Find the fewest nodes that must be kept in higher precision for the bounds to be met.
+
+    Every set of nodes is judged against `model` by its engine where a GPU and TensorRT are here, otherwise on
+    ONNX Runtime. Where `out` is given and the bounds can be met, the model that was found is written there.
+
+    Raises:
+        TrtoptError: with what is wrong and what to do; nothing stands under the output's name then.
+    """
+    began = time.perf_counter()
+    source, target = Path(model), Path(out) if out is not None else None
+    _check(source, target, request)
+    checker = Checker(source, None, request.bounds)
+    data = str(request.data or request.calib)
+    terms = EngineTerms(request.batch, request.profile, request.timeout)
+    judge = judge_for(checker, data, request.backend, request.target, terms)
+    listener.note(f"judging with {judge.backend}: {judge.reason}")
+    done = _searched(source, target, checker, judge, data, request, listener)
+    best, written = done.best, target is not None and done.found.best is not None
+    return BisectReport(
+        created=now(),
+        argv=command_line(),
+        model=str(source),
+        model_sha256=checker.artifact.sha256,
+        out=str(target) if written else None,
+        table=str(done.table) if done.table is not None else None,
+        precision=request.precision,
+        target=judge.target,
+        backend=judge.backend,
+        data=data,
+        bounds=request.bounds.given,
+        candidates=done.nodes,
+        verdict="not met" if done.found.best is None else "found" if best.kept else "nothing to keep",
+        best=done.kept_set(best),
+        patterns=tuple(map(pattern_for, done.in_order(best.kept))),
+        minimal=done.found.minimal,
+        subjects=done.subjects,
+        sensitivities=tuple(
+            Sensitivity(nodes=done.in_order(group), error=error) for group, error in done.found.alone
+        ),
+        front=tuple(map(done.kept_set, front(done.found.trials))),
+        evaluations=len(done.found.trials),
+        most_evaluations=request.evaluations,
+        notes=done.notes,
+        seconds=round(time.perf_counter() - began, 3),
+    )
+
+
+@dataclass(frozen=True)
+class _Searched:
+    """What was found. `best` is the search's answer, or everything kept; `nodes` are all candidates."""
+
+    found: Found
+    best: Trial
+    nodes: tuple[str, ...]
+    subjects: tuple[CheckedSubject, ...]
+    table: Path | None
+    notes: tuple[str, ...]
+
+    def in_order(self, names: frozenset[str]) -> tuple[str, ...]:
+        """Names in the order of the graph."""
+        return tuple(name for name in self.nodes if name in names)
+
+    def kept_set(self, trial: Trial) -> KeptSet:
+        """A trial as a record."""
+        return KeptSet(error=trial.error, cost=min(1.0, trial.cost), nodes=self.in_order(trial.kept))
+
+
+def _searched(
+    source: Path,
+    target: Path | None,
+    checker: Checker,
+    judge: Judge,
+    data: str,
+    request: Request,
+    listener: Listener,
+) -> _Searched:
+    """Search, and write what was found to `target`."""
+    with scratch_folder() as scratch:
+        variants, file = _variants(source, checker, request, judge.target, scratch, listener)
+        shares, notes = _shares(file, variants.nodes, data)
+        trials = Trials(variants, judge, request.bounds, scratch)
+        watched = _watched(trials.error, request.evaluations, listener)
+        found = search(shares, watched, request.evaluations)
+        best = found.best or next(trial for trial in found.trials if len(trial.kept) == len(shares))
+        subjects, table = trials.subjects[best.kept], None
+        if found.best is not None:
+            made, subjects = trials.final(best.kept, scratch)
+            best = replace(best, error=trials.used(subjects))
+            table = save(made.model, made.table, target) if target is not None else None
+    return _Searched(found, best, variants.nodes, subjects, table, (*variants.notes, *notes, *trials.notes))
+
+
+def _check(source: Path, target: Path | None, request: Request) -> None:
+    """The request's own contradictions, before any work."""
+    check_timeout(request.timeout)
+    if not request.bounds.any:
+        raise UsageError(
+            "no bound to be met", "give --min-sqnr, --min-cosine, --max-error or --min-top1, as trtopt check"
+        )
+    if request.data is None and request.calib is None:
+        raise DataError(
+            "nothing is known of accuracy without data",
+            "give --data DATA: an .npz with arrays named like the inputs, a folder of them, "
+            "Polygraphy's JSON, module:function",
+        )
+    if request.evaluations < FEWEST:
+        raise UsageError(
+            f"--max-evaluations {request.evaluations}: nothing can be said",
+            f"{FEWEST} at least: with nothing kept and with everything",
+        )
+    if request.precision in ("fp16", "bf16"):
+        for flag, value in (("--table", request.table), ("--method", request.method)):
+            if value is not None:
+                raise UsageError(f"{flag} is for int8 and fp8: casts need no scales", "leave it away")
+    if target is not None:
+        if source.resolve() == target.resolve():
+            raise UsageError("the output would replace the model itself", "choose another place with -o")
+        check_writable(target)
+
+
+def _variants(
+    source: Path, checker: Checker, request: Request, target: str, scratch: Path, listener: Listener
+) -> tuple[Variants, ModelFile]:
+    """The models to try, and the one that they are made of, whose nodes are those that can be kept."""
+    samples = open_data(str(request.calib or request.data))
+    exclude, include = tuple(request.exclude), tuple(request.include)
+    if request.precision == "fp16" or request.precision == "bf16":  # spelled out for the type checker
+        check_target(target)
+        if is_low(checker.model.proto):
+            raise UsageError(
+                f"{source} has 16-bit types already: against itself it has no error",
+                "give the FP32 model that it was made of",
+            )
+        check_patterns(checker.model.proto, exclude, exclude, include)
+        listener.note("measuring values")
+        wishes = Wishes(request.precision, target, keep=exclude, keep_op=exclude, include=include)
+        return CastVariants(checker.model, samples, wishes, scratch), checker.model
+    precision, form = judged(
+        QuantizeRequest(request.precision, target, request.calib, request.table, request.method)
+    )
+    if is_quantised(checker.model.proto):
+        raise UsageError(
+            f"{source} carries Q/DQ already: against itself it has no error",
+            "give the float model; trtopt check --layers compares the two",
+        )
+    table = read_table(request.table) if request.table else None
+    listener.note("rewriting the graph")
+    file, _ = rewritten(source, scratch, target)
+    listener.note("placing Q/DQ and calibrating")
+    asked = Asked(Wish(precision, exclude, include), form, request.method)
+    material = Material(samples, False, table, str(request.table), checker.artifact.sha256)
+    return QuantisedVariants(file, samples, asked, material, target), file
+
+
+def _shares(file: ModelFile, nodes: Sequence[str], data: str) -> tuple[dict[str, float], list[str]]:
+    """Each node's share of the candidates' floating-point operations, at the data's shapes; and a remark."""
+    first = next(open_data(data).batches(specs_of(file.proto), 1))
+    graph = read_graph(file.proto, {name: array.shape for name, array in first.items()})
+    counts = {
+        name: node_flops(graph, graph.by_name[name]) if name in graph.by_name else None for name in nodes
+    }
+    total = sum(count or 0 for count in counts.values())
+    if not total:
+        return dict.fromkeys(nodes, 1 / max(len(nodes), 1)), [
+            "no operations are known: all nodes cost the same"
+        ]
+    unknown = [name for name, count in counts.items() if count is None]
+    told = [f"the operations of {len(unknown)} nodes are not known: they cost nothing"] if unknown else []
+    return {name: (count or 0) / total for name, count in counts.items()}, told
+
+
+def _watched(error: Evaluate, most: int, listener: Listener) -> Evaluate:
+    """The same, with progress told."""
+    listener.plans(["bisect"])
+    done = 0
+
+    def told(kept: Names) -> float:
+        nonlocal done
+        done += 1
+        listener.progress(0, f"evaluation {done} of at most {most}: {len(kept)} nodes kept", done / most)
+        return error(kept)
+
+    return told

@@ -1,0 +1,67 @@
+"""What a bisection tries: models with some nodes kept, made, judged, and remembered as figures."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from trtopt.errors import BuildError
+from trtopt.precision.bisect.search import ALLOWED, FEWEST, Names
+from trtopt.precision.bisect.variants import Variant, Variants
+from trtopt.precision.bounds import HOPELESS, Bounds, allowance_used
+from trtopt.records.checking import CheckedSubject
+from trtopt.workflows.precision.evaluators import Judge
+
+
+class Trials:
+    """Evaluates sets of kept nodes. `subjects` is what was measured of each, `notes` what is to be said."""
+
+    def __init__(self, variants: Variants, judge: Judge, bounds: Bounds, scratch: Path) -> None:
+        self.subjects: dict[Names, tuple[CheckedSubject, ...]] = {}
+        self._variants, self._judge, self._bounds, self._scratch = variants, judge, bounds, scratch
+        self._unbuilt: list[str] = []
+        self._notes: list[str] = []
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a user should know of how it went."""
+        if not self._unbuilt:
+            return tuple(self._notes)
+        told = f"{len(self._unbuilt)} of the sets could not be built and count as missing the bounds"
+        return (*self._notes, f"{told}: {self._unbuilt[0]}")
+
+    def error(self, kept: Names) -> float:
+        """What the model with these nodes kept uses of the bounds; all, where no engine can be built of it.
+
+        Raises:
+            BuildError: the model with nothing kept, or with everything, cannot be built.
+            TrtoptError: it cannot be made or run.
+        """
+        with tempfile.TemporaryDirectory(dir=self._scratch) as folder:  # its weights live as long as it does
+            made = self._variants.variant(kept, Path(folder))
+            try:
+                self.subjects[kept] = self._judge.judged(made.model, Path(folder))
+            except BuildError as error:
+                if len(self.subjects) < FEWEST:
+                    raise
+                self._unbuilt.append(error.problem)
+                return HOPELESS
+        return self.used(self.subjects[kept])
+
+    def used(self, subjects: Sequence[CheckedSubject]) -> float:
+        """How much of what the bounds allow the worst of them uses."""
+        return max(allowance_used(item.outputs, self._bounds) for item in subjects)
+
+    def final(self, kept: Names, spool: Path) -> tuple[Variant, tuple[CheckedSubject, ...]]:
+        """The model to hand out with these nodes kept, and what was measured of it."""
+        made = self._variants.tidied(kept, spool)
+        if made is not None:
+            with tempfile.TemporaryDirectory(dir=self._scratch) as folder:
+                subjects = self._judge.judged(made.model, Path(folder))
+            if self.used(subjects) <= ALLOWED:
+                return made, subjects
+            self._notes.append(
+                "nodes alone between kept ones are cast, unlike trtopt cast: in FP32 the bounds are missed"
+            )
+        return self._variants.variant(kept, spool), self.subjects[kept]

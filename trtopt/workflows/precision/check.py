@@ -1,0 +1,275 @@
+"""From a model or its engines, and the model that they should agree with, to a report of differences."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trtopt.data import SampleSource, open_data
+from trtopt.data.feeds import seeded_source, specs_of
+from trtopt.data.npz import read_npz, write_npz
+from trtopt.data.random_inputs import random_batch
+from trtopt.data.reader import samples_in
+from trtopt.device.ort.reference import Unoptimised, crashes_told
+from trtopt.errors import ModelError, UsageError
+from trtopt.files.build_folder import MANIFEST, scratch_folder
+from trtopt.measure.outputs import OutputsJob, outputs_file
+from trtopt.onnxio import model_file, prepare
+from trtopt.onnxio.disk_space import check_temporary_room
+from trtopt.onnxio.model_file import ModelFile
+from trtopt.onnxio.model_info import read_onnx
+from trtopt.precision.bounds import Bounds, violations
+from trtopt.precision.deviation import Deviation
+from trtopt.precision.layer_errors import layer_differences
+from trtopt.precision.reference_runs import add_outputs, open_model
+from trtopt.precision.temporary_disk import of_opening
+from trtopt.printable import visible
+from trtopt.recipe import check_timeout
+from trtopt.records import EngineArtifact, OnnxArtifact
+from trtopt.records.checking import CheckedSubject, CheckReport, LayerDifference
+from trtopt.workers.protocol import OutputsWritten
+from trtopt.workers.supervisor import run_jobs
+from trtopt.workflows.bench.resolve_engines import Subject, check_trust, engines_to_measure, points, shapes_at
+from trtopt.workflows.build.build import command_line, now
+from trtopt.workflows.listener import SILENT, Listener
+from trtopt.workflows.precision.task_metric import LABELS, Task
+
+_BATCH = 8
+_REMEMBERED_BYTES = 256 << 20
+"""How much of the reference's outputs is kept in memory."""
+Array = NDArray[np.generic]
+Arrays = dict[str, Array]
+
+
+def check(
+    path: str | Path,
+    against: str | Path,
+    *,
+    data: str | Path | None = None,
+    model: str | None = None,
+    batch: Sequence[int] | None = None,
+    backend: str | None = None,
+    bounds: Bounds | None = None,
+    layers: bool = False,
+    timeout: float | None = None,
+    trust: Sequence[str] = (),
+    listener: Listener = SILENT,
+) -> CheckReport:
+    """Compare an ONNX file, or the engines of a build folder, with the model `against` on ONNX Runtime.
+
+    Args:
+        path: an ONNX file (its 16-bit arithmetic is emulated), a build folder, or an engine in one.
+        against: the ONNX file that is right; it runs with ONNX Runtime's own optimisations off.
+        data: samples, as `trtopt.data.open_data` takes them; else seeded random ones.
+        model: a model of the collection, or a model file, whose task metric is taken too.
+        batch: batch sizes of engines; by default each engine's own.
+        backend: what to run engines with; by default what they were built with.
+        bounds: what is asked of every output.
+        layers: compare inner tensors too (ONNX files only).
+        timeout, trust: as for `bench`.
+        listener: hears progress and notes.
+
+    Raises:
+        TrtoptError: with what is wrong and what to do.
+    """
+    path, against = Path(path), Path(against)
+    check_timeout(timeout)
+    checker = Checker(against, Task(model) if model is not None else None, bounds or Bounds())
+    notes: list[str] = []
+    found: tuple[LayerDifference, ...] = ()
+    if path.suffix == ".onnx" and not (path.parent / MANIFEST).is_file():
+        _refuse_batches(batch)
+        source = open_data(data) if data is not None else seeded_source(checker.model)
+        other = _beside(checker.model, path, listener)
+        subjects = [checker.model_file(path.name, other, source)]
+        found = layer_differences(checker.model, other, source) if layers else ()
+    elif layers:
+        raise UsageError("--layers: an engine has no inner tensors to read", "give its ONNX file")
+    else:
+        check_trust(trust, [path])
+        with engines_to_measure(path, batch, backend, notes, listener, trust) as there:
+            subjects = checker.engines(there, batch, data, listener, timeout)
+    return CheckReport(
+        created=now(),
+        argv=command_line(),
+        model=str(path),
+        against=str(against),
+        against_sha256=checker.artifact.sha256,
+        data=str(data) if data is not None else "random data",
+        data_is_random=data is None,
+        subjects=tuple(subjects),
+        layers=found,
+        notes=tuple(notes),
+    )
+
+
+def _load(path: Path) -> tuple[OnnxArtifact, ModelFile]:
+    """An ONNX file judged, and made walkable, its weights left on disk."""
+    artifact, model = read_onnx(path), model_file.load(path)
+    return artifact, replace(model, proto=prepare.prepare(model.proto)[0])
+
+
+def _beside(reference: ModelFile, path: Path, listener: Listener) -> ModelFile:
+    """Another model, once there is room to open both."""
+    _, model = _load(path)
+    check_temporary_room(of_opening(reference, model), listener.note)
+    return model
+
+
+def _refuse_batches(batch: Sequence[int] | None) -> None:
+    if batch:
+        raise UsageError("--batch: an ONNX file runs on the samples as they are", "check its engines")
+
+
+class Checker:
+    """Holds the reference and judges one subject after the other against it."""
+
+    def __init__(self, against: Path, task: Task | None, bounds: Bounds) -> None:
+        self._name = against.name
+        self.artifact, self.model = _load(against)
+        self._specs = specs_of(self.model.proto)
+        self._answers: dict[bytes, Arrays] = {}
+        self._room = _REMEMBERED_BYTES
+        self._task, self._bounds = task, bounds
+
+    @cached_property
+    def _reference(self) -> Unoptimised:
+        return open_model(self.model)
+
+    def model_file(self, name: str, other: ModelFile, source: SampleSource) -> CheckedSubject:
+        """Compare a model, which runs on ONNX Runtime too, its 16-bit arithmetic emulated."""
+        self._check_inputs(name, {spec.name for spec in specs_of(other.proto)})
+        session = open_model(other)
+
+        def run(feed: Arrays) -> Arrays:
+            with crashes_told(name):
+                return session.run(session.fitted(feed))
+
+        outputs = (run(feed) for feed, _ in self._feeds(source, _BATCH))
+        return self._judged(name, "onnxruntime", None, source, _BATCH, outputs)
+
+    def _check_inputs(self, name: str, given: set[str]) -> None:
+        wanted = {spec.name for spec in self._specs}
+        if given != wanted:
+            ours, theirs = (", ".join(map(visible, sorted(names))) for names in (given, wanted))
+            raise ModelError(
+                f"{name} takes other inputs than the reference: {ours}; that takes {theirs}",
+                "check it against the model that it was made of",
+            )
+
+    def engines(
+        self,
+        there: Subject,
+        batch: Sequence[int] | None,
+        data: str | Path | None,
+        listener: Listener,
+        limit_s: float | None,
+    ) -> list[CheckedSubject]:
+        """Compare engines at all batch sizes that are asked for; see `engine`."""
+        wanted = points(there.engines, batch)
+        listener.plans([f"batch{size}" for _, size in wanted])
+        return [self.engine(there, engine, size, data, listener, limit_s) for engine, size in wanted]
+
+    def engine(
+        self,
+        there: Subject,
+        engine: EngineArtifact,
+        size: int,
+        data: str | Path | None,
+        listener: Listener,
+        limit_s: float | None = None,
+    ) -> CheckedSubject:
+        """Compare an engine, which a process of its own runs; its outputs pass through files."""
+        self._check_inputs(engine.path, {spec.name for spec in engine.inputs})
+        with scratch_folder() as scratch:
+            if data is None:
+                data = scratch / "random.npz"
+                shapes = shapes_at(there.inputs, engine.plan, size)
+                write_npz(data, random_batch(self._specs, shapes))
+            job = OutputsJob(
+                path=str((there.folder / engine.path).absolute()),
+                artifact=engine,
+                inputs=self._specs,
+                data=str(data),
+                batch=size,
+                folder=str(scratch),
+            )
+            ((_, result),) = run_jobs([job], limit_s=limit_s, on_progress=listener.progress)
+            assert isinstance(result, OutputsWritten)
+            outputs = (read_npz(outputs_file(scratch, index)) for index in range(result.batches))
+            backend = str(engine.plan.backend)
+            return self._judged(engine.path, backend, size, open_data(data), size, outputs)
+
+    def _feeds(self, source: SampleSource, size: int) -> Iterator[tuple[Arrays, Array | None]]:
+        """Batches of inputs, each with its labels if the task wants them and the data has them."""
+        has_labels = self._task is not None and source.has(LABELS.name)
+        specs = (*self._specs, LABELS) if has_labels else self._specs
+        for feed in source.batches(specs, size):
+            labels = feed.pop(LABELS.name) if has_labels else None
+            yield feed, labels
+
+    def _answer(self, feed: Arrays) -> Arrays:
+        """The reference's outputs, remembered while there is room: subjects are judged on the same data."""
+        key = _digest(feed)
+        if key in self._answers:
+            return self._answers[key]
+        with crashes_told(f"the reference, {self._name}"):
+            wanted = self._reference.run(feed)
+        size = sum(array.nbytes for array in wanted.values())
+        if size <= self._room:
+            self._room -= size
+            self._answers[key] = wanted
+        return wanted
+
+    def _judged(
+        self,
+        name: str,
+        backend: str,
+        batch: int | None,
+        source: SampleSource,
+        size: int,
+        outputs: Iterable[Arrays],
+    ) -> CheckedSubject:
+        found: dict[str, Deviation] = {}
+        samples = 0
+        for (feed, labels), got in zip(self._feeds(source, size), outputs, strict=True):
+            wanted = self._answer(feed)
+            count = samples_in(feed)
+            got = {key: _without_padding(array, wanted.get(key)) for key, array in got.items()}
+            add_outputs(found, wanted, got)
+            if self._task is not None:
+                self._task.add(wanted, got, labels)
+            samples += count
+        if not found:
+            raise ModelError(f"{name} has no output of numbers", "only numbers can be compared")
+        results = tuple(item.result() for item in found.values())
+        return CheckedSubject(
+            name=name,
+            backend=backend,
+            batch=batch,
+            samples=samples,
+            outputs=results,
+            task=self._task.score() if self._task is not None else None,
+            violations=violations(results, self._bounds),
+        )
+
+
+def _digest(feed: Arrays) -> bytes:
+    whole = hashlib.blake2b()
+    for name, array in feed.items():
+        whole.update(f"{name} {array.dtype} {array.shape}".encode())
+        whole.update(array.tobytes())
+    return whole.digest()
+
+
+def _without_padding(array: Array, like: Array | None) -> Array:
+    """The rows of the samples that were there before the engine's batch was filled up."""
+    if like is None or array.shape == like.shape or array.shape[1:] != like.shape[1:]:
+        return array
+    return array[: len(like)]

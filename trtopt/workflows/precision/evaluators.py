@@ -1,0 +1,132 @@
+"""What judges the models of a bisection: ONNX Runtime as they are, or TensorRT by engines built of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from trtopt.data import open_data
+from trtopt.device.backends import ONNXRUNTIME, Choice, choose_for_running, open_builder
+from trtopt.device.building import EngineBuilder
+from trtopt.errors import BackendMissingError, UsageError
+from trtopt.onnxio import model_file
+from trtopt.onnxio.model_file import ModelFile
+from trtopt.recipe import make_recipe
+from trtopt.records.checking import CheckedSubject
+from trtopt.workflows.bench.resolve_engines import points, subject_of
+from trtopt.workflows.build.build import build
+from trtopt.workflows.listener import SILENT
+from trtopt.workflows.precision.check import Checker
+from trtopt.workflows.targets import target_of
+
+_NEWEST = "10"
+"""The target that graphs are written for where no TensorRT is here to tell; as `trtopt quantize` does."""
+
+
+class Judge(Protocol):
+    """Compares models with the reference. `target` is what they have to be written for."""
+
+    backend: str
+    reason: str
+    target: str
+
+    def judged(self, model: ModelFile, folder: Path) -> tuple[CheckedSubject, ...]:
+        """How far the model lies from the reference; `folder` is empty and for this one model.
+
+        Raises:
+            TrtoptError: it cannot be built or run.
+        """
+
+
+@dataclass(frozen=True)
+class EngineTerms:
+    """How engines are built, `batch` None by the recipe's sizes; running one may take `timeout` seconds."""
+
+    batch: Sequence[int] | None = None
+    profile: str | None = None
+    timeout: float | None = None
+
+
+def judge_for(checker: Checker, data: str, backend: str, target: str | None, terms: EngineTerms) -> Judge:
+    """Engines where a GPU and TensorRT are here, or where `backend` asks for them; else ONNX Runtime.
+
+    Raises:
+        UsageError: no such backend, a target that is not the backend's, or terms of engines without engines.
+        BackendMissingError: the backend that was asked for is not installed.
+    """
+    choice = choose_for_running(backend)
+    if choice.name != ONNXRUNTIME:
+        try:
+            builder = open_builder(choice.name)
+        except BackendMissingError as error:
+            if backend != "auto":
+                raise
+            choice = Choice(ONNXRUNTIME, error.problem)
+        else:
+            _check_terms(builder, target, terms)
+            return OnEngines(checker, data, builder, choice.reason, terms)
+    if terms != EngineTerms():
+        raise UsageError(
+            f"--batch, --profile and --timeout are for engines, and none are built: {choice.reason}",
+            "leave them away",
+        )
+    return OnRuntime(checker, data, choice.reason, target or _NEWEST)
+
+
+def _check_terms(builder: EngineBuilder, target: str | None, terms: EngineTerms) -> None:
+    own = target_of(builder.backend)
+    if target not in (None, own):
+        raise UsageError(
+            f"--target {target}: the engines are built by {builder.backend}, whose target is {own}",
+            "leave --target away, or judge without engines: --backend onnxruntime",
+        )
+    if make_recipe(terms.profile, {}).precision is not None:
+        raise UsageError(
+            f"--profile {terms.profile} names a precision", "take it out: --precision says which"
+        )
+
+
+class OnRuntime:
+    """ONNX Runtime runs the models, their 16-bit arithmetic emulated."""
+
+    backend = ONNXRUNTIME
+
+    def __init__(self, checker: Checker, data: str, reason: str, target: str) -> None:
+        self.reason, self.target = reason, target
+        self._checker, self._data = checker, data
+
+    def judged(self, model: ModelFile, folder: Path) -> tuple[CheckedSubject, ...]:
+        """See `Judge`."""
+        return (self._checker.model_file("emulated", model, open_data(self._data)),)
+
+
+class OnEngines:
+    """Engines are built of the models as they are and run; all builds share one timing cache."""
+
+    def __init__(
+        self, checker: Checker, data: str, builder: EngineBuilder, reason: str, terms: EngineTerms
+    ) -> None:
+        self.backend, self.target, self.reason = str(builder.backend), target_of(builder.backend), reason
+        self._name, self._uses_cache = builder.backend.name, builder.uses_timing_cache
+        self._checker, self._data, self._terms = checker, data, terms
+
+    def judged(self, model: ModelFile, folder: Path) -> tuple[CheckedSubject, ...]:
+        """See `Judge`."""
+        source, built = folder / "variant.onnx", folder / "engines"
+        model_file.save(model, source)
+        manifest = build(
+            source,
+            built,
+            profile=self._terms.profile,
+            batch=tuple(self._terms.batch) if self._terms.batch else None,
+            backend=self._name,
+            rewrite=False,
+            timing_cache=str(folder.parent / "timing.cache") if self._uses_cache else None,
+        )
+        there = subject_of(built, manifest, manifest.engines)
+        return tuple(
+            self._checker.engine(there, engine, size, self._data, SILENT, self._terms.timeout)
+            for engine, size in points(manifest.engines, None)
+        )

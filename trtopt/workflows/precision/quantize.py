@@ -1,0 +1,270 @@
+"""From a float ONNX file to one with Q/DQ, and the calibration table beside it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import get_args
+
+import msgspec
+from onnx import GraphProto
+
+from trtopt.data import SampleSource, open_data
+from trtopt.data.feeds import seeded_source
+from trtopt.errors import ModelError, OutputError, UsageError
+from trtopt.files.build_folder import check_writable, scratch_beside, write_atomically
+from trtopt.onnxio import model_file
+from trtopt.onnxio.disk_space import check_room_beside
+from trtopt.onnxio.graph_walk import graphs_of
+from trtopt.onnxio.model_file import ModelFile
+from trtopt.onnxio.model_info import read_onnx
+from trtopt.onnxio.unique_names import name_apart
+from trtopt.precision.calibration.table import AUTO, check_method, read_table
+from trtopt.precision.casting.weights import no_numbers
+from trtopt.precision.casting.widen import is_low, widened
+from trtopt.precision.existing_qdq import is_quantised
+from trtopt.precision.placement.plan import Precision, Wish
+from trtopt.precision.qdq.qdq_format import Form, form_for
+from trtopt.precision.quantize import (
+    OFF,
+    Asked,
+    Material,
+    Quantised,
+    Smoothing,
+    make_rest_half,
+    measured_for_rest,
+    no_data,
+    output_error,
+    quantise,
+)
+from trtopt.precision.temporary_disk import of_quantising
+from trtopt.records import to_json
+from trtopt.records.quantisation import CalibrationTable, QuantizeReport
+from trtopt.workflows.listener import SILENT, Listener
+
+TABLE_SUFFIX = ".calibration.json"
+
+
+@dataclass(frozen=True)
+class Request:
+    """What `quantize` was asked for; the fields are those of the command line.
+
+    `calib` is what `trtopt.data.open_data` takes; beside a `table` it finds what that lacks. `method` is one
+    of `auto`, `max`, `percentile-99.9`, …, `smoothquant` is `auto` (INT8: where it helps), `off` or the
+    exponent alpha, `store_weights` keeps weights in their narrow type with a DQ alone.
+    """
+
+    precision: str
+    target: str = "10"
+    calib: str | None = None
+    table: Path | None = None
+    method: str | None = None
+    exclude: Sequence[str] = ()
+    include: Sequence[str] = ()
+    smoothquant: Smoothing = AUTO
+    store_weights: bool = False
+    random_data: bool = False
+
+
+def quantize(
+    model: str | Path,
+    out: str | Path,
+    request: Request,
+    listener: Listener = SILENT,
+    accept: Callable[[QuantizeReport], object] = lambda report: None,
+) -> QuantizeReport:
+    """Rewrite, place, calibrate and write Q/DQ: `model` becomes `out`, its table `out` + `.calibration.json`.
+
+    `accept` is shown the report before anything is written; what it raises is raised.
+
+    Raises:
+        UsageError, DataError, ModelError, ArtifactError, OutputError: with what is wrong and what to do;
+            nothing stands under the output's name then.
+    """
+    began = time.perf_counter()
+    source, target = Path(model), Path(out)
+    precision, form = judged(request)
+    if source.resolve() == target.resolve():
+        raise UsageError("the output would replace the model itself", "choose another place with -o")
+    onnx = read_onnx(source)
+    original = model_file.load(source)
+    name_apart(original.proto.graph)  # ONNX Runtime refuses a model two of whose nodes share a name
+    samples = _source(request, original, precision)
+    table = read_table(request.table) if request.table else None
+    check_writable(target)
+    check_room_beside(target, of_quantising(original), listener.note)
+    with scratch_beside(target) as scratch:
+        listener.note("rewriting the graph")
+        file, told = rewritten(source, scratch, request.target)
+        listener.note("placing Q/DQ and calibrating" if samples else "placing Q/DQ")
+        made = quantise(
+            file,
+            Asked(_wish(request, precision), form, request.method, request.smoothquant),
+            Material(samples, request.random_data, table, str(request.table), onnx.sha256),
+        )
+        made.notes += [*told, *no_numbers(original)]
+        tried = samples or seeded_source(original)
+        if form.strongly_typed:
+            listener.note("making the rest FP16")
+            ranges = measured_for_rest(made.model, tried)
+            make_rest_half(made, request.target, ranges, is_real=request.calib is not None)
+        listener.note("comparing with the original")
+        errors, compared = output_error(original, made.model, tried)
+        model_file.check_unchanged(original)
+        if samples is None:
+            made.notes.append("the output error was taken on random inputs")
+        made.notes += [
+            f"output {name!r} errs by more than it is large: see where with `trtopt check --layers`"
+            for name, value in errors.items()
+            if value < 0
+        ]
+        table_file = table_beside(target) if made.table is not None else None
+        report = _told(source, target, table_file, request, made, errors, compared)
+        accept(report)
+        save(made.model, made.table, target)
+    return msgspec.structs.replace(report, seconds=round(time.perf_counter() - began, 3))
+
+
+def judged(request: Request) -> tuple[Precision, Form]:
+    """The request's own contradictions, before any work.
+
+    Raises:
+        UsageError: with the flag.
+    """
+    if request.precision not in get_args(Precision):
+        raise UsageError(
+            f"--precision {request.precision}: unknown",
+            f"choose one of {', '.join(get_args(Precision))}; trtopt cast makes fp16 and bf16",
+        )
+    precision: Precision = request.precision  # type: ignore[assignment]
+    form = form_for(precision, request.target, stored=request.store_weights)
+    if request.method is not None:
+        check_method(request.method)
+        if precision == "fp8" and request.method != "max":
+            raise UsageError(
+                f"--method {request.method} is for INT8", "FP8 takes the largest |x|: leave --method out"
+            )
+    if request.random_data and (request.calib is not None or request.table is not None):
+        raise UsageError(
+            "--random-data and --calib or --table exclude one another", "leave --random-data out"
+        )
+    _check_smoothing(request)
+    return precision, form
+
+
+def _check_smoothing(request: Request) -> None:
+    if request.smoothquant in (AUTO, OFF):
+        return
+    if isinstance(request.smoothquant, str) or not 0.0 <= request.smoothquant <= 1.0:
+        raise UsageError(
+            f"--smoothquant {request.smoothquant}: not from 0 to 1, nor auto or off",
+            "leave it out for auto; as alpha 0.5 is usual",
+        )
+    if request.table is not None:
+        raise UsageError(
+            "--smoothquant and --table exclude one another: ranges fit the graph that they were found on",
+            "leave --smoothquant out: the table tells what is smoothed",
+        )
+
+
+def _wish(request: Request, precision: Precision) -> Wish:
+    return Wish(precision, tuple(request.exclude), tuple(request.include))
+
+
+def _source(request: Request, model: ModelFile, precision: Precision) -> SampleSource | None:
+    """The samples to calibrate on; none for INT4 weights, a table, or a model that brings its scales."""
+    if request.calib is not None:
+        return open_data(request.calib)
+    if request.random_data:
+        return seeded_source(model)
+    if precision != "int4" and request.table is None and not is_quantised(model.proto):
+        raise no_data(precision)
+    return None
+
+
+def rewritten(source: Path, scratch: Path, target: str) -> tuple[ModelFile, list[str]]:
+    """The model in FP32, BatchNorm folded and the like, its new weights to be kept in `scratch`; and remarks.
+
+    It is proved equal on seeded inputs; where those do not suit the model it is not, which is said.
+    """
+    from trtopt.rewrite.rewrite import rewrite_model
+
+    rewritten, notes = scratch / "float.onnx", list[str]()
+    given = replace(model_file.load(source), spool=scratch)
+    if is_low(given.proto):
+        name_apart(given.proto.graph)
+        source = scratch / "wide.onnx"
+        model_file.save(widened(given), source)
+        notes.append("the model's 16-bit types became FP32 first: scales are found in FP32")
+    elif _has_namesakes(given.proto.graph):
+        source = scratch / "named.onnx"
+        name_apart(given.proto.graph)
+        model_file.save(given, source)
+    try:
+        rewrite_model(source, rewritten, target=target)
+    except ModelError as error:
+        rewrite_model(source, rewritten, target=target, check=False)
+        notes.append(f"the graph was rewritten without proof: {error.problem}")
+    return replace(model_file.load(rewritten), spool=scratch), notes
+
+
+def _has_namesakes(graph: GraphProto) -> bool:
+    """Whether nodes share a name: ONNX Runtime refuses such a model, so no rewriting could be proved."""
+    names = [node.name for part in graphs_of(graph) for node in part.node if node.name]
+    return len(set(names)) < len(names)
+
+
+def table_beside(target: Path) -> Path:
+    """Where the calibration table of a model goes."""
+    return target.with_name(target.name + TABLE_SUFFIX)
+
+
+def save(model: ModelFile, table: CalibrationTable | None, target: Path) -> Path | None:
+    """Write the model, and its table if there is one; where the table is.
+
+    Raises:
+        OutputError: the place cannot be written.
+    """
+    try:
+        model_file.save(model, target)
+    except OSError as error:
+        raise OutputError(f"cannot write {target}: {error}", "choose another place with -o") from None
+    if table is None:
+        return None
+    write_atomically(table_beside(target), to_json(table))
+    return table_beside(target)
+
+
+def _told(
+    source: Path,
+    target: Path,
+    table: Path | None,
+    request: Request,
+    made: Quantised,
+    errors: dict[str, float],
+    compared: int,
+) -> QuantizeReport:
+    """All of it as a record, but for how long it takes."""
+    kept: CalibrationTable | None = made.table
+    return QuantizeReport(
+        source=str(source),
+        out=str(target),
+        table=str(table) if table else None,
+        precision=request.precision,
+        target=request.target,
+        method=kept.method if kept else None,
+        samples=kept.samples if kept else 0,
+        held=kept.held if kept else 0,
+        compared=compared,
+        random_data=kept.random_data if kept else False,
+        pairs=len({edge.tensor for edge in made.plan.edges}),
+        weights=len(made.plan.weights),
+        decisions=made.plan.decisions,
+        scores=kept.scores if kept else (),
+        sqnr_db=errors,
+        fp32=made.fp32,
+        notes=tuple(made.notes),
+        seconds=0.0,
+    )

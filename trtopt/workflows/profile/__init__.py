@@ -1,0 +1,1 @@
+"""Layers, peaks and precision receipts of engines."""

@@ -1,0 +1,195 @@
+"""What a device can do at most: probed through its own TensorRT, kept by its UUID, else from data sheets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from trtopt.errors import ArtifactError, TrtoptError
+from trtopt.files.bounded_reading import read_bounded, reason_of
+from trtopt.files.build_folder import scratch_folder, write_atomically
+from trtopt.inspect.graph import read_graph
+from trtopt.inspect.inspector import read_inspector
+from trtopt.inspect.peaks import matrix_peak, peaks_of, together
+from trtopt.inspect.profile import profile_point
+from trtopt.onnxio.element_types import numpy_dtype
+from trtopt.records import (
+    Backend,
+    BenchPoint,
+    DeviceInfo,
+    DevicePeaks,
+    MeasuredPeaks,
+    Peak,
+    read_versioned,
+    to_json,
+)
+from trtopt.workers.protocol import Copied, CopyJob
+from trtopt.workers.supervisor import run_jobs
+from trtopt.workflows.bench.bench import bench
+from trtopt.workflows.build.build import build, now
+from trtopt.workflows.build.timing_caches import user_folder
+from trtopt.workflows.listener import SILENT, Listener
+
+_SCALE = 0.05
+_BENCH_S = 0.3
+
+
+@dataclass(frozen=True)
+class _Probes:
+    """What is tried on a kind of device: a product of [size, size] matrices in each type, and a copy."""
+
+    size: int
+    copy_bytes: int
+    types: tuple[str, ...]
+
+
+_PROBES = {
+    "gpu": _Probes(8192, 1 << 30, ("float32", "float16", "bfloat16", "int8", "float8_e4m3fn")),
+    "cpu": _Probes(1024, 1 << 28, ("float32",)),
+}
+
+
+def known_peaks(device: DeviceInfo) -> DevicePeaks | None:
+    """What has been measured of a device on this machine, completed from the table of data sheets.
+
+    Raises:
+        ArtifactError: the file with its measured peaks is damaged.
+    """
+    measured = None if device.uuid is None else _read(_file_of(device.uuid))
+    return together(measured, peaks_of(device.name))
+
+
+def probe_peaks(
+    device: DeviceInfo,
+    backend: Backend,
+    tactic_sources: Sequence[str] | None = None,
+    timeout: float | None = None,
+    listener: Listener = SILENT,
+) -> tuple[DevicePeaks, tuple[str, ...]]:
+    """Measure a device's copy bandwidth and its rate of matrix products, type by type, and keep them.
+
+    Each of these has failed after `timeout` seconds.
+
+    A rate is that of the layer that holds the product, from its median time under the profiler. Types that
+    give none are told in the notes; peaks of the table stand in for them.
+
+    Raises:
+        TrtoptError: the copy cannot be measured.
+    """
+    probes = _PROBES["gpu" if device.kind == "gpu" else "cpu"]
+    listener.note(f"measuring the peaks of {device.name}")
+    bandwidth = _copy(backend, probes.copy_bytes, timeout, listener)
+    flops: dict[str, Peak] = {}
+    notes = []
+    for dtype in probes.types:
+        try:
+            found = _matrix(dtype, probes.size, backend, tactic_sources, timeout, listener)
+        except TrtoptError as error:
+            found = error.problem
+        if isinstance(found, Peak):
+            flops[dtype] = found
+        else:
+            notes.append(f"no measured rate of {dtype}: {found.splitlines()[0]}")
+    peaks = DevicePeaks(device=device.name, bandwidth=bandwidth, flops=flops)
+    if device.uuid is not None:
+        kept = MeasuredPeaks(created=now(), uuid=device.uuid, peaks=peaks, notes=tuple(notes))
+        write_atomically(_file_of(device.uuid), to_json(kept))
+    return together(peaks, peaks_of(device.name)) or peaks, tuple(notes)
+
+
+def _copy(backend: Backend, nbytes: int, limit_s: float | None, listener: Listener) -> Peak:
+    job = CopyJob(backend=backend.name, nbytes=nbytes)
+    ((_, result),) = run_jobs([job], limit_s=limit_s, on_progress=listener.progress)
+    assert isinstance(result, Copied)
+    told = f"measured: copy of {nbytes / 2**30:g} GiB within the device, bytes read and written"
+    return Peak(value=result.bytes_per_s, source=told)
+
+
+def _matrix(
+    dtype: str,
+    size: int,
+    backend: Backend,
+    tactic_sources: Sequence[str] | None,
+    limit_s: float | None,
+    listener: Listener,
+) -> Peak | str:
+    model = product(dtype, size)
+    with scratch_folder() as scratch:
+        file, folder = scratch / f"{dtype}.onnx", scratch / "built"
+        onnx.save(model, str(file))
+        settings: dict[str, Any] = {"backend": backend.name, "rewrite": False}
+        if tactic_sources is not None:
+            settings["tactic_sources"] = tuple(tactic_sources)
+        build(file, folder, listener=listener, **settings)
+        report = bench(folder, layers=True, duration=_BENCH_S, timeout=limit_s, listener=listener)
+        (point,) = report.points
+    source = f"measured: MatMul {size}×{size}×{size} in {dtype} by {backend}"
+    return _peak_in(point, model, dtype, source)
+
+
+def _peak_in(point: BenchPoint, model: onnx.ModelProto, dtype: str, source: str) -> Peak | str:
+    assert point.layers is not None
+    told = point.layers.inspector
+    description = None if told is None else read_inspector(told, source)
+    found = profile_point(point, description, read_graph(model, {}), None)
+    return matrix_peak(found.layers, dtype, source)
+
+
+def product(dtype: str, size: int) -> onnx.ModelProto:
+    """`y = x · w`, all [size, size], in one type; types of 8 bits by Q/DQ of both operands.
+
+    `w` is a seeded constant: zeros would take less power than real weights, and clock higher.
+    """
+    element = helper.np_dtype_to_tensor_dtype(numpy_dtype(dtype))
+    is_quantised = numpy_dtype(dtype).itemsize == 1
+    io = TensorProto.FLOAT if is_quantised else element
+    values = np.random.default_rng(0).standard_normal((size, size), np.float32)
+    if dtype == "int8":
+        values = np.clip(np.rint(values / _SCALE), -127, 127)
+    nodes = list(_quantised()) if is_quantised else []
+    operands = ["x_read", "w_read"] if is_quantised else ["x", "w"]
+    nodes.append(helper.make_node("MatMul", operands, ["y"], name="product"))
+    weights = [numpy_helper.from_array(values.astype(numpy_dtype(dtype)), "w")]
+    if is_quantised:
+        weights.append(numpy_helper.from_array(np.array(_SCALE, np.float32), "scale"))
+        weights.append(numpy_helper.from_array(np.zeros((), numpy_dtype(dtype)), "zero"))
+    graph = helper.make_graph(
+        nodes,
+        "product",
+        [helper.make_tensor_value_info("x", io, [size, size])],
+        [helper.make_tensor_value_info("y", io, [size, size])],
+        weights,
+    )
+    opset, ir = (19, 9) if dtype.startswith("float8") else (17, 8)  # the first that have those types
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=ir)
+    return onnx.shape_inference.infer_shapes(made)
+
+
+def _quantised() -> Iterator[onnx.NodeProto]:
+    yield helper.make_node("QuantizeLinear", ["x", "scale", "zero"], ["x_stored"], name="quantise")
+    for name, stored in (("x", "x_stored"), ("w", "w")):
+        yield helper.make_node(
+            "DequantizeLinear", [stored, "scale", "zero"], [f"{name}_read"], name=f"read_{name}"
+        )
+
+
+def _file_of(uuid: str) -> Path:
+    return user_folder() / "peaks" / f"{uuid}.json"
+
+
+def _read(file: Path) -> DevicePeaks | None:
+    try:
+        return read_versioned(read_bounded(file), MeasuredPeaks).peaks
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise ArtifactError(
+            f"{file}: cannot be read as measured peaks: {reason_of(error)}",
+            "remove it, and measure them again with `trtopt profile --probe-peaks`",
+        ) from None

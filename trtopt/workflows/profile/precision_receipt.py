@@ -1,0 +1,72 @@
+"""Precision receipts of a build folder: the types its engines run in against those asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from trtopt.device.tensorrt.flavours import is_weakly_typed
+from trtopt.errors import ArtifactError, BuildError
+from trtopt.files.bounded_reading import read_bounded, reason_of
+from trtopt.inspect.graph import read_graph
+from trtopt.inspect.inspector import read_inspector
+from trtopt.inspect.join import join
+from trtopt.inspect.receipt import faults, receipt, share_of
+from trtopt.onnxio.model_file import load
+from trtopt.records import EngineArtifact, Manifest, PrecisionReceipt
+from trtopt.workflows.bench.resolve_engines import shapes_at
+
+
+def receipts_of(folder: Path, manifest: Manifest) -> dict[str, PrecisionReceipt]:
+    """A receipt by weights for each engine whose layers the builder described, by the engine's file."""
+    described = [engine for engine in manifest.engines if engine.layers]
+    if not described:
+        return {}
+    graphs = {graph.sha256: graph for graph in map(manifest.graph_of, described)}
+    models = {key: load(folder / Path(graph.path).name).proto for key, graph in graphs.items()}
+    found = {}
+    for engine in described:
+        text = _text(folder, engine)
+        try:
+            description = read_inspector(text, str(engine.layers))
+        except ArtifactError:  # an engine whose layers have no detail tells no types
+            continue
+        model = models[manifest.graph_of(engine).sha256]
+        graph = read_graph(model, shapes_at(manifest.onnx.inputs, engine.plan, engine.plan.batch.opt[0]))
+        layers, _ = join(description, None, graph)
+        found[engine.path] = receipt(layers, weakly_typed=is_weakly_typed(engine.plan.backend))
+    return found
+
+
+def _text(folder: Path, engine: EngineArtifact) -> str:
+    """What the builder's inspector told.
+
+    Raises:
+        ArtifactError: the file is gone, or no text.
+    """
+    file = folder / str(engine.layers)
+    try:
+        return read_bounded(file).decode()
+    except (OSError, ValueError) as error:
+        raise ArtifactError(
+            f"{file}: cannot be read as an engine's layers: {reason_of(error)}",
+            "build again: the folder has lost it",
+        ) from None
+
+
+def check_receipts(receipts: Mapping[str, PrecisionReceipt]) -> None:
+    """Precision that was asked for and did not happen is a failure, although there is an engine.
+
+    Raises:
+        BuildError: it did not in an engine; see `inspect.receipt` for what is judged how.
+    """
+    for name, found in receipts.items():
+        if fallen := faults(found):
+            worst = fallen[0]
+            where = " + ".join(worst.nodes) or worst.layer
+            raise BuildError(
+                f"{name}: {share_of(fallen):.1%} of the weights run in a wider type than the graph asks for, "
+                f"first of all {where!r} in {worst.ran} instead of {worst.asked}",
+                "the folder is complete: accept it with --allow-fallback, or see `trtopt profile` and "
+                "`trtopt lint` for what stands in the way",
+            )

@@ -1,0 +1,375 @@
+"""From a build folder, an engine or an ONNX file to a look inside its engines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import lru_cache, partial
+from pathlib import Path
+
+import msgspec
+
+from trtopt.device.nvtx import require_nvtx
+from trtopt.device.tensorrt.flavours import is_weakly_typed
+from trtopt.errors import ArtifactError, BackendMissingError, NoGpuError, UsageError
+from trtopt.files.bounded_reading import read_bounded, reason_of
+from trtopt.files.build_folder import MANIFEST, read_manifest
+from trtopt.inspect.difference import difference
+from trtopt.inspect.graph import Graph, read_graph
+from trtopt.inspect.inspector import read_inspector
+from trtopt.inspect.profile import profile_graph, profile_point
+from trtopt.onnxio.model_file import load
+from trtopt.onnxio.model_info import read_onnx
+from trtopt.records import (
+    BenchPoint,
+    BenchReport,
+    DevicePeaks,
+    EngineDescription,
+    EngineDifference,
+    EngineProfile,
+    EngineRef,
+    Manifest,
+    ProfileReport,
+    Shape,
+    read_versioned,
+)
+from trtopt.records.validation import check_profile
+from trtopt.workflows.bench.bench import bench
+from trtopt.workflows.bench.external_engine import is_vouched_alone
+from trtopt.workflows.bench.resolve_engines import engines_to_measure, points, shapes_at
+from trtopt.workflows.build.build import command_line, now
+from trtopt.workflows.build.build_memory import memories_of
+from trtopt.workflows.compare.result_files import read_result
+from trtopt.workflows.listener import SILENT, Listener
+from trtopt.workflows.profile.peaks import known_peaks, probe_peaks
+from trtopt.workflows.provenance import check_engines, check_model
+
+PROFILE_FILE = "profile.json"
+TRACE_FILE = "trace.json"
+
+
+def profile(
+    path: str | Path,
+    *,
+    batch: Sequence[int] | None = None,
+    backend: str | None = None,
+    result: str | Path | None = None,
+    against: str | Path | None = None,
+    memory: bool = False,
+    nvtx: bool = False,
+    probe: bool = False,
+    duration: float = 1.0,
+    timeout: float | None = None,
+    trust: Sequence[str] = (),
+    listener: Listener = SILENT,
+) -> ProfileReport:
+    """Time every layer, and bring the times together with the inspector and the ONNX file.
+
+    Args:
+        path: a build folder, an engine in one, or an ONNX file.
+        batch: batch sizes; by default every one there is an engine for.
+        backend: as for `bench`: by default the one that the engines were built with.
+        result: a result file of `trtopt bench --layers` to look into, instead of measuring here.
+        against: an earlier profile: its engine of the same batch size, or its only one, is A of a difference.
+        memory, nvtx, timeout, trust: as for `bench`.
+        probe: measure what the device can do at most, and keep it for the device's next profiles.
+        duration: seconds of the latency pass that is made beside the layer pass.
+        listener: hears progress and notes.
+
+    Raises:
+        ArtifactError: `path`, `result` or `against` are not what they should be, or belong to another model
+            or to other engines.
+        TrtoptError: see `bench`.
+    """
+    measuring = {"--memory": memory, "--nvtx": nvtx, "--probe-peaks": probe, "--trust": bool(trust)}
+    _check(nvtx, result, measuring | {"--timeout": timeout is not None})
+    earlier = None if against is None else _earlier(Path(against))
+    given = None if result is None else read_result(Path(result))
+    measure = partial(bench, batch=batch, backend=backend, layers=True, memory=memory, nvtx=nvtx)
+    measure = partial(measure, duration=duration, timeout=timeout, trust=trust, listener=listener)
+    notes: list[str] = []
+    with _subject(Path(path), batch, backend, given is not None, trust, notes, listener) as (subject, model):
+        manifest = _manifest_of(subject)
+        try:
+            report = given or measure(subject)
+        except (NoGpuError, BackendMissingError) as error:
+            if manifest is None:
+                raise
+            made = _not_run(manifest, model, batch, f"the engines were not run: {error.problem}")
+        else:
+            if given is not None:
+                _check_belongs(given, manifest, model, Path(str(result)))
+            peaks = _peaks_for(report, manifest, probe, timeout, notes, listener)
+            made = _looked_into(report, _Graphs(model, manifest), batch if given else None, peaks)
+        made = _with_build_memory(made, model.parent, manifest)
+    made = msgspec.structs.replace(made, notes=(*notes, *made.notes))
+    return _with_differences(made, earlier, Path(str(against)))
+
+
+def _check(nvtx: bool, result: str | Path | None, measuring: Mapping[str, bool]) -> None:
+    """Judge the flags; `measuring` tells which were given that mean nothing where nothing is measured."""
+    if nvtx:
+        require_nvtx()  # later on its absence would be taken for that of a GPU
+    given = [flag for flag, is_given in measuring.items() if is_given]
+    if given and result is not None:
+        raise UsageError(f"{given[0]}: nothing is measured with --result", "leave one of them away")
+
+
+@contextmanager
+def _subject(
+    path: Path,
+    batch: Sequence[int] | None,
+    backend: str | None,
+    is_measured: bool,
+    trust: Sequence[str],
+    notes: list[str],
+    listener: Listener,
+) -> Iterator[tuple[Path, Path]]:
+    """What to measure, and the ONNX file that it was made of; an ONNX file is built first."""
+    folder = path if path.is_dir() else path.parent
+    if is_vouched_alone(path, trust):
+        raise UsageError(
+            f"{path}: no manifest tells its model, and a profile is about the model's nodes",
+            "time its layers with `trtopt bench --layers`, or give a folder that `trtopt build` made",
+        )
+    if path.is_dir() or _is_engine_of(folder, path):
+        yield path, _model_in(folder)
+    elif is_measured:
+        yield path, path
+    else:
+        with engines_to_measure(path, batch, backend, notes, listener) as found:
+            yield found.folder, _model_in(found.folder)
+
+
+def _is_engine_of(folder: Path, path: Path) -> bool:
+    if not (folder / MANIFEST).is_file():
+        return False
+    return path.suffix != ".onnx" or path.name in {engine.path for engine in read_manifest(folder).engines}
+
+
+def _manifest_of(subject: Path) -> Manifest | None:
+    folder = subject if subject.is_dir() else subject.parent
+    return read_manifest(folder) if subject.is_dir() or (folder / MANIFEST).is_file() else None
+
+
+def _model_in(folder: Path) -> Path:
+    return folder / Path(read_manifest(folder).onnx.path).name
+
+
+class _Graphs:
+    """The graph of each engine, read once: engines of one folder may be made of several."""
+
+    def __init__(self, model: Path, manifest: Manifest | None) -> None:
+        self._model = model
+        self._paths: dict[str, Path] = {}
+        if manifest is not None:
+            self._paths = {
+                engine.plan.label: model.with_name(Path(manifest.graph_of(engine).path).name)
+                for engine in manifest.engines
+            }
+        self._read = lru_cache(lambda path: load(path).proto)
+
+    def at(self, label: str, shapes: Mapping[str, Shape]) -> Graph:
+        """What the engine of that label is made of, at concrete shapes."""
+        return read_graph(self._read(self._paths.get(label, self._model)), shapes)
+
+
+def _check_belongs(report: BenchReport, manifest: Manifest | None, model: Path, result: Path) -> None:
+    """A result file of another model or of other engines must not be joined with these.
+
+    Raises:
+        ArtifactError: it is one.
+    """
+    remedy = "give the folder or model that was measured, or measure again with `trtopt bench --layers`"
+    check_model(report.model_sha256, read_onnx(model).sha256, result, str(model), remedy)
+    if manifest is not None:
+        check_engines(report, manifest, result, model.parent, remedy)
+
+
+def _peaks_for(
+    report: BenchReport,
+    manifest: Manifest | None,
+    probe: bool,
+    timeout: float | None,
+    notes: list[str],
+    listener: Listener,
+) -> DevicePeaks | None:
+    """The peaks of the device that was measured on, probed if asked with the tactics that its engines use."""
+    device, backend = report.environment.device, report.environment.backend
+    if not probe:
+        return known_peaks(device)
+    plan = manifest.engines[0].plan if manifest is not None else None
+    sources = plan.settings.tactic_sources if plan is not None and plan.backend == backend else None
+    peaks, told = probe_peaks(device, backend, sources, timeout, listener)
+    notes += told
+    return peaks
+
+
+def _looked_into(
+    report: BenchReport, graphs: _Graphs, batch: Sequence[int] | None, peaks: DevicePeaks | None
+) -> ProfileReport:
+    environment = report.environment
+    missing: list[str] = []
+    if peaks is None:
+        missing.append(
+            f"no floors: nothing is known of the peaks of {environment.device.name}; "
+            "--probe-peaks measures them"
+        )
+    engines = []
+    for point in report.points:
+        if batch is not None and point.batch not in batch:
+            continue
+        description = description_of(point, missing)
+        at_shapes = graphs.at(point.latency.engine.label, point.latency.shapes)
+        infer = environment.backend.name == "onnxruntime"
+        engines.append(
+            profile_point(
+                point,
+                description,
+                at_shapes,
+                peaks,
+                infer=infer,
+                weakly_typed=is_weakly_typed(environment.backend),
+            )
+        )
+    return ProfileReport(
+        created=now(),
+        argv=command_line(),
+        environment=environment,
+        model_sha256=report.model_sha256,
+        peaks=peaks,
+        engines=tuple(engines),
+        missing=tuple(dict.fromkeys(missing)),
+        notes=(*report.notes, *_layer_notes(report)),
+    )
+
+
+def _layer_notes(report: BenchReport) -> list[str]:
+    passes = ((point.batch, point.layers) for point in report.points)
+    return [
+        f"batch {batch}: {note}" for batch, layers in passes if layers is not None for note in layers.notes
+    ]
+
+
+def _with_build_memory(report: ProfileReport, folder: Path, manifest: Manifest | None) -> ProfileReport:
+    """What building took, of the engines whose builder was followed."""
+    if manifest is None:
+        return report
+    found = memories_of(folder, manifest)
+    by_hash = {engine.sha256: found.get(engine.path) for engine in manifest.engines}
+    engines = (
+        msgspec.structs.replace(one, build_memory=by_hash.get(one.engine.sha256)) for one in report.engines
+    )
+    return msgspec.structs.replace(report, engines=tuple(engines))
+
+
+def description_of(point: BenchPoint, missing: list[str]) -> EngineDescription | None:
+    """What the inspector told; where it told nothing of use, times stay joined with names alone.
+
+    Raises:
+        ArtifactError: the point has no layer pass.
+    """
+    if point.layers is None:
+        raise ArtifactError(
+            f"batch {point.batch} was measured without a layer pass", "measure again with --layers"
+        )
+    if point.layers.inspector is None:
+        missing.append("types, tactics and shapes of layers: there is no inspector's description")
+        return None
+    try:
+        return read_inspector(point.layers.inspector, f"batch {point.batch}")
+    except ArtifactError as error:
+        missing.append(f"types, tactics and shapes of layers: {error.problem}; {error.remedy}")
+        return None
+
+
+def _not_run(manifest: Manifest, model: Path, batch: Sequence[int] | None, reason: str) -> ProfileReport:
+    """What can be known of engines that do not run here: what their graph asks for."""
+    graphs = _Graphs(model, manifest)
+    engines = []
+    for engine, size in points(manifest.engines, batch):
+        ref = EngineRef(path=engine.path, sha256=engine.sha256, label=engine.plan.label)
+        at_shapes = graphs.at(engine.plan.label, shapes_at(manifest.onnx.inputs, engine.plan, size))
+        engines.append(profile_graph(size, ref, at_shapes, known_peaks(engine.device)))
+    return ProfileReport(
+        created=now(),
+        argv=command_line(),
+        environment=None,
+        model_sha256=manifest.onnx.sha256,
+        peaks=None,
+        engines=tuple(engines),
+        missing=(
+            reason,
+            "layers, fusions, times and the types that ran: the rows are the nodes of the ONNX file",
+        ),
+    )
+
+
+def read_profile(path: Path) -> ProfileReport:
+    """A result file of `trtopt profile`, or the folder that it lies in.
+
+    Raises:
+        ArtifactError: no such file, or not a profile.
+    """
+    file = path / PROFILE_FILE if path.is_dir() else path
+    try:
+        report = read_versioned(read_bounded(file), ProfileReport)
+        check_profile(report)
+    except (OSError, ValueError) as error:
+        raise ArtifactError(
+            f"{file}: cannot be read as a profile: {reason_of(error)}", "give what `trtopt profile -o` wrote"
+        ) from None
+    return report
+
+
+def _earlier(against: Path) -> ProfileReport:
+    """A profile to tell the difference from.
+
+    Raises:
+        ArtifactError: it is none, or its engines were not run: it has nodes of the ONNX file for layers.
+    """
+    report = read_profile(against)
+    if report.environment is None:
+        raise ArtifactError(
+            f"{against}: its engines were not run: there are no layers to tell the difference from",
+            "profile them where they can run",
+        )
+    return report
+
+
+def _with_differences(report: ProfileReport, earlier: ProfileReport | None, where: Path) -> ProfileReport:
+    """The report with a difference for each engine that has a counterpart in the earlier one.
+
+    Raises:
+        ArtifactError: none has, or the two have no node in common.
+    """
+    if earlier is None:
+        return report
+    if report.environment is None:
+        missing = f"the difference from {where}: there are no layers here to hold against its layers"
+        return msgspec.structs.replace(report, missing=(*report.missing, missing))
+    found: list[EngineDifference] = []
+    for engine in report.engines:
+        other = _counterpart(engine, earlier.engines)
+        if other is not None:
+            found.append(difference(other, engine))
+    if not found:
+        raise ArtifactError(
+            f"{where}: has no engine of a batch size that was looked into here",
+            "choose a batch that both have with --batch, or one that the earlier profile holds alone",
+        )
+    nodes, others = (
+        {name for engine in one.engines for layer in engine.layers for name in layer.onnx_nodes}
+        for one in (report, earlier)
+    )
+    if not nodes & others:
+        raise ArtifactError(
+            f"{where}: shares no ONNX node with what was looked into: it is a profile of another model",
+            "compare engines of one model",
+        )
+    return msgspec.structs.replace(report, differences=tuple(found))
+
+
+def _counterpart(engine: EngineProfile, others: Sequence[EngineProfile]) -> EngineProfile | None:
+    same = [other for other in others if other.batch == engine.batch]
+    return same[0] if same else (others[0] if len(others) == 1 else None)

@@ -1,0 +1,146 @@
+"""From a folder to all that it holds of one model: manifest, result files, profiles."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from itertools import product
+from pathlib import Path
+
+import msgspec
+
+from trtopt.errors import ArtifactError
+from trtopt.files.bounded_reading import read_bounded
+from trtopt.files.build_folder import MANIFEST, read_manifest
+from trtopt.records import BenchReport, Collected, Manifest, ProfileReport, kind_of
+from trtopt.workflows.compare.result_files import read_result
+from trtopt.workflows.profile.profile import read_profile
+from trtopt.workflows.provenance import check_engines, check_model, engines_of
+
+_APART = "keep the files of one build in a folder: move this one elsewhere, or make it again"
+
+
+def collect(folder: Path) -> Collected:
+    """Read every JSON file of a folder, not of those below it.
+
+    What is not for a report is left out with a reason; a file of trtopt's that is broken is an error.
+
+    Raises:
+        ArtifactError: no such folder; nothing in it; a file that cannot be read or is of a newer trtopt;
+            files of more than one model, or of other engines than the folder's manifest lists.
+    """
+    if not folder.is_dir():
+        raise _no_folder(folder)
+    manifest: Manifest | None = None
+    results: dict[str, BenchReport] = {}
+    profiles: dict[str, ProfileReport] = {}
+    left_out: dict[str, str] = {}
+    for file in sorted(folder.glob("*.json")):
+        kind = _kind(file)
+        if kind == "trtopt.bench":
+            results[file.name] = read_result(file)
+        elif kind == "trtopt.profile":
+            profiles[file.name] = read_profile(file)
+        elif kind == "trtopt.build" and file.name == MANIFEST:
+            manifest = read_manifest(folder)
+        else:
+            left_out[file.name] = f"a file of {kind}" if kind else _foreign(file)
+    if manifest is None and not results and not profiles:
+        raise _nothing(folder, left_out)
+    for name in _parts_of(manifest):
+        left_out.pop(name, None)
+    found = Collected(
+        folder=str(folder),
+        name=folder.resolve().name,
+        manifest=manifest,
+        results=results,
+        profiles=profiles,
+        left_out=left_out,
+        notes=tuple(_unlike_engines(results, profiles)),
+    )
+    _check(folder, found)
+    return found
+
+
+def _parts_of(manifest: Manifest | None) -> Iterator[str]:
+    """Files of a build beside its manifest, which profiles are made of."""
+    if manifest is None:
+        return
+    for engine in manifest.engines:
+        yield from (name for name in (engine.layers, engine.memory) if name is not None)
+    if manifest.rewrite is not None:
+        yield manifest.rewrite.trace
+
+
+def _no_folder(folder: Path) -> ArtifactError:
+    if folder.exists():
+        return ArtifactError(f"{folder}: is a file", f"give the folder that it lies in: {folder.parent}")
+    return ArtifactError(f"{folder}: no such folder", "give one that `trtopt build` or `trtopt profile` made")
+
+
+def _nothing(folder: Path, left_out: dict[str, str]) -> ArtifactError:
+    found = "; ".join(f"{name} is {reason}" for name, reason in left_out.items()) or "it has no JSON files"
+    where = shlex.quote(str(folder))
+    return ArtifactError(
+        f"{folder}: holds nothing to report on: {found}",
+        f"`trtopt profile PATH -o {where}` and `trtopt bench PATH --json {where}/result.json` make what is",
+    )
+
+
+def _kind(file: Path) -> str | None:
+    """What of trtopt's a file is.
+
+    Raises:
+        ArtifactError: it cannot be read.
+    """
+    try:
+        return kind_of(read_bounded(file)) if file.is_file() else None
+    except ValueError:  # too large for a file of trtopt's
+        return None
+    except OSError as error:
+        raise ArtifactError(f"{file}: cannot be read ({error.strerror})", "see to its permissions") from None
+
+
+def _foreign(file: Path) -> str:
+    """What a file that says no schema of trtopt's looks like."""
+    if not file.is_file():
+        return "no file"
+    try:
+        text = read_bounded(file)
+    except ValueError:
+        return "larger than a file of trtopt's can be"
+    try:
+        found = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
+    except (ValueError, RecursionError):  # an inspector of 8.6 writes what is no strict JSON
+        return "what an engine inspector wrote" if b'"Layers"' in text[:64] else "no file of trtopt's"
+    if "Layers" in found:
+        return "what an engine inspector wrote"
+    return "a trace for Perfetto" if "traceEvents" in found else "no file of trtopt's"
+
+
+def _check(folder: Path, found: Collected) -> None:
+    manifest = found.manifest
+    models = {name: report.model_sha256 for name, report in found.reports.items()}
+    if manifest is not None:
+        models = {MANIFEST: manifest.onnx.sha256, **models}
+    first, expected = next(iter(models.items()))
+    for name, model in models.items():
+        check_model(model, expected, folder / name, f"that of {first}", _APART)
+    if manifest is not None:
+        for name, report in found.reports.items():
+            check_engines(report, manifest, folder / name, folder, _APART)
+
+
+def _unlike_engines(results: dict[str, BenchReport], profiles: dict[str, ProfileReport]) -> Iterator[str]:
+    """Two builds of one model are two engines: their figures need not agree."""
+    for (result, measured), (profile, inside) in product(results.items(), profiles.items()):
+        there, here = measured.environment, inside.environment
+        if here is None or there.backend.name != here.backend.name:
+            continue
+        engines = dict(engines_of(inside))
+        for batch, engine in engines_of(measured):
+            if batch in engines and engines[batch].sha256 != engine.sha256:
+                yield (
+                    f"batch {batch}: {result} and {profile} were made with two builds of the model: "
+                    "their figures need not agree"
+                )

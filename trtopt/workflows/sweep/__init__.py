@@ -1,0 +1,1 @@
+"""A model at many batch sizes, shapes, precisions and numbers of streams."""

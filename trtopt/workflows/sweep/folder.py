@@ -1,0 +1,140 @@
+"""The folder of a sweep: who may write to it, what of it is to be believed, and how it is written.
+
+    sweep.json, sweep.csv   the points, after every one of them
+    graphs/PRECISION/       the model in that precision, prepared once
+    builds/PRECISION…/      a build folder with an engine for each batch size
+    results/POINT-KEY.json  the result file of a point, raw samples included
+
+A result file that carries a point's key is what makes a point measured; `sweep.json` is drawn from them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from trtopt.errors import ArtifactError, OutputError
+from trtopt.files.bounded_reading import read_bounded, reason_of
+from trtopt.files.build_folder import lock, write_atomically
+from trtopt.files.temporary import is_temporary, remove_if_abandoned
+from trtopt.measure.analysis.sweep_table import csv_of
+from trtopt.records import SweepReport, SweepTerms, read_versioned, to_json
+from trtopt.workflows.build.build import command_line, now
+
+REPORT = "sweep.json"
+TABLE = "sweep.csv"
+
+
+def is_sweep(folder: Path) -> bool:
+    """Whether a folder is a sweep's, in whatever state."""
+    return (folder / REPORT).is_file()
+
+
+def read_sweep(folder: Path) -> SweepReport:
+    """The report of a sweep.
+
+    Raises:
+        ArtifactError: no sweep's folder, or its report is cut short, edited, or of a newer trtopt.
+    """
+    path = folder / REPORT if folder.is_dir() else folder
+    try:
+        if folder.is_dir() and path.exists() and not path.is_file():
+            raise ValueError("no regular file")  # a pipe would be waited for
+        return read_versioned(read_bounded(path), SweepReport)
+    except FileNotFoundError:
+        raise ArtifactError(
+            f"{folder}: no sweep: there is no {REPORT}", "give a folder that `trtopt sweep -o` made"
+        ) from None
+    except (OSError, ValueError) as error:
+        raise ArtifactError(
+            f"{path}: cannot be read as the report of a sweep: {reason_of(error)}",
+            "sweep again into another folder",
+        ) from None
+
+
+def save_sweep(folder: Path, report: SweepReport) -> None:
+    """Write the report and its table."""
+    write_atomically(folder / REPORT, to_json(report))
+    write_atomically(folder / TABLE, csv_of(report))
+
+
+@contextmanager
+def sweep_in_progress(folder: Path, model: str, terms: SweepTerms) -> Iterator[SweepReport]:
+    """Hold a sweep's folder, new or to be continued; yields the report of what is there.
+
+    Raises:
+        OutputError: it is something else, or another process sweeps into it.
+        ArtifactError: it holds a sweep of another model, of another machine or on other terms.
+    """
+    guard = folder / REPORT
+    if not guard.exists() and _is_anything(folder):
+        raise OutputError(
+            f"{folder}: exists and is no sweep of trtopt's", "choose another name with -o, or remove it"
+        )
+    with lock(guard, wait_s=0):
+        if not guard.exists():
+            report = SweepReport(created=now(), argv=command_line(), model=model, terms=terms)
+            save_sweep(folder, report)
+        else:
+            report = read_sweep(folder)
+            _check_same(folder, report.terms, terms)
+            _remove_unfinished(folder)
+        yield report
+
+
+def _is_anything(folder: Path) -> bool:
+    """Whether there is more than what a sweep leaves that was killed at once."""
+    if not folder.is_dir():
+        return folder.exists()
+    return any(REPORT not in path.name for path in folder.iterdir())
+
+
+def _check_same(folder: Path, there: SweepTerms, here: SweepTerms) -> None:
+    """A sweep goes on only with the same model, on the same machine and on the same terms.
+
+    Raises:
+        ArtifactError: with all that differs.
+    """
+    if there == here:
+        return
+    if there.model_sha256 != here.model_sha256:
+        raise ArtifactError(
+            f"{folder}: is a sweep of another model (hashes differ)", "choose another folder with -o"
+        )
+    machine = [
+        f"{name.replace('_', ' ')} {_told(before)}, here {_told(after)}"
+        for one, other in ((there.device, here.device), (there.backend, here.backend))
+        for name, before, after in _differing(one, other)
+    ]
+    if machine:
+        raise ArtifactError(
+            f"{folder}: is a sweep of another machine: {'; '.join(machine)}",
+            "figures of two machines make no curve: choose another folder with -o",
+        )
+    told = [
+        f"{name.replace('_', ' ')} {_told(before)}, now {_told(after)}"
+        for name, before, after in _differing(there, here)
+    ]
+    raise ArtifactError(
+        f"{folder}: is a sweep on other terms: {'; '.join(told)}",
+        "give the options that it began with, or choose another folder with -o",
+    )
+
+
+def _differing(one: msgspec.Struct, other: msgspec.Struct) -> list[tuple[str, object, object]]:
+    pairs = ((name, getattr(one, name), getattr(other, name)) for name in one.__struct_fields__)
+    return [(name, before, after) for name, before, after in pairs if before != after]
+
+
+def _told(value: object) -> str:
+    return str(getattr(value, "name", "unknown" if value is None else value))
+
+
+def _remove_unfinished(folder: Path) -> None:
+    """What a sweep that was killed had under temporary names."""
+    for path in sorted(folder.rglob(".*.tmp")):
+        if is_temporary(path):
+            remove_if_abandoned(path)

@@ -1,0 +1,173 @@
+"""One point of a sweep: measured, or drawn from the result file of an earlier run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from trtopt.device.backends import ONNXRUNTIME
+from trtopt.errors import ArtifactError, DeviceError
+from trtopt.files.build_folder import write_atomically
+from trtopt.measure.analysis.energy import mean_power
+from trtopt.measure.analysis.findings import measurements_of
+from trtopt.measure.contracts import changed
+from trtopt.measure.engine import BenchJob
+from trtopt.measure.statistics.summaries import summarise, throughput
+from trtopt.records import (
+    BenchPoint,
+    BenchReport,
+    Contract,
+    EngineRef,
+    Environment,
+    MemoryPass,
+    PointMemory,
+    Samples,
+    Spread,
+    SweepPoint,
+    SweepSetting,
+    SweepTerms,
+    to_json,
+)
+from trtopt.workers.protocol import Benched
+from trtopt.workers.supervisor import run_jobs
+from trtopt.workflows.bench.resolve_engines import shapes_at
+from trtopt.workflows.build.build import command_line, now
+from trtopt.workflows.compare.result_files import read_result
+from trtopt.workflows.listener import Listener
+from trtopt.workflows.sweep.builds import PointEngine, file_name
+
+_KEY_DIGITS = 12
+
+
+def result_path(folder: Path, setting: SweepSetting, terms: SweepTerms) -> Path:
+    """Where a point's result file lies: its key is in its name."""
+    name = f"{file_name(setting.label)}-{setting.key(terms)[:_KEY_DIGITS]}.json"
+    return folder / "results" / name
+
+
+def drawn(
+    folder: Path, setting: SweepSetting, terms: SweepTerms, engine: PointEngine
+) -> tuple[SweepPoint, Environment] | None:
+    """The point from its result file, if that is there, is whole and is of this engine."""
+    path = result_path(folder, setting, terms)
+    if not path.is_file():  # named after the label of an older trtopt
+        path = next(path.parent.glob(f"*-{setting.key(terms)[:_KEY_DIGITS]}.json"), path)
+    try:
+        report = read_result(path)
+    except ArtifactError:
+        return None
+    measured = report.points[0]
+    if measured.failure is not None or measured.latency.engine.sha256 != engine.artifact.sha256:
+        return None
+    return point_of(folder, path, setting, terms, engine, measured), report.environment
+
+
+def measure_point(
+    folder: Path,
+    setting: SweepSetting,
+    terms: SweepTerms,
+    engine: PointEngine,
+    data: str | None,
+    limit_s: float | None,
+    listener: Listener,
+) -> tuple[SweepPoint, Environment]:
+    """Measure it in a process of its own. Only one that went through leaves a result file.
+
+    Raises:
+        TrtoptError: what kept the latency pass from being made.
+    """
+    job = BenchJob(
+        path=str((engine.folder / engine.artifact.path).absolute()),
+        artifact=engine.artifact,
+        batch=setting.batch,
+        shapes=shapes_at(engine.onnx.inputs, engine.artifact.plan, setting.batch),
+        data=data,
+        contract=contract_for(terms.contract, setting.streams),
+        warmup_s=terms.warmup_s,
+        duration_s=terms.duration_s,
+        layers=False,
+        memory=terms.backend.name != ONNXRUNTIME,
+    )
+    listener.plans([setting.label])
+    ((_, result),) = run_jobs([job], limit_s=limit_s, on_progress=listener.progress)
+    assert isinstance(result, Benched)
+    measured = result.point
+    if not measured.latency.samples.start_ms:
+        raise DeviceError(
+            f"all {measured.latency.discarded} samples of its latency pass were discarded: "
+            f"{'; '.join(measured.latency.untrustworthy)}",
+            "sweep again when nothing slows the device down",
+        )
+    path = result_path(folder, setting, terms)
+    if measured.failure is None:
+        report = BenchReport(
+            created=now(),
+            argv=command_line(),
+            environment=result.environment,
+            model_sha256=engine.onnx.sha256,
+            source_sha256=terms.model_sha256,
+            points=(measured,),
+        )
+        write_atomically(path, to_json(report, indent=None))
+    return point_of(folder, path, setting, terms, engine, measured), result.environment
+
+
+def contract_for(contract: Contract, streams: int) -> Contract:
+    """The terms with so many streams.
+
+    Raises:
+        UsageError: more than there can be.
+    """
+    return changed(contract, {"streams": streams}) if streams > 1 else contract
+
+
+def point_of(
+    folder: Path,
+    path: Path,
+    setting: SweepSetting,
+    terms: SweepTerms,
+    engine: PointEngine,
+    measured: BenchPoint,
+) -> SweepPoint:
+    """A point's figures, drawn from its passes."""
+    artifact, build = engine.artifact, engine.folder.relative_to(folder).as_posix()
+    rated = measured.throughput or measured.latency
+    rates: dict[str, Any] = {}
+    if rated.samples.start_ms and (measured.throughput is not None or measured.failure is None):
+        rate = throughput(rated.samples, setting.batch)
+        rates = {"samples_per_s": rate.samples_per_s, "queries_per_s": rate.queries_per_s}
+        rates |= {"busy_latency": spread_of(rated.samples), "power": mean_power(rated)}
+    return SweepPoint(
+        key=setting.key(terms),
+        setting=setting,
+        shapes=measured.latency.shapes,
+        build=build,
+        engine=EngineRef(path=f"{build}/{artifact.path}", sha256=artifact.sha256, label=artifact.plan.label),
+        engine_bytes=artifact.size_bytes,
+        build_seconds=artifact.build_seconds,
+        result=path.relative_to(folder).as_posix() if measured.failure is None else None,
+        queries=len(measured.latency.samples.start_ms),
+        latency=spread_of(measured.latency.samples),
+        memory=memory_of(measured.memory) if measured.memory is not None else None,
+        untrustworthy=tuple(
+            dict.fromkeys(text for one in measurements_of(measured) for text in one.untrustworthy)
+        ),
+        failure=measured.failure,
+        **rates,
+    )
+
+
+def spread_of(samples: Samples) -> Spread:
+    """How the latencies of a pass are spread."""
+    summary = summarise(samples.latency_ms)
+    p50, p90, p99 = (summary.percentiles[p] for p in (50.0, 90.0, 99.0))
+    return Spread(p50_ms=p50, p90_ms=p90, p99_ms=p99, max_ms=summary.maximum)
+
+
+def memory_of(memory: MemoryPass) -> PointMemory:
+    """What one context took, buffers included, and what one more would take."""
+    return PointMemory(
+        peak_bytes=memory.peak_bytes + memory.buffers_bytes,
+        buffers_bytes=memory.buffers_bytes,
+        context_bytes=max(memory.context_bytes, default=None),
+    )

@@ -1,0 +1,178 @@
+"""What a sweep is asked for: every combination, the terms that all share, and what contradicts itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+
+import msgspec
+
+from trtopt.builder.shapes import fixed_batch
+from trtopt.data import open_data
+from trtopt.data.source import fingerprint_of
+from trtopt.errors import UsageError
+from trtopt.measure.analysis.sweep_refinement import NEIGHBOURS, with_neighbours
+from trtopt.measure.contracts import DEFAULT, changed, contract_named
+from trtopt.recipe import MAX_AXIS, Recipe
+from trtopt.records import SweepSetting, SweepTerms, Terms
+from trtopt.workflows.build.apply_precision import QUANTISED, request_for
+from trtopt.workflows.build.build import make_plans
+from trtopt.workflows.sweep.builds import Swept
+from trtopt.workflows.sweep.folder import is_sweep
+from trtopt.workflows.sweep.points import contract_for
+
+DEFAULT_BATCHES = (1, 2, 4, 8, 16, 32)
+PRECISIONS = ("fp32", "fp16", "bf16", "int8", "fp8", "int4")
+
+
+@dataclass(frozen=True)
+class SweepPlan:
+    """What is to be measured: every combination, and on each curve of batch sizes more if it is refined."""
+
+    precisions: tuple[str | None, ...]
+    axes: tuple[dict[str, int], ...]
+    streams: tuple[int, ...]
+    batches: tuple[int, ...]
+    is_adaptive: bool
+
+    @property
+    def engines(self) -> int:
+        """How many are known before anything is measured; streams share them."""
+        return len(self.precisions) * len(self.axes) * len(self.batches)
+
+    def curves(self) -> Iterator[SweepSetting]:
+        """The first setting of each curve; streams last, for they share engines."""
+        for precision, axes, streams in product(self.precisions, self.axes, self.streams):
+            yield SweepSetting(precision=precision, batch=self.batches[0], streams=streams, axes=axes)
+
+    def settings(self) -> Iterator[SweepSetting]:
+        """All that is known before anything is measured."""
+        for curve in self.curves():
+            yield from (msgspec.structs.replace(curve, batch=batch) for batch in self.batches)
+
+
+def plan_of(
+    swept: Swept,
+    batch: Sequence[int] | None,
+    precision: Sequence[str] | None,
+    streams: Sequence[int],
+    axes: Mapping[str, Sequence[int]],
+    neighbours: Sequence[str],
+    adaptive: bool,
+) -> SweepPlan:
+    """All that is to be measured; see `pipeline.sweep.sweep` for what is asked how.
+
+    Raises:
+        UsageError: sizes or neighbours that are none, or nothing to refine between.
+    """
+    recipe = swept.recipe
+    fixed = fixed_batch(swept.onnx)
+    batches = tuple(batch or recipe.batch or ((fixed,) if fixed is not None else DEFAULT_BATCHES))
+    for name, sizes in {"batch": batches, "streams": streams, **axes}.items():
+        if not sizes or not all(1 <= size <= MAX_AXIS for size in sizes):
+            raise UsageError(
+                f"{name} = {list(sizes)}: sizes are whole numbers from 1 to {MAX_AXIS}", "give at least one"
+            )
+    for kind in neighbours:
+        if kind not in NEIGHBOURS:
+            raise UsageError(f"--neighbours {kind}: no such kind", f"choose among {', '.join(NEIGHBOURS)}")
+    if adaptive and len(set(batches)) < 2:
+        raise UsageError(
+            f"--adaptive refines between batch sizes, and there is only {batches[0]}",
+            "give the smallest and the largest with --batch, or leave --adaptive away",
+        )
+    lengths = [[(name, size) for size in with_neighbours(sizes, neighbours)] for name, sizes in axes.items()]
+    return SweepPlan(
+        precisions=tuple(dict.fromkeys(precision or (recipe.precision,))),
+        axes=tuple(dict(chosen) for chosen in product(*lengths)),
+        streams=tuple(sorted(set(streams))),
+        batches=with_neighbours(batches, neighbours),
+        is_adaptive=adaptive,
+    )
+
+
+def terms_of(
+    swept: Swept,
+    contract: str | None,
+    terms: Terms | None,
+    duration: float,
+    warmup: float,
+    data: str | Path | None,
+) -> SweepTerms:
+    """What all points share.
+
+    Raises:
+        UsageError: no such contract or term, or times out of range.
+        DataError: data that cannot be read.
+    """
+    if terms and "streams" in terms:
+        raise UsageError("terms: streams are swept", "give them as `streams`, not among the terms")
+    if not 0 < duration <= 86400 or not 0 <= warmup <= 3600:
+        raise UsageError(
+            f"--duration {duration:g} --warmup {warmup:g}: out of range",
+            "give seconds above 0, at most a day",
+        )
+    if data is not None:
+        open_data(data)
+    recipe = swept.recipe
+    kept = {
+        "shapes": recipe.shapes,
+        "rewrite": recipe.rewrite,
+        "calib": recipe.calib and fingerprint_of(recipe.calib),
+        "opt_level": recipe.opt_level,
+        "workspace_mib": recipe.workspace_mib,
+        "tactic_sources": recipe.tactic_sources,
+        "reproducible": recipe.reproducible,
+        "plugins": [fingerprint_of(path) for path in recipe.plugins],
+    }
+    return SweepTerms(
+        model_sha256=swept.onnx.sha256,
+        backend=swept.builder.backend,
+        device=swept.builder.device,
+        contract=changed(contract_named(contract or DEFAULT), terms or {}),
+        recipe=msgspec.json.encode(kept, order="deterministic").decode(),
+        warmup_s=warmup,
+        duration_s=duration,
+        data=None if data is None else fingerprint_of(data),
+    )
+
+
+def check(plan: SweepPlan, swept: Swept, terms: SweepTerms) -> None:
+    """Judge everything that can be judged before anything is built.
+
+    Raises:
+        UsageError, FixedBatchError: options that are wrong, contradict each other or do not fit the model.
+    """
+    recipe, backend = swept.recipe, swept.builder.backend
+    _check_recipe(recipe)
+    for precision in plan.precisions:
+        if precision is not None and precision not in PRECISIONS:
+            remedy = f"choose among {', '.join(PRECISIONS)}; the sweep itself finds the best"
+            raise UsageError(f"--precision {precision}: cannot be swept", remedy)
+        if precision in QUANTISED:
+            request_for(swept.onnx, str(precision), recipe.calib, backend)
+    has_begun = is_sweep(swept.folder)  # goes on with the data that it has, needed or not
+    needs_none = all(swept.calib_for(one) is None for one in plan.precisions)
+    if recipe.calib is not None and needs_none and not has_begun:
+        raise UsageError(
+            "--calib: nothing here needs data", "add --precision fp16, bf16, int8 or fp8, or leave it away"
+        )
+    for streams in plan.streams:
+        contract_for(terms.contract, streams)
+    for setting in plan.settings():
+        make_plans(swept.onnx, swept.recipe_for(setting), backend)
+
+
+def _check_recipe(recipe: Recipe) -> None:
+    if recipe.dynamic:
+        raise UsageError(
+            "--dynamic: a sweep builds an engine for each batch size", "leave it away, or use `trtopt build`"
+        )
+    if recipe.compute_capability:
+        raise UsageError(
+            "--compute-capability: engines for other GPUs cannot be measured here", "leave it away"
+        )
+    if recipe.bounds:
+        raise UsageError("bounds: a sweep does not judge accuracy", "see `trtopt check`")
