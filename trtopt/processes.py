@@ -35,11 +35,11 @@ def python_command(module: str, *arguments: str) -> list[str]:
 
 def _import_path() -> list[str]:
     """This process's, without the current folder where nobody but Python has put it there."""
-    asked = {os.path.abspath(name) for name in os.environ.get("PYTHONPATH", "").split(os.pathsep) if name}
+    requested = {os.path.abspath(name) for name in os.environ.get("PYTHONPATH", "").split(os.pathsep) if name}
     has_own_folder = (
         getattr(sys.modules["__main__"], "__spec__", None) is None
     )  # a script's, which may be this
-    kept = {str(_PACKAGE.parent), *asked, *(name for name in sys.path[:1] if has_own_folder and name)}
+    kept = {str(_PACKAGE.parent), *requested, *(name for name in sys.path[:1] if has_own_folder and name)}
     here = {os.getcwd(), os.path.realpath(os.getcwd())} - kept
     return [name for name in sys.path if name and os.path.abspath(name) not in here]
 

@@ -20,7 +20,7 @@ import statistics
 import sys
 from pathlib import Path
 
-from trtopt.records import CompareReport, Judged, Manifest, SweepReport, Turns, from_json
+from trtopt.records import CompareReport, ComparisonVerdict, Manifest, SweepReport, TurnSamples, from_json
 
 HERE = Path(__file__).parent
 BATCHES = (1, 2, 4, 8, 16, 32)
@@ -128,7 +128,7 @@ def _column(path: Path) -> dict[int, str]:
     return {run.batch: _entry(run.turns[1], verdicts.get(run.batch)) for run in report.runs}
 
 
-def _entry(turns: Turns, judged: Judged | None) -> str:
+def _entry(turns: TurnSamples, judged: ComparisonVerdict | None) -> str:
     median = f"{statistics.median(ms for block in turns.blocks for ms in block.latency_ms):.3f}"
     if judged is None or judged.ratio is None:
         return median

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from trtopt.measure.loop.rounds import judged_rounds, pooled_ms
+from trtopt.measure.loop.rounds import pooled_ms, valid_rounds
 from trtopt.measure.statistics.summaries import summarise
 from trtopt.records import BenchPoint, BenchReport, CompareReport, Manifest, from_json, read_versioned
 
@@ -76,7 +76,7 @@ def _pair(path: Path) -> list[dict[str, Any]]:
     return [
         {
             "batch": run.batch,
-            "ms": [pooled_ms(turns) for turns in judged_rounds(run).turns],
+            "ms": [pooled_ms(turns) for turns in valid_rounds(run).turns],
             "verdict": verdict.verdict,
             "reasons": verdict.reasons,
         }

@@ -171,7 +171,7 @@ def _built_file(folder: Path, pair: dict[str, Any]) -> Path:
     return folder / BUILT / f"{pair['files'][0].removesuffix('-before.onnx')}.json"
 
 
-def judge(before: dict[str, Any], after: dict[str, Any]) -> str:
+def evaluator(before: dict[str, Any], after: dict[str, Any]) -> str:
     """What the rule did to the engine, in words."""
     failed = ["error" in before, "error" in after]
     if any(failed):
@@ -243,7 +243,7 @@ def build_pairs(options: argparse.Namespace) -> None:
         "half": options.half,
         "target": listed["target"],
         "problems": {rule: problem for rule, problem in stopped.items() if problem},
-        "pairs": [{**pair, "verdict": judge(pair["before"], pair["after"])} for pair in built],
+        "pairs": [{**pair, "verdict": evaluator(pair["before"], pair["after"])} for pair in built],
     }
     (folder / LAYERS).write_text(json.dumps(report, indent=1) + "\n")
     (folder / TABLE).write_text(_table(report))

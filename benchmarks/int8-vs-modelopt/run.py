@@ -215,7 +215,7 @@ def folder_of(args: argparse.Namespace, model: str, batch: int, side: str) -> Pa
     return work / f"{model}-{batch}-{file_of(work, model, side).stem}"
 
 
-def handed_out(work: Path, model: str, precision: str, batch: int) -> Path:
+def selected(work: Path, model: str, precision: str, batch: int) -> Path:
     """The build that `verdict.py` makes of a model for a batch size."""
     return work / f"{model}-{batch}-verdict-{precision}"
 
@@ -262,7 +262,7 @@ def measure_case(args: argparse.Namespace, model: str, batch: int) -> None:
     result = json.loads(place.read_text())
     folders = {side: folder_of(args, model, batch, side) for side in result["sides"]}
     others = {
-        HANDED_OUT: handed_out(args.work, model, "int8", batch),
+        HANDED_OUT: selected(args.work, model, "int8", batch),
         ONE_ENGINE: one_engine(args.work, model),
     }
     for side, folder in others.items():

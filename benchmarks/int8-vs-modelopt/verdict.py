@@ -28,7 +28,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import onnx
-from run import SIDES, handed_out, refilled, samples_of
+from run import SIDES, refilled, samples_of, selected
 
 from trtopt.workflows.listener import Listener
 
@@ -110,7 +110,7 @@ def judged(
     began = time.monotonic()
     manifest = trtopt.build(
         source,
-        handed_out(request.work, model, request.precision, size),
+        selected(request.work, model, request.precision, size),
         batch=(size,),
         precision=request.precision,
         calib=str(samples),

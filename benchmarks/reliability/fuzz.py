@@ -19,7 +19,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "fuzz")]
 
-from fuzz_cases import Tally, run_cases  # noqa: E402
+from fuzz_cases import Counters, run_cases  # noqa: E402
 from fuzz_seeds import make_seeds  # noqa: E402
 from fuzz_targets import NATIVE, TARGETS  # noqa: E402
 
@@ -36,21 +36,21 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as seeds, ThreadPoolExecutor(request.jobs) as pool:
         make_seeds(Path(seeds))
 
-        def run(name: str) -> Tally:
+        def run(name: str) -> Counters:
             return run_cases(name, Path(seeds), request.first, request.times * targets[name].cases)
 
         tallies = dict(zip(targets, pool.map(run, targets), strict=True))
     print("| target | cases | read | refused | faults | longest case |\n|---|---|---|---|---|---|")
-    for name, tally in tallies.items():
-        read, faults = tally.outcomes["read"], len(tally.faults)
-        refused = tally.cases - read - faults
-        print(f"| {name} | {tally.cases} | {read} | {refused} | {faults} | {tally.longest_s:.2f} s |")
-    total = sum(tally.cases for tally in tallies.values())
+    for name, counters in tallies.items():
+        read, faults = counters.outcomes["read"], len(counters.faults)
+        refused = counters.cases - read - faults
+        print(f"| {name} | {counters.cases} | {read} | {refused} | {faults} | {counters.longest_s:.2f} s |")
+    total = sum(counters.cases for counters in tallies.values())
     print(f"\n{total} cases in {time.monotonic() - began:.0f} s")
-    for name, tally in tallies.items():
-        for number, fault in tally.faults.items():
+    for name, counters in tallies.items():
+        for number, fault in counters.faults.items():
             print(f"\n{name}, case {number}:\n{fault}")
-    sys.exit(any(tally.faults for tally in tallies.values()))
+    sys.exit(any(counters.faults for counters in tallies.values()))
 
 
 if __name__ == "__main__":

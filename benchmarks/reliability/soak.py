@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 import trtopt
 from trtopt.builder.engine import BuildJob
 from trtopt.device.backends import ONNXRUNTIME, open_builder
-from trtopt.device.nvml import room_of
+from trtopt.device.nvml import device_memory_of
 from trtopt.files.build_folder import read_manifest
 from trtopt.measure.contracts import DEFAULT, contract_named
 from trtopt.measure.engine import BenchJob
@@ -127,7 +127,7 @@ class Rounds:
 
     def device_mib(self) -> int | None:
         """Device memory in use by anybody."""
-        room = None if self.on_cpu else room_of(self._builder.device)
+        room = None if self.on_cpu else device_memory_of(self._builder.device)
         return None if room is None else (room.total_bytes - room.free_bytes) >> 20
 
 

@@ -75,7 +75,7 @@ def measure(tool: str, python: str, code: str, source: Path, out: Path) -> dict[
         return {"tool": tool, "failed": summary[-1] if summary else f"ended with status {ran.returncode}"}
     wall, processor, peak = json.loads(ran.stdout.strip().splitlines()[-1])
     figures = {"seconds": round(wall, 3), "cpu_seconds": round(processor, 3), "peak_bytes": peak}
-    return {"tool": tool, **figures, **judge(source, out)}
+    return {"tool": tool, **figures, **evaluator(source, out)}
 
 
 def count_nodes(model: onnx.ModelProto) -> int:
@@ -83,7 +83,7 @@ def count_nodes(model: onnx.ModelProto) -> int:
     return sum(node.op_type != "Constant" for graph in graphs_of(model.graph) for node in graph.node)
 
 
-def judge(source: Path, out: Path) -> dict[str, Any]:
+def evaluator(source: Path, out: Path) -> dict[str, Any]:
     """How many nodes are left, and how far outputs moved."""
     before, after = model_file.load(source), model_file.load(out)
 

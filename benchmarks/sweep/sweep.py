@@ -182,7 +182,7 @@ def _table(out: Path) -> None:
     for point in whole.points:
         name = f"alone-{point.setting.precision}-{point.setting.batch}"
         seconds = _seconds(out, name)
-        report = (_told(one) for one in (point.build_seconds, _build_s(out / f"{name}.json"), seconds))
+        report = (_described(one) for one in (point.build_seconds, _build_s(out / f"{name}.json"), seconds))
         print(f"| {' | '.join([point.label, *report])} |")
         if point.failure is not None:
             print(f"|  | failed: {point.failure} | | |")
@@ -190,7 +190,7 @@ def _table(out: Path) -> None:
         if seconds is not None:
             alone_s[point.label] = seconds
     swept_s, sum_s = _seconds(out, "whole"), sum(alone_s.values())
-    print(f"\nThe sweep took {_told(swept_s)} s, its builds {builds_s:,.0f} s of GPUs.", end=" ")
+    print(f"\nThe sweep took {_described(swept_s)} s, its builds {builds_s:,.0f} s of GPUs.", end=" ")
     print(f"{len(alone_s)} of {len(whole.points)} points alone took {sum_s:,.0f} s.", end=" ")
     if swept_s is not None and len(alone_s) == len(whole.points):
         print(f"That is {swept_s / sum_s:.2f} of the time.", end="")
@@ -212,7 +212,7 @@ def _build_s(path: Path) -> float | None:
     return from_json(path.read_bytes(), SweepReport).points[0].build_seconds
 
 
-def _told(seconds: float | None) -> str:
+def _described(seconds: float | None) -> str:
     return "–" if seconds is None else f"{seconds:,.1f}"
 
 

@@ -24,7 +24,7 @@ from trtopt.device.api import Device, Session
 from trtopt.device.backends import open_target
 from trtopt.files.build_folder import read_manifest, read_verified
 from trtopt.measure.contracts import contract_named
-from trtopt.measure.loop.inference_stream import Lane
+from trtopt.measure.loop.inference_stream import InferenceStream
 from trtopt.measure.loop.run_pass import Subject, terms_of
 from trtopt.measure.loop.sampling import Until, no_garbage_collection, sample
 from trtopt.records import EngineRef
@@ -38,8 +38,8 @@ MIN_QUERIES = 20
 class Bare:
     """Loops around one lane's graph; events are recorded after each replay, `before` also before it."""
 
-    def __init__(self, device: Device, lane: Lane, resources: ExitStack) -> None:
-        launch, self._wait = lane.bare()
+    def __init__(self, device: Device, inference_stream: InferenceStream, resources: ExitStack) -> None:
+        launch, self._wait = inference_stream.bare()
         graph, stream = launch.func.__self__, launch.args[0]  # type: ignore[attr-defined]
         raw, executable, handle = graph._launch, graph._executable, stream.handle
         self._replay: Callable[[], Any] = lambda: raw(executable, handle)
@@ -108,19 +108,21 @@ def one_round(device: Device, session: Session, subject: Subject) -> dict[str, l
     """All loops, in turns, on one context."""
     contract = contract_named("trtexec-11")
     with ExitStack() as resources:
-        lanes = {}
+        inference_streams = {}
         for mode in ("latency", "throughput"):
             terms = terms_of(mode, contract)  # type: ignore[arg-type]
-            lanes[mode] = Lane(device, session, subject.shapes, subject.data, terms)
-            resources.callback(lanes[mode].close)
-        latency, throughput = (Bare(device, lane, resources) for lane in lanes.values())
+            inference_streams[mode] = InferenceStream(device, session, subject.shapes, subject.data, terms)
+            resources.callback(inference_streams[mode].close)
+        latency, throughput = (
+            Bare(device, inference_stream, resources) for inference_stream in inference_streams.values()
+        )
 
         def trtopt_ms() -> float:
-            samples = sample(device, [lanes["latency"]], Until(MIN_QUERIES, SECONDS))
+            samples = sample(device, [inference_streams["latency"]], Until(MIN_QUERIES, SECONDS))
             return statistics.median(samples.latency_ms)
 
         def trtopt_qps() -> float:
-            samples = sample(device, [lanes["throughput"]], Until(MIN_QUERIES, SECONDS))
+            samples = sample(device, [inference_streams["throughput"]], Until(MIN_QUERIES, SECONDS))
             return len(samples.start_ms) / samples.wall_ms * 1e3
 
         loops: dict[str, Callable[[], float]] = {

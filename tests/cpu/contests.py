@@ -13,7 +13,7 @@ from scripted_times import LayerScript, ScriptedTimes
 import trtopt
 from trtopt.records import Manifest
 from trtopt.workflows.bench import interleaved as interleave
-from trtopt.workflows.build import precision_selection as contest
+from trtopt.workflows.build import precision_selection as select_precision
 
 TRANSFORMER = DIGITS.parents[1] / "digits_transformer" / "digits_transformer.onnx"
 PAIRS = ("QuantizeLinear", "DequantizeLinear")
@@ -27,7 +27,7 @@ def script(monkeypatch: pytest.MonkeyPatch, layers: LayerScript, **latency_ms: f
         by_key[name.replace("_", "."), int(batch)] = value
     times = ScriptedTimes(by_key, layers)
     monkeypatch.setattr(interleave, "run_jobs", times)
-    monkeypatch.setattr(contest, "run_jobs", times)
+    monkeypatch.setattr(select_precision, "run_jobs", times)
     return times
 
 

@@ -18,7 +18,7 @@ from trtopt.records import (
     LayerTime,
     Measurement,
     Samples,
-    Turns,
+    TurnSamples,
 )
 from trtopt.workers.protocol import Benched, Interleaved, Job, Result
 from trtopt.workers.worker import environment_of
@@ -54,7 +54,7 @@ class ScriptedTimes:
             batch=job.batch,
             environment=environment_of(self._target),
             turns=tuple(
-                Turns(
+                TurnSamples(
                     name=variant.name,
                     engine=_ref(job.engines[variant.engine].path),
                     contract=variant.contract,
@@ -103,5 +103,5 @@ def _samples(ms: float) -> Samples:
         gpu_compute_ms=[ms] * 5,
         h2d_ms=[],
         d2h_ms=[],
-        lane=[0] * 5,
+        inference_stream=[0] * 5,
     )

@@ -65,7 +65,7 @@ def test_every_flag_that_changes_a_term_is_told_by_the_contracts_name(
     assert throughput.contract.name == name
     assert throughput.contract.queue_ahead == 3
     assert len(throughput.stages.h2d_ms) == len(throughput.stages.start_ms)
-    assert set(throughput.samples.lane) == {0, 1}
+    assert set(throughput.samples.inference_stream) == {0, 1}
 
 
 @pytest.mark.parametrize("threads", ["one", "per-stream"])
@@ -76,7 +76,7 @@ def test_serving_on_the_cpu_runs_every_stream_and_says_what_the_figures_are(
     report = trtopt.bench(cpu_build, batch=[1], contract="serving", terms=terms, duration=0.2)
     throughput = report.points[0].throughput
     assert throughput is not None
-    assert set(throughput.samples.lane) == {0, 1}
+    assert set(throughput.samples.inference_stream) == {0, 1}
     assert throughput.samples.start_ms == sorted(throughput.samples.start_ms)
     assert any("copies overlap nothing" in note for note in throughput.notes)
     assert any("no CUDA graphs" in note for note in throughput.notes)

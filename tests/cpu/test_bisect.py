@@ -23,7 +23,7 @@ from trtopt.records import from_json
 from trtopt.records.bisecting import BisectReport
 from trtopt.workflows.precision.bisect import Request, bisect
 from trtopt.workflows.precision.check import Checker, check
-from trtopt.workflows.precision.evaluators import EngineTerms, OnEngines
+from trtopt.workflows.precision.evaluators import EngineEvaluator, EngineTerms
 from trtopt.workflows.precision.quantize import Request as QuantizeRequest
 from trtopt.workflows.precision.quantize import quantize
 
@@ -184,8 +184,8 @@ def test_engines_are_built_of_the_model_as_it_is_and_judged_at_each_batch(
 ) -> None:
     """With ONNX Runtime's own engines; TensorRT's are in tests/gpu."""
     checker = Checker(DIGITS, None, Bounds(min_sqnr=30))
-    judge = OnEngines(checker, data, open_builder("onnxruntime"), "", EngineTerms(batch=(4, 8)))
-    subjects = judge.judged(model_file.load(outlier), tmp_path)
+    evaluator = EngineEvaluator(checker, data, open_builder("onnxruntime"), "", EngineTerms(batch=(4, 8)))
+    subjects = evaluator.evaluated(model_file.load(outlier), tmp_path)
     assert [(item.batch, item.samples) for item in subjects] == [(4, SAMPLES), (8, SAMPLES)]
     assert all(item.outputs[0].cosine > 0.99999 for item in subjects)
 

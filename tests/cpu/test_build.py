@@ -76,7 +76,7 @@ def test_a_dynamic_engine_takes_several_optimisation_profiles(trtopt_cli: Comman
     assert engine.path == "batch1-1-4+4-8-16+16-32-32.engine"
     assert engine.builder_config["optimization_profiles"] == "3"  # as the builder itself told
     assert engine.inputs[0].shape == ("?", 1, 8, 8)
-    told = [profile.shapes["images"] for profile in engine.plan.several]
+    told = [profile.shapes["images"] for profile in engine.plan.multi_profile]
     assert [(one.min[0], one.opt[0], one.max[0]) for one in told] == [(1, 1, 4), (4, 8, 16), (16, 32, 32)]
     folder = trtopt_cli.folder / "one"
     (single,) = trtopt.build(DIGITS, folder, batch=(1, 32), dynamic=True, backend="tensorrt-rtx").engines

@@ -25,7 +25,7 @@ from trtopt.errors import DeviceError, NoGpuError, TrtoptError, UsageError
 from trtopt.measure.analysis.outcomes import Comparisons, Gaps, Lottery
 from trtopt.measure.loop.rounds import latency_blocks
 from trtopt.measure.statistics.comparison import Verdict
-from trtopt.measure.statistics.comparison import compare as judge
+from trtopt.measure.statistics.comparison import compare as evaluator
 from trtopt.records import CompareReport, read_versioned, to_json
 from trtopt.report.comparison import comparison_markdown
 from trtopt.workers.protocol import Interleaved, Job, Result
@@ -67,7 +67,7 @@ def test_two_folders_are_measured_in_turns_and_the_file_holds_the_samples(
     assert (run.batch, run.purpose, run.environment.device.kind) == (8, "comparison", "cpu")
     a, b = run.turns
     assert [len(turns.blocks) for turns in run.turns] == [20, 20]
-    again = judge(latency_blocks(a), latency_blocks(b))
+    again = evaluator(latency_blocks(a), latency_blocks(b))
     assert verdict.verdict == again.verdict.value == row[-1]
     assert again.ratio is not None
     assert verdict.ratio == again.ratio.value

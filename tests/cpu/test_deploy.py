@@ -145,13 +145,13 @@ def test_an_engine_with_profiles_is_served_with_all_of_them_if_they_leave_no_bat
     def profiled(*ranges: tuple[int, int]) -> Path:
         path = on_tensorrt(planned, BatchPolicy(max_batch=16))
         engine = read_plan(path).engines[0]
-        several = tuple(
+        multi_profile = tuple(
             Profile(
                 batch=ShapeRange(min=(low,), opt=(high,), max=(high,)), shapes=engine.artifact.plan.shapes
             )
             for low, high in ranges
         )
-        plan = msgspec.structs.replace(engine.artifact.plan, several=several)
+        plan = msgspec.structs.replace(engine.artifact.plan, multi_profile=multi_profile)
         artifact = msgspec.structs.replace(engine.artifact, plan=plan)
         return changed(path, engines=(msgspec.structs.replace(engine, artifact=artifact),))
 

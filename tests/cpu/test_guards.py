@@ -16,7 +16,7 @@ from trtopt.onnxio import model_file
 from trtopt.precision.bounds import Bounds
 from trtopt.workflows.plan.trial_runs import verify
 from trtopt.workflows.precision.check import Checker
-from trtopt.workflows.precision.evaluators import EngineTerms, OnEngines
+from trtopt.workflows.precision.evaluators import EngineEvaluator, EngineTerms
 from trtopt.workflows.profile.peaks import probe_peaks
 
 MEASURING: dict[str, tuple[str | Path, ...]] = {
@@ -116,9 +116,11 @@ def test_a_bisections_engines_have_a_time_limit(
     trtopt_cli: CommandLine, cpu_build: Path, tmp_path: Path
 ) -> None:
     checker = Checker(DIGITS, None, Bounds(min_sqnr=30))
-    judge = OnEngines(checker, str(HELDOUT), open_builder("onnxruntime"), "", EngineTerms((1,), timeout=0.01))
+    evaluator = EngineEvaluator(
+        checker, str(HELDOUT), open_builder("onnxruntime"), "", EngineTerms((1,), timeout=0.01)
+    )
     with pytest.raises(DeviceError, match=r"batch1\.onnx: not done after 0\.01 s"):
-        judge.judged(model_file.load(DIGITS), tmp_path)
+        evaluator.evaluated(model_file.load(DIGITS), tmp_path)
     asked = ("bisect", DIGITS, "--precision", "fp16", "--min-sqnr", "30", "--data", HELDOUT)
     told = trtopt_cli.fails(2, *asked, "--backend", "onnxruntime", *SHORT)
     assert "--batch, --profile and --timeout are for engines, and none are built" in told

@@ -245,8 +245,8 @@ def test_a_rehearsal_that_was_held_up_is_told(planned: Path) -> None:
 def test_a_plan_is_rehearsed_before_it_is_handed_out(planned: Path) -> None:
     cost = read_plan(planned).serving_cost  # four times 400 requests, where workers sleep and are woken
     counted = 4 if cost.held_up is None else 3
-    assert 350 * counted < cost.rehearsed < 450 * counted
-    assert [(one.p, one.rehearsals) for one in cost.beyond] == [(50.0, counted), (99.0, counted)]
+    assert 350 * counted < cost.from_trials < 450 * counted
+    assert [(one.p, one.trials) for one in cost.beyond] == [(50.0, counted), (99.0, counted)]
     assert len(cost.late_ms) == 200
     assert cost.late_ms[100] > 0
     assert 50 < len(cost.wake_ms) <= 200
@@ -266,7 +266,7 @@ def test_each_rehearsal_has_arrivals_of_its_own_and_ends_in_time(
         return SimpleNamespace(run=None)
 
     monkeypatch.setattr(plan_trials, "_tried", tried)
-    assert [job for job, _ in plan_trials.rehearse(planned, "poisson", 1000.0, 7.0, ())] == jobs
+    assert [job for job, _ in plan_trials.trial_run(planned, "poisson", 1000.0, 7.0, ())] == jobs
     assert len({tuple(job.at_s) for job in jobs}) == len(jobs) == 4
     for job in jobs:  # half a second before, and two
         assert len(job.at_s) == len(job.bucket) == pytest.approx(400, abs=4 * 400**0.5)
@@ -278,7 +278,7 @@ def test_a_rehearsal_of_bursts_counts_as_many_requests_as_another(
     planned: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(plan_trials, "_tried", lambda job, limit_s: SimpleNamespace(run=None))
-    for job, _ in plan_trials.rehearse(planned, Bursts(10.0, 1.0), 1000.0, None, ()):
+    for job, _ in plan_trials.trial_run(planned, Bursts(10.0, 1.0), 1000.0, None, ()):
         assert len(job.at_s) > 350 or job.at_s[-1] > 7.0
 
 
@@ -288,7 +288,7 @@ def test_a_rehearsal_of_a_quiet_part_of_a_record_ends_in_time(
     """Of 4,000 requests in 20 seconds the last 800 take nearly all of the time: 400 of them, ten seconds."""
     monkeypatch.setattr(plan_trials, "_tried", lambda job, limit_s: SimpleNamespace(run=None))
     record = Recorded(np.concatenate([np.linspace(0.0, 0.2, 3200), np.linspace(0.21, 20.0, 800)]))
-    jobs = [job for job, _ in plan_trials.rehearse(planned, record, 1000.0, None, ())]
+    jobs = [job for job, _ in plan_trials.trial_run(planned, record, 1000.0, None, ())]
     assert all(len(job.at_s) == len(job.bucket) and job.at_s[-1] <= 8.0 for job in jobs)
     assert {len(job.at_s) < 400 for job in jobs} == {False, True}
 
@@ -302,7 +302,7 @@ def test_a_plan_is_rehearsed_where_the_folder_for_that_is_behind_a_link(
     plan = make_plan(
         [measured / "fixed"], tmp_path / "link" / "plan.json", slo=SLO, rate=100.0, max_engines=1
     )
-    assert plan.serving_cost.rehearsed > 100
+    assert plan.serving_cost.from_trials > 100
     assert not [note for note in plan.notes if "rehearsed" in note]
     with EnginePool.open(tmp_path / "link" / "plan.json") as pool:
         assert pool.largest_batch in (1, 8)
@@ -325,7 +325,7 @@ def test_an_engine_with_profiles_is_planned_with_and_served_from(
     plan = read_plan(trtopt_cli.folder / "plan.json")
     (engine,) = plan.engines
     assert [batch for batch, _ in engine.latency_ms] == [1, 2, 4, 8, 16]
-    assert len(engine.artifact.plan.several) == 3
+    assert len(engine.artifact.plan.multi_profile) == 3
     assert plan.verification is not None
     assert plan.verification.answered == plan.verification.requests
     with EnginePool.open(trtopt_cli.folder / "plan.json") as pool:

@@ -124,7 +124,7 @@ def test_an_engine_that_cannot_be_run_gets_what_its_graph_tells(
     (engine,) = read_profile(trtopt_cli.folder / "inside").engines
     assert [layer.name for layer in engine.layers] == NODES
     assert all(layer.ms is None and layer.cost is not None for layer in engine.layers)
-    assert engine.receipt.weights_asked == {"float32": 1.0}
+    assert engine.receipt.weights_requested == {"float32": 1.0}
     assert (engine.fusions, engine.unfused) == ((), ())
 
 

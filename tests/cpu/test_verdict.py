@@ -20,7 +20,7 @@ from trtopt.files.build_folder import read_manifest
 from trtopt.onnxio.model_info import read_onnx
 from trtopt.report.verdict import verdict_summary
 from trtopt.workflows.build import break_even
-from trtopt.workflows.build import precision_selection as contest
+from trtopt.workflows.build import precision_selection as select_precision
 from trtopt.workflows.build.break_even import quantize_where_it_pays
 from trtopt.workflows.listener import Listener
 from trtopt.workflows.precision.quantize import Request, quantize
@@ -116,12 +116,12 @@ def test_engines_of_several_graphs_are_measured_and_looked_into_as_any(
         script(scripted, layer_ms, fp16_1=1.0, int8_1=1.05, int8_part1_1=0.9, fp16_8=1.0, int8_8=0.8)
         build(TRANSFORMER, tmp_path / "out", calib)
     profile = trtopt.profile(tmp_path / "out", duration=0.1)
-    asked = [
-        {name for layer in engine.layers if layer.asked_dtype == "int8" for name in layer.onnx_nodes}
+    requested = [
+        {name for layer in engine.layers if layer.requested_dtype == "int8" for name in layer.onnx_nodes}
         for engine in profile.engines
     ]
-    assert asked[1] - asked[0] >= set(LOSERS)
-    assert asked[0] & set(LOSERS) == set()
+    assert requested[1] - requested[0] >= set(LOSERS)
+    assert requested[0] & set(LOSERS) == set()
 
 
 def test_int8_that_is_slower_is_not_handed_out(
@@ -189,7 +189,7 @@ def test_where_nothing_could_stay_quantised_the_candidate_stays_whole(
     monkeypatch: pytest.MonkeyPatch, calib: dict[Path, str], tmp_path: Path
 ) -> None:
     times = script(monkeypatch, layer_ms, fp16_1=1.0, int8_1=0.9)
-    monkeypatch.setattr(contest, "losing", lambda *_: ("*",))  # escaped: no node has such a name
+    monkeypatch.setattr(select_precision, "losing", lambda *_: ("*",))  # escaped: no node has such a name
     manifest = build(DIGITS, tmp_path / "out", calib, batch=(1,))
     assert manifest.onnx.path == "model.int8.onnx"
     assert times.in_turns == [(1, ("fp16", "int8"))]

@@ -8,7 +8,7 @@ import pytest
 from command_line import DIGITS
 from contests import TRANSFORMER, build, quantised, script
 
-from trtopt.workflows.build import precision_selection as contest
+from trtopt.workflows.build import precision_selection as select_precision
 from trtopt.workflows.build.break_even import quantize_where_it_pays
 from trtopt.workflows.precision.quantize import Request, quantize
 
@@ -16,7 +16,7 @@ from trtopt.workflows.precision.quantize import Request, quantize
 @pytest.fixture(autouse=True)
 def attention_may_pay(monkeypatch: pytest.MonkeyPatch) -> None:
     """On graphs as they are written for ONNX Runtime, too."""
-    monkeypatch.setattr(contest, "_ATTENTION_PAYS_ON", ("11",))
+    monkeypatch.setattr(select_precision, "_ATTENTION_PAYS_ON", ("11",))
 
 
 def test_attention_is_tried_in_int8_where_that_may_pay(

@@ -6,13 +6,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from fuzz_cases import Tally, run_cases
+from fuzz_cases import Counters, run_cases
 from fuzz_seeds import make_seeds
 from fuzz_targets import NATIVE, TARGETS
 
 
 @pytest.fixture(scope="session")
-def tallies(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Tally]:
+def tallies(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Counters]:
     """What became of each target's cases, from number 0 on."""
     seeds = tmp_path_factory.mktemp("seeds")
     make_seeds(seeds)

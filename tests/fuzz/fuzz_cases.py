@@ -19,7 +19,7 @@ _SILENCE_S = 30
 
 
 @dataclass
-class Tally:
+class Counters:
     """How a target's cases ended, and by number those that must not end so."""
 
     outcomes: Counter[str] = field(default_factory=Counter)
@@ -32,16 +32,16 @@ class Tally:
         return self.outcomes.total()
 
 
-def run_cases(target: str, seeds: Path, first: int, count: int) -> Tally:
+def run_cases(target: str, seeds: Path, first: int, count: int) -> Counters:
     """Run `count` cases from number `first` on; a process that dies or hangs is replaced."""
-    tally, begin, end = Tally(), first, first + count
+    counters, begin, end = Counters(), first, first + count
     while begin < end:
-        died_at = _run_process(target, seeds, begin, end - begin, tally)
+        died_at = _run_process(target, seeds, begin, end - begin, counters)
         begin = end if died_at is None else died_at + 1
-    return tally
+    return counters
 
 
-def _run_process(target: str, seeds: Path, first: int, count: int, tally: Tally) -> int | None:
+def _run_process(target: str, seeds: Path, first: int, count: int, counters: Counters) -> int | None:
     """The number of the case that took the process along; None if all were run."""
     with TemporaryFile() as errors:
         process = subprocess.Popen(
@@ -60,10 +60,10 @@ def _run_process(target: str, seeds: Path, first: int, count: int, tally: Tally)
                     number = int(line)
                     continue
                 outcome, detail, seconds = json.loads(line)
-                tally.outcomes[outcome] += 1
-                tally.longest_s = max(tally.longest_s, seconds)
+                counters.outcomes[outcome] += 1
+                counters.longest_s = max(counters.longest_s, seconds)
                 if outcome == "FAULT":
-                    tally.faults[number] = detail
+                    counters.faults[number] = detail
         except queue.Empty:
             how = "hung in native code"
             process.kill()
@@ -72,8 +72,8 @@ def _run_process(target: str, seeds: Path, first: int, count: int, tally: Tally)
         if status == 0:
             return None
         errors.seek(max(0, errors.seek(0, os.SEEK_END) - 2000))
-        tally.outcomes["FAULT"] += 1
-        tally.faults[number] = f"{how or f'died with {status}'}: {errors.read().decode(errors='replace')}"
+        counters.outcomes["FAULT"] += 1
+        counters.faults[number] = f"{how or f'died with {status}'}: {errors.read().decode(errors='replace')}"
         return number
 
 

@@ -8,20 +8,22 @@ from __future__ import annotations
 from random import Random
 
 import pytest
-from fuzz_cases import Tally
+from fuzz_cases import Counters
 from fuzz_mutators import json_changed
 from fuzz_targets import NATIVE, TARGETS
 
 
 @pytest.mark.parametrize("target", [*TARGETS, *NATIVE])
 def test_whatever_a_file_holds_it_is_read_or_refused_with_a_reason(
-    tallies: dict[str, Tally], target: str
+    tallies: dict[str, Counters], target: str
 ) -> None:
     assert tallies[target].faults == {}
 
 
 @pytest.mark.parametrize("target", [*TARGETS, *NATIVE])
-def test_mutations_leave_some_files_good_and_make_others_bad(tallies: dict[str, Tally], target: str) -> None:
+def test_mutations_leave_some_files_good_and_make_others_bad(
+    tallies: dict[str, Counters], target: str
+) -> None:
     outcomes = tallies[target].outcomes
     assert 0 < outcomes["read"] < outcomes.total()
 
@@ -34,5 +36,5 @@ def test_a_case_follows_from_its_number_alone() -> None:
         assert json_changed(Random(number), seed) == cases[number], number
 
 
-def test_twenty_thousand_cases_are_run(tallies: dict[str, Tally]) -> None:
-    assert sum(tally.cases for tally in tallies.values()) >= 20_000
+def test_twenty_thousand_cases_are_run(tallies: dict[str, Counters]) -> None:
+    assert sum(counters.cases for counters in tallies.values()) >= 20_000

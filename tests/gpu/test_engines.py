@@ -37,7 +37,7 @@ from trtopt.files.build_folder import read_manifest
 from trtopt.measure.contracts import changed, contract_named
 from trtopt.measure.load.arrivals import Load, arrivals_s
 from trtopt.measure.load.queueing import keeps_up
-from trtopt.measure.loop.inference_stream import Lane
+from trtopt.measure.loop.inference_stream import InferenceStream
 from trtopt.records import EngineArtifact, Terms
 
 
@@ -64,23 +64,25 @@ def test_an_engine_computes_what_onnx_runtime_computes(
     target = open_target("tensorrt")
     session = target.load(_engine(built, "batch8"))
     agreed = changed(contract_named(contract), changes)
-    lane = Lane(target.device, session, {"images": images.shape}, {"images": images}, agreed)
-    assert lane.graph_refused is None
+    inference_stream = InferenceStream(
+        target.device, session, {"images": images.shape}, {"images": images}, agreed
+    )
+    assert inference_stream.graph_refused is None
     for _ in range(100):
-        for slot in lane.slots:
+        for slot in inference_stream.slots:
             if slot.busy:
                 slot.finish()
             slot.start()
-    for slot in lane.slots:
+    for slot in inference_stream.slots:
         slot.finish()
     expected = onnxruntime.InferenceSession(str(DIGITS)).run(None, {"images": images})[0]
-    received = [outputs["logits"] for outputs in lane.outputs()]
-    assert len(received) == (len(lane.slots) if agreed.transfers else 1)
+    received = [outputs["logits"] for outputs in inference_stream.outputs()]
+    assert len(received) == (len(inference_stream.slots) if agreed.transfers else 1)
     for logits in received:
         # TF32 is on by default: ten mantissa bits in the products
         assert np.abs(logits - expected).max() <= 2e-2 * np.abs(expected).max()
         assert (logits.argmax(1) == expected.argmax(1)).all()
-    lane.close()
+    inference_stream.close()
     session.close()
     target.close()
 
@@ -122,7 +124,7 @@ def test_two_streams_have_contexts_of_their_own(built: Path, binding: str) -> No
     report = trtopt.bench(built, batch=[1], terms={"streams": 2}, duration=0.3)
     throughput = report.points[0].throughput
     assert throughput is not None
-    assert set(throughput.samples.lane) == {0, 1}
+    assert set(throughput.samples.inference_stream) == {0, 1}
     assert throughput.contract.name == "trtexec-11+streams=2"
 
 
@@ -149,7 +151,7 @@ def test_serving_runs_every_stream_from_one_thread_or_several(
     throughput = report.points[0].throughput
     assert throughput is not None
     stages = throughput.stages
-    assert set(throughput.samples.lane) == {0, 1, 2}
+    assert set(throughput.samples.inference_stream) == {0, 1, 2}
     assert len(stages.h2d_ms) == len(stages.d2h_ms) == len(stages.start_ms)
     assert throughput.contract.graph == graph
     late = any("refilled when computing has ended" in note for note in throughput.notes)

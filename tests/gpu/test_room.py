@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from trtopt.device.api import Device
-from trtopt.device.nvml import room_of
+from trtopt.device.nvml import device_memory_of
 
 GIB = 1 << 30
 
 
 def test_memory_that_is_taken_is_not_free_any_more(device: Device) -> None:
-    before = device.room()
+    before = device.device_memory()
     assert before is not None
     taken = device.device_buffer(GIB)
-    after = device.room()
+    after = device.device_memory()
     taken.close()
     assert after is not None
     assert after.total_bytes == before.total_bytes
@@ -21,7 +21,7 @@ def test_memory_that_is_taken_is_not_free_any_more(device: Device) -> None:
 
 
 def test_nvml_tells_the_same_without_a_context_of_cudas(device: Device) -> None:
-    told, asked = room_of(device.info), device.room()
+    told, asked = device_memory_of(device.info), device.device_memory()
     assert told is not None
     assert asked is not None
     assert abs(told.free_bytes - asked.free_bytes) < GIB

@@ -15,6 +15,7 @@ from trtopt.records import (
     ClockReading,
     ClockReference,
     CompareReport,
+    ComparisonVerdict,
     Component,
     Contract,
     DeviceInfo,
@@ -22,9 +23,9 @@ from trtopt.records import (
     EngineRef,
     Environment,
     InterleavedRun,
-    Judged,
     LayerPass,
     LayerTime,
+    MachineSurvey,
     Manifest,
     Measurement,
     MemoryPass,
@@ -38,13 +39,12 @@ from trtopt.records import (
     Samples,
     ShapeRange,
     Spread,
-    Survey,
     SweepPoint,
     SweepReport,
     SweepSetting,
     SweepTerms,
     TensorSpec,
-    Turns,
+    TurnSamples,
 )
 from trtopt.records.checking import OutputDifference, Violation
 
@@ -80,7 +80,7 @@ def plan(batch: int = 8) -> BuildPlan:
             reproducible=True,
         ),
         backend=TENSORRT,
-        several=(
+        multi_profile=(
             Profile(
                 batch=ShapeRange(min=(batch,), opt=(batch,), max=(batch,)),
                 shapes={
@@ -147,11 +147,11 @@ def verdict() -> PrecisionVerdict:
         lost_fusion_ms=0.125,
         loses=True,
     )
-    judged = Judged(batch=8, verdict="SLOWER", ratio=1.5, low=1.25, high=1.75, reasons=("slower",))
+    judged = ComparisonVerdict(batch=8, verdict="SLOWER", ratio=1.5, low=1.25, high=1.75, reasons=("slower",))
     difference = OutputDifference(output="y", values=8, cosine=0.5, sqnr_db=20.0, max_abs=0.25, top1=0.75)
     violation = Violation(output="y", measure="cosine", found=0.5, bound=0.99)
     return PrecisionVerdict(
-        asked="int8",
+        requested="int8",
         baseline="fp16",
         threshold=0.01,
         device="A GPU",
@@ -190,7 +190,7 @@ def samples() -> Samples:
         gpu_compute_ms=[1.0, 1.25],
         h2d_ms=[0.5, 0.5],
         d2h_ms=[0.25, 0.25],
-        lane=[0, 1],
+        inference_stream=[0, 1],
         group=[0, 2],
     )
 
@@ -270,7 +270,7 @@ def comparison() -> CompareReport:
         throttle=("power",),
         other_processes=0,
     )
-    turns = Turns(
+    turns = TurnSamples(
         name="A",
         engine=EngineRef(path="batch8.engine", sha256="c" * 64, label="batch8"),
         contract=measurement().contract,
@@ -290,7 +290,9 @@ def comparison() -> CompareReport:
         seed=7,
         order=(0,),
     )
-    verdict = Judged(batch=8, verdict="SAME", ratio=1.0, low=0.99, high=1.01, reasons=("a reason",))
+    verdict = ComparisonVerdict(
+        batch=8, verdict="SAME", ratio=1.0, low=0.99, high=1.01, reasons=("a reason",)
+    )
     return CompareReport(
         created="2025-01-01T00:00:00+00:00",
         argv=("trtopt", "compare"),
@@ -350,10 +352,10 @@ def sweep() -> SweepReport:
     )
 
 
-def survey() -> Survey:
+def survey() -> MachineSurvey:
     missing = Component(name="tensorrt", version=None, problem="not installed", remedy="pip install it")
     present = Component(name="onnxruntime", version="1.31.1")
-    return Survey(
+    return MachineSurvey(
         python="3.11.7",
         platform="Linux",
         cpu="A CPU",

@@ -58,7 +58,13 @@ def _point(description: EngineDescription, batch: int) -> BenchPoint:
     times = [LayerTime(name=one.name, ms=[n * 1e-3]) for n, one in enumerate(description.layers, 1)]
     one = [1.0]
     samples = Samples(
-        start_ms=one, end_ms=one, enqueue_ms=one, gpu_compute_ms=one, h2d_ms=[], d2h_ms=[], lane=[0]
+        start_ms=one,
+        end_ms=one,
+        enqueue_ms=one,
+        gpu_compute_ms=one,
+        h2d_ms=[],
+        d2h_ms=[],
+        inference_stream=[0],
     )
     latency = Measurement(
         mode="latency",

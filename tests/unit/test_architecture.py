@@ -84,7 +84,7 @@ def module_name(file: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def room_of(file: Path) -> str:
+def device_memory_of(file: Path) -> str:
     return file.relative_to(PACKAGE).with_suffix("").parts[0]
 
 
@@ -164,7 +164,9 @@ def test_the_table_of_rooms_is_read_as_it_is_written() -> None:
 
 
 def test_the_package_is_looked_at_whole() -> None:
-    assert {"errors", "builder", "measure", "device", "pipeline", "cli"} <= {room_of(file) for file in FILES}
+    assert {"errors", "builder", "measure", "device", "pipeline", "cli"} <= {
+        device_memory_of(file) for file in FILES
+    }
     assert sum(map(len, IMPORTS.values())) > 200
 
 
@@ -172,7 +174,7 @@ def test_the_package_is_looked_at_whole() -> None:
 
 
 def test_every_module_is_in_a_room() -> None:
-    assert {room_of(file) for file in FILES} - ENTRANCES - {"version"} == MAY_IMPORT.keys()
+    assert {device_memory_of(file) for file in FILES} - ENTRANCES - {"version"} == MAY_IMPORT.keys()
 
 
 @pytest.mark.parametrize("room", sorted(MAY_IMPORT))
@@ -181,7 +183,7 @@ def test_a_room_imports_only_what_it_may(room: str) -> None:
     forbidden = [
         f"{shown(file, found.line)} imports {found.module}"
         for file, imports in IMPORTS.items()
-        if room_of(file) == room
+        if device_memory_of(file) == room
         for found in imports
         if found.module.split(".")[0] == "trtopt" and not is_allowed(found.module, allowed)
     ]
@@ -190,11 +192,12 @@ def test_a_room_imports_only_what_it_may(room: str) -> None:
 
 def test_stages_never_import_one_another() -> None:
     crossings = {
-        (room_of(file), found.module.split(".")[1], found.module)
+        (device_memory_of(file), found.module.split(".")[1], found.module)
         for file, imports in IMPORTS.items()
-        if room_of(file) in STAGES
+        if device_memory_of(file) in STAGES
         for found in imports
-        if found.module.split(".")[0] == "trtopt" and found.module.split(".")[1] in STAGES - {room_of(file)}
+        if found.module.split(".")[0] == "trtopt"
+        and found.module.split(".")[1] in STAGES - {device_memory_of(file)}
     }
     assert {
         crossing
@@ -217,7 +220,7 @@ def test_only_devices_import_the_vendors_libraries() -> None:
     outside = [
         f"{shown(file, found.line)} imports {found.module}"
         for file, imports in IMPORTS.items()
-        if room_of(file) != "device"
+        if device_memory_of(file) != "device"
         for found in imports
         if found.module.split(".")[0] in VENDORS
     ]

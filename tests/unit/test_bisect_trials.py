@@ -47,7 +47,7 @@ class Told:
     def __init__(self, **errors: float) -> None:
         self.errors = errors
 
-    def judged(self, model: ModelFile, folder: Path) -> tuple[CheckedSubject, ...]:
+    def evaluated(self, model: ModelFile, folder: Path) -> tuple[CheckedSubject, ...]:
         said = model.proto.doc_string.replace("+", "_more") or "none"
         error = self.errors.get(said, 0.5)
         if error != error:

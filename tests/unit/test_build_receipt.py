@@ -59,7 +59,7 @@ def test_what_ran_as_asked_passes(tmp_path: Path) -> None:
     manifest = folder_of(tmp_path, ran("first", "Half", FIRST), ran("second", "Half", SECOND))
     receipts = receipts_of(tmp_path, manifest)
     assert receipts["batch8.engine"].weights_ran == {"float16": 1.0}
-    assert receipts["batch8.engine"].weights_asked == {"float16": 1.0}
+    assert receipts["batch8.engine"].weights_requested == {"float16": 1.0}
     assert receipts["batch8.engine"].time_ran is None
     check_receipts(receipts)
 
@@ -117,7 +117,7 @@ def test_engines_that_tell_no_types_have_no_receipt_or_an_unknown_one(tmp_path: 
     opaque = {"Name": "{ForeignNode[first...second]}", "LayerType": "Myelin"}
     receipts = receipts_of(tmp_path, folder_of(tmp_path, opaque))
     assert receipts["batch8.engine"].weights_ran == {"unknown": 1.0}
-    assert receipts["batch8.engine"].weights_asked == {"float16": 1.0}
+    assert receipts["batch8.engine"].weights_requested == {"float16": 1.0}
     check_receipts(receipts)
 
 

@@ -96,7 +96,7 @@ def test_nothing_measured_stays_undecided() -> None:
 
 
 def test_a_disturbed_side_bars_a_verdict_and_keeps_the_ratio() -> None:
-    comparison = compare(blocks(1.0), blocks(2.0, seed=1), disturbed=["A: 5 of 10 groups discarded"])
+    comparison = compare(blocks(1.0), blocks(2.0, seed=1), interfered=["A: 5 of 10 groups discarded"])
     assert comparison.verdict is Verdict.UNDECIDED
     assert codes(comparison) == [ReasonCode.DISTURBED]
     assert comparison.reasons[0].text == "A: 5 of 10 groups discarded"

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from trtopt.measure.statistics.comparison import Ratio, ReasonCode, Verdict, compare, decide, noise_of
-from trtopt.measure.statistics.control import Pair, judge_control, noise_of_controls
+from trtopt.measure.statistics.control import Pair, evaluate_control, noise_of_controls
 from trtopt.measure.statistics.intervals import student
 
 
@@ -28,7 +28,7 @@ def of_ratio(value: float) -> Ratio:
 
 
 def test_a_quiet_machine_finds_no_winner_and_says_how_quiet_it_is() -> None:
-    control = judge_control(pairs(20, luck=0.0, seed=1))
+    control = evaluate_control(pairs(20, luck=0.0, seed=1))
     assert control.count(Verdict.SAME) == 20
     assert control.noise is not None
     assert control.noise.relative < 0.001
@@ -37,7 +37,7 @@ def test_a_quiet_machine_finds_no_winner_and_says_how_quiet_it_is() -> None:
 
 def test_the_noise_is_what_the_processes_drew() -> None:
     """Two sides with a luck of 1 % each differ by √2 %, at 95 % by t(400) · √2 %."""
-    control = judge_control(pairs(400, luck=0.01, seed=2))
+    control = evaluate_control(pairs(400, luck=0.01, seed=2))
     assert control.noise is not None
     assert math.log1p(control.noise.relative) == pytest.approx(student(400) * math.sqrt(2) * 0.01, rel=0.1)
     assert control.count(Verdict.FASTER) + control.count(Verdict.SLOWER) > 100
@@ -52,14 +52,14 @@ def test_noise_from_known_ratios() -> None:
 
 
 def test_what_a_process_draws_is_allowed_for_in_the_verdict() -> None:
-    control = judge_control(pairs(20, luck=0.01, seed=3))
+    control = evaluate_control(pairs(20, luck=0.01, seed=3))
     wins = Counter(compare(a, b, noise=control.noise).verdict for a, b in pairs(100, luck=0.01, seed=4))
     assert wins[Verdict.FASTER] + wins[Verdict.SLOWER] <= 5
     assert compare(*pairs(1, luck=0.01, seed=5, bias=0.1)[0], noise=control.noise).verdict is Verdict.SLOWER
 
 
 def test_a_side_that_wins_on_average_bars_every_verdict() -> None:
-    control = judge_control(pairs(20, luck=0.001, seed=6, bias=0.03))
+    control = evaluate_control(pairs(20, luck=0.001, seed=6, bias=0.03))
     assert control.noise is not None
     assert control.noise.control.verdict is Verdict.SLOWER
     found = compare(*pairs(1, luck=0.0, seed=7, bias=0.3)[0], noise=control.noise)
@@ -68,11 +68,11 @@ def test_a_side_that_wins_on_average_bars_every_verdict() -> None:
 
 
 def test_one_control_is_as_noisy_as_its_own_interval() -> None:
-    single = judge_control(pairs(1, luck=0.0, seed=8))
+    single = evaluate_control(pairs(1, luck=0.0, seed=8))
     assert single.noise == noise_of(single.comparisons[0])
 
 
 def test_too_few_blocks_tell_no_noise() -> None:
-    control = judge_control([([[1.0]] * 3, [[1.0]] * 3)])
+    control = evaluate_control([([[1.0]] * 3, [[1.0]] * 3)])
     assert control.noise is None
     assert control.count(Verdict.UNDECIDED) == 1

@@ -13,7 +13,7 @@ from scripted import COMPUTE, ENQUEUE, SCRIPT, SUBJECT, counted, run, terms
 
 from trtopt.device.fake import Script, ScriptedDevice, ScriptedSession
 from trtopt.errors import DeviceError
-from trtopt.measure.loop.inference_stream import Lane
+from trtopt.measure.loop.inference_stream import InferenceStream
 from trtopt.measure.loop.sampling import Finished, drive
 from trtopt.records import Contract
 
@@ -52,13 +52,16 @@ class Never(EachThread):
 
 
 @contextmanager
-def lanes_of(device: ScriptedDevice, contract: Contract) -> Iterator[list[Lane]]:
+def lanes_of(device: ScriptedDevice, contract: Contract) -> Iterator[list[InferenceStream]]:
     session = ScriptedSession(device)
-    lanes = [Lane(device, session, SUBJECT.shapes, SUBJECT.data, contract) for _ in range(contract.streams)]
+    inference_streams = [
+        InferenceStream(device, session, SUBJECT.shapes, SUBJECT.data, contract)
+        for _ in range(contract.streams)
+    ]
     device.calls.clear()
-    yield lanes
-    for lane in reversed(lanes):
-        lane.close()
+    yield inference_streams
+    for inference_stream in reversed(inference_streams):
+        inference_stream.close()
     session.close()
     assert device.open == 0
     assert_no_thread_is_left()
@@ -68,10 +71,10 @@ def lanes_of(device: ScriptedDevice, contract: Contract) -> Iterator[list[Lane]]
 def test_every_stream_has_a_thread_and_every_query_is_finished_once(base: str) -> None:
     device, finished = ScriptedDevice(SCRIPT), list[Finished]()
     criterion = EachThread(STREAMS, queries=20)
-    with lanes_of(device, terms(base, streams=STREAMS, threads="per-stream")) as lanes:
-        drive(device, lanes, criterion, finished)
-        assert not any(slot.busy for lane in lanes for slot in lane.slots)
-    assert {lane for lane, _ in finished} == set(range(STREAMS))
+    with lanes_of(device, terms(base, streams=STREAMS, threads="per-stream")) as inference_streams:
+        drive(device, inference_streams, criterion, finished)
+        assert not any(slot.busy for inference_stream in inference_streams for slot in inference_stream.slots)
+    assert {inference_stream for inference_stream, _ in finished} == set(range(STREAMS))
     assert len(criterion.finished) == device.calls.count("adopt_thread") == STREAMS
     handed_over = device.calls.count("launch") + device.calls.count("enqueue")
     assert len(finished) == handed_over == device.calls.count("wait")
@@ -82,12 +85,16 @@ def test_every_stream_has_a_thread_and_every_query_is_finished_once(base: str) -
 def test_a_streams_own_thread_is_not_held_up_by_the_others() -> None:
     """Each hands its queries over as a lone stream's thread does; from one thread they take turns."""
     device, finished = ScriptedDevice(SCRIPT), list[Finished]()
-    with lanes_of(device, PER_STREAM) as lanes:
+    with lanes_of(device, PER_STREAM) as inference_streams:
         began_s = device.now()
-        drive(device, lanes, EachThread(STREAMS, queries=5), finished)
+        drive(device, inference_streams, EachThread(STREAMS, queries=5), finished)
         ended_s = device.now()
     for number in range(STREAMS):
-        ends = [(query.end_s - began_s) * 1e3 for lane, query in finished if lane == number]
+        ends = [
+            (query.end_s - began_s) * 1e3
+            for inference_stream, query in finished
+            if inference_stream == number
+        ]
         assert ends == pytest.approx([ENQUEUE + COMPUTE * (n + 1) for n in range(len(ends))], rel=1e-9)
     assert ended_s == max(query.end_s for _, query in finished)
 
@@ -95,8 +102,8 @@ def test_a_streams_own_thread_is_not_held_up_by_the_others() -> None:
 def test_one_thread_serves_all_streams_unless_told_otherwise() -> None:
     device, finished = ScriptedDevice(SCRIPT), list[Finished]()
     criterion = EachThread(1, queries=10)
-    with lanes_of(device, terms("trtexec-11", streams=STREAMS)) as lanes:
-        drive(device, lanes, criterion, finished)
+    with lanes_of(device, terms("trtexec-11", streams=STREAMS)) as inference_streams:
+        drive(device, inference_streams, criterion, finished)
     assert list(criterion.finished) == [threading.get_ident()]
     assert "adopt_thread" not in device.calls
 
@@ -134,14 +141,20 @@ def test_whatever_fails_in_a_thread_ends_all_and_closes_everything(base: str, na
 @pytest.mark.parametrize("number", range(1, STREAMS + 1))
 def test_a_thread_that_the_device_does_not_take_ends_the_others(number: int) -> None:
     device, finished = ScriptedDevice(Script(fail_at=("adopt_thread", number))), list[Finished]()
-    with lanes_of(device, PER_STREAM) as lanes, pytest.raises(DeviceError, match="failure of adopt_thread"):
-        drive(device, lanes, Never(STREAMS, 0), finished)
+    with (
+        lanes_of(device, PER_STREAM) as inference_streams,
+        pytest.raises(DeviceError, match="failure of adopt_thread"),
+    ):
+        drive(device, inference_streams, Never(STREAMS, 0), finished)
 
 
 def test_what_had_finished_when_a_query_failed_is_kept() -> None:
     device, finished = ScriptedDevice(Script(fail_at=("wait", 40))), list[Finished]()
-    with lanes_of(device, PER_STREAM) as lanes, pytest.raises(DeviceError, match="failure of wait"):
-        drive(device, lanes, Never(STREAMS, 0), finished)
+    with (
+        lanes_of(device, PER_STREAM) as inference_streams,
+        pytest.raises(DeviceError, match="failure of wait"),
+    ):
+        drive(device, inference_streams, Never(STREAMS, 0), finished)
     others = device.calls.count("wait") - 1
     assert len(finished) == others >= 39
 
@@ -165,8 +178,11 @@ def test_the_error_of_a_later_failure_does_not_hide_the_first() -> None:
             raise DeviceError("a later failure", "")
 
     device, finished = Broken(SCRIPT), list[Finished]()
-    with lanes_of(device, PER_STREAM) as lanes, pytest.raises(DeviceError, match="the first failure"):
-        drive(device, lanes, Never(STREAMS, 0), finished)
+    with (
+        lanes_of(device, PER_STREAM) as inference_streams,
+        pytest.raises(DeviceError, match="the first failure"),
+    ):
+        drive(device, inference_streams, Never(STREAMS, 0), finished)
 
 
 def test_an_interruption_of_the_main_thread_ends_the_others() -> None:
@@ -181,10 +197,10 @@ def test_an_interruption_of_the_main_thread_ends_the_others() -> None:
                 signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
     device, finished = Interrupting(SCRIPT), list[Finished]()
-    with lanes_of(device, PER_STREAM) as lanes:
+    with lanes_of(device, PER_STREAM) as inference_streams:
         with pytest.raises(KeyboardInterrupt):
-            drive(device, lanes, Never(STREAMS, 0), finished)
-        assert not any(slot.busy for lane in lanes for slot in lane.slots)
+            drive(device, inference_streams, Never(STREAMS, 0), finished)
+        assert not any(slot.busy for inference_stream in inference_streams for slot in inference_stream.slots)
     assert len(finished) >= 50
 
 
@@ -199,7 +215,7 @@ def test_a_system_that_gives_no_more_threads_is_told_as_such(monkeypatch: pytest
 
     monkeypatch.setattr(threading.Thread, "start", two_only)
     device, finished = ScriptedDevice(SCRIPT), list[Finished]()
-    with lanes_of(device, PER_STREAM) as lanes:
+    with lanes_of(device, PER_STREAM) as inference_streams:
         with pytest.raises(DeviceError, match="3 streams cannot have a host thread each") as caught:
-            drive(device, lanes, Never(STREAMS, 0), finished)
+            drive(device, inference_streams, Never(STREAMS, 0), finished)
         assert "--threads one" in caught.value.remedy

@@ -29,7 +29,7 @@ def samples(*compute: float) -> Samples:
         gpu_compute_ms=times,
         h2d_ms=[],
         d2h_ms=[],
-        lane=[0] * len(times),
+        inference_stream=[0] * len(times),
     )
 
 

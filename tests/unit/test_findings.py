@@ -7,7 +7,7 @@ import pytest
 from scripted import run, terms
 
 from trtopt.device.fake import Script, ScriptedDevice
-from trtopt.measure.analysis.findings import clocks_told, hints_of, remarks, untrustworthy
+from trtopt.measure.analysis.findings import clocks_text, hints_of, remarks, untrustworthy
 from trtopt.measure.analysis.hints import HintCode
 from trtopt.measure.loop.stopping import Limits
 from trtopt.records import BenchPoint, ClockReading, ClockReference, Measurement
@@ -82,11 +82,11 @@ def with_clocks(*clocks: ClockReading, reference: ClockReference) -> Measurement
 
 def test_unknown_clocks_are_told_with_the_reason() -> None:
     reference = ClockReference(problem="NVML: Driver Not Loaded")
-    assert clocks_told([with_clocks(reference=reference)]) == "clocks are unknown: NVML: Driver Not Loaded"
+    assert clocks_text([with_clocks(reference=reference)]) == "clocks are unknown: NVML: Driver Not Loaded"
 
 
 def test_clocks_are_told_as_ranges_with_the_clock_that_judges_them() -> None:
-    told = clocks_told(
+    told = clocks_text(
         [
             with_clocks(
                 ClockReading(at_ms=0.0, sm_mhz=345, power_w=120.4, temperature_c=40, throttle=("gpu_idle",)),
@@ -105,7 +105,7 @@ def test_clocks_are_told_as_ranges_with_the_clock_that_judges_them() -> None:
 
 def test_what_a_driver_does_not_tell_is_told() -> None:
     reference = ClockReference(mhz=1980, kind="application", problem="NVML does not tell what slows the GPU")
-    told = clocks_told([with_clocks(ClockReading(at_ms=0.0, sm_mhz=1980), reference=reference)])
+    told = clocks_text([with_clocks(ClockReading(at_ms=0.0, sm_mhz=1980), reference=reference)])
     assert told.endswith(", NVML does not tell what slows the GPU")
 
 

@@ -7,9 +7,9 @@ from scripted import terms
 from turns import block, turns
 
 from trtopt.measure.analysis.gap_ledger import HOST_LOOP, START
-from trtopt.measure.analysis.gap_runs import ends_of, gap_variants, judge_gap, time_between, time_per_query
+from trtopt.measure.analysis.gap_runs import ends_of, evaluate_gap, gap_variants, time_between, time_per_query
 from trtopt.measure.contracts import contract_named, one_in_flight
-from trtopt.records import BenchPoint, Contract, Turns
+from trtopt.records import BenchPoint, Contract, TurnSamples
 
 OLD, NEW = contract_named("trtexec-10"), contract_named("trtexec-11")
 
@@ -38,7 +38,7 @@ def test_copies_and_sleeping_waits_need_events_so_that_no_bare_loop_is_measured(
     assert not any(variant.bare for variant in gap_variants(NEW, contract_named(end)))
 
 
-def measured(latencies: dict[str, float], per_query: dict[str, float]) -> list[Turns]:
+def measured(latencies: dict[str, float], per_query: dict[str, float]) -> list[TurnSamples]:
     """Three rounds of each step, at these milliseconds."""
     found = []
     for variant in gap_variants(OLD, NEW):
@@ -55,7 +55,7 @@ PER_QUERY = {START: 1.5, "graph": 1.4, "transfers": 1.1, "sync": 1.1, HOST_LOOP:
 
 
 def test_both_figures_are_decomposed() -> None:
-    gap = judge_gap(8, OLD, NEW, measured(LATENCY, PER_QUERY))
+    gap = evaluate_gap(8, OLD, NEW, measured(LATENCY, PER_QUERY))
     assert [round(entry.change_us) for entry in gap.latency.entries] == [-200, -600, -50]
     assert [round(entry.change_us) for entry in gap.per_query.entries] == [-100, -300, 0]
     assert gap.latency.unexplained_us == pytest.approx(0.0, abs=1e-9)
@@ -71,7 +71,7 @@ def test_a_step_that_ran_on_the_same_terms_in_fact_has_no_part() -> None:
         msgspec.structs.replace(one, contract=msgspec.structs.replace(one.contract, graph=False))
         for one in measured(LATENCY, PER_QUERY)
     ]
-    gap = judge_gap(8, OLD, NEW, found)
+    gap = evaluate_gap(8, OLD, NEW, found)
     graph = gap.latency.entries[0]
     assert (graph.term, graph.change_us, graph.uncertainty_us) == ("graph", 0.0, 0.0)
     assert round(gap.latency.entries[1].change_us) == -800
@@ -79,7 +79,7 @@ def test_a_step_that_ran_on_the_same_terms_in_fact_has_no_part() -> None:
 
 
 def test_figures_of_result_files_are_the_ends() -> None:
-    gap = judge_gap(8, OLD, NEW, measured(LATENCY, PER_QUERY), (2.1, 1.2), None)
+    gap = evaluate_gap(8, OLD, NEW, measured(LATENCY, PER_QUERY), (2.1, 1.2), None)
     assert gap.latency.difference_us == pytest.approx(-900.0)
     assert gap.latency.unexplained_us == pytest.approx(-50.0)
     assert gap.per_query.difference_us == pytest.approx(-400.0)

@@ -14,9 +14,9 @@ from scripted import terms
 from test_bench_engine import ENGINE, bench, job_in
 from test_build_caches import Bench
 
-from trtopt.device.api import Holder, Room
+from trtopt.device.api import DeviceMemory, Holder
 from trtopt.device.fake import ScriptedDevice, ScriptedSession
-from trtopt.device.memory_check import foresee, require
+from trtopt.device.memory_check import require_memory, warn_if_short
 from trtopt.device.script import Script
 from trtopt.device.tensorrt.builder import TensorRTBuilder
 from trtopt.errors import DeviceMemoryError
@@ -38,7 +38,7 @@ INPUT_BYTES, OUTPUT_BYTES = 8 * 4 * 4, 8 * 2 * 2
 def test_a_refusal_says_what_is_needed_what_is_free_who_holds_it_and_what_to_do() -> None:
     parts = {"engine": 3 * GIB, "inputs and outputs": 512 << 20, "nothing": 0}
     with pytest.raises(DeviceMemoryError) as caught:
-        require("big.engine", parts, Room(2 * GIB, 141 * GIB, HOLDERS), "use a smaller batch")
+        require_memory("big.engine", parts, DeviceMemory(2 * GIB, 141 * GIB, HOLDERS), "use a smaller batch")
     assert caught.value.problem == (
         "big.engine needs at least 3.5 GiB of device memory (engine 3.0 GiB, inputs and outputs 512.0 MiB), "
         "and 2.0 GiB of 141.0 GiB are free; "
@@ -48,16 +48,16 @@ def test_a_refusal_says_what_is_needed_what_is_free_who_holds_it_and_what_to_do(
 
 
 def test_what_fits_just_so_is_not_refused_nor_is_what_nobody_can_judge() -> None:
-    require("x", {"engine": 5}, Room(5, 5), "")
-    require("x", {"engine": 5}, None, "")
+    require_memory("x", {"engine": 5}, DeviceMemory(5, 5), "")
+    require_memory("x", {"engine": 5}, None, "")
     with pytest.raises(DeviceMemoryError, match=r"0\.0 MiB are free\n"):
-        require("x", {"engine": 6}, Room(5, 5), "")
+        require_memory("x", {"engine": 6}, DeviceMemory(5, 5), "")
 
 
 def test_an_estimate_that_does_not_fit_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
-    foresee("x", {"activations": GIB}, Room(GIB, GIB))
+    warn_if_short("x", {"activations": GIB}, DeviceMemory(GIB, GIB))
     assert caplog.records == []
-    foresee("x", {"activations": GIB}, Room(GIB - 1, GIB))
+    warn_if_short("x", {"activations": GIB}, DeviceMemory(GIB - 1, GIB))
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
     assert "x may need 1.0 GiB" in record.getMessage()
@@ -80,12 +80,12 @@ def test_an_engine_that_cannot_fit_is_not_loaded(tmp_path: Path) -> None:
 def test_lanes_that_may_not_fit_are_warned_of_and_measured(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    lanes = terms("isolated", streams=2)
+    inference_streams = terms("isolated", streams=2)
     enough = 2 * (ScriptedSession.device_memory_bytes + INPUT_BYTES)
     for memory, warned in ((enough, False), (enough - 1, True)):
         caplog.clear()
         device = ScriptedDevice(Script(memory_bytes=memory))
-        bench(device, job_in(tmp_path, contract=lanes))
+        bench(device, job_in(tmp_path, contract=inference_streams))
         assert [record.name for record in caplog.records] == ["trtopt.device.memory_check"] * warned
 
 
@@ -112,7 +112,11 @@ def test_weights_are_counted_as_narrow_as_an_engine_may_keep_them(
 def test_a_build_whose_weights_cannot_fit_is_not_begun(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    rooms = [Room(1000, 2000, HOLDERS), Room(1 << 20, 1 << 30), Room(1 << 29, 1 << 30)]
+    rooms = [
+        DeviceMemory(1000, 2000, HOLDERS),
+        DeviceMemory(1 << 20, 1 << 30),
+        DeviceMemory(1 << 29, 1 << 30),
+    ]
     monkeypatch.setattr(TensorRTBuilder, "room", lambda by: rooms.pop(0))
     by = Bench(tmp_path, monkeypatch)
     with pytest.raises(DeviceMemoryError, match=rf"building batch1-4-8 needs at least .* process {NOBODY}"):

@@ -249,7 +249,10 @@ def _several(found: Any) -> list[object]:
         (lambda found: found["engines"][0]["plan"]["shapes"]["x"].update(opt=[1]), "no range of shapes"),
         (lambda found: found["engines"][0]["plan"]["several"][0]["batch"].update(min=[]), "batch sizes"),
         (lambda found: found["engines"][0]["plan"]["several"][0]["shapes"].pop("x"), "no shape for input"),
-        (lambda found: found["engines"][0]["plan"].update(several=17 * _several(found)), "17 optimisation"),
+        (
+            lambda found: found["engines"][0]["plan"].update(multi_profile=17 * _several(found)),
+            "17 optimisation",
+        ),
     ],
 )
 def test_a_manifest_that_contradicts_itself_is_refused(tmp_path: Path, change: object, message: str) -> None:

@@ -108,7 +108,9 @@ def roofline_of(*, asked: str) -> dict[str, Any]:
     """The first engine's, were its layers of a type that nobody tells but the graph."""
     found = resnet()
     report = found.profiles["profile.json"]
-    layers = [msgspec.structs.replace(one, dtype="", asked_dtype=asked) for one in report.engines[0].layers]
+    layers = [
+        msgspec.structs.replace(one, dtype="", requested_dtype=asked) for one in report.engines[0].layers
+    ]
     engine = msgspec.structs.replace(report.engines[0], layers=tuple(layers))
     report = msgspec.structs.replace(report, engines=(engine,))
     (chart,) = charts(roofline_section(msgspec.structs.replace(found, profiles={"p": report}), ""))

@@ -165,7 +165,9 @@ def test_an_engine_that_was_not_run_shows_what_its_graph_asks_for() -> None:
     report = found.profiles["profile.json"]
     untimed = {"ms": None, "low_ms": None, "high_ms": None}
     layers = tuple(msgspec.structs.replace(layer, **untimed) for layer in report.engines[0].layers)
-    receipt = PrecisionReceipt(time_ran=None, weights_ran={"unknown": 1.0}, weights_asked={"float16": 1.0})
+    receipt = PrecisionReceipt(
+        time_ran=None, weights_ran={"unknown": 1.0}, weights_requested={"float16": 1.0}
+    )
     engine = msgspec.structs.replace(
         report.engines[0], layers=layers, sum_ms=0.0, latency_ms=None, receipt=receipt
     )

@@ -159,7 +159,7 @@ def test_quantised_tensors_are_moved_in_their_narrow_type() -> None:
 
 def test_a_quantised_node_is_asked_for_in_the_narrow_type_and_its_neighbour_is_not() -> None:
     made = quantised()
-    assert made.asked_dtype(made.by_name["conv"]) == "int8"
-    assert made.asked_dtype(made.by_name["relu"]) == "float32"
+    assert made.requested_dtype(made.by_name["conv"]) == "int8"
+    assert made.requested_dtype(made.by_name["relu"]) == "float32"
     assert made.weight_of(made.by_name["conv"]) == "wd"
     assert made.weight_of(made.by_name["relu"]) is None

@@ -42,12 +42,12 @@ def test_a_layer_carries_its_nodes_types_cost_and_spread() -> None:
     conv = found["conv + relu"]
     assert (conv.ms, conv.low_ms, conv.high_ms) == (5.0, 1.0, 9.0)
     assert (conv.onnx_nodes, conv.onnx_ops, conv.mapped_by) == (("conv", "relu"), ("Conv", "Relu"), "name")
-    assert (conv.dtype, conv.asked_dtype, conv.weights_count) == ("float16", "float32", 12)
+    assert (conv.dtype, conv.requested_dtype, conv.weights_count) == ("float16", "float32", 12)
     assert conv.cost is not None
     assert conv.cost.flops == 2 * 4 * 64 * 3 + 4 * 64
     reformat = found[LAYERS[0].name]
     assert reformat.is_reformat
-    assert (reformat.dtype, reformat.asked_dtype, reformat.cost) == ("float16", "", None)
+    assert (reformat.dtype, reformat.requested_dtype, reformat.cost) == ("float16", "", None)
 
 
 def test_shares_of_time_that_are_mapped_and_that_cannot_be_split() -> None:

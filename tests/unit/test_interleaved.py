@@ -11,7 +11,7 @@ from scripted import calls_of, terms
 
 from trtopt.device.fake import Script, ScriptedDevice, ScriptedTarget
 from trtopt.errors import ArtifactError, DeviceError, DeviceMemoryError
-from trtopt.measure.analysis.gap_runs import gap_variants, judge_gap, time_per_query
+from trtopt.measure.analysis.gap_runs import evaluate_gap, gap_variants, time_per_query
 from trtopt.measure.loop.interleaved import (
     BLOCK_QUERIES,
     SWITCH_QUERIES,
@@ -20,7 +20,7 @@ from trtopt.measure.loop.interleaved import (
     Variant,
     interleave,
 )
-from trtopt.measure.loop.rounds import judged_rounds, latency_blocks, notes_of
+from trtopt.measure.loop.rounds import latency_blocks, notes_of, valid_rounds
 from trtopt.measure.statistics.comparison import Verdict, compare, in_turns
 from trtopt.records import DeviceInfo, InterleavedRun
 
@@ -117,7 +117,7 @@ def test_latency_and_throughput_of_a_gap_are_known_exactly(tmp_path: Path) -> No
     start, end = terms("trtexec-10"), terms("trtexec-11")
     device = ScriptedDevice(Script(enqueue_ms=repeat(0.2), compute_ms=repeat(1.0), h2d_ms=0.1, d2h_ms=0.1))
     job = job_in(tmp_path, gap_variants(start, end), rounds=3)
-    gap = judge_gap(8, start, end, judged_rounds(play(device, job)).turns)
+    gap = evaluate_gap(8, start, end, valid_rounds(play(device, job)).turns)
     assert device.open == 0
     assert gap.latency.start_ms == pytest.approx(1.3)
     assert gap.latency.end_ms == pytest.approx(1.2)
@@ -172,12 +172,12 @@ def test_a_device_that_falls_away_leaves_full_rounds_marked_and_without_a_verdic
     assert run.failure == "scripted failure of launch"
     assert sorted(len(turns.blocks) for turns in run.turns) == [9, 10]
     assert len(run.clocks) == 2 * 10
-    judged = judged_rounds(run)
-    a, b = map(latency_blocks, judged.turns)
+    evaluated = valid_rounds(run)
+    a, b = map(latency_blocks, evaluated.turns)
     assert (len(a), len(b)) == (9, 9)
     slower = [[2 * latency for latency in block] for block in b]
     assert compare(a, slower).verdict is Verdict.SLOWER
-    found = compare(a, slower, disturbed=judged.disturbed)
+    found = compare(a, slower, interfered=evaluated.interfered)
     assert found.verdict is Verdict.UNDECIDED
     assert [reason.text for reason in found.reasons] == [
         "the device failed in the middle: scripted failure of launch"

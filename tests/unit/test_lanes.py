@@ -19,7 +19,7 @@ from trtopt.device.fake import (
 )
 from trtopt.errors import GraphCaptureError
 from trtopt.measure.contracts import CONTRACTS
-from trtopt.measure.loop.inference_stream import Lane
+from trtopt.measure.loop.inference_stream import InferenceStream
 from trtopt.measure.loop.run_pass import measure
 from trtopt.records import Contract, Shape
 
@@ -166,10 +166,10 @@ def test_pythons_garbage_collector_rests_while_queries_run() -> None:
 def test_outputs_have_the_shape_and_type_of_the_engines() -> None:
     device = ScriptedDevice(SCRIPT)
     session = ScriptedSession(device)
-    lane = Lane(device, session, SUBJECT.shapes, SUBJECT.data, terms("trtexec-10"))
+    inference_stream = InferenceStream(device, session, SUBJECT.shapes, SUBJECT.data, terms("trtexec-10"))
     assert device.used == 2 * (INPUT_BYTES + OUTPUT_BYTES)
-    first, _ = lane.outputs()
-    lane.close()
+    first, _ = inference_stream.outputs()
+    inference_stream.close()
     session.close()
     assert {name: (array.dtype.name, array.shape) for name, array in first.items()} == {
         "y": ("float32", (8, 2))
@@ -235,11 +235,11 @@ def test_a_binding_that_tells_no_handles_of_events_refills_late_and_says_so() ->
 def test_three_queries_in_flight_have_two_sets_on_the_device_and_three_on_the_host() -> None:
     device = ScriptedDevice(SCRIPT)
     session = ScriptedSession(device)
-    lane = Lane(device, session, SUBJECT.shapes, SUBJECT.data, terms("serving"))
-    assert device.calls.count("device_buffer") == 2 * len(lane.bindings)
-    assert device.calls.count("pinned_buffer") == 3 * len(lane.bindings)
+    inference_stream = InferenceStream(device, session, SUBJECT.shapes, SUBJECT.data, terms("serving"))
+    assert device.calls.count("device_buffer") == 2 * len(inference_stream.bindings)
+    assert device.calls.count("pinned_buffer") == 3 * len(inference_stream.bindings)
     assert device.calls.count("capture") == 2
-    lane.close()
+    inference_stream.close()
     session.close()
     assert device.open == 0
 

@@ -30,7 +30,7 @@ def load(count: int = 200, **changes: object) -> LoadPass:
             gpu_compute_ms=[1.0] * count,
             h2d_ms=[],
             d2h_ms=[],
-            lane=[0] * count,
+            inference_stream=[0] * count,
         ),
         arrival_ms=arrival_ms,
         lag_ms=[0.125] * count,

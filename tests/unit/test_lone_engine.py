@@ -57,13 +57,13 @@ def test_a_file_that_has_changed_or_has_no_room_is_not_loaded(tmp_path: Path) ->
 
 
 def test_each_profile_is_one_of_the_plans(tmp_path: Path) -> None:
-    several = [
+    multi_profile = [
         {"x": span(1, 1, 4, 3), "mask": span(2, 2, 2)},
         {"x": span(4, 8, 16, 3), "mask": span(2, 2, 2)},
     ]
-    plan = plan_of(FILE, told({"mask": (2,), "x": ("?", 3)}, *several))
+    plan = plan_of(FILE, told({"mask": (2,), "x": ("?", 3)}, *multi_profile))
     assert plan.label == "batch1-1-4+4-8-16"
-    assert [profile.shapes for profile in plan.profiles] == several
+    assert [profile.shapes for profile in plan.profiles] == multi_profile
     assert (plan.batch, plan.shapes["x"]) == (span(1, 8, 16), span(1, 8, 16, 3))
     assert plan.span_of(17) is None
 

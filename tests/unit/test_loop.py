@@ -30,7 +30,7 @@ def test_without_transfers_a_query_takes_its_enqueue_and_its_compute(name: str) 
     assert samples.gpu_compute_ms == samples.h2d_ms == samples.d2h_ms == []
     assert measured.stages.gpu_compute_ms == [whole] * MIN_TIMED  # the stream is idle while the host enqueues
     assert measured.stages.h2d_ms == measured.stages.d2h_ms == []
-    assert samples.lane == [0] * 4
+    assert samples.inference_stream == [0] * 4
     assert rate(measured) == pytest.approx(1e3 / whole, rel=1e-12)
 
 
@@ -146,7 +146,7 @@ def test_two_streams_compute_at_the_same_time() -> None:
     samples = measured.samples
     first = [ENQUEUE + n * COMPUTE for n in range(1, 5)]
     second = [2 * ENQUEUE + n * COMPUTE for n in range(1, 5)]
-    assert samples.lane == [0, 1] * 4
+    assert samples.inference_stream == [0, 1] * 4
     assert samples.end_ms == [end for pair in zip(first, second, strict=True) for end in pair]
     assert rate(measured) == pytest.approx(8e3 / (2 * ENQUEUE + 4 * COMPUTE), rel=1e-12)
     assert measured.contract.streams == 2
@@ -160,7 +160,7 @@ def test_every_stream_has_a_context_and_streams_of_its_own(name: str, streams: i
     measured = run(device, contract, "throughput", counted(queries=6))
     assert device.calls.count("context") == streams
     assert device.calls.count("stream") == streams * (3 if contract.transfers else 1)
-    assert set(measured.samples.lane) == set(range(streams))
+    assert set(measured.samples.inference_stream) == set(range(streams))
 
 
 # ── when a pass ends ────────────────────────────────────────────────────────────────────────────────────

@@ -12,7 +12,7 @@ from scripted import SCRIPT, counted, run, terms
 from test_bench_engine import job_in
 
 from trtopt.device.fake import Script, ScriptedDevice, ScriptedTarget
-from trtopt.device.nvtx import Marks, require_nvtx
+from trtopt.device.nvtx import NvtxMarks, require_nvtx
 from trtopt.device.ort.host import HostDevice
 from trtopt.errors import BackendMissingError, DeviceError, UsageError
 from trtopt.measure.engine import bench_engine
@@ -89,14 +89,14 @@ def nvtx(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_ranges_are_those_of_the_package_nvtx_and_only_if_asked(nvtx: list[str]) -> None:
     with HostDevice().annotate("unseen"):
         assert nvtx == []
-    with HostDevice(Marks(nvtx=True)).annotate("a pass"):
+    with HostDevice(NvtxMarks(nvtx=True)).annotate("a pass"):
         assert nvtx == ["trtopt: a pass"]
     assert nvtx == ["trtopt: a pass", "end"]
 
 
 def test_without_the_package_the_error_names_it_and_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "nvtx", None)
-    for ask in (require_nvtx, lambda: Marks(nvtx=True)):
+    for ask in (require_nvtx, lambda: NvtxMarks(nvtx=True)):
         with pytest.raises(BackendMissingError, match="'nvtx' is not installed") as caught:
             ask()
         assert caught.value.remedy == 'pip install "trtopt[nvtx]"'
@@ -106,16 +106,19 @@ def test_the_profiler_is_stopped_whatever_happens_while_it_runs() -> None:
     calls: list[str] = []
     with (
         pytest.raises(DeviceError),
-        Marks(cuda_profiler=True).captured(lambda: calls.append("start"), lambda: calls.append("stop")),
+        NvtxMarks(cuda_profiler=True).captured(lambda: calls.append("start"), lambda: calls.append("stop")),
     ):
         raise DeviceError("a failure", "none")
     assert calls == ["start", "stop"]
-    with Marks(nvtx=False).captured(lambda: calls.append("start"), lambda: calls.append("stop")):
+    with NvtxMarks(nvtx=False).captured(lambda: calls.append("start"), lambda: calls.append("stop")):
         assert calls == ["start", "stop"]
 
 
 def test_a_processor_has_no_cuda_profiler() -> None:
     with HostDevice().captured():
         pass
-    with pytest.raises(UsageError, match="--cuda-profiler"), HostDevice(Marks(cuda_profiler=True)).captured():
+    with (
+        pytest.raises(UsageError, match="--cuda-profiler"),
+        HostDevice(NvtxMarks(cuda_profiler=True)).captured(),
+    ):
         pass

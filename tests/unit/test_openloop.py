@@ -14,7 +14,7 @@ from trtopt.device.api import Event
 from trtopt.device.fake import Script, ScriptedDevice, ScriptedSession
 from trtopt.measure.load.arrivals import Load, arrivals_s
 from trtopt.measure.load.open_loop import Bounds, OpenLoop
-from trtopt.measure.loop.inference_stream import Lane
+from trtopt.measure.loop.inference_stream import InferenceStream
 
 TICK_MS = 1000 / 1024
 """Sums of these are exact in seconds: two things that happen at one time do so to the last bit."""
@@ -33,11 +33,13 @@ def opened(
     session = ScriptedSession(device)
     with ExitStack() as resources:
         resources.callback(session.close)
-        lanes = []
+        inference_streams = []
         for _ in range(streams):
-            lanes.append(Lane(device, session, SUBJECT.shapes, SUBJECT.data, terms(contract)))
-            resources.callback(lanes[-1].close)
-        loop = OpenLoop(device, lanes, arrivals, bounds)
+            inference_streams.append(
+                InferenceStream(device, session, SUBJECT.shapes, SUBJECT.data, terms(contract))
+            )
+            resources.callback(inference_streams[-1].close)
+        loop = OpenLoop(device, inference_streams, arrivals, bounds)
         loop.run()
     assert device.open == 0
     loop.served.sort(key=lambda one: one.index)
@@ -48,41 +50,48 @@ def latencies_s(loop: OpenLoop) -> list[float]:
     return [one.query.end_s - one.arrival_s for one in loop.served]
 
 
-def server(*compute_ms: float, enqueue_ms: float = 0.0, lanes: int = 1) -> ScriptedDevice:
+def server(*compute_ms: float, enqueue_ms: float = 0.0, inference_streams: int = 1) -> ScriptedDevice:
     """A device whose first runs, one a lane, prepare it."""
-    runs = [TICK_MS] * lanes + list(compute_ms)
+    runs = [TICK_MS] * inference_streams + list(compute_ms)
     return ScriptedDevice(Script(compute_ms=runs, enqueue_ms=[enqueue_ms], h2d_ms=0.0, d2h_ms=0.0))
 
 
-def reference(arrivals: Sequence[float], services: Sequence[float], lanes: int, depth: int) -> list[float]:
+def reference(
+    arrivals: Sequence[float], services: Sequence[float], inference_streams: int, depth: int
+) -> list[float]:
     """Latencies of a queue in front of `lanes` servers with room for `depth` requests each, all in order."""
-    ends: list[list[float]] = [[] for _ in range(lanes)]
+    ends: list[list[float]] = [[] for _ in range(inference_streams)]
     latencies, now = [], 0.0
     for arrival, service in zip(arrivals, services, strict=True):
         now = max(now, arrival)
-        while min(sum(end > now for end in lane) for lane in ends) >= depth:
-            now = min(end for lane in ends for end in lane if end > now)
-        lane = min(ends, key=lambda lane: sum(end > now for end in lane))
-        lane.append(max([now, *lane]) + service)
-        latencies.append(lane[-1] - arrival)
+        while min(sum(end > now for end in inference_stream) for inference_stream in ends) >= depth:
+            now = min(end for inference_stream in ends for end in inference_stream if end > now)
+        inference_stream = min(ends, key=lambda inference_stream: sum(end > now for end in inference_stream))
+        inference_stream.append(max([now, *inference_stream]) + service)
+        latencies.append(inference_stream[-1] - arrival)
     return latencies
 
 
 @settings(deadline=None, max_examples=60)
 @given(
     requests=st.lists(st.tuples(st.integers(0, 6), st.integers(1, 9)), min_size=1, max_size=30),
-    lanes=st.integers(1, 3),
+    inference_streams=st.integers(1, 3),
     contract=st.sampled_from([("isolated", 1), ("trtexec-11", 2)]),
 )
 def test_latencies_are_those_of_a_queue_before_parallel_servers(
-    requests: list[tuple[int, int]], lanes: int, contract: tuple[str, int]
+    requests: list[tuple[int, int]], inference_streams: int, contract: tuple[str, int]
 ) -> None:
     tick_s = TICK_MS / 1e3
     arrivals = [sum(gap for gap, _ in requests[: index + 1]) * tick_s for index in range(len(requests))]
     services = [service * tick_s for _, service in requests]
     name, depth = contract
-    loop = opened(server(*(s * 1e3 for s in services), lanes=lanes), arrivals, name, streams=lanes)
-    assert latencies_s(loop) == reference(arrivals, services, lanes, depth)
+    loop = opened(
+        server(*(s * 1e3 for s in services), inference_streams=inference_streams),
+        arrivals,
+        name,
+        streams=inference_streams,
+    )
+    assert latencies_s(loop) == reference(arrivals, services, inference_streams, depth)
     assert [one.index for one in loop.served] == list(range(len(requests)))
     assert [one.lag_s for one in loop.served] == [0.0] * len(requests)
     assert loop.ended_by == "all requests were served"
@@ -113,13 +122,13 @@ def test_a_burst_waits_in_line() -> None:
 
 
 def test_an_idle_lane_is_taken_before_the_queue_of_a_busy_one() -> None:
-    loop = opened(server(4.0, lanes=2), [0.0, 0.001, 0.002], "trtexec-11", streams=2)
-    assert [one.lane for one in loop.served] == [0, 1, 0]
+    loop = opened(server(4.0, inference_streams=2), [0.0, 0.001, 0.002], "trtexec-11", streams=2)
+    assert [one.inference_stream for one in loop.served] == [0, 1, 0]
     assert latencies_s(loop) == pytest.approx([0.004, 0.004, 0.006])
 
 
 def test_a_request_that_comes_while_the_host_enqueues_waits_without_the_host_being_late() -> None:
-    loop = opened(server(1.0, enqueue_ms=2.0, lanes=2), [0.0, 0.0005], streams=2)
+    loop = opened(server(1.0, enqueue_ms=2.0, inference_streams=2), [0.0, 0.0005], streams=2)
     second = loop.served[1]
     assert second.query.start_s - loop.began_s == pytest.approx(0.002)
     assert second.lag_s == 0.0
@@ -164,7 +173,7 @@ def test_a_goal_that_is_missed_for_certain_ends_the_run() -> None:
 
 def test_what_is_in_flight_at_the_end_still_finishes() -> None:
     bounds = Bounds(window_s=0.0, drain_s=0.0015)
-    loop = opened(server(1.0, lanes=2), [0.0] * 8, "trtexec-11", streams=2, bounds=bounds)
+    loop = opened(server(1.0, inference_streams=2), [0.0] * 8, "trtexec-11", streams=2, bounds=bounds)
     assert len(loop.served) == 6
-    assert [one.lane for one in loop.served] == [0, 1, 0, 1, 0, 1]
+    assert [one.inference_stream for one in loop.served] == [0, 1, 0, 1, 0, 1]
     assert latencies_s(loop) == pytest.approx([0.001, 0.001, 0.002, 0.002, 0.003, 0.003])

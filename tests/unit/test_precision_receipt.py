@@ -5,8 +5,10 @@ from trtopt.inspect.receipt import faults, receipt, share_of
 from trtopt.records import Fallback
 
 
-def conv(name: str, asked: str, ran: str, weights: int, ms: float | None = 1.0) -> object:
-    return profiled(name, f"conv{name} relu{name}", ms, asked_dtype=asked, dtype=ran, weights_count=weights)
+def conv(name: str, requested: str, ran: str, weights: int, ms: float | None = 1.0) -> object:
+    return profiled(
+        name, f"conv{name} relu{name}", ms, requested_dtype=requested, dtype=ran, weights_count=weights
+    )
 
 
 def test_shares_of_time_and_of_weights_by_type() -> None:
@@ -20,12 +22,12 @@ def test_shares_of_time_and_of_weights_by_type() -> None:
     found = receipt(layers)  # type: ignore[arg-type]
     assert found.time_ran == {"int8": 0.75, "float16": 0.25}
     assert found.weights_ran == {"int8": 0.6, "float16": 0.4}
-    assert found.weights_asked == {"int8": 0.9, "float16": 0.1}
+    assert found.weights_requested == {"int8": 0.9, "float16": 0.1}
     assert found.fallbacks == (
         Fallback(
             layer="2",
             nodes=("conv2", "relu2"),
-            asked="int8",
+            requested="int8",
             ran="float16",
             share_of_time=0.125,
             share_of_weights=0.3,
@@ -50,8 +52,10 @@ def test_shares_of_time_and_of_weights_by_type() -> None:
         ("", "float32", False),
     ],
 )
-def test_only_a_wider_type_than_asked_is_held_against_a_layer(asked: str, ran: str, falls_back: bool) -> None:
-    found = receipt([conv("1", asked, ran, 10)])  # type: ignore[list-item]
+def test_only_a_wider_type_than_asked_is_held_against_a_layer(
+    requested: str, ran: str, falls_back: bool
+) -> None:
+    found = receipt([conv("1", requested, ran, 10)])  # type: ignore[list-item]
     assert bool(found.fallbacks) == falls_back
 
 
@@ -64,7 +68,7 @@ def test_without_times_weights_are_all_there_is() -> None:
 
 def test_an_engine_without_weights_has_nothing_to_show() -> None:
     found = receipt([profiled("relu", dtype="float16")])
-    assert (found.weights_ran, found.weights_asked, found.fallbacks) == ({}, {}, ())
+    assert (found.weights_ran, found.weights_requested, found.fallbacks) == ({}, {}, ())
     assert receipt([]).time_ran is None
 
 

@@ -18,7 +18,7 @@ from trtopt.records import (
     ProfileReport,
     Samples,
 )
-from trtopt.report.names import nodes_told
+from trtopt.report.names import nodes_text
 from trtopt.report.profile import peak_lines, profile_summary
 
 REF = EngineRef(path="e", sha256="a" * 64, label="batch1")
@@ -39,7 +39,13 @@ LAYERS = (
 def point(description: EngineDescription, compute_ms: float = 3.0) -> BenchPoint:
     one = [compute_ms]
     samples = Samples(
-        start_ms=one, end_ms=one, enqueue_ms=one, gpu_compute_ms=one, h2d_ms=[], d2h_ms=[], lane=[0]
+        start_ms=one,
+        end_ms=one,
+        enqueue_ms=one,
+        gpu_compute_ms=one,
+        h2d_ms=[],
+        d2h_ms=[],
+        inference_stream=[0],
     )
     latency = Measurement(
         mode="latency",
@@ -92,8 +98,8 @@ def test_a_reformat_is_not_taken_for_the_layer_that_it_feeds() -> None:
 def test_quantised_layers_are_called_after_what_they_do() -> None:
     names = ("w_QuantizeLinear", "conv", "relu")
     ops = ("QuantizeLinear", "Conv", "Relu")
-    assert nodes_told(profiled("l", " ".join(names), onnx_ops=ops)) == "conv + relu"
-    assert nodes_told(profiled("l", "w_QuantizeLinear", onnx_ops=ops[:1])) == "w_QuantizeLinear"
+    assert nodes_text(profiled("l", " ".join(names), onnx_ops=ops)) == "conv + relu"
+    assert nodes_text(profiled("l", "w_QuantizeLinear", onnx_ops=ops[:1])) == "w_QuantizeLinear"
 
 
 def test_names_that_a_terminal_is_too_narrow_for_are_told_to_be_cut() -> None:

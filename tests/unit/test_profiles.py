@@ -39,7 +39,7 @@ def plan(*ranges: tuple[int, ...]) -> BuildPlan:
         shapes=reach.shapes,
         settings=BuildSettings(),
         backend=Backend(name="tensorrt", version="8.6.0"),
-        several=profiles if len(profiles) > 1 else (),
+        multi_profile=profiles if len(profiles) > 1 else (),
     )
 
 
@@ -112,7 +112,7 @@ def test_a_plan_with_profiles_reaches_over_all_of_them_and_is_named_by_each() ->
 
 def test_a_plan_with_one_range_has_one_profile_and_says_nothing_of_several() -> None:
     made = plan((1, 8, 32))
-    assert made.several == ()
+    assert made.multi_profile == ()
     assert [profile.batch for profile in made.profiles] == [made.batch]
     assert made.label == "batch1-8-32"
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from trtopt.device.cuda.pycuda import PycudaDevice
-from trtopt.device.nvtx import Marks
+from trtopt.device.nvtx import NvtxMarks
 from trtopt.device.ort.host import HostMemory
 from trtopt.errors import DeviceError, DeviceMemoryError
 from trtopt.records import DeviceInfo
@@ -114,7 +114,7 @@ def _captured(device: PycudaDevice) -> None:
 
 def on(driver: Driver) -> PycudaDevice:
     info = DeviceInfo(kind="gpu", name="a GPU")
-    return PycudaDevice(driver, driver.context(), info, Marks(cuda_profiler=True))
+    return PycudaDevice(driver, driver.context(), info, NvtxMarks(cuda_profiler=True))
 
 
 def fail(name: str, error: Error) -> DeviceError:

@@ -21,11 +21,11 @@ from trtopt.records import (
     BenchReport,
     BuildPlan,
     CompareReport,
+    MachineSurvey,
     Manifest,
     Record,
     Samples,
     ShapeRange,
-    Survey,
     SweepReport,
     from_json,
     to_json,
@@ -37,7 +37,7 @@ WHOLE: dict[type[Record], Record] = {
     BenchReport: examples.report(),
     CompareReport: examples.comparison(),
     SweepReport: examples.sweep(),
-    Survey: examples.survey(),
+    MachineSurvey: examples.survey(),
 }
 Place = tuple[str | int, ...]
 
@@ -336,7 +336,7 @@ def test_a_plan_is_labelled_by_its_batches() -> None:
     plan = examples.plan()
     assert plan.label == "batch8"
     spread = ShapeRange(min=(1,), opt=(8,), max=(32,))
-    assert msgspec.structs.replace(plan, batch=spread, several=()).label == "batch1-8-32"
+    assert msgspec.structs.replace(plan, batch=spread, multi_profile=()).label == "batch1-8-32"
 
 
 def test_a_range_is_fixed_where_it_admits_one_shape() -> None:
@@ -349,7 +349,13 @@ def test_a_range_is_fixed_where_it_admits_one_shape() -> None:
 
 def samples(starts: list[float], ends: list[float]) -> Samples:
     return Samples(
-        start_ms=starts, end_ms=ends, enqueue_ms=[], gpu_compute_ms=[], h2d_ms=[], d2h_ms=[], lane=[]
+        start_ms=starts,
+        end_ms=ends,
+        enqueue_ms=[],
+        gpu_compute_ms=[],
+        h2d_ms=[],
+        d2h_ms=[],
+        inference_stream=[],
     )
 
 

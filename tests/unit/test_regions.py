@@ -84,7 +84,7 @@ FLOAT = [profiled("c1", "conv1 relu1", 2.0), profiled("c2", "conv2 add", 1.0), p
 
 
 def int8(name: str, onnx: str, ms: float, **rest: object) -> ProfiledLayer:
-    return profiled(name, onnx, ms, dtype="int8", asked_dtype="int8", **rest)
+    return profiled(name, onnx, ms, dtype="int8", requested_dtype="int8", **rest)
 
 
 def quantiser(name: str, ms: float) -> ProfiledLayer:
@@ -117,9 +117,9 @@ def test_reformats_and_quantisers_of_their_own_are_told_apart_from_computing() -
 
 
 def test_a_layer_that_ran_wider_than_asked_is_the_float_path() -> None:
-    wide = profiled("c1", "conv1 relu1", 2.5, dtype="float32", asked_dtype="int8")
+    wide = profiled("c1", "conv1 relu1", 2.5, dtype="float32", requested_dtype="int8")
     assert causes(times(wide)[0]) == (0.0, 0.0, 0.5, 0.0)
-    half = profiled("c1", "conv1 relu1", 2.5, dtype="float32", asked_dtype="float16")  # no matter of Q/DQ
+    half = profiled("c1", "conv1 relu1", 2.5, dtype="float32", requested_dtype="float16")  # no matter of Q/DQ
     assert causes(times(half)[0]) == (0.5, 0.0, 0.0, 0.0)
 
 
@@ -134,7 +134,7 @@ def test_a_node_that_no_longer_fuses_is_a_lost_fusion() -> None:
     [
         [int8("c1", "conv1", 1.5), profiled("r1", "relu1", 0.25), quantiser("q1", 0.125)],
         [int8("all", "conv1 relu1 conv2 add softmax", 3.0)],
-        [profiled("c1", "conv1", 1.5, dtype="float32", asked_dtype="int8"), profiled("r1", "relu1", 1.0)],
+        [profiled("c1", "conv1", 1.5, dtype="float32", requested_dtype="int8"), profiled("r1", "relu1", 1.0)],
         [profiled("new", "cast", 1.0)],
     ],
 )

@@ -52,8 +52,8 @@ def test_where_no_rate_could_be_measured_the_bandwidth_alone_gives_the_floor() -
 
 
 def test_a_layer_is_costed_in_the_type_that_it_ran_in_and_else_in_the_one_asked_for() -> None:
-    ran = costing("1", 80_000_000, 0, dtype="float32", asked_dtype="float16")
-    hidden = costing("2", 80_000_000, 0, dtype="", asked_dtype="float16")
+    ran = costing("1", 80_000_000, 0, dtype="float32", requested_dtype="float16")
+    hidden = costing("2", 80_000_000, 0, dtype="", requested_dtype="float16")
     floors = [layer.cost.floor_ms for layer in with_floors([ran, hidden], PEAKS) if layer.cost]
     assert floors == [pytest.approx(8.0), pytest.approx(2.0)]
 

@@ -14,7 +14,7 @@ from trtopt.serving.planning.service_times import Curve
 from trtopt.serving.planning.setups import Fleet, MeasuredEngine, Setup
 from trtopt.serving.planning.simulation import Arrivals
 from trtopt.serving.trial_run import TrialRun
-from trtopt.workflows.plan.serving_costs import evenly, rehearsed_cost
+from trtopt.workflows.plan.serving_costs import evenly, trial_cost
 
 CURVES = (Curve(1, 1, {1: {1: (1.0,)}, 2: {1: (1.5,)}}), Curve(8, 8, {1: {8: (2.0, 4.0)}}))
 LONGER = (Curve(8, 8, {1: {8: (30.0,)}}),)
@@ -48,18 +48,18 @@ def run_of(
 
 
 def cost_of(full: ServingCost, run: TrialRun, percentiles: Sequence[float] = ()) -> ServingCost:
-    return rehearsed_cost(full, SETUP, [(ALONE, run)], percentiles)
+    return trial_cost(full, SETUP, [(ALONE, run)], percentiles)
 
 
 def test_nothing_counts_of_a_run_that_the_machine_held_up() -> None:
     even = [run_of(*[(0, 1, 1, ms)] * 200, took_ms=(ms,) * 200) for ms in (1.0, 1.1, 1.2)]
     stalled = run_of(*[(0, 1, 1, 1.1)] * 190, *[(0, 1, 1, 90.0)] * 10, took_ms=(1.1,) * 150 + (90.0,) * 50)
     told = [(ALONE, run) for run in (*even, stalled)]
-    cost = rehearsed_cost(ServingCost(), SETUP, told, [50.0, 99.0])
+    cost = trial_cost(ServingCost(), SETUP, told, [50.0, 99.0])
     assert cost.held_up is not None
-    assert (cost.held_up.p, cost.rehearsed) == (99.0, 600)
-    assert [one.rehearsals for one in cost.beyond] == [3, 3]
-    without = rehearsed_cost(ServingCost(), SETUP, told[:3], [50.0, 99.0])
+    assert (cost.held_up.p, cost.from_trials) == (99.0, 600)
+    assert [one.trials for one in cost.beyond] == [3, 3]
+    without = trial_cost(ServingCost(), SETUP, told[:3], [50.0, 99.0])
     assert cost == msgspec.structs.replace(without, held_up=cost.held_up)
 
 
@@ -87,7 +87,7 @@ def test_what_batches_take_longer_on_average_is_added_to_each_and_the_rest_scatt
     assert cost.jitter_ms == pytest.approx((-0.25, 0, 0.25))
     assert cost.wake_ms == (0.1, 0.3)
     assert cost.late_ms == (0.2,)
-    assert cost.rehearsed == 200
+    assert cost.from_trials == 200
 
 
 def test_nothing_is_added_that_would_be_less_than_nothing() -> None:
@@ -130,8 +130,8 @@ def test_where_requests_were_rejected_the_factor_can_be_written_down() -> None:
 
 def test_what_scatters_is_that_of_all_rehearsals() -> None:
     first, second = run_of((0, 1, 1, 1.5)), run_of((0, 1, 1, 2.5), late_ms=0.6)
-    cost = rehearsed_cost(ServingCost(), SETUP, [(ALONE, first), (ALONE, second)], (50.0,))
-    assert (cost.batch_ms, cost.rehearsed) == (pytest.approx(1.0), 400)
+    cost = trial_cost(ServingCost(), SETUP, [(ALONE, first), (ALONE, second)], (50.0,))
+    assert (cost.batch_ms, cost.from_trials) == (pytest.approx(1.0), 400)
     assert cost.jitter_ms == pytest.approx((-0.5, 0.5))
     assert (cost.late_ms, cost.wake_ms) == ((0.2, 0.6), (0.1, 0.1, 0.3, 0.3))
-    assert [one.rehearsals for one in cost.beyond] == [2]
+    assert [one.trials for one in cost.beyond] == [2]

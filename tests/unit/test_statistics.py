@@ -24,7 +24,7 @@ def samples(*queries: tuple[float, float]) -> Samples:
         gpu_compute_ms=nothing,
         h2d_ms=[],
         d2h_ms=[],
-        lane=[0] * len(queries),
+        inference_stream=[0] * len(queries),
     )
 
 

@@ -142,16 +142,16 @@ def test_limits_keep_their_order_of_fields() -> None:
 
 
 def test_queries_taken_back_leave_no_trace_on_the_median() -> None:
-    disturbed, calm = Precision(min_s=0), Precision(min_s=0)
+    interfered, calm = Precision(min_s=0), Precision(min_s=0)
     values = noise(0.3, 2900)
-    run(values, disturbed)
-    run([9.0] * 500, disturbed)
-    disturbed.take_back(500)
+    run(values, interfered)
+    run([9.0] * 500, interfered)
+    interfered.take_back(500)
     run(values, calm)
-    for precision in (disturbed, calm):
+    for precision in (interfered, calm):
         assert precision.is_finished(3.0)  # the time limit, where the interval is looked at once more
-    assert disturbed.interval == calm.interval
-    assert disturbed.reason == calm.reason
+    assert interfered.interval == calm.interval
+    assert interfered.reason == calm.reason
 
 
 def test_a_precision_that_rests_on_queries_taken_back_is_none() -> None:

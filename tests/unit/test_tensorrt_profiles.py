@@ -18,7 +18,7 @@ def shapes(batch: int) -> dict[str, tuple[int, ...]]:
 @each_version
 def test_a_plan_with_profiles_gives_the_builder_each_of_them_in_its_order(dump: str) -> None:
     surface = Surface(dump, {"IBuilderConfig.num_optimization_profiles": 2})
-    built = build(surface, several=(SMALL, ALL))
+    built = build(surface, multi_profile=(SMALL, ALL))
     asked = [tuple(map(tuple, list(call.values())[1:])) for call in surface.called(SET_SHAPE)]
     assert asked == [
         tuple((batch, 1, 8, 8) for batch in (1, 1, 4)),
@@ -32,7 +32,7 @@ def test_a_plan_with_profiles_gives_the_builder_each_of_them_in_its_order(dump: 
 def test_a_profile_that_tensorrt_refuses_fails_the_build(dump: str) -> None:
     surface = Surface(dump, {"IBuilderConfig.add_optimization_profile": -1})
     with pytest.raises(BuildError, match="refuses the shapes"):
-        build(surface, several=(SMALL, ALL))
+        build(surface, multi_profile=(SMALL, ALL))
 
 
 @each_version

@@ -86,7 +86,7 @@ def build(
     cache: bytes | None = None,
     told: list[tuple[Any, ...]] | None = None,
     memory: ScriptedDevice | None = None,
-    several: tuple[Profile, ...] = (),
+    multi_profile: tuple[Profile, ...] = (),
 ) -> BuiltEngine:
     """Build the digits model; progress and log lines go to `told`."""
     by, heard = builder(surface, memory), [] if told is None else told
@@ -97,7 +97,7 @@ def build(
         shapes={IMAGES[0]: shape},
         settings=settings or BuildSettings(),
         backend=by.backend,
-        several=several,
+        multi_profile=multi_profile,
     )
     return by.build(
         DIGITS,
@@ -214,7 +214,7 @@ def exercise(dump: str, without: str = "") -> tuple[list[str], set[str]]:
         outcome.append(by.tactics(b"cache"))
     outcome += [run(surface), run(surface, track=True)]
     outcome.append(build(surface, memory=ScriptedDevice()).memory)
-    outcome.append(build(surface, several=(SMALL, ALL)).config)
+    outcome.append(build(surface, multi_profile=(SMALL, ALL)).config)
     surface.returns |= SEVERAL
     outcome.append(run(surface))
     if library(surface).flavour.weakly_typed:

@@ -7,7 +7,15 @@ from collections.abc import Mapping, Sequence
 import examples
 
 from trtopt.measure.contracts import contract_named
-from trtopt.records import ClockReading, ClockReference, Contract, InterleavedRun, Purpose, Samples, Turns
+from trtopt.records import (
+    ClockReading,
+    ClockReference,
+    Contract,
+    InterleavedRun,
+    Purpose,
+    Samples,
+    TurnSamples,
+)
 from trtopt.records.measuring import EngineRef
 
 CONTRACT = contract_named("trtexec-11")
@@ -25,14 +33,14 @@ def block(latencies: Sequence[float]) -> Samples:
         gpu_compute_ms=list(latencies),
         h2d_ms=[],
         d2h_ms=[],
-        lane=[0] * len(latencies),
+        inference_stream=[0] * len(latencies),
     )
 
 
 def turns(
     name: str, blocks: Blocks, contract: Contract = CONTRACT, mode: str = "latency", bare: bool = False
-) -> Turns:
-    return Turns(
+) -> TurnSamples:
+    return TurnSamples(
         name=name,
         engine=EngineRef(path="batch8.engine", sha256="c" * 64, label="batch8"),
         contract=contract,

@@ -11,7 +11,7 @@ from trtopt.builder.timing_cache import StoredCache
 from trtopt.builder.watch import ClockWatch
 from trtopt.device.api import ProgressSink
 from trtopt.device.building import BuiltEngine, EngineBuilder
-from trtopt.device.memory_check import foresee, require
+from trtopt.device.memory_check import require_memory, warn_if_short
 from trtopt.errors import BuildError, TimingCacheError
 from trtopt.files.build_folder import cannot_write, write_atomically
 from trtopt.onnxio.external_data import least_bytes
@@ -130,14 +130,14 @@ def _check_room(builder: EngineBuilder, job: BuildJob) -> None:
     Raises:
         DeviceMemoryError: the weights do not fit.
     """
-    room = builder.room()
-    if room is None:
+    device_memory = builder.device_memory()
+    if device_memory is None:
         return
     weights = least_bytes(load_graph(Path(job.onnx)), job.types)
     what = f"building {job.plan.label}"
-    require(what, {"weights": weights}, room, "build a smaller model or in a narrower type")
+    require_memory(what, {"weights": weights}, device_memory, "build a smaller model or in a narrower type")
     workspace = job.plan.settings.workspace_bytes or 0
-    foresee(what, {"weights": weights, "their copies": weights, "workspace": workspace}, room)
+    warn_if_short(what, {"weights": weights, "their copies": weights, "workspace": workspace}, device_memory)
 
 
 def _build_with(

@@ -23,9 +23,9 @@ def lint(model: Path, target: str, as_json: bool, fail_on: str | None) -> None:
     from trtopt.records import to_json
     from trtopt.rewrite.lint.lint import CHECKS, lint_model
 
-    asked = {name.strip() for name in (fail_on or "").split(",") if name.strip()}
+    requested = {name.strip() for name in (fail_on or "").split(",") if name.strip()}
     known = {check.name for check in CHECKS}
-    if unknown := asked - known - {"any"}:
+    if unknown := requested - known - {"any"}:
         raise UsageError(
             f"there is no check {sorted(unknown)[0]!r}", f"choose of any, {', '.join(sorted(known))}"
         )
@@ -41,5 +41,5 @@ def lint(model: Path, target: str, as_json: bool, fail_on: str | None) -> None:
         findings = "1 finding" if len(report.advice) == 1 else f"{len(report.advice)} findings"
         click.echo(f"{findings} in {report.nodes} nodes for TensorRT {report.target}")
     found_names = {item.check for item in report.advice}
-    if ("any" in asked and found_names) or asked & found_names:
+    if ("any" in requested and found_names) or requested & found_names:
         raise click.exceptions.Exit(NOT_MET)

@@ -98,7 +98,7 @@ def _status() -> int:
         _log("error", error.format_message())
         status = error.exit_code
     except TrtoptError as error:
-        _fail(_told(error))
+        _fail(_described(error))
         status = error.exit_code
     except (KeyboardInterrupt, click.Abort):
         _fail("interrupted; nothing unfinished is left behind")
@@ -109,7 +109,7 @@ def _status() -> int:
         refused = UsageError(  # libraries, records and worker processes take text only
             f"{error.object!r}: has a name that is not UTF-8", "rename the file or folder"
         )
-        _fail(_told(refused))
+        _fail(_described(refused))
         status = refused.exit_code
     except BrokenPipeError:  # the reader of our output has gone, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -117,7 +117,7 @@ def _status() -> int:
     return status if isinstance(status, int) else 0
 
 
-def _told(error: TrtoptError) -> str:
+def _described(error: TrtoptError) -> str:
     """The error's message, in which nothing that it quotes forges a line."""
     remedy = f"\n  → {visible_lines(error.remedy)}" if error.remedy else ""
     return visible_lines(error.problem) + remedy

@@ -46,7 +46,7 @@ def present_cores() -> tuple[int, ...]:
     return tuple(sorted(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else ()
 
 
-def confine(asked: str, device: DeviceInfo) -> None:
+def confine(requested: str, device: DeviceInfo) -> None:
     """Keep the calling thread, and the threads that it will start, on the cores that `asked` names.
 
     `auto` takes those near the device, as far as this process may use them.
@@ -57,7 +57,7 @@ def confine(asked: str, device: DeviceInfo) -> None:
     if not hasattr(os, "sched_setaffinity"):
         raise UsageError("--cpu-affinity: this system does not bind threads to cores", "leave the flag away")
     before = os.sched_getaffinity(0)
-    cores = _near(device) & before if asked == AUTO else parse_cores(asked)
+    cores = _near(device) & before if requested == AUTO else parse_cores(requested)
     if not cores:
         raise UsageError(
             f"--cpu-affinity auto: this process may use cores {listed(before)}, none of them near the GPU",
@@ -68,19 +68,19 @@ def confine(asked: str, device: DeviceInfo) -> None:
     if os.sched_getaffinity(0) != cores:
         os.sched_setaffinity(0, before)
         raise UsageError(
-            f"--cpu-affinity {asked}: this process cannot have all of these cores",
+            f"--cpu-affinity {requested}: this process cannot have all of these cores",
             f"it may use cores {listed(before)}",
         )
 
 
-def check_cores(asked: str, device: DeviceInfo) -> None:
+def check_cores(requested: str, device: DeviceInfo) -> None:
     """Find out before the work whether `confine` will do: it is tried and taken back.
 
     Raises:
         UsageError: see `confine`.
     """
     before = present_cores()
-    confine(asked, device)
+    confine(requested, device)
     os.sched_setaffinity(0, before)
 
 

@@ -165,7 +165,7 @@ class Holder:
 
 
 @dataclass(frozen=True)
-class Room:
+class DeviceMemory:
     """A device's memory: what is free, what there is, and who has the rest where that can be told."""
 
     free_bytes: int
@@ -236,7 +236,7 @@ class Device(Protocol):
     def used_bytes(self) -> int | None:
         """Device memory in use by everybody, as the driver reports it; None where nobody knows."""
 
-    def room(self) -> Room | None:
+    def device_memory(self) -> DeviceMemory | None:
         """What of its memory is free, and who has the rest. Takes milliseconds.
 
         None where nobody knows: on integrated GPUs, whose memory is the host's, what files' pages take counts

@@ -10,7 +10,7 @@ from trtopt.device.affinity import check_cores
 from trtopt.device.api import ClockControl, Device, Target
 from trtopt.device.building import EngineBuilder
 from trtopt.device.cuda import probe
-from trtopt.device.nvtx import UNMARKED, Marks
+from trtopt.device.nvtx import UNMARKED, NvtxMarks
 from trtopt.device.ort.host import cpu_info, no_cuda_profiler
 from trtopt.device.tensorrt.flavours import RTX, TENSORRT
 from trtopt.errors import BackendMissingError, UsageError
@@ -23,30 +23,30 @@ BINDING_VARIABLE = "TRTOPT_CUDA"
 
 
 @dataclass(frozen=True)
-class Choice:
+class BackendChoice:
     """A backend and why it was taken."""
 
     name: str
     reason: str
 
 
-def choose_for_building(asked: str) -> Choice:
+def choose_for_building(requested: str) -> BackendChoice:
     """What to build with: `asked`, or for `auto` the best that this machine has.
 
     Raises:
         UsageError: no such backend.
         BackendMissingError: `auto`, and no TensorRT is installed.
     """
-    if asked != "auto":
-        return _asked(asked)
+    if requested != "auto":
+        return _requested(requested)
     has_gpu = bool(probe.gpus())
     if has_gpu and _is_installed("tensorrt"):
-        return Choice(TENSORRT, "TensorRT and a GPU are here")
+        return BackendChoice(TENSORRT, "TensorRT and a GPU are here")
     if _is_installed("tensorrt_rtx"):
         why = (
             "TensorRT is not installed" if has_gpu else "no GPU is here, and TensorRT-RTX builds without one"
         )
-        return Choice(RTX, why)
+        return BackendChoice(RTX, why)
     raise BackendMissingError(
         "no TensorRT that can build here is installed",
         'pip install "trtopt[rtx]" (builds without a GPU) or "trtopt[tensorrt]" (needs one); '
@@ -54,26 +54,26 @@ def choose_for_building(asked: str) -> Choice:
     )
 
 
-def choose_for_running(asked: str, built_with: str | None = None) -> Choice:
+def choose_for_running(requested: str, built_with: str | None = None) -> BackendChoice:
     """What to run with: `asked`; for `auto` what the engine was built with if a GPU is here, else the CPU.
 
     Raises:
         UsageError: no such backend.
     """
-    if asked != "auto":
-        return _asked(asked)
+    if requested != "auto":
+        return _requested(requested)
     if built_with == ONNXRUNTIME:
-        return Choice(ONNXRUNTIME, "that is what the engines were built with")
+        return BackendChoice(ONNXRUNTIME, "that is what the engines were built with")
     if not probe.gpus():
-        return Choice(ONNXRUNTIME, "no GPU is here: the model runs on the CPU, not the engines")
+        return BackendChoice(ONNXRUNTIME, "no GPU is here: the model runs on the CPU, not the engines")
     name = built_with or (TENSORRT if _is_installed("tensorrt") else RTX)
-    return Choice(name, "a GPU is here")
+    return BackendChoice(name, "a GPU is here")
 
 
-def _asked(name: str) -> Choice:
+def _requested(name: str) -> BackendChoice:
     if name not in BACKENDS:
         raise UsageError(f"--backend {name}: no such backend", f"choose among auto, {', '.join(BACKENDS)}")
-    return Choice(name, "asked for")
+    return BackendChoice(name, "asked for")
 
 
 def _is_installed(module: str) -> bool:
@@ -83,7 +83,7 @@ def _is_installed(module: str) -> bool:
         return False
 
 
-def open_builder(name: str, marks: Marks = UNMARKED, *, follow_memory: bool = False) -> EngineBuilder:
+def open_builder(name: str, marks: NvtxMarks = UNMARKED, *, follow_memory: bool = False) -> EngineBuilder:
     """The builder of a backend; with `follow_memory` it tells every allocation of device memory.
 
     Raises:
@@ -126,7 +126,7 @@ def require_builders_memory(name: str) -> None:
 
 
 def open_target(
-    name: str, plugins: tuple[Plugin, ...] = (), marks: Marks = UNMARKED, *, shares_cores: bool = False
+    name: str, plugins: tuple[Plugin, ...] = (), marks: NvtxMarks = UNMARKED, *, shares_cores: bool = False
 ) -> Target:
     """The runtime of a backend, on the first device; `shares_cores`: others have work for the processor.
 
@@ -145,7 +145,7 @@ def open_target(
     return TensorRTTarget(library, open_cuda_device(marks), plugins, nvtx=marks.nvtx)
 
 
-def check_wishes(name: str, *, memory: bool, cuda_profiler: bool, cpu_affinity: str | None) -> None:
+def check_device_options(name: str, *, memory: bool, cuda_profiler: bool, cpu_affinity: str | None) -> None:
     """Refuse what the device that a backend runs on cannot do, before anything is built for it.
 
     Raises:
@@ -177,7 +177,7 @@ def open_clock_control(name: str) -> ClockControl:
     return open_control(probe.gpu(0))
 
 
-def open_cuda_device(marks: Marks = UNMARKED) -> Device:
+def open_cuda_device(marks: NvtxMarks = UNMARKED) -> Device:
     """The first CUDA device, through the binding that `TRTOPT_CUDA` names or the first one installed.
 
     Raises:

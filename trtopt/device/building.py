@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from trtopt.device.api import ClockSensor, ProgressSink, Room
+from trtopt.device.api import ClockSensor, DeviceMemory, ProgressSink
 from trtopt.records import Backend, BuildPlan, DeviceInfo, MemoryPass, Tactic, TensorSpec
 
 
@@ -48,7 +48,7 @@ class EngineBuilder(Protocol):
     def clock_sensor(self) -> ClockSensor:
         """What tells the clocks of what it times tactics on."""
 
-    def room(self) -> Room | None:
+    def device_memory(self) -> DeviceMemory | None:
         """The memory of the device that it builds on; None where it needs none, or nobody knows."""
 
     @property

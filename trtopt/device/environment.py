@@ -12,7 +12,7 @@ from trtopt.device.ort.host import cpu_name
 from trtopt.device.ort.runtime import backend as onnxruntime_backend
 from trtopt.device.tensorrt.library import INSTALL, load_library
 from trtopt.errors import BackendMissingError
-from trtopt.records import Component, Survey
+from trtopt.records import Component, MachineSurvey
 
 _OPTIONAL = {
     "torch": "trtopt[export]",
@@ -24,9 +24,9 @@ _OPTIONAL = {
 """Packages that single commands need, and what to install."""
 
 
-def survey() -> Survey:
+def survey() -> MachineSurvey:
     """Look at the machine; imports every library that is there."""
-    return Survey(
+    return MachineSurvey(
         python=platform.python_version(),
         platform=platform.platform(),
         cpu=cpu_name(),

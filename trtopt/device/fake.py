@@ -21,11 +21,11 @@ from trtopt.device.api import (
     Binding,
     ClockSensor,
     DeviceBuffer,
+    DeviceMemory,
     Event,
     HostBuffer,
     Inputs,
     Piece,
-    Room,
     Stream,
 )
 from trtopt.device.clocks import UnknownClocks
@@ -178,9 +178,11 @@ class ScriptedDevice:
         """Bytes handed out."""
         return self.used
 
-    def room(self) -> Room | None:
+    def device_memory(self) -> DeviceMemory | None:
         """What has not been handed out."""
-        return Room(self.script.memory_bytes - self.used, self.script.memory_bytes, self.script.holders)
+        return DeviceMemory(
+            self.script.memory_bytes - self.used, self.script.memory_bytes, self.script.holders
+        )
 
     def clock_sensor(self) -> ClockSensor:
         """One that reads what the script says."""

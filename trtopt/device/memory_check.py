@@ -6,43 +6,45 @@ import logging
 import os
 from collections.abc import Mapping
 
-from trtopt.device.api import Room
+from trtopt.device.api import DeviceMemory
 from trtopt.errors import DeviceMemoryError
 
 _log = logging.getLogger(__name__)
 _SHOWN_HOLDERS = 3
 
 
-def require(what: str, parts: Mapping[str, int], room: Room | None, remedy: str) -> None:
+def require_memory(
+    what: str, parts: Mapping[str, int], device_memory: DeviceMemory | None, remedy: str
+) -> None:
     """Refuse `what` if the `parts`, bytes by name that it needs at least, are more than is free.
 
     Raises:
         DeviceMemoryError: they are; says what is needed, what is free, who has the rest, and `remedy`.
     """
-    if told := _shortage(f"{what} needs at least", parts, room):
+    if told := _shortage(f"{what} needs at least", parts, device_memory):
         raise DeviceMemoryError(told, f"end what holds the memory, or {remedy}")
 
 
-def foresee(what: str, parts: Mapping[str, int], room: Room | None) -> None:
+def warn_if_short(what: str, parts: Mapping[str, int], device_memory: DeviceMemory | None) -> None:
     """Warn in the log if the `parts`, an estimate, are more than is free."""
-    if told := _shortage(f"{what} may need", parts, room):
+    if told := _shortage(f"{what} may need", parts, device_memory):
         _log.warning("%s; going on, for that is an estimate", told)
 
 
-def _shortage(needs: str, parts: Mapping[str, int], room: Room | None) -> str | None:
+def _shortage(needs: str, parts: Mapping[str, int], device_memory: DeviceMemory | None) -> str | None:
     """What is to be said if the parts are more than is free; None if they are not, or nobody knows."""
     total = sum(parts.values())
-    if room is None or total <= room.free_bytes:
+    if device_memory is None or total <= device_memory.free_bytes:
         return None
     of = ", ".join(f"{name} {_size(nbytes)}" for name, nbytes in parts.items() if nbytes)
-    told = f"{needs} {_size(total)} of device memory ({of}), and {_size(room.free_bytes)}"
-    told += f" of {_size(room.total_bytes)} are free"
+    told = f"{needs} {_size(total)} of device memory ({of}), and {_size(device_memory.free_bytes)}"
+    told += f" of {_size(device_memory.total_bytes)} are free"
     held = [
         f"{'this process' if holder.pid == os.getpid() else f'process {holder.pid}'}"
         + (f" ({_size(holder.nbytes)})" if holder.nbytes is not None else "")
-        for holder in room.holders[:_SHOWN_HOLDERS]
+        for holder in device_memory.holders[:_SHOWN_HOLDERS]
     ]
-    more = len(room.holders) - len(held)
+    more = len(device_memory.holders) - len(held)
     return told + (f"; held by {', '.join(held)}" if held else "") + (f" and {more} more" if more else "")
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from trtopt.device.api import ClockControl, ClockSensor, Holder, Room
+from trtopt.device.api import ClockControl, ClockSensor, DeviceMemory, Holder
 from trtopt.device.clocks import UnknownClocks
 from trtopt.errors import DeviceError, UsageError
 from trtopt.records import ClockReading, ClockReference, DeviceInfo
@@ -248,13 +248,13 @@ def holders_of(info: DeviceInfo) -> tuple[Holder, ...]:
     return tuple(sorted(holders, key=lambda holder: -(holder.nbytes or 0)))
 
 
-def room_of(info: DeviceInfo) -> Room | None:
+def device_memory_of(info: DeviceInfo) -> DeviceMemory | None:
     """That GPU's memory, without a CUDA context of one's own; None where NVML does not tell."""
     try:
         memory = _Gpu(info).ask("GetMemoryInfo")
     except DeviceError:
         return None
-    return None if memory is None else Room(memory.free, memory.total, holders_of(info))
+    return None if memory is None else DeviceMemory(memory.free, memory.total, holders_of(info))
 
 
 def cores_of(words: Sequence[int]) -> frozenset[int]:

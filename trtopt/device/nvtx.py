@@ -24,7 +24,7 @@ def require_nvtx() -> None:
         )
 
 
-class Marks:
+class NvtxMarks:
     """Ranges if `nvtx`, a bracket around what is measured if `cuda_profiler`; nothing unless asked for.
 
     Raises:
@@ -59,4 +59,4 @@ class Marks:
             stop()
 
 
-UNMARKED = Marks()
+UNMARKED = NvtxMarks()

@@ -28,12 +28,12 @@ from trtopt.files.signing import (
 )
 from trtopt.files.temporary import (
     WAIT_S,
-    alone_in,
-    held_file,
-    held_folder,
     locked,
+    locked_folder,
     remove,
     remove_unfinished,
+    temporary_file,
+    temporary_folder,
     temporary_names,
 )
 from trtopt.records import BatchPlan, EngineArtifact, Manifest, read_versioned, to_json
@@ -58,7 +58,7 @@ def write_atomically(path: Path, content: bytes) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         _check_regular(path)
         remove_unfinished(path)
-        handle, temporary = held_file(path)
+        handle, temporary = temporary_file(path)
         with os.fdopen(handle, "wb") as file:
             file.write(content)
             file.flush()
@@ -91,7 +91,7 @@ def remove_abandoned(path: Path) -> None:
     remove_unfinished(path)
     if not _set_aside(path):
         return
-    with alone_in(path.parent), suppress(OSError):
+    with locked_folder(path.parent), suppress(OSError):
         for aside in _set_aside(path):
             if not path.exists() and is_build_folder(aside):
                 os.replace(aside, path)
@@ -150,7 +150,7 @@ def folder_in_progress(final: Path) -> Iterator[Path]:
     """
     trusted_signer()  # a key that cannot be used is reported before the work, not after
     final = final.resolve()  # a link is followed, and the current folder has a name to take
-    with alone_in(final.parent):
+    with locked_folder(final.parent):
         _check_replaceable(final)
     remove_abandoned(final)
     with _folder_beside(final, 0o777) as temporary:
@@ -174,7 +174,7 @@ def _folder_beside(final: Path, mode: int) -> Iterator[Path]:
     remove_unfinished(final)
     try:
         final.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = held_folder(final, mode)
+        handle, temporary = temporary_folder(final, mode)
     except OSError as error:
         raise cannot_write(final, error) from None
     try:
@@ -217,7 +217,7 @@ def is_build_folder(folder: Path) -> bool:
 
 def _replace_folder(new: Path, final: Path) -> None:
     """Give `new` the name `final`, with what others have put into the build that has it now."""
-    with alone_in(final.parent):
+    with locked_folder(final.parent):
         _check_replaceable(final)
         try:
             earlier = put_in_place(new, final, own_files(final))

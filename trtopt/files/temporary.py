@@ -64,7 +64,7 @@ def locked(path: Path, wait_s: float) -> Iterator[None]:
 
 
 @contextmanager
-def alone_in(folder: Path) -> Iterator[None]:
+def locked_folder(folder: Path) -> Iterator[None]:
     """Keep other processes from setting folders aside in `folder`; without locks, hope.
 
     A temporary folder is its maker's alone, who holds it: there is nobody to be kept from it, and whoever
@@ -140,7 +140,7 @@ def _is_at(handle: int, path: Path) -> bool:
 # ── temporary files and folders ─────────────────────────────────────────────────────────────────────────
 
 
-def held_file(path: Path) -> tuple[int, Path]:
+def temporary_file(path: Path) -> tuple[int, Path]:
     """A temporary file for `path`, open and held; whoever the umask allows may read it.
 
     Raises:
@@ -156,7 +156,7 @@ def held_file(path: Path) -> tuple[int, Path]:
             os.close(handle)
 
 
-def held_folder(final: Path, mode: int) -> tuple[int, Path]:
+def temporary_folder(final: Path, mode: int) -> tuple[int, Path]:
     """A temporary folder for `final`, held as long as the descriptor is open; the umask is taken off `mode`.
 
     Raises:

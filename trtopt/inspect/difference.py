@@ -56,7 +56,7 @@ def _keys(layer: ProfiledLayer) -> list[str]:
 
 
 def _change(a: Side, b: Side) -> LayerChange:
-    change, detail = _judged(a, b)
+    change, detail = _evaluated(a, b)
     covered = (name for layer in (*a, *b) if not layer.is_reformat for name in layer.working_nodes)
     return LayerChange(
         change=change,
@@ -69,7 +69,7 @@ def _change(a: Side, b: Side) -> LayerChange:
     )
 
 
-def _judged(a: Side, b: Side) -> tuple[Change, str]:
+def _evaluated(a: Side, b: Side) -> tuple[Change, str]:
     """What changed, in the order of weight; reformats that came or went are told beside."""
     if not a or not b:
         return "only in one", "only in A" if a else "only in B"

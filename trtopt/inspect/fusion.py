@@ -62,11 +62,11 @@ def unfused(layers: Sequence[ProfiledLayer], graph: Graph) -> tuple[Unfused, ...
     for layer in layers:
         if not layer.is_reformat:
             home.update(dict.fromkeys(layer.onnx_nodes, layer))
-    found = [told for one in candidates(graph) if (told := _judged(one, home)) is not None]
+    found = [told for one in candidates(graph) if (told := _evaluated(one, home)) is not None]
     return tuple(sorted(found, key=lambda one: (-one.ms, one.nodes)))
 
 
-def _judged(candidate: Candidate, home: Mapping[str, ProfiledLayer]) -> Unfused | None:
+def _evaluated(candidate: Candidate, home: Mapping[str, ProfiledLayer]) -> Unfused | None:
     homes = [home[node.name] for node in candidate.nodes if node.name in home]
     if len({layer.name for layer in homes}) < 2 or _went_elsewhere(candidate, homes[-1]):
         return None
@@ -188,7 +188,7 @@ def _attention(graph: Graph, softmax: Node) -> Iterator[Candidate]:
     reason, detail = _past(graph, readers[0])[1:]
     scores = chain[0]
     q = graph.shapes.get(scores.inputs[0])
-    dtype = graph.asked_dtype(scores)
+    dtype = graph.requested_dtype(scores)
     if not reason and len(readers) > 1:
         reason, detail = "second-consumer", f"{softmax.outputs[0]} is read {len(readers)} times"
     if not reason and q is not None and (q[-1] > _MAX_HEAD or q[-1] % _HEAD_MULTIPLE):

@@ -92,7 +92,7 @@ class Graph:
             return self.dtypes.get(readers[0].outputs[0]) or "int8"
         return self.dtypes.get(tensor, "")
 
-    def asked_dtype(self, node: Node) -> str:
+    def requested_dtype(self, node: Node) -> str:
         """The type that the graph asks a node to compute in.
 
         A node with weights whose data inputs all come from DequantizeLinear is asked for in the quantised

@@ -94,7 +94,7 @@ def _profiled(
         low_ms=low,
         high_ms=high,
         dtype=ran_dtype(layer, is_opaque=mapped.is_opaque, is_reformat=mapped.is_reformat),
-        asked_dtype="" if mapped.is_reformat else asked_dtype(owned or mapped.nodes, graph),
+        requested_dtype="" if mapped.is_reformat else requested_dtype(owned or mapped.nodes, graph),
         is_reformat=mapped.is_reformat,
         is_opaque=mapped.is_opaque,
         tactic=layer.tactic,
@@ -129,11 +129,11 @@ def ran_dtype(layer: EngineLayer, *, is_opaque: bool = False, is_reformat: bool 
     return types[0] if types else ""
 
 
-def asked_dtype(nodes: Sequence[Node], graph: Graph) -> str:
+def requested_dtype(nodes: Sequence[Node], graph: Graph) -> str:
     """The narrowest type that the graph asks of the nodes with weights; without such, of any."""
     weighted = [node for node in nodes if graph.weight_of(node)]
-    asked = [dtype for node in weighted or nodes if bits(dtype := graph.asked_dtype(node))]
-    return min(asked, key=bits, default="")
+    requested = [dtype for node in weighted or nodes if bits(dtype := graph.requested_dtype(node))]
+    return min(requested, key=bits, default="")
 
 
 def _weights_of_layers(

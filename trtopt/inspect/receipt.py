@@ -35,11 +35,11 @@ def receipt(layers: Sequence[ProfiledLayer], *, weakly_typed: bool = False) -> P
         Fallback(
             layer=layer.name,
             nodes=layer.working_nodes,
-            asked=layer.asked_dtype,
+            requested=layer.requested_dtype,
             ran=layer.dtype,
             share_of_time=(layer.ms or 0.0) / total_ms if total_ms else None,
             share_of_weights=layer.weights_count / total_weights,
-            chosen=weakly_typed and bits(layer.asked_dtype) == _CHOICE_BITS,
+            chosen=weakly_typed and bits(layer.requested_dtype) == _CHOICE_BITS,
         )
         for layer in weighted
         if is_fallback(layer)
@@ -47,7 +47,7 @@ def receipt(layers: Sequence[ProfiledLayer], *, weakly_typed: bool = False) -> P
     return PrecisionReceipt(
         time_ran=_shares((layer.dtype, layer.ms or 0.0) for layer in layers) if total_ms else None,
         weights_ran=_shares((layer.dtype, layer.weights_count) for layer in weighted),
-        weights_asked=_shares((layer.asked_dtype, layer.weights_count) for layer in weighted),
+        weights_requested=_shares((layer.requested_dtype, layer.weights_count) for layer in weighted),
         weighted_layers=len(weighted),
         fallbacks=tuple(sorted(fallbacks, key=lambda one: (-one.share_of_weights, one.layer))),
     )
@@ -55,8 +55,8 @@ def receipt(layers: Sequence[ProfiledLayer], *, weakly_typed: bool = False) -> P
 
 def is_fallback(layer: ProfiledLayer) -> bool:
     """Whether a layer ran wider than asked; where either type cannot be told, it is not held against it."""
-    asked, ran = bits(layer.asked_dtype), bits(layer.dtype)
-    return bool(asked and ran) and ran > asked
+    requested, ran = bits(layer.requested_dtype), bits(layer.dtype)
+    return bool(requested and ran) and ran > requested
 
 
 def faults(found: PrecisionReceipt) -> tuple[Fallback, ...]:
@@ -69,7 +69,7 @@ def faults(found: PrecisionReceipt) -> tuple[Fallback, ...]:
     if share_of(binding) > TOLERATED:
         return binding
     chosen = tuple(one for one in found.fallbacks if one.chosen)
-    permitted = sum(share for dtype, share in found.weights_asked.items() if bits(dtype) == _CHOICE_BITS)
+    permitted = sum(share for dtype, share in found.weights_requested.items() if bits(dtype) == _CHOICE_BITS)
     return chosen if chosen and share_of(chosen) > IN_SUBSTANCE * permitted else ()
 
 

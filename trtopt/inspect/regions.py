@@ -178,7 +178,7 @@ def _causes(ours: Side, theirs: Side, quantised: frozenset[str]) -> _Causes:
     apart = () if not a_work or len(b_work) <= len(a_work) else _without(b_work, quantised)
     lost = _ms(apart) if len(apart) < len(b_work) else 0.0
     rest = _ms(b_work) - lost - _ms(a_work)
-    is_wider = any(is_fallback(layer) and bits(layer.asked_dtype) <= _NARROW_BITS for layer in b_work)
+    is_wider = any(is_fallback(layer) and bits(layer.requested_dtype) <= _NARROW_BITS for layer in b_work)
     return _Causes(
         compute=0.0 if is_wider else rest,
         reformat=_ms(theirs) - _ms(b_work) - _ms(ours) + _ms(a_work),

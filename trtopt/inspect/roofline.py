@@ -38,7 +38,7 @@ def with_floors(layers: Sequence[ProfiledLayer], peaks: DevicePeaks | None) -> t
         layer
         if layer.cost is None
         else msgspec.structs.replace(
-            layer, cost=floor_of(layer.cost, layer.dtype or layer.asked_dtype, peaks)
+            layer, cost=floor_of(layer.cost, layer.dtype or layer.requested_dtype, peaks)
         )
         for layer in layers
     )

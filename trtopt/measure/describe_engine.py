@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from trtopt.device.api import Target
-from trtopt.device.memory_check import require
+from trtopt.device.memory_check import require_memory
 from trtopt.files.build_folder import read_verified
 from trtopt.records import Backend, DeviceInfo, Record, ShapeRange, TensorSpec
 
@@ -37,7 +37,12 @@ def describe(target: Target, job: DescribeJob) -> Described:
         IncompatibleEngineError: `target` cannot load it.
     """
     content = read_verified(Path(job.path), job.sha256, "command line")
-    require(job.path, {"engine": len(content)}, target.device.room(), "free the device, or use a smaller one")
+    require_memory(
+        job.path,
+        {"engine": len(content)},
+        target.device.device_memory(),
+        "free the device, or use a smaller one",
+    )
     session = target.load(content)
     try:
         return Described(

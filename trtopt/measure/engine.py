@@ -11,7 +11,7 @@ from trtopt.data.random_inputs import random_batch
 from trtopt.device.api import Device, ProgressSink, Session, Target
 from trtopt.errors import DeviceError, IncompatibleEngineError, MeasurementError
 from trtopt.measure.contracts import changed
-from trtopt.measure.engine_memory import foresee_lanes, vouched_engine
+from trtopt.measure.engine_memory import check_stream_memory, vouched_engine
 from trtopt.measure.load.arrivals import Load
 from trtopt.measure.load.load_pass import LoadSettings, measure_load
 from trtopt.measure.load.rate_search import search_load
@@ -90,7 +90,7 @@ def _over_one_session(
     session = target.load(engine)
     try:
         subject = _subject(session, job)
-        foresee_lanes(target.device, session, job.artifact.path, job.shapes, job.contract)
+        check_stream_memory(target.device, session, job.artifact.path, job.shapes, job.contract)
         for name, take in _passes(target.device, session, subject, job, progress, made):
             progress(name.replace("_", " "), None)
             with target.device.annotate(name.replace("_", " ")):

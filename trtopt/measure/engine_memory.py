@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from trtopt.device.api import Device, Session
-from trtopt.device.memory_check import foresee, require
+from trtopt.device.memory_check import require_memory, warn_if_short
 from trtopt.files.build_folder import read_verified
 from trtopt.measure.loop.inference_stream import sets_of
 from trtopt.onnxio.element_types import numpy_dtype
@@ -28,16 +28,16 @@ def vouched_engine(
     """
     content = read_verified(path, artifact.sha256)
     tensors = _nbytes((*artifact.inputs, *artifact.outputs), shapes)
-    require(
+    require_memory(
         artifact.path,
         {"engine": len(content), "inputs and outputs": tensors},
-        device.room(),
+        device.device_memory(),
         "use a smaller batch or model",
     )
     return content
 
 
-def foresee_lanes(
+def check_stream_memory(
     device: Device, session: Session, name: str, shapes: Mapping[str, Shape], contract: Contract
 ) -> None:
     """Warn if the lanes of a contract may find too little room.
@@ -50,7 +50,7 @@ def foresee_lanes(
         "activations": contract.streams * (session.device_memory_bytes or 0),
         "inputs and outputs": contract.streams * sets_of(contract) * tensors,
     }
-    foresee(name, parts, device.room())
+    warn_if_short(name, parts, device.device_memory())
 
 
 def _nbytes(specs: Iterable[TensorSpec], shapes: Mapping[str, Shape]) -> int:

@@ -19,7 +19,7 @@ from google.protobuf.message import DecodeError
 
 from trtopt.device.ort.separate_weights import WEIGHTS_FILE
 from trtopt.errors import InvalidModelError, OutputError
-from trtopt.files.temporary import held_file, remove_unfinished
+from trtopt.files.temporary import remove_unfinished, temporary_file
 from trtopt.onnxio import wire_format as wire
 from trtopt.onnxio.external_data import (
     check_values,
@@ -338,7 +338,7 @@ def _outside(
 def _write(path: Path, chunks: Iterator[Any], made: ExitStack) -> Path:
     """Write beside `path` under a temporary name, which `made` holds and takes away; flush to the disk."""
     remove_unfinished(path)
-    handle, partial = held_file(path)
+    handle, partial = temporary_file(path)
     made.callback(partial.unlink, missing_ok=True)
     file = made.enter_context(os.fdopen(handle, "wb"))
     for chunk in chunks:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from trtopt.precision.existing_qdq import Existing
 from trtopt.precision.placement.gates import is_own_gate
 from trtopt.precision.placement.place import place
-from trtopt.precision.placement.plan import Edge, Plan, WeightEdge, Wish
+from trtopt.precision.placement.plan import Edge, PlacementOptions, Plan, WeightEdge
 from trtopt.precision.placement.view import ACTIVATIONS, View, is_op
 
 _OURS = {"residual", "pad"}
@@ -30,7 +30,7 @@ class Completed:
     turned: tuple[str, ...]
 
 
-def complete(view: View, wish: Wish, existing: Existing, *, keep_unknown: bool) -> Completed:
+def complete(view: View, options: PlacementOptions, existing: Existing, *, keep_unknown: bool) -> Completed:
     """The rules' plan for the layers that training quantised, with the model's own pairs kept.
 
     Edges are told apart by (node, input). An edge that a rule adds takes the scale that the same tensor, or
@@ -38,11 +38,11 @@ def complete(view: View, wish: Wish, existing: Existing, *, keep_unknown: bool) 
     (there is data to calibrate them on) their edges are left out.
     """
     trained = frozenset(node for node, _ in (*existing.edges, *existing.weights))
-    plan = place(view, replace(wish, trained=trained))
+    plan = place(view, replace(options, trained=trained))
     rules = {item.node: item.rule for item in plan.quantised}
     ours = {(edge.node, edge.index) for edge in plan.edges}
     behind_pads = {name for node in view.nodes if rules.get(node.name) == "pad" for name in node.output}
-    excluded = {node.name for node in view.nodes if wish.excludes(node)}
+    excluded = {node.name for node in view.nodes if options.excludes(node)}
     tensors = {(node.name, i): name for node in view.nodes for i, name in enumerate(node.input)}
     kept = [
         Edge(tensors[key], *key)

@@ -19,16 +19,16 @@ from trtopt.precision.calibration.methods import METHODS
 from trtopt.precision.calibration.run import calibrate, copied
 from trtopt.precision.calibration.table import AUTO, MAX, by_group, check_complete, with_method
 from trtopt.precision.casting.cast import cast_graph, measured
-from trtopt.precision.casting.decide import HEAVY, Wishes
+from trtopt.precision.casting.decide import HEAVY, CastOptions
 from trtopt.precision.casting.places import LOW
 from trtopt.precision.casting.weights import largest
 from trtopt.precision.existing_qdq import Existing, take_out
 from trtopt.precision.placement.place import place
-from trtopt.precision.placement.plan import Plan, Wish
+from trtopt.precision.placement.plan import PlacementOptions, Plan
 from trtopt.precision.placement.view import View
 from trtopt.precision.qat_plan import complete, known_ranges
 from trtopt.precision.qdq.opset import fit_opset
-from trtopt.precision.qdq.qdq_format import Form
+from trtopt.precision.qdq.qdq_format import QdqFormat
 from trtopt.precision.qdq.write import Scales, write
 from trtopt.precision.reference_runs import First, at_most, open_model
 from trtopt.precision.rounding.run import MOST_CHANNELS, WeightScales, round_by_data
@@ -50,15 +50,15 @@ all Q/DQ of the graph, half a second of ResNet-50's."""
 
 
 @dataclass(frozen=True)
-class Asked:
+class QuantizeOptions:
     """What is wanted. `method` None: `auto`, for FP8 `max`.
 
     `smoothing`: `auto` (INT8: where it halves the expected error; else none), `off`, or SmoothQuant's alpha.
     A table brings its own.
     """
 
-    wish: Wish
-    form: Form
+    options: PlacementOptions
+    form: QdqFormat
     method: str | None = None
     smoothing: Smoothing = AUTO
 
@@ -95,14 +95,14 @@ def no_data(precision: str) -> UsageError:
     )
 
 
-def quantise(file: ModelFile, asked: Asked, material: Material) -> Quantised:
+def quantise(file: ModelFile, requested: QuantizeOptions, material: Material) -> Quantised:
     """Place, calibrate and write Q/DQ into a copy of `file`.
 
     Raises:
         UsageError: the request contradicts itself or the model, or leaves nothing to be quantised.
         DataError, ArtifactError, ModelError: see `with_pairs`.
     """
-    made = with_pairs(file, asked, material)
+    made = with_pairs(file, requested, material)
     if not made.plan.weights and not made.plan.edges:
         raise UsageError(
             f"no node is to be quantised: {_why_none(made.plan)}",
@@ -118,7 +118,7 @@ def _why_none(plan: Plan) -> str:
     return "; ".join(told) + more if told else "the model has no layers with weights"
 
 
-def with_pairs(file: ModelFile, asked: Asked, material: Material) -> Quantised:
+def with_pairs(file: ModelFile, requested: QuantizeOptions, material: Material) -> Quantised:
     """As `quantise`, also where the request leaves nothing to be quantised: then without any Q/DQ.
 
     Raises:
@@ -130,22 +130,22 @@ def with_pairs(file: ModelFile, asked: Asked, material: Material) -> Quantised:
     model = copied(file)
     put_back(model)
     existing = take_out(model)
-    _check_existing(existing, asked)
-    fit_opset(model.proto, asked.form)
-    factors, notes = _smoothed(model, asked, material) if not existing else ({}, [])
+    _check_existing(existing, requested)
+    fit_opset(model.proto, requested.form)
+    factors, notes = _smoothed(model, requested, material) if not existing else ({}, [])
     view = View(model.proto)
-    plan, given, told = _placed(view, asked, existing, has_ranges=_has_ranges(material))
+    plan, given, told = _placed(view, requested, existing, has_ranges=_has_ranges(material))
     notes += told
-    table = _table(model, plan, asked, material, given)
+    table = _table(model, plan, requested, material, given)
     rows = {**(given.tensors), **({n: r.chosen for n, r in table.tensors.items()} if table else {})}
     scales = replace(given, tensors={**by_group(rows, plan.groups), **plan.fixed})
     if table:
         table = msgspec.structs.replace(table, smoothed=factors)
-        notes += [*_notes_on(table, plan, scales, material), *_coarsened(plan, scales, asked.form)]
+        notes += [*_notes_on(table, plan, scales, material), *_coarsened(plan, scales, requested.form)]
     if not existing:
-        found, told = _rounded(model, plan, asked, material)
+        found, told = _rounded(model, plan, requested, material)
         scales, notes = replace(scales, weights=found), notes + told
-    write(model, plan, scales, asked.form)
+    write(model, plan, scales, requested.form)
     return Quantised(model, plan, table, scales, notes=notes)
 
 
@@ -153,17 +153,17 @@ def _has_ranges(material: Material) -> bool:
     return material.source is not None or material.table is not None
 
 
-def _check_existing(existing: Existing, asked: Asked) -> None:
+def _check_existing(existing: Existing, requested: QuantizeOptions) -> None:
     """Refuse what makes no sense with a model that is quantised already."""
     if not existing:
         return
-    has, wanted = str(existing.precision).upper(), asked.wish.precision.upper()
+    has, wanted = str(existing.precision).upper(), requested.options.precision.upper()
     if has != wanted:
         raise UsageError(
             f"the model carries {has} Q/DQ already, and {wanted} is asked for",
             f"ask for --precision {has.lower()} to keep and complete them, or quantise the float model",
         )
-    if not isinstance(asked.smoothing, str):
+    if not isinstance(requested.smoothing, str):
         raise UsageError(
             "--smoothquant changes weights, whose scales this model brings along",
             "leave it out, or quantise the float model",
@@ -171,12 +171,12 @@ def _check_existing(existing: Existing, asked: Asked) -> None:
 
 
 def _placed(
-    view: View, asked: Asked, existing: Existing, *, has_ranges: bool
+    view: View, requested: QuantizeOptions, existing: Existing, *, has_ranges: bool
 ) -> tuple[Plan, Scales, list[str]]:
     """The plan, the scales that the model brings along, and what to say of it."""
     if not existing:
-        return place(view, asked.wish), Scales({}), []
-    completed = complete(view, asked.wish, existing, keep_unknown=has_ranges)
+        return place(view, requested.options), Scales({}), []
+    completed = complete(view, requested.options, existing, keep_unknown=has_ranges)
     given = Scales(known_ranges(completed.plan, existing), existing.edges, existing.weights)
     notes = [
         f"the model's own {existing.pairs} Q/DQ pairs are kept with their scales: "
@@ -196,23 +196,25 @@ def _placed(
     return completed.plan, given, notes
 
 
-def _smoothed(model: ModelFile, asked: Asked, material: Material) -> tuple[dict[str, Factors], list[str]]:
+def _smoothed(
+    model: ModelFile, requested: QuantizeOptions, material: Material
+) -> tuple[dict[str, Factors], list[str]]:
     """What channels are divided by, by tensor, done in place; and what to say of it."""
     if material.table is not None:
         smooth_as_told(model, material.table.smoothed, material.table_name)
         return material.table.smoothed, []
-    alpha = None if isinstance(asked.smoothing, str) else asked.smoothing
-    if asked.smoothing == OFF or (alpha is None and asked.wish.precision != "int8"):
+    alpha = None if isinstance(requested.smoothing, str) else requested.smoothing
+    if requested.smoothing == OFF or (alpha is None and requested.options.precision != "int8"):
         return {}, []
     if material.source is None:
         if alpha is not None:
-            raise no_data(asked.wish.precision)
+            raise no_data(requested.options.precision)
         return {}, []
-    return smooth_by_data(model, material.source, asked.wish, alpha)
+    return smooth_by_data(model, material.source, requested.options, alpha)
 
 
 def _table(
-    model: ModelFile, plan: Plan, asked: Asked, material: Material, given: Scales
+    model: ModelFile, plan: Plan, requested: QuantizeOptions, material: Material, given: Scales
 ) -> CalibrationTable | None:
     """The user's table, or a new one; None if no tensor needs a range.
 
@@ -221,34 +223,36 @@ def _table(
     needed = [name for name in plan.tensors if name not in given.tensors]
     if not needed:
         return None
-    is_fp8 = asked.wish.precision == "fp8"
+    is_fp8 = requested.options.precision == "fp8"
     if material.table is None:
-        return _calibrated(model, plan, asked, material, given, asked.method or (MAX if is_fp8 else AUTO))
+        return _calibrated(
+            model, plan, requested, material, given, requested.method or (MAX if is_fp8 else AUTO)
+        )
     is_other = is_fp8 and material.table.method != MAX
-    table = with_method(material.table, asked.method or (MAX if is_other else None))
+    table = with_method(material.table, requested.method or (MAX if is_other else None))
     if is_fp8:
         table = msgspec.structs.replace(table, scores=())  # they are those of INT8 graphs
     rows = dict(table.tensors)
     if material.source is not None and not rows.keys() >= set(needed):
         known = replace(given, tensors={**given.tensors, **{n: row.chosen for n, row in rows.items()}})
         method = table.method if table.method in METHODS else MAX  # a person may have edited it
-        rows |= _calibrated(model, plan, asked, material, known, method).tensors
+        rows |= _calibrated(model, plan, requested, material, known, method).tensors
     table = msgspec.structs.replace(table, tensors=rows)
     check_complete(table, needed, material.table_name)
     return msgspec.structs.replace(table, tensors={name: rows[name] for name in needed})
 
 
 def _calibrated(
-    model: ModelFile, plan: Plan, asked: Asked, material: Material, given: Scales, method: str
+    model: ModelFile, plan: Plan, requested: QuantizeOptions, material: Material, given: Scales, method: str
 ) -> CalibrationTable:
     if material.source is None:
-        raise no_data(asked.wish.precision)
+        raise no_data(requested.options.precision)
     return calibrate(
         model,
         plan,
         material.source,
         method=method,
-        form=asked.form,
+        form=requested.form,
         given=given,
         model_sha256=material.model_sha256,
         random_data=material.random_data,
@@ -256,16 +260,16 @@ def _calibrated(
 
 
 def _rounded(
-    model: ModelFile, plan: Plan, asked: Asked, material: Material
+    model: ModelFile, plan: Plan, requested: QuantizeOptions, material: Material
 ) -> tuple[WeightScales, list[str]]:
     """INT4 weights moved to their grids in place where there is real data; their scales, and what to say."""
-    if asked.wish.precision != "int4":
+    if requested.options.precision != "int4":
         return {}, []
     if material.source is None or material.random_data or material.table is not None:
         return {}, [
             "weights are rounded to nearest; with --calib DATA, and no --table, their layers err less"
         ]
-    found = round_by_data(model, plan, material.source, asked.form)
+    found = round_by_data(model, plan, material.source, requested.form)
     notes = []
     if found.scales:
         notes.append(
@@ -301,7 +305,7 @@ def _notes_on(table: CalibrationTable, plan: Plan, scales: Scales, material: Mat
     return notes
 
 
-def _coarsened(plan: Plan, scales: Scales, form: Form) -> list[str]:
+def _coarsened(plan: Plan, scales: Scales, form: QdqFormat) -> list[str]:
     """What to say of tensors whose scales FP16 cannot hold, so that they become its smallest number."""
     ranges = {name: scales.tensors.get(name, 0.0) for name in plan.tensors}
     tiny = [name for name, amax in ranges.items() if amax and form.is_beneath(amax)]
@@ -331,7 +335,7 @@ def make_rest_half(made: Quantised, target: str, ranges: Mapping[str, float], *,
         ModelError: see `casting.api.cast_graph`.
     """
     limit = None if is_real else largest(LOW["fp16"])
-    made.model, decision = cast_graph(made.model, ranges, Wishes("fp16", target, limit))
+    made.model, decision = cast_graph(made.model, ranges, CastOptions("fp16", target, limit))
     made.fp32 = tuple(item for item in decision.kept if item.rule != "operator")
 
 

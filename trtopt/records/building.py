@@ -71,14 +71,14 @@ class BuildPlan(Record, frozen=True, kw_only=True):
     """Every input's range, batch included."""
     settings: BuildSettings
     backend: Backend
-    several: tuple[Profile, ...] = ()
+    multi_profile: tuple[Profile, ...] = ()
     """The optimisation profiles of an engine that has more than one, in TensorRT's order. `batch` and
     `shapes` then reach over all of them, tuned for what the one with the largest batch is."""
 
     @property
     def profiles(self) -> tuple[Profile, ...]:
         """Its optimisation profiles, one at least."""
-        return self.several or (Profile(batch=self.batch, shapes=self.shapes),)
+        return self.multi_profile or (Profile(batch=self.batch, shapes=self.shapes),)
 
     @property
     def spans(self) -> tuple[Span, ...]:

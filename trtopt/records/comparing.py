@@ -7,12 +7,12 @@ from typing import Literal
 from trtopt.records.base import Record
 from trtopt.records.building import EngineArtifact
 from trtopt.records.measuring import ClockReading, ClockReference, Contract, EngineRef, Environment, Samples
-from trtopt.records.verdicts import Judged
+from trtopt.records.verdicts import ComparisonVerdict
 
 COMPARE_SCHEMA = "trtopt.compare/2"
 
 
-class Turns(Record, frozen=True, kw_only=True):
+class TurnSamples(Record, frozen=True, kw_only=True):
     """One subject's blocks of samples, in the order in which they were taken.
 
     `warmups` are the queries of its first warm-up, then those after each switch to it: they are no samples.
@@ -49,7 +49,7 @@ class InterleavedRun(Record, frozen=True, kw_only=True):
     purpose: Purpose
     batch: int
     environment: Environment
-    turns: tuple[Turns, ...]
+    turns: tuple[TurnSamples, ...]
     clocks: tuple[ClockReading, ...]
     clock_reference: ClockReference
     failure: str | None = None
@@ -67,5 +67,5 @@ class CompareReport(Record, frozen=True, kw_only=True):
     runs: tuple[InterleavedRun, ...] = ()
     built: tuple[EngineArtifact, ...] = ()
     """Engines that were built for this comparison and are gone."""
-    verdicts: tuple[Judged, ...] = ()
+    verdicts: tuple[ComparisonVerdict, ...] = ()
     notes: tuple[str, ...] = ()

@@ -74,7 +74,7 @@ class ProfiledLayer(Record, frozen=True, kw_only=True):
     low_ms: float | None = None
     high_ms: float | None = None
     dtype: str = ""
-    asked_dtype: str = ""
+    requested_dtype: str = ""
     is_reformat: bool = False
     is_opaque: bool = False
     tactic: str = ""
@@ -144,7 +144,7 @@ class Fallback(Record, frozen=True, kw_only=True):
 
     layer: str
     nodes: tuple[str, ...] = ()
-    asked: str
+    requested: str
     ran: str
     share_of_time: float | None
     share_of_weights: float
@@ -160,7 +160,7 @@ class PrecisionReceipt(Record, frozen=True, kw_only=True):
 
     time_ran: dict[str, float] | None
     weights_ran: dict[str, float]
-    weights_asked: dict[str, float]
+    weights_requested: dict[str, float]
     weighted_layers: int = 0
     fallbacks: tuple[Fallback, ...] = ()
 

@@ -30,7 +30,7 @@ class Component(Record, frozen=True, kw_only=True):
     remedy: str | None = None
 
 
-class Survey(Record, frozen=True, kw_only=True):
+class MachineSurvey(Record, frozen=True, kw_only=True):
     """Everything that decides which commands work here."""
 
     python: str

@@ -62,7 +62,7 @@ class Samples(Record, frozen=True, kw_only=True):
     gpu_compute_ms: list[float]
     h2d_ms: list[float]
     d2h_ms: list[float]
-    lane: list[int]
+    inference_stream: list[int]
     group: list[int] = []  # noqa: RUF012  (msgspec copies mutable defaults)
 
     @property

@@ -79,7 +79,7 @@ class Beyond(Record, frozen=True, kw_only=True):
     factor: float
     error: float = 0.0
     spread: float = 0.0
-    rehearsals: int = 0
+    trials: int = 0
 
 
 class ServingCost(Record, frozen=True, kw_only=True):
@@ -100,7 +100,7 @@ class ServingCost(Record, frozen=True, kw_only=True):
     jitter_ms: tuple[float, ...] = ()
     wake_ms: tuple[float, ...] = ()
     late_ms: tuple[float, ...] = ()
-    rehearsed: int = 0
+    from_trials: int = 0
     beyond: tuple[Beyond, ...] = ()
     held_up: Beyond | None = None
 

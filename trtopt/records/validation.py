@@ -96,8 +96,8 @@ def _check_engine(engine: EngineArtifact) -> None:
 
 
 def _check_shapes(engine: EngineArtifact, inputs: Iterable[TensorSpec]) -> None:
-    if len(engine.plan.several) > MAX_PROFILES:
-        raise ValueError(f"{engine.path} has {len(engine.plan.several)} optimisation profiles")
+    if len(engine.plan.multi_profile) > MAX_PROFILES:
+        raise ValueError(f"{engine.path} has {len(engine.plan.multi_profile)} optimisation profiles")
     for profile in _profiles(engine):
         if len(profile.batch.min) != 1:
             raise ValueError(f"{engine.path} is of {len(profile.batch.min)} batch sizes")
@@ -114,7 +114,7 @@ def _check_shapes(engine: EngineArtifact, inputs: Iterable[TensorSpec]) -> None:
 def _profiles(engine: EngineArtifact) -> tuple[Profile, ...]:
     """What reaches over all profiles, and each of them."""
     plan = engine.plan
-    return (Profile(batch=plan.batch, shapes=plan.shapes), *plan.several)
+    return (Profile(batch=plan.batch, shapes=plan.shapes), *plan.multi_profile)
 
 
 def _is_range(shapes: ShapeRange) -> bool:

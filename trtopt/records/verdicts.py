@@ -6,7 +6,7 @@ from trtopt.records.base import Record
 from trtopt.records.checking import OutputDifference, Violation
 
 
-class Judged(Record, frozen=True, kw_only=True):
+class ComparisonVerdict(Record, frozen=True, kw_only=True):
     """A verdict for programs to read; it follows from the samples. `ratio` is B's latency over A's."""
 
     batch: int | None
@@ -37,7 +37,7 @@ class CandidateTime(Record, frozen=True, kw_only=True):
 
     candidate: str
     latency_ms: float
-    against_baseline: Judged | None = None
+    against_baseline: ComparisonVerdict | None = None
 
 
 class RegionTime(Record, frozen=True, kw_only=True):
@@ -80,7 +80,7 @@ class BatchVerdict(Record, frozen=True, kw_only=True):
 class PrecisionVerdict(Record, frozen=True, kw_only=True):
     """The whole of it. `asked` is what the user asked for, `baseline` the candidate that others must beat."""
 
-    asked: str
+    requested: str
     baseline: str
     threshold: float
     device: str

@@ -33,13 +33,13 @@ def bisect_summary(report: BisectReport) -> list[str]:
 
 def _verdict(report: BisectReport) -> list[str]:
     low, high = report.precision.upper(), _high(report)
-    asked = ", ".join(f"--{name.replace('_', '-')} {value:g}" for name, value in report.bounds.items())
+    requested = ", ".join(f"--{name.replace('_', '-')} {value:g}" for name, value in report.bounds.items())
     spent = f"{report.evaluations} of at most {report.most_evaluations} evaluations; {report.seconds:.1f} s"
     if report.verdict == "nothing to keep":
-        return [f"{asked} is met with nothing kept: {len(report.candidates)} nodes in {low}; {spent}"]
+        return [f"{requested} is met with nothing kept: {len(report.candidates)} nodes in {low}; {spent}"]
     if report.verdict == "not met":
         return [
-            f"NOT MET: {asked}, even with all {len(report.candidates)} nodes in {high}; {spent}",
+            f"NOT MET: {requested}, even with all {len(report.candidates)} nodes in {high}; {spent}",
             "  → ask for less, or look for the error elsewhere: trtopt check --layers",
         ]
     flag = "--keep" if report.precision in ("fp16", "bf16") else "--exclude"
@@ -49,7 +49,7 @@ def _verdict(report: BisectReport) -> list[str]:
     else:
         told = "perhaps fewer would do: the evaluations are spent, --max-evaluations allows more"
     return [
-        f"{asked} is met with {size} kept in {high}, {report.best.cost:.1%} of the operations; {spent}",
+        f"{requested} is met with {size} kept in {high}, {report.best.cost:.1%} of the operations; {spent}",
         f"{told}:",
         *(f"  {flag} {shlex.quote(pattern)}" for pattern in report.patterns),
     ]

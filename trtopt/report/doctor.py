@@ -6,15 +6,15 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from trtopt.records import Component, Survey
+from trtopt.records import Component, MachineSurvey
 
 
-def doctor_summary(survey: Survey) -> RenderableType:
+def doctor_summary(survey: MachineSurvey) -> RenderableType:
     """Two tables: components and commands."""
     return Group(_components(survey), _commands(survey))
 
 
-def _components(survey: Survey) -> Table:
+def _components(survey: MachineSurvey) -> Table:
     table = Table(title="This machine", title_justify="left")
     table.add_column("what")
     table.add_column("found", overflow="fold")
@@ -33,7 +33,7 @@ def _components(survey: Survey) -> Table:
     return table
 
 
-def _commands(survey: Survey) -> Table:
+def _commands(survey: MachineSurvey) -> Table:
     table = Table(title="What works here", title_justify="left")
     for name in ("to do this", "works", "otherwise"):
         table.add_column(name, overflow="fold")
@@ -42,7 +42,7 @@ def _commands(survey: Survey) -> Table:
     return table
 
 
-def _needs(survey: Survey) -> list[tuple[str, list[str]]]:
+def _needs(survey: MachineSurvey) -> list[tuple[str, list[str]]]:
     """(what, what is missing for it)."""
     no_gpu = [] if survey.gpus else ["needs an NVIDIA GPU and its driver"]
     binding = [] if any(c.version for c in survey.cuda_bindings) else ['pip install "cuda-python>=12.6"']
@@ -63,7 +63,7 @@ def _needs(survey: Survey) -> list[tuple[str, list[str]]]:
     ]
 
 
-def _installs(survey: Survey, *names: str) -> list[str]:
+def _installs(survey: MachineSurvey, *names: str) -> list[str]:
     """What to install of these packages, each line once."""
     return _merged(*(_install(package) for package in survey.optional if package.name in names))
 
@@ -76,7 +76,7 @@ def _install(component: Component) -> list[str]:
     return [] if component.version else [component.remedy or ""]
 
 
-def _either(survey: Survey) -> list[str]:
+def _either(survey: MachineSurvey) -> list[str]:
     if survey.tensorrt.version or survey.tensorrt_rtx.version:
         return []
     return _install(survey.tensorrt)

@@ -53,7 +53,7 @@ def _setup_lines(plan: BatchPlan) -> Iterable[str]:
         yield f"  {', '.join(scattered)} (p50, p99)"
     if cost.beyond:
         factors = ", ".join(f"p{one.p:g} {one.factor:.2f}" for one in cost.beyond)
-        yield f"  rehearsed with {cost.rehearsed:,} requests; over what was simulated of them: {factors}"
+        yield f"  rehearsed with {cost.from_trials:,} requests; over what was simulated of them: {factors}"
     if one := cost.held_up:
         figure = f"p{one.p:g} was {one.factor:.2f} times what was simulated"
         yield f"  one process more was held up and does not count: {figure}"

@@ -20,7 +20,7 @@ from trtopt.records import (
     ProfileReport,
     Unfused,
 )
-from trtopt.report.names import kind_told, names_told, nodes_told, type_told
+from trtopt.report.names import kind_text, names_text, nodes_text, type_text
 from trtopt.report.tables import plain_table
 
 _TOP_LAYERS = 10
@@ -95,18 +95,18 @@ def _engine(engine: EngineProfile) -> list[RenderableType]:
 def _layers(engine: EngineProfile) -> RenderableType:
     is_timed = engine.sum_ms > 0
     caption = _FLOORS if is_timed else _ASKED
-    table = plain_table(f"batch {engine.batch}: {count_told(engine)}", caption)
+    table = plain_table(f"batch {engine.batch}: {count_text(engine)}", caption)
     for name, width in (_TIMES if is_timed else _COSTS).items():
         table.add_column(name, justify="right", no_wrap=True, min_width=width)
     table.add_column("kind", no_wrap=True, overflow="ellipsis", min_width=8, max_width=16)
     table.add_column("ONNX nodes")
     for layer in sorted(engine.layers, key=_weight, reverse=True)[:_TOP_LAYERS]:
         figures = _times(layer, engine.sum_ms) if is_timed else _costs(layer)
-        table.add_row(*figures, type_told(layer), _text(kind_told(layer)), _shortened(nodes_told(layer)))
+        table.add_row(*figures, type_text(layer), _text(kind_text(layer)), _shortened(nodes_text(layer)))
     return table
 
 
-def count_told(engine: EngineProfile) -> str:
+def count_text(engine: EngineProfile) -> str:
     """How many layers, and their time; an engine that was not run has the nodes of its graph instead."""
     count = f"{len(engine.layers):,}"
     if not engine.sum_ms:
@@ -167,7 +167,7 @@ def roofline_lines(engine: EngineProfile) -> list[str]:
         layer = by_name[name]
         floor = layer.cost.floor_ms if layer.cost is not None and not layer.is_reformat else 0.0
         lines.append(
-            f"  {rank}. {(layer.ms or 0.0) - (floor or 0.0):.4f} ms above its floor: {nodes_told(layer)}"
+            f"  {rank}. {(layer.ms or 0.0) - (floor or 0.0):.4f} ms above its floor: {nodes_text(layer)}"
         )
     return lines
 
@@ -229,12 +229,12 @@ def receipt_lines(receipt: PrecisionReceipt) -> list[str]:
     if receipt.time_ran is not None:
         parts.append(f"time {_shares(receipt.time_ran)}")
     if receipt.weights_ran:
-        parts.append(f"weights {_shares(receipt.weights_ran)} (asked: {_shares(receipt.weights_asked)})")
+        parts.append(f"weights {_shares(receipt.weights_ran)} (asked: {_shares(receipt.weights_requested)})")
     lines = [f"precision: {'; '.join(parts)}"] if parts else []
     binding = [one for one in receipt.fallbacks if not one.chosen]
     for one in binding[:_TOP_PATTERNS]:
         lines.append(
-            f"  fell back: {names_told(one.nodes) or one.layer} ran in {one.ran}, asked for {one.asked} "
+            f"  fell back: {names_text(one.nodes) or one.layer} ran in {one.ran}, asked for {one.requested} "
             f"({one.share_of_weights:.1%} of the weights)"
         )
     rest = len(binding) - _TOP_PATTERNS
@@ -244,7 +244,7 @@ def receipt_lines(receipt: PrecisionReceipt) -> list[str]:
         lines.append(
             "  the builder chose a wider type by its timing: "
             f"{len(chosen)} of {receipt.weighted_layers} layers with {share:.1%} of the "
-            f"weights, first {names_told(chosen[0].nodes) or chosen[0].layer} in {chosen[0].ran}"
+            f"weights, first {names_text(chosen[0].nodes) or chosen[0].layer} in {chosen[0].ran}"
         )
     return lines
 
@@ -332,7 +332,7 @@ def _difference(found: EngineDifference) -> list[RenderableType]:
     table.add_column("change", no_wrap=True)
     table.add_column("what")
     for change in found.changes[:_TOP_CHANGES]:
-        name = names_told(change.nodes) or (change.a or change.b)[0]
+        name = names_text(change.nodes) or (change.a or change.b)[0]
         told = f"{change.detail}: {name}" if change.detail else name
         figures = (f"{change.a_ms:.4f}", f"{change.b_ms:.4f}", f"{change.cost_ms:+.4f}")
         table.add_row(*figures, change.change, _shortened(told))

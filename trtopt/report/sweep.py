@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from trtopt.measure.analysis.sweep_choices import Choices, choices_of, is_judged_busy
+from trtopt.measure.analysis.sweep_choices import Choices, choices_of, is_decided_busy
 from trtopt.records import SweepPoint, SweepReport
 from trtopt.report.tables import plain_table
 
@@ -48,7 +48,7 @@ def point_line(point: SweepPoint) -> str:
 
 def sweep_summary(report: SweepReport) -> RenderableType:
     """All points; the best under each latency; what failed and what the figures mean."""
-    busy = is_judged_busy(report)
+    busy = is_decided_busy(report)
     parts: list[RenderableType] = [sweep_table(report)]
     parts += [_bests(choices, busy=busy) for choices in choices_of(report)]
     parts += [Text(line) for line in remarks_on(report)]
@@ -99,7 +99,7 @@ def remarks_on(report: SweepReport) -> list[str]:
 
 
 def _remarks(report: SweepReport) -> Iterator[str]:
-    if is_judged_busy(report):
+    if is_decided_busy(report):
         yield (
             "front and bounds are judged by latency under full load, queueing included: one query in "
             "flight tells nothing of several streams"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trtopt.measure.analysis.findings import clocks_told, hints_of, measurements_of, remarks, untrustworthy
+from trtopt.measure.analysis.findings import clocks_text, hints_of, measurements_of, remarks, untrustworthy
 from trtopt.records import BenchPoint, BenchReport
 
 
@@ -19,7 +19,7 @@ def marked(point: BenchPoint) -> str:
 def trust_lines(report: BenchReport) -> list[str]:
     """Clocks in one line; then by batch size what disturbed it, and hints with their remedies."""
     on_host = report.environment.device.kind == "cpu"
-    lines = [clocks_told([m for point in report.points for m in measurements_of(point)])]
+    lines = [clocks_text([m for point in report.points for m in measurements_of(point)])]
     for point in report.points:
         if untrustworthy(point):
             lines.append(f"batch {point.batch}! is not to be trusted:")

@@ -115,7 +115,7 @@ class Axes:
         return self.of(indices, place - axis) if place < axis + width else self.of(data, place - width + 1)
 
 
-def lengths_asked(scope: Scope, tensor: Any) -> list[Origin] | None:
+def lengths_requested(scope: Scope, tensor: Any) -> list[Origin] | None:
     """The axes whose lengths `tensor` holds, in order; None if that is no Shape's, nor picked out of one.
 
     Gather and Slice pick; Unsqueeze, Squeeze and Reshape leave the order.

@@ -221,7 +221,7 @@ def rewrite_model(
         proof = _proof(model if dynamic_batch else original, data, sizes) if check else None
         attempt = _attempt(model, chosen, aim, proof, keep_going)
         notes += proof.notes if proof and (attempt.outcome.applied or not dynamic_batch) else []
-        trace = _told(source, out, aim, original, lowered, attempt, notes)
+        trace = _trace_of(source, out, aim, original, lowered, attempt, notes)
         accept(trace)
         if write_unchanged or attempt.outcome.applied:
             model_file.save(attempt.outcome.model, out)
@@ -253,7 +253,7 @@ def _proof(original: ModelFile, data: str | Path | None, sizes: int) -> _Proof:
     return _Proof(original, real, sizes)
 
 
-def _told(
+def _trace_of(
     source: Path,
     out: Path,
     target: Target,

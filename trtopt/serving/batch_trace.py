@@ -39,7 +39,7 @@ class Took(NamedTuple):
     ms: float
 
 
-class WatchedBatcher(DynamicBatcher):
+class TracedBatcher(DynamicBatcher):
     """Notes every batch; `buckets` numbers the kinds of requests."""
 
     def __init__(
@@ -50,10 +50,10 @@ class WatchedBatcher(DynamicBatcher):
         self._buckets, self._workers = buckets, pool.workers
         super().__init__(pool, policy)
 
-    def told(self, *, since_s: float) -> tuple[list[Took], list[float]]:
+    def trace(self, *, since_s: float) -> tuple[list[Took], list[float]]:
         """What was seen of batches that began since then, as `told_of`."""
         seen = [Seen(*one) for one in self._seen]
-        return told_of([one for one in seen if one.start_s >= since_s], self._workers)
+        return batches_and_wake_times([one for one in seen if one.start_s >= since_s], self._workers)
 
     def _run(self, batch: Sequence[Request]) -> None:
         start_s = time.perf_counter()
@@ -68,7 +68,7 @@ class WatchedBatcher(DynamicBatcher):
         return due_s if len(batch) < self.policy.max_batch else min(due_s, batch[-1].arrived_s)
 
 
-def told_of(seen: Sequence[Seen], workers: int) -> tuple[list[Took], list[float]]:
+def batches_and_wake_times(seen: Sequence[Seen], workers: int) -> tuple[list[Took], list[float]]:
     """Batches in the order of their begins; and, where a worker was idle, the milliseconds from a batch's
     being due to its begin.
     """

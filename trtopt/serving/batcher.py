@@ -27,10 +27,10 @@ from trtopt.errors import (
 from trtopt.records import BatcherStatistics, BatchPolicy
 from trtopt.records.validation import check_policy
 from trtopt.serving.batching_policy import Run, decide
-from trtopt.serving.counters import Tally
+from trtopt.serving.counters import Counters
 from trtopt.serving.pool import EnginePool
 from trtopt.serving.pool_worker import Outputs
-from trtopt.serving.request_queue import Backlog, Request
+from trtopt.serving.request_queue import Request, RequestQueue
 from trtopt.serving.scheduling import wake_on_time
 
 _log = logging.getLogger(__name__)
@@ -57,8 +57,8 @@ class DynamicBatcher:
         self._policy_now = self.policy
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
-        self._backlog = Backlog()
-        self._tally = Tally()
+        self._backlog = RequestQueue()
+        self._tally = Counters()
         self._compute_s = 0.0  # what the last batch took
         self._is_closed = False
         self._threads = [

@@ -12,7 +12,7 @@ from trtopt.records import BatcherStatistics, Spread
 _LATEST = 4096
 
 
-class Tally:
+class Counters:
     """Counts of a batcher. No thread's: its owner guards it."""
 
     def __init__(self) -> None:

@@ -13,7 +13,7 @@ from trtopt.errors import DataError, UsageError
 from trtopt.onnxio.element_types import numpy_dtype
 from trtopt.records import BuildPlan, EngineArtifact, Shape
 from trtopt.serving.arrays import Tensor, tensor_of
-from trtopt.serving.engine_selection import Chooser, Offer
+from trtopt.serving.engine_selection import EngineSelector, Offer
 
 Key = tuple[Shape, ...]
 """The shapes of one sample, in the order of the inputs: only samples of one key can share a batch."""
@@ -56,11 +56,11 @@ class Part(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True)
-class Choice:
+class EngineChoice:
     """Who chooses for one key, and the index of the engine behind each of its offers."""
 
     engines: tuple[int, ...]
-    chooser: Chooser
+    selector: EngineSelector
 
 
 class Catalogue:
@@ -142,7 +142,7 @@ class Catalogue:
         self.choice(key)
         return Part(tensors, rows, key)
 
-    def _choice(self, key: Key) -> Choice:
+    def _choice(self, key: Key) -> EngineChoice:
         """The engines that admit samples of these shapes.
 
         Raises:
@@ -163,9 +163,11 @@ class Catalogue:
             raise DataError(f"samples of the shape {given} fit no engine", f"they take {self._admitted()}")
         return self._among(fitting)
 
-    def _choice_among(self, engines: tuple[int, ...]) -> Choice:
+    def _choice_among(self, engines: tuple[int, ...]) -> EngineChoice:
         offered = [(index, offer) for index in engines for offer in self.engines[index].offers]
-        return Choice(tuple(index for index, _ in offered), Chooser([offer for _, offer in offered]))
+        return EngineChoice(
+            tuple(index for index, _ in offered), EngineSelector([offer for _, offer in offered])
+        )
 
     def _admitted(self) -> str:
         """What the engines take, in words."""

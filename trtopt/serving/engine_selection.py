@@ -50,7 +50,7 @@ class Piece:
     rows: int
 
 
-class Chooser:
+class EngineSelector:
     """Answers for a fixed set of offers; asked by many threads, it changes nothing after it is made."""
 
     def __init__(self, offers: Sequence[Offer]) -> None:

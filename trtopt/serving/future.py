@@ -22,7 +22,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_guard._at_fork_reinit)  # type: ignore[attr-defined]
 
 
-class Answer(Future[_T]):
+class InferenceFuture(Future[_T]):
     """A future whose condition is made for the first who waits for it, or wants to be called back.
 
     At saturation most are answered before anybody looks; a condition for each, and telling nobody through it,

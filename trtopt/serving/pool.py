@@ -12,7 +12,7 @@ from types import TracebackType
 
 from trtopt.device.api import Target
 from trtopt.device.backends import open_target
-from trtopt.device.memory_check import require
+from trtopt.device.memory_check import require_memory
 from trtopt.errors import ClosedError, DataError, DeviceMemoryError, TrtoptError, UsageError, WorkerError
 from trtopt.files.build_folder import check_plugins
 from trtopt.records import BatchPolicy, BenchReport, EngineArtifact, PoolUsage
@@ -137,7 +137,9 @@ class EnginePool:
 
     def _load(self, target: Target, source: Source) -> Engine:
         parts = {"engine": len(source.content)}  # its weights are in its file
-        require(source.artifact.path, parts, self._device.room(), "serve with fewer or smaller engines")
+        require_memory(
+            source.artifact.path, parts, self._device.device_memory(), "serve with fewer or smaller engines"
+        )
         session = target.load(source.content)
         self._sessions.callback(session.close)
         return Engine.of(session, source.artifact, source.latency_ms, only_measured=source.only_measured)

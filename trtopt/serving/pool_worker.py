@@ -13,7 +13,7 @@ from trtopt.device.api import Device
 from trtopt.errors import DeviceMemoryError
 from trtopt.serving.engine_catalogue import Catalogue, Key, Part
 from trtopt.serving.prepared_engine import Prepared
-from trtopt.serving.row_assignment import Cut, deal
+from trtopt.serving.row_assignment import Cut, assign_rows
 from trtopt.serving.row_copying import Copier, own_rows
 
 Outputs = dict[str, NDArray[np.generic]]
@@ -46,8 +46,8 @@ class Worker:
         key = parts[0].key
         choice = self._catalogue.choice(key)
         rows = tuple([part.rows for part in parts])
-        pieces = choice.chooser.pieces(sum(rows))
-        dealt = deal(rows, tuple([piece.rows for piece in pieces]))
+        pieces = choice.selector.pieces(sum(rows))
+        dealt = assign_rows(rows, tuple([piece.rows for piece in pieces]))
         taken: list[list[Outputs]] = []
         for piece, cuts in zip(pieces, dealt, strict=True):
             outputs_of_all = self._run_on((choice.engines[piece.offer], piece.batch, key), parts, cuts)

@@ -8,11 +8,11 @@ from collections.abc import Callable, Sequence
 
 from trtopt.serving.batching_policy import Waiting
 from trtopt.serving.engine_catalogue import Key, Part
-from trtopt.serving.future import Answer
+from trtopt.serving.future import InferenceFuture
 from trtopt.serving.pool_worker import Outputs
 
 
-class Request(Answer[Outputs]):
+class Request(InferenceFuture[Outputs]):
     """One sample that waits for its outputs; times in seconds on the batcher's clock.
 
     `on_cancel` hears once that a waiting request has been cancelled, in the thread that did it.
@@ -35,7 +35,7 @@ class Request(Answer[Outputs]):
         return cancelled
 
 
-class Backlog:
+class RequestQueue:
     """Requests in order of arrival, those of one key in a queue of their own. Any one may leave at once."""
 
     def __init__(self) -> None:

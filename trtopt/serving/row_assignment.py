@@ -19,7 +19,9 @@ class Cut(NamedTuple):
 
 
 @lru_cache(_KNOWN)
-def deal(rows_of_parts: tuple[int, ...], rows_of_batches: tuple[int, ...]) -> tuple[tuple[Cut, ...], ...]:
+def assign_rows(
+    rows_of_parts: tuple[int, ...], rows_of_batches: tuple[int, ...]
+) -> tuple[tuple[Cut, ...], ...]:
     """Deal the parts' rows out to the batches, in order; there are as many rows in all of either."""
     dealt: list[tuple[Cut, ...]] = []
     part = start = 0

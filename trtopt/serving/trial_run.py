@@ -17,7 +17,7 @@ from trtopt.data.random_inputs import random_batch
 from trtopt.device.api import ProgressSink
 from trtopt.errors import QueueFullError, TrtoptError
 from trtopt.records import BatchPolicy, Record, Shape
-from trtopt.serving.batch_trace import Took, WatchedBatcher
+from trtopt.serving.batch_trace import Took, TracedBatcher
 from trtopt.serving.batcher import DynamicBatcher
 from trtopt.serving.pool import EnginePool
 from trtopt.serving.pool_worker import Outputs
@@ -78,7 +78,7 @@ def try_plan(job: TrialJob, progress: ProgressSink) -> TrialRun:
     with EnginePool.open(Path(job.path), trust=job.trust) as pool:
         samples = [_sample(pool, shapes) for shapes in job.buckets]
         buckets = {pool.catalogue.sample(sample).key: index for index, sample in enumerate(samples)}
-        with closing(WatchedBatcher(pool, buckets)) as batcher:
+        with closing(TracedBatcher(pool, buckets)) as batcher:
             _warm(pool, range(1, batcher.policy.max_batch + 1), samples)
             serve_promptly()  # as a service should
             return _served(batcher, samples, job, progress)
@@ -139,7 +139,7 @@ def _warm(pool: EnginePool, counts: Sequence[int], samples: Sequence[Sample]) ->
 
 
 def _served(
-    batcher: WatchedBatcher, samples: Sequence[Sample], job: TrialJob, progress: ProgressSink
+    batcher: TracedBatcher, samples: Sequence[Sample], job: TrialJob, progress: ProgressSink
 ) -> TrialRun:
     _serve_before(batcher, samples, job)
     done_s: list[float | None] = [None] * len(job.at_s)
@@ -162,7 +162,7 @@ def _served(
     for failure in failures:
         if not isinstance(failure, TrtoptError):
             raise failure
-    batches, wake_ms = batcher.told(since_s=begin_s)
+    batches, wake_ms = batcher.trace(since_s=begin_s)
     return TrialRun(
         at_ms=[at_s * 1e3 for at_s in job.at_s],
         done_ms=[(end_s - begin_s) * 1e3 if end_s is not None else None for end_s in done_s],
@@ -174,7 +174,7 @@ def _served(
     )
 
 
-def _serve_before(batcher: WatchedBatcher, samples: Sequence[Sample], job: TrialJob) -> None:
+def _serve_before(batcher: TracedBatcher, samples: Sequence[Sample], job: TrialJob) -> None:
     """Send what is not told of, and wait for the answers; what fails here does so among the others, too."""
     waiting: deque[Future[Outputs]] = deque()
     for index, _ in enumerate(on_schedule(job.before_s, time.perf_counter())):

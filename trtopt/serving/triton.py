@@ -74,8 +74,8 @@ def triton_model(plan: BatchPlan, name: str) -> TritonModel:
     instances = config.instance_group.add(
         count=plan.workers, kind=group.KIND_GPU if on_gpu else group.KIND_CPU
     )
-    if on_gpu and build.several:
-        instances.profile.extend(str(index) for index in range(len(build.several)))
+    if on_gpu and build.multi_profile:
+        instances.profile.extend(str(index) for index in range(len(build.multi_profile)))
     if on_gpu:
         config.optimization.cuda.graphs = True
         config.optimization.input_pinned_memory.enable = True

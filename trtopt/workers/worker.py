@@ -27,7 +27,7 @@ from trtopt.builder.engine import BuildJob, build_engine
 from trtopt.device.affinity import confine, present_cores
 from trtopt.device.api import ProgressSink, Target
 from trtopt.device.backends import open_builder, open_target
-from trtopt.device.nvtx import Marks
+from trtopt.device.nvtx import NvtxMarks
 from trtopt.device.ort.host import cpu_name
 from trtopt.errors import TrtoptError
 from trtopt.logs import relay
@@ -68,7 +68,7 @@ def run(job: Job, send: Callable[[Message], None]) -> Result:
         send(Progress(phase=phase, fraction=fraction))
 
     if isinstance(job, BuildJob):
-        builder = open_builder(job.plan.backend.name, Marks(nvtx=job.nvtx), follow_memory=job.memory)
+        builder = open_builder(job.plan.backend.name, NvtxMarks(nvtx=job.nvtx), follow_memory=job.memory)
         return Built(engine=build_engine(builder, job, progress))
     if isinstance(job, DescribeJob):
         return _described(job)
@@ -87,7 +87,7 @@ def run(job: Job, send: Callable[[Message], None]) -> Result:
     if isinstance(job, TacticsJob):
         return TacticsTold(tactics=tuple(map(open_builder(job.backend).tactics, job.caches)))
     plan = job.artifact.plan
-    marks = Marks(nvtx=job.nvtx, cuda_profiler=job.cuda_profiler)
+    marks = NvtxMarks(nvtx=job.nvtx, cuda_profiler=job.cuda_profiler)
     target = open_target(plan.backend.name, plan.settings.plugins, marks)
     try:
         if job.cpu_affinity is not None:

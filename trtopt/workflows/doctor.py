@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from trtopt.device.environment import survey
-from trtopt.records import Survey
+from trtopt.records import MachineSurvey
 
 
-def examine() -> Survey:
+def examine() -> MachineSurvey:
     """What this machine has; imports every inference library that is installed."""
     return survey()

@@ -13,13 +13,13 @@ from pathlib import Path
 from trtopt.errors import ArtifactError
 from trtopt.files.build_folder import MANIFEST, write_atomically
 from trtopt.files.scrubbing import private_words, scrubbed
-from trtopt.records import Survey, to_json
+from trtopt.records import MachineSurvey, to_json
 
 _MAX_FILE_BYTES = 4 << 20
 _PATTERNS = (MANIFEST, "*.log", "*.layers.json")
 
 
-def write_bundle(path: Path, survey: Survey, folder: Path | None) -> tuple[str, ...]:
+def write_bundle(path: Path, survey: MachineSurvey, folder: Path | None) -> tuple[str, ...]:
     """Write the zip: the machine, packages, names of variables and, of a build folder, manifest and logs.
 
     Models, engines, samples and values of variables are never in it.

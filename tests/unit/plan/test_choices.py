@@ -4,7 +4,7 @@ import io
 import examples
 from sweeps import point, report_of, spread
 
-from trtopt.measure.analysis.sweep_choices import choices_of, is_judged_busy
+from trtopt.measure.analysis.sweep_choices import choices_of, is_decided_busy
 from trtopt.measure.analysis.sweep_table import COLUMNS, csv_of
 from trtopt.records import PointMemory, PointPower
 
@@ -34,11 +34,11 @@ def test_precisions_and_batch_sizes_compete_on_one_front() -> None:
 def test_several_streams_are_judged_by_latency_under_full_load() -> None:
     one = point(1, 1.0, 100.0, busy_latency=spread(2.0))
     two = point(1, 1.0, 150.0, busy_latency=spread(4.0), streams=2)
-    assert is_judged_busy(report_of(one, two))
+    assert is_decided_busy(report_of(one, two))
     (choices,) = choices_of(report_of(one, two))
     assert choices.costs_ms == (2.0, 4.0)
     assert choices.front == (one, two)
-    assert not is_judged_busy(report_of(one))
+    assert not is_decided_busy(report_of(one))
 
 
 def test_too_few_queries_for_a_p99_are_judged_by_the_slowest() -> None:

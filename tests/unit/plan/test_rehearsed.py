@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from trtopt.serving.planning.prediction import estimate
-from trtopt.serving.planning.trial_errors import Rehearsal, beyond, held_up
+from trtopt.serving.planning.trial_errors import TrialError, beyond, held_up
 
 COUNT = 5_000
 
 
-def steady(took_ms: np.ndarray) -> Rehearsal:
+def steady(took_ms: np.ndarray) -> TrialError:
     """Of which simulations say 1 ms for all."""
-    return Rehearsal(took_ms, [np.ones(len(took_ms))] * 3)
+    return TrialError(took_ms, [np.ones(len(took_ms))] * 3)
 
 
 def factor(*took_ms: np.ndarray, p: float = 99.0) -> float:
@@ -33,7 +33,7 @@ def stalled(at: int) -> np.ndarray:
 def test_rehearsals_are_as_far_off_as_their_median() -> None:
     (told,) = beyond([steady(np.full(COUNT, ms)) for ms in (1.0, 1.1, 1.3, 1.8)], [50.0])
     deviation = math.sqrt((0.3**2 + 0.2**2 + 0.0**2 + 0.5**2) / 3)
-    assert (told.p, told.rehearsals) == (50.0, 4)
+    assert (told.p, told.trials) == (50.0, 4)
     assert told.factor == pytest.approx(1.2)
     assert told.spread == pytest.approx(deviation / 1.2)
     assert told.error == pytest.approx(deviation / 2 / 1.2)
@@ -81,7 +81,7 @@ def test_processes_that_agree_are_sure() -> None:
 
 def test_one_rehearsal_does_not_tell_how_processes_differ() -> None:
     (told,) = beyond([steady(np.full(COUNT, 1.2))], [50.0])
-    assert (told.factor, told.spread, told.error, told.rehearsals) == (pytest.approx(1.2), 0.0, 0.0, 1)
+    assert (told.factor, told.spread, told.error, told.trials) == (pytest.approx(1.2), 0.0, 0.0, 1)
 
 
 def test_what_simulations_scatter_as_well_is_no_spread_of_the_processes() -> None:
@@ -91,7 +91,7 @@ def test_what_simulations_scatter_as_well_is_no_spread_of_the_processes() -> Non
     simulated = [run(seed) for seed in range(200)]
     spreads, errors = [], []
     for seed in range(1_000, 1_400, 4):
-        (told,) = beyond([Rehearsal(run(seed + one), simulated) for one in range(4)], [50.0])
+        (told,) = beyond([TrialError(run(seed + one), simulated) for one in range(4)], [50.0])
         spreads.append(told.spread)
         errors.append(told.error)
     assert np.median(spreads) < 0.02
@@ -100,7 +100,7 @@ def test_what_simulations_scatter_as_well_is_no_spread_of_the_processes() -> Non
 
 def test_a_percentile_is_told_by_no_fewer_requests_than_it_needs() -> None:
     told = beyond([steady(np.ones(2_500)), steady(np.ones(50))], [50.0, 99.0, 99.9, 99.99])
-    assert [(one.p, one.rehearsals) for one in told] == [(50.0, 2), (99.0, 1), (99.9, 1)]
+    assert [(one.p, one.trials) for one in told] == [(50.0, 2), (99.0, 1), (99.9, 1)]
 
 
 def test_requests_without_an_answer_are_a_thousand_times_late() -> None:
@@ -110,7 +110,7 @@ def test_requests_without_an_answer_are_a_thousand_times_late() -> None:
 def test_what_a_simulation_cannot_serve_tells_nothing() -> None:
     simulated = np.ones(COUNT)
     simulated[:1000] = np.inf
-    (told,) = beyond([Rehearsal(np.full(COUNT, 2.0), [simulated, np.ones(COUNT)])], [50.0, 99.0])
+    (told,) = beyond([TrialError(np.full(COUNT, 2.0), [simulated, np.ones(COUNT)])], [50.0, 99.0])
     assert (told.p, told.factor) == (50.0, 2.0)
 
 
@@ -129,8 +129,8 @@ def test_a_further_process_falls_into_the_interval(between: float, within: float
 
     held = 0
     for _ in range(600):
-        rehearsals = [Rehearsal(run(process()), [run(1.0) for _ in range(10)]) for _ in range(4)]
-        (known,) = beyond(rehearsals, [50.0])
+        trials = [TrialError(run(process()), [run(1.0) for _ in range(10)]) for _ in range(4)]
+        (known,) = beyond(trials, [50.0])
         predicted = estimate([float(np.median(run(1.0))) for _ in range(10)], known)
         held += predicted.holds(float(np.median(run(process()))))
     assert 0.9 < held / 600 < 0.99

@@ -12,7 +12,7 @@ from trtopt.errors import PlanError
 from trtopt.measure.load.arrivals import Goal
 from trtopt.records import BatchPolicy, Beyond, Estimate, ServingCost
 from trtopt.serving.planning.prediction import Demand, estimate, latency_ms, predict, requests_of, run_once
-from trtopt.serving.planning.search import Bounds, Choice, Outcome, Search, nothing_keeps
+from trtopt.serving.planning.search import Bounds, Outcome, Search, SearchResult, nothing_keeps
 from trtopt.serving.planning.service_times import NO_COST, Costs
 from trtopt.serving.planning.setups import Fleet, Setup
 from trtopt.serving.planning.traffic import Recorded
@@ -41,31 +41,31 @@ def test_what_is_multiplied_by_an_unsure_factor_is_less_sure() -> None:
     """As above, times 2: A = 4² · 4/3. B = 8² · (0.3² + 0.4²) = 16 by four rehearsals, and Student's t for
     (A + B)² / (A²/2 + B²/3) = 4.45 degrees of freedom, which is t(4) = 2.776.
     """
-    told = estimate([2.0, 4.0, 6.0], Beyond(p=99.0, factor=2.0, error=0.3, spread=0.4, rehearsals=4))
+    told = estimate([2.0, 4.0, 6.0], Beyond(p=99.0, factor=2.0, error=0.3, spread=0.4, trials=4))
     assert told.value == pytest.approx(8.0)
     assert told.high == pytest.approx(8 + 2.776 * math.sqrt(16 * 4 / 3 + 16))
-    sure = estimate([2.0, 4.0, 6.0], Beyond(p=99.0, factor=2.0, error=0.0, spread=0.0, rehearsals=1))
+    sure = estimate([2.0, 4.0, 6.0], Beyond(p=99.0, factor=2.0, error=0.0, spread=0.0, trials=1))
     assert sure.high == pytest.approx(8 + 4.303 * 4 * math.sqrt(4 / 3))
 
 
 def test_a_prediction_is_multiplied_by_what_rehearsals_took_beyond_their_simulations() -> None:
     policy = BatchPolicy(max_batch=1, max_delay_ms=0.0)
     known = (
-        Beyond(p=50.0, factor=2.0, error=0.0, spread=0.0, rehearsals=4),
-        Beyond(p=90.0, factor=3.0, error=0.1, spread=0.2, rehearsals=4),
+        Beyond(p=50.0, factor=2.0, error=0.0, spread=0.0, trials=4),
+        Beyond(p=90.0, factor=3.0, error=0.1, spread=0.2, trials=4),
     )
-    cost = ServingCost(rehearsed=3000, beyond=known)
-    bare, rehearsed = (
+    cost = ServingCost(from_trials=3000, beyond=known)
+    bare, from_trials = (
         predict(Setup(Fleet([engine(1, 7.0)], costs), 1, policy), at(100), Goal(90.0, 20.0))
         for costs in (NO_COST, Costs({1: cost}))
     )
     for factor, name in ((2, "p50"), (3, "p99"), (3, "goal")):
-        assert getattr(rehearsed, name).value == pytest.approx(factor * getattr(bare, name).value)
-    assert rehearsed.p50.high == pytest.approx(2 * bare.p50.high)
+        assert getattr(from_trials, name).value == pytest.approx(factor * getattr(bare, name).value)
+    assert from_trials.p50.high == pytest.approx(2 * bare.p50.high)
     # 99 is no surer than 90, whose factor it has
-    for told in (rehearsed.p99, rehearsed.goal):
+    for told in (from_trials.p99, from_trials.goal):
         assert told.high - told.value > 2 * 0.2 * told.value
-    assert rehearsed.throughput == bare.throughput
+    assert from_trials.throughput == bare.throughput
 
 
 def test_intervals_hold_19_of_20_runs_with_other_arrivals() -> None:
@@ -167,11 +167,11 @@ def test_the_highest_rate_is_below_the_capacity_and_beyond_it_nothing_keeps_the_
 class Doubtful(Search):
     """Where a single simulation keeps the bounds up to 2,000/s, and all of them up to 50/s."""
 
-    def best(self, demand: Demand, bounds: Bounds) -> Choice:
+    def best(self, demand: Demand, bounds: Bounds) -> SearchResult:
         """Nothing is simulated."""
         setup = Setup(Fleet(ENGINES[:1]), 1, BatchPolicy(max_batch=1, max_delay_ms=0.0))
         kept = Outcome(setup, predict(setup, at(50), GOAL, runs=2))
-        return Choice(kept if demand.rate <= 50 else None, (kept,), ())
+        return SearchResult(kept if demand.rate <= 50 else None, (kept,), ())
 
     def _is_kept(self, demand: Demand, bounds: Bounds) -> bool:
         return demand.rate <= 2000
@@ -203,7 +203,7 @@ def test_one_that_is_fast_for_whom_it_does_not_reject_is_told_so() -> None:
     """A queue of one at 90 % load rejects many, and a quarter of the requests are answered at once."""
     setup = Setup(Fleet([engine(1, 1.0)]), 1, BatchPolicy(max_batch=1, max_delay_ms=0.0, max_waiting=1))
     demand, bounds = at(900), Bounds(Goal(25.0, 20.0))
-    found = Choice(None, (Outcome(setup, predict(setup, demand, bounds.goal)),), ())
+    found = SearchResult(None, (Outcome(setup, predict(setup, demand, bounds.goal)),), ())
     error = nothing_keeps(Search([engine(1, 1.0)]), demand, bounds, found, rate_asked=False)
     assert re.search(r"p25=20ms: the closest comes to 1 ms \(.*\), and rejects more than 1 %", str(error))
 
@@ -232,7 +232,7 @@ def test_an_interval_that_alone_misses_is_told_as_that_and_no_higher_rate_as_a_r
     setup = Setup(Fleet([engine(1, 1.0)]), 1, BatchPolicy(max_batch=1, max_delay_ms=0.0))
     sure = predict(setup, at(100), GOAL)
     unsure = structs.replace(sure, goal=Estimate(value=4.49, low=0.0, high=22.6))
-    found = Choice(None, (Outcome(setup, unsure),), ())
+    found = SearchResult(None, (Outcome(setup, unsure),), ())
     told = str(nothing_keeps(Search(ENGINES), at(100), Bounds(GOAL), found, rate_asked=True))
     assert "p99=20ms: the closest promises 4.49 ms, but its interval reaches 22.6 ms: fp16 batch1" in told
     assert "rate 100/s: is not in the way, by simulations that were not rehearsed" in told

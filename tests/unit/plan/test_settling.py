@@ -13,12 +13,12 @@ from trtopt.serving.planning.plan_refinement import (
     AT_EACH_RATE,
     AT_ONE_RATE,
     REHEARSALS,
-    Settled,
-    Settling,
+    PlanRefinement,
+    RefinedPlan,
     with_scatter,
 )
 from trtopt.serving.planning.prediction import Demand, predict
-from trtopt.serving.planning.search import Bounds, Choice, Outcome
+from trtopt.serving.planning.search import Bounds, Outcome, SearchResult
 from trtopt.serving.planning.setups import Fleet, Setup
 
 BOUNDS = Bounds(Goal(99.0, 20.0), max_engines=1)
@@ -33,7 +33,7 @@ class Host:
         self.batch_ms, self.late_ms, self.beyond = batch_ms, late_ms, beyond
         self.heard: list[tuple[str, float]] = []
 
-    def rehearse(self, outcome: Outcome, demand: Demand) -> ServingCost:
+    def trial_run(self, outcome: Outcome, demand: Demand) -> ServingCost:
         self.heard.append((outcome.setup.name, demand.rate))
         late_ms = self.late_ms if demand.rate > self.beyond else 0.0
         return ServingCost(batch_ms=self.batch_ms, jitter_ms=(0.0,), late_ms=(late_ms,))
@@ -46,10 +46,10 @@ class Forgotten(dict[int, ServingCost]):
         """Keep nothing."""
 
 
-def settled(host: Host, rate: float | None) -> Settled:
+def settled(host: Host, rate: float | None) -> RefinedPlan:
     demand = Demand("poisson", rate or 1.0, {0: 1.0})
-    settling = Settling(ENGINES, {1: NOTHING}, BOUNDS, host.rehearse)
-    return settling.at_any_rate(demand) if rate is None else settling.at_its_rate(demand)
+    refinement = PlanRefinement(ENGINES, {1: NOTHING}, BOUNDS, host.trial_run)
+    return refinement.refine_rate(demand) if rate is None else refinement.refine_at_rate(demand)
 
 
 def test_a_host_that_adds_nothing_is_asked_once() -> None:
@@ -80,14 +80,14 @@ def test_of_what_was_rehearsed_the_best_is_handed_out_however_much_others_promis
     """Whatever is rehearsed turns out slower than what was not, and so on until enough has been seen."""
     costs = iter([9.0, 5.0, 7.0, 8.0])
 
-    def rehearse(outcome: Outcome, demand: Demand) -> ServingCost:
+    def trial_run(outcome: Outcome, demand: Demand) -> ServingCost:
         heard.append(outcome.setup.name)
         return ServingCost(late_ms=(next(costs),))
 
     heard: list[str] = []
-    forgetful = Settling(ENGINES, {1: NOTHING}, BOUNDS, rehearse)
+    forgetful = PlanRefinement(ENGINES, {1: NOTHING}, BOUNDS, trial_run)
     forgetful._known = Forgotten()
-    found = forgetful.at_its_rate(Demand("poisson", 100.0, {0: 1.0}))
+    found = forgetful.refine_at_rate(Demand("poisson", 100.0, {0: 1.0}))
     assert len(heard) == len(set(heard)) == AT_ONE_RATE
     assert found.chosen.setup.name == heard[1]
     assert found.chosen.setup.cost.late_ms == (5.0,)
@@ -99,14 +99,14 @@ def test_of_what_was_rehearsed_the_best_is_handed_out_however_much_others_promis
 class Sees:
     """A search that chooses as it is told to, by number of workers."""
 
-    def __init__(self, settling: Settling, workers: Sequence[int]) -> None:
-        self._settling, self._workers = settling, iter(workers)
+    def __init__(self, refinement: PlanRefinement, workers: Sequence[int]) -> None:
+        self._settling, self._workers = refinement, iter(workers)
 
-    def best(self, demand: Demand, bounds: Bounds) -> Choice:
+    def best(self, demand: Demand, bounds: Bounds) -> SearchResult:
         fleet = Fleet([engine(1, 1.0, among_two=1.0)], self._settling._now())
         setup = Setup(fleet, next(self._workers), BatchPolicy(max_batch=1, max_delay_ms=0.0))
         outcome = Outcome(setup, predict(setup, demand, bounds.goal))
-        return Choice(outcome, (outcome,), ())
+        return SearchResult(outcome, (outcome,), ())
 
 
 def test_a_simpler_one_is_handed_out_where_the_faster_one_was_rehearsed_as_well() -> None:
@@ -115,20 +115,20 @@ def test_a_simpler_one_is_handed_out_where_the_faster_one_was_rehearsed_as_well(
         1: ServingCost(late_ms=(4.0,)),
         2: ServingCost(
             late_ms=(4.0,),
-            rehearsed=5,
-            beyond=(Beyond(p=99.0, factor=1.0, error=0.1, spread=0.2, rehearsals=4),),
+            from_trials=5,
+            beyond=(Beyond(p=99.0, factor=1.0, error=0.1, spread=0.2, trials=4),),
         ),
     }
     heard: list[int] = []
 
-    def rehearse(outcome: Outcome, demand: Demand) -> ServingCost:
+    def trial_run(outcome: Outcome, demand: Demand) -> ServingCost:
         heard.append(outcome.setup.workers)
         return seen[outcome.setup.workers]
 
-    settling = Settling(ENGINES, {1: NOTHING, 2: NOTHING}, BOUNDS, rehearse)
-    told = Sees(settling, [1, 2, 2])
-    settling._search = lambda: told  # type: ignore[method-assign,return-value,assignment]
-    found = settling.at_its_rate(Demand("poisson", 500.0, {0: 1.0}))
+    refinement = PlanRefinement(ENGINES, {1: NOTHING, 2: NOTHING}, BOUNDS, trial_run)
+    told = Sees(refinement, [1, 2, 2])
+    refinement._search = lambda: told  # type: ignore[method-assign,return-value,assignment]
+    found = refinement.refine_at_rate(Demand("poisson", 500.0, {0: 1.0}))
     assert heard == [1, 2]
     assert found.chosen.setup.workers == 1
     assert found.chosen.prediction.goal.value > 1.1 * found.choice.finalists[0].prediction.goal.value
@@ -154,12 +154,12 @@ def test_the_highest_rate_is_looked_for_below_where_a_host_is_late() -> None:
 def test_the_highest_rate_is_looked_for_above_where_serving_adds_less_than_it_was_taken_to() -> None:
     heard: list[float] = []
 
-    def rehearse(outcome: Outcome, demand: Demand) -> ServingCost:
+    def trial_run(outcome: Outcome, demand: Demand) -> ServingCost:
         heard.append(demand.rate)
-        return ServingCost(rehearsed=100)
+        return ServingCost(from_trials=100)
 
-    settling = Settling(ENGINES, {1: ServingCost(batch_ms=6.0)}, BOUNDS, rehearse)
-    found = settling.at_any_rate(Demand("poisson", 1.0, {0: 1.0}))
+    refinement = PlanRefinement(ENGINES, {1: ServingCost(batch_ms=6.0)}, BOUNDS, trial_run)
+    found = refinement.refine_rate(Demand("poisson", 1.0, {0: 1.0}))
     assert found.demand.rate == heard[-1] > 2 * heard[0]
     assert len(set(heard)) == 2
 
@@ -170,13 +170,13 @@ def test_what_queues_at_too_high_a_rate_says_nothing_of_lower_ones() -> None:
     """
     heard: list[float] = []
 
-    def rehearse(outcome: Outcome, demand: Demand) -> ServingCost:
+    def trial_run(outcome: Outcome, demand: Demand) -> ServingCost:
         heard.append(demand.rate)
-        far = Beyond(p=99.0, factor=10.0, error=0.1, spread=0.2, rehearsals=4)
-        return ServingCost(rehearsed=100, beyond=(far,) if demand.rate > 400 else ())
+        far = Beyond(p=99.0, factor=10.0, error=0.1, spread=0.2, trials=4)
+        return ServingCost(from_trials=100, beyond=(far,) if demand.rate > 400 else ())
 
-    settling = Settling(ENGINES, {1: NOTHING}, BOUNDS, rehearse)
-    found = settling.at_any_rate(Demand("poisson", 1.0, {0: 1.0}))
+    refinement = PlanRefinement(ENGINES, {1: NOTHING}, BOUNDS, trial_run)
+    found = refinement.refine_rate(Demand("poisson", 1.0, {0: 1.0}))
     assert 360 < found.demand.rate <= 400
     rates = list(dict.fromkeys(heard))
     assert all(below > above / 2.1 for above, below in itertools.pairwise(rates))
@@ -185,45 +185,47 @@ def test_what_queues_at_too_high_a_rate_says_nothing_of_lower_ones() -> None:
 
 
 def test_where_nothing_that_was_rehearsed_keeps_its_promise_the_error_says_so() -> None:
-    settling = Settling(ENGINES, {1: NOTHING}, BOUNDS, lambda outcome, load: ServingCost(late_ms=(25.0,)))
-    settling._known = Forgotten()
+    refinement = PlanRefinement(
+        ENGINES, {1: NOTHING}, BOUNDS, lambda outcome, load: ServingCost(late_ms=(25.0,))
+    )
+    refinement._known = Forgotten()
     with pytest.raises(
         PlanError, match=r"(?s)when it was rehearsed.*the closest came to 2\d.*was not rehearsed"
     ):
-        settling.at_its_rate(Demand("poisson", 100.0, {0: 1.0}))
+        refinement.refine_at_rate(Demand("poisson", 100.0, {0: 1.0}))
 
 
 def test_a_rehearsal_that_fails_takes_nothing_from_what_was_rehearsed_before() -> None:
-    costs = iter([ServingCost(late_ms=(9.0,), rehearsed=500), None])
+    costs = iter([ServingCost(late_ms=(9.0,), from_trials=500), None])
     heard: list[str] = []
 
-    def rehearse(outcome: Outcome, demand: Demand) -> ServingCost | None:
+    def trial_run(outcome: Outcome, demand: Demand) -> ServingCost | None:
         heard.append(outcome.setup.name)
         return next(costs)
 
-    settling = Settling(ENGINES, {1: NOTHING}, BOUNDS, rehearse)
-    settling._known = Forgotten()
-    found = settling.at_its_rate(Demand("poisson", 100.0, {0: 1.0}))
+    refinement = PlanRefinement(ENGINES, {1: NOTHING}, BOUNDS, trial_run)
+    refinement._known = Forgotten()
+    found = refinement.refine_at_rate(Demand("poisson", 100.0, {0: 1.0}))
     assert len(heard) == 2
-    assert (found.chosen.setup.name, found.chosen.setup.cost.rehearsed) == (heard[0], 500)
+    assert (found.chosen.setup.name, found.chosen.setup.cost.from_trials) == (heard[0], 500)
 
 
 def test_what_is_taken_over_from_another_setup_was_not_rehearsed() -> None:
     seen = ServingCost(
         late_ms=(1.0,),
-        rehearsed=500,
-        beyond=(Beyond(p=50.0, factor=1.1, error=0.1, spread=0.2, rehearsals=4),),
+        from_trials=500,
+        beyond=(Beyond(p=50.0, factor=1.1, error=0.1, spread=0.2, trials=4),),
     )
-    settling = Settling(ENGINES, {1: NOTHING}, BOUNDS, lambda outcome, load: seen)
-    found = settling.at_its_rate(Demand("poisson", 100.0, {0: 1.0}))
+    refinement = PlanRefinement(ENGINES, {1: NOTHING}, BOUNDS, lambda outcome, load: seen)
+    found = refinement.refine_at_rate(Demand("poisson", 100.0, {0: 1.0}))
     assert found.chosen.setup.cost == seen
-    other = settling._now().of("another setup", 1)
-    assert (other.rehearsed, other.late_ms, other.beyond) == (0, (1.0,), (Beyond(p=50.0, factor=1.1),))
+    other = refinement._now().of("another setup", 1)
+    assert (other.from_trials, other.late_ms, other.beyond) == (0, (1.0,), (Beyond(p=50.0, factor=1.1),))
 
 
 def test_a_rehearsal_that_cannot_be_held_leaves_what_is_known() -> None:
     demand = Demand("poisson", 100.0, {0: 1.0})
-    found = Settling(ENGINES, {1: NOTHING}, BOUNDS, lambda outcome, load: None).at_its_rate(demand)
+    found = PlanRefinement(ENGINES, {1: NOTHING}, BOUNDS, lambda outcome, load: None).refine_at_rate(demand)
     assert found.chosen.setup.cost == NOTHING
 
 

@@ -11,7 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from trtopt.onnxio.model_file import ModelFile
 from trtopt.precision.placement.place import place
-from trtopt.precision.placement.plan import Plan, Precision, Wish
+from trtopt.precision.placement.plan import PlacementOptions, Plan, Precision
 from trtopt.precision.placement.view import View
 
 
@@ -51,7 +51,7 @@ class Net:
         return onnx.shape_inference.infer_shapes(model)
 
     def plan(self, *outputs: str, precision: Precision = "int8", **patterns: tuple[str, ...]) -> Plan:
-        return place(View(self.model(*outputs)), Wish(precision, **patterns))
+        return place(View(self.model(*outputs)), PlacementOptions(precision, **patterns))
 
 
 def edges(plan: Plan) -> set[tuple[str, str]]:

@@ -18,12 +18,12 @@ from trtopt.precision.calibration.collect import check_finite
 from trtopt.precision.calibration.held_out import Part
 from trtopt.precision.calibration.table import read_table
 from trtopt.precision.placement.place import place
-from trtopt.precision.placement.plan import Precision, Wish
+from trtopt.precision.placement.plan import PlacementOptions, Precision
 from trtopt.precision.placement.view import View
-from trtopt.precision.qdq.qdq_format import form_for
+from trtopt.precision.qdq.qdq_format import qdq_format_for
 from trtopt.precision.qdq.quantised_values import check_weight, held_by_half
 from trtopt.precision.qdq.write import Scales, write
-from trtopt.precision.quantize import Asked, Material, Quantised, quantise
+from trtopt.precision.quantize import Material, Quantised, QuantizeOptions, quantise
 from trtopt.records import TensorSpec, to_json
 from trtopt.records.quantisation import CalibrationTable, MethodScore, QuantizeReport, TensorRange
 from trtopt.report.quantize import quantize_summary
@@ -44,7 +44,7 @@ def source(x: Floats) -> SampleSource:
 
 
 def calibrated(net: Net, x: Floats, *outputs: str, precision: Precision = "int8") -> Quantised:
-    asked = Asked(Wish(precision), form_for(precision, "rtx"))
+    asked = QuantizeOptions(PlacementOptions(precision), qdq_format_for(precision, "rtx"))
     return quantise(as_file(net.model(*outputs)), asked, Material(source(x)))
 
 
@@ -125,9 +125,9 @@ def test_a_weight_that_is_not_finite_is_refused_and_no_sample_blamed(
 
 def test_it_is_where_no_data_runs() -> None:
     model = with_weight(np.nan).model("y")
-    plan = place(View(model), Wish("int8"))
+    plan = place(View(model), PlacementOptions("int8"))
     with pytest.raises(ModelError, match="weight 'w' of node 'first' is not finite"):
-        write(as_file(model), plan, Scales(dict.fromkeys(plan.tensors, 1.0)), form_for("int8", "rtx"))
+        write(as_file(model), plan, Scales(dict.fromkeys(plan.tensors, 1.0)), qdq_format_for("int8", "rtx"))
     check_weight(np.float32([1, np.finfo(np.float32).max]), "w", "n")
 
 
@@ -138,7 +138,7 @@ def test_scales_that_fp16_does_not_hold_are_told(target: str, size: float, is_to
     net = Net(x=["N", 32, 4, 4])
     net.conv("y", net.node("Relu", "relu", "x"), 32, 32)
     x = images(16)
-    asked = Asked(Wish("int8"), form_for("int8", target))
+    asked = QuantizeOptions(PlacementOptions("int8"), qdq_format_for("int8", target))
     made = quantise(as_file(net.model("y")), asked, Material(source(x * np.float32(size / x.max()))))
     told = "1 tensors are so small that FP16 does not hold their scales, such as 'relu' (1e-06)"
     assert any(told in note for note in made.notes) == is_told

@@ -18,10 +18,10 @@ from onnx import numpy_helper
 from trtopt.errors import ModelError, UsageError
 from trtopt.onnxio.model_info import read_onnx
 from trtopt.precision.placement.place import place
-from trtopt.precision.placement.plan import Precision, Wish
+from trtopt.precision.placement.plan import PlacementOptions, Precision
 from trtopt.precision.placement.view import View
 from trtopt.precision.qdq.opset import fit_opset
-from trtopt.precision.qdq.qdq_format import Form, form_for
+from trtopt.precision.qdq.qdq_format import QdqFormat, qdq_format_for
 from trtopt.precision.qdq.quantised_values import held_by_half, packed, quantised, scale_of, weight_scale
 from trtopt.precision.qdq.write import Scales, write
 from trtopt.precision.reference_runs import open_model
@@ -29,10 +29,10 @@ from trtopt.precision.reference_runs import open_model
 MAPS = ["N", 32, 8, 8]
 
 
-def emitted(net: Net, *outputs: str, form: Form, amax: float = 4.0) -> onnx.ModelProto:
+def emitted(net: Net, *outputs: str, form: QdqFormat, amax: float = 4.0) -> onnx.ModelProto:
     model = net.model(*outputs)
     fit_opset(model, form)
-    plan = place(View(model), Wish(form.precision))
+    plan = place(View(model), PlacementOptions(form.precision))
     scales = Scales(dict.fromkeys(plan.tensors, amax) | plan.fixed)
     write(as_file(model), plan, scales, form)
     onnx.checker.check_model(model, full_check=True)
@@ -104,7 +104,7 @@ def test_int4_values_are_packed_in_pairs_the_first_in_the_low_half() -> None:
 
 def test_for_8_6_weights_stay_fp32_with_q_and_dq_and_biases_are_left_alone() -> None:
     net = Net(x=MAPS)
-    model = emitted(net, residual_block(net, "b", "x"), form=form_for("int8", "8.6"))
+    model = emitted(net, residual_block(net, "b", "x"), form=qdq_format_for("int8", "8.6"))
     assert [item.version for item in model.opset_import] == [17]
     quantize, dequantize = chain_into(model, "b.c1", 1)
     assert quantize.op_type == "QuantizeLinear"
@@ -128,7 +128,7 @@ def test_a_convolution_tells_its_kernel_size_once_its_kernel_comes_out_of_a_dq()
     first = net.conv("first", "x", 32, 32)  # which does not tell it: ONNX allows that
     weight = net.constant("w", 16, 32, 1, 1)
     model = emitted(
-        net, net.node("Conv", "told", first, weight, kernel_shape=[1, 1]), form=form_for("int8", "8.6")
+        net, net.node("Conv", "told", first, weight, kernel_shape=[1, 1]), form=qdq_format_for("int8", "8.6")
     )
     sizes = {
         node.name: [list(item.ints) for item in node.attribute if item.name == "kernel_shape"]
@@ -141,7 +141,7 @@ def test_a_convolution_tells_its_kernel_size_once_its_kernel_comes_out_of_a_dq()
 def test_for_8_6_the_rest_may_run_in_fp16_and_newer_targets_are_told_nothing(tmp_path: Path) -> None:
     for target, types in (("8.6", {"float16", "float32", "int8"}), ("11", {"float32", "int8"})):
         net = Net(x=MAPS)
-        model = emitted(net, residual_block(net, "b", "x"), form=form_for("int8", target))
+        model = emitted(net, residual_block(net, "b", "x"), form=qdq_format_for("int8", target))
         (tmp_path / "q.onnx").write_bytes(model.SerializeToString())
         assert types <= set(read_onnx(tmp_path / "q.onnx").types)
         assert ("float16" in types) == ("float16" in read_onnx(tmp_path / "q.onnx").types)
@@ -149,7 +149,7 @@ def test_for_8_6_the_rest_may_run_in_fp16_and_newer_targets_are_told_nothing(tmp
 
 def test_one_pair_serves_the_skip_and_the_next_convolution() -> None:
     net = Net(x=MAPS)
-    model = emitted(net, residual_block(net, "b", "x"), form=form_for("int8", "8.6"))
+    model = emitted(net, residual_block(net, "b", "x"), form=qdq_format_for("int8", "8.6"))
     reading = [node.name for node in model.graph.node if "x_dequantized" in node.input]
     assert reading == ["b.c1", "b.add"]
     assert sum(node.op_type == "QuantizeLinear" for node in model.graph.node) == 2 + 2
@@ -158,7 +158,7 @@ def test_one_pair_serves_the_skip_and_the_next_convolution() -> None:
 def test_readers_without_q_dq_keep_reading_the_float_tensor() -> None:
     net = Net(x=MAPS)
     net.node("Sigmoid", "gate", net.node("Relu", "r", net.conv("a", "x", 32, 32)))
-    model = emitted(net, net.conv("b", "r", 32, 32), "gate", form=form_for("int8", "8.6"))
+    model = emitted(net, net.conv("b", "r", 32, 32), "gate", form=qdq_format_for("int8", "8.6"))
     assert next(node for node in model.graph.node if node.name == "gate").input[0] == "r"
     assert chain_into(model, "b", 0) != []
 
@@ -175,7 +175,7 @@ def test_stored_weights_are_narrow_and_have_a_dq_alone(
     precision: Precision, stored: bool, opset: int, element: int
 ) -> None:
     net = Net(x=["N", 4, 256])
-    model = emitted(net, net.linear("fc", "x", 256, 64), form=form_for(precision, "11", stored=stored))
+    model = emitted(net, net.linear("fc", "x", 256, 64), form=qdq_format_for(precision, "11", stored=stored))
     assert model.opset_import[0].version == opset
     (dequantize,) = chain_into(model, "fc", 1)
     weight = next(item for item in model.graph.initializer if item.name == dequantize.input[0])
@@ -193,7 +193,7 @@ def test_stored_and_unstored_weights_compute_the_same() -> None:
         found = []
         for stored in (False, True):
             net = Net(x=MAPS)
-            form = form_for(precision, "11", stored=stored)
+            form = qdq_format_for(precision, "11", stored=stored)
             model = emitted(net, net.conv("c", "x", 32, 32), form=form)
             found.append(open_model(as_file(model)).run(feed)["c"])
         assert np.array_equal(*found)
@@ -204,10 +204,10 @@ def test_large_stored_weights_lie_in_the_spool_and_run(
     precision: Precision, outputs: int, tmp_path: Path
 ) -> None:
     net = Net(x=["N", 1024])
-    form = form_for(precision, "11", stored=True)
+    form = qdq_format_for(precision, "11", stored=True)
     model = net.model(net.linear("fc", "x", 1024, outputs))
     fit_opset(model, form)
-    plan = place(View(model), Wish(precision))
+    plan = place(View(model), PlacementOptions(precision))
     file = replace(as_file(model), spool=tmp_path)
     write(file, plan, Scales(dict.fromkeys(plan.tensors, 4.0)), form)
     assert len(list(tmp_path.iterdir())) == 1
@@ -223,9 +223,9 @@ def test_the_written_graph_is_the_float_one_to_within_its_steps() -> None:
     feed = {"x": np.random.default_rng(0).uniform(-4, 4, (2, 32, 8, 8)).astype(np.float32)}
     exact = open_model(as_file(net.model(end, "b.r1"))).run(feed)
     model = net.model(end)
-    plan = place(View(model), Wish("int8"))
+    plan = place(View(model), PlacementOptions("int8"))
     peaks = {name: float(np.abs((feed | exact)[name]).max()) for name in plan.tensors}
-    write(as_file(model), plan, Scales(peaks), form_for("int8", "8.6"))
+    write(as_file(model), plan, Scales(peaks), qdq_format_for("int8", "8.6"))
     error = open_model(as_file(model)).run(feed)[end] - exact[end]
     assert np.square(error).mean() < np.square(exact[end]).mean() / 1000
 
@@ -239,7 +239,7 @@ def test_a_transpose_between_a_weight_and_its_product_is_folded_and_others_keep_
     picked = net.node("Gather", "picked", table, net.constant("indices", value=np.array([1, 2, 3, 4])))
     turned = net.node("Transpose", "turned", table, perm=[1, 0])
     net.node("MatMul", "logits", net.node("Add", "added", "x", picked), turned)
-    model = emitted(net, "logits", form=form_for("int8", "8.6"))
+    model = emitted(net, "logits", form=qdq_format_for("int8", "8.6"))
     quantize, _ = chain_into(model, "logits", 1)
     assert np.array_equal(constant(model, quantize.input[0]), constant(model, "table").T)
     assert constant(model, quantize.input[1]).shape == (100,)
@@ -251,7 +251,7 @@ def test_transposes_in_front_of_a_weight_are_folded_in_their_order() -> None:
     weight = net.constant("w", 3, 16, 3, 32)
     once = net.node("Transpose", "once", weight, perm=[1, 3, 0, 2])
     net.node("Conv", "y", "x", net.node("Transpose", "twice", once, perm=[0, 1, 3, 2]), pads=[1] * 4)
-    model = emitted(net, "y", form=form_for("int8", "8.6"))
+    model = emitted(net, "y", form=qdq_format_for("int8", "8.6"))
     name = chain_into(model, "y", 1)[0].input[0]
     wanted = constant(net.model("y"), "w").transpose(1, 3, 0, 2).transpose(0, 1, 3, 2)
     assert np.array_equal(constant(model, name), wanted)
@@ -262,7 +262,7 @@ def test_a_weight_read_along_two_axes_has_a_pair_for_each() -> None:
     weight = net.constant("w", 32, 32)
     left = net.node("Gemm", "left", "x", weight)
     right = net.node("Gemm", "right", "x", weight, transB=1)
-    model = emitted(net, left, right, form=form_for("int8", "8.6"))
+    model = emitted(net, left, right, form=qdq_format_for("int8", "8.6"))
     for node, axis in (("left", 1), ("right", 0)):
         quantize, dequantize = chain_into(model, node, 1)
         assert [item.i for pair in (quantize, dequantize) for item in pair.attribute] == [axis, axis]
@@ -274,7 +274,7 @@ def test_a_weight_read_twice_along_one_axis_has_one_pair() -> None:
     net = Net(x=MAPS)
     weight, bias = net.constant("w", 32, 32, 1, 1), net.constant("b", 32)
     net.node("Conv", "second", net.node("Conv", "first", "x", weight, bias), weight, bias)
-    model = emitted(net, "second", form=form_for("int8", "8.6"))
+    model = emitted(net, "second", form=qdq_format_for("int8", "8.6"))
     assert chain_into(model, "first", 1) == chain_into(model, "second", 1)
 
 
@@ -284,27 +284,27 @@ def test_a_weight_read_twice_along_one_axis_has_one_pair() -> None:
 @pytest.mark.parametrize(("precision", "target"), [("fp8", "8.6"), ("int4", "8.6")])
 def test_a_target_without_the_precision_is_refused(precision: Precision, target: str) -> None:
     with pytest.raises(UsageError, match=f"8.6 has no {precision.upper()}"):
-        form_for(precision, target)
+        qdq_format_for(precision, target)
 
 
 def test_stored_weights_and_unknown_targets_are_refused() -> None:
     with pytest.raises(UsageError, match="leave --store-weights out"):
-        form_for("int8", "8.6", stored=True)
+        qdq_format_for("int8", "8.6", stored=True)
     with pytest.raises(UsageError, match="unknown target '9'"):
-        form_for("int8", "9")
+        qdq_format_for("int8", "9")
 
 
 def test_an_opset_that_the_target_does_not_read_is_refused() -> None:
     net = Net(opset=18, x=MAPS)
     with pytest.raises(ModelError, match="opset 18 is newer than the target reads"):
-        fit_opset(net.model(net.conv("c", "x", 32, 32)), form_for("int8", "8.6"))
+        fit_opset(net.model(net.conv("c", "x", 32, 32)), qdq_format_for("int8", "8.6"))
 
 
 def test_raising_the_opset_converts_operators_that_changed() -> None:
     net = Net(opset=13, x=MAPS)
     net.node("ReduceMean", "mean", net.conv("c", "x", 32, 32), axes=[2, 3])
     raised = net.model("mean")
-    fit_opset(raised, form_for("int8", "11"))
+    fit_opset(raised, qdq_format_for("int8", "11"))
     assert raised.opset_import[0].version == 19
     onnx.checker.check_model(raised, full_check=True)
 
@@ -332,5 +332,7 @@ def test_scales_for_fp16_graphs_are_held_exactly_and_clip_nothing(scale: float) 
 
 def test_only_strongly_typed_targets_get_such_scales() -> None:
     amax = 127 * 0.1
-    assert form_for("int8", "8.6").scale(amax) == np.float32(0.1)
-    assert form_for("int8", "11").scale(amax) == np.float32(np.nextafter(np.float16(0.1), np.float16(1)))
+    assert qdq_format_for("int8", "8.6").scale(amax) == np.float32(0.1)
+    assert qdq_format_for("int8", "11").scale(amax) == np.float32(
+        np.nextafter(np.float16(0.1), np.float16(1))
+    )

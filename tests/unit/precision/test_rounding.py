@@ -17,9 +17,9 @@ from trtopt.onnxio.model_file import ModelFile
 from trtopt.precision.calibration.collect import Products, SecondMoments
 from trtopt.precision.calibration.run import copied
 from trtopt.precision.placement.place import place
-from trtopt.precision.placement.plan import Wish
+from trtopt.precision.placement.plan import PlacementOptions
 from trtopt.precision.placement.view import View
-from trtopt.precision.qdq.qdq_format import form_for
+from trtopt.precision.qdq.qdq_format import qdq_format_for
 from trtopt.precision.qdq.quantised_values import quantised, weight_scale
 from trtopt.precision.qdq.write import Scales, write
 from trtopt.precision.reference_runs import open_model
@@ -27,7 +27,7 @@ from trtopt.precision.rounding.compensate import DAMPING, PER_CHANNEL, rounded
 from trtopt.precision.rounding.run import MOST_CHANNELS, Rounded, round_by_data
 
 Floats = NDArray[np.float32]
-FORM = form_for("int4", "rtx")
+FORM = qdq_format_for("int4", "rtx")
 K, N = 256, 48
 
 
@@ -147,7 +147,7 @@ def calib(tmp_path: Path) -> str:
 
 def quantise(model: ModelFile, calib: str | None, most_bytes: int = 1 << 30) -> tuple[ModelFile, Rounded]:
     made = copied(model)
-    plan = place(View(made.proto), Wish("int4"))
+    plan = place(View(made.proto), PlacementOptions("int4"))
     found = Rounded({}, 0, 0)
     if calib:
         found = round_by_data(made, plan, open_data(calib), FORM, most_bytes)

@@ -13,9 +13,9 @@ from onnx import TensorProto, helper
 from trtopt.errors import UsageError
 from trtopt.onnxio.element_types import numpy_dtype
 from trtopt.onnxio.model_file import load
-from trtopt.precision.placement.plan import Wish
-from trtopt.precision.qdq.qdq_format import form_for
-from trtopt.precision.quantize import Asked, Material, Quantised, quantise
+from trtopt.precision.placement.plan import PlacementOptions
+from trtopt.precision.qdq.qdq_format import qdq_format_for
+from trtopt.precision.quantize import Material, Quantised, QuantizeOptions, quantise
 from trtopt.precision.reference_runs import open_model
 
 MAPS = ["N", 32, 8, 8]
@@ -42,7 +42,7 @@ def run(
     model: onnx.ModelProto, precision: str = "int8", target: str | None = None, **material: object
 ) -> Quantised:
     target = target or ("8.6" if precision == "int8" else "10")
-    asked = Asked(Wish(precision), form_for(precision, target))  # type: ignore[arg-type]
+    asked = QuantizeOptions(PlacementOptions(precision), qdq_format_for(precision, target))  # type: ignore[arg-type]
     return quantise(as_file(model), asked, Material(**material))  # type: ignore[arg-type]
 
 
@@ -80,7 +80,7 @@ def test_scales_of_many_channels_are_read_from_their_file(tmp_path: Path) -> Non
     zeros = np.zeros(4096, np.int8)
     weight = pair(net, net.constant("w", 32, 4096), np.linspace(0.01, 0.02, 4096), zeros, axis=1)
     onnx.save(net.model(net.node("MatMul", "fc", pair(net, "x", 0.02), weight)), tmp_path / "m.onnx")
-    asked = Asked(Wish("int8"), form_for("int8", "8.6"))
+    asked = QuantizeOptions(PlacementOptions("int8"), qdq_format_for("int8", "8.6"))
     made = quantise(load(tmp_path / "m.onnx"), asked, Material())
     assert [(place.node, place.axis) for place in made.plan.weights] == [("fc", 1)]
     net = Net(x=["N", 4, 32])
@@ -279,8 +279,10 @@ def test_what_lacks_a_range_is_told_where_there_is_no_data() -> None:
 
 
 def test_an_excluded_layer_loses_the_pairs_that_training_gave_it() -> None:
-    wish = Wish("int8", exclude=("c2",))
-    made = quantise(as_file(trained_block()), Asked(wish, form_for("int8", "8.6")), Material())
+    options = PlacementOptions("int8", exclude=("c2",))
+    made = quantise(
+        as_file(trained_block()), QuantizeOptions(options, qdq_format_for("int8", "8.6")), Material()
+    )
     assert edges(made.plan) == {("x", "c1")}
     assert {weight.node for weight in made.plan.weights} == {"c1"}
 
@@ -304,13 +306,19 @@ def test_unsigned_and_asymmetric_pairs_are_refused(zero: np.ndarray, message: st
 
 def test_another_precision_than_the_model_s_is_refused() -> None:
     with pytest.raises(UsageError, match="carries INT8 Q/DQ already, and FP8 is asked for"):
-        quantise(as_file(trained_block()), Asked(Wish("fp8"), form_for("fp8", "11")), Material())
+        quantise(
+            as_file(trained_block()),
+            QuantizeOptions(PlacementOptions("fp8"), qdq_format_for("fp8", "11")),
+            Material(),
+        )
 
 
 def test_smoothquant_on_a_trained_model_is_refused() -> None:
     with pytest.raises(UsageError, match="--smoothquant changes weights"):
         quantise(
-            as_file(trained_block()), Asked(Wish("int8"), form_for("int8", "8.6"), smoothing=0.5), Material()
+            as_file(trained_block()),
+            QuantizeOptions(PlacementOptions("int8"), qdq_format_for("int8", "8.6"), smoothing=0.5),
+            Material(),
         )
 
 

@@ -12,9 +12,9 @@ from onnx import TensorProto, helper
 
 from trtopt.errors import UsageError
 from trtopt.precision.existing_qdq import take_out
-from trtopt.precision.placement.plan import Wish
-from trtopt.precision.qdq.qdq_format import form_for
-from trtopt.precision.quantize import Asked, Material, Quantised, quantise
+from trtopt.precision.placement.plan import PlacementOptions
+from trtopt.precision.qdq.qdq_format import qdq_format_for
+from trtopt.precision.quantize import Material, Quantised, QuantizeOptions, quantise
 from trtopt.precision.reference_runs import open_model
 
 SHAPE = [2, 32, 8, 8]
@@ -49,7 +49,9 @@ def either(name: str, *nodes: onnx.NodeProto) -> onnx.NodeProto:
 
 
 def run(model: onnx.ModelProto) -> Quantised:
-    return quantise(as_file(model), Asked(Wish("int8"), form_for("int8", "8.6")), Material())
+    return quantise(
+        as_file(model), QuantizeOptions(PlacementOptions("int8"), qdq_format_for("int8", "8.6")), Material()
+    )
 
 
 def test_what_subgraphs_read_behind_a_pair_they_read_in_front_of_it() -> None:

@@ -51,7 +51,7 @@ _FAILED = {"error": "No importer for CastLike"}
 def test_the_verdict_compares_the_engines(
     before: dict[str, Any], after: dict[str, Any], verdict: str
 ) -> None:
-    assert _audit().judge(before, after) == verdict
+    assert _audit().evaluator(before, after) == verdict
 
 
 @pytest.mark.parametrize(

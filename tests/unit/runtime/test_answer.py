@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trtopt.serving import future as module
-from trtopt.serving.future import Answer
+from trtopt.serving.future import InferenceFuture
 
 Steps = dict[str, Callable[[Future[int], list[str]], object]]
 
@@ -43,7 +43,7 @@ def outcome(step: str, future: Future[int], told: list[str]) -> object:
 
 @given(st.lists(st.sampled_from(sorted(STEPS)), max_size=12))
 def test_whatever_is_done_comes_out_as_of_a_plain_future(steps: list[str]) -> None:
-    plain, ours = Future[int](), Answer[int]()
+    plain, ours = Future[int](), InferenceFuture[int]()
     told_plain: list[str] = []
     told_ours: list[str] = []
     for step in steps:
@@ -52,14 +52,14 @@ def test_whatever_is_done_comes_out_as_of_a_plain_future(steps: list[str]) -> No
 
 def test_it_sets_what_a_future_of_this_python_sets() -> None:
     own = {"_has_condition"}
-    assert vars(Answer()).keys() - own == vars(Future()).keys() - {"_condition"}
-    assert {name: vars(Answer())[name] for name in vars(Answer()).keys() - own} == {
+    assert vars(InferenceFuture()).keys() - own == vars(Future()).keys() - {"_condition"}
+    assert {name: vars(InferenceFuture())[name] for name in vars(InferenceFuture()).keys() - own} == {
         name: value for name, value in vars(Future()).items() if name != "_condition"
     }
 
 
 def test_one_that_is_answered_before_anybody_waits_has_no_condition() -> None:
-    answer = Answer[int]()
+    answer = InferenceFuture[int]()
     assert answer.set_running_or_notify_cancel()
     answer.set_result(7)
     assert answer.result() == 7
@@ -67,7 +67,7 @@ def test_one_that_is_answered_before_anybody_waits_has_no_condition() -> None:
 
 
 def test_who_waits_is_told() -> None:
-    answers = [Answer[int]() for _ in range(3)]
+    answers = [InferenceFuture[int]() for _ in range(3)]
     got: list[int] = []
     threads = [threading.Thread(target=lambda one=one: got.append(one.result(timeout=60))) for one in answers]
     for thread in threads:
@@ -81,7 +81,7 @@ def test_who_waits_is_told() -> None:
 
 
 def test_the_standard_librarys_ways_to_wait_hear_of_it() -> None:
-    answers = [Answer[int]() for _ in range(3)]
+    answers = [InferenceFuture[int]() for _ in range(3)]
     for answer in answers[1:]:
         answer.set_running_or_notify_cancel()
 
@@ -98,7 +98,7 @@ def test_the_standard_librarys_ways_to_wait_hear_of_it() -> None:
 
 def test_it_is_awaited() -> None:
     async def awaited() -> int:
-        answer = Answer[int]()
+        answer = InferenceFuture[int]()
         answer.set_running_or_notify_cancel()
         threading.Timer(0.05, answer.set_result, [7]).start()
         return await asyncio.wait_for(asyncio.wrap_future(answer), 60)
@@ -109,11 +109,11 @@ def test_it_is_awaited() -> None:
 def test_answered_and_waited_for_at_the_same_time_nobody_is_forgotten() -> None:
     """The one who waits makes the condition while the other one answers without it."""
     for _ in range(2000):
-        answer = Answer[int]()
+        answer = InferenceFuture[int]()
         answer.set_running_or_notify_cancel()
         both = threading.Barrier(2)
 
-        def settle(answer: Answer[int] = answer, both: threading.Barrier = both) -> None:
+        def settle(answer: InferenceFuture[int] = answer, both: threading.Barrier = both) -> None:
             both.wait()
             answer.set_result(7)
 
@@ -129,7 +129,7 @@ def test_a_signals_handler_may_ask_where_another_one_is_being_asked() -> None:
 
     def ask_while_guarded() -> None:
         with module._guard:
-            answers.append(Answer[int]().done())
+            answers.append(InferenceFuture[int]().done())
 
     answers: list[bool] = []
     thread = threading.Thread(target=ask_while_guarded, daemon=True)
@@ -164,4 +164,4 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
 def test_other_names_are_missing_as_ever() -> None:
     with pytest.raises(AttributeError, match="'Answer' object has no attribute 'nothing'"):
-        _ = Answer().nothing  # type: ignore[attr-defined]
+        _ = InferenceFuture().nothing  # type: ignore[attr-defined]

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from trtopt.serving.engine_catalogue import Part
-from trtopt.serving.request_queue import Backlog, Request
+from trtopt.serving.request_queue import Request, RequestQueue
 
 
 class AgainstAList(RuleBasedStateMachine):
@@ -16,7 +16,7 @@ class AgainstAList(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.backlog = Backlog()
+        self.request_queue = RequestQueue()
         self.model: list[Request] = []
         self.gone: list[Request] = []
         self.now_s = 0.0
@@ -27,7 +27,7 @@ class AgainstAList(RuleBasedStateMachine):
     @property
     def keys(self) -> list[object]:
         """In the order in which `waiting` tells of them: who has been there longest without leaving."""
-        return list(self.backlog._queues)
+        return list(self.request_queue._queues)
 
     @rule(length=st.integers(1, 3), patience_s=st.one_of(st.just(math.inf), st.integers(0, 9)))
     def add(self, length: int, patience_s: float) -> None:
@@ -35,37 +35,37 @@ class AgainstAList(RuleBasedStateMachine):
         part = Part(tensors={}, rows=1, key=((length,),))
         request = Request(part, self.now_s, self.now_s + patience_s, lambda _: None)
         self.model.append(request)
-        assert self.backlog.add(request) == len(self.of_key(part.key))
+        assert self.request_queue.add(request) == len(self.of_key(part.key))
 
     @rule(choose=st.integers(0, 99))
     def discard(self, choose: int) -> None:
         if self.model:
             request = self.model.pop(choose % len(self.model))
             self.gone.append(request)
-            assert self.backlog.discard(request)
+            assert self.request_queue.discard(request)
 
     @rule(choose=st.integers(0, 99))
     def discard_again(self, choose: int) -> None:
         if self.gone:
-            assert not self.backlog.discard(self.gone[choose % len(self.gone)])
+            assert not self.request_queue.discard(self.gone[choose % len(self.gone)])
 
     @rule(choose=st.integers(0, 99), count=st.integers(1, 5))
     def take(self, choose: int, count: int) -> None:
         if self.keys:
             queue = choose % len(self.keys)
             expected = self.of_key(self.keys[queue])[:count]
-            assert self.backlog.take(queue, count) == expected
+            assert self.request_queue.take(queue, count) == expected
             self.forget(expected)
 
     @rule()
     def take_expired(self) -> None:
-        expired = self.backlog.take_expired(self.now_s)
+        expired = self.request_queue.take_expired(self.now_s)
         assert set(expired) == {request for request in self.model if request.deadline_s <= self.now_s}
         self.forget(expired)
 
     @rule()
     def take_all(self) -> None:
-        assert set(self.backlog.take_all()) == set(self.model)
+        assert set(self.request_queue.take_all()) == set(self.model)
         self.forget(list(self.model))
 
     def forget(self, requests: list[Request]) -> None:
@@ -74,8 +74,8 @@ class AgainstAList(RuleBasedStateMachine):
 
     @invariant()
     def tells_what_is_there(self) -> None:
-        assert len(self.backlog) == len(self.model)
-        told = self.backlog.waiting(compute_s=0.5)
+        assert len(self.request_queue) == len(self.model)
+        told = self.request_queue.waiting(compute_s=0.5)
         assert len(told) == len({request.part.key for request in self.model})
         for key, queue in zip(self.keys, told, strict=True):
             requests = self.of_key(key)

@@ -77,8 +77,8 @@ def test_rows_over_the_largest_engine_are_split() -> None:
 
 def profiled() -> EngineArtifact:
     """One engine with both profiles."""
-    several = tuple(Profile(batch=one.plan.batch, shapes=one.plan.shapes) for one in PROFILES)
-    plan = msgspec.structs.replace(RANGE.plan, several=several)
+    multi_profile = tuple(Profile(batch=one.plan.batch, shapes=one.plan.shapes) for one in PROFILES)
+    plan = msgspec.structs.replace(RANGE.plan, multi_profile=multi_profile)
     return msgspec.structs.replace(RANGE, plan=plan)
 
 

@@ -1,34 +1,40 @@
 import pytest
 
 from trtopt.records import Spread
-from trtopt.serving.counters import Tally, spread
+from trtopt.serving.counters import Counters, spread
 
 
 def test_every_accepted_request_is_accounted_for() -> None:
-    tally = Tally()
-    tally.accepted, tally.answered, tally.failed, tally.expired, tally.cancelled = 20, 8, 4, 2, 1
-    told = tally.statistics(waiting=3)
+    counters = Counters()
+    counters.accepted, counters.answered, counters.failed, counters.expired, counters.cancelled = (
+        20,
+        8,
+        4,
+        2,
+        1,
+    )
+    told = counters.statistics(waiting=3)
     assert (told.waiting, told.running) == (3, 2)
 
 
 def test_batches_are_counted_by_their_size_and_times_are_milliseconds() -> None:
-    tally = Tally()
-    tally.batch([0.001, 0.003], 0.25)
-    tally.batch([0.002], 0.5)
-    tally.batch([0.004], 0.75)
-    told = tally.statistics(waiting=0)
+    counters = Counters()
+    counters.batch([0.001, 0.003], 0.25)
+    counters.batch([0.002], 0.5)
+    counters.batch([0.004], 0.75)
+    told = counters.statistics(waiting=0)
     assert told.batch_sizes == {1: 2, 2: 1}
     assert told.queue.p50_ms == pytest.approx(2.5)
     assert (told.queue.max_ms, told.compute.p50_ms, told.compute.max_ms) == (4.0, 500.0, 750.0)
 
 
 def test_only_the_latest_times_are_kept() -> None:
-    tally = Tally()
-    tally.batch([9.0], 9.0)
+    counters = Counters()
+    counters.batch([9.0], 9.0)
     for _ in range(4096):
-        tally.batch([1.0], 1.0)
-    assert tally.statistics(waiting=0).queue.max_ms == 1000.0
-    assert tally.statistics(waiting=0).batch_sizes == {1: 4097}
+        counters.batch([1.0], 1.0)
+    assert counters.statistics(waiting=0).queue.max_ms == 1000.0
+    assert counters.statistics(waiting=0).batch_sizes == {1: 4097}
 
 
 def test_no_times_have_no_percentiles() -> None:

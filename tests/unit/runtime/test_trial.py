@@ -7,7 +7,7 @@ from pools import device, pool_on
 
 from trtopt.records import BatchPolicy
 from trtopt.serving import trial_run as trial
-from trtopt.serving.batch_trace import WatchedBatcher
+from trtopt.serving.batch_trace import TracedBatcher
 from trtopt.serving.request_queue import Request
 from trtopt.serving.trial_run import TrialJob, try_plan
 
@@ -21,15 +21,15 @@ def test_what_is_served_before_is_answered_by_then_and_not_told_of(monkeypatch: 
     monkeypatch.setattr(trial, "serve_promptly", lambda: None)  # which is for a process of its own
     sent: list[Request] = []
     done_by_then: list[bool] = []
-    submit = WatchedBatcher.submit
+    submit = TracedBatcher.submit
 
-    def noted(batcher: WatchedBatcher, sample: object) -> object:
+    def noted(batcher: TracedBatcher, sample: object) -> object:
         if len(sent) == 3:  # the first that counts
             done_by_then.extend(request.done() for request in sent)
         sent.append(submit(batcher, sample))  # type: ignore[arg-type]
         return sent[-1]
 
-    monkeypatch.setattr(WatchedBatcher, "submit", noted)
+    monkeypatch.setattr(TracedBatcher, "submit", noted)
     job = TrialJob(
         path="",
         backend="scripted",

@@ -9,7 +9,7 @@ import pytest
 from pools import device, pool_on
 
 from trtopt.records import BatchPolicy
-from trtopt.serving.batch_trace import Seen, Took, WatchedBatcher, told_of
+from trtopt.serving.batch_trace import Seen, Took, TracedBatcher, batches_and_wake_times
 
 SAMPLE = {"x": np.zeros(4, np.float32)}
 
@@ -20,7 +20,7 @@ def of_ms(*seen: tuple[int, float, float, float], workers: int = 1) -> tuple[lis
         Seen(0, requests, *(ms / 1e3 for ms in times), index % workers)
         for index, (requests, *times) in enumerate(seen)
     ]
-    return told_of(batches, workers)
+    return batches_and_wake_times(batches, workers)
 
 
 def test_batches_are_told_in_the_order_of_their_begins() -> None:
@@ -63,13 +63,13 @@ def test_a_batch_that_is_begun_before_its_time_woke_nobody() -> None:
 def test_every_batch_is_seen_with_its_kind() -> None:
     with pool_on(device()) as pool:
         key = pool.catalogue.sample(SAMPLE).key
-        with WatchedBatcher(pool, {key: 3}, BatchPolicy(max_batch=8, max_delay_ms=0.0)) as batcher:
+        with TracedBatcher(pool, {key: 3}, BatchPolicy(max_batch=8, max_delay_ms=0.0)) as batcher:
             for _ in range(5):
                 batcher.submit(SAMPLE).result()
             since_s = time.perf_counter()
             for _ in range(20):
                 batcher.submit(SAMPLE).result()
-        batches, wake_ms = batcher.told(since_s=since_s)
+        batches, wake_ms = batcher.trace(since_s=since_s)
     assert [(one.bucket, one.requests, one.running) for one in batches] == [(3, 1, 1)] * 20
     assert 0 < len(wake_ms) <= 20  # whoever answers may be held up before it is done
     assert min(one.ms for one in batches) > 0 < min(wake_ms)
@@ -80,7 +80,7 @@ def test_a_batch_is_due_once_its_delay_is_over_or_it_is_full(requests: int, afte
     seen: list[Seen] = []
     with pool_on(device()) as pool:
         key = pool.catalogue.sample(SAMPLE).key
-        batcher = WatchedBatcher(pool, {key: 0}, BatchPolicy(max_batch=2, max_delay_ms=50.0))
+        batcher = TracedBatcher(pool, {key: 0}, BatchPolicy(max_batch=2, max_delay_ms=50.0))
         with batcher:
             began_s = time.perf_counter()
             for future in [batcher.submit(SAMPLE) for _ in range(requests)]:

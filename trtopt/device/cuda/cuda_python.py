@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trtopt.device.api import ClockSensor, DeviceBuffer, Event, Graph, HostBuffer, Piece, Room, Stream
+from trtopt.device.api import ClockSensor, DeviceBuffer, DeviceMemory, Event, Graph, HostBuffer, Piece, Stream
 from trtopt.device.cuda.batched import copy_pieces
 from trtopt.device.cuda.failures import failure
 from trtopt.device.cuda.probe import gpu
 from trtopt.device.event_polling import poll
 from trtopt.device.nvml import holders_of, open_sensor
-from trtopt.device.nvtx import UNMARKED, Marks
+from trtopt.device.nvtx import UNMARKED, NvtxMarks
 from trtopt.device.ort.host import HostMemory
 from trtopt.errors import BackendMissingError, DeviceError, GraphCaptureError
 from trtopt.records import DeviceInfo
@@ -52,7 +52,7 @@ def checked(runtime: Any, result: tuple[Any, ...], doing: str) -> Any:
     return values[0] if len(values) == 1 else tuple(values)
 
 
-def open_device(ordinal: int = 0, marks: Marks = UNMARKED) -> CudaPythonDevice:
+def open_device(ordinal: int = 0, marks: NvtxMarks = UNMARKED) -> CudaPythonDevice:
     """The CUDA device of that number.
 
     Raises:
@@ -70,7 +70,7 @@ def open_device(ordinal: int = 0, marks: Marks = UNMARKED) -> CudaPythonDevice:
 class CudaPythonDevice:
     """See `device.api.Device`."""
 
-    def __init__(self, runtime: Any, info: DeviceInfo, ordinal: int, marks: Marks) -> None:
+    def __init__(self, runtime: Any, info: DeviceInfo, ordinal: int, marks: NvtxMarks) -> None:
         self._runtime = runtime
         self._info = info
         self._ordinal = ordinal
@@ -157,15 +157,15 @@ class CudaPythonDevice:
         free, total = checked(self._runtime, self._runtime.cudaMemGetInfo(), "reading free memory")
         return int(total - free)
 
-    def room(self) -> Room | None:
+    def device_memory(self) -> DeviceMemory | None:
         """As CUDA tells it; NVML tells who has the rest."""
         runtime = self._runtime
         attribute = runtime.cudaDeviceAttr.cudaDevAttrIntegrated
-        asked = runtime.cudaDeviceGetAttribute(attribute, self._ordinal)
-        if checked(runtime, asked, "asking whether its memory is the host's"):
+        requested = runtime.cudaDeviceGetAttribute(attribute, self._ordinal)
+        if checked(runtime, requested, "asking whether its memory is the host's"):
             return None
         free, total = checked(self._runtime, self._runtime.cudaMemGetInfo(), "reading free memory")
-        return Room(int(free), int(total), holders_of(self._info))
+        return DeviceMemory(int(free), int(total), holders_of(self._info))
 
     def clock_sensor(self) -> ClockSensor:
         """NVML's."""

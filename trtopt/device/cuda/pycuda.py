@@ -11,14 +11,14 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from trtopt.device.api import ClockSensor, DeviceBuffer, Event, Graph, HostBuffer, Piece, Room, Stream
+from trtopt.device.api import ClockSensor, DeviceBuffer, DeviceMemory, Event, Graph, HostBuffer, Piece, Stream
 from trtopt.device.cuda import cuda_python
 from trtopt.device.cuda.batched import copy_pieces
 from trtopt.device.cuda.failures import failure
 from trtopt.device.cuda.probe import gpu
 from trtopt.device.event_polling import poll
 from trtopt.device.nvml import holders_of, open_sensor
-from trtopt.device.nvtx import UNMARKED, Marks
+from trtopt.device.nvtx import UNMARKED, NvtxMarks
 from trtopt.device.ort.host import HostMemory
 from trtopt.errors import BackendMissingError, DeviceError, GraphCaptureError
 from trtopt.records import DeviceInfo
@@ -51,7 +51,7 @@ def _checked(doing: str) -> Callable[[_Method[_Given, _Result]], _Method[_Given,
     return decorate
 
 
-def open_device(ordinal: int = 0, marks: Marks = UNMARKED) -> PycudaDevice:
+def open_device(ordinal: int = 0, marks: NvtxMarks = UNMARKED) -> PycudaDevice:
     """The CUDA device of that number.
 
     Raises:
@@ -81,7 +81,7 @@ def open_device(ordinal: int = 0, marks: Marks = UNMARKED) -> PycudaDevice:
 class PycudaDevice:
     """See `device.api.Device`."""
 
-    def __init__(self, driver: Any, context: Any, info: DeviceInfo, marks: Marks) -> None:
+    def __init__(self, driver: Any, context: Any, info: DeviceInfo, marks: NvtxMarks) -> None:
         self._driver = driver
         self._context = context
         self._info = info
@@ -181,13 +181,13 @@ class PycudaDevice:
         return int(total - free)
 
     @_checked("reading free memory")
-    def room(self) -> Room | None:
+    def device_memory(self) -> DeviceMemory | None:
         """As CUDA tells it; NVML tells who has the rest."""
         attribute = self._driver.device_attribute.INTEGRATED
         if self._driver.Context.get_device().get_attribute(attribute):
             return None
         free, total = self._driver.mem_get_info()
-        return Room(int(free), int(total), holders_of(self._info))
+        return DeviceMemory(int(free), int(total), holders_of(self._info))
 
     def clock_sensor(self) -> ClockSensor:
         """NVML's."""

@@ -49,7 +49,7 @@ class OnnxRuntimeBuilder:
         """Nothing is timed while it builds."""
         return UnknownClocks("ONNX Runtime times no tactics")
 
-    def room(self) -> None:
+    def device_memory(self) -> None:
         """It builds without a device's memory."""
 
     def build(
@@ -97,7 +97,7 @@ class OnnxRuntimeBuilder:
 
 def _refuse_tensorrt_settings(plan: BuildPlan) -> None:
     settings = plan.settings
-    asked = {
+    requested = {
         "--opt-level": settings.opt_level is not None,
         "--workspace": settings.workspace_bytes is not None,
         "--tactic-sources": settings.tactic_sources is not None,
@@ -105,7 +105,7 @@ def _refuse_tensorrt_settings(plan: BuildPlan) -> None:
         "--plugin": bool(settings.plugins),
         "--reproducible": settings.reproducible,
     }
-    for flag, is_asked in asked.items():
+    for flag, is_asked in requested.items():
         if is_asked:
             raise UsageError(
                 f"{flag}: means nothing to ONNX Runtime", f"leave {flag} away, or build with TensorRT"

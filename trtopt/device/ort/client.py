@@ -80,7 +80,7 @@ class OrtProcess:
                 mapped={name: place for name, place in places.items() if place is not None},
                 prepack=prepack,
             )
-            return number, self._asked(request, Opened).inputs
+            return number, self._requested(request, Opened).inputs
 
     def open_file(self, path: str) -> int:
         """Open a model's file; its number.
@@ -89,7 +89,7 @@ class OrtProcess:
             OrtRefusal, OrtDeath: it cannot be.
         """
         number = self._number()
-        self._asked(OpenFile(session=number, path=path), Opened)
+        self._requested(OpenFile(session=number, path=path), Opened)
         return number
 
     def run(self, session: int, feed: Mapping[str, Any]) -> dict[str, Any]:
@@ -98,7 +98,7 @@ class OrtProcess:
         Raises:
             OrtRefusal, OrtDeath: it fails.
         """
-        outputs: dict[str, Any] = self._asked(Run(session=session, feed=dict(feed)), Answered).outputs
+        outputs: dict[str, Any] = self._requested(Run(session=session, feed=dict(feed)), Answered).outputs
         return outputs
 
     def drop(self, session: int) -> None:
@@ -121,7 +121,7 @@ class OrtProcess:
             finally:
                 self._guard.release()
 
-    def _asked(self, request: Any, kind: type[Any]) -> Any:
+    def _requested(self, request: Any, kind: type[Any]) -> Any:
         try:
             frame = framed(request)
         except (TypeError, ValueError) as error:

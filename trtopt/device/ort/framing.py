@@ -95,9 +95,9 @@ def _bytes_of(array: NDArray[Any]) -> memoryview:
     return array.reshape(-1).view(np.uint8).data
 
 
-def _fill(channel: socket, room: memoryview) -> None:
-    while room:
-        count = channel.recv_into(room)
+def _fill(channel: socket, device_memory: memoryview) -> None:
+    while device_memory:
+        count = channel.recv_into(device_memory)
         if not count:
             raise EOFError("closed in the middle of a message")
-        room = room[count:]
+        device_memory = device_memory[count:]

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from trtopt.device.api import ClockSensor, DeviceBuffer, Event, Graph, HostBuffer, Piece, Stream
 from trtopt.device.clocks import UnknownClocks
 from trtopt.device.event_polling import poll
-from trtopt.device.nvtx import UNMARKED, Marks
+from trtopt.device.nvtx import UNMARKED, NvtxMarks
 from trtopt.errors import DeviceMemoryError, GraphCaptureError, UsageError
 from trtopt.records import DeviceInfo
 
@@ -100,7 +100,7 @@ class HostMemory:
 class HostDevice:
     """The host as a device; see `device.api.Device`."""
 
-    def __init__(self, marks: Marks = UNMARKED) -> None:
+    def __init__(self, marks: NvtxMarks = UNMARKED) -> None:
         self._info = cpu_info()
         self._marks = marks
 
@@ -171,7 +171,7 @@ class HostDevice:
         """Not a device with a driver to ask."""
         return None
 
-    def room(self) -> None:
+    def device_memory(self) -> None:
         """Host memory is shared with caches that give way: nobody knows what is free."""
 
     def clock_sensor(self) -> ClockSensor:

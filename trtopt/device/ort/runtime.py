@@ -22,7 +22,7 @@ from trtopt.device.api import (
     Session,
     Stream,
 )
-from trtopt.device.nvtx import UNMARKED, Marks
+from trtopt.device.nvtx import UNMARKED, NvtxMarks
 from trtopt.device.ort.host import HostDevice
 from trtopt.device.ort.layer_times import time_nodes
 from trtopt.errors import (
@@ -69,7 +69,7 @@ class OnnxRuntimeTarget:
     with `shares_cores` they sleep.
     """
 
-    def __init__(self, marks: Marks = UNMARKED, *, shares_cores: bool = False) -> None:
+    def __init__(self, marks: NvtxMarks = UNMARKED, *, shares_cores: bool = False) -> None:
         self._device, self._shares_cores = HostDevice(marks), shares_cores
 
     @property

@@ -105,17 +105,17 @@ class BuilderMemory:
             self._grown = None if now is None or self._before is None else now - self._before
             self._tracker.phase = phase
 
-    def told(self) -> str:
+    def text(self) -> str:
         """What is to be said of memory when building has failed."""
         if self._device is None:
             return ""
         seen = self._seen()
         refused = [event for event in seen.events if event.kind == "allocate" and not event.address]
-        told = f"its allocations peaked at {seen.peak_bytes / 2**20:,.1f} MiB"
+        text = f"its allocations peaked at {seen.peak_bytes / 2**20:,.1f} MiB"
         if refused:
             first = refused[0].size_bytes / 2**20
-            told += f", and there was no memory for {len(refused)}, first {first:,.1f} MiB"
-        return f" ({told})"
+            text += f", and there was no memory for {len(refused)}, first {first:,.1f} MiB"
+        return f" ({text})"
 
     def seen(self) -> MemoryPass | None:
         """Everything, once the builder is gone; what it has not given back by then is a leak."""

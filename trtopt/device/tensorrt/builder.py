@@ -7,11 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from trtopt.device.api import ClockSensor, Device, ProgressSink, Room
+from trtopt.device.api import ClockSensor, Device, DeviceMemory, ProgressSink
 from trtopt.device.building import BuiltEngine, LogSink
 from trtopt.device.clocks import UnknownClocks
-from trtopt.device.nvml import open_sensor, room_of
-from trtopt.device.nvtx import UNMARKED, Marks
+from trtopt.device.nvml import device_memory_of, open_sensor
+from trtopt.device.nvtx import UNMARKED, NvtxMarks
 from trtopt.device.tensorrt.allocator import BuilderMemory
 from trtopt.device.tensorrt.attention import allow_decomposing
 from trtopt.device.tensorrt.flavours import NUMPY_TYPES, PRECISION_FLAGS
@@ -49,7 +49,7 @@ class TensorRTBuilder:
     """
 
     def __init__(
-        self, library: Library, device: DeviceInfo, marks: Marks = UNMARKED, memory: Device | None = None
+        self, library: Library, device: DeviceInfo, marks: NvtxMarks = UNMARKED, memory: Device | None = None
     ) -> None:
         self._library = library
         self._device = device
@@ -72,9 +72,9 @@ class TensorRTBuilder:
             return UnknownClocks("built without a GPU: no tactic is timed")
         return open_sensor(self._device)
 
-    def room(self) -> Room | None:
+    def device_memory(self) -> DeviceMemory | None:
         """As NVML tells it, where it needs a GPU to build."""
-        return room_of(self._device) if self._library.flavour.needs_gpu_to_build else None
+        return device_memory_of(self._device) if self._library.flavour.needs_gpu_to_build else None
 
     @property
     def max_opset(self) -> int | None:
@@ -112,12 +112,12 @@ class TensorRTBuilder:
         load_plugins(self._library, logger, plan.settings.plugins)
         memory = BuilderMemory(self._library.trt, flavour, self._memory)
         built = self._build(logger, onnx, types, plan, timing_cache, progress, errors, memory)
-        told = None
+        text = None
         if flavour.needs_gpu_to_build:
             with self._marks.range("describe"):
-                told = describe_serialized(self._library.trt, logger, built.engine)
+                text = describe_serialized(self._library.trt, logger, built.engine)
         # TensorRT has told its cache's hits by now: it does when the cache goes
-        return replace(built, timing_cache_hits=hits.hits, inspector=told, memory=memory.seen())
+        return replace(built, timing_cache_hits=hits.hits, inspector=text, memory=memory.seen())
 
     def _build(
         self,
@@ -144,7 +144,7 @@ class TensorRTBuilder:
             config = builder.create_builder_config()
             add_profiles(trt, flavour, builder, network, config, plan)
             applied = self._configure(config, types, plan.settings)
-            if plan.several:
+            if plan.multi_profile:
                 applied["optimization_profiles"] = str(config.num_optimization_profiles)
             if flavour.weakly_typed:
                 applied["layers_held_in_fp32"] = str(hold_fp32(trt, network, config, types, onnx))
@@ -158,7 +158,7 @@ class TensorRTBuilder:
             with self._marks.range("build"):
                 serialized = builder.build_serialized_network(network, config)
             if serialized is None:
-                raise _failure(f"TensorRT could not build the engine{memory.told()}", errors)
+                raise _failure(f"TensorRT could not build the engine{memory.text()}", errors)
             if plan.settings.reproducible:
                 require_unchanged(known, entries(cache))
             memory.enter("unload")
@@ -377,12 +377,12 @@ def _node_in_file(onnx: Path, index: int) -> str:
 
 def _failure(problem: str, errors: list[str]) -> Exception:
     """A builder's failure with its last errors, each once; out of memory is told apart."""
-    told = "; ".join(list(dict.fromkeys(errors))[-_LAST_WORDS:]) or "it logged no error"
+    text = "; ".join(list(dict.fromkeys(errors))[-_LAST_WORDS:]) or "it logged no error"
     if any(sign in message for sign in _OUT_OF_MEMORY for message in errors):
         return DeviceMemoryError(
-            f"{problem}: out of device memory ({told})",
+            f"{problem}: out of device memory ({text})",
             "build for smaller batches or shapes, bound the scratch memory with --workspace, or free the GPU",
         )
     return BuildError(
-        f"{problem}: {told}", "the messages name the node; simplify or replace it, or try another --opt-level"
+        f"{problem}: {text}", "the messages name the node; simplify or replace it, or try another --opt-level"
     )

@@ -90,14 +90,14 @@ def _last(errors: Errors) -> str:
 
 
 def _load_failure(backend: Backend, errors: Errors) -> Exception:
-    told = _last(errors) or "it logged no error"
+    text = _last(errors) or "it logged no error"
     if any("emory" in message and "out of" in message.lower() for message in errors):
         return DeviceMemoryError(
-            f"out of device memory while loading the engine ({told})",
+            f"out of device memory while loading the engine ({text})",
             "free the GPU, or load a smaller engine",
         )
     return IncompatibleEngineError(
-        f"{backend} cannot load this engine ({told})",
+        f"{backend} cannot load this engine ({text})",
         "engines fit one TensorRT version and GPU model: build again on this machine",
     )
 
@@ -162,9 +162,9 @@ class TensorRTSession:
         profile = profile_for(self._profiles, shapes)
         context = self._engine.create_execution_context()
         if context is None:
-            told = _last(self._errors) or "no error was logged"
+            text = _last(self._errors) or "no error was logged"
             raise DeviceMemoryError(
-                f"no execution context could be made: {told}",
+                f"no execution context could be made: {text}",
                 "use a smaller batch or fewer streams, or free the GPU",
             )
         context.nvtx_verbosity = self._nvtx  # by default the engine's own, which enqueuing takes longer for

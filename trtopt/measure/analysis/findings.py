@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from statistics import median
 
 from trtopt.device.throttling import IDLE
-from trtopt.measure.analysis.hints import Figures, Hint, HintCode, hints, processes_told
+from trtopt.measure.analysis.hints import Figures, Hint, HintCode, hints, processes_text
 from trtopt.measure.analysis.interference import POWER_CAP, drift, outliers, recorded, two_modes
 from trtopt.measure.statistics.summaries import summarise, throughput
 from trtopt.records import BenchPoint, ClockReading, LoadPass, Measurement
@@ -42,9 +42,9 @@ def untrustworthy(point: BenchPoint) -> bool:
 def remarks(measurement: Measurement) -> tuple[str, ...]:
     """What of its samples was discarded, and what is odd about those that count."""
     found = [*measurement.untrustworthy]
-    disturbance = recorded(measurement.groups)
-    if disturbance.discarded and disturbance.text not in found:
-        found.append(disturbance.text)
+    interference = recorded(measurement.groups)
+    if interference.discarded and interference.text not in found:
+        found.append(interference.text)
     latency = measurement.samples.latency_ms
     found += _drift(latency)
     if measurement.mode == "latency":  # with a queue, latency is mostly waiting
@@ -87,7 +87,7 @@ def _outliers(latency: Sequence[float]) -> list[str]:
     ]
 
 
-def clocks_told(measurements: Sequence[Measurement]) -> str:
+def clocks_text(measurements: Sequence[Measurement]) -> str:
     """The clocks of several passes on one device, in one line."""
     reference = measurements[0].clock_reference
     readings = [reading for measurement in measurements for reading in measurement.clocks]
@@ -106,7 +106,7 @@ def clocks_told(measurements: Sequence[Measurement]) -> str:
             f"at the power limit in {capped} of {len(readings)} readings, as large loads are on large GPUs"
         )
     if others := _other_processes(readings):
-        told.append(processes_told(others))
+        told.append(processes_text(others))
     told.append(reference.problem or "")
     return "clocks: " + ", ".join(part for part in told if part)
 
@@ -161,10 +161,10 @@ def _median(values: Sequence[float]) -> float | None:
 
 
 def _streams_gain(point: BenchPoint) -> float | None:
-    several, one = point.throughput, point.single_stream
-    if several is None or one is None or not several.samples.start_ms or not one.samples.start_ms:
+    multi_profile, one = point.throughput, point.single_stream
+    if multi_profile is None or one is None or not multi_profile.samples.start_ms or not one.samples.start_ms:
         return None
     return (
-        throughput(several.samples, point.batch).queries_per_s
+        throughput(multi_profile.samples, point.batch).queries_per_s
         / throughput(one.samples, point.batch).queries_per_s
     )

@@ -17,7 +17,7 @@ from trtopt.measure.analysis.gap_ledger import HOST_LOOP, Ledger, Point, Step, e
 from trtopt.measure.analysis.outcomes import Gap
 from trtopt.measure.contracts import one_in_flight
 from trtopt.measure.loop.interleaved import Variant
-from trtopt.records import BenchPoint, Contract, Samples, Turns
+from trtopt.records import BenchPoint, Contract, Samples, TurnSamples
 
 Ends = tuple[float, float]
 
@@ -49,11 +49,11 @@ def _unnamed(contract: Contract) -> Contract:
     return msgspec.structs.replace(contract, name="")
 
 
-def judge_gap(
+def evaluate_gap(
     batch: int,
     start: Contract,
     end: Contract,
-    turns: Sequence[Turns],
+    turns: Sequence[TurnSamples],
     latency_ends: Ends | None = None,
     per_query_ends: Ends | None = None,
 ) -> Gap:
@@ -81,7 +81,7 @@ def _ledger(chain: Sequence[Point], ends: Ends | None) -> Ledger:
     return ledger(chain, *(ends or ()))
 
 
-def _chain(steps: Sequence[Step], turns: Mapping[str, Turns]) -> list[Point]:
+def _chain(steps: Sequence[Step], turns: Mapping[str, TurnSamples]) -> list[Point]:
     """A point a step. One that was not measured, or ran on the same terms in fact, is the one before it."""
     chain: list[Point] = []
     terms: Contract | None = None
@@ -95,7 +95,7 @@ def _chain(steps: Sequence[Step], turns: Mapping[str, Turns]) -> list[Point]:
     return chain
 
 
-def _point(turns: Turns) -> Point:
+def _point(turns: TurnSamples) -> Point:
     if turns.mode == "latency":
         return Point(turns.name, tuple(map(median_latency, turns.blocks)))
     figure = time_per_query if turns.bare else time_between

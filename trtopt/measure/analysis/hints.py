@@ -62,7 +62,7 @@ class Figures:
     lockable: bool = True
 
 
-def processes_told(count: int) -> str:
+def processes_text(count: int) -> str:
     """That so many others hold the GPU."""
     return f"{count} other process{'es' if count > 1 else ''} on the GPU"
 
@@ -113,7 +113,7 @@ def _unstable(figures: Figures) -> Hint | None:
         return None
     text = f"unstable: the coefficient of variation is {figures.latency_cv:.1%}, over {MAX_CV:.1%}"
     if figures.other_processes:
-        text += f", with {processes_told(figures.other_processes)}"
+        text += f", with {processes_text(figures.other_processes)}"
         return Hint(HintCode.UNSTABLE, text, "measure when the GPU is free, or on another one")
     steadier = "lock the clocks with --lock-clocks" if figures.lockable else "leave the machine to itself"
     return Hint(HintCode.UNSTABLE, text, f"{steadier}, or sample for longer with --duration")

@@ -45,7 +45,7 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Disturbance:
+class Interference:
     """The judgement on all groups of a run. `clocks_known` is whether any reading told the SM clock."""
 
     groups: tuple[Group, ...]
@@ -75,7 +75,7 @@ class Disturbance:
         return f"{self.discarded} of {len(self.groups)} groups of samples discarded: {reasons}"
 
 
-def judge_groups(readings: Sequence[ClockReading], application_mhz: int | None) -> Disturbance:
+def evaluate_groups(readings: Sequence[ClockReading], application_mhz: int | None) -> Interference:
     """Which groups of samples to discard: group i was taken between reading i and reading i + 1.
 
     Either reading can condemn it: a slowdown that began or ended inside the group touched some of it. A
@@ -87,13 +87,13 @@ def judge_groups(readings: Sequence[ClockReading], application_mhz: int | None) 
         Group(index, tuple(dict.fromkeys((*before, *after))))
         for index, (before, after) in enumerate(pairwise(faults))
     )
-    return Disturbance(groups, clocks_known=any(reading.sm_mhz is not None for reading in readings))
+    return Interference(groups, clocks_known=any(reading.sm_mhz is not None for reading in readings))
 
 
-def recorded(reasons: Sequence[tuple[str, ...]]) -> Disturbance:
+def recorded(reasons: Sequence[tuple[str, ...]]) -> Interference:
     """The judgement as a measurement keeps it: each group's reasons; no groups where no clocks were known."""
     groups = tuple(Group(index, given) for index, given in enumerate(reasons))
-    return Disturbance(groups, clocks_known=bool(groups))
+    return Interference(groups, clocks_known=bool(groups))
 
 
 # ── the samples themselves ──────────────────────────────────────────────────────────────────────────────

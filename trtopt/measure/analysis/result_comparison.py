@@ -127,14 +127,14 @@ def _row_of(
     first: Sequence[float],
     second: Sequence[float],
     threshold: float,
-    disturbed: Sequence[str],
+    interfered: Sequence[str],
 ) -> Row:
     return Row(
         batch=batch,
         a_ms=summarise(first).median,
         b_ms=summarise(second).median,
         comparison=compare(
-            blocks_of(first), blocks_of(second), threshold=threshold, interleaved=False, disturbed=disturbed
+            blocks_of(first), blocks_of(second), threshold=threshold, interleaved=False, interfered=interfered
         ),
     )
 

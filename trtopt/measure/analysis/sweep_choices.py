@@ -25,12 +25,12 @@ class Choices:
     bests: tuple[tuple[float, SweepPoint], ...]
 
 
-def is_judged_busy(report: SweepReport) -> bool:
+def is_decided_busy(report: SweepReport) -> bool:
     """Whether latency is that under full load: one query in flight tells nothing of several streams."""
     return any(point.setting.streams > 1 for point in report.measured)
 
 
-def judged_ms(point: SweepPoint, *, busy: bool) -> float | None:
+def deciding_ms(point: SweepPoint, *, busy: bool) -> float | None:
     """The latency that a point is judged by: its p99, or of too few queries for that the largest."""
     spread: Spread | None = point.busy_latency if busy else point.latency
     if spread is None:
@@ -40,10 +40,10 @@ def judged_ms(point: SweepPoint, *, busy: bool) -> float | None:
 
 def choices_of(report: SweepReport) -> tuple[Choices, ...]:
     """The choices at each set of lengths that has points with figures."""
-    busy = is_judged_busy(report)
+    busy = is_decided_busy(report)
     groups: dict[tuple[tuple[str, int], ...], list[tuple[SweepPoint, float, float]]] = {}
     for point in report.measured:
-        cost, rate = judged_ms(point, busy=busy), point.samples_per_s
+        cost, rate = deciding_ms(point, busy=busy), point.samples_per_s
         if cost is not None and rate is not None:
             axes = tuple(sorted(point.setting.axes.items()))
             groups.setdefault(axes, []).append((point, cost, rate))

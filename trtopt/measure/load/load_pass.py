@@ -11,7 +11,7 @@ import msgspec
 
 from trtopt.device.api import ClockSensor, Device, Session
 from trtopt.errors import DeviceError
-from trtopt.measure.analysis.interference import judge_groups
+from trtopt.measure.analysis.interference import evaluate_groups
 from trtopt.measure.contracts import changed
 from trtopt.measure.load.arrivals import (
     Goal,
@@ -23,8 +23,8 @@ from trtopt.measure.load.arrivals import (
     window_s,
 )
 from trtopt.measure.load.open_loop import Bounds, OpenLoop
-from trtopt.measure.loop.inference_stream import Lane
-from trtopt.measure.loop.run_pass import Subject, notes_on, open_lanes
+from trtopt.measure.loop.inference_stream import InferenceStream
+from trtopt.measure.loop.run_pass import Subject, notes_on, open_inference_streams
 from trtopt.measure.loop.sampling import as_samples, no_garbage_collection
 from trtopt.measure.loop.stopping import Limits
 from trtopt.measure.loop.warmup import WarmUp
@@ -106,7 +106,7 @@ class Target:
     """Lanes that have warmed up, on the terms that they run on."""
 
     device: Device
-    lanes: Sequence[Lane]
+    inference_streams: Sequence[InferenceStream]
     sensor: ClockSensor
     contract: Contract
     warmup_reason: str
@@ -117,7 +117,7 @@ class Target:
         window = window_s(load, wanted_s)
         arrivals = arrivals_s(load, window, seed)
         bounds = bounds_of(window, len(arrivals), goal)
-        loop, failure = OpenLoop(self.device, self.lanes, arrivals, bounds), None
+        loop, failure = OpenLoop(self.device, self.inference_streams, arrivals, bounds), None
         before = self.sensor.read(0.0)
         try:
             with self.device.captured():
@@ -127,7 +127,7 @@ class Target:
                 raise
             failure = error.problem
         clocks = (before, self.sensor.read(round((self.device.now() - loop.began_s) * 1e3, 6)))
-        slowed = judge_groups(clocks, self.sensor.reference.mhz).groups[0].reasons
+        slowed = evaluate_groups(clocks, self.sensor.reference.mhz).groups[0].reasons
         served = sorted(loop.served, key=lambda one: one.index)
         return LoadPass(
             arrivals=load.kind,
@@ -137,7 +137,7 @@ class Target:
             window_s=loop.window_s,
             arrived=loop.arrived,
             most_waiting=loop.most_waiting,
-            samples=as_samples([(one.lane, one.query) for one in served], loop.began_s),
+            samples=as_samples([(one.inference_stream, one.query) for one in served], loop.began_s),
             arrival_ms=[round((one.arrival_s - loop.began_s) * 1e3, 6) for one in served],
             lag_ms=[round(one.lag_s * 1e3, 6) for one in served],
             clocks=clocks if before.sm_mhz is not None else (),
@@ -161,20 +161,20 @@ def warm_target(
     notes: list[str] = []
     terms = changed(contract, {"sync": "spin", "threads": "one"})
     with ExitStack() as resources:
-        lanes, refused = open_lanes(device, session, subject, terms, resources)
+        inference_streams, refused = open_inference_streams(device, session, subject, terms, resources)
         if refused is not None:
             terms = changed(terms, {"graph": False})
             notes.append(f"measured without a CUDA graph: {refused}")
-        notes += notes_on(device, lanes[0])
+        notes += notes_on(device, inference_streams[0])
         warm = WarmUp(min_s=limits.warmup_s, min_count=limits.min_warmups, max_s=limits.max_warmup_s)
         with no_garbage_collection():
-            _warm_up(device, lanes, warm)
-            yield Target(device, lanes, device.clock_sensor(), terms, warm.reason, tuple(notes))
+            _warm_up(device, inference_streams, warm)
+            yield Target(device, inference_streams, device.clock_sensor(), terms, warm.reason, tuple(notes))
 
 
-def _warm_up(device: Device, lanes: Sequence[Lane], warm: WarmUp) -> None:
+def _warm_up(device: Device, inference_streams: Sequence[InferenceStream], warm: WarmUp) -> None:
     began_s = device.now()
-    slots = [slot for lane in lanes for slot in lane.slots]
+    slots = [slot for inference_stream in inference_streams for slot in inference_stream.slots]
     while not warm.is_finished(device.now() - began_s):
         for slot in slots:
             slot.start()

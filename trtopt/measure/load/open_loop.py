@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from trtopt.device.api import Device
-from trtopt.measure.loop.inference_stream import Lane, Query, Slot
+from trtopt.measure.loop.inference_stream import InferenceStream, InFlightQuery, Query
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Served:
     index: int
     arrival_s: float
     ready_s: float
-    lane: int
+    inference_stream: int
     query: Query
 
     @property
@@ -51,7 +51,7 @@ class _Flight:
     """A request that has been handed over; the host was busy, or every slot was, until `ready_s`."""
 
     index: int
-    slot: Slot
+    slot: InFlightQuery
     ready_s: float
 
 
@@ -61,10 +61,16 @@ class OpenLoop:
     What has been served so far is there whatever becomes of the device.
     """
 
-    def __init__(self, device: Device, lanes: Sequence[Lane], arrivals_s: Sequence[float], bounds: Bounds):
-        self._device, self._lanes = device, lanes
+    def __init__(
+        self,
+        device: Device,
+        inference_streams: Sequence[InferenceStream],
+        arrivals_s: Sequence[float],
+        bounds: Bounds,
+    ):
+        self._device, self._inference_streams = device, inference_streams
         self._arrivals, self._bounds = arrivals_s, bounds
-        self._flying: list[deque[_Flight]] = [deque() for _ in lanes]
+        self._flying: list[deque[_Flight]] = [deque() for _ in inference_streams]
         self._taken = self._late = 0
         self._ready_s = self._admitted_s = math.nan
         self.began_s = math.nan
@@ -80,12 +86,12 @@ class OpenLoop:
             self._collect()
             if not self.ended_by:
                 self._admit()
-                self.ended_by = self._judge()
+                self.ended_by = self._evaluate()
             if self.ended_by and not any(self._flying):
                 return
-            lane = self._free_lane()
-            if lane is not None and not self.ended_by and self._taken < self.arrived:
-                self._hand_over(lane)
+            inference_stream = self._free_stream()
+            if inference_stream is not None and not self.ended_by and self._taken < self.arrived:
+                self._hand_over(inference_stream)
             else:
                 heads = [flying[0].slot.completion for flying in self._flying if flying]
                 self._device.wait_any(heads, self._wake_s())
@@ -100,21 +106,23 @@ class OpenLoop:
         self._admitted_s = now - self.began_s
         while self.arrived < len(arrivals) and self.began_s + arrivals[self.arrived] <= now:
             self.arrived += 1
-        free = sum(len(lane.slots) for lane in self._lanes) - sum(map(len, self._flying))
+        free = sum(len(inference_stream.slots) for inference_stream in self._inference_streams) - sum(
+            map(len, self._flying)
+        )
         self.most_waiting = max(self.most_waiting, self.arrived - self._taken - free)
 
     def _collect(self) -> None:
         """Work of one lane finishes in the order in which it was handed over."""
-        for lane, flying in enumerate(self._flying):
+        for inference_stream, flying in enumerate(self._flying):
             while flying and flying[0].slot.completion.reached():
                 flight = flying.popleft()
                 arrival_s = self.began_s + self._arrivals[flight.index]
                 query = flight.slot.finish()
-                self.served.append(Served(flight.index, arrival_s, flight.ready_s, lane, query))
+                self.served.append(Served(flight.index, arrival_s, flight.ready_s, inference_stream, query))
                 self._late += (query.end_s - arrival_s) * 1e3 > self._bounds.late_ms
                 self._ready_s = self._device.now()
 
-    def _judge(self) -> str:
+    def _evaluate(self) -> str:
         """Why the run ends now; empty if it goes on."""
         bounds = self._bounds
         if self._taken == len(self._arrivals):
@@ -125,14 +133,18 @@ class OpenLoop:
             return f"{self._late} requests took longer than {bounds.late_ms:g} ms: the goal is missed"
         return ""
 
-    def _free_lane(self) -> int | None:
+    def _free_stream(self) -> int | None:
         """An idle lane before one with a queue: a request must not wait behind another without need."""
-        free = [index for index, lane in enumerate(self._lanes) if len(self._flying[index]) < len(lane.slots)]
+        free = [
+            index
+            for index, inference_stream in enumerate(self._inference_streams)
+            if len(self._flying[index]) < len(inference_stream.slots)
+        ]
         return min(free, key=lambda index: len(self._flying[index]), default=None)
 
-    def _hand_over(self, lane: int) -> None:
-        slot = next(slot for slot in self._lanes[lane].slots if not slot.busy)
-        self._flying[lane].append(_Flight(self._taken, slot, self._ready_s))
+    def _hand_over(self, inference_stream: int) -> None:
+        slot = next(slot for slot in self._inference_streams[inference_stream].slots if not slot.busy)
+        self._flying[inference_stream].append(_Flight(self._taken, slot, self._ready_s))
         slot.start()
         self._taken += 1
         self._ready_s = self._device.now()

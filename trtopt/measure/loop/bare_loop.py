@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from trtopt.device.api import Device
-from trtopt.measure.loop.inference_stream import Lane
+from trtopt.measure.loop.inference_stream import InferenceStream
 from trtopt.measure.loop.sampling import Criterion
 from trtopt.records import Samples
 
@@ -16,9 +16,9 @@ _PROBE = 5
 """Queries that tell how many fill a block."""
 
 
-def bare_latency(device: Device, lane: Lane, criterion: Criterion) -> Samples:
+def bare_latency(device: Device, inference_stream: InferenceStream, criterion: Criterion) -> Samples:
     """One query in flight: the clock before the launch, and after the stream has been waited for."""
-    launch, wait = lane.bare()
+    launch, wait = inference_stream.bare()
     now = device.now
     began_s = now()
     starts, ends = [], []
@@ -33,9 +33,11 @@ def bare_latency(device: Device, lane: Lane, criterion: Criterion) -> Samples:
     return _bare_samples(starts, ends)
 
 
-def bare_throughput(device: Device, lanes: Sequence[Lane], min_queries: int, block_s: float) -> Samples:
+def bare_throughput(
+    device: Device, inference_streams: Sequence[InferenceStream], min_queries: int, block_s: float
+) -> Samples:
     """Queries handed over one after the other for about `block_s`, and waited for once, at the end."""
-    loops = [lane.bare() for lane in lanes]
+    loops = [inference_stream.bare() for inference_stream in inference_streams]
     probe_s = _hand_over(device, loops, _PROBE)
     count = max(min_queries, round(block_s / probe_s * _PROBE) if probe_s else min_queries)
     took_ms = _hand_over(device, loops, count) * 1e3
@@ -63,5 +65,5 @@ def _bare_samples(starts: list[float], ends: list[float]) -> Samples:
         gpu_compute_ms=[],
         h2d_ms=[],
         d2h_ms=[],
-        lane=[],
+        inference_stream=[],
     )

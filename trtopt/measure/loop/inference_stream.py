@@ -63,10 +63,10 @@ class DeviceSet:
         self.buffers = buffers
         self.graph: Graph | None = None
         self.consumed: Event | None = None
-        self.last: Slot | None = None
+        self.last: InFlightQuery | None = None
 
 
-class Lane:
+class InferenceStream:
     """Runs queries on one context; `close` gives everything back, in reverse order of making.
 
     `graph_refused` says why there is no CUDA graph although the contract asks for one, `refills_late` why
@@ -103,9 +103,11 @@ class Lane:
         for device_set in self._sets:
             fill(device, self.bindings, device_set.buffers, self._hosts[0], self._streams.compute)
         self._prepare()
-        turns = Turns(self._context, self._sets)
+        turns = BufferRing(self._context, self._sets)
         self.slots = [
-            Slot(device, turns, self._streams, self._hosts[index % len(self._hosts)], contract, resources)
+            InFlightQuery(
+                device, turns, self._streams, self._hosts[index % len(self._hosts)], contract, resources
+            )
             for index in range(slots)
         ]
 
@@ -195,7 +197,7 @@ class Streams:
         return stream
 
 
-class Turns:
+class BufferRing:
     """Hands a context's device sets to its queries, one after the other."""
 
     def __init__(self, context: Context, sets: list[DeviceSet]) -> None:
@@ -204,7 +206,7 @@ class Turns:
         self._rebind = len(sets) > 1 and sets[0].graph is None
         self._next = cycle(sets).__next__
 
-    def take(self, slot: Slot) -> tuple[DeviceSet, Slot | None]:
+    def take(self, slot: InFlightQuery) -> tuple[DeviceSet, InFlightQuery | None]:
         """The next set, and the slot whose query still uses it."""
         device_set = self._next()
         before, device_set.last = device_set.last, slot
@@ -260,7 +262,7 @@ class Stages:
         return (self.d2h or self.compute).end
 
 
-class Slot:
+class InFlightQuery:
     """One query in flight at most: `start` hands it over, `finish` waits for it.
 
     Its stages are timed only on demand: an event that notes the time keeps the GPU for a few microseconds.
@@ -269,7 +271,7 @@ class Slot:
     def __init__(
         self,
         device: Device,
-        turns: Turns,
+        turns: BufferRing,
         streams: Streams,
         host: Mapping[str, HostBuffer],
         contract: Contract,
@@ -301,7 +303,7 @@ class Slot:
             self._copy_outputs(device_set, stages.d2h)
         self.busy = True
 
-    def _copy_inputs(self, device_set: DeviceSet, before: Slot | None, h2d: Stage) -> None:
+    def _copy_inputs(self, device_set: DeviceSet, before: InFlightQuery | None, h2d: Stage) -> None:
         device, stream, compute = self._device, self._streams.to_device, self._streams.compute
         assert stream is not None
         if before is not None:

@@ -19,9 +19,9 @@ from trtopt.device.api import Device, ProgressSink, Session, Target
 from trtopt.errors import DeviceError, DeviceMemoryError
 from trtopt.measure.contracts import changed
 from trtopt.measure.engine import check_fits, input_batch
-from trtopt.measure.engine_memory import foresee_lanes, vouched_engine
+from trtopt.measure.engine_memory import check_stream_memory, vouched_engine
 from trtopt.measure.loop.bare_loop import bare_latency, bare_throughput
-from trtopt.measure.loop.run_pass import Subject, notes_on, open_lanes, terms_of
+from trtopt.measure.loop.run_pass import Subject, notes_on, open_inference_streams, terms_of
 from trtopt.measure.loop.sampling import Until, no_garbage_collection, sample
 from trtopt.measure.loop.warmup import WarmUp
 from trtopt.measure.statistics.comparison import in_turns
@@ -36,7 +36,7 @@ from trtopt.records import (
     Record,
     Samples,
     Shape,
-    Turns,
+    TurnSamples,
 )
 
 SWITCH_QUERIES = 3
@@ -95,13 +95,13 @@ def interleave(
     """
     with ExitStack() as resources:
         sessions = [_load(target, engine, resources) for engine in job.engines]
-        players = [_seat(target, job, variant, sessions, resources) for variant in job.variants]
+        players = [_make_runner(target, job, variant, sessions, resources) for variant in job.variants]
         with no_garbage_collection():
             for index, player in enumerate(players):
                 progress("warming up", index / len(players))
                 player.settle(job.warmup_s)
             order = in_turns(len(players), job.rounds, job.seed)
-            clocks, failure = _play(target.device, players, order, job.block_s, progress)
+            clocks, failure = _run_interleaved(target.device, players, order, job.block_s, progress)
         return InterleavedRun(
             purpose=job.purpose,
             batch=job.batch,
@@ -115,9 +115,9 @@ def interleave(
         )
 
 
-def _play(
+def _run_interleaved(
     device: Device,
-    players: Sequence[Player],
+    players: Sequence[InterleavedRunner],
     order: Sequence[int],
     block_s: float,
     progress: ProgressSink,
@@ -149,11 +149,11 @@ def _load(target: Target, engine: LoadedEngine, resources: ExitStack) -> Session
     return session
 
 
-def _seat(
+def _make_runner(
     target: Target, job: InterleaveJob, variant: Variant, sessions: Sequence[Session], resources: ExitStack
-) -> Player:
+) -> InterleavedRunner:
     engine, session = job.engines[variant.engine], sessions[variant.engine]
-    foresee_lanes(target.device, session, engine.artifact.path, engine.shapes, variant.contract)
+    check_stream_memory(target.device, session, engine.artifact.path, engine.shapes, variant.contract)
     subject = Subject(
         engine=EngineRef(path=engine.path, sha256=engine.artifact.sha256, label=engine.artifact.plan.label),
         batch=job.batch,
@@ -162,7 +162,7 @@ def _seat(
     )
     own = resources.enter_context(ExitStack())
     try:
-        return Player(target.device, session, subject, variant, own)
+        return InterleavedRunner(target.device, session, subject, variant, own)
     except DeviceMemoryError as error:
         raise DeviceMemoryError(
             f"{error.problem}; {len(job.variants)} subjects that take turns are in memory at once",
@@ -170,7 +170,7 @@ def _seat(
         ) from None
 
 
-class Player:
+class InterleavedRunner:
     """One variant with its lanes open; collects its blocks and warm-ups."""
 
     def __init__(
@@ -179,17 +179,19 @@ class Player:
         self._device, self._subject, self._variant = device, subject, variant
         self._notes: list[str] = []
         self._terms = terms_of(variant.mode, variant.contract)
-        self._lanes, refused = open_lanes(device, session, subject, self._terms, resources)
+        self._inference_streams, refused = open_inference_streams(
+            device, session, subject, self._terms, resources
+        )
         if refused is not None:
             self._terms = terms_of(variant.mode, changed(variant.contract, {"graph": False}))
             self._notes.append(f"measured without a CUDA graph: {refused}")
-        self._notes += notes_on(device, self._lanes[0])
+        self._notes += notes_on(device, self._inference_streams[0])
         self._blocks: list[Samples] = []
         self._warmups: list[Samples] = []
 
     def settle(self, min_s: float) -> None:
         """Warm up as a pass does."""
-        self._warmups.append(sample(self._device, self._lanes, WarmUp(min_s=min_s)))
+        self._warmups.append(sample(self._device, self._inference_streams, WarmUp(min_s=min_s)))
 
     def take_turn(self, block_s: float) -> None:
         """Warm up after the switch, then one block."""
@@ -198,14 +200,14 @@ class Player:
 
     def _block(self, min_queries: int, min_s: float) -> Samples:
         if not self._variant.bare:
-            return sample(self._device, self._lanes, Until(min_queries, min_s))
+            return sample(self._device, self._inference_streams, Until(min_queries, min_s))
         if self._variant.mode == "latency":
-            return bare_latency(self._device, self._lanes[0], Until(min_queries, min_s))
-        return bare_throughput(self._device, self._lanes, min_queries, min_s)
+            return bare_latency(self._device, self._inference_streams[0], Until(min_queries, min_s))
+        return bare_throughput(self._device, self._inference_streams, min_queries, min_s)
 
-    def turns(self) -> Turns:
+    def turns(self) -> TurnSamples:
         """All that was taken."""
-        return Turns(
+        return TurnSamples(
             name=self._variant.name,
             engine=self._subject.engine,
             contract=self._terms,

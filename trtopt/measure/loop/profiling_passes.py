@@ -12,7 +12,7 @@ import msgspec
 from trtopt.device.api import AllocationTracker, Context, Device, Session, Stream
 from trtopt.errors import DeviceMemoryError, GraphCaptureError
 from trtopt.measure.loop.buffers import device_buffers, fill, host_buffers
-from trtopt.measure.loop.inference_stream import Lane
+from trtopt.measure.loop.inference_stream import InferenceStream
 from trtopt.measure.loop.run_pass import Subject
 from trtopt.records import MORE_CONTEXTS, Contract, LayerPass, LayerTime, MemoryPass
 
@@ -169,20 +169,20 @@ class _Follower:
         """The session's life between its load and its end."""
         self._device_memory = session.device_memory_bytes
         self.tracker.phase = "context and buffers"
-        lane = Lane(self._device, session, subject.shapes, subject.data, _PLAIN)
+        inference_stream = InferenceStream(self._device, session, subject.shapes, subject.data, _PLAIN)
         try:
-            self._buffers_bytes = sum(binding.nbytes for binding in lane.bindings)
+            self._buffers_bytes = sum(binding.nbytes for binding in inference_stream.bindings)
             self.tracker.phase = "run"
             for _ in range(_MEMORY_RUNS):
-                lane.slots[0].start()
-                lane.slots[0].finish()
+                inference_stream.slots[0].start()
+                inference_stream.slots[0].finish()
             self._used = _growth(self._used_before, self._device.used_bytes())
             self._resident = _growth(self._resident_before, _resident_bytes())
             self.tracker.phase = MORE_CONTEXTS
             self._open_contexts(session, subject)
         finally:
             self.tracker.phase = "unload"
-            lane.close()
+            inference_stream.close()
 
     def _open_contexts(self, session: Session, subject: Subject) -> None:
         """Further contexts beside the one that ran, all alive at once, as many as there is room for."""

@@ -8,22 +8,22 @@ from statistics import median
 
 import msgspec
 
-from trtopt.measure.analysis.interference import Disturbance, judge_groups
-from trtopt.records import InterleavedRun, Turns
+from trtopt.measure.analysis.interference import Interference, evaluate_groups
+from trtopt.records import InterleavedRun, TurnSamples
 
 
 @dataclass(frozen=True)
-class JudgedRounds:
+class ValidRounds:
     """The subjects' turns without spoilt rounds. `disturbed` are reasons not to trust what is left."""
 
-    turns: tuple[Turns, ...]
-    disturbance: Disturbance
+    turns: tuple[TurnSamples, ...]
+    interference: Interference
     failure: str | None = None
 
     @property
-    def disturbed(self) -> tuple[str, ...]:
+    def interfered(self) -> tuple[str, ...]:
         """Empty if nothing speaks against the run."""
-        slowed = (self.disturbance.text,) if self.disturbance.untrustworthy else ()
+        slowed = (self.interference.text,) if self.interference.untrustworthy else ()
         return (*_failures(self.failure), *slowed)
 
 
@@ -31,13 +31,13 @@ def _failures(problem: str | None) -> tuple[str, ...]:
     return () if problem is None else (f"the device failed in the middle: {problem}",)
 
 
-def judged_rounds(run: InterleavedRun) -> JudgedRounds:
+def valid_rounds(run: InterleavedRun) -> ValidRounds:
     """Discard every round in which a turn was taken under a slowdown, from all subjects alike.
 
     So is a round that a failing device broke off: not every subject had its turn. Where no round is left all
     are kept, and the run is not to be trusted.
     """
-    found = judge_groups(run.clocks, run.clock_reference.mhz)
+    found = evaluate_groups(run.clocks, run.clock_reference.mhz)
     subjects = len(run.turns)
     spoilt = {group.index // subjects for group in found.groups if group.discarded}
     complete = range(min(len(turns.blocks) for turns in run.turns))
@@ -46,15 +46,15 @@ def judged_rounds(run: InterleavedRun) -> JudgedRounds:
         msgspec.structs.replace(turns, blocks=tuple(turns.blocks[number] for number in rounds))
         for turns in run.turns
     )
-    return JudgedRounds(kept, found, run.failure)
+    return ValidRounds(kept, found, run.failure)
 
 
-def pooled_ms(turns: Turns) -> float:
+def pooled_ms(turns: TurnSamples) -> float:
     """The median latency of all blocks, in milliseconds."""
     return median(value for block in turns.blocks for value in block.latency_ms)
 
 
-def latency_blocks(turns: Turns) -> list[list[float]]:
+def latency_blocks(turns: TurnSamples) -> list[list[float]]:
     """Each block's latencies in milliseconds."""
     return [block.latency_ms for block in turns.blocks]
 
@@ -67,7 +67,7 @@ def notes_of(runs: Sequence[InterleavedRun]) -> list[str]:
             f"batch {run.batch}: {text}; what was measured until then is kept, and nothing came after"
             for text in _failures(run.failure)
         ]
-        found = judged_rounds(run).disturbance
+        found = valid_rounds(run).interference
         if found.clocks_known and found.text:
             notes.append(found.text)
         elif not found.clocks_known:

@@ -13,7 +13,7 @@ from trtopt.device.api import Device, Session
 from trtopt.errors import MeasurementError
 from trtopt.measure.contracts import changed, one_in_flight
 from trtopt.measure.loop.buffers import Inputs
-from trtopt.measure.loop.inference_stream import Lane
+from trtopt.measure.loop.inference_stream import InferenceStream
 from trtopt.measure.loop.sample_groups import take_samples
 from trtopt.measure.loop.sampling import no_garbage_collection
 from trtopt.measure.loop.stopping import Limits, Precision
@@ -55,11 +55,11 @@ def measure(
     terms = terms_of(mode, contract)
     notes: list[str] = []
     with ExitStack() as resources:
-        lanes, refused = open_lanes(device, session, subject, terms, resources)
+        inference_streams, refused = open_inference_streams(device, session, subject, terms, resources)
         if refused is not None:
             terms = terms_of(mode, changed(contract, {"graph": False}))
             notes.append(f"measured without a CUDA graph: {refused}")
-        notes += notes_on(device, lanes[0])
+        notes += notes_on(device, inference_streams[0])
         warm = WarmUp(min_s=limits.warmup_s, min_count=limits.min_warmups, max_s=limits.max_warmup_s)
         enough = Precision(
             limits.target,
@@ -68,7 +68,7 @@ def measure(
             max_s=limits.duration_s,
         )
         with no_garbage_collection():
-            taken = take_samples(device, lanes, warm, enough)
+            taken = take_samples(device, inference_streams, warm, enough)
     if not taken.samples.start_ms and taken.discarded is None:
         raise MeasurementError("no query finished", "give the pass more time with --duration")
     return Measurement(
@@ -98,39 +98,46 @@ def terms_of(mode: Mode, contract: Contract) -> Contract:
     return one_in_flight(contract) if mode == "latency" else contract
 
 
-def notes_on(device: Device, lane: Lane) -> list[str]:
+def notes_on(device: Device, inference_stream: InferenceStream) -> list[str]:
     """What the lanes do otherwise than the contract's words would have it."""
     notes = []
-    if lane.refills_late is not None:
+    if inference_stream.refills_late is not None:
         notes.append(
             "an input buffer is refilled when computing has ended, not when it has been read: "
-            f"{lane.refills_late}"
+            f"{inference_stream.refills_late}"
         )
-    if device.info.kind == "cpu" and lane.contract.transfers:
+    if device.info.kind == "cpu" and inference_stream.contract.transfers:
         notes.append(
             "on the CPU the host thread itself copies and computes: a query's copies overlap nothing"
         )
     return notes
 
 
-def open_lanes(
+def open_inference_streams(
     device: Device, session: Session, subject: Subject, terms: Contract, resources: ExitStack
-) -> tuple[list[Lane], str | None]:
+) -> tuple[list[InferenceStream], str | None]:
     """A lane a stream, all without a CUDA graph if one of them refuses it; and that refusal's reason."""
-    lanes = _lanes(device, session, subject, terms, resources)
-    refused = next((lane.graph_refused for lane in lanes if lane.graph_refused), None)
+    inference_streams = _inference_streams(device, session, subject, terms, resources)
+    refused = next(
+        (
+            inference_stream.graph_refused
+            for inference_stream in inference_streams
+            if inference_stream.graph_refused
+        ),
+        None,
+    )
     if refused is None:
-        return lanes, None
+        return inference_streams, None
     resources.close()  # all lanes run on the same terms, or the result has none
     plain = msgspec.structs.replace(terms, graph=False)
-    return _lanes(device, session, subject, plain, resources), refused
+    return _inference_streams(device, session, subject, plain, resources), refused
 
 
-def _lanes(
+def _inference_streams(
     device: Device, session: Session, subject: Subject, terms: Contract, resources: ExitStack
-) -> list[Lane]:
-    lanes = []
+) -> list[InferenceStream]:
+    inference_streams = []
     for _ in range(terms.streams):
-        lanes.append(Lane(device, session, subject.shapes, subject.data, terms))
-        resources.callback(lanes[-1].close)
-    return lanes
+        inference_streams.append(InferenceStream(device, session, subject.shapes, subject.data, terms))
+        resources.callback(inference_streams[-1].close)
+    return inference_streams

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 
 from trtopt.device.api import ClockSensor, Device
 from trtopt.errors import DeviceError
-from trtopt.measure.analysis.interference import judge_groups
-from trtopt.measure.loop.inference_stream import Lane
+from trtopt.measure.analysis.interference import evaluate_groups
+from trtopt.measure.loop.inference_stream import InferenceStream
 from trtopt.measure.loop.sampling import Criterion, Finished, Until, as_samples, drive
 from trtopt.measure.loop.stopping import Precision
 from trtopt.measure.loop.warmup import WarmUp
@@ -104,7 +104,9 @@ class _Stretches:
         )
 
 
-def take_samples(device: Device, lanes: Sequence[Lane], warm: WarmUp, enough: Precision) -> Taken:
+def take_samples(
+    device: Device, inference_streams: Sequence[InferenceStream], warm: WarmUp, enough: Precision
+) -> Taken:
     """Warm up, then sample in groups until `enough` is finished.
 
     A discarded group's queries do not help `enough` to finish; its time counts towards the time limit.
@@ -115,13 +117,17 @@ def take_samples(device: Device, lanes: Sequence[Lane], warm: WarmUp, enough: Pr
     sensor = device.clock_sensor()
     warmups = _Stretches(device.now())
     with device.annotate("warm-up"):
-        drive(device, lanes, warm, warmups.new(0))
+        drive(device, inference_streams, warm, warmups.new(0))
     with device.captured():
-        return _take_groups(device, lanes, enough, warmups, sensor)
+        return _take_groups(device, inference_streams, enough, warmups, sensor)
 
 
 def _take_groups(
-    device: Device, lanes: Sequence[Lane], enough: Precision, warmups: _Stretches, sensor: ClockSensor
+    device: Device,
+    inference_streams: Sequence[InferenceStream],
+    enough: Precision,
+    warmups: _Stretches,
+    sensor: ClockSensor,
 ) -> Taken:
     samples = _Stretches(device.now())
     staged = _Stretches(samples.start_s)
@@ -130,35 +136,37 @@ def _take_groups(
     sampled_s, failure = 0.0, None
     while True:
         index = len(clocks) - 1
-        group = _Group(enough, sampled_s, GROUP_S if known else math.inf, _queries_of_a_group(lanes))
+        group = _Group(
+            enough, sampled_s, GROUP_S if known else math.inf, _queries_of_a_group(inference_streams)
+        )
         try:
             if known:
-                drive(device, lanes, Until(1), warmups.new(index))
+                drive(device, inference_streams, Until(1), warmups.new(index))
             with device.annotate(f"group {index}"):
                 before_s = device.now()
-                drive(device, lanes, group, samples.new(index))
+                drive(device, inference_streams, group, samples.new(index))
                 sampled_s += device.now() - before_s
             count = max(MIN_TIMED, round(group.heard * TIMED_SHARE))
             with device.annotate(f"stages {index}"):
-                drive(device, lanes, Until(count), staged.new(index), timed=True)
+                drive(device, inference_streams, Until(count), staged.new(index), timed=True)
         except DeviceError as error:
             if not len(samples):
                 raise
             failure = error
         clocks.append(sensor.read(round((device.now() - samples.start_s) * 1e3, 6)))
-        if judge_groups(clocks[-2:], sensor.reference.mhz).discarded:
+        if evaluate_groups(clocks[-2:], sensor.reference.mhz).discarded:
             enough.take_back(group.heard)
         if failure is not None or enough.is_finished(sampled_s):
             break
-    return _judged(warmups, samples, staged, clocks if known else [], sensor.reference, failure)
+    return _evaluated(warmups, samples, staged, clocks if known else [], sensor.reference, failure)
 
 
-def _queries_of_a_group(lanes: Sequence[Lane]) -> int:
-    slots = sum(len(lane.slots) for lane in lanes)
+def _queries_of_a_group(inference_streams: Sequence[InferenceStream]) -> int:
+    slots = sum(len(inference_stream.slots) for inference_stream in inference_streams)
     return max(MIN_QUERIES, QUERIES_PER_WAITING_SLOT * (slots - 1))
 
 
-def _judged(
+def _evaluated(
     warmups: _Stretches,
     samples: _Stretches,
     staged: _Stretches,
@@ -167,9 +175,9 @@ def _judged(
     failure: DeviceError | None,
 ) -> Taken:
     """Keep apart what counts and what does not."""
-    disturbance = judge_groups(clocks, reference.mhz)
-    bad = {group.index for group in disturbance.groups if group.discarded}
-    every = set(range(len(disturbance.groups))) if clocks else None
+    interference = evaluate_groups(clocks, reference.mhz)
+    bad = {group.index for group in interference.groups if group.discarded}
+    every = set(range(len(interference.groups))) if clocks else None
     kept = None if every is None else every - bad
     against = [] if failure is None else [f"the device failed in the middle: {failure.problem}"]
     return Taken(
@@ -179,7 +187,7 @@ def _judged(
         discarded=samples.of(bad) if bad else None,
         clocks=tuple(clocks),
         reference=reference,
-        groups=tuple(group.reasons for group in disturbance.groups),
-        untrustworthy=(*against, *([disturbance.text] if disturbance.untrustworthy else [])),
+        groups=tuple(group.reasons for group in interference.groups),
+        untrustworthy=(*against, *([interference.text] if interference.untrustworthy else [])),
         failure=failure,
     )

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from trtopt.device.api import Device
 from trtopt.errors import DeviceError
-from trtopt.measure.loop.inference_stream import Lane, Query, Slot
+from trtopt.measure.loop.inference_stream import InferenceStream, InFlightQuery, Query
 from trtopt.records import Samples
 
 Finished = tuple[int, Query]
@@ -43,17 +43,17 @@ class Until:
         return self._left <= 0 and elapsed_s >= self._min_s
 
 
-def sample(device: Device, lanes: Sequence[Lane], criterion: Criterion) -> Samples:
+def sample(device: Device, inference_streams: Sequence[InferenceStream], criterion: Criterion) -> Samples:
     """Keep every slot of every lane busy until the criterion is met, then let all of them finish."""
     began_s = device.now()
     finished: list[Finished] = []
-    drive(device, lanes, criterion, finished)
+    drive(device, inference_streams, criterion, finished)
     return as_samples(finished, began_s)
 
 
 def drive(
     device: Device,
-    lanes: Sequence[Lane],
+    inference_streams: Sequence[InferenceStream],
     criterion: Criterion,
     finished: list[Finished],
     *,
@@ -70,17 +70,17 @@ def drive(
         DeviceError: the first query that failed, in whichever thread. The others let go of their lanes first.
     """
     try:
-        if lanes[0].contract.threads == "one" or len(lanes) == 1:
-            _keep_busy(device, lanes, 0, criterion, finished, timed)
+        if inference_streams[0].contract.threads == "one" or len(inference_streams) == 1:
+            _keep_busy(device, inference_streams, 0, criterion, finished, timed)
         else:
-            _keep_busy_in_threads(device, lanes, criterion, finished, timed)
+            _keep_busy_in_threads(device, inference_streams, criterion, finished, timed)
     finally:
         finished.sort(key=lambda lane_and_query: lane_and_query[1].start_s)
 
 
 def _keep_busy(
     device: Device,
-    lanes: Sequence[Lane],
+    inference_streams: Sequence[InferenceStream],
     first_number: int,
     criterion: Criterion,
     finished: list[Finished],
@@ -88,7 +88,7 @@ def _keep_busy(
 ) -> None:
     """The criterion is asked between a slot's queries: with one query in flight its work is never timed."""
     began_s = device.now()
-    rounds = _round_robin(lanes, first_number)
+    rounds = _round_robin(inference_streams, first_number)
     while True:
         number, slot = next(rounds)
         if slot.busy:
@@ -98,18 +98,20 @@ def _keep_busy(
         if criterion.is_finished(device.now() - began_s):
             break
         slot.start(timed=timed)
-    for _ in range(sum(len(lane.slots) for lane in lanes)):
+    for _ in range(sum(len(inference_stream.slots) for inference_stream in inference_streams)):
         number, slot = next(rounds)
         if slot.busy:
             finished.append((number, slot.finish()))
 
 
-def _round_robin(lanes: Sequence[Lane], first_number: int) -> Iterator[tuple[int, Slot]]:
-    depth = len(lanes[0].slots)
+def _round_robin(
+    inference_streams: Sequence[InferenceStream], first_number: int
+) -> Iterator[tuple[int, InFlightQuery]]:
+    depth = len(inference_streams[0].slots)
     while True:
         for slot in range(depth):
-            for number, lane in enumerate(lanes, first_number):
-                yield number, lane.slots[slot]
+            for number, inference_stream in enumerate(inference_streams, first_number):
+                yield number, inference_stream.slots[slot]
 
 
 class _Shared:
@@ -144,7 +146,11 @@ class _Shared:
 
 
 def _keep_busy_in_threads(
-    device: Device, lanes: Sequence[Lane], criterion: Criterion, finished: list[Finished], timed: bool
+    device: Device,
+    inference_streams: Sequence[InferenceStream],
+    criterion: Criterion,
+    finished: list[Finished],
+    timed: bool,
 ) -> None:
     """One thread a lane; whatever ends one of them ends all, and none uses its lane when this returns.
 
@@ -160,7 +166,9 @@ def _keep_busy_in_threads(
         try:
             if not shared.is_over:
                 with device.adopt_thread():
-                    _keep_busy(device, lanes[number : number + 1], number, shared, finished, timed)
+                    _keep_busy(
+                        device, inference_streams[number : number + 1], number, shared, finished, timed
+                    )
         except BaseException as error:  # noqa: BLE001  (raised again in the thread that waits)
             failures.append(error)
             shared.give_up()
@@ -170,13 +178,18 @@ def _keep_busy_in_threads(
 
     running = 0
     try:
-        _start([threading.Thread(target=run, args=(number,), daemon=True) for number in range(len(lanes))])
-        running = len(lanes)
-        _let_go(starts, len(lanes))
+        _start(
+            [
+                threading.Thread(target=run, args=(number,), daemon=True)
+                for number in range(len(inference_streams))
+            ]
+        )
+        running = len(inference_streams)
+        _let_go(starts, len(inference_streams))
         _wait_until_ended(ends, ended, running)
     finally:
         shared.give_up()
-        _let_go(starts, len(lanes))
+        _let_go(starts, len(inference_streams))
         _wait_until_ended(ends, ended, running)
     if failures:
         raise failures[0]
@@ -217,7 +230,7 @@ def as_samples(finished: Sequence[Finished], began_s: float, group: Sequence[int
         ],
         h2d_ms=[round(query.h2d_ms, 6) for query in queries if query.h2d_ms is not None],
         d2h_ms=[round(query.d2h_ms, 6) for query in queries if query.d2h_ms is not None],
-        lane=[lane for lane, _ in finished],
+        inference_stream=[inference_stream for inference_stream, _ in finished],
         group=list(group),
     )
 

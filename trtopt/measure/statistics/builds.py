@@ -98,7 +98,7 @@ def compare_builds(
     *,
     threshold: float = THRESHOLD,
     noise: Noise | None = None,
-    disturbed: Sequence[str] = (),
+    interfered: Sequence[str] = (),
 ) -> BuildComparison:
     """Compare two recipes by the mean log latency of each build.
 
@@ -122,7 +122,7 @@ def compare_builds(
         return BuildComparison(lone, *spreads)
     half = _welch_half_width(means_a, means_b)
     ratio = Ratio.of_log(difference, half, half)
-    return BuildComparison(decide(ratio, threshold, noise, (), disturbed), *spreads)
+    return BuildComparison(decide(ratio, threshold, noise, (), interfered), *spreads)
 
 
 def compare_paired(
@@ -130,7 +130,7 @@ def compare_paired(
     b: Sequence[float],
     *,
     threshold: float = THRESHOLD,
-    disturbed: Sequence[str] = (),
+    interfered: Sequence[str] = (),
 ) -> Comparison:
     """Compare two builds whose runs were taken together: a[i] and b[i] are medians from one process.
 
@@ -142,12 +142,12 @@ def compare_paired(
     logs = [math.log(after) - math.log(before) for before, after in zip(a, b, strict=True)]
     if len(logs) < 2:
         text = f"{len(logs)} run: its own luck cannot be told from the builds'"
-        return decide(None, threshold, None, [Reason(ReasonCode.TOO_FEW_BLOCKS, text)], disturbed)
+        return decide(None, threshold, None, [Reason(ReasonCode.TOO_FEW_BLOCKS, text)], interfered)
     error = math.sqrt(variance(logs) / len(logs))
     half, sure = (
         student(len(logs) - 1, confidence) * error for confidence in (CONFIDENCE, WINNER_CONFIDENCE)
     )
-    return decide(Ratio.of_log(fmean(logs), half, sure), threshold, None, (), disturbed)
+    return decide(Ratio.of_log(fmean(logs), half, sure), threshold, None, (), interfered)
 
 
 def _welch_half_width(a: Sequence[float], b: Sequence[float]) -> float:

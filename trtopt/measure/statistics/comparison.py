@@ -178,7 +178,7 @@ def compare(
     threshold: float = THRESHOLD,
     interleaved: bool = True,
     noise: Noise | None = None,
-    disturbed: Sequence[str] = (),
+    interfered: Sequence[str] = (),
 ) -> Comparison:
     """Compare two sides' blocks of latencies, in the order in which they were taken.
 
@@ -190,13 +190,13 @@ def compare(
     """
     missing = _blocks_missing(a, b, interleaved)
     if missing is not None:
-        return decide(None, threshold, noise, [missing], disturbed)
+        return decide(None, threshold, noise, [missing], interfered)
     ratio = ratio_of_medians(a, b, paired=interleaved)
     if interleaved or noise is not None:
         by_chance = chance(log_ratios(a, b)) if interleaved else 0.0
-        return decide(ratio, threshold, noise, (), disturbed, by_chance=by_chance)
+        return decide(ratio, threshold, noise, (), interfered, by_chance=by_chance)
     allowance = math.expm1(student(math.inf) * math.sqrt(2) * RUN_LUCK)
-    comparison = decide(ratio.widened(allowance), threshold, None, (), disturbed, more_helps=False)
+    comparison = decide(ratio.widened(allowance), threshold, None, (), interfered, more_helps=False)
     text = (
         f"separate runs of one engine differ: {allowance:.1%} are allowed for that, however many samples "
         "there are; engines that take turns need no allowance (give compare the engines, not their results)"
@@ -223,7 +223,7 @@ def decide(
     threshold: float,
     noise: Noise | None = None,
     blockers: Sequence[Reason] = (),
-    disturbed: Sequence[str] = (),
+    interfered: Sequence[str] = (),
     *,
     more_helps: bool = True,
     by_chance: float = 0.0,
@@ -234,7 +234,7 @@ def decide(
     verdict. `more_helps` is whether more samples would narrow it; `by_chance` is how often pairs that differ
     in nothing would agree as well as these do.
     """
-    reasons = [*blockers, *(Reason(ReasonCode.DISTURBED, text) for text in disturbed)]
+    reasons = [*blockers, *(Reason(ReasonCode.DISTURBED, text) for text in interfered)]
     if noise is not None and noise.control.verdict in (Verdict.FASTER, Verdict.SLOWER):
         text = f"the A/A control found {noise.control.verdict.value} where nothing differs"
         reasons.append(Reason(ReasonCode.CONTROL_FOUND_WINNER, text))

@@ -36,7 +36,7 @@ class Control:
         return sum(comparison.verdict is verdict for comparison in self.comparisons)
 
 
-def judge_control(pairs: Sequence[Pair], *, threshold: float = THRESHOLD) -> Control:
+def evaluate_control(pairs: Sequence[Pair], *, threshold: float = THRESHOLD) -> Control:
     """Compare each pair as A and B would be; every pair comes from a process of its own."""
     comparisons = tuple(compare(a, b, threshold=threshold) for a, b in pairs)
     return Control(comparisons, noise_of_controls(comparisons, threshold=threshold))

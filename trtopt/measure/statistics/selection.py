@@ -13,7 +13,7 @@ from trtopt.measure.statistics.comparison import Comparison, Verdict
 
 
 @dataclass(frozen=True)
-class Rival:
+class TimedCandidate:
     """An engine, its median latency in ms, and how it compares with the baseline's.
 
     Both are None where it was not measured because it is `broken`: the accuracy bounds that it breaks, in
@@ -23,19 +23,19 @@ class Rival:
     name: str
     ms: float | None
     comparison: Comparison | None
-    asked: bool = False
+    requested: bool = False
     broken: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
-class Choice:
+class Selection:
     """The engine's name, and why."""
 
     name: str
     reason: str
 
 
-def choose(baseline: str, rivals: Sequence[Rival]) -> Choice:
+def select_engine(baseline: str, candidates_timed: Sequence[TimedCandidate]) -> Selection:
     """The fastest rival that is FASTER than the baseline; else one that was asked for and costs no time.
 
     Where speeds are the SAME, what was asked for is taken, and otherwise the baseline. UNDECIDED counts as
@@ -43,18 +43,20 @@ def choose(baseline: str, rivals: Sequence[Rival]) -> Choice:
     """
     sound = [
         (one.ms, one, one.comparison)
-        for one in rivals
+        for one in candidates_timed
         if not one.broken and one.comparison is not None and one.ms is not None
     ]
     faster = [one for one in sound if one[2].verdict is Verdict.FASTER]
     if faster:
         _, best, comparison = min(faster, key=lambda one: one[0])
-        return Choice(best.name, f"faster than {baseline}: {_change(comparison)}")
-    free = [one for one in sound if one[1].asked and _costs_nothing(one[2])]
+        return Selection(best.name, f"faster than {baseline}: {_change(comparison)}")
+    free = [one for one in sound if one[1].requested and _costs_nothing(one[2])]
     if free:
         _, best, comparison = min(free, key=lambda one: one[0])
-        return Choice(best.name, f"not slower than {baseline}, and asked for: {_change(comparison)}")
-    return Choice(baseline, "; ".join(_against(one, baseline) for one in rivals) or "there is nothing else")
+        return Selection(best.name, f"not slower than {baseline}, and asked for: {_change(comparison)}")
+    return Selection(
+        baseline, "; ".join(_against(one, baseline) for one in candidates_timed) or "there is nothing else"
+    )
 
 
 def _costs_nothing(comparison: Comparison) -> bool:
@@ -63,17 +65,17 @@ def _costs_nothing(comparison: Comparison) -> bool:
     return comparison.verdict is Verdict.SAME
 
 
-def _against(rival: Rival, baseline: str) -> str:
+def _against(timed: TimedCandidate, baseline: str) -> str:
     """Why a rival was not taken."""
-    if rival.broken or rival.comparison is None:
-        return f"{rival.name} is not accurate enough: {', '.join(rival.broken)}"
+    if timed.broken or timed.comparison is None:
+        return f"{timed.name} is not accurate enough: {', '.join(timed.broken)}"
     words = {
         Verdict.SLOWER: "is slower than",
         Verdict.SAME: "is no faster than",
         Verdict.UNDECIDED: "is not shown to be faster than",
         Verdict.FASTER: "is faster than",
     }
-    return f"{rival.name} {words[rival.comparison.verdict]} {baseline}: {_change(rival.comparison)}"
+    return f"{timed.name} {words[timed.comparison.verdict]} {baseline}: {_change(timed.comparison)}"
 
 
 def _change(comparison: Comparison) -> str:

@@ -16,11 +16,11 @@ import onnx
 from trtopt.data import SampleSource
 from trtopt.onnxio.model_file import ModelFile
 from trtopt.precision.casting.cast import cast_graph, measured
-from trtopt.precision.casting.decide import Decision, Wishes
+from trtopt.precision.casting.decide import CastOptions, Decision
 from trtopt.precision.quantize import (
-    Asked,
     Material,
     Quantised,
+    QuantizeOptions,
     make_rest_half,
     measured_for_rest,
     quantise,
@@ -75,36 +75,43 @@ class CastVariants:
 
     notes: tuple[str, ...] = ()
 
-    def __init__(self, model: ModelFile, samples: SampleSource, wishes: Wishes, spool: Path) -> None:
+    def __init__(
+        self, model: ModelFile, samples: SampleSource, cast_options: CastOptions, spool: Path
+    ) -> None:
         """Run `samples` through the prepared model once.
 
         Raises:
             ModelError, DataError: see `casting.api`.
         """
-        self._model, self._wishes = model, wishes
+        self._model, self._cast_options = model, cast_options
         self._ranges, _ = measured(model, samples)
-        self.nodes = tuple(self._cast(wishes, spool)[1].places)
+        self.nodes = tuple(self._cast(cast_options, spool)[1].places)
 
     def variant(self, kept: frozenset[str], spool: Path) -> Variant:
         """See `Variants`. Nodes alone between FP32 ones are cast: nothing is learnt of them otherwise."""
         only = frozenset(self.nodes) - kept
-        return Variant(self._cast(replace(self._wishes, only=only), spool)[0])
+        return Variant(self._cast(replace(self._cast_options, only=only), spool)[0])
 
     def tidied(self, kept: frozenset[str], spool: Path) -> Variant | None:
         """See `Variants`. Nodes alone between FP32 ones stay FP32."""
-        keep = (*self._wishes.keep, *map(pattern_for, sorted(kept)))
-        made, decision = self._cast(replace(self._wishes, keep=keep), spool)
+        keep = (*self._cast_options.keep, *map(pattern_for, sorted(kept)))
+        made, decision = self._cast(replace(self._cast_options, keep=keep), spool)
         return None if len(decision.places) + len(kept) == len(self.nodes) else Variant(made)
 
-    def _cast(self, wishes: Wishes, spool: Path) -> tuple[ModelFile, Decision]:
-        return cast_graph(replace(self._model, spool=spool), self._ranges, wishes)
+    def _cast(self, cast_options: CastOptions, spool: Path) -> tuple[ModelFile, Decision]:
+        return cast_graph(replace(self._model, spool=spool), self._ranges, cast_options)
 
 
 class QuantisedVariants:
     """INT8 or FP8 but for what is asked or tried to be kept in float, which is as the target wants it."""
 
     def __init__(
-        self, model: ModelFile, samples: SampleSource, asked: Asked, material: Material, target: str
+        self,
+        model: ModelFile,
+        samples: SampleSource,
+        requested: QuantizeOptions,
+        material: Material,
+        target: str,
     ) -> None:
         """Place and calibrate once, by the `material`; `samples` tell what has to stay FP32 among FP16.
 
@@ -112,16 +119,18 @@ class QuantisedVariants:
             UsageError, DataError, ArtifactError, ModelError: see `precision.quantize.quantise`.
         """
         self._model, self._target = model, target
-        made = quantise(model, asked, material)
+        made = quantise(model, requested, material)
         self.notes = tuple(made.notes)
-        self._asked, self._material = replace(asked, method=None), replace(material, table=made.table)
+        self._requested, self._material = replace(requested, method=None), replace(material, table=made.table)
         self._table = made.table
         plan = made.plan
         low = {edge.node for edge in plan.edges} | {weight.node for weight in plan.weights}
         low |= {item.node for item in plan.quantised}
         self.nodes = tuple(node.name for node in model.proto.graph.node if node.name in low)
         self._ranges: dict[str, float] = {}
-        if asked.form.strongly_typed:  # pairs bound what they let through; without them tensors may be larger
+        if (
+            requested.form.strongly_typed
+        ):  # pairs bound what they let through; without them tensors may be larger
             quantised, plain = (measured_for_rest(item, samples) for item in (made.model, model))
             self._ranges = quantised | {
                 name: max(peak, quantised.get(name, 0.0)) for name, peak in plain.items()
@@ -129,15 +138,15 @@ class QuantisedVariants:
 
     def variant(self, kept: frozenset[str], spool: Path) -> Variant:
         """See `Variants`. Tensors that carry Q/DQ only now are calibrated now, by the same method."""
-        wish = self._asked.wish
-        wish = replace(wish, exclude=(*wish.exclude, *map(pattern_for, sorted(kept))))
+        options = self._requested.options
+        options = replace(options, exclude=(*options.exclude, *map(pattern_for, sorted(kept))))
         made = with_pairs(
             replace(self._model, spool=spool),
-            replace(self._asked, wish=wish),
+            replace(self._requested, options=options),
             replace(self._material, table=self._table),
         )
         self._remember(made)
-        if self._asked.form.strongly_typed:
+        if self._requested.form.strongly_typed:
             make_rest_half(made, self._target, self._ranges, is_real=True)
         return Variant(made.model, made.table)
 

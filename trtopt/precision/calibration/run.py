@@ -21,7 +21,7 @@ from trtopt.precision.calibration.methods import METHODS
 from trtopt.precision.calibration.table import AUTO, MAX, by_group, chosen, ranges
 from trtopt.precision.observe import observe
 from trtopt.precision.placement.plan import Plan
-from trtopt.precision.qdq.qdq_format import Form
+from trtopt.precision.qdq.qdq_format import QdqFormat
 from trtopt.precision.qdq.quantised_values import check_weight
 from trtopt.precision.qdq.write import Scales, write
 from trtopt.precision.reference_runs import First, at_most
@@ -44,7 +44,7 @@ def calibrate(
     source: SampleSource,
     *,
     method: str,
-    form: Form,
+    form: QdqFormat,
     given: Scales,
     model_sha256: str,
     random_data: bool,
@@ -69,7 +69,7 @@ def calibrate(
     scores: tuple[MethodScore, ...] = ()
     held = 0
     if automatic:
-        scores, held = _judge(model, plan, amax, source, form, given)
+        scores, held = _evaluate(model, plan, amax, source, form, given)
     best = best_of(scores, held, careful=MAX) if scores else MAX if method == AUTO else method
     return CalibrationTable(
         model_sha256=model_sha256,
@@ -83,12 +83,12 @@ def calibrate(
     )
 
 
-def _judge(
+def _evaluate(
     model: ModelFile,
     plan: Plan,
     amax: Mapping[str, Mapping[str, float]],
     source: SampleSource,
-    form: Form,
+    form: QdqFormat,
     given: Scales,
 ) -> tuple[tuple[MethodScore, ...], int]:
     """Every method's score; and how many samples were held back, 0 if there were too few to hold any.
@@ -164,7 +164,7 @@ def copied(model: ModelFile) -> ModelFile:
 
 
 def _with_open_scales(
-    model: ModelFile, plan: Plan, form: Form, given: Scales
+    model: ModelFile, plan: Plan, form: QdqFormat, given: Scales
 ) -> tuple[Unoptimised, dict[str, str]]:
     """The quantised model with the scales of calibrated tensors as inputs: one session for all methods."""
     trial = copied(model)

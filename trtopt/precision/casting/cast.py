@@ -25,7 +25,7 @@ from trtopt.onnxio.graph_walk import OWN_DOMAINS, graphs_of, opset_of, unknown_o
 from trtopt.onnxio.model_file import ModelFile, array_of
 from trtopt.onnxio.unique_names import name_apart
 from trtopt.precision.casting.convert import convert
-from trtopt.precision.casting.decide import HEAVY, Decision, Judge, Wishes
+from trtopt.precision.casting.decide import HEAVY, CastDecider, CastOptions, Decision
 from trtopt.precision.casting.patterns import check_patterns
 from trtopt.precision.casting.places import LOW, types_of
 from trtopt.precision.casting.reference import Reference
@@ -78,13 +78,13 @@ def cast_model(
     began = time.perf_counter()
     original = _loaded(source, out, target, threshold, note)
     limit = largest(LOW[precision]) if data is None and threshold is None else threshold
-    wishes = Wishes(precision, target, limit, tuple(keep), tuple(keep_op), tuple(include))
+    cast_options = CastOptions(precision, target, limit, tuple(keep), tuple(keep_op), tuple(include))
     with scratch_beside(out) as spool, _telling_of_data(data):
         model = replace(original, proto=prepare.prepare(original.proto)[0], spool=spool)
         wide = _wide(model)
         check_patterns(wide.proto, keep, keep_op, include)  # before the model runs, which may take long
         seen = _seen(model, wide, original.proto, data, spool, compare=compare)
-        result, decision = cast_graph(wide, seen.ranges, wishes, cast_io=cast_io)
+        result, decision = cast_graph(wide, seen.ranges, cast_options, cast_io=cast_io)
         report = CastReport(
             source=str(source),
             out=str(out),
@@ -109,7 +109,7 @@ def cast_model(
 
 
 def cast_graph(
-    model: ModelFile, ranges: Mapping[str, float], wishes: Wishes, *, cast_io: bool = False
+    model: ModelFile, ranges: Mapping[str, float], cast_options: CastOptions, *, cast_io: bool = False
 ) -> tuple[ModelFile, Decision]:
     """Cast a prepared model in memory; its spool takes large weights. `ranges`: the largest |x| by tensor.
 
@@ -117,11 +117,11 @@ def cast_graph(
         UsageError: a pattern that fits no node.
         ModelError: the file holds nothing heavy that takes this type.
     """
-    check_patterns(model.proto, wishes.keep, wishes.keep_op, wishes.include)
+    check_patterns(model.proto, cast_options.keep, cast_options.keep_op, cast_options.include)
     types = types_of(model.proto)
-    decision = Judge(model, types, ranges, wishes, cast_io=cast_io).decide()
-    _check_worthwhile(model, decision, wishes.precision)
-    result = convert(model, types, decision.places, wishes.low, cast_io=cast_io)
+    decision = CastDecider(model, types, ranges, cast_options, cast_io=cast_io).decide()
+    _check_worthwhile(model, decision, cast_options.precision)
+    result = convert(model, types, decision.places, cast_options.low, cast_io=cast_io)
     prepare.check(result.proto)
     return result, decision
 

@@ -46,7 +46,7 @@ HEADROOM = 4.0
 
 
 @dataclass(frozen=True)
-class Wishes:
+class CastOptions:
     """What the user asks for; patterns are of the shell's kind, for node names."""
 
     precision: CastPrecision
@@ -81,7 +81,7 @@ class Decision:
     fits: dict[str, Fit]
 
 
-class Judge:
+class CastDecider:
     """Decides node by node; all it knows of the values are `ranges`, the largest |x| of tensors."""
 
     def __init__(
@@ -89,12 +89,12 @@ class Judge:
         model: ModelFile,
         types: Mapping[str, int],
         ranges: Mapping[str, float],
-        wishes: Wishes,
+        cast_options: CastOptions,
         *,
         cast_io: bool = False,
     ) -> None:
         self._cast_io = cast_io
-        self._model, self._types, self._wishes = model, types, wishes
+        self._model, self._types, self._cast_options = model, types, cast_options
         self._ranges = with_borders(model.proto.graph, ranges)
         self._opset = opset_of(model.proto)
         self._weights = {
@@ -104,8 +104,10 @@ class Judge:
             if item.data_type == FLOAT
         }
         self._fits: dict[str, Fit] = {}
-        self._limit = largest(wishes.low)
-        self._threshold = wishes.threshold if wishes.threshold is not None else self._limit / HEADROOM
+        self._limit = largest(cast_options.low)
+        self._threshold = (
+            cast_options.threshold if cast_options.threshold is not None else self._limit / HEADROOM
+        )
 
     def decide(self) -> Decision:
         """Judge every node of the graph and its subgraphs."""
@@ -116,7 +118,7 @@ class Judge:
             nodes = {node.name: node for node in part.node}
             inner: dict[str, Places] = {}
             for node in part.node:
-                can = places_of(node, self._opset, self._wishes.low, self._types)
+                can = places_of(node, self._opset, self._cast_options.low, self._types)
                 if not self._touches_float(node) or node.op_type in _READERS:
                     untouched += 1
                 elif (why := self._why_not(node, can)) is not None:
@@ -129,7 +131,7 @@ class Judge:
                 kept[name] = _kept(nodes[name], "quantised", "its Q/DQ stay FP32, and casts would part them")
                 del inner[name]
             for name in islands(part.node, inner, self._edge(part)):
-                if self._wishes.only is None and not self._wishes.includes(nodes[name]):
+                if self._cast_options.only is None and not self._cast_options.includes(nodes[name]):
                     reason = "between FP32 nodes, with nothing heavy in between: casts would cost more"
                     kept[name] = _kept(nodes[name], "island", reason)
                     del inner[name]
@@ -157,7 +159,7 @@ class Judge:
 
     def _why_not(self, node: onnx.NodeProto, can: Places) -> tuple[KeepRule, str] | None:
         """The rule that keeps the node FP32, and the reason; None if none does."""
-        if node.domain not in OWN_DOMAINS or takes(node.op_type, self._opset, self._wishes.low) is None:
+        if node.domain not in OWN_DOMAINS or takes(node.op_type, self._opset, self._cast_options.low) is None:
             return "operator", f"{node.op_type} is not ONNX's own: what types it takes is not known"
         if node.op_type in NEVER:
             return "operator", NEVER[node.op_type]
@@ -166,24 +168,28 @@ class Judge:
         if node.op_type in QDQ and (told := self._scale_fault(node, can)):
             return "quantised", told
         if not can.any:
-            taken = takes(node.op_type, self._opset, self._wishes.low)
+            taken = takes(node.op_type, self._opset, self._cast_options.low)
             if node.op_type in HEAVY or not taken:
-                type_name = self._wishes.precision.upper()
+                type_name = self._cast_options.precision.upper()
                 return "opset", f"{node.op_type} takes no {type_name} at opset {self._opset}"
             return None
-        if self._wishes.only is not None:
-            return None if node.name in self._wishes.only else ("pattern", "it is not among those asked for")
-        if self._wishes.includes(node):
+        if self._cast_options.only is not None:
+            return (
+                None
+                if node.name in self._cast_options.only
+                else ("pattern", "it is not among those asked for")
+            )
+        if self._cast_options.includes(node):
             return None
-        for pattern in self._wishes.keep:
+        for pattern in self._cast_options.keep:
             if is_called(node, pattern):
                 return "pattern", f"--keep {pattern}"
-        if node.op_type in self._wishes.keep_op:
+        if node.op_type in self._cast_options.keep_op:
             return "pattern", f"--keep-op {node.op_type}"
         return self._weight_fault(node, can) or self._range_fault(node)
 
     def _scale_fault(self, node: onnx.NodeProto, can: Places) -> str | None:
-        if self._wishes.target == "8.6":
+        if self._cast_options.target == "8.6":
             return "TensorRT 8.6 takes FP32 scales"
         if not can.inputs[1]:
             return f"at opset {self._opset} scales are FP32; from opset 19 on they may be 16-bit"
@@ -192,7 +198,7 @@ class Judge:
             peak = self._fit(scale.name).largest
             if peak > self._limit:
                 return f"scale {scale.name!r} is too large: it reaches {peak:.3g}, beyond {self._limit:.5g}"
-            error = rounding_error(array_of(scale, self._model.folder), self._wishes.low)
+            error = rounding_error(array_of(scale, self._model.folder), self._cast_options.low)
             if error > _SCALE_ERROR:
                 return f"scale {scale.name!r} is too small: 16 bits change it by {error:.0%}"
         return None
@@ -211,12 +217,14 @@ class Judge:
     def _fit(self, name: str) -> Fit:
         if name not in self._fits:
             array = array_of(self._weights[name], self._model.folder)
-            self._fits[name] = fit_of(array, self._wishes.low)
+            self._fits[name] = fit_of(array, self._cast_options.low)
         return self._fits[name]
 
     def _range_fault(self, node: onnx.NodeProto) -> tuple[KeepRule, str] | None:
         is_count = node.op_type == "Cast" and self._types.get(node.input[0]) in _INTEGERS
-        threshold = min(self._threshold, exact_integers(self._wishes.low)) if is_count else self._threshold
+        threshold = (
+            min(self._threshold, exact_integers(self._cast_options.low)) if is_count else self._threshold
+        )
         for name in (*node.output, *node.input):
             peak = self._ranges.get(name, 0.0)
             if peak > threshold:

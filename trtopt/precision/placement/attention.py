@@ -53,7 +53,7 @@ def _product_behind(view: View, tensor: str) -> Node | None:
 
 def apply(draft: Draft) -> None:
     """Decide every MatMul of two computed tensors."""
-    if draft.wish.precision == "fp8":
+    if draft.options.precision == "fp8":
         for attention in find(draft.view):
             _decide(draft, attention)
     for node in draft.view.nodes:
@@ -64,7 +64,7 @@ def apply(draft: Draft) -> None:
 def _decide(draft: Draft, attention: Attention) -> None:
     products = (attention.first, attention.second)
     for product in products:
-        if pattern := draft.wish.excludes(product):
+        if pattern := draft.options.excludes(product):
             for node in products:
                 why = f"--exclude {pattern} at {product.name!r}: an attention goes whole"
                 draft.keep(node, "excluded", why)
@@ -91,16 +91,16 @@ def _why_not(view: View, attention: Attention) -> str | None:
 
 
 def _decide_alone(draft: Draft, node: Node) -> None:
-    asked = draft.wish.includes(node)
-    if pattern := draft.wish.excludes(node):
+    requested = draft.options.includes(node)
+    if pattern := draft.options.excludes(node):
         draft.keep(node, "excluded", f"--exclude {pattern}")
-    elif draft.wish.precision == "int4":
+    elif draft.options.precision == "int4":
         draft.keep(node, RULE, "INT4 is for constant weights")
-    elif asked and draft.wish.precision == "int8":
+    elif requested and draft.options.precision == "int8":
         draft.put(node, 0)
         draft.put(node, 1)
-        draft.quantise(node, "included", f"--include {asked}")
-    elif draft.wish.precision == "fp8":
+        draft.quantise(node, "included", f"--include {requested}")
+    elif draft.options.precision == "fp8":
         draft.keep(node, RULE, "it is not part of an attention with Softmax")
     else:
         draft.keep(node, RULE, "products of two activations are often slower in INT8")

@@ -20,10 +20,10 @@ def apply(draft: Draft) -> None:
 
 def _decide(draft: Draft, node: Node) -> None:
     rule = {"MaxPool": "maxpool", "Resize": "resize", "Concat": "concat"}.get(node.op_type, "average-pool")
-    if pattern := draft.wish.excludes(node):
+    if pattern := draft.options.excludes(node):
         draft.keep(node, "excluded", f"--exclude {pattern}")
-    elif draft.wish.precision != "int8":
-        draft.keep(node, rule, f"it has no {draft.wish.precision.upper()} kernel")
+    elif draft.options.precision != "int8":
+        draft.keep(node, rule, f"it has no {draft.options.precision.upper()} kernel")
     elif not _leads_to_quantised(draft, node.output[0]):
         if _shrinks_quantised_maps(draft, node):
             draft.put(node, 0)
@@ -47,7 +47,7 @@ def _shrinks_quantised_maps(draft: Draft, node: Node) -> bool:
     """
     return (
         is_op(node, "GlobalAveragePool")
-        and draft.wish.trained is None  # a trained model says itself which maps bear it
+        and draft.options.trained is None  # a trained model says itself which maps bear it
         and draft.view.only_use(node.input[0]) is not None
         and _comes_from_quantised(draft, node.input[0])
     )
@@ -105,7 +105,7 @@ def _comes_from_quantised(draft: Draft, tensor: str) -> bool:
         return False
     if is_op(maker, *_AVERAGES, "Resize") and maker.name not in draft.decisions:
         # its turn comes later, and once its reader is quantised nothing but this decides
-        return not draft.wish.excludes(maker) and _comes_from_quantised(draft, maker.input[0])
+        return not draft.options.excludes(maker) and _comes_from_quantised(draft, maker.input[0])
     if is_op(maker, "Conv", "ConvTranspose", "Gemm", "MatMul", "Concat", *_AVERAGES, "Resize"):
         return draft.is_quantised(maker)
     if is_op(maker, *_FUSED, *_CARRIERS) or is_own_gate(draft.view, maker):

@@ -15,7 +15,7 @@ SOFTMAX_AMAX = 1.0
 
 
 @dataclass(frozen=True)
-class Wish:
+class PlacementOptions:
     """The precision and the user's patterns: node names or operators, with * and ?."""
 
     precision: Precision
@@ -82,7 +82,7 @@ class Draft:
     """A plan in the making: rules add edges and decide nodes, each node once."""
 
     view: View
-    wish: Wish
+    options: PlacementOptions
     edges: dict[tuple[str, int], Edge] = field(default_factory=dict)
     weights: list[WeightEdge] = field(default_factory=list)
     fixed: dict[str, float] = field(default_factory=dict)

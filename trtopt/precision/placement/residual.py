@@ -30,11 +30,11 @@ def _decide(draft: Draft, node: Node) -> None:
     if len(view.computed_inputs(node)) != 2:
         draft.keep(node, _RULE, "it adds a constant, which fuses with what makes its input")
         return
-    if pattern := draft.wish.excludes(node):
+    if pattern := draft.options.excludes(node):
         draft.keep(node, "excluded", f"--exclude {pattern}")
         return
-    if draft.wish.precision != "int8":
-        kind = draft.wish.precision.upper()
+    if draft.options.precision != "int8":
+        kind = draft.options.precision.upper()
         draft.keep(node, _RULE, f"a skip in {kind} is not taken into the layer's kernel")
         return
     if not _have_one_shape(view, node):
@@ -76,7 +76,7 @@ def _is_between_int8_behind_an_activation(draft: Draft, node: Node) -> bool:
 
     A trained model says itself which branches bear it.
     """
-    if draft.wish.trained is not None or not draft.reads_quantised(node.output[0]):
+    if draft.options.trained is not None or not draft.reads_quantised(node.output[0]):
         return False
     pairs = (node.input, reversed(node.input))
     return any(_is_activated(draft, main) and draft.reads_quantised(skip) for main, skip in pairs)

@@ -22,7 +22,7 @@ def apply(draft: Draft) -> None:
     """Decide every node of floating-point numbers that is left."""
     for node in draft.view.nodes:
         if node.name not in draft.decisions and _has_floats(draft.view, node):
-            pattern = draft.wish.excludes(node)
+            pattern = draft.options.excludes(node)
             draft.keep(
                 node,
                 "excluded" if pattern else "float",

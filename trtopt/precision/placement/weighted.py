@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from trtopt.onnxio.model_file import is_external
 from trtopt.precision.placement.gates import is_gate
-from trtopt.precision.placement.plan import Draft, WeightEdge, Wish
+from trtopt.precision.placement.plan import Draft, PlacementOptions, WeightEdge
 from trtopt.precision.placement.view import ACTIVATIONS, RESHAPES, Node, View, attribute, is_op
 
 BLOCK = 128
@@ -101,50 +101,50 @@ def _known(view: View, tensor: str) -> tuple[int, ...] | None:
 # ── exceptions: each answers why not, or None ───────────────────────────────────────────────────────────
 
 
-def _not_float32(view: View, item: Weighted, wish: Wish) -> str | None:
+def _not_float32(view: View, item: Weighted, options: PlacementOptions) -> str | None:
     kind = view.element_type(_root(view, item.node.input[item.weight]))
     return None if kind == _FLOAT32 else "its weight is not FP32; quantise the FP32 model"
 
 
-def _grouped(view: View, item: Weighted, wish: Wish) -> str | None:
-    if wish.precision == "fp8" and item.groups > 1:
+def _grouped(view: View, item: Weighted, options: PlacementOptions) -> str | None:
+    if options.precision == "fp8" and item.groups > 1:
         return "there are no FP8 kernels for depthwise and grouped convolutions"
     return None
 
 
-def _not_int4(view: View, item: Weighted, wish: Wish) -> str | None:
-    if wish.precision != "int4":
+def _not_int4(view: View, item: Weighted, options: PlacementOptions) -> str | None:
+    if options.precision != "int4":
         return None
     if item.node.op_type != "MatMul" or item.axis is None:
         return "INT4 weights are for MatMul with a two-dimensional weight on the right"
     return None if item.k % BLOCK == 0 else f"K = {item.k} is no multiple of the block of {BLOCK}"
 
 
-def _gate(view: View, item: Weighted, wish: Wish) -> str | None:
+def _gate(view: View, item: Weighted, options: PlacementOptions) -> str | None:
     told = "it is part of a squeeze-and-excitation gate: tiny, and its error scales whole channels"
     return told if is_gate(view, item.node) else None
 
 
-def _gemv(view: View, item: Weighted, wish: Wish) -> str | None:
+def _gemv(view: View, item: Weighted, options: PlacementOptions) -> str | None:
     if item.is_convolution or (item.n > 1 and item.rows != 1):
         return None
     side = "N" if item.n == 1 else "M"
     return f"it is a matrix-vector product ({side} = 1): bound by reading weights"
 
 
-def _narrow_product(view: View, item: Weighted, wish: Wish) -> str | None:
+def _narrow_product(view: View, item: Weighted, options: PlacementOptions) -> str | None:
     if item.is_convolution or (item.k >= _NARROW and item.n >= _NARROW):
         return None
     return f"K = {item.k}, N = {item.n}: below {_NARROW} there is nothing to gain"
 
 
-def _narrow_convolution(view: View, item: Weighted, wish: Wish) -> str | None:
+def _narrow_convolution(view: View, item: Weighted, options: PlacementOptions) -> str | None:
     if not item.is_convolution or item.k >= _NARROW or item.n >= _NARROW or is_input_layer(view, item.node):
         return None
     return f"{item.k} and {item.n} channels: fewer than {_NARROW} on both sides, and not the input layer"
 
 
-_EXCEPTIONS: tuple[tuple[str, Callable[[View, Weighted, Wish], str | None]], ...] = (
+_EXCEPTIONS: tuple[tuple[str, Callable[[View, Weighted, PlacementOptions], str | None]], ...] = (
     ("weight-type", _not_float32),
     ("fp8-grouped", _grouped),
     ("int4-blocks", _not_int4),
@@ -186,25 +186,25 @@ def apply(draft: Draft) -> None:
 
 
 def _decide(draft: Draft, item: Weighted) -> None:
-    view, wish, node = draft.view, draft.wish, item.node
-    if pattern := wish.excludes(node):
+    view, options, node = draft.view, draft.options, item.node
+    if pattern := options.excludes(node):
         draft.keep(node, "excluded", f"--exclude {pattern}")
         return
-    if wish.trained is not None and node.name not in wish.trained and not wish.includes(node):
+    if options.trained is not None and node.name not in options.trained and not options.includes(node):
         draft.keep(node, "trained", "the model's own Q/DQ leave it out")
         return
-    asked = wish.includes(node) or (wish.trained and "as the model has it")
+    requested = options.includes(node) or (options.trained and "as the model has it")
     for rule, why_not in _EXCEPTIONS:
-        reason = why_not(view, item, wish)
-        if reason is not None and (not asked or rule in _FIRM):
+        reason = why_not(view, item, options)
+        if reason is not None and (not requested or rule in _FIRM):
             draft.keep(node, rule, reason)
             return
     draft.weights.append(WeightEdge(node.name, item.weight, item.axis))
-    if wish.precision == "int4":
+    if options.precision == "int4":
         draft.quantise(node, "weights", f"INT4 weight in blocks of {BLOCK}; activations stay in float")
         return
     told = "one" if item.axis is None else f"one for each slice of axis {item.axis}"
-    rule = "included" if asked else "weights"
+    rule = "included" if requested else "weights"
     draft.quantise(node, rule, f"its activation with one scale, its weight with {told}")
     place, index = _before_pad(view, node, item.activation)
     draft.put(place, index)

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 from trtopt.errors import ModelError
 from trtopt.onnxio.graph_walk import opset_of
 from trtopt.onnxio.newer_opset import raise_opset
-from trtopt.precision.qdq.qdq_format import Form
+from trtopt.precision.qdq.qdq_format import QdqFormat
 
 if TYPE_CHECKING:
     import onnx
 
 
-def fit_opset(model: onnx.ModelProto, form: Form) -> None:
+def fit_opset(model: onnx.ModelProto, form: QdqFormat) -> None:
     """Raise the model, in place, to an opset that has the form's operators and that the target reads.
 
     Raises:

@@ -18,7 +18,7 @@ from trtopt.targets import OPSETS
 
 
 @dataclass(frozen=True)
-class Form:
+class QdqFormat:
     """One way to write Q/DQ.
 
     `strongly_typed`: what is not quantised becomes FP16 in the graph itself, scales too. `opset` is the
@@ -48,7 +48,7 @@ class Form:
 _LEAST_STRONG = {"int8": 19, "fp8": 19, "int4": 21}
 
 
-def form_for(precision: Precision, target: str, *, stored: bool = False) -> Form:
+def qdq_format_for(precision: Precision, target: str, *, stored: bool = False) -> QdqFormat:
     """The form for a target, named as `trtopt rewrite` names them.
 
     Raises:
@@ -58,7 +58,7 @@ def form_for(precision: Precision, target: str, *, stored: bool = False) -> Form
         raise UsageError(f"unknown target {target!r}", f"choose one of {', '.join(OPSETS)}")
     if target != "8.6":
         most = OPSETS[target].read
-        return Form(precision, True, _LEAST_STRONG[precision], most, stored or precision == "int4")
+        return QdqFormat(precision, True, _LEAST_STRONG[precision], most, stored or precision == "int4")
     if precision != "int8":
         raise UsageError(
             f"TensorRT 8.6 has no {precision.upper()}",
@@ -69,4 +69,4 @@ def form_for(precision: Precision, target: str, *, stored: bool = False) -> Form
             "TensorRT 8.6 reads weights as FP32 with a Q and a DQ only", "leave --store-weights out"
         )
     # Of the opsets above, 8.6 loads the Q/DQ alone.
-    return Form("int8", False, 13, OPSETS[target].operators, stored=False)
+    return QdqFormat("int8", False, 13, OPSETS[target].operators, stored=False)

@@ -16,7 +16,7 @@ from trtopt.onnxio.model_file import ModelFile, array_of
 from trtopt.onnxio.row_parts import constant, constant_of_parts, runs_of_rows
 from trtopt.precision.placement.plan import Edge, Plan, WeightEdge
 from trtopt.precision.placement.weighted import BLOCK
-from trtopt.precision.qdq.qdq_format import Form
+from trtopt.precision.qdq.qdq_format import QdqFormat
 from trtopt.precision.qdq.quantised_values import (
     ELEMENT,
     check_weight,
@@ -45,7 +45,7 @@ class Scales:
         return self.edges.get((edge.node, edge.index), self.tensors.get(edge.tensor, 0.0))
 
 
-def write(model: ModelFile, plan: Plan, scales: Scales, form: Form) -> dict[str, str]:
+def write(model: ModelFile, plan: Plan, scales: Scales, form: QdqFormat) -> dict[str, str]:
     """Insert the plan's Q and DQ nodes into the main graph, in place; dead nodes and constants go.
 
     Weights that stay FP32 stay in their file; large ones in a narrow type go to the model's spool.
@@ -65,7 +65,7 @@ def write(model: ModelFile, plan: Plan, scales: Scales, form: Form) -> dict[str,
 class _Writer:
     """Collects new nodes by the place where they belong, then puts all in at once."""
 
-    def __init__(self, file: ModelFile, form: Form) -> None:
+    def __init__(self, file: ModelFile, form: QdqFormat) -> None:
         self.file, self.model, self.form = file, file.proto, form
         model = file.proto
         self._nodes = {node.name: node for node in model.graph.node}

@@ -16,7 +16,7 @@ from trtopt.precision.observe import observe
 from trtopt.precision.placement.plan import Plan
 from trtopt.precision.placement.view import Node, View
 from trtopt.precision.placement.weighted import BLOCK
-from trtopt.precision.qdq.qdq_format import Form
+from trtopt.precision.qdq.qdq_format import QdqFormat
 from trtopt.precision.qdq.quantised_values import weight_scale
 from trtopt.precision.rounding.compensate import rounded
 
@@ -52,7 +52,7 @@ class _Matrix:
 
 
 def round_by_data(
-    model: ModelFile, plan: Plan, source: SampleSource, form: Form, most_bytes: int = MOMENTS_BYTES
+    model: ModelFile, plan: Plan, source: SampleSource, form: QdqFormat, most_bytes: int = MOMENTS_BYTES
 ) -> Rounded:
     """Move the plan's INT4 weights to their grids, in place, so that what their layers compute errs little.
 
@@ -106,7 +106,7 @@ def _shards(matrices: Iterable[_Matrix], most_bytes: int) -> list[list[_Matrix]]
 
 
 def _moved(
-    model: ModelFile, item: _Matrix, weight: onnx.TensorProto, seen: SecondMoments, form: Form
+    model: ModelFile, item: _Matrix, weight: onnx.TensorProto, seen: SecondMoments, form: QdqFormat
 ) -> NDArray[np.float32]:
     """Give the readers a constant of their own, on its grid; its scales [blocks, N]."""
 

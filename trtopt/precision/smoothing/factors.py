@@ -27,7 +27,7 @@ def by_alpha(seen: ChannelValues, weights: Matrices, alpha: float) -> Factors:
     """s_j = max|x_j|^α / max|W_j|^(1−α). Source: Xiao et al. 2022, arXiv:2211.10438, equation 4."""
     rows = np.max([np.abs(matrix).max(axis=1) for matrix in weights], axis=0)
     peaks = np.maximum(seen.peaks, _LEAST)
-    return _told(peaks**alpha / np.maximum(rows, _LEAST) ** (1 - alpha))
+    return _as_factors(peaks**alpha / np.maximum(rows, _LEAST) ** (1 - alpha))
 
 
 def by_error(seen: ChannelValues, weights: Matrices) -> tuple[Factors, float] | None:
@@ -42,7 +42,7 @@ def by_error(seen: ChannelValues, weights: Matrices) -> tuple[Factors, float] | 
     errors = [_error(seen, weights, factors) for factors in trials]
     best = int(np.argmin(errors))
     left = errors[best] / errors[0] if errors[0] else 1.0
-    return (_told(trials[best]), left) if left <= WORTHWHILE else None
+    return (_as_factors(trials[best]), left) if left <= WORTHWHILE else None
 
 
 def _error(seen: ChannelValues, weights: Matrices, factors: NDArray[np.float64]) -> float:
@@ -61,7 +61,7 @@ def _error(seen: ChannelValues, weights: Matrices, factors: NDArray[np.float64])
     return found
 
 
-def _told(factors: NDArray[Any]) -> Factors:
+def _as_factors(factors: NDArray[Any]) -> Factors:
     """Four digits, as the calibration table keeps them, of those that are not 1."""
     return {int(index): float(f"{factors[index]:.4g}") for index in np.flatnonzero(factors != 1)}
 

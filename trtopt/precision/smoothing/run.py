@@ -10,7 +10,7 @@ from trtopt.onnxio.model_file import ModelFile
 from trtopt.precision.calibration.collect import PerChannel
 from trtopt.precision.observe import observe
 from trtopt.precision.placement.place import place
-from trtopt.precision.placement.plan import Wish
+from trtopt.precision.placement.plan import PlacementOptions
 from trtopt.precision.placement.view import View
 from trtopt.precision.smoothing.factors import Factors, by_alpha, by_error
 from trtopt.precision.smoothing.places import find
@@ -18,7 +18,7 @@ from trtopt.precision.smoothing.write import by_row, smooth
 
 
 def smooth_by_data(
-    model: ModelFile, source: SampleSource, wish: Wish, alpha: float | None
+    model: ModelFile, source: SampleSource, options: PlacementOptions, alpha: float | None
 ) -> tuple[dict[str, Factors], list[str]]:
     """Smooth in place what is to be quantised; the factors by tensor, and what to say.
 
@@ -30,7 +30,7 @@ def smooth_by_data(
     """
     view = View(model.proto)
     places, declined = find(view)
-    quantised = {weight.node for weight in place(view, wish).weights}
+    quantised = {weight.node for weight in place(view, options).weights}
     places = [
         item
         for item in places
@@ -48,7 +48,7 @@ def smooth_by_data(
         elif found := by_error(seen.values(item.tensor), weights):
             factors[item.tensor], left[item.tensor] = found
     smooth(model, [item for item in places if item.tensor in factors], factors)
-    return factors, _told(factors, left) if alpha is None else _told_of_alpha(factors, declined, alpha)
+    return factors, _notes_on(factors, left) if alpha is None else _told_of_alpha(factors, declined, alpha)
 
 
 def smooth_as_told(model: ModelFile, factors: Mapping[str, Factors], table: str) -> None:
@@ -67,7 +67,7 @@ def smooth_as_told(model: ModelFile, factors: Mapping[str, Factors], table: str)
     smooth(model, [item for tensor, item in places.items() if tensor in factors], factors)
 
 
-def _told(factors: Mapping[str, Factors], left: Mapping[str, float]) -> list[str]:
+def _notes_on(factors: Mapping[str, Factors], left: Mapping[str, float]) -> list[str]:
     if not factors:
         return []
     most = max(factors, key=lambda name: max(factors[name].values()))

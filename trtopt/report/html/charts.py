@@ -44,7 +44,7 @@ def log(**rest: Any) -> Spec:
     return {"scale": {"type": "log", "nice": False, **rest}}
 
 
-def told(*fields: tuple[str, str, str]) -> list[Spec]:
+def tooltip_fields(*fields: tuple[str, str, str]) -> list[Spec]:
     """A tooltip's lines as (field, title, number format); without a format it is text."""
     return [
         {"field": field, "title": title, **({"format": form, "type": "quantitative"} if form else {})}
@@ -77,7 +77,9 @@ def histogram(title: str, values: Sequence[float], marks: dict[str, float]) -> C
             "x2": {"field": "to"},
             "y": quantity("queries", "queries"),
             "y2": {"datum": 0},
-            "tooltip": told(("from", "from ms", ".4f"), ("to", "to ms", ".4f"), ("queries", "queries", "d")),
+            "tooltip": tooltip_fields(
+                ("from", "from ms", ".4f"), ("to", "to ms", ".4f"), ("queries", "queries", "d")
+            ),
         },
     }
     rules = {
@@ -119,7 +121,7 @@ def shares(title: str, rows: Rows, what: str, part: str, share: str) -> Chart:
                 "y": name(what, sort=None),
                 "x": quantity(share, "share", axis={"format": "%"}, scale={"domain": [0, 1]}),
                 "color": name(part, legend=_LEGEND),
-                "tooltip": told((what, "", ""), (part, "type", ""), (share, "share", ".2%")),
+                "tooltip": tooltip_fields((what, "", ""), (part, "type", ""), (share, "share", ".2%")),
             },
         ),
         height=80 + 34 * count,
@@ -136,7 +138,7 @@ def bars(title: str, rows: Rows, what: str, value: str, unit: str) -> Chart:
             encoding={
                 "y": name(what, sort=None, axis={"labelLimit": 180}),
                 "x": quantity(value, unit),
-                "tooltip": told(
+                "tooltip": tooltip_fields(
                     (what, "", ""), (value, unit, ".4f"), ("share", "share", ".1%"), ("layers", "layers", "d")
                 ),
             },

@@ -8,7 +8,7 @@ from trtopt.records import Collected, EngineDifference, EngineProfile, Fallback,
 from trtopt.report.html.blocks import Block, Cell, Column, Lines, Missing, Panel, Section, Table
 from trtopt.report.html.charts import shares
 from trtopt.report.html.layers import engine_panels
-from trtopt.report.names import names_told
+from trtopt.report.names import names_text
 from trtopt.report.profile import receipt_lines
 
 _FUSED = (Column("ONNX operators"), Column("became"), Column("times", "number"), Column("ms", "number", 4))
@@ -68,7 +68,7 @@ def precision_section(found: Collected, command: str) -> Section:
 
 def _receipt(receipt: PrecisionReceipt) -> Iterator[Block]:
     sides = {
-        "weights asked": receipt.weights_asked,
+        "weights asked": receipt.weights_requested,
         "weights ran": receipt.weights_ran,
         "time ran": receipt.time_ran or {},
     }
@@ -86,8 +86,8 @@ def _receipt(receipt: PrecisionReceipt) -> Iterator[Block]:
             _FALLBACKS,
             [
                 [
-                    names_told(one.nodes) or one.layer,
-                    one.asked,
+                    names_text(one.nodes) or one.layer,
+                    one.requested,
                     one.ran,
                     one.share_of_weights,
                     one.share_of_time,
@@ -122,7 +122,7 @@ def _difference(found: EngineDifference) -> Block:
             one.cost_ms,
             one.change,
             one.detail,
-            names_told(one.nodes),
+            names_text(one.nodes),
             _names(one.a),
             _names(one.b),
         ]

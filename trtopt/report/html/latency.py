@@ -11,7 +11,7 @@ from trtopt.measure.load.queueing import achieved_rate, offered_rate
 from trtopt.measure.statistics.summaries import percentile, summarise, throughput
 from trtopt.records import BenchPoint, BenchReport, Collected
 from trtopt.report.html.blocks import Block, Cell, Chart, Column, Lines, Missing, Panel, Section, Table
-from trtopt.report.html.charts import histogram, lines_over, log, quantity, told
+from trtopt.report.html.charts import histogram, lines_over, log, quantity, tooltip_fields
 from trtopt.report.load import load_lines, search_line
 from trtopt.report.trust import marked, trust_lines
 
@@ -102,7 +102,7 @@ def _percentiles(points: Sequence[BenchPoint]) -> Chart:
         quantity("tail", "percentile", axis=axis),
         quantity("ms", "ms", **log()),
         "batch",
-        told(("batch", "engine", ""), ("p", "percentile", "g"), ("ms", "ms", ".4f")),
+        tooltip_fields(("batch", "engine", ""), ("p", "percentile", "g"), ("ms", "ms", ".4f")),
     )
 
 
@@ -165,5 +165,5 @@ def _rates(point: BenchPoint) -> dict[str, Any]:
 
 def _curve(title: str, rows: Sequence[dict[str, Any]], x: dict[str, Any], field: str, unit: str) -> Chart:
     shown = [row for row in rows if row[field] is not None]
-    tooltip = told(("series", "file", ""), ("batch", "batch", "d"), (field, unit, ",.4~f"))
+    tooltip = tooltip_fields(("series", "file", ""), ("batch", "batch", "d"), (field, unit, ",.4~f"))
     return lines_over(title, shown, x, quantity(field, unit, **log()), "series", tooltip)

@@ -19,8 +19,8 @@ from trtopt.report.html.blocks import (
 )
 from trtopt.report.html.charts import bars
 from trtopt.report.html.treemap import treemap
-from trtopt.report.names import kind_told, nodes_told, type_told
-from trtopt.report.profile import count_told, coverage_lines, total_lines
+from trtopt.report.names import kind_text, nodes_text, type_text
+from trtopt.report.profile import count_text, coverage_lines, total_lines
 
 _GROUPS = 12
 _MS, _MFLOP = Column("ms", "number", 4), Column("MFLOP", "number", 2)
@@ -42,9 +42,9 @@ _COLUMNS = (
 
 def engine_panels(found: Collected) -> list[tuple[str, ProfileReport, EngineProfile]]:
     """Every engine that was looked into, with what it is called on the page."""
-    several = len(found.profiles) > 1
+    multi_profile = len(found.profiles) > 1
     return [
-        (f"batch {engine.batch}" + (f" ({file})" if several else ""), report, engine)
+        (f"batch {engine.batch}" + (f" ({file})" if multi_profile else ""), report, engine)
         for file, report in found.profiles.items()
         for engine in report.engines
     ]
@@ -59,7 +59,7 @@ def layers_section(found: Collected, command: str) -> Section:
 
 def _blocks(report: ProfileReport, engine: EngineProfile) -> Iterator[Block]:
     is_timed = engine.sum_ms > 0
-    lines = [count_told(engine), *total_lines(engine)]
+    lines = [count_text(engine), *total_lines(engine)]
     lines += coverage_lines(engine.coverage) if is_timed else []
     yield Lines([*lines, *(f"not known: {text}" for text in report.missing)])
     if is_timed:
@@ -101,11 +101,11 @@ def _row(layer: ProfiledLayer, sum_ms: float) -> list[Cell]:
     cost = layer.cost
     floor = cost.floor_ms if cost is not None else None
     return [
-        nodes_told(layer),
+        nodes_text(layer),
         layer.ms,
         layer.ms / sum_ms if layer.ms is not None and sum_ms else None,
-        kind_told(layer),
-        type_told(layer),
+        kind_text(layer),
+        type_text(layer),
         layer.low_ms,
         layer.high_ms,
         floor,
@@ -124,12 +124,16 @@ def _details(layer: ProfiledLayer) -> list[tuple[str, str]]:
         ("operators", ", ".join(layer.onnx_ops)),
         ("found by", layer.mapped_by),
         ("tactic", layer.tactic),
-        ("asked for", layer.asked_dtype),
+        ("asked for", layer.requested_dtype),
         ("weights", f"{layer.weights_count:,}" if layer.weights_count else ""),
         ("inputs", "; ".join(map(_tensor, layer.inputs))),
         ("outputs", "; ".join(map(_tensor, layer.outputs))),
     ]
-    return [(what, told) for what, told in found if told and told != nodes_told(layer)]
+    return [
+        (what, tooltip_fields)
+        for what, tooltip_fields in found
+        if tooltip_fields and tooltip_fields != nodes_text(layer)
+    ]
 
 
 def _tensor(tensor: EngineTensor) -> str:

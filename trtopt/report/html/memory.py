@@ -8,7 +8,7 @@ import numpy as np
 
 from trtopt.records import Collected, EngineProfile, LiveAllocation, MemoryTimeline
 from trtopt.report.html.blocks import Block, Cell, Chart, Column, Lines, Missing, Panel, Section, Table
-from trtopt.report.html.charts import quantity, told, vega_lite
+from trtopt.report.html.charts import quantity, tooltip_fields, vega_lite
 from trtopt.report.html.layers import engine_panels
 from trtopt.report.profile import build_memory_lines, memory_lines
 
@@ -69,7 +69,7 @@ def _chart(title: str, memory: MemoryTimeline) -> Chart:
     x, y = quantity("at", "ms since the pass began"), quantity("mib", "live MiB")
     curve = {
         "mark": {"type": "area", "interpolate": "step-after", "line": True, "opacity": 0.35},
-        "encoding": {"tooltip": told(("at", "at ms", ".2f"), ("mib", "live MiB", ".3f"))},
+        "encoding": {"tooltip": tooltip_fields(("at", "at ms", ".2f"), ("mib", "live MiB", ".3f"))},
     }
     point = {
         "data": {"values": peak},
@@ -81,7 +81,9 @@ def _chart(title: str, memory: MemoryTimeline) -> Chart:
             },
         ],
         "encoding": {
-            "tooltip": told(("phase", "peak in", ""), ("at", "at ms", ".2f"), ("mib", "live MiB", ".3f"))
+            "tooltip": tooltip_fields(
+                ("phase", "peak in", ""), ("at", "at ms", ".2f"), ("mib", "live MiB", ".3f")
+            )
         },
     }
     spec = vega_lite(rows, encoding={"x": x, "y": y}, layer=[curve, point])

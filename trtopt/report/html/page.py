@@ -44,14 +44,14 @@ class _Makers:
 def _makers(found: Collected) -> _Makers:
     folder = shlex.quote(found.folder)
     source = "MODEL.onnx" if found.manifest is None else folder
-    several = " --batch 1,8,32" if found.manifest is None else ""
+    multi_profile = " --batch 1,8,32" if found.manifest is None else ""
     into = f"--json {shlex.quote(f'{found.folder}/result.json')}"
     is_one = found.manifest is not None and len(found.manifest.engines) == 1
     return _Makers(
         measure=f"trtopt bench {source} {into}",
         batches="trtopt build MODEL.onnx -o ENGINES --batch 1,8,32"
         if is_one
-        else f"trtopt bench {source}{several} {into}",
+        else f"trtopt bench {source}{multi_profile} {into}",
         profile=f"trtopt profile {source}{_result_with_layers(found)} -o {folder}",
         difference=f"trtopt profile {source} --against EARLIER -o {folder}",
         memory=f"trtopt profile {source} --memory -o {folder}",

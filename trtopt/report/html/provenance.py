@@ -67,7 +67,7 @@ def _facts(environment: Environment) -> list[list[Cell]]:
         "CPU": environment.cpu,
         "cores allowed": ", ".join(map(str, environment.cpus)),
     }
-    return [[what, told] for what, told in facts.items() if told]
+    return [[what, tooltip_fields] for what, tooltip_fields in facts.items() if tooltip_fields]
 
 
 def _build(manifest: Manifest) -> Iterator[Block]:

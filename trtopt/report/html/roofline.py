@@ -7,9 +7,9 @@ from typing import Any
 
 from trtopt.records import Collected, DevicePeaks, EngineProfile, ProfiledLayer, ProfileReport
 from trtopt.report.html.blocks import Block, Chart, Lines, Missing, Panel, Section
-from trtopt.report.html.charts import log, name, quantity, told, vega_lite
+from trtopt.report.html.charts import log, name, quantity, tooltip_fields, vega_lite
 from trtopt.report.html.layers import engine_panels
-from trtopt.report.names import nodes_told, type_told
+from trtopt.report.names import nodes_text, type_text
 from trtopt.report.profile import peak_lines, roofline_lines
 
 _X, _Y = "FLOP per byte", "GFLOP/s"
@@ -42,9 +42,9 @@ def _point(layer: ProfiledLayer) -> dict[str, Any] | None:
     if not layer.ms or cost is None or not cost.flops or not cost.bytes_moved:
         return None
     return {
-        "layer": nodes_told(layer),
-        "type": layer.dtype or layer.asked_dtype,  # as for floors
-        "told": type_told(layer),
+        "layer": nodes_text(layer),
+        "type": layer.dtype or layer.requested_dtype,  # as for floors
+        "told": type_text(layer),
         "intensity": cost.flops / cost.bytes_moved,
         "rate": cost.flops / layer.ms * 1e-6,
         "ms": layer.ms,
@@ -59,7 +59,7 @@ def _chart(points: list[dict[str, Any]], peaks: DevicePeaks | None) -> Chart:
             **_AXES,
             "color": name("type", legend={"orient": "bottom"}),
             "size": quantity("ms", "ms", legend=None, scale={"range": [20, 500]}),
-            "tooltip": told(
+            "tooltip": tooltip_fields(
                 ("layer", "layer", ""),
                 ("told", "type", ""),
                 ("ms", "ms", ".4f"),

@@ -21,7 +21,7 @@ from trtopt.report.html.blocks import (
 )
 from trtopt.report.html.latency import result_name, sampled
 from trtopt.report.html.layers import engine_panels
-from trtopt.report.names import nodes_told
+from trtopt.report.names import nodes_text
 from trtopt.report.profile import mib, receipt_lines, roofline_lines
 
 _UNKNOWN = "unknown"  # as a receipt calls a type that cannot be told
@@ -65,7 +65,7 @@ def _inside(found: Collected) -> Iterator[Figure]:
     if timed:
         slowest = max(timed, key=lambda layer: layer.ms or 0.0)
         share = (slowest.ms or 0.0) / engine.sum_ms
-        yield Figure("slowest layer", f"{share:.0%} of the time", f"{label}: {nodes_told(slowest)}")
+        yield Figure("slowest layer", f"{share:.0%} of the time", f"{label}: {nodes_text(slowest)}")
     floor = engine.roofline.floor_ms
     if floor and engine.roofline.measured_ms:
         times = engine.roofline.measured_ms / floor

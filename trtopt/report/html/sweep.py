@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from pathlib import PurePath
 from typing import Any
 
-from trtopt.measure.analysis.sweep_choices import Choices, choices_of, is_judged_busy
+from trtopt.measure.analysis.sweep_choices import Choices, choices_of, is_decided_busy
 from trtopt.records import SweepPoint, SweepReport
 from trtopt.report.html.blocks import Block, Cell, Chart, Column, Lines, Missing, Panel, Section, Table
-from trtopt.report.html.charts import lines_over, log, name, quantity, told, vega_lite
+from trtopt.report.html.charts import lines_over, log, name, quantity, tooltip_fields, vega_lite
 from trtopt.report.sweep import at_lengths, marks_of, remarks_on
 
 _MIB = 2**20
@@ -88,7 +88,7 @@ def _curves(report: SweepReport) -> Iterator[Chart]:
     for title, field, unit in _CURVES:
         shown = [row for row in rows if row[field]]
         if shown:
-            tooltip = told(("series", "curve", ""), ("batch", "batch", "d"), (field, unit, ",.4~f"))
+            tooltip = tooltip_fields(("series", "curve", ""), ("batch", "batch", "d"), (field, unit, ",.4~f"))
             yield lines_over(title, shown, x, quantity(field, unit, **log()), "series", tooltip)
 
 
@@ -109,7 +109,7 @@ def _figures(point: SweepPoint) -> dict[str, Any]:
 
 
 def _front(report: SweepReport, choices: Choices) -> list[Block]:
-    busy = is_judged_busy(report)
+    busy = is_decided_busy(report)
     latency = "p99 under full load" if busy else "p99"
     front = {point.key for point in choices.front}
     rows = [
@@ -124,7 +124,7 @@ def _front(report: SweepReport, choices: Choices) -> list[Block]:
     encoding = {
         "x": quantity("ms", f"{latency} ms", **log()),
         "y": quantity("rate", "samples/s", **log()),
-        "tooltip": told(
+        "tooltip": tooltip_fields(
             ("point", "point", ""), ("ms", f"{latency} ms", ".4f"), ("rate", "samples/s", ",.4~f")
         ),
     }

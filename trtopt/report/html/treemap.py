@@ -7,7 +7,7 @@ from typing import Any
 from trtopt.records import EngineProfile, ProfiledLayer
 from trtopt.report.html.blocks import Chart
 from trtopt.report.html.charts import VEGA
-from trtopt.report.names import kind_told, nodes_told, type_told
+from trtopt.report.names import kind_text, nodes_text, type_text
 
 _ROOT = "layers"
 _LEGEND = 34
@@ -21,7 +21,7 @@ _READABLE = {"width": 46, "height": 14}
 def treemap(engine: EngineProfile) -> Chart:
     """Areas are times: layers within their kinds, coloured by the type that ran."""
     timed = [layer for layer in engine.layers if layer.ms]
-    kinds = dict.fromkeys(map(kind_told, timed))
+    kinds = dict.fromkeys(map(kind_text, timed))
     cells: list[dict[str, Any]] = [{"id": _ROOT}]
     cells += [{"id": f"kind {kind}", "parent": _ROOT, "label": kind} for kind in kinds]
     cells += [_cell(number, layer, engine.sum_ms) for number, layer in enumerate(timed)]
@@ -32,9 +32,9 @@ def treemap(engine: EngineProfile) -> Chart:
 def _cell(number: int, layer: ProfiledLayer, sum_ms: float) -> dict[str, Any]:
     return {
         "id": f"layer {number}",
-        "parent": f"kind {kind_told(layer)}",
-        "label": nodes_told(layer),
-        "type": type_told(layer),
+        "parent": f"kind {kind_text(layer)}",
+        "label": nodes_text(layer),
+        "type": type_text(layer),
         "ms": layer.ms,
         "share": (layer.ms or 0.0) / sum_ms,
     }

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from trtopt.rewrite.axes import Axes, Origin, lengths_asked
+from trtopt.rewrite.axes import Axes, Origin, lengths_requested
 from trtopt.rewrite.rule import Match, Rule
 from trtopt.rewrite.scope import Scope
 
@@ -39,11 +39,11 @@ def _parts(scope: Scope, node: Any) -> list[_Part] | None:
     maker = scope.producer(node.inputs[1], "Concat")
     parts: list[_Part] = []
     for tensor in maker.inputs if maker is not None else [node.inputs[1]]:
-        value, asked = scope.value(tensor), lengths_asked(scope, tensor)
+        value, requested = scope.value(tensor), lengths_requested(scope, tensor)
         if value is not None:
             parts += [int(axis) for axis in value.reshape(-1)]
-        elif asked is not None:
-            parts += [_length(*origin) for origin in asked]
+        elif requested is not None:
+            parts += [_length(*origin) for origin in requested]
         elif tuple(tensor.shape or ()) == (1,):
             parts.append(None)
         else:

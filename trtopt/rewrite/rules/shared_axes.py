@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from trtopt.rewrite.axes import Axes, lengths_asked
+from trtopt.rewrite.axes import Axes, lengths_requested
 from trtopt.rewrite.rule import Match, Rule, always
 from trtopt.rewrite.scope import Scope
 
@@ -18,10 +18,10 @@ from trtopt.rewrite.scope import Scope
 def _find(scope: Scope) -> Iterator[Match]:
     axes = Axes(scope)
     for node in scope.nodes():
-        asked = lengths_asked(scope, node.outputs[0]) if scope.is_one_of(node, "Gather") else None
-        if asked is not None and len(asked) == 1:
-            origin = axes.of(*asked[0])
-            if origin[0] is not asked[0][0]:
+        requested = lengths_requested(scope, node.outputs[0]) if scope.is_one_of(node, "Gather") else None
+        if requested is not None and len(requested) == 1:
+            origin = axes.of(*requested[0])
+            if origin[0] is not requested[0][0]:
                 yield Match(node, {"origin": origin})
         axes.learn(node)
 

@@ -16,9 +16,9 @@ from trtopt.records import Beyond, Rejected, ServingCost
 from trtopt.serving.planning.prediction import Demand, predict
 from trtopt.serving.planning.search import (
     Bounds,
-    Choice,
     Outcome,
     Search,
+    SearchResult,
     against,
     in_ms,
     nothing_keeps,
@@ -38,20 +38,20 @@ _AS_GOOD = 1.1
 _CLOSE = 1.1
 """A rate that keeps the bounds and one that misses them: nobody looks between closer ones."""
 
-Rehearse = Callable[[Outcome, Demand], ServingCost | None]
+TrialRunner = Callable[[Outcome, Demand], ServingCost | None]
 """Serves the load with a setup, and says what serving adds; None if that cannot be done."""
 
 
 @dataclass(frozen=True)
-class Settled:
+class RefinedPlan:
     """What is chosen, of which choice and for which demand."""
 
     chosen: Outcome
-    choice: Choice
+    choice: SearchResult
     demand: Demand
 
 
-class Settling:
+class PlanRefinement:
     """To begin with nothing scatters in `costs`: the first choice is too good to be true.
 
     What a rehearsal saw holds for its setup. Until they are rehearsed themselves, its scatter and factors are
@@ -63,18 +63,18 @@ class Settling:
         engines: Sequence[MeasuredEngine],
         costs: Mapping[int, ServingCost],
         bounds: Bounds,
-        rehearse: Rehearse,
+        trial_run: TrialRunner,
     ) -> None:
-        self._engines, self._costs, self._bounds, self._rehearse = engines, costs, bounds, rehearse
+        self._engines, self._costs, self._bounds, self._trial_run = engines, costs, bounds, trial_run
         self._known: dict[int, ServingCost] = {}
         """What others take over of rehearsals, by number of workers."""
-        self._rehearsed: dict[str, ServingCost] = {}
+        self._from_trials: dict[str, ServingCost] = {}
         """Of the rate at hand."""
         self._promising: Outcome | None = None
         """What was left unrehearsed where none that was rehearsed kept the bounds."""
         self._left = REHEARSALS
 
-    def at_its_rate(self, demand: Demand) -> Settled:
+    def refine_at_rate(self, demand: Demand) -> RefinedPlan:
         """The setup that keeps the bounds with what serving adds to it, as it was rehearsed.
 
         Raises:
@@ -83,9 +83,9 @@ class Settling:
         choice = self._chosen_at(demand, AT_ONE_RATE)
         if choice.chosen is None:
             raise self._nothing_keeps(demand, choice, rate_asked=True)
-        return Settled(choice.chosen, choice, demand)
+        return RefinedPlan(choice.chosen, choice, demand)
 
-    def at_any_rate(self, demand: Demand) -> Settled:
+    def refine_rate(self, demand: Demand) -> RefinedPlan:
         """The same at the highest rate that keeps the bounds, instead of the demand's: within 10 %, or what
         `REHEARSALS` tell of it.
         """
@@ -93,20 +93,20 @@ class Settling:
         if rate is None:  # even where nothing scatters
             choice = self._search().best(demand, self._bounds)
             raise self._nothing_keeps(demand, choice, rate_asked=False)
-        kept: Settled | None = None
+        kept: RefinedPlan | None = None
         missed = math.inf
         while rate is not None:
             choice = self._chosen_at(demand.at(rate), AT_EACH_RATE)
             if choice.chosen is None:
                 missed = rate
-            elif kept is None or choice.chosen.setup.cost.rehearsed:
-                kept = Settled(choice.chosen, choice, demand.at(rate))
+            elif kept is None or choice.chosen.setup.cost.from_trials:
+                kept = RefinedPlan(choice.chosen, choice, demand.at(rate))
             rate = self._next_rate(demand, kept, missed) if self._left else None
         if kept is None:
             raise self._nothing_keeps(demand.at(missed), choice, rate_asked=False)
         return kept
 
-    def _next_rate(self, demand: Demand, kept: Settled | None, missed: float) -> float | None:
+    def _next_rate(self, demand: Demand, kept: RefinedPlan | None, missed: float) -> float | None:
         if kept is None:
             promised = self._promised(demand)
             return promised if promised is not None and promised * _CLOSE < missed else missed / 2
@@ -125,11 +125,11 @@ class Settling:
         found = Search(self._engines, Costs(costs)).highest_rate(demand, self._bounds)
         return found[0] if found is not None else None
 
-    def _chosen_at(self, demand: Demand, most: int) -> Choice:
+    def _chosen_at(self, demand: Demand, most: int) -> SearchResult:
         """Which of the setups that were rehearsed at this rate is chosen, `most` of them; none if none keeps
         the bounds.
         """
-        self._rehearsed, self._promising = {}, None
+        self._from_trials, self._promising = {}, None
         tried: list[Outcome] = []
         """What was rehearsed, the fastest first."""
         while True:
@@ -137,30 +137,30 @@ class Settling:
             held = simplest([one for one in tried if one.keeps(self._bounds.goal)])
             promised = choice.chosen.prediction.goal.value if choice.chosen is not None else math.inf
             outcome = choice.chosen or choice.closest
-            may_go_on = self._left > 0 and len(tried) < most and self._is_worth_rehearsing(outcome)
+            may_go_on = self._left > 0 and len(tried) < most and self._is_worth_a_trial(outcome)
             if held is not None and (held.prediction.goal.value <= _AS_GOOD * promised or not may_go_on):
                 return self._instead(choice, held)
             if outcome is None or not may_go_on:
                 self._promising = choice.chosen
-                return Choice(None, tuple(tried) or choice.finalists, choice.rejected)
-            cost = self._rehearse(outcome, demand)
+                return SearchResult(None, tuple(tried) or choice.finalists, choice.rejected)
+            cost = self._trial_run(outcome, demand)
             if cost is None:  # nor can others, most likely
                 self._left = 0
                 return self._instead(choice, held) if held is not None else choice
             self._left -= 1
-            self._rehearsed[outcome.setup.name] = cost
+            self._from_trials[outcome.setup.name] = cost
             self._known[outcome.setup.workers] = _taken_over(cost)
             setup = replace(outcome.setup, fleet=Fleet(outcome.setup.fleet.engines, self._now()))
             tried.append(Outcome(setup, predict(setup, demand, self._bounds.goal)))
             tried.sort(key=lambda one: one.prediction.goal.value)
 
-    def _is_worth_rehearsing(self, outcome: Outcome | None) -> bool:
+    def _is_worth_a_trial(self, outcome: Outcome | None) -> bool:
         """Not once more, nor if it would reject what comes."""
         if outcome is None:
             return False
-        return outcome.setup.name not in self._rehearsed and math.isfinite(outcome.prediction.p99.value)
+        return outcome.setup.name not in self._from_trials and math.isfinite(outcome.prediction.p99.value)
 
-    def _instead(self, choice: Choice, held: Outcome) -> Choice:
+    def _instead(self, choice: SearchResult, held: Outcome) -> SearchResult:
         """The choice with a rehearsed one chosen, and the others' reasons for that."""
         finalists = {one.setup.name: one for one in choice.finalists if one.setup.name != held.setup.name}
         rejected = [
@@ -170,12 +170,12 @@ class Settling:
         ]
         for name, one in finalists.items():
             reason = against(one, held, self._bounds.goal)
-            if one.keeps(self._bounds.goal) and name not in self._rehearsed:
+            if one.keeps(self._bounds.goal) and name not in self._from_trials:
                 reason = f"promises {in_ms(one.prediction.goal)}, but was not rehearsed"
             rejected.append(Rejected(setup=name, reason=reason))
-        return Choice(held, choice.finalists, tuple(one for one in rejected if one.count))
+        return SearchResult(held, choice.finalists, tuple(one for one in rejected if one.count))
 
-    def _nothing_keeps(self, demand: Demand, choice: Choice, *, rate_asked: bool) -> PlanError:
+    def _nothing_keeps(self, demand: Demand, choice: SearchResult, *, rate_asked: bool) -> PlanError:
         closest, promising = choice.closest, self._promising
         if closest is None or promising is None:
             return nothing_keeps(self._search(), demand, self._bounds, choice, rate_asked)
@@ -193,7 +193,7 @@ class Settling:
 
     def _now(self) -> Costs:
         """For setups that were not rehearsed, what others' rehearsals say of them."""
-        return Costs(with_scatter(self._costs, self._known), dict(self._rehearsed))
+        return Costs(with_scatter(self._costs, self._known), dict(self._from_trials))
 
 
 def with_scatter(
@@ -212,7 +212,7 @@ def _taken_over(cost: ServingCost) -> ServingCost:
     one missed would be promised by none.
     """
     factors = tuple(Beyond(p=one.p, factor=one.factor) for one in cost.beyond)
-    return msgspec.structs.replace(cost, rehearsed=0, beyond=factors, held_up=None)
+    return msgspec.structs.replace(cost, from_trials=0, beyond=factors, held_up=None)
 
 
 def _scattering(cost: ServingCost, workers: int, known: Mapping[int, ServingCost]) -> ServingCost:

@@ -141,7 +141,7 @@ def estimate(values: Sequence[float], beyond: Beyond | None = None) -> Estimate:
     processes = mean**2 * (beyond.spread**2 + beyond.error**2) if beyond is not None else 0.0
     freedom = float(len(values) - 1)
     if beyond is not None and processes > 0:
-        parts = runs**2 / freedom + processes**2 / (beyond.rehearsals - 1)
+        parts = runs**2 / freedom + processes**2 / (beyond.trials - 1)
         freedom = max(1.0, (runs + processes) ** 2 / parts)
     half = student(freedom) * math.sqrt(runs + processes)
     return Estimate(value=mean, low=max(0.0, mean - half), high=mean + half)

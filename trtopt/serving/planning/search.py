@@ -65,16 +65,16 @@ class Outcome:
 class Reasons:
     """Why setups were rejected: of those with one reason the first is named and all are counted."""
 
-    told: dict[str, Rejected] = field(default_factory=dict)
+    counted: dict[str, Rejected] = field(default_factory=dict)
 
     def add(self, setup: str, kind: str, reason: str) -> None:
         """Count one; `kind` is what reasons have in common."""
-        known = self.told.get(kind, Rejected(setup=setup, reason=reason, count=0))
-        self.told[kind] = structs.replace(known, count=known.count + 1)
+        known = self.counted.get(kind, Rejected(setup=setup, reason=reason, count=0))
+        self.counted[kind] = structs.replace(known, count=known.count + 1)
 
 
 @dataclass(frozen=True)
-class Choice:
+class SearchResult:
     """What was found: the chosen one, None if nothing keeps the bounds; the closest; and who was rejected."""
 
     chosen: Outcome | None
@@ -100,7 +100,7 @@ class Search:
         self.most_engines = min(MAX_ENGINES, len(engines))
         self.knows_memory = any(engine.memory is not None for engine in engines)
 
-    def best(self, demand: Demand, bounds: Bounds) -> Choice:
+    def best(self, demand: Demand, bounds: Bounds) -> SearchResult:
         """The setup with the lowest latency that keeps the bounds, or a simpler one that is as good.
 
         Simpler is: fewer engines, fewer workers, less memory. As good: its latency is within the best's
@@ -118,9 +118,9 @@ class Search:
         for one in finalists:
             if one is not chosen:
                 reasons.add(one.setup.name, one.setup.name, against(one, chosen, bounds.goal))
-        return Choice(chosen, tuple(finalists), tuple(reasons.told.values()))
+        return SearchResult(chosen, tuple(finalists), tuple(reasons.counted.values()))
 
-    def highest_rate(self, demand: Demand, bounds: Bounds) -> tuple[float, Choice] | None:
+    def highest_rate(self, demand: Demand, bounds: Bounds) -> tuple[float, SearchResult] | None:
         """The highest rate at which a setup keeps the bounds for certain, within 5 %; None: there is none."""
         within = self._within(demand, bounds, Reasons())
         setups = [setup for setup, _ in within if setup.fleet.least_ms <= bounds.goal.limit_ms]
@@ -134,10 +134,10 @@ class Search:
                 high = rate
         return self._taken_back(demand.at(low), bounds) if low else None
 
-    def _taken_back(self, demand: Demand, bounds: Bounds) -> tuple[float, Choice] | None:
+    def _taken_back(self, demand: Demand, bounds: Bounds) -> tuple[float, SearchResult] | None:
         """The rate at which the bounds are kept for certain: back by steps that double, then by halves up."""
 
-        def kept(step: int) -> tuple[float, Choice] | None:
+        def kept(step: int) -> tuple[float, SearchResult] | None:
             rate = demand.rate / _BACK**step
             choice = self.best(demand.at(rate), bounds)
             return (rate, choice) if choice.chosen is not None else None
@@ -286,23 +286,23 @@ def _complexity(one: Outcome) -> tuple[int, int, int, float]:
     return len(one.setup.fleet.engines), one.setup.workers, memory, one.prediction.goal.value
 
 
-def in_ms(told: Estimate) -> str:
+def in_ms(counted: Estimate) -> str:
     """For people."""
-    return f"{told.value:.3g} ms ({told.low:.3g} to {told.high:.3g})"
+    return f"{counted.value:.3g} ms ({counted.low:.3g} to {counted.high:.3g})"
 
 
 def against(one: Outcome, chosen: Outcome | None, goal: Goal) -> str:
     """Why another one was chosen, if any was."""
-    told = one.prediction.goal
-    figure = f"p{goal.p:g} {in_ms(told)}"
-    if told.low > goal.limit_ms:
+    counted = one.prediction.goal
+    figure = f"p{goal.p:g} {in_ms(counted)}"
+    if counted.low > goal.limit_ms:
         return f"{figure}: misses the goal"
-    if told.high > goal.limit_ms:
+    if counted.high > goal.limit_ms:
         return f"{figure}: does not keep the goal for certain"
     if not math.isfinite(one.prediction.p99.value):
         return f"{figure}: rejects more than 1 % of the requests"
     assert chosen is not None
-    if told.value < chosen.prediction.goal.value:
+    if counted.value < chosen.prediction.goal.value:
         return f"{figure}: no better for certain than the chosen one, which is simpler"
     return f"{figure}: no better than the chosen one"
 
@@ -311,35 +311,35 @@ def against(one: Outcome, chosen: Outcome | None, goal: Goal) -> str:
 
 
 def nothing_keeps(
-    search: Search, demand: Demand, bounds: Bounds, found: Choice, rate_asked: bool
+    search: Search, demand: Demand, bounds: Bounds, found: SearchResult, rate_asked: bool
 ) -> PlanError:
     """The error that tells what each bound costs: what there would be without it, the others being kept."""
-    told = {str(bounds.goal): _at_best(found, bounds.goal)}
+    counted = {str(bounds.goal): _at_best(found, bounds.goal)}
     if rate_asked:
-        told[f"rate {demand.rate:g}/s"] = _slower(search, demand, bounds)
+        counted[f"rate {demand.rate:g}/s"] = _slower(search, demand, bounds)
     for bound, relaxed in _relaxed(bounds, search).items():
         free = search.best(demand, relaxed).chosen
-        told[bound] = ("makes no difference on its own", False) if free is None else (_needs(free), True)
-    lines = [f"{bound}: {line}" for bound, (line, _) in told.items()]
+        counted[bound] = ("makes no difference on its own", False) if free is None else (_needs(free), True)
+    lines = [f"{bound}: {line}" for bound, (line, _) in counted.items()]
     remedy = "relax one of them as told"
-    if not any(helps for _, helps in told.values()):
+    if not any(helps for _, helps in counted.values()):
         lines += _alone(search, demand, bounds, rate_asked)
         remedy = "relax several together, for no single one is enough"
     problem = "no setup keeps all bounds:\n" + "\n".join(f"  {line}" for line in lines)
     return PlanError(problem, f"{remedy}; or sweep more batch sizes, precisions and streams")
 
 
-def _at_best(found: Choice, goal: Goal) -> tuple[str, bool]:
+def _at_best(found: SearchResult, goal: Goal) -> tuple[str, bool]:
     """What the closest comes to, and whether a laxer goal would do."""
     closest = found.closest
     if closest is None:
         return "not even without it, nothing serves this load within the other bounds", False
-    told = closest.prediction.goal
-    if not math.isfinite(told.value):
+    counted = closest.prediction.goal
+    if not math.isfinite(counted.value):
         return f"the closest rejects more than the SLO leaves out: {closest.setup.name}", False
-    figure = f"comes to {in_ms(told)}"
-    if told.value <= goal.limit_ms < told.high:
-        figure = f"promises {told.value:.3g} ms, but its interval reaches {told.high:.3g} ms"
+    figure = f"comes to {in_ms(counted)}"
+    if counted.value <= goal.limit_ms < counted.high:
+        figure = f"promises {counted.value:.3g} ms, but its interval reaches {counted.high:.3g} ms"
     serves = math.isfinite(closest.prediction.p99.value)
     figure += "" if serves else ", and rejects more than 1 % of the requests"
     return f"the closest {figure}: {closest.setup.name}", serves
@@ -379,8 +379,8 @@ def _relaxed(bounds: Bounds, search: Search) -> Mapping[str, Bounds]:
     relaxed: dict[str, Bounds] = {}
     if bounds.memory_bytes is not None:
         known = "" if search.knows_memory else ", and nobody measured what any engine takes"
-        told = f"memory {_size(bounds.memory_bytes)}{known}"
-        relaxed[told] = replace(bounds, memory_bytes=None)
+        counted = f"memory {_size(bounds.memory_bytes)}{known}"
+        relaxed[counted] = replace(bounds, memory_bytes=None)
     if bounds.max_engines < search.most_engines:
         relaxed[f"max-engines {bounds.max_engines}"] = replace(bounds, max_engines=search.most_engines)
     if bounds.for_triton:
@@ -390,8 +390,8 @@ def _relaxed(bounds: Bounds, search: Search) -> Mapping[str, Bounds]:
 
 def _needs(free: Outcome) -> str:
     memory = free.setup.memory_bytes()
-    told = f"{_size(memory)}, " if memory is not None else ""
-    return f"without it there is {free.setup.name} ({told}{free.prediction.goal.value:.3g} ms)"
+    counted = f"{_size(memory)}, " if memory is not None else ""
+    return f"without it there is {free.setup.name} ({counted}{free.prediction.goal.value:.3g} ms)"
 
 
 def _size(nbytes: int) -> str:

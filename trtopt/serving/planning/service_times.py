@@ -11,7 +11,7 @@ import numpy as np
 from numpy.random import RandomState
 
 from trtopt.records import ServingCost
-from trtopt.serving.engine_selection import Chooser, Offer
+from trtopt.serving.engine_selection import EngineSelector, Offer
 
 Latencies = Mapping[int, Sequence[float]]
 """By batch size: measured latencies in milliseconds."""
@@ -73,11 +73,11 @@ class Costs:
     """
 
     by_workers: Mapping[int, ServingCost]
-    rehearsed: Mapping[str, ServingCost] = field(default_factory=dict)
+    from_trials: Mapping[str, ServingCost] = field(default_factory=dict)
 
     def of(self, setup: str, workers: int) -> ServingCost:
         """What it adds to a setup."""
-        return self.rehearsed.get(setup) or at_level(self.by_workers, workers)
+        return self.from_trials.get(setup) or at_level(self.by_workers, workers)
 
 
 NO_COST = Costs({1: FREE})
@@ -92,7 +92,7 @@ class Service:
     """Draws how long batches of one shape take on a set of engines, chosen as the runtime chooses them."""
 
     def __init__(self, curves: Sequence[Curve]) -> None:
-        self.chooser = Chooser([curve.offer for curve in curves])
+        self.selector = EngineSelector([curve.offer for curve in curves])
         self._curves = tuple(curves)
         self._parts: dict[tuple[int, int], list[list[float]]] = {}
         self._typical_ms: dict[tuple[int, int], float] = {}
@@ -121,7 +121,7 @@ class Service:
 
     def _samples(self, rows: int, running: int) -> list[list[float]]:
         """For each piece that runs, one after the other, the latencies to draw from."""
-        return [_at(self._curves[piece.offer], piece.batch, running) for piece in self.chooser.pieces(rows)]
+        return [_at(self._curves[piece.offer], piece.batch, running) for piece in self.selector.pieces(rows)]
 
 
 def _at(curve: Curve, batch: int, running: int) -> list[float]:

@@ -136,7 +136,7 @@ class Fleet:
         for length, service in zip(self.lengths, self.services, strict=True):
             here = [index for index, one in enumerate(self.engines) for _ in one.curves.get(length, ())]
             for rows in range(1, max_batch + 1):
-                for piece in service.chooser.pieces(rows):
+                for piece in service.selector.pieces(rows):
                     used[here[piece.offer]].add(piece.batch)
         return used
 

@@ -86,7 +86,7 @@ def simulate(
     """
     state = _State(services, workers, policy, arrivals, seed, cost)
     state.run()
-    return state.told()
+    return state.result()
 
 
 class Scatter:
@@ -191,7 +191,7 @@ class _State:
         self._start_s.append(now_s)
         self._end_s.append(now_s + seconds)
 
-    def told(self) -> Simulated:
+    def result(self) -> Simulated:
         """What has become of the requests, by what batches they were in."""
         requests, counts = len(self._shape), np.asarray(self._counts, np.int64)
         start_s, end_s = np.full(requests, math.nan), np.full(requests, math.nan)

@@ -23,7 +23,7 @@ _MOST = 1000.0
 
 
 @dataclass(frozen=True)
-class Rehearsal:
+class TrialError:
     """Milliseconds of each request in the order of arrival, infinite without an answer: measured, and in
     simulations of the same arrivals.
     """
@@ -32,20 +32,20 @@ class Rehearsal:
     simulated_ms: Sequence[NDArray[np.float64]]
 
 
-def beyond(rehearsals: Sequence[Rehearsal], percentiles: Sequence[float]) -> tuple[Beyond, ...]:
+def beyond(trials: Sequence[TrialError], percentiles: Sequence[float]) -> tuple[Beyond, ...]:
     """Measured over simulated latency, at the percentiles that so many requests can tell, ascending."""
     found = []
     for p in sorted(set(percentiles)):
-        each = [one for rehearsal in rehearsals if (one := _beyond(rehearsal, p)) is not None]
+        each = [one for trial in trials if (one := _beyond(trial, p)) is not None]
         if each:
             found.append(_together(p, [factor for factor, _ in each], [chance for _, chance in each]))
     return tuple(found)
 
 
-def held_up(rehearsals: Sequence[Rehearsal], percentiles: Sequence[float]) -> tuple[int, Beyond] | None:
+def held_up(trials: Sequence[TrialError], percentiles: Sequence[float]) -> tuple[int, Beyond] | None:
     """The one of four or more that the machine held up, at the highest percentile that all of them tell."""
     for p in sorted(set(percentiles), reverse=True):
-        each = [_beyond(rehearsal, p) for rehearsal in rehearsals]
+        each = [_beyond(trial, p) for trial in trials]
         factors = [one[0] for one in each if one is not None]
         if len(factors) == len(each):
             slowest = int(np.argmax(factors))
@@ -59,19 +59,19 @@ def _is_apart(ascending: Sequence[float]) -> bool:
     return ascending[-1] - ascending[-2] > _GAP * (ascending[-1] - ascending[0])
 
 
-def _beyond(rehearsal: Rehearsal, p: float) -> tuple[float, float] | None:
+def _beyond(trial: TrialError, p: float) -> tuple[float, float] | None:
     """The factor of one rehearsal, and which variance simulations say that it has by chance.
 
     Of all its requests: the slowest belong to the percentile, and where every process stalls a little, a part
     of it without a stall would promise too much.
     """
-    if len(rehearsal.took_ms) < needed_for(p):
+    if len(trial.took_ms) < needed_for(p):
         return None
-    simulated_ms = np.array([percentile(run, p) for run in rehearsal.simulated_ms])
+    simulated_ms = np.array([percentile(run, p) for run in trial.simulated_ms])
     usual_ms = simulated_ms.mean()
     if not np.isfinite(usual_ms):
         return None
-    factor = min(percentile(rehearsal.took_ms, p) / float(usual_ms), _MOST)
+    factor = min(percentile(trial.took_ms, p) / float(usual_ms), _MOST)
     return factor, factor**2 * float((simulated_ms / usual_ms).var(ddof=1))
 
 
@@ -88,5 +88,5 @@ def _together(p: float, factors: Sequence[float], chances: Sequence[float]) -> B
         factor=median,
         error=math.sqrt(variance / count) / median if median else 0.0,
         spread=math.sqrt(between) / median if median else 0.0,
-        rehearsals=count,
+        trials=count,
     )

@@ -12,7 +12,7 @@ import msgspec
 from trtopt.data import open_data
 from trtopt.device.affinity import AUTO, listed, parse_cores
 from trtopt.device.api import ClockControl
-from trtopt.device.backends import check_wishes, open_clock_control
+from trtopt.device.backends import check_device_options, open_clock_control
 from trtopt.device.clocks import locked_clocks
 from trtopt.device.nvtx import require_nvtx
 from trtopt.errors import DeviceError, TrtoptError, UsageError
@@ -24,10 +24,10 @@ from trtopt.records import BenchReport, EngineArtifact, Terms
 from trtopt.workers.protocol import Benched
 from trtopt.workers.supervisor import run_jobs
 from trtopt.workflows.bench.resolve_engines import (
-    Subject,
+    ResolvedEngines,
     check_trust,
-    engines_to_measure,
     points,
+    resolve_engines,
     runs_on,
     shapes_at,
 )
@@ -90,7 +90,7 @@ def bench(
     ask = partial(ask, layers=layers, memory=memory, nvtx=nvtx, cuda_profiler=cuda_profiler)
     control = _allowed(runs_on(Path(path), backend, trust), memory, cuda_profiler, cpu_affinity, lock_clocks)
     notes: list[str] = []
-    wanted = engines_to_measure(Path(path), batch, backend, notes, listener, trust)
+    wanted = resolve_engines(Path(path), batch, backend, notes, listener, trust)
     with wanted as found:
         jobs = [_job(ask, found, engine, size) for engine, size in points(found.engines, batch)]
         with _clocks(control, lock_clocks, notes):
@@ -101,11 +101,11 @@ def _allowed(
     name: str, memory: bool, cuda_profiler: bool, cpu_affinity: str | None, lock_clocks: int | bool
 ) -> ClockControl | None:
     """The means to lock clocks, if wanted; refuses what the backend's device cannot do before building."""
-    check_wishes(name, memory=memory, cuda_profiler=cuda_profiler, cpu_affinity=cpu_affinity)
+    check_device_options(name, memory=memory, cuda_profiler=cuda_profiler, cpu_affinity=cpu_affinity)
     return open_clock_control(name) if lock_clocks is not False else None
 
 
-def _job(ask: partial[BenchJob], found: Subject, engine: EngineArtifact, size: int) -> BenchJob:
+def _job(ask: partial[BenchJob], found: ResolvedEngines, engine: EngineArtifact, size: int) -> BenchJob:
     return ask(
         path=str((found.folder / engine.path).absolute()),
         artifact=engine,
@@ -115,19 +115,19 @@ def _job(ask: partial[BenchJob], found: Subject, engine: EngineArtifact, size: i
 
 
 @contextmanager
-def _clocks(control: ClockControl | None, asked: int | bool, notes: list[str]) -> Iterator[None]:
+def _clocks(control: ClockControl | None, requested: int | bool, notes: list[str]) -> Iterator[None]:
     """Locked clocks, if asked for: here and not in the workers, which may die without a last word."""
     if control is None:
         yield
         return
-    with locked_clocks(control, None if asked is True else asked) as mhz:
+    with locked_clocks(control, None if requested is True else requested) as mhz:
         notes.append(f"clocks locked at {mhz} MHz while measuring")
         yield
 
 
 def _run(
     jobs: Sequence[BenchJob],
-    found: Subject,
+    found: ResolvedEngines,
     limit_s: float | None,
     notes: list[str],
     listener: Listener,

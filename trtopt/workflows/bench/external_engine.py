@@ -15,7 +15,7 @@ from trtopt.workers.supervisor import run_jobs
 from trtopt.workflows.listener import SILENT
 
 
-def is_vouched_alone(path: Path, trust: Sequence[str]) -> bool:
+def is_external(path: Path, trust: Sequence[str]) -> bool:
     """Whether `trust` names the file `path`, by its own name or by path, and no manifest describes it.
 
     An ONNX file is a model, which is built: it needs nobody's trust.
@@ -39,7 +39,7 @@ def is_vouched_alone(path: Path, trust: Sequence[str]) -> bool:
     return True
 
 
-def lone_engine(path: Path, backend: str) -> EngineArtifact:
+def external_engine(path: Path, backend: str) -> EngineArtifact:
     """The engine as a worker process that loads it with `backend` finds it.
 
     Raises:
@@ -81,7 +81,7 @@ def plan_of(path: Path, told: Described) -> BuildPlan:
         shapes=whole.shapes,
         settings=BuildSettings(),
         backend=told.backend,
-        several=profiles if len(profiles) > 1 else (),
+        multi_profile=profiles if len(profiles) > 1 else (),
     )
 
 

@@ -10,7 +10,7 @@ from trtopt.errors import UsageError
 from trtopt.measure.analysis.comparability import Work
 from trtopt.measure.loop.interleaved import InterleaveJob, LoadedEngine, Variant
 from trtopt.measure.statistics.comparison import RUN_BLOCKS, Comparison
-from trtopt.records import Contract, EngineArtifact, InterleavedRun, Judged, Purpose, TensorSpec
+from trtopt.records import ComparisonVerdict, Contract, EngineArtifact, InterleavedRun, Purpose, TensorSpec
 from trtopt.workers.protocol import Interleaved
 from trtopt.workers.supervisor import run_jobs
 from trtopt.workflows.bench.resolve_engines import shapes_at
@@ -111,10 +111,10 @@ def terms_shown(runs: Sequence[InterleavedRun]) -> str:
     return f"{environment.device.name} with {environment.backend}, contract {' and '.join(contracts)}"
 
 
-def judged_record(batch: int | None, comparison: Comparison) -> Judged:
+def verdict_record(batch: int | None, comparison: Comparison) -> ComparisonVerdict:
     """A verdict as it goes into files."""
     ratio = comparison.ratio
-    return Judged(
+    return ComparisonVerdict(
         batch=batch,
         verdict=comparison.verdict.value,
         ratio=ratio.value if ratio is not None else None,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from trtopt.device.backends import Choice, choose_for_running, open_builder
+from trtopt.device.backends import BackendChoice, choose_for_running, open_builder
 from trtopt.errors import ArtifactError, UsageError
 from trtopt.files.build_folder import (
     MANIFEST,
@@ -22,13 +22,13 @@ from trtopt.files.build_folder import (
 )
 from trtopt.onnxio.model_info import read_onnx
 from trtopt.records import BuildPlan, BuildSettings, EngineArtifact, Manifest, OnnxArtifact, Shape, TensorSpec
-from trtopt.workflows.bench.external_engine import is_vouched_alone, lone_engine
-from trtopt.workflows.build.build import Building, build, build_engines
+from trtopt.workflows.bench.external_engine import external_engine, is_external
+from trtopt.workflows.build.build import BuildOptions, build, build_engines
 from trtopt.workflows.listener import Listener
 
 
 @dataclass(frozen=True)
-class Subject:
+class ResolvedEngines:
     """Engines to measure, in `folder`. `inputs` are those of their model, which leaves the batch open.
 
     Nobody knows the model of an engine that no manifest describes: `inputs` are its own, the hash is "".
@@ -42,21 +42,21 @@ class Subject:
     """Of the file that the user gave, from which the model may have been made."""
 
 
-def subject_of(folder: Path, manifest: Manifest, engines: Sequence[EngineArtifact]) -> Subject:
+def resolved(folder: Path, manifest: Manifest, engines: Sequence[EngineArtifact]) -> ResolvedEngines:
     """Engines whose model the manifest tells."""
     model = manifest.onnx
-    return Subject(folder, model.inputs, model.sha256, tuple(engines), manifest.source_sha256)
+    return ResolvedEngines(folder, model.inputs, model.sha256, tuple(engines), manifest.source_sha256)
 
 
 @contextmanager
-def engines_to_measure(
+def resolve_engines(
     path: Path,
     batch: Sequence[int] | None,
     backend: str | None,
     notes: list[str],
     listener: Listener,
     trust: Sequence[str] = (),
-) -> Iterator[Subject]:
+) -> Iterator[ResolvedEngines]:
     """What `path` means; engines are built on the spot where the backend asks for others.
 
     Engines that `trust` names, by their own name or by path, are described as they are now: whoever loads
@@ -67,8 +67,8 @@ def engines_to_measure(
             `trust` does not name.
         UsageError: a batch size that no engine admits.
     """
-    if is_vouched_alone(path, trust):
-        yield _lone(path, _chosen((), backend), notes, listener)
+    if is_external(path, trust):
+        yield _external(path, _chosen((), backend), notes, listener)
         return
     folder, manifest, engines = _found(path)
     engines = _trusted(folder, engines, trust, notes, listener)
@@ -80,7 +80,7 @@ def engines_to_measure(
     own = engines[0].plan.backend.name
     if choice.name == own:
         check_plugins(engines, trust)
-        yield subject_of(folder, manifest, engines)
+        yield resolved(folder, manifest, engines)
         return
     tell(notes, listener, f"the engines (of {own}) are not run: {choice.reason}")
     wanted = [engine.plan for engine, _ in points(engines, batch)]
@@ -94,7 +94,7 @@ def runs_on(path: Path, backend: str | None, trust: Sequence[str] = ()) -> str:
     Raises:
         ArtifactError, UsageError: see there; before anything is built.
     """
-    engines = () if is_vouched_alone(path, trust) else _found(path)[2]
+    engines = () if is_external(path, trust) else _found(path)[2]
     return _chosen(engines, backend).name
 
 
@@ -108,7 +108,7 @@ def check_trust(names: Sequence[str], paths: Sequence[Path]) -> None:
     known: dict[str, None] = {}
     libraries: set[str] = set()
     for path in paths if names else ():
-        engines = () if is_vouched_alone(path, names) else _found(path)[2]
+        engines = () if is_external(path, names) else _found(path)[2]
         known |= dict.fromkeys([engine.path for engine in engines] or [path.name])
         libraries |= plugin_libraries(engines)
     there = {path.resolve() for path in paths}
@@ -185,7 +185,7 @@ def as_it_is(folder: Path, engine: EngineArtifact) -> EngineArtifact:
     )
 
 
-def _chosen(engines: Sequence[EngineArtifact], backend: str | None) -> Choice:
+def _chosen(engines: Sequence[EngineArtifact], backend: str | None) -> BackendChoice:
     own = engines[0].plan.backend.name if engines else None
     return choose_for_running(backend or own or "auto", own)
 
@@ -211,7 +211,7 @@ def _vouching(path: Path) -> str:
     return f"if you vouch for this one, bench, check and compare load it with --trust {path}"
 
 
-def _lone(path: Path, choice: Choice, notes: list[str], listener: Listener) -> Subject:
+def _external(path: Path, choice: BackendChoice, notes: list[str], listener: Listener) -> ResolvedEngines:
     """An engine that its own words describe."""
     tell(
         notes,
@@ -219,14 +219,14 @@ def _lone(path: Path, choice: Choice, notes: list[str], listener: Listener) -> S
         f"{path.name}: no manifest describes it, --trust vouches for it; "
         f"loaded with {choice.name}: {choice.reason}",
     )
-    engine = lone_engine(path, choice.name)
-    return Subject(path.parent, engine.inputs, "", (engine,))
+    engine = external_engine(path, choice.name)
+    return ResolvedEngines(path.parent, engine.inputs, "", (engine,))
 
 
 @contextmanager
 def _built_for_running(
-    path: Path, batch: Sequence[int] | None, choice: Choice, notes: list[str], listener: Listener
-) -> Iterator[Subject]:
+    path: Path, batch: Sequence[int] | None, choice: BackendChoice, notes: list[str], listener: Listener
+) -> Iterator[ResolvedEngines]:
     """Engines of an ONNX file, built in a temporary folder."""
     tell(notes, listener, f"engines are built for this measurement only, with {choice.name}: {choice.reason}")
     with scratch_folder() as scratch:
@@ -234,7 +234,7 @@ def _built_for_running(
         manifest = build(
             path, folder, batch=tuple(batch) if batch else None, backend=choice.name, listener=listener
         )
-        yield subject_of(folder, manifest, manifest.engines)
+        yield resolved(folder, manifest, manifest.engines)
 
 
 @contextmanager
@@ -245,7 +245,7 @@ def _rebuilt(
     backend: str,
     notes: list[str],
     listener: Listener,
-) -> Iterator[Subject]:
+) -> Iterator[ResolvedEngines]:
     """The build folder's model for another backend, in a temporary folder, with that backend's defaults."""
     builder = open_builder(backend)
     graphs = verified_graphs(folder, manifest)
@@ -260,8 +260,8 @@ def _rebuilt(
         for plan in unique.values()
     ]
     with scratch_folder() as scratch:
-        engines = build_engines(graphs, own, scratch, Building(None), listener)
-        yield subject_of(scratch, manifest, engines)
+        engines = build_engines(graphs, own, scratch, BuildOptions(None), listener)
+        yield resolved(scratch, manifest, engines)
 
 
 def verified_graphs(folder: Path, manifest: Manifest) -> list[OnnxArtifact]:

@@ -25,7 +25,7 @@ Typed = tuple[OnnxArtifact, str]
 """A model in a precision, with its traces beside it, and a note."""
 
 
-def typed_kept(
+def apply_precision(
     kept: OnnxArtifact, precision: Precision | None, data: str | None, backend: Backend
 ) -> Typed | None:
     """The build folder's model in `precision`, beside it with a trace, and a note; None if nothing is due.
@@ -46,11 +46,11 @@ def typed_kept(
             )
         return None
     if precision == "fp16" or precision == "bf16":  # spelled out for the type checker
-        return cast_kept(kept, precision, data, backend)
-    return quantised_kept(kept, request_for(kept, precision, data, backend))
+        return apply_cast(kept, precision, data, backend)
+    return apply_quantisation(kept, request_for(kept, precision, data, backend))
 
 
-def cast_kept(
+def apply_cast(
     kept: OnnxArtifact,
     precision: Literal["fp16", "bf16"],
     data: str | None,
@@ -93,7 +93,7 @@ def request_for(kept: OnnxArtifact, precision: str, data: str | None, backend: B
     return Request(precision, target_of(backend), data)
 
 
-def quantised_kept(
+def apply_quantisation(
     kept: OnnxArtifact, request: Request, name: str | None = None, folder: Path | None = None
 ) -> Typed:
     """The model with Q/DQ, its calibration table and its report, in its own folder or another; and a note.

@@ -15,9 +15,9 @@ from trtopt.onnxio.model_info import read_onnx
 from trtopt.precision.bounds import Bounds
 from trtopt.recipe import make_recipe
 from trtopt.records import BatchVerdict, OnnxArtifact, PrecisionVerdict
-from trtopt.workflows.build.build import TIMING_CACHE_FILE, Building, keep_model, make_plans
+from trtopt.workflows.build.build import TIMING_CACHE_FILE, BuildOptions, keep_model, make_plans
 from trtopt.workflows.build.engine_selection import obstacle, terms_for
-from trtopt.workflows.build.precision_selection import contest
+from trtopt.workflows.build.precision_selection import select_precision
 from trtopt.workflows.listener import SILENT, Listener
 from trtopt.workflows.precision.quantize import TABLE_SUFFIX, Request
 from trtopt.workflows.targets import target_of
@@ -81,11 +81,11 @@ def quantize_where_it_pays(
         cache = folder / TIMING_CACHE_FILE if builder.uses_timing_cache else None
         terms = terms_for(replace(request, target=here), Bounds())
         places = places_to_build(builder.backend.name, recipe.jobs)
-        found = contest(
+        found = select_precision(
             kept.onnx,
             plans,
             folder,
-            Building(cache, places=places, limit_s=recipe.build_timeout),
+            BuildOptions(cache, places=places, limit_s=recipe.build_timeout),
             terms,
             listener,
         )

@@ -44,7 +44,7 @@ from trtopt.files.build_folder import (
 )
 from trtopt.files.replace_folder import names_of_others
 from trtopt.files.signing import SIGNATURE
-from trtopt.files.temporary import alone_in
+from trtopt.files.temporary import locked_folder
 from trtopt.onnxio.external_data import external_files
 from trtopt.onnxio.model_info import load_graph, read_onnx
 from trtopt.recipe import Recipe, make_recipe, parse_shape_flag
@@ -101,8 +101,8 @@ def build(
         TrtoptError: with what is wrong and what to do; nothing is left under the output's name.
     """
     from trtopt.workflows.build.engine_selection import (  # which builds with what is here
-        check_asked,
-        hand_out,
+        check_request,
+        select_engines,
     )
 
     recipe = make_recipe(profile, flags)
@@ -111,7 +111,7 @@ def build(
     listener.note(f"building with {builder.backend}{why}")
     check_opset(onnx, builder)
     plans = make_plans(onnx, recipe, builder.backend)  # flags are judged before anything is written
-    check_asked(onnx, recipe, builder.backend)
+    check_request(onnx, recipe, builder.backend)
     notes = notes_on(recipe, builder, len(plans))
     target = Path(output) if output is not None else default_output(source)
     listener.notes((*notes, *_to_be_replaced(target, onnx, force)))
@@ -119,8 +119,8 @@ def build(
         kept = keep_model(onnx, source, folder, builder.backend, listener, rewrite=recipe.rewrite)
         cache, store = caches_for(recipe, builder, folder, cache_dir)
         at = places_to_build(builder.backend.name, recipe.jobs)
-        how = Building(cache, store, at, recipe.build_timeout, nvtx=nvtx, memory=memory)
-        made = hand_out(kept.onnx, recipe, builder, folder, how, listener)
+        how = BuildOptions(cache, store, at, recipe.build_timeout, nvtx=nvtx, memory=memory)
+        made = select_engines(kept.onnx, recipe, builder, folder, how, listener)
         manifest = Manifest(
             trtopt=__version__,
             created=now(),
@@ -153,7 +153,7 @@ def _to_be_replaced(target: Path, onnx: OnnxArtifact, force: bool) -> list[str]:
         OutputError: it is of another model, or cannot be read, and `force` is not given.
     """
     try:
-        with alone_in(target.resolve().parent):  # another build may be replacing it
+        with locked_folder(target.resolve().parent):  # another build may be replacing it
             if not is_build_folder(target):
                 return []
             there = read_manifest(target)
@@ -177,7 +177,7 @@ def _to_be_replaced(target: Path, onnx: OnnxArtifact, force: bool) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Building:
+class BuildOptions:
     """How engines are built: with which timing cache and store, and what is followed.
 
     One is built at a time in each of the places; see `device.backends.places_to_build`.
@@ -245,7 +245,7 @@ def make_plans(onnx: OnnxArtifact, recipe: Recipe, backend: Backend) -> list[Bui
             shapes=reach.shapes,
             settings=settings,
             backend=backend,
-            several=profiles if len(profiles) > 1 else (),
+            multi_profile=profiles if len(profiles) > 1 else (),
         )
         for profiles in engines
     ]
@@ -327,7 +327,7 @@ def caches_for(
 
 
 @dataclass(frozen=True)
-class EngineAsked:
+class EngineRequest:
     """An engine to be built: of which graph, to which plan, into which folder."""
 
     onnx: OnnxArtifact
@@ -339,7 +339,7 @@ def build_engines(
     graphs: Sequence[OnnxArtifact],
     plans: Sequence[BuildPlan],
     folder: Path,
-    how: Building,
+    how: BuildOptions,
     listener: Listener,
 ) -> tuple[EngineArtifact, ...]:
     """Build one engine a plan into `folder`; in the order of the plans.
@@ -347,10 +347,10 @@ def build_engines(
     Each plan says by hash which of the `graphs` its engine is made of. The first failure ends the others.
     """
     by_hash = {graph.sha256: graph for graph in graphs}
-    asked = [EngineAsked(by_hash[plan.onnx_sha256], plan, folder) for plan in plans]
+    requested = [EngineRequest(by_hash[plan.onnx_sha256], plan, folder) for plan in plans]
     listener.plans([plan.label for plan in plans])
     built: dict[int, EngineArtifact] = {}
-    with closing(build_each(asked, how, listener)) as outcomes:
+    with closing(build_each(requested, how, listener)) as outcomes:
         for index, outcome in outcomes:
             if isinstance(outcome, TrtoptError):
                 raise outcome
@@ -359,7 +359,7 @@ def build_engines(
 
 
 def build_each(
-    asked: Sequence[EngineAsked], how: Building, listener: Listener
+    requested: Sequence[EngineRequest], how: BuildOptions, listener: Listener
 ) -> Generator[tuple[int, EngineArtifact | TrtoptError]]:
     """Build engines, whatever becomes of each; yields (index, engine or what went wrong) as they are done."""
     jobs = [
@@ -373,13 +373,13 @@ def build_each(
             nvtx=how.nvtx,
             memory=how.memory,
         )
-        for one in asked
+        for one in requested
     ]
     results = run_all_jobs(jobs, places=how.places, limit_s=how.limit_s, on_progress=listener.progress)
     with closing(results):
         for index, result in results:
             if isinstance(result, BuildError):
-                yield index, explained(result, asked[index].onnx, asked[index].plan)
+                yield index, explained(result, requested[index].onnx, requested[index].plan)
             elif isinstance(result, TrtoptError):
                 yield index, result
             else:

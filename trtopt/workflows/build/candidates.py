@@ -24,8 +24,8 @@ from trtopt.workflows.build.apply_precision import (
     QUANTISED,
     QUANTISED_FILE,
     Precision,
-    cast_kept,
-    quantised_kept,
+    apply_cast,
+    apply_quantisation,
 )
 from trtopt.workflows.precision.quantize import TABLE_SUFFIX, Request
 
@@ -92,10 +92,10 @@ class Candidates:
         if precision == AS_GIVEN:
             return self._entry(precision, precision, self._base, folder, None)
         if precision == "fp16" or precision == "bf16":  # spelled out for the type checker
-            onnx, _ = cast_kept(self._base, precision, self._request.calib, self._backend, folder)
+            onnx, _ = apply_cast(self._base, precision, self._request.calib, self._backend, folder)
             return self._entry(precision, precision, onnx, folder, None)
         request = replace(self._request, precision=precision)
-        onnx, _ = quantised_kept(self._base, request, folder=folder)
+        onnx, _ = apply_quantisation(self._base, request, folder=folder)
         return self._entry(precision, precision, onnx, folder, request)
 
     def reduced(self, entry: Entry, left: Sequence[str], number: int) -> Entry:
@@ -133,7 +133,7 @@ class Candidates:
         table = Path(entry.onnx.path + TABLE_SUFFIX)
         if table.is_file() and request.calib is not None:
             request = replace(request, table=table, smoothquant=AUTO)  # it tells what is smoothed
-        onnx, _ = quantised_kept(self._base, request, name, folder)
+        onnx, _ = apply_quantisation(self._base, request, name, folder)
         made = self._entry(name, entry.candidate.precision, onnx, folder, request, left)
         return replace(made, plainer=entry.plainer)
 

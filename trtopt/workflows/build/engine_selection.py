@@ -15,9 +15,9 @@ from trtopt.errors import BackendMissingError, IncompatibleEngineError, NoGpuErr
 from trtopt.precision.bounds import Bounds
 from trtopt.recipe import Recipe
 from trtopt.records import Backend, EngineArtifact, OnnxArtifact, PrecisionVerdict
-from trtopt.workflows.build.apply_precision import QUANTISED, Precision, request_for, typed_kept
-from trtopt.workflows.build.build import Building, build_engines, make_plans
-from trtopt.workflows.build.precision_selection import Terms, contest
+from trtopt.workflows.build.apply_precision import QUANTISED, Precision, apply_precision, request_for
+from trtopt.workflows.build.build import BuildOptions, build_engines, make_plans
+from trtopt.workflows.build.precision_selection import SelectionTerms, select_precision
 from trtopt.workflows.listener import Listener
 from trtopt.workflows.precision.quantize import Request
 from trtopt.workflows.targets import target_of
@@ -31,7 +31,7 @@ _NARROW = {"int8", "float8_e4m3fn", "int4"}
 
 
 @dataclass(frozen=True)
-class HandedOut:
+class SelectedEngines:
     """Engines in the order of the plans, the graphs they are made of (the first engine's first), and why."""
 
     engines: tuple[EngineArtifact, ...]
@@ -41,7 +41,7 @@ class HandedOut:
     notes: tuple[str, ...]
 
 
-def check_asked(onnx: OnnxArtifact, recipe: Recipe, backend: Backend) -> None:
+def check_request(onnx: OnnxArtifact, recipe: Recipe, backend: Backend) -> None:
     """Judge what a recipe asks of precision before anything is written.
 
     Raises:
@@ -49,7 +49,7 @@ def check_asked(onnx: OnnxArtifact, recipe: Recipe, backend: Backend) -> None:
             a precision that GPUs lack for which engines are to be built.
     """
     _check_capabilities(recipe)
-    if _bounds(recipe).any and not _is_contested(recipe):
+    if _bounds(recipe).any and not _is_measured(recipe):
         first = next(iter(recipe.bounds)).replace("_", "-")
         raise UsageError(
             f"--{first}: no precision is chosen here that could keep it",
@@ -92,7 +92,7 @@ def _bounds(recipe: Recipe) -> Bounds:
         raise UsageError(f"bounds: {error}", f"known bounds: {known}") from None
 
 
-def _is_contested(recipe: Recipe) -> bool:
+def _is_measured(recipe: Recipe) -> bool:
     return recipe.verdict and recipe.precision in (*QUANTISED, BEST)
 
 
@@ -112,14 +112,14 @@ def _is_quantised(onnx: OnnxArtifact) -> bool:
     return not _NARROW.isdisjoint(onnx.types)
 
 
-def hand_out(
+def select_engines(
     base: OnnxArtifact,
     recipe: Recipe,
     builder: EngineBuilder,
     folder: Path,
-    how: Building,
+    how: BuildOptions,
     listener: Listener,
-) -> HandedOut:
+) -> SelectedEngines:
     """Engines of `base`, a model in `folder`, in the precision that the recipe asks for.
 
     What is quantised is measured against FP16 on machines that can run it, and handed out only where it is
@@ -140,29 +140,29 @@ def hand_out(
                 problem = error.problem
         notes.append(f"{recipe.precision} was not measured against {BASELINE}: {problem}")
         listener.note(notes[-1])
-    return _as_asked(base, recipe, builder, folder, how, listener, notes)
+    return _build_requested(base, recipe, builder, folder, how, listener, notes)
 
 
-def _as_asked(
+def _build_requested(
     base: OnnxArtifact,
     recipe: Recipe,
     builder: EngineBuilder,
     folder: Path,
-    how: Building,
+    how: BuildOptions,
     listener: Listener,
     notes: list[str],
-) -> HandedOut:
+) -> SelectedEngines:
     """Engines of the one graph that the recipe asks for."""
     precision = cast("Precision | None", recipe.precision)  # "best" has been measured, or has failed
     kept, before = base, tuple[OnnxArtifact, ...]()
-    if (typed := typed_kept(base, precision, recipe.calib, builder.backend)) is not None:
+    if (typed := apply_precision(base, precision, recipe.calib, builder.backend)) is not None:
         before = (in_folder(base),)
         kept, said = typed
         notes.append(said)
         listener.note(said)
     plans = make_plans(kept, recipe, builder.backend)
     engines = build_engines((kept,), plans, folder, how, listener)
-    return HandedOut(engines, (in_folder(kept),), before, None, tuple(notes))
+    return SelectedEngines(engines, (in_folder(kept),), before, None, tuple(notes))
 
 
 def _measured(
@@ -170,32 +170,32 @@ def _measured(
     recipe: Recipe,
     builder: EngineBuilder,
     folder: Path,
-    how: Building,
+    how: BuildOptions,
     listener: Listener,
-) -> HandedOut:
+) -> SelectedEngines:
     """Engines of what did best."""
     plans = make_plans(base, recipe, builder.backend)
-    found = contest(base, plans, folder, how, _terms(base, recipe, builder), listener)
+    found = select_precision(base, plans, folder, how, _terms(base, recipe, builder), listener)
     for one in found.verdict.batches:
         listener.note(f"{one.engine}: {one.chosen} is handed out: {one.reason}")
     before = () if base.sha256 == found.graphs[0].sha256 else (in_folder(base),)
-    return HandedOut(found.engines, found.graphs, before, found.verdict, ())
+    return SelectedEngines(found.engines, found.graphs, before, found.verdict, ())
 
 
-def _terms(base: OnnxArtifact, recipe: Recipe, builder: EngineBuilder) -> Terms:
+def _terms(base: OnnxArtifact, recipe: Recipe, builder: EngineBuilder) -> SelectionTerms:
     if recipe.precision != BEST:
-        asked = cast(Precision, recipe.precision)
-        return terms_for(request_for(base, asked, recipe.calib, builder.backend), _bounds(recipe))
+        requested = cast(Precision, recipe.precision)
+        return terms_for(request_for(base, requested, recipe.calib, builder.backend), _bounds(recipe))
     bounds = _bounds(recipe)
     precisions = cast("tuple[Precision, ...]", precisions_on(builder.backend, builder.device))
     request = Request("int8", target_of(builder.backend), recipe.calib)
-    return Terms(BEST, precisions, request, bounds if bounds.any else BEST_BOUNDS)
+    return SelectionTerms(BEST, precisions, request, bounds if bounds.any else BEST_BOUNDS)
 
 
-def terms_for(request: Request, bounds: Bounds) -> Terms:
+def terms_for(request: Request, bounds: Bounds) -> SelectionTerms:
     """What is quantised against FP16: the break-even verdict."""
-    asked = cast(Precision, request.precision)
-    return Terms(asked, (BASELINE, asked), request, bounds)
+    requested = cast(Precision, request.precision)
+    return SelectionTerms(requested, (BASELINE, requested), request, bounds)
 
 
 def in_folder(onnx: OnnxArtifact) -> OnnxArtifact:

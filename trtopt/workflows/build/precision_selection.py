@@ -21,9 +21,9 @@ from trtopt.inspect.profile import profile_point
 from trtopt.inspect.regions import find_regions, losing, losing_vectors, region_times
 from trtopt.measure.contracts import DEFAULT, contract_named
 from trtopt.measure.engine import BenchJob
-from trtopt.measure.loop.rounds import judged_rounds, latency_blocks, notes_of, pooled_ms
+from trtopt.measure.loop.rounds import latency_blocks, notes_of, pooled_ms, valid_rounds
 from trtopt.measure.statistics.comparison import THRESHOLD, Comparison, compare
-from trtopt.measure.statistics.selection import Choice, Rival, choose
+from trtopt.measure.statistics.selection import Selection, TimedCandidate, select_engine
 from trtopt.onnxio import model_file
 from trtopt.precision.bounds import Bounds
 from trtopt.records import (
@@ -39,10 +39,10 @@ from trtopt.records import (
 )
 from trtopt.workers.protocol import Benched
 from trtopt.workers.supervisor import run_jobs
-from trtopt.workflows.bench.interleaved import Setting, judged_record, loaded, measure_in_turns, turns_job
+from trtopt.workflows.bench.interleaved import Setting, loaded, measure_in_turns, turns_job, verdict_record
 from trtopt.workflows.bench.resolve_engines import shapes_at
 from trtopt.workflows.build.apply_precision import Precision
-from trtopt.workflows.build.build import Building, build_engines
+from trtopt.workflows.build.build import BuildOptions, build_engines
 from trtopt.workflows.build.candidates import AS_GIVEN, Candidates, Entry, moved
 from trtopt.workflows.listener import Listener
 from trtopt.workflows.precision.quantize import Request
@@ -59,7 +59,7 @@ an H200 (benchmarks/placement). Newer ones fuse an attention in FP16.
 
 
 @dataclass(frozen=True)
-class Terms:
+class SelectionTerms:
     """Who takes part, and what is asked of them.
 
     `precisions` are in the order of preference, floats before what is quantised: the first that keeps the
@@ -67,14 +67,14 @@ class Terms:
     where it costs no time.
     """
 
-    asked: str
+    requested: str
     precisions: tuple[Precision, ...]
     request: Request
     bounds: Bounds = field(default_factory=Bounds)
 
 
 @dataclass(frozen=True)
-class Outcome:
+class SelectionOutcome:
     """Engines in the order of the plans, the graphs that they are made of, and the verdict."""
 
     engines: tuple[EngineArtifact, ...]
@@ -82,14 +82,14 @@ class Outcome:
     verdict: PrecisionVerdict
 
 
-def contest(
+def select_precision(
     base: OnnxArtifact,
     plans: Sequence[BuildPlan],
     folder: Path,
-    how: Building,
-    terms: Terms,
+    how: BuildOptions,
+    terms: SelectionTerms,
     listener: Listener,
-) -> Outcome:
+) -> SelectionOutcome:
     """Build and measure the candidates at every plan's batch size, and keep what was chosen in `folder`.
 
     `base` is the float model, in `folder`. An engine for a range of batch sizes is judged at the one that it
@@ -101,19 +101,19 @@ def contest(
     beside = folder / _BESIDE
     beside.mkdir()
     try:
-        held = _Contest(base, plans, beside, how, terms, listener)
+        held = _PrecisionSelection(base, plans, beside, how, terms, listener)
         held.prepare()
         held.build([entry for entry in held.entries if not entry.broken], plans)
         first = held.run_in_turns()
-        held.tell_times(first)
+        held.report_times(first)
         held.leave_out_what_loses()
         last = held.run_in_turns(known=first)
-        return held.handed_out(last, folder)
+        return held.selected(last, folder)
     finally:
         shutil.rmtree(beside, ignore_errors=True)
 
 
-class _Contest:
+class _PrecisionSelection:
     """One contest in its course."""
 
     def __init__(
@@ -121,8 +121,8 @@ class _Contest:
         base: OnnxArtifact,
         plans: Sequence[BuildPlan],
         folder: Path,
-        how: Building,
-        terms: Terms,
+        how: BuildOptions,
+        terms: SelectionTerms,
         listener: Listener,
     ) -> None:
         self._base, self._plans, self._how = base, plans, how
@@ -157,11 +157,11 @@ class _Contest:
             try:
                 self.entries.append(self._candidates.make(precision))
             except (ModelError, UsageError) as error:
-                if precision == self._terms.asked:
+                if precision == self._terms.requested:
                     raise
                 self._listener.note(f"{precision} is left out: {error.problem}")
             else:
-                self._tell_if_broken(self.entries[-1])
+                self._report_if_broken(self.entries[-1])
                 self._try_attention(self.entries[-1])
         if all(entry.broken for entry in self.entries if not entry.is_quantised):
             self.entries.insert(0, self._candidates.make(AS_GIVEN))
@@ -179,9 +179,9 @@ class _Contest:
         if wider is not None:
             self._listener.note(f"{wider.name}: with attention's products in INT8, too")
             self.entries.append(wider)
-            self._tell_if_broken(wider)
+            self._report_if_broken(wider)
 
-    def _tell_if_broken(self, entry: Entry) -> None:
+    def _report_if_broken(self, entry: Entry) -> None:
         if entry.broken:
             self._listener.note(f"{entry.name} is left out: {', '.join(entry.broken)}")
 
@@ -226,7 +226,7 @@ class _Contest:
                 )
         return runs | {plan.label: run for plan, run in zip(stale, found, strict=True)}
 
-    def tell_times(self, runs: dict[str, InterleavedRun]) -> None:
+    def report_times(self, runs: dict[str, InterleavedRun]) -> None:
         """What is known already: explaining it takes as long again, and whoever stops then should know."""
         for plan in self._plans:
             told = [
@@ -291,13 +291,13 @@ class _Contest:
                 self._listener.note(f"{name} stays whole: {error.problem}")
                 continue
             self.entries.append(entry)
-            self._tell_if_broken(entry)
+            self._report_if_broken(entry)
             if not entry.broken:
                 self.build([entry], plans)
 
     # ── the end ─────────────────────────────────────────────────────────────────────────────────────────
 
-    def handed_out(self, runs: dict[str, InterleavedRun], folder: Path) -> Outcome:
+    def selected(self, runs: dict[str, InterleavedRun], folder: Path) -> SelectionOutcome:
         """Choose for every plan, and bring what was chosen into `folder`."""
         verdicts = [self._verdict(plan, runs[plan.label]) for plan in self._plans]
         by_name = {entry.name: entry for entry in self.entries}
@@ -310,7 +310,7 @@ class _Contest:
         environment = runs[self._plans[0].label].environment
         contracts = dict.fromkeys(turns.contract.name for run in runs.values() for turns in run.turns)
         verdict = PrecisionVerdict(
-            asked=self._terms.asked,
+            requested=self._terms.requested,
             baseline=self._baseline.name,
             threshold=THRESHOLD,
             device=f"{environment.device.name} with {environment.backend}",
@@ -321,16 +321,20 @@ class _Contest:
             batches=tuple(verdicts),
             notes=tuple(notes_of(list(runs.values()))),
         )
-        return Outcome(tuple(engines[plan.label] for plan in self._plans), tuple(graphs.values()), verdict)
+        return SelectionOutcome(
+            tuple(engines[plan.label] for plan in self._plans), tuple(graphs.values()), verdict
+        )
 
     def _verdict(self, plan: BuildPlan, run: InterleavedRun) -> BatchVerdict:
-        judged = judged_rounds(run)
-        baseline, *others = judged.turns
+        evaluated = valid_rounds(run)
+        baseline, *others = evaluated.turns
         compared: dict[str, Comparison] = {
-            turns.name: compare(latency_blocks(baseline), latency_blocks(turns), disturbed=judged.disturbed)
+            turns.name: compare(
+                latency_blocks(baseline), latency_blocks(turns), interfered=evaluated.interfered
+            )
             for turns in others
         }
-        ms = {turns.name: pooled_ms(turns) for turns in judged.turns}
+        ms = {turns.name: pooled_ms(turns) for turns in evaluated.turns}
         choice = self._choice(ms, compared)
         return BatchVerdict(
             engine=plan.label,
@@ -341,27 +345,27 @@ class _Contest:
                 CandidateTime(
                     candidate=name,
                     latency_ms=value,
-                    against_baseline=judged_record(run.batch, compared[name]) if name in compared else None,
+                    against_baseline=verdict_record(run.batch, compared[name]) if name in compared else None,
                 )
                 for name, value in ms.items()
             ),
             regions=self._regions[plan.label],
         )
 
-    def _choice(self, ms: dict[str, float], compared: dict[str, Comparison]) -> Choice:
-        rivals = [
-            Rival(
+    def _choice(self, ms: dict[str, float], compared: dict[str, Comparison]) -> Selection:
+        candidates_timed = [
+            TimedCandidate(
                 entry.name,
                 ms.get(entry.name),
                 compared.get(entry.name),
-                asked=entry.candidate.precision == self._terms.asked and entry.plainer is None,
+                requested=entry.candidate.precision == self._terms.requested and entry.plainer is None,
                 broken=entry.broken,
             )
             for entry in self.entries
             if entry is not self._baseline and (entry.broken or entry.name in compared)
             if entry.broken or not _is_no_faster(entry, ms)
         ]
-        return choose(self._baseline.name, rivals)
+        return select_engine(self._baseline.name, candidates_timed)
 
 
 def _is_no_faster(entry: Entry, ms: dict[str, float]) -> bool:

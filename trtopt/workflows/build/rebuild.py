@@ -37,7 +37,7 @@ from trtopt.records import EngineArtifact, Manifest
 from trtopt.records.verifying import Change, FolderCheck
 from trtopt.version import __version__
 from trtopt.workflows.bench.resolve_engines import as_it_is, verified_graphs
-from trtopt.workflows.build.build import TIMING_CACHE_FILE, Building, build_engines, command_line, now
+from trtopt.workflows.build.build import TIMING_CACHE_FILE, BuildOptions, build_engines, command_line, now
 from trtopt.workflows.listener import SILENT, Listener
 
 
@@ -254,7 +254,7 @@ def _engines_again(
         if (source / TIMING_CACHE_FILE).is_file():  # load_cache checks its hash
             _copy(source / TIMING_CACHE_FILE, cache)
     plans = [msgspec.structs.replace(engine.plan, backend=builder.backend) for engine in engines]
-    return build_engines(graphs, plans, into, Building(cache), listener)
+    return build_engines(graphs, plans, into, BuildOptions(cache), listener)
 
 
 def _copy_rest(source: Path, manifest: Manifest, folder: Path) -> None:

@@ -19,7 +19,7 @@ from trtopt.files.build_folder import read_manifest, scratch_folder
 from trtopt.measure.analysis.comparability import SAME_WORK, Work, require_alike, unlike_work
 from trtopt.measure.analysis.outcomes import BuiltRow, Comparisons, Lottery, LotteryBatch, Row
 from trtopt.measure.loop.interleaved import InterleaveJob, LoadedEngine, Variant
-from trtopt.measure.loop.rounds import judged_rounds, notes_of, pooled_ms
+from trtopt.measure.loop.rounds import notes_of, pooled_ms, valid_rounds
 from trtopt.measure.statistics.builds import compare_builds, compare_paired, spread
 from trtopt.recipe import make_recipe
 from trtopt.records import BuildSettings, EngineArtifact, InterleavedRun, Manifest
@@ -33,7 +33,7 @@ from trtopt.workflows.bench.interleaved import (
     work_of,
 )
 from trtopt.workflows.bench.resolve_engines import points, tell, verified_graphs
-from trtopt.workflows.build.build import TIMING_CACHE_FILE, Building, build, build_engines
+from trtopt.workflows.build.build import TIMING_CACHE_FILE, BuildOptions, build, build_engines
 from trtopt.workflows.build.timing_caches import NO_CACHE
 from trtopt.workflows.listener import Listener
 
@@ -149,7 +149,7 @@ def _built(
         folder = scratch / str(index)
         folder.mkdir(parents=True)
         cache = folder / TIMING_CACHE_FILE if open_builder(choice.name).uses_timing_cache else None
-        how = Building(cache, limit_s=recipe.get("build_timeout"))
+        how = BuildOptions(cache, limit_s=recipe.get("build_timeout"))
         engines = build_engines(graphs, plans, folder, how, listener)
         builds.append((folder, _by_size(engines, setting)))
     return _Side(manifest, tuple(builds))
@@ -233,38 +233,38 @@ def _medians(runs: Sequence[InterleavedRun], side: str) -> list[list[float]]:
     """The median latency in milliseconds of each run of each build of a side."""
     found: dict[int, list[float]] = {}
     for run in runs:
-        for turns in judged_rounds(run).turns:
+        for turns in valid_rounds(run).turns:
             if turns.name.startswith(side):
                 found.setdefault(int(turns.name[1:]), []).append(pooled_ms(turns))
     return [found[build] for build in sorted(found)]
 
 
 def _disturbed(runs: Sequence[InterleavedRun]) -> list[str]:
-    return [text for run in runs for text in judged_rounds(run).disturbed]
+    return [text for run in runs for text in valid_rounds(run).interfered]
 
 
 def _row(size: int, runs: Sequence[InterleavedRun], threshold: float) -> Row:
-    judged = compare_builds(
-        _medians(runs, "A"), _medians(runs, "B"), threshold=threshold, disturbed=_disturbed(runs)
+    evaluated = compare_builds(
+        _medians(runs, "A"), _medians(runs, "B"), threshold=threshold, interfered=_disturbed(runs)
     )
     return Row(
         batch=size,
-        a_ms=judged.a.geometric_mean,
-        b_ms=judged.b.geometric_mean,
-        comparison=judged.comparison,
-        remarks=(f"A, {judged.a.text}", f"B, {judged.b.text}"),
+        a_ms=evaluated.a.geometric_mean,
+        b_ms=evaluated.b.geometric_mean,
+        comparison=evaluated.comparison,
+        remarks=(f"A, {evaluated.a.text}", f"B, {evaluated.b.text}"),
     )
 
 
 def _lottery(size: int, side: _Side, runs: Sequence[InterleavedRun], threshold: float) -> LotteryBatch:
-    medians, disturbed = _medians(runs, "A"), _disturbed(runs)
+    medians, interfered = _medians(runs, "A"), _disturbed(runs)
     engines = [by_size[size] for _, by_size in side.builds]
     rows = [
         BuiltRow(
             name=f"build {index + 1}",
             ms=spread([own]).geometric_mean,
             size_bytes=engine.size_bytes,
-            comparison=compare_paired(medians[0], own, threshold=threshold, disturbed=disturbed)
+            comparison=compare_paired(medians[0], own, threshold=threshold, interfered=interfered)
             if index
             else None,
         )

@@ -16,7 +16,7 @@ from trtopt.measure.contracts import DEFAULT, changed, contract_named
 from trtopt.measure.statistics.comparison import THRESHOLD
 from trtopt.recipe import check_timeout
 from trtopt.records import CompareReport, EngineArtifact, InterleavedRun, Terms
-from trtopt.workflows.bench.interleaved import Setting, judged_record
+from trtopt.workflows.bench.interleaved import Setting, verdict_record
 from trtopt.workflows.build.build import command_line, now
 from trtopt.workflows.compare.builds import compare_recipes
 from trtopt.workflows.compare.contracts import explain_engines, explain_results, parse_contracts
@@ -215,8 +215,10 @@ def _setting(kind: Kind, options: Options) -> Setting:
         DataError: input data that cannot be read.
     """
     what, useful = kind.value
-    asked = {one.name for one in fields(Options) if getattr(options, one.name) not in (None, False, {}, ())}
-    for name in sorted(asked - useful - {"threshold"}):
+    requested = {
+        one.name for one in fields(Options) if getattr(options, one.name) not in (None, False, {}, ())
+    }
+    for name in sorted(requested - useful - {"threshold"}):
         flag = _FLAGS.get(name, f"--{name.replace('_', '-')}")
         raise UsageError(f"{flag}: means nothing to a comparison of {what}", f"leave {flag} away")
     if not 0 < options.threshold < 1:
@@ -251,6 +253,6 @@ def _report(
         threshold=threshold,
         runs=runs,
         built=built,
-        verdicts=tuple(judged_record(row.batch, row.comparison) for row in rows),
+        verdicts=tuple(verdict_record(row.batch, row.comparison) for row in rows),
         notes=outcome.notes,
     )

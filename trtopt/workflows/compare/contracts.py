@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trtopt.errors import ArtifactError, UsageError
-from trtopt.measure.analysis.gap_runs import Ends, ends_of, gap_variants, has_bare_loop, judge_gap
+from trtopt.measure.analysis.gap_runs import Ends, ends_of, evaluate_gap, gap_variants, has_bare_loop
 from trtopt.measure.analysis.outcomes import Gaps
 from trtopt.measure.analysis.result_comparison import distrust, machine_notes, paired_points, work_notes
 from trtopt.measure.contracts import contract_named
 from trtopt.measure.loop.interleaved import InterleaveJob, LoadedEngine
-from trtopt.measure.loop.rounds import judged_rounds, notes_of
+from trtopt.measure.loop.rounds import notes_of, valid_rounds
 from trtopt.records import BenchPoint, BenchReport, Contract, InterleavedRun
 from trtopt.workflows.bench.interleaved import ROUNDS, WARMUP_S, Setting, loaded, measure_in_turns
-from trtopt.workflows.bench.resolve_engines import check_trust, engines_to_measure, points
+from trtopt.workflows.bench.resolve_engines import check_trust, points, resolve_engines
 from trtopt.workflows.listener import Listener
 
 
@@ -54,7 +54,7 @@ def explain_engines(
     """
     notes: list[str] = []
     check_trust(setting.trust, [path])
-    with engines_to_measure(path, setting.batch, setting.backend, notes, listener, setting.trust) as found:
+    with resolve_engines(path, setting.batch, setting.backend, notes, listener, setting.trust) as found:
         subjects = [
             _Subject(size, loaded(found.folder, found.inputs, engine, size))
             for engine, size in points(found.engines, setting.batch)
@@ -126,7 +126,7 @@ def _subject_of(
             f"{_contract(a).name},{_contract(b).name}",
         )
     check_trust(setting.trust, [path])
-    wanted = engines_to_measure(path, (a.batch,), setting.backend, notes, listener, setting.trust)
+    wanted = resolve_engines(path, (a.batch,), setting.backend, notes, listener, setting.trust)
     found = resources.enter_context(wanted)
     if found.engines[0].sha256 != ours.sha256:
         raise ArtifactError(
@@ -171,8 +171,8 @@ def _explain(
         subject=name,
         device=f"{environment.device.name} with {environment.backend}",
         gaps=tuple(
-            judge_gap(
-                subject.batch, *ends, judged_rounds(run).turns, subject.latency_ends, subject.per_query_ends
+            evaluate_gap(
+                subject.batch, *ends, valid_rounds(run).turns, subject.latency_ends, subject.per_query_ends
             )
             for subject, run in pairs
         ),

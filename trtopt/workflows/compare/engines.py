@@ -10,9 +10,9 @@ from trtopt.errors import UsageError
 from trtopt.measure.analysis.comparability import SAME_WORK, Work, require_alike, unlike_work
 from trtopt.measure.analysis.outcomes import Comparisons, ControlRow, Row
 from trtopt.measure.loop.interleaved import LoadedEngine
-from trtopt.measure.loop.rounds import judged_rounds, latency_blocks, notes_of, pooled_ms
+from trtopt.measure.loop.rounds import latency_blocks, notes_of, pooled_ms, valid_rounds
 from trtopt.measure.statistics.comparison import compare
-from trtopt.measure.statistics.control import Control, judge_control
+from trtopt.measure.statistics.control import Control, evaluate_control
 from trtopt.records import InterleavedRun
 from trtopt.workflows.bench.interleaved import (
     Setting,
@@ -23,7 +23,7 @@ from trtopt.workflows.bench.interleaved import (
     turns_job,
     work_of,
 )
-from trtopt.workflows.bench.resolve_engines import check_trust, engines_to_measure, points
+from trtopt.workflows.bench.resolve_engines import check_trust, points, resolve_engines
 from trtopt.workflows.listener import Listener
 
 
@@ -66,13 +66,13 @@ def compare_engines(
     for size in sizes:
         own = [run for run in runs if run.batch == size]
         control_runs = [run for run in own if run.purpose == "control"]
-        judged = _judge_control(control_runs, threshold) if control_runs else None
-        if judged is not None:
-            controls.append(ControlRow(size, pooled_ms(control_runs[0].turns[0]), judged))
+        evaluated = _evaluate_control(control_runs, threshold) if control_runs else None
+        if evaluated is not None:
+            controls.append(ControlRow(size, pooled_ms(control_runs[0].turns[0]), evaluated))
         failures = [
             f"the control broke off: {run.failure}" for run in control_runs if run.failure is not None
         ]
-        rows += [_row(run, judged, threshold, failures) for run in own if run.purpose == "comparison"]
+        rows += [_row(run, evaluated, threshold, failures) for run in own if run.purpose == "comparison"]
     comparisons = Comparisons(
         a=a.name,
         b=b.name if b is not None else a.name,
@@ -89,7 +89,7 @@ def _sized(
     path: Path, setting: Setting, notes: list[str], listener: Listener, resources: ExitStack
 ) -> tuple[dict[int, LoadedEngine], Work]:
     found = resources.enter_context(
-        engines_to_measure(path, setting.batch, setting.backend, notes, listener, setting.trust)
+        resolve_engines(path, setting.batch, setting.backend, notes, listener, setting.trust)
     )
     side = {
         size: loaded(found.folder, found.inputs, engine, size)
@@ -108,14 +108,14 @@ def _common_sizes(sides: Sequence[dict[int, LoadedEngine]], notes: list[str]) ->
     return sorted(common)
 
 
-def _judge_control(runs: Sequence[InterleavedRun], threshold: float) -> Control:
-    pairs = [judged_rounds(run).turns for run in runs]
-    return judge_control([(latency_blocks(a), latency_blocks(b)) for a, b in pairs], threshold=threshold)
+def _evaluate_control(runs: Sequence[InterleavedRun], threshold: float) -> Control:
+    pairs = [valid_rounds(run).turns for run in runs]
+    return evaluate_control([(latency_blocks(a), latency_blocks(b)) for a, b in pairs], threshold=threshold)
 
 
 def _row(run: InterleavedRun, control: Control | None, threshold: float, failures: Sequence[str]) -> Row:
-    judged = judged_rounds(run)
-    a, b = judged.turns
+    evaluated = valid_rounds(run)
+    a, b = evaluated.turns
     return Row(
         batch=run.batch,
         a_ms=pooled_ms(a),
@@ -125,6 +125,6 @@ def _row(run: InterleavedRun, control: Control | None, threshold: float, failure
             latency_blocks(b),
             threshold=threshold,
             noise=control.noise if control is not None else None,
-            disturbed=(*judged.disturbed, *failures),
+            interfered=(*evaluated.interfered, *failures),
         ),
     )

@@ -15,7 +15,7 @@ from trtopt.files.build_folder import write_atomically
 from trtopt.measure.load.arrivals import parse_goal
 from trtopt.records import BatchPlan, PlannedEngine, PlannedLoad, ServingCost, to_json
 from trtopt.serving.packing import packing_estimate
-from trtopt.serving.planning.plan_refinement import Settling
+from trtopt.serving.planning.plan_refinement import PlanRefinement
 from trtopt.serving.planning.prediction import Demand
 from trtopt.serving.planning.search import Bounds, Outcome
 from trtopt.serving.planning.service_times import FREE, at_level
@@ -25,14 +25,14 @@ from trtopt.serving.planning.traffic import Recorded
 from trtopt.workflows.build.build import command_line, now
 from trtopt.workflows.plan.measured_engines import Measured, read_measured
 from trtopt.workflows.plan.request import (
-    AskedArrivals,
-    check_asked,
+    RequestedArrivals,
+    check_request,
     on_another_machine,
     read_arrivals,
     shares_of,
 )
-from trtopt.workflows.plan.serving_costs import rehearsed_cost, serving_costs
-from trtopt.workflows.plan.trial_runs import Listener, rehearse
+from trtopt.workflows.plan.serving_costs import serving_costs, trial_cost
+from trtopt.workflows.plan.trial_runs import Listener, trial_run
 
 
 def plan(
@@ -68,7 +68,7 @@ def plan(
         TrtoptError: with what is wrong and what to do.
     """
     bounds = Bounds(parse_goal(slo, "--slo"), memory_bytes, max_engines, for_triton)
-    check_asked(bounds, rate, timeout)
+    check_request(bounds, rate, timeout)
     read = read_arrivals(arrivals)
     measured = read_measured([Path(source) for source in sources])
     shares = shares_of(measured, read.process, lengths or {})
@@ -81,12 +81,12 @@ def plan(
     costs = planner.costs()
     listener(f"simulating ways to serve with {len(measured.engines)} engines")
     demand = Demand(read.process, rate or 1.0, shares)
-    settling = Settling(measured.engines, costs, bounds, planner.rehearsed)
-    settled = settling.at_any_rate(demand) if rate is None else settling.at_its_rate(demand)
+    refinement = PlanRefinement(measured.engines, costs, bounds, planner.from_trials)
+    refined = refinement.refine_rate(demand) if rate is None else refinement.refine_at_rate(demand)
     made = msgspec.structs.replace(
-        planner.plan(Path(output), settled.chosen, settled.demand),
+        planner.plan(Path(output), refined.chosen, refined.demand),
         sources=tuple(map(str, sources)),
-        rejected=settled.choice.rejected,
+        rejected=refined.choice.rejected,
         notes=(*elsewhere, *measured.notes, *planner.notes, *_notes_on(measured)),
     )
     write_atomically(Path(output), to_json(made))
@@ -109,7 +109,7 @@ class _Planner:
 
     measured: Measured
     bounds: Bounds
-    read: AskedArrivals
+    read: RequestedArrivals
     lengths: Mapping[int, float]
     listener: Listener
     limit_s: float | None
@@ -131,7 +131,7 @@ class _Planner:
             return {1: FREE}
         return self.full
 
-    def rehearsed(self, outcome: Outcome, demand: Demand) -> ServingCost | None:
+    def from_trials(self, outcome: Outcome, demand: Demand) -> ServingCost | None:
         """What serving adds to a setup under its load, seen on a plan that nobody else sees."""
         if self.full is None:
             return None
@@ -142,7 +142,7 @@ class _Planner:
             path = Path(folder).resolve() / "plan.json"
             write_atomically(path, to_json(self.plan(path, outcome, demand)))
             try:
-                done = rehearse(path, self.read.process, capacity, self.limit_s, self.trust)
+                done = trial_run(path, self.read.process, capacity, self.limit_s, self.trust)
             except (DeviceError, IncompatibleEngineError) as error:
                 told = error.problem.splitlines()[0]
                 self.notes.append(f"{setup.name} was not rehearsed: {told}")
@@ -153,9 +153,9 @@ class _Planner:
                 f"{failed} of {count} requests failed in the rehearsal of {setup.name}",
                 "see whether the engines run at all: trtopt bench",
             )
-        rehearsals = [(Arrivals.of(job.at_s, job.bucket), run) for job, run in done]
+        trials = [(Arrivals.of(job.at_s, job.bucket), run) for job, run in done]
         percentiles = (50.0, 99.0, self.bounds.goal.p)
-        return rehearsed_cost(at_level(self.full, setup.workers), setup, rehearsals, percentiles)
+        return trial_cost(at_level(self.full, setup.workers), setup, trials, percentiles)
 
     def plan(self, output: Path, chosen: Outcome, demand: Demand) -> BatchPlan:
         """An outcome as a plan for `output`."""

@@ -20,7 +20,7 @@ from trtopt.workflows.sweep.folder import REPORT
 
 
 @dataclass(frozen=True)
-class AskedArrivals:
+class RequestedArrivals:
     """How requests arrive, as it was named, and the hash of its file if it was one."""
 
     process: Process
@@ -28,7 +28,7 @@ class AskedArrivals:
     sha256: str | None = None
 
 
-def check_asked(bounds: Bounds, rate: float | None, timeout: float | None) -> None:
+def check_request(bounds: Bounds, rate: float | None, timeout: float | None) -> None:
     """Judge what can be judged before anything is read."""
     if not 1 <= bounds.max_engines <= MAX_ENGINES:
         raise UsageError(f"--max-engines {bounds.max_engines}: out of range", f"give 1 to {MAX_ENGINES}")
@@ -41,11 +41,11 @@ def check_asked(bounds: Bounds, rate: float | None, timeout: float | None) -> No
     check_timeout(timeout)
 
 
-def read_arrivals(text: str) -> AskedArrivals:
+def read_arrivals(text: str) -> RequestedArrivals:
     """A process by its name, or a file of arrivals."""
     path = Path(text)
     if not path.is_file():
-        return AskedArrivals(parse_process(text), text)
+        return RequestedArrivals(parse_process(text), text)
     try:
         content = read_bounded(path)
     except (OSError, ValueError) as error:
@@ -53,7 +53,7 @@ def read_arrivals(text: str) -> AskedArrivals:
             f"{path}: cannot be read as arrivals: {reason_of(error)}", "give another file"
         ) from None
     recorded = parse_recorded(content.decode(errors="replace"), text)
-    return AskedArrivals(recorded, text, hashlib.sha256(content).hexdigest())
+    return RequestedArrivals(recorded, text, hashlib.sha256(content).hexdigest())
 
 
 def shares_of(measured: Measured, process: Process, lengths: Mapping[int, float]) -> dict[int, float]:

@@ -14,7 +14,7 @@ from trtopt.serving.planning.prediction import RUNS, latencies_ms
 from trtopt.serving.planning.service_times import Curve, added_ms
 from trtopt.serving.planning.setups import Setup
 from trtopt.serving.planning.simulation import Arrivals, simulate
-from trtopt.serving.planning.trial_errors import Rehearsal, beyond, held_up
+from trtopt.serving.planning.trial_errors import TrialError, beyond, held_up
 from trtopt.serving.trial_run import CostJob, TrialRun
 from trtopt.workers.protocol import Costed
 from trtopt.workers.supervisor import run_jobs
@@ -69,10 +69,10 @@ def _cost(serving_ms: Mapping[int, Sequence[float]], engine_ms: Mapping[int, flo
     return _line(list(engine_ms), added)
 
 
-def rehearsed_cost(
+def trial_cost(
     full: ServingCost,
     setup: Setup,
-    rehearsals: Sequence[tuple[Arrivals, TrialRun]],
+    trials: Sequence[tuple[Arrivals, TrialRun]],
     percentiles: Sequence[float],
 ) -> ServingCost:
     """With what scattered in runs of the setup, beyond what its engines take and what is added at full load.
@@ -81,15 +81,15 @@ def rehearsed_cost(
     What simulations of the same arrivals still miss at `percentiles`, such as stalls that hit several
     requests, is told as factors. Nothing counts of a run that the machine held up.
     """
-    cost = _scattered(full, setup, [run for _, run in rehearsals])
-    compared = [_rehearsal(cost, setup, *one) for one in rehearsals]
+    cost = _scattered(full, setup, [run for _, run in trials])
+    compared = [_trial_of(cost, setup, *one) for one in trials]
     if (found := held_up(compared, percentiles)) is not None:
         index, told = found
-        others = [*rehearsals[:index], *rehearsals[index + 1 :]]
-        return msgspec.structs.replace(rehearsed_cost(full, setup, others, percentiles), held_up=told)
+        others = [*trials[:index], *trials[index + 1 :]]
+        return msgspec.structs.replace(trial_cost(full, setup, others, percentiles), held_up=told)
     return msgspec.structs.replace(
         cost,
-        rehearsed=sum(len(run.at_ms) for _, run in rehearsals),
+        from_trials=sum(len(run.at_ms) for _, run in trials),
         beyond=beyond(compared, percentiles),
     )
 
@@ -112,10 +112,10 @@ def _scattered(full: ServingCost, setup: Setup, runs: Sequence[TrialRun]) -> Ser
     )
 
 
-def _rehearsal(cost: ServingCost, setup: Setup, arrivals: Arrivals, run: TrialRun) -> Rehearsal:
+def _trial_of(cost: ServingCost, setup: Setup, arrivals: Arrivals, run: TrialRun) -> TrialError:
     """What it took beside what simulations of its arrivals say with what serving adds."""
     services, workers, policy = setup.fleet.services, setup.workers, setup.policy
-    return Rehearsal(
+    return TrialError(
         np.array(
             [math.inf if done is None else done - at for at, done in zip(run.at_ms, run.done_ms, strict=True)]
         ),

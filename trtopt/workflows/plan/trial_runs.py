@@ -51,7 +51,7 @@ _VERIFIED_S = 20.0
 Listener = Callable[[str], None]
 
 
-def rehearse(
+def trial_run(
     path: Path, process: Process, capacity: float, limit_s: float | None, trust: Sequence[str]
 ) -> list[tuple[TrialJob, TrialRun]]:
     """Serve the load of the plan at `path`, of which workers can do `capacity` requests a second: four times.

@@ -25,12 +25,12 @@ from trtopt.precision.bisect.variants import (
 from trtopt.precision.bounds import Bounds
 from trtopt.precision.calibration.table import read_table
 from trtopt.precision.casting.cast import check_target
-from trtopt.precision.casting.decide import Wishes
+from trtopt.precision.casting.decide import CastOptions
 from trtopt.precision.casting.patterns import check_patterns
 from trtopt.precision.casting.widen import is_low
 from trtopt.precision.existing_qdq import is_quantised
-from trtopt.precision.placement.plan import Wish
-from trtopt.precision.quantize import Asked, Material
+from trtopt.precision.placement.plan import PlacementOptions
+from trtopt.precision.quantize import Material, QuantizeOptions
 from trtopt.recipe import check_timeout
 from trtopt.records.bisecting import BisectReport, KeptSet, Sensitivity
 from trtopt.records.checking import CheckedSubject
@@ -38,9 +38,9 @@ from trtopt.workflows.build.build import command_line, now
 from trtopt.workflows.listener import SILENT, Listener
 from trtopt.workflows.precision.bisect_trials import Trials
 from trtopt.workflows.precision.check import Checker
-from trtopt.workflows.precision.evaluators import EngineTerms, Judge, judge_for
+from trtopt.workflows.precision.evaluators import EngineTerms, Evaluator, evaluator_for
 from trtopt.workflows.precision.quantize import Request as QuantizeRequest
-from trtopt.workflows.precision.quantize import judged, rewritten, save
+from trtopt.workflows.precision.quantize import evaluated, rewritten, save
 
 EVALUATIONS = 200
 """How many sets of nodes are evaluated at most, unless told."""
@@ -88,9 +88,9 @@ def bisect(
     checker = Checker(source, None, request.bounds)
     data = str(request.data or request.calib)
     terms = EngineTerms(request.batch, request.profile, request.timeout)
-    judge = judge_for(checker, data, request.backend, request.target, terms)
-    listener.note(f"judging with {judge.backend}: {judge.reason}")
-    done = _searched(source, target, checker, judge, data, request, listener)
+    evaluator = evaluator_for(checker, data, request.backend, request.target, terms)
+    listener.note(f"judging with {evaluator.backend}: {evaluator.reason}")
+    done = _searched(source, target, checker, evaluator, data, request, listener)
     best, written = done.best, target is not None and done.found.best is not None
     return BisectReport(
         created=now(),
@@ -100,8 +100,8 @@ def bisect(
         out=str(target) if written else None,
         table=str(done.table) if done.table is not None else None,
         precision=request.precision,
-        target=judge.target,
-        backend=judge.backend,
+        target=evaluator.target,
+        backend=evaluator.backend,
         data=data,
         bounds=request.bounds.given,
         candidates=done.nodes,
@@ -145,16 +145,16 @@ def _searched(
     source: Path,
     target: Path | None,
     checker: Checker,
-    judge: Judge,
+    evaluator: Evaluator,
     data: str,
     request: Request,
     listener: Listener,
 ) -> _Searched:
     """Search, and write what was found to `target`."""
     with scratch_folder() as scratch:
-        variants, file = _variants(source, checker, request, judge.target, scratch, listener)
+        variants, file = _variants(source, checker, request, evaluator.target, scratch, listener)
         shares, notes = _shares(file, variants.nodes, data)
-        trials = Trials(variants, judge, request.bounds, scratch)
+        trials = Trials(variants, evaluator, request.bounds, scratch)
         watched = _watched(trials.error, request.evaluations, listener)
         found = search(shares, watched, request.evaluations)
         best = found.best or next(trial for trial in found.trials if len(trial.kept) == len(shares))
@@ -209,9 +209,9 @@ def _variants(
             )
         check_patterns(checker.model.proto, exclude, exclude, include)
         listener.note("measuring values")
-        wishes = Wishes(request.precision, target, keep=exclude, keep_op=exclude, include=include)
-        return CastVariants(checker.model, samples, wishes, scratch), checker.model
-    precision, form = judged(
+        cast_options = CastOptions(request.precision, target, keep=exclude, keep_op=exclude, include=include)
+        return CastVariants(checker.model, samples, cast_options, scratch), checker.model
+    precision, form = evaluated(
         QuantizeRequest(request.precision, target, request.calib, request.table, request.method)
     )
     if is_quantised(checker.model.proto):
@@ -223,9 +223,9 @@ def _variants(
     listener.note("rewriting the graph")
     file, _ = rewritten(source, scratch, target)
     listener.note("placing Q/DQ and calibrating")
-    asked = Asked(Wish(precision, exclude, include), form, request.method)
+    requested = QuantizeOptions(PlacementOptions(precision, exclude, include), form, request.method)
     material = Material(samples, False, table, str(request.table), checker.artifact.sha256)
-    return QuantisedVariants(file, samples, asked, material, target), file
+    return QuantisedVariants(file, samples, requested, material, target), file
 
 
 def _shares(file: ModelFile, nodes: Sequence[str], data: str) -> tuple[dict[str, float], list[str]]:

@@ -11,15 +11,15 @@ from trtopt.precision.bisect.search import ALLOWED, FEWEST, Names
 from trtopt.precision.bisect.variants import Variant, Variants
 from trtopt.precision.bounds import HOPELESS, Bounds, allowance_used
 from trtopt.records.checking import CheckedSubject
-from trtopt.workflows.precision.evaluators import Judge
+from trtopt.workflows.precision.evaluators import Evaluator
 
 
 class Trials:
     """Evaluates sets of kept nodes. `subjects` is what was measured of each, `notes` what is to be said."""
 
-    def __init__(self, variants: Variants, judge: Judge, bounds: Bounds, scratch: Path) -> None:
+    def __init__(self, variants: Variants, evaluator: Evaluator, bounds: Bounds, scratch: Path) -> None:
         self.subjects: dict[Names, tuple[CheckedSubject, ...]] = {}
-        self._variants, self._judge, self._bounds, self._scratch = variants, judge, bounds, scratch
+        self._variants, self._evaluate, self._bounds, self._scratch = variants, evaluator, bounds, scratch
         self._unbuilt: list[str] = []
         self._notes: list[str] = []
 
@@ -41,7 +41,7 @@ class Trials:
         with tempfile.TemporaryDirectory(dir=self._scratch) as folder:  # its weights live as long as it does
             made = self._variants.variant(kept, Path(folder))
             try:
-                self.subjects[kept] = self._judge.judged(made.model, Path(folder))
+                self.subjects[kept] = self._evaluate.evaluated(made.model, Path(folder))
             except BuildError as error:
                 if len(self.subjects) < FEWEST:
                     raise
@@ -58,7 +58,7 @@ class Trials:
         made = self._variants.tidied(kept, spool)
         if made is not None:
             with tempfile.TemporaryDirectory(dir=self._scratch) as folder:
-                subjects = self._judge.judged(made.model, Path(folder))
+                subjects = self._evaluate.evaluated(made.model, Path(folder))
             if self.used(subjects) <= ALLOWED:
                 return made, subjects
             self._notes.append(

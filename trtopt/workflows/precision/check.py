@@ -35,7 +35,13 @@ from trtopt.records import EngineArtifact, OnnxArtifact
 from trtopt.records.checking import CheckedSubject, CheckReport, LayerDifference
 from trtopt.workers.protocol import OutputsWritten
 from trtopt.workers.supervisor import run_jobs
-from trtopt.workflows.bench.resolve_engines import Subject, check_trust, engines_to_measure, points, shapes_at
+from trtopt.workflows.bench.resolve_engines import (
+    ResolvedEngines,
+    check_trust,
+    points,
+    resolve_engines,
+    shapes_at,
+)
 from trtopt.workflows.build.build import command_line, now
 from trtopt.workflows.listener import SILENT, Listener
 from trtopt.workflows.precision.task_metric import LABELS, Task
@@ -93,7 +99,7 @@ def check(
         raise UsageError("--layers: an engine has no inner tensors to read", "give its ONNX file")
     else:
         check_trust(trust, [path])
-        with engines_to_measure(path, batch, backend, notes, listener, trust) as there:
+        with resolve_engines(path, batch, backend, notes, listener, trust) as there:
             subjects = checker.engines(there, batch, data, listener, timeout)
     return CheckReport(
         created=now(),
@@ -152,7 +158,7 @@ class Checker:
                 return session.run(session.fitted(feed))
 
         outputs = (run(feed) for feed, _ in self._feeds(source, _BATCH))
-        return self._judged(name, "onnxruntime", None, source, _BATCH, outputs)
+        return self._evaluated(name, "onnxruntime", None, source, _BATCH, outputs)
 
     def _check_inputs(self, name: str, given: set[str]) -> None:
         wanted = {spec.name for spec in self._specs}
@@ -165,7 +171,7 @@ class Checker:
 
     def engines(
         self,
-        there: Subject,
+        there: ResolvedEngines,
         batch: Sequence[int] | None,
         data: str | Path | None,
         listener: Listener,
@@ -178,7 +184,7 @@ class Checker:
 
     def engine(
         self,
-        there: Subject,
+        there: ResolvedEngines,
         engine: EngineArtifact,
         size: int,
         data: str | Path | None,
@@ -204,7 +210,7 @@ class Checker:
             assert isinstance(result, OutputsWritten)
             outputs = (read_npz(outputs_file(scratch, index)) for index in range(result.batches))
             backend = str(engine.plan.backend)
-            return self._judged(engine.path, backend, size, open_data(data), size, outputs)
+            return self._evaluated(engine.path, backend, size, open_data(data), size, outputs)
 
     def _feeds(self, source: SampleSource, size: int) -> Iterator[tuple[Arrays, Array | None]]:
         """Batches of inputs, each with its labels if the task wants them and the data has them."""
@@ -227,7 +233,7 @@ class Checker:
             self._answers[key] = wanted
         return wanted
 
-    def _judged(
+    def _evaluated(
         self,
         name: str,
         backend: str,

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Protocol
 
 from trtopt.data import open_data
-from trtopt.device.backends import ONNXRUNTIME, Choice, choose_for_running, open_builder
+from trtopt.device.backends import ONNXRUNTIME, BackendChoice, choose_for_running, open_builder
 from trtopt.device.building import EngineBuilder
 from trtopt.errors import BackendMissingError, UsageError
 from trtopt.onnxio import model_file
 from trtopt.onnxio.model_file import ModelFile
 from trtopt.recipe import make_recipe
 from trtopt.records.checking import CheckedSubject
-from trtopt.workflows.bench.resolve_engines import points, subject_of
+from trtopt.workflows.bench.resolve_engines import points, resolved
 from trtopt.workflows.build.build import build
 from trtopt.workflows.listener import SILENT
 from trtopt.workflows.precision.check import Checker
@@ -25,14 +25,14 @@ _NEWEST = "10"
 """The target that graphs are written for where no TensorRT is here to tell; as `trtopt quantize` does."""
 
 
-class Judge(Protocol):
+class Evaluator(Protocol):
     """Compares models with the reference. `target` is what they have to be written for."""
 
     backend: str
     reason: str
     target: str
 
-    def judged(self, model: ModelFile, folder: Path) -> tuple[CheckedSubject, ...]:
+    def evaluated(self, model: ModelFile, folder: Path) -> tuple[CheckedSubject, ...]:
         """How far the model lies from the reference; `folder` is empty and for this one model.
 
         Raises:
@@ -49,7 +49,9 @@ class EngineTerms:
     timeout: float | None = None
 
 
-def judge_for(checker: Checker, data: str, backend: str, target: str | None, terms: EngineTerms) -> Judge:
+def evaluator_for(
+    checker: Checker, data: str, backend: str, target: str | None, terms: EngineTerms
+) -> Evaluator:
     """Engines where a GPU and TensorRT are here, or where `backend` asks for them; else ONNX Runtime.
 
     Raises:
@@ -63,16 +65,16 @@ def judge_for(checker: Checker, data: str, backend: str, target: str | None, ter
         except BackendMissingError as error:
             if backend != "auto":
                 raise
-            choice = Choice(ONNXRUNTIME, error.problem)
+            choice = BackendChoice(ONNXRUNTIME, error.problem)
         else:
             _check_terms(builder, target, terms)
-            return OnEngines(checker, data, builder, choice.reason, terms)
+            return EngineEvaluator(checker, data, builder, choice.reason, terms)
     if terms != EngineTerms():
         raise UsageError(
             f"--batch, --profile and --timeout are for engines, and none are built: {choice.reason}",
             "leave them away",
         )
-    return OnRuntime(checker, data, choice.reason, target or _NEWEST)
+    return RuntimeEvaluator(checker, data, choice.reason, target or _NEWEST)
 
 
 def _check_terms(builder: EngineBuilder, target: str | None, terms: EngineTerms) -> None:
@@ -88,7 +90,7 @@ def _check_terms(builder: EngineBuilder, target: str | None, terms: EngineTerms)
         )
 
 
-class OnRuntime:
+class RuntimeEvaluator:
     """ONNX Runtime runs the models, their 16-bit arithmetic emulated."""
 
     backend = ONNXRUNTIME
@@ -97,12 +99,12 @@ class OnRuntime:
         self.reason, self.target = reason, target
         self._checker, self._data = checker, data
 
-    def judged(self, model: ModelFile, folder: Path) -> tuple[CheckedSubject, ...]:
+    def evaluated(self, model: ModelFile, folder: Path) -> tuple[CheckedSubject, ...]:
         """See `Judge`."""
         return (self._checker.model_file("emulated", model, open_data(self._data)),)
 
 
-class OnEngines:
+class EngineEvaluator:
     """Engines are built of the models as they are and run; all builds share one timing cache."""
 
     def __init__(
@@ -112,7 +114,7 @@ class OnEngines:
         self._name, self._uses_cache = builder.backend.name, builder.uses_timing_cache
         self._checker, self._data, self._terms = checker, data, terms
 
-    def judged(self, model: ModelFile, folder: Path) -> tuple[CheckedSubject, ...]:
+    def evaluated(self, model: ModelFile, folder: Path) -> tuple[CheckedSubject, ...]:
         """See `Judge`."""
         source, built = folder / "variant.onnx", folder / "engines"
         model_file.save(model, source)
@@ -125,7 +127,7 @@ class OnEngines:
             rewrite=False,
             timing_cache=str(folder.parent / "timing.cache") if self._uses_cache else None,
         )
-        there = subject_of(built, manifest, manifest.engines)
+        there = resolved(built, manifest, manifest.engines)
         return tuple(
             self._checker.engine(there, engine, size, self._data, SILENT, self._terms.timeout)
             for engine, size in points(manifest.engines, None)

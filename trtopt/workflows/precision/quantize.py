@@ -25,13 +25,13 @@ from trtopt.precision.calibration.table import AUTO, check_method, read_table
 from trtopt.precision.casting.weights import no_numbers
 from trtopt.precision.casting.widen import is_low, widened
 from trtopt.precision.existing_qdq import is_quantised
-from trtopt.precision.placement.plan import Precision, Wish
-from trtopt.precision.qdq.qdq_format import Form, form_for
+from trtopt.precision.placement.plan import PlacementOptions, Precision
+from trtopt.precision.qdq.qdq_format import QdqFormat, qdq_format_for
 from trtopt.precision.quantize import (
     OFF,
-    Asked,
     Material,
     Quantised,
+    QuantizeOptions,
     Smoothing,
     make_rest_half,
     measured_for_rest,
@@ -85,7 +85,7 @@ def quantize(
     """
     began = time.perf_counter()
     source, target = Path(model), Path(out)
-    precision, form = judged(request)
+    precision, form = evaluated(request)
     if source.resolve() == target.resolve():
         raise UsageError("the output would replace the model itself", "choose another place with -o")
     onnx = read_onnx(source)
@@ -101,7 +101,7 @@ def quantize(
         listener.note("placing Q/DQ and calibrating" if samples else "placing Q/DQ")
         made = quantise(
             file,
-            Asked(_wish(request, precision), form, request.method, request.smoothquant),
+            QuantizeOptions(_options(request, precision), form, request.method, request.smoothquant),
             Material(samples, request.random_data, table, str(request.table), onnx.sha256),
         )
         made.notes += [*told, *no_numbers(original)]
@@ -121,13 +121,13 @@ def quantize(
             if value < 0
         ]
         table_file = table_beside(target) if made.table is not None else None
-        report = _told(source, target, table_file, request, made, errors, compared)
+        report = _report_on(source, target, table_file, request, made, errors, compared)
         accept(report)
         save(made.model, made.table, target)
     return msgspec.structs.replace(report, seconds=round(time.perf_counter() - began, 3))
 
 
-def judged(request: Request) -> tuple[Precision, Form]:
+def evaluated(request: Request) -> tuple[Precision, QdqFormat]:
     """The request's own contradictions, before any work.
 
     Raises:
@@ -139,7 +139,7 @@ def judged(request: Request) -> tuple[Precision, Form]:
             f"choose one of {', '.join(get_args(Precision))}; trtopt cast makes fp16 and bf16",
         )
     precision: Precision = request.precision  # type: ignore[assignment]
-    form = form_for(precision, request.target, stored=request.store_weights)
+    form = qdq_format_for(precision, request.target, stored=request.store_weights)
     if request.method is not None:
         check_method(request.method)
         if precision == "fp8" and request.method != "max":
@@ -169,8 +169,8 @@ def _check_smoothing(request: Request) -> None:
         )
 
 
-def _wish(request: Request, precision: Precision) -> Wish:
-    return Wish(precision, tuple(request.exclude), tuple(request.include))
+def _options(request: Request, precision: Precision) -> PlacementOptions:
+    return PlacementOptions(precision, tuple(request.exclude), tuple(request.include))
 
 
 def _source(request: Request, model: ModelFile, precision: Precision) -> SampleSource | None:
@@ -237,7 +237,7 @@ def save(model: ModelFile, table: CalibrationTable | None, target: Path) -> Path
     return table_beside(target)
 
 
-def _told(
+def _report_on(
     source: Path,
     target: Path,
     table: Path | None,

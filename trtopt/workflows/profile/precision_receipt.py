@@ -66,7 +66,7 @@ def check_receipts(receipts: Mapping[str, PrecisionReceipt]) -> None:
             where = " + ".join(worst.nodes) or worst.layer
             raise BuildError(
                 f"{name}: {share_of(fallen):.1%} of the weights run in a wider type than the graph asks for, "
-                f"first of all {where!r} in {worst.ran} instead of {worst.asked}",
+                f"first of all {where!r} in {worst.ran} instead of {worst.requested}",
                 "the folder is complete: accept it with --allow-fallback, or see `trtopt profile` and "
                 "`trtopt lint` for what stands in the way",
             )

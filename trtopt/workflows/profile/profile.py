@@ -35,8 +35,8 @@ from trtopt.records import (
 )
 from trtopt.records.validation import check_profile
 from trtopt.workflows.bench.bench import bench
-from trtopt.workflows.bench.external_engine import is_vouched_alone
-from trtopt.workflows.bench.resolve_engines import engines_to_measure, points, shapes_at
+from trtopt.workflows.bench.external_engine import is_external
+from trtopt.workflows.bench.resolve_engines import points, resolve_engines, shapes_at
 from trtopt.workflows.build.build import command_line, now
 from trtopt.workflows.build.build_memory import memories_of
 from trtopt.workflows.compare.result_files import read_result
@@ -127,7 +127,7 @@ def _subject(
 ) -> Iterator[tuple[Path, Path]]:
     """What to measure, and the ONNX file that it was made of; an ONNX file is built first."""
     folder = path if path.is_dir() else path.parent
-    if is_vouched_alone(path, trust):
+    if is_external(path, trust):
         raise UsageError(
             f"{path}: no manifest tells its model, and a profile is about the model's nodes",
             "time its layers with `trtopt bench --layers`, or give a folder that `trtopt build` made",
@@ -137,7 +137,7 @@ def _subject(
     elif is_measured:
         yield path, path
     else:
-        with engines_to_measure(path, batch, backend, notes, listener) as found:
+        with resolve_engines(path, batch, backend, notes, listener) as found:
             yield found.folder, _model_in(found.folder)
 
 

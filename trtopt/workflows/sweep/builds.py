@@ -36,10 +36,10 @@ from trtopt.records import (
 )
 from trtopt.version import __version__
 from trtopt.workflows.bench.resolve_engines import verified_graphs
-from trtopt.workflows.build.apply_precision import Precision, typed_kept
+from trtopt.workflows.build.apply_precision import Precision, apply_precision
 from trtopt.workflows.build.build import (
-    Building,
-    EngineAsked,
+    BuildOptions,
+    EngineRequest,
     build_each,
     caches_for,
     command_line,
@@ -122,14 +122,14 @@ class Builds:
 
         What cannot be built says so when its turn to be measured comes.
         """
-        asked: dict[tuple[Path, str], tuple[SweepSetting, EngineAsked]] = {}
+        requested: dict[tuple[Path, str], tuple[SweepSetting, EngineRequest]] = {}
         for setting in settings:
             if self.found(setting) is not None:
                 continue
             with suppress(TrtoptError):
-                one = self._asked(setting)
-                asked[one.folder, one.plan.key] = setting, one
-        wanted = list(asked.values())
+                one = self._requested(setting)
+                requested[one.folder, one.plan.key] = setting, one
+        wanted = list(requested.values())
         self._listener.plans([setting.label for setting, _ in wanted])
         with closing(build_each([one for _, one in wanted], self._how(), self._listener)) as outcomes:
             for index, outcome in outcomes:
@@ -144,16 +144,16 @@ class Builds:
         Raises:
             TrtoptError: what keeps it from being built, or kept it when it was tried ahead.
         """
-        asked = self._asked(setting)
-        if asked.plan.key in self._failed:
-            raise self._failed[asked.plan.key]
-        self._listener.plans([asked.plan.label])
-        ((_, outcome),) = build_each([asked], self._how(), self._listener)
+        requested = self._requested(setting)
+        if requested.plan.key in self._failed:
+            raise self._failed[requested.plan.key]
+        self._listener.plans([requested.plan.label])
+        ((_, outcome),) = build_each([requested], self._how(), self._listener)
         if isinstance(outcome, TrtoptError):
             raise outcome
         return self._enter(setting, outcome)
 
-    def _asked(self, setting: SweepSetting) -> EngineAsked:
+    def _requested(self, setting: SweepSetting) -> EngineRequest:
         """The engine that a setting needs; its folder is there, with the graph.
 
         Raises:
@@ -169,7 +169,7 @@ class Builds:
         manifest = self._manifest(setting)
         plan = self._plan(folder, manifest, setting)
         by_hash = {graph.sha256: graph for graph in self._graphs_of(folder, manifest)}
-        return EngineAsked(by_hash[plan.onnx_sha256], plan, folder)
+        return EngineRequest(by_hash[plan.onnx_sha256], plan, folder)
 
     def _enter(self, setting: SweepSetting, engine: EngineArtifact) -> PointEngine:
         """Enter an engine into its folder's manifest."""
@@ -197,12 +197,12 @@ class Builds:
         axes = (f"{name}{length}" for name, length in sorted(setting.axes.items()))
         return self._swept.folder / "builds" / file_name("-".join((_name(setting.precision), *axes)))
 
-    def _how(self) -> Building:
+    def _how(self) -> BuildOptions:
         """With one timing cache for all engines of the sweep."""
         swept = self._swept
         caches = caches_for(swept.recipe, swept.builder, swept.folder, swept.cache_dir)
         places = places_to_build(swept.builder.backend.name, swept.recipe.jobs)
-        return Building(*caches, places, limit_s=swept.recipe.build_timeout)
+        return BuildOptions(*caches, places, limit_s=swept.recipe.build_timeout)
 
     def _graphs_of(self, folder: Path, manifest: Manifest) -> Sequence[OnnxArtifact]:
         if folder not in self._graphs:
@@ -237,8 +237,8 @@ class Builds:
         swept, listener = self._swept, self._listener
         backend = swept.builder.backend
         kept = keep_model(swept.onnx, swept.source, folder, backend, listener, rewrite=swept.recipe.rewrite)
-        asked = cast("Precision | None", precision)
-        typed = typed_kept(kept.onnx, asked, swept.calib_for(precision), backend)
+        requested = cast("Precision | None", precision)
+        typed = apply_precision(kept.onnx, requested, swept.calib_for(precision), backend)
         if typed is not None:
             listener.note(typed[1])
         return Manifest(

@@ -105,7 +105,7 @@ def _check_same(folder: Path, there: SweepTerms, here: SweepTerms) -> None:
             f"{folder}: is a sweep of another model (hashes differ)", "choose another folder with -o"
         )
     machine = [
-        f"{name.replace('_', ' ')} {_told(before)}, here {_told(after)}"
+        f"{name.replace('_', ' ')} {_shown(before)}, here {_shown(after)}"
         for one, other in ((there.device, here.device), (there.backend, here.backend))
         for name, before, after in _differing(one, other)
     ]
@@ -115,7 +115,7 @@ def _check_same(folder: Path, there: SweepTerms, here: SweepTerms) -> None:
             "figures of two machines make no curve: choose another folder with -o",
         )
     told = [
-        f"{name.replace('_', ' ')} {_told(before)}, now {_told(after)}"
+        f"{name.replace('_', ' ')} {_shown(before)}, now {_shown(after)}"
         for name, before, after in _differing(there, here)
     ]
     raise ArtifactError(
@@ -129,7 +129,7 @@ def _differing(one: msgspec.Struct, other: msgspec.Struct) -> list[tuple[str, ob
     return [(name, before, after) for name, before, after in pairs if before != after]
 
 
-def _told(value: object) -> str:
+def _shown(value: object) -> str:
     return str(getattr(value, "name", "unknown" if value is None else value))
 
 
