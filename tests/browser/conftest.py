@@ -5,12 +5,13 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))  # what the page's other tests are made of
+from tests.support.paths import ROOT
+
+sys.path.insert(0, str(ROOT / "tests" / "unit"))  # what the page's other tests are made of
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser

@@ -15,10 +15,10 @@ import time
 from pathlib import Path
 from statistics import median
 
-from conftest import FLAGS
-from pages import many_layers
 from playwright.sync_api import Browser, sync_playwright
 
+from tests.browser.conftest import FLAGS
+from tests.support.pages import many_layers
 from trtopt.report.html.library import plotting_library
 from trtopt.report.html.page import page as html
 

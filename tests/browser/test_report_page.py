@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from pages import many_layers, renamed, resnet
 
+from tests.support.pages import many_layers, renamed, resnet
+from tests.support.paths import DATA
 from trtopt.records import BenchReport, Collected, read_versioned
 from trtopt.report.html.library import plotting_library
 from trtopt.report.html.page import page as html
@@ -17,7 +18,7 @@ from trtopt.report.html.page import page as html
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Locator, Page
 
-MEASURED = Path(__file__).parents[1] / "data" / "schema_1" / "bench.json"
+MEASURED = DATA / "schema_1" / "bench.json"
 ODD = "</script><img src=x onerror=alert(1)>\"'&amp;\x1e {{7*7}}"
 Opener = Callable[..., "Page"]
 

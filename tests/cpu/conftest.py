@@ -9,8 +9,9 @@ import onnx
 import onnx.shape_inference
 import onnxruntime
 import pytest
-from command_line import DIGITS, HELDOUT, CommandLine
-from contests import TRANSFORMER
+
+from tests.support.command_line import DIGITS, HELDOUT, CommandLine
+from tests.support.selection_builds import TRANSFORMER
 
 
 @pytest.fixture

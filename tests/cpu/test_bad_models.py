@@ -6,9 +6,9 @@ from pathlib import Path
 
 import onnx
 import pytest
-from command_line import DIGITS, CommandLine, needs_no_tensorrt
 from onnx.parser import parse_model
 
+from tests.support.command_line import DIGITS, CommandLine, needs_no_tensorrt
 from trtopt.device.backends import open_builder
 from trtopt.errors import BuildError
 from trtopt.records import BuildPlan, BuildSettings, ShapeRange

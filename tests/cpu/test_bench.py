@@ -12,9 +12,9 @@ from typing import Literal
 import numpy as np
 import onnx
 import pytest
-from command_line import DIGITS, HELDOUT, CommandLine, needs_no_gpu
 
 import trtopt
+from tests.support.command_line import DIGITS, HELDOUT, CommandLine, needs_no_gpu
 from trtopt.errors import ArtifactError, DataError, IncompatibleEngineError, NoGpuError, UsageError
 from trtopt.measure.load.queueing import keeps_up
 from trtopt.measure.loop.sample_groups import MIN_TIMED, TIMED_SHARE

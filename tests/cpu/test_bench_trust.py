@@ -15,12 +15,12 @@ from typing import Any
 import msgspec
 import pytest
 from click.testing import CliRunner, Result
-from command_line import CommandLine
 
 import trtopt
+from tests.support.command_line import CommandLine
+from tests.support.scripted_device.clocks import ScriptedControl
+from tests.support.scripted_device.device import Script, ScriptedDevice, ScriptedTarget
 from trtopt.cli.bench import bench
-from trtopt.device.fake import Script, ScriptedDevice, ScriptedTarget
-from trtopt.device.fake_clocks import ScriptedControl
 from trtopt.errors import DeviceError
 from trtopt.measure.engine import BenchJob, bench_engine
 from trtopt.records import BenchReport, ClockReading, DeviceInfo, from_json
@@ -207,8 +207,8 @@ def test_a_refused_lock_measures_nothing(cpu_build: Path, monkeypatch: pytest.Mo
 LOCKING = """
 import sys
 from trtopt.cli.main import main
-from trtopt.device.fake import ScriptedDevice
-from trtopt.device.fake_clocks import ScriptedControl
+from tests.support.scripted_device.device import ScriptedDevice
+from tests.support.scripted_device.clocks import ScriptedControl
 from trtopt.workflows import bench
 
 class Told(ScriptedControl):

@@ -9,10 +9,10 @@ import msgspec
 import numpy as np
 import onnx
 import pytest
-from command_line import DIGITS, HELDOUT, CommandLine, needs_no_gpu
 from onnx import TensorProto, helper, numpy_helper
 
-from tests.outlier import SENSITIVE, save_with_outlier
+from tests.support.command_line import DIGITS, HELDOUT, CommandLine, needs_no_gpu
+from tests.support.outlier import SENSITIVE, save_with_outlier
 from trtopt.device.backends import open_builder
 from trtopt.errors import DataError, TrtoptError, UsageError
 from trtopt.onnxio import model_file

@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 import onnxruntime
 import pytest
-from command_line import DIGITS, HELDOUT, CommandLine
 
 import trtopt
+from tests.support.command_line import DIGITS, HELDOUT, CommandLine
 from trtopt.errors import BuildError, FixedBatchError, UsageError
 from trtopt.files.build_folder import read_manifest
 from trtopt.onnxio.model_info import read_onnx

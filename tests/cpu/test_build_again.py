@@ -7,9 +7,9 @@ from pathlib import Path
 
 import onnx
 import pytest
-from command_line import DIGITS, HELDOUT, CommandLine
 
 import trtopt
+from tests.support.command_line import DIGITS, HELDOUT, CommandLine
 from trtopt.errors import OutputError
 from trtopt.files.build_folder import read_manifest
 

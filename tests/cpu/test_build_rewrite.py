@@ -7,10 +7,10 @@ from pathlib import Path
 
 import onnx
 import pytest
-from command_line import DIGITS, CommandLine
 
 import trtopt
 from tests.rewrite_graphs import model as graph
+from tests.support.command_line import DIGITS, CommandLine
 from trtopt.errors import TrtoptError
 from trtopt.files.build_folder import read_manifest
 from trtopt.onnxio.model_info import read_onnx

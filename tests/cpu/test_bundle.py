@@ -10,8 +10,8 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from command_line import CommandLine
 
+from tests.support.command_line import CommandLine
 from trtopt.files.scrubbing import private_words, scrubbed
 
 SECRET = "hunter2-and-more"

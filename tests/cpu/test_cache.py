@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 
 import pytest
-from command_line import CommandLine
 
+from tests.support.command_line import CommandLine
 from trtopt.builder.timing_cache import read_cache
 from trtopt.builder.timing_store import TimingStore
 from trtopt.records import Backend, BuildClocks, CacheTerms, Identity, TimedBuild
@@ -124,7 +124,7 @@ def test_the_store_is_where_the_environment_says(
 
 
 def test_a_build_that_times_nothing_leaves_the_store_alone(trtopt_cli: CommandLine) -> None:
-    from command_line import DIGITS
+    from tests.support.command_line import DIGITS
 
     done = trtopt_cli("build", DIGITS, "--backend", "tensorrt-rtx", "--cache-dir", "store")
     assert done.returncode == 0, done.stderr

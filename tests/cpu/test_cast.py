@@ -10,12 +10,13 @@ import ml_dtypes
 import numpy as np
 import onnx
 import pytest
-from cast_models import CHAIN, saved
-from command_line import CommandLine
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
+from tests.support.cast_models import CHAIN, saved
+from tests.support.command_line import CommandLine
+from tests.support.paths import ROOT
 from trtopt.device.ort.reference import open_reference
 from trtopt.errors import DataError, ModelError, OutputError, UsageError
 from trtopt.onnxio.model_file import load
@@ -25,7 +26,7 @@ from trtopt.precision.reference_runs import open_model
 from trtopt.records import from_json
 from trtopt.records.casting import CastReport
 
-MODELS = Path(__file__).resolve().parents[2] / "models"
+MODELS = ROOT / "models"
 
 
 def cast(source: Path, **options: Any) -> tuple[CastReport, onnx.ModelProto, dict[str, int]]:

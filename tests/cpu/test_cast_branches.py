@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from cast_models import saved
 
+from tests.support.cast_models import saved
 from trtopt.onnxio.model_file import load
 from trtopt.onnxio.prepare import prepare
 from trtopt.onnxio.unique_names import name_apart

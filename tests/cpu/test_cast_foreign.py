@@ -8,8 +8,8 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from cast_models import saved
 
+from tests.support.cast_models import saved
 from trtopt.errors import ModelError
 from trtopt.precision.casting.cast import cast_model
 from trtopt.precision.casting.places import types_of

@@ -13,6 +13,7 @@ import pytest
 from onnx import TensorProto, numpy_helper
 
 from tests.rewrite_graphs import model
+from tests.support.paths import ROOT
 from trtopt.data import open_data
 from trtopt.data.feeds import seeded_source, specs_of
 from trtopt.device.ort.reference import Unoptimised
@@ -23,7 +24,7 @@ from trtopt.precision.casting.weights import dtype_of, fit_of
 from trtopt.precision.reference_runs import at_most, compared, in_fp32, open_model
 from trtopt.records.checking import OutputDifference
 
-TRANSFORMER = Path(__file__).resolve().parents[2] / "models" / "digits_transformer"
+TRANSFORMER = ROOT / "models" / "digits_transformer"
 OUTPUTS = """# w: float[8,8]
 g (float[N,8] x, int64[N] i) => (float[N,8] y, float[8,8] w, int64[N] i2, float[N,8] x2, float t, int64[2] s)
     {a = MatMul(x, w) y = Relu(a) x2 = Identity(x) s = Shape(a) t = ReduceSum<keepdims=0>(a)

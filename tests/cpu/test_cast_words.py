@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from cast_models import CHAIN, saved
 
+from tests.support.cast_models import CHAIN, saved
 from trtopt.errors import UsageError
 from trtopt.onnxio.model_file import ModelFile
 from trtopt.precision.bounds import Bounds

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from command_line import DIGITS, HELDOUT, CommandLine, needs_no_gpu
 from onnx import helper, numpy_helper
 
 import trtopt
+from tests.support.command_line import DIGITS, HELDOUT, CommandLine, needs_no_gpu
 from trtopt.data import open_data
 from trtopt.device.ort.runtime import _harmful_optimizers
 from trtopt.errors import DataError, ModelError, UsageError

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from command_line import CommandLine
 
 import trtopt
+from tests.support.command_line import CommandLine
 from trtopt.records import to_json
 
 

@@ -16,10 +16,11 @@ import numpy as np
 import onnx
 import pytest
 from click.testing import CliRunner
-from command_line import DIGITS, CommandLine, needs_no_gpu
 from onnx import helper, numpy_helper
 
 import trtopt
+from tests.support.command_line import DIGITS, CommandLine, needs_no_gpu
+from tests.support.paths import DATA
 from trtopt.cli.main import cli
 from trtopt.errors import DeviceError, NoGpuError, TrtoptError, UsageError
 from trtopt.measure.analysis.outcomes import Comparisons, Gaps, Lottery
@@ -314,7 +315,7 @@ def test_bad_input_to_compare_gets_a_message_and_a_status(
     message: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    result = Path(__file__).parents[1] / "data" / "schema_1" / "bench.json"
+    result = DATA / "schema_1" / "bench.json"
     (tmp_path / "shared.toml").write_text('timing_cache = "shared.cache"\n')
     names: dict[str, Any] = {"build": cpu_build, "result": result, "shared": "./shared.toml"}
     given = [argument.format(**names) for argument in arguments]

@@ -8,9 +8,9 @@ import numpy as np
 import onnx
 import onnx.parser
 import pytest
-from command_line import CommandLine
 from onnx import helper, numpy_helper
 
+from tests.support.command_line import CommandLine
 from trtopt.device.ort.reference import Crashed, Unoptimised
 
 

@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from command_line import DIGITS
+
+from tests.support.command_line import DIGITS
 
 SCRIPT = Path(sys.executable).with_name("trtopt")
 COMMANDS = {

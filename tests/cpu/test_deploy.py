@@ -10,9 +10,9 @@ from typing import Any
 
 import msgspec
 import pytest
-from command_line import DIGITS, CommandLine
 
 import trtopt
+from tests.support.command_line import DIGITS, CommandLine
 from trtopt.errors import ArtifactError, UsageError
 from trtopt.files.build_folder import read_plan, write_atomically
 from trtopt.records import Backend, BatchPlan, BatchPolicy, Profile, ShapeRange, to_json

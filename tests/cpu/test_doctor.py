@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 import msgspec
-from command_line import CommandLine
 
+from tests.support.command_line import CommandLine
 from trtopt.device.environment import survey
 from trtopt.records import Component
 from trtopt.report.doctor import _needs

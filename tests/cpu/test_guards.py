@@ -6,8 +6,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from command_line import DIGITS, HELDOUT, CommandLine
 
+from tests.support.command_line import DIGITS, HELDOUT, CommandLine
 from trtopt.device.backends import open_builder
 from trtopt.device.ort.host import cpu_info
 from trtopt.device.ort.runtime import backend

@@ -6,9 +6,9 @@ import signal
 from pathlib import Path
 
 import pytest
-from command_line import DIGITS
-from killing import run_killed
 
+from tests.support.command_line import DIGITS
+from tests.support.killing import run_killed
 from trtopt.files.build_folder import read_manifest
 from trtopt.workflows.build.rebuild import check_folder
 from trtopt.workflows.sweep.folder import read_sweep

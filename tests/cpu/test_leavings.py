@@ -10,8 +10,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from command_line import DIGITS, CommandLine
-from killing import run_killed
+
+from tests.support.command_line import DIGITS, CommandLine
+from tests.support.killing import run_killed
 
 COMMANDS = {
     "rewrite": (),

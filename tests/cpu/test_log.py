@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from command_line import DIGITS, CommandLine
 
+from tests.support.command_line import DIGITS, CommandLine
 from trtopt.logs import LogLine
 from trtopt.records import from_json
 

@@ -7,9 +7,9 @@ import shutil
 from pathlib import Path
 
 import pytest
-from command_line import DIGITS, CommandLine
 
-from tests.key_files import key_pair
+from tests.support.command_line import DIGITS, CommandLine
+from tests.support.key_files import key_pair
 from trtopt.files.signing import SIGNER_VARIABLE
 
 MEASURING: dict[str, tuple[str | Path, ...]] = {

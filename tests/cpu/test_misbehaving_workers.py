@@ -8,7 +8,8 @@ import time
 from pathlib import Path
 
 import pytest
-from command_line import DIGITS, CommandLine
+
+from tests.support.command_line import DIGITS, CommandLine
 
 MISBEHAVING = """
 import ctypes, os, resource, subprocess, sys, time

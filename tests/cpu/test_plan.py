@@ -17,12 +17,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from command_line import DIGITS, CommandLine
 from msgspec import structs
 from rich.console import Console
 
 import trtopt
-from tests.key_files import key_pair
+from tests.support.command_line import DIGITS, CommandLine
+from tests.support.key_files import key_pair
 from trtopt.errors import ArtifactError
 from trtopt.files.build_folder import read_plan, sign_manifest, write_atomically
 from trtopt.files.signing import SIGNER_VARIABLE, read_signing_key
@@ -84,7 +84,7 @@ def planned(measured: Path) -> Path:
 
 def test_a_plan_says_what_it_is_made_of_and_survives_its_file(planned: Path) -> None:
     plan = read_plan(planned)
-    assert plan.schema == "trtopt.plan/3"
+    assert plan.schema == "trtopt.plan/4"
     assert (plan.goal, plan.load.rate, plan.load.arrivals) == (SLO, 200.0, "poisson")
     assert plan.prediction.goal.high <= 500
     assert plan.prediction.requests == 6000

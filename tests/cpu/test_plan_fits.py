@@ -6,10 +6,10 @@ import shutil
 from pathlib import Path
 
 import pytest
-from command_line import DIGITS, CommandLine
 from msgspec import structs
 
 import trtopt
+from tests.support.command_line import DIGITS, CommandLine
 from trtopt.errors import DeviceError
 from trtopt.files.build_folder import write_atomically
 from trtopt.records import BenchReport, from_json, to_json

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from command_line import CommandLine
 
-from tests.key_files import key_pair
+from tests.support.command_line import CommandLine
+from tests.support.key_files import key_pair
 from trtopt.errors import ArtifactError
 from trtopt.files.build_folder import MANIFEST, read_manifest, sha256_of, sign_manifest
 from trtopt.files.signing import SIGNER_VARIABLE, read_signing_key

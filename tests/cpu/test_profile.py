@@ -10,9 +10,9 @@ import msgspec
 import numpy as np
 import onnx
 import pytest
-from command_line import DIGITS, CommandLine, needs_no_gpu
 
 import trtopt
+from tests.support.command_line import DIGITS, CommandLine, needs_no_gpu
 from trtopt.device.ort.runtime import OnnxRuntimeTarget
 from trtopt.errors import ArtifactError
 from trtopt.inspect.inspector import read_inspector

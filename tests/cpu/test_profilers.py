@@ -6,7 +6,8 @@ import importlib.util
 from pathlib import Path
 
 import pytest
-from command_line import DIGITS, CommandLine, needs_no_gpu
+
+from tests.support.command_line import DIGITS, CommandLine, needs_no_gpu
 
 has_no_nvtx = pytest.mark.skipif(
     importlib.util.find_spec("nvtx") is not None, reason="tells what happens without the package nvtx"

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from command_line import DIGITS, HELDOUT, CommandLine
 
 import trtopt
+from tests.support.command_line import DIGITS, HELDOUT, CommandLine
 from trtopt.errors import ArtifactError, DataError, TrtoptError, UsageError
 from trtopt.onnxio import model_file
 from trtopt.onnxio.model_info import read_onnx

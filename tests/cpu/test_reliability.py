@@ -9,10 +9,10 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from command_line import DIGITS, CommandLine
-from killing import run_killed
 
-from tests.key_files import key_pair
+from tests.support.command_line import DIGITS, CommandLine
+from tests.support.key_files import key_pair
+from tests.support.killing import run_killed
 from trtopt.errors import ArtifactError, SignatureError, UsageError
 from trtopt.files.build_folder import read_manifest
 from trtopt.files.signing import KEY_VARIABLE, SIGNER_VARIABLE

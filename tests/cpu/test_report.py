@@ -8,9 +8,9 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from command_line import DIGITS, ROOT, CommandLine, needs_no_gpu
 
 import trtopt
+from tests.support.command_line import DIGITS, ROOT, CommandLine, needs_no_gpu
 from trtopt.errors import ArtifactError
 from trtopt.records import BenchReport, EngineRef, ProfileReport, to_json
 from trtopt.workflows.profile.profile import profile

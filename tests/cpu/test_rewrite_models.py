@@ -11,10 +11,11 @@ import onnx
 import pytest
 
 from tests.rewrite_graphs import FIRES, Case, model
+from tests.support.paths import ROOT
 from trtopt.rewrite import rewrite_model
 
-_DIGITS = Path(__file__).parents[2] / "models" / "digits" / "digits.onnx"
-_AUDIT = Path(__file__).parents[2] / "benchmarks" / "fusion-audit" / "fusion_audit.py"
+_DIGITS = ROOT / "models" / "digits" / "digits.onnx"
+_AUDIT = ROOT / "benchmarks" / "fusion-audit" / "fusion_audit.py"
 _TARGETS = ("8.6", "10", "11", "rtx")
 
 

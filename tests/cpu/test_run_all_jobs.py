@@ -6,9 +6,9 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from command_line import DIGITS
 
 import trtopt
+from tests.support.command_line import DIGITS
 from trtopt.errors import DeviceError, TrtoptError
 from trtopt.measure.outputs import OutputsJob
 from trtopt.workers.protocol import OutputsWritten

@@ -12,11 +12,11 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from command_line import DIGITS, HELDOUT, needs_no_gpu
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import trtopt
+from tests.support.command_line import DIGITS, HELDOUT, needs_no_gpu
 from trtopt.device.backends import open_target
 from trtopt.errors import ArtifactError, DataError, NoGpuError, UsageError
 from trtopt.files.build_folder import read_manifest

@@ -8,10 +8,10 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
-from command_line import HELDOUT
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.command_line import HELDOUT
 from trtopt.device.api import Piece, Stream
 from trtopt.device.ort.host import HostDevice
 from trtopt.device.ort.runtime import OnnxRuntimeTarget

@@ -19,9 +19,9 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from command_line import DIGITS, HELDOUT, ROOT
 
 import trtopt
+from tests.support.command_line import DIGITS, HELDOUT, ROOT
 from trtopt.errors import DataError, DeadlineError, QueueFullError
 from trtopt.serving import AsyncBatcher, BatchPolicy, DynamicBatcher, EnginePool
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 import pytest
-from command_line import DIGITS
 
 import trtopt
+from tests.support.command_line import DIGITS
 from trtopt.errors import ArtifactError
 from trtopt.records import to_json
 from trtopt.serving import EnginePool

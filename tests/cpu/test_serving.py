@@ -21,9 +21,9 @@ from typing import Any
 import httpx2
 import numpy as np
 import pytest
-from command_line import HELDOUT, ROOT
 from fastapi.testclient import TestClient
 
+from tests.support.command_line import HELDOUT, ROOT
 from trtopt.errors import DataError, ServingError, UsageError
 from trtopt.onnxio.element_types import numpy_dtype
 from trtopt.serving import BatchPolicy, EnginePool

@@ -16,9 +16,9 @@ from typing import Any
 
 import msgspec
 import pytest
-from command_line import DIGITS, HELDOUT, CommandLine
 
 import trtopt
+from tests.support.command_line import DIGITS, HELDOUT, CommandLine
 from trtopt.errors import ArtifactError, BuildError, MeasurementError, OutputError
 from trtopt.files.build_folder import lock, read_manifest
 from trtopt.measure.analysis.sweep_refinement import next_size

@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 import pytest
 from click.testing import CliRunner
-from command_line import DIGITS
 
 import trtopt
+from tests.support.command_line import DIGITS
 from trtopt.cli.sweep import sweep as sweep_command
 from trtopt.workflows.sweep import sweep as sweeping
 

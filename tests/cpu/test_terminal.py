@@ -14,10 +14,10 @@ import msgspec
 import numpy as np
 import onnx
 import pytest
-from command_line import DIGITS, CommandLine
 from onnx import helper, numpy_helper
 
 import trtopt
+from tests.support.command_line import DIGITS, CommandLine
 from trtopt.records import to_json
 
 NO_TEXT = os.fsdecode(b"caf\xe9")

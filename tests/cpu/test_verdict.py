@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from command_line import DIGITS, CommandLine, needs_no_gpu
-from contests import PAIRS, TRANSFORMER, build, quantised, script
 from rich.console import Console
 
 import trtopt
+from tests.support.command_line import DIGITS, CommandLine, needs_no_gpu
+from tests.support.selection_builds import PAIRS, TRANSFORMER, build, quantised, script
 from trtopt.errors import TrtoptError, UsageError
 from trtopt.files.build_folder import read_manifest
 from trtopt.onnxio.model_info import read_onnx

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from command_line import DIGITS
-from contests import TRANSFORMER, build, quantised, script
 
+from tests.support.command_line import DIGITS
+from tests.support.selection_builds import TRANSFORMER, build, quantised, script
 from trtopt.workflows.build import precision_selection as select_precision
 from trtopt.workflows.build.break_even import quantize_where_it_pays
 from trtopt.workflows.precision.quantize import Request, quantize

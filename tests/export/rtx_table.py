@@ -9,8 +9,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-import rtx
-
+from tests.export import rtx
 from trtopt.device.ort.reference import open_reference
 from trtopt.errors import TrtoptError
 from trtopt.export.collection import files

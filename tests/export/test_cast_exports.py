@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from test_trained import SENTENCES
 
+from tests.export.test_trained import SENTENCES
+from tests.support.paths import ROOT
 from trtopt.device.ort.reference import open_reference
 from trtopt.errors import BackendMissingError
 from trtopt.export.collection import files
@@ -21,7 +22,7 @@ from trtopt.precision.casting.cast import cast_model
 from trtopt.precision.reference_runs import open_model
 from trtopt.workflows.precision.quantize import Request, quantize
 
-MEASURED = Path(__file__).parents[2] / "benchmarks" / "minilm"
+MEASURED = ROOT / "benchmarks" / "minilm"
 FEED_FORWARD_ENDS = ("encoder.layer.?.output.dense/MatMul",)
 NAMES = ("bert-base", "dlrm", "resnet50", "rnnt-encoder")
 

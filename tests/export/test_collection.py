@@ -13,10 +13,10 @@ import torch
 from onnx import numpy_helper
 from torch import nn
 
+from tests.support.model_cost import cost
 from trtopt.device.ort.reference import open_reference
 from trtopt.errors import BackendMissingError
 from trtopt.export.collection import files
-from trtopt.export.cost import cost
 from trtopt.export.export import Exported, export
 from trtopt.export.seeded_weights import settle
 from trtopt.export.source_module import Subject, from_spec, tensors_of

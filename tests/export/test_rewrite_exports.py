@@ -10,7 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from tests import tiny_networks  # noqa: E402
+from tests.support import tiny_networks  # noqa: E402
 from trtopt.rewrite import rewrite_model  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")

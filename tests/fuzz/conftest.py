@@ -6,9 +6,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from fuzz_cases import Counters, run_cases
-from fuzz_seeds import make_seeds
-from fuzz_targets import NATIVE, TARGETS
+
+from tests.fuzz.fuzz_cases import Counters, run_cases
+from tests.fuzz.fuzz_seeds import make_seeds
+from tests.fuzz.fuzz_targets import NATIVE, TARGETS
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,7 @@ import json
 import zipfile
 from random import Random
 
-from fuzz_mutators import bytes_changed, json_changed, some
+from tests.fuzz.fuzz_mutators import bytes_changed, json_changed, some
 
 _DTYPES = (
     "<f4",

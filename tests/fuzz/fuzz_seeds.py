@@ -15,6 +15,7 @@ import onnx
 from onnx import TensorProto, helper
 
 import trtopt
+from tests.support.paths import DATA, ROOT
 from trtopt.builder.timing_cache import identity_of, save_cache
 from trtopt.device.backends import open_builder
 from trtopt.files.build_folder import write_manifest
@@ -22,7 +23,6 @@ from trtopt.records import AllocationEvent, MemoryPass, to_json
 from trtopt.records.quantisation import CalibrationTable, TensorRange
 from trtopt.workflows.profile.profile import PROFILE_FILE, profile
 
-ROOT = Path(__file__).resolve().parents[2]
 _OPSETS = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
 
 _RECIPE = """
@@ -55,7 +55,7 @@ def make_seeds(folder: Path) -> None:
         for file in sorted(ROOT.glob(pattern)):
             shutil.copy(file, folder / kind)
     (folder / "recipe" / "every_key.toml").write_text(_RECIPE)
-    shutil.copytree(ROOT / "tests" / "data" / "schema_1", folder / "schema_1")
+    shutil.copytree(DATA / "schema_1", folder / "schema_1")
 
 
 def _models(folder: Path) -> None:
@@ -135,7 +135,7 @@ def _results(folder: Path) -> None:
     layers, memory = "batch1.layers.json", "batch1.memory.json"
     engine = msgspec.structs.replace(manifest.engines[0], layers=layers, memory=memory)
     write_manifest(build, msgspec.structs.replace(manifest, engines=(engine, manifest.engines[1])))
-    with gzip.open(ROOT / "tests" / "data" / "inspector" / "tensorrt-8.6.0-r50_fp16.json.gz") as told:
+    with gzip.open(DATA / "inspector" / "tensorrt-8.6.0-r50_fp16.json.gz") as told:
         inspected = json.load(told, strict=False)
     inspected["Layers"] = inspected["Layers"][:8]
     (build / layers).write_text(json.dumps(inspected))

@@ -19,8 +19,7 @@ import traceback
 from pathlib import Path
 from types import FrameType
 
-import fuzz_targets
-
+from tests.fuzz import fuzz_targets
 from trtopt.errors import TrtoptError
 
 TIME_LIMIT_S = 10

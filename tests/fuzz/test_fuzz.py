@@ -8,9 +8,10 @@ from __future__ import annotations
 from random import Random
 
 import pytest
-from fuzz_cases import Counters
-from fuzz_mutators import json_changed
-from fuzz_targets import NATIVE, TARGETS
+
+from tests.fuzz.fuzz_cases import Counters
+from tests.fuzz.fuzz_mutators import json_changed
+from tests.fuzz.fuzz_targets import NATIVE, TARGETS
 
 
 @pytest.mark.parametrize("target", [*TARGETS, *NATIVE])

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import onnxruntime
 import pytest
-from digits_model import DIGITS, IMAGES, SOURCES
 
+from tests.support.gpu_digits import DIGITS, IMAGES, SOURCES
 from trtopt.device.api import Device
 from trtopt.device.backends import open_cuda_device
 from trtopt.device.cuda import probe

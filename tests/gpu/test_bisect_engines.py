@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 
 import numpy as np
-from digits_model import DIGITS, HELDOUT, SOURCES
 
-from tests.outlier import SENSITIVE, save_with_outlier
+from tests.support.gpu_digits import DIGITS, HELDOUT, SOURCES
+from tests.support.outlier import SENSITIVE, save_with_outlier
 from trtopt.precision.bounds import Bounds
 from trtopt.workflows.precision.bisect import Request, bisect
 

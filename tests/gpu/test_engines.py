@@ -18,9 +18,9 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from digits_model import DIGITS, HELDOUT, SOURCES
 
 import trtopt
+from tests.support.gpu_digits import DIGITS, HELDOUT, SOURCES
 from trtopt.builder.timing_cache import identity_of, load_cache
 from trtopt.device.api import AllocationTracker
 from trtopt.device.backends import open_builder, open_cuda_device, open_target

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from digits_model import DIGITS, HELDOUT, SOURCES
 
 import trtopt
+from tests.support.gpu_digits import DIGITS, HELDOUT, SOURCES
 from trtopt.files.build_folder import read_plan
 from trtopt.serving import DynamicBatcher, EnginePool
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from digits_model import DIGITS, SOURCES
 
 import trtopt
+from tests.support.gpu_digits import DIGITS, SOURCES
 from trtopt.inspect.memory import timeline
 from trtopt.inspect.peaks import peaks_of
 from trtopt.workflows.build.build_memory import memories_of

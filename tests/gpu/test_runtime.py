@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from digits_model import DIGITS, IMAGES, SOURCES, close
 
 import trtopt
+from tests.support.gpu_digits import DIGITS, IMAGES, SOURCES, close
 from trtopt.device.api import DeviceBuffer
 from trtopt.serving import BatchPolicy, DynamicBatcher, EnginePool
 from trtopt.serving import prepared_engine as prepared

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from digits_model import DIGITS, SOURCES
 
 import trtopt
+from tests.support.gpu_digits import DIGITS, SOURCES
 from trtopt.device.cuda import probe
 from trtopt.files.build_folder import read_manifest
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from digits_model import DIGITS, HELDOUT, IMAGES, SOURCES, close
 
 import trtopt
+from tests.support.gpu_digits import DIGITS, HELDOUT, IMAGES, SOURCES, close
 from trtopt.device.backends import open_target
 from trtopt.errors import UsageError
 from trtopt.files.build_folder import read_manifest, write_atomically

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from digits_model import DIGITS, HELDOUT, SOURCES
-
 import trtopt
+from tests.support.gpu_digits import DIGITS, HELDOUT, SOURCES
 from trtopt.files.build_folder import read_manifest
 
 

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
-from digits_model import DIGITS, SOURCES
 
 import trtopt
+from tests.support.gpu_digits import DIGITS, SOURCES
 from trtopt.builder.timing_cache import read_cache
 from trtopt.workflows.build import timing_caches as caches
 

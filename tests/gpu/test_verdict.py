@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from digits_model import DIGITS, HELDOUT, SOURCES
 
 import trtopt
+from tests.support.gpu_digits import DIGITS, HELDOUT, SOURCES
 from trtopt.measure.statistics.comparison import Verdict
 from trtopt.records import Manifest
 from trtopt.workflows.build.break_even import quantize_where_it_pays

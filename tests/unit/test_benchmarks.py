@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.support.paths import ROOT
+
 BENCHMARKS = ROOT / "benchmarks"
 STUDIES = sorted(path.name for path in BENCHMARKS.iterdir() if path.is_dir() and path.name != "shared")
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted(BENCHMARKS.rglob("*.md"))]

@@ -1,5 +1,4 @@
 import re
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -7,7 +6,9 @@ import onnx
 import onnxruntime as ort
 import pytest
 
-DIGITS = Path(__file__).resolve().parents[2] / "models" / "digits"
+from tests.support.paths import ROOT
+
+DIGITS = ROOT / "models" / "digits"
 MODEL = DIGITS / "digits.onnx"
 BATCH_SIZES = (1, 32, 540)
 

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.rewrite_graphs import model
-from tests.unit.rewrite.shape_graphs import FEEDS, ShapeGraph, contradictions, run
+from tests.support.shape_graphs import FEEDS, ShapeGraph, contradictions, run
 from trtopt.onnxio import prepare
 from trtopt.onnxio.model_file import ModelFile
 from trtopt.rewrite import rewrite_model

@@ -1,0 +1,1 @@
+"""What tests are made of: models, scripted devices, stored inputs. Nothing here ships."""

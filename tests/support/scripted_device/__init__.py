@@ -1,0 +1,1 @@
+"""A scripted device: virtual time, durations from a script, failures on demand."""

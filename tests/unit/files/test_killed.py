@@ -1,0 +1,232 @@
+"""Processes killed before any call that changes files, and many on one folder: nothing half-made is seen."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from tests.support.killing import ALL, run_killed
+from trtopt.files import replace_folder as replacing
+from trtopt.files.build_folder import (
+    MANIFEST,
+    folder_in_progress,
+    remove_abandoned,
+    write_atomically,
+)
+
+MAKE_FOLDER = """
+import sys
+from pathlib import Path
+from tests.support import examples
+from trtopt.files import replace_folder as replacing
+from trtopt.errors import OutputError
+from trtopt.files.build_folder import folder_in_progress, write_atomically, write_manifest
+final, name, rounds, exchanges = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4:] != ["apart"]
+if not exchanges:
+    replacing._exchanged = lambda one, other: False
+for number in range(rounds):
+    with folder_in_progress(final) as folder:
+        for file in ("a", "b"):
+            write_atomically(folder / file, f"{name} {number}".encode())
+        write_manifest(folder, examples.manifest(), files={"a": "0" * 64, "b": "0" * 64})
+"""
+WRITE_FILE = """
+import sys
+from pathlib import Path
+from trtopt.files.build_folder import check_writable, write_atomically
+check_writable(Path(sys.argv[1]))
+write_atomically(Path(sys.argv[1]), sys.argv[2].encode())
+"""
+HERE = {"PYTHONPATH": str(Path(__file__).parent)}  # of the examples
+
+
+def run(script: str, *arguments: object) -> int:
+    command = [sys.executable, "-c", script, *map(str, arguments)]
+    return subprocess.run(command, env=os.environ | HERE, timeout=60, check=False).returncode
+
+
+def content(folder: Path) -> set[str]:
+    """What the folder's files say; whoever made it wrote the same into both."""
+    assert (folder / MANIFEST).is_file()
+    return {(folder / name).read_text() for name in ("a", "b")}
+
+
+def add_others(folder: Path) -> None:
+    (folder / "NOTES.md").write_text("precious")
+    (folder / "results" / "of may").mkdir(parents=True)
+    (folder / "results" / "of may" / "1.json").write_text("{}")
+    (folder / "results" / "empty").mkdir()
+    (folder / "link").symlink_to("../elsewhere")
+
+
+def others(folder: Path) -> list[str]:
+    names = (str(path.relative_to(folder)) for path in sorted(folder.rglob("*")))
+    return [name for name in names if name not in (MANIFEST, "a", "b")]
+
+
+OTHERS = ["NOTES.md", "link", "results", "results/empty", "results/of may", "results/of may/1.json"]
+
+
+@pytest.mark.parametrize("how", ["at once", "apart"])
+def test_a_folder_is_the_earlier_or_the_new_one_wherever_its_maker_is_killed(
+    how: str, tmp_path: Path
+) -> None:
+    """And what others have put there is in it; it is always there where two names can be exchanged."""
+    seen, earlier = set(), tmp_path / "earlier"
+    assert run(MAKE_FOLDER, earlier, "earlier", 1) == 0
+    add_others(earlier)
+    for number in count(1):
+        final = tmp_path / str(number) / "final"
+        shutil.copytree(earlier, final, symlinks=True)
+        ended = run_killed(
+            ALL, number, "-c", MAKE_FOLDER, str(final), "killed", "1", how, env=os.environ | HERE
+        )
+        if ended == 0:
+            break
+        assert ended == -signal.SIGKILL
+        if how == "at once" or final.exists():
+            seen |= content(final)
+            assert others(final) == OTHERS
+        remove_abandoned(final)
+        assert content(final) in ({"earlier 0"}, {"killed 0"})
+        assert others(final) == OTHERS
+        assert (final / "NOTES.md").read_text() == "precious"
+        assert [path.name for path in final.parent.iterdir()] == ["final"]
+    assert seen == {"earlier 0", "killed 0"}
+    assert content(final) == {"killed 0"}
+    assert others(final) == OTHERS
+
+
+def test_what_others_put_under_a_name_of_the_new_build_is_kept_beside_it(tmp_path: Path) -> None:
+    final = tmp_path / "final"
+    with folder_in_progress(final) as folder:
+        (folder / MANIFEST).write_text('{"schema": "trtopt.build/1"}')
+    for name in ("a", "c"):
+        (final / name).write_text("somebody's")
+    (final / "b").mkdir()
+    (final / "b" / "file").write_text("somebody's")
+    with folder_in_progress(final) as folder:
+        for name, text in (("a", "new"), ("b", "new"), ("c", "somebody's")):
+            (folder / name).write_text(text)
+    told = {str(path.relative_to(final)): path.read_text() for path in final.rglob("*") if path.is_file()}
+    assert told == {
+        "a": "new",
+        "a.kept": "somebody's",
+        "b": "new",
+        "b.kept/file": "somebody's",
+        "c": "somebody's",
+    }
+
+
+def test_what_came_into_the_earlier_folder_at_the_last_moment_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    final = tmp_path / "final"
+    assert run(MAKE_FOLDER, final, "earlier", 1) == 0
+    exchanged = replacing._exchanged
+
+    def late(one: Path, other: Path) -> bool:
+        (final / "late").write_text("just now")
+        return exchanged(one, other)
+
+    monkeypatch.setattr(replacing, "_exchanged", late)
+    with folder_in_progress(final) as folder:
+        (folder / "a").write_text("new")
+    assert sorted(path.name for path in final.iterdir()) == ["a", "late"]
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_a_file_is_the_earlier_one_if_its_writer_is_killed_before_the_rename(
+    number: int, tmp_path: Path
+) -> None:
+    file = tmp_path / "file"
+    file.write_text("earlier")
+    ended = run_killed("fsync,replace", number, "-c", WRITE_FILE, str(file), "new")
+    assert ended == (-signal.SIGKILL if number < 3 else 0)
+    assert file.read_text() == ("earlier" if number < 3 else "new")
+    assert len(list(tmp_path.glob(".file.*.tmp"))) == (number < 3)
+    assert run(WRITE_FILE, file, "new") == 0
+    assert file.read_text() == "new"
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_what_a_living_process_is_making_is_left_alone(tmp_path: Path) -> None:
+    final = tmp_path / "final"
+    with folder_in_progress(final) as folder:
+        (folder / "a").write_text("half")
+        assert run(MAKE_FOLDER, final, "other", 1) == 0  # cleans up before it begins
+        assert (folder / "a").read_text() == "half"
+        (folder / MANIFEST).write_text('{"schema": "trtopt.build/1"}')
+    assert (final / "a").read_text() == "half"
+    assert [path.name for path in tmp_path.iterdir()] == ["final"]
+
+
+@pytest.mark.parametrize(
+    "name", [".final.tmp", ".final.short.tmp", ".final.much_too_long.tmp", ".other.abcdefgh.tmp", "final.old"]
+)
+def test_files_of_other_names_are_not_taken_away(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("somebody's")
+    remove_abandoned(tmp_path / "final")
+    assert (tmp_path / name).read_text() == "somebody's"
+
+
+def test_a_folder_aside_is_not_brought_back_over_one_that_is_there(tmp_path: Path) -> None:
+    for name in ("final", ".final.abcdefgh.old"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / MANIFEST).write_text('{"schema": "trtopt.build/1"}')
+        (tmp_path / name / "from").write_text(name)
+    remove_abandoned(tmp_path / "final")
+    assert (tmp_path / "final" / "from").read_text() == "final"
+    assert [path.name for path in tmp_path.iterdir()] == ["final"]
+
+
+PROCESSES, ROUNDS = 8, 12
+
+
+def test_processes_that_make_one_folder_at_once_leave_one_of_theirs_whole(tmp_path: Path) -> None:
+    final = tmp_path / "final"
+    codes: list[int] = []
+    makers = [
+        threading.Thread(target=lambda index=index: codes.append(run(MAKE_FOLDER, final, index, ROUNDS)))
+        for index in range(PROCESSES)
+    ]
+    for maker in makers:
+        maker.start()
+    for maker in makers:
+        maker.join()
+    assert codes == [0] * PROCESSES
+    (said,) = content(final)
+    assert said.endswith(f" {ROUNDS - 1}")
+    assert [path.name for path in tmp_path.iterdir()] == ["final"]
+
+
+def test_a_written_file_is_nobodys_any_more(tmp_path: Path) -> None:
+    write_atomically(tmp_path / "file", b"content")
+    remove_abandoned(tmp_path / "file")
+    assert (tmp_path / "file").read_bytes() == b"content"
+
+
+SCRATCH = """
+import os
+from trtopt.files.build_folder import scratch_folder
+with scratch_folder() as folder:
+    (folder / "file").touch()
+    os.fsync(0)
+"""
+
+
+def test_the_systems_temporary_folder_is_cleaned_of_what_killed_runs_have_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    assert run_killed("fsync", 1, "-c", SCRATCH) == -signal.SIGKILL
+    (left,) = tmp_path.iterdir()
+    assert left.stat().st_mode & 0o777 == 0o700
+    assert run(SCRATCH.replace("os.fsync(0)", "")) == 0
+    assert list(tmp_path.iterdir()) == []

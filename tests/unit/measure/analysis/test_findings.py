@@ -1,0 +1,200 @@
+"""What is told of a measurement beside its figures."""
+
+import msgspec
+import numpy as np
+import pytest
+
+from tests.support import examples
+from tests.support.scripted_device.device import Script, ScriptedDevice
+from tests.support.scripted_runs import run, terms
+from trtopt.measure.analysis.findings import clocks_text, hints_of, remarks, untrustworthy
+from trtopt.measure.analysis.hints import HintCode
+from trtopt.measure.loop.stopping import Limits
+from trtopt.records import BenchPoint, ClockReading, ClockReference, Measurement
+
+LONG = Limits(warmup_s=0.0, max_warmup_s=0.0, duration_s=4.0, min_duration_s=4.0)
+
+
+def measured(compute_ms: np.ndarray | list[float], **script: object) -> Measurement:
+    device = ScriptedDevice(Script(compute_ms=list(compute_ms), enqueue_ms=[0.0], **script))  # type: ignore[arg-type]
+    return run(device, terms("isolated"), "latency", LONG)
+
+
+def noise(sigma: float, count: int = 4000) -> np.ndarray:
+    return np.exp(sigma * np.random.RandomState(0).standard_normal(count))
+
+
+# ── remarks ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_steady_run_needs_no_remark() -> None:
+    assert remarks(measured(noise(0.02))) == ()
+
+
+def test_a_drifting_run_is_told_with_its_amount() -> None:
+    (remark,) = remarks(measured(noise(0.005) * np.linspace(1.0, 1.04, 4000)))
+    assert remark.startswith("latency drifted by +3.")
+
+
+def test_two_modes_are_told_with_both() -> None:
+    upper = np.random.RandomState(1).random_sample(4000) < 0.3
+    (remark,) = remarks(measured(noise(0.005) * np.where(upper, 1.1, 1.0)))
+    assert remark == (
+        "latency has two modes, 1.000 ms and 1.099 ms, with 30% of the queries in the upper one: "
+        "no single figure describes it"
+    )
+
+
+def test_many_far_outliers_are_told_and_few_or_near_ones_are_not() -> None:
+    spikes = np.where(np.arange(4000) % 25 == 24, 3.0, 1.0)
+    (remark,) = remarks(measured(noise(0.01) * spikes))
+    assert " latencies are outliers more than 10% above the median, up to 3." in remark
+    few = np.where(np.arange(4000) % 200 == 199, 3.0, 1.0)
+    assert remarks(measured(noise(0.01) * few)) == ()
+    near = np.where(np.arange(4000) % 25 == 24, 1.06, 1.0)
+    assert remarks(measured(noise(0.005) * near)) == ()
+
+
+def test_the_shape_of_latencies_with_a_queue_is_no_remark() -> None:
+    spikes = list(np.where(np.arange(4000) % 25 == 24, 3.0, 1.0))
+    device = ScriptedDevice(Script(compute_ms=spikes, enqueue_ms=[0.0]))
+    assert remarks(run(device, terms("trtexec-11"), "throughput", LONG)) == ()
+
+
+def test_discards_are_told_and_told_once() -> None:
+    hot = ClockReading(at_ms=0.0, sm_mhz=1980, throttle=("sw_thermal_slowdown",))
+    full = ClockReading(at_ms=0.0, sm_mhz=1980)
+    once = measured([1.0], clocks=[full, hot, *[full] * 50])
+    assert remarks(once) == ("2 of 16 groups of samples discarded: sw thermal slowdown (2)",)
+    always = measured([1.0], clocks=[hot])
+    assert remarks(always) == ("17 of 17 groups of samples discarded: sw thermal slowdown (17)",)
+    assert not untrustworthy(BenchPoint(batch=8, latency=once))
+    assert untrustworthy(BenchPoint(batch=8, latency=always))
+    assert untrustworthy(BenchPoint(batch=8, latency=once, throughput=always))
+
+
+# ── clocks ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def with_clocks(*clocks: ClockReading, reference: ClockReference) -> Measurement:
+    return msgspec.structs.replace(examples.measurement(), clocks=clocks, clock_reference=reference)
+
+
+def test_unknown_clocks_are_told_with_the_reason() -> None:
+    reference = ClockReference(problem="NVML: Driver Not Loaded")
+    assert clocks_text([with_clocks(reference=reference)]) == "clocks are unknown: NVML: Driver Not Loaded"
+
+
+def test_clocks_are_told_as_ranges_with_the_clock_that_judges_them() -> None:
+    told = clocks_text(
+        [
+            with_clocks(
+                ClockReading(at_ms=0.0, sm_mhz=345, power_w=120.4, temperature_c=40, throttle=("gpu_idle",)),
+                ClockReading(at_ms=1.0, sm_mhz=1965, power_w=690.0, temperature_c=61),
+                ClockReading(at_ms=2.0, sm_mhz=1980, throttle=("sw_power_cap",), other_processes=1),
+                reference=ClockReference(mhz=1980, kind="maximum"),
+            )
+        ]
+    )
+    assert told == (
+        "clocks: SM 1965 to 1980 MHz, judged by the maximum clock of 1980 MHz, 120 to 690 W, 40 to 61 °C, "
+        "at the power limit in 1 of 3 readings, as large loads are on large GPUs, "
+        "1 other process on the GPU"
+    )
+
+
+def test_what_a_driver_does_not_tell_is_told() -> None:
+    reference = ClockReference(mhz=1980, kind="application", problem="NVML does not tell what slows the GPU")
+    told = clocks_text([with_clocks(ClockReading(at_ms=0.0, sm_mhz=1980), reference=reference)])
+    assert told.endswith(", NVML does not tell what slows the GPU")
+
+
+# ── hints ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def codes(point: BenchPoint, *, on_host: bool = False) -> list[HintCode]:
+    return [hint.code for hint in hints_of(point, on_host=on_host)]
+
+
+def sampled(**changes: list[float]) -> Measurement:
+    """Four queries in one group at their application clock."""
+    columns: dict[str, list[float]] = {
+        "start_ms": [0.0, 2.0, 4.0, 6.0],
+        "end_ms": [2.0, 4.0, 6.0, 8.0],
+        "enqueue_ms": [0.1] * 4,
+        "gpu_compute_ms": [1.0] * 4,
+        "h2d_ms": [0.2] * 4,
+        "d2h_ms": [0.2] * 4,
+        "inference_stream": [0] * 4,
+        "group": [],
+    }
+    samples = msgspec.convert(columns | changes, type(examples.samples()))
+    return msgspec.structs.replace(
+        examples.measurement(),
+        samples=samples,
+        clocks=(ClockReading(at_ms=0.0, sm_mhz=1980),) * 2,
+        clock_reference=ClockReference(mhz=1980, kind="application"),
+    )
+
+
+def test_a_point_with_nothing_wrong_gets_no_hint() -> None:
+    assert codes(BenchPoint(batch=8, latency=sampled())) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({"enqueue_ms": [0.9] * 4}, HintCode.ENQUEUE_BOUND),
+        ({"h2d_ms": [0.9] * 4}, HintCode.COPY_BOUND),
+        ({"gpu_compute_ms": [1.0, 1.2, 1.0, 1.2]}, HintCode.UNSTABLE),
+    ],
+)
+def test_hints_come_from_the_samples(changes: dict[str, list[float]], code: HintCode) -> None:
+    assert codes(BenchPoint(batch=8, latency=sampled(**changes))) == [code]
+
+
+def test_streams_are_judged_by_the_throughput_of_one() -> None:
+    faster = sampled(start_ms=[0.0, 1.0, 2.0, 3.0], end_ms=[1.0, 2.0, 3.0, 4.0])
+    nothing = BenchPoint(batch=8, latency=sampled(), throughput=sampled(), single_stream=sampled())
+    twice = BenchPoint(batch=8, latency=sampled(), throughput=faster, single_stream=sampled())
+    assert codes(nothing) == [HintCode.STREAMS_GAIN_NOTHING]
+    assert codes(twice) == []
+
+
+def test_an_idle_gpus_clock_gives_no_hint() -> None:
+    idle = msgspec.structs.replace(
+        sampled(),
+        clocks=(
+            ClockReading(at_ms=0.0, sm_mhz=345, throttle=("gpu_idle",)),
+            ClockReading(at_ms=0.0, sm_mhz=1980),
+        ),
+    )
+    assert codes(BenchPoint(batch=8, latency=idle)) == []
+    slow = msgspec.structs.replace(sampled(), clocks=(ClockReading(at_ms=0.0, sm_mhz=1500),) * 2)
+    assert codes(BenchPoint(batch=8, latency=slow)) == [HintCode.CLOCKS_BELOW_APPLICATION]
+
+
+def test_an_unstable_run_beside_other_processes_blames_them() -> None:
+    beside = msgspec.structs.replace(
+        sampled(gpu_compute_ms=[1.0, 1.2, 1.0, 1.2]),
+        clocks=(
+            ClockReading(at_ms=0.0, sm_mhz=1980),
+            ClockReading(at_ms=9.0, sm_mhz=1980, other_processes=2),
+        ),
+    )
+    (hint,) = hints_of(BenchPoint(batch=8, latency=beside), on_host=False)
+    assert hint.text.endswith(", over 2.5%, with 2 other processes on the GPU")
+    assert hint.remedy == "measure when the GPU is free, or on another one"
+
+
+def test_on_the_host_only_stability_gives_a_hint_and_no_clock_is_to_be_locked() -> None:
+    everything = sampled(enqueue_ms=[1.0] * 4, h2d_ms=[9.0] * 4, end_ms=[1.0, 3.5, 5.0, 7.5])
+    (hint,) = hints_of(BenchPoint(batch=8, latency=everything), on_host=True)
+    assert hint.code is HintCode.UNSTABLE
+    assert "--lock-clocks" not in hint.remedy
+
+
+def test_a_pass_without_a_sample_gives_no_hint() -> None:
+    empty: list[float] = []
+    columns = ("start_ms", "end_ms", "enqueue_ms", "gpu_compute_ms", "h2d_ms", "d2h_ms", "inference_stream")
+    assert codes(BenchPoint(batch=8, latency=sampled(**dict.fromkeys(columns, empty)))) == []

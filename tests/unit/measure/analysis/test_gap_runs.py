@@ -1,0 +1,101 @@
+"""What is measured for a gap ledger, and what comes of it."""
+
+import msgspec
+import pytest
+
+from tests.support import examples
+from tests.support.interleaved_runs import block, turns
+from tests.support.scripted_runs import terms
+from trtopt.measure.analysis.gap_ledger import HOST_LOOP, START
+from trtopt.measure.analysis.gap_runs import ends_of, evaluate_gap, gap_variants, time_between, time_per_query
+from trtopt.measure.contracts import contract_named, one_in_flight
+from trtopt.records import BenchPoint, Contract, TurnSamples
+
+OLD, NEW = contract_named("trtexec-10"), contract_named("trtexec-11")
+
+
+def named(start: Contract, end: Contract, mode: str) -> list[str]:
+    return [variant.name for variant in gap_variants(start, end) if variant.mode == mode]
+
+
+def test_every_step_is_measured_in_both_modes_and_the_loop_besides() -> None:
+    expected = [START, "graph", "transfers", "sync", HOST_LOOP]
+    assert named(OLD, NEW, "latency") == named(OLD, NEW, "throughput") == expected
+    variants = gap_variants(OLD, NEW)
+    assert [v.mode for v in variants if v.bare] == ["latency", "throughput"]
+    assert {v.contract for v in variants if v.bare} == {NEW}
+
+
+def test_one_query_in_flight_has_no_part_in_queue_and_streams() -> None:
+    start = contract_named("isolated")
+    end = terms("isolated", queue_ahead=1, streams=4)
+    assert named(start, end, "latency") == [START, HOST_LOOP]
+    assert named(start, end, "throughput") == [START, "queue_ahead", "streams", HOST_LOOP]
+
+
+@pytest.mark.parametrize("end", ["trtexec-10", "serving"])
+def test_copies_and_sleeping_waits_need_events_so_that_no_bare_loop_is_measured(end: str) -> None:
+    assert not any(variant.bare for variant in gap_variants(NEW, contract_named(end)))
+
+
+def measured(latencies: dict[str, float], per_query: dict[str, float]) -> list[TurnSamples]:
+    """Three rounds of each step, at these milliseconds."""
+    found = []
+    for variant in gap_variants(OLD, NEW):
+        latency = variant.mode == "latency"
+        value = (latencies if latency else per_query)[variant.name]
+        contract = one_in_flight(variant.contract) if latency else variant.contract
+        blocks = [[value] * 4 for _ in range(3)]
+        found.append(turns(variant.name, blocks, contract, variant.mode, variant.bare))
+    return found
+
+
+LATENCY = {START: 2.0, "graph": 1.8, "transfers": 1.2, "sync": 1.15, HOST_LOOP: 1.149}
+PER_QUERY = {START: 1.5, "graph": 1.4, "transfers": 1.1, "sync": 1.1, HOST_LOOP: 1.09}
+
+
+def test_both_figures_are_decomposed() -> None:
+    gap = evaluate_gap(8, OLD, NEW, measured(LATENCY, PER_QUERY))
+    assert [round(entry.change_us) for entry in gap.latency.entries] == [-200, -600, -50]
+    assert [round(entry.change_us) for entry in gap.per_query.entries] == [-100, -300, 0]
+    assert gap.latency.unexplained_us == pytest.approx(0.0, abs=1e-9)
+    assert gap.loop_latency is not None
+    assert gap.loop_per_query is not None
+    assert gap.loop_latency.change_us == pytest.approx(-1.0)
+    assert gap.loop_per_query.change_us == pytest.approx(-10.0)
+
+
+def test_a_step_that_ran_on_the_same_terms_in_fact_has_no_part() -> None:
+    """Where no graph can be had, the step to one measures the start again."""
+    found = [
+        msgspec.structs.replace(one, contract=msgspec.structs.replace(one.contract, graph=False))
+        for one in measured(LATENCY, PER_QUERY)
+    ]
+    gap = evaluate_gap(8, OLD, NEW, found)
+    graph = gap.latency.entries[0]
+    assert (graph.term, graph.change_us, graph.uncertainty_us) == ("graph", 0.0, 0.0)
+    assert round(gap.latency.entries[1].change_us) == -800
+    assert gap.latency.difference_us == pytest.approx(-850.0)
+
+
+def test_figures_of_result_files_are_the_ends() -> None:
+    gap = evaluate_gap(8, OLD, NEW, measured(LATENCY, PER_QUERY), (2.1, 1.2), None)
+    assert gap.latency.difference_us == pytest.approx(-900.0)
+    assert gap.latency.unexplained_us == pytest.approx(-50.0)
+    assert gap.per_query.difference_us == pytest.approx(-400.0)
+
+
+def test_filling_the_queue_is_no_part_of_the_time_per_query() -> None:
+    """The first query waits for its copy of 5 ms, which the others' overlap."""
+    filled = block([2.0] * 10)
+    late = msgspec.structs.replace(filled, end_ms=[end + 5.0 for end in filled.end_ms])
+    assert time_between(late) == pytest.approx(2.0)
+    assert time_per_query(late) == pytest.approx(2.5)
+
+
+def test_the_ends_of_two_results() -> None:
+    """Samples of 2 and 2.5 ms, each in a group of its own: 4.5 ms of wall time in all."""
+    point = examples.report().points[0]
+    assert ends_of(point, point) == ((2.25, 2.25), (2.25, 2.25))
+    alone = BenchPoint(batch=8, latency=point.latency)
+    assert ends_of(point, alone) == ((2.25, 2.25), None)

@@ -1,0 +1,345 @@
+"""What a lane hands to the device: graphs, buffers, waits."""
+
+import gc
+from collections.abc import Callable, Mapping
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support.scripted_device.device import (
+    Script,
+    ScriptedContext,
+    ScriptedDevice,
+    ScriptedEvent,
+    ScriptedGraph,
+    ScriptedSession,
+)
+from tests.support.scripted_runs import DATA, INPUT_BYTES, OUTPUT_BYTES, SCRIPT, SUBJECT, counted, run, terms
+from trtopt.device.api import DeviceBuffer, Event, HostBuffer, Stream
+from trtopt.errors import GraphCaptureError
+from trtopt.measure.contracts import CONTRACTS
+from trtopt.measure.loop.inference_stream import InferenceStream
+from trtopt.measure.loop.run_pass import measure
+from trtopt.records import Contract, Shape
+
+# ── graphs ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("name", "graph", "captures"),
+    [("trtexec-11", None, 1), ("trtexec-10", True, 2), ("trtexec-10", None, 0), ("trtexec-11", False, 0)],
+)
+def test_a_graph_is_captured_for_every_buffer_set_after_a_plain_run(
+    name: str, graph: bool | None, captures: int
+) -> None:
+    device = ScriptedDevice(SCRIPT)
+    measured = run(device, terms(name, graph=graph), "throughput", counted(queries=4))
+    queries = sum(len(s.start_ms) for s in (measured.warmups, measured.samples, measured.stages))
+    assert device.calls.count("capture") == captures
+    assert device.calls.count("launch") == (queries if captures else 0)
+    sets = 2 if measured.contract.transfers else 1
+    assert device.calls.count("enqueue") == sets + (captures or queries)
+    if captures:
+        assert device.calls.index("enqueue") < device.calls.index("capture")
+
+
+@pytest.mark.parametrize("mode", ["latency", "throughput"])
+def test_a_refused_graph_renames_the_contract_and_is_noted(mode: str) -> None:
+    device = ScriptedDevice(Script(graphs=False))
+    measured = run(device, terms("trtexec-11"), mode, counted(queries=2))  # type: ignore[arg-type]
+    assert measured.contract.name == "trtexec-11+no-graph"
+    assert measured.contract.graph is False
+    assert measured.notes == ("measured without a CUDA graph: the script's engine cannot be captured",)
+    assert "launch" not in device.calls
+    assert device.open == 0
+
+
+def test_where_one_stream_is_refused_its_graph_none_uses_one() -> None:
+    class OneGraph(ScriptedDevice):
+        def capture(self, stream: Stream, work: Callable[[], None]) -> ScriptedGraph:
+            if "capture" in self.calls:
+                raise GraphCaptureError("one graph is enough", "measure with --no-graph")
+            return super().capture(stream, work)
+
+    device = OneGraph(SCRIPT)
+    measured = run(device, terms("trtexec-11", streams=2), "throughput", counted(queries=4))
+    assert measured.contract.graph is False
+    assert "launch" not in device.calls
+
+
+# ── what a query works on ───────────────────────────────────────────────────────────────────────────────
+
+
+class TracingDevice(ScriptedDevice):
+    """Writes down which device buffer each copy fills and each inference reads, and keeps copied bytes."""
+
+    def __init__(self) -> None:
+        super().__init__(SCRIPT)
+        self.filled: list[int] = []
+        self.read: list[int] = []
+        self.bound = 0
+        self.content: dict[int, bytes] = {}
+        self.blocking: list[bool] = []
+        self.collecting: list[bool] = []
+
+    def event(self, *, blocking: bool = False, timed: bool = True) -> ScriptedEvent:
+        self.blocking.append(blocking)
+        return super().event(blocking=blocking, timed=timed)
+
+    def copy_to_device(self, target: DeviceBuffer, source: HostBuffer, stream: Stream) -> None:
+        super().copy_to_device(target, source, stream)
+        self.filled.append(target.address)
+        self.content[target.address] = source.array.tobytes()
+
+    def capture(self, stream: Stream, work: Callable[[], None]) -> ScriptedGraph:
+        graph = super().capture(stream, work)
+        launch, bound = graph.launch, self.bound
+
+        def traced(stream: Stream) -> None:
+            self.read.append(bound)
+            launch(stream)
+
+        graph.launch = traced  # type: ignore[method-assign]
+        return graph
+
+
+class TracingContext(ScriptedContext):
+    device: TracingDevice
+
+    def bind(self, buffers: Mapping[str, DeviceBuffer], consumed: Event | None = None) -> None:
+        super().bind(buffers, consumed)
+        self.device.bound = buffers["x"].address
+
+    def enqueue(self, stream: Stream) -> None:
+        if self.device.recorded is None:
+            self.device.read.append(self.device.bound)
+            self.device.collecting.append(gc.isenabled())
+        super().enqueue(stream)
+
+
+class TracingSession(ScriptedSession):
+    def context(self, shapes: Mapping[str, Shape]) -> ScriptedContext:
+        bindings = super().context(shapes)
+        bindings.close()
+        return TracingContext(self.device, bindings.bindings)
+
+
+def traced(name: str, graph: bool | None = None) -> TracingDevice:
+    device = TracingDevice()
+    session = TracingSession(device)
+    measure(device, session, SUBJECT, terms(name, graph=graph), "throughput", counted(queries=6))
+    session.close()
+    assert device.open == 0
+    return device
+
+
+@pytest.mark.parametrize("graph", [False, True])
+def test_a_query_computes_on_the_buffers_that_its_own_copies_fill(graph: bool) -> None:
+    device = traced("trtexec-10", graph=graph)
+    prepared = 2  # one plain run a buffer set
+    first, second = device.read[:prepared]
+    assert first != second
+    assert device.read[prepared:] == device.filled[prepared:]
+    assert set(device.read[prepared:]) == {first, second}
+
+
+@pytest.mark.parametrize("name", CONTRACTS)
+def test_every_buffer_holds_the_input_data_under_every_contract(name: str) -> None:
+    device = traced(name)
+    assert set(device.read) == set(device.content)
+    assert set(device.content.values()) == {DATA.tobytes()}
+
+
+@pytest.mark.parametrize(("name", "blocking"), [("trtexec-10", True), ("trtexec-11", False)])
+def test_the_host_waits_as_the_contract_says(name: str, blocking: bool) -> None:
+    assert set(traced(name).blocking) == {blocking}
+
+
+def test_pythons_garbage_collector_rests_while_queries_run() -> None:
+    assert gc.isenabled()
+    device = traced("isolated")
+    assert device.collecting == [True, *[False] * (len(device.collecting) - 1)]
+    assert gc.isenabled()
+
+
+def test_outputs_have_the_shape_and_type_of_the_engines() -> None:
+    device = ScriptedDevice(SCRIPT)
+    session = ScriptedSession(device)
+    inference_stream = InferenceStream(device, session, SUBJECT.shapes, SUBJECT.data, terms("trtexec-10"))
+    assert device.used == 2 * (INPUT_BYTES + OUTPUT_BYTES)
+    first, _ = inference_stream.outputs()
+    inference_stream.close()
+    session.close()
+    assert {name: (array.dtype.name, array.shape) for name, array in first.items()} == {
+        "y": ("float32", (8, 2))
+    }
+    assert device.open == 0
+
+
+def test_an_event_is_reached_when_the_work_before_it_is_done() -> None:
+    device = ScriptedDevice(SCRIPT)
+    stream, before, after = device.stream(), device.event(), device.event()
+    events: tuple[Event, Event] = (before, after)
+    before.record(stream)
+    stream.run(2.5)
+    after.record(stream)
+    assert events[1].elapsed_ms(events[0]) == pytest.approx(2.5, rel=1e-12)
+    assert device.now() == 0.0
+    after.wait()
+    assert device.now() == pytest.approx(0.0025, rel=1e-12)
+
+
+# ── serving: three queries in flight on two device sets ─────────────────────────────────────────────────
+
+
+def gap_of_a_pair(contract: Contract) -> float:
+    """Milliseconds that a pair of queries takes in mid-run: one computes for 2 ms, the other for 0.125 ms."""
+    script = Script(compute_ms=[1.0, 1.0, *[2.0, 0.125] * 50], enqueue_ms=[0.0], h2d_ms=1.0, d2h_ms=0.0625)
+    limits = counted(queries=40, warmups=0)
+    ends = run(ScriptedDevice(script), contract, "throughput", limits).samples.end_ms
+    return ends[20] - ends[18]
+
+
+def test_an_input_is_refilled_as_soon_as_it_has_been_read() -> None:
+    """The next input arrives while the long query computes: computing never waits."""
+    assert gap_of_a_pair(terms("serving", graph=False)) == pytest.approx(2.0 + 0.125, rel=1e-9)
+
+
+def test_under_a_graph_an_input_is_refilled_when_computing_has_ended() -> None:
+    """The input after the long query is copied only then, while the short one computes."""
+    assert gap_of_a_pair(terms("serving")) == pytest.approx(2.0 + 1.0, rel=1e-9)
+
+
+@pytest.mark.parametrize(("graph", "told"), [(True, True), (False, False)])
+def test_a_late_refill_is_noted(graph: bool, told: bool) -> None:
+    measured = run(ScriptedDevice(SCRIPT), terms("serving", graph=graph), "throughput", counted(queries=5))
+    late = "an input buffer is refilled when computing has ended, not when it has been read"
+    assert any(note.startswith(late) for note in measured.notes) == told
+    latency = run(ScriptedDevice(SCRIPT), terms("serving", graph=graph), "latency", counted(queries=5))
+    assert latency.notes == ()  # with one query in flight nothing is refilled early
+
+
+def test_a_binding_that_tells_no_handles_of_events_refills_late_and_says_so() -> None:
+    class NoHandle(ScriptedEvent):
+        handle = None  # type: ignore[assignment]
+
+    class Silent(ScriptedDevice):
+        def event(self, *, blocking: bool = False, timed: bool = True) -> ScriptedEvent:
+            return NoHandle(self, timed=timed)
+
+    measured = run(Silent(SCRIPT), terms("serving", graph=False), "throughput", counted(queries=5))
+    assert measured.notes[0].endswith("the CUDA binding does not tell the handles of events")
+
+
+def test_three_queries_in_flight_have_two_sets_on_the_device_and_three_on_the_host() -> None:
+    device = ScriptedDevice(SCRIPT)
+    session = ScriptedSession(device)
+    inference_stream = InferenceStream(device, session, SUBJECT.shapes, SUBJECT.data, terms("serving"))
+    assert device.calls.count("device_buffer") == 2 * len(inference_stream.bindings)
+    assert device.calls.count("pinned_buffer") == 3 * len(inference_stream.bindings)
+    assert device.calls.count("capture") == 2
+    inference_stream.close()
+    session.close()
+    assert device.open == 0
+
+
+class Watched(ScriptedDevice):
+    """Knows when each device buffer is written and read."""
+
+    def __init__(self, script: Script) -> None:
+        super().__init__(script)
+        self.uses: dict[int, list[tuple[float, float, bool]]] = {}
+        self.bound: dict[str, int] = {}
+
+    def use(self, address: int, start_s: float, end_s: float, *, writes: bool) -> None:
+        self.uses.setdefault(address, []).append((start_s, end_s, writes))
+
+    def copy_to_device(self, target: DeviceBuffer, source: HostBuffer, stream: Stream) -> None:
+        super().copy_to_device(target, source, stream)
+        end_s = stream.ready_s  # type: ignore[attr-defined]
+        self.use(target.address, end_s - self.script.h2d_ms / 1e3, end_s, writes=True)
+
+    def copy_to_host(self, target: HostBuffer, source: DeviceBuffer, stream: Stream) -> None:
+        super().copy_to_host(target, source, stream)
+        end_s = stream.ready_s  # type: ignore[attr-defined]
+        self.use(source.address, end_s - self.script.d2h_ms / 1e3, end_s, writes=False)
+
+    def compute_on(self, bound: Mapping[str, int], start_s: float, end_s: float, *, event: bool) -> None:
+        read_s = min(end_s, start_s + self.script.input_read_ms / 1e3) if event else end_s
+        self.use(bound["x"], start_s, read_s, writes=False)
+        self.use(bound["y"], start_s, end_s, writes=True)
+
+    def capture(self, stream: Stream, work: Callable[[], None]) -> ScriptedGraph:
+        graph = super().capture(stream, work)
+        launch, bound = graph.launch, dict(self.bound)
+
+        def watched(stream: Stream) -> None:
+            before_s = stream.ready_s  # type: ignore[attr-defined]
+            launch(stream)
+            self.compute_on(
+                bound,
+                max(before_s, self.host_s),
+                stream.ready_s,
+                event=False,  # type: ignore[attr-defined]
+            )
+
+        graph.launch = watched  # type: ignore[method-assign]
+        return graph
+
+    def conflicts(self) -> list[tuple[float, float]]:
+        """Pairs of uses of one buffer that overlap although one of them writes."""
+        return [
+            (one[0], other[0])
+            for uses in self.uses.values()
+            for index, one in enumerate(uses)
+            for other in uses[:index]
+            if (one[2] or other[2]) and one[0] < other[1] - 1e-9 and other[0] < one[1] - 1e-9
+        ]
+
+
+class WatchedContext(ScriptedContext):
+    device: Watched
+
+    def bind(self, buffers: Mapping[str, DeviceBuffer], consumed: Event | None = None) -> None:
+        super().bind(buffers, consumed)
+        self.device.bound = {name: buffer.address for name, buffer in buffers.items()}
+
+    def enqueue(self, stream: Stream) -> None:
+        before_s = stream.ready_s  # type: ignore[attr-defined]
+        super().enqueue(stream)
+        if self.device.recorded is None:
+            start_s = max(before_s, self.device.host_s)
+            self.device.compute_on(self.device.bound, start_s, stream.ready_s, event=True)  # type: ignore[attr-defined]
+
+
+class WatchedSession(ScriptedSession):
+    def context(self, shapes: Mapping[str, Shape]) -> ScriptedContext:
+        plain = super().context(shapes)
+        plain.close()
+        return WatchedContext(self.device, plain.bindings)
+
+
+DURATIONS = st.floats(0.01, 5.0)
+
+
+@settings(max_examples=60)
+@given(
+    compute_ms=st.lists(DURATIONS, min_size=1, max_size=8),
+    h2d_ms=DURATIONS,
+    d2h_ms=DURATIONS,
+    input_read_ms=DURATIONS,
+    queue=st.integers(0, 5),
+    graph=st.booleans(),
+)
+def test_nothing_is_overwritten_while_it_is_read_or_written(
+    compute_ms: list[float], h2d_ms: float, d2h_ms: float, input_read_ms: float, queue: int, graph: bool
+) -> None:
+    script = Script(compute_ms=compute_ms * 8, h2d_ms=h2d_ms, d2h_ms=d2h_ms, input_read_ms=input_read_ms)
+    device = Watched(script)
+    session = WatchedSession(device)
+    contract = terms("serving", queue_ahead=queue, graph=graph)
+    measure(device, session, SUBJECT, contract, "throughput", counted(queries=20, warmups=3))
+    assert len(device.uses) == 2 * min(queue + 1, 2)
+    assert device.conflicts() == []
+    session.close()

@@ -1,0 +1,329 @@
+import importlib.util
+import json
+import math
+import sys
+from collections import Counter
+from itertools import product
+from types import ModuleType
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.paths import ROOT
+from trtopt.measure.statistics.comparison import (
+    Comparison,
+    Noise,
+    Ratio,
+    ReasonCode,
+    Verdict,
+    blocks_of,
+    compare,
+    decide,
+    interleaving,
+    noise_of,
+    ratio_of_medians,
+)
+from trtopt.measure.statistics.signed_rank import chance
+
+SIMULATE = ROOT / "benchmarks" / "verdict-rates" / "simulate.py"
+
+
+@pytest.fixture(scope="module")
+def simulate() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("verdict_rates", SIMULATE)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+def blocks(median: float, sigma: float = 0.01, count: int = 10, seed: int = 0) -> list[list[float]]:
+    random = np.random.RandomState(seed)
+    return (median * np.exp(sigma * random.standard_normal((count, 100)))).tolist()
+
+
+def ratio(value: float, half: float, sure: float | None = None) -> Ratio:
+    return Ratio.of_log(math.log(value), half, half if sure is None else sure)
+
+
+def codes(comparison: Comparison) -> list[ReasonCode]:
+    return [reason.code for reason in comparison.reasons]
+
+
+# ── the verdict ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("found", "verdict", "code"),
+    [
+        (ratio(0.95, 0.02), Verdict.FASTER, ReasonCode.BEYOND_THRESHOLD),
+        (ratio(1.05, 0.02), Verdict.SLOWER, ReasonCode.BEYOND_THRESHOLD),
+        (ratio(1.0101, 0.01), Verdict.SLOWER, ReasonCode.BEYOND_THRESHOLD),
+        (ratio(1.0, 0.005), Verdict.SAME, ReasonCode.WITHIN_THRESHOLD),
+        (ratio(1.005, 0.002), Verdict.SAME, ReasonCode.REAL_BUT_SMALL),
+        (ratio(1.009, 0.005), Verdict.UNDECIDED, ReasonCode.NEAR_THRESHOLD),
+        (ratio(1.05, 0.06), Verdict.UNDECIDED, ReasonCode.TOO_NOISY),
+        (ratio(1.0, 0.02), Verdict.UNDECIDED, ReasonCode.TOO_NOISY),
+        (ratio(1.05, 0.04, 0.06), Verdict.UNDECIDED, ReasonCode.TOO_NOISY),
+    ],
+)
+def test_a_verdict_needs_both_significance_and_the_threshold(
+    found: Ratio, verdict: Verdict, code: ReasonCode
+) -> None:
+    comparison = decide(found, 0.01)
+    assert (comparison.verdict, codes(comparison)) == (verdict, [code])
+
+
+@pytest.mark.parametrize("value", [0.9, 0.95, 0.99, 1.0, 1.005, 1.01, 1.02, 1.1])
+@pytest.mark.parametrize("half", [0.002, 0.02])
+def test_swapping_the_sides_mirrors_the_verdict(value: float, half: float) -> None:
+    mirror = {Verdict.FASTER: Verdict.SLOWER, Verdict.SLOWER: Verdict.FASTER}
+    one, other = decide(ratio(value, half), 0.01).verdict, decide(ratio(1 / value, half), 0.01).verdict
+    assert other is mirror.get(one, one)
+
+
+def test_the_threshold_can_be_chosen() -> None:
+    assert decide(ratio(1.03, 0.005), 0.05).verdict is Verdict.SAME
+    assert decide(ratio(1.03, 0.005), 0.02).verdict is Verdict.SLOWER
+
+
+def test_nothing_measured_stays_undecided() -> None:
+    assert decide(None, 0.01).verdict is Verdict.UNDECIDED
+
+
+def test_a_disturbed_side_bars_a_verdict_and_keeps_the_ratio() -> None:
+    comparison = compare(blocks(1.0), blocks(2.0, seed=1), interfered=["A: 5 of 10 groups discarded"])
+    assert comparison.verdict is Verdict.UNDECIDED
+    assert codes(comparison) == [ReasonCode.DISTURBED]
+    assert comparison.reasons[0].text == "A: 5 of 10 groups discarded"
+    assert comparison.ratio is not None
+    assert comparison.ratio.value == pytest.approx(2.0, rel=0.01)
+
+
+def test_reasons_hold_the_measured_figures() -> None:
+    comparison = decide(ratio(1.05, 0.01), 0.01)
+    assert comparison.reasons[0].text == (
+        "latency changes by +5.0% (+4.0% to +6.1%): significant, and at least 1.0%"
+    )
+
+
+# ── control ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_control_gives_the_far_end_of_its_interval_as_noise() -> None:
+    noise = noise_of(decide(ratio(1.001, 0.004), 0.01))
+    assert noise is not None
+    assert noise.relative == pytest.approx(1.001 * math.exp(0.004) - 1)
+
+
+def test_a_control_without_a_ratio_gives_no_noise() -> None:
+    assert noise_of(decide(None, 0.01)) is None
+
+
+def test_a_noisy_control_takes_a_verdict_away() -> None:
+    noise = Noise(0.03, decide(ratio(1.0, 0.03), 0.01))
+    assert decide(ratio(1.02, 0.005), 0.01).verdict is Verdict.SLOWER
+    comparison = decide(ratio(1.02, 0.005), 0.01, noise)
+    assert comparison.verdict is Verdict.UNDECIDED
+    assert codes(comparison) == [ReasonCode.TOO_NOISY, ReasonCode.CONTROL_NOISE]
+    assert comparison.ratio is not None
+    assert math.log(comparison.ratio.high / comparison.ratio.value) == pytest.approx(
+        math.hypot(0.005, math.log(1.03))
+    )
+
+
+def test_a_quiet_control_leaves_the_verdict() -> None:
+    noise = Noise(0.003, decide(ratio(1.0, 0.003), 0.01))
+    assert decide(ratio(1.02, 0.005), 0.01, noise).verdict is Verdict.SLOWER
+
+
+def test_a_control_that_finds_a_winner_bars_any_verdict() -> None:
+    noise = noise_of(decide(ratio(1.05, 0.01), 0.01))
+    comparison = decide(ratio(2.0, 0.01), 0.01, noise)
+    assert comparison.verdict is Verdict.UNDECIDED
+    assert codes(comparison) == [ReasonCode.CONTROL_FOUND_WINNER]
+
+
+# ── blocks ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_blocks_are_interleaved_so_that_drift_falls_on_both_sides() -> None:
+    for seed in range(20):
+        order = "".join(interleaving(10, seed))
+        pairs = [order[start : start + 2] for start in range(0, 20, 2)]
+        assert sorted(pairs) == ["AB"] * 5 + ["BA"] * 5
+
+
+def test_the_order_of_blocks_is_left_to_chance_and_the_seed_tells_it() -> None:
+    assert interleaving(20, 7) == interleaving(20, 7)
+    assert len({interleaving(20, seed) for seed in range(100)}) == 100
+    first = [sum(interleaving(20, seed)[2 * pair] == "A" for seed in range(1000)) for pair in range(20)]
+    assert 440 < min(first) <= max(first) < 560  # 16 is a standard deviation
+
+
+def test_a_run_is_cut_into_twenty_equal_blocks_or_fewer_of_five_values() -> None:
+    assert [len(block) for block in blocks_of(list(range(105)))] == [5] * 20
+    assert [len(block) for block in blocks_of(list(range(44)))] == [5] * 8
+    assert blocks_of([1.0] * 4) == []
+
+
+def test_the_same_blocks_always_give_the_same_ratio() -> None:
+    a, b = blocks(1.0), blocks(1.02, seed=1)
+    assert ratio_of_medians(a, b, paired=True) == ratio_of_medians(a, b, paired=True)
+
+
+def test_the_ratio_is_that_of_the_pooled_medians() -> None:
+    a = [[1.0, 2.0, 3.0]] * 8
+    b = [[2.0, 4.0, 6.0]] * 8
+    assert ratio_of_medians(a, b, paired=True) == Ratio(2.0, *[pytest.approx(2.0)] * 4)
+
+
+def test_drift_that_both_sides_share_does_not_hide_a_difference() -> None:
+    """Latency grows by a half over the session; B is 3 % slower."""
+    trend = np.linspace(1.0, 1.5, 10)
+    a = [[value * t for value in block] for block, t in zip(blocks(1.0), trend, strict=True)]
+    b = [[value * t for value in block] for block, t in zip(blocks(1.03, seed=1), trend, strict=True)]
+    assert compare(a, b).verdict is Verdict.SLOWER
+    assert compare(a, b, interleaved=False).verdict is Verdict.UNDECIDED
+
+
+def test_blocks_of_separate_runs_are_resampled_apart() -> None:
+    """What both sides felt alike cancels in pairs only: the interval of separate runs is far wider."""
+    trend = np.linspace(1.0, 1.5, 10)
+    a, b = (
+        [[v * t for v in block] for block, t in zip(blocks(1.0, seed=s), trend, strict=True)] for s in (0, 1)
+    )
+    paired, apart = (ratio_of_medians(a, b, paired=together) for together in (True, False))
+    assert paired.value == apart.value
+    assert paired.high - paired.low < 0.025
+    assert apart.high - apart.low > 0.15
+
+
+def test_spikes_on_one_side_do_not_make_it_slower() -> None:
+    spiked = [[*block[:-2], 50.0, 80.0] for block in blocks(1.0, seed=1)]
+    assert compare(blocks(1.0), spiked).verdict is Verdict.SAME
+
+
+def test_seven_blocks_a_side_are_too_few() -> None:
+    few = compare(blocks(1.0, count=7), blocks(2.0, count=7, seed=1))
+    assert (few.verdict, codes(few), few.ratio) == (Verdict.UNDECIDED, [ReasonCode.TOO_FEW_BLOCKS], None)
+    assert compare(blocks(1.0, count=8), blocks(2.0, count=8, seed=1)).verdict is Verdict.SLOWER
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "code"),
+    [
+        ([], [], ReasonCode.TOO_FEW_BLOCKS),
+        ([[1.0]] * 8, [[1.0]] * 9, ReasonCode.TOO_FEW_BLOCKS),
+        ([[1.0]] * 8, [[1.0]] * 7 + [[]], ReasonCode.TOO_FEW_BLOCKS),
+        ([[1.0]] * 8, [[1.0]] * 7 + [[0.0]], ReasonCode.INVALID_SAMPLES),
+        ([[1.0]] * 8, [[1.0]] * 7 + [[-1.0, 2.0]], ReasonCode.INVALID_SAMPLES),
+        ([[1.0]] * 8, [[1.0]] * 7 + [[1.0, math.nan]], ReasonCode.INVALID_SAMPLES),
+        ([[1.0]] * 8, [[1.0]] * 7 + [[math.inf]], ReasonCode.INVALID_SAMPLES),
+    ],
+)
+def test_blocks_that_cannot_be_compared_stay_undecided(
+    a: list[list[float]], b: list[list[float]], code: ReasonCode
+) -> None:
+    comparison = compare(a, b)
+    assert (comparison.verdict, codes(comparison), comparison.ratio) == (Verdict.UNDECIDED, [code], None)
+
+
+def test_separate_runs_are_allowed_their_own_luck() -> None:
+    """Two runs' luck of 1 % each: 1.96 · √2 % = 2.8 % at 95 %, 3.6 % at 99 %."""
+    a = blocks(1.0, count=20)
+    two, five = (compare(a, blocks(median, count=20, seed=1), interleaved=False) for median in (1.02, 1.05))
+    assert (two.verdict, five.verdict) == (Verdict.UNDECIDED, Verdict.SLOWER)
+    assert codes(five) == [ReasonCode.BEYOND_THRESHOLD, ReasonCode.NOT_INTERLEAVED]
+    assert five.reasons[1].text.startswith("separate runs of one engine differ: 2.8% are allowed for that")
+    assert two.reasons[0].text.endswith("too noisy to tell 1.0%")  # more samples of these runs would not help
+    noisy = compare([[1.0]] * 8, [[0.9]] * 4 + [[1.1]] * 4)
+    assert noisy.reasons[0].text.endswith("too noisy to tell 1.0%; take more")
+
+
+def test_separate_runs_with_a_control_are_held_to_its_noise_instead() -> None:
+    a = blocks(1.0, count=20)
+    noise = noise_of(compare(a, blocks(1.0, count=20, seed=2)))
+    comparison = compare(a, blocks(1.02, count=20, seed=1), interleaved=False, noise=noise)
+    assert comparison.verdict is Verdict.SLOWER
+    assert codes(comparison) == [ReasonCode.BEYOND_THRESHOLD, ReasonCode.CONTROL_NOISE]
+
+
+def test_pairs_that_disagree_make_no_winner_however_narrow_the_interval_is() -> None:
+    """B's median is 9 % above A's, but in six of twenty pairs it is A that is slower."""
+    a = [[1.0] * 5] * 14 + [[1.1] * 5] * 6
+    b = [[1.1] * 5] * 14 + [[1.0] * 5] * 6
+    found = compare(a, b)
+    assert (found.verdict, codes(found)) == (Verdict.UNDECIDED, [ReasonCode.PAIRS_DISAGREE])
+    assert "equal sides would differ as much in 11.5% of runs" in found.reasons[0].text
+    assert compare([[1.0] * 5] * 20, [[1.1] * 5] * 20).verdict is Verdict.SLOWER
+
+
+@given(st.lists(st.integers(-4, 4), max_size=9))
+def test_the_odds_of_chance_are_those_of_all_signs(differences: list[int]) -> None:
+    taken = np.array([one for one in differences if one])
+    ranks = rankdata(np.abs(taken))
+    sums = [float(ranks[list(signs)].sum()) for signs in product((False, True), repeat=len(taken))]
+    found = max(ranks[taken > 0].sum(), ranks[taken < 0].sum())
+    odds = 2 * sum(one >= found for one in sums) / len(sums)
+    assert chance(differences) == pytest.approx(min(1.0, odds))
+
+
+def rankdata(values: np.ndarray) -> np.ndarray:
+    """Ranks from 1; equal values share theirs."""
+    return np.array([(2 * (values < one).sum() + (values == one).sum() + 1) / 2 for one in values])
+
+
+# ── known truths ────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("machine", "effect", "expected"),
+    [
+        (0, 0.00, (0, 0, 200, 0)),
+        (1, 0.00, (0, 0, 160, 40)),
+        (1, 0.01, (0, 100, 7, 93)),
+        (1, 0.02, (0, 200, 0, 0)),
+        (1, 0.05, (0, 200, 0, 0)),
+        (2, 0.00, (0, 0, 0, 200)),
+        (3, 0.00, (1, 1, 0, 198)),
+        (4, 0.00, (0, 0, 126, 74)),
+    ],
+)
+def test_simulated_pairs_get_exactly_these_verdicts(
+    simulate: ModuleType, machine: int, effect: float, expected: tuple[int, int, int, int]
+) -> None:
+    """200 pairs; the counts of FASTER, SLOWER, SAME, UNDECIDED; the script's committed table has 1,000."""
+    counts = simulate.interleaved_rates(simulate.MACHINES[machine], effect, 200, seed=100)
+    assert tuple(counts[verdict] for verdict in simulate.COLUMNS) == expected
+
+
+@pytest.mark.parametrize("number", range(11))
+def test_what_moves_both_sides_makes_no_winner_of_equal_ones(simulate: ModuleType, number: int) -> None:
+    """In a fixed order, A B B A, a period of four blocks did so in nine of ten pairs."""
+    counts = simulate.interleaved_rates(simulate.MOVING[number], 0.0, 60, seed=1)
+    assert counts[Verdict.FASTER] + counts[Verdict.SLOWER] <= 3  # one of twenty
+
+
+def test_no_row_of_the_committed_table_has_a_winner_in_more_than_one_of_twenty_equal_pairs(
+    simulate: ModuleType,
+) -> None:
+    rows = json.loads(SIMULATE.with_name("rates.json").read_text("utf-8"))
+    assert rows["pairs"] == 1000
+    equal = [row for row in rows["rows"] if row["effect"] == 0 and row["case"] != simulate.UNALLOWED]
+    assert len(equal) == len(simulate.MACHINES) + len(simulate.MOVING) + len(simulate.SEPARATE) + 4
+    assert max(row["FASTER"] + row["SLOWER"] for row in equal) <= 50
+
+
+def test_the_table_that_is_committed_is_the_one_that_is_stored(simulate: ModuleType) -> None:
+    rows = json.loads(SIMULATE.with_name("rates.json").read_text("utf-8"))["rows"]
+    assert simulate.table(rows) in SIMULATE.with_name("README.md").read_text("utf-8")
+
+
+def test_an_effect_of_a_tenth_is_found_in_every_simulated_pair(simulate: ModuleType) -> None:
+    counts = simulate.interleaved_rates(simulate.MACHINES[1], 0.1, 100, seed=7)
+    assert counts == Counter({Verdict.SLOWER: 100})

@@ -1,0 +1,161 @@
+"""Charts: what they draw, and that the plotting library takes every one of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+import vl_convert
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.pages import resnet
+from tests.support.paths import DATA
+from trtopt.records import BenchReport, Collected, read_versioned
+from trtopt.report.html.blocks import Chart, Section
+from trtopt.report.html.charts import histogram
+from trtopt.report.html.memory import memory_section, thinned
+from trtopt.report.html.page import sections
+from trtopt.report.html.roofline import roofline_section
+
+STORED = DATA / "schema_1" / "bench.json"
+
+
+@pytest.fixture(scope="module")
+def parts() -> dict[str, Section]:
+    """The page of a measured CPU run and of two engines from the inside."""
+    report = read_versioned(STORED.read_bytes(), BenchReport)
+    found = Collected(folder="f", name="d", results={"r.json": report}, profiles=resnet().profiles)
+    return {section.id: section for section in sections(found)}
+
+
+def charts(section: Section) -> list[Chart]:
+    return [block for panel in section.panels for block in panel.blocks if isinstance(block, Chart)]
+
+
+def values(spec: dict[str, Any]) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = spec["data"]["values"]
+    return found
+
+
+def test_vega_lite_takes_every_chart(parts: dict[str, Section]) -> None:
+    count = 0
+    for section in parts.values():
+        for chart in charts(section):
+            if "vega-lite" in chart.spec["$schema"]:
+                assert vl_convert.vegalite_to_vega(chart.spec)["marks"]
+                count += 1
+    assert count == 2 * 4 + 2 + 2 + 1 + 1 + 2 + 4
+
+
+def test_a_histogram_counts_every_query_that_it_draws() -> None:
+    steady = [1.0 + n / 1000 for n in range(100)]
+    chart = histogram("Latency", [*steady, 50.0, 60.0], {"p50": 1.05, "p99": 55.0})
+    bars, marks = chart.spec["layer"]
+    assert sum(row["queries"] for row in values(chart.spec)) == 100
+    assert "not drawn: 2 slower, up to 60.000 ms" in chart.title
+    assert values(marks) == [{"what": "p50", "ms": 1.05}]
+    assert bars["encoding"]["x"]["field"] == "from"
+
+
+def test_equal_latencies_are_a_histogram_too() -> None:
+    chart = histogram("Latency", [2.0, 2.0], {"p50": 2.0})
+    assert sum(row["queries"] for row in values(chart.spec)) == 2
+    assert chart.title == "Latency"
+
+
+def test_percentiles_that_the_queries_do_not_support_are_not_drawn(parts: dict[str, Section]) -> None:
+    rows = values(charts(parts["latency"])[0].spec)
+    drawn = {label: [row["p"] for row in rows if row["batch"] == label] for label in ("batch 1", "batch 8")}
+    assert drawn["batch 1"][-1] == 99.5  # of 257 queries
+    assert drawn["batch 8"][-1] == 95.0  # of 34
+
+
+def test_a_treemaps_areas_are_the_layers_times_within_their_kinds(parts: dict[str, Section]) -> None:
+    tree, *_ = charts(parts["layers"])
+    cells = values({"data": tree.spec["data"][0]})
+    leaves = [cell for cell in cells if "ms" in cell]
+    kinds = [cell for cell in cells if cell.get("parent") == "layers"]
+    assert sum(cell["ms"] for cell in leaves) == pytest.approx(1.83)
+    assert sum(cell["share"] for cell in leaves) == pytest.approx(1.0)
+    assert {cell["parent"] for cell in leaves} == {kind["id"] for kind in kinds}
+    assert [cell["id"] for cell in cells if "parent" not in cell] == ["layers"]
+
+
+def test_time_is_grouped_by_kind_type_node_and_module(parts: dict[str, Section]) -> None:
+    _, *groups = charts(Section("", "", parts["layers"].panels[:1]))
+    titles = [chart.title.split(",")[0] for chart in groups]
+    assert titles == ["Time by kind", "Time by type", "Time by ONNX node", "Time by module path"]
+    for chart in groups:
+        assert sum(row["ms"] for row in values(chart.spec)) == pytest.approx(1.83)
+
+
+def test_a_roof_rises_with_the_bandwidth_up_to_its_ridge(parts: dict[str, Section]) -> None:
+    chart, *_ = charts(parts["roofline"])
+    roofs, layers = chart.spec["layer"]
+    rows = values(roofs)
+    assert {row["type"] for row in rows} == {"float16"}
+    low, ridge, high = rows
+    assert low["rate"] == pytest.approx(low["intensity"] * 4800)
+    assert ridge["rate"] == high["rate"] == pytest.approx(989.5e3)
+    point = values(chart.spec)[0]
+    assert (point["intensity"], point["rate"]) == pytest.approx((100.0, 200 * 9408 / 0.002 * 1e-6))
+    assert layers["encoding"]["size"]["field"] == "ms"
+
+
+def roofline_of(*, asked: str) -> dict[str, Any]:
+    """The first engine's, were its layers of a type that nobody tells but the graph."""
+    found = resnet()
+    report = found.profiles["profile.json"]
+    layers = [
+        msgspec.structs.replace(one, dtype="", requested_dtype=asked) for one in report.engines[0].layers
+    ]
+    engine = msgspec.structs.replace(report.engines[0], layers=tuple(layers))
+    report = msgspec.structs.replace(report, engines=(engine,))
+    (chart,) = charts(roofline_section(msgspec.structs.replace(found, profiles={"p": report}), ""))
+    return chart.spec
+
+
+def test_a_layer_that_hides_its_type_stands_under_the_roof_of_the_one_asked_for() -> None:
+    roofs, _ = roofline_of(asked="float16")["layer"]
+    assert {row["type"] for row in values(roofs)} == {"float16"}
+    point = values(roofline_of(asked="float16"))[0]
+    assert (point["type"], point["told"]) == ("float16", "(float16)")
+
+
+def test_without_a_peak_of_its_type_no_roof_is_drawn() -> None:
+    assert len(roofline_of(asked="float64")["layer"]) == 1  # Vega warns of a line without points
+
+
+def test_memory_is_drawn_with_its_peak(parts: dict[str, Section]) -> None:
+    (chart,) = charts(parts["memory"])
+    curve, peak = chart.spec["layer"]
+    assert [row["at"] for row in values(chart.spec)] == [float(n) for n in range(10)]
+    assert values(peak) == [{"at": 1.0, "mib": 600 / 2**20, "phase": "load"}]
+    assert curve["mark"]["interpolate"] == "step-after"
+
+
+def test_the_builders_memory_is_drawn_beside_the_engines_or_alone() -> None:
+    found = resnet()
+    report = found.profiles["profile.json"]
+    one, eight = report.engines
+    both = msgspec.structs.replace(eight, build_memory=eight.memory)
+    built = msgspec.structs.replace(one, build_memory=eight.memory)
+    report = msgspec.structs.replace(report, engines=(built, both))
+    section = memory_section(msgspec.structs.replace(found, profiles={"profile.json": report}), "")
+    assert [panel.label for panel in section.panels] == ["batch 1", "batch 8"]
+    titles = [[chart.title for chart in charts(Section("", "", [panel]))] for panel in section.panels]
+    building = "What the builder's allocations held over time"
+    assert titles == [[building], ["What TensorRT's allocations hold over time", building]]
+
+
+@given(st.lists(st.integers(0, 1000), max_size=200), st.integers(3, 50))
+def test_a_thinned_curve_keeps_its_extremes_and_its_end(curve: list[int], limit: int) -> None:
+    kept = thinned(curve, limit)
+    assert kept == sorted(set(kept))
+    assert len(kept) <= max(limit, 3)
+    if curve:
+        assert max(curve[index] for index in kept) == max(curve)
+        assert min(curve[index] for index in kept) == min(curve)
+        assert kept[-1] == len(curve) - 1

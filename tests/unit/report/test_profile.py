@@ -1,0 +1,155 @@
+import msgspec
+from rich.console import Console
+
+from tests.support.inspected import graph, layer, node, profiled, stored, zeros
+from tests.support.scripted_runs import terms
+from trtopt.inspect.difference import difference
+from trtopt.inspect.inspector import read_inspector
+from trtopt.inspect.peaks import peaks_of
+from trtopt.inspect.profile import profile_graph, profile_point
+from trtopt.records import (
+    BenchPoint,
+    EngineDescription,
+    EngineProfile,
+    EngineRef,
+    LayerPass,
+    LayerTime,
+    Measurement,
+    ProfileReport,
+    Samples,
+)
+from trtopt.report.names import nodes_text
+from trtopt.report.profile import peak_lines, profile_summary
+
+REF = EngineRef(path="e", sha256="a" * 64, label="batch1")
+GRAPH = graph(
+    node("Conv", "x w", "a", "conv"),
+    node("Relu", "a", "r", "relu"),
+    node("Softmax", "r", "y", "softmax"),
+    inputs={"x": (1, 3, 8, 8)},
+    weights={"w": zeros(4, 3, 1, 1)},
+    dtype="float16",
+)
+LAYERS = (
+    layer("conv", weights_dtype="float32", weights_count=12),
+    layer("{ForeignNode[relu...softmax]}", "Myelin", inputs="a", outputs="y"),
+)
+
+
+def point(description: EngineDescription, compute_ms: float = 3.0) -> BenchPoint:
+    one = [compute_ms]
+    samples = Samples(
+        start_ms=one,
+        end_ms=one,
+        enqueue_ms=one,
+        gpu_compute_ms=one,
+        h2d_ms=[],
+        d2h_ms=[],
+        inference_stream=[0],
+    )
+    latency = Measurement(
+        mode="latency",
+        contract=terms("isolated"),
+        engine=REF,
+        batch=1,
+        shapes={},
+        samples=samples,
+        warmups=samples,
+        stop_reason="",
+    )
+    times = tuple(LayerTime(name=one.name, ms=[2.0]) for one in description.layers)
+    return BenchPoint(batch=1, latency=latency, layers=LayerPass(runs=1, layers=times))
+
+
+def shown(*engines: EngineProfile, width: int = 200, **rest: object) -> str:
+    report = ProfileReport(created="", environment=None, model_sha256="", peaks=None, engines=engines, **rest)  # type: ignore[arg-type]
+    console = Console(width=width, no_color=True)
+    with console.capture() as capture:
+        console.print(profile_summary(report))
+    return capture.get()
+
+
+def test_a_profile_is_told_line_by_line() -> None:
+    description = EngineDescription(layers=LAYERS)
+    text = shown(profile_point(point(description), description, GRAPH, peaks_of("NVIDIA H200")))
+    assert "batch 1: 2 layers, 4.000 ms in all (medians)" in text
+    assert "latency without the profiler 3.000 ms: the layers' sum differs by +1.000 ms (+33.3%)" in text
+    assert "relu + softmax" in text
+    assert "50.0% of the time lies in layers that hide their nodes" in text
+    assert "fused 1 times, 2.0000 ms: Relu + Softmax → Myelin" in text
+    assert "not fused 1 times (opaque): Conv+activation, such as conv and relu: inside {ForeignNode[" in text
+    assert (
+        "precision: time float32 50.0%, unknown 50.0%; weights float32 100.0% (asked: float16 100.0%)" in text
+    )
+    assert "fell back: conv ran in float32, asked for float16 (100.0% of the weights)" in text
+    assert "1. 2.0000 ms above its floor: conv" in text
+
+
+def test_a_reformat_is_not_taken_for_the_layer_that_it_feeds() -> None:
+    reformat = layer(
+        "Reformatting CopyNode for Input Tensor 0 to conv", "Reformat", inputs="x", outputs="copied"
+    )
+    description = EngineDescription(layers=(reformat, *LAYERS))
+    text = shown(profile_point(point(description), description, GRAPH, peaks_of("NVIDIA H200")))
+    assert "above its floor: reformat at conv" in text
+    assert "above its floor: conv" in text
+
+
+def test_quantised_layers_are_called_after_what_they_do() -> None:
+    names = ("w_QuantizeLinear", "conv", "relu")
+    ops = ("QuantizeLinear", "Conv", "Relu")
+    assert nodes_text(profiled("l", " ".join(names), onnx_ops=ops)) == "conv + relu"
+    assert nodes_text(profiled("l", "w_QuantizeLinear", onnx_ops=ops[:1])) == "w_QuantizeLinear"
+
+
+def test_names_that_a_terminal_is_too_narrow_for_are_told_to_be_cut() -> None:
+    description = read_inspector(stored("r50_fp16"))
+    lines = shown(profile_point(point(description), description, GRAPH, None), width=80).splitlines()
+    rows = [line for line in lines if "CaskConvolution" in line and "by kind" not in line]
+    assert rows
+    assert all(line.rstrip().endswith("…") and len(line) == 80 for line in rows)
+
+
+def test_peaks_are_told_without_exponents() -> None:
+    lines = peak_lines(peaks_of("NVIDIA H200"))
+    assert lines[1].startswith("peak rate of float32 494 TFLOP/s")
+    assert any("1,979 TFLOP/s" in line for line in lines)
+
+
+def test_a_real_engines_layers_are_told_under_their_own_names() -> None:
+    description = read_inspector(stored("r50_fp16"))
+    text = shown(profile_point(point(description), description, GRAPH, None))
+    assert "batch 1: 60 layers, 120.000 ms in all" in text
+    assert "by kind: CaskConvolution" in text
+    assert "by type: float16" in text
+
+
+def test_what_was_not_timed_shows_what_the_graph_asks_for() -> None:
+    text = shown(profile_graph(1, REF, GRAPH, None), missing=("nothing was run",))
+    assert "batch 1: 3 nodes of the ONNX file, not timed" in text
+    assert "floor" not in text
+    assert "model: 3.07 kFLOP, 2.99 kB at least" in text
+    assert "(float16)" in text
+    assert "latency" not in text
+    assert "of the time" not in text
+    assert "not known: nothing was run" in text
+
+
+def test_layers_of_myelins_own_names_are_told_by_what_they_cover() -> None:
+    layers = (layer("__myl_Conv_myl0_1", weights_dtype="float32", weights_count=12, onnx="conv relu"),)
+    made = profile_point(
+        point(EngineDescription(layers=layers)), EngineDescription(layers=layers), GRAPH, None
+    )
+    assert "fell back: conv + relu ran in float32" in shown(made)
+    sides = (made, msgspec.structs.replace(made, layers=()))
+    assert "only in A: conv + relu" in shown(differences=(difference(*sides),))
+
+
+def test_a_difference_is_told_with_its_costliest_changes_first() -> None:
+    fused = EngineDescription(layers=(layer("conv + relu"), layer("softmax")))
+    sides = [profile_point(point(one), one, GRAPH, None) for one in (EngineDescription(layers=LAYERS), fused)]
+    found = difference(*sides)
+    text = shown(msgspec.structs.replace(sides[0], layers=()), differences=(found,))
+    assert "A batch1 (aaaaaaaaaaaa) → B batch1 (aaaaaaaaaaaa): 4.000 → 4.000 ms (+0.000 ms)" in text
+    assert "2 layers in A, 2 in B: conv" in text
+    assert "changes: 1 regrouped" in text

@@ -1,0 +1,131 @@
+"""A sweep's points as text and as a page."""
+
+import io
+import json
+import re
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from tests.support import examples
+from tests.support.sweeps import point, report_of
+from trtopt.cli.progress import listening_to_sweep
+from trtopt.records import PointMemory, PointPower, SweepReport
+from trtopt.report.html.page import page_of
+from trtopt.report.html.sweep import sweep_sections, sweep_title
+from trtopt.report.sweep import point_line, sweep_summary
+
+POWER = PointPower(watts=50.0, source="energy counter")
+MEMORY = PointMemory(peak_bytes=3 << 20, buffers_bytes=1 << 20)
+REPORT = report_of(
+    point(1, 1.0, 100.0, power=POWER, memory=MEMORY),
+    point(2, 1.25, 190.0, power=POWER, memory=MEMORY),
+    point(8, 4.0, 200.0, power=POWER, memory=MEMORY, untrustworthy=("too hot",)),
+    point(64, None, None, latency=None, failure="out of memory\nlast words"),
+)
+
+
+def shown(report: SweepReport) -> list[str]:
+    console = Console(file=io.StringIO(), width=200)
+    console.print(sweep_summary(report))
+    assert isinstance(console.file, io.StringIO)
+    return [" ".join(line.split()) for line in console.file.getvalue().splitlines()]
+
+
+def test_the_table_has_all_figures_and_marks_the_front_its_knee_and_what_is_not_to_be_trusted() -> None:
+    lines = shown(REPORT)
+    assert "fp16 batch1 0.500 1.000 100 2.00 3.0 *" in lines
+    assert "fp16 batch2 0.500 1.250 190 3.80 3.0 * knee" in lines
+    assert "fp16 batch8 0.500 4.000 200 4.00 3.0 *!" in lines
+    assert "fp16 batch64 – – – – – failed" in lines
+
+
+def test_below_stand_the_bests_and_what_the_figures_mean() -> None:
+    lines = shown(REPORT)
+    bests = lines[lines.index("Best under a bound on p99") + 2 :][:3]
+    assert bests == ["1 ms 1 fp16 batch1 100", "2 ms 2 fp16 batch2 190", "5 ms 8 fp16 batch8 200"]
+    assert "samples/J: throughput over mean power, from the energy counter" in lines
+    assert "fp16 batch64 failed: out of memory" in lines
+    assert "fp16 batch8! is not to be trusted: too hot" in lines
+
+
+def test_what_nobody_tells_is_said() -> None:
+    lines = shown(report_of(point(1, 1.0, 100.0)))
+    assert "samples/J: nothing here tells the power" in lines
+    assert f"MiB: {examples.TENSORRT} tells no allocations" in lines
+
+
+def test_lengths_of_axes_have_bests_of_their_own() -> None:
+    lines = shown(report_of(point(1, 1.0, 9.0, axes={"seq": 8}), point(1, 2.0, 4.0, axes={"seq": 64})))
+    assert "Best under a bound on p99 at seq=8" in lines
+    assert "Best under a bound on p99 at seq=64" in lines
+
+
+def test_several_streams_are_said_to_be_judged_under_load() -> None:
+    lines = shown(report_of(point(1, 1.0, 9.0), point(1, 1.0, 10.0, streams=2)))
+    assert "Best under a bound on p99 under full load" in lines
+
+
+def test_a_point_in_one_line_tells_its_figures_or_the_first_of_its_reason() -> None:
+    lines = [point_line(one) for one in REPORT.points]
+    assert lines[0] == "fp16 batch1: p50 0.500 ms, p99 1.000 ms, 100 samples/s"
+    assert lines[3] == "fp16 batch64: failed: out of memory"
+
+
+# ── the page ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def embedded(report: SweepReport) -> dict[str, Any]:
+    text = page_of(sweep_title(report), sweep_sections(report), "", "today")
+    found = re.search(r'<script[^>]*type="application/json"[^>]*>(.*?)</script>', text, re.DOTALL)
+    assert found is not None
+    blocks: dict[str, Any] = json.loads(found[1])
+    return blocks
+
+
+def test_the_page_draws_a_curve_of_each_figure_over_the_batch_size() -> None:
+    charts = embedded(REPORT)["charts"]
+    fields = {
+        chart["encoding"]["y"]["field"]: tuple(row["batch"] for row in chart["data"]["values"])
+        for place, chart in charts.items()
+        if place.startswith("curves")
+    }
+    assert fields == dict.fromkeys(("p50", "p99", "rate", "per_joule", "mib"), (1, 2, 8))
+
+
+def test_figures_that_nobody_tells_have_no_curve() -> None:
+    charts = embedded(report_of(point(1, 1.0, 100.0), point(2, 1.0, 120.0)))["charts"]
+    curves = [chart for place, chart in charts.items() if place.startswith("curves")]
+    assert {chart["encoding"]["y"]["field"] for chart in curves} == {"p50", "p99", "rate"}
+
+
+def test_the_page_shows_which_points_are_on_the_front() -> None:
+    beaten = point(4, 3.0, 150.0)
+    charts = embedded(report_of(*REPORT.points, beaten))["charts"]
+    rows = charts["front-0-0"]["data"]["values"]
+    assert {row["point"]: row["what"] for row in rows} == {
+        "fp16 batch1": "on the front",
+        "fp16 batch2": "knee",
+        "fp16 batch4": "beaten",
+        "fp16 batch8": "on the front",
+    }
+
+
+def test_a_sweep_without_a_figure_has_a_page_that_says_so() -> None:
+    failed = point(1, None, None, latency=None, failure="<script>alert(1)</script>")
+    text = page_of("t", sweep_sections(report_of(failed)), "", "today")
+    assert text.count("No point has been measured.") == 2
+    assert "<script>alert" not in text
+
+
+def test_off_a_terminal_each_point_is_told_once_and_again_when_it_is_measured_anew(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    first, second, anew = point(1, 1.0, 100.0), point(8, 2.0, 400.0), point(1, 3.0, 50.0)
+    with listening_to_sweep() as listener:
+        listener.sweep(report_of(first))
+        listener.sweep(report_of(first, second))
+        listener.sweep(report_of(anew, second))
+    told = re.findall(r"batch(\d+): .* (\d+) samples/s", capsys.readouterr().err)
+    assert told == [("1", "100"), ("8", "400"), ("1", "50")]

@@ -1,0 +1,266 @@
+"""What is chosen, what is rejected and why, and which bound costs what."""
+
+import math
+import re
+
+import numpy as np
+import pytest
+from msgspec import structs
+
+from tests.support.engines import MIB, engine
+from trtopt.errors import PlanError
+from trtopt.measure.load.arrivals import Goal
+from trtopt.records import BatchPolicy, Beyond, Estimate, ServingCost
+from trtopt.serving.planning.prediction import Demand, estimate, latency_ms, predict, requests_of, run_once
+from trtopt.serving.planning.search import Bounds, Outcome, Search, SearchResult, nothing_keeps
+from trtopt.serving.planning.service_times import NO_COST, Costs
+from trtopt.serving.planning.setups import Fleet, Setup
+from trtopt.serving.planning.traffic import Recorded
+
+GOAL = Goal(99.0, 20.0)
+ENGINES = [engine(1, 1.0), engine(4, 2.0), engine(8, 3.0)]
+
+
+def at(rate: float) -> Demand:
+    return Demand("poisson", rate, {0: 1.0})
+
+
+# ── predictions ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_an_interval_is_that_of_one_more_run() -> None:
+    """Of 2, 4 and 6: mean 4, standard deviation 2, t(2) = 4.303, √(1 + 1/3)."""
+    told = estimate([2.0, 4.0, 6.0])
+    half = 4.303 * 2 * math.sqrt(4 / 3)
+    assert (told.value, told.low, told.high) == pytest.approx((4.0, 0.0, 4 + half))
+    assert told.holds(4 + half - 1e-9)
+    assert not told.holds(4 + half + 1e-9)
+
+
+def test_what_is_multiplied_by_an_unsure_factor_is_less_sure() -> None:
+    """As above, times 2: A = 4² · 4/3. B = 8² · (0.3² + 0.4²) = 16 by four rehearsals, and Student's t for
+    (A + B)² / (A²/2 + B²/3) = 4.45 degrees of freedom, which is t(4) = 2.776.
+    """
+    told = estimate([2.0, 4.0, 6.0], Beyond(p=99.0, factor=2.0, error=0.3, spread=0.4, trials=4))
+    assert told.value == pytest.approx(8.0)
+    assert told.high == pytest.approx(8 + 2.776 * math.sqrt(16 * 4 / 3 + 16))
+    sure = estimate([2.0, 4.0, 6.0], Beyond(p=99.0, factor=2.0, error=0.0, spread=0.0, trials=1))
+    assert sure.high == pytest.approx(8 + 4.303 * 4 * math.sqrt(4 / 3))
+
+
+def test_a_prediction_is_multiplied_by_what_rehearsals_took_beyond_their_simulations() -> None:
+    policy = BatchPolicy(max_batch=1, max_delay_ms=0.0)
+    known = (
+        Beyond(p=50.0, factor=2.0, error=0.0, spread=0.0, trials=4),
+        Beyond(p=90.0, factor=3.0, error=0.1, spread=0.2, trials=4),
+    )
+    cost = ServingCost(from_trials=3000, beyond=known)
+    bare, from_trials = (
+        predict(Setup(Fleet([engine(1, 7.0)], costs), 1, policy), at(100), Goal(90.0, 20.0))
+        for costs in (NO_COST, Costs({1: cost}))
+    )
+    for factor, name in ((2, "p50"), (3, "p99"), (3, "goal")):
+        assert getattr(from_trials, name).value == pytest.approx(factor * getattr(bare, name).value)
+    assert from_trials.p50.high == pytest.approx(2 * bare.p50.high)
+    # 99 is no surer than 90, whose factor it has
+    for told in (from_trials.p99, from_trials.goal):
+        assert told.high - told.value > 2 * 0.2 * told.value
+    assert from_trials.throughput == bare.throughput
+
+
+def test_intervals_hold_19_of_20_runs_with_other_arrivals() -> None:
+    """Of 60 runs with the same curves; fewer than 50 would be a chance of 1 in 1,000."""
+    setup = Setup(Fleet([engine(1, 7.0)]), 1, BatchPolicy(max_batch=1, max_delay_ms=0.0))
+    told = predict(setup, at(100), Goal(90.0, 20.0))
+    runs = [run_once(setup, at(100), told.requests, seed) for seed in range(100, 160)]
+    assert 50 <= sum(told.goal.holds(latency_ms(run, 90.0)) for run in runs) < 60
+
+
+def test_a_request_that_is_rejected_is_infinitely_late() -> None:
+    setup = Setup(Fleet([engine(1, 1.0)]), 1, BatchPolicy(max_batch=1, max_delay_ms=0.0, max_waiting=1))
+    run = run_once(setup, at(900), 1000, seed=0)
+    assert 0 < run.rejected < 500
+    assert latency_ms(run, 99.0) == math.inf
+    assert 1.0 <= latency_ms(run, 10.0) < 2.1
+
+
+def test_a_run_is_half_a_minute_or_long_enough_for_the_percentile() -> None:
+    assert requests_of(GOAL, 100) == 3000
+    assert requests_of(GOAL, 1e6) == 10_000
+    assert requests_of(GOAL, 1.0) == 500
+    assert requests_of(Goal(99.9, 1.0), 1.0) == 5000
+
+
+def test_lengths_go_to_the_shortest_bucket_that_holds_them() -> None:
+    fleet = Fleet([engine(8, 2.0, length=128), engine(8, 8.0, length=384)])
+    demand = Demand("poisson", 100, {64: 1, 128: 2, 200: 1})
+    assert demand.shares_of(fleet) == pytest.approx([0.75, 0.25])
+    assert Demand("poisson", 100, {64: 1, 400: 1}).shares_of(fleet) is None
+    recorded = Demand(Recorded((0.0, 1.0, 2.0), (100, 300, 300)), 1.0, {})
+    assert recorded.shares_of(fleet) == pytest.approx([1 / 3, 2 / 3])
+    assert recorded.arrivals(fleet, 3, 0).shape.tolist() == [0, 1, 1]
+
+
+# ── the choice ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_light_load_is_served_by_the_fastest_engine_alone_at_once() -> None:
+    found = Search(ENGINES).best(at(10), Bounds(GOAL))
+    assert found.chosen is not None
+    assert found.chosen.setup.name == "fp16 batch1, 1 worker, batches up to 1, delay 0 ms"
+    assert found.chosen.prediction.p50.value == pytest.approx(1.0)
+    assert "one of the engines would never be used" not in {one.reason for one in found.rejected}
+
+
+def test_a_heavy_load_needs_a_larger_batch_and_says_what_the_small_one_takes() -> None:
+    found = Search(ENGINES).best(at(2200), Bounds(GOAL))
+    assert found.chosen is not None
+    assert found.chosen.setup.policy.max_batch == 8
+    assert found.chosen.prediction.goal.high <= 20.0
+    reasons = {one.setup: one for one in found.rejected}
+    alone = reasons["fp16 batch1, 1 worker, batches up to 1, delay 0 ms"]
+    assert alone.reason == "takes 1,000 requests/s at most"
+    assert alone.count == 3
+    assert len(found.chosen.setup.fleet.engines) <= 3
+
+
+def test_among_equals_the_simpler_one_is_chosen() -> None:
+    """Batches of 8 take as long on both engines; one that also has a slower engine of 1 is no better."""
+    found = Search([engine(8, 3.0), engine(1, 2.95)]).best(at(2200), Bounds(GOAL))
+    assert found.chosen is not None
+    assert found.chosen.setup.fleet.name == "fp16 batch8"
+
+
+def test_memory_is_kept() -> None:
+    free = Search(ENGINES).best(at(900), Bounds(GOAL)).chosen
+    bound = Search(ENGINES).best(at(900), Bounds(GOAL, memory_bytes=150 * MIB))
+    assert free is not None
+    assert bound.chosen is not None
+    assert (free.setup.memory_bytes() or 0) > 150 * MIB
+    assert (bound.chosen.setup.memory_bytes() or 0) <= 150 * MIB
+    assert any("MiB of device memory" in one.reason for one in bound.rejected)
+
+
+def test_a_memory_bound_is_not_kept_by_engines_that_nobody_measured() -> None:
+    found = Search([engine(8, 3.0, memory_mib=None)]).best(at(100), Bounds(GOAL, memory_bytes=MIB))
+    assert found.chosen is None
+    assert [one.reason for one in found.rejected] == ["nobody measured its memory"]
+
+
+def test_for_triton_there_is_one_engine_with_a_range_of_batches() -> None:
+    dynamic = engine(8, {1: 1.5, 8: 4.0})
+    found = Search([*ENGINES, dynamic]).best(at(500), Bounds(GOAL, for_triton=True))
+    assert found.chosen is not None
+    assert found.chosen.setup.fleet.name == "fp16 batch1-8"
+
+
+def test_the_highest_rate_is_below_the_capacity_and_beyond_it_nothing_keeps_the_goal() -> None:
+    search = Search(ENGINES)
+    found = search.highest_rate(at(1), Bounds(GOAL))
+    assert found is not None
+    rate, choice = found
+    assert choice.chosen is not None
+    assert 0.85 * 8 / 0.003 < rate < 8 / 0.003
+    assert search.best(at(8 / 0.003), Bounds(GOAL)).chosen is None
+
+
+class Doubtful(Search):
+    """Where a single simulation keeps the bounds up to 2,000/s, and all of them up to 50/s."""
+
+    def best(self, demand: Demand, bounds: Bounds) -> SearchResult:
+        """Nothing is simulated."""
+        setup = Setup(Fleet(ENGINES[:1]), 1, BatchPolicy(max_batch=1, max_delay_ms=0.0))
+        kept = Outcome(setup, predict(setup, at(50), GOAL, runs=2))
+        return SearchResult(kept if demand.rate <= 50 else None, (kept,), ())
+
+    def _is_kept(self, demand: Demand, bounds: Bounds) -> bool:
+        return demand.rate <= 2000
+
+
+def test_the_highest_rate_is_found_however_far_it_lies_below_what_a_single_simulation_keeps() -> None:
+    found = Doubtful(ENGINES).highest_rate(at(1), Bounds(GOAL))
+    assert found is not None
+    assert 50 / 1.05 < found[0] <= 50
+
+
+def test_no_rate_keeps_a_latency_that_one_request_exceeds() -> None:
+    assert Search(ENGINES).highest_rate(at(1), Bounds(Goal(99.0, 0.5))) is None
+
+
+# ── nothing keeps the bounds ────────────────────────────────────────────────────────────────────────────
+
+
+def told_by(engines: list, demand: Demand, bounds: Bounds) -> str:
+    search = Search(engines)
+    found = search.best(demand, bounds)
+    assert found.chosen is None
+    error = nothing_keeps(search, demand, bounds, found, rate_asked=True)
+    assert isinstance(error, PlanError)
+    return str(error)
+
+
+def test_one_that_is_fast_for_whom_it_does_not_reject_is_told_so() -> None:
+    """A queue of one at 90 % load rejects many, and a quarter of the requests are answered at once."""
+    setup = Setup(Fleet([engine(1, 1.0)]), 1, BatchPolicy(max_batch=1, max_delay_ms=0.0, max_waiting=1))
+    demand, bounds = at(900), Bounds(Goal(25.0, 20.0))
+    found = SearchResult(None, (Outcome(setup, predict(setup, demand, bounds.goal)),), ())
+    error = nothing_keeps(Search([engine(1, 1.0)]), demand, bounds, found, rate_asked=False)
+    assert re.search(r"p25=20ms: the closest comes to 1 ms \(.*\), and rejects more than 1 %", str(error))
+
+
+def test_of_contradictory_bounds_each_is_told_with_what_it_costs() -> None:
+    told = told_by(ENGINES, at(900), Bounds(Goal(99.0, 2.5), memory_bytes=105 * MIB, max_engines=1))
+    assert "p99=2.5ms: the closest comes to" in told
+    assert re.search(r"rate 900/s: 1\d\d/s would keep the other bounds, not rehearsed", told)
+    assert "memory 105 MiB: makes no difference" in told
+    assert "max-engines 1: makes no difference" in told
+
+
+def test_a_memory_bound_on_engines_whose_memory_nobody_measured_says_that() -> None:
+    told = told_by([engine(1, 1.0, memory_mib=None)], at(100), Bounds(GOAL, memory_bytes=8192 * MIB))
+    assert "memory 8 GiB, and nobody measured what any engine takes: without it there is fp16 batch1" in told
+
+
+def test_a_memory_bound_that_is_the_one_in_the_way_is_named_with_what_would_do() -> None:
+    told = told_by(ENGINES, at(900), Bounds(GOAL, memory_bytes=50 * MIB))
+    assert "p99=20ms: not even without it" in told
+    assert "memory 50 MiB: without it there is fp16" in told
+
+
+def test_an_interval_that_alone_misses_is_told_as_that_and_no_higher_rate_as_a_remedy() -> None:
+    """As after rehearsals that differed widely: the costs of others promise more than was asked for."""
+    setup = Setup(Fleet([engine(1, 1.0)]), 1, BatchPolicy(max_batch=1, max_delay_ms=0.0))
+    sure = predict(setup, at(100), GOAL)
+    unsure = structs.replace(sure, goal=Estimate(value=4.49, low=0.0, high=22.6))
+    found = SearchResult(None, (Outcome(setup, unsure),), ())
+    told = str(nothing_keeps(Search(ENGINES), at(100), Bounds(GOAL), found, rate_asked=True))
+    assert "p99=20ms: the closest promises 4.49 ms, but its interval reaches 22.6 ms: fp16 batch1" in told
+    assert "rate 100/s: is not in the way, by simulations that were not rehearsed" in told
+    assert "keep the other bounds" not in told
+    assert "relax one of them as told" in told
+
+
+def test_where_no_single_bound_helps_it_is_told_what_each_alone_leaves() -> None:
+    told = told_by(ENGINES, at(5000), Bounds(Goal(99.0, 0.1), memory_bytes=1024, max_engines=1))
+    assert "p99=0.1ms: not even without it" in told
+    assert "memory 1 KiB: makes no difference on its own" in told
+    assert "the rate alone: is too high: 2,667/s at most" in told  # eight in 3 ms
+    assert "p99=0.1ms alone: no rate keeps it" in told
+    assert "the memory alone: no engine takes less than 100 MiB" in told
+    assert "→ relax several together, for no single one is enough" in told
+    assert "as told" not in told
+
+
+def test_a_rate_that_is_possible_alone_is_told_with_its_best_latency() -> None:
+    told = told_by(ENGINES, at(900), Bounds(Goal(99.0, 2.5), memory_bytes=50 * MIB))
+    assert re.search(r"the rate alone: p99 comes to [\d.]+ ms \(.*\) at best", told)
+    assert re.search(r"p99=2.5ms alone: 1\d\d/s would keep it, not rehearsed", told)
+    assert "→ relax several together" in told
+
+
+def test_the_same_search_gives_the_same_answer() -> None:
+    first, again = (Search(ENGINES).best(at(2000), Bounds(GOAL)).chosen for _ in range(2))
+    assert first is not None
+    assert again is not None
+    assert first.prediction == again.prediction
+    assert np.isfinite(first.prediction.goal.high)

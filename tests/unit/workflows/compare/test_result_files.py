@@ -1,0 +1,98 @@
+"""Result files whose passes are marked: they win nothing, and without samples they are refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+from tests.support import examples
+from tests.support.interleaved_runs import block
+from trtopt.errors import ArtifactError
+from trtopt.measure.analysis.result_comparison import compare_reports, compare_times
+from trtopt.measure.analysis.trtexec_files import Times
+from trtopt.records import BenchReport, Measurement, to_json
+from trtopt.workflows.compare.result_files import read_result
+
+HOT = "too hot"
+
+
+def report(latency_ms: float, untrustworthy: tuple[str, ...] = ()) -> BenchReport:
+    """A result file whose one pass had a hundred queries of one latency."""
+    taken = msgspec.structs.replace(
+        examples.measurement(), samples=block([latency_ms] * 100), untrustworthy=untrustworthy, failure=None
+    )
+    point = msgspec.structs.replace(examples.report().points[0], latency=taken, throughput=None)
+    return msgspec.structs.replace(examples.report(), points=(point,))
+
+
+def verdict(a: BenchReport, b: BenchReport) -> tuple[str, list[str]]:
+    (row,) = compare_reports(a, b, threshold=0.01, force=False).rows
+    return row.comparison.verdict.value, [reason.text for reason in row.comparison.reasons]
+
+
+@pytest.mark.parametrize(("latency_ms", "winner"), [(0.5, "FASTER"), (1.0, "UNDECIDED"), (2.0, "SLOWER")])
+def test_a_side_that_is_not_to_be_trusted_gets_no_verdict(latency_ms: float, winner: str) -> None:
+    assert verdict(report(1.0), report(latency_ms))[0] == winner
+    for side, marks in (("A", ((HOT,), ())), ("B", ((), (HOT,)))):
+        found, reasons = verdict(report(1.0, marks[0]), report(latency_ms, marks[1]))
+        assert found == "UNDECIDED"
+        assert f"{side} is marked as not to be trusted: {HOT}" in reasons
+
+
+def test_nor_does_it_against_a_file_of_trtexecs() -> None:
+    theirs = Times("times.json", (2.0,) * 100)
+    found = {
+        marks: compare_times(report(1.0, marks), theirs, batch=None, assumed="own", threshold=0.01)
+        for marks in ((), (HOT,))
+    }
+    assert [one.rows[0].comparison.verdict.value for one in found.values()] == ["SLOWER", "UNDECIDED"]
+
+
+def waving(median_ms: float, *, spread: float = 0.0, drift: float = 0.0, apart: float = 0.0) -> BenchReport:
+    """A run on a CPU of 400 queries; spread, drift and gap between two modes are relative to the median."""
+    noise = np.random.RandomState(0).standard_normal(400) * (spread or 0.001)
+    at = np.arange(400)
+    ms = median_ms * (1 + noise + drift * at / 400 + apart * (at % 2))
+    whole = report(1.0)
+    latency = msgspec.structs.replace(whole.points[0].latency, samples=block(ms.tolist()))
+    point = msgspec.structs.replace(whole.points[0], latency=latency)
+    device = msgspec.structs.replace(whole.environment.device, kind="cpu")
+    environment = msgspec.structs.replace(whole.environment, device=device)
+    return msgspec.structs.replace(whole, points=(point,), environment=environment)
+
+
+@pytest.mark.parametrize(
+    ("flaw", "word"),
+    [
+        ({"spread": 0.07}, "unstable: the coefficient of variation is 6."),
+        ({"drift": 0.05}, "latency drifted by"),
+        ({"apart": 0.04}, "latency has two modes"),
+    ],
+)
+def test_a_run_that_was_told_to_be_unsteady_gets_no_verdict_without_taking_turns(
+    flaw: dict[str, float], word: str
+) -> None:
+    assert verdict(waving(1.0), waving(1.3))[0] == "SLOWER"
+    for a, b, side in ((waving(1.0, **flaw), waving(1.3), "A"), (waving(1.0), waving(1.3, **flaw), "B")):
+        found, reasons = verdict(a, b)
+        assert found == "UNDECIDED"
+        assert any(f"{side} is marked as not to be trusted: {word}" in reason for reason in reasons)
+    theirs = Times("times.json", (2.0,) * 100)
+    (row,) = compare_times(waving(1.0, **flaw), theirs, batch=None, assumed="own", threshold=0.01).rows
+    assert row.comparison.verdict.value == "UNDECIDED"
+
+
+def test_a_file_whose_samples_were_all_discarded_is_refused_with_the_reason(tmp_path: Path) -> None:
+    empty = msgspec.structs.replace(block([]), gpu_compute_ms=[])
+    whole = report(1.0)
+    lost: Measurement = msgspec.structs.replace(whole.points[0].latency, mode="latency", samples=empty)
+    point = msgspec.structs.replace(whole.points[0], latency=lost)
+    file = tmp_path / "lost.json"
+    file.write_bytes(to_json(msgspec.structs.replace(whole, points=(point,))))
+    with pytest.raises(ArtifactError) as caught:
+        read_result(file)
+    assert "batch 8: all 2 samples of its latency pass were discarded (hw slowdown)" in caught.value.problem
+    assert "measure again" in caught.value.remedy
