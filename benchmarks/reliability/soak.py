@@ -33,6 +33,7 @@ from numpy.typing import NDArray
 
 import trtopt
 from trtopt.builder.engine import BuildJob
+from trtopt.builder.shapes import shapes_at
 from trtopt.device.backends import ONNXRUNTIME, open_builder
 from trtopt.device.nvml import device_memory_of
 from trtopt.files.build_folder import read_manifest
@@ -43,8 +44,7 @@ from trtopt.recipe import make_recipe
 from trtopt.records import EngineArtifact
 from trtopt.workers.protocol import Benched, Built
 from trtopt.workers.worker import run
-from trtopt.workflows.bench.resolve_engines import shapes_at
-from trtopt.workflows.build.build import make_plans
+from trtopt.workflows.build.engines import make_plans
 
 DIGITS = Path(__file__).parents[2] / "models" / "digits" / "digits.onnx"
 SOURCES = ("EDGE_MASK_CONVOLUTIONS", "JIT_CONVOLUTIONS")  # neither cuBLAS nor cuDNN is needed

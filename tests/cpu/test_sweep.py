@@ -23,7 +23,7 @@ from trtopt.errors import ArtifactError, BuildError, MeasurementError, OutputErr
 from trtopt.files.build_folder import lock, read_manifest
 from trtopt.measure.analysis.sweep_refinement import next_size
 from trtopt.records import SweepReport
-from trtopt.workflows.build.build import build_each
+from trtopt.workflows.build.engines import build_each
 from trtopt.workflows.compare.result_files import read_result
 from trtopt.workflows.sweep import builds as sweep_builds
 from trtopt.workflows.sweep.folder import read_sweep, save_sweep

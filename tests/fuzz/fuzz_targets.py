@@ -121,10 +121,12 @@ def _build_folder(path: Path) -> None:
     """As `trtopt bench` and `trtopt build` onto it read: the engines, their points and shapes."""
     from rich.console import Console
 
+    from trtopt.builder.shapes import shapes_at
     from trtopt.files.build_folder import read_manifest, read_verified
     from trtopt.report.text import build_summary
-    from trtopt.workflows.bench.resolve_engines import points, shapes_at, verified_graphs
     from trtopt.workflows.build.build_memory import memories_of
+    from trtopt.workflows.build.verified_graphs import verified_graphs
+    from trtopt.workflows.engine_points import points
     from trtopt.workflows.profile.precision_receipt import receipts_of
 
     manifest = read_manifest(path.parent)
@@ -138,8 +140,9 @@ def _build_folder(path: Path) -> None:
 
 
 def _manifest(path: Path) -> None:
+    from trtopt.builder.shapes import shapes_at
     from trtopt.files.build_folder import read_manifest
-    from trtopt.workflows.bench.resolve_engines import points, shapes_at
+    from trtopt.workflows.engine_points import points
 
     manifest = read_manifest(path.parent)
     for engine, size in points(manifest.engines, None):

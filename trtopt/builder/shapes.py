@@ -13,7 +13,15 @@ from itertools import pairwise
 
 from trtopt.errors import FixedBatchError, UsageError
 from trtopt.recipe import BATCH, ShapeFlag
-from trtopt.records import MAX_PROFILES, OnnxArtifact, Profile, Shape, ShapeRange, TensorSpec
+from trtopt.records import (
+    MAX_PROFILES,
+    BuildPlan,
+    OnnxArtifact,
+    Profile,
+    Shape,
+    ShapeRange,
+    TensorSpec,
+)
 
 
 def batch_axes(model: OnnxArtifact) -> dict[str, int | str]:
@@ -194,3 +202,13 @@ def _over(ranges: Sequence[ShapeRange], tuned: ShapeRange) -> ShapeRange:
         opt=tuned.opt,
         max=tuple(map(max, zip(*(one.max for one in ranges), strict=True))),
     )
+
+
+def shapes_at(inputs: Sequence[TensorSpec], plan: BuildPlan, size: int) -> dict[str, Shape]:
+    """Shapes of a model's inputs: what the engine is tuned for, with the batch size in its place."""
+    shapes = {}
+    for spec in inputs:
+        best = plan.shapes[spec.name].opt
+        is_batched = bool(spec.shape) and isinstance(spec.shape[0], str)
+        shapes[spec.name] = (size, *best[1:]) if is_batched else best
+    return shapes

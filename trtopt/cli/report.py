@@ -25,7 +25,7 @@ def report(folder: Path, output: Path) -> None:
     from trtopt.report.html.page import page, page_of
     from trtopt.report.html.sweep import sweep_sections, sweep_title
     from trtopt.version import __version__
-    from trtopt.workflows.build.build import now
+    from trtopt.workflows.invocation import now
     from trtopt.workflows.report import collect
     from trtopt.workflows.sweep.folder import is_sweep, read_sweep
 

@@ -12,7 +12,12 @@ import re
 from typing import Any
 
 from trtopt.errors import ArtifactError
-from trtopt.records import EngineDescription, EngineLayer, EngineTensor
+from trtopt.records import (
+    BenchPoint,
+    EngineDescription,
+    EngineLayer,
+    EngineTensor,
+)
 
 _REBUILD = "build again with `trtopt build`, which always asks for detailed profiling verbosity"
 _OTHER = "give what the engine inspector, `trtexec --exportLayerInfo` or `trtopt bench --layers` wrote"
@@ -123,3 +128,23 @@ def _list(value: Any) -> list[Any]:
 
 def _text(value: Any) -> str:
     return value if isinstance(value, str) else ""
+
+
+def description_of(point: BenchPoint, missing: list[str]) -> EngineDescription | None:
+    """What the inspector told; where it told nothing of use, times stay joined with names alone.
+
+    Raises:
+        ArtifactError: the point has no layer pass.
+    """
+    if point.layers is None:
+        raise ArtifactError(
+            f"batch {point.batch} was measured without a layer pass", "measure again with --layers"
+        )
+    if point.layers.inspector is None:
+        missing.append("types, tactics and shapes of layers: there is no inspector's description")
+        return None
+    try:
+        return read_inspector(point.layers.inspector, f"batch {point.batch}")
+    except ArtifactError as error:
+        missing.append(f"types, tactics and shapes of layers: {error.problem}; {error.remedy}")
+        return None

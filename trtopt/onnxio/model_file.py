@@ -17,7 +17,6 @@ import numpy as np
 import onnx
 from google.protobuf.message import DecodeError
 
-from trtopt.device.ort.separate_weights import WEIGHTS_FILE
 from trtopt.errors import InvalidModelError, OutputError
 from trtopt.files.temporary import remove_unfinished, temporary_file
 from trtopt.onnxio import wire_format as wire
@@ -390,3 +389,7 @@ def save(model: ModelFile, path: Path) -> None:
         raise OutputError(
             f"cannot write {path}: {error.strerror or error}", "choose another place with -o"
         ) from None
+
+
+WEIGHTS_FILE = "weights"
+"""What a model names as the file of each weight that ONNX Runtime is given separately."""

@@ -26,3 +26,9 @@ class Listener:
 
 
 SILENT = Listener()
+
+
+def tell(notes: list[str], listener: Listener, text: str) -> None:
+    """Say it now, and note it in the result."""
+    notes.append(text)
+    listener.note(text)

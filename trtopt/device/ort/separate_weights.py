@@ -7,9 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from trtopt.files.build_folder import scratch_folder
-
-WEIGHTS_FILE = "weights"
-"""What a model names as the file of each weight that ONNX Runtime is given separately."""
+from trtopt.onnxio.model_file import WEIGHTS_FILE
 
 
 @contextmanager

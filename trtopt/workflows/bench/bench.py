@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 
+from trtopt.builder.shapes import shapes_at
 from trtopt.data import open_data
 from trtopt.device.affinity import AUTO, listed, parse_cores
 from trtopt.device.api import ClockControl
@@ -23,15 +24,9 @@ from trtopt.recipe import check_timeout
 from trtopt.records import BenchReport, EngineArtifact, Terms
 from trtopt.workers.protocol import Benched
 from trtopt.workers.supervisor import run_jobs
-from trtopt.workflows.bench.resolve_engines import (
-    ResolvedEngines,
-    check_trust,
-    points,
-    resolve_engines,
-    runs_on,
-    shapes_at,
-)
-from trtopt.workflows.build.build import command_line, now
+from trtopt.workflows.bench.resolve_engines import ResolvedEngines, check_trust, resolve_engines, runs_on
+from trtopt.workflows.engine_points import points
+from trtopt.workflows.invocation import command_line, now
 from trtopt.workflows.listener import SILENT, Listener
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from trtopt.builder.shapes import shapes_at
 from trtopt.errors import UsageError
 from trtopt.measure.analysis.comparability import Work
 from trtopt.measure.loop.interleaved import InterleaveJob, LoadedEngine, Variant
@@ -13,7 +14,6 @@ from trtopt.measure.statistics.comparison import RUN_BLOCKS, Comparison
 from trtopt.records import ComparisonVerdict, Contract, EngineArtifact, InterleavedRun, Purpose, TensorSpec
 from trtopt.workers.protocol import Interleaved
 from trtopt.workers.supervisor import run_jobs
-from trtopt.workflows.bench.resolve_engines import shapes_at
 from trtopt.workflows.listener import Listener
 
 ROUNDS = RUN_BLOCKS

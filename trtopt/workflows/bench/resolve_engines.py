@@ -18,13 +18,14 @@ from trtopt.files.build_folder import (
     plugin_libraries,
     read_manifest,
     scratch_folder,
-    sha256_of,
 )
-from trtopt.onnxio.model_info import read_onnx
-from trtopt.records import BuildPlan, BuildSettings, EngineArtifact, Manifest, OnnxArtifact, Shape, TensorSpec
+from trtopt.records import BuildPlan, BuildSettings, EngineArtifact, Manifest, TensorSpec
 from trtopt.workflows.bench.external_engine import external_engine, is_external
-from trtopt.workflows.build.build import BuildOptions, build, build_engines
-from trtopt.workflows.listener import Listener
+from trtopt.workflows.build.build import build
+from trtopt.workflows.build.engines import BuildOptions, build_engines
+from trtopt.workflows.build.verified_graphs import as_it_is, verified_graphs
+from trtopt.workflows.engine_points import points
+from trtopt.workflows.listener import Listener, tell
 
 
 @dataclass(frozen=True)
@@ -168,23 +169,6 @@ def _is_engine(path: Path) -> bool:
         return False
 
 
-def as_it_is(folder: Path, engine: EngineArtifact) -> EngineArtifact:
-    """The engine with the hash and size that its file has now, because the user trusts it by name.
-
-    Raises:
-        ArtifactError: it is not there.
-    """
-    file = folder / engine.path
-    if not file.is_file():
-        raise ArtifactError(f"{file}: is not there", "bring it back, or use `trtopt verify --repair`")
-    return msgspec.structs.replace(
-        engine,
-        sha256=sha256_of(file),
-        size_bytes=file.stat().st_size,
-        notes=(*engine.notes, "not as it was built: trusted by name"),
-    )
-
-
 def _chosen(engines: Sequence[EngineArtifact], backend: str | None) -> BackendChoice:
     own = engines[0].plan.backend.name if engines else None
     return choose_for_running(backend or own or "auto", own)
@@ -262,69 +246,3 @@ def _rebuilt(
     with scratch_folder() as scratch:
         engines = build_engines(graphs, own, scratch, BuildOptions(None), listener)
         yield resolved(scratch, manifest, engines)
-
-
-def verified_graphs(folder: Path, manifest: Manifest) -> list[OnnxArtifact]:
-    """The graphs that a folder's engines are made of, where they lie.
-
-    Raises:
-        ArtifactError: a file is not the one of the manifest.
-    """
-    found = [read_onnx(folder / Path(graph.path).name) for graph in (manifest.onnx, *manifest.graphs)]
-    for there, graph in zip(found, (manifest.onnx, *manifest.graphs), strict=True):
-        if there.sha256 != graph.sha256:
-            raise ArtifactError(
-                f"{there.path}: is not the model that the engines were built from", "build again"
-            )
-    return found
-
-
-def tell(notes: list[str], listener: Listener, text: str) -> None:
-    """Say it now, and note it in the result."""
-    notes.append(text)
-    listener.note(text)
-
-
-def points(
-    engines: Sequence[EngineArtifact], batch: Sequence[int] | None
-) -> list[tuple[EngineArtifact, int]]:
-    """Which engine is measured at which batch size.
-
-    Dynamic engines stand for the smallest and largest batch of each profile, and what it is tuned for.
-
-    Raises:
-        UsageError: a batch size that no engine admits.
-    """
-    if batch is None:
-        sizes = {(index, size) for index, engine in enumerate(engines) for size in _telling(engine.plan)}
-        return [(engines[index], size) for index, size in sorted(sizes)]
-    return [(_engine_for(engines, size), size) for size in sorted(set(batch))]
-
-
-def _telling(plan: BuildPlan) -> Iterator[int]:
-    """Where each profile begins and ends to be used, and what it is tuned for."""
-    yield from (size for span in plan.spans for size in (span.low, span.high))
-    yield from (profile.batch.opt[0] for profile in plan.profiles)
-
-
-def _engine_for(engines: Sequence[EngineArtifact], size: int) -> EngineArtifact:
-    """The engine that is tuned closest to a batch size, among those that admit it."""
-    spans = [(engine, engine.plan.span_of(size)) for engine in engines]
-    fitting = [(engine, engine.plan.profiles[span.profile]) for engine, span in spans if span is not None]
-    if not fitting:
-        there = ", ".join(engine.plan.label for engine in engines)
-        raise UsageError(
-            f"--batch {size}: no engine here admits it (there are: {there})",
-            "choose among those, or build one",
-        )
-    return min(fitting, key=lambda one: abs(one[1].batch.opt[0] - size))[0]
-
-
-def shapes_at(inputs: Sequence[TensorSpec], plan: BuildPlan, size: int) -> dict[str, Shape]:
-    """Shapes of a model's inputs: what the engine is tuned for, with the batch size in its place."""
-    shapes = {}
-    for spec in inputs:
-        best = plan.shapes[spec.name].opt
-        is_batched = bool(spec.shape) and isinstance(spec.shape[0], str)
-        shapes[spec.name] = (size, *best[1:]) if is_batched else best
-    return shapes

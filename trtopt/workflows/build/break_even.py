@@ -15,8 +15,9 @@ from trtopt.onnxio.model_info import read_onnx
 from trtopt.precision.bounds import Bounds
 from trtopt.recipe import make_recipe
 from trtopt.records import BatchVerdict, OnnxArtifact, PrecisionVerdict
-from trtopt.workflows.build.build import TIMING_CACHE_FILE, BuildOptions, keep_model, make_plans
 from trtopt.workflows.build.engine_selection import obstacle, terms_for
+from trtopt.workflows.build.engines import TIMING_CACHE_FILE, BuildOptions, make_plans
+from trtopt.workflows.build.kept_model import keep_model
 from trtopt.workflows.build.precision_selection import select_precision
 from trtopt.workflows.listener import SILENT, Listener
 from trtopt.workflows.precision.quantize import TABLE_SUFFIX, Request

@@ -16,7 +16,7 @@ from trtopt.precision.bounds import Bounds
 from trtopt.recipe import Recipe
 from trtopt.records import Backend, EngineArtifact, OnnxArtifact, PrecisionVerdict
 from trtopt.workflows.build.apply_precision import QUANTISED, Precision, apply_precision, request_for
-from trtopt.workflows.build.build import BuildOptions, build_engines, make_plans
+from trtopt.workflows.build.engines import BuildOptions, build_engines, make_plans
 from trtopt.workflows.build.precision_selection import SelectionTerms, select_precision
 from trtopt.workflows.listener import Listener
 from trtopt.workflows.precision.quantize import Request

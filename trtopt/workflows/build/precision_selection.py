@@ -14,9 +14,11 @@ from pathlib import Path
 
 import msgspec
 
+from trtopt.builder.shapes import shapes_at
 from trtopt.data import open_data
 from trtopt.errors import ArtifactError, DataError, DeviceError, ModelError, UsageError
 from trtopt.inspect.graph import Graph, read_graph
+from trtopt.inspect.inspector import description_of
 from trtopt.inspect.profile import profile_point
 from trtopt.inspect.regions import find_regions, losing, losing_vectors, region_times
 from trtopt.measure.contracts import DEFAULT, contract_named
@@ -40,13 +42,11 @@ from trtopt.records import (
 from trtopt.workers.protocol import Benched
 from trtopt.workers.supervisor import run_jobs
 from trtopt.workflows.bench.interleaved import Setting, loaded, measure_in_turns, turns_job, verdict_record
-from trtopt.workflows.bench.resolve_engines import shapes_at
 from trtopt.workflows.build.apply_precision import Precision
-from trtopt.workflows.build.build import BuildOptions, build_engines
 from trtopt.workflows.build.candidates import AS_GIVEN, Candidates, Entry, moved
+from trtopt.workflows.build.engines import BuildOptions, build_engines
 from trtopt.workflows.listener import Listener
 from trtopt.workflows.precision.quantize import Request
-from trtopt.workflows.profile.profile import description_of
 
 _DURATION_S = 2.0
 """Seconds of sampling for each candidate at each batch size."""

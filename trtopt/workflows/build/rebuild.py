@@ -36,8 +36,9 @@ from trtopt.files.signing import (
 from trtopt.records import EngineArtifact, Manifest
 from trtopt.records.verifying import Change, FolderCheck
 from trtopt.version import __version__
-from trtopt.workflows.bench.resolve_engines import as_it_is, verified_graphs
-from trtopt.workflows.build.build import TIMING_CACHE_FILE, BuildOptions, build_engines, command_line, now
+from trtopt.workflows.build.engines import TIMING_CACHE_FILE, BuildOptions, build_engines
+from trtopt.workflows.build.verified_graphs import as_it_is, verified_graphs
+from trtopt.workflows.invocation import command_line, now
 from trtopt.workflows.listener import SILENT, Listener
 
 

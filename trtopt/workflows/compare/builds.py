@@ -32,10 +32,12 @@ from trtopt.workflows.bench.interleaved import (
     terms_shown,
     work_of,
 )
-from trtopt.workflows.bench.resolve_engines import points, tell, verified_graphs
-from trtopt.workflows.build.build import TIMING_CACHE_FILE, BuildOptions, build, build_engines
+from trtopt.workflows.build.build import build
+from trtopt.workflows.build.engines import TIMING_CACHE_FILE, BuildOptions, build_engines
 from trtopt.workflows.build.timing_caches import NO_CACHE
-from trtopt.workflows.listener import Listener
+from trtopt.workflows.build.verified_graphs import verified_graphs
+from trtopt.workflows.engine_points import points
+from trtopt.workflows.listener import Listener, tell
 
 RUNS = 5
 """How many processes run all builds: each loads them anew, so that a run's luck is drawn again."""

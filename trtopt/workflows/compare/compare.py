@@ -17,11 +17,11 @@ from trtopt.measure.statistics.comparison import THRESHOLD
 from trtopt.recipe import check_timeout
 from trtopt.records import CompareReport, EngineArtifact, InterleavedRun, Terms
 from trtopt.workflows.bench.interleaved import Setting, verdict_record
-from trtopt.workflows.build.build import command_line, now
 from trtopt.workflows.compare.builds import compare_recipes
 from trtopt.workflows.compare.contracts import explain_engines, explain_results, parse_contracts
 from trtopt.workflows.compare.engines import compare_engines
 from trtopt.workflows.compare.result_files import compare_files, is_result_file, read_result
+from trtopt.workflows.invocation import command_line, now
 from trtopt.workflows.listener import SILENT, Listener
 
 DURATION_S = 3.0

@@ -15,7 +15,8 @@ from trtopt.measure.loop.interleaved import InterleaveJob, LoadedEngine
 from trtopt.measure.loop.rounds import notes_of, valid_rounds
 from trtopt.records import BenchPoint, BenchReport, Contract, InterleavedRun
 from trtopt.workflows.bench.interleaved import ROUNDS, WARMUP_S, Setting, loaded, measure_in_turns
-from trtopt.workflows.bench.resolve_engines import check_trust, points, resolve_engines
+from trtopt.workflows.bench.resolve_engines import check_trust, resolve_engines
+from trtopt.workflows.engine_points import points
 from trtopt.workflows.listener import Listener
 
 

@@ -23,7 +23,8 @@ from trtopt.workflows.bench.interleaved import (
     turns_job,
     work_of,
 )
-from trtopt.workflows.bench.resolve_engines import check_trust, points, resolve_engines
+from trtopt.workflows.bench.resolve_engines import check_trust, resolve_engines
+from trtopt.workflows.engine_points import points
 from trtopt.workflows.listener import Listener
 
 

@@ -22,7 +22,7 @@ from trtopt.serving.planning.service_times import FREE, at_level
 from trtopt.serving.planning.setups import MeasuredEngine
 from trtopt.serving.planning.simulation import Arrivals
 from trtopt.serving.planning.traffic import Recorded
-from trtopt.workflows.build.build import command_line, now
+from trtopt.workflows.invocation import command_line, now
 from trtopt.workflows.plan.measured_engines import Measured, read_measured
 from trtopt.workflows.plan.request import (
     RequestedArrivals,

@@ -21,7 +21,7 @@ from trtopt.serving.planning.traffic import Process, arrivals_at, lengths_of
 from trtopt.serving.trial_run import TrialJob, TrialRun
 from trtopt.workers.protocol import Tried
 from trtopt.workers.supervisor import run_jobs
-from trtopt.workflows.build.build import now
+from trtopt.workflows.invocation import now
 from trtopt.workflows.listener import SILENT
 from trtopt.workflows.plan.request import read_arrivals
 

@@ -34,7 +34,7 @@ from trtopt.precision.quantize import Material, QuantizeOptions
 from trtopt.recipe import check_timeout
 from trtopt.records.bisecting import BisectReport, KeptSet, Sensitivity
 from trtopt.records.checking import CheckedSubject
-from trtopt.workflows.build.build import command_line, now
+from trtopt.workflows.invocation import command_line, now
 from trtopt.workflows.listener import SILENT, Listener
 from trtopt.workflows.precision.bisect_trials import Trials
 from trtopt.workflows.precision.check import Checker

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from trtopt.builder.shapes import shapes_at
 from trtopt.data import SampleSource, open_data
 from trtopt.data.feeds import seeded_source, specs_of
 from trtopt.data.npz import read_npz, write_npz
@@ -35,14 +36,9 @@ from trtopt.records import EngineArtifact, OnnxArtifact
 from trtopt.records.checking import CheckedSubject, CheckReport, LayerDifference
 from trtopt.workers.protocol import OutputsWritten
 from trtopt.workers.supervisor import run_jobs
-from trtopt.workflows.bench.resolve_engines import (
-    ResolvedEngines,
-    check_trust,
-    points,
-    resolve_engines,
-    shapes_at,
-)
-from trtopt.workflows.build.build import command_line, now
+from trtopt.workflows.bench.resolve_engines import ResolvedEngines, check_trust, resolve_engines
+from trtopt.workflows.engine_points import points
+from trtopt.workflows.invocation import command_line, now
 from trtopt.workflows.listener import SILENT, Listener
 from trtopt.workflows.precision.task_metric import LABELS, Task
 

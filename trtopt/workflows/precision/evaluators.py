@@ -15,8 +15,9 @@ from trtopt.onnxio import model_file
 from trtopt.onnxio.model_file import ModelFile
 from trtopt.recipe import make_recipe
 from trtopt.records.checking import CheckedSubject
-from trtopt.workflows.bench.resolve_engines import points, resolved
+from trtopt.workflows.bench.resolve_engines import resolved
 from trtopt.workflows.build.build import build
+from trtopt.workflows.engine_points import points
 from trtopt.workflows.listener import SILENT
 from trtopt.workflows.precision.check import Checker
 from trtopt.workflows.targets import target_of

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from trtopt.builder.shapes import shapes_at
 from trtopt.device.tensorrt.flavours import is_weakly_typed
 from trtopt.errors import ArtifactError, BuildError
 from trtopt.files.bounded_reading import read_bounded, reason_of
@@ -14,7 +15,6 @@ from trtopt.inspect.join import join
 from trtopt.inspect.receipt import faults, receipt, share_of
 from trtopt.onnxio.model_file import load
 from trtopt.records import EngineArtifact, Manifest, PrecisionReceipt
-from trtopt.workflows.bench.resolve_engines import shapes_at
 
 
 def receipts_of(folder: Path, manifest: Manifest) -> dict[str, PrecisionReceipt]:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 
+from trtopt.builder.shapes import shapes_at
 from trtopt.device.nvtx import require_nvtx
 from trtopt.device.tensorrt.flavours import is_weakly_typed
 from trtopt.errors import ArtifactError, BackendMissingError, NoGpuError, UsageError
@@ -16,15 +17,13 @@ from trtopt.files.bounded_reading import read_bounded, reason_of
 from trtopt.files.build_folder import MANIFEST, read_manifest
 from trtopt.inspect.difference import difference
 from trtopt.inspect.graph import Graph, read_graph
-from trtopt.inspect.inspector import read_inspector
+from trtopt.inspect.inspector import description_of
 from trtopt.inspect.profile import profile_graph, profile_point
 from trtopt.onnxio.model_file import load
 from trtopt.onnxio.model_info import read_onnx
 from trtopt.records import (
-    BenchPoint,
     BenchReport,
     DevicePeaks,
-    EngineDescription,
     EngineDifference,
     EngineProfile,
     EngineRef,
@@ -36,10 +35,11 @@ from trtopt.records import (
 from trtopt.records.validation import check_profile
 from trtopt.workflows.bench.bench import bench
 from trtopt.workflows.bench.external_engine import is_external
-from trtopt.workflows.bench.resolve_engines import points, resolve_engines, shapes_at
-from trtopt.workflows.build.build import command_line, now
+from trtopt.workflows.bench.resolve_engines import resolve_engines
 from trtopt.workflows.build.build_memory import memories_of
 from trtopt.workflows.compare.result_files import read_result
+from trtopt.workflows.engine_points import points
+from trtopt.workflows.invocation import command_line, now
 from trtopt.workflows.listener import SILENT, Listener
 from trtopt.workflows.profile.peaks import known_peaks, probe_peaks
 from trtopt.workflows.provenance import check_engines, check_model
@@ -261,26 +261,6 @@ def _with_build_memory(report: ProfileReport, folder: Path, manifest: Manifest |
         msgspec.structs.replace(one, build_memory=by_hash.get(one.engine.sha256)) for one in report.engines
     )
     return msgspec.structs.replace(report, engines=tuple(engines))
-
-
-def description_of(point: BenchPoint, missing: list[str]) -> EngineDescription | None:
-    """What the inspector told; where it told nothing of use, times stay joined with names alone.
-
-    Raises:
-        ArtifactError: the point has no layer pass.
-    """
-    if point.layers is None:
-        raise ArtifactError(
-            f"batch {point.batch} was measured without a layer pass", "measure again with --layers"
-        )
-    if point.layers.inspector is None:
-        missing.append("types, tactics and shapes of layers: there is no inspector's description")
-        return None
-    try:
-        return read_inspector(point.layers.inspector, f"batch {point.batch}")
-    except ArtifactError as error:
-        missing.append(f"types, tactics and shapes of layers: {error.problem}; {error.remedy}")
-        return None
 
 
 def _not_run(manifest: Manifest, model: Path, batch: Sequence[int] | None, reason: str) -> ProfileReport:

@@ -35,19 +35,12 @@ from trtopt.records import (
     to_json,
 )
 from trtopt.version import __version__
-from trtopt.workflows.bench.resolve_engines import verified_graphs
 from trtopt.workflows.build.apply_precision import Precision, apply_precision
-from trtopt.workflows.build.build import (
-    BuildOptions,
-    EngineRequest,
-    build_each,
-    caches_for,
-    command_line,
-    keep_model,
-    make_plans,
-    now,
-)
 from trtopt.workflows.build.engine_selection import in_folder
+from trtopt.workflows.build.engines import BuildOptions, EngineRequest, build_each, caches_for, make_plans
+from trtopt.workflows.build.kept_model import keep_model
+from trtopt.workflows.build.verified_graphs import verified_graphs
+from trtopt.workflows.invocation import command_line, now
 from trtopt.workflows.listener import Listener
 from trtopt.workflows.sweep.axes import shapes_with
 

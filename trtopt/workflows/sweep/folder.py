@@ -22,7 +22,7 @@ from trtopt.files.build_folder import lock, write_atomically
 from trtopt.files.temporary import is_temporary, remove_if_abandoned
 from trtopt.measure.analysis.sweep_table import csv_of
 from trtopt.records import SweepReport, SweepTerms, read_versioned, to_json
-from trtopt.workflows.build.build import command_line, now
+from trtopt.workflows.invocation import command_line, now
 
 REPORT = "sweep.json"
 TABLE = "sweep.csv"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from trtopt.builder.shapes import shapes_at
 from trtopt.device.backends import ONNXRUNTIME
 from trtopt.errors import ArtifactError, DeviceError
 from trtopt.files.build_folder import write_atomically
@@ -30,9 +31,8 @@ from trtopt.records import (
 )
 from trtopt.workers.protocol import Benched
 from trtopt.workers.supervisor import run_jobs
-from trtopt.workflows.bench.resolve_engines import shapes_at
-from trtopt.workflows.build.build import command_line, now
 from trtopt.workflows.compare.result_files import read_result
+from trtopt.workflows.invocation import command_line, now
 from trtopt.workflows.listener import Listener
 from trtopt.workflows.sweep.builds import PointEngine, file_name
 

@@ -18,7 +18,7 @@ from trtopt.measure.contracts import DEFAULT, changed, contract_named
 from trtopt.recipe import MAX_AXIS, Recipe
 from trtopt.records import SweepSetting, SweepTerms, Terms
 from trtopt.workflows.build.apply_precision import QUANTISED, request_for
-from trtopt.workflows.build.build import make_plans
+from trtopt.workflows.build.engines import make_plans
 from trtopt.workflows.sweep.builds import Swept
 from trtopt.workflows.sweep.folder import is_sweep
 from trtopt.workflows.sweep.points import contract_for

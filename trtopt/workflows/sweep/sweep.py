@@ -14,7 +14,7 @@ from trtopt.measure.analysis.sweep_refinement import next_size
 from trtopt.onnxio.model_info import read_onnx
 from trtopt.recipe import Recipe, check_timeout, make_recipe
 from trtopt.records import Environment, SweepPoint, SweepReport, SweepSetting, Terms
-from trtopt.workflows.build.build import check_opset, notes_on
+from trtopt.workflows.build.engines import check_opset, notes_on
 from trtopt.workflows.listener import SILENT, Listener
 from trtopt.workflows.sweep.builds import Builds, Swept
 from trtopt.workflows.sweep.folder import save_sweep, sweep_in_progress

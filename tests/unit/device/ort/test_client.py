@@ -20,8 +20,8 @@ from trtopt.device.ort import client as ort_process
 from trtopt.device.ort.client import ort_process as current
 from trtopt.device.ort.framing import framed, receive, send
 from trtopt.device.ort.reference import CannotRun, Crashed, Unoptimised, run_unoptimised
-from trtopt.device.ort.separate_weights import WEIGHTS_FILE
 from trtopt.device.ort.server import Mapped
+from trtopt.onnxio.model_file import WEIGHTS_FILE
 
 
 def model(text: str) -> bytes:

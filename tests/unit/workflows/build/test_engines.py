@@ -10,7 +10,7 @@ import pytest
 from trtopt.device.cuda import probe
 from trtopt.recipe import make_recipe
 from trtopt.records import Backend, DeviceInfo
-from trtopt.workflows.build.build import notes_on
+from trtopt.workflows.build.engines import notes_on
 from trtopt.workflows.sweep.request import SweepPlan
 
 H200 = DeviceInfo(kind="gpu", name="NVIDIA H200", compute_capability="9.0")

@@ -15,7 +15,7 @@ from trtopt.errors import BuildError
 from trtopt.onnxio.model_info import read_onnx
 from trtopt.records import Backend, BuildPlan, BuildSettings, Manifest, PrecisionReceipt, ShapeRange
 from trtopt.report.profile import receipt_lines
-from trtopt.workflows.build.build import MODEL_FILE
+from trtopt.workflows.build.engines import MODEL_FILE
 from trtopt.workflows.profile.precision_receipt import check_receipts, receipts_of
 
 HEAVY, LIGHT = 64, 8

@@ -1,0 +1,206 @@
+"""Engines from graphs: plans, timing caches, one job for each engine."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from trtopt.builder.engine import BuildJob
+from trtopt.builder.shapes import fixed_batch, over_all, profiles_for
+from trtopt.device.backends import (
+    places_to_build,
+)
+from trtopt.device.building import EngineBuilder
+from trtopt.errors import (
+    BuildError,
+    ModelError,
+    TrtoptError,
+    UsageError,
+)
+from trtopt.files.build_folder import (
+    sha256_of,
+)
+from trtopt.recipe import Recipe, parse_shape_flag
+from trtopt.records import (
+    Backend,
+    BuildPlan,
+    BuildSettings,
+    EngineArtifact,
+    OnnxArtifact,
+    Plugin,
+)
+from trtopt.workers.protocol import Built
+from trtopt.workers.supervisor import run_all_jobs
+from trtopt.workflows.build.oversized_tensors import explained
+from trtopt.workflows.build.timing_caches import NO_CACHE, store_folder
+from trtopt.workflows.listener import Listener
+
+MODEL_FILE = "model.onnx"
+
+
+TIMING_CACHE_FILE = "timing.cache"
+
+
+@dataclass(frozen=True)
+class BuildOptions:
+    """How engines are built: with which timing cache and store, and what is followed.
+
+    One is built at a time in each of the places; see `device.backends.places_to_build`.
+    """
+
+    cache: Path | None
+    store: Path | None = None
+    places: tuple[str | None, ...] = (None,)
+    limit_s: float | None = None
+    nvtx: bool = False
+    memory: bool = False
+
+
+def make_plans(onnx: OnnxArtifact, recipe: Recipe, backend: Backend) -> list[BuildPlan]:
+    """The engines that a recipe asks for.
+
+    Raises:
+        UsageError, FixedBatchError: see `builder.shapes`.
+    """
+    batches = recipe.batch or (fixed_batch(onnx) or 1,)
+    flags = [parse_shape_flag(f"{name}:{shapes}") for name, shapes in recipe.shapes.items()]
+    engines = (
+        [profiles_for(onnx, recipe.ranges or (batches,), flags)]
+        if recipe.dynamic
+        else [profiles_for(onnx, ((size,),), flags) for size in sorted(set(batches))]
+    )
+    settings = BuildSettings(
+        opt_level=recipe.opt_level,
+        workspace_bytes=recipe.workspace_mib * 2**20 if recipe.workspace_mib else None,
+        tactic_sources=recipe.tactic_sources,
+        compute_capabilities=recipe.compute_capability,
+        plugins=tuple(_plugin(path) for path in recipe.plugins),
+        reproducible=recipe.reproducible,
+    )
+    return [
+        BuildPlan(
+            onnx_sha256=onnx.sha256,
+            batch=(reach := over_all(profiles)).batch,
+            shapes=reach.shapes,
+            settings=settings,
+            backend=backend,
+            multi_profile=profiles if len(profiles) > 1 else (),
+        )
+        for profiles in engines
+    ]
+
+
+def _plugin(path: str) -> Plugin:
+    file = Path(path)
+    if not file.is_file():
+        raise UsageError(f"--plugin {path}: no such file", "give the path of a plugin library (.so)")
+    return Plugin(path=str(file.resolve()), sha256=sha256_of(file))
+
+
+def check_opset(onnx: OnnxArtifact, builder: EngineBuilder) -> None:
+    """Refuse an opset that the builder does not read.
+
+    Raises:
+        ModelError: it is newer.
+    """
+    newest = builder.max_opset
+    if newest is not None and onnx.opset > newest:
+        raise ModelError(
+            f"{onnx.path}: opset {onnx.opset} is newer than {builder.backend} reads (up to {newest})",
+            f"export the model again with opset {newest} or lower",
+        )
+
+
+def notes_on(recipe: Recipe, builder: EngineBuilder, engines: int) -> list[str]:
+    """What a recipe for so many engines asks for in vain here, or to their disadvantage."""
+    notes = []
+    if recipe.timing_cache not in (None, NO_CACHE) and not builder.uses_timing_cache:
+        notes.append(f"{builder.backend} makes no use of timing caches: {recipe.timing_cache} is left alone")
+    if builder.device.kind != "gpu":
+        return notes
+    taken, free = (len(set(places_to_build(builder.backend.name, one))) for one in (recipe.jobs, engines))
+    if taken < recipe.jobs:
+        notes.append(
+            f"builds that share a GPU disturb each other's tactic timing: --jobs {taken} gives better engines"
+        )
+    elif recipe.jobs == 1 and free > 1:
+        notes.append(f"{free} engines could be built at a time, each on a GPU of its own: --jobs {free}")
+    return notes
+
+
+def caches_for(
+    recipe: Recipe, builder: EngineBuilder, folder: Path, cache_dir: str | Path | None
+) -> tuple[Path | None, Path | None]:
+    """The user's cache alone; or one in the build folder that its engines share, and behind it the store."""
+    if not builder.uses_timing_cache:
+        return None, None
+    if recipe.timing_cache is None:
+        return folder / TIMING_CACHE_FILE, store_folder(cache_dir)
+    if recipe.timing_cache == NO_CACHE:
+        return folder / TIMING_CACHE_FILE, None
+    return Path(recipe.timing_cache).absolute(), None
+
+
+@dataclass(frozen=True)
+class EngineRequest:
+    """An engine to be built: of which graph, to which plan, into which folder."""
+
+    onnx: OnnxArtifact
+    plan: BuildPlan
+    folder: Path
+
+
+def build_engines(
+    graphs: Sequence[OnnxArtifact],
+    plans: Sequence[BuildPlan],
+    folder: Path,
+    how: BuildOptions,
+    listener: Listener,
+) -> tuple[EngineArtifact, ...]:
+    """Build one engine a plan into `folder`; in the order of the plans.
+
+    Each plan says by hash which of the `graphs` its engine is made of. The first failure ends the others.
+    """
+    by_hash = {graph.sha256: graph for graph in graphs}
+    requested = [EngineRequest(by_hash[plan.onnx_sha256], plan, folder) for plan in plans]
+    listener.plans([plan.label for plan in plans])
+    built: dict[int, EngineArtifact] = {}
+    with closing(build_each(requested, how, listener)) as outcomes:
+        for index, outcome in outcomes:
+            if isinstance(outcome, TrtoptError):
+                raise outcome
+            built[index] = outcome
+    return tuple(built[index] for index in range(len(plans)))
+
+
+def build_each(
+    requested: Sequence[EngineRequest], how: BuildOptions, listener: Listener
+) -> Generator[tuple[int, EngineArtifact | TrtoptError]]:
+    """Build engines, whatever becomes of each; yields (index, engine or what went wrong) as they are done."""
+    jobs = [
+        BuildJob(
+            onnx=one.onnx.path,
+            types=one.onnx.types,
+            plan=one.plan,
+            folder=str(one.folder.absolute()),
+            timing_cache=str(how.cache.absolute()) if how.cache else None,
+            store=str(how.store.absolute()) if how.store else None,
+            nvtx=how.nvtx,
+            memory=how.memory,
+        )
+        for one in requested
+    ]
+    results = run_all_jobs(jobs, places=how.places, limit_s=how.limit_s, on_progress=listener.progress)
+    with closing(results):
+        for index, result in results:
+            if isinstance(result, BuildError):
+                yield index, explained(result, requested[index].onnx, requested[index].plan)
+            elif isinstance(result, TrtoptError):
+                yield index, result
+            else:
+                assert isinstance(result, Built)
+                for note in result.engine.notes:
+                    listener.note(note)
+                yield index, result.engine
