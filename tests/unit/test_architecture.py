@@ -1,55 +1,40 @@
-"""The house rules of docs/architecture.md: which room may import which, and how long things may get."""
+"""The rules of docs/architecture.md: who may import whom, no cycles, vendors' libraries in one place."""
 
 import ast
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
 from tests.support.paths import ROOT
 
 PACKAGE = ROOT / "trtopt"
-MAX_FILE_LINES, MAX_FUNCTION_LINES = 400, 60
-
-FREE = {"errors", "records", "logs", "version"}
+FREE = {"errors", "records", "logs", "printable", "version"}
 """What everything may import."""
+ENTRANCES = {"__init__", "__main__"}
+STAGES = {"export", "rewrite", "precision", "builder", "measure", "inspect", "serving", "report"}
+PURE = {"measure.statistics", "measure.analysis", "measure.load.arrivals", "measure.load.queueing"}
+"""Judgements that other stages may use."""
+VENDORS = {"tensorrt", "tensorrt_rtx", "cuda", "pycuda", "pynvml", "onnxruntime"}
 
 
 def table_of(page: str) -> dict[str, set[str]]:
-    """The table of rooms: room → what it may import, itself and the others of its row included."""
-    rows = [line.strip("|").split("|") for line in page.splitlines() if line.startswith("| `")]
-    rooms = [re.findall(r"`(\w+)(?:\.py|/)`", where) for where, _, _ in rows]
-    known = {room for row in rooms for room in row}
+    """The table of packages: package → what it may import, itself included."""
+    is_row = re.compile(r"\| `\w+(\.py|/)` \|").match
+    rows = [line.strip("|").split("|") for line in page.splitlines() if is_row(line)]
+    packages = [re.fullmatch(r" `(\w+)(?:\.py|/)` ", where)[1] for where, _, _ in rows]  # type: ignore[index]
     table: dict[str, set[str]] = {}
-    for row, (_, _, cell) in zip(rooms, rows, strict=True):
-        words = set(re.split(r", | and ", cell.strip().removeprefix("everything but ")))
-        named = {word for word in words if word.split(".")[0] in known}
-        assert words - named <= {"–"}, f"{cell.strip()!r} names no room"
-        allowed = known - named if cell.strip().startswith("everything but ") else named
-        table |= {room: allowed | set(row) | FREE for room in row}
+    for package, (_, _, cell) in zip(packages, rows, strict=True):
+        everything_but = cell.strip().startswith("everything but ")
+        named = set(re.split(r", | and ", cell.strip().removeprefix("everything but "))) - {"–"}
+        unknown = {name for name in named if name.split(".")[0] not in packages}
+        assert not unknown, f"{package}: {sorted(unknown)} names no package"
+        table[package] = ({*packages} - named if everything_but else named) | {package} | FREE
     return table
 
 
 MAY_IMPORT = table_of((ROOT / "docs" / "architecture.md").read_text("utf-8"))
-STAGES = {"export", "rewrite", "precision", "builder", "measure", "inspect", "plan", "runtime", "report"}
-PURE = {
-    "measure.statistics",
-    "measure.comparison",
-    "measure.queueing",
-    "measure.outcomes",
-    "measure.ledger",
-    "measure.findings",
-    "plan.choices",
-    "measure.arrivals",
-    "measure.intervals",
-    "runtime.batching",
-    "runtime.choosing",
-}
-"""Judgements that other stages may use."""
-ENTRANCES = {"__init__", "__main__"}
-VENDORS = {"tensorrt", "tensorrt_rtx", "cuda", "pycuda", "pynvml", "onnxruntime"}
 
 
 @dataclass(frozen=True)
@@ -80,30 +65,55 @@ def _imports_below(node: ast.AST, home: list[str], *, late: bool) -> Iterator[Im
             yield from _imports_below(child, home, late=late or inside)
 
 
-def module_name(file: Path) -> str:
-    parts = file.relative_to(ROOT).with_suffix("").parts
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-
-
-def device_memory_of(file: Path) -> str:
-    return file.relative_to(PACKAGE).with_suffix("").parts[0]
-
-
-def is_allowed(module: str, allowed: set[str]) -> bool:
-    """Whether an imported `trtopt.…` lies in one of the allowed rooms or modules."""
-    inner = module.removeprefix("trtopt.")
-    return any(inner == room or inner.startswith(f"{room}.") for room in allowed)
-
-
-FILES = sorted(PACKAGE.rglob("*.py"))
+FILES = {
+    ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): file
+    for file in sorted(PACKAGE.rglob("*.py"))
+}
 IMPORTS = {
-    file: imports_of(file.read_text("utf-8"), module_name(file), is_package=file.name == "__init__.py")
-    for file in FILES
+    module: imports_of(file.read_text("utf-8"), module, is_package=file.name == "__init__.py")
+    for module, file in FILES.items()
 }
 
 
-def shown(file: Path, line: int) -> str:
-    return f"{file.relative_to(ROOT)}:{line}"
+def package_of(module: str) -> str:
+    """`measure` of `trtopt.measure.loop.stopping`; `__init__` of `trtopt` itself."""
+    return [*module.split("."), "__init__"][1]
+
+
+def is_below(module: str, places: set[str]) -> bool:
+    """Whether `trtopt.…` lies in one of the packages or modules."""
+    inner = module.removeprefix("trtopt.")
+    return any(inner == place or inner.startswith(f"{place}.") for place in places)
+
+
+def own_imports() -> Iterator[tuple[str, Import]]:
+    """(importer, import) for every import of trtopt's own."""
+    for module, imports in IMPORTS.items():
+        for found in imports:
+            if found.module.split(".")[0] == "trtopt" and found.module != "trtopt":
+                yield module, found
+
+
+def cycles_in(graph: dict[str, set[str]]) -> list[set[str]]:
+    """Groups of modules that import one another, directly or not."""
+    reached = {start: _reachable(graph, start) for start in graph}
+    groups = {
+        frozenset({other for other in reached[start] if start in reached[other]} | {start})
+        for start in graph
+        if start in reached[start]
+    }
+    return [set(group) for group in groups]
+
+
+def _reachable(graph: dict[str, set[str]], start: str) -> set[str]:
+    found: set[str] = set()
+    waiting = list(graph[start])
+    while waiting:
+        module = waiting.pop()
+        if module not in found:
+            found.add(module)
+            waiting += graph[module]
+    return found
 
 
 # ── the checker itself ──────────────────────────────────────────────────────────────────────────────────
@@ -122,92 +132,104 @@ def f():
     class Inner:
         import tensorrt.plugin
 """
-    assert imports_of(source, "trtopt.measure.loop.run_pass") == [
+    assert imports_of(source, "trtopt.measure.loop") == [
         Import("os", 2),
         Import("trtopt.errors", 2),
         Import("trtopt.records", 3),
-        Import("trtopt.measure.loop.inference_stream", 4),
-        Import("trtopt.measure.loop.inference_stream.Lane", 5),
+        Import("trtopt.measure.lane", 4),
+        Import("trtopt.measure.lane.Lane", 5),
         Import("trtopt.device.api", 6),
         Import("trtopt.cli.main", 8),
         Import("tensorrt.plugin", 11, late=True),
     ]
     inside = imports_of("from . import loop", "trtopt.measure", is_package=True)
-    assert inside == [Import("trtopt.measure.loop.run_pass", 1)]
+    assert inside == [Import("trtopt.measure.loop", 1)]
 
 
-def test_an_import_is_allowed_by_its_room_and_not_by_the_beginning_of_its_name() -> None:
-    assert is_allowed("trtopt.device.api.Device", {"device.api"})
-    assert is_allowed("trtopt.records.Shape", {"records"})
-    assert not is_allowed("tests.support.scripted_device.device", {"device.api"})
-    assert not is_allowed("trtopt.device.apish", {"device.api"})
-    assert not is_allowed("trtopt.recordsish.Shape", {"records"})
-
-
-def test_the_table_of_rooms_is_read_as_it_is_written() -> None:
+def test_the_table_is_read_as_it_is_written() -> None:
     page = """
-| where | owns | may import |
+| package | owns | may import |
 |---|---|---|
-| `records.py` | the records | – |
+| `records/` | the records | – |
 | `device/` | devices | records |
-| `jobs.py`, `worker.py` | processes | device.api, records |
-| `cli/` | commands | everything but device and worker |
+| `jobs.py` | processes | device.api, records |
+| `cli/` | commands | everything but device and jobs |
 """
     assert table_of(page) == {
         "records": FREE,
         "device": FREE | {"device"},
-        "jobs": FREE | {"jobs", "worker", "device.api"},
-        "worker": FREE | {"jobs", "worker", "device.api"},
-        "cli": FREE | {"cli", "jobs"},
+        "jobs": FREE | {"jobs", "device.api"},
+        "cli": FREE | {"cli"},
     }
-    with pytest.raises(AssertionError, match="names no room"):
+    with pytest.raises(AssertionError, match="names no package"):
         table_of(page.replace("| records |", "| recrods |"))
 
 
-def test_the_package_is_looked_at_whole() -> None:
-    assert {"errors", "builder", "measure", "device", "pipeline", "cli"} <= {
-        device_memory_of(file) for file in FILES
-    }
-    assert sum(map(len, IMPORTS.values())) > 200
+def test_a_cycle_is_found_however_long_it_is() -> None:
+    graph = {"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}, "e": set()}
+    assert cycles_in(graph) == [{"a", "b", "c"}]
 
 
-# ── rooms ───────────────────────────────────────────────────────────────────────────────────────────────
+def test_places_are_told_apart_by_whole_names() -> None:
+    assert is_below("trtopt.device.api.Device", {"device.api"})
+    assert not is_below("trtopt.device.apish", {"device.api"})
+    assert not is_below("trtopt.recordsish.Shape", {"records"})
 
 
-def test_every_module_is_in_a_room() -> None:
-    assert {device_memory_of(file) for file in FILES} - ENTRANCES - {"version"} == MAY_IMPORT.keys()
+# ── packages ────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("room", sorted(MAY_IMPORT))
-def test_a_room_imports_only_what_it_may(room: str) -> None:
-    allowed = MAY_IMPORT[room]
+def test_every_module_is_in_the_table() -> None:
+    assert {package_of(module) for module in FILES} - ENTRANCES == MAY_IMPORT.keys()
+
+
+@pytest.mark.parametrize("package", sorted(MAY_IMPORT))
+def test_a_package_imports_only_what_it_may(package: str) -> None:
     forbidden = [
-        f"{shown(file, found.line)} imports {found.module}"
-        for file, imports in IMPORTS.items()
-        if device_memory_of(file) == room
-        for found in imports
-        if found.module.split(".")[0] == "trtopt" and not is_allowed(found.module, allowed)
+        f"{module}:{found.line} imports {found.module}"
+        for module, found in own_imports()
+        if package_of(module) == package and not is_below(found.module, MAY_IMPORT[package])
     ]
     assert forbidden == []
 
 
-def test_stages_never_import_one_another() -> None:
-    crossings = {
-        (device_memory_of(file), found.module.split(".")[1], found.module)
-        for file, imports in IMPORTS.items()
-        if device_memory_of(file) in STAGES
-        for found in imports
-        if found.module.split(".")[0] == "trtopt"
-        and found.module.split(".")[1] in STAGES - {device_memory_of(file)}
-    }
-    assert {
-        crossing
-        for crossing in crossings
-        if crossing[0] not in ("plan", "report") or not is_allowed(crossing[2], PURE)
-    } == set()
+def test_stages_import_no_other_stage_but_its_pure_judgements() -> None:
+    crossings = [
+        f"{module}:{found.line} imports {found.module}"
+        for module, found in own_imports()
+        if package_of(module) in STAGES
+        and package_of(found.module) in STAGES - {package_of(module)}
+        and not is_below(found.module, PURE)
+    ]
+    assert crossings == []
 
 
-def test_the_entrance_loads_nothing_but_the_version_before_it_is_asked() -> None:
+def test_no_import_cycle_imports_inside_functions_included() -> None:
+    graph = {module: set[str]() for module in FILES}
+    for module, found in own_imports():
+        target = found.module
+        while target not in FILES:
+            target = target.rpartition(".")[0]
+        if target not in (module, "trtopt"):
+            graph[module].add(target)
+    assert sum(map(len, graph.values())) > 1000  # the graph was really read
+    assert cycles_in(graph) == []
+
+
+def test_everything_that_ships_is_used_by_something_that_ships() -> None:
+    used = {found.module for _, found in own_imports()}
+    commands = {module for module in FILES if module.startswith("trtopt.cli.")}  # found by name
+    unused = [
+        module
+        for module, file in FILES.items()
+        if file.name != "__init__.py"
+        and module not in commands | {"trtopt.__main__", "trtopt.workers.worker"}
+        and not any(name == module or name.startswith(f"{module}.") for name in used)
+    ]
+    assert unused == []
+
+
+def test_the_entrance_loads_nothing_but_the_version() -> None:
     source = ast.parse((PACKAGE / "__init__.py").read_text("utf-8"))
     early = [node for node in source.body if isinstance(node, ast.Import | ast.ImportFrom)]
     modules = {node.module if isinstance(node, ast.ImportFrom) else node.names[0].name for node in early}
@@ -219,9 +241,9 @@ def test_the_entrance_loads_nothing_but_the_version_before_it_is_asked() -> None
 
 def test_only_devices_import_the_vendors_libraries() -> None:
     outside = [
-        f"{shown(file, found.line)} imports {found.module}"
-        for file, imports in IMPORTS.items()
-        if device_memory_of(file) != "device"
+        f"{module}:{found.line} imports {found.module}"
+        for module, imports in IMPORTS.items()
+        if package_of(module) != "device"
         for found in imports
         if found.module.split(".")[0] in VENDORS
     ]
@@ -231,9 +253,9 @@ def test_only_devices_import_the_vendors_libraries() -> None:
 def test_the_vendors_libraries_are_imported_late() -> None:
     """A device module for one library must load where another is installed; `cuda/` is itself loaded late."""
     early = [
-        f"{shown(file, found.line)} imports {found.module}"
-        for file, imports in IMPORTS.items()
-        if file.parent != PACKAGE / "device" / "cuda"
+        f"{module}:{found.line} imports {found.module}"
+        for module, imports in IMPORTS.items()
+        if not module.startswith("trtopt.device.cuda.")
         for found in imports
         if found.module.split(".")[0] in VENDORS and not found.late
     ]
@@ -242,43 +264,17 @@ def test_the_vendors_libraries_are_imported_late() -> None:
 
 def test_modules_are_imported_by_a_computed_name_only_where_that_is_the_point() -> None:
     computed = {
-        str(file.relative_to(PACKAGE))
-        for file in FILES
+        module
+        for module, file in FILES.items()
         for node in ast.walk(ast.parse(file.read_text("utf-8")))
         if isinstance(node, ast.Attribute | ast.Name)
         and (node.attr if isinstance(node, ast.Attribute) else node.id) in ("import_module", "__import__")
     }
-    outside = {name for name in computed if not name.startswith("device/")}
-    assert outside == {"__init__.py", "cli/main.py", "usercode.py"}
+    outside = {name for name in computed if not name.startswith("trtopt.device.")}
+    assert outside == {"trtopt", "trtopt.cli.main", "trtopt.files.user_code"}
 
 
 def test_consoles_are_made_in_one_place() -> None:
     """rich takes brackets and colons in names for markup and emoji, unless a console is told not to."""
-    makers = {str(file.relative_to(PACKAGE)) for file in FILES if "Console(" in file.read_text("utf-8")}
-    assert makers == {"cli/console.py"}
-
-
-# ── sizes ───────────────────────────────────────────────────────────────────────────────────────────────
-
-SOURCES = [*FILES, *sorted((ROOT / "tests").rglob("*.py"))]
-
-
-def functions_of(file: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    for node in ast.walk(ast.parse(file.read_text("utf-8"))):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            yield node
-
-
-def test_no_file_is_longer_than_400_lines() -> None:
-    lengths = {str(file.relative_to(ROOT)): len(file.read_text("utf-8").splitlines()) for file in SOURCES}
-    assert {name: lines for name, lines in lengths.items() if lines > MAX_FILE_LINES} == {}
-
-
-def test_no_function_is_longer_than_60_lines() -> None:
-    lengths = {
-        f"{shown(file, function.lineno)} {function.name}": function.end_lineno - function.lineno + 1
-        for file in SOURCES
-        for function in functions_of(file)
-        if function.end_lineno is not None
-    }
-    assert {name: lines for name, lines in lengths.items() if lines > MAX_FUNCTION_LINES} == {}
+    makers = {module for module, file in FILES.items() if "Console(" in file.read_text("utf-8")}
+    assert makers == {"trtopt.cli.console"}
