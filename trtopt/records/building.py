@@ -12,7 +12,7 @@ from trtopt.records.models import OnnxArtifact, TensorSpec
 from trtopt.records.profiles import Profile, ShapeRange, Span, spans_of
 from trtopt.records.verdicts import PrecisionVerdict
 
-BUILD_SCHEMA = "trtopt.build/2"
+BUILD_SCHEMA = "trtopt.build/3"
 
 
 class Backend(Record, frozen=True, kw_only=True):

@@ -7,7 +7,7 @@ from typing import Literal
 from trtopt.records.base import Record, Shape
 from trtopt.records.measuring import EngineRef, Environment
 
-PROFILE_SCHEMA = "trtopt.profile/1"
+PROFILE_SCHEMA = "trtopt.profile/2"
 PEAKS_SCHEMA = "trtopt.peaks/1"
 
 MappedBy = Literal["metadata", "name", "graph", "inferred", "nothing"]

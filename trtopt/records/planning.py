@@ -7,7 +7,7 @@ from trtopt.records.building import EngineArtifact
 from trtopt.records.measuring import Environment
 from trtopt.records.serving import BatchPolicy
 
-PLAN_SCHEMA = "trtopt.plan/3"
+PLAN_SCHEMA = "trtopt.plan/4"
 
 
 class PlannedEngine(Record, frozen=True, kw_only=True):

@@ -1,8 +1,8 @@
 """Which versions of which files this trtopt reads: the one place that knows.
 
 A file says `schema: trtopt.KIND/N`. N grows with every release that changes its records. Files of an earlier
-N are read as long as fields were only added since, each with the default that an earlier file means by
-leaving it out: that has been so for every N up to now, and tests keep a stored file of each.
+N are read: a field that was added since has the default that an earlier file means by omitting it, and one
+that was renamed since is found under its old name (`_RENAMED`). Tests keep a stored file of each.
 """
 
 from __future__ import annotations
@@ -11,11 +11,25 @@ import re
 from typing import Any
 
 import msgspec
+from msgspec import inspect
 
 from trtopt.records.base import AnyRecord, from_json
 
 _SCHEMA = re.compile(r"(?P<kind>trtopt\.[a-z]+)/(?P<version>[1-9][0-9]{0,5})")
 _START = re.compile(rb'\s*\{\s*"schema"\s*:\s*"(?P<schema>trtopt\.[a-z]+/[0-9]+)"')
+
+
+_RENAMED = {
+    "BuildPlan": {"several": "multi_profile"},
+    "Samples": {"lane": "inference_stream"},
+    "PrecisionVerdict": {"asked": "requested"},
+    "ProfiledLayer": {"asked_dtype": "requested_dtype"},
+    "Fallback": {"asked": "requested"},
+    "PrecisionReceipt": {"weights_asked": "weights_requested"},
+    "Beyond": {"rehearsals": "trials"},
+    "ServingCost": {"rehearsed": "from_trials"},
+}
+"""Fields by the name of their record, old name → present name."""
 
 
 class _Header(msgspec.Struct):
@@ -31,8 +45,29 @@ def read_versioned(text: bytes, kind: type[AnyRecord]) -> AnyRecord:
         ValueError: of another kind, written by a newer trtopt, cut short, or edited beyond its schema.
     """
     own = next(field.default for field in msgspec.structs.fields(kind) if field.name == "schema")
-    _check(_header_of(text).schema, own)
+    there = _header_of(text).schema
+    _check(there, own)
+    if there != own:
+        text = msgspec.json.encode(_upgraded(msgspec.json.decode(text), inspect.type_info(kind)))
     return msgspec.structs.replace(from_json(text, kind), schema=own)
+
+
+def _upgraded(value: Any, kind: inspect.Type) -> Any:
+    """A JSON value of an earlier version under the names that its fields have now."""
+    if isinstance(kind, inspect.UnionType):
+        structs = [one for one in kind.types if isinstance(one, inspect.StructType)]
+        return _upgraded(value, structs[0]) if len(structs) == 1 else value
+    if isinstance(kind, inspect.StructType) and isinstance(value, dict):
+        present = _RENAMED.get(kind.cls.__name__, {})
+        named = {present.get(name, name): item for name, item in value.items()}
+        kinds = {field.encode_name: field.type for field in kind.fields}
+        return {name: _upgraded(item, kinds[name]) if name in kinds else item for name, item in named.items()}
+    if isinstance(kind, inspect.ListType | inspect.VarTupleType) and isinstance(value, list):
+        is_plain = not isinstance(kind.item_type, inspect.StructType | inspect.UnionType)
+        return value if is_plain else [_upgraded(item, kind.item_type) for item in value]
+    if isinstance(kind, inspect.DictType) and isinstance(value, dict):
+        return {name: _upgraded(item, kind.value_type) for name, item in value.items()}
+    return value
 
 
 def kind_of(text: bytes) -> str | None:

@@ -9,9 +9,13 @@ from tests.support.paths import DATA
 from trtopt.records import (
     BENCH_SCHEMA,
     BUILD_SCHEMA,
+    BatchPlan,
     BenchReport,
+    CompareReport,
     Manifest,
+    ProfileReport,
     Record,
+    SweepReport,
     kind_of,
     read_versioned,
     to_json,
@@ -41,6 +45,32 @@ def test_a_manifest_of_schema_1_is_read() -> None:
     manifest = read_versioned((OLD / "manifest.json").read_bytes(), Manifest)
     assert manifest.schema == BUILD_SCHEMA
     assert [engine.path for engine in manifest.engines] == ["batch1.onnx", "batch8.onnx"]
+
+
+def test_fields_that_were_renamed_since_are_found_under_their_old_names() -> None:
+    old = DATA / "schema_2"
+    bench = read_versioned((old / "bench.json").read_bytes(), BenchReport)
+    assert set(bench.points[0].latency.samples.inference_stream) == {0}
+    profile = read_versioned((old / "profile.json").read_bytes(), ProfileReport)
+    assert profile.engines[0].layers[0].requested_dtype == "float32"
+    assert profile.engines[0].receipt.weights_requested == {"float32": 1.0}
+    plan = read_versioned((old / "plan.json").read_bytes(), BatchPlan)
+    assert plan.serving_cost is not None
+    assert plan.serving_cost.from_trials == 634
+    assert plan.serving_cost.beyond is not None
+    compared = read_versioned((old / "compare.json").read_bytes(), CompareReport)
+    assert [turns.name for turns in compared.runs[0].turns] == ["A", "B"]
+    manifest = read_versioned((old / "manifest.json").read_bytes(), Manifest)
+    assert [engine.plan.multi_profile for engine in manifest.engines] == [(), ()]
+    sweep = read_versioned((old / "sweep.json").read_bytes(), SweepReport)
+    assert len(sweep.measured) == 2
+
+
+def test_what_a_model_calls_its_tensors_is_no_field() -> None:
+    text = json.loads((DATA / "schema_2" / "bench.json").read_text())
+    text["points"][0]["latency"]["shapes"] = {"lane": [1, 8, 8], "several": [1]}
+    report = read_versioned(json.dumps(text).encode(), BenchReport)
+    assert report.points[0].latency.shapes == {"lane": (1, 8, 8), "several": (1,)}
 
 
 @pytest.mark.parametrize("kind", PRESENT)
