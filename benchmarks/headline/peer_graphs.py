@@ -13,7 +13,7 @@ import onnx
 import onnxruntime
 from onnx import numpy_helper
 
-from trtopt.onnxgraph import WEAK_TYPES
+from trtopt.onnxio.graph_walk import WEAK_TYPES
 
 SAMPLES = 32
 _TOKENS = 128
