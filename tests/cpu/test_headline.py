@@ -11,8 +11,9 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from command_line import DIGITS, HELDOUT
 from onnx import numpy_helper
+
+from tests.support.command_line import DIGITS, HELDOUT
 
 HEADLINE = Path(__file__).parents[2] / "benchmarks" / "headline"
 ASKED = ("digits-1-plain", "digits-1-trtopt-fp16", "digits-1-modelopt-int8")
