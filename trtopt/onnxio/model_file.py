@@ -51,7 +51,7 @@ class ModelFile:
     """A model whose large weights refer to files in `folder`; `external` tells how its author kept them.
 
     New large weights are put into files in `spool`, so that they too need no memory; without it they stay.
-    `stamps` are the files that the model was read from, and what tells them from others: see `check_unchanged`.
+    `stamps` are the files that the model was read from, with what tells when another took their place.
     """
 
     proto: onnx.ModelProto
