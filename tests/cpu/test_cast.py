@@ -251,6 +251,20 @@ def test_operators_that_lose_their_meaning_stay(tmp_path: Path) -> None:
     assert [(kept.op, kept.rule) for kept in report.kept] == [("CumSum", "operator")]
 
 
+@pytest.mark.parametrize("opset", [9, 13, 17])
+def test_a_cast_file_with_a_normalisation_of_onnx_runtimes_own_making_opens_as_it_is(
+    opset: int, tmp_path: Path
+) -> None:
+    text = CHAIN.replace("Relu(a)", "MeanVarianceNormalization<axes=[0]>(a)")
+    source = saved(text, tmp_path)
+    proto = onnx.load(source)
+    proto.opset_import[0].version = opset
+    onnx.save(proto, source)
+    report, _, _ = cast(source)
+    assert [(kept.op, kept.rule) for kept in report.kept] == [("MeanVarianceNormalization", "operator")]
+    open_reference(tmp_path / "out.onnx")
+
+
 def test_large_whole_numbers_stay_exact(tmp_path: Path) -> None:
     text = """# w: float[8,8]
 g (float[N,8] x, int64[N,8] i) => (float[N,8] y) {f = Cast<to=1>(i) a = Add(f, x) y = MatMul(a, w)}"""

@@ -78,12 +78,16 @@ def test_a_batch_that_one_side_lacks_is_noted(result: Path, trtopt_cli: CommandL
     assert "batch 8 is only in one file" in trtopt_cli("compare", result, other).stdout
 
 
-def test_unlike_machines_are_compared_only_when_forced(result: Path, trtopt_cli: CommandLine) -> None:
-    other = changed(
-        result, trtopt_cli.folder, lambda report: report["environment"].update({"cpu": "Another CPU"})
-    )
+@pytest.mark.parametrize(
+    ("other_environment", "words"),
+    [({"cpu": "Another CPU"}, "Another CPU"), ({"cpus": list(range(300))}, "against 300")],
+)
+def test_unlike_machines_are_compared_only_when_forced(
+    other_environment: dict[str, Any], words: str, result: Path, trtopt_cli: CommandLine
+) -> None:
+    other = changed(result, trtopt_cli.folder, lambda report: report["environment"].update(other_environment))
     told = trtopt_cli.fails(2, "compare", result, other)
-    assert "Another CPU" in told
+    assert words in told
     assert "--force" in told
     assert trtopt_cli("compare", result, other, "--force").returncode == 0
 

@@ -81,6 +81,18 @@ def test_a_crash_while_it_is_measured_is_put_down_to_onnx_runtime(
     assert "a crash in native code, that of ONNX Runtime;" in told
 
 
+def test_what_it_refuses_to_run_at_all_is_measured_with_its_own_words(
+    trtopt_cli: CommandLine, tmp_path: Path
+) -> None:
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+        g (float[N,4] x) => (float y) <int64[2] s = {4194304, 4194304}>
+        {m = ReduceMax<keepdims=0>(x) e = Expand(m, s) y = ReduceSum<keepdims=0>(e)}"""
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "huge.onnx")
+    told = trtopt_cli.fails(1, "bench", "huge.onnx", "--backend", "onnxruntime", "--duration", "0.1")
+    assert "ONNX Runtime cannot run the model on zeros of these shapes: [ONNXRuntimeError]" in told
+    assert "please report it" not in told
+
+
 def test_a_constant_on_which_it_crashes_stays_and_the_others_are_folded(
     trtopt_cli: CommandLine, tmp_path: Path
 ) -> None:

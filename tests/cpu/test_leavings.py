@@ -37,6 +37,24 @@ def test_a_model_that_was_being_written_leaves_nothing(
     assert made.stat().st_mode == external_model.stat().st_mode
 
 
+TELLING = {
+    "check": (DIGITS, "--against", DIGITS),
+    "bench": (DIGITS, "--backend", "onnxruntime", "--duration", "0.1"),
+}
+
+
+@pytest.mark.parametrize("command", TELLING)
+def test_onnx_runtime_leaves_no_file_of_its_telemetry(
+    command: str, trtopt_cli: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (system := tmp_path / "system").mkdir()
+    monkeypatch.setenv("TMPDIR", str(system))
+    monkeypatch.delenv("ORT_DISABLE_TELEMETRY", raising=False)
+    done = trtopt_cli(command, *TELLING[command])
+    assert done.returncode == 0, done.stderr
+    assert list(system.iterdir()) == []
+
+
 def test_a_worker_that_was_killed_leaves_nothing_in_the_systems_temporary_folder(
     trtopt_cli: CommandLine, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -285,6 +285,10 @@ def _opened(part: FilePart, folder: Path) -> int:
             f"{what} is missing", f"put {parts.name[:_MAX_NAME]!r} beside the model"
         ) from None
     try:
+        if Path(f"/proc/self/fd/{handle}").readlink() != file:
+            raise InvalidModelError(
+                f"{what} was moved while it was opened", "run it again when nothing moves it"
+            )
         _check_open(os.fstat(handle), what, part.end)
     except InvalidModelError:
         os.close(handle)

@@ -42,25 +42,28 @@ _own_files: dict[str, Path] = {}
 """Files of trtopt's own choice that weights lie in, by location: random, so that no model can name one."""
 _NARROW = {onnx.TensorProto.FLOAT8E4M3FN, onnx.TensorProto.INT4}
 
+_Stamp = tuple[Path, tuple[int, int, int, int]]
+"""A file, and its device, number, size and time of change."""
+
 
 @dataclass(frozen=True)
 class ModelFile:
     """A model whose large weights refer to files in `folder`; `external` tells how its author kept them.
 
     New large weights are put into files in `spool`, so that they too need no memory; without it they stay.
-    `stamps` are the files that the model was read from, with size and time of change: see `check_unchanged`.
+    `stamps` are the files that the model was read from, with what tells when another took their place.
     """
 
     proto: onnx.ModelProto
     folder: Path
     external: bool
     spool: Path | None = None
-    stamps: tuple[tuple[Path, int, int], ...] = ()
+    stamps: tuple[_Stamp, ...] = ()
 
 
-def _stamp(path: Path) -> tuple[Path, int, int]:
+def _stamp(path: Path) -> _Stamp:
     stat = path.stat()
-    return path, stat.st_size, stat.st_mtime_ns
+    return path, (stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns)
 
 
 def check_unchanged(model: ModelFile) -> None:

@@ -1,4 +1,5 @@
 import hashlib
+import os
 from pathlib import Path
 
 import onnx
@@ -95,3 +96,25 @@ def test_external_weights_that_are_a_link_out_of_the_models_folder_are_refused(f
 def test_external_data_that_makes_no_sense_is_an_invalid_model(file: Path, entries: dict[str, str]) -> None:
     file.with_name("w.bin").write_bytes(bytes(16))
     refused(with_weights_in(entries), file)
+
+
+def test_a_folder_swapped_for_a_link_between_check_and_opening_is_not_read_through(
+    file: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outside = tmp_path_factory.mktemp("outside")
+    (outside / "w.bin").write_bytes(b"0123456789abcdef")
+    inner = file.parent / "data"
+    inner.mkdir()
+    (inner / "w.bin").write_bytes(bytes(16))
+    opening = os.open
+
+    def swapped(path: object, *arguments: int) -> int:
+        if path == inner / "w.bin":
+            inner.rename(file.parent / "aside")
+            inner.symlink_to(outside)
+        return opening(path, *arguments)
+
+    monkeypatch.setattr(os, "open", swapped)
+    assert (
+        "was moved while it was opened" in refused(with_weights_in({"location": "data/w.bin"}), file).problem
+    )

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import atexit
+import logging
 import os
+import select
 import socket
 import subprocess
 import threading
@@ -24,6 +26,10 @@ from trtopt.processes import cause_of_death, how_it_ended, out_of_memory_kills, 
 _PRINTED_BYTES = 1 << 16
 _LAST_WORDS = 2000
 _STOPPED_S = 60.0
+_ANNOUNCED_S = 60.0
+_ANSWER_S = 3600.0
+"""How long one request may take: beyond that a model is taken to run for ever."""
+_log = logging.getLogger(__name__)
 
 
 class OrtRefusal(Exception):
@@ -139,15 +145,37 @@ class OrtProcess:
             raise self.death or OrtDeath("belongs to another process", "open the model again after a fork")
         try:
             send(self._channel, frame)
+            self._await_answer()
             reply: Reply = receive(self._channel, Reply)
             return reply
         except (EOFError, OSError):
             self.death = self._why()
             raise self.death from None
+        except OrtDeath as overdue:
+            self.death = overdue
+            self.stop()
+            raise
         except BaseException:  # what it answers now, nobody has asked for
             self.death = OrtDeath("was ended by an interruption", "run it again")
             self.stop()
             raise
+
+    def _await_answer(self) -> None:
+        """Wait for it to answer or die, and say so if it takes long.
+
+        Raises:
+            OrtDeath: it took too long, and was ended.
+        """
+        answer = select.poll()
+        answer.register(self._channel, select.POLLIN)
+        if answer.poll(_ANNOUNCED_S * 1000):
+            return
+        _log.warning("ONNX Runtime has been busy with the model for %.0f s; Ctrl-C ends it", _ANNOUNCED_S)
+        if not answer.poll(max(0.0, _ANSWER_S - _ANNOUNCED_S) * 1000):
+            raise OrtDeath(
+                f"was ended: it had not answered after {_ANSWER_S:.0f} s",
+                "see whether the model has a Loop that does not end; give smaller samples with --data",
+            )
 
     def _why(self) -> OrtDeath:
         with suppress(subprocess.TimeoutExpired):

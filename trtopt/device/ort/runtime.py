@@ -212,7 +212,12 @@ class OnnxRuntimeSession:
         return None
 
     def context(self, shapes: Mapping[str, Shape]) -> Context:
-        """Bind the model to these shapes; output shapes are found by one run on zeros."""
+        """Bind the model to these shapes; output shapes are found by one run on zeros.
+
+        Raises:
+            UsageError: it was not built for them.
+            DataError: it does not run at them.
+        """
         for spec in self._inputs:
             shape = shapes[spec.name]
             fits = len(shape) == len(spec.shape) and all(
@@ -227,7 +232,13 @@ class OnnxRuntimeSession:
 
     def _bindings(self, shapes: Mapping[str, Shape]) -> tuple[Binding, ...]:
         zeros = {spec.name: np.zeros(shapes[spec.name], numpy_dtype(spec.dtype)) for spec in self._inputs}
-        outputs = self._session.run(None, zeros)
+        try:
+            outputs = self._session.run(None, zeros)
+        except Exception as error:  # noqa: BLE001  (its exceptions share no base class but Exception)
+            raise DataError(
+                f"ONNX Runtime cannot run the model on zeros of these shapes: {first_line(error)}",
+                "choose another batch or other shapes, or see which node it names",
+            ) from None
         return (
             *(
                 Binding(spec.name, zeros[spec.name].dtype, tuple(shapes[spec.name]), True)

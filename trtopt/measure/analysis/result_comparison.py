@@ -11,7 +11,7 @@ from trtopt.measure.analysis.outcomes import DEVICE_LATENCY, Comparisons, LayerR
 from trtopt.measure.analysis.trtexec_files import Profile, Times, device_latency
 from trtopt.measure.statistics.comparison import blocks_of, compare
 from trtopt.measure.statistics.summaries import summarise
-from trtopt.records import BenchPoint, BenchReport
+from trtopt.records import BenchPoint, BenchReport, Environment
 
 
 def compare_reports(a: BenchReport, b: BenchReport, *, threshold: float, force: bool) -> Comparisons:
@@ -63,6 +63,7 @@ def machine_notes(a: BenchReport, b: BenchReport, force: bool) -> list[str]:
         ("driver", there.device.driver, here.device.driver),
         ("CPU", there.cpu, here.cpu),
         ("backend", there.backend.name, here.backend.name),
+        ("cores", *_cores(there, here)),
     )
     unlike = [f"{name}: {first} against {second}" for name, first, second in pairs if first != second]
     if unlike and not force:
@@ -71,6 +72,13 @@ def machine_notes(a: BenchReport, b: BenchReport, force: bool) -> list[str]:
             "measure both on one machine, or compare them all the same with --force",
         )
     return unlike
+
+
+def _cores(there: Environment, here: Environment) -> tuple[int | None, int | None]:
+    """How many cores each side had where they did the work, as far as both tell."""
+    if here.device.kind != "cpu" or not (there.cpus and here.cpus):
+        return None, None
+    return len(there.cpus), len(here.cpus)
 
 
 def work_notes(a: BenchReport, b: BenchReport, force: bool) -> list[str]:

@@ -28,6 +28,7 @@ NEVER = {
     "RoiAlign": "regions are coordinates",
     "GridSample": "grids are coordinates",
     "AffineGrid": "grids are coordinates",
+    "MeanVarianceNormalization": "runtimes add an FP32 constant to its variance",
     "If": "control flow keeps the types of what enters and leaves it",
     "Loop": "control flow keeps the types of what enters and leaves it",
     "Scan": "control flow keeps the types of what enters and leaves it",

@@ -212,3 +212,25 @@ def test_it_ends_with_this_process_even_when_that_is_killed(tmp_path: Path) -> N
             return
         threading.Event().wait(0.01)
     pytest.fail("it outlived the process that started it")
+
+
+FOR_EVER = model("""g (float[N] x) => (float[N] y)
+    <int64 most = {4611686018427387904}, bool go = {1}>
+    {y = Loop(most, go, x) <body = b (int64 i, bool c, float[N] a) => (bool again, float[N] s)
+        {again = Identity(c) s = Sin(a)}>}""")
+
+
+def test_a_model_that_runs_for_ever_is_ended_and_the_next_one_runs(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(ort_process, "_ANNOUNCED_S", 0.0)
+    session = Unoptimised(FOR_EVER)
+    busy = current()
+    monkeypatch.setattr(ort_process, "_ANSWER_S", 1.0)
+    with pytest.raises(Crashed, match="was ended: it had not answered after 1 s while running it") as caught:
+        session.run({"x": ONES})
+    assert "a Loop that does not end" in caught.value.remedy
+    assert "busy with the model" in caplog.text
+    assert busy._process.poll() == -signal.SIGKILL
+    monkeypatch.undo()
+    assert Unoptimised(ADD).run({"x": ONES})["y"].tolist() == [2, 2, 2]
