@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from old_models import SHAPE, OldNet
+from tests.fuzz.old_models import SHAPE, OldNet
 
 from trtopt.onnxio.model_file import load
 from trtopt.onnxio.newer_opset import raise_opset
