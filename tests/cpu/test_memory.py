@@ -48,9 +48,10 @@ def gated(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 ("MatMul", [f"n{layer}", f"u{layer}"], f"b{layer}"),
                 ("Mul", [f"h{layer}", f"b{layer}"], f"m{layer}"),
                 ("MatMul", [f"m{layer}", f"d{layer}"], f"y{layer}"),
+                ("Identity", [f"y{layer}"], f"z{layer}"),  # for the rewrite to erase and prove
             ):
                 nodes.append(helper.make_node(op, inputs, [out], out))
-            last = f"y{layer}"
+            last = f"z{layer}"
     weights.append(onnx.numpy_helper.from_array(columns, "scale"))
     ends = [helper.make_tensor_value_info(name, 1, ["N", 8, WIDE]) for name in ("x", last)]
     graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], weights)
@@ -60,23 +61,44 @@ def gated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module")
+def fp8(gated: Path) -> Path:
+    """In the same folder, products with FP8 weights of 96 MiB, which a run dequantises."""
+    nodes, weights, last = [], [onnx.numpy_helper.from_array(np.float32(1e-5), "scale")], "x"
+    for layer in range(6):
+        values = np.random.default_rng(layer).integers(0, 100, (4096, 4096), np.uint8).tobytes()
+        dtype = TensorProto.FLOAT8E4M3FN
+        weights.append(TensorProto(name=f"w{layer}", data_type=dtype, dims=[4096, 4096], raw_data=values))
+        for op, inputs, out in (
+            ("DequantizeLinear", [f"w{layer}", "scale"], f"d{layer}"),
+            ("MatMul", [last, f"d{layer}"], f"y{layer}"),
+            ("Identity", [f"y{layer}"], f"z{layer}"),
+        ):
+            nodes.append(helper.make_node(op, inputs, [out], out))
+        last = f"z{layer}"
+    ends = [helper.make_tensor_value_info(name, 1, [1, 4096]) for name in ("x", last)]
+    graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], weights)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    (gated / "fp8.onnx").write_bytes(model.SerializeToString())
+    return gated
+
+
 def family(pid: int) -> list[int]:
     """A process and all that it started."""
-    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    try:
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    except (FileNotFoundError, ProcessLookupError):  # it has ended
+        return []
     return [pid, *(one for child in children for one in family(int(child)))]
 
 
 def held_kib(pid: int) -> int:
-    """What the processes hold that cannot be dropped: pages of mapped files are read again when needed."""
-    total = 0
+    """What a process holds that cannot be dropped: pages of mapped files are read again when needed."""
     try:
-        for one in family(pid):
-            for line in Path(f"/proc/{one}/smaps_rollup").read_text().splitlines():
-                if line.startswith(("Anonymous:", "Pss_Shmem:")):
-                    total += int(line.split()[1])
-    except (FileNotFoundError, ProcessLookupError):  # one of them has ended
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except (FileNotFoundError, ProcessLookupError):  # it has ended
         return 0
-    return total
+    return sum(int(line.split()[1]) for line in lines if line.startswith(("Anonymous:", "Pss_Shmem:")))
 
 
 def peak_gib(folder: Path, *words: str) -> float:
@@ -86,7 +108,7 @@ def peak_gib(folder: Path, *words: str) -> float:
         command = [sys.executable, "-m", "trtopt", *words]
         process = subprocess.Popen(command, cwd=folder, stdout=said, stderr=said)
         while process.poll() is None:
-            peak = max(peak, held_kib(process.pid))
+            peak = max(peak, sum(map(held_kib, family(process.pid))))
             sleep(0.01)
         said.seek(0)
         assert process.returncode == 0, said.read().decode()
@@ -95,19 +117,20 @@ def peak_gib(folder: Path, *words: str) -> float:
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/smaps_rollup"), reason="memory is read as Linux tells it")
 @pytest.mark.parametrize(
-    "words",
+    ("words", "weights"),
     [
-        "rewrite m.onnx -o rewritten.onnx",
-        "cast m.onnx -o half.onnx --precision fp16 --data x.npz",
-        "quantize m.onnx -o int8.onnx --precision int8 --calib x.npz",
-        "check m.onnx --against m.onnx --data x.npz",
+        ("rewrite m.onnx -o rewritten.onnx", "m.data"),
+        ("rewrite fp8.onnx -o rewritten8.onnx", "fp8.onnx"),
+        ("cast m.onnx -o half.onnx --precision fp16 --data x.npz", "m.data"),
+        ("quantize m.onnx -o int8.onnx --precision int8 --calib x.npz", "m.data"),
+        ("check m.onnx --against m.onnx --data x.npz", "m.data"),
     ],
-    ids=lambda words: words.split()[0],
+    ids=["rewrite", "rewrite-fp8", "cast", "quantize", "check"],
 )
-def test_a_stage_holds_little_beside_the_weights(gated: Path, words: str) -> None:
-    weights = (gated / "m.data").stat().st_size / GIB
+def test_a_stage_holds_little_beside_the_weights(fp8: Path, words: str, weights: str) -> None:
+    size = (fp8 / weights).stat().st_size / GIB
     # 2.5 times the weights and 0.5 GiB are promised; weights are mapped and not held, so that less will do
-    assert peak_gib(gated, *words.split()) < 0.5 * weights + 0.5
+    assert peak_gib(fp8, *words.split()) < 0.25 * size + 0.2
 
 
 def test_too_little_room_for_temporary_files_is_told_before_the_work(

@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from trtopt.device.ort.reference import run_unoptimised
+from trtopt.device.ort.reference import Unoptimised
 from trtopt.errors import ModelError
 
 Arrays = dict[str, np.ndarray[Any, Any]]
@@ -193,7 +193,8 @@ def _constant_node(tensor: onnx.TensorProto) -> onnx.NodeProto:
 
 def run(model: onnx.ModelProto, feeds: Sequence[Arrays] = FEEDS) -> list[Arrays]:
     """The outputs for each of the feeds."""
-    return run_unoptimised(model.SerializeToString(), {}, feeds)
+    session = Unoptimised(model.SerializeToString())
+    return [session.run(feed) for feed in feeds]
 
 
 def contradictions(inferred: onnx.ModelProto, values: Arrays) -> list[str]:

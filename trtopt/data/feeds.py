@@ -15,7 +15,7 @@ import onnx
 from trtopt.data import SampleSource, open_data
 from trtopt.data.axis_lengths import lengths_of
 from trtopt.data.held import HeldReader
-from trtopt.device.ort.reference import run_unoptimised
+from trtopt.device.ort.reference import Unoptimised
 from trtopt.errors import ModelError
 from trtopt.onnxio.graph_walk import says_length
 from trtopt.onnxio.model_file import ModelFile, runnable
@@ -239,7 +239,7 @@ def seeded_source(model: ModelFile) -> SampleSource:
     """
 
     def tried(feeds: tuple[Feed, ...]) -> tuple[Feed, ...]:
-        run_unoptimised(*runnable(model), [feeds[-1].values])
+        Unoptimised(*runnable(model)).run(feeds[-1].values)
         return feeds
 
     is_settled = len(_choices(model.proto)) == 1

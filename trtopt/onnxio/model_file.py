@@ -174,11 +174,14 @@ def array_of(tensor: onnx.TensorProto, folder: Path) -> np.ndarray[Any, Any]:
     return np.asarray(raw_bytes(tensor, folder)).view(dtype).reshape(tuple(tensor.dims))
 
 
-def runnable(model: ModelFile) -> tuple[bytes, dict[str, np.ndarray[Any, Any]]]:
-    """The model's message, and its large weights by name as arrays, mapped from their files.
+def runnable(
+    model: ModelFile,
+) -> tuple[bytes, dict[str, np.ndarray[Any, Any]], list[np.ndarray[Any, Any]]]:
+    """The model's message, its large weights by name as arrays, mapped from their files, and the packed ones.
 
-    Those of types that NumPy and ONNX Runtime do not share (FP8, INT4) are in the message. What nothing
-    reads is left out: ONNX Runtime drops it before it looks for the array that is to stand for it.
+    Packed are those of types that NumPy and ONNX Runtime do not share (FP8, INT4): the message expects their
+    bytes one after the other in PACKED_FILE. What nothing reads is left out: ONNX Runtime drops it before it
+    looks for the array that is to stand for it.
     """
     proto = onnx.ModelProto()
     proto.CopyFrom(model.proto)
@@ -186,16 +189,16 @@ def runnable(model: ModelFile) -> tuple[bytes, dict[str, np.ndarray[Any, Any]]]:
     kept = [item for item in proto.graph.initializer if item.name in read]
     del proto.graph.initializer[:]
     proto.graph.initializer.extend(kept)
-    weights = {}
-    for item in proto.graph.initializer:
-        if is_external(item) and item.data_type not in _NARROW:
+    weights, packed, end = {}, [], 0
+    for item in filter(is_external, proto.graph.initializer):
+        if item.data_type not in _NARROW:
             weights[item.name] = array_of(item, model.folder)
             _refer(item, WEIGHTS_FILE, 0, size_in_bytes(item))
-        elif is_external(item):
-            item.raw_data = bytes(raw_bytes(item, model.folder))
-            item.ClearField("external_data")
-            item.ClearField("data_location")
-    return proto.SerializeToString(), weights
+        else:
+            packed.append(raw_bytes(item, model.folder))
+            _refer(item, PACKED_FILE, end, size_in_bytes(item))
+            end += size_in_bytes(item)
+    return proto.SerializeToString(), weights, packed
 
 
 def _without_weight(data: Any, start: int, end: int, location: str) -> bytes | None:
@@ -396,3 +399,5 @@ def save(model: ModelFile, path: Path) -> None:
 
 WEIGHTS_FILE = "weights"
 """What a model names as the file of each weight that ONNX Runtime is given separately."""
+PACKED_FILE = "packed"
+"""The file of weights that ONNX Runtime reads itself."""

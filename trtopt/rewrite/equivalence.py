@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 
 from trtopt.data.feeds import Feed
-from trtopt.device.ort.reference import run_unoptimised
+from trtopt.device.ort.reference import Unoptimised
 from trtopt.errors import ModelError
 from trtopt.onnxio.model_file import ModelFile, runnable
 from trtopt.rewrite.rule import Exactness
@@ -102,7 +102,8 @@ def run(model: ModelFile, feeds: Sequence[Feed]) -> list[dict[str, Array]]:
         Unrunnable: ONNX Runtime cannot load or run it.
     """
     try:
-        return run_unoptimised(*runnable(model), [feed.values for feed in feeds])
+        session = Unoptimised(*runnable(model))
+        return [session.run(feed.values) for feed in feeds]
     except ModelError as error:
         raise Unrunnable(
             error.problem, "give fitting inputs with --data, or leave the check out with --no-check"

@@ -11,7 +11,7 @@ import onnx
 import pytest
 from onnx import AttributeProto, TensorProto, helper, numpy_helper
 
-from trtopt.device.ort.reference import run_unoptimised
+from trtopt.device.ort.reference import Unoptimised
 from trtopt.errors import InvalidModelError, UnsupportedOpError
 from trtopt.onnxio.prepare import lower_constants
 from trtopt.rewrite import rewrite_model
@@ -77,7 +77,7 @@ def test_a_constant_of_any_kind_is_carried(
     after = onnx.load(tmp_path / "out.onnx")
     assert (trace.undone, trace.constants_lowered) == ((), 1)
     assert "Constant" not in {node.op_type for node in after.graph.node}
-    wanted, found = (run_unoptimised(it.SerializeToString(), {}, [{"x": X}])[0]["y"] for it in (made, after))
+    wanted, found = (Unoptimised(it.SerializeToString()).run({"x": X})["y"] for it in (made, after))
     np.testing.assert_array_equal(found, wanted)
 
 

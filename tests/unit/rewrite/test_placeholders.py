@@ -11,7 +11,7 @@ import pytest
 from tests.rewrite_graphs import model
 from trtopt.data.feeds import seeded, specs_of
 from trtopt.data.fit import rows_of
-from trtopt.device.ort.reference import run_unoptimised
+from trtopt.device.ort.reference import Unoptimised
 from trtopt.device.ort.runtime import spec_of
 from trtopt.onnxio.model_info import read_onnx
 from trtopt.onnxio.prepare import inferred
@@ -41,8 +41,7 @@ def test_axes_that_share_a_placeholder_are_not_taken_as_equal(name: str, check: 
     assert rewrite_model(tmp_path / "in.onnx", tmp_path / "out.onnx", target="10", check=check).undone == ()
     feed = {"x": np.random.default_rng(0).standard_normal((2, 3, 4, 5)).astype(np.float32)}
     wanted, found = (
-        run_unoptimised(it.SerializeToString(), {}, [feed])[0]["y"]
-        for it in (made, onnx.load(tmp_path / "out.onnx"))
+        Unoptimised(it.SerializeToString()).run(feed)["y"] for it in (made, onnx.load(tmp_path / "out.onnx"))
     )
     np.testing.assert_array_equal(found, wanted)
 

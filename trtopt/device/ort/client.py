@@ -10,7 +10,7 @@ import socket
 import subprocess
 import threading
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from tempfile import TemporaryFile
 from typing import Any
@@ -67,17 +67,25 @@ class OrtProcess:
         self.death: OrtDeath | None = None
 
     def open(
-        self, model: bytes, weights: Mapping[str, NDArray[Any]], *, prepack: bool
+        self,
+        model: bytes,
+        weights: Mapping[str, NDArray[Any]],
+        packed: Sequence[NDArray[Any]],
+        *,
+        prepack: bool,
     ) -> tuple[int, dict[str, str]]:
         """Open a model in memory; its number, and the types of its inputs by name.
 
         Raises:
             OrtRefusal, OrtDeath: it cannot be.
+            OutputError: there is no room for `packed` weights in a file.
         """
         places = {name: _place_of(array) for name, array in weights.items()}
         number = self._number()
         with ExitStack() as resources:
-            path = str(resources.enter_context(model_without_weights(model))) if weights else ""
+            path = ""
+            if weights or packed:
+                path = str(resources.enter_context(model_without_weights(model, packed)))
             request = Open(
                 session=number,
                 model=np.frombuffer(b"" if path else model, np.uint8),

@@ -52,21 +52,6 @@ def open_reference(path: Path) -> Callable[[Arrays], Arrays]:
     return run
 
 
-def run_unoptimised(
-    model: bytes, weights: Mapping[str, NDArray[Any]], feeds: Sequence[Mapping[str, NDArray[Any]]]
-) -> list[Arrays]:
-    """Run a model in memory, its large weights given as arrays that are shared and not copied.
-
-    Returns:
-        The outputs by name for each feed.
-
-    Raises:
-        ModelError: ONNX Runtime cannot load or run it; with its first line.
-    """
-    session = Unoptimised(model, weights)
-    return [session.run(feed) for feed in feeds]
-
-
 class CannotRun(ModelError):
     """ONNX Runtime cannot load or run a model on the inputs that it was given."""
 
@@ -97,20 +82,26 @@ def crashes_told(what: str) -> Iterator[None]:
 class Unoptimised:
     """A model in memory, opened to run as it is written.
 
-    Weights are initializers that the model has in the file `ort_weights.WEIGHTS_FILE`. Those that are mapped
-    from files are shared and not copied, and may be deleted once it is open.
+    Weights are initializers that the model has in the file `WEIGHTS_FILE` of `model_file`, `packed` the bytes
+    of its PACKED_FILE. What is mapped from files is shared, not copied, and may be deleted once it is open.
     `prepack` lets ONNX Runtime keep a second copy of weights in the order that its kernels like best.
 
     Raises:
         CannotRun: ONNX Runtime cannot load it; with its first line.
+        OutputError: there is no room for `packed` in a temporary file.
     """
 
     def __init__(
-        self, model: bytes, weights: Mapping[str, NDArray[Any]] | None = None, *, prepack: bool = False
+        self,
+        model: bytes,
+        weights: Mapping[str, NDArray[Any]] | None = None,
+        packed: Sequence[NDArray[Any]] = (),
+        *,
+        prepack: bool = False,
     ) -> None:
         self._process = ort_process()
         try:
-            self._session, self._inputs = self._process.open(model, weights or {}, prepack=prepack)
+            self._session, self._inputs = self._process.open(model, weights or {}, packed, prepack=prepack)
         except OrtRefusal as error:
             raise _cannot_run(error) from None
         except OrtDeath as death:

@@ -100,6 +100,8 @@ class _Session:
 
         options = onnxruntime.SessionOptions()
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        # As the file has them: by default all weights may be dequantised before the first product.
+        options.execution_order = onnxruntime.ExecutionOrder.PRIORITY_BASED
         options.log_severity_level = _ERRORS_ONLY
         options.add_session_config_entry("session.force_spinning_stop", "1")  # the cores are the asker's then
         self._weights: dict[str, Any] = {}

@@ -18,7 +18,7 @@ import onnx
 import onnx_graphsurgeon as gs
 from numpy.typing import NDArray
 
-from trtopt.device.ort.reference import run_unoptimised
+from trtopt.device.ort.reference import Unoptimised
 from trtopt.errors import ModelError
 from trtopt.onnxio.model_file import ModelFile, runnable
 from trtopt.rewrite.rule import Match, Rule, always
@@ -128,7 +128,7 @@ def _one_by_one(scope: Scope, proto: onnx.ModelProto) -> dict[str, NDArray[Any]]
 
 
 def _run(scope: Scope, proto: onnx.ModelProto) -> dict[str, NDArray[Any]]:
-    return run_unoptimised(*runnable(ModelFile(proto, scope.context.folder, external=False)), [{}])[0]
+    return Unoptimised(*runnable(ModelFile(proto, scope.context.folder, external=False))).run({})
 
 
 RULE = Rule(

@@ -13,7 +13,7 @@ from typing import Any
 
 import onnx_graphsurgeon as gs
 
-from trtopt.device.ort.reference import run_unoptimised
+from trtopt.device.ort.reference import Unoptimised
 from trtopt.errors import ModelError
 from trtopt.onnxio.model_file import ModelFile, runnable
 from trtopt.rewrite.match import is_private
@@ -63,7 +63,7 @@ def _check(scope: Scope, match: Match) -> str | None:
     graph = gs.Graph(nodes, outputs=list(node.outputs), opset=scope.opset, ir_version=IR_VERSION)
     made = ModelFile(gs.export_onnx(graph, do_type_check=False), scope.context.folder, external=False)
     try:
-        match.parts["value"] = run_unoptimised(*runnable(made), [{}])[0][node.outputs[0].name]
+        match.parts["value"] = Unoptimised(*runnable(made)).run({})[node.outputs[0].name]
     except ModelError as error:
         return error.problem
     return None

@@ -19,9 +19,11 @@ from onnx.parser import parse_model
 from trtopt.device.ort import client as ort_process
 from trtopt.device.ort.client import ort_process as current
 from trtopt.device.ort.framing import framed, receive, send
-from trtopt.device.ort.reference import CannotRun, Crashed, Unoptimised, run_unoptimised
+from trtopt.device.ort.reference import CannotRun, Crashed, Unoptimised
 from trtopt.device.ort.server import Mapped
-from trtopt.onnxio.model_file import WEIGHTS_FILE
+from trtopt.errors import OutputError
+from trtopt.onnxio import disk_space, model_file
+from trtopt.onnxio.model_file import WEIGHTS_FILE, runnable
 
 
 def model(text: str) -> bytes:
@@ -82,11 +84,11 @@ def test_what_is_no_data_is_refused_and_the_process_goes_on() -> None:
 def test_sequences_and_text_come_back() -> None:
     texts = model("g (string[N] x) => (string[N] y) {y = Identity(x)}")
     given = np.array(["ü", "b"], object)
-    assert run_unoptimised(texts, {}, [{"x": given}])[0]["y"].tolist() == ["ü", "b"]
+    assert Unoptimised(texts).run({"x": given})["y"].tolist() == ["ü", "b"]
     proto = onnx.load_from_string(model("g (float[N] x) => (float[N] y) {y = SequenceConstruct(x, x)}"))
     kind = onnx.helper.make_tensor_sequence_value_info("y", onnx.TensorProto.FLOAT, None)
     proto.graph.output[0].CopyFrom(kind)
-    (found,) = run_unoptimised(proto.SerializeToString(), {}, [{"x": ONES}])
+    found = Unoptimised(proto.SerializeToString()).run({"x": ONES})
     assert [part.tolist() for part in found["y"]] == [[1, 1, 1]] * 2
 
 
@@ -183,6 +185,40 @@ def test_weights_are_the_same_mapped_sent_or_gone_once_they_are_open(
     (tmp_path / "w").unlink()
     for session in (mapped, sent, with_weight(weight)):
         assert np.array_equal(session.run({"x": np.zeros((20, 100), np.float32)})["y"], weight)
+
+
+@pytest.fixture
+def narrow(tmp_path: Path) -> model_file.ModelFile:
+    """A model of FP8 and INT4 weights, in a file beside it."""
+    rng = np.random.default_rng(0)
+    proto = onnx.load_from_string(
+        model(
+            """g (float[2,100] x) => (float[2,100] y) <float s = {0.1}> {
+                a = DequantizeLinear(eight, s) b = MatMul(x, a)
+                c = DequantizeLinear(four, s) y = MatMul(b, c)}"""
+        )
+    )
+    proto.opset_import[0].version, proto.ir_version = 21, 10
+    for name, dtype in (("eight", ml_dtypes.float8_e4m3fn), ("four", ml_dtypes.int4)):
+        values = rng.integers(-7, 8, (100, 100)).astype(dtype)
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(values, name))
+    path = tmp_path / "narrow.onnx"
+    onnx.save(proto, path, save_as_external_data=True, location="narrow.data", size_threshold=1024)
+    return model_file.load(path)
+
+
+def test_weights_of_types_that_numpy_lacks_stay_out_of_the_message(
+    narrow: model_file.ModelFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    message, *weights = runnable(narrow)
+    assert len(message) < 1000
+    x = np.random.default_rng(1).standard_normal((2, 100)).astype(np.float32)
+    whole = Unoptimised(onnx.load(tmp_path / "narrow.onnx").SerializeToString())
+    assert np.array_equal(Unoptimised(message, *weights).run({"x": x})["y"], whole.run({"x": x})["y"])
+    none = type("Usage", (), {"free": 14_999})
+    monkeypatch.setattr(disk_space.shutil, "disk_usage", lambda path: none)
+    with pytest.raises(OutputError, match="set TMPDIR"):
+        Unoptimised(message, *weights)
 
 
 def test_sessions_that_nobody_holds_are_given_back() -> None:
