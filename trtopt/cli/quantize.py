@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from trtopt.cli.options.target import target_option
+from trtopt.targets import DEFAULT
+
 if TYPE_CHECKING:
     from trtopt.precision.quantize import Smoothing
     from trtopt.workflows.precision.quantize import Request
@@ -32,9 +35,7 @@ def _smoothing(text: str) -> float | str:
     metavar="DATA",
     help="Samples: an .npz, a folder of them, JSON or module:function.",
 )
-@click.option(
-    "--target", help="TensorRT to write for: 8.6, 10, 11 or rtx [default: 10; of --verdict: the one here]."
-)
+@target_option("write for", otherwise=f"{DEFAULT}; of --verdict: the one here")
 @click.option(
     "--method",
     metavar="NAME",
@@ -100,7 +101,7 @@ def quantize(
 
     request = Request(
         precision=precision,
-        target=target or "10",
+        target=target or DEFAULT,
         calib=calib,
         table=table,
         method=method,
