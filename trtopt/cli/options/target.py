@@ -12,10 +12,11 @@ from trtopt.targets import DEFAULT, target_names
 
 def target_option(purpose: str, *, otherwise: str | None = None) -> Callable[[Callable[..., Any]], Any]:
     """The option; `otherwise` describes the default of a command that finds it out itself."""
+    default = "" if otherwise is None else f" [default: {otherwise}]"
     return click.option(
         "--target",
         type=click.Choice(target_names()),
         default=DEFAULT if otherwise is None else None,
-        show_default=otherwise is None or otherwise,
-        help=f"TensorRT to {purpose}.",
+        show_default=True,
+        help=f"TensorRT to {purpose}{default}.",
     )
