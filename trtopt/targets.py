@@ -233,7 +233,7 @@ def target_named(name: str) -> Target:
     for row in reversed(ROWS):
         if row.name == name:
             return row
-    raise UsageError(f"unknown target {name!r}", f"choose one of {', '.join(target_names())}")
+    raise UsageError(f"unknown target {name!r}", f"choose among {', '.join(target_names())}")
 
 
 def target_of_version(backend: str, version: str) -> Target:
