@@ -176,6 +176,18 @@ def test_a_version_without_a_row_in_a_file_is_an_error_of_that_file(version: str
         targets.target_of(Backend(name="tensorrt", version=version))
 
 
+def test_the_table_of_qdq_in_the_documentation_is_that_of_the_rows() -> None:
+    page = (ROOT / "docs" / "quantization.md").read_text("utf-8")
+    rows = map(targets.target_named, targets.target_names())
+    expected = [
+        f"| `{row.name}` | {', '.join(f'{name} ({least})' for name, least in row.qdq_opsets.items())} "
+        f"| {row.documented_opset} | {'yes' if row.stored_weights else 'no'} |"
+        for row in rows
+    ]
+    _, _, table = page.partition("| target | precisions, with the least opset | newest opset |")
+    assert table.splitlines()[2 : 2 + len(expected) + 1] == [*expected, ""]
+
+
 # ── what the rows say of TensorRT-RTX, asked of its parser ──────────────────────────────────────────────
 
 
