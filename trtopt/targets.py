@@ -1,25 +1,267 @@
-"""What is known of each TensorRT by the name that `--target` gives it: `8.6`, `10`, `11` or `rtx`."""
+"""What each TensorRT can do: the one table of its versions.
+
+A new version takes one row in `ROWS`. Everything else reads the table: the choices of `--target`, the builder
+and the runtime, the rewrite rules and the form of Q/DQ.
+`tests/unit/device/tensorrt/test_contract.py` holds the rows to the API of 8.6, 10.0, 10.16, 11.4 and
+TensorRT-RTX 1.7.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from trtopt.errors import ArtifactError, UsageError
+
+if TYPE_CHECKING:
+    from trtopt.records import Backend
+
+TENSORRT = "tensorrt"
+RTX = "tensorrt-rtx"
+MODULES = {TENSORRT: "tensorrt", RTX: "tensorrt_rtx"}
+"""The Python module of each backend."""
 
 
-@dataclass(frozen=True)
-class Opsets:
-    """ONNX opsets: `read` is the newest that a model may have, in whichever version's parser takes the most.
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """One line of TensorRT versions: those of `backend` from `since` on, up to the next row.
 
-    `operators` is the newest whose operators all versions have: what may be written into a graph.
+    Members of enums are given by name and looked up in the installed binding: their integers moved in 11.0.
     """
 
-    read: int
-    operators: int
+    name: str
+    """As `--target` gives it. Rows of one name differ in what changed between minor versions."""
+    backend: str
+    since: tuple[int, int]
+
+    # ONNX, by the parsers' release notes and operator support matrices
+    operator_opset: int
+    """The newest opset whose operators may be written into a graph."""
+    documented_opset: int
+    """The newest that the parser's documents name."""
+    loaded_opset: int
+    """The newest that a model may declare."""
+    int64: bool
+    """Whether 64-bit integers stay what they are."""
+    gelu: bool
+    instance_norm: bool
+    """Whether InstanceNormalization is a layer, not a plugin that calls cuDNN."""
+    shape_ends: bool
+    """Whether the parser reads Shape's attributes `start` and `end`."""
+    computed_kernels: bool
+    """Whether Conv takes its kernel's size from weights that are computed."""
+    trilu_of_any_rank: bool
+    efficient_nms: bool
+    """Whether the plugin EfficientNMS_ONNX_TRT is there."""
+    most_elements: int | None
+    """Of one tensor."""
+
+    # types and Q/DQ
+    weakly_typed: bool
+    """Takes 16-bit types in the graph as permission and needs builder flags for them, `PRECISION_FLAGS`."""
+    precisions: tuple[str, ...]
+    """Those that may be faster than FP32, as the GPU allows, floats first."""
+    qdq_opsets: Mapping[str, int]
+    """Each precision that Q/DQ can have, with the least opset that they need."""
+    half_scales: bool
+    """Whether Q/DQ may have 16-bit scales."""
+    stored_weights: bool
+    """Whether weights may be stored in their narrow type, with a DQ alone."""
+
+    # fusions
+    fuses_scaled_query: bool
+    """Whether fused attention needs the scale before the first product."""
+    needs_not_for_softmax: bool
+    """Whether Where and Softmax become one kernel only together with a Not."""
+    int8_attention_pays: bool
+
+    # API
+    network_flags: tuple[str, ...]
+    """Passed to `create_network`."""
+    device_memory: str
+    """The engine's attribute with the size of its activation memory."""
+    progress_monitor: bool
+    timing_cache: bool
+    editable_cache: bool
+    """Whether timing caches can list their entries."""
+    async_allocator: bool
+    compute_capability_choice: bool
+    needs_gpu_to_build: bool
+    registers_plugins: bool
+    """Whether TensorRT's own plugins have to be registered."""
+    reports_hardware_compatibility: bool
+    profile_sharing: str | None
+    """The preview feature without which one context at a time may use an optimisation profile."""
 
 
-OPSETS = {
-    "8.6": Opsets(read=19, operators=17),  # 17 by its documents; Q/DQ of opset 19 with FP32 scales loads
-    "10": Opsets(read=24, operators=22),
-    "11": Opsets(read=25, operators=24),
-    "rtx": Opsets(read=25, operators=25),
+_8_6 = Target(
+    name="8.6",
+    backend=TENSORRT,
+    since=(8, 6),
+    operator_opset=17,
+    documented_opset=17,
+    loaded_opset=19,  # Q/DQ of opset 19 with FP32 scales
+    int64=False,
+    gelu=False,  # it looks for the decomposed form
+    instance_norm=False,
+    shape_ends=False,
+    computed_kernels=False,
+    trilu_of_any_rank=False,
+    efficient_nms=True,
+    most_elements=2**31 - 1,
+    weakly_typed=True,
+    precisions=("fp16", "int8"),
+    qdq_opsets={"int8": 13},
+    half_scales=False,
+    stored_weights=False,
+    fuses_scaled_query=False,
+    needs_not_for_softmax=True,
+    int8_attention_pays=True,  # encoder layers of BERT took 19 % less time on an H200 (benchmarks/placement)
+    network_flags=("EXPLICIT_BATCH",),
+    device_memory="device_memory_size",
+    progress_monitor=False,
+    timing_cache=True,
+    editable_cache=False,
+    async_allocator=False,
+    compute_capability_choice=False,
+    needs_gpu_to_build=True,
+    registers_plugins=True,
+    reports_hardware_compatibility=True,
+    profile_sharing="PROFILE_SHARING_0806",
+)
+_10_0 = replace(
+    _8_6,
+    name="10",
+    since=(10, 0),
+    operator_opset=22,
+    documented_opset=24,
+    loaded_opset=24,
+    int64=True,
+    gelu=True,
+    instance_norm=True,
+    shape_ends=True,
+    computed_kernels=True,
+    trilu_of_any_rank=True,
+    most_elements=None,
+    weakly_typed=False,
+    precisions=("fp16", "bf16", "int8", "fp8"),
+    qdq_opsets={"int8": 19, "fp8": 19, "int4": 21},
+    half_scales=True,
+    stored_weights=True,
+    fuses_scaled_query=True,
+    needs_not_for_softmax=False,
+    int8_attention_pays=False,  # it fuses an attention in FP16
+    network_flags=("STRONGLY_TYPED",),
+    progress_monitor=True,
+    async_allocator=True,
+    profile_sharing=None,
+)
+_10_1 = replace(_10_0, since=(10, 1), device_memory="device_memory_size_v2")
+_10_8 = replace(_10_1, since=(10, 8), editable_cache=True)
+_11 = replace(
+    _10_8,
+    name="11",
+    since=(11, 0),
+    operator_opset=24,
+    documented_opset=25,
+    loaded_opset=25,
+    efficient_nms=False,
+    network_flags=(),  # always strongly typed
+)
+_RTX = replace(
+    _11,
+    name="rtx",
+    backend=RTX,
+    since=(1, 0),
+    operator_opset=25,  # 1.7 has no importers for operators of opset 26
+    fuses_scaled_query=False,
+    timing_cache=False,  # accepted, without effect
+    editable_cache=False,
+    compute_capability_choice=True,
+    needs_gpu_to_build=False,
+    registers_plugins=False,
+    reports_hardware_compatibility=False,  # reading it logs an error
+)
+
+ROWS = (_8_6, _10_0, _10_1, _10_8, _11, _RTX)
+"""The table; the rows of each backend from the oldest to the newest."""
+
+DEFAULT = "10"
+"""The `--target` that graphs are written for where no TensorRT is here to decide."""
+
+PRECISION_FLAGS = {"float16": "FP16", "bfloat16": "BF16", "int8": "INT8", "float8_e4m3fn": "FP8"}
+"""On a weakly typed builder: the flag that a type in the graph needs."""
+
+LEAST_CAPABILITY = {"bf16": (8, 0), "fp8": (8, 9)}
+"""The compute capability that a precision takes, by the hardware support matrices of TensorRT 10 and 11."""
+
+NUMPY_TYPES = {
+    "FLOAT": "float32",
+    "HALF": "float16",
+    "BF16": "bfloat16",
+    "INT8": "int8",
+    "UINT8": "uint8",
+    "INT32": "int32",
+    "INT64": "int64",
+    "BOOL": "bool",
+    "FP8": "float8_e4m3fn",
+    "INT4": "int4",
+    "FP4": "float4_e2m1fn",
+    "E8M0": "float8_e8m0fnu",
 }
-"""By the parsers' release notes and operator support matrices."""
+"""TensorRT's data types by NumPy name: `trt.nptype` fails under newer NumPy on 8.6."""
+
+
+def target_names() -> tuple[str, ...]:
+    """The values of `--target`."""
+    return tuple(dict.fromkeys(row.name for row in ROWS))
+
+
+def targets_where(holds: Callable[[Target], bool]) -> tuple[str, ...]:
+    """The names of the targets whose newest row has a property."""
+    return tuple(name for name in target_names() if holds(target_named(name)))
+
+
+def target_named(name: str) -> Target:
+    """The newest row called `name`.
+
+    Raises:
+        UsageError: there is none.
+    """
+    for row in reversed(ROWS):
+        if row.name == name:
+            return row
+    raise UsageError(f"unknown target {name!r}", f"choose among {', '.join(target_names())}")
+
+
+def target_of_version(backend: str, version: str) -> Target:
+    """The row for an installed version such as "10.16.1.11"; versions to come get the newest row.
+
+    Raises:
+        ValueError: older than the oldest row, or a name that is no TensorRT's.
+    """
+    rows = [row for row in ROWS if row.backend == backend]
+    if not rows:
+        raise ValueError(f"{backend!r} is no TensorRT")
+    found = re.match(r"(\d+)\.(\d+)", version)
+    given = (int(found[1]), int(found[2])) if found else (0, 0)
+    fitting = [row for row in rows if row.since <= given]
+    if not fitting:
+        raise ValueError(f"{backend} {version} is older than {'.'.join(map(str, rows[0].since))}")
+    return fitting[-1]
+
+
+def target_of(backend: Backend) -> Target:
+    """The row for a backend; what is no TensorRT gets the newest one's graphs.
+
+    Raises:
+        ArtifactError: a version that has no row, which only a damaged file can name.
+    """
+    if backend.name not in MODULES:
+        return [row for row in ROWS if row.backend == TENSORRT][-1]
+    try:
+        return target_of_version(backend.name, backend.version)
+    except ValueError as error:
+        raise ArtifactError(str(error), "build the engines again with a newer TensorRT") from None

@@ -41,7 +41,7 @@ def write_pairs(folder: Path, target: str) -> None:
     from tests.rewrite_graphs import FIRES, model
     from trtopt.rewrite import rewrite_model
     from trtopt.rewrite.catalogue import RULES
-    from trtopt.rewrite.target import target_named
+    from trtopt.targets import target_named
 
     folder.mkdir(parents=True, exist_ok=True)
     rules = {rule.name: rule for rule in RULES}

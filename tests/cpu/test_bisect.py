@@ -244,7 +244,7 @@ def test_spent_evaluations_are_told(trtopt_cli: CommandLine, data: str) -> None:
         ({"precision": "bf16", "table": Path("t.json")}, UsageError, "--table is for int8 and fp8"),
         ({"precision": "fp8", "method": "mse"}, UsageError, "--method mse is for INT8"),
         ({"precision": "fp8", "target": "8.6"}, UsageError, "8.6 has no FP8"),
-        ({"precision": "fp16", "target": "7"}, UsageError, "--target 7: no such target"),
+        ({"precision": "fp16", "target": "7"}, UsageError, "unknown target '7'"),
         ({"target": "7"}, UsageError, "unknown target '7'"),
         ({"backend": "tensorflow"}, UsageError, "--backend tensorflow: no such backend"),
         ({"batch": (1,)}, UsageError, "--batch, --profile and --timeout are for engines"),

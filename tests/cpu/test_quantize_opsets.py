@@ -15,7 +15,7 @@ import trtopt
 from trtopt.errors import ModelError
 from trtopt.onnxio import model_file
 from trtopt.precision.reference_runs import open_model
-from trtopt.targets import OPSETS
+from trtopt.targets import target_named
 from trtopt.workflows.precision.quantize import Request, quantize
 
 IMAGE = (8, 6, 6)
@@ -124,7 +124,7 @@ def test_what_has_no_newer_form_is_refused_with_its_name(calib: str, tmp_path: P
 
 
 def test_tensorrt_rtx_takes_int8_at_every_opset_that_it_builds(calib: str, tmp_path: Path) -> None:
-    newest = OPSETS["rtx"].read
+    newest = target_named("rtx").loaded_opset
     source = between_convolutions(tmp_path, newest, _node("Relu"))
     for name, more in (("plain", {}), ("int8", {"precision": "int8", "calib": calib})):
         manifest = trtopt.build(source, tmp_path / name, backend="tensorrt-rtx", **more)
@@ -141,5 +141,5 @@ def test_tensorrt_rtx_takes_int8_at_every_opset_that_it_builds(calib: str, tmp_p
 def test_quantize_takes_the_newest_opset_that_the_target_reads(
     target: str, calib: str, tmp_path: Path
 ) -> None:
-    source = between_convolutions(tmp_path, OPSETS[target].read, _node("Relu"))
+    source = between_convolutions(tmp_path, target_named(target).loaded_opset, _node("Relu"))
     quantize(source, tmp_path / "q.onnx", Request("int8", target, calib))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.support.command_line import DIGITS
 from tests.support.selection_builds import TRANSFORMER, build, quantised, script
-from trtopt.workflows.build import precision_selection as select_precision
+from trtopt import targets
 from trtopt.workflows.build.break_even import quantize_where_it_pays
 from trtopt.workflows.precision.quantize import Request, quantize
 
@@ -16,7 +17,8 @@ from trtopt.workflows.precision.quantize import Request, quantize
 @pytest.fixture(autouse=True)
 def attention_may_pay(monkeypatch: pytest.MonkeyPatch) -> None:
     """On graphs as they are written for ONNX Runtime, too."""
-    monkeypatch.setattr(select_precision, "_ATTENTION_PAYS_ON", ("11",))
+    rows = tuple(replace(row, int8_attention_pays=row.name == "11") for row in targets.ROWS)
+    monkeypatch.setattr(targets, "ROWS", rows)
 
 
 def test_attention_is_tried_in_int8_where_that_may_pay(

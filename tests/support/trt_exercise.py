@@ -15,11 +15,11 @@ from tests.support.trt_surface import Surface
 from trtopt.device.api import AllocationTracker, Session
 from trtopt.device.building import BuiltEngine
 from trtopt.device.tensorrt.builder import TensorRTBuilder
-from trtopt.device.tensorrt.flavours import MODULES, Flavour
 from trtopt.device.tensorrt.library import Library, load_library
 from trtopt.device.tensorrt.runtime import TensorRTTarget
 from trtopt.errors import TrtoptError
 from trtopt.records import BuildPlan, BuildSettings, DeviceInfo, Profile, ShapeRange
+from trtopt.targets import MODULES, Target
 
 DIGITS = ROOT / "models" / "digits" / "digits.onnx"
 OPEN = ShapeRange(min=(1, 1, 8, 8), opt=(4, 1, 8, 8), max=(8, 1, 8, 8))
@@ -58,8 +58,8 @@ def library(surface: Surface) -> Library:
         return load_library(name)
 
 
-def flavour(dump: str) -> Flavour:
-    return library(Surface(dump)).flavour
+def target(dump: str) -> Target:
+    return library(Surface(dump)).target
 
 
 def builder(surface: Surface, memory: ScriptedDevice | None = None) -> TensorRTBuilder:
@@ -72,8 +72,8 @@ def every_setting(surface: Surface) -> BuildSettings:
         opt_level=5,
         workspace_bytes=1 << 28,
         tactic_sources=("EDGE_MASK_CONVOLUTIONS", "jit_convolutions"),
-        compute_capabilities=("8.9", "sm120") if library(surface).flavour.compute_capability_choice else (),
-        reproducible=library(surface).flavour.editable_cache,
+        compute_capabilities=("8.9", "sm120") if library(surface).target.compute_capability_choice else (),
+        reproducible=library(surface).target.editable_cache,
     )
 
 
@@ -210,14 +210,14 @@ def exercise(dump: str, without: str = "") -> tuple[list[str], set[str]]:
     by = builder(surface)
     if by.uses_timing_cache:
         outcome.append(by.merge_timing_caches(b"ours", b"theirs"))
-    if library(surface).flavour.editable_cache:
+    if library(surface).target.editable_cache:
         outcome.append(by.tactics(b"cache"))
     outcome += [run(surface), run(surface, track=True)]
     outcome.append(build(surface, memory=ScriptedDevice()).memory)
     outcome.append(build(surface, multi_profile=(SMALL, ALL)).config)
     surface.returns |= SEVERAL
     outcome.append(run(surface))
-    if library(surface).flavour.weakly_typed:
+    if library(surface).target.weakly_typed:
         layers(surface)
         outcome.append(build(surface, types=("float32", "float16")))
     if surface.has("IAttentionInputLayer"):

@@ -10,6 +10,8 @@ import click
 from trtopt.cli.exit_codes import NOT_MET
 from trtopt.cli.options.bounds import bounds_options
 from trtopt.cli.options.measuring import timeout_option
+from trtopt.cli.options.target import target_option
+from trtopt.targets import DEFAULT
 
 if TYPE_CHECKING:
     from trtopt.precision.bounds import Bounds
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
     "--table", type=click.Path(path_type=Path), metavar="FILE", help="Ranges from an earlier trtopt quantize."
 )
 @click.option("--method", metavar="NAME", help="How ranges are found, as for trtopt quantize.")
-@click.option("--target", help="TensorRT to write for: 8.6, 10, 11 or rtx [default: the engines', else 10].")
+@target_option("write for", otherwise=f"the engines', else {DEFAULT}")
 @click.option("--exclude", multiple=True, metavar="PATTERN", help="Nodes or operators to keep in any case.")
 @click.option("--include", multiple=True, metavar="PATTERN", help="Nodes to lower whatever the rules say.")
 @click.option(

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from trtopt.cli.options.target import target_option
+
 
 @click.command()
 @click.argument("model", type=click.Path(path_type=Path))
@@ -16,9 +18,7 @@ import click
     metavar="DATA",
     help="Real inputs: an .npz, a folder of them, JSON or module:function; values decide what stays FP32.",
 )
-@click.option(
-    "--target", default="10", show_default=True, help="TensorRT to cast for: 8.6, 10, 11 or rtx (scales)."
-)
+@target_option("cast for (scales)")
 @click.option("--keep", multiple=True, metavar="PATTERN", help="Nodes to keep in FP32: 'encoder.0.*'.")
 @click.option("--keep-op", multiple=True, metavar="OP", help="Operators to keep in FP32: Softmax.")
 @click.option("--include", multiple=True, metavar="PATTERN", help="Nodes to cast whatever their values.")

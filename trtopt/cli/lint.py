@@ -7,11 +7,12 @@ from pathlib import Path
 import click
 
 from trtopt.cli.exit_codes import NOT_MET
+from trtopt.cli.options.target import target_option
 
 
 @click.command()
 @click.argument("model", type=click.Path(path_type=Path))
-@click.option("--target", default="10", show_default=True, help="TensorRT to judge for: 8.6, 10, 11 or rtx.")
+@target_option("judge for")
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
 @click.option(
     "--fail-on", metavar="CHECK,…", help="End with 3 if one of these checks (or `any`) finds something."

@@ -8,9 +8,15 @@ from typing import TYPE_CHECKING
 
 import click
 
+from trtopt.cli.options.target import target_option
+from trtopt.targets import DEFAULT, targets_where
+
 if TYPE_CHECKING:
     from trtopt.precision.quantize import Smoothing
     from trtopt.workflows.precision.quantize import Request
+
+
+_WITHOUT_STORED_WEIGHTS = ", ".join(targets_where(lambda target: not target.stored_weights))
 
 
 def _smoothing(text: str) -> float | str:
@@ -32,9 +38,7 @@ def _smoothing(text: str) -> float | str:
     metavar="DATA",
     help="Samples: an .npz, a folder of them, JSON or module:function.",
 )
-@click.option(
-    "--target", help="TensorRT to write for: 8.6, 10, 11 or rtx [default: 10; of --verdict: the one here]."
-)
+@target_option("write for", otherwise=f"{DEFAULT}; of --verdict: the one here")
 @click.option(
     "--method",
     metavar="NAME",
@@ -58,7 +62,9 @@ def _smoothing(text: str) -> float | str:
     help="Move outlying channels into weights: auto where INT8 gains by it, or SmoothQuant [default: auto].",
 )
 @click.option(
-    "--store-weights", is_flag=True, help="Keep weights in their narrow type (INT4 always; not on 8.6)."
+    "--store-weights",
+    is_flag=True,
+    help=f"Keep weights in their narrow type (INT4 always; not on {_WITHOUT_STORED_WEIGHTS}).",
 )
 @click.option("--random-data", is_flag=True, help="Calibrate on random values: to try, never to deploy.")
 @click.option(
@@ -100,7 +106,7 @@ def quantize(
 
     request = Request(
         precision=precision,
-        target=target or "10",
+        target=target or DEFAULT,
         calib=calib,
         table=table,
         method=method,

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from trtopt.cli.options.target import target_option
+
 
 def _names(_context: click.Context, _option: click.Parameter, value: str | None) -> tuple[str, ...] | None:
     return None if value is None else tuple(name.strip() for name in value.split(",") if name.strip())
@@ -16,9 +18,7 @@ def _names(_context: click.Context, _option: click.Parameter, value: str | None)
 @click.option(
     "-o", "--output", "out", type=click.Path(path_type=Path), help="Where to write the rewritten model."
 )
-@click.option(
-    "--target", default="10", show_default=True, help="TensorRT to rewrite for: 8.6, 10, 11 or rtx."
-)
+@target_option("rewrite for")
 @click.option("--rules", callback=_names, metavar="NAME,…", help="Only these rules (also ones that are off).")
 @click.option("--skip", callback=_names, metavar="NAME,…", help="Leave these rules out.")
 @click.option("--list", "listing", is_flag=True, help="List the rules (with --json: as JSON) and end.")

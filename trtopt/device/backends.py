@@ -12,9 +12,9 @@ from trtopt.device.building import EngineBuilder
 from trtopt.device.cuda import probe
 from trtopt.device.nvtx import UNMARKED, NvtxMarks
 from trtopt.device.ort.host import cpu_info, no_cuda_profiler
-from trtopt.device.tensorrt.flavours import RTX, TENSORRT
 from trtopt.errors import BackendMissingError, UsageError
 from trtopt.records import DeviceInfo, Plugin
+from trtopt.targets import RTX, TENSORRT
 
 ONNXRUNTIME = "onnxruntime"
 BACKENDS = (TENSORRT, RTX, ONNXRUNTIME)
@@ -99,7 +99,7 @@ def open_builder(name: str, marks: NvtxMarks = UNMARKED, *, follow_memory: bool 
 
     library = load_library(name)
     memory = open_cuda_device() if follow_memory else None
-    if library.flavour.needs_gpu_to_build or probe.gpus():
+    if library.target.needs_gpu_to_build or probe.gpus():
         return TensorRTBuilder(library, probe.gpu(0), marks, memory)
     return TensorRTBuilder(library, DeviceInfo(kind="none", name="none: built without a GPU"), marks)
 

@@ -1,15 +1,11 @@
-"""Which precisions are worth trying with a backend on a device.
-
-Source of the compute capabilities: the hardware support matrices of TensorRT 10 and 11.
-"""
+"""Which precisions are worth trying with a backend on a device."""
 
 from __future__ import annotations
 
 from trtopt.device.backends import ONNXRUNTIME
-from trtopt.device.tensorrt.flavours import flavour_of
 from trtopt.records import Backend, DeviceInfo
+from trtopt.targets import LEAST_CAPABILITY, target_of
 
-_LEAST_CAPABILITY = {"bf16": (8, 0), "fp8": (8, 9)}
 _ON_CPU = ("fp32", "fp16", "int8")
 
 
@@ -18,13 +14,13 @@ def precisions_on(backend: Backend, device: DeviceInfo) -> tuple[str, ...]:
     if backend.name == ONNXRUNTIME:
         return _ON_CPU
     has = _capability(device)
-    offered = flavour_of(backend.name, backend.version).precisions
+    offered = target_of(backend).precisions
     return tuple(name for name in offered if has >= least_capability(name))
 
 
 def least_capability(precision: str) -> tuple[int, int]:
     """The compute capability, (major, minor), that it takes at least."""
-    return _LEAST_CAPABILITY.get(precision, (0, 0))
+    return LEAST_CAPABILITY.get(precision, (0, 0))
 
 
 def _capability(device: DeviceInfo) -> tuple[int, int]:

@@ -71,7 +71,7 @@ def export(
         ModelError: it cannot be exported, or the file differs from PyTorch.
         OutputError: `out` cannot be written.
     """
-    version = opset_version or (max(subject.opset, BF16_OPSET) if dtype == "bf16" else subject.opset)
+    opset_version = opset_version or (max(subject.opset, BF16_OPSET) if dtype == "bf16" else subject.opset)
     try:
         with scratch_beside(out) as scratch:
             return _export_in(
@@ -81,7 +81,7 @@ def export(
                 open_reference,
                 exporter or subject.exporter,
                 dtype,
-                version,
+                opset_version,
                 external_data,
                 allow_traced_branches,
             )
@@ -98,7 +98,7 @@ def _export_in(
     open_reference: Open,
     exporter: Exporter,
     dtype: DType,
-    version: int,
+    opset_version: int,
     external_data: bool,
     allow_traced_branches: bool,
 ) -> Exported:
@@ -106,14 +106,16 @@ def _export_in(
 
     raw = scratch / "raw.onnx"
     tensors = _traced_inputs(subject, dtype)
-    guards = export_raw(subject, tensors, exporter, version, raw, allow_traced_branches=allow_traced_branches)
+    guards = export_raw(
+        subject, tensors, exporter, opset_version, raw, allow_traced_branches=allow_traced_branches
+    )
     gc.collect()  # the exporter's graph holds transposed copies of the weights
     model = onnx.load(str(raw), load_external_data=False)
     external_files(model, raw)  # judges where they lie: from here on they are read
     origins = naming.rename(model, [entry.name for entry in subject.inputs], subject.outputs)
     _refuse_fixed_inputs(subject, model, guards)
     naming.name_axes(model, {entry.name: entry.shape for entry in subject.inputs})
-    if exporter == "dynamo" and version == 17 < NATIVE_OPSET:
+    if exporter == "dynamo" and opset_version == 17 < NATIVE_OPSET:
         opset.lower_to_17(model)
     if dtype == "bf16":
         align_weights(model, scratch)

@@ -6,6 +6,7 @@ import shlex
 
 from trtopt.records.bisecting import BisectReport, KeptSet
 from trtopt.report.casting import difference_line
+from trtopt.targets import target_named
 
 _NAMED = 3
 _RANKED = 5
@@ -57,7 +58,8 @@ def _verdict(report: BisectReport) -> list[str]:
 
 def _high(report: BisectReport) -> str:
     """What is kept is of this type: on a strongly typed TensorRT what is not quantised is FP16."""
-    return _HIGH.get(report.precision, "FP32" if report.target == "8.6" else "FP16")
+    unquantised = "FP32" if target_named(report.target).weakly_typed else "FP16"
+    return _HIGH.get(report.precision, unquantised)
 
 
 def _of_front(item: KeptSet) -> str:

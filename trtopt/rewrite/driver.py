@@ -16,8 +16,8 @@ from trtopt.onnxio.graph_walk import graphs_of
 from trtopt.onnxio.model_file import ModelFile, is_external
 from trtopt.rewrite.rule import Rule
 from trtopt.rewrite.scope import Context, Scope
-from trtopt.rewrite.target import Target
 from trtopt.rewrite.trace import Applied, Declined
+from trtopt.targets import Target
 
 ROUND_LIMIT = 20
 

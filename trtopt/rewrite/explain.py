@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from trtopt.errors import UsageError
 from trtopt.rewrite.rule import Rule
-from trtopt.rewrite.target import EVERY
 from trtopt.rewrite.trace import RewriteTrace
+from trtopt.targets import target_names
 
 _CLASSES = {"B": "bit-exact", "N": "equal up to rounding", "A": "approximate"}
 
@@ -57,7 +57,7 @@ def of_node(trace: RewriteTrace, node: str) -> list[str]:
 
 def default_of(rule: Rule) -> str:
     """For which targets a rule runs unasked: on, asked, or their names."""
-    return {EVERY: "on", (): "asked"}.get(rule.default, ", ".join(rule.default))
+    return {target_names(): "on", (): "asked"}.get(rule.default, ", ".join(rule.default))
 
 
 def catalogue(rules: Sequence[Rule]) -> list[str]:

@@ -20,8 +20,8 @@ from trtopt.rewrite.catalogue import RULES
 from trtopt.rewrite.driver import Outcome, RuleFailed, rewrite
 from trtopt.rewrite.rule import Exactness, Rule
 from trtopt.rewrite.rules import erase_identity, fold_constants, zero_state
-from trtopt.rewrite.target import Target, target_named
 from trtopt.rewrite.trace import Deviation, RewriteTrace, Undone
+from trtopt.targets import Target, target_named
 
 _SHAPES = (erase_identity.RULE, zero_state.RULE, fold_constants.keeping("Expand"))
 """What shows shapes that are computed of constants, and rids LSTMs of zeros as long as the batch.

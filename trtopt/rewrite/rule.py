@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from trtopt.rewrite.scope import Scope
-from trtopt.rewrite.target import EVERY
+from trtopt.targets import target_names
 
 Exactness = Literal["B", "N", "A"]
 """B bit-exact, N equal up to rounding, A approximate."""
@@ -37,7 +37,7 @@ class Rule:
     find: Callable[[Scope], Iterator[Match]]
     check: Callable[[Scope, Match], str | None]
     apply: Callable[[Scope, Match], None]
-    default: tuple[str, ...] = EVERY
+    default: tuple[str, ...] = target_names()
     audit: str = "not audited"
 
 

@@ -18,7 +18,7 @@ from onnx_graphsurgeon.ir.tensor import LazyValues, SparseValues
 
 from trtopt.onnxio import model_file
 from trtopt.onnxio.graph_walk import OWN_DOMAINS
-from trtopt.rewrite.target import Target
+from trtopt.targets import Target
 
 Array = np.ndarray[Any, Any]
 STANDARD = (None, *OWN_DOMAINS)

@@ -29,10 +29,10 @@ from trtopt.onnxio.prepare import inferred, lower_constants
 from trtopt.recipe import load_profile
 from trtopt.records import Manifest, TensorSpec, to_json
 from trtopt.rewrite.rewrite import rewrite_model
+from trtopt.targets import target_of
 from trtopt.workflows.compare.result_files import read_result
 from trtopt.workflows.profile.precision_receipt import receipts_of
 from trtopt.workflows.report import collect
-from trtopt.workflows.targets import target_of
 
 _DEEP = ".".join("a" * 9000)
 TOML = {
@@ -153,7 +153,7 @@ def test_a_branch_with_an_output_that_is_no_tensor_cannot_be_rewritten(tmp_path:
         attribute.g.output[0].type.CopyFrom(optional)
     file = save(model, tmp_path / "m.onnx")
     with pytest.raises(ModelError):
-        rewrite_model(file, tmp_path / "copy.onnx", target=target_of(examples.TENSORRT))
+        rewrite_model(file, tmp_path / "copy.onnx", target=target_of(examples.TENSORRT).name)
     assert [found.name for found in tmp_path.iterdir()] == ["m.onnx"]
 
 

@@ -25,7 +25,7 @@ from trtopt.onnxio.prepare import prepare
 from trtopt.rewrite import rewrite_model
 from trtopt.rewrite.catalogue import RULES
 from trtopt.rewrite.driver import rewrite
-from trtopt.rewrite.target import target_named
+from trtopt.targets import target_named
 
 _LARGE = (
     "# w: float[64,64]\ng (float[N,64] x) => (float[N,64] y) {a = Identity(w) b = MatMul(x, a) y = Relu(b)}"

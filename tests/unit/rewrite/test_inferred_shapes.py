@@ -18,7 +18,7 @@ from trtopt.onnxio.model_file import ModelFile
 from trtopt.rewrite import rewrite_model
 from trtopt.rewrite.driver import scopes_of
 from trtopt.rewrite.rules import layer_norm
-from trtopt.rewrite.target import target_named
+from trtopt.targets import target_named
 
 _HIDDEN = """
     g (float[N,5,8] x) => (float[P,Q] y)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from trtopt.rewrite.rules.transpose_merged import RULE
 from trtopt.rewrite.scope import Context, Scope
-from trtopt.rewrite.target import target_named
+from trtopt.targets import target_named
 
 Ints = NDArray[np.int64]
 

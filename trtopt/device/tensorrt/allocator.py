@@ -10,9 +10,9 @@ import ctypes
 from typing import Any
 
 from trtopt.device.api import AllocationTracker, Device, DeviceBuffer
-from trtopt.device.tensorrt.flavours import Flavour
 from trtopt.errors import DeviceMemoryError
 from trtopt.records import MemoryPass
+from trtopt.targets import Target
 
 _CUDA_ALIGNMENT = 256  # what any allocation of CUDA's has at least (CUDA C++ Programming Guide)
 
@@ -73,10 +73,10 @@ def address_of(memory: Any) -> int:
     return get_pointer(memory, get_name(memory)) or 0
 
 
-def make_allocator(trt: Any, flavour: Flavour, device: Device, tracker: AllocationTracker) -> Any:
+def make_allocator(trt: Any, target: Target, device: Device, tracker: AllocationTracker) -> Any:
     """An allocator object for `Runtime.gpu_allocator`; it must outlive the runtime and all its engines."""
     memory = TrackedMemory(device, tracker)
-    return _make_async(trt, memory) if flavour.async_allocator else _make_plain(trt, memory)
+    return _make_async(trt, memory) if target.async_allocator else _make_plain(trt, memory)
 
 
 class BuilderMemory:
@@ -85,13 +85,13 @@ class BuilderMemory:
     It holds the allocator, which must outlive the builder.
     """
 
-    def __init__(self, trt: Any, flavour: Flavour, device: Device | None) -> None:
+    def __init__(self, trt: Any, target: Target, device: Device | None) -> None:
         self._device = device
         self._grown: int | None = None
         if device is not None:
             self._before = device.used_bytes()
             self._tracker = AllocationTracker(device.now, "parse")
-            self._allocator = make_allocator(trt, flavour, device, self._tracker)
+            self._allocator = make_allocator(trt, target, device, self._tracker)
 
     def follow(self, builder: Any) -> None:
         """Have the builder allocate here."""

@@ -14,7 +14,6 @@ from trtopt.device.nvml import device_memory_of, open_sensor
 from trtopt.device.nvtx import UNMARKED, NvtxMarks
 from trtopt.device.tensorrt.allocator import BuilderMemory
 from trtopt.device.tensorrt.attention import allow_decomposing
-from trtopt.device.tensorrt.flavours import NUMPY_TYPES, PRECISION_FLAGS
 from trtopt.device.tensorrt.inspector import describe_serialized
 from trtopt.device.tensorrt.library import Library, load_plugins, make, make_logger
 from trtopt.device.tensorrt.precision import hold_fp32
@@ -37,6 +36,7 @@ from trtopt.errors import (
     UsageError,
 )
 from trtopt.records import Backend, BuildPlan, BuildSettings, DeviceInfo, Tactic, TensorSpec
+from trtopt.targets import NUMPY_TYPES, PRECISION_FLAGS
 
 _OUT_OF_MEMORY = ("out of memory", "OutOfMemory", "outofmemory", "cudaErrorMemoryAllocation")
 _LAST_WORDS = 5
@@ -74,17 +74,17 @@ class TensorRTBuilder:
 
     def device_memory(self) -> DeviceMemory | None:
         """As NVML tells it, where it needs a GPU to build."""
-        return device_memory_of(self._device) if self._library.flavour.needs_gpu_to_build else None
+        return device_memory_of(self._device) if self._library.target.needs_gpu_to_build else None
 
     @property
     def max_opset(self) -> int | None:
         """The newest opset that its parser takes."""
-        return self._library.flavour.max_opset
+        return self._library.target.loaded_opset
 
     @property
     def uses_timing_cache(self) -> bool:
         """TensorRT-RTX takes a timing cache and does nothing with it."""
-        return self._library.flavour.timing_cache
+        return self._library.target.timing_cache
 
     def build(
         self,
@@ -106,14 +106,14 @@ class TensorRTBuilder:
             hits(message)
             log(severity, message)
 
-        flavour = self._library.flavour
-        sink = remember if flavour.progress_monitor else progress_from_log(remember, progress)
+        target = self._library.target
+        sink = remember if target.progress_monitor else progress_from_log(remember, progress)
         logger = make_logger(self._library.trt, sink)
         load_plugins(self._library, logger, plan.settings.plugins)
-        memory = BuilderMemory(self._library.trt, flavour, self._memory)
+        memory = BuilderMemory(self._library.trt, target, self._memory)
         built = self._build(logger, onnx, types, plan, timing_cache, progress, errors, memory)
         text = None
-        if flavour.needs_gpu_to_build:
+        if target.needs_gpu_to_build:
             with self._marks.range("describe"):
                 text = describe_serialized(self._library.trt, logger, built.engine)
         # TensorRT has told its cache's hits by now: it does when the cache goes
@@ -131,22 +131,22 @@ class TensorRTBuilder:
         memory: BuilderMemory,
     ) -> BuiltEngine:
         """Everything TensorRT makes here goes before `logger` does, also when building fails."""
-        trt, flavour = self._library.trt, self._library.flavour
+        trt, target = self._library.trt, self._library.target
         builder = network = config = cache = None
-        monitor = make_monitor(trt, progress) if flavour.progress_monitor else None
+        monitor = make_monitor(trt, progress) if target.progress_monitor else None
         try:
             builder = make(trt.Builder, logger)
             memory.follow(builder)
-            network = builder.create_network(_mask(trt.NetworkDefinitionCreationFlag, flavour.network_flags))
+            network = builder.create_network(_mask(trt.NetworkDefinitionCreationFlag, target.network_flags))
             progress("Parsing the model", 0.0)
             with self._marks.range("parse"):
                 self._parse(network, logger, onnx, errors)
             config = builder.create_builder_config()
-            add_profiles(trt, flavour, builder, network, config, plan)
+            add_profiles(trt, target, builder, network, config, plan)
             applied = self._configure(config, types, plan.settings)
             if plan.multi_profile:
                 applied["optimization_profiles"] = str(config.num_optimization_profiles)
-            if flavour.weakly_typed:
+            if target.weakly_typed:
                 applied["layers_held_in_fp32"] = str(hold_fp32(trt, network, config, types, onnx))
             if attentions := allow_decomposing(trt, network):
                 applied["attentions_allowed_to_decompose"] = str(attentions)
@@ -188,7 +188,7 @@ class TensorRTBuilder:
 
     def tactics(self, timing_cache: bytes) -> tuple[Tactic, ...]:
         """What an editable cache holds; see `device.building.EngineBuilder.tactics`."""
-        if not self._library.flavour.editable_cache:
+        if not self._library.target.editable_cache:
             raise no_editable_caches(self.backend)
         logger = make_logger(self._library.trt, lambda severity, text: None)
         builder = make(self._library.trt.Builder, logger)
@@ -205,8 +205,8 @@ class TensorRTBuilder:
 
     def _configure(self, config: Any, types: Sequence[str], settings: BuildSettings) -> dict[str, str]:
         """Set the builder up; returns every setting as the builder then reports it."""
-        trt, flavour = self._library.trt, self._library.flavour
-        if settings.reproducible and not flavour.editable_cache:
+        trt, target = self._library.trt, self._library.target
+        if settings.reproducible and not target.editable_cache:
             raise no_editable_caches(self.backend)
         config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED
         if settings.opt_level is not None:
@@ -220,7 +220,7 @@ class TensorRTBuilder:
                     f"--tactic-sources {','.join(settings.tactic_sources)}: refused by {self.backend}",
                     "leave it away for the default",
                 )
-        if flavour.weakly_typed:
+        if target.weakly_typed:
             for name in _precision_flags(trt, types):
                 config.set_flag(getattr(trt.BuilderFlag, name))
         self._keep_entries(config)
@@ -231,12 +231,12 @@ class TensorRTBuilder:
 
     def _keep_entries(self, config: Any) -> None:
         """Have the builder make caches that tell their entries, where this version has such."""
-        if self._library.flavour.editable_cache:
+        if self._library.target.editable_cache:
             config.set_flag(self._library.trt.BuilderFlag.EDITABLE_TIMING_CACHE)
 
     def _choose_compute_capabilities(self, config: Any, wanted: tuple[str, ...]) -> None:
-        trt, flavour = self._library.trt, self._library.flavour
-        if not flavour.compute_capability_choice:
+        trt, target = self._library.trt, self._library.target
+        if not target.compute_capability_choice:
             if wanted:
                 raise UsageError(
                     f"--compute-capability: {self.backend} builds for the GPU that is there",
@@ -257,12 +257,12 @@ class TensorRTBuilder:
 
     def _report(self, config: Any) -> dict[str, str]:
         """Every setting that decides the engine, read back from the builder."""
-        trt, flavour = self._library.trt, self._library.flavour
+        trt, target = self._library.trt, self._library.target
         flags = [name for name, flag in _members(trt.BuilderFlag) if config.get_flag(flag)]
         sources = config.get_tactic_sources()
         report = {
             "flags": " ".join(flags),
-            "network_flags": " ".join(flavour.network_flags),
+            "network_flags": " ".join(target.network_flags),
             "builder_optimization_level": str(config.builder_optimization_level),
             "tactic_sources": " ".join(
                 name for name, source in _members(trt.TacticSource) if sources & (1 << int(source))
@@ -271,12 +271,12 @@ class TensorRTBuilder:
             "avg_timing_iterations": str(config.avg_timing_iterations),
             "max_aux_streams": str(config.max_aux_streams),
         }
-        if flavour.reports_hardware_compatibility:
+        if target.reports_hardware_compatibility:
             report["hardware_compatibility_level"] = config.hardware_compatibility_level.name
         for name, pool in _members(trt.MemoryPoolType):
             if not name.startswith("DLA"):
                 report[f"memory_pool.{name}"] = str(config.get_memory_pool_limit(pool))
-        if flavour.compute_capability_choice:
+        if target.compute_capability_choice:
             report["compute_capabilities"] = (
                 " ".join(
                     config.get_compute_capability(index).name

@@ -9,21 +9,21 @@ from pathlib import Path
 from typing import Any
 
 from trtopt.device.building import LogSink
-from trtopt.device.tensorrt.flavours import MODULES, RTX, Flavour, flavour_of
 from trtopt.errors import ArtifactError, BackendMissingError, DeviceError
 from trtopt.files.build_folder import sha256_of
 from trtopt.logs import heard
 from trtopt.records import Backend, Plugin
+from trtopt.targets import MODULES, Target, target_of_version
 
 INSTALL = {"tensorrt": 'pip install "trtopt[tensorrt]"', "tensorrt-rtx": 'pip install "trtopt[rtx]"'}
 
 
 @dataclass(frozen=True)
 class Library:
-    """An imported binding: `trt` is the module, `flavour` its row in the table of differences."""
+    """An imported binding: `trt` is the module, `target` its row of `targets.py`."""
 
     trt: Any
-    flavour: Flavour
+    target: Target
     backend: Backend
 
 
@@ -36,7 +36,7 @@ def load_library(name: str) -> Library:
     try:
         trt = importlib.import_module(MODULES[name])
         version = str(trt.__version__)
-        flavour = flavour_of(name, version)
+        target = target_of_version(name, version)
         trt.Builder  # noqa: B018  (a binding whose libraries are missing imports, but is empty)
     except ModuleNotFoundError as error:
         raise BackendMissingError(f"{name} is not installed ({error})", INSTALL[name]) from None
@@ -47,7 +47,7 @@ def load_library(name: str) -> Library:
         ) from None
     except ValueError as error:
         raise BackendMissingError(f"{error}", "install TensorRT 8.6 or newer") from None
-    return Library(trt=trt, flavour=flavour, backend=Backend(name=name, version=version))
+    return Library(trt=trt, target=target, backend=Backend(name=name, version=version))
 
 
 def load_plugins(library: Library, logger: Any, plugins: tuple[Plugin, ...]) -> None:
@@ -56,7 +56,7 @@ def load_plugins(library: Library, logger: Any, plugins: tuple[Plugin, ...]) -> 
     Raises:
         ArtifactError: a plugin library is missing, has changed, or cannot be loaded.
     """
-    if library.flavour.name != RTX:
+    if library.target.registers_plugins:
         library.trt.init_libnvinfer_plugins(logger, "")
     for plugin in plugins:
         path = Path(plugin.path)

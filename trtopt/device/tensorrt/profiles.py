@@ -6,14 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from trtopt.device.api import Device
-from trtopt.device.tensorrt.flavours import Flavour
 from trtopt.errors import BuildError, DeviceError, UsageError
 from trtopt.records import BuildPlan, Shape, ShapeRange, suited
+from trtopt.targets import Target
 
 
-def add_profiles(
-    trt: Any, flavour: Flavour, builder: Any, network: Any, config: Any, plan: BuildPlan
-) -> None:
+def add_profiles(trt: Any, target: Target, builder: Any, network: Any, config: Any, plan: BuildPlan) -> None:
     """Give the builder's config the plan's profiles, in its order; inputs of one shape become static.
 
     Raises:
@@ -39,7 +37,7 @@ def add_profiles(
                 "TensorRT refuses the shapes asked for",
                 "see whether every --shape fits the model's own shapes",
             )
-    sharing = flavour.profile_sharing
+    sharing = target.profile_sharing
     if sharing is not None and not all(wanted.is_fixed for wanted in plan.shapes.values()):
         config.set_preview_feature(getattr(trt.PreviewFeature, sharing), True)
 

@@ -18,13 +18,13 @@ from trtopt.device.api import (
     Stream,
 )
 from trtopt.device.tensorrt.allocator import make_allocator
-from trtopt.device.tensorrt.flavours import NUMPY_TYPES, Flavour
 from trtopt.device.tensorrt.inspector import describe
 from trtopt.device.tensorrt.library import Library, load_plugins, make, make_logger
 from trtopt.device.tensorrt.profiles import profile_for, profiles_of, set_profile
 from trtopt.errors import DeviceError, DeviceMemoryError, IncompatibleEngineError, UsageError
 from trtopt.onnxio.element_types import numpy_dtype
 from trtopt.records import Backend, Plugin, Shape, ShapeRange, TensorSpec
+from trtopt.targets import NUMPY_TYPES, Target
 
 Errors = deque[str]
 """What TensorRT logged last as errors, whichever engine it was about."""
@@ -69,7 +69,7 @@ class TensorRTTarget:
         runtime = make(trt.Runtime, logger)
         allocator = None
         if track is not None:
-            allocator = make_allocator(trt, self._library.flavour, self._device, track)
+            allocator = make_allocator(trt, self._library.target, self._device, track)
             runtime.gpu_allocator = allocator
         loaded = runtime.deserialize_cuda_engine(engine)
         if loaded is None:
@@ -77,7 +77,7 @@ class TensorRTTarget:
         # Python keeps no reference to loggers and allocators: the session does.
         keep_alive = (logger, allocator, runtime)
         return TensorRTSession(
-            trt, self._library.flavour, self._device, loaded, errors, keep_alive, nvtx=self._nvtx
+            trt, self._library.target, self._device, loaded, errors, keep_alive, nvtx=self._nvtx
         )
 
     def close(self) -> None:
@@ -108,7 +108,7 @@ class TensorRTSession:
     def __init__(
         self,
         trt: Any,
-        flavour: Flavour,
+        target: Target,
         device: Device,
         engine: Any,
         errors: Errors,
@@ -117,7 +117,7 @@ class TensorRTSession:
         nvtx: bool,
     ) -> None:
         self._trt = trt
-        self._flavour = flavour
+        self._target = target
         self._device = device
         self._engine = engine
         self._errors = errors
@@ -152,7 +152,7 @@ class TensorRTSession:
     @property
     def device_memory_bytes(self) -> int | None:
         """What a context needs for activations."""
-        return int(getattr(self._engine, self._flavour.device_memory))
+        return int(getattr(self._engine, self._target.device_memory))
 
     def layer_pass(self, shapes: Mapping[str, Shape], data: Inputs, runs: int) -> None:
         """A context's profiler tells."""

@@ -37,7 +37,7 @@ from trtopt.precision.temporary_disk import of_casting, passing
 from trtopt.precision.weight_folding import with_weights_dequantised
 from trtopt.records.casting import CastPrecision, CastReport, VanishingWeight
 from trtopt.records.checking import OutputDifference
-from trtopt.targets import OPSETS
+from trtopt.targets import DEFAULT, target_named
 
 _COMPARED = 64
 """How many samples the original and the result are compared on."""
@@ -51,7 +51,7 @@ def cast_model(
     out: Path,
     *,
     precision: CastPrecision,
-    target: str = "10",
+    target: str = DEFAULT,
     data: str | Path | None = None,
     threshold: float | None = None,
     keep: Sequence[str] = (),
@@ -126,19 +126,9 @@ def cast_graph(
     return result, decision
 
 
-def check_target(target: str) -> None:
-    """Refuse a target that does not exist.
-
-    Raises:
-        UsageError: with those there are.
-    """
-    if target not in OPSETS:
-        raise UsageError(f"--target {target}: no such target", f"choose among {', '.join(OPSETS)}")
-
-
 def _loaded(source: Path, out: Path, target: str, threshold: float | None, note: Note) -> ModelFile:
     """The model, once the request is known to be sound and its result to have room."""
-    check_target(target)
+    target_named(target)
     if threshold is not None and not threshold > 0:
         raise UsageError(f"--threshold {threshold:g}: must be above 0", "leave it away for the default")
     if out.resolve() == source.resolve():

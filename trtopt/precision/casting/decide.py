@@ -17,6 +17,7 @@ from trtopt.precision.casting.patterns import is_called
 from trtopt.precision.casting.places import FLOAT, LOW, Places, places_of, takes
 from trtopt.precision.casting.weights import Fit, exact_integers, fit_of, largest, rounding_error
 from trtopt.records.casting import CastPrecision, KeepRule, KeptNode
+from trtopt.targets import target_named
 
 if TYPE_CHECKING:
     from trtopt.onnxio.graph_walk import Part
@@ -190,8 +191,8 @@ class CastDecider:
         return self._weight_fault(node, can) or self._range_fault(node)
 
     def _scale_fault(self, node: onnx.NodeProto, can: Places) -> str | None:
-        if self._cast_options.target == "8.6":
-            return "TensorRT 8.6 takes FP32 scales"
+        if not target_named(self._cast_options.target).half_scales:
+            return f"TensorRT {self._cast_options.target} takes FP32 scales"
         if not can.inputs[1]:
             return f"at opset {self._opset} scales are FP32; from opset 19 on they may be 16-bit"
         scale = self._weights.get(node.input[1])

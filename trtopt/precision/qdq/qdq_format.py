@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from trtopt.errors import UsageError
 from trtopt.precision.placement.plan import Precision
 from trtopt.precision.qdq.quantised_values import SMALLEST_HALF, held_by_half, scale_of
-from trtopt.targets import OPSETS
+from trtopt.targets import target_named, targets_where
 
 
 @dataclass(frozen=True)
@@ -45,28 +45,27 @@ class QdqFormat:
         return self.strongly_typed and bool(scale_of(amax, self.precision) < SMALLEST_HALF)
 
 
-_LEAST_STRONG = {"int8": 19, "fp8": 19, "int4": 21}
-
-
 def qdq_format_for(precision: Precision, target: str, *, stored: bool = False) -> QdqFormat:
     """The form for a target, named as `trtopt rewrite` names them.
 
     Raises:
         UsageError: no such target, or one that has no such precision.
     """
-    if target not in OPSETS:
-        raise UsageError(f"unknown target {target!r}", f"choose one of {', '.join(OPSETS)}")
-    if target != "8.6":
-        most = OPSETS[target].read
-        return QdqFormat(precision, True, _LEAST_STRONG[precision], most, stored or precision == "int4")
-    if precision != "int8":
+    row = target_named(target)
+    if precision not in row.qdq_opsets:
+        able = targets_where(lambda other: precision in other.qdq_opsets)
         raise UsageError(
-            f"TensorRT 8.6 has no {precision.upper()}",
-            "use --precision int8, or a newer TensorRT with --target 10, 11 or rtx",
+            f"TensorRT {target} has no {precision.upper()}",
+            f"use --precision {' or '.join(row.qdq_opsets)}, or --target {' or '.join(able)}",
         )
-    if stored:
+    if stored and not row.stored_weights:
         raise UsageError(
-            "TensorRT 8.6 reads weights as FP32 with a Q and a DQ only", "leave --store-weights out"
+            f"TensorRT {target} reads weights as FP32 with a Q and a DQ only", "leave --store-weights out"
         )
-    # Of the opsets above, 8.6 loads the Q/DQ alone.
-    return QdqFormat("int8", False, 13, OPSETS[target].operators, stored=False)
+    return QdqFormat(
+        precision,
+        strongly_typed=not row.weakly_typed,
+        opset=row.qdq_opsets[precision],
+        most=row.documented_opset,
+        stored=stored or precision == "int4",
+    )

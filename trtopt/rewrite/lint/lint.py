@@ -10,7 +10,7 @@ from trtopt.rewrite import driver
 from trtopt.rewrite.lint.advice import Advice, LintReport
 from trtopt.rewrite.lint.shapes import SHAPE_CHECKS
 from trtopt.rewrite.lint.structure import STRUCTURE_CHECKS
-from trtopt.rewrite.target import target_named
+from trtopt.targets import target_named
 
 CHECKS = (*SHAPE_CHECKS, *STRUCTURE_CHECKS)
 

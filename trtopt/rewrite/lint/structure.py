@@ -69,8 +69,8 @@ def _foreign_operators(scope: Scope) -> Iterator[Finding]:
             yield Finding(node, f"{node.domain}::{node.op} is no standard operator")
         elif not onnx.defs.has(node.op, scope.opset, ""):
             yield Finding(node, f"{node.op} is unknown to opset {scope.opset}")
-        elif scope.target.opset < scope.opset and (
-            _form(node.op, scope.opset) != _form(node.op, scope.target.opset)
+        elif scope.target.operator_opset < scope.opset and (
+            _form(node.op, scope.opset) != _form(node.op, scope.target.operator_opset)
         ):
             yield Finding(node, f"this form of {node.op} is newer than TensorRT {scope.target.name}'s parser")
 

@@ -55,7 +55,7 @@ def _find(scope: Scope) -> Iterator[Match]:
 
 
 def _check(scope: Scope, match: Match) -> str | None:
-    if scope.target.opset < _OPSET:
+    if scope.target.operator_opset < _OPSET:
         return f"TensorRT {scope.target.name} does not read Attention"
     if scope.opset < _OPSET:
         return f"Attention needs opset {_OPSET}, the model has {scope.opset}: export it at {_OPSET}"

@@ -15,6 +15,7 @@ import numpy as np
 from trtopt.rewrite.match import with_factor
 from trtopt.rewrite.rule import Match, Rule
 from trtopt.rewrite.scope import Scope
+from trtopt.targets import targets_where
 
 
 def _feeds_softmax(scope: Scope, tensor: Any) -> bool:
@@ -67,6 +68,6 @@ RULE = Rule(
     _find,
     _check,
     _apply,
-    default=("10", "11"),
+    default=targets_where(lambda target: target.fuses_scaled_query),
     audit="8.6: does not fuse, one layer more",
 )

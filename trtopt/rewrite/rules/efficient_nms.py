@@ -25,7 +25,7 @@ def _check(scope: Scope, match: Match) -> str | None:
     given = [tensor for tensor in match.node.inputs[2:] if not tensor.is_empty()]
     if any(scope.scalar(tensor) is None for tensor in given):
         return "a threshold is computed"
-    if scope.target.name in ("11", "rtx"):
+    if not scope.target.efficient_nms:
         return f"TensorRT {scope.target.name} has no such plugin: INMS does the work"
     return None
 

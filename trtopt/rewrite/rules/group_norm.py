@@ -47,7 +47,7 @@ def _constants(scope: Scope, match: Match) -> tuple[Array, Array] | None:
 def _check(scope: Scope, match: Match) -> str | None:
     into, norm, back = match.parts["into"], match.parts["norm"], match.parts["back"]
     source = into.inputs[0]
-    if scope.target.opset < _OPSET:
+    if scope.target.operator_opset < _OPSET:
         return f"TensorRT {scope.target.name} does not read GroupNormalization of opset {_OPSET}"
     if scope.opset < _OPSET:
         return f"GroupNormalization per channel needs opset {_OPSET}, the model has {scope.opset}"

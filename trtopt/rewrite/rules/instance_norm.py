@@ -44,8 +44,8 @@ def _constants(scope: Scope, match: Match) -> tuple[Array, Array] | None:
 
 
 def _check(scope: Scope, match: Match) -> str | None:
-    if scope.target.name == "8.6":
-        return "TensorRT 8.6 would make a plugin of it, which fuses with nothing"
+    if not scope.target.instance_norm:
+        return f"TensorRT {scope.target.name} would make a plugin of it, which fuses with nothing"
     if not scope.is_float(match.parts["source"]):
         return "the type is not floating-point"
     if _constants(scope, match) is None:

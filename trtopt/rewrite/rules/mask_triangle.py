@@ -15,6 +15,7 @@ import numpy as np
 from trtopt.rewrite.match import inputs_either_way, is_filled_with
 from trtopt.rewrite.rule import Match, Rule
 from trtopt.rewrite.scope import Scope
+from trtopt.targets import targets_where
 
 
 def _find(scope: Scope) -> Iterator[Match]:
@@ -50,5 +51,5 @@ RULE = Rule(
     _find,
     _check,
     _apply,
-    default=("10", "11", "rtx"),
+    default=targets_where(lambda target: target.trilu_of_any_rank),
 )

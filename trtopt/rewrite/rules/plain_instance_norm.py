@@ -27,7 +27,7 @@ def _find(scope: Scope) -> Iterator[Match]:
 
 def _check(scope: Scope, match: Match) -> str | None:
     source, *affine = match.node.inputs
-    if scope.target.name != "8.6":
+    if scope.target.instance_norm:
         return f"TensorRT {scope.target.name} has the operator itself"
     if (scope.rank(source) or 0) < 3 or scope.element(source) not in (_FLOAT, _FLOAT16):
         return "the rank of its input is unknown, or its type is neither FP32 nor FP16"

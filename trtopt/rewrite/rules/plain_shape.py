@@ -21,7 +21,7 @@ def _find(scope: Scope) -> Iterator[Match]:
 
 
 def _check(scope: Scope, match: Match) -> str | None:
-    if scope.target.name != "8.6":
+    if scope.target.shape_ends:
         return f"TensorRT {scope.target.name} reads the attributes"
     return None
 

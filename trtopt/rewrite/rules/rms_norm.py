@@ -33,11 +33,9 @@ def _find(scope: Scope) -> Iterator[Match]:
 
 def _check(scope: Scope, match: Match) -> str | None:
     found, affine = match.parts["found"], match.parts["affine"]
-    if scope.target.opset < _OPSET:
-        target = scope.target
-        return (
-            f"RMSNormalization is of opset {_OPSET}, TensorRT {target.name} is known to read {target.opset}"
-        )
+    if scope.target.operator_opset < _OPSET:
+        known = f"TensorRT {scope.target.name} is known to read {scope.target.operator_opset}"
+        return f"RMSNormalization is of opset {_OPSET}, {known}"
     if scope.opset < _OPSET:
         return f"RMSNormalization needs opset {_OPSET}, the model has {scope.opset}: export it at {_OPSET}"
     length = found.numerator.shape[-1]

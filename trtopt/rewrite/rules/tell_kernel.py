@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from trtopt.rewrite.rule import Match, Rule
 from trtopt.rewrite.scope import Scope
+from trtopt.targets import targets_where
 
 
 def _find(scope: Scope) -> Iterator[Match]:
@@ -40,6 +41,6 @@ RULE = Rule(
     _find,
     _check,
     _apply,
-    default=("8.6",),
+    default=targets_where(lambda target: not target.computed_kernels),
     audit="8.6: builds with it alone",
 )

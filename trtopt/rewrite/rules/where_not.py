@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from trtopt.rewrite.rule import Match, Rule, always
 from trtopt.rewrite.scope import Scope
+from trtopt.targets import targets_where
 
 
 def _find(scope: Scope) -> Iterator[Match]:
@@ -32,6 +33,6 @@ RULE = Rule(
     _find,
     always,
     _apply,
-    default=("10", "11", "rtx"),
+    default=targets_where(lambda target: not target.needs_not_for_softmax),
     audit="8.6: does not fuse, one layer more",
 )

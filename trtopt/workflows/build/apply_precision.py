@@ -11,7 +11,7 @@ from trtopt.errors import UsageError
 from trtopt.files.build_folder import write_atomically
 from trtopt.onnxio.model_info import read_onnx
 from trtopt.records import Backend, OnnxArtifact, to_json
-from trtopt.workflows.targets import target_of
+from trtopt.targets import target_of
 
 if TYPE_CHECKING:
     from trtopt.workflows.precision.quantize import Request
@@ -66,7 +66,7 @@ def apply_cast(
 
     source = Path(kept.path)
     out = (folder or source.parent) / f"{source.stem}.{precision}{source.suffix}"
-    report = cast_model(source, out, precision=precision, target=target_of(backend), data=data)
+    report = cast_model(source, out, precision=precision, target=target_of(backend).name, data=data)
     report = msgspec.structs.replace(report, source=source.name, out=out.name)
     write_atomically(out.with_name(TRACE_FILE), to_json(report))
     values = "random data" if report.data_is_random else report.data
@@ -90,7 +90,7 @@ def request_for(kept: OnnxArtifact, precision: str, data: str | None, backend: B
             f"--precision {precision} needs data to find out how large tensors get",
             "give --calib DATA, or quantise on its own: trtopt quantize --help",
         )
-    return Request(precision, target_of(backend), data)
+    return Request(precision, target_of(backend).name, data)
 
 
 def apply_quantisation(

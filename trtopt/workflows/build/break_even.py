@@ -15,13 +15,13 @@ from trtopt.onnxio.model_info import read_onnx
 from trtopt.precision.bounds import Bounds
 from trtopt.recipe import make_recipe
 from trtopt.records import BatchVerdict, OnnxArtifact, PrecisionVerdict
+from trtopt.targets import target_of
 from trtopt.workflows.build.engine_selection import obstacle, terms_for
 from trtopt.workflows.build.engines import TIMING_CACHE_FILE, BuildOptions, make_plans
 from trtopt.workflows.build.kept_model import keep_model
 from trtopt.workflows.build.precision_selection import select_precision
 from trtopt.workflows.listener import SILENT, Listener
 from trtopt.workflows.precision.quantize import TABLE_SUFFIX, Request
-from trtopt.workflows.targets import target_of
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def quantize_where_it_pays(
     recipe = make_recipe(profile, {"batch": batch, "precision": request.precision, "backend": backend})
     onnx = read_onnx(source)
     builder = open_builder(choose_for_building(recipe.backend).name)
-    here = target_of(builder.backend)
+    here = target_of(builder.backend).name
     if request.target not in ("", here):
         raise UsageError(
             f"--target {request.target}: --verdict measures with {builder.backend}, which reads {here}",

@@ -15,12 +15,12 @@ from trtopt.errors import BackendMissingError, IncompatibleEngineError, NoGpuErr
 from trtopt.precision.bounds import Bounds
 from trtopt.recipe import Recipe
 from trtopt.records import Backend, EngineArtifact, OnnxArtifact, PrecisionVerdict
+from trtopt.targets import target_of
 from trtopt.workflows.build.apply_precision import QUANTISED, Precision, apply_precision, request_for
 from trtopt.workflows.build.engines import BuildOptions, build_engines, make_plans
 from trtopt.workflows.build.precision_selection import SelectionTerms, select_precision
 from trtopt.workflows.listener import Listener
 from trtopt.workflows.precision.quantize import Request
-from trtopt.workflows.targets import target_of
 
 BEST = "best"
 BEST_BOUNDS = Bounds(min_cosine=0.99)
@@ -188,7 +188,7 @@ def _terms(base: OnnxArtifact, recipe: Recipe, builder: EngineBuilder) -> Select
         return terms_for(request_for(base, requested, recipe.calib, builder.backend), _bounds(recipe))
     bounds = _bounds(recipe)
     precisions = cast("tuple[Precision, ...]", precisions_on(builder.backend, builder.device))
-    request = Request("int8", target_of(builder.backend), recipe.calib)
+    request = Request("int8", target_of(builder.backend).name, recipe.calib)
     return SelectionTerms(BEST, precisions, request, bounds if bounds.any else BEST_BOUNDS)
 
 

@@ -1,4 +1,4 @@
-"""Why a build failed, where a tensor of the graph has more elements than TensorRT 8.6 allows."""
+"""Why a build failed, where a tensor of the graph has more elements than TensorRT allows."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ from trtopt.errors import BuildError
 from trtopt.inspect.graph import read_graph
 from trtopt.onnxio import model_file
 from trtopt.records import BuildPlan, OnnxArtifact
-
-_MOST_ELEMENTS = 2**31 - 1
-"""In one tensor: TensorRT 8.6 counts in 32 bits. Dimensions have 64 from 10 on; TensorRT-RTX builds more."""
+from trtopt.targets import target_of
 
 
 def explained(error: BuildError, onnx: OnnxArtifact, plan: BuildPlan) -> BuildError:
@@ -19,17 +17,18 @@ def explained(error: BuildError, onnx: OnnxArtifact, plan: BuildPlan) -> BuildEr
 
     TensorRT itself says only that some shape cannot be computed, and names nodes far behind the cause.
     """
-    if plan.backend.name != "tensorrt" or not plan.backend.version.startswith("8."):
+    most = target_of(plan.backend).most_elements
+    if most is None:
         return error
     largest, size = {name: given.max for name, given in plan.shapes.items()}, plan.batch.max[0]
     shapes = read_graph(model_file.load(Path(onnx.path)).proto, largest).shapes
     elements, name = max((math.prod(shape), name) for name, shape in shapes.items())
-    if elements <= _MOST_ELEMENTS:
+    if elements <= most:
         return error
     dims = "×".join(map(str, shapes[name]))
     return type(error)(
-        f"{name!r} is {dims} at batch {size}, more than the {_MOST_ELEMENTS:,} elements that "
+        f"{name!r} is {dims} at batch {size}, more than the {most:,} elements that "
         f"TensorRT {plan.backend.version} allows a tensor: {error.problem}",
         f"build for smaller batches or shapes; what grows with the batch alone fits up to "
-        f"{size * _MOST_ELEMENTS // elements}",
+        f"{size * most // elements}",
     )

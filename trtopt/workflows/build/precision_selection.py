@@ -39,6 +39,7 @@ from trtopt.records import (
     PrecisionVerdict,
     RegionTime,
 )
+from trtopt.targets import target_named
 from trtopt.workers.protocol import Benched
 from trtopt.workers.supervisor import run_jobs
 from trtopt.workflows.bench.interleaved import Setting, loaded, measure_in_turns, turns_job, verdict_record
@@ -52,10 +53,6 @@ _DURATION_S = 2.0
 """Seconds of sampling for each candidate at each batch size."""
 _LAYERS_S = 0.3
 _BESIDE = "candidates"
-_ATTENTION_PAYS_ON = ("8.6",)
-"""Targets on which INT8 is tried in attention's products, too: encoder layers of BERT took 19 % less time on
-an H200 (benchmarks/placement). Newer ones fuse an attention in FP16.
-"""
 
 
 @dataclass(frozen=True)
@@ -168,7 +165,8 @@ class _PrecisionSelection:
 
     def _try_attention(self, entry: Entry) -> None:
         """Nobody asked for it: where it cannot be made, the others go on without."""
-        is_tried = self._terms.request.target in _ATTENTION_PAYS_ON and entry.candidate.precision == "int8"
+        pays = target_named(self._terms.request.target).int8_attention_pays
+        is_tried = pays and entry.candidate.precision == "int8"
         if not is_tried or entry.broken:
             return
         try:

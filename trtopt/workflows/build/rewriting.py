@@ -12,7 +12,7 @@ from trtopt.files.build_folder import write_atomically
 from trtopt.onnxio.external_data import external_files
 from trtopt.onnxio.model_info import load_graph, read_onnx
 from trtopt.records import Backend, OnnxArtifact, RewriteSummary, to_json
-from trtopt.workflows.targets import target_of
+from trtopt.targets import target_of
 
 TRACE_FILE = "rewrite.json"
 _ONE_SIZE_BYTES = 1 << 30
@@ -43,7 +43,9 @@ def rewritten(
         return None, None, f"not rewritten: {told}"
     sizes = 1 if size >= _ONE_SIZE_BYTES else 2
     try:
-        trace = rewrite_model(source, copy, target=target_of(backend), sizes=sizes, write_unchanged=False)
+        trace = rewrite_model(
+            source, copy, target=target_of(backend).name, sizes=sizes, write_unchanged=False
+        )
     except RuleFailed as failure:
         remedy = "build with --no-rewrite, or build what `trtopt rewrite --keep-going` writes"
         raise TrtoptError(failure.problem, f"{remedy}; please report the model") from failure

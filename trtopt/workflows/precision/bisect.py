@@ -24,7 +24,6 @@ from trtopt.precision.bisect.variants import (
 )
 from trtopt.precision.bounds import Bounds
 from trtopt.precision.calibration.table import read_table
-from trtopt.precision.casting.cast import check_target
 from trtopt.precision.casting.decide import CastOptions
 from trtopt.precision.casting.patterns import check_patterns
 from trtopt.precision.casting.widen import is_low
@@ -34,6 +33,7 @@ from trtopt.precision.quantize import Material, QuantizeOptions
 from trtopt.recipe import check_timeout
 from trtopt.records.bisecting import BisectReport, KeptSet, Sensitivity
 from trtopt.records.checking import CheckedSubject
+from trtopt.targets import target_named
 from trtopt.workflows.invocation import command_line, now
 from trtopt.workflows.listener import SILENT, Listener
 from trtopt.workflows.precision.bisect_trials import Trials
@@ -201,7 +201,7 @@ def _variants(
     samples = open_data(str(request.calib or request.data))
     exclude, include = tuple(request.exclude), tuple(request.include)
     if request.precision == "fp16" or request.precision == "bf16":  # spelled out for the type checker
-        check_target(target)
+        target_named(target)
         if is_low(checker.model.proto):
             raise UsageError(
                 f"{source} has 16-bit types already: against itself it has no error",

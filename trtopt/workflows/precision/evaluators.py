@@ -15,15 +15,12 @@ from trtopt.onnxio import model_file
 from trtopt.onnxio.model_file import ModelFile
 from trtopt.recipe import make_recipe
 from trtopt.records.checking import CheckedSubject
+from trtopt.targets import DEFAULT, target_of
 from trtopt.workflows.bench.resolve_engines import resolved
 from trtopt.workflows.build.build import build
 from trtopt.workflows.engine_points import points
 from trtopt.workflows.listener import SILENT
 from trtopt.workflows.precision.check import Checker
-from trtopt.workflows.targets import target_of
-
-_NEWEST = "10"
-"""The target that graphs are written for where no TensorRT is here to tell; as `trtopt quantize` does."""
 
 
 class Evaluator(Protocol):
@@ -75,11 +72,11 @@ def evaluator_for(
             f"--batch, --profile and --timeout are for engines, and none are built: {choice.reason}",
             "leave them away",
         )
-    return RuntimeEvaluator(checker, data, choice.reason, target or _NEWEST)
+    return RuntimeEvaluator(checker, data, choice.reason, target or DEFAULT)
 
 
 def _check_terms(builder: EngineBuilder, target: str | None, terms: EngineTerms) -> None:
-    own = target_of(builder.backend)
+    own = target_of(builder.backend).name
     if target not in (None, own):
         raise UsageError(
             f"--target {target}: the engines are built by {builder.backend}, whose target is {own}",
@@ -111,7 +108,7 @@ class EngineEvaluator:
     def __init__(
         self, checker: Checker, data: str, builder: EngineBuilder, reason: str, terms: EngineTerms
     ) -> None:
-        self.backend, self.target, self.reason = str(builder.backend), target_of(builder.backend), reason
+        self.backend, self.target, self.reason = str(builder.backend), target_of(builder.backend).name, reason
         self._name, self._uses_cache = builder.backend.name, builder.uses_timing_cache
         self._checker, self._data, self._terms = checker, data, terms
 

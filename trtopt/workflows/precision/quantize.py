@@ -42,6 +42,7 @@ from trtopt.precision.quantize import (
 from trtopt.precision.temporary_disk import of_quantising
 from trtopt.records import to_json
 from trtopt.records.quantisation import CalibrationTable, QuantizeReport
+from trtopt.targets import DEFAULT
 from trtopt.workflows.listener import SILENT, Listener
 
 TABLE_SUFFIX = ".calibration.json"
@@ -57,7 +58,7 @@ class Request:
     """
 
     precision: str
-    target: str = "10"
+    target: str = DEFAULT
     calib: str | None = None
     table: Path | None = None
     method: str | None = None

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from trtopt.builder.shapes import shapes_at
-from trtopt.device.tensorrt.flavours import is_weakly_typed
 from trtopt.errors import ArtifactError, BuildError
 from trtopt.files.bounded_reading import read_bounded, reason_of
 from trtopt.inspect.graph import read_graph
@@ -15,6 +14,7 @@ from trtopt.inspect.join import join
 from trtopt.inspect.receipt import faults, receipt, share_of
 from trtopt.onnxio.model_file import load
 from trtopt.records import EngineArtifact, Manifest, PrecisionReceipt
+from trtopt.targets import target_of
 
 
 def receipts_of(folder: Path, manifest: Manifest) -> dict[str, PrecisionReceipt]:
@@ -34,7 +34,7 @@ def receipts_of(folder: Path, manifest: Manifest) -> dict[str, PrecisionReceipt]
         model = models[manifest.graph_of(engine).sha256]
         graph = read_graph(model, shapes_at(manifest.onnx.inputs, engine.plan, engine.plan.batch.opt[0]))
         layers, _ = join(description, None, graph)
-        found[engine.path] = receipt(layers, weakly_typed=is_weakly_typed(engine.plan.backend))
+        found[engine.path] = receipt(layers, weakly_typed=target_of(engine.plan.backend).weakly_typed)
     return found
 
 

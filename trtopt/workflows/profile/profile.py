@@ -11,7 +11,6 @@ import msgspec
 
 from trtopt.builder.shapes import shapes_at
 from trtopt.device.nvtx import require_nvtx
-from trtopt.device.tensorrt.flavours import is_weakly_typed
 from trtopt.errors import ArtifactError, BackendMissingError, NoGpuError, UsageError
 from trtopt.files.bounded_reading import read_bounded, reason_of
 from trtopt.files.build_folder import MANIFEST, read_manifest
@@ -33,6 +32,7 @@ from trtopt.records import (
     read_versioned,
 )
 from trtopt.records.validation import check_profile
+from trtopt.targets import target_of
 from trtopt.workflows.bench.bench import bench
 from trtopt.workflows.bench.external_engine import is_external
 from trtopt.workflows.bench.resolve_engines import resolve_engines
@@ -229,7 +229,7 @@ def _looked_into(
                 at_shapes,
                 peaks,
                 infer=infer,
-                weakly_typed=is_weakly_typed(environment.backend),
+                weakly_typed=target_of(environment.backend).weakly_typed,
             )
         )
     return ProfileReport(

@@ -15,18 +15,18 @@ from typing import Any
 import pytest
 
 from tests.support import trt_spelling as spelling
-from tests.support.trt_exercise import RTX_DUMP, VERSIONS, each_version, exercise, flavour, run
+from tests.support.trt_exercise import RTX_DUMP, VERSIONS, each_version, exercise, run, target
 from tests.support.trt_surface import DUMPS, Surface
 from tests.support.trt_surface import load as load_dump
-from trtopt import records
+from trtopt import records, targets
 from trtopt.device import api
-from trtopt.device.tensorrt import allocator, flavours, runtime
-from trtopt.device.tensorrt.flavours import NUMPY_TYPES, PRECISION_FLAGS, RTX, TENSORRT, flavour_of
+from trtopt.device.tensorrt import allocator, runtime
 from trtopt.errors import TrtoptError
+from trtopt.targets import NUMPY_TYPES, PRECISION_FLAGS, RTX, TENSORRT, target_of_version
 
 FIRST_OF_10 = "tensorrt-10.0.1"
 
-# What not every version has: the field of `Flavour` that says whether the code goes there. None: the code
+# What not every version has: the field of `Target` that says whether the code goes there. None: the code
 # asks the object itself with `hasattr`.
 CONDITIONS: dict[str, str | None] = {
     "IProgressMonitor": "progress_monitor",
@@ -73,23 +73,23 @@ def test_the_dumps_together_stay_below_60_kilobytes() -> None:
     ],
 )
 def test_a_version_gets_the_row_of_its_kind(name: str, version: str, like: str) -> None:
-    assert flavour_of(name, version) == flavour(like)
+    assert target_of_version(name, version) == target(like)
 
 
 @pytest.mark.parametrize("version", ["10.0.1", "10.7.0"])
 def test_caches_became_editable_with_10_8(version: str) -> None:
-    assert not flavour_of(TENSORRT, version).editable_cache
+    assert not target_of_version(TENSORRT, version).editable_cache
 
 
 @pytest.mark.parametrize("version", ["8.5.3", "7.2.1.6"])
 def test_a_version_before_8_6_has_no_row(version: str) -> None:
     with pytest.raises(ValueError, match=r"older than 8\.6"):
-        flavour_of(TENSORRT, version)
+        target_of_version(TENSORRT, version)
 
 
 @each_version
 def test_every_name_in_the_table_exists_in_the_version_that_it_is_for(dump: str) -> None:
-    surface, row = Surface(dump), flavour(dump)
+    surface, row = Surface(dump), target(dump)
     assert set(row.network_flags) <= surface.names("NetworkDefinitionCreationFlag")
     assert surface.api["classes"]["ICudaEngine"]["properties"][row.device_memory][0] == "int"
     assert row.async_allocator == surface.has("IGpuAsyncAllocator.allocate_async")
@@ -103,7 +103,7 @@ def test_every_name_in_the_table_exists_in_the_version_that_it_is_for(dump: str)
 
 @each_version
 def test_a_network_is_strongly_typed_wherever_the_version_can(dump: str) -> None:
-    surface, row = Surface(dump), flavour(dump)
+    surface, row = Surface(dump), target(dump)
     assert row.weakly_typed != surface.has("NetworkDefinitionCreationFlag.STRONGLY_TYPED")
     by_choice = surface.has("BuilderFlag.FP16") and not row.weakly_typed
     assert ("STRONGLY_TYPED" in row.network_flags) == by_choice
@@ -129,7 +129,7 @@ def test_the_first_release_of_the_10_row_can_be_run_like_the_last() -> None:
 
 @each_version
 def test_every_name_spelled_on_the_module_exists_wherever_the_code_goes(dump: str) -> None:
-    surface, row = Surface(dump), flavour(dump)
+    surface, row = Surface(dump), target(dump)
     for name, place in spelling.module_names().items():
         condition = CONDITIONS.get(name.partition(".")[0]) or CONDITIONS.get(name.rpartition(".")[2])
         assert surface.has(name) or (condition and not getattr(row, condition)), f"{place}: {name}"
@@ -137,7 +137,7 @@ def test_every_name_spelled_on_the_module_exists_wherever_the_code_goes(dump: st
 
 @each_version
 def test_every_member_spelled_that_some_version_lacks_is_guarded_by_the_table(dump: str) -> None:
-    row, ours = flavour(dump), spelling.names_of_ours(api, records, flavours, allocator)
+    row, ours = target(dump), spelling.names_of_ours(api, records, targets, allocator)
     known = {other: Surface(other).members() for other in VERSIONS}
     for name, place in spelling.member_names().items():
         if any(name in names for names in known.values()) and name not in known[dump] and name not in ours:
@@ -154,7 +154,7 @@ def test_every_condition_is_still_needed() -> None:
 def test_every_member_of_tensorrt_that_the_source_spells_is_used_in_these_runs() -> None:
     used = {name.rpartition(".")[2] for dump in VERSIONS for name in exercise(dump)[1]}
     known = {name for dump in VERSIONS for name in Surface(dump).members()}
-    ours = spelling.names_of_ours(api, records, flavours, allocator, runtime)
+    ours = spelling.names_of_ours(api, records, targets, allocator, runtime)
     missed = {name: place for name, place in spelling.member_names().items() if name in known - used - ours}
     assert not missed, f"trt_exercise.py comes by none of these: {missed}"
 

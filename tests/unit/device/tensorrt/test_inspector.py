@@ -1,14 +1,14 @@
 import pytest
 
 from tests.support.trt_behaviour import LAYER
-from tests.support.trt_exercise import build, each_version, flavour, run
+from tests.support.trt_exercise import build, each_version, run, target
 from tests.support.trt_surface import Surface
 
 
 @each_version
 def test_a_built_engines_layers_are_described_where_the_machine_can_load_it(dump: str) -> None:
     told = {"EngineInspector.get_engine_information": "the layers"}
-    runs_here = flavour(dump).needs_gpu_to_build
+    runs_here = target(dump).needs_gpu_to_build
     assert build(Surface(dump, told)).inspector == ("the layers" if runs_here else None)
     assert build(Surface(dump, told | {"Runtime.deserialize_cuda_engine": None})).inspector is None
 

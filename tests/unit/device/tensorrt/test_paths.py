@@ -23,15 +23,14 @@ from tests.support.trt_exercise import (
     each_version,
     every_setting,
     flags_set,
-    flavour,
     layers,
     load,
     run,
+    target,
     tracker,
 )
 from tests.support.trt_surface import Surface
 from trtopt.device.tensorrt.allocator import make_allocator
-from trtopt.device.tensorrt.flavours import PRECISION_FLAGS
 from trtopt.errors import (
     BuildError,
     DeviceError,
@@ -43,10 +42,11 @@ from trtopt.errors import (
     UsageError,
 )
 from trtopt.records import BuildSettings, TensorSpec
+from trtopt.targets import PRECISION_FLAGS
 
 NULL = "pybind11::init(): factory function returned nullptr"  # so it fails where the C++ side gives null
 
-each_with_cache = pytest.mark.parametrize("dump", [dump for dump in VERSIONS if flavour(dump).timing_cache])
+each_with_cache = pytest.mark.parametrize("dump", [dump for dump in VERSIONS if target(dump).timing_cache])
 
 
 def say(severity: str, text: str, result: Any = None) -> Any:
@@ -68,7 +68,7 @@ def say(severity: str, text: str, result: Any = None) -> Any:
 def test_a_build_with_every_setting_asks_for_exactly_these(dump: str) -> None:
     surface = Surface(dump)
     built = build(surface, every_setting(surface), cache=b"a cache")
-    row, sources = flavour(dump), surface.api["enums"]["TacticSource"]
+    row, sources = target(dump), surface.api["enums"]["TacticSource"]
     flags = surface.api["enums"]["NetworkDefinitionCreationFlag"]
     assert surface.called("Builder.create_network") == [
         {"flags": sum(1 << flags[f] for f in row.network_flags)}
@@ -123,15 +123,15 @@ def test_what_the_builder_logs_reaches_the_log_and_progress_ends_at_the_whole(du
     assert {(severity.lower(), text) for severity, text in MESSAGES.items()} <= set(told)
     fractions = [entry[1] for entry in told if isinstance(entry[1], float)]
     assert fractions == sorted(fractions)
-    assert fractions[-1] == (1.0 if flavour(dump).progress_monitor else 0.0)
-    assert any("Engine generated" in entry[0] for entry in told) != flavour(dump).progress_monitor
+    assert fractions[-1] == (1.0 if target(dump).progress_monitor else 0.0)
+    assert any("Engine generated" in entry[0] for entry in told) != target(dump).progress_monitor
 
 
 @each_version
 def test_precision_flags_are_set_where_typing_is_weak_and_nowhere_else(dump: str) -> None:
     surface = Surface(dump)
     build(surface, types=("float16", "float32", "int8"))
-    assert flags_set(surface) == (["FP16", "INT8"] if flavour(dump).weakly_typed else [])
+    assert flags_set(surface) == (["FP16", "INT8"] if target(dump).weakly_typed else [])
 
 
 @each_version
@@ -139,7 +139,7 @@ def test_layers_that_the_file_declares_as_fp32_are_held_there_where_typing_is_we
     surface = Surface(dump)
     layers(surface)
     built = build(surface, types=("float16", "float32"))
-    is_weak = flavour(dump).weakly_typed
+    is_weak = target(dump).weakly_typed
     assert len(surface.called("ILayer.precision")) == (1 if is_weak else 0)
     assert [call["index"] for call in surface.called("ILayer.set_output_type")] == ([0] if is_weak else [])
     assert flags_set(surface) == (["FP16", "PREFER_PRECISION_CONSTRAINTS"] if is_weak else [])
@@ -154,7 +154,7 @@ def test_nothing_is_held_without_16_bit_types_nor_beside_qdq(types: tuple[str, .
     assert surface.called("ILayer.precision") == []
 
 
-@pytest.mark.parametrize("dump", [dump for dump in VERSIONS if flavour(dump).weakly_typed])
+@pytest.mark.parametrize("dump", [dump for dump in VERSIONS if target(dump).weakly_typed])
 def test_a_type_without_a_precision_flag_in_this_version_is_refused_by_name(dump: str) -> None:
     for kind, flag in PRECISION_FLAGS.items():
         if not Surface(dump).has(f"BuilderFlag.{flag}"):
@@ -228,7 +228,7 @@ def test_a_timing_cache_goes_in_and_comes_out_where_it_has_an_effect(dump: str) 
     surface = Surface(dump)
     built = build(surface, cache=b"a saved cache")
     given = [call["serialized_timing_cache"] for call in surface.called("IBuilderConfig.create_timing_cache")]
-    if flavour(dump).timing_cache:
+    if target(dump).timing_cache:
         assert b"a saved cache" in given
         assert [call["ignore_mismatch"] for call in surface.called("IBuilderConfig.set_timing_cache")] == [
             False
@@ -317,7 +317,7 @@ def test_an_engine_is_loaded_bound_enqueued_and_profiled(dump: str) -> None:
 @each_version
 def test_a_tracker_sees_every_allocation_of_loading_and_of_the_context(dump: str) -> None:
     events = run(Surface(dump), track=True)[-1]
-    stream = STREAM if flavour(dump).async_allocator else None
+    stream = STREAM if target(dump).async_allocator else None
     assert events == [
         ("allocate", 4096, stream),
         ("allocate", 512, stream),
@@ -326,14 +326,14 @@ def test_a_tracker_sees_every_allocation_of_loading_and_of_the_context(dump: str
     ]
 
 
-@pytest.mark.parametrize("dump", [dump for dump in VERSIONS if flavour(dump).async_allocator])
+@pytest.mark.parametrize("dump", [dump for dump in VERSIONS if target(dump).async_allocator])
 @pytest.mark.parametrize("order", [(0, STREAM), (STREAM, 0), (1, STREAM), (STREAM, 1)])
 def test_the_stream_of_an_allocation_is_found_in_either_order_of_arguments(
     dump: str, order: tuple[int, int]
 ) -> None:
     device = ScriptedDevice()
     tracked = tracker(device)
-    made = make_allocator(Surface(dump).module, flavour(dump), device, tracked)
+    made = make_allocator(Surface(dump).module, target(dump), device, tracked)
     assert made.allocate_async(64, 256, *order) != 0
     assert tracked.events[0].stream == STREAM
 

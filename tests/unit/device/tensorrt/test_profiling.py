@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.scripted_device.device import Script, ScriptedDevice
 from tests.support.trt_behaviour import LAYER, STREAM
-from tests.support.trt_exercise import SHAPES, build, each_version, flavour, load
+from tests.support.trt_exercise import SHAPES, build, each_version, load, target
 from tests.support.trt_surface import Surface
 from trtopt.errors import BuildError
 
@@ -48,7 +48,7 @@ def test_a_builders_allocations_are_followed_if_asked(dump: str) -> None:
     surface, device = Surface(dump), ScriptedDevice()
     found = build(surface, memory=device).memory
     assert found is not None
-    stream = STREAM if flavour(dump).async_allocator else None
+    stream = STREAM if target(dump).async_allocator else None
     assert [(one.phase, one.kind, one.size_bytes, one.stream) for one in found.events] == [
         ("build", "allocate", 8192, stream),
         ("build", "deallocate", 8192, stream),
