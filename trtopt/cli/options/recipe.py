@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
+
+if TYPE_CHECKING:
+    from trtopt.recipe import Recipe
 
 _OPTIONS = {
     "dynamic": click.option(
@@ -59,6 +64,17 @@ _OPTIONS = {
         metavar="N",
         help="Engines built at once, on the GPUs of one kind in turn [default: 1].",
     ),
+    "timing_cache": click.option(
+        "--timing-cache",
+        metavar="FILE|none",
+        help="Timing cache to read, extend and save; none: begin with nothing [default: the store].",
+    ),
+    "reproducible": click.option(
+        "--reproducible",
+        is_flag=True,
+        default=None,
+        help="Fail if the timing cache lacks a timing (TensorRT 10.8 and newer).",
+    ),
     "rewrite": click.option(
         "--rewrite/--no-rewrite",
         default=None,
@@ -68,24 +84,40 @@ _OPTIONS = {
 """By what click calls their values."""
 
 
-def recipe_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add them all. The command gets `recipe`: what was given, as fields of `recipe.Recipe`, and `profile`.
-
-    Raises:
-        UsageError: an input given twice, or a shape that is none.
-    """
-    return recipe_options_but()(command)
+cache_dir_option = click.option(
+    "--cache-dir",
+    type=click.Path(path_type=Path),
+    help="The store of timing caches [default: $TRTOPT_CACHE_DIR, else ~/.cache/trtopt].",
+)
 
 
-def recipe_options_but(*left_out: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """`recipe_options` without some, by the names of their values."""
+@dataclass(frozen=True)
+class RecipeFlags:
+    """What the command line gave: a profile, and fields of `trtopt.recipe.Recipe` that override it."""
+
+    profile: str | None
+    fields: Mapping[str, object]
+
+    def recipe(self, more: Mapping[str, object] | None = None) -> Recipe:
+        """The recipe that comes of it, with `more` fields; those that are None were not given.
+
+        Raises:
+            UsageError: see `trtopt.recipe.make_recipe`.
+        """
+        from trtopt.recipe import make_recipe
+
+        return make_recipe(self.profile, {**self.fields, **(more or {})})
+
+
+def recipe_options(*left_out: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Add all of them but some, by the names of their values. The command gets `recipe`, a `RecipeFlags`."""
     taken = {name: option for name, option in _OPTIONS.items() if name not in left_out}
 
-    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(command)
-        def with_recipe(**arguments: Any) -> Any:
-            given = {name: arguments.pop(name) for name in taken}
-            return command(**arguments, recipe=_as_fields(given))
+        def with_recipe(profile: str | None, **arguments: Any) -> None:
+            given = {name: arguments.pop(name) for name in taken if name != "profile"}
+            command(**arguments, recipe=RecipeFlags(profile, _as_fields(given)))
 
         for option in reversed(taken.values()):
             with_recipe = option(with_recipe)
@@ -94,15 +126,14 @@ def recipe_options_but(*left_out: str) -> Callable[[Callable[..., Any]], Callabl
     return decorate
 
 
-def _as_fields(given: dict[str, Any]) -> dict[str, Any]:
-    fields = {
+def _as_fields(given: dict[str, Any]) -> dict[str, object]:
+    return {
         **given,
         "tactic_sources": _names(given.get("tactic_sources")),
         "compute_capability": _names(given.get("compute_capability")),
         "plugins": given["plugins"] or None,
         "shapes": _by_name(given["shapes"]),
     }
-    return {name: value for name, value in fields.items() if value is not None}
 
 
 def _names(text: str | None) -> tuple[str, ...] | None:
