@@ -13,6 +13,7 @@ from trtopt.errors import UsageError
 from trtopt.files.shipped import shipped_folder
 from trtopt.files.toml import read_toml
 from trtopt.records import Record
+from trtopt.settings import check_range, check_ranges
 
 _MAX_DIGITS = 10
 MAX_AXIS = 2**31 - 1
@@ -143,15 +144,10 @@ def check_recipe(recipe: Recipe) -> None:
     Raises:
         UsageError: one is out of range, or two exclude each other; names the field.
     """
-    bounds = (
-        ("jobs", recipe.jobs, 1, 256),
-        ("opt_level", recipe.opt_level, 0, 5),
-        ("workspace_mib", recipe.workspace_mib, 1, 1 << 20),
-        ("build_timeout", recipe.build_timeout, 0.001, MAX_TIMEOUT_S),
-    )
-    for name, value, low, high in bounds:
-        if value is not None and not low <= value <= high:
-            raise UsageError(f"{name} = {value}: out of range", f"choose {low} to {high}")
+    check_range("jobs", recipe.jobs, 1, 256)
+    check_ranges(recipe)
+    if recipe.build_timeout is not None:
+        check_range("build_timeout", recipe.build_timeout, 0.001, MAX_TIMEOUT_S)
     for sizes in (*(() if recipe.batch is None else (recipe.batch,)), *recipe.ranges):
         if not all(1 <= size <= MAX_AXIS for size in sizes or (0,)):
             raise UsageError(

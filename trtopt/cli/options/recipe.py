@@ -10,10 +10,32 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from trtopt.settings import SETTINGS, BuilderSetting
+
 if TYPE_CHECKING:
     from trtopt.recipe import Recipe
 
-_OPTIONS = {
+
+Decorator = Callable[[Callable[..., None]], Callable[..., None]]
+
+
+def option_for(setting: BuilderSetting) -> Decorator:
+    """The option of a builder setting; the command gets None where it is not given."""
+    kinds: dict[str, dict[str, Any]] = {
+        "number": {"type": int},
+        "names": {"callback": _names},
+        "libraries": {"multiple": True, "callback": lambda context, option, paths: paths or None},
+        "switch": {"is_flag": True, "default": None},
+    }
+    kind = kinds[setting.takes]
+    return click.option(setting.flag, setting.name, metavar=setting.metavar, help=setting.help, **kind)
+
+
+def _names(_context: click.Context, _option: click.Parameter, text: str | None) -> tuple[str, ...] | None:
+    return tuple(part.strip() for part in text.split(",")) if text is not None else None
+
+
+_OPTIONS: dict[str, Decorator] = {
     "dynamic": click.option(
         "--dynamic", is_flag=True, default=None, help="One engine for --batch MIN,OPT,MAX instead."
     ),
@@ -29,23 +51,7 @@ _OPTIONS = {
         metavar="NAME|FILE",
         help="A recipe: a shipped profile or a TOML file; flags override it.",
     ),
-    "opt_level": click.option("--opt-level", type=int, help="Builder optimisation level, 0 to 5."),
-    "workspace_mib": click.option(
-        "--workspace",
-        "workspace_mib",
-        type=int,
-        metavar="MIB",
-        help="Bound on the builder's scratch memory.",
-    ),
-    "tactic_sources": click.option(
-        "--tactic-sources", metavar="NAME,NAME,…", help="Where tactics may come from."
-    ),
-    "compute_capability": click.option(
-        "--compute-capability", metavar="CC,CC,…", help="GPUs to build for, such as 8.9 (TensorRT-RTX)."
-    ),
-    "plugins": click.option(
-        "--plugin", "plugins", multiple=True, metavar="LIB.so", help="Plugin library to load: native code."
-    ),
+    **{setting.name: option_for(setting) for setting in SETTINGS},
     "precision": click.option(
         "--precision",
         type=click.Choice(["fp32", "fp16", "bf16", "int8", "fp8", "int4", "best"]),
@@ -68,12 +74,6 @@ _OPTIONS = {
         "--timing-cache",
         metavar="FILE|none",
         help="Timing cache to read, extend and save; none: begin with nothing [default: the store].",
-    ),
-    "reproducible": click.option(
-        "--reproducible",
-        is_flag=True,
-        default=None,
-        help="Fail if the timing cache lacks a timing (TensorRT 10.8 and newer).",
     ),
     "rewrite": click.option(
         "--rewrite/--no-rewrite",
@@ -109,7 +109,7 @@ class RecipeFlags:
         return make_recipe(self.profile, {**self.fields, **(more or {})})
 
 
-def recipe_options(*left_out: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def recipe_options(*left_out: str) -> Decorator:
     """Add all of them but some, by the names of their values. The command gets `recipe`, a `RecipeFlags`."""
     taken = {name: option for name, option in _OPTIONS.items() if name not in left_out}
 
@@ -117,27 +117,14 @@ def recipe_options(*left_out: str) -> Callable[[Callable[..., None]], Callable[.
         @functools.wraps(command)
         def with_recipe(profile: str | None, **arguments: Any) -> None:
             given = {name: arguments.pop(name) for name in taken if name != "profile"}
-            command(**arguments, recipe=RecipeFlags(profile, _as_fields(given)))
+            command(**arguments, recipe=RecipeFlags(profile, given | {"shapes": _by_name(given["shapes"])}))
 
+        decorated: Callable[..., None] = with_recipe
         for option in reversed(taken.values()):
-            with_recipe = option(with_recipe)
-        return with_recipe
+            decorated = option(decorated)
+        return decorated
 
     return decorate
-
-
-def _as_fields(given: dict[str, Any]) -> dict[str, object]:
-    return {
-        **given,
-        "tactic_sources": _names(given.get("tactic_sources")),
-        "compute_capability": _names(given.get("compute_capability")),
-        "plugins": given["plugins"] or None,
-        "shapes": _by_name(given["shapes"]),
-    }
-
-
-def _names(text: str | None) -> tuple[str, ...] | None:
-    return tuple(part.strip() for part in text.split(",")) if text is not None else None
 
 
 def _by_name(flags: tuple[str, ...]) -> dict[str, str] | None:

@@ -17,6 +17,7 @@ from trtopt.measure.analysis.sweep_refinement import NEIGHBOURS, with_neighbours
 from trtopt.measure.contracts import DEFAULT, changed, contract_named
 from trtopt.recipe import MAX_AXIS, Recipe
 from trtopt.records import SweepSetting, SweepTerms, Terms
+from trtopt.settings import SETTINGS
 from trtopt.workflows.build.apply_precision import QUANTISED, request_for
 from trtopt.workflows.build.engines import make_plans
 from trtopt.workflows.sweep.builds import Swept
@@ -138,11 +139,8 @@ def terms_of(swept: Swept, request: SweepRequest) -> SweepTerms:
         "shapes": recipe.shapes,
         "rewrite": recipe.rewrite,
         "calib": recipe.calib and fingerprint_of(recipe.calib),
-        "opt_level": recipe.opt_level,
-        "workspace_mib": recipe.workspace_mib,
-        "tactic_sources": recipe.tactic_sources,
-        "reproducible": recipe.reproducible,
-        "plugins": [fingerprint_of(path) for path in recipe.plugins],
+        **{setting.name: getattr(recipe, setting.name) for setting in SETTINGS if setting.swept},
+        "plugins": [fingerprint_of(path) for path in recipe.plugins],  # what they are, not where
     }
     return SweepTerms(
         model_sha256=swept.onnx.sha256,
