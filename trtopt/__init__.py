@@ -1,38 +1,81 @@
 """trtopt: from a trained model to the fastest TensorRT engine its owner can trust.
 
-The library is what the command line is a skin over: `build`, `bench`, `profile` and `sweep` return the
-records of `trtopt.records`, and errors are those of `trtopt.errors`. Importing `trtopt` loads nothing heavy.
+The library is what the command line is a skin over. Its functions return the records of `trtopt.records`, and
+errors are those of `trtopt.errors`. Importing `trtopt` loads nothing heavy.
 """
 
 from __future__ import annotations
 
+import sys
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from trtopt.version import __version__
 
 if TYPE_CHECKING:
+    from trtopt.api import build, cast, compare, quantize, rewrite, sweep
     from trtopt.measure.statistics.summaries import summarise, throughput
+    from trtopt.recipe import Recipe
     from trtopt.workflows.bench.bench import bench
-    from trtopt.workflows.build.build import build
+    from trtopt.workflows.export import export_model as export
+    from trtopt.workflows.plan.plan import plan
+    from trtopt.workflows.precision.check import check
     from trtopt.workflows.profile.profile import profile
-    from trtopt.workflows.sweep.sweep import sweep
 
-__all__ = ["__version__", "bench", "build", "profile", "summarise", "sweep", "throughput"]
+__all__ = [
+    "Recipe",
+    "__version__",
+    "bench",
+    "build",
+    "cast",
+    "check",
+    "compare",
+    "export",
+    "plan",
+    "profile",
+    "quantize",
+    "rewrite",
+    "summarise",
+    "sweep",
+    "throughput",
+]
 
 _HOMES = {
-    "bench": "trtopt.workflows.bench.bench",
-    "build": "trtopt.workflows.build.build",
-    "profile": "trtopt.workflows.profile.profile",
-    "sweep": "trtopt.workflows.sweep.sweep",
-    "summarise": "trtopt.measure.statistics.summaries",
-    "throughput": "trtopt.measure.statistics.summaries",
+    "Recipe": ("trtopt.recipe", "Recipe"),
+    "bench": ("trtopt.workflows.bench.bench", "bench"),
+    "build": ("trtopt.api", "build"),
+    "cast": ("trtopt.api", "cast"),
+    "check": ("trtopt.workflows.precision.check", "check"),
+    "compare": ("trtopt.api", "compare"),
+    "export": ("trtopt.workflows.export", "export_model"),
+    "plan": ("trtopt.workflows.plan.plan", "plan"),
+    "profile": ("trtopt.workflows.profile.profile", "profile"),
+    "quantize": ("trtopt.api", "quantize"),
+    "rewrite": ("trtopt.api", "rewrite"),
+    "summarise": ("trtopt.measure.statistics.summaries", "summarise"),
+    "sweep": ("trtopt.api", "sweep"),
+    "throughput": ("trtopt.measure.statistics.summaries", "throughput"),
 }
 
 
-def __getattr__(name: str) -> Any:
-    """Load the public functions on first use."""
-    import importlib
+class _PublicModule(ModuleType):
+    """`trtopt.export` and `trtopt.rewrite` are functions, also once packages of these names are loaded."""
 
-    if name not in _HOMES:
-        raise AttributeError(f"module 'trtopt' has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOMES[name]), name)
+    def __setattr__(self, name: str, value: object) -> None:
+        if not (name in _HOMES and isinstance(value, ModuleType)):  # as import does for a loaded package
+            super().__setattr__(name, value)
+
+    def __getattr__(self, name: str) -> Any:
+        """Load the public functions on first use."""
+        import importlib
+
+        if name not in _HOMES:
+            raise AttributeError(f"module 'trtopt' has no attribute {name!r}")
+        module, function = _HOMES[name]
+        return getattr(importlib.import_module(module), function)
+
+    def __dir__(self) -> list[str]:
+        return __all__
+
+
+sys.modules[__name__].__class__ = _PublicModule

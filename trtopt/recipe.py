@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,11 +13,13 @@ from trtopt.errors import UsageError
 from trtopt.files.shipped import shipped_folder
 from trtopt.files.toml import read_toml
 from trtopt.records import Record
+from trtopt.settings import check_range, check_ranges
 
 _MAX_DIGITS = 10
 MAX_AXIS = 2**31 - 1
 MAX_TIMEOUT_S = 7 * 86400.0
 BATCH = "N"
+Precision = Literal["fp32", "fp16", "bf16", "int8", "fp8", "int4", "best"]
 ShapeFlag = tuple[str, tuple[tuple[int | str, ...], ...]]
 
 
@@ -48,13 +50,19 @@ class Recipe(Record, frozen=True, kw_only=True):
     reproducible: bool = False
     compute_capability: tuple[str, ...] = ()
     plugins: tuple[str, ...] = ()
-    precision: Literal["fp32", "fp16", "bf16", "int8", "fp8", "int4", "best"] | None = None
+    precision: Precision | None = None
     calib: str | None = None
     verdict: bool = True
     bounds: dict[str, float] = {}  # noqa: RUF012
     rewrite: bool = True
     jobs: int = 1
     build_timeout: float | None = None
+
+    @property
+    def given(self) -> tuple[str, ...]:
+        """The fields that ask for something else than the default."""
+        plain = Recipe()
+        return tuple(name for name in Recipe.__struct_fields__ if getattr(self, name) != getattr(plain, name))
 
 
 def shipped_profiles() -> Path:
@@ -79,13 +87,13 @@ def load_profile(name: str) -> dict[str, Any]:
     return read_toml(path, "give a TOML file of build settings; see profiles/ for examples")
 
 
-def make_recipe(profile: str | None, flags: Mapping[str, Any]) -> Recipe:
+def make_recipe(profile: str | None, flags: Mapping[str, object]) -> Recipe:
     """One validated recipe: the profile's values, overridden by every flag that is not None.
 
     Raises:
         UsageError: an unknown key, a value of the wrong type or out of range; names the key.
     """
-    values = load_profile(profile) if profile else {}
+    values: dict[str, object] = load_profile(profile) if profile else {}
     given = {key: value for key, value in flags.items() if value is not None}
     _check_inert(str(profile), {key: value for key, value in values.items() if key not in given})
     if given.keys() & {"batch", "ranges"}:  # one of them overrides the other as well
@@ -98,11 +106,11 @@ def make_recipe(profile: str | None, flags: Mapping[str, Any]) -> Recipe:
         raise UsageError(
             f"{profile or 'recipe'}: {error}", f"known keys: {', '.join(Recipe.__struct_fields__)}"
         ) from None
-    _check(recipe)
+    check_recipe(recipe)
     return recipe
 
 
-def _check_inert(profile: str, values: Mapping[str, Any]) -> None:
+def _check_inert(profile: str, values: Mapping[str, object]) -> None:
     """A profile may come from anybody: code is loaded only if a flag names it.
 
     Raises:
@@ -130,16 +138,16 @@ def check_timeout(timeout: float | None) -> None:
         raise UsageError(f"--timeout {timeout:g}: out of range", "give seconds above 0, at most a week")
 
 
-def _check(recipe: Recipe) -> None:
-    bounds = (
-        ("jobs", recipe.jobs, 1, 256),
-        ("opt_level", recipe.opt_level, 0, 5),
-        ("workspace_mib", recipe.workspace_mib, 1, 1 << 20),
-        ("build_timeout", recipe.build_timeout, 0.001, MAX_TIMEOUT_S),
-    )
-    for name, value, low, high in bounds:
-        if value is not None and not low <= value <= high:
-            raise UsageError(f"{name} = {value}: out of range", f"choose {low} to {high}")
+def check_recipe(recipe: Recipe) -> None:
+    """Judge values that no model is needed for.
+
+    Raises:
+        UsageError: one is out of range, or two exclude each other; names the field.
+    """
+    check_range("jobs", recipe.jobs, 1, 256)
+    check_ranges(recipe)
+    if recipe.build_timeout is not None:
+        check_range("build_timeout", recipe.build_timeout, 0.001, MAX_TIMEOUT_S)
     for sizes in (*(() if recipe.batch is None else (recipe.batch,)), *recipe.ranges):
         if not all(1 <= size <= MAX_AXIS for size in sizes or (0,)):
             raise UsageError(
@@ -157,6 +165,11 @@ def axis_length(text: str) -> int | None:
     if not (text.isascii() and text.isdecimal()) or len(text) > _MAX_DIGITS:
         return None
     return int(text) if 1 <= int(text) <= MAX_AXIS else None
+
+
+def batch_sizes(batch: int | Sequence[int] | None) -> tuple[int, ...] | None:
+    """One size or several, as several."""
+    return (batch,) if isinstance(batch, int) else None if batch is None else tuple(batch)
 
 
 def parse_batches(text: str) -> tuple[int, ...]:

@@ -62,6 +62,13 @@ def test_the_engine_of_onnx_runtime_computes_what_the_model_computes(cpu_build: 
     np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-4)
 
 
+def test_one_batch_size_needs_no_list(tmp_path: Path) -> None:
+    (engine,) = trtopt.build(DIGITS, tmp_path / "d", batch=4, backend="onnxruntime").engines
+    assert engine.path == "batch4.onnx"
+    (point,) = trtopt.bench(tmp_path / "d", batch=4, duration=0.05).points
+    assert point.batch == 4
+
+
 def test_one_dynamic_engine_takes_the_place_of_several(tmp_path: Path) -> None:
     manifest = trtopt.build(DIGITS, tmp_path / "d", batch=(1, 8, 32), dynamic=True, backend="tensorrt-rtx")
     assert [engine.path for engine in manifest.engines] == ["batch1-8-32.engine"]

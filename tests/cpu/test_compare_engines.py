@@ -34,7 +34,6 @@ from trtopt.workers.supervisor import run_jobs
 from trtopt.workflows.bench import interleaved as interleave
 from trtopt.workflows.compare import builds as compare_builds
 from trtopt.workflows.compare import contracts as compare_contracts
-from trtopt.workflows.compare.compare import compare
 
 
 @pytest.fixture(autouse=True)
@@ -106,16 +105,16 @@ def test_a_device_that_falls_away_leaves_the_file_no_verdict_and_exit_code_1(
 
 
 def test_a_batch_size_that_one_side_lacks_is_noted(cpu_build: Path) -> None:
-    outcome = compare(cpu_build / "batch8.onnx", cpu_build, duration=0.05).outcome
+    outcome = trtopt.compare(cpu_build / "batch8.onnx", cpu_build, duration=0.05).outcome
     assert isinstance(outcome, Comparisons)
     assert [row.batch for row in outcome.rows] == [8]
     assert "batch 1 is only on one side" in outcome.notes
     with pytest.raises(UsageError, match="none in common"):
-        compare(cpu_build / "batch8.onnx", cpu_build / "batch1.onnx", duration=0.05)
+        trtopt.compare(cpu_build / "batch8.onnx", cpu_build / "batch1.onnx", duration=0.05)
 
 
 def test_a_control_is_shown_and_allowed_for_in_the_verdict(cpu_build: Path) -> None:
-    compared = compare(cpu_build, cpu_build, batch=[8], control=2, duration=0.05)
+    compared = trtopt.compare(cpu_build, cpu_build, batch=[8], control=2, duration=0.05)
     assert [run.purpose for run in compared.report.runs] == ["comparison", "control", "control"]
     outcome = compared.outcome
     assert isinstance(outcome, Comparisons)
@@ -127,7 +126,7 @@ def test_a_control_is_shown_and_allowed_for_in_the_verdict(cpu_build: Path) -> N
 
 
 def test_a_control_needs_no_other_side_and_is_no_regression(cpu_build: Path) -> None:
-    compared = compare(cpu_build, batch=[8], control=1, duration=0.05)
+    compared = trtopt.compare(cpu_build, batch=[8], control=1, duration=0.05)
     assert compared.report.verdicts == ()
     assert not compared.outcome.has_regression
     assert len(table(comparison_markdown(compared.outcome))) == 1
@@ -135,7 +134,7 @@ def test_a_control_needs_no_other_side_and_is_no_regression(cpu_build: Path) -> 
 
 def test_recipes_are_compared_over_several_builds_with_both_spreads(cpu_build: Path) -> None:
     models = DIGITS, cpu_build / "model.onnx"
-    compared = compare(*models, builds=2, backend="onnxruntime", batch=[8], duration=0.05)
+    compared = trtopt.compare(*models, builds=2, backend="onnxruntime", batch=[8], duration=0.05)
     report, outcome = compared.report, compared.outcome
     assert isinstance(outcome, Comparisons)
     names = [sorted(turns.name for turns in run.turns) for run in report.runs]
@@ -149,7 +148,7 @@ def test_recipes_are_compared_over_several_builds_with_both_spreads(cpu_build: P
 
 
 def test_the_builds_of_a_build_folders_recipe_are_compared_to_one_another(cpu_build: Path) -> None:
-    compared = compare(cpu_build, builds=2, batch=[8], duration=0.05)
+    compared = trtopt.compare(cpu_build, builds=2, batch=[8], duration=0.05)
     assert isinstance(compared.outcome, Lottery)
     (batch,) = compared.outcome.batches
     assert [built.name for built in batch.builds] == ["build 1", "build 2"]
@@ -161,7 +160,9 @@ def test_the_builds_of_a_build_folders_recipe_are_compared_to_one_another(cpu_bu
 
 
 def test_the_ledger_of_two_contracts_adds_up(cpu_build: Path) -> None:
-    outcome = compare(cpu_build, across_contracts="trtexec-10,trtexec-11", batch=[8], duration=0.1).outcome
+    outcome = trtopt.compare(
+        cpu_build, across_contracts="trtexec-10,trtexec-11", batch=[8], duration=0.1
+    ).outcome
     markdown = comparison_markdown(outcome)
     rows = {row[0]: row[1:] for row in table(markdown)}
     assert list(rows) == ["from", "graph", "transfers", "sync", "unexplained", "to"]
@@ -190,7 +191,7 @@ def test_the_ledger_between_two_result_files_starts_and_ends_with_their_figures(
         hot = msgspec.structs.replace(point.latency, untrustworthy=(f"too hot for {contract}",))
         report = msgspec.structs.replace(report, points=(msgspec.structs.replace(point, latency=hot),))
         files[-1].write_bytes(to_json(report, indent=None))
-    outcome = compare(*files, across_contracts="", duration=0.05).outcome
+    outcome = trtopt.compare(*files, across_contracts="", duration=0.05).outcome
     assert isinstance(outcome, Gaps)
     assert (outcome.start, outcome.end) == ("trtexec-10", "isolated")
     for side, contract in (("A", "trtexec-10"), ("B", "isolated")):
@@ -272,9 +273,9 @@ def test_profiles_are_compared_layer_by_layer_without_a_verdict(trtopt_cli: Comm
 @needs_no_gpu
 def test_engines_that_cannot_run_here_are_compared_only_if_the_cpu_is_asked_for(rtx_build: Path) -> None:
     with pytest.raises(NoGpuError) as caught:
-        compare(rtx_build, rtx_build, batch=[1])
+        trtopt.compare(rtx_build, rtx_build, batch=[1])
     assert "--backend" in caught.value.remedy
-    outcome = compare(rtx_build, control=1, batch=[1], backend="auto", duration=0.05).outcome
+    outcome = trtopt.compare(rtx_build, control=1, batch=[1], backend="auto", duration=0.05).outcome
     assert any("not run: no GPU is here" in note for note in outcome.notes)
 
 

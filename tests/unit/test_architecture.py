@@ -233,7 +233,7 @@ def test_the_entrance_loads_nothing_but_the_version() -> None:
     source = ast.parse((PACKAGE / "__init__.py").read_text("utf-8"))
     early = [node for node in source.body if isinstance(node, ast.Import | ast.ImportFrom)]
     modules = {node.module if isinstance(node, ast.ImportFrom) else node.names[0].name for node in early}
-    assert modules == {"__future__", "typing", "trtopt.version"}
+    assert modules == {"__future__", "sys", "types", "typing", "trtopt.version"}
 
 
 # ── vendors' libraries ──────────────────────────────────────────────────────────────────────────────────

@@ -27,6 +27,7 @@ from trtopt.records import (
     from_json,
     to_json,
 )
+from trtopt.settings import cache_terms
 
 _MAGIC = b"trtopt timing cache 1\n"
 _MAX_HEADER_BYTES = 1 << 20
@@ -84,12 +85,7 @@ def identity_of(backend: Backend, device: DeviceInfo) -> Identity:
 
 def terms_of(settings: BuildSettings) -> CacheTerms:
     """What of a build's settings decides which tactics compete."""
-    return CacheTerms(
-        opt_level=settings.opt_level,
-        workspace_bytes=settings.workspace_bytes,
-        tactic_sources=settings.tactic_sources,
-        plugins=tuple(plugin.sha256 for plugin in settings.plugins),
-    )
+    return cache_terms(settings, CacheTerms)
 
 
 def load_cache(path: Path, here: Identity, terms: CacheTerms | None = None) -> StoredCache | None:

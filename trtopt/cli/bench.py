@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -13,9 +13,10 @@ from trtopt.cli.options.contract import contract_flags
 from trtopt.cli.options.measuring import (
     backend_option,
     duration_option,
-    guard_options,
     input_option,
     nvtx_option,
+    timeout_option,
+    trust_option,
     warmup_option,
 )
 
@@ -58,7 +59,8 @@ REFERENCE = "reference"
     metavar="[MHZ]",
     help="Hold the GPU's clocks while measuring, at MHZ or where they are judged; restored on any exit.",
 )
-@guard_options
+@timeout_option
+@trust_option
 @nvtx_option
 @click.option(
     "--cuda-profiler",
@@ -84,7 +86,8 @@ def bench(
     max_latency: str | None,
     cpu_affinity: str | None,
     lock_clocks: str | None,
-    guards: dict[str, Any],
+    timeout: float | None,
+    trust: tuple[str, ...],
     nvtx: bool,
     cuda_profiler: bool,
     strict: bool,
@@ -120,7 +123,8 @@ def bench(
                 nvtx=nvtx,
                 cuda_profiler=cuda_profiler,
                 listener=listener,
-                **guards,
+                timeout=timeout,
+                trust=trust,
             )
         except TrtoptError:
             outputs.finish()

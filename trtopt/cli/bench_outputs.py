@@ -89,14 +89,14 @@ class Outputs:
                 write_atomically(file, trtexec.profile(point.layers))
 
 
-def output_flags(command: Callable[..., Any]) -> Callable[..., Any]:
+def output_flags(command: Callable[..., None]) -> Callable[..., None]:
     """Add the flags that name files; the command gets `outputs`."""
 
     @functools.wraps(command)
     def with_outputs(
         json_file: str | None, export_times: Path | None, export_profile: Path | None, **arguments: Any
-    ) -> Any:
-        return command(**arguments, outputs=Outputs(json_file, export_times, export_profile))
+    ) -> None:
+        command(**arguments, outputs=Outputs(json_file, export_times, export_profile))
 
     for option in reversed(_OPTIONS):
         with_outputs = option(with_outputs)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from trtopt.cli.locked import or_locked
 from trtopt.cli.options.bounds import bounds_options
 from trtopt.cli.options.measuring import nvtx_option
-from trtopt.cli.options.recipe import recipe_options
-from trtopt.cli.options.timing_cache import cache_options
+from trtopt.cli.options.recipe import RecipeFlags, cache_dir_option, recipe_options
 
 if TYPE_CHECKING:
     from trtopt.precision.bounds import Bounds
@@ -31,14 +30,14 @@ if TYPE_CHECKING:
     "it several optimisation profiles.",
 )
 @click.option("--backend", metavar="auto|tensorrt|tensorrt-rtx|onnxruntime", help="What to build with.")
-@recipe_options
+@recipe_options()
 @click.option(
     "--verdict/--no-verdict",
     default=None,
     help="Measure int8, fp8 and int4 against FP16, and hand out FP16 where they are slower [default: yes].",
 )
 @bounds_options
-@cache_options
+@cache_dir_option
 @click.option("--allow-fallback", is_flag=True, help="Accept layers that ran wider than the graph asks for.")
 @nvtx_option
 @click.option("--memory", is_flag=True, help="Follow the builder's allocations of device memory.")
@@ -55,8 +54,8 @@ def build(
     nvtx: bool,
     memory: bool,
     force: bool,
-    recipe: dict[str, Any],
-    caches: dict[str, Any],
+    cache_dir: Path | None,
+    recipe: RecipeFlags,
 ) -> None:
     """Build engines from MODEL, an ONNX file, into a folder.
 
@@ -79,21 +78,25 @@ def build(
 
     target = output or default_output(model)
     sizes = [parse_range(text) for text in batches]
+    wanted = recipe.recipe(
+        {
+            "batch": sizes[0] if len(sizes) == 1 else None,
+            "ranges": sizes if len(sizes) > 1 else None,
+            "backend": backend,
+            "verdict": verdict,
+            "bounds": bounds.given or None,
+        }
+    )
     with listening() as listener:
         manifest = run(
             model,
             target,
-            listener=listener,
-            batch=sizes[0] if len(sizes) == 1 else None,
-            ranges=sizes if len(sizes) > 1 else None,
-            backend=backend,
-            verdict=verdict,
-            bounds=bounds.given or None,
+            wanted,
+            force=force,
             nvtx=nvtx,
             memory=memory,
-            force=force,
-            **recipe,
-            **caches,
+            cache_dir=cache_dir,
+            listener=listener,
         )
     receipts = receipts_of(target, manifest)
     memories = build_memories_summary(memories_of(target, manifest))

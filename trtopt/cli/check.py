@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import click
 
 from trtopt.cli.exit_codes import NOT_MET
 from trtopt.cli.options.bounds import bounds_options
-from trtopt.cli.options.measuring import guard_options
+from trtopt.cli.options.measuring import timeout_option, trust_option
 from trtopt.precision.bounds import Bounds
 
 
@@ -22,7 +21,8 @@ from trtopt.precision.bounds import Bounds
 @click.option("--model", "task", metavar="NAME|FILE.toml", help="Take this model's task metric too.")
 @click.option("--batch", metavar="N,N,…", help="Batch sizes of engines [default: each engine's own].")
 @click.option("--backend", metavar="auto|tensorrt|tensorrt-rtx|onnxruntime", help="What to run engines with.")
-@guard_options
+@timeout_option
+@trust_option
 @bounds_options
 @click.option("--layers", is_flag=True, help="Rank where in the graph the error enters (ONNX files).")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
@@ -33,7 +33,8 @@ def check(
     task: str | None,
     batch: str | None,
     backend: str | None,
-    guards: dict[str, Any],
+    timeout: float | None,
+    trust: tuple[str, ...],
     bounds: Bounds,
     layers: bool,
     as_json: bool,
@@ -60,7 +61,8 @@ def check(
             bounds=bounds,
             layers=layers,
             listener=listener,
-            **guards,
+            timeout=timeout,
+            trust=trust,
         )
     if as_json:
         click.echo(to_json(report).decode(), nl=False)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
 from trtopt.cli.exit_codes import NOT_MET
 from trtopt.cli.options.contract import contract_flags
-from trtopt.cli.options.measuring import backend_option, guard_options, input_option
-from trtopt.cli.options.recipe import recipe_options_but
+from trtopt.cli.options.measuring import backend_option, input_option, timeout_option, trust_option
+from trtopt.cli.options.recipe import RecipeFlags, recipe_options
+
+if TYPE_CHECKING:
+    from trtopt.records import Terms
 
 
 @click.command()
@@ -34,7 +37,8 @@ from trtopt.cli.options.recipe import recipe_options_but
     help="Seconds of sampling a subject and batch size, over all its turns [default: 3].",
 )
 @input_option
-@guard_options
+@timeout_option
+@trust_option
 @click.option("--control", type=int, metavar="K", help="Measure A against itself K times.")
 @click.option("--builds", type=int, metavar="K", help="Build each model K times: compare recipes.")
 @click.option(
@@ -47,15 +51,27 @@ from trtopt.cli.options.recipe import recipe_options_but
 @click.option(
     "--assume-contract", metavar="NAME", help="The contract that trtexec's exported times were taken under."
 )
-@recipe_options_but("jobs")
+@recipe_options("jobs", "timing_cache", "reproducible")
 def compare(
     a: Path,
     b: Path | None,
+    threshold: float,
     markdown: bool,
     json_file: str | None,
+    force: bool,
     batch: str | None,
-    guards: dict[str, Any],
-    **options: Any,
+    backend: str | None,
+    contract: str | None,
+    terms: Terms,
+    duration: float | None,
+    data: str | None,
+    timeout: float | None,
+    trust: tuple[str, ...],
+    control: int | None,
+    builds: int | None,
+    across_contracts: str | None,
+    assume_contract: str | None,
+    recipe: RecipeFlags,
 ) -> None:
     """Judge B against the baseline A, batch by batch.
 
@@ -73,20 +89,31 @@ def compare(
     from trtopt.recipe import parse_batches
     from trtopt.records import to_json
     from trtopt.report.comparison import comparison_markdown, comparison_summary
+    from trtopt.workflows.compare.compare import Options
     from trtopt.workflows.compare.compare import compare as run
 
     file = Path(json_file) if json_file and json_file != "-" else None
     if file is not None:
         check_writable(file)
+    options = Options(
+        threshold=threshold,
+        force=force,
+        batch=parse_batches(batch) if batch is not None else None,
+        backend=backend,
+        contract=contract,
+        terms=terms,
+        duration=duration,
+        data=data,
+        timeout=timeout,
+        trust=trust,
+        control=control,
+        builds=builds,
+        across_contracts=across_contracts,
+        assume_contract=assume_contract,
+        recipe=recipe.recipe(),
+    )
     with listening() as listener:
-        compared = run(
-            a,
-            b,
-            batch=parse_batches(batch) if batch is not None else None,
-            listener=listener,
-            **guards,
-            **options,
-        )
+        compared = run(a, b, options, listener)
     record = to_json(compared.report, indent=None)
     if file is not None:
         write_atomically(file, record)

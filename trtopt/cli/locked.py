@@ -21,7 +21,7 @@ def or_locked(command: Callable[..., Any]) -> Callable[..., Any]:
     def either(locked: Path | None, model: Path | None, output: Path | None, **options: Any) -> Any:
         if locked is not None:
             _refuse_others()
-            return _rebuild(locked, output, click.get_current_context().params["plugins"])
+            return _rebuild(locked, output, click.get_current_context().params["plugins"] or ())
         if model is None:
             raise click.UsageError("give MODEL, an ONNX file, or --locked BUILD_DIR")
         return command(model=model, output=output, **options)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import click
 
-from trtopt.cli.options.measuring import backend_option, guard_options, nvtx_option
+from trtopt.cli.options.measuring import backend_option, nvtx_option, timeout_option, trust_option
 
 
 @click.command()
@@ -31,7 +30,8 @@ from trtopt.cli.options.measuring import backend_option, guard_options, nvtx_opt
     "--trace", "with_trace", is_flag=True, help="Write trace.json for Perfetto beside profile.json."
 )
 @click.option("--memory", is_flag=True, help="Follow every allocation too, in a pass of its own.")
-@guard_options
+@timeout_option
+@trust_option
 @nvtx_option
 @click.option(
     "--probe-peaks",
@@ -55,7 +55,8 @@ def profile(
     against: Path | None,
     with_trace: bool,
     memory: bool,
-    guards: dict[str, Any],
+    timeout: float | None,
+    trust: tuple[str, ...],
     nvtx: bool,
     probe_peaks: bool,
     duration: float,
@@ -93,7 +94,8 @@ def profile(
             probe=probe_peaks,
             duration=duration,
             listener=listener,
-            **guards,
+            timeout=timeout,
+            trust=trust,
         )
     if file is not None:
         write_atomically(file, to_json(report, indent=None))

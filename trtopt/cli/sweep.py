@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from trtopt.cli.options.contract import contract_flags_of_one_stream
 from trtopt.cli.options.measuring import duration_option, input_option, timeout_option, warmup_option
-from trtopt.cli.options.recipe import recipe_options_but
-from trtopt.cli.options.timing_cache import cache_options
+from trtopt.cli.options.recipe import RecipeFlags, cache_dir_option, recipe_options
 
 if TYPE_CHECKING:
     from trtopt.records import Terms
@@ -50,8 +49,8 @@ if TYPE_CHECKING:
     help="What to build and measure with [default: auto, the CPU where no GPU is].",
 )
 @contract_flags_of_one_stream
-@recipe_options_but("dynamic", "precision", "compute_capability")
-@cache_options
+@recipe_options("dynamic", "precision", "compute_capability")
+@cache_dir_option
 @duration_option
 @warmup_option
 @input_option
@@ -68,12 +67,12 @@ def sweep(
     backend: str | None,
     contract: str | None,
     terms: Terms,
-    caches: dict[str, Any],
+    cache_dir: Path | None,
     duration: float,
     warmup: float,
     data: str | None,
     timeout: float | None,
-    recipe: dict[str, Any],
+    recipe: RecipeFlags,
 ) -> None:
     """Build and measure MODEL, an ONNX file, at every combination of what is given.
 
@@ -84,30 +83,28 @@ def sweep(
     from trtopt.cli.progress import listening_to_sweep
     from trtopt.recipe import parse_batches, parse_streams
     from trtopt.report.sweep import sweep_summary
+    from trtopt.workflows.sweep.request import SweepRequest
     from trtopt.workflows.sweep.sweep import sweep as run
 
+    request = SweepRequest(
+        recipe=recipe.recipe({"backend": backend}),
+        batch=parse_batches(batch) if batch is not None else None,
+        precisions=_names(precision),
+        streams=parse_streams(streams),
+        axes=_axes(axes),
+        neighbours=_names(neighbours),
+        adaptive=adaptive,
+        contract=contract,
+        terms=terms,
+        duration=duration,
+        warmup=warmup,
+        data=data,
+        timeout=timeout,
+        cache_dir=cache_dir,
+    )
     try:
         with listening_to_sweep() as listener:
-            report = run(
-                model,
-                output,
-                batch=parse_batches(batch) if batch is not None else None,
-                precision=_names(precision),
-                streams=parse_streams(streams),
-                axes=_axes(axes),
-                neighbours=_names(neighbours),
-                adaptive=adaptive,
-                backend=backend,
-                contract=contract,
-                terms=terms,
-                duration=duration,
-                warmup=warmup,
-                data=data,
-                timeout=timeout,
-                listener=listener,
-                **caches,
-                **recipe,
-            )
+            report = run(model, output, request, listener)
     except KeyboardInterrupt:
         click.echo("trtopt: the same command again goes on after the points that were measured", err=True)
         raise

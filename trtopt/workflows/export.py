@@ -34,7 +34,8 @@ def export_model(
         variant: of a model of the collection: `full` or `tiny`.
         exporter: `dynamo` or `torchscript`; None takes the model's own choice.
         dtype: of the weights: `fp32`, `fp16` or `bf16`.
-        checkpoint: a state dict or `.safetensors`; `strict` refuses missing and unexpected keys.
+        checkpoint: a state dict or `.safetensors`.
+        strict: refuse missing and unexpected keys in it.
         opset: None takes the model's own.
         external_data: keep weights beside the file even below 2 GB.
         allow_traced_branches: let torchscript keep the way that Python took for one input where it branches

@@ -9,7 +9,7 @@ from trtopt.records import BenchReport, SweepReport
 from trtopt.workers.supervisor import OnProgress
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Listener:
     """Hears plans (the labels of the jobs to come), their progress by index, notes, and reports so far."""
 

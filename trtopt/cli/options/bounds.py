@@ -21,18 +21,18 @@ _OPTIONS = (
 _RANGES = {"min_cosine": (-1, 1), "min_sqnr": (-inf, inf), "max_error": (0, inf), "min_top1": (0, 1)}
 
 
-def bounds_options(command: Callable[..., Any]) -> Callable[..., Any]:
+def bounds_options(command: Callable[..., None]) -> Callable[..., None]:
     """Add them all. The command gets `bounds`."""
 
     @functools.wraps(command)
-    def with_bounds(**arguments: Any) -> Any:
+    def with_bounds(**arguments: Any) -> None:
         bounds = Bounds(**{name: arguments.pop(name) for name in Bounds.__struct_fields__})
         for name, value in bounds.given.items():
             low, high = _RANGES[name]
             if not low <= value <= high:
                 flag = f"--{name.replace('_', '-')}"
                 raise UsageError(f"{flag} {value:g}: out of range", f"give a number from {low:g} to {high:g}")
-        return command(**arguments, bounds=bounds)
+        command(**arguments, bounds=bounds)
 
     for option in reversed(_OPTIONS):
         with_bounds = option(with_bounds)

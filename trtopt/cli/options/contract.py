@@ -26,7 +26,7 @@ _OTHERS = (
 _OTHER_TERMS = ("graph", "transfers", "pinned", "queue_ahead", "sync", "threads")
 
 
-def contract_flags(command: Callable[..., Any]) -> Callable[..., Any]:
+def contract_flags(command: Callable[..., None]) -> Callable[..., None]:
     """Add `--contract` and the flags that change its terms.
 
     The command gets `contract`, a name or None, and `terms`, `records.Terms` with what was given.
@@ -34,19 +34,19 @@ def contract_flags(command: Callable[..., Any]) -> Callable[..., Any]:
     return _with_flags(command, (*_OTHERS, _STREAMS), ("streams", *_OTHER_TERMS))
 
 
-def contract_flags_of_one_stream(command: Callable[..., Any]) -> Callable[..., Any]:
+def contract_flags_of_one_stream(command: Callable[..., None]) -> Callable[..., None]:
     """Add the same without `--streams`, for commands that take several numbers of them."""
     return _with_flags(command, _OTHERS, _OTHER_TERMS)
 
 
 def _with_flags(
-    command: Callable[..., Any], options: Sequence[Any], names: Sequence[str]
-) -> Callable[..., Any]:
+    command: Callable[..., None], options: Sequence[Any], names: Sequence[str]
+) -> Callable[..., None]:
     @functools.wraps(command)
-    def with_terms(**arguments: Any) -> Any:
+    def with_terms(**arguments: Any) -> None:
         given = {term: arguments.pop(term) for term in names}
         terms = {term: value for term, value in given.items() if value is not None}
-        return command(**arguments, terms=terms)
+        command(**arguments, terms=terms)
 
     for option in reversed(options):
         with_terms = option(with_terms)

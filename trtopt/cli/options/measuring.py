@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
-from typing import Any
-
 import click
 
 backend_option = click.option(
@@ -32,13 +28,3 @@ nvtx_option = click.option("--nvtx", is_flag=True, help="Mark what is done with 
 input_option = click.option(
     "--input", "data", metavar="DATA", help="An .npz, a folder of them, Polygraphy's JSON or module:function."
 )
-
-
-def guard_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add --timeout and --trust; the command gets `guards`: arguments of `trtopt.bench` and others."""
-
-    @functools.wraps(command)
-    def with_guards(timeout: float | None, trust: tuple[str, ...], **arguments: Any) -> Any:
-        return command(**arguments, guards={"timeout": timeout, "trust": trust})
-
-    return timeout_option(trust_option(with_guards))

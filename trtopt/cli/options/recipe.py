@@ -3,12 +3,39 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
-_OPTIONS = {
+from trtopt.settings import SETTINGS, BuilderSetting
+
+if TYPE_CHECKING:
+    from trtopt.recipe import Recipe
+
+
+Decorator = Callable[[Callable[..., None]], Callable[..., None]]
+
+
+def option_for(setting: BuilderSetting) -> Decorator:
+    """The option of a builder setting; the command gets None where it is not given."""
+    kinds: dict[str, dict[str, Any]] = {
+        "number": {"type": int},
+        "names": {"callback": _names},
+        "libraries": {"multiple": True, "callback": lambda context, option, paths: paths or None},
+        "switch": {"is_flag": True, "default": None},
+    }
+    kind = kinds[setting.takes]
+    return click.option(setting.flag, setting.name, metavar=setting.metavar, help=setting.help, **kind)
+
+
+def _names(_context: click.Context, _option: click.Parameter, text: str | None) -> tuple[str, ...] | None:
+    return tuple(part.strip() for part in text.split(",")) if text is not None else None
+
+
+_OPTIONS: dict[str, Decorator] = {
     "dynamic": click.option(
         "--dynamic", is_flag=True, default=None, help="One engine for --batch MIN,OPT,MAX instead."
     ),
@@ -24,23 +51,7 @@ _OPTIONS = {
         metavar="NAME|FILE",
         help="A recipe: a shipped profile or a TOML file; flags override it.",
     ),
-    "opt_level": click.option("--opt-level", type=int, help="Builder optimisation level, 0 to 5."),
-    "workspace_mib": click.option(
-        "--workspace",
-        "workspace_mib",
-        type=int,
-        metavar="MIB",
-        help="Bound on the builder's scratch memory.",
-    ),
-    "tactic_sources": click.option(
-        "--tactic-sources", metavar="NAME,NAME,…", help="Where tactics may come from."
-    ),
-    "compute_capability": click.option(
-        "--compute-capability", metavar="CC,CC,…", help="GPUs to build for, such as 8.9 (TensorRT-RTX)."
-    ),
-    "plugins": click.option(
-        "--plugin", "plugins", multiple=True, metavar="LIB.so", help="Plugin library to load: native code."
-    ),
+    **{setting.name: option_for(setting) for setting in SETTINGS},
     "precision": click.option(
         "--precision",
         type=click.Choice(["fp32", "fp16", "bf16", "int8", "fp8", "int4", "best"]),
@@ -59,6 +70,11 @@ _OPTIONS = {
         metavar="N",
         help="Engines built at once, on the GPUs of one kind in turn [default: 1].",
     ),
+    "timing_cache": click.option(
+        "--timing-cache",
+        metavar="FILE|none",
+        help="Timing cache to read, extend and save; none: begin with nothing [default: the store].",
+    ),
     "rewrite": click.option(
         "--rewrite/--no-rewrite",
         default=None,
@@ -68,45 +84,47 @@ _OPTIONS = {
 """By what click calls their values."""
 
 
-def recipe_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add them all. The command gets `recipe`: what was given, as fields of `recipe.Recipe`, and `profile`.
-
-    Raises:
-        UsageError: an input given twice, or a shape that is none.
-    """
-    return recipe_options_but()(command)
+cache_dir_option = click.option(
+    "--cache-dir",
+    type=click.Path(path_type=Path),
+    help="The store of timing caches [default: $TRTOPT_CACHE_DIR, else ~/.cache/trtopt].",
+)
 
 
-def recipe_options_but(*left_out: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """`recipe_options` without some, by the names of their values."""
+@dataclass(frozen=True)
+class RecipeFlags:
+    """What the command line gave: a profile, and fields of `trtopt.recipe.Recipe` that override it."""
+
+    profile: str | None
+    fields: Mapping[str, object]
+
+    def recipe(self, more: Mapping[str, object] | None = None) -> Recipe:
+        """The recipe that comes of it, with `more` fields; those that are None were not given.
+
+        Raises:
+            UsageError: see `trtopt.recipe.make_recipe`.
+        """
+        from trtopt.recipe import make_recipe
+
+        return make_recipe(self.profile, {**self.fields, **(more or {})})
+
+
+def recipe_options(*left_out: str) -> Decorator:
+    """Add all of them but some, by the names of their values. The command gets `recipe`, a `RecipeFlags`."""
     taken = {name: option for name, option in _OPTIONS.items() if name not in left_out}
 
-    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(command)
-        def with_recipe(**arguments: Any) -> Any:
-            given = {name: arguments.pop(name) for name in taken}
-            return command(**arguments, recipe=_as_fields(given))
+        def with_recipe(profile: str | None, **arguments: Any) -> None:
+            given = {name: arguments.pop(name) for name in taken if name != "profile"}
+            command(**arguments, recipe=RecipeFlags(profile, given | {"shapes": _by_name(given["shapes"])}))
 
+        decorated: Callable[..., None] = with_recipe
         for option in reversed(taken.values()):
-            with_recipe = option(with_recipe)
-        return with_recipe
+            decorated = option(decorated)
+        return decorated
 
     return decorate
-
-
-def _as_fields(given: dict[str, Any]) -> dict[str, Any]:
-    fields = {
-        **given,
-        "tactic_sources": _names(given.get("tactic_sources")),
-        "compute_capability": _names(given.get("compute_capability")),
-        "plugins": given["plugins"] or None,
-        "shapes": _by_name(given["shapes"]),
-    }
-    return {name: value for name, value in fields.items() if value is not None}
-
-
-def _names(text: str | None) -> tuple[str, ...] | None:
-    return tuple(part.strip() for part in text.split(",")) if text is not None else None
 
 
 def _by_name(flags: tuple[str, ...]) -> dict[str, str] | None:

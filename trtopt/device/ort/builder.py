@@ -25,6 +25,7 @@ from trtopt.onnxio.external_data import external_files, take_in, tensors_of
 from trtopt.onnxio.graph_walk import graphs_of
 from trtopt.onnxio.model_info import load_graph
 from trtopt.records import Backend, BuildPlan, DeviceInfo, Tactic
+from trtopt.settings import given_flags
 
 _PROTOBUF_LIMIT_BYTES = (1 << 31) - 1
 
@@ -96,20 +97,10 @@ class OnnxRuntimeBuilder:
 
 
 def _refuse_tensorrt_settings(plan: BuildPlan) -> None:
-    settings = plan.settings
-    requested = {
-        "--opt-level": settings.opt_level is not None,
-        "--workspace": settings.workspace_bytes is not None,
-        "--tactic-sources": settings.tactic_sources is not None,
-        "--compute-capability": bool(settings.compute_capabilities),
-        "--plugin": bool(settings.plugins),
-        "--reproducible": settings.reproducible,
-    }
-    for flag, is_asked in requested.items():
-        if is_asked:
-            raise UsageError(
-                f"{flag}: means nothing to ONNX Runtime", f"leave {flag} away, or build with TensorRT"
-            )
+    for flag in given_flags(plan.settings):
+        raise UsageError(
+            f"{flag}: means nothing to ONNX Runtime", f"leave {flag} away, or build with TensorRT"
+        )
 
 
 def _fix_shapes(model: Any, plan: BuildPlan) -> None:

@@ -36,6 +36,7 @@ from trtopt.errors import (
     UsageError,
 )
 from trtopt.records import Backend, BuildPlan, BuildSettings, DeviceInfo, Tactic, TensorSpec
+from trtopt.settings import plain_attributes
 from trtopt.targets import NUMPY_TYPES, PRECISION_FLAGS
 
 _OUT_OF_MEMORY = ("out of memory", "OutOfMemory", "outofmemory", "cudaErrorMemoryAllocation")
@@ -209,8 +210,8 @@ class TensorRTBuilder:
         if settings.reproducible and not target.editable_cache:
             raise no_editable_caches(self.backend)
         config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED
-        if settings.opt_level is not None:
-            config.builder_optimization_level = settings.opt_level
+        for attribute, value in plain_attributes(settings).items():
+            setattr(config, attribute, value)
         if settings.workspace_bytes is not None:
             config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, settings.workspace_bytes)
         if settings.tactic_sources is not None:

@@ -20,7 +20,7 @@ from trtopt.errors import DeviceError, TrtoptError, UsageError
 from trtopt.measure.contracts import DEFAULT, changed, contract_named
 from trtopt.measure.engine import BenchJob
 from trtopt.measure.load.load_pass import load_settings
-from trtopt.recipe import check_timeout
+from trtopt.recipe import batch_sizes, check_timeout
 from trtopt.records import BenchReport, EngineArtifact, Terms
 from trtopt.workers.protocol import Benched
 from trtopt.workers.supervisor import run_jobs
@@ -33,7 +33,7 @@ from trtopt.workflows.listener import SILENT, Listener
 def bench(
     path: str | Path,
     *,
-    batch: Sequence[int] | None = None,
+    batch: int | Sequence[int] | None = None,
     backend: str | None = None,
     contract: str | None = None,
     terms: Terms | None = None,
@@ -55,12 +55,12 @@ def bench(
     """Measure the engines of a build folder, one engine of it, or an ONNX file.
 
     Args:
-        path, trust: the folder, engine or ONNX file; engines (names or paths) to load unvouched for.
+        path: the folder, engine or ONNX file.
         batch: batch sizes; by default every one there is an engine for (1, for an ONNX file).
         backend: by default the one that the engines were built with. `auto` takes the CPU where no GPU is;
             another backend than the engines' own builds the folder's model again, in a temporary folder.
         contract, terms: a name [default: trtexec-11], and changes as in `{"graph": False}`: `records.Terms`.
-        duration, timeout: seconds of sampling a pass, after `warmup`; seconds that a batch size may take.
+        duration, warmup: seconds of sampling a pass, and before samples count.
         data: input samples: what `trtopt.data.open_data` takes; by default seeded random input.
         layers, memory: time every layer, follow every allocation, each in a pass of its own.
         load: let requests arrive at this rate (`RATE` or `poisson:RATE`, per second), in a pass of its own.
@@ -69,11 +69,14 @@ def bench(
         lock_clocks: hold the GPU's clocks at so many MHz while measuring, or where they are judged (True),
             and give them back however it ends, on signals only if they become exceptions.
         nvtx, cuda_profiler: mark what is done with NVTX ranges; have CUDA's profiler capture samples only.
+        timeout: seconds that a batch size may take.
+        trust: engines (names or paths) to load unvouched for.
         listener: hears progress, notes and, after each engine, the report so far.
 
     Raises:
         TrtoptError: with what is wrong and what to do.
     """
+    batch = batch_sizes(batch)
     _check(Path(path), trust, duration, warmup, timeout, data, cpu_affinity, lock_clocks, nvtx)
     ask = partial(
         BenchJob,

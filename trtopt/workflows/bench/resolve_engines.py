@@ -19,6 +19,7 @@ from trtopt.files.build_folder import (
     read_manifest,
     scratch_folder,
 )
+from trtopt.recipe import Recipe
 from trtopt.records import BuildPlan, BuildSettings, EngineArtifact, Manifest, TensorSpec
 from trtopt.workflows.bench.external_engine import external_engine, is_external
 from trtopt.workflows.build.build import build
@@ -215,9 +216,8 @@ def _built_for_running(
     tell(notes, listener, f"engines are built for this measurement only, with {choice.name}: {choice.reason}")
     with scratch_folder() as scratch:
         folder = scratch / "build"
-        manifest = build(
-            path, folder, batch=tuple(batch) if batch else None, backend=choice.name, listener=listener
-        )
+        recipe = Recipe(batch=tuple(batch) if batch else None, backend=choice.name)
+        manifest = build(path, folder, recipe, listener=listener)
         yield resolved(folder, manifest, manifest.engines)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from trtopt.device.backends import (
     choose_for_building,
@@ -28,7 +27,7 @@ from trtopt.files.build_folder import (
 from trtopt.files.replace_folder import names_of_others
 from trtopt.files.temporary import locked_folder
 from trtopt.onnxio.model_info import read_onnx
-from trtopt.recipe import Recipe, make_recipe
+from trtopt.recipe import Recipe, check_recipe
 from trtopt.records import (
     Manifest,
     OnnxArtifact,
@@ -48,29 +47,27 @@ from trtopt.workflows.listener import SILENT, Listener
 
 def build(
     model: str | Path,
-    output: str | Path | None = None,
+    output: str | Path | None,
+    recipe: Recipe,
     *,
-    profile: str | None = None,
     force: bool = False,
     nvtx: bool = False,
     memory: bool = False,
     cache_dir: str | Path | None = None,
     listener: Listener = SILENT,
-    **flags: Any,
 ) -> Manifest:
     """Build engines from an ONNX file into a folder: one for each batch size, or one dynamic engine.
 
     Args:
         model: the ONNX file.
-        output: the folder to make; by default the model's name with `.trtopt`, in the current folder. A
-            build of this model under that name is replaced once the new one is complete.
+        output: the folder to make; None is `default_output`. A build of this model under that name is
+            replaced once the new one is complete.
+        recipe: what to build, and how.
         force: replace a build of another model too.
-        profile: a recipe from `profiles/` by name, or a TOML file.
         nvtx: show profilers parsing, building and describing as NVTX ranges.
         memory: follow the builder's allocations of device memory, into a file beside each engine; slows it.
-        cache_dir: the store of timing caches [default: see `pipeline.caches.store_folder`].
+        cache_dir: the store of timing caches [default: see `timing_caches.store_folder`].
         listener: hears progress and notes.
-        flags: fields of `trtopt.recipe.Recipe`; each overrides the profile.
 
     Raises:
         TrtoptError: with what is wrong and what to do; nothing is left under the output's name.
@@ -80,7 +77,7 @@ def build(
         select_engines,
     )
 
-    recipe = make_recipe(profile, flags)
+    check_recipe(recipe)
     onnx = read_onnx(source := Path(model))
     builder, why = _opened(recipe, nvtx=nvtx, memory=memory)
     listener.note(f"building with {builder.backend}{why}")

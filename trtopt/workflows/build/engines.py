@@ -17,10 +17,6 @@ from trtopt.errors import (
     BuildError,
     ModelError,
     TrtoptError,
-    UsageError,
-)
-from trtopt.files.build_folder import (
-    sha256_of,
 )
 from trtopt.recipe import Recipe, parse_shape_flag
 from trtopt.records import (
@@ -29,8 +25,8 @@ from trtopt.records import (
     BuildSettings,
     EngineArtifact,
     OnnxArtifact,
-    Plugin,
 )
+from trtopt.settings import recorded_settings
 from trtopt.workers.protocol import Built
 from trtopt.workers.supervisor import run_all_jobs
 from trtopt.workflows.build.oversized_tensors import explained
@@ -71,14 +67,7 @@ def make_plans(onnx: OnnxArtifact, recipe: Recipe, backend: Backend) -> list[Bui
         if recipe.dynamic
         else [profiles_for(onnx, ((size,),), flags) for size in sorted(set(batches))]
     )
-    settings = BuildSettings(
-        opt_level=recipe.opt_level,
-        workspace_bytes=recipe.workspace_mib * 2**20 if recipe.workspace_mib else None,
-        tactic_sources=recipe.tactic_sources,
-        compute_capabilities=recipe.compute_capability,
-        plugins=tuple(_plugin(path) for path in recipe.plugins),
-        reproducible=recipe.reproducible,
-    )
+    settings = recorded_settings(recipe, BuildSettings)
     return [
         BuildPlan(
             onnx_sha256=onnx.sha256,
@@ -90,13 +79,6 @@ def make_plans(onnx: OnnxArtifact, recipe: Recipe, backend: Backend) -> list[Bui
         )
         for profiles in engines
     ]
-
-
-def _plugin(path: str) -> Plugin:
-    file = Path(path)
-    if not file.is_file():
-        raise UsageError(f"--plugin {path}: no such file", "give the path of a plugin library (.so)")
-    return Plugin(path=str(file.resolve()), sha256=sha256_of(file))
 
 
 def check_opset(onnx: OnnxArtifact, builder: EngineBuilder) -> None:

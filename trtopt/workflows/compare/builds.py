@@ -6,10 +6,9 @@ shared would hand the first one's timings to all others and hide what is looked 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -21,7 +20,7 @@ from trtopt.measure.analysis.outcomes import BuiltRow, Comparisons, Lottery, Lot
 from trtopt.measure.loop.interleaved import InterleaveJob, LoadedEngine, Variant
 from trtopt.measure.loop.rounds import notes_of, pooled_ms, valid_rounds
 from trtopt.measure.statistics.builds import compare_builds, compare_paired, spread
-from trtopt.recipe import make_recipe
+from trtopt.recipe import Recipe
 from trtopt.records import BuildSettings, EngineArtifact, InterleavedRun, Manifest
 from trtopt.workflows.bench.interleaved import (
     WARMUP_S,
@@ -60,7 +59,7 @@ Found = tuple[Comparisons | Lottery, tuple[InterleavedRun, ...], tuple[EngineArt
 def compare_recipes(
     paths: Sequence[Path],
     count: int,
-    recipe: Mapping[str, Any],
+    recipe: Recipe,
     setting: Setting,
     *,
     threshold: float,
@@ -68,8 +67,8 @@ def compare_recipes(
 ) -> Found:
     """Build each model `count` times and judge the second recipe against the first.
 
-    `paths` are ONNX files, built as `recipe` (fields of `trtopt.recipe.Recipe`, and `profile`) says, or build
-    folders, whose plans are built again. With one path its builds are compared to one another.
+    `paths` are ONNX files, built as `recipe` says (but for its verdict), or build folders, whose plans are
+    built again. With one path its builds are compared to one another.
 
     Raises:
         UsageError: a shared timing cache, build options for a folder, a count out of range; unlike input
@@ -119,7 +118,7 @@ def compare_recipes(
 def _built(
     path: Path,
     count: int,
-    recipe: Mapping[str, Any],
+    recipe: Recipe,
     setting: Setting,
     scratch: Path,
     notes: list[str],
@@ -127,9 +126,9 @@ def _built(
 ) -> _Side:
     """All builds of one side: the recipe's first, which fixes model and plans, then the same plans again."""
     if path.is_dir():
-        if recipe:
+        if given := recipe.given:
             raise UsageError(
-                f"{path}: a build folder is its own recipe, {', '.join(sorted(recipe))} cannot be set",
+                f"{path}: a build folder is its own recipe, {', '.join(sorted(given))} cannot be set",
                 "leave the build options away, or give the ONNX file",
             )
         base, first = path, 1
@@ -151,7 +150,7 @@ def _built(
         folder = scratch / str(index)
         folder.mkdir(parents=True)
         cache = folder / TIMING_CACHE_FILE if open_builder(choice.name).uses_timing_cache else None
-        how = BuildOptions(cache, limit_s=recipe.get("build_timeout"))
+        how = BuildOptions(cache, limit_s=recipe.build_timeout)
         engines = build_engines(graphs, plans, folder, how, listener)
         builds.append((folder, _by_size(engines, setting)))
     return _Side(manifest, tuple(builds))
@@ -159,31 +158,28 @@ def _built(
 
 def _build_first(
     path: Path,
-    recipe: Mapping[str, Any],
+    recipe: Recipe,
     setting: Setting,
     folder: Path,
     notes: list[str],
     listener: Listener,
 ) -> None:
-    flags = dict(recipe)
-    profile = flags.pop("profile", None)
-    if make_recipe(profile, flags).timing_cache not in (None, NO_CACHE):
+    if recipe.timing_cache not in (None, NO_CACHE):
         raise UsageError(
             "--builds: builds that share a timing cache hide what their recipe leaves to luck",
             "leave the timing cache out of the recipe",
         )
     choice = choose_for_running(setting.backend or "auto")
     tell(notes, listener, f"{path.name} is built with {choice.name}: {choice.reason}")
-    build(
-        path,
-        folder,
-        profile=profile,
-        listener=listener,
-        batch=setting.batch,
+    recipe = msgspec.structs.replace(
+        recipe,
         backend=choice.name,
         verdict=False,  # recipes are compared as they are written
-        **flags | {"timing_cache": NO_CACHE},
+        timing_cache=NO_CACHE,
     )
+    if setting.batch is not None:
+        recipe = msgspec.structs.replace(recipe, batch=setting.batch, ranges=())
+    build(path, folder, recipe, listener=listener)
 
 
 def _by_size(engines: Sequence[EngineArtifact], setting: Setting) -> dict[int, EngineArtifact]:

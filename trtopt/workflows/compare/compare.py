@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from enum import Enum
 from pathlib import Path
-from typing import Any
 
 from trtopt.data import open_data
 from trtopt.errors import UsageError
@@ -14,7 +13,7 @@ from trtopt.files.build_folder import MANIFEST
 from trtopt.measure.analysis.outcomes import Comparisons, Outcome
 from trtopt.measure.contracts import DEFAULT, changed, contract_named
 from trtopt.measure.statistics.comparison import THRESHOLD
-from trtopt.recipe import check_timeout
+from trtopt.recipe import Recipe, check_timeout
 from trtopt.records import CompareReport, EngineArtifact, InterleavedRun, Terms
 from trtopt.workflows.bench.interleaved import Setting, verdict_record
 from trtopt.workflows.compare.builds import compare_recipes
@@ -62,8 +61,8 @@ class Options:
     """Two contracts (`trtexec-10,trtexec-11`), or "" between result files: explain the difference."""
     assume_contract: str | None = None
     """The contract that a file of trtexec's was measured under."""
-    recipe: Mapping[str, Any] = field(default_factory=dict)
-    """With `builds` of ONNX files: fields of `trtopt.recipe.Recipe`, and `profile`."""
+    recipe: Recipe = field(default_factory=Recipe)
+    """With `builds` of ONNX files: how they are built."""
 
 
 class Kind(Enum):
@@ -93,21 +92,18 @@ class Compared:
         return next((f"batch {run.batch}: {run.failure}" for run in broken), None)
 
 
-def compare(
-    a: str | Path, b: str | Path | None = None, *, listener: Listener = SILENT, **flags: Any
-) -> Compared:
+def compare(a: str | Path, b: str | Path | None, options: Options, listener: Listener = SILENT) -> Compared:
     """Judge B against the baseline A.
 
     Args:
         a: a result file (trtopt's or trtexec's), a build folder, an engine, or an ONNX file with `builds`.
         b: the same; not needed with `control`, `builds` or `across_contracts`.
+        options: how they are compared.
         listener: hears progress and notes.
-        flags: fields of `Options`.
 
     Raises:
         TrtoptError: with what is wrong and what to do.
     """
-    options = Options(**flags)
     first, second = Path(a), Path(b) if b is not None else None
     kind = _kind_of(first, second, options)
     setting = _setting(kind, options)
@@ -216,7 +212,9 @@ def _setting(kind: Kind, options: Options) -> Setting:
     """
     what, useful = kind.value
     requested = {
-        one.name for one in fields(Options) if getattr(options, one.name) not in (None, False, {}, ())
+        one.name
+        for one in fields(Options)
+        if getattr(options, one.name) not in (None, False, {}, (), Recipe())
     }
     for name in sorted(requested - useful - {"threshold"}):
         flag = _FLAGS.get(name, f"--{name.replace('_', '-')}")

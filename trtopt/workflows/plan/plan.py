@@ -54,13 +54,16 @@ def plan(
 
     Args:
         sources: folders of `trtopt sweep`, or build folders with what `trtopt bench` told as `bench.json`.
+        output: the plan's file to write.
         slo: a percentile of latency, waiting included, and its limit: `p99=10ms`.
         rate: requests a second; by default that of recorded arrivals, else the highest that keeps the SLO.
         arrivals: `poisson`, `constant`, `bursty`, `bursty:PEAK:SECONDS`, or a file of arrivals.
         lengths: share of requests by their length, for a model swept over lengths.
-        memory_bytes, max_engines: bounds; `for_triton`: what Triton can batch for.
-        timeout: seconds that measuring what serving adds may take, and each rehearsal; `trust`: plugins that
-            they may load.
+        memory_bytes, max_engines: bounds.
+        for_triton: only what Triton can batch for.
+        timeout: seconds that measuring what serving adds may take, and each rehearsal.
+        trust: plugins that these may load.
+        listener: hears notes.
 
     Raises:
         PlanError: nothing keeps the bounds; it says which bound costs what.

@@ -31,7 +31,7 @@ from trtopt.precision.layer_errors import layer_differences
 from trtopt.precision.reference_runs import add_outputs, open_model
 from trtopt.precision.temporary_disk import of_opening
 from trtopt.printable import visible
-from trtopt.recipe import check_timeout
+from trtopt.recipe import batch_sizes, check_timeout
 from trtopt.records import EngineArtifact, OnnxArtifact
 from trtopt.records.checking import CheckedSubject, CheckReport, LayerDifference
 from trtopt.workers.protocol import OutputsWritten
@@ -55,7 +55,7 @@ def check(
     *,
     data: str | Path | None = None,
     model: str | None = None,
-    batch: Sequence[int] | None = None,
+    batch: int | Sequence[int] | None = None,
     backend: str | None = None,
     bounds: Bounds | None = None,
     layers: bool = False,
@@ -80,7 +80,7 @@ def check(
     Raises:
         TrtoptError: with what is wrong and what to do.
     """
-    path, against = Path(path), Path(against)
+    path, against, batch = Path(path), Path(against), batch_sizes(batch)
     check_timeout(timeout)
     checker = Checker(against, Task(model) if model is not None else None, bounds or Bounds())
     notes: list[str] = []

@@ -116,15 +116,16 @@ class EngineEvaluator:
         """See `Judge`."""
         source, built = folder / "variant.onnx", folder / "engines"
         model_file.save(model, source)
-        manifest = build(
-            source,
-            built,
-            profile=self._terms.profile,
-            batch=tuple(self._terms.batch) if self._terms.batch else None,
-            backend=self._name,
-            rewrite=False,
-            timing_cache=str(folder.parent / "timing.cache") if self._uses_cache else None,
+        recipe = make_recipe(
+            self._terms.profile,
+            {
+                "batch": self._terms.batch or None,
+                "backend": self._name,
+                "rewrite": False,
+                "timing_cache": str(folder.parent / "timing.cache") if self._uses_cache else None,
+            },
         )
+        manifest = build(source, built, recipe)
         there = resolved(built, manifest, manifest.engines)
         return tuple(
             self._checker.engine(there, engine, size, self._data, SILENT, self._terms.timeout)

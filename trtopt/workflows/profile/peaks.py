@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
@@ -19,6 +18,7 @@ from trtopt.inspect.inspector import read_inspector
 from trtopt.inspect.peaks import matrix_peak, peaks_of, together
 from trtopt.inspect.profile import profile_point
 from trtopt.onnxio.element_types import numpy_dtype
+from trtopt.recipe import Recipe
 from trtopt.records import (
     Backend,
     BenchPoint,
@@ -124,10 +124,9 @@ def _matrix(
     with scratch_folder() as scratch:
         file, folder = scratch / f"{dtype}.onnx", scratch / "built"
         onnx.save(model, str(file))
-        settings: dict[str, Any] = {"backend": backend.name, "rewrite": False}
-        if tactic_sources is not None:
-            settings["tactic_sources"] = tuple(tactic_sources)
-        build(file, folder, listener=listener, **settings)
+        sources = tuple(tactic_sources) if tactic_sources is not None else None
+        recipe = Recipe(backend=backend.name, rewrite=False, tactic_sources=sources)
+        build(file, folder, recipe, listener=listener)
         report = bench(folder, layers=True, duration=_BENCH_S, timeout=limit_s, listener=listener)
         (point,) = report.points
     source = f"measured: MatMul {size}×{size}×{size} in {dtype} by {backend}"

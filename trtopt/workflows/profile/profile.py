@@ -20,6 +20,7 @@ from trtopt.inspect.inspector import description_of
 from trtopt.inspect.profile import profile_graph, profile_point
 from trtopt.onnxio.model_file import load
 from trtopt.onnxio.model_info import read_onnx
+from trtopt.recipe import batch_sizes
 from trtopt.records import (
     BenchReport,
     DevicePeaks,
@@ -51,7 +52,7 @@ TRACE_FILE = "trace.json"
 def profile(
     path: str | Path,
     *,
-    batch: Sequence[int] | None = None,
+    batch: int | Sequence[int] | None = None,
     backend: str | None = None,
     result: str | Path | None = None,
     against: str | Path | None = None,
@@ -81,6 +82,7 @@ def profile(
             or to other engines.
         TrtoptError: see `bench`.
     """
+    batch = batch_sizes(batch)
     measuring = {"--memory": memory, "--nvtx": nvtx, "--probe-peaks": probe, "--trust": bool(trust)}
     _check(nvtx, result, measuring | {"--timeout": timeout is not None})
     earlier = None if against is None else _earlier(Path(against))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from trtopt.measure.analysis.sweep_refinement import NEIGHBOURS, with_neighbours
 from trtopt.measure.contracts import DEFAULT, changed, contract_named
 from trtopt.recipe import MAX_AXIS, Recipe
 from trtopt.records import SweepSetting, SweepTerms, Terms
+from trtopt.settings import SETTINGS
 from trtopt.workflows.build.apply_precision import QUANTISED, request_for
 from trtopt.workflows.build.engines import make_plans
 from trtopt.workflows.sweep.builds import Swept
@@ -25,6 +26,35 @@ from trtopt.workflows.sweep.points import contract_for
 
 DEFAULT_BATCHES = (1, 2, 4, 8, 16, 32)
 PRECISIONS = ("fp32", "fp16", "bf16", "int8", "fp8", "int4")
+
+
+@dataclass(frozen=True)
+class SweepRequest:
+    """What a sweep is asked for; `recipe` is what all of its engines share.
+
+    With `recipe.jobs` above 1 all engines known beforehand are built first, so many at a time, on the GPUs of
+    one kind in turn; measured is on the first GPU, with nothing else at work.
+    """
+
+    recipe: Recipe = field(default_factory=Recipe)
+    batch: Sequence[int] | None = None
+    """Batch sizes [default: the recipe's, or what the model fixes, or 1 to 32 by powers of two]."""
+    precisions: Sequence[str] = ()
+    """What is written into the graph, one after the other, without the verdict of `build`."""
+    streams: Sequence[int] = (1,)
+    axes: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    """Lengths of other open axes, by the axis' name in the model or by INPUT.INDEX."""
+    neighbours: Sequence[str] = ()
+    """`pow2`, `8`, `32`: also the powers of two and multiples next to each size and length."""
+    adaptive: bool = False
+    """Measure more batch sizes between those given, where throughput still bends."""
+    contract: str | None = None
+    terms: Terms = field(default_factory=lambda: Terms())
+    duration: float = 3.0
+    warmup: float = 0.2
+    data: str | Path | None = None
+    timeout: float | None = None
+    cache_dir: str | Path | None = None
 
 
 @dataclass(frozen=True)
@@ -53,89 +83,74 @@ class SweepPlan:
             yield from (msgspec.structs.replace(curve, batch=batch) for batch in self.batches)
 
 
-def plan_of(
-    swept: Swept,
-    batch: Sequence[int] | None,
-    precision: Sequence[str] | None,
-    streams: Sequence[int],
-    axes: Mapping[str, Sequence[int]],
-    neighbours: Sequence[str],
-    adaptive: bool,
-) -> SweepPlan:
-    """All that is to be measured; see `pipeline.sweep.sweep` for what is asked how.
+def plan_of(swept: Swept, request: SweepRequest) -> SweepPlan:
+    """All that is to be measured.
 
     Raises:
         UsageError: sizes or neighbours that are none, or nothing to refine between.
     """
     recipe = swept.recipe
     fixed = fixed_batch(swept.onnx)
-    batches = tuple(batch or recipe.batch or ((fixed,) if fixed is not None else DEFAULT_BATCHES))
-    for name, sizes in {"batch": batches, "streams": streams, **axes}.items():
+    batches = tuple(request.batch or recipe.batch or ((fixed,) if fixed is not None else DEFAULT_BATCHES))
+    for name, sizes in {"batch": batches, "streams": request.streams, **request.axes}.items():
         if not sizes or not all(1 <= size <= MAX_AXIS for size in sizes):
             raise UsageError(
                 f"{name} = {list(sizes)}: sizes are whole numbers from 1 to {MAX_AXIS}", "give at least one"
             )
-    for kind in neighbours:
+    for kind in request.neighbours:
         if kind not in NEIGHBOURS:
             raise UsageError(f"--neighbours {kind}: no such kind", f"choose among {', '.join(NEIGHBOURS)}")
-    if adaptive and len(set(batches)) < 2:
+    if request.adaptive and len(set(batches)) < 2:
         raise UsageError(
             f"--adaptive refines between batch sizes, and there is only {batches[0]}",
             "give the smallest and the largest with --batch, or leave --adaptive away",
         )
-    lengths = [[(name, size) for size in with_neighbours(sizes, neighbours)] for name, sizes in axes.items()]
+    lengths = [
+        [(name, size) for size in with_neighbours(sizes, request.neighbours)]
+        for name, sizes in request.axes.items()
+    ]
     return SweepPlan(
-        precisions=tuple(dict.fromkeys(precision or (recipe.precision,))),
+        precisions=tuple(dict.fromkeys(request.precisions or (recipe.precision,))),
         axes=tuple(dict(chosen) for chosen in product(*lengths)),
-        streams=tuple(sorted(set(streams))),
-        batches=with_neighbours(batches, neighbours),
-        is_adaptive=adaptive,
+        streams=tuple(sorted(set(request.streams))),
+        batches=with_neighbours(batches, request.neighbours),
+        is_adaptive=request.adaptive,
     )
 
 
-def terms_of(
-    swept: Swept,
-    contract: str | None,
-    terms: Terms | None,
-    duration: float,
-    warmup: float,
-    data: str | Path | None,
-) -> SweepTerms:
+def terms_of(swept: Swept, request: SweepRequest) -> SweepTerms:
     """What all points share.
 
     Raises:
         UsageError: no such contract or term, or times out of range.
         DataError: data that cannot be read.
     """
-    if terms and "streams" in terms:
+    if "streams" in request.terms:
         raise UsageError("terms: streams are swept", "give them as `streams`, not among the terms")
-    if not 0 < duration <= 86400 or not 0 <= warmup <= 3600:
+    if not 0 < request.duration <= 86400 or not 0 <= request.warmup <= 3600:
         raise UsageError(
-            f"--duration {duration:g} --warmup {warmup:g}: out of range",
+            f"--duration {request.duration:g} --warmup {request.warmup:g}: out of range",
             "give seconds above 0, at most a day",
         )
-    if data is not None:
-        open_data(data)
+    if request.data is not None:
+        open_data(request.data)
     recipe = swept.recipe
     kept = {
         "shapes": recipe.shapes,
         "rewrite": recipe.rewrite,
         "calib": recipe.calib and fingerprint_of(recipe.calib),
-        "opt_level": recipe.opt_level,
-        "workspace_mib": recipe.workspace_mib,
-        "tactic_sources": recipe.tactic_sources,
-        "reproducible": recipe.reproducible,
-        "plugins": [fingerprint_of(path) for path in recipe.plugins],
+        **{setting.name: getattr(recipe, setting.name) for setting in SETTINGS if setting.swept},
+        "plugins": [fingerprint_of(path) for path in recipe.plugins],  # what they are, not where
     }
     return SweepTerms(
         model_sha256=swept.onnx.sha256,
         backend=swept.builder.backend,
         device=swept.builder.device,
-        contract=changed(contract_named(contract or DEFAULT), terms or {}),
+        contract=changed(contract_named(request.contract or DEFAULT), request.terms),
         recipe=msgspec.json.encode(kept, order="deterministic").decode(),
-        warmup_s=warmup,
-        duration_s=duration,
-        data=None if data is None else fingerprint_of(data),
+        warmup_s=request.warmup,
+        duration_s=request.duration,
+        data=None if request.data is None else fingerprint_of(request.data),
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,36 +11,21 @@ from trtopt.device.backends import choose_for_running, open_builder
 from trtopt.errors import MeasurementError, OutputError, TrtoptError
 from trtopt.measure.analysis.sweep_refinement import next_size
 from trtopt.onnxio.model_info import read_onnx
-from trtopt.recipe import Recipe, check_timeout, make_recipe
-from trtopt.records import Environment, SweepPoint, SweepReport, SweepSetting, Terms
+from trtopt.recipe import check_timeout
+from trtopt.records import Environment, SweepPoint, SweepReport, SweepSetting
 from trtopt.workflows.build.engines import check_opset, notes_on
 from trtopt.workflows.listener import SILENT, Listener
 from trtopt.workflows.sweep.builds import Builds, Swept
 from trtopt.workflows.sweep.folder import save_sweep, sweep_in_progress
 from trtopt.workflows.sweep.points import drawn, measure_point
-from trtopt.workflows.sweep.request import SweepPlan, check, plan_of, terms_of
+from trtopt.workflows.sweep.request import SweepPlan, SweepRequest, check, plan_of, terms_of
 
 
 def sweep(
     model: str | Path,
-    output: str | Path | None = None,
-    *,
-    batch: Sequence[int] | None = None,
-    precision: Sequence[str] | None = None,
-    streams: Sequence[int] = (1,),
-    axes: Mapping[str, Sequence[int]] | None = None,
-    neighbours: Sequence[str] = (),
-    adaptive: bool = False,
-    profile: str | None = None,
-    contract: str | None = None,
-    terms: Terms | None = None,
-    duration: float = 3.0,
-    warmup: float = 0.2,
-    data: str | Path | None = None,
-    timeout: float | None = None,
-    cache_dir: str | Path | None = None,
+    output: str | Path | None,
+    request: SweepRequest,
     listener: Listener = SILENT,
-    **flags: Any,
 ) -> SweepReport:
     """Build and measure a model at every combination, one thing at a time, into a folder that can be resumed.
 
@@ -50,19 +34,8 @@ def sweep(
 
     Args:
         model: the ONNX file.
-        output: the sweep's folder [default: the model's name with `.sweep`, in the current folder].
-        batch: batch sizes [default: the recipe's, or what the model fixes, or 1 to 32 by powers of two].
-        precision: what is written into the graph, one after the other; each as asked for, without the
-            verdict of `build` [default: the recipe's, or as the graph is].
-        streams: numbers of streams.
-        axes: lengths of other open axes, by the axis' name in the model or by INPUT.INDEX.
-        neighbours: `pow2`, `8`, `32`: also the powers of two and multiples next to each size and length.
-        adaptive: measure more batch sizes between those given, where throughput still bends.
-        profile, flags: a recipe, as for `build`; the backend `auto` takes the CPU where no GPU is. With
-            `jobs` above 1 all engines known beforehand are built first, so many at a time, on the GPUs of one
-            kind in turn; measured is on the first GPU, with nothing else at work.
-        contract, terms, duration, warmup, data, timeout: as for `bench`; a point that is late has failed.
-        cache_dir: the store of timing caches, as for `build`; all engines share one cache in the folder too.
+        output: the sweep's folder; None is the model's name with `.sweep`, in the current folder.
+        request: what is built and measured.
         listener: hears progress, notes and the report after each point.
 
     Raises:
@@ -70,29 +43,28 @@ def sweep(
         ArtifactError: the folder holds a sweep of another model or machine, or on other terms.
         MeasurementError: not one point could be measured.
     """
-    check_timeout(timeout)
+    check_timeout(request.timeout)
     source = Path(model)
     folder = Path(output) if output is not None else Path(f"{source.stem}.sweep")
-    swept = _opened(source, folder, make_recipe(profile, flags), cache_dir, listener)
-    plan = plan_of(swept, batch, precision, streams, axes or {}, neighbours, adaptive)
-    common = terms_of(swept, contract, terms, duration, warmup, data)
-    check(plan, swept, common)
-    with sweep_in_progress(folder, source.name, common) as report:
-        run = _Run(swept, report, str(data) if data is not None else None, timeout, listener)
+    swept = _opened(source, folder, request, listener)
+    plan = plan_of(swept, request)
+    terms = terms_of(swept, request)
+    check(plan, swept, terms)
+    with sweep_in_progress(folder, source.name, terms) as report:
+        data = str(request.data) if request.data is not None else None
+        run = _Run(swept, report, data, request.timeout, listener)
         run.all(plan)
         run.check_any(plan)
         return run.report
 
 
-def _opened(
-    source: Path, folder: Path, recipe: Recipe, cache_dir: str | Path | None, listener: Listener
-) -> Swept:
+def _opened(source: Path, folder: Path, request: SweepRequest, listener: Listener) -> Swept:
     onnx = read_onnx(source)
-    choice = choose_for_running(recipe.backend)
+    choice = choose_for_running(request.recipe.backend)
     builder = open_builder(choice.name)
     listener.note(f"sweeping with {builder.backend}: {choice.reason}")
     check_opset(onnx, builder)
-    return Swept(onnx, source, recipe, builder, folder, cache_dir)
+    return Swept(onnx, source, request.recipe, builder, folder, request.cache_dir)
 
 
 class _Run:

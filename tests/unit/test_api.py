@@ -1,0 +1,99 @@
+"""The public functions: what they take is written out, typed, told in their help, and reaches the recipe."""
+
+import ast
+import inspect
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import trtopt
+import trtopt.export.spec
+import trtopt.rewrite.catalogue
+from tests.support.paths import ROOT
+from trtopt.errors import UsageError
+from trtopt.recipe import Recipe
+
+JOBS = (
+    "bench",
+    "build",
+    "cast",
+    "check",
+    "compare",
+    "export",
+    "plan",
+    "profile",
+    "quantize",
+    "rewrite",
+    "sweep",
+)
+NOT_SWEPT = {"ranges", "dynamic", "verdict", "bounds", "compute_capability"}
+"""Settings that a sweep refuses or has no use for."""
+WRONG: dict[str, object] = {"batch": ["one"], "shapes": {"x": 1}, "bounds": {"min_sqnr": "high"}}
+WRONG_ELSE: Any = [["wrong"]]
+PATHS = {"calib", "timing_cache"}
+"""Whatever is given for these is taken for a path."""
+
+
+def parameters_of(function: Callable[..., object]) -> dict[str, inspect.Parameter]:
+    return dict(inspect.signature(function).parameters)
+
+
+def test_dir_lists_the_public_names() -> None:
+    assert set(JOBS) <= set(dir(trtopt))
+    assert dir(trtopt) == sorted(trtopt.__all__)
+
+
+def test_a_public_function_is_not_hidden_by_the_package_of_its_name() -> None:
+    """`trtopt.export` and `trtopt.rewrite` are packages too, and they are loaded here."""
+    assert not any(isinstance(getattr(trtopt, name), ModuleType) for name in JOBS)
+    assert trtopt.rewrite.__name__ == "rewrite"
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_every_parameter_is_named_typed_and_told(name: str) -> None:
+    function = getattr(trtopt, name)
+    parameters = parameters_of(function)
+    assert {one.kind for one in parameters.values()} <= {
+        inspect.Parameter.POSITIONAL_OR_KEYWORD,
+        inspect.Parameter.KEYWORD_ONLY,
+    }
+    assert [one for one in parameters.values() if re.search(r"\bAny\b|_empty", str(one.annotation))] == []
+    told = (inspect.getdoc(function) or "").partition("Args:\n")[2].partition("\nRaises:")[0]
+    named = {
+        word for entry in re.findall(r"^ {4}(\w[\w, ]*):", told, re.MULTILINE) for word in entry.split(", ")
+    }
+    assert named == parameters.keys()
+
+
+def keyword_catchers() -> Iterator[str]:
+    for file in sorted((ROOT / "trtopt" / "workflows").rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+            if isinstance(node, ast.FunctionDef) and node.args.kwarg is not None:
+                yield f"{file.name}: {node.name}"
+
+
+def test_no_workflow_takes_whatever_keywords_it_is_given() -> None:
+    assert list(keyword_catchers()) == []
+
+
+def test_build_and_sweep_take_every_field_of_a_recipe() -> None:
+    fields = set(Recipe.__struct_fields__)
+    assert fields - parameters_of(trtopt.build).keys() == set()
+    assert fields - NOT_SWEPT - parameters_of(trtopt.sweep).keys() == set()
+    assert NOT_SWEPT & parameters_of(trtopt.sweep).keys() == set()
+
+
+@pytest.mark.parametrize("field", sorted({*Recipe.__struct_fields__} - PATHS))
+def test_what_build_is_given_reaches_the_field_of_the_recipe(field: str) -> None:
+    wrong: dict[str, Any] = {field: WRONG.get(field, WRONG_ELSE)}
+    if field == "plugins":
+        wrong = {field: ["/no/such.so"]}
+        with pytest.raises(UsageError, match=r"/no/such\.so"):
+            trtopt.build(ROOT / "models" / "digits" / "digits.onnx", **wrong)
+        return
+    with pytest.raises(UsageError, match=rf"\$\.{field}\b"):
+        trtopt.build(Path("unread.onnx"), **wrong)

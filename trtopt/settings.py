@@ -1,0 +1,171 @@
+"""The builder's settings: each is declared here once.
+
+From a declaration follow the option of every command that builds, the range that a recipe is held to, what a
+manifest records, which timing caches a build may use, whether a sweep may go on, the refusal by ONNX Runtime
+and the table in docs/builder-settings.md. Beside it the records name the field with its type (`Recipe`,
+`BuildSettings`, and `CacheTerms` if it decides which tactics compete), `trtopt.build` and `trtopt.sweep` the
+parameter. What is no plain attribute of TensorRT's builder config is applied in device/tensorrt/builder.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from trtopt.errors import UsageError
+from trtopt.files.build_folder import sha256_of
+from trtopt.records import Plugin, Record
+
+AnyRecord = TypeVar("AnyRecord", bound=Record)
+
+
+@dataclass(frozen=True)
+class BuilderSetting:
+    """One setting: `name` is its field in a recipe, `recorded` in a manifest, as a multiple of `unit`."""
+
+    name: str
+    flag: str
+    help: str
+    takes: Literal["number", "names", "libraries", "switch"]
+    metavar: str | None = None
+    range: tuple[int, int] | None = None
+    recorded_as: str | None = None
+    unit: int = 1
+    attribute: str | None = None
+    """The attribute of TensorRT's builder config that it is given to as it is."""
+    decides_tactics: bool = False
+    """Whether it decides which tactics compete: timing caches are kept apart by it."""
+    swept: bool = True
+    available: str = "every TensorRT"
+
+    @property
+    def recorded(self) -> str:
+        """Its field in `BuildSettings`."""
+        return self.recorded_as or self.name
+
+    def record(self, value: Any) -> Any:
+        """The value of a recipe as a manifest has it.
+
+        Raises:
+            UsageError: a library that is not there.
+        """
+        if self.takes == "libraries":
+            return tuple(_plugin(path) for path in value)
+        return value * self.unit if self.takes == "number" and value is not None else value
+
+
+SETTINGS = (
+    BuilderSetting(
+        "opt_level",
+        "--opt-level",
+        "Builder optimisation level, 0 to 5.",
+        "number",
+        range=(0, 5),
+        attribute="builder_optimization_level",
+        decides_tactics=True,
+    ),
+    BuilderSetting(
+        "workspace_mib",
+        "--workspace",
+        "Bound on the builder's scratch memory.",
+        "number",
+        metavar="MIB",
+        range=(1, 1 << 20),
+        recorded_as="workspace_bytes",
+        unit=2**20,
+        decides_tactics=True,
+    ),
+    BuilderSetting(
+        "tactic_sources",
+        "--tactic-sources",
+        "Where tactics may come from.",
+        "names",
+        metavar="NAME,NAME,…",
+        decides_tactics=True,
+    ),
+    BuilderSetting(
+        "compute_capability",
+        "--compute-capability",
+        "GPUs to build for, such as 8.9 (TensorRT-RTX).",
+        "names",
+        metavar="CC,CC,…",
+        recorded_as="compute_capabilities",
+        swept=False,
+        available="TensorRT-RTX",
+    ),
+    BuilderSetting(
+        "plugins",
+        "--plugin",
+        "Plugin library to load: native code.",
+        "libraries",
+        metavar="LIB.so",
+        decides_tactics=True,
+    ),
+    BuilderSetting(
+        "reproducible",
+        "--reproducible",
+        "Fail if the timing cache lacks a timing (TensorRT 10.8 and newer).",
+        "switch",
+        available="TensorRT 10.8 and newer",
+    ),
+)
+Settings = Sequence[BuilderSetting]
+
+
+def check_ranges(recipe: Record, settings: Settings = SETTINGS) -> None:
+    """Judge the values of a recipe.
+
+    Raises:
+        UsageError: one is out of range; names the field.
+    """
+    for setting in settings:
+        value = getattr(recipe, setting.name)
+        if value is not None and setting.range is not None:
+            check_range(setting.name, value, *setting.range)
+
+
+def check_range(name: str, value: float, low: float, high: float) -> None:
+    """Judge one value.
+
+    Raises:
+        UsageError: it is out of range.
+    """
+    if not low <= value <= high:
+        raise UsageError(f"{name} = {value}: out of range", f"choose {low} to {high}")
+
+
+def recorded_settings(recipe: Record, kind: type[AnyRecord], settings: Settings = SETTINGS) -> AnyRecord:
+    """The settings of a recipe as a manifest has them: a `BuildSettings`.
+
+    Raises:
+        UsageError: a plugin library that is not there.
+    """
+    return kind(**{setting.recorded: setting.record(getattr(recipe, setting.name)) for setting in settings})
+
+
+def cache_terms(recorded: Record, kind: type[AnyRecord], settings: Settings = SETTINGS) -> AnyRecord:
+    """What of a build's settings decides which tactics compete, as `CacheTerms`; of libraries the hashes."""
+    deciding = {one.recorded: getattr(recorded, one.recorded) for one in settings if one.decides_tactics}
+    plugins = [one.recorded for one in settings if one.takes == "libraries" and one.decides_tactics]
+    return kind(**deciding | {name: tuple(one.sha256 for one in deciding[name]) for name in plugins})
+
+
+def given_flags(recorded: Record, settings: Settings = SETTINGS) -> list[str]:
+    """The options of what differs from the builder's defaults."""
+    plain = type(recorded)()
+    return [one.flag for one in settings if getattr(recorded, one.recorded) != getattr(plain, one.recorded)]
+
+
+def plain_attributes(recorded: Record, settings: Settings = SETTINGS) -> dict[str, Any]:
+    """What is set on TensorRT's builder config as it is, by the attribute's name."""
+    values = {one.attribute: getattr(recorded, one.recorded) for one in settings if one.attribute}
+    return {attribute: value for attribute, value in values.items() if value is not None}
+
+
+def _plugin(path: str) -> Plugin:
+    file = Path(path)
+    if not file.is_file():
+        raise UsageError(f"--plugin {path}: no such file", "give the path of a plugin library (.so)")
+    return Plugin(path=str(file.resolve()), sha256=sha256_of(file))
