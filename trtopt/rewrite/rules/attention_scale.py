@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from trtopt.rewrite.match import with_factor
-from trtopt.rewrite.rule import Match, Rule
+from trtopt.rewrite.rule import Match, Rule, Stage
 from trtopt.rewrite.scope import Scope
 
 
@@ -67,6 +67,7 @@ RULE = Rule(
     _find,
     _check,
     _apply,
+    stage=Stage.ATTENTION,
     default=("10", "11"),
     audit="8.6: does not fuse, one layer more",
 )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from trtopt.rewrite.rule import Match, Rule, always
+from trtopt.rewrite.rule import Match, Rule, Stage, always
 from trtopt.rewrite.scope import Scope
 
 
@@ -32,6 +32,7 @@ RULE = Rule(
     _find,
     always,
     _apply,
+    stage=Stage.SELECTION,
     default=("10", "11", "rtx"),
     audit="8.6: does not fuse, one layer more",
 )
