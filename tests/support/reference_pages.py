@@ -7,11 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
+from trtopt.measure.contracts import CONTRACTS, DEFAULT, SUMMARIES
 from trtopt.rewrite import rules
 from trtopt.rewrite.catalogue import in_order, modules_of
 from trtopt.rewrite.explain import default_of
 
-DOCS = Path(__file__).parents[2] / "docs"
+ROOT = Path(__file__).parents[2]
 
 
 def rules_table(package: ModuleType = rules) -> str:
@@ -26,23 +27,38 @@ def rules_table(package: ModuleType = rules) -> str:
     return "\n".join(rows)
 
 
-PAGES: dict[str, Callable[[], str]] = {"rewrites.md": rules_table}
-"""The pages below docs/ with a table in them, and what makes it."""
+def contracts_table() -> str:
+    """The contracts, the default one first."""
+    rows = [
+        "| contract | CUDA graph | copies | queue ahead | host waits | what it tells |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name, contract in sorted(CONTRACTS.items(), key=lambda item: item[0] != DEFAULT):
+        cells = (
+            f"`{name}` (default)" if name == DEFAULT else f"`{name}`",
+            "yes" if contract.graph else "no",
+            ("yes, page-locked" if contract.pinned else "yes, pageable") if contract.transfers else "no",
+            str(contract.queue_ahead),
+            {"spin": "spinning", "blocking": "sleeping"}[contract.sync],
+            SUMMARIES[name],
+        )
+        rows.append(f"| {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
+PAGES: dict[str, Callable[[], str]] = {"docs/rewrites.md": rules_table, "README.md": contracts_table}
+"""The pages with a table in them, and what makes it."""
 
 
 def with_table(page: str, table: str) -> str:
-    """The page with the table between its two marks."""
-    made, count = re.subn(
-        r"(<!-- begin of table[^\n]*-->\n).*?(\n<!-- end of table -->)",
-        lambda marks: f"{marks[1]}{table}{marks[2]}",
-        page,
-        flags=re.DOTALL,
-    )
-    assert count == 1, "a page has one pair of marks"
+    """The page with the table instead of the one that has the same header."""
+    header = re.escape(table.partition("\n")[0])
+    made, count = re.subn(rf"^{header}\n(\|.*\n)+", lambda _: f"{table}\n", page, flags=re.MULTILINE)
+    assert count == 1, "a page has one table of that header"
     return made
 
 
 if __name__ == "__main__":
     for name, table in PAGES.items():
-        page = DOCS / name
+        page = ROOT / name
         page.write_text(with_table(page.read_text("utf-8"), table()), "utf-8")
