@@ -12,7 +12,7 @@ import trtopt
 from tests.rewrite_graphs import model as graph
 from tests.support.command_line import DIGITS, CommandLine
 from trtopt.errors import TrtoptError
-from trtopt.files.build_folder import read_manifest
+from trtopt.files.manifests import read_manifest
 from trtopt.onnxio.model_info import read_onnx
 from trtopt.records import Manifest, from_json
 from trtopt.rewrite import rewrite as api

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from trtopt.files.build_folder import scratch_folder
+from trtopt.files.atomic import scratch_folder
 from trtopt.onnxio.model_file import WEIGHTS_FILE
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from trtopt.device.building import LogSink
 from trtopt.device.tensorrt.flavours import MODULES, RTX, Flavour, flavour_of
 from trtopt.errors import ArtifactError, BackendMissingError, DeviceError
-from trtopt.files.build_folder import sha256_of
+from trtopt.files.bounded_reading import sha256_of
 from trtopt.logs import heard
 from trtopt.records import Backend, Plugin
 

@@ -19,9 +19,7 @@ from trtopt.errors import (
     TrtoptError,
     UsageError,
 )
-from trtopt.files.build_folder import (
-    sha256_of,
-)
+from trtopt.files.bounded_reading import sha256_of
 from trtopt.recipe import Recipe, parse_shape_flag
 from trtopt.records import (
     Backend,
