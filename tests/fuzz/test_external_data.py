@@ -8,8 +8,8 @@ from pathlib import Path
 from types import FrameType
 
 import pytest
-from external_data import DECOY, PARTS, PLACES, SECRET, lay_out, tensor_at
 
+from tests.fuzz.external_data import DECOY, PARTS, PLACES, SECRET, lay_out, tensor_at
 from trtopt.device.ort.runtime import open_session
 from trtopt.errors import IncompatibleEngineError, InvalidModelError, TrtoptError
 from trtopt.onnxio import model_file

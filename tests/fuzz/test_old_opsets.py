@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from old_models import SHAPE, OldNet
 
+from tests.fuzz.old_models import SHAPE, OldNet
 from trtopt.onnxio.model_file import load
 from trtopt.onnxio.newer_opset import raise_opset
 from trtopt.precision.casting.cast import cast_model

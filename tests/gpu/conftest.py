@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,6 +24,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:  # all that pytest collected, other folders' tests too
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device and TensorRT"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def store_of_timing_caches(store_of_timing_caches: None) -> None:
+    """The store that runs of `run_shards.py` share, if there is one."""
+    if shared := os.environ.get("TRTOPT_TEST_STORE"):
+        os.environ["TRTOPT_CACHE_DIR"] = shared
 
 
 @pytest.fixture(params=["cuda-python", "pycuda"])
