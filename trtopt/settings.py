@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from trtopt.errors import UsageError
-from trtopt.files.build_folder import sha256_of
+from trtopt.files.bounded_reading import sha256_of
 from trtopt.records import Plugin, Record
 
 AnyRecord = TypeVar("AnyRecord", bound=Record)

@@ -20,7 +20,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from trtopt.files.build_folder import read_plan
+from trtopt.files.manifests import read_plan
 from trtopt.records import Estimate
 
 HERE = Path(__file__)

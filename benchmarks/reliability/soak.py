@@ -36,7 +36,7 @@ from trtopt.builder.engine import BuildJob
 from trtopt.builder.shapes import shapes_at
 from trtopt.device.backends import ONNXRUNTIME, open_builder
 from trtopt.device.nvml import device_memory_of
-from trtopt.files.build_folder import read_manifest
+from trtopt.files.manifests import read_manifest
 from trtopt.measure.contracts import DEFAULT, contract_named
 from trtopt.measure.engine import BenchJob
 from trtopt.onnxio.model_info import read_onnx

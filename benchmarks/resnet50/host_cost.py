@@ -14,7 +14,7 @@ from pathlib import Path
 
 from trtopt.data.random_inputs import random_batch
 from trtopt.device.backends import open_target
-from trtopt.files.build_folder import read_manifest, read_verified
+from trtopt.files.manifests import read_manifest, read_verified
 from trtopt.measure.contracts import contract_named
 from trtopt.measure.loop.run_pass import Subject, measure
 from trtopt.measure.loop.stopping import Limits

@@ -22,7 +22,7 @@ from overhead import placed_samples, samples_for, saturate, timed
 from trtopt.device.cuda import batched
 from trtopt.device.ort.host import HostDevice
 from trtopt.device.ort.runtime import OnnxRuntimeTarget
-from trtopt.files.build_folder import read_manifest, read_verified
+from trtopt.files.manifests import read_manifest, read_verified
 from trtopt.records import BatchPolicy, DeviceInfo
 from trtopt.serving import DynamicBatcher, EnginePool, serve_promptly
 from trtopt.serving import prepared_engine as prepared

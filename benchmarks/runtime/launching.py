@@ -19,7 +19,7 @@ from pathlib import Path
 
 from trtopt.device.api import Device, Session
 from trtopt.device.backends import open_target
-from trtopt.files.build_folder import read_manifest, read_verified
+from trtopt.files.manifests import read_manifest, read_verified
 from trtopt.records import EngineArtifact
 
 WARM, TIMES = 10, 100

@@ -30,7 +30,7 @@ import numpy as np
 from trtopt.data.random_inputs import random_batch
 from trtopt.device.api import Device
 from trtopt.device.backends import open_target
-from trtopt.files.build_folder import read_manifest
+from trtopt.files.manifests import read_manifest
 from trtopt.records import BatchPolicy
 from trtopt.serving import DynamicBatcher, EnginePool, serve_promptly
 

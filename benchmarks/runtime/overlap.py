@@ -20,7 +20,7 @@ from pathlib import Path
 from gathering import repeated, ways
 
 from trtopt.device.backends import open_target
-from trtopt.files.build_folder import read_manifest
+from trtopt.files.manifests import read_manifest
 from trtopt.onnxio.element_types import numpy_dtype
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "shared"))

@@ -23,7 +23,7 @@ from typing import Any
 from overhead import PLACES, placed_samples, samples_for, saturate
 
 from trtopt.device.backends import open_target
-from trtopt.files.build_folder import read_manifest
+from trtopt.files.manifests import read_manifest
 from trtopt.records import BatchPolicy
 from trtopt.serving import DynamicBatcher, EnginePool, serve_promptly
 from trtopt.serving import pool_worker as worker

@@ -11,7 +11,7 @@ import numpy as np
 from trtopt.data.random_inputs import random_batch
 from trtopt.device.api import Device, HostBuffer, Target
 from trtopt.errors import GraphCaptureError
-from trtopt.files.build_folder import read_manifest, read_verified
+from trtopt.files.manifests import read_manifest, read_verified
 
 
 def query(target: Target, folder: Path, batch: int, resources: ExitStack) -> Callable[[], None]:

@@ -28,7 +28,7 @@ import numpy as np
 
 from trtopt.data.random_inputs import random_batch
 from trtopt.device.backends import open_target
-from trtopt.files.build_folder import read_manifest
+from trtopt.files.manifests import read_manifest
 from trtopt.measure.statistics.intervals import MedianInterval, median_interval
 from trtopt.onnxio.model_info import read_onnx
 from trtopt.records import BenchReport, SweepReport, from_json

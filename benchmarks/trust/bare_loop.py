@@ -22,7 +22,7 @@ from typing import Any
 from trtopt.data.random_inputs import random_batch
 from trtopt.device.api import Device, Session
 from trtopt.device.backends import open_target
-from trtopt.files.build_folder import read_manifest, read_verified
+from trtopt.files.manifests import read_manifest, read_verified
 from trtopt.measure.contracts import contract_named
 from trtopt.measure.loop.inference_stream import InferenceStream
 from trtopt.measure.loop.run_pass import Subject, terms_of

@@ -28,7 +28,7 @@ from trtopt.measure.statistics.comparison import (
     blocks_of,
     compare,
     decide,
-    interleaving,
+    in_turns,
 )
 
 EFFECTS = (0.0, 0.01, 0.02, 0.05)
@@ -109,7 +109,7 @@ def interleaved_rates(machine: Machine, effect: float, pairs: int, seed: int) ->
     blocks = session.reshape(2 * BLOCKS, BLOCK_LENGTH, pairs) * common(machine, pairs, random)
     counts: Counter[Verdict] = Counter()
     for index in range(pairs):
-        is_b = np.array([side == "B" for side in interleaving(BLOCKS, seed * pairs + index)])
+        is_b = np.array(in_turns(2, BLOCKS, seed * pairs + index)) == 1
         one = blocks[:, :, index]
         counts[compare(list(one[~is_b]), list(one[is_b] * (1 + effect))).verdict] += 1
     return counts

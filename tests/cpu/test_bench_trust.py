@@ -24,8 +24,8 @@ from trtopt.cli.bench import bench
 from trtopt.errors import DeviceError
 from trtopt.measure.engine import BenchJob, bench_engine
 from trtopt.records import BenchReport, ClockReading, DeviceInfo, from_json
+from trtopt.workers.environment import environment_of
 from trtopt.workers.protocol import Benched
-from trtopt.workers.worker import environment_of
 from trtopt.workflows.bench import bench as pipeline
 
 FULL = ClockReading(at_ms=0.0, sm_mhz=1980, power_w=412.0, temperature_c=51)

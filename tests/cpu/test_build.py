@@ -18,7 +18,7 @@ import pytest
 import trtopt
 from tests.support.command_line import DIGITS, HELDOUT, CommandLine
 from trtopt.errors import BuildError, FixedBatchError, UsageError
-from trtopt.files.build_folder import read_manifest
+from trtopt.files.manifests import read_manifest
 from trtopt.onnxio.model_info import read_onnx
 from trtopt.records import from_json
 from trtopt.records.casting import CastReport

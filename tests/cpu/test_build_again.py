@@ -11,7 +11,7 @@ import pytest
 import trtopt
 from tests.support.command_line import DIGITS, HELDOUT, CommandLine
 from trtopt.errors import OutputError
-from trtopt.files.build_folder import read_manifest
+from trtopt.files.manifests import read_manifest
 
 BUILD = ("-o", "d", "--backend", "onnxruntime")
 

@@ -12,11 +12,11 @@ import trtopt
 from tests.rewrite_graphs import model as graph
 from tests.support.command_line import DIGITS, CommandLine
 from trtopt.errors import TrtoptError
-from trtopt.files.build_folder import read_manifest
+from trtopt.files.manifests import read_manifest
 from trtopt.onnxio.model_info import read_onnx
 from trtopt.records import Manifest, from_json
 from trtopt.rewrite import rewrite as api
-from trtopt.rewrite.rule import Match, Rule, always
+from trtopt.rewrite.rule import Match, Rule, Stage, always
 from trtopt.rewrite.rules import erase_identity
 from trtopt.rewrite.scope import Scope
 from trtopt.rewrite.trace import RewriteTrace
@@ -115,7 +115,7 @@ def test_a_rule_that_raises_ends_the_build_and_leaves_nothing(
     def fail(scope: Scope, match: Match) -> None:
         raise ZeroDivisionError("oh")
 
-    rule = Rule("fail", "B", "", erase_identity.RULE.find, always, fail)
+    rule = Rule("fail", "B", "", erase_identity.RULE.find, always, fail, stage=Stage.CLEANING)
     monkeypatch.setattr(api, "RULES", (rule,))
     with pytest.raises(TrtoptError, match=r"rule 'fail' failed at 'useless'") as caught:
         _build(wordy, tmp_path / "out")

@@ -29,7 +29,8 @@ from trtopt.measure.statistics.comparison import Verdict
 from trtopt.measure.statistics.comparison import compare as evaluator
 from trtopt.records import CompareReport, read_versioned, to_json
 from trtopt.report.comparison import comparison_markdown
-from trtopt.workers.protocol import Interleaved, Job, Result
+from trtopt.workers.jobs import Job
+from trtopt.workers.protocol import Interleaved, Result
 from trtopt.workers.supervisor import run_jobs
 from trtopt.workflows.bench import interleaved as interleave
 from trtopt.workflows.compare import builds as compare_builds

@@ -14,7 +14,8 @@ import pytest
 import trtopt
 from tests.support.command_line import DIGITS, CommandLine
 from trtopt.errors import ArtifactError, UsageError
-from trtopt.files.build_folder import read_plan, write_atomically
+from trtopt.files.atomic import write_atomically
+from trtopt.files.manifests import read_plan
 from trtopt.records import Backend, BatchPlan, BatchPolicy, Profile, ShapeRange, to_json
 from trtopt.serving.triton import readme
 from trtopt.workflows.plan.deployment import deploy_triton

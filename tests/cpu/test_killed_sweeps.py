@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.command_line import DIGITS
 from tests.support.killing import run_killed
-from trtopt.files.build_folder import read_manifest
+from trtopt.files.manifests import read_manifest
 from trtopt.workflows.build.rebuild import check_folder
 from trtopt.workflows.sweep.folder import read_sweep
 

@@ -24,7 +24,8 @@ import trtopt
 from tests.support.command_line import DIGITS, CommandLine
 from tests.support.key_files import key_pair
 from trtopt.errors import ArtifactError
-from trtopt.files.build_folder import read_plan, sign_manifest, write_atomically
+from trtopt.files.atomic import write_atomically
+from trtopt.files.manifests import read_plan, sign_manifest
 from trtopt.files.signing import SIGNER_VARIABLE, read_signing_key
 from trtopt.records import BatchPlan, Beyond, from_json, to_json
 from trtopt.report.planning import plan_text

@@ -11,7 +11,7 @@ from msgspec import structs
 import trtopt
 from tests.support.command_line import DIGITS, CommandLine
 from trtopt.errors import DeviceError
-from trtopt.files.build_folder import write_atomically
+from trtopt.files.atomic import write_atomically
 from trtopt.records import BenchReport, from_json, to_json
 from trtopt.workflows.plan import plan as planning
 from trtopt.workflows.plan.measured_engines import read_measured

@@ -11,7 +11,8 @@ import pytest
 from tests.support.command_line import CommandLine
 from tests.support.key_files import key_pair
 from trtopt.errors import ArtifactError
-from trtopt.files.build_folder import MANIFEST, read_manifest, sha256_of, sign_manifest
+from trtopt.files.bounded_reading import sha256_of
+from trtopt.files.manifests import MANIFEST, read_manifest, sign_manifest
 from trtopt.files.signing import SIGNER_VARIABLE, read_signing_key
 from trtopt.records import Plugin, to_json
 from trtopt.serving import EnginePool

@@ -14,7 +14,7 @@ from tests.support.command_line import DIGITS, CommandLine
 from tests.support.key_files import key_pair
 from tests.support.killing import run_killed
 from trtopt.errors import ArtifactError, SignatureError, UsageError
-from trtopt.files.build_folder import read_manifest
+from trtopt.files.manifests import read_manifest
 from trtopt.files.signing import KEY_VARIABLE, SIGNER_VARIABLE
 from trtopt.records import Manifest
 from trtopt.workflows.build.rebuild import check_folder, differences, rebuild_locked, repair, sign, trust

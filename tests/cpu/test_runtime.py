@@ -19,7 +19,7 @@ import trtopt
 from tests.support.command_line import DIGITS, HELDOUT, needs_no_gpu
 from trtopt.device.backends import open_target
 from trtopt.errors import ArtifactError, DataError, NoGpuError, UsageError
-from trtopt.files.build_folder import read_manifest
+from trtopt.files.manifests import read_manifest
 from trtopt.records import to_json
 from trtopt.serving import EnginePool
 from trtopt.serving.arrays import address_of

@@ -15,7 +15,7 @@ from tests.support.command_line import HELDOUT
 from trtopt.device.api import Piece, Stream
 from trtopt.device.ort.host import HostDevice
 from trtopt.device.ort.runtime import OnnxRuntimeTarget
-from trtopt.files.build_folder import read_manifest, read_verified
+from trtopt.files.manifests import read_manifest, read_verified
 from trtopt.records import DeviceInfo
 from trtopt.serving import prepared_engine as prepared
 from trtopt.serving.pool import EnginePool, Source

@@ -16,7 +16,7 @@ import trtopt
 from tests.support.command_line import DIGITS, CommandLine, needs_no_gpu
 from tests.support.selection_builds import PAIRS, TRANSFORMER, build, quantised, script
 from trtopt.errors import TrtoptError, UsageError
-from trtopt.files.build_folder import read_manifest
+from trtopt.files.manifests import read_manifest
 from trtopt.onnxio.model_info import read_onnx
 from trtopt.report.verdict import verdict_summary
 from trtopt.workflows.build import break_even

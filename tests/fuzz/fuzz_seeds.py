@@ -18,7 +18,7 @@ import trtopt
 from tests.support.paths import DATA, ROOT
 from trtopt.builder.timing_cache import identity_of, save_cache
 from trtopt.device.backends import open_builder
-from trtopt.files.build_folder import write_manifest
+from trtopt.files.manifests import write_manifest
 from trtopt.records import AllocationEvent, MemoryPass, to_json
 from trtopt.records.quantisation import CalibrationTable, TensorRange
 from trtopt.workflows.profile.profile import PROFILE_FILE, profile

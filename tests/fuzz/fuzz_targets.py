@@ -122,7 +122,7 @@ def _build_folder(path: Path) -> None:
     from rich.console import Console
 
     from trtopt.builder.shapes import shapes_at
-    from trtopt.files.build_folder import read_manifest, read_verified
+    from trtopt.files.manifests import read_manifest, read_verified
     from trtopt.report.text import build_summary
     from trtopt.workflows.build.build_memory import memories_of
     from trtopt.workflows.build.verified_graphs import verified_graphs
@@ -141,7 +141,7 @@ def _build_folder(path: Path) -> None:
 
 def _manifest(path: Path) -> None:
     from trtopt.builder.shapes import shapes_at
-    from trtopt.files.build_folder import read_manifest
+    from trtopt.files.manifests import read_manifest
     from trtopt.workflows.engine_points import points
 
     manifest = read_manifest(path.parent)

@@ -33,7 +33,7 @@ from trtopt.errors import (
     TimingCacheError,
     UsageError,
 )
-from trtopt.files.build_folder import read_manifest
+from trtopt.files.manifests import read_manifest
 from trtopt.measure.contracts import changed, contract_named
 from trtopt.measure.load.arrivals import Load, arrivals_s
 from trtopt.measure.load.queueing import keeps_up
@@ -187,7 +187,7 @@ def test_a_profile_brings_layers_nodes_and_types_together(built: Path) -> None:
 
 
 def test_a_build_keeps_its_engines_layers_and_their_receipt(built: Path) -> None:
-    from trtopt.files.build_folder import read_manifest
+    from trtopt.files.manifests import read_manifest
     from trtopt.workflows.profile.precision_receipt import check_receipts, receipts_of
 
     receipts = receipts_of(built, read_manifest(built))

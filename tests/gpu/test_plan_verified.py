@@ -11,7 +11,7 @@ import pytest
 
 import trtopt
 from tests.support.gpu_digits import DIGITS, HELDOUT, SOURCES
-from trtopt.files.build_folder import read_plan
+from trtopt.files.manifests import read_plan
 from trtopt.serving import DynamicBatcher, EnginePool
 
 BATCHES = (1, 4, 16)

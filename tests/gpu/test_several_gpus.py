@@ -9,7 +9,7 @@ import pytest
 import trtopt
 from tests.support.gpu_digits import DIGITS, SOURCES
 from trtopt.device.cuda import probe
-from trtopt.files.build_folder import read_manifest
+from trtopt.files.manifests import read_manifest
 
 pytestmark = pytest.mark.skipif(len(probe.names_of_a_kind()) < 2, reason="needs two GPUs of one kind")
 

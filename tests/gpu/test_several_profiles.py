@@ -12,7 +12,8 @@ import trtopt
 from tests.support.gpu_digits import DIGITS, HELDOUT, IMAGES, SOURCES, close
 from trtopt.device.backends import open_target
 from trtopt.errors import UsageError
-from trtopt.files.build_folder import read_manifest, write_atomically
+from trtopt.files.atomic import write_atomically
+from trtopt.files.manifests import read_manifest
 from trtopt.records import to_json
 from trtopt.serving import EnginePool
 from trtopt.workflows.plan.plan import plan

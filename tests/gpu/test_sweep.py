@@ -6,7 +6,7 @@ from pathlib import Path
 
 import trtopt
 from tests.support.gpu_digits import DIGITS, HELDOUT, SOURCES
-from trtopt.files.build_folder import read_manifest
+from trtopt.files.manifests import read_manifest
 
 
 def test_a_sweep_tells_memory_and_energy_of_every_point_and_resumes(tmp_path: Path) -> None:

@@ -20,8 +20,9 @@ from trtopt.records import (
     Samples,
     TurnSamples,
 )
-from trtopt.workers.protocol import Benched, Interleaved, Job, Result
-from trtopt.workers.worker import environment_of
+from trtopt.workers.environment import environment_of
+from trtopt.workers.jobs import Job
+from trtopt.workers.protocol import Benched, Interleaved, Result
 
 LayerScript = Callable[[str, int, onnx.NodeProto], float]
 """Candidate, batch and node of its graph → milliseconds."""

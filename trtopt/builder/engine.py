@@ -13,7 +13,7 @@ from trtopt.device.api import ProgressSink
 from trtopt.device.building import BuiltEngine, EngineBuilder
 from trtopt.device.memory_check import require_memory, warn_if_short
 from trtopt.errors import BuildError, TimingCacheError
-from trtopt.files.build_folder import cannot_write, write_atomically
+from trtopt.files.atomic import cannot_write, write_atomically
 from trtopt.onnxio.external_data import least_bytes
 from trtopt.onnxio.model_info import load_graph
 from trtopt.printable import visible_lines

@@ -15,8 +15,10 @@ from pathlib import Path
 import msgspec
 
 from trtopt.errors import TimingCacheError
+from trtopt.files.atomic import write_atomically
 from trtopt.files.bounded_reading import read_bounded
-from trtopt.files.build_folder import lock, remove_abandoned, write_atomically
+from trtopt.files.crash_cleanup import remove_abandoned
+from trtopt.files.locks import lock
 from trtopt.records import (
     Backend,
     BuildSettings,

@@ -27,7 +27,8 @@ from trtopt.builder.timing_cache import (
     write_cache,
 )
 from trtopt.errors import TimingCacheError
-from trtopt.files.build_folder import cannot_write, lock
+from trtopt.files.atomic import cannot_write
+from trtopt.files.locks import lock
 from trtopt.records import CacheEntry, CacheTerms, Identity, TimedBuild, to_json
 
 LIMIT_BYTES = 2 << 30

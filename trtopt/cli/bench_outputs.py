@@ -35,7 +35,7 @@ class Outputs:
     """Files that were asked for; that they can be written is found out before anything is measured."""
 
     def __init__(self, json_file: str | None, times: Path | None, profile: Path | None) -> None:
-        from trtopt.files.build_folder import check_writable
+        from trtopt.files.writable import check_writable
 
         self._to_stdout = json_file == "-"
         self._file = Path(json_file) if json_file and not self._to_stdout else None
@@ -52,7 +52,7 @@ class Outputs:
 
     def save(self, report: BenchReport) -> None:
         """After every engine: a later failure must not take finished measurements along."""
-        from trtopt.files.build_folder import write_atomically
+        from trtopt.files.atomic import write_atomically
         from trtopt.records import to_json
 
         self._latest = report
@@ -77,7 +77,7 @@ class Outputs:
         console(stderr=self._to_stdout).print(bench_summary(report))
 
     def _export(self, report: BenchReport) -> None:
-        from trtopt.files.build_folder import write_atomically
+        from trtopt.files.atomic import write_atomically
         from trtopt.report import trtexec
 
         for point in report.points:

@@ -85,7 +85,8 @@ def compare(
     from trtopt.cli.console import console
     from trtopt.cli.progress import listening
     from trtopt.errors import DeviceError
-    from trtopt.files.build_folder import check_writable, write_atomically
+    from trtopt.files.atomic import write_atomically
+    from trtopt.files.writable import check_writable
     from trtopt.recipe import parse_batches
     from trtopt.records import to_json
     from trtopt.report.comparison import comparison_markdown, comparison_summary

@@ -25,7 +25,7 @@ def doctor(folder: Path | None, as_json: bool, bundle: Path | None) -> None:
     """
     from trtopt.cli.console import console, say
     from trtopt.errors import UsageError
-    from trtopt.files.build_folder import check_writable
+    from trtopt.files.writable import check_writable
     from trtopt.records import to_json
     from trtopt.report.doctor import doctor_summary
     from trtopt.workflows.doctor import examine

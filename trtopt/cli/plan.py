@@ -55,7 +55,7 @@ def plan(
     of several all engines are candidates. The plan is what `trtopt.serving.EnginePool.open` loads.
     """
     from trtopt.cli.console import console, say
-    from trtopt.files.build_folder import check_writable
+    from trtopt.files.writable import check_writable
     from trtopt.report.planning import plan_text
     from trtopt.workflows.plan.plan import plan as make
     from trtopt.workflows.plan.trial_runs import verify as put_to_the_test

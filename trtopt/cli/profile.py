@@ -69,7 +69,8 @@ def profile(
     from trtopt.cli.console import console
     from trtopt.cli.progress import listening
     from trtopt.errors import UsageError
-    from trtopt.files.build_folder import check_writable, write_atomically
+    from trtopt.files.atomic import write_atomically
+    from trtopt.files.writable import check_writable
     from trtopt.recipe import parse_batches
     from trtopt.records import to_json
     from trtopt.report.profile import profile_summary

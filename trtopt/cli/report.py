@@ -20,7 +20,8 @@ def report(folder: Path, output: Path) -> None:
     that makes it.
     """
     from trtopt.cli.console import say
-    from trtopt.files.build_folder import check_writable, write_atomically
+    from trtopt.files.atomic import write_atomically
+    from trtopt.files.writable import check_writable
     from trtopt.report.html.library import plotting_library
     from trtopt.report.html.page import page, page_of
     from trtopt.report.html.sweep import sweep_sections, sweep_title

@@ -20,7 +20,7 @@ from trtopt.data.npz import NpzReader
 from trtopt.data.polygraphy_json import JsonReader
 from trtopt.data.reader import Arrays, Reader, Rows
 from trtopt.errors import DataError
-from trtopt.files.build_folder import sha256_of
+from trtopt.files.bounded_reading import sha256_of
 from trtopt.records import Shape, TensorSpec
 
 _KINDS = "an .npz, a folder of them, Polygraphy's .json, or module:function"

@@ -20,7 +20,7 @@ from trtopt.export.spec import Exporter
 from trtopt.export.verify import Check, Open, baked, trace_sizes, verify
 from trtopt.export.widen import widened
 from trtopt.export.write import write_whole
-from trtopt.files.build_folder import scratch_beside
+from trtopt.files.atomic import scratch_beside
 from trtopt.onnxio.external_data import external_files, take_in, tensors_of
 from trtopt.onnxio.graph_walk import opset_of
 

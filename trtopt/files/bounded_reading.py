@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import logging
 import os
 import select
@@ -82,3 +83,13 @@ def _wait_for(file: BinaryIO, path: Path) -> None:
 def reason_of(error: Exception) -> str:
     """Why a file was not read; of the system's errors without their number and the path, told already."""
     return (isinstance(error, OSError) and error.strerror) or str(error)
+
+
+def sha256_of(*paths: Path) -> str:
+    """The hash of a file; of several, one hash over their contents in order."""
+    digest = hashlib.sha256()
+    for path in paths:
+        with open_regular(path) as file:
+            while chunk := file.read(_PIECE_BYTES):
+                digest.update(chunk)
+    return digest.hexdigest()

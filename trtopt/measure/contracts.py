@@ -9,19 +9,32 @@ import msgspec
 from trtopt.errors import UsageError
 from trtopt.records import Contract, Terms
 
-CONTRACTS = {
-    contract.name: contract
-    for contract in (
-        # trtexec's defaults up to 10.x: plain enqueue, copies in and out, one query ahead, a sleeping host.
+_TABLE = (
+    # trtexec's defaults up to 10.x: plain enqueue, copies in and out, one query ahead, a sleeping host.
+    (
         Contract(name="trtexec-10", graph=False, transfers=True, queue_ahead=1, sync="blocking"),
-        # trtexec's defaults from 11.0: CUDA graph, no copies, a spinning host. Not comparable with the above.
+        "as trtexec before",
+    ),
+    # trtexec's defaults from 11.0: CUDA graph, no copies, a spinning host. Not comparable with the above.
+    (
         Contract(name="trtexec-11", graph=True, transfers=False, queue_ahead=1, sync="spin"),
-        # What a good server does: one query's input, another's compute and a third one's output at a time.
+        "as trtexec from 11.0 on",
+    ),
+    # What a good server does: one query's input, another's compute and a third one's output at a time.
+    (
         Contract(name="serving", graph=True, transfers=True, queue_ahead=2, sync="spin"),
-        # One kernel sequence at a time.
+        "what a good server gets",
+    ),
+    # One kernel sequence at a time.
+    (
         Contract(name="isolated", graph=False, transfers=False, queue_ahead=0, sync="spin"),
-    )
-}
+        "one kernel sequence at a time",
+    ),
+)
+"""Each contract and what it tells: all that adding one takes."""
+
+CONTRACTS = {contract.name: contract for contract, _ in _TABLE}
+SUMMARIES = {contract.name: summary for contract, summary in _TABLE}
 DEFAULT = "trtexec-11"
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from trtopt.device.api import Target
 from trtopt.device.memory_check import require_memory
-from trtopt.files.build_folder import read_verified
+from trtopt.files.manifests import read_verified
 from trtopt.records import Backend, DeviceInfo, Record, ShapeRange, TensorSpec
 
 

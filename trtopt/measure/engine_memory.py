@@ -8,7 +8,7 @@ from pathlib import Path
 
 from trtopt.device.api import Device, Session
 from trtopt.device.memory_check import require_memory, warn_if_short
-from trtopt.files.build_folder import read_verified
+from trtopt.files.manifests import read_verified
 from trtopt.measure.loop.inference_stream import sets_of
 from trtopt.onnxio.element_types import numpy_dtype
 from trtopt.records import Contract, EngineArtifact, Shape, TensorSpec

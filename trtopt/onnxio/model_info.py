@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trtopt.errors import InvalidModelError, UnsupportedOpError
-from trtopt.files.build_folder import sha256_of
+from trtopt.files.bounded_reading import sha256_of
 from trtopt.onnxio.external_data import check_values, external_files, tensors_of
 from trtopt.onnxio.graph_walk import (
     TYPE_ATTRIBUTES,

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import onnx
 
-from trtopt.files.build_folder import cannot_write, scratch_folder
+from trtopt.files.atomic import cannot_write, scratch_folder
 from trtopt.onnxio.disk_space import check_temporary_room
 from trtopt.onnxio.model_file import LARGE_BYTES, ModelFile
 from trtopt.precision.casting.widen import is_low

@@ -1,126 +1,41 @@
-"""All rules, in the order in which they run: what cleans first, what depends on a clean graph after it."""
+"""All rules, in the order in which they run: those of the modules in `trtopt.rewrite.rules`."""
 
 from __future__ import annotations
 
-from trtopt.rewrite.rule import Rule
-from trtopt.rewrite.rules import (
-    attention,
-    attention_scale,
-    cast_chain,
-    cast_like,
-    centred_rms,
-    clamp_chain,
-    concat_chain,
-    drop_dead,
-    drop_unused,
-    efficient_nms,
-    erase_arithmetic,
-    erase_identity,
-    erase_shuffle,
-    fold_batchnorm,
-    fold_constants,
-    fold_scale,
-    fold_scale_before,
-    fold_shapes,
-    fold_weights,
-    gather_axis0,
-    gather_nd,
-    gelu,
-    group_norm,
-    hard_sigmoid,
-    inline_if,
-    instance_norm,
-    layer_norm,
-    log_softmax,
-    mask_add,
-    mask_and,
-    mask_triangle,
-    merge_convs,
-    merge_matmuls,
-    move_constant,
-    narrow_indices,
-    norm_casts,
-    norm_reductions,
-    pad_channels,
-    pad_into_conv,
-    plain_instance_norm,
-    plain_reshape,
-    plain_shape,
-    reduce_keepdims,
-    reduce_to_pool,
-    reshape_chain,
-    rms_norm,
-    share_equal,
-    shared_axes,
-    sigmoid,
-    slice_chain,
-    softmax,
-    tell_kernel,
-    transpose_chain,
-    transpose_constant,
-    transpose_merged,
-    transpose_reduce,
-    where_not,
-    zero_state,
-)
+import importlib
+import pkgutil
+from collections.abc import Iterable
+from types import ModuleType
 
-RULES: tuple[Rule, ...] = (
-    cast_like.RULE,
-    inline_if.RULE,
-    erase_identity.RULE,
-    plain_shape.RULE,
-    fold_shapes.RULE,
-    fold_constants.RULE,
-    drop_dead.RULE,
-    drop_unused.RULE,
-    erase_arithmetic.RULE,
-    cast_chain.RULE,
-    narrow_indices.RULE,
-    clamp_chain.RULE,
-    transpose_constant.RULE,
-    move_constant.RULE,
-    fold_weights.RULE,
-    zero_state.RULE,
-    transpose_chain.RULE,
-    transpose_reduce.RULE,
-    reduce_keepdims.RULE,
-    plain_reshape.RULE,
-    shared_axes.RULE,
-    reshape_chain.RULE,
-    transpose_merged.RULE,
-    erase_shuffle.RULE,
-    slice_chain.RULE,
-    concat_chain.RULE,
-    where_not.RULE,
-    mask_and.RULE,
-    mask_triangle.RULE,
-    gather_nd.RULE,
-    gather_axis0.RULE,
-    share_equal.RULE,
-    group_norm.RULE,
-    instance_norm.RULE,
-    plain_instance_norm.RULE,
-    layer_norm.RULE,
-    rms_norm.RULE,
-    centred_rms.RULE,
-    norm_casts.RULE,
-    gelu.RULE,
-    hard_sigmoid.RULE,
-    sigmoid.RULE,
-    softmax.RULE,
-    log_softmax.RULE,
-    norm_reductions.RULE,
-    reduce_to_pool.RULE,
-    pad_into_conv.RULE,
-    fold_batchnorm.RULE,
-    fold_scale.RULE,
-    fold_scale_before.RULE,
-    attention.RULE,
-    attention_scale.RULE,
-    mask_add.RULE,
-    merge_matmuls.RULE,
-    merge_convs.RULE,
-    pad_channels.RULE,
-    tell_kernel.RULE,
-    efficient_nms.RULE,
-)
+from trtopt.rewrite import rules
+from trtopt.rewrite.rule import Rule
+
+
+def modules_of(package: ModuleType) -> tuple[ModuleType, ...]:
+    """The modules of a package of rules; each has its rule as `RULE`."""
+    names = sorted(module.name for module in pkgutil.iter_modules(package.__path__))
+    return tuple(importlib.import_module(f"{package.__name__}.{name}") for name in names)
+
+
+def in_order(found: Iterable[Rule]) -> tuple[Rule, ...]:
+    """Rules stage by stage, in each by name, but every rule after those that it names.
+
+    Raises:
+        ValueError: two rules of one name, one that runs after a rule that there is not, or rules in a circle.
+    """
+    waiting = sorted(found, key=lambda rule: (rule.stage, rule.name))
+    names = {rule.name for rule in waiting}
+    if len(names) < len(waiting):
+        raise ValueError("two rewrite rules have one name")
+    ordered: dict[str, Rule] = {}
+    while waiting:
+        ready = next((rule for rule in waiting if ordered.keys() >= set(rule.after)), None)
+        if ready is None:
+            stuck = {rule.name: rule.after for rule in waiting}
+            raise ValueError(f"rewrite rules in a circle, or after rules that there are not: {stuck}")
+        waiting.remove(ready)
+        ordered[ready.name] = ready
+    return tuple(ordered.values())
+
+
+RULES = in_order(module.RULE for module in modules_of(rules))

@@ -11,7 +11,8 @@ import msgspec
 
 from trtopt.data import feeds
 from trtopt.errors import UsageError
-from trtopt.files.build_folder import check_writable, scratch_beside
+from trtopt.files.atomic import scratch_beside
+from trtopt.files.writable import check_writable
 from trtopt.onnxio import model_file, prepare
 from trtopt.onnxio.disk_space import Note, check_room_beside, silent
 from trtopt.onnxio.model_file import ModelFile

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from enum import IntEnum, auto
 from typing import Any, Literal
 
 from trtopt.rewrite.scope import Scope
@@ -11,6 +12,27 @@ from trtopt.targets import target_names
 
 Exactness = Literal["B", "N", "A"]
 """B bit-exact, N equal up to rounding, A approximate."""
+
+
+class Stage(IntEnum):
+    """Rules run stage by stage: what cleans first, what depends on a clean graph after it."""
+
+    CLEANING = auto()
+    """Constants are folded, and what does nothing goes."""
+    SHUFFLES = auto()
+    """Transposes, reshapes and copies are merged."""
+    SELECTION = auto()
+    """Masks and gathers are simplified, equal nodes shared."""
+    NORMALISATION = auto()
+    ACTIVATION = auto()
+    REDUCTION = auto()
+    CONVOLUTION = auto()
+    """What stands next to a convolution or a product goes into its weights and attributes."""
+    ATTENTION = auto()
+    MERGING = auto()
+    """Products and convolutions grow wider."""
+    PLUGINS = auto()
+    """What a parser or a plugin alone needs."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +51,7 @@ class Rule:
     moment; `check` answers None, or why this match must be left alone; `apply` replaces it. `default` names
     the targets for which it runs without being asked for by name. `enables` says what TensorRT can do
     afterwards; `audit` says for which TensorRT engines have shown that, or that it does so without the rule.
+    Within its `stage` it runs by name, but `after` the rules that it names.
     """
 
     name: str
@@ -37,6 +60,8 @@ class Rule:
     find: Callable[[Scope], Iterator[Match]]
     check: Callable[[Scope, Match], str | None]
     apply: Callable[[Scope, Match], None]
+    stage: Stage = field(kw_only=True)
+    after: tuple[str, ...] = ()
     default: tuple[str, ...] = target_names()
     audit: str = "not audited"
 

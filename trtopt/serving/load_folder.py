@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trtopt.errors import ArtifactError
-from trtopt.files.build_folder import MANIFEST, read_manifest, read_plan, read_verified
+from trtopt.files.manifests import MANIFEST, read_manifest, read_plan, read_verified
 from trtopt.files.signing import trusted_signer
 from trtopt.records import BatchPlan, BatchPolicy, BenchReport, EngineArtifact
 from trtopt.serving.measured_latencies import Latencies, measured_latencies

@@ -1,16 +1,11 @@
-"""What is sent to a worker process and what comes back: one JSON line each."""
+"""What a worker process sends back, one JSON line each, and the jobs that only workers know."""
 
 from __future__ import annotations
 
-from trtopt.builder.engine import BuildJob
-from trtopt.data import names_function
 from trtopt.logs import Logged
-from trtopt.measure.describe_engine import Described, DescribeJob
-from trtopt.measure.engine import BenchJob
-from trtopt.measure.loop.interleaved import InterleaveJob
-from trtopt.measure.outputs import OutputsJob
-from trtopt.records import BenchPoint, BuildPlan, EngineArtifact, Environment, InterleavedRun, Record, Tactic
-from trtopt.serving.trial_run import CostJob, TrialJob, TrialRun
+from trtopt.measure.describe_engine import Described
+from trtopt.records import BenchPoint, EngineArtifact, Environment, InterleavedRun, Record, Tactic
+from trtopt.serving.trial_run import TrialRun
 
 
 class CopyJob(Record, frozen=True, kw_only=True, tag="copy"):
@@ -33,46 +28,6 @@ class TacticsJob(Record, frozen=True, kw_only=True, tag="tactics"):
 
     backend: str
     caches: tuple[bytes, ...]
-
-
-Job = (
-    BuildJob
-    | DescribeJob
-    | BenchJob
-    | InterleaveJob
-    | OutputsJob
-    | CopyJob
-    | MergeJob
-    | TacticsJob
-    | TrialJob
-    | CostJob
-)
-
-
-_LIBRARIES = {
-    "tensorrt": ("TensorRT", "its driver"),
-    "tensorrt-rtx": ("TensorRT-RTX", "its driver"),
-    "onnxruntime": ("ONNX Runtime",),
-}
-
-
-def native_code_of(job: Job) -> tuple[str, ...]:
-    """Whose native code a job runs, in words: libraries, plugins, and what the user's own function calls."""
-    plans = _plans_of(job)
-    backends = [plan.backend.name for plan in plans] or [getattr(job, "backend", "")]
-    libraries = [name for backend in backends for name in _LIBRARIES.get(backend, (backend,))]
-    plugins = [f"the plugin {plugin.path}" for plan in plans for plugin in plan.settings.plugins]
-    data = getattr(job, "data", None)
-    own = [f"what {data} calls"] if data is not None and names_function(data) else []
-    return tuple(dict.fromkeys([*libraries, *plugins, *own]))
-
-
-def _plans_of(job: Job) -> list[BuildPlan]:
-    if isinstance(job, BuildJob):
-        return [job.plan]
-    if isinstance(job, BenchJob | OutputsJob):
-        return [job.artifact.plan]
-    return [engine.artifact.plan for engine in job.engines] if isinstance(job, InterleaveJob) else []
 
 
 class Progress(Record, frozen=True, kw_only=True, tag="progress"):

@@ -11,32 +11,16 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
-from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, Any
 
 import msgspec
 
-from trtopt.builder.engine import BuildJob
-from trtopt.errors import BuildError, DeviceError, TrtoptError, rebuild
+from trtopt.errors import TrtoptError, rebuild
 from trtopt.logs import Logged, heard, log_relayed
-from trtopt.measure.describe_engine import DescribeJob
-from trtopt.measure.engine import BenchJob
-from trtopt.measure.outputs import OutputsJob
 from trtopt.processes import cause_of_death, how_it_ended, out_of_memory_kills, python_command
-from trtopt.serving.trial_run import CostJob, TrialJob
-from trtopt.workers.protocol import (
-    CopyJob,
-    Event,
-    Failure,
-    Job,
-    MergeJob,
-    Message,
-    Progress,
-    Result,
-    TacticsJob,
-    native_code_of,
-)
+from trtopt.workers.jobs import Job, type_of
+from trtopt.workers.protocol import Event, Failure, Message, Progress, Result
 
 OnProgress = Callable[[int, str, float | None], None]
 """Hears (index of the job, phase, fraction of the job or None)."""
@@ -138,7 +122,8 @@ class _Worker:
     """One worker process and the thread that reads its messages."""
 
     def __init__(self, index: int, job: Job, place: str | None, events: queue.Queue[tuple[int, Any]]) -> None:
-        self._job = job
+        self._type, self._job = type_of(job), job
+        self._doing = self._type.doing(job)
         self.place = place
         self.began = time.monotonic()
         self.phase = "starting"
@@ -155,7 +140,7 @@ class _Worker:
             env=environment,
             start_new_session=True,  # Ctrl-C is ours to handle
         )
-        _log.info("process %d started: %s", self._process.pid, self._doing())
+        _log.info("process %d started: %s", self._process.pid, self._doing)
         assert self._process.stdin is not None
         with suppress(BrokenPipeError):  # it died at once: the reader reports that
             self._process.stdin.write(msgspec.json.encode(job) + b"\n")
@@ -200,35 +185,34 @@ class _Worker:
     def enter(self, phase: str) -> None:
         """It is at another phase now, maybe."""
         if phase != self.phase:
-            _log.debug("process %d, %s: %s", self._process.pid, self._doing(), phase)
+            _log.debug("process %d, %s: %s", self._process.pid, self._doing, phase)
             self.phase = phase
 
     def death(self, status: int) -> TrtoptError:
         """The error for a worker that ended without a result, with the last it said."""
         starved = out_of_memory_kills() > self._oom_kills
         cause = cause_of_death(
-            status, self._printed(_LOGGED_BYTES), native_code_of(self._job), starved=starved
+            status, self._printed(_LOGGED_BYTES), tuple(self._type.native_code(self._job)), starved=starved
         )
         return self._error(f"its process {how_it_ended(status)} in phase {self.phase!r}", cause)
 
     def overdue(self, limit_s: float) -> TrtoptError:
         """The error for a worker that took longer than it may, with the last it said."""
-        flag = "--build-timeout" if isinstance(self._job, BuildJob) else "--timeout"
         return self._error(
             f"not done after {limit_s:g} s, while {self.phase}",
-            f"give it more time with {flag}, or see what it hangs in",
+            f"give it more time with {self._type.time_option}, or see what it hangs in",
         )
 
     def _error(self, what: str, remedy: str) -> TrtoptError:
-        problem = f"{self._doing()}: {what}. Its last words:\n{self._last_words()}"
-        return (BuildError if isinstance(self._job, BuildJob) else DeviceError)(problem, remedy)
+        problem = f"{self._doing}: {what}. Its last words:\n{self._last_words()}"
+        return self._type.error(problem, remedy)
 
     def _last_words(self) -> str:
-        """The ends of the builder's log and of what was printed."""
-        log = b""
-        if isinstance(self._job, BuildJob):
+        """The ends of the log of native code and of what was printed."""
+        log, path = b"", self._type.log(self._job)
+        if path is not None:
             with suppress(OSError):
-                log = Path(self._job.folder, f"{self._job.plan.label}.log").read_bytes()[-_TAIL_BYTES:]
+                log = path.read_bytes()[-_TAIL_BYTES:]
         told = (log.decode(errors="replace").strip(), self._printed(_TAIL_BYTES))
         return "\n".join(filter(None, told)) or "it printed nothing"
 
@@ -236,23 +220,6 @@ class _Worker:
         """The end of what was printed."""
         self._stderr.seek(max(0, self._stderr.seek(0, os.SEEK_END) - most))
         return self._stderr.read().decode(errors="replace").strip()
-
-    def _doing(self) -> str:
-        if isinstance(self._job, BuildJob):
-            return f"building {self._job.plan.label}"
-        if isinstance(self._job, BenchJob | OutputsJob):
-            measured = self._job.artifact.path
-        elif isinstance(self._job, DescribeJob):
-            measured = self._job.path
-        elif isinstance(self._job, CopyJob):
-            measured = f"a copy of {self._job.nbytes / 2**20:.0f} MiB"
-        elif isinstance(self._job, TrialJob | CostJob):
-            measured = f"requests on {self._job.path}"
-        elif isinstance(self._job, MergeJob | TacticsJob):
-            measured = "TensorRT on timing caches"
-        else:
-            measured = ", ".join(dict.fromkeys(engine.path for engine in self._job.engines))
-        return f"running {measured}"
 
     def stop(self) -> None:
         """End the process, those that it started too, and wait for it.
@@ -263,7 +230,7 @@ class _Worker:
             self._kill()
         status, seconds = self._process.wait(), time.monotonic() - self.began
         _log.info(
-            "process %d, %s: ended with %d after %.1f s", self._process.pid, self._doing(), status, seconds
+            "process %d, %s: ended with %d after %.1f s", self._process.pid, self._doing, status, seconds
         )
         if _log.isEnabledFor(logging.INFO) and (printed := self._printed(_LOGGED_BYTES)):
             heard("stderr", "info", f"process {self._process.pid} printed: {printed}")

@@ -13,8 +13,6 @@ from __future__ import annotations
 
 import gc
 import os
-import platform
-import subprocess
 import sys
 import threading
 import traceback
@@ -23,42 +21,12 @@ from typing import BinaryIO, NoReturn
 
 import msgspec
 
-from trtopt.builder.engine import BuildJob, build_engine
-from trtopt.device.affinity import confine, present_cores
-from trtopt.device.api import ProgressSink, Target
-from trtopt.device.backends import open_builder, open_target
-from trtopt.device.nvtx import NvtxMarks
-from trtopt.device.ort.host import cpu_name
 from trtopt.errors import TrtoptError
 from trtopt.logs import relay
-from trtopt.measure.bandwidth import copy_bandwidth
-from trtopt.measure.describe_engine import Described, DescribeJob, describe
-from trtopt.measure.engine import bench_engine
-from trtopt.measure.loop.interleaved import InterleaveJob, interleave
-from trtopt.measure.outputs import OutputsJob, write_outputs
 from trtopt.processes import end_with_parent
-from trtopt.records import Environment, to_json
-from trtopt.serving.trial_run import CostJob, TrialJob, serving_times, try_plan
-from trtopt.version import __version__
-from trtopt.workers.protocol import (
-    Benched,
-    Built,
-    Copied,
-    CopyJob,
-    Costed,
-    Failure,
-    Interleaved,
-    Job,
-    Merged,
-    MergeJob,
-    Message,
-    OutputsWritten,
-    Progress,
-    Result,
-    TacticsJob,
-    TacticsTold,
-    Tried,
-)
+from trtopt.records import to_json
+from trtopt.workers.jobs import Job, type_of
+from trtopt.workers.protocol import Failure, Message, Progress, Result
 
 
 def run(job: Job, send: Callable[[Message], None]) -> Result:
@@ -67,103 +35,7 @@ def run(job: Job, send: Callable[[Message], None]) -> Result:
     def progress(phase: str, fraction: float | None) -> None:
         send(Progress(phase=phase, fraction=fraction))
 
-    if isinstance(job, BuildJob):
-        builder = open_builder(job.plan.backend.name, NvtxMarks(nvtx=job.nvtx), follow_memory=job.memory)
-        return Built(engine=build_engine(builder, job, progress))
-    if isinstance(job, DescribeJob):
-        return _described(job)
-    if isinstance(job, OutputsJob):
-        return _outputs(job, progress)
-    if isinstance(job, InterleaveJob):
-        return _interleaved(job, progress)
-    if isinstance(job, CopyJob):
-        return _copied(job)
-    if isinstance(job, TrialJob):
-        return Tried(run=try_plan(job, progress), environment=_environment(job.backend))
-    if isinstance(job, CostJob):
-        return Costed(full_ms=serving_times(job, progress), environment=_environment(job.backend))
-    if isinstance(job, MergeJob):
-        return Merged(blob=open_builder(job.backend).merge_timing_caches(job.ours, job.theirs))
-    if isinstance(job, TacticsJob):
-        return TacticsTold(tactics=tuple(map(open_builder(job.backend).tactics, job.caches)))
-    plan = job.artifact.plan
-    marks = NvtxMarks(nvtx=job.nvtx, cuda_profiler=job.cuda_profiler)
-    target = open_target(plan.backend.name, plan.settings.plugins, marks)
-    try:
-        if job.cpu_affinity is not None:
-            confine(job.cpu_affinity, target.device.info)
-        point = bench_engine(target, job, progress)
-        return Benched(point=point, environment=environment_of(target))
-    finally:
-        target.close()
-
-
-def _described(job: DescribeJob) -> Described:
-    target = open_target(job.backend)
-    try:
-        return describe(target, job)
-    finally:
-        target.close()
-
-
-def _outputs(job: OutputsJob, progress: ProgressSink) -> OutputsWritten:
-    plan = job.artifact.plan
-    target = open_target(plan.backend.name, plan.settings.plugins)
-    try:
-        return OutputsWritten(batches=write_outputs(target, job, progress))
-    finally:
-        target.close()
-
-
-def _copied(job: CopyJob) -> Copied:
-    target = open_target(job.backend)
-    try:
-        return Copied(bytes_per_s=copy_bandwidth(target.device, job.nbytes))
-    finally:
-        target.close()
-
-
-def _interleaved(job: InterleaveJob, progress: ProgressSink) -> Interleaved:
-    plans = [engine.artifact.plan for engine in job.engines]
-    plugins = {plugin.sha256: plugin for plan in plans for plugin in plan.settings.plugins}
-    target = open_target(plans[0].backend.name, tuple(plugins.values()))
-    try:
-        return Interleaved(run=interleave(target, job, environment_of(target), progress))
-    finally:
-        target.close()
-
-
-def environment_of(target: Target) -> Environment:
-    """Where a measurement is being taken."""
-    return Environment(
-        device=target.device.info,
-        backend=target.backend,
-        trtopt=__version__,
-        python=platform.python_version(),
-        platform=platform.platform(),
-        cpu=cpu_name(),
-        git_revision=_git_revision(),
-        cpus=present_cores(),
-    )
-
-
-def _environment(backend: str) -> Environment:
-    target = open_target(backend)
-    try:
-        return environment_of(target)
-    finally:
-        target.close()
-
-
-def _git_revision() -> str | None:
-    """The revision of the folder that trtopt was started in, if it is a git checkout."""
-    try:
-        done = subprocess.run(
-            ["git", "rev-parse", "HEAD"], capture_output=True, text=True, timeout=5, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.strip() if done.returncode == 0 else None
+    return type_of(job).run(job, progress)
 
 
 def main() -> None:

@@ -11,7 +11,7 @@ import msgspec
 
 from trtopt.errors import ArtifactError
 from trtopt.files.bounded_reading import read_bounded
-from trtopt.files.build_folder import MANIFEST, read_manifest
+from trtopt.files.manifests import MANIFEST, read_manifest
 from trtopt.records import BenchReport, Collected, Manifest, ProfileReport, kind_of
 from trtopt.workflows.compare.result_files import read_result
 from trtopt.workflows.profile.profile import read_profile

@@ -11,7 +11,8 @@ from importlib import metadata
 from pathlib import Path
 
 from trtopt.errors import ArtifactError
-from trtopt.files.build_folder import MANIFEST, write_atomically
+from trtopt.files.atomic import write_atomically
+from trtopt.files.manifests import MANIFEST
 from trtopt.files.scrubbing import private_words, scrubbed
 from trtopt.records import MachineSurvey, to_json
 

@@ -10,19 +10,13 @@ import pytest
 
 from tests.support import examples
 from trtopt.errors import ArtifactError, OutputError, UsageError
-from trtopt.files import build_folder as workspace
-from trtopt.files.build_folder import (
-    MANIFEST,
-    check_writable,
-    folder_in_progress,
-    is_build_folder,
-    lock,
-    read_manifest,
-    read_verified,
-    write_atomically,
-    write_manifest,
-)
+from trtopt.files import locks
+from trtopt.files.atomic import write_atomically
+from trtopt.files.build_folder import folder_in_progress
+from trtopt.files.locks import lock
+from trtopt.files.manifests import MANIFEST, is_build_folder, read_manifest, read_verified, write_manifest
 from trtopt.files.signing import KEY_VARIABLE
+from trtopt.files.writable import check_writable
 from trtopt.records import to_json
 
 TEN = "84d89877f0d4041efb6bf91a16f0248f2fd573e6af05c19f96bedb9f882f7882"  # SHA-256 of "0123456789"
@@ -72,7 +66,7 @@ NO_SPACE = """
 import resource, sys
 from pathlib import Path
 from trtopt.errors import OutputError
-from trtopt.files.build_folder import write_atomically
+from trtopt.files.atomic import write_atomically
 sys.dont_write_bytecode = True  # Python itself takes a file cut short for whole
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
 try:
@@ -152,11 +146,11 @@ def test_a_folder_and_places_below_a_file_are_found_unwritable(tmp_path: Path) -
 TAKE_LOCK = """
 import sys
 from pathlib import Path
-from trtopt.files import build_folder as workspace
+from trtopt.files import locks
 from trtopt.errors import OutputError
-workspace._LOCK_TIMEOUT_S = float(sys.argv[2])
+locks._LOCK_TIMEOUT_S = float(sys.argv[2])
 try:
-    with workspace.lock(Path(sys.argv[1])):
+    with locks.lock(Path(sys.argv[1])):
         print("entered")
 except OutputError as error:
     print("refused", error)
@@ -181,9 +175,7 @@ def test_a_lock_is_released_when_its_block_fails(tmp_path: Path) -> None:
 
 
 def test_a_lock_is_released_when_its_process_dies(tmp_path: Path) -> None:
-    dies = (
-        f"{TAKE_LOCK}\nguard = workspace.lock(Path(sys.argv[1]))\nguard.__enter__()\nimport os\nos._exit(9)"
-    )
+    dies = f"{TAKE_LOCK}\nguard = locks.lock(Path(sys.argv[1]))\nguard.__enter__()\nimport os\nos._exit(9)"
     assert run_python(dies, tmp_path / "file", 0.2).returncode == 9
     assert run_python(TAKE_LOCK, tmp_path / "file", 0.2).stdout == "entered\n"
 
@@ -196,7 +188,7 @@ def test_locks_on_other_files_do_not_wait_for_each_other(tmp_path: Path) -> None
 def test_a_lock_where_no_file_can_be_made_is_an_output_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(workspace, "_LOCK_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(locks, "_LOCK_TIMEOUT_S", 0.2)
     (tmp_path / "file").touch()
     (tmp_path / "folder.lock").mkdir()
     for path in (tmp_path / "file" / "new", tmp_path / "folder", Path("/proc/trtopt-test")):
@@ -307,7 +299,8 @@ def test_whoever_makes_a_folder_may_check_and_make_things_in_it(tmp_path: Path) 
     script = """
 import sys
 from pathlib import Path
-from trtopt.files.build_folder import check_writable, folder_in_progress
+from trtopt.files.build_folder import folder_in_progress
+from trtopt.files.writable import check_writable
 with folder_in_progress(Path(sys.argv[1])) as outer:
     check_writable(outer / "model.onnx")
     with folder_in_progress(outer / "inner") as inner:

@@ -6,7 +6,8 @@ import pytest
 
 from tests.support import examples
 from trtopt.errors import OutputError
-from trtopt.files.build_folder import MANIFEST, folder_in_progress
+from trtopt.files.build_folder import folder_in_progress
+from trtopt.files.manifests import MANIFEST
 from trtopt.records import to_json
 
 

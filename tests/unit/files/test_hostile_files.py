@@ -21,7 +21,7 @@ from trtopt.data import open_data
 from trtopt.data.feeds import seeded, specs_of
 from trtopt.errors import ArtifactError, DataError, InvalidModelError, ModelError, UsageError
 from trtopt.export.spec import read_spec
-from trtopt.files.build_folder import MANIFEST, read_manifest
+from trtopt.files.manifests import MANIFEST, read_manifest
 from trtopt.onnxio import model_file
 from trtopt.onnxio.graph_walk import check_types, graphs_of
 from trtopt.onnxio.model_info import read_onnx

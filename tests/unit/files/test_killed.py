@@ -13,12 +13,10 @@ import pytest
 
 from tests.support.killing import ALL, run_killed
 from trtopt.files import replace_folder as replacing
-from trtopt.files.build_folder import (
-    MANIFEST,
-    folder_in_progress,
-    remove_abandoned,
-    write_atomically,
-)
+from trtopt.files.atomic import write_atomically
+from trtopt.files.build_folder import folder_in_progress
+from trtopt.files.crash_cleanup import remove_abandoned
+from trtopt.files.manifests import MANIFEST
 
 MAKE_FOLDER = """
 import sys
@@ -26,7 +24,9 @@ from pathlib import Path
 from tests.support import examples
 from trtopt.files import replace_folder as replacing
 from trtopt.errors import OutputError
-from trtopt.files.build_folder import folder_in_progress, write_atomically, write_manifest
+from trtopt.files.atomic import write_atomically
+from trtopt.files.build_folder import folder_in_progress
+from trtopt.files.manifests import write_manifest
 final, name, rounds, exchanges = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4:] != ["apart"]
 if not exchanges:
     replacing._exchanged = lambda one, other: False
@@ -39,7 +39,8 @@ for number in range(rounds):
 WRITE_FILE = """
 import sys
 from pathlib import Path
-from trtopt.files.build_folder import check_writable, write_atomically
+from trtopt.files.atomic import write_atomically
+from trtopt.files.writable import check_writable
 check_writable(Path(sys.argv[1]))
 write_atomically(Path(sys.argv[1]), sys.argv[2].encode())
 """
@@ -214,7 +215,7 @@ def test_a_written_file_is_nobodys_any_more(tmp_path: Path) -> None:
 
 SCRATCH = """
 import os
-from trtopt.files.build_folder import scratch_folder
+from trtopt.files.atomic import scratch_folder
 with scratch_folder() as folder:
     (folder / "file").touch()
     os.fsync(0)

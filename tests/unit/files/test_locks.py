@@ -15,14 +15,17 @@ from pathlib import Path
 import pytest
 
 from trtopt.errors import OutputError
-from trtopt.files import build_folder as workspace
 from trtopt.files import temporary as holding
-from trtopt.files.build_folder import folder_in_progress, lock, remove_abandoned, write_atomically
+from trtopt.files.atomic import write_atomically
+from trtopt.files.build_folder import folder_in_progress
+from trtopt.files.crash_cleanup import remove_abandoned
+from trtopt.files.locks import lock
+from trtopt.files.writable import check_writable
 
 COUNT = """
 import sys
 from pathlib import Path
-from trtopt.files.build_folder import lock
+from trtopt.files.locks import lock
 path = Path(sys.argv[1])
 for _ in range(int(sys.argv[2])):
     with lock(path):
@@ -115,7 +118,7 @@ def test_a_lock_on_the_outputs_parent_is_waited_for_within_bounds_and_told(
 def test_who_needs_no_lock_waits_for_none(tmp_path: Path) -> None:
     with held_by_another(tmp_path):
         write_atomically(tmp_path / "file", b"content")
-        workspace.check_writable(tmp_path / "file")
+        check_writable(tmp_path / "file")
         remove_abandoned(tmp_path / "folder")
     assert (tmp_path / "file").read_bytes() == b"content"
 
@@ -124,7 +127,7 @@ def test_who_needs_no_lock_waits_for_none(tmp_path: Path) -> None:
 def test_pipes_with_temporary_names_are_not_opened_and_stay(ending: str, tmp_path: Path) -> None:
     pipe = tmp_path / f".file.abcdefgh.{ending}"
     os.mkfifo(pipe)
-    workspace.check_writable(tmp_path / "file")
+    check_writable(tmp_path / "file")
     write_atomically(tmp_path / "file", b"content")
     remove_abandoned(tmp_path / "file")
     assert pipe.is_fifo()
@@ -135,7 +138,7 @@ def test_a_pipe_in_the_place_of_a_lock_or_an_output_is_refused(tmp_path: Path) -
         os.mkfifo(tmp_path / name)
     with pytest.raises(OutputError, match="no regular file"), lock(tmp_path / "file"):
         pytest.fail("it was let in")
-    for write in (workspace.check_writable, lambda path: write_atomically(path, b"content")):
+    for write in (check_writable, lambda path: write_atomically(path, b"content")):
         with pytest.raises(OutputError, match="no regular file"):
             write(tmp_path / "out")
     assert (tmp_path / "out").is_fifo()

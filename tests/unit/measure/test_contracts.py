@@ -1,5 +1,9 @@
 """The contracts' terms, and the names that tell what was changed of them."""
 
+import json
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -7,7 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.command_line import DIGITS
 from trtopt.errors import UsageError
+from trtopt.measure import contracts
 from trtopt.measure.contracts import CONTRACTS, changed, contract_named, flag
 from trtopt.records import Contract, Terms
 
@@ -87,3 +93,43 @@ def test_a_contract_that_there_is_not_is_refused_with_those_there_are() -> None:
     with pytest.raises(UsageError, match="Expected `int`, got `bool`"):
         contract_named("trtexec-11+streams")
     assert "trtexec-10, trtexec-11, serving, isolated" in caught.value.remedy
+
+
+# ── one that is added ───────────────────────────────────────────────────────────────────────────────────
+
+ENTRY = """_TABLE = (
+    (Contract(name="added", graph=True, transfers=True, queue_ahead=3, sync="spin"), "as a test has it"),
+"""
+LOAD = """
+import importlib.util, sys
+spec = importlib.util.spec_from_file_location("trtopt.measure.contracts", sys.argv.pop(1))
+contracts = importlib.util.module_from_spec(spec)
+sys.modules[spec.name] = contracts
+spec.loader.exec_module(contracts)
+"""
+CLI = "from trtopt.cli.main import main; main()"
+TABLE = "from tests.support.reference_pages import contracts_table; print(contracts_table())"
+
+
+def test_one_entry_is_all_that_a_new_contract_takes(tmp_path: Path) -> None:
+    source = Path(contracts.__file__).read_text("utf-8")
+    changed_source = tmp_path / "contracts.py"
+    changed_source.write_text(source.replace("_TABLE = (\n", ENTRY), "utf-8")
+
+    def run(code: str, *arguments: str) -> str:
+        command = [sys.executable, "-c", LOAD + code, str(changed_source), *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=Path.cwd())
+        return " ".join((done.stdout + done.stderr).split())
+
+    for command in ("bench", "sweep", "compare"):
+        assert "Terms: added (as a test has it), trtexec-10" in run(CLI, command, "--help")
+    assert "choose among added, trtexec-10" in run(CLI, "bench", str(DIGITS), "--contract", "unknown")
+    assert "| `added` | yes | yes, page-locked | 3 | spinning | as a test has it |" in run(TABLE)
+
+    result = tmp_path / "result.json"
+    run(
+        CLI, "bench", str(DIGITS), "--backend", "onnxruntime", "--contract", "added+no-graph",
+        "--duration", "0.2", "--warmup", "0", "--json", str(result),
+    )  # fmt: skip
+    (point,) = json.loads(result.read_text("utf-8"))["points"]
+    assert point["throughput"]["contract"]["name"] == "added+no-graph"

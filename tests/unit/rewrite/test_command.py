@@ -19,7 +19,7 @@ from trtopt.records import from_json
 from trtopt.rewrite import rewrite as api
 from trtopt.rewrite.catalogue import RULES
 from trtopt.rewrite.driver import RuleFailed
-from trtopt.rewrite.rule import Match, Rule, always
+from trtopt.rewrite.rule import Match, Rule, Stage, always
 from trtopt.rewrite.rules import erase_identity
 from trtopt.rewrite.scope import Scope
 from trtopt.rewrite.trace import RewriteTrace
@@ -93,7 +93,9 @@ def test_a_node_whose_rule_was_undone_is_explained(tmp_path: Path, monkeypatch: 
     def lie(scope: Scope, match: Match) -> None:
         scope.replace(match.node, "Abs", list(match.node.inputs))
 
-    monkeypatch.setattr(api, "RULES", (Rule("lie", "B", "", find, always, lie), erase_identity.RULE))
+    monkeypatch.setattr(
+        api, "RULES", (Rule("lie", "B", "", find, always, lie, stage=Stage.CLEANING), erase_identity.RULE)
+    )
     told = _run(tmp_path, "--explain", "Neg:y").output
     assert "Neg:y: lie was tried and undone because output 'y' moved by" in told
     assert "Identity:b: erase-identity was applied" in _run(tmp_path, "--explain", "Identity:b").output
@@ -109,7 +111,7 @@ def test_keep_going_leaves_out_a_rule_that_fails(tmp_path: Path, monkeypatch: py
     def fail(scope: Scope, match: Match) -> None:
         raise ZeroDivisionError("oh")
 
-    rule = Rule("fail", "B", "", erase_identity.RULE.find, always, fail)
+    rule = Rule("fail", "B", "", erase_identity.RULE.find, always, fail, stage=Stage.CLEANING)
     monkeypatch.setattr(api, "RULES", (rule, erase_identity.RULE))
     stopped = _run(tmp_path)
     assert isinstance(stopped.exception, RuleFailed)

@@ -15,7 +15,7 @@ from trtopt.rewrite import rewrite as api
 from trtopt.rewrite import rewrite_model
 from trtopt.rewrite.driver import RuleFailed
 from trtopt.rewrite.equivalence import Unrunnable, error_between
-from trtopt.rewrite.rule import Match, Rule, always
+from trtopt.rewrite.rule import Match, Rule, Stage, always
 from trtopt.rewrite.rules import clamp_chain, erase_identity, fold_scale
 from trtopt.rewrite.scope import Scope
 
@@ -35,8 +35,8 @@ def _raise(scope: Scope, match: Match) -> None:
     raise ZeroDivisionError("oh")
 
 
-_LIE = Rule("lie", "B", "", _find_abs, always, _negate)
-_FAIL = Rule("fail", "B", "", _find_abs, always, _raise)
+_LIE = Rule("lie", "B", "", _find_abs, always, _negate, stage=Stage.CLEANING)
+_FAIL = Rule("fail", "B", "", _find_abs, always, _raise, stage=Stage.CLEANING)
 
 
 @pytest.mark.parametrize("place", [0, 1, 2])
@@ -59,7 +59,7 @@ def test_bit_exact_rules_are_held_to_equality_even_beside_looser_ones(
     def nudge(scope: Scope, match: Match) -> None:
         scope.replace(match.node, "Mul", [match.node.inputs[0], scope.constant(np.float32([1.00001]), "c")])
 
-    lie = Rule("nudge", "B", "", _find_abs, always, nudge)
+    lie = Rule("nudge", "B", "", _find_abs, always, nudge, stage=Stage.CLEANING)
     monkeypatch.setattr(api, "RULES", (lie, fold_scale.RULE))
     text = """
         # w: float[4,2,1,1]

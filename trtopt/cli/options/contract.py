@@ -8,6 +8,8 @@ from typing import Any
 
 import click
 
+from trtopt.measure.contracts import DEFAULT, SUMMARIES
+
 _STREAMS = click.option("--streams", type=int, metavar="N", help="Streams, each with a context of its own.")
 _OTHERS = (
     click.option(
@@ -50,7 +52,6 @@ def _with_flags(
 
     for option in reversed(options):
         with_terms = option(with_terms)
-    contract = click.option(
-        "--contract", metavar="NAME", help="Terms: trtexec-10, trtexec-11, serving, isolated."
-    )
+    named = ", ".join(f"{name} ({summary})" for name, summary in SUMMARIES.items())
+    contract = click.option("--contract", metavar="NAME", help=f"Terms: {named} [default: {DEFAULT}].")
     return contract(with_terms)

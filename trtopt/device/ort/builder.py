@@ -20,7 +20,7 @@ from trtopt.device.ort.runtime import (
     spec_of,
 )
 from trtopt.errors import BuildError, UnsupportedOpError, UsageError
-from trtopt.files.build_folder import scratch_folder
+from trtopt.files.atomic import scratch_folder
 from trtopt.onnxio.external_data import external_files, take_in, tensors_of
 from trtopt.onnxio.graph_walk import graphs_of
 from trtopt.onnxio.model_info import load_graph

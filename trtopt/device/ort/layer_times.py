@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trtopt.errors import MeasurementError
-from trtopt.files.build_folder import scratch_folder
+from trtopt.files.atomic import scratch_folder
 from trtopt.records import LayerPass, LayerTime
 
 WARM_RUNS = 3

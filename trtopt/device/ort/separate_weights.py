@@ -9,7 +9,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from trtopt.files.build_folder import cannot_write, scratch_folder
+from trtopt.files.atomic import cannot_write, scratch_folder
 from trtopt.onnxio.disk_space import check_temporary_room
 from trtopt.onnxio.model_file import PACKED_FILE, WEIGHTS_FILE
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from trtopt.device.building import LogSink
 from trtopt.errors import ArtifactError, BackendMissingError, DeviceError
-from trtopt.files.build_folder import sha256_of
+from trtopt.files.bounded_reading import sha256_of
 from trtopt.logs import heard
 from trtopt.records import Backend, Plugin
 from trtopt.targets import MODULES, Target, target_of_version

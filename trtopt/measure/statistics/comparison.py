@@ -21,7 +21,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import lru_cache
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,7 +46,6 @@ _RESAMPLES = 2000
 _SEED = 20_26
 
 Block = Sequence[float]
-Side = Literal["A", "B"]
 
 
 class Verdict(str, Enum):
@@ -152,11 +150,6 @@ def in_turns(subjects: int, rounds: int, seed: int) -> tuple[int, ...]:
     orders = [order for forth in drawn for order in (forth, forth[::-1])]
     shuffled = random.permutation(len(orders))[:rounds]
     return tuple(int(index) for number in shuffled for index in orders[number])
-
-
-def interleaving(pairs: int, seed: int) -> tuple[Side, ...]:
-    """Two sides' order, such as A B B A B A …: as many pairs begin with A as with B."""
-    return tuple("A" if index == 0 else "B" for index in in_turns(2, pairs, seed))
 
 
 def blocks_of(values: Sequence[float], count: int = RUN_BLOCKS) -> list[list[float]]:

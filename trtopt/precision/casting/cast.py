@@ -18,7 +18,8 @@ from trtopt.data import SampleSource, open_data
 from trtopt.data.feeds import on_seeded, source_of
 from trtopt.device.ort.reference import CannotRun, Crashed
 from trtopt.errors import ModelError, UsageError
-from trtopt.files.build_folder import check_writable, scratch_beside
+from trtopt.files.atomic import scratch_beside
+from trtopt.files.writable import check_writable
 from trtopt.onnxio import model_file, prepare
 from trtopt.onnxio.disk_space import Note, check_room_beside, silent
 from trtopt.onnxio.graph_walk import OWN_DOMAINS, graphs_of, opset_of, unknown_ops

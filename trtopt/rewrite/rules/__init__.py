@@ -1,1 +1,1 @@
-"""The rules, one idea a file. `trtopt.rewrite.catalogue` lists them in the order in which they run."""
+"""The rules, a module each: `RULE` and its functions. `trtopt.rewrite.catalogue` finds and orders them."""

@@ -1,4 +1,4 @@
-"""Softmax((Q·Kᵀ)·c [+ mask])·V → Attention(Q, K, V [, mask], scale = c).
+"""Softmax((Q·Kᵀ)·c [+ mask])·V → Attention(Q, K, V [, mask], scale = c), opset 23.
 
 TensorRT 10.14 and later keep the one node whole, where they have to recognise the pattern otherwise ("Fused
 Attention" in TensorRT's documentation, method 1). What no fused kernel fits, FP32 say, they then refuse to
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from trtopt.rewrite.match import inputs_either_way, why_not_one_node, with_factor
-from trtopt.rewrite.rule import Match, Rule
+from trtopt.rewrite.rule import Match, Rule, Stage
 from trtopt.rewrite.scope import Scope
 
 _OPSET = 23
@@ -111,6 +111,7 @@ RULE = Rule(
     _find,
     _check,
     _apply,
+    stage=Stage.ATTENTION,
     default=(),
     audit="8.6 does not read it",
 )

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from trtopt.rewrite.match import with_factor
-from trtopt.rewrite.rule import Match, Rule
+from trtopt.rewrite.rule import Match, Rule, Stage
 from trtopt.rewrite.scope import Scope
 from trtopt.targets import targets_where
 
@@ -68,6 +68,7 @@ RULE = Rule(
     _find,
     _check,
     _apply,
+    stage=Stage.ATTENTION,
     default=targets_where(lambda target: target.fuses_scaled_query),
     audit="8.6: does not fuse, one layer more",
 )

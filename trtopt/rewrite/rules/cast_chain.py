@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 import onnx
 
-from trtopt.rewrite.rule import Match, Rule
+from trtopt.rewrite.rule import Match, Rule, Stage
 from trtopt.rewrite.scope import Scope
 
 
@@ -38,5 +38,13 @@ def _apply(scope: Scope, match: Match) -> None:
 
 
 RULE = Rule(
-    "cast-chain", "B", "fewer reformats between kernels", _find, _check, _apply, audit="8.6: one layer less"
+    "cast-chain",
+    "B",
+    "fewer reformats between kernels",
+    _find,
+    _check,
+    _apply,
+    stage=Stage.CLEANING,
+    after=("erase-arithmetic",),
+    audit="8.6: one layer less",
 )

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import onnx
 
-from trtopt.rewrite.rule import Match, Rule
+from trtopt.rewrite.rule import Match, Rule, Stage
 from trtopt.rewrite.scope import Scope
 
 
@@ -36,5 +36,6 @@ RULE = Rule(
     _find,
     _check,
     _apply,
+    stage=Stage.CLEANING,
     audit="8.6: builds with it alone, no importer for CastLike",
 )

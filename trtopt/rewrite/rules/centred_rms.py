@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from trtopt.rewrite.match import why_not_one_node
 from trtopt.rewrite.reductions import axes_of, keeps_axes
-from trtopt.rewrite.rule import Match, Rule
+from trtopt.rewrite.rule import Match, Rule, Stage
 from trtopt.rewrite.scope import Scope
 
 
@@ -36,4 +36,13 @@ def _apply(scope: Scope, match: Match) -> None:
     scope.replace(match.node, "LayerNormalization", inputs, dict(match.node.attrs))
 
 
-RULE = Rule("centred-rms", "N", "INormalization, moments in FP32", _find, _check, _apply)
+RULE = Rule(
+    "centred-rms",
+    "N",
+    "INormalization, moments in FP32",
+    _find,
+    _check,
+    _apply,
+    stage=Stage.NORMALISATION,
+    after=("rms-norm",),
+)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from trtopt.rewrite.rule import Match, Rule
+from trtopt.rewrite.rule import Match, Rule, Stage
 from trtopt.rewrite.scope import Scope
 
 _INPUTS_OPSET = 11
@@ -80,5 +80,7 @@ RULE = Rule(
     _find,
     _check,
     _apply,
+    stage=Stage.CLEANING,
+    after=("narrow-indices",),
     audit="8.6 does it itself",
 )

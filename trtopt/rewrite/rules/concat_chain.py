@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from trtopt.rewrite.rule import Match, Rule
+from trtopt.rewrite.rule import Match, Rule, Stage
 from trtopt.rewrite.scope import Scope
 
 
@@ -37,4 +37,14 @@ def _apply(scope: Scope, match: Match) -> None:
     scope.kill(inner)
 
 
-RULE = Rule("concat-chain", "B", "one copy instead of two", _find, _check, _apply, audit="8.6: one copy less")
+RULE = Rule(
+    "concat-chain",
+    "B",
+    "one copy instead of two",
+    _find,
+    _check,
+    _apply,
+    stage=Stage.SHUFFLES,
+    after=("slice-chain",),
+    audit="8.6: one copy less",
+)

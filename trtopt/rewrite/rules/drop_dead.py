@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from trtopt.rewrite.rule import Match, Rule, always
+from trtopt.rewrite.rule import Match, Rule, Stage, always
 from trtopt.rewrite.scope import Scope
 
 
@@ -18,4 +18,4 @@ def _apply(scope: Scope, match: Match) -> None:
     scope.kill(match.node)
 
 
-RULE = Rule("drop-dead", "B", "", _find, always, _apply)
+RULE = Rule("drop-dead", "B", "", _find, always, _apply, stage=Stage.CLEANING, after=("fold-constants",))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from trtopt.rewrite.rule import Match, Rule, always
+from trtopt.rewrite.rule import Match, Rule, Stage, always
 from trtopt.rewrite.scope import Scope
 
 _OPTIONAL = {"MaxPool": 1, "Dropout": 1, "LayerNormalization": 1}
@@ -35,5 +35,7 @@ RULE = Rule(
     _find,
     always,
     _apply,
+    stage=Stage.CLEANING,
+    after=("fold-constants",),
     audit="8.6: builds with it alone, refuses MaxPool with two outputs",
 )

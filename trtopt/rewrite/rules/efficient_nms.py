@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from trtopt.rewrite.rule import Match, Rule
+from trtopt.rewrite.rule import Match, Rule, Stage
 from trtopt.rewrite.scope import Scope
 
 _DOMAIN = "trt.plugins"
@@ -44,4 +44,14 @@ def _apply(scope: Scope, match: Match) -> None:
     new.domain = _DOMAIN
 
 
-RULE = Rule("efficient-nms", "A", "one kernel", _find, _check, _apply, default=())
+RULE = Rule(
+    "efficient-nms",
+    "A",
+    "one kernel",
+    _find,
+    _check,
+    _apply,
+    stage=Stage.PLUGINS,
+    after=("tell-kernel",),
+    default=(),
+)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from trtopt.rewrite.rule import Match, Rule
+from trtopt.rewrite.rule import Match, Rule, Stage
 from trtopt.rewrite.scope import Scope
 
 _MOST_ELEMENTS = 1 << 16  # a bias is read to see whether it is zero, a table of weights is not
@@ -51,5 +51,7 @@ RULE = Rule(
     _find,
     _check,
     _apply,
+    stage=Stage.CLEANING,
+    after=("fold-constants",),
     audit="8.6: no layer for the constant; behind a convolution it does it itself",
 )

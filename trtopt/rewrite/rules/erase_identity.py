@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import onnx
 
-from trtopt.rewrite.rule import Match, Rule
+from trtopt.rewrite.rule import Match, Rule, Stage
 from trtopt.rewrite.scope import Scope
 
 
@@ -48,5 +48,7 @@ RULE = Rule(
     _find,
     _check,
     _apply,
+    stage=Stage.CLEANING,
+    after=("inline-if",),
     audit="8.6: a layer less, two where it parts a convolution from its activation",
 )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from trtopt.rewrite.rule import Match, Rule
+from trtopt.rewrite.rule import Match, Rule, Stage
 from trtopt.rewrite.scope import Scope
 
 
@@ -99,5 +99,7 @@ RULE = Rule(
     _find,
     _check,
     _apply,
+    stage=Stage.SHUFFLES,
+    after=("transpose-merged",),
     audit="8.6: no Reformat; behind a convolution it does it itself",
 )

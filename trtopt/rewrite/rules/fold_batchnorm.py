@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from trtopt.rewrite.affine import WEIGHTED, scale_weights, why_not_hold, why_not_scale
-from trtopt.rewrite.rule import Match, Rule
+from trtopt.rewrite.rule import Match, Rule, Stage
 from trtopt.rewrite.scope import Array, Scope
 
 
@@ -55,5 +55,7 @@ RULE = Rule(
     _find,
     _check,
     _apply,
+    stage=Stage.CONVOLUTION,
+    after=("pad-into-conv",),
     audit="8.6: no Scale behind Gemm; behind convolutions it does it itself",
 )

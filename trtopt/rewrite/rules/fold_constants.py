@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from trtopt.device.ort.reference import Unoptimised
 from trtopt.errors import ModelError
 from trtopt.onnxio.model_file import ModelFile, runnable
-from trtopt.rewrite.rule import Match, Rule, always
+from trtopt.rewrite.rule import Match, Rule, Stage, always
 from trtopt.rewrite.scope import STANDARD, Scope
 
 SIZE_CAP = 1 << 20
@@ -138,6 +138,8 @@ RULE = Rule(
     _find,
     always,
     _apply,
+    stage=Stage.CLEANING,
+    after=("fold-shapes",),
     audit="8.6: no arithmetic at run time",
 )
 

@@ -19,7 +19,7 @@ from trtopt.rewrite.affine import (
     why_not_hold,
     why_not_scale,
 )
-from trtopt.rewrite.rule import Match, Rule
+from trtopt.rewrite.rule import Match, Rule, Stage
 from trtopt.rewrite.scope import Array, Scope
 
 
@@ -77,5 +77,7 @@ RULE = Rule(
     _find,
     _check,
     _apply,
+    stage=Stage.CONVOLUTION,
+    after=("pad-into-conv",),
     audit="8.6: one kernel instead of three layers",
 )

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from trtopt.rewrite.affine import bias_of, per_channel, why_not_scale, why_not_write
-from trtopt.rewrite.rule import Match, Rule
+from trtopt.rewrite.rule import Match, Rule, Stage
 from trtopt.rewrite.scope import Array, Scope
 
 
@@ -116,5 +116,7 @@ RULE = Rule(
     _find,
     _check,
     _apply,
+    stage=Stage.CONVOLUTION,
+    after=("pad-into-conv",),
     audit="8.6: one kernel instead of three layers",
 )

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from trtopt.rewrite.axes import picked_axes
-from trtopt.rewrite.rule import Match, Rule
+from trtopt.rewrite.rule import Match, Rule, Stage
 from trtopt.rewrite.scope import Scope
 
 
@@ -36,4 +36,14 @@ def _apply(scope: Scope, match: Match) -> None:
     scope.bypass(match.node, scope.constant(np.asarray(match.parts["value"], np.int64), out.name))
 
 
-RULE = Rule("fold-shapes", "B", "no shape layers", _find, _check, _apply, audit="8.6 does it itself")
+RULE = Rule(
+    "fold-shapes",
+    "B",
+    "no shape layers",
+    _find,
+    _check,
+    _apply,
+    stage=Stage.CLEANING,
+    after=("plain-shape",),
+    audit="8.6 does it itself",
+)

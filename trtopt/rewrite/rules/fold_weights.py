@@ -17,7 +17,7 @@ from trtopt.device.ort.reference import Unoptimised
 from trtopt.errors import ModelError
 from trtopt.onnxio.model_file import ModelFile, runnable
 from trtopt.rewrite.match import is_private
-from trtopt.rewrite.rule import Match, Rule
+from trtopt.rewrite.rule import Match, Rule, Stage
 from trtopt.rewrite.rules.fold_constants import IR_VERSION, SIZE_CAP, may_evaluate, result_bytes
 from trtopt.rewrite.scope import Scope
 
@@ -81,5 +81,7 @@ RULE = Rule(
     _find,
     _check,
     _apply,
+    stage=Stage.CLEANING,
+    after=("move-constant",),
     audit="8.6: no convolution with computed weights without it",
 )

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from trtopt.rewrite.rule import Match, Rule
+from trtopt.rewrite.rule import Match, Rule, Stage
 from trtopt.rewrite.scope import Scope
 
 
@@ -41,4 +41,14 @@ def _apply(scope: Scope, match: Match) -> None:
         scope.replace(node, "Gather", [weight, node.inputs[1]], {"axis": 0})
 
 
-RULE = Rule("gather-axis0", "B", "fastest Gather", _find, _check, _apply, audit="8.6 does it itself")
+RULE = Rule(
+    "gather-axis0",
+    "B",
+    "fastest Gather",
+    _find,
+    _check,
+    _apply,
+    stage=Stage.SELECTION,
+    after=("gather-nd",),
+    audit="8.6 does it itself",
+)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from trtopt.rewrite.rule import Match, Rule
+from trtopt.rewrite.rule import Match, Rule, Stage
 from trtopt.rewrite.scope import Scope
 
 
@@ -33,4 +33,14 @@ def _apply(scope: Scope, match: Match) -> None:
     scope.replace(match.node, "Gather", [match.node.inputs[0], match.parts["indices"]], {"axis": 0})
 
 
-RULE = Rule("gather-nd", "B", "a plain Gather", _find, _check, _apply, audit="8.6 does it itself")
+RULE = Rule(
+    "gather-nd",
+    "B",
+    "a plain Gather",
+    _find,
+    _check,
+    _apply,
+    stage=Stage.SELECTION,
+    after=("mask-triangle",),
+    audit="8.6 does it itself",
+)

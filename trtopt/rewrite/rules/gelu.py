@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from trtopt.rewrite.match import inputs_either_way, why_not_one_node, with_factor, with_scalar
-from trtopt.rewrite.rule import Match, Rule
+from trtopt.rewrite.rule import Match, Rule, Stage
 from trtopt.rewrite.scope import Scope
 
 _CUBIC = 0.044715
@@ -138,4 +138,13 @@ def _apply(scope: Scope, match: Match) -> None:
     scope.replace(match.node, "Gelu", [match.parts["source"]], {"approximate": match.parts["kind"]})
 
 
-RULE = Rule("gelu", "N", "GELU reduction and epilogue", _find, _check, _apply, audit="8.6 does not read it")
+RULE = Rule(
+    "gelu",
+    "N",
+    "GELU reduction and epilogue",
+    _find,
+    _check,
+    _apply,
+    stage=Stage.ACTIVATION,
+    audit="8.6 does not read it",
+)

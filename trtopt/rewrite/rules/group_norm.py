@@ -14,7 +14,7 @@ import numpy as np
 from trtopt.rewrite.affine import per_channel
 from trtopt.rewrite.match import is_private
 from trtopt.rewrite.normalisation import affine_after
-from trtopt.rewrite.rule import Match, Rule
+from trtopt.rewrite.rule import Match, Rule, Stage
 from trtopt.rewrite.scope import Array, Scope
 
 _OPSET = 21
@@ -82,5 +82,12 @@ def _apply(scope: Scope, match: Match) -> None:
 
 
 RULE = Rule(
-    "group-norm", "N", "INormalization, moments in FP32", _find, _check, _apply, audit="8.6 does not read it"
+    "group-norm",
+    "N",
+    "INormalization, moments in FP32",
+    _find,
+    _check,
+    _apply,
+    stage=Stage.NORMALISATION,
+    audit="8.6 does not read it",
 )

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from trtopt.rewrite.match import inputs_either_way, why_not_one_node, with_scalar
-from trtopt.rewrite.rule import Match, Rule
+from trtopt.rewrite.rule import Match, Rule, Stage
 from trtopt.rewrite.scope import Scope
 
 
@@ -82,5 +82,6 @@ RULE = Rule(
     _find,
     _check,
     _apply,
+    stage=Stage.ACTIVATION,
     audit="8.6 does it itself",
 )

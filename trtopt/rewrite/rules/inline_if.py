@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from trtopt.rewrite.rule import Match, Rule, always
+from trtopt.rewrite.rule import Match, Rule, Stage, always
 from trtopt.rewrite.scope import Scope
 
 
@@ -61,5 +61,6 @@ RULE = Rule(
     _find,
     always,
     _apply,
+    stage=Stage.CLEANING,
     audit="8.6 does it itself",
 )

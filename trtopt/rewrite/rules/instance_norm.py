@@ -14,7 +14,7 @@ import numpy as np
 from trtopt.rewrite.affine import per_channel
 from trtopt.rewrite.match import why_not_one_node
 from trtopt.rewrite.normalisation import affine_after, centred, quotient_at
-from trtopt.rewrite.rule import Match, Rule
+from trtopt.rewrite.rule import Match, Rule, Stage
 from trtopt.rewrite.scope import Array, Scope
 
 
@@ -70,5 +70,6 @@ RULE = Rule(
     _find,
     _check,
     _apply,
+    stage=Stage.NORMALISATION,
     audit="not for 8.6 without cuDNN",
 )

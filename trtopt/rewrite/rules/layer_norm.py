@@ -1,4 +1,4 @@
-"""γ·(x − μ)/√(mean((x − μ)²) + ε) + β over the last axes → LayerNormalization(x, γ, β).
+"""γ·(x − μ)/√(mean((x − μ)²) + ε) + β over the last axes → LayerNormalization(x, γ, β), casts included.
 
 μ is the mean over the same axes. Any spelling of the square (Mul, Pow), of the root (Sqrt, Pow ½) and of the
 division (Div, Mul by Reciprocal) matches; γ may come before the division or after it; γ and β may be missing.
@@ -23,7 +23,7 @@ from trtopt.rewrite.normalisation import (
     spread,
     spreads,
 )
-from trtopt.rewrite.rule import Match, Rule
+from trtopt.rewrite.rule import Match, Rule, Stage
 from trtopt.rewrite.scope import Scope
 
 LONGEST = 16_384
@@ -91,5 +91,7 @@ RULE = Rule(
     _find,
     _check,
     _apply,
+    stage=Stage.NORMALISATION,
+    after=("plain-instance-norm",),
     audit="8.6: one kernel instead of six layers by reciprocal; else it does it itself, and long rows faster",
 )

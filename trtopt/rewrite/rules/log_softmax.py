@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from trtopt.rewrite.rule import Match, Rule
+from trtopt.rewrite.rule import Match, Rule, Stage
 from trtopt.rewrite.scope import Scope
 
 
@@ -30,4 +30,14 @@ def _apply(scope: Scope, match: Match) -> None:
     scope.replace(match.node, "LogSoftmax", [first.inputs[0]], dict(first.attrs))
 
 
-RULE = Rule("log-softmax", "N", "SoftMax+Log", _find, _check, _apply, audit="8.6 does it itself")
+RULE = Rule(
+    "log-softmax",
+    "N",
+    "SoftMax+Log",
+    _find,
+    _check,
+    _apply,
+    stage=Stage.ACTIVATION,
+    after=("softmax",),
+    audit="8.6 does it itself",
+)

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from trtopt.rewrite.rule import Match, Rule
+from trtopt.rewrite.rule import Match, Rule, Stage
 from trtopt.rewrite.scope import Scope
 
 _ABSORBS = -1e30
@@ -62,6 +62,7 @@ RULE = Rule(
     _find,
     _check,
     _apply,
+    stage=Stage.ATTENTION,
     default=(),
     audit="8.6: does not fuse, one layer more",
 )

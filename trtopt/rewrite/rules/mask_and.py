@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from trtopt.rewrite.rule import Match, Rule
+from trtopt.rewrite.rule import Match, Rule, Stage
 from trtopt.rewrite.scope import Scope
 
 
@@ -35,4 +35,14 @@ def _apply(scope: Scope, match: Match) -> None:
     scope.replace(node, "Cast", [both], first.attrs)
 
 
-RULE = Rule("mask-and", "B", "one elementwise layer less", _find, _check, _apply, audit="8.6 does it itself")
+RULE = Rule(
+    "mask-and",
+    "B",
+    "one elementwise layer less",
+    _find,
+    _check,
+    _apply,
+    stage=Stage.SELECTION,
+    after=("where-not",),
+    audit="8.6 does it itself",
+)

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from trtopt.rewrite.match import inputs_either_way, is_filled_with
-from trtopt.rewrite.rule import Match, Rule
+from trtopt.rewrite.rule import Match, Rule, Stage
 from trtopt.rewrite.scope import Scope
 from trtopt.targets import targets_where
 
@@ -51,5 +51,7 @@ RULE = Rule(
     _find,
     _check,
     _apply,
+    stage=Stage.SELECTION,
+    after=("where-not",),
     default=targets_where(lambda target: target.trilu_of_any_rank),
 )

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from trtopt.rewrite.rule import Match, Rule
+from trtopt.rewrite.rule import Match, Rule, Stage
 from trtopt.rewrite.scope import Scope
 
 
@@ -78,6 +78,8 @@ RULE = Rule(
     _find,
     _check,
     _apply,
+    stage=Stage.MERGING,
+    after=("merge-matmuls",),
     default=(),
     audit="8.6: one convolution instead of two, one activation more",
 )

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from trtopt.rewrite.rule import Match, Rule
+from trtopt.rewrite.rule import Match, Rule, Stage
 from trtopt.rewrite.scope import Scope
 
 
@@ -69,6 +69,7 @@ RULE = Rule(
     _find,
     _check,
     _apply,
+    stage=Stage.MERGING,
     default=(),
     audit="8.6: merges the products itself, no copies of weights",
 )

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from trtopt.rewrite.axes import FAR
-from trtopt.rewrite.rule import Match, Rule
+from trtopt.rewrite.rule import Match, Rule, Stage
 from trtopt.rewrite.scope import Array, Scope
 
 
@@ -115,5 +115,7 @@ RULE = Rule(
     _find,
     _check,
     _apply,
+    stage=Stage.CLEANING,
+    after=("transpose-constant",),
     audit="8.6: four layers instead of ten",
 )

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 import onnx
 
-from trtopt.rewrite.rule import Match, Rule
+from trtopt.rewrite.rule import Match, Rule, Stage
 from trtopt.rewrite.scope import Scope
 
 _INT32 = np.iinfo(np.int32)
@@ -47,5 +47,13 @@ def _apply(scope: Scope, match: Match) -> None:
 
 
 RULE = Rule(
-    "narrow-indices", "B", "no INT64 in front of a Gather", _find, _check, _apply, audit="8.6 does it itself"
+    "narrow-indices",
+    "B",
+    "no INT64 in front of a Gather",
+    _find,
+    _check,
+    _apply,
+    stage=Stage.CLEANING,
+    after=("plain-shape",),
+    audit="8.6 does it itself",
 )

@@ -1,4 +1,4 @@
-"""Cast(Norm(Cast(x, FP32), γ, β), T) → Norm(x, γ, β), where T is FP16 or BF16.
+"""Cast(Norm(Cast(x, FP32), γ, β), T) → Norm(x, γ, β), where T is FP16 or BF16 and holds γ and β.
 
 Norm is LayerNormalization or RMSNormalization. With `stash_type` 1, the default, it computes moments and
 quotient in FP32 by itself, from whatever type. What differs is that the quotient is rounded to T before γ and
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from trtopt.rewrite.rule import Match, Rule
+from trtopt.rewrite.rule import Match, Rule, Stage
 from trtopt.rewrite.scope import Array, Scope
 
 _HALF = (onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16)
@@ -67,5 +67,7 @@ RULE = Rule(
     _find,
     _check,
     _apply,
+    stage=Stage.NORMALISATION,
+    after=("rms-norm",),
     audit="8.6 does it itself",
 )

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from trtopt.rewrite.match import is_private, square_of
-from trtopt.rewrite.rule import Match, Rule
+from trtopt.rewrite.rule import Match, Rule, Stage
 from trtopt.rewrite.scope import Scope
 
 
@@ -66,5 +66,12 @@ def _apply(scope: Scope, match: Match) -> None:
 
 
 RULE = Rule(
-    "norm-reductions", "N", "the reduction fusions", _find, _check, _apply, audit="8.6: as many layers"
+    "norm-reductions",
+    "N",
+    "the reduction fusions",
+    _find,
+    _check,
+    _apply,
+    stage=Stage.REDUCTION,
+    audit="8.6: as many layers",
 )

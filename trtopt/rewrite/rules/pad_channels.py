@@ -1,4 +1,4 @@
-"""Conv → activations → Conv with C channels between → the same with C rounded up; MatMul and Gemm likewise.
+"""Conv → activations → Conv with C channels between → the same with C rounded up; MatMul, Gemm likewise.
 
 The new channels have zero weights and zero bias where they are made and zero weights where they are summed,
 so whatever the activations make of them adds nothing: Σ over more channels of w·a with w = 0. Tensor Cores
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from trtopt.rewrite import channels
-from trtopt.rewrite.rule import Match, Rule
+from trtopt.rewrite.rule import Match, Rule, Stage
 from trtopt.rewrite.scope import Scope
 
 _HALF_UNIT, _INT8_UNIT = 8, 32
@@ -81,6 +81,7 @@ RULE = Rule(
     _find,
     _check,
     _apply,
+    stage=Stage.MERGING,
     default=(),
     audit="8.6: as many layers, other tactics",
 )

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from trtopt.rewrite.rule import Match, Rule
+from trtopt.rewrite.rule import Match, Rule, Stage
 from trtopt.rewrite.scope import Scope
 
 
@@ -93,5 +93,6 @@ RULE = Rule(
     _find,
     _check,
     _apply,
+    stage=Stage.CONVOLUTION,
     audit="8.6: no Padding in front of a pool; in front of a convolution it does it itself",
 )

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from trtopt.rewrite.reductions import operands
-from trtopt.rewrite.rule import Match, Rule
+from trtopt.rewrite.rule import Match, Rule, Stage
 from trtopt.rewrite.scope import Scope
 
 _FLOAT, _FLOAT16 = 1, 10
@@ -73,6 +73,7 @@ RULE = Rule(
     _find,
     _check,
     _apply,
+    stage=Stage.NORMALISATION,
     default=(),
     audit="8.6 without cuDNN: builds with it alone in FP16 over three axes",
 )

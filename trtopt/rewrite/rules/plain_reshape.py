@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from trtopt.rewrite.axes import Axes, Origin, lengths_requested
-from trtopt.rewrite.rule import Match, Rule
+from trtopt.rewrite.rule import Match, Rule, Stage
 from trtopt.rewrite.scope import Scope
 
 _Part = int | Origin | None
@@ -99,4 +99,14 @@ def _apply(scope: Scope, match: Match) -> None:
         node.outputs[0].shape = [axis if axis > 0 else None for axis in shape]
 
 
-RULE = Rule("plain-reshape", "B", "no shape layers", _find, _check, _apply, audit="8.6 does it itself")
+RULE = Rule(
+    "plain-reshape",
+    "B",
+    "no shape layers",
+    _find,
+    _check,
+    _apply,
+    stage=Stage.SHUFFLES,
+    after=("reduce-keepdims",),
+    audit="8.6 does it itself",
+)

@@ -1,4 +1,4 @@
-"""Shape(x, start, end) → Slice(Shape(x), start, end).
+"""Shape(x, start, end) → Slice(Shape(x), start, end), whose attributes TensorRT 8.6's parser ignores.
 
 For TensorRT 8.6 alone: its parser passes over the two attributes that opset 15 gave the operator and takes
 the whole shape, so that what follows has other sizes or does not import. PyTorch's exporter writes them.
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from trtopt.rewrite.rule import Match, Rule
+from trtopt.rewrite.rule import Match, Rule, Stage
 from trtopt.rewrite.scope import Scope
 
 
@@ -44,5 +44,6 @@ RULE = Rule(
     _find,
     _check,
     _apply,
+    stage=Stage.CLEANING,
     audit="8.6: as many layers; without it wrong sizes",
 )

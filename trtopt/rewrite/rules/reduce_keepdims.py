@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from trtopt.rewrite.reductions import REDUCTIONS, axes_of, keeps_axes, operands
-from trtopt.rewrite.rule import Match, Rule
+from trtopt.rewrite.rule import Match, Rule, Stage
 from trtopt.rewrite.scope import Scope
 
 
@@ -49,5 +49,7 @@ RULE = Rule(
     _find,
     _check,
     _apply,
+    stage=Stage.SHUFFLES,
+    after=("transpose-reduce",),
     audit="8.6: no layers around the reduction",
 )

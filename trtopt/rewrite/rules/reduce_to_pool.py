@@ -1,4 +1,4 @@
-"""ReduceMean over all spatial axes, kept → GlobalAveragePool.
+"""ReduceMean over all spatial axes, kept, that is no normalisation's → GlobalAveragePool.
 
 Both are the mean over H×W (and D). TensorRT then has a pooling layer, which fuses with its neighbours and has
 INT8 kernels; a Reduce has neither. The means of a normalisation stay: builders know it by them.
@@ -11,7 +11,7 @@ from typing import Any
 
 from trtopt.rewrite.match import square_of
 from trtopt.rewrite.reductions import axes_of, keeps_axes
-from trtopt.rewrite.rule import Match, Rule
+from trtopt.rewrite.rule import Match, Rule, Stage
 from trtopt.rewrite.scope import Scope
 
 
@@ -42,4 +42,13 @@ def _apply(scope: Scope, match: Match) -> None:
     scope.replace(match.node, "GlobalAveragePool", [match.node.inputs[0]])
 
 
-RULE = Rule("reduce-to-pool", "N", "Reduce→Pooling", _find, _check, _apply, audit="8.6 does it itself")
+RULE = Rule(
+    "reduce-to-pool",
+    "N",
+    "Reduce→Pooling",
+    _find,
+    _check,
+    _apply,
+    stage=Stage.REDUCTION,
+    audit="8.6 does it itself",
+)

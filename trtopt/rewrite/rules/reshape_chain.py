@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from trtopt.rewrite.rule import Match, Rule
+from trtopt.rewrite.rule import Match, Rule, Stage
 from trtopt.rewrite.scope import Scope
 
 _OPS = ("Reshape", "Squeeze", "Unsqueeze", "Flatten", "Transpose")
@@ -99,5 +99,7 @@ RULE = Rule(
     _find,
     _check,
     _apply,
+    stage=Stage.SHUFFLES,
+    after=("shared-axes",),
     audit="8.6: no NoOp where both copy an axis; else it does it itself",
 )

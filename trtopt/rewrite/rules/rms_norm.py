@@ -1,4 +1,4 @@
-"""x/√(mean(x²) + ε)·γ over the last axis → RMSNormalization(x, γ).
+"""x/√(mean(x²) + ε)·γ over the last axis, also between casts to FP32 and back → RMSNormalization(x, γ).
 
 γ may be missing. Where FP16 or BF16 is cast to FP32 in front of the square, and back in front of γ, as in
 language models, the casts go too: the operator has them by definition. It is standard from opset 23 on, which
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from trtopt.rewrite.match import why_not_one_node
 from trtopt.rewrite.normalisation import affine_after, affine_in_half, quotient_at, spread, spreads
-from trtopt.rewrite.rule import Match, Rule
+from trtopt.rewrite.rule import Match, Rule, Stage
 from trtopt.rewrite.scope import Scope
 
 _OPSET = 23
@@ -63,5 +63,6 @@ RULE = Rule(
     _find,
     _check,
     _apply,
+    stage=Stage.NORMALISATION,
     audit="8.6 does not read it; RTX's parser writes it out again",
 )

@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Iterator
 from typing import Any
 
-from trtopt.rewrite.rule import Match, Rule
+from trtopt.rewrite.rule import Match, Rule, Stage
 from trtopt.rewrite.scope import STANDARD, Scope
 
 _NEVER = {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial",
@@ -69,4 +69,4 @@ def _apply(scope: Scope, match: Match) -> None:
     scope.kill(match.node)
 
 
-RULE = Rule("share-equal", "B", "", _find, _check, _apply)
+RULE = Rule("share-equal", "B", "", _find, _check, _apply, stage=Stage.SELECTION, after=("where-not",))

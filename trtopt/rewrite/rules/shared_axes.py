@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from trtopt.rewrite.axes import Axes, lengths_requested
-from trtopt.rewrite.rule import Match, Rule, always
+from trtopt.rewrite.rule import Match, Rule, Stage, always
 from trtopt.rewrite.scope import Scope
 
 
@@ -33,4 +33,4 @@ def _apply(scope: Scope, match: Match) -> None:
     scope.replace(node, "Gather", [shape, scope.constant(index, f"{node.name}/axis")], {"axis": 0})
 
 
-RULE = Rule("shared-axes", "B", "", _find, always, _apply)
+RULE = Rule("shared-axes", "B", "", _find, always, _apply, stage=Stage.SHUFFLES, after=("transpose-reduce",))

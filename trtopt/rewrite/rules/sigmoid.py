@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from trtopt.rewrite.match import why_not_one_node, with_scalar
-from trtopt.rewrite.rule import Match, Rule
+from trtopt.rewrite.rule import Match, Rule, Stage
 from trtopt.rewrite.scope import Scope
 
 
@@ -54,5 +54,6 @@ RULE = Rule(
     _find,
     _check,
     _apply,
+    stage=Stage.ACTIVATION,
     audit="8.6 does it itself",
 )

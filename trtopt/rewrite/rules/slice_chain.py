@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from trtopt.rewrite.rule import Match, Rule
+from trtopt.rewrite.rule import Match, Rule, Stage
 from trtopt.rewrite.scope import Scope
 
 _Cut = dict[int, tuple[int, int, int]]
@@ -69,5 +69,7 @@ RULE = Rule(
     _find,
     _check,
     _apply,
+    stage=Stage.SHUFFLES,
+    after=("transpose-merged",),
     audit="8.6: three copies instead of five",
 )

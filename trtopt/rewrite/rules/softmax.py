@@ -11,7 +11,7 @@ from typing import Any
 
 from trtopt.rewrite.match import is_private
 from trtopt.rewrite.reductions import axes_of, keeps_axes
-from trtopt.rewrite.rule import Match, Rule
+from trtopt.rewrite.rule import Match, Rule, Stage
 from trtopt.rewrite.scope import Scope
 
 
@@ -64,5 +64,6 @@ RULE = Rule(
     _find,
     _check,
     _apply,
+    stage=Stage.ACTIVATION,
     audit="8.6: one kernel instead of three to six layers",
 )

@@ -1,4 +1,4 @@
-"""Conv(x, W) → Conv(x, W, kernel_shape), where W is computed and its shape is known.
+"""Conv(x, W) → Conv(x, W, kernel_shape), as 8.6 needs it, where W is computed and its shape is known.
 
 TensorRT 8.6 takes the size of a kernel that is no initializer from the attribute alone, which ONNX lets a
 model leave out: it refuses the quantised convolutions of such a model, whose kernels come from
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from trtopt.rewrite.rule import Match, Rule
+from trtopt.rewrite.rule import Match, Rule, Stage
 from trtopt.rewrite.scope import Scope
 from trtopt.targets import targets_where
 
@@ -41,6 +41,7 @@ RULE = Rule(
     _find,
     _check,
     _apply,
+    stage=Stage.PLUGINS,
     default=targets_where(lambda target: not target.computed_kernels),
     audit="8.6: builds with it alone",
 )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from trtopt.rewrite.rule import Match, Rule
+from trtopt.rewrite.rule import Match, Rule, Stage
 from trtopt.rewrite.scope import Scope
 
 
@@ -39,4 +39,13 @@ def _apply(scope: Scope, match: Match) -> None:
     scope.set_input(match.node, 0, match.parts["first"].inputs[0])
 
 
-RULE = Rule("transpose-chain", "B", "Shuffle+Shuffle", _find, _check, _apply, audit="8.6 does it itself")
+RULE = Rule(
+    "transpose-chain",
+    "B",
+    "Shuffle+Shuffle",
+    _find,
+    _check,
+    _apply,
+    stage=Stage.SHUFFLES,
+    audit="8.6 does it itself",
+)

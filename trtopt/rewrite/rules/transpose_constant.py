@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from trtopt.rewrite.rule import Match, Rule
+from trtopt.rewrite.rule import Match, Rule, Stage
 from trtopt.rewrite.scope import Scope
 
 
@@ -36,4 +36,13 @@ def _apply(scope: Scope, match: Match) -> None:
         scope.bypass(node, scope.constant(np.transpose(value, node.attrs.get("perm")), node.outputs[0].name))
 
 
-RULE = Rule("transpose-constant", "B", "weight fusion", _find, _check, _apply, audit="8.6 does it itself")
+RULE = Rule(
+    "transpose-constant",
+    "B",
+    "weight fusion",
+    _find,
+    _check,
+    _apply,
+    stage=Stage.CLEANING,
+    audit="8.6 does it itself",
+)

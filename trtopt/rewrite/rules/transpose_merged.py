@@ -14,7 +14,7 @@ from itertools import accumulate
 from math import prod
 from typing import Any
 
-from trtopt.rewrite.rule import Match, Rule
+from trtopt.rewrite.rule import Match, Rule, Stage
 from trtopt.rewrite.scope import Scope
 
 Length = int | str
@@ -109,5 +109,7 @@ RULE = Rule(
     _find,
     _check,
     _apply,
+    stage=Stage.SHUFFLES,
+    after=("transpose-reduce",),
     audit="8.6: one layer instead of two",
 )

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from trtopt.rewrite.reductions import REDUCTIONS, axes_of, keeps_axes, operands
-from trtopt.rewrite.rule import Match, Rule
+from trtopt.rewrite.rule import Match, Rule, Stage
 from trtopt.rewrite.scope import Scope
 
 
@@ -42,5 +42,12 @@ def _apply(scope: Scope, match: Match) -> None:
 
 
 RULE = Rule(
-    "transpose-reduce", "N", "Shuffle+Reduce; tail reduce", _find, _check, _apply, audit="8.6: no Shuffle"
+    "transpose-reduce",
+    "N",
+    "Shuffle+Reduce; tail reduce",
+    _find,
+    _check,
+    _apply,
+    stage=Stage.SHUFFLES,
+    audit="8.6: no Shuffle",
 )

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import onnx_graphsurgeon as gs
 
 from trtopt.rewrite.match import is_filled_with
-from trtopt.rewrite.rule import Match, Rule, always
+from trtopt.rewrite.rule import Match, Rule, Stage, always
 from trtopt.rewrite.scope import Scope
 
 _STATES = {"LSTM": (5, 6), "GRU": (5,), "RNN": (5,)}
@@ -32,4 +32,13 @@ def _apply(scope: Scope, match: Match) -> None:
         node.inputs.pop()
 
 
-RULE = Rule("zero-state", "B", "no shape layers", _find, always, _apply, audit="8.6 does it itself")
+RULE = Rule(
+    "zero-state",
+    "B",
+    "no shape layers",
+    _find,
+    always,
+    _apply,
+    stage=Stage.CLEANING,
+    audit="8.6 does it itself",
+)

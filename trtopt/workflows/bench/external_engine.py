@@ -7,7 +7,8 @@ from pathlib import Path
 
 from trtopt.builder.shapes import over_all
 from trtopt.errors import ArtifactError, SignatureError
-from trtopt.files.build_folder import MANIFEST, read_manifest, sha256_of
+from trtopt.files.bounded_reading import sha256_of
+from trtopt.files.manifests import MANIFEST, read_manifest
 from trtopt.files.signing import KEY_VARIABLE, SIGNER_VARIABLE, trusted_signer
 from trtopt.measure.describe_engine import Described, DescribeJob
 from trtopt.records import BuildPlan, BuildSettings, EngineArtifact, Profile, ShapeRange, TensorSpec

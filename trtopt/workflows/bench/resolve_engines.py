@@ -11,14 +11,9 @@ import msgspec
 
 from trtopt.device.backends import BackendChoice, choose_for_running, open_builder
 from trtopt.errors import ArtifactError, UsageError
-from trtopt.files.build_folder import (
-    MANIFEST,
-    check_plugins,
-    is_library,
-    plugin_libraries,
-    read_manifest,
-    scratch_folder,
-)
+from trtopt.files.atomic import scratch_folder
+from trtopt.files.manifests import MANIFEST, read_manifest
+from trtopt.files.plugins import check_plugins, is_library, plugin_libraries
 from trtopt.recipe import Recipe
 from trtopt.records import BuildPlan, BuildSettings, EngineArtifact, Manifest, TensorSpec
 from trtopt.workflows.bench.external_engine import external_engine, is_external

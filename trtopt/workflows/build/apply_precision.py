@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from trtopt.errors import UsageError
-from trtopt.files.build_folder import write_atomically
+from trtopt.files.atomic import write_atomically
 from trtopt.onnxio.model_info import read_onnx
 from trtopt.records import Backend, OnnxArtifact, to_json
 from trtopt.targets import target_of

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from trtopt.device.backends import choose_for_building, open_builder, places_to_build
 from trtopt.errors import UsageError
-from trtopt.files.build_folder import check_writable, scratch_folder
+from trtopt.files.atomic import scratch_folder
+from trtopt.files.writable import check_writable
 from trtopt.onnxio import model_file
 from trtopt.onnxio.model_info import read_onnx
 from trtopt.precision.bounds import Bounds

@@ -11,10 +11,8 @@ import msgspec
 from trtopt.errors import (
     InvalidModelError,
 )
-from trtopt.files.build_folder import (
-    MANIFEST,
-    cannot_write,
-)
+from trtopt.files.atomic import cannot_write
+from trtopt.files.manifests import MANIFEST
 from trtopt.files.signing import SIGNATURE
 from trtopt.onnxio.external_data import external_files
 from trtopt.onnxio.model_info import load_graph

@@ -11,19 +11,11 @@ import msgspec
 
 from trtopt.device.backends import open_builder
 from trtopt.errors import ArtifactError, UsageError
-from trtopt.files.build_folder import (
-    cannot_write,
-    check_plugins,
-    folder_in_progress,
-    hashes_of,
-    is_library,
-    plugin_libraries,
-    read_manifest,
-    scratch_beside,
-    sha256_of,
-    sign_manifest,
-    write_manifest,
-)
+from trtopt.files.atomic import cannot_write, scratch_beside
+from trtopt.files.bounded_reading import sha256_of
+from trtopt.files.build_folder import folder_in_progress
+from trtopt.files.manifests import hashes_of, read_manifest, sign_manifest, write_manifest
+from trtopt.files.plugins import check_plugins, is_library, plugin_libraries
 from trtopt.files.signing import (
     KEY_VARIABLE,
     SIGNATURE,

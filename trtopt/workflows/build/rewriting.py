@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from trtopt.errors import ModelError, TrtoptError
-from trtopt.files.build_folder import write_atomically
+from trtopt.files.atomic import write_atomically
 from trtopt.onnxio.external_data import external_files
 from trtopt.onnxio.model_info import load_graph, read_onnx
 from trtopt.records import Backend, OnnxArtifact, RewriteSummary, to_json

@@ -10,7 +10,7 @@ from pathlib import Path
 from trtopt.builder.timing_cache import StoredCache, read_cache
 from trtopt.builder.timing_store import LIMIT_BYTES, TimingStore
 from trtopt.errors import ArtifactError, TimingCacheError
-from trtopt.files.build_folder import write_atomically
+from trtopt.files.atomic import write_atomically
 from trtopt.records import CacheDifference, CacheEntry, Tactic
 from trtopt.workers.protocol import Merged, MergeJob, TacticsJob, TacticsTold
 from trtopt.workers.supervisor import run_jobs

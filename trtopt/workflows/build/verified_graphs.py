@@ -7,9 +7,7 @@ from pathlib import Path
 import msgspec
 
 from trtopt.errors import ArtifactError
-from trtopt.files.build_folder import (
-    sha256_of,
-)
+from trtopt.files.bounded_reading import sha256_of
 from trtopt.onnxio.model_info import read_onnx
 from trtopt.records import EngineArtifact, Manifest, OnnxArtifact
 

@@ -14,7 +14,8 @@ import msgspec
 
 from trtopt.device.backends import choose_for_running, open_builder
 from trtopt.errors import UsageError
-from trtopt.files.build_folder import read_manifest, scratch_folder
+from trtopt.files.atomic import scratch_folder
+from trtopt.files.manifests import read_manifest
 from trtopt.measure.analysis.comparability import SAME_WORK, Work, require_alike, unlike_work
 from trtopt.measure.analysis.outcomes import BuiltRow, Comparisons, Lottery, LotteryBatch, Row
 from trtopt.measure.loop.interleaved import InterleaveJob, LoadedEngine, Variant

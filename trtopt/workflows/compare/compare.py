@@ -9,7 +9,7 @@ from pathlib import Path
 
 from trtopt.data import open_data
 from trtopt.errors import UsageError
-from trtopt.files.build_folder import MANIFEST
+from trtopt.files.manifests import MANIFEST
 from trtopt.measure.analysis.outcomes import Comparisons, Outcome
 from trtopt.measure.contracts import DEFAULT, changed, contract_named
 from trtopt.measure.statistics.comparison import THRESHOLD

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from trtopt.errors import ArtifactError, UsageError
 from trtopt.files.bounded_reading import read_bounded, reason_of
-from trtopt.files.build_folder import MANIFEST
+from trtopt.files.manifests import MANIFEST
 from trtopt.measure.analysis.outcomes import Comparisons, Layers
 from trtopt.measure.analysis.result_comparison import compare_layers, compare_reports, compare_times
 from trtopt.measure.analysis.trtexec_files import Profile, Times, read_trtexec

@@ -6,7 +6,9 @@ import re
 from pathlib import Path
 
 from trtopt.errors import UsageError
-from trtopt.files.build_folder import lock, read_plan, read_verified, write_atomically
+from trtopt.files.atomic import write_atomically
+from trtopt.files.locks import lock
+from trtopt.files.manifests import read_plan, read_verified
 from trtopt.serving.triton import WRITTEN_BY, check_successor, readme, triton_model
 
 CONFIG = "config.pbtxt"

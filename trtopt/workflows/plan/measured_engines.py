@@ -9,7 +9,7 @@ from pathlib import Path
 
 from trtopt.errors import ArtifactError, UsageError
 from trtopt.files.bounded_reading import read_bounded, reason_of
-from trtopt.files.build_folder import read_manifest
+from trtopt.files.manifests import read_manifest
 from trtopt.measure.statistics.summaries import throughput
 from trtopt.records import (
     BenchPoint,

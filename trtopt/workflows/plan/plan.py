@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from trtopt.errors import DeviceError, IncompatibleEngineError
-from trtopt.files.build_folder import write_atomically
+from trtopt.files.atomic import write_atomically
 from trtopt.measure.load.arrivals import parse_goal
 from trtopt.records import BatchPlan, PlannedEngine, PlannedLoad, ServingCost, to_json
 from trtopt.serving.packing import packing_estimate

@@ -12,7 +12,8 @@ import msgspec
 import numpy as np
 
 from trtopt.errors import ArtifactError, DeviceError
-from trtopt.files.build_folder import read_plan, write_atomically
+from trtopt.files.atomic import write_atomically
+from trtopt.files.manifests import read_plan
 from trtopt.measure.load.arrivals import parse_goal
 from trtopt.recipe import check_timeout
 from trtopt.records import BatchPlan, Served, Verification, to_json

@@ -11,7 +11,8 @@ from typing import Literal
 from trtopt.data import open_data
 from trtopt.data.feeds import specs_of
 from trtopt.errors import DataError, UsageError
-from trtopt.files.build_folder import check_writable, scratch_folder
+from trtopt.files.atomic import scratch_folder
+from trtopt.files.writable import check_writable
 from trtopt.inspect.costs import node_flops
 from trtopt.inspect.graph import read_graph
 from trtopt.onnxio.model_file import ModelFile

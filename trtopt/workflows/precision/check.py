@@ -19,7 +19,8 @@ from trtopt.data.random_inputs import random_batch
 from trtopt.data.reader import samples_in
 from trtopt.device.ort.reference import Unoptimised, crashes_told
 from trtopt.errors import ModelError, UsageError
-from trtopt.files.build_folder import MANIFEST, scratch_folder
+from trtopt.files.atomic import scratch_folder
+from trtopt.files.manifests import MANIFEST
 from trtopt.measure.outputs import OutputsJob, outputs_file
 from trtopt.onnxio import model_file, prepare
 from trtopt.onnxio.disk_space import check_temporary_room

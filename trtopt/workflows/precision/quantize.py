@@ -14,7 +14,8 @@ from onnx import GraphProto
 from trtopt.data import SampleSource, open_data
 from trtopt.data.feeds import seeded_source
 from trtopt.errors import ModelError, OutputError, UsageError
-from trtopt.files.build_folder import check_writable, scratch_beside, write_atomically
+from trtopt.files.atomic import scratch_beside, write_atomically
+from trtopt.files.writable import check_writable
 from trtopt.onnxio import model_file
 from trtopt.onnxio.disk_space import check_room_beside
 from trtopt.onnxio.graph_walk import graphs_of

@@ -11,8 +11,8 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from trtopt.errors import ArtifactError, TrtoptError
+from trtopt.files.atomic import scratch_folder, write_atomically
 from trtopt.files.bounded_reading import read_bounded, reason_of
-from trtopt.files.build_folder import scratch_folder, write_atomically
 from trtopt.inspect.graph import read_graph
 from trtopt.inspect.inspector import read_inspector
 from trtopt.inspect.peaks import matrix_peak, peaks_of, together

@@ -13,7 +13,7 @@ from trtopt.builder.shapes import shapes_at
 from trtopt.device.nvtx import require_nvtx
 from trtopt.errors import ArtifactError, BackendMissingError, NoGpuError, UsageError
 from trtopt.files.bounded_reading import read_bounded, reason_of
-from trtopt.files.build_folder import MANIFEST, read_manifest
+from trtopt.files.manifests import MANIFEST, read_manifest
 from trtopt.inspect.difference import difference
 from trtopt.inspect.graph import Graph, read_graph
 from trtopt.inspect.inspector import description_of

@@ -14,16 +14,10 @@ import msgspec
 from trtopt.device.backends import places_to_build
 from trtopt.device.building import EngineBuilder
 from trtopt.errors import ArtifactError, TrtoptError
-from trtopt.files.bounded_reading import read_bounded, reason_of
-from trtopt.files.build_folder import (
-    MANIFEST,
-    folder_in_progress,
-    hashes_of,
-    read_manifest,
-    sha256_of,
-    write_atomically,
-    write_manifest,
-)
+from trtopt.files.atomic import write_atomically
+from trtopt.files.bounded_reading import read_bounded, reason_of, sha256_of
+from trtopt.files.build_folder import folder_in_progress
+from trtopt.files.manifests import MANIFEST, hashes_of, read_manifest, write_manifest
 from trtopt.recipe import Recipe
 from trtopt.records import (
     BuildPlan,

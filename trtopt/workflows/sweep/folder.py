@@ -17,8 +17,9 @@ from pathlib import Path
 import msgspec
 
 from trtopt.errors import ArtifactError, OutputError
+from trtopt.files.atomic import write_atomically
 from trtopt.files.bounded_reading import read_bounded, reason_of
-from trtopt.files.build_folder import lock, write_atomically
+from trtopt.files.locks import lock
 from trtopt.files.temporary import is_temporary, remove_if_abandoned
 from trtopt.measure.analysis.sweep_table import csv_of
 from trtopt.records import SweepReport, SweepTerms, read_versioned, to_json

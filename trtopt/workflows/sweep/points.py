@@ -8,7 +8,7 @@ from typing import Any
 from trtopt.builder.shapes import shapes_at
 from trtopt.device.backends import ONNXRUNTIME
 from trtopt.errors import ArtifactError, DeviceError
-from trtopt.files.build_folder import write_atomically
+from trtopt.files.atomic import write_atomically
 from trtopt.measure.analysis.energy import mean_power
 from trtopt.measure.analysis.findings import measurements_of
 from trtopt.measure.contracts import changed

@@ -21,7 +21,7 @@ from trtopt.measure.statistics.comparison import (
     blocks_of,
     compare,
     decide,
-    interleaving,
+    in_turns,
     noise_of,
     ratio_of_medians,
 )
@@ -153,15 +153,15 @@ def test_a_control_that_finds_a_winner_bars_any_verdict() -> None:
 
 def test_blocks_are_interleaved_so_that_drift_falls_on_both_sides() -> None:
     for seed in range(20):
-        order = "".join(interleaving(10, seed))
+        order = "".join("AB"[side] for side in in_turns(2, 10, seed))
         pairs = [order[start : start + 2] for start in range(0, 20, 2)]
         assert sorted(pairs) == ["AB"] * 5 + ["BA"] * 5
 
 
 def test_the_order_of_blocks_is_left_to_chance_and_the_seed_tells_it() -> None:
-    assert interleaving(20, 7) == interleaving(20, 7)
-    assert len({interleaving(20, seed) for seed in range(100)}) == 100
-    first = [sum(interleaving(20, seed)[2 * pair] == "A" for seed in range(1000)) for pair in range(20)]
+    assert in_turns(2, 20, 7) == in_turns(2, 20, 7)
+    assert len({in_turns(2, 20, seed) for seed in range(100)}) == 100
+    first = [sum(in_turns(2, 20, seed)[2 * pair] == 0 for seed in range(1000)) for pair in range(20)]
     assert 440 < min(first) <= max(first) < 560  # 16 is a standard deviation
 
 

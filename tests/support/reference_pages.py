@@ -1,0 +1,64 @@
+"""The tables in documentation pages that are made of the package's own: run it as a module to write them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+from trtopt.measure.contracts import CONTRACTS, DEFAULT, SUMMARIES
+from trtopt.rewrite import rules
+from trtopt.rewrite.catalogue import in_order, modules_of
+from trtopt.rewrite.explain import default_of
+
+ROOT = Path(__file__).parents[2]
+
+
+def rules_table(package: ModuleType = rules) -> str:
+    """The rewrite rules of a package in their order; what each does is its module's first line."""
+    modules = {module.RULE.name: module for module in modules_of(package)}
+    rows = ["| rule | what | class | default | enables | engines show |", "|---|---|---|---|---|---|"]
+    for rule in in_order(module.RULE for module in modules.values()):
+        what = (modules[rule.name].__doc__ or "").partition("\n")[0].rstrip(".")
+        enables, shown = (rule.enables, rule.audit) if rule.enables else ("cleaning only", "–")
+        cells = (f"`{rule.name}`", what, rule.exactness, default_of(rule), enables, shown)
+        rows.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
+    return "\n".join(rows)
+
+
+def contracts_table() -> str:
+    """The contracts, the default one first."""
+    rows = [
+        "| contract | CUDA graph | copies | queue ahead | host waits | what it tells |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name, contract in sorted(CONTRACTS.items(), key=lambda item: item[0] != DEFAULT):
+        cells = (
+            f"`{name}` (default)" if name == DEFAULT else f"`{name}`",
+            "yes" if contract.graph else "no",
+            ("yes, page-locked" if contract.pinned else "yes, pageable") if contract.transfers else "no",
+            str(contract.queue_ahead),
+            {"spin": "spinning", "blocking": "sleeping"}[contract.sync],
+            SUMMARIES[name],
+        )
+        rows.append(f"| {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
+PAGES: dict[str, Callable[[], str]] = {"docs/rewrites.md": rules_table, "README.md": contracts_table}
+"""The pages with a table in them, and what makes it."""
+
+
+def with_table(page: str, table: str) -> str:
+    """The page with the table instead of the one that has the same header."""
+    header = re.escape(table.partition("\n")[0])
+    made, count = re.subn(rf"^{header}\n(\|.*\n)+", lambda _: f"{table}\n", page, flags=re.MULTILINE)
+    assert count == 1, "a page has one table of that header"
+    return made
+
+
+if __name__ == "__main__":
+    for name, table in PAGES.items():
+        page = ROOT / name
+        page.write_text(with_table(page.read_text("utf-8"), table()), "utf-8")

@@ -1,0 +1,92 @@
+"""The table of jobs: an entry for each type, and what a death or a timeout of each is called."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from tests.support import examples
+from trtopt.builder.engine import BuildJob
+from trtopt.errors import BuildError, DeviceError, TrtoptError
+from trtopt.measure.contracts import contract_named
+from trtopt.measure.describe_engine import DescribeJob
+from trtopt.measure.engine import BenchJob
+from trtopt.measure.loop.interleaved import InterleaveJob, LoadedEngine
+from trtopt.measure.outputs import OutputsJob
+from trtopt.serving.trial_run import CostJob, TrialJob
+from trtopt.workers.jobs import JOBS, Job, type_of
+from trtopt.workers.protocol import CopyJob, MergeJob, TacticsJob
+
+ENGINE = examples.engine()
+LOADED = [LoadedEngine(path=path, artifact=ENGINE, shapes={}) for path in ("/a/1.engine", "/b/1.engine")]
+TENSORRT = ("TensorRT", "its driver")
+WITH_PLUGIN = (*TENSORRT, "the plugin /plugin.so")
+
+CASES: list[tuple[Job, str, tuple[str, ...]]] = [
+    (
+        BuildJob(onnx="m.onnx", types=(), plan=examples.plan(), folder="/f", timing_cache=None),
+        f"building {examples.plan().label}",
+        WITH_PLUGIN,
+    ),
+    (DescribeJob(path="e.engine", sha256="", backend="onnxruntime"), "running e.engine", ("ONNX Runtime",)),
+    (
+        BenchJob(
+            path="/f/batch8.engine", artifact=ENGINE, batch=8, shapes={}, data="images:rows",
+            contract=contract_named("isolated"), warmup_s=0.0, duration_s=0.0, layers=False, memory=False,
+        ),
+        "running batch8.engine",
+        (*WITH_PLUGIN, "what images:rows calls"),
+    ),
+    (
+        InterleaveJob(
+            engines=(*LOADED, LOADED[0]), variants=(), rounds=1, purpose="control", batch=8,
+            data="samples.npz", warmup_s=0.0, block_s=0.0,
+        ),
+        "running /a/1.engine, /b/1.engine",
+        WITH_PLUGIN,
+    ),
+    (
+        OutputsJob(path="/f/batch8.engine", artifact=ENGINE, inputs=(), data="random", batch=8, folder="/o"),
+        "running batch8.engine",
+        WITH_PLUGIN,
+    ),
+    (CopyJob(backend="tensorrt", nbytes=64 << 20), "running a copy of 64 MiB", TENSORRT),
+    (
+        MergeJob(backend="tensorrt-rtx", ours=b"", theirs=b""),
+        "running TensorRT on timing caches",
+        ("TensorRT-RTX", "its driver"),
+    ),
+    (TacticsJob(backend="tensorrt", caches=()), "running TensorRT on timing caches", TENSORRT),
+    (
+        TrialJob(path="plan.json", backend="tensorrt", buckets=(), at_s=[], bucket=[], before_s=[]),
+        "running requests on plan.json",
+        TENSORRT,
+    ),
+    (
+        CostJob(path="folder", backend="another", sample={}, requests={}),
+        "running requests on folder",
+        ("another",),
+    ),
+]  # fmt: skip
+
+
+def test_every_job_of_the_protocol_has_an_entry_and_a_case_here() -> None:
+    assert set(JOBS) == set(get_args(Job)) == {type(job) for job, *_ in CASES}
+
+
+@pytest.mark.parametrize(("job", "doing", "native_code"), CASES, ids=lambda value: type(value).__name__)
+def test_a_job_is_reported_by_what_it_does_and_whose_code_it_runs(
+    job: Job, doing: str, native_code: tuple[str, ...]
+) -> None:
+    assert (type_of(job).doing(job), tuple(type_of(job).native_code(job))) == (doing, native_code)
+
+
+def test_a_build_alone_has_its_own_error_time_option_and_log() -> None:
+    found: dict[type, tuple[type[TrtoptError], str, Path | None]] = {
+        type(job): (type_of(job).error, type_of(job).time_option, type_of(job).log(job)) for job, *_ in CASES
+    }
+    log = Path("/f", f"{examples.plan().label}.log")
+    assert found.pop(BuildJob) == (BuildError, "--build-timeout", log)
+    assert set(found.values()) == {(DeviceError, "--timeout", None)}

@@ -1,0 +1,222 @@
+"""The types of jobs, in one table: what runs each, and how it is reported when its process dies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from trtopt.builder.engine import BuildJob, build_engine
+from trtopt.data import names_function
+from trtopt.device.affinity import confine
+from trtopt.device.api import ProgressSink
+from trtopt.device.backends import open_builder, open_target
+from trtopt.device.nvtx import NvtxMarks
+from trtopt.errors import BuildError, DeviceError, TrtoptError
+from trtopt.measure.bandwidth import copy_bandwidth
+from trtopt.measure.describe_engine import Described, DescribeJob, describe
+from trtopt.measure.engine import BenchJob, bench_engine
+from trtopt.measure.loop.interleaved import InterleaveJob, interleave
+from trtopt.measure.outputs import OutputsJob, write_outputs
+from trtopt.records import BuildPlan, Environment
+from trtopt.serving.trial_run import CostJob, TrialJob, serving_times, try_plan
+from trtopt.workers.environment import environment_of
+from trtopt.workers.protocol import (
+    Benched,
+    Built,
+    Copied,
+    CopyJob,
+    Costed,
+    Interleaved,
+    Merged,
+    MergeJob,
+    OutputsWritten,
+    Result,
+    TacticsJob,
+    TacticsTold,
+    Tried,
+)
+
+AnyJob = TypeVar("AnyJob")
+
+Job = (
+    BuildJob
+    | DescribeJob
+    | BenchJob
+    | InterleaveJob
+    | OutputsJob
+    | CopyJob
+    | MergeJob
+    | TacticsJob
+    | TrialJob
+    | CostJob
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobType(Generic[AnyJob]):
+    """All that a worker and its supervisor need to know about one type of job."""
+
+    run: Callable[[AnyJob, ProgressSink], Result]
+    """Does it, in the worker."""
+    doing: Callable[[AnyJob], str]
+    """What is being done, in words."""
+    native_code: Callable[[AnyJob], Iterable[str]]
+    """Whose native code it runs, in words: libraries, plugins, and what the user's own function calls."""
+    error: type[TrtoptError] = DeviceError
+    """What its death is."""
+    time_option: str = "--timeout"
+    """The option that bounds its time."""
+    log: Callable[[AnyJob], Path | None] = lambda job: None
+    """The file that native code logs to."""
+
+
+def type_of(job: Job) -> JobType[Any]:
+    """The entry of a job's type."""
+    return JOBS[type(job)]
+
+
+# ── what runs them ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def _build(job: BuildJob, progress: ProgressSink) -> Built:
+    builder = open_builder(job.plan.backend.name, NvtxMarks(nvtx=job.nvtx), follow_memory=job.memory)
+    return Built(engine=build_engine(builder, job, progress))
+
+
+def _describe(job: DescribeJob, _progress: ProgressSink) -> Described:
+    with closing(open_target(job.backend)) as target:
+        return describe(target, job)
+
+
+def _bench(job: BenchJob, progress: ProgressSink) -> Benched:
+    plan = job.artifact.plan
+    marks = NvtxMarks(nvtx=job.nvtx, cuda_profiler=job.cuda_profiler)
+    with closing(open_target(plan.backend.name, plan.settings.plugins, marks)) as target:
+        if job.cpu_affinity is not None:
+            confine(job.cpu_affinity, target.device.info)
+        point = bench_engine(target, job, progress)
+        return Benched(point=point, environment=environment_of(target))
+
+
+def _interleave(job: InterleaveJob, progress: ProgressSink) -> Interleaved:
+    plans = [engine.artifact.plan for engine in job.engines]
+    plugins = {plugin.sha256: plugin for plan in plans for plugin in plan.settings.plugins}
+    with closing(open_target(plans[0].backend.name, tuple(plugins.values()))) as target:
+        return Interleaved(run=interleave(target, job, environment_of(target), progress))
+
+
+def _write_outputs(job: OutputsJob, progress: ProgressSink) -> OutputsWritten:
+    plan = job.artifact.plan
+    with closing(open_target(plan.backend.name, plan.settings.plugins)) as target:
+        return OutputsWritten(batches=write_outputs(target, job, progress))
+
+
+def _copy(job: CopyJob, _progress: ProgressSink) -> Copied:
+    with closing(open_target(job.backend)) as target:
+        return Copied(bytes_per_s=copy_bandwidth(target.device, job.nbytes))
+
+
+def _merge(job: MergeJob, _progress: ProgressSink) -> Merged:
+    return Merged(blob=open_builder(job.backend).merge_timing_caches(job.ours, job.theirs))
+
+
+def _list_tactics(job: TacticsJob, _progress: ProgressSink) -> TacticsTold:
+    return TacticsTold(tactics=tuple(map(open_builder(job.backend).tactics, job.caches)))
+
+
+def _try_plan(job: TrialJob, progress: ProgressSink) -> Tried:
+    return Tried(run=try_plan(job, progress), environment=_environment(job.backend))
+
+
+def _measure_costs(job: CostJob, progress: ProgressSink) -> Costed:
+    return Costed(full_ms=serving_times(job, progress), environment=_environment(job.backend))
+
+
+def _environment(backend: str) -> Environment:
+    with closing(open_target(backend)) as target:
+        return environment_of(target)
+
+
+# ── what they are called ────────────────────────────────────────────────────────────────────────────────
+
+_LIBRARIES = {
+    "tensorrt": ("TensorRT", "its driver"),
+    "tensorrt-rtx": ("TensorRT-RTX", "its driver"),
+    "onnxruntime": ("ONNX Runtime",),
+}
+
+
+def _backend_code(backend: str) -> tuple[str, ...]:
+    return _LIBRARIES.get(backend, (backend,))
+
+
+def _engine_code(plans: Iterable[BuildPlan], data: str | None = None) -> list[str]:
+    plans = list(plans)
+    libraries = [name for plan in plans for name in _backend_code(plan.backend.name)]
+    plugins = [f"the plugin {plugin.path}" for plan in plans for plugin in plan.settings.plugins]
+    own = [f"what {data} calls"] if data is not None and names_function(data) else []
+    return list(dict.fromkeys([*libraries, *plugins, *own]))
+
+
+def _interleaved_paths(job: InterleaveJob) -> str:
+    return ", ".join(dict.fromkeys(engine.path for engine in job.engines))
+
+
+JOBS: dict[type, JobType[Any]] = {
+    BuildJob: JobType[BuildJob](
+        run=_build,
+        doing=lambda job: f"building {job.plan.label}",
+        native_code=lambda job: _engine_code([job.plan]),
+        error=BuildError,
+        time_option="--build-timeout",
+        log=lambda job: Path(job.folder, f"{job.plan.label}.log"),
+    ),
+    DescribeJob: JobType[DescribeJob](
+        run=_describe,
+        doing=lambda job: f"running {job.path}",
+        native_code=lambda job: _backend_code(job.backend),
+    ),
+    BenchJob: JobType[BenchJob](
+        run=_bench,
+        doing=lambda job: f"running {job.artifact.path}",
+        native_code=lambda job: _engine_code([job.artifact.plan], job.data),
+    ),
+    InterleaveJob: JobType[InterleaveJob](
+        run=_interleave,
+        doing=lambda job: f"running {_interleaved_paths(job)}",
+        native_code=lambda job: _engine_code((engine.artifact.plan for engine in job.engines), job.data),
+    ),
+    OutputsJob: JobType[OutputsJob](
+        run=_write_outputs,
+        doing=lambda job: f"running {job.artifact.path}",
+        native_code=lambda job: _engine_code([job.artifact.plan], job.data),
+    ),
+    CopyJob: JobType[CopyJob](
+        run=_copy,
+        doing=lambda job: f"running a copy of {job.nbytes / 2**20:.0f} MiB",
+        native_code=lambda job: _backend_code(job.backend),
+    ),
+    MergeJob: JobType[MergeJob](
+        run=_merge,
+        doing=lambda job: "running TensorRT on timing caches",
+        native_code=lambda job: _backend_code(job.backend),
+    ),
+    TacticsJob: JobType[TacticsJob](
+        run=_list_tactics,
+        doing=lambda job: "running TensorRT on timing caches",
+        native_code=lambda job: _backend_code(job.backend),
+    ),
+    TrialJob: JobType[TrialJob](
+        run=_try_plan,
+        doing=lambda job: f"running requests on {job.path}",
+        native_code=lambda job: _backend_code(job.backend),
+    ),
+    CostJob: JobType[CostJob](
+        run=_measure_costs,
+        doing=lambda job: f"running requests on {job.path}",
+        native_code=lambda job: _backend_code(job.backend),
+    ),
+}
