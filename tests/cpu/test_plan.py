@@ -238,7 +238,7 @@ def test_a_rehearsal_that_was_held_up_is_told(planned: Path) -> None:
     console = Console(file=StringIO(), width=200)
     console.print(plan_text(structs.replace(plan, serving_cost=cost)))
     assert isinstance(console.file, StringIO)
-    told = "one process more was held up and does not count: p99 was 6.25 times what was simulated"
+    told = "one further process was delayed and does not count: p99 was 6.25 times the simulated one"
     assert told in console.file.getvalue()
 
 
@@ -384,7 +384,7 @@ def test_bounds_that_nothing_keeps_are_told_with_what_each_costs(
         (["--slo", SLO, "--rate", "0"], "--rate 0: is no rate"),
         (["--slo", SLO, "--memory", "8"], "--memory 8: is no size"),
         (["--slo", SLO, "--max-engines", "9"], "--max-engines 9"),
-        (["--slo", SLO, "--lengths", "128"], "is no length with its share"),
+        (["--slo", SLO, "--lengths", "128"], "not a length with its share"),
         (["--slo", SLO, "--lengths", "128:1"], "the sweep has none"),
         (["--slo", SLO, "--arrivals", "weekly"], "no such arrivals"),
     ],

@@ -234,7 +234,7 @@ class MemoryTimeline(Record, frozen=True, kw_only=True):
     phases: tuple[PhaseMemory, ...]
     live_at_peak: tuple[LiveAllocation, ...]
     leaked: tuple[LiveAllocation, ...]
-    """Never given back, although everything was closed."""
+    """Never freed, although everything was closed."""
     failed_bytes: tuple[int, ...]
     """Sizes of allocations that there was no memory for."""
     buffers_bytes: int

@@ -1,4 +1,4 @@
-"""The build options that more than one command takes."""
+"""Build options shared by several commands."""
 
 from __future__ import annotations
 
@@ -30,11 +30,9 @@ _OPTIONS = {
         "workspace_mib",
         type=int,
         metavar="MIB",
-        help="Bound on the builder's scratch memory.",
+        help="Limit of the builder's scratch memory.",
     ),
-    "tactic_sources": click.option(
-        "--tactic-sources", metavar="NAME,NAME,…", help="Where tactics may come from."
-    ),
+    "tactic_sources": click.option("--tactic-sources", metavar="NAME,NAME,…", help="Allowed tactic sources."),
     "compute_capability": click.option(
         "--compute-capability", metavar="CC,CC,…", help="GPUs to build for, such as 8.9 (TensorRT-RTX)."
     ),
@@ -44,20 +42,22 @@ _OPTIONS = {
     "precision": click.option(
         "--precision",
         type=click.Choice(["fp32", "fp16", "bf16", "int8", "fp8", "int4", "best"]),
-        help="Write this precision into the graph before building; best: what measures fastest "
-        "[default: as the graph is].",
+        help="Write this precision into the graph before building; best: the fastest one measured "
+        "[default: the graph's].",
     ),
     "calib": click.option(
-        "--calib", metavar="DATA", help="Real inputs for --precision: what stays FP32, and scales."
+        "--calib",
+        metavar="DATA",
+        help="Real inputs for --precision: they decide what stays FP32, and the scales.",
     ),
     "build_timeout": click.option(
-        "--build-timeout", type=float, metavar="S", help="An engine that takes longer to build has failed."
+        "--build-timeout", type=float, metavar="S", help="Time limit for building one engine."
     ),
     "jobs": click.option(
         "--jobs",
         type=int,
         metavar="N",
-        help="Engines built at once, on the GPUs of one kind in turn [default: 1].",
+        help="Engines built concurrently, on GPUs of the same model in turn [default: 1].",
     ),
     "rewrite": click.option(
         "--rewrite/--no-rewrite",
@@ -65,20 +65,20 @@ _OPTIONS = {
         help="Rewrite the graph first so that it fuses better [default: yes].",
     ),
 }
-"""By what click calls their values."""
+"""By click's parameter names."""
 
 
 def recipe_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add them all. The command gets `recipe`: what was given, as fields of `recipe.Recipe`, and `profile`.
+    """Add them all. The command receives `recipe`, the given fields of `recipe.Recipe`, and `profile`.
 
     Raises:
-        UsageError: an input given twice, or a shape that is none.
+        UsageError: an input given twice, or an invalid shape.
     """
     return recipe_options_but()(command)
 
 
 def recipe_options_but(*left_out: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """`recipe_options` without some, by the names of their values."""
+    """`recipe_options` except some, by parameter name."""
     taken = {name: option for name, option in _OPTIONS.items() if name not in left_out}
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -110,7 +110,7 @@ def _names(text: str | None) -> tuple[str, ...] | None:
 
 
 def _by_name(flags: tuple[str, ...]) -> dict[str, str] | None:
-    """`NAME:SHAPES` flags as the recipe holds them; the form of each is judged there."""
+    """`NAME:SHAPES` flags as the recipe stores them, which validates each."""
     from trtopt.errors import UsageError
     from trtopt.recipe import parse_shape_flag
 

@@ -1,4 +1,4 @@
-"""The options that say which timing caches a build uses."""
+"""Options that select the timing caches of a build."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _OPTIONS = (
     click.option(
         "--timing-cache",
         metavar="FILE|none",
-        help="Timing cache to read, extend and save; none: begin with nothing [default: the store].",
+        help="Timing cache to read, extend and save; none: start empty [default: the store].",
     ),
     click.option(
         "--cache-dir",
@@ -31,7 +31,7 @@ _NAMES = ("timing_cache", "cache_dir", "reproducible")
 
 
 def cache_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add them all; the command gets `caches`: arguments of `trtopt.build`."""
+    """Add them all; the command receives `caches`: arguments of `trtopt.build`."""
 
     @functools.wraps(command)
     def with_caches(**arguments: Any) -> Any:

@@ -154,7 +154,7 @@ def _run(
             if result.point.failure is not None:
                 raise DeviceError(
                     f"batch {result.point.batch}: {result.point.failure}",
-                    "what was measured until then is kept; see whether nvidia-smi shows a healthy GPU",
+                    "earlier measurements are kept; check the GPU with nvidia-smi",
                 )
     except TrtoptError as error:
         if report is not None and len(report.points) < len(jobs) and report.points[-1].failure is None:

@@ -177,7 +177,7 @@ def _measured(
     plans = make_plans(base, recipe, builder.backend)
     found = select_precision(base, plans, folder, how, _terms(base, recipe, builder), listener)
     for one in found.verdict.batches:
-        listener.note(f"{one.engine}: {one.chosen} is handed out: {one.reason}")
+        listener.note(f"{one.engine}: {one.chosen} is selected: {one.reason}")
     before = () if base.sha256 == found.graphs[0].sha256 else (in_folder(base),)
     return SelectedEngines(found.engines, found.graphs, before, found.verdict, ())
 

@@ -39,7 +39,7 @@ class Options:
     force: bool = False
     """Compare although machines, models, input shapes or outputs differ; what does is noted."""
     batch: Sequence[int] | None = None
-    """Batch sizes [default: all that both sides have]. Beside a file of trtexec's: the one it is for."""
+    """Batch sizes [default: those of both sides]. Beside a file of trtexec's: the one it is for."""
     backend: str | None = None
     """See `trtopt.bench`."""
     contract: str | None = None

@@ -112,7 +112,7 @@ def _check(nvtx: bool, result: str | Path | None, measuring: Mapping[str, bool])
         require_nvtx()  # later on its absence would be taken for that of a GPU
     given = [flag for flag, is_given in measuring.items() if is_given]
     if given and result is not None:
-        raise UsageError(f"{given[0]}: nothing is measured with --result", "leave one of them away")
+        raise UsageError(f"{given[0]}: nothing is measured with --result", "omit one of them")
 
 
 @contextmanager
