@@ -141,7 +141,7 @@ def test_an_engine_that_is_missing_from_a_plan_or_another_one_is_not_loaded(
     with pytest.raises(ArtifactError, match="is not the file that the plan vouches for"):
         EnginePool.open(path)
     engine.unlink()
-    with pytest.raises(ArtifactError, match=r"cannot be read.*\n.*put the plan back"):
+    with pytest.raises(ArtifactError, match=r"cannot be read.*\n.*move the plan back"):
         EnginePool.open(path)
 
 

@@ -96,7 +96,7 @@ def test_a_folder_in_an_engines_place_is_named(trtopt_cli: CommandLine, folder: 
 def test_a_manifest_that_names_files_outside_its_folder_is_refused(folder: Path, name: str) -> None:
     text = (folder / "manifest.json").read_text().replace("batch8.engine", name)
     (folder / "manifest.json").write_text(text)
-    with pytest.raises(ArtifactError, match="is no name of a file in the build folder"):
+    with pytest.raises(ArtifactError, match="is not the name of a file in the build folder"):
         read_manifest(folder)
 
 

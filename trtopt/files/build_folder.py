@@ -48,7 +48,7 @@ _CHUNK_BYTES = 1 << 20
 def write_atomically(path: Path, content: bytes) -> None:
     """Write a file under a temporary name beside `path`, flush it to disk and rename it.
 
-    What killed runs have left of it is taken away.
+    Temporary files of killed runs are removed.
 
     Raises:
         OutputError: the folder cannot be written to, or the disk is full; nothing is left behind.
@@ -73,7 +73,7 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def _check_regular(path: Path) -> None:
-    """A file may be replaced; a device or a pipe is somebody's way to something else.
+    """A regular file may be replaced; a device or a pipe may not.
 
     Raises:
         OSError: there is one.
@@ -83,7 +83,7 @@ def _check_regular(path: Path) -> None:
 
 
 def remove_abandoned(path: Path) -> None:
-    """Take away what killed runs have left of `path`, and bring back what they had set aside for it.
+    """Remove temporary files of killed runs for `path`, and restore folders that they had renamed.
 
     Raises:
         OutputError: there is such, and another process keeps its folder for itself.
@@ -117,7 +117,7 @@ def cannot_write(path: Path, error: OSError) -> OutputError:
 
 
 def check_writable(path: Path) -> None:
-    """Find out before the work whether a result file can be written at `path`.
+    """Check before the work that a result file can be written at `path`.
 
     Raises:
         OutputError: it cannot.
@@ -139,9 +139,9 @@ def check_writable(path: Path) -> None:
 
 @contextmanager
 def folder_in_progress(final: Path) -> Iterator[Path]:
-    """A temporary folder beside `final` that takes its name when the block ends well, and vanishes otherwise.
+    """A temporary folder next to `final` that takes its name if the block succeeds, else is removed.
 
-    An earlier build folder of the same name is replaced, and what others have put into it is in the new one;
+    An earlier build folder of the same name is replaced, and the new one keeps the user's files of it;
     a folder that trtopt did not make is not replaced.
 
     Raises:
@@ -159,9 +159,9 @@ def folder_in_progress(final: Path) -> Iterator[Path]:
 
 
 def scratch_beside(final: Path) -> AbstractContextManager[Path]:
-    """A temporary folder on the same disk as `final`, which need not be there; goes when the block ends.
+    """A temporary folder on the same disk as `final`, which need not exist; removed when the block ends.
 
-    Only its owner may enter it. What killed runs have left of such folders is taken away first.
+    Only its owner may enter it. Such folders of killed runs are removed first.
 
     Raises:
         OutputError: it cannot be made.
@@ -186,7 +186,7 @@ def _folder_beside(final: Path, mode: int) -> Iterator[Path]:
 
 @contextmanager
 def scratch_folder() -> Iterator[Path]:
-    """A temporary folder of the system's; see `scratch_beside`."""
+    """A folder in the system's temporary folder; see `scratch_beside`."""
     with scratch_beside(Path(tempfile.gettempdir()) / "trtopt") as folder:
         inner = folder / "work"  # `folder` itself is locked: a build in it would wait for ever
         inner.mkdir()
@@ -216,7 +216,7 @@ def is_build_folder(folder: Path) -> bool:
 
 
 def _replace_folder(new: Path, final: Path) -> None:
-    """Give `new` the name `final`, with what others have put into the build that has it now."""
+    """Rename `new` to `final`, with the user's files of the build that has the name now."""
     with locked_folder(final.parent):
         _check_replaceable(final)
         try:
@@ -228,7 +228,7 @@ def _replace_folder(new: Path, final: Path) -> None:
 
 
 def own_files(folder: Path) -> set[str]:
-    """The files of a build folder that trtopt made, by relative path; of a damaged one those for sure."""
+    """The files of a build folder that trtopt made, by relative path; of a damaged one the certain ones."""
     own = {MANIFEST, SIGNATURE}
     try:
         manifest = read_manifest(folder, signed=False)
@@ -241,7 +241,7 @@ def own_files(folder: Path) -> set[str]:
 
 @contextmanager
 def lock(path: Path, wait_s: float | None = None) -> Iterator[None]:
-    """Hold `path` + `.lock` against other processes.
+    """Lock `path` + `.lock` against other processes.
 
     Raises:
         OutputError: another process has held it for ten minutes (or as long as `wait_s` says), or the folder
@@ -259,7 +259,7 @@ def lock(path: Path, wait_s: float | None = None) -> Iterator[None]:
 def write_manifest(folder: Path, manifest: Manifest, files: Mapping[str, str] | None = None) -> Manifest:
     """Write `manifest.json`, signed if the environment has a key; returns what was written.
 
-    `files` are the hashes that it vouches for, by default those of all files that are there.
+    `files` are the hashes that it lists, by default those of all files in the folder.
     """
     vouched = hashes_of(folder) if files is None else dict(files)
     engines = {engine.path: engine.sha256 for engine in manifest.engines}  # as they were when they were built
@@ -340,7 +340,7 @@ def is_library(name: str, library: str) -> bool:
 
 
 def check_plugins(engines: Iterable[EngineArtifact], trust: Sequence[str], flag: str = "--trust") -> None:
-    """Judge whether engines' plugin libraries may be loaded: a manifest can name any, whoever made it.
+    """Check that engines' plugin libraries may be loaded: an untrusted manifest can name any library.
 
     The user names them too; or the environment names a signer, who has signed the manifest.
 
@@ -374,14 +374,14 @@ def read_plan(path: Path) -> BatchPlan:
 
 
 def read_verified(path: Path, sha256: str, vouching: str = "manifest") -> bytes:
-    """A file's content, once its hash is what the `vouching` file says: an engine is native code.
+    """A file's content, if its hash is the one in the `vouching` file: an engine is native code.
 
     Raises:
         ArtifactError: the file is missing, or is another one than was built.
     """
     again = "build again"
     if vouching == "plan":
-        again = "plan again, or put the plan back: it tells where engines lie as seen from its own folder"
+        again = "plan again, or move the plan back: its paths to engines are relative to its folder"
     if not path.is_file():
         raise ArtifactError(f"{path}: cannot be read (no file of that name)", again)
     try:

@@ -25,7 +25,7 @@ from trtopt.files.build_folder import (
     read_manifest,
     write_manifest,
 )
-from trtopt.files.replace_folder import names_of_others
+from trtopt.files.replace_folder import names_of_user_files
 from trtopt.files.temporary import locked_folder
 from trtopt.onnxio.model_info import read_onnx
 from trtopt.recipe import Recipe, make_recipe
@@ -137,7 +137,7 @@ def _to_be_replaced(target: Path, onnx: OnnxArtifact, force: bool) -> list[str]:
     except ArtifactError as error:
         what, is_same = error.problem, False
     try:
-        names = names_of_others(target, own_files(target))
+        names = names_of_user_files(target, own_files(target))
     except OSError as error:  # what cannot be listed could not be kept
         raise cannot_write(target, error) from None
     told = [f"{target}: stays as it is beside the build: {', '.join(names)}"] if names else []
