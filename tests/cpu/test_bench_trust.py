@@ -136,7 +136,7 @@ def test_a_device_that_falls_away_in_mid_pass_leaves_what_was_measured(scripted_
     result, report = scripted_cli(steady(), steady(fail_at=("wait", 500)))
     assert isinstance(result.exception, DeviceError)
     assert result.exception.problem == "batch 8: scripted failure of wait"
-    assert "what was measured until then is kept" in result.exception.remedy
+    assert "earlier measurements are kept" in result.exception.remedy
     first, second = report.points
     assert (first.failure, second.failure) == (None, "scripted failure of wait")
     assert second.throughput is None

@@ -382,7 +382,7 @@ def test_bounds_that_nothing_keeps_are_told_with_what_each_costs(
     [
         (["--slo", "mean=3ms"], "--slo mean=3ms: not of the form p99=5ms"),
         (["--slo", SLO, "--rate", "0"], "--rate 0: is no rate"),
-        (["--slo", SLO, "--memory", "8"], "--memory 8: is no size"),
+        (["--slo", SLO, "--memory", "8"], "--memory 8: not a size"),
         (["--slo", SLO, "--max-engines", "9"], "--max-engines 9"),
         (["--slo", SLO, "--lengths", "128"], "not a length with its share"),
         (["--slo", SLO, "--lengths", "128:1"], "the sweep has none"),

@@ -215,7 +215,7 @@ def test_a_locked_build_is_made_of_the_manifest_and_tells_what_differs(
     assert check_folder(trtopt_cli.folder / "d.rebuilt").is_whole
     same = [new.sha256 == old.sha256 for new, old in zip(after.engines, before.engines, strict=True)]
     assert all(same) == ("is the same" in done.stdout)
-    assert "leave '--batch' away" in trtopt_cli.fails(2, "build", "--locked", folder, "--batch", "2")
+    assert "omit '--batch'" in trtopt_cli.fails(2, "build", "--locked", folder, "--batch", "2")
     assert "give MODEL" in trtopt_cli.fails(2, "build")
 
 

@@ -36,7 +36,7 @@ def export_model(
         dtype: of the weights: `fp32`, `fp16` or `bf16`.
         checkpoint: a state dict or `.safetensors`; `strict` refuses missing and unexpected keys.
         opset: None takes the model's own.
-        external_data: keep weights beside the file even below 2 GB.
+        external_data: store weights next to the file even below 2 GB.
         allow_traced_branches: let torchscript keep the way that Python took for one input where it branches
             on tensors; PyTorch warns then.
 

@@ -107,9 +107,7 @@ def _refuse_tensorrt_settings(plan: BuildPlan) -> None:
     }
     for flag, is_asked in requested.items():
         if is_asked:
-            raise UsageError(
-                f"{flag}: means nothing to ONNX Runtime", f"leave {flag} away, or build with TensorRT"
-            )
+            raise UsageError(f"{flag}: means nothing to ONNX Runtime", f"omit {flag}, or build with TensorRT")
 
 
 def _fix_shapes(model: Any, plan: BuildPlan) -> None:

@@ -101,7 +101,7 @@ def compare(
     Args:
         a: a result file (trtopt's or trtexec's), a build folder, an engine, or an ONNX file with `builds`.
         b: the same; not needed with `control`, `builds` or `across_contracts`.
-        listener: hears progress and notes.
+        listener: receives progress and notes.
         flags: fields of `Options`.
 
     Raises:
@@ -175,7 +175,7 @@ def _kind_of(a: Path, b: Path | None, options: Options) -> Kind:
         )
     if any(files) and options.builds is not None:
         raise UsageError(
-            "--builds: a result file cannot be built", "give ONNX files or build folders, or leave it away"
+            "--builds: a result file cannot be built", "give ONNX files or build folders, or omit it"
         )
     if options.across_contracts is not None:
         return Kind.CONTRACTS
@@ -220,7 +220,7 @@ def _setting(kind: Kind, options: Options) -> Setting:
     }
     for name in sorted(requested - useful - {"threshold"}):
         flag = _FLAGS.get(name, f"--{name.replace('_', '-')}")
-        raise UsageError(f"{flag}: means nothing to a comparison of {what}", f"leave {flag} away")
+        raise UsageError(f"{flag}: means nothing to a comparison of {what}", f"omit {flag}")
     if not 0 < options.threshold < 1:
         raise UsageError(
             f"--threshold {options.threshold:g}: not a share between 0 and 1", "write 0.01 for one percent"

@@ -52,8 +52,8 @@ def sweep(
         model: the ONNX file.
         output: the sweep's folder [default: the model's name with `.sweep`, in the current folder].
         batch: batch sizes [default: the recipe's, or what the model fixes, or 1 to 32 by powers of two].
-        precision: what is written into the graph, one after the other; each as asked for, without the
-            verdict of `build` [default: the recipe's, or as the graph is].
+        precision: what is written into the graph, one after the other; each as requested, without the
+            verdict of `build` [default: the recipe's, or the graph's].
         streams: numbers of streams.
         axes: lengths of other open axes, by the axis' name in the model or by INPUT.INDEX.
         neighbours: `pow2`, `8`, `32`: also the powers of two and multiples next to each size and length.
@@ -63,7 +63,7 @@ def sweep(
             kind in turn; measured is on the first GPU, with nothing else at work.
         contract, terms, duration, warmup, data, timeout: as for `bench`; a point that is late has failed.
         cache_dir: the store of timing caches, as for `build`; all engines share one cache in the folder too.
-        listener: hears progress, notes and the report after each point.
+        listener: receives progress, notes and the report after each point.
 
     Raises:
         UsageError: options that are wrong or contradict each other; before anything is built.
