@@ -5,25 +5,25 @@ TrtoptError                     exit code 1
 ├── ModelError                  the ONNX file
 │   ├── InvalidModelError       not ONNX, truncated, empty, duplicate names, weights missing
 │   ├── UnsupportedOpError      an operator that the backend or the opset does not know
-│   └── FixedBatchError         another batch asked for than the one baked into the file
+│   └── FixedBatchError         another batch requested than the one fixed in the file
 ├── DataError                   input data that does not fit the model
-├── BuildError                  the builder gave up; the last log lines are in the message
+├── BuildError                  the builder failed; the last log lines are in the message
 │   └── TimingCacheError        a timing cache that must not be used here
 ├── ArtifactError               a build folder, an engine or a result file that cannot be trusted or used
 │   ├── IncompatibleEngineError made by another flavour, version or for another GPU
 │   └── SignatureError          not signed by the trusted signer, or changed since
-├── DeviceError                 what the machine has not got, or a device call that failed
+├── DeviceError                 something the machine lacks, or a device call that failed
 │   ├── BackendMissingError     a library is not installed
 │   ├── NoGpuError              no CUDA device
 │   ├── DeviceMemoryError       out of device memory
 │   └── GraphCaptureError       this work cannot be captured in a CUDA graph
-├── MeasurementError            nothing that could be measured
-├── PlanError                   no way to serve keeps all bounds; says which bound costs what
+├── MeasurementError            nothing could be measured
+├── PlanError                   no setup meets all bounds; says which bound costs what
 ├── ServingError                a request to `trtopt.serving` that gets no answer
 │   ├── QueueFullError          rejected: as many are waiting as may wait
-│   ├── DeadlineError           not begun before its deadline
+│   ├── DeadlineError           not started before its deadline
 │   ├── WorkerError             the worker that had it failed, or none is left
-│   └── ClosedError             sent to a pool or batcher that has been closed
+│   └── ClosedError             sent to a closed pool or batcher
 └── OutputError                 a result that cannot be written
 """
 
@@ -31,7 +31,7 @@ from __future__ import annotations
 
 
 class TrtoptError(Exception):
-    """Base of all errors a user can cause or meet: `problem` states it, `remedy` says what to do."""
+    """Base of all errors that a user can cause or meet: `problem` states it, `remedy` says what to do."""
 
     exit_code = 1
 
@@ -63,7 +63,7 @@ class UnsupportedOpError(ModelError):
 
 
 class FixedBatchError(ModelError):
-    """Another batch size was asked for than the one that is baked into the file."""
+    """Another batch size was requested than the one fixed in the file."""
 
 
 class DataError(TrtoptError):
@@ -71,7 +71,7 @@ class DataError(TrtoptError):
 
 
 class BuildError(TrtoptError):
-    """The builder gave up."""
+    """The builder failed."""
 
 
 class TimingCacheError(BuildError):
@@ -91,7 +91,7 @@ class SignatureError(ArtifactError):
 
 
 class DeviceError(TrtoptError):
-    """Something the machine has not got, or a device call that failed."""
+    """Something the machine lacks, or a device call that failed."""
 
 
 class BackendMissingError(DeviceError):
@@ -111,11 +111,11 @@ class GraphCaptureError(DeviceError):
 
 
 class MeasurementError(TrtoptError):
-    """There was nothing that could be measured."""
+    """There was nothing could be measured."""
 
 
 class PlanError(TrtoptError):
-    """No way to serve that was measured keeps all bounds: the message says which bound costs what."""
+    """No measured setup meets all bounds: the message says which bound costs what."""
 
 
 class ServingError(TrtoptError):
@@ -139,14 +139,14 @@ class ClosedError(ServingError):
 
 
 class OutputError(TrtoptError):
-    """A result cannot be written where it was asked for."""
+    """A result cannot be written to the requested place."""
 
 
 def _tree(root: type[TrtoptError]) -> dict[str, type[TrtoptError]]:
-    found = {root.__name__: root}
+    names = {root.__name__: root}
     for child in root.__subclasses__():
-        found |= _tree(child)
-    return found
+        names |= _tree(child)
+    return names
 
 
 def rebuild(name: str, problem: str, remedy: str) -> TrtoptError:

@@ -1,9 +1,9 @@
-"""The log: what trtopt, its worker processes, TensorRT and other native code say while they work.
+"""The log: messages of trtopt, its worker processes, TensorRT and other native code.
 
-Everything goes through Python's `logging`, below the logger `trtopt`; nothing is kept unless somebody asks.
-What native code says is below `trtopt.heard`. Worker processes send what they log to the process that
+Everything goes through Python's `logging`, below the logger `trtopt`; nothing is kept unless requested.
+Messages of native code are below `trtopt.heard`. Worker processes send what they log to the process that
 started them (`relay`), which logs it under their process number. The values of environment variables whose
-names look like secrets are taken out of what is written.
+names look like secrets are removed from what is written.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ SEVERITIES |= {"warning": logging.WARNING, "error": logging.ERROR}
 """Severities by their names in messages and files, and their levels in `logging`."""
 
 HEARD = "trtopt.heard"
-"""What native code says is logged below it, under the speaker's name."""
+"""The parent logger of native code's messages, which are logged under their source's name."""
 
 LOG = logging.getLogger("trtopt")
-"""What the command line says on standard error in any case is logged here itself."""
+"""Messages that the command line prints on standard error anyway are logged here."""
 
 LOG.addHandler(logging.NullHandler())  # else `logging` shows warnings of its own accord
 
@@ -84,14 +84,14 @@ def _severity_of(level: int) -> str:
 
 
 def show(verbosity: int) -> None:
-    """Say on standard error what is logged: warnings of trtopt's own, with 1 all, with 2 verbose messages.
+    """Print the log on standard error: warnings of trtopt, with 1 all messages, with 2 verbose ones too.
 
-    What goes to `LOG` itself is left out: the command line has said that.
+    Messages to `LOG` itself are omitted: the command line has printed them.
     """
 
     def write(line: LogLine) -> None:
-        told = visible_lines(line.message)
-        print(f"{line.severity}: {line.source}[{line.process}]: {told}", file=sys.stderr)
+        text = visible_lines(line.message)
+        print(f"{line.severity}: {line.source}[{line.process}]: {text}", file=sys.stderr)
 
     handler = _Lines("shown", write)
     handler.addFilter(lambda record: record.name != LOG.name)
@@ -110,19 +110,19 @@ def write_to(path: Path) -> None:
         OutputError: the file cannot be opened.
     """
     try:
-        # a pipe that nobody reads would be waited for
+        # opening a pipe without a reader would block
         handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK, 0o666)
         os.set_blocking(handle, True)
     except OSError as error:
         raise OutputError(
             f"--log-file {path}: cannot be written ({error.strerror})",
-            "name a file in a folder that is there",
+            "name a file in an existing folder",
         ) from None
 
     def write(line: LogLine) -> None:
         try:
             os.write(handle, to_json(line, indent=None))
-        except OSError as error:  # what is being done matters more than its log
+        except OSError as error:  # the work matters more than its log
             LOG.removeHandler(handler)
             print(f"trtopt: the log ends here, {path}: {error.strerror}", file=sys.stderr)
 
@@ -132,7 +132,7 @@ def write_to(path: Path) -> None:
 
 
 def _attach(handler: _Lines) -> None:
-    """In the place of an earlier command's in this process."""
+    """Replace the handler of an earlier command in this process."""
     for earlier in [one for one in LOG.handlers if one.name == handler.name]:
         LOG.removeHandler(earlier)
     LOG.addHandler(handler)
@@ -143,13 +143,13 @@ def _let_through(level: int) -> None:
 
 
 def relay(level: int, send: Callable[[Logged], None]) -> None:
-    """In a worker process: hand what is logged from `level` on to `send`."""
+    """In a worker process: pass records from `level` on to `send`."""
     LOG.setLevel(level)
     LOG.addHandler(_Relay(send))
 
 
 class _Relay(logging.Handler):
-    """Sends each record as it is: it is written elsewhere.
+    """Sends each record unchanged: another process writes it.
 
     Without the lock that `logging` puts around `emit`: `send` has one of its own, and while another thread
     waits for that here, collected garbage may log in the thread that holds it.
@@ -173,7 +173,7 @@ class _Relay(logging.Handler):
 
 
 def log_relayed(logged: Logged, process: int) -> None:
-    """Log here what a worker process has logged there."""
+    """Log a record of a worker process in this process."""
     logger = logging.getLogger(logged.logger)
     level = SEVERITIES[logged.severity]
     if logger.isEnabledFor(level):
@@ -183,5 +183,5 @@ def log_relayed(logged: Logged, process: int) -> None:
 
 
 def heard(speaker: str, severity: str, message: str) -> None:
-    """Log what native code says: `severity` is one of `SEVERITIES`."""
+    """Log a message of native code: `severity` is one of `SEVERITIES`."""
     logging.getLogger(f"{HEARD}.{speaker}").log(SEVERITIES[severity], "%s", message)

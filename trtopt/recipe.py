@@ -24,17 +24,17 @@ ShapeFlag = tuple[str, tuple[tuple[int | str, ...], ...]]
 
 
 class Recipe(Record, frozen=True, kw_only=True):
-    """Everything a user may ask of a build. Values are as a profile or the flags give them.
+    """All options of a build. Values are as in a profile or in flags.
 
     `batch` sizes (None: the model's own if it fixes one, else 1), or MIN,OPT,MAX of a `dynamic` engine; in
     its place `ranges`, each MIN,OPT,MAX of one of its optimisation profiles. `shapes` maps an input to
     `SHAPE` or `MIN,OPT,MAX`; `workspace_mib` bounds the builder's scratch memory. `precision` is written into
-    the graph (None: as the graph is), judged on the data that `calib` names. With `verdict` what is quantised
-    is measured against FP16 and handed out where it is no slower; `best` takes the fastest of all precisions.
+    the graph (None: unchanged), with the data that `calib` names. With `verdict` quantised engines are
+    measured against FP16 and selected where they are no slower; `best` selects the fastest of all precisions.
     `build_timeout` bounds the seconds of one engine's build.
     `bounds` is the accuracy that it must keep, as `precision.bounds.Bounds` has it.
 
-    `timing_cache` is a file to read and extend, `none` to begin with nothing, None for the store of caches;
+    `timing_cache` is a file to read and extend, `none` to start empty, None for the store of caches;
     with `reproducible` it must hold every timing.
     """
 
@@ -66,7 +66,7 @@ class Recipe(Record, frozen=True, kw_only=True):
 
 
 def shipped_profiles() -> Path:
-    """The folder of the profiles that come with trtopt."""
+    """The folder of the profiles shipped with trtopt."""
     return shipped_folder("profiles")
 
 
@@ -123,13 +123,13 @@ def _check_inert(profile: str, values: Mapping[str, object]) -> None:
     calib = values.get("calib")
     if isinstance(calib, str) and not Path(calib).exists():
         raise UsageError(
-            f"{profile}: calib = {calib!r} is no file, and a profile runs no functions",
+            f"{profile}: calib = {calib!r} is not a file, and a profile runs no functions",
             f"give --calib {calib}, if it is a function and you trust it",
         )
 
 
 def check_timeout(timeout: float | None) -> None:
-    """Judge how long a measurement may take, in seconds; None bounds nothing.
+    """Validate the time limit of a measurement, in seconds; None: no limit.
 
     Raises:
         UsageError: out of range.
@@ -156,7 +156,7 @@ def check_recipe(recipe: Recipe) -> None:
     if recipe.ranges and (recipe.batch is not None or not recipe.dynamic):
         raise UsageError(
             "ranges of batch sizes are optimisation profiles of a dynamic engine, instead of batch sizes",
-            "add --dynamic, or write all sizes after one --batch for an engine each",
+            "add --dynamic, or write all sizes after one --batch for one engine each",
         )
 
 
@@ -182,7 +182,7 @@ def parse_batches(text: str) -> tuple[int, ...]:
 
 
 def parse_range(text: str) -> tuple[int, ...]:
-    """`1,1,4` as numbers, sorted; in a range a repeat tells what it is tuned for.
+    """`1,1,4` as numbers, sorted; in a range a repeat marks the tuned size.
 
     Raises:
         UsageError: not a list of whole numbers from 1 on.
@@ -251,7 +251,7 @@ def _parse_shape(flag: str, text: str) -> tuple[int | str, ...]:
             axes.append(length)
         else:
             raise UsageError(
-                f"--shape {flag!r}: {axis!r} is no axis length",
+                f"--shape {flag!r}: {axis!r} is not an axis length",
                 f"axes are whole numbers from 1 on joined by 'x', with {BATCH} where the batch goes",
             )
     return tuple(axes)

@@ -86,7 +86,7 @@ def test_a_steady_run_tells_its_clocks_and_exits_with_0(scripted_cli: Any, flags
 def test_a_throttled_run_is_shown_without_figures_and_exits_with_0(scripted_cli: Any) -> None:
     result, _ = scripted_cli(steady(), Script(clocks=[HOT]))
     assert result.exit_code == 0
-    assert "batch 8! is not to be trusted:" in result.output
+    assert "batch 8! is not trustworthy:" in result.output
     assert "batch 1! " not in result.output
     reasons = r"hw slowdown \(\1\), hw thermal slowdown \(\1\), SM clock under 75% of 1980 MHz \(\1\)"
     for mode in ("latency", "throughput"):
@@ -136,13 +136,13 @@ def test_a_device_that_falls_away_in_mid_pass_leaves_what_was_measured(scripted_
     result, report = scripted_cli(steady(), steady(fail_at=("wait", 500)))
     assert isinstance(result.exception, DeviceError)
     assert result.exception.problem == "batch 8: scripted failure of wait"
-    assert "what was measured until then is kept" in result.exception.remedy
+    assert "earlier measurements are kept" in result.exception.remedy
     first, second = report.points
     assert (first.failure, second.failure) == (None, "scripted failure of wait")
     assert second.throughput is None
     assert 200 < len(second.latency.samples.start_ms) < 500
     assert second.latency.stop_reason == "failure: scripted failure of wait"
-    assert "batch 8! is not to be trusted:" in result.output
+    assert "batch 8! is not trustworthy:" in result.output
     assert "batch 8: passes are missing: scripted failure of wait" in result.output
 
 

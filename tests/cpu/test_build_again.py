@@ -83,7 +83,7 @@ def test_what_others_have_put_into_a_build_stays_when_it_is_replaced(trtopt_cli:
     (folder / "results" / "may.json").write_text("{}")
     done = trtopt_cli("build", DIGITS, *BUILD, "--batch", "2,3")
     assert done.returncode == 0, done.stderr
-    assert "d: stays as it is beside the build: NOTES.md, results" in " ".join(done.stderr.split())
+    assert "d: these files are kept with the new build: NOTES.md, results" in " ".join(done.stderr.split())
     assert (folder / "NOTES.md").read_text() == "precious"
     assert (folder / "results" / "may.json").read_text() == "{}"
     there = {path.name for path in folder.iterdir()}

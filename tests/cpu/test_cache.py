@@ -65,7 +65,7 @@ def test_an_empty_store_is_none(trtopt_cli: CommandLine) -> None:
 def test_a_damaged_cache_is_named_by_verify_and_removed_by_prune(
     trtopt_cli: CommandLine, store: TimingStore
 ) -> None:
-    assert "2 caches are as they were written" in trtopt_cli("cache", "verify").stdout
+    assert "2 caches are intact" in trtopt_cli("cache", "verify").stdout
     path(store, 3).write_bytes(path(store, 3).read_bytes()[:-1])
     told = trtopt_cli.fails(1, "cache", "verify")
     assert path(store, 3).stem in told

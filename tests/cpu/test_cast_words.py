@@ -120,7 +120,10 @@ def test_a_weight_that_holds_nan_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("found", "words"),
     [
-        ([np.nan, np.inf, np.nan], "output y: all 3 values NaN or infinite in one only, none to compare"),
+        (
+            [np.nan, np.inf, np.nan],
+            "output y: all 3 values NaN or infinite in one model only, none to compare",
+        ),
         ([1, 2, np.nan], "output y: no error where both are finite, cosine"),
         ([1, 2, 3], "output y: no error, cosine"),
     ],
@@ -135,4 +138,4 @@ def test_a_model_forced_to_overflow_is_told_so(tmp_path: Path) -> None:
     source = saved(CHAIN, tmp_path, w=np.full((8, 8), 1e6, np.float32))
     np.savez(tmp_path / "d.npz", x=np.ones((4, 8), np.float32))
     report = cast(source, data=tmp_path / "d.npz", include=("*",))
-    assert any("all 32 values NaN or infinite in one only" in line for line in cast_summary(report))
+    assert any("all 32 values NaN or infinite in one model only" in line for line in cast_summary(report))

@@ -38,7 +38,7 @@ def test_it_is_loaded_only_if_it_is_trusted_by_name(
     for name in ("bare.engine", str(bare)):
         done = trtopt_cli(*asked, "--trust", name)
         assert done.returncode == 0, done.stderr
-        assert "bare.engine: no manifest describes it, --trust vouches for it" in done.stderr
+        assert "bare.engine: no manifest describes it, loaded because of --trust" in done.stderr
         assert "loaded with onnxruntime: asked for" in done.stderr
 
 
@@ -53,7 +53,7 @@ def test_it_tells_its_batch_itself_and_the_result_tells_who_vouched(
     assert point["latency"]["engine"]["path"] == str(bare)
     assert point["layers"] is not None
     assert result["model_sha256"] == ""
-    assert any("--trust vouches for it" in note for note in result["notes"])
+    assert any("loaded because of --trust" in note for note in result["notes"])
     told = trtopt_cli.fails(2, "bench", "bare.engine", *TRUSTED, "--batch", "4")
     assert "no engine here admits it (there are: batch8)" in told
 
@@ -69,7 +69,7 @@ def test_it_may_lie_in_a_build_folder_that_does_not_name_it(
     shutil.copytree(cpu_build, trtopt_cli.folder / "e")
     shutil.copy(bare, trtopt_cli.folder / "e")
     asked = ("bench", "e/bare.engine", "--duration", "0.05", *ON_CPU)
-    assert "the manifest beside it does not name this file" in trtopt_cli.fails(1, *asked)
+    assert "the manifest next to it does not list this file" in trtopt_cli.fails(1, *asked)
     assert trtopt_cli(*asked, "--trust", "e/bare.engine").returncode == 0
 
 
@@ -83,7 +83,7 @@ def test_what_cannot_be_loaded_or_does_not_tell_its_batch_is_refused(trtopt_cli:
 
 def test_there_is_no_profile_of_it(trtopt_cli: CommandLine, bare: Path) -> None:
     told = trtopt_cli.fails(2, "profile", bare, *TRUSTED)
-    assert "no manifest tells its model" in told
+    assert "no manifest names its model" in told
     assert "`trtopt bench --layers`" in told
 
 

@@ -142,7 +142,7 @@ def test_an_engine_that_is_missing_from_a_plan_or_another_one_is_not_loaded(
     with pytest.raises(ArtifactError, match="is not the file that the plan vouches for"):
         EnginePool.open(path)
     engine.unlink()
-    with pytest.raises(ArtifactError, match=r"cannot be read.*\n.*put the plan back"):
+    with pytest.raises(ArtifactError, match=r"cannot be read.*\n.*move the plan back"):
         EnginePool.open(path)
 
 
@@ -239,7 +239,7 @@ def test_a_rehearsal_that_was_held_up_is_told(planned: Path) -> None:
     console = Console(file=StringIO(), width=200)
     console.print(plan_text(structs.replace(plan, serving_cost=cost)))
     assert isinstance(console.file, StringIO)
-    told = "one process more was held up and does not count: p99 was 6.25 times what was simulated"
+    told = "one further process was delayed and does not count: p99 was 6.25 times the simulated one"
     assert told in console.file.getvalue()
 
 
@@ -383,9 +383,9 @@ def test_bounds_that_nothing_keeps_are_told_with_what_each_costs(
     [
         (["--slo", "mean=3ms"], "--slo mean=3ms: not of the form p99=5ms"),
         (["--slo", SLO, "--rate", "0"], "--rate 0: is no rate"),
-        (["--slo", SLO, "--memory", "8"], "--memory 8: is no size"),
+        (["--slo", SLO, "--memory", "8"], "--memory 8: not a size"),
         (["--slo", SLO, "--max-engines", "9"], "--max-engines 9"),
-        (["--slo", SLO, "--lengths", "128"], "is no length with its share"),
+        (["--slo", SLO, "--lengths", "128"], "not a length with its share"),
         (["--slo", SLO, "--lengths", "128:1"], "the sweep has none"),
         (["--slo", SLO, "--arrivals", "weekly"], "no such arrivals"),
     ],

@@ -57,7 +57,7 @@ def test_any_file_that_is_missing_changed_or_new_is_named(folder: Path) -> None:
 
 
 def test_verify_tells_and_exits_with_1(trtopt_cli: CommandLine, folder: Path) -> None:
-    assert "as they were built; not signed" in trtopt_cli("verify", folder).stdout
+    assert "unchanged since the build; not signed" in trtopt_cli("verify", folder).stdout
     edited(folder / "batch8.engine")
     (folder / "batch1.log").unlink()
     done = trtopt_cli("verify", folder)
@@ -96,7 +96,7 @@ def test_a_folder_in_an_engines_place_is_named(trtopt_cli: CommandLine, folder: 
 def test_a_manifest_that_names_files_outside_its_folder_is_refused(folder: Path, name: str) -> None:
     text = (folder / "manifest.json").read_text().replace("batch8.engine", name)
     (folder / "manifest.json").write_text(text)
-    with pytest.raises(ArtifactError, match="is no name of a file in the build folder"):
+    with pytest.raises(ArtifactError, match="is not the name of a file in the build folder"):
         read_manifest(folder)
 
 
@@ -215,7 +215,7 @@ def test_a_locked_build_is_made_of_the_manifest_and_tells_what_differs(
     assert check_folder(trtopt_cli.folder / "d.rebuilt").is_whole
     same = [new.sha256 == old.sha256 for new, old in zip(after.engines, before.engines, strict=True)]
     assert all(same) == ("is the same" in done.stdout)
-    assert "leave '--batch' away" in trtopt_cli.fails(2, "build", "--locked", folder, "--batch", "2")
+    assert "omit '--batch'" in trtopt_cli.fails(2, "build", "--locked", folder, "--batch", "2")
     assert "give MODEL" in trtopt_cli.fails(2, "build")
 
 

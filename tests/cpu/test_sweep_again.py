@@ -25,7 +25,7 @@ def test_a_sweep_that_was_interrupted_says_that_the_same_command_goes_on(
 
     monkeypatch.setattr(sweeping, "sweep", interrupted)
     done = CliRunner().invoke(sweep_command, [str(DIGITS), "-o", str(tmp_path / "s")])
-    assert "the same command again goes on after the points that were measured" in done.output
+    assert "run the same command again to continue after the measured points" in done.output
     assert done.exit_code == 1
 
 

@@ -279,7 +279,7 @@ def test_the_command_measures_on_onnx_runtime_and_hands_out_what_it_says(
     assert len(region.nodes) == 13  # nine convolutions, three skips and the last pool, all in one piece
     assert region.float_ms > 0
     assert outside.nodes == ()
-    assert f"batch 8: {batch.chosen} is handed out:" in done.stdout
+    assert f"batch 8: {batch.chosen} is selected:" in done.stdout
 
 
 # ── where nothing can be measured ───────────────────────────────────────────────────────────────────────

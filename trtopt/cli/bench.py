@@ -28,14 +28,14 @@ REFERENCE = "reference"
 
 @click.command()
 @click.argument("path", type=click.Path(path_type=Path))
-@click.option("--batch", metavar="N,N,…", help="Batch sizes [default: all that there are engines for].")
+@click.option("--batch", metavar="N,N,…", help="Batch sizes [default: those of the engines].")
 @backend_option
 @contract_flags
 @duration_option
 @warmup_option
 @input_option
-@click.option("--layers", is_flag=True, help="Time every layer, in a pass of its own.")
-@click.option("--memory", is_flag=True, help="Follow every allocation, in a pass of its own.")
+@click.option("--layers", is_flag=True, help="Time every layer, in a separate pass.")
+@click.option("--memory", is_flag=True, help="Trace every allocation, in a separate pass.")
 @click.option(
     "--load",
     metavar="[poisson:]RATE",
@@ -44,8 +44,8 @@ REFERENCE = "reference"
 @click.option(
     "--max-latency",
     metavar="pN=LIMIT",
-    help="Find the highest rate of requests that keeps it, as p99=5ms; --load poisson (default), constant "
-    "or a first rate say how requests arrive.",
+    help="Find the highest request rate that meets this latency, as p99=5ms; --load poisson (default), "
+    "constant or a first rate set how requests arrive.",
 )
 @click.option(
     "--cpu-affinity",
@@ -57,7 +57,7 @@ REFERENCE = "reference"
     is_flag=False,
     flag_value=REFERENCE,
     metavar="[MHZ]",
-    help="Hold the GPU's clocks while measuring, at MHZ or where they are judged; restored on any exit.",
+    help="Lock the GPU's clocks while measuring, at MHZ or at their reference; restored on any exit.",
 )
 @timeout_option
 @trust_option
@@ -67,7 +67,7 @@ REFERENCE = "reference"
     is_flag=True,
     help="Let nsys profile --capture-range=cudaProfilerApi capture the measured part only.",
 )
-@click.option("--strict", is_flag=True, help="Exit with 4 if a figure is not to be trusted.")
+@click.option("--strict", is_flag=True, help="Exit with 4 if a figure is not trustworthy.")
 @output_flags
 @click.pass_context
 def bench(
@@ -95,7 +95,7 @@ def bench(
 ) -> None:
     """Measure PATH: a build folder, one engine of it, or an ONNX file.
 
-    With `--json -` the table goes to standard error. What was measured before an engine fails is kept.
+    With `--json -` the table goes to standard error. If an engine fails, earlier measurements are kept.
     """
     from trtopt.cli.progress import listening
     from trtopt.errors import TrtoptError

@@ -1,4 +1,4 @@
-"""Where the results of measuring go: the table, the result file, trtexec's files."""
+"""Outputs of a measurement: the table, the result file, trtexec's files."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _OPTIONS = (
 
 
 class Outputs:
-    """Files that were asked for; that they can be written is found out before anything is measured."""
+    """Requested output files; they are checked to be writable before anything is measured."""
 
     def __init__(self, json_file: str | None, times: Path | None, profile: Path | None) -> None:
         from trtopt.files.writable import check_writable
@@ -47,7 +47,7 @@ class Outputs:
 
     @property
     def need_layers(self) -> bool:
-        """Whether one of them is made of layer times."""
+        """Whether one of them needs layer times."""
         return self._profile is not None
 
     def save(self, report: BenchReport) -> None:
@@ -60,9 +60,9 @@ class Outputs:
             write_atomically(self._file, to_json(report, indent=None))
 
     def finish(self) -> None:
-        """trtexec's files; then the table, on standard error if the result goes to standard output.
+        """Write trtexec's files, then the table, to standard error if the result goes to standard output.
 
-        Of the latest report: without one, nothing.
+        They show the latest report; without one nothing is written.
         """
         from trtopt.cli.console import console
         from trtopt.records import to_json
@@ -81,7 +81,9 @@ class Outputs:
         from trtopt.report import trtexec
 
         for point in report.points:
-            if self._times is not None and point.latency.stages.start_ms:  # none: the device failed before
+            if (
+                self._times is not None and point.latency.stages.start_ms
+            ):  # None: the device failed before the first report
                 file = trtexec.path_for(self._times, point.batch, len(report.points))
                 write_atomically(file, trtexec.times(point.latency.stages))
             if self._profile is not None and point.layers is not None:

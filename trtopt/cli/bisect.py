@@ -1,4 +1,4 @@
-"""`trtopt bisect`: which nodes have to stay in higher precision."""
+"""`trtopt bisect`: finds the nodes that must stay in higher precision."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("model", type=click.Path(path_type=Path))
 @click.option(
-    "-o", "--output", "out", type=click.Path(path_type=Path), help="Where to write the model found."
+    "-o", "--output", "out", type=click.Path(path_type=Path), help="File to write the resulting model to."
 )
 @click.option(
     "--precision",
     required=True,
     type=click.Choice(["fp16", "bf16", "int8", "fp8"]),
-    help="What to go down to.",
+    help="The low precision.",
 )
 @bounds_options
-@click.option("--data", metavar="DATA", help="Samples to judge accuracy on [default: those of --calib].")
+@click.option("--data", metavar="DATA", help="Samples to evaluate accuracy on [default: those of --calib].")
 @click.option("--calib", metavar="DATA", help="Samples for ranges and values [default: those of --data].")
 @click.option(
     "--table", type=click.Path(path_type=Path), metavar="FILE", help="Ranges from an earlier trtopt quantize."
@@ -38,18 +38,22 @@ if TYPE_CHECKING:
 @click.option("--method", metavar="NAME", help="How ranges are found, as for trtopt quantize.")
 @target_option("write for", otherwise=f"the engines', else {DEFAULT}")
 @click.option("--exclude", multiple=True, metavar="PATTERN", help="Nodes or operators to keep in any case.")
-@click.option("--include", multiple=True, metavar="PATTERN", help="Nodes to lower whatever the rules say.")
+@click.option("--include", multiple=True, metavar="PATTERN", help="Nodes to lower regardless of the rules.")
 @click.option(
     "--backend",
     default="auto",
     metavar="auto|tensorrt|tensorrt-rtx|onnxruntime",
-    help="What judges: engines [default where a GPU is], or ONNX Runtime, which emulates.",
+    help="Evaluator: engines [default with a GPU], or ONNX Runtime, which emulates the precision.",
 )
 @click.option("--batch", metavar="N,N,…", help="Batch sizes of the engines.")
 @click.option("--profile", metavar="NAME|FILE", help="A recipe for the engines.")
 @timeout_option
 @click.option(
-    "--max-evaluations", default=200, show_default=True, metavar="N", help="Sets of nodes to try at most."
+    "--max-evaluations",
+    default=200,
+    show_default=True,
+    metavar="N",
+    help="Maximum number of node sets to evaluate.",
 )
 @click.option(
     "--json", "as_json", is_flag=True, help="Print the report as JSON, with the front and all nodes."
@@ -73,9 +77,9 @@ def bisect(
     max_evaluations: int,
     as_json: bool,
 ) -> None:
-    """Find the fewest nodes of MODEL that have to be kept in higher precision for the bounds to be met.
+    """Find the fewest nodes of MODEL to keep in higher precision so that the bounds are met.
 
-    Exit code 3 says that they are not met even with all nodes kept.
+    Exit code 3: they are not met even with all nodes kept.
     """
     from trtopt.cli.console import say
     from trtopt.cli.progress import listening

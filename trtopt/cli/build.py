@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("model", required=False, type=click.Path(path_type=Path))
 @click.option(
-    "-o", "--output", type=click.Path(path_type=Path), help="Folder to make [default: MODEL.trtopt]."
+    "-o", "--output", type=click.Path(path_type=Path), help="Build folder to create [default: MODEL.trtopt]."
 )
 @click.option(
     "--batch",
@@ -34,13 +34,13 @@ if TYPE_CHECKING:
 @click.option(
     "--verdict/--no-verdict",
     default=None,
-    help="Measure int8, fp8 and int4 against FP16, and hand out FP16 where they are slower [default: yes].",
+    help="Measure int8, fp8 and int4 against FP16, and use FP16 where they are slower [default: yes].",
 )
 @bounds_options
 @cache_dir_option
 @click.option("--allow-fallback", is_flag=True, help="Accept layers that ran wider than the graph asks for.")
 @nvtx_option
-@click.option("--memory", is_flag=True, help="Follow the builder's allocations of device memory.")
+@click.option("--memory", is_flag=True, help="Trace the builder's allocations of device memory.")
 @click.option("--force", is_flag=True, help="Replace a build of another model.")
 @or_locked
 def build(
@@ -60,10 +60,10 @@ def build(
     """Build engines from MODEL, an ONNX file, into a folder.
 
     The folder holds one engine per batch size (or one dynamic engine), the ONNX they were built from, their
-    logs and manifest.json. Where TensorRT tells which types an engine's layers run in, they are held against
-    what the graph asks for; the command fails if more than 1 % of the weights run wider. TensorRT 8.6 may
-    choose FP32 for layers that are FP16 in the graph where that is faster: for those it fails beyond half of
-    the weights.
+    logs and manifest.json. Where TensorRT reports the types that an engine's layers run in, they are compared
+    with the types that the graph requests. The command fails if more than 1 % of the weights run wider.
+    TensorRT 8.6 may choose FP32 for layers that are FP16 in the graph where that is faster: for those the
+    limit is half of the weights.
     """
     from trtopt.cli.console import console
     from trtopt.cli.progress import listening
@@ -100,7 +100,9 @@ def build(
         )
     receipts = receipts_of(target, manifest)
     memories = build_memories_summary(memories_of(target, manifest))
-    told = () if manifest.verdict is None else (verdict_summary(manifest.verdict),)
-    console().print(build_summary(manifest, str(target)), receipts_summary(receipts), memories, *told)
+    verdict_parts = () if manifest.verdict is None else (verdict_summary(manifest.verdict),)
+    console().print(
+        build_summary(manifest, str(target)), receipts_summary(receipts), memories, *verdict_parts
+    )
     if not allow_fallback:
         check_receipts(receipts)

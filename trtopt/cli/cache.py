@@ -21,7 +21,7 @@ def _store_option(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @click.group()
 def cache() -> None:
-    """Look after the timing caches that builds share, one for each TensorRT, GPU, driver and settings."""
+    """Manage the timing caches that builds share, one for each TensorRT, GPU, driver and settings."""
 
 
 @cache.command("ls")
@@ -34,22 +34,22 @@ def ls(cache_dir: Path | None, as_json: bool) -> None:
     from trtopt.report.caching import entries_table
     from trtopt.workflows.build.timing_caches import entries, store_folder
 
-    found = entries(cache_dir)
+    cache_entries = entries(cache_dir)
     if as_json:
-        for entry in found:
+        for entry in cache_entries:
             click.echo(to_json(entry, indent=None), nl=False)
     else:
-        console().print(entries_table(found, str(store_folder(cache_dir))))
+        console().print(entries_table(cache_entries, str(store_folder(cache_dir))))
 
 
 @cache.command()
 @click.argument("name")
 @_store_option
-@click.option("--tactics", "with_tactics", is_flag=True, help="List what it holds (TensorRT 10.8 and newer).")
-@click.option("--against", metavar="NAME|FILE", help="Tell how its tactics differ from another's.")
+@click.option("--tactics", "with_tactics", is_flag=True, help="List its entries (TensorRT 10.8 and newer).")
+@click.option("--against", metavar="NAME|FILE", help="Show how its tactics differ from another cache's.")
 @click.option("--json", "as_json", is_flag=True, help="Print the entry as JSON.")
 def show(name: str, cache_dir: Path | None, with_tactics: bool, against: str | None, as_json: bool) -> None:
-    """Tell where and by which builds the cache NAME (or a part of its name) was made."""
+    """Show where and by which builds the cache NAME (or a part of its name) was made."""
     from trtopt.cli.console import console
     from trtopt.records import to_json
     from trtopt.report.caching import difference_table, entry_summary, tactics_table
@@ -69,7 +69,7 @@ def show(name: str, cache_dir: Path | None, with_tactics: bool, against: str | N
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
 @_store_option
 def merge(files: tuple[Path, ...], cache_dir: Path | None) -> None:
-    """Take exported caches FILES into the store; TensorRT merges those that have a counterpart."""
+    """Add exported caches FILES to the store; TensorRT merges those that have a counterpart."""
     from trtopt.cli.console import say
     from trtopt.workflows.build.timing_caches import take_in
 
@@ -80,17 +80,17 @@ def merge(files: tuple[Path, ...], cache_dir: Path | None) -> None:
 @cache.command()
 @_store_option
 def verify(cache_dir: Path | None) -> None:
-    """Read every cache against its hash; fails if one is damaged."""
+    """Check every cache against its hash; fails if one is damaged."""
     from trtopt.workflows.build import timing_caches as caches
 
-    click.echo(f"{len(caches.verify(cache_dir))} caches are as they were written")
+    click.echo(f"{len(caches.verify(cache_dir))} caches are intact")
 
 
 @cache.command()
 @_store_option
-@click.option("--max-size", type=click.IntRange(min=0), metavar="MIB", help="What to leave [default: 2048].")
+@click.option("--max-size", type=click.IntRange(min=0), metavar="MIB", help="Size to keep [default: 2048].")
 def prune(cache_dir: Path | None, max_size: int | None) -> None:
-    """Remove what is damaged, then what has not been used for longest."""
+    """Remove damaged caches, then the least recently used ones."""
     from trtopt.cli.console import say
     from trtopt.workflows.build import timing_caches as caches
 
@@ -102,7 +102,7 @@ def prune(cache_dir: Path | None, max_size: int | None) -> None:
 @cache.command()
 @click.argument("name")
 @click.option("-o", "--output", type=click.Path(path_type=Path), required=True, help="File to write.")
-@click.option("--raw", is_flag=True, help="TensorRT's bytes alone, as trtexec reads them.")
+@click.option("--raw", is_flag=True, help="Only TensorRT's data, as trtexec reads it.")
 @_store_option
 def export(name: str, output: Path, raw: bool, cache_dir: Path | None) -> None:
     """Write the cache NAME to a file, for another store or for --timing-cache."""

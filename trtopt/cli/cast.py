@@ -1,4 +1,4 @@
-"""`trtopt cast`: FP16 or BF16 written into a graph."""
+"""`trtopt cast`: writes FP16 or BF16 into a graph."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from trtopt.cli.options.target import target_option
 @click.option(
     "--data",
     metavar="DATA",
-    help="Real inputs: an .npz, a folder of them, JSON or module:function; values decide what stays FP32.",
+    help="Real inputs: an .npz, a folder of them, JSON or module:function; they decide what stays FP32.",
 )
 @target_option("cast for (scales)")
 @click.option("--keep", multiple=True, metavar="PATTERN", help="Nodes to keep in FP32: 'encoder.0.*'.")
 @click.option("--keep-op", multiple=True, metavar="OP", help="Operators to keep in FP32: Softmax.")
-@click.option("--include", multiple=True, metavar="PATTERN", help="Nodes to cast whatever their values.")
+@click.option("--include", multiple=True, metavar="PATTERN", help="Nodes to cast regardless of their values.")
 @click.option(
     "--threshold", type=float, help="Largest |x| in 16 bits [default: a quarter of the type's largest]."
 )
 @click.option("--cast-io", is_flag=True, help="Make the model's FP32 inputs and outputs 16-bit too.")
-@click.option("--no-compare", is_flag=True, help="Do not run the result against the original.")
-@click.option("--explain", metavar="NODE", help="Say why this node became 16-bit or stayed FP32.")
+@click.option("--no-compare", is_flag=True, help="Do not compare the result with the original.")
+@click.option("--explain", metavar="NODE", help="Explain why this node became 16-bit or stayed FP32.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 def cast(
     model: Path,
@@ -44,7 +44,7 @@ def cast(
     explain: str | None,
     as_json: bool,
 ) -> None:
-    """Write MODEL with its nodes in 16 bits where that is safe, and tell what stayed FP32 and why."""
+    """Write MODEL with its nodes in 16 bits where that is safe, and show what stayed FP32 and why."""
     from trtopt.cli.console import say
     from trtopt.precision.casting.cast import cast_model
     from trtopt.records import to_json

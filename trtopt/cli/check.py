@@ -14,11 +14,9 @@ from trtopt.precision.bounds import Bounds
 
 @click.command()
 @click.argument("model", type=click.Path(path_type=Path))
-@click.option(
-    "--against", type=click.Path(path_type=Path), required=True, help="The ONNX file that is right."
-)
+@click.option("--against", type=click.Path(path_type=Path), required=True, help="The reference ONNX file.")
 @click.option("--data", metavar="DATA", help="Samples: an .npz, a folder of them, JSON or module:function.")
-@click.option("--model", "task", metavar="NAME|FILE.toml", help="Take this model's task metric too.")
+@click.option("--model", "task", metavar="NAME|FILE.toml", help="Measure this model's task metric too.")
 @click.option("--batch", metavar="N,N,…", help="Batch sizes of engines [default: each engine's own].")
 @click.option("--backend", metavar="auto|tensorrt|tensorrt-rtx|onnxruntime", help="What to run engines with.")
 @timeout_option
@@ -39,9 +37,9 @@ def check(
     layers: bool,
     as_json: bool,
 ) -> None:
-    """Compare MODEL, an ONNX file, a build folder or an engine in one, with an ONNX file that is right.
+    """Compare MODEL, an ONNX file, a build folder or an engine in one, with a reference ONNX file.
 
-    Exit code 3 says that a bound is not met.
+    Exit code 3: a bound is not met.
     """
     from trtopt.cli.console import say
     from trtopt.cli.progress import listening

@@ -20,21 +20,25 @@ if TYPE_CHECKING:
 @click.argument("a", type=click.Path(path_type=Path))
 @click.argument("b", type=click.Path(path_type=Path), required=False)
 @click.option(
-    "--threshold", type=float, default=0.01, show_default=True, help="What difference matters, as a share."
+    "--threshold",
+    type=float,
+    default=0.01,
+    show_default=True,
+    help="The smallest difference that matters, as a share.",
 )
 @click.option("--markdown", is_flag=True, help="Print Markdown tables, for a pull request.")
 @click.option("--json", "json_file", metavar="FILE|-", help="Write the comparison, raw samples included.")
 @click.option(
     "--force", is_flag=True, help="Compare although machines, models, input shapes or outputs differ."
 )
-@click.option("--batch", metavar="N,N,…", help="Batch sizes [default: all that both sides have].")
+@click.option("--batch", metavar="N,N,…", help="Batch sizes [default: those of both sides].")
 @backend_option
 @contract_flags
 @click.option(
     "--duration",
     type=float,
     metavar="S",
-    help="Seconds of sampling a subject and batch size, over all its turns [default: 3].",
+    help="Seconds of sampling per subject and batch size, over all its turns [default: 3].",
 )
 @input_option
 @timeout_option
@@ -46,10 +50,7 @@ if TYPE_CHECKING:
     is_flag=False,
     flag_value="",
     metavar="[C1,C2]",
-    help="Explain what two contracts differ by; between result files without a value, as last option.",
-)
-@click.option(
-    "--assume-contract", metavar="NAME", help="The contract that trtexec's exported times were taken under."
+    help="Explain the difference of two contracts; between result files without a value, as last option.",
 )
 @recipe_options("jobs", "timing_cache", "reproducible")
 def compare(
@@ -73,7 +74,7 @@ def compare(
     assume_contract: str | None,
     recipe: RecipeFlags,
 ) -> None:
-    """Judge B against the baseline A, batch by batch.
+    """Compare B with the baseline A, batch by batch.
 
     A and B are result files of `trtopt bench` (or what trtexec exported), or build folders or engines, which
     are measured in turns in one process; with --builds K also ONNX files, each built K times.
@@ -127,7 +128,7 @@ def compare(
     if compared.failure is not None:
         raise DeviceError(
             compared.failure,
-            "what was measured until then is kept; see whether nvidia-smi shows a healthy GPU",
+            "earlier measurements are kept; check the GPU with nvidia-smi",
         )
     if compared.outcome.has_regression:
         raise click.exceptions.Exit(NOT_MET)

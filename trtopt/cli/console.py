@@ -1,4 +1,4 @@
-"""The console that tables and progress appear on."""
+"""The console for tables and progress."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trtopt.printable import visible
 
 
 class _Console(Console):
-    """Shows every string and text on one line, whatever it holds: what has several lines is a group."""
+    """A console that shows every string on one line; several lines are a group."""
 
     def render_str(self, text: str, **options: Any) -> Text:
         """See `Console.render_str`."""
@@ -29,10 +29,10 @@ class _Console(Console):
 
 
 def console(*, stderr: bool = False) -> Console:
-    """A console that shows names as they are: in a folder's name `[/b]` is no markup, `:key:` no emoji."""
+    """A console that shows names literally: in a folder's name `[/b]` is no markup, `:key:` no emoji."""
     return _Console(stderr=stderr, markup=False, emoji=False)
 
 
 def say(*lines: str, err: bool = False) -> None:
-    """Print lines; each stays one, whatever names it holds."""
+    """Print lines; each stays one line, whatever names it contains."""
     click.echo("\n".join(map(visible, lines)), err=err)

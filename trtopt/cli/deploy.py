@@ -9,7 +9,7 @@ import click
 
 @click.group()
 def deploy() -> None:
-    """Hand a plan over to a server."""
+    """Deploy a plan to a server."""
 
 
 @deploy.command()
@@ -19,7 +19,7 @@ def deploy() -> None:
 )
 @click.option("--name", metavar="NAME", help="The model's name [default: that of PLAN's file].")
 def triton(plan: Path, output: Path, name: str | None) -> None:
-    """Write PLAN into a model repository of Triton's, as the next version of a model.
+    """Write PLAN into a Triton model repository, as the next version of a model.
 
     The engine, config.pbtxt with dynamic batching, instances, CUDA graphs and warm-up, and a README with the
     commands to start a server and to load it. PLAN is what `trtopt plan --for triton` chose.

@@ -14,14 +14,14 @@ import click
     "--bundle",
     type=click.Path(path_type=Path),
     metavar="FILE.zip",
-    help="Pack what a report of a bug needs, of the build folder DIR too; read it before you send it.",
+    help="Pack the data for a bug report, with the build folder DIR; read it before you send it.",
 )
 def doctor(folder: Path | None, as_json: bool, bundle: Path | None) -> None:
-    """Tell what this machine has, which commands work here and what to install for the others.
+    """Show what is installed, which commands work here and what to install for the others.
 
     With --bundle all of that is packed, with the versions of all packages, the names (never the values) of
-    environment variables and, of DIR, the manifest, logs and layers. The home folder, the names of user and
-    host and what looks like a secret in the environment are taken out of every file.
+    environment variables and the manifest, logs and layers of DIR. The home folder, the names of user and
+    host and apparent secrets of the environment are removed from every file.
     """
     from trtopt.cli.console import console, say
     from trtopt.errors import UsageError

@@ -1,11 +1,11 @@
-"""Exit codes beside those of errors, which are in `trtopt.errors`: 1 for a failure, 2 for wrong usage."""
+"""Exit codes besides those of errors, which are in `trtopt.errors`: 1 for a failure, 2 for wrong usage."""
 
 from __future__ import annotations
 
 NOT_MET = 3
-"""The work is done, but a bound is not met, B is slower than A, or there is advice to fail on."""
+"""The work is done, but a bound is not met, B is slower than A, or lint has findings to fail on."""
 UNTRUSTWORTHY = 4
-"""Figures are not to be trusted (`--strict`)."""
+"""Figures are not trustworthy (`--strict`)."""
 INTERRUPTED = 130
 BY_SIGNAL = 128
-"""To this the signal's number is added."""
+"""The signal's number is added to this."""

@@ -1,4 +1,4 @@
-"""`trtopt export`: a PyTorch model becomes a checked ONNX file."""
+"""`trtopt export`: writes a PyTorch model as a checked ONNX file."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 @click.option(
     "--allow-traced-branches",
     is_flag=True,
-    help="Let torchscript keep the way that Python took for one input where it branches on tensors.",
+    help="Let torchscript record the path taken for one input where Python branches on tensors.",
 )
-@click.option("--external-data", is_flag=True, help="Keep weights beside the file even below 2 GB.")
+@click.option("--external-data", is_flag=True, help="Store weights next to the file even below 2 GB.")
 def export(
     model: str,
     output: Path,

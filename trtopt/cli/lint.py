@@ -15,10 +15,10 @@ from trtopt.cli.options.target import target_option
 @target_option("judge for")
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
 @click.option(
-    "--fail-on", metavar="CHECK,…", help="End with 3 if one of these checks (or `any`) finds something."
+    "--fail-on", metavar="CHECK,…", help="Exit with 3 if one of these checks (or `any`) finds something."
 )
 def lint(model: Path, target: str, as_json: bool, fail_on: str | None) -> None:
-    """Say what in the ONNX file MODEL will be slow on TensorRT, why, and what would help."""
+    """Show what in the ONNX file MODEL will be slow on TensorRT, why, and what would help."""
     from trtopt.cli.console import say
     from trtopt.errors import UsageError
     from trtopt.records import to_json
@@ -35,10 +35,10 @@ def lint(model: Path, target: str, as_json: bool, fail_on: str | None) -> None:
         click.echo(to_json(report).decode(), nl=False)
     else:
         for check in CHECKS:
-            found = [item for item in report.advice if item.check == check.name]
-            if found:
+            matching = [item for item in report.advice if item.check == check.name]
+            if matching:
                 say(f"{check.name}: {check.effect}", f"  → {check.remedy}")
-                say(*(f"    {item.node or 'model'}: {item.reason}" for item in found))
+                say(*(f"    {item.node or 'model'}: {item.reason}" for item in matching))
         findings = "1 finding" if len(report.advice) == 1 else f"{len(report.advice)} findings"
         click.echo(f"{findings} in {report.nodes} nodes for TensorRT {report.target}")
     found_names = {item.check for item in report.advice}

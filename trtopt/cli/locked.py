@@ -1,4 +1,4 @@
-"""`trtopt build --locked`: everything comes from a manifest, so that no other option goes with it."""
+"""`trtopt build --locked`: everything comes from a manifest, so other options are refused."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-_TAKEN = ("locked", "output", "plugins")
-"""A manifest can name any plugin: which are loaded is for the user to say."""
+_ALLOWED = ("locked", "output", "plugins")
+"""Options allowed with --locked. A manifest can name any plugin: the user decides which are loaded."""
 
 
 def or_locked(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add `--locked BUILD_DIR`, which takes the place of MODEL and of every option but `_TAKEN`."""
+    """Add `--locked BUILD_DIR`, which replaces MODEL and every option but `_TAKEN`."""
 
     @functools.wraps(command)
     def either(locked: Path | None, model: Path | None, output: Path | None, **options: Any) -> Any:
@@ -30,20 +30,22 @@ def or_locked(command: Callable[..., Any]) -> Callable[..., Any]:
         "--locked",
         metavar="BUILD_DIR",
         type=click.Path(path_type=Path),
-        help="Build again what a folder's manifest describes, and tell what differs.",
+        help="Build again what a folder's manifest describes, and show the differences.",
     )(either)
 
 
-def _refuse_others() -> None:
+def _refuse_other_options() -> None:
     context = click.get_current_context()
-    given = [
+    options_given = [
         parameter.get_error_hint(context)
         for parameter in context.command.params
-        if parameter.name not in _TAKEN
+        if parameter.name not in _ALLOWED
         and context.get_parameter_source(parameter.name or "") is ParameterSource.COMMANDLINE
     ]
-    if given:
-        raise click.UsageError(f"--locked takes everything from the manifest: leave {', '.join(given)} away")
+    if options_given:
+        raise click.UsageError(
+            f"--locked takes everything from the manifest: omit {', '.join(options_given)}"
+        )
 
 
 def _rebuild(source: Path, output: Path | None, plugins: tuple[str, ...]) -> None:

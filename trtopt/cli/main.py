@@ -1,4 +1,4 @@
-"""The `trtopt` command: finds its subcommands late, so that `--help` and completion stay quick."""
+"""The `trtopt` command: imports subcommands on demand, so that `--help` and completion are quick."""
 
 from __future__ import annotations
 
@@ -19,34 +19,34 @@ from trtopt.printable import visible_lines
 from trtopt.version import __version__
 
 COMMANDS = {
-    "models": "List the model collection, or tell all about one of it.",
+    "models": "List the model collection, or show the details of one model.",
     "export": "Export a PyTorch model to ONNX and compare the file with PyTorch.",
-    "rewrite": "Rewrite an ONNX file so that TensorRT fuses it better, and prove it equal.",
-    "lint": "Advise what in a model costs speed on TensorRT, and what to do about it.",
-    "cast": "Write FP16 or BF16 into an ONNX file where that is safe, and tell what stays FP32.",
+    "rewrite": "Rewrite an ONNX file so that TensorRT fuses it better, and verify the result.",
+    "lint": "Show what slows a model down on TensorRT, and what to do about it.",
+    "cast": "Write FP16 or BF16 into an ONNX file where that is safe, and show what stays FP32.",
     "quantize": "Quantise an ONNX file to INT8, FP8 or INT4: place Q/DQ by rule, calibrate on data.",
-    "check": "Compare a model or its engines with the model that is right: cosine, SQNR, top-1, task.",
-    "bisect": "Find the fewest nodes to keep in higher precision for an accuracy bound to be met.",
+    "check": "Compare a model or its engines with a reference model: cosine, SQNR, top-1, task.",
+    "bisect": "Find the fewest nodes to keep in higher precision to meet an accuracy bound.",
     "build": "Build one serialized engine per batch size from an ONNX file.",
     "bench": "Measure latency and throughput of engines or of an ONNX file.",
-    "profile": "Look inside engines: where the time goes, in which types, what fused and what did not.",
-    "compare": "Judge results, engines, recipes or contracts against each other: faster, slower, same.",
-    "sweep": "Build and measure a model at many batch sizes and precisions; find what is best.",
+    "profile": "Profile engines: where the time goes, in which types, what fused and what did not.",
+    "compare": "Compare results, engines, recipes or contracts: faster, slower, same.",
+    "sweep": "Build and measure a model at many batch sizes and precisions; find the best.",
     "plan": "Choose engines, workers and delay for a latency under a load, by simulation.",
-    "deploy": "Write a plan as a model of a server's: Triton.",
+    "deploy": "Write a plan as a model for a server: Triton.",
     "report": "Write builds, measurements and profiles of a folder as one HTML page.",
-    "verify": "Hash a build folder's files again, check its signature, repair what can be built again.",
-    "sign": "Sign a build folder with an Ed25519 key, so that others can check where it is from.",
-    "cache": "Look after the timing caches that builds share.",
-    "doctor": "Tell what this machine has and which commands work here.",
+    "verify": "Check a build folder's hashes and signature; rebuild damaged engines.",
+    "sign": "Sign a build folder with an Ed25519 key, so that others can check its origin.",
+    "cache": "Manage the timing caches that builds share.",
+    "doctor": "Show what is installed and which commands work here.",
 }
 
 
 class LateGroup(click.Group):
-    """A group whose commands are imported when one is called."""
+    """A group that imports a command when it is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """All commands, in the order of a working day."""
+        """All commands, in the usual order of work."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
@@ -65,7 +65,7 @@ class LateGroup(click.Group):
 @click.group(cls=LateGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="trtopt")
 def cli() -> None:
-    """From a trained model to the fastest TensorRT engine its owner can trust."""
+    """From a trained model to the fastest trustworthy TensorRT engine."""
 
 
 def main() -> None:
@@ -77,7 +77,7 @@ def main() -> None:
         signal.signal(signal.SIGHUP, _terminate)
     try:
         status = _status()
-    except SystemExit as ended:  # `_terminate`, or code of the user's, which may say why
+    except SystemExit as ended:  # raised by `_terminate` or by the user's code, perhaps with a reason
         _log("info", ended.code if isinstance(ended.code, str) else f"ended with exit code {ended.code or 0}")
         raise
     except Exception:
@@ -106,19 +106,19 @@ def _status() -> int:
     except UnicodeEncodeError as error:
         if error.reason != "surrogates not allowed":
             raise
-        refused = UsageError(  # libraries, records and worker processes take text only
+        refused = UsageError(  # libraries, records and worker processes accept only text
             f"{error.object!r}: has a name that is not UTF-8", "rename the file or folder"
         )
         _fail(_described(refused))
         status = refused.exit_code
-    except BrokenPipeError:  # the reader of our output has gone, as `head` does
+    except BrokenPipeError:  # the reader of the output has closed it, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         status = 1
     return status if isinstance(status, int) else 0
 
 
 def _described(error: TrtoptError) -> str:
-    """The error's message, in which nothing that it quotes forges a line."""
+    """The error's message; quoted text cannot forge a line."""
     remedy = f"\n  → {visible_lines(error.remedy)}" if error.remedy else ""
     return visible_lines(error.problem) + remedy
 
@@ -129,12 +129,12 @@ def _fail(text: str) -> None:
 
 
 def _log(severity: str, text: str) -> None:
-    """Log what has been said; there is no log before the options of a command have been read."""
+    """Log a message; there is no log before a command's options are parsed."""
     logs = sys.modules.get("trtopt.logs")
     if logs is not None:
         logs.LOG.log(logs.SEVERITIES[severity], "%s", text)
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:
-    """Leave through every `finally`, as Ctrl-C does."""
+    """Exit through every `finally`, as Ctrl-C does."""
     raise SystemExit(BY_SIGNAL + number)

@@ -1,4 +1,4 @@
-"""`trtopt models`: what the collection holds. Needs no torch."""
+"""`trtopt models`: lists the collection. Needs no torch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 @click.command(name="models")
 @click.argument("name", required=False)
 def models(name: str | None) -> None:
-    """List the model collection, or tell all about NAME."""
+    """List the model collection, or show the details of NAME."""
     from trtopt.cli.console import say
     from trtopt.export.collection import files, find
     from trtopt.export.spec import read_spec
@@ -29,7 +29,7 @@ def models(name: str | None) -> None:
 
 
 def _table(specs: dict[str, ModelSpec]) -> list[str]:
-    """One line a model: name, parameters, FLOPs of a sample, whether trained, inputs."""
+    """One line per model: name, parameters, FLOPs of a sample, whether trained, inputs."""
     rows = [("MODEL", "PARAMETERS", "FLOPS", "TRAINED", "INPUTS")]
     for name, spec in specs.items():
         full = spec.variants["full"]

@@ -12,29 +12,37 @@ _UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 
 @click.command()
 @click.argument("sources", metavar="SWEEP...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("-o", "--output", type=click.Path(path_type=Path), required=True, help="Plan file to write.")
+@click.option("--slo", required=True, metavar="pN=LIMIT", help="The latency goal, as p99=10ms.")
 @click.option(
-    "-o", "--output", type=click.Path(path_type=Path), required=True, help="The plan's file to write."
+    "--rate", type=float, metavar="N", help="Requests per second [default: the highest sustainable rate]."
 )
-@click.option("--slo", required=True, metavar="pN=LIMIT", help="The latency to keep, as p99=10ms.")
-@click.option("--rate", type=float, metavar="N", help="Requests a second [default: the most there can be].")
 @click.option(
     "--arrivals",
     default="poisson",
     show_default=True,
     metavar="HOW|FILE",
-    help="poisson, constant, bursty[:PEAK:SECONDS], or a file with a time in seconds a line.",
-)
-@click.option("--lengths", metavar="N:SHARE,…", help="How long requests are, as 128:0.7,384:0.3.")
-@click.option("--memory", metavar="SIZE", help="Device memory to stay within, as 8GiB.")
-@click.option("--max-engines", type=int, default=3, show_default=True, metavar="N", help="At most so many.")
-@click.option("--for", "purpose", type=click.Choice(["triton"]), help="Only what Triton can batch for.")
-@click.option(
-    "--timeout", type=float, metavar="S", help="A measurement that takes longer has failed: --verify too."
+    help="poisson, constant, bursty[:PEAK:SECONDS], or a file with one time in seconds per line.",
 )
 @click.option(
-    "--trust", multiple=True, metavar="LIB.so", help="Load this plugin that engines need: native code."
+    "--lengths", metavar="N:SHARE,…", help="Lengths of requests with their shares, as 128:0.7,384:0.3."
 )
-@click.option("--verify", is_flag=True, help="Run the plan under its load, and tell predicted and measured.")
+@click.option("--memory", metavar="SIZE", help="Limit of device memory, as 8GiB.")
+@click.option(
+    "--max-engines", type=int, default=3, show_default=True, metavar="N", help="Maximum number of workers."
+)
+@click.option(
+    "--for", "purpose", type=click.Choice(["triton"]), help="Only setups that Triton's batcher supports."
+)
+@click.option(
+    "--timeout", type=float, metavar="S", help="Time limit for each measurement, including --verify."
+)
+@click.option(
+    "--trust", multiple=True, metavar="LIB.so", help="Load this plugin, which engines need: native code."
+)
+@click.option(
+    "--verify", is_flag=True, help="Run the plan under its load, and show prediction and measurement."
+)
 def plan(
     sources: tuple[Path, ...],
     output: Path,
@@ -51,8 +59,8 @@ def plan(
 ) -> None:
     """Choose engines, workers, batch sizes and a delay for a latency under a load, by simulation.
 
-    SWEEP is a folder of `trtopt sweep`, or a build folder with what `trtopt bench` told as bench.json in it;
-    of several all engines are candidates. The plan is what `trtopt.serving.EnginePool.open` loads.
+    SWEEP is a folder of `trtopt sweep`, or a build folder with the results of `trtopt bench` as bench.json;
+    with several folders, the engines of all are candidates. `trtopt.serving.EnginePool.open` loads the plan.
     """
     from trtopt.cli.console import console, say
     from trtopt.files.writable import check_writable
@@ -88,7 +96,7 @@ def _bytes(text: str) -> int:
 
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(KiB|MiB|GiB)", text.strip())
     if match is None:
-        raise UsageError(f"--memory {text}: is no size", "give one as 8GiB, 512MiB or 64KiB")
+        raise UsageError(f"--memory {text}: not a size", "give one as 8GiB, 512MiB or 64KiB")
     return int(float(match[1]) * _UNITS[match[2]])
 
 
@@ -100,7 +108,7 @@ def _lengths(text: str) -> dict[int, float]:
         match = re.fullmatch(r"([1-9]\d*):(\d+(?:\.\d+)?)", part.strip())
         if match is None or float(match[2]) <= 0 or int(match[1]) in shares:
             raise UsageError(
-                f"--lengths {text}: {part!r} is no length with its share, or named twice",
+                f"--lengths {text}: {part!r} not a length with its share, or given twice",
                 "give each length once with a share above 0, as --lengths 128:0.7,384:0.3",
             )
         shares[int(match[1])] = float(match[2])

@@ -12,22 +12,22 @@ from trtopt.cli.options.measuring import backend_option, nvtx_option, timeout_op
 @click.command()
 @click.argument("path", type=click.Path(path_type=Path))
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Folder to write profile.json into.")
-@click.option("--batch", metavar="N,N,…", help="Batch sizes [default: all that there are engines for].")
+@click.option("--batch", metavar="N,N,…", help="Batch sizes [default: those of the engines].")
 @backend_option
 @click.option(
     "--result",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Look into a result file of `trtopt bench --layers` instead of measuring here.",
+    help="Use a result file of `trtopt bench --layers` instead of measuring here.",
 )
 @click.option(
     "--against",
     type=click.Path(path_type=Path),
     metavar="PROFILE",
-    help="An earlier profile (file or folder): tell the difference, layer by layer.",
+    help="An earlier profile (file or folder): show the differences, layer by layer.",
 )
 @click.option(
-    "--trace", "with_trace", is_flag=True, help="Write trace.json for Perfetto beside profile.json."
+    "--trace", "with_trace", is_flag=True, help="Write trace.json for Perfetto next to profile.json."
 )
 @click.option("--memory", is_flag=True, help="Follow every allocation too, in a pass of its own.")
 @timeout_option
@@ -36,7 +36,7 @@ from trtopt.cli.options.measuring import backend_option, nvtx_option, timeout_op
 @click.option(
     "--probe-peaks",
     is_flag=True,
-    help="Measure what the device can do at most, for floors; kept for its next profiles.",
+    help="Measure the device's peak rates, for floors; stored for later profiles.",
 )
 @click.option(
     "--duration",
@@ -44,7 +44,7 @@ from trtopt.cli.options.measuring import backend_option, nvtx_option, timeout_op
     default=1.0,
     show_default=True,
     metavar="S",
-    help="Seconds of the latency pass beside the layer pass.",
+    help="Seconds of the latency pass that accompanies the layer pass.",
 )
 def profile(
     path: Path,
@@ -61,10 +61,10 @@ def profile(
     probe_peaks: bool,
     duration: float,
 ) -> None:
-    """Look inside PATH: a build folder, one engine of it, or an ONNX file.
+    """Profile PATH: a build folder, one engine of it, or an ONNX file.
 
-    Tells where the time goes, layer by layer, under the names of the ONNX file; which types ran, what fused
-    and what did not and why, and how far each layer is from what the device could do.
+    Shows where the time goes, layer by layer, with the names of the ONNX file; which types ran; what fused,
+    what did not and why; and how far each layer is from the device's limits.
     """
     from trtopt.cli.console import console
     from trtopt.cli.progress import listening
@@ -79,7 +79,7 @@ def profile(
     from trtopt.workflows.profile.profile import profile as run
 
     if with_trace and output is None:
-        raise UsageError("--trace: there is no folder to write trace.json into", "name one with -o")
+        raise UsageError("--trace: no folder to write trace.json into", "name one with -o")
     file = output / PROFILE_FILE if output is not None else None
     if file is not None:
         check_writable(file)

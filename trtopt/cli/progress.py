@@ -17,14 +17,14 @@ from trtopt.workflows.listener import Listener
 
 
 class ProgressBars:
-    """One bar a job; a job whose length nobody knows pulses."""
+    """One bar per job; a job of unknown length pulses."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
         self._tasks: list[TaskID] = []
 
     def plan(self, labels: Sequence[str]) -> None:
-        """A new list of jobs; earlier bars are taken away."""
+        """Start a new list of jobs; earlier bars are removed."""
         for task in self._tasks:
             self._progress.remove_task(task)
         self._tasks = [
@@ -32,7 +32,7 @@ class ProgressBars:
         ]
 
     def update(self, index: int, phase: str, fraction: float | None) -> None:
-        """A job has come so far."""
+        """Show a job's progress."""
         total = None if fraction is None else 1.0
         self._progress.start_task(self._tasks[index])
         self._progress.update(self._tasks[index], phase=phase, total=total, completed=fraction or 0.0)
@@ -42,44 +42,44 @@ class ProgressBars:
 def listening(report: Callable[[BenchReport], None] = lambda report: None) -> Iterator[Listener]:
     """A listener that shows notes and, on a terminal, bars; all on standard error.
 
-    `report` hears each report so far.
+    `report` receives each report so far.
     """
     screen = console(stderr=True)
     with _progress(screen) as progress:
         bars = ProgressBars(progress)
-        yield Listener(progress=bars.update, plans=bars.plan, report=report, note=_say)
+        yield Listener(progress=bars.update, plans=bars.plan, report=report, note=_print_note)
 
 
 @contextmanager
 def listening_to_sweep() -> Iterator[Listener]:
-    """A listener that shows a sweep's points: in a live table on a terminal, in one line each off it."""
+    """A listener that shows a sweep's points: in a live table on a terminal, otherwise one line each."""
     screen = console(stderr=True)
     progress = _progress(screen)
     bars = ProgressBars(progress)
     if not screen.is_terminal:
-        yield Listener(note=_say, sweep=_NewPoints().say)
+        yield Listener(note=_print_note, sweep=_NewPoints().print_changed)
         return
     with Live(progress, console=screen, transient=True) as live:
         yield Listener(
             progress=bars.update,
             plans=bars.plan,
-            note=_say,
+            note=_print_note,
             sweep=lambda report: live.update(Group(sweep_table(report), progress)),
         )
 
 
 class _NewPoints:
-    """Says each point once, and again if it is measured anew."""
+    """Prints each point once, and again if it is measured again."""
 
     def __init__(self) -> None:
-        self._said: dict[str, SweepPoint] = {}
+        self._printed: dict[str, SweepPoint] = {}
 
-    def say(self, report: SweepReport) -> None:
-        """Say those that were not there before, or were others."""
+    def print_changed(self, report: SweepReport) -> None:
+        """Print points that are new or have changed."""
         for point in report.points:
-            if self._said.get(point.key) != point:
-                self._said[point.key] = point
-                _say(point_line(point))
+            if self._printed.get(point.key) != point:
+                self._printed[point.key] = point
+                _print_note(point_line(point))
 
 
 def _progress(screen: Console) -> Progress:
@@ -93,6 +93,6 @@ def _progress(screen: Console) -> Progress:
     return Progress(*columns, console=screen, transient=True, disable=not screen.is_terminal)
 
 
-def _say(text: str) -> None:
+def _print_note(text: str) -> None:
     say(f"trtopt: {text}", err=True)
     LOG.info("%s", text)

@@ -1,4 +1,4 @@
-"""`trtopt quantize`: Q/DQ in the graph, placed by rule and calibrated on real data."""
+"""`trtopt quantize`: inserts Q/DQ into the graph, placed by rule and calibrated on real data."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _WITHOUT_STORED_WEIGHTS = ", ".join(targets_where(lambda target: not target.stor
 
 
 def _smoothing(text: str) -> float | str:
-    """A number as such; words are judged with the rest of the request."""
+    """A number as such; names are validated with the rest of the request."""
     try:
         return float(text)
     except ValueError:
@@ -30,9 +30,14 @@ def _smoothing(text: str) -> float | str:
 @click.command()
 @click.argument("model", type=click.Path(path_type=Path))
 @click.option(
-    "-o", "--output", "out", required=True, type=click.Path(path_type=Path), help="Where to write the model."
+    "-o",
+    "--output",
+    "out",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="File to write the model to.",
 )
-@click.option("--precision", required=True, metavar="int8|fp8|int4", help="What to quantise to.")
+@click.option("--precision", required=True, metavar="int8|fp8|int4", help="The quantised precision.")
 @click.option(
     "--calib",
     metavar="DATA",
@@ -45,7 +50,7 @@ def _smoothing(text: str) -> float | str:
     help="auto, max, percentile-99.9, -99.99, -99.999, mse or entropy [default: auto; FP8: max].",
 )
 @click.option(
-    "--exclude", multiple=True, metavar="PATTERN", help="Nodes (with * and ?) or operators to leave."
+    "--exclude", multiple=True, metavar="PATTERN", help="Nodes (with * and ?) or operators not to quantise."
 )
 @click.option("--include", multiple=True, metavar="PATTERN", help="Nodes or operators to quantise anyway.")
 @click.option(
@@ -59,24 +64,26 @@ def _smoothing(text: str) -> float | str:
     default="auto",
     callback=lambda context, option, text: _smoothing(text),
     metavar="auto|off|ALPHA",
-    help="Move outlying channels into weights: auto where INT8 gains by it, or SmoothQuant [default: auto].",
+    help="Move outlier channels into weights: auto where INT8 gains by it, or SmoothQuant [default: auto].",
 )
 @click.option(
     "--store-weights",
     is_flag=True,
     help=f"Keep weights in their narrow type (INT4 always; not on {_WITHOUT_STORED_WEIGHTS}).",
 )
-@click.option("--random-data", is_flag=True, help="Calibrate on random values: to try, never to deploy.")
+@click.option(
+    "--random-data", is_flag=True, help="Calibrate on random values: for trials, never for deployment."
+)
 @click.option(
     "--verdict",
     is_flag=False,
     flag_value="",
     metavar="[N,N,…]",
-    help="Measure on the GPU here, at these batch sizes, where it pays; leave the rest in float [sizes: 1].",
+    help="Measure on this GPU, at these batch sizes, where quantising pays; the rest stays float [sizes: 1].",
 )
 @click.option("--profile", metavar="NAME|FILE", help="The recipe that --verdict builds with.")
-@click.option("--explain", metavar="NODE", help="Say what was decided for this node, and why.")
-@click.option("--json", "as_json", is_flag=True, help="Print all of it as JSON.")
+@click.option("--explain", metavar="NODE", help="Explain the decision on this node.")
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 def quantize(
     model: Path,
     out: Path,
@@ -141,7 +148,7 @@ def _by_verdict(
     explain: str | None,
     as_json: bool,
 ) -> None:
-    """Measure, write what did best, and show how it did."""
+    """Measure, write the best candidate, and show its results."""
     from trtopt.cli.console import console, say
     from trtopt.cli.progress import listening
     from trtopt.errors import UsageError
@@ -151,9 +158,9 @@ def _by_verdict(
     from trtopt.workflows.build.break_even import quantize_where_it_pays
 
     if explain is not None:
-        raise UsageError("--explain: tells of one graph, --verdict makes several", "leave one of them away")
+        raise UsageError("--explain: applies to one graph, --verdict makes several", "omit one of them")
     with listening() as listener:
-        found = quantize_where_it_pays(
+        result = quantize_where_it_pays(
             model,
             out,
             request,
@@ -162,8 +169,8 @@ def _by_verdict(
             listener=listener,
         )
     if as_json:
-        click.echo(to_json(found.verdict).decode(), nl=False)
+        click.echo(to_json(result.verdict).decode(), nl=False)
         return
-    console().print(verdict_summary(found.verdict))
-    for path, sizes in found.written.items():
+    console().print(verdict_summary(result.verdict))
+    for path, sizes in result.written.items():
         say(f"written: {path} for batch {', '.join(map(str, sizes))}")

@@ -9,15 +9,13 @@ import click
 
 @click.command()
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
-@click.option(
-    "-o", "--output", type=click.Path(path_type=Path), required=True, help="The HTML file to write."
-)
+@click.option("-o", "--output", type=click.Path(path_type=Path), required=True, help="HTML file to write.")
 def report(folder: Path, output: Path) -> None:
-    """Write all that DIR holds as one HTML page that needs no network.
+    """Write the contents of DIR as one HTML page that needs no network.
 
     DIR holds what `trtopt build -o DIR`, `trtopt bench --json DIR/result.json` and `trtopt profile -o DIR`
-    leave, all of it or some; or it is a sweep's folder. What is missing is said on the page, with the command
-    that makes it.
+    write, all of it or some; or it is a sweep's folder. The page lists missing parts with the commands that
+    create them.
     """
     from trtopt.cli.console import say
     from trtopt.files.atomic import write_atomically
@@ -36,7 +34,7 @@ def report(folder: Path, output: Path) -> None:
         swept = read_sweep(folder)
         text = page_of(sweep_title(swept), sweep_sections(swept), plotting_library(), made)
     else:
-        found = collect(folder)
-        text = page(found, plotting_library(), made)
+        collected = collect(folder)
+        text = page(collected, plotting_library(), made)
     write_atomically(output, text.encode())
     say(f"trtopt: {output}", err=True)

@@ -1,4 +1,4 @@
-"""`trtopt rewrite`: a graph that TensorRT fuses better, provably the same function."""
+"""`trtopt rewrite`: a graph that TensorRT fuses better, verified to be the same function."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def _names(_context: click.Context, _option: click.Parameter, value: str | None)
 @click.command()
 @click.argument("model", type=click.Path(path_type=Path), required=False)
 @click.option(
-    "-o", "--output", "out", type=click.Path(path_type=Path), help="Where to write the rewritten model."
+    "-o", "--output", "out", type=click.Path(path_type=Path), help="File to write the rewritten model to."
 )
 @target_option("rewrite for")
 @click.option("--rules", callback=_names, metavar="NAME,…", help="Only these rules (also ones that are off).")
@@ -30,7 +30,7 @@ def _names(_context: click.Context, _option: click.Parameter, value: str | None)
     help="Real inputs for the check: an .npz, a folder of them, JSON or module:function.",
 )
 @click.option("--dynamic-batch", is_flag=True, help="Give a fixed batch axis the name `batch`.")
-@click.option("--keep-going", is_flag=True, help="Leave out a rule that fails instead of stopping.")
+@click.option("--keep-going", is_flag=True, help="Skip a rule that fails instead of stopping.")
 @click.option("--json", "as_json", is_flag=True, help="Print the trace as JSON.")
 def rewrite(
     model: Path | None,
@@ -46,7 +46,7 @@ def rewrite(
     keep_going: bool,
     as_json: bool,
 ) -> None:
-    """Rewrite the ONNX file MODEL for TensorRT and check that it stays the same function."""
+    """Rewrite the ONNX file MODEL for TensorRT and check that it still computes the same function."""
     from trtopt.cli.console import say
     from trtopt.errors import UsageError
     from trtopt.records import to_json
@@ -60,7 +60,7 @@ def rewrite(
     if as_json and explain is not None:
         raise UsageError(
             "--explain answers in words, --json prints the whole trace",
-            "leave one out; in the trace, `applied`, `undone` and `declined` name the nodes",
+            "omit one of them; in the trace, `applied`, `undone` and `declined` name the nodes",
         )
     if model is None or out is None:
         raise UsageError("a model and -o are needed", "trtopt rewrite MODEL.onnx -o OUT.onnx")

@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     "-o",
     "--output",
     type=click.Path(path_type=Path),
-    help="The sweep's folder, new or to be continued [default: MODEL.sweep].",
+    help="The sweep's folder, new or to continue [default: MODEL.sweep].",
 )
-@click.option("--batch", metavar="N,N,…", help="Batch sizes, an engine each [default: 1,2,4,8,16,32].")
+@click.option("--batch", metavar="N,N,…", help="Batch sizes, one engine each [default: 1,2,4,8,16,32].")
 @click.option(
-    "--precision", metavar="NAME,NAME,…", help="fp32, fp16, bf16, int8, fp8, int4 [default: as the graph is]."
+    "--precision", metavar="NAME,NAME,…", help="fp32, fp16, bf16, int8, fp8, int4 [default: the graph's]."
 )
-@click.option("--streams", metavar="N,N,…", default="1", show_default=True, help="Numbers of streams.")
+@click.option("--streams", metavar="N,N,…", default="1", show_default=True, help="Stream counts.")
 @click.option(
     "--shapes",
     "axes",
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 @click.option(
     "--backend",
     metavar="auto|tensorrt|tensorrt-rtx|onnxruntime",
-    help="What to build and measure with [default: auto, the CPU where no GPU is].",
+    help="Backend to build and measure with [default: auto, the CPU if there is no GPU].",
 )
 @contract_flags_of_one_stream
 @recipe_options("dynamic", "precision", "compute_capability")
@@ -74,10 +74,10 @@ def sweep(
     timeout: float | None,
     recipe: RecipeFlags,
 ) -> None:
-    """Build and measure MODEL, an ONNX file, at every combination of what is given.
+    """Build and measure MODEL, an ONNX file, at every combination of the given values.
 
     The folder holds sweep.json, sweep.csv, build folders and a result file for each point. The same command
-    again goes on where it was ended, and measures nothing twice. `trtopt report FOLDER` draws the curves.
+    continues an interrupted sweep, and measures nothing twice. `trtopt report FOLDER` draws the curves.
     """
     from trtopt.cli.console import console
     from trtopt.cli.progress import listening_to_sweep
@@ -106,7 +106,7 @@ def sweep(
         with listening_to_sweep() as listener:
             report = run(model, output, request, listener)
     except KeyboardInterrupt:
-        click.echo("trtopt: the same command again goes on after the points that were measured", err=True)
+        click.echo("trtopt: run the same command again to continue after the measured points", err=True)
         raise
     console().print(sweep_summary(report))
 
@@ -119,7 +119,7 @@ def _axes(flags: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
     """Lengths by axis.
 
     Raises:
-        UsageError: a flag of another form, or an axis given twice.
+        UsageError: a malformed flag, or an axis given twice.
     """
     from trtopt.errors import UsageError
     from trtopt.recipe import parse_axis_flag

@@ -9,13 +9,13 @@ import click
 
 @click.command()
 @click.argument("folder", type=click.Path(path_type=Path))
-@click.option("--repair", "is_repair", is_flag=True, help="Build engines again that are missing or changed.")
+@click.option("--repair", "is_repair", is_flag=True, help="Rebuild engines that are missing or changed.")
 @click.option(
     "--trust",
     "trusted",
     multiple=True,
     metavar="ENGINE|LIB.so",
-    help="Vouch for an engine that has changed, or for a plugin that --repair needs: native code.",
+    help="Trust an engine that has changed, or a plugin that --repair needs: native code.",
 )
 @click.option(
     "--signer",
@@ -29,7 +29,7 @@ import click
 def verify(
     folder: Path, is_repair: bool, trusted: tuple[str, ...], signer: Path | None, as_json: bool
 ) -> None:
-    """Hash every file of the build FOLDER again, and check its signature if a signer is named.
+    """Hash every file of the build FOLDER again, and check its signature if a signer is given.
 
     Exits with 1 if something is missing, has changed, or is not signed by the signer.
     """

@@ -1,4 +1,4 @@
-"""Reading files of strangers: as much as they can reasonably hold, and no more; nothing waits for ever."""
+"""Bounded reading of untrusted files: limits on size and on waiting."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from pathlib import Path
 from typing import BinaryIO
 
 MAX_BYTES = 1 << 30
-"""Of files that have no narrower bound: results and profiles hold raw samples."""
+"""For files without a narrower bound: results and profiles hold raw samples."""
 _PIECE_BYTES = 1 << 20
 _SILENCE_S = 60.0
-"""How long a pipe may give nothing."""
+"""How long a pipe may be silent."""
 _ANNOUNCED_S = 1.0
 _log = logging.getLogger(__name__)
 
 
 def read_bounded(path: Path, limit: int = MAX_BYTES) -> bytes:
-    """A file's content, if it is no larger than it can reasonably be.
+    """A file's content, if it is no larger than `limit`.
 
-    The size that a file tells does not bound what is read: it may grow, and pipes and devices tell 0. A pipe
-    is read too: somebody may have named one. One that gives nothing for a minute is given up.
+    The reported file size does not bound the content: files grow, and pipes and devices report 0. Pipes are
+    read too, as a user may name one; reading ends if a pipe is silent for a minute.
 
     Raises:
         OSError: it cannot be read.
@@ -32,8 +32,8 @@ def read_bounded(path: Path, limit: int = MAX_BYTES) -> bytes:
     """
     pieces: list[bytes] = []
     with _opened(path) as file:
-        told = os.fstat(file.fileno())
-        expected, waits = told.st_size, not stat.S_ISREG(told.st_mode)
+        status = os.fstat(file.fileno())
+        expected, waits = status.st_size, not stat.S_ISREG(status.st_mode)
         room = limit if expected <= limit else -1
         while room >= 0:
             if waits:
@@ -44,15 +44,15 @@ def read_bounded(path: Path, limit: int = MAX_BYTES) -> bytes:
             room -= len(piece)
             expected = _PIECE_BYTES
     if room < 0:
-        raise ValueError(f"larger than the {limit >> 20} MiB that it may have")
+        raise ValueError(f"larger than the {limit >> 20} MiB allowed for it")
     return b"".join(pieces)
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """A regular file, opened for reading: a pipe would be waited for, and a device has no end.
+    """A regular file, opened for reading: reading a pipe would block, and a device has no end.
 
     Raises:
-        OSError: there is none, or it is something else.
+        OSError: there is none, or it is no regular file.
     """
     file = _opened(path)
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
@@ -62,7 +62,7 @@ def open_regular(path: Path) -> BinaryIO:
 
 
 def _opened(path: Path) -> BinaryIO:
-    """Opened without waiting for whoever may write to it."""
+    """Open without waiting for a writer."""
     return open(path, "rb", buffering=0, opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))
 
 
@@ -70,18 +70,18 @@ def _wait_for(file: BinaryIO, path: Path) -> None:
     """Wait until there is something to read, or the end.
 
     Raises:
-        OSError: there is neither.
+        OSError: the wait timed out.
     """
     poll = select.poll()
     poll.register(file, select.POLLIN | select.POLLHUP)
     if not poll.poll(_ANNOUNCED_S * 1e3):
-        _log.warning("waiting for what is to come through %s", path)
+        _log.warning("waiting for data from %s", path)
         if not poll.poll((_SILENCE_S - _ANNOUNCED_S) * 1e3):
-            raise OSError(errno.ETIMEDOUT, f"nothing came through it for {_SILENCE_S:.0f} s", str(path))
+            raise OSError(errno.ETIMEDOUT, f"no data from it for {_SILENCE_S:.0f} s", str(path))
 
 
 def reason_of(error: Exception) -> str:
-    """Why a file was not read; of the system's errors without their number and the path, told already."""
+    """Why a file was not read; system errors without number and path, which the message names already."""
     return (isinstance(error, OSError) and error.strerror) or str(error)
 
 

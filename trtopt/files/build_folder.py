@@ -17,9 +17,9 @@ from trtopt.files.temporary import locked_folder, remove
 
 @contextmanager
 def folder_in_progress(final: Path) -> Iterator[Path]:
-    """A temporary folder beside `final` that takes its name when the block ends well, and vanishes otherwise.
+    """A temporary folder next to `final` that takes its name if the block succeeds, else is removed.
 
-    An earlier build folder of the same name is replaced, and what others have put into it is in the new one;
+    An earlier build folder of the same name is replaced, and the new one keeps the user's files of it;
     a folder that trtopt did not make is not replaced.
 
     Raises:
@@ -47,7 +47,7 @@ def _check_replaceable(final: Path) -> None:
 
 
 def _replace_folder(new: Path, final: Path) -> None:
-    """Give `new` the name `final`, with what others have put into the build that has it now."""
+    """Rename `new` to `final`, with the user's files of the build that has the name now."""
     with locked_folder(final.parent):
         _check_replaceable(final)
         try:

@@ -1,7 +1,7 @@
-"""A new folder takes the place of an earlier one, and what others have put into that is in the new one too.
+"""Replace a folder by a new one, which keeps the user's files of the earlier one.
 
-What is others' is linked into the new folder before it takes the name, so that it is under that name all the
-time; where the file system can exchange two names at once, so is a whole folder.
+The user's files are linked into the new folder before it takes the name, so that they are under that name all
+the time; where the file system can exchange two names at once, so is a whole folder.
 """
 
 from __future__ import annotations
@@ -22,33 +22,33 @@ _CURRENT_FOLDER, _EXCHANGE = -100, 2  # AT_FDCWD and RENAME_EXCHANGE of Linux
 _CANNOT = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP)
 
 
-def others_in(folder: Path, own: Set[str]) -> Iterator[Path]:
-    """What is in `folder` but not among its maker's `own` files: files, links and empty folders.
+def user_files_in(folder: Path, made: Set[str]) -> Iterator[Path]:
+    """Files, links and empty folders in `folder` that are not among the `made` files.
 
     Raises:
         OSError: a folder cannot be listed.
     """
     for path in sorted(folder.iterdir()):
         if not _is_folder(path):
-            if path.name not in own:
+            if path.name not in made:
                 yield path
         elif any(path.iterdir()):
-            yield from others_in(path, _below(path.name, own))
+            yield from user_files_in(path, _below(path.name, made))
         else:
             yield path
 
 
-def names_of_others(folder: Path, own: Set[str]) -> list[str]:
-    """What others have put into `folder`, by the names at its top.
+def names_of_user_files(folder: Path, made: Set[str]) -> list[str]:
+    """Top-level names of the user's files in `folder`.
 
     Raises:
         OSError: a folder cannot be listed.
     """
-    return list(dict.fromkeys(path.relative_to(folder).parts[0] for path in others_in(folder, own)))
+    return list(dict.fromkeys(path.relative_to(folder).parts[0] for path in user_files_in(folder, made)))
 
 
-def put_in_place(new: Path, final: Path, own: Set[str]) -> Path | None:
-    """Rename `new` to `final`; an earlier folder steps aside with its maker's `own` files, to be removed.
+def put_in_place(new: Path, final: Path, made: Set[str]) -> Path | None:
+    """Rename `new` to `final`; an earlier folder is renamed with its `made` files, to be removed.
 
     Returns:
         Where the earlier folder is now, if there was one, to be removed: see `emptied`.
@@ -60,7 +60,7 @@ def put_in_place(new: Path, final: Path, own: Set[str]) -> Path | None:
         os.replace(new, final)
         flush_names(final.parent)
         return None
-    carry_over(final, new, own)
+    carry_over(final, new, made)
     aside = temporary_path(final, ASIDE)
     os.replace(new, aside)
     if not _exchanged(aside, final):
@@ -73,19 +73,19 @@ def put_in_place(new: Path, final: Path, own: Set[str]) -> Path | None:
             raise
         aside = earlier
     flush_names(final.parent)
-    return emptied(aside, final, own)  # of what came while the names were changed
+    return emptied(aside, final, made)  # files that arrived during the renames
 
 
-def emptied(aside: Path, final: Path, own: Set[str]) -> Path:
-    """A folder that has stepped aside, once all that is others' is in `final`: under a name to be removed."""
-    carry_over(aside, final, own)
-    gone = temporary_path(final, "tmp")
-    os.replace(aside, gone)
-    return gone
+def emptied(aside: Path, final: Path, made: Set[str]) -> Path:
+    """An earlier folder, once the user's files are in `final`: under a temporary name, to be removed."""
+    carry_over(aside, final, made)
+    doomed = temporary_path(final, "tmp")
+    os.replace(aside, doomed)
+    return doomed
 
 
-def carry_over(earlier: Path, new: Path, own: Set[str]) -> None:
-    """Link what others have put into `earlier` into `new`; what has its name there is kept beside it.
+def carry_over(earlier: Path, new: Path, made: Set[str]) -> None:
+    """Link the user's files of `earlier` into `new`; where a name is taken, next to it under another name.
 
     Raises:
         OSError: something cannot be linked or copied.
@@ -93,21 +93,21 @@ def carry_over(earlier: Path, new: Path, own: Set[str]) -> None:
     for path in sorted(earlier.iterdir()):
         target = new / path.name
         if not _is_folder(path):
-            if path.name not in own:
+            if path.name not in made:
                 _carry(path, target)
             continue
-        below = _below(path.name, own)
-        if any(path.iterdir()) and not any(others_in(path, below)):
+        below = _below(path.name, made)
+        if any(path.iterdir()) and not any(user_files_in(path, below)):
             continue
-        kept = next(name for name in _names(target) if not os.path.lexists(name) or _is_folder(name))
-        if not kept.exists():
-            kept.mkdir()
-            shutil.copystat(path, kept)
-        carry_over(path, kept, below)
+        carried = next(name for name in _names(target) if not os.path.lexists(name) or _is_folder(name))
+        if not carried.exists():
+            carried.mkdir()
+            shutil.copystat(path, carried)
+        carry_over(path, carried, below)
 
 
 def _below(folder: str, names: Set[str]) -> set[str]:
-    """Those names that lie in the folder, as seen from there."""
+    """The names inside the folder, relative to it."""
     return {name.removeprefix(f"{folder}/") for name in names if name.startswith(f"{folder}/")}
 
 
@@ -116,19 +116,19 @@ def _is_folder(path: Path) -> bool:
 
 
 def _names(target: Path) -> Iterator[Path]:
-    """The name that is wanted, and those that are taken where something else has it."""
+    """The preferred name, then alternatives where it is taken."""
     yield target
     yield from (target.with_name(f"{target.name}.kept{number or ''}") for number in count())
 
 
 def _carry(path: Path, target: Path) -> None:
-    kept = next(name for name in _names(target) if not os.path.lexists(name) or _is_same(path, name))
-    if os.path.lexists(kept):  # linked before
+    carried = next(name for name in _names(target) if not os.path.lexists(name) or _is_same(path, name))
+    if os.path.lexists(carried):  # linked before
         return
     try:
-        os.link(path, kept, follow_symlinks=False)
-    except OSError:  # no links here, or not to what is somebody else's
-        shutil.copy2(path, kept, follow_symlinks=False)
+        os.link(path, carried, follow_symlinks=False)
+    except OSError:  # no links on this file system, or not to another user's file
+        shutil.copy2(path, carried, follow_symlinks=False)
 
 
 def _is_same(path: Path, target: Path) -> bool:

@@ -1,4 +1,4 @@
-"""What must not leave the machine in a text: values that look like secrets, and names of people and hosts."""
+"""Remove private values from texts: values that look like secrets, and names of users and hosts."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ import re
 from collections.abc import Mapping
 
 _OF_LOGINS = re.compile(r"XDG_SESSION_|(DESKTOP_|GDM)SESSION$")
-"""No secrets, but common words such as user, ubuntu and plasma."""
+"""Common words that are no secrets, such as user, ubuntu and plasma."""
 _SECRET = re.compile(
     r"KEY|TOKEN|SECRET|PASS|(?<=\w)(?<!OLD)PWD|CREDENTIAL|AUTH|COOKIE|SESSION", re.IGNORECASE
 )
 _IN_ADDRESS = re.compile(r"://[^/@\s]*:([^/@\s]+)@")
 """A password in an address, as of a proxy or a package index."""
 _SHORTEST = 4
-"""Secrets below this length are common words too: they are not looked for in texts."""
+"""Secrets below this length are also common words: texts are not searched for them."""
 
 
 def secret_words(environment: Mapping[str, str]) -> dict[str, str]:
-    """The values of variables whose names look like secrets, passwords in addresses, what stands for them.
+    """Values of variables whose names look like secrets, and passwords in addresses, with their replacements.
 
-    Also as JSON writes them. Longest first, for one may hold another.
+    Also in JSON escapes. Longest first, as one may contain another.
     """
     words = {
         value for name, value in environment.items() if _SECRET.search(name) and not _OF_LOGINS.match(name)
@@ -31,7 +31,7 @@ def secret_words(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def private_words(environment: Mapping[str, str], *, user: str, host: str, home: str) -> dict[str, str]:
-    """Secrets, home folder, names of user and host, and what stands for them; longest first."""
+    """Secrets, home folder, names of user and host, with their replacements; longest first."""
     names = {word: shown for word, shown in ((home, "~"), (user, "USER"), (host, "HOST")) if len(word) > 1}
     return _longest_first(secret_words(environment) | names)
 

@@ -1,4 +1,4 @@
-"""Where the folders that come with trtopt lie."""
+"""Paths of the folders shipped with trtopt."""
 
 from __future__ import annotations
 

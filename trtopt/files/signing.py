@@ -76,22 +76,22 @@ def signing_key() -> SigningKey | None:
 def trusted_signer() -> Signer | None:
     """The only signer whose folders are loaded, as the environment says; None: signatures are not required.
 
-    Whoever signs their builds trusts their own signature, so a signing key alone implies its public half.
+    A user who signs builds trusts their own signature, so a signing key alone implies its public half.
 
     Raises:
         UsageError: the two keys do not belong together; or see `read_signer`.
         BackendMissingError: see `read_signer`.
     """
-    own = signing_key()
+    signing = signing_key()
     path = os.environ.get(SIGNER_VARIABLE)
     if not path:
-        return own.signer if own else None
+        return signing.signer if signing else None
     signer = read_signer(Path(path))
-    if own is not None and own.signer.text != signer.text:
+    if signing is not None and signing.signer.text != signer.text:
         raise UsageError(
-            f"${SIGNER_VARIABLE} ({path}) is not the public key of ${KEY_VARIABLE} ({own.path}): "
+            f"${SIGNER_VARIABLE} ({path}) is not the public key of ${KEY_VARIABLE} ({signing.path}): "
             "builds would be signed and then refused",
-            f"unset one of them, or write the public key: {_public_half(own.path)}",
+            f"unset one of them, or write the public key: {_public_half(signing.path)}",
         )
     return signer
 
@@ -123,13 +123,13 @@ def read_signing_key(path: Path) -> SigningKey:
         raise UsageError(f"{path}: is a public key, which can only check", "give the private key")
     try:
         key = load_pem_private_key(content, password=None)
-    except TypeError:  # as `cryptography` says that a password is needed
+    except TypeError:  # `cryptography` raises it if a password is needed
         raise UsageError(
             f"{path}: the private key is encrypted, and trtopt asks for no passphrase",
             f"decrypt it into a file that only you can read: openssl pkey -in {path} -out signing.pem",
         ) from None
     except (ValueError, UnsupportedAlgorithm):
-        raise UsageError(f"{path}: is no private key in PEM format", _NEW_KEY) from None
+        raise UsageError(f"{path}: is not a private key in PEM format", _NEW_KEY) from None
     if not isinstance(key, Ed25519PrivateKey):
         raise UsageError(f"{path}: is a private key, but not of Ed25519", _NEW_KEY)
     _warn_if_others_can_read(path)
@@ -151,14 +151,14 @@ def read_signer(path: Path) -> Signer:
     content = _key_file(path)
     if b"PRIVATE KEY" in content:
         raise UsageError(
-            f"{path}: is a private key, which belongs to the one who signs",
-            f"write its public key, and give that: {_public_half(path)}",
+            f"{path}: is a private key, which only the signer needs",
+            f"write its public key, and pass that: {_public_half(path)}",
         )
     try:
         key = load_pem_public_key(content)
     except (ValueError, UnsupportedAlgorithm):
         raise UsageError(
-            f"{path}: is no public key in PEM format", "get the signer's, written by: openssl pkey -pubout"
+            f"{path}: is not a public key in PEM format", "get the signer's, written by: openssl pkey -pubout"
         ) from None
     if not isinstance(key, Ed25519PublicKey):
         raise UsageError(f"{path}: is a public key, but not of Ed25519", "get the signer's Ed25519 key")
@@ -177,7 +177,9 @@ def _need_cryptography() -> None:
 def _key_file(path: Path) -> bytes:
     try:
         if path.exists() and not path.is_file():
-            raise UsageError(f"{path}: is no file", "give a key in PEM format")  # a pipe would be waited for
+            raise UsageError(
+                f"{path}: is not a file", "give a key in PEM format"
+            )  # a pipe would be waited for
         return read_bounded(path, _MAX_KEY_BYTES)
     except (OSError, ValueError) as error:
         raise UsageError(

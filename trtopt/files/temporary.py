@@ -1,8 +1,8 @@
-"""What a living process holds: locks, and temporary files and folders.
+"""Locks, temporary files and temporary folders of running processes.
 
-Every lock is the system's (flock), which it lets go of when the process dies. What is being made has a name
-that begins with a dot, and whoever makes it holds a lock on it. So the next start can tell what a killed run
-has left, and takes it away. Waiting for another process is told after a second, and ends.
+Every lock is the system's (flock), which releases it when the process dies. An unfinished file has a name
+that begins with a dot, and the process that writes it holds a lock on it. So the next start recognises
+leftovers of a killed run and removes them. Waiting for another process is reported after a second, and ends.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pathlib import Path
 from trtopt.errors import OutputError
 
 WAIT_S = 600.0
-"""How long another process is waited for."""
+"""How long to wait for another process."""
 _ANNOUNCED_S = 1.0
 _POLL_S = 0.05
 _RANDOM = 8  # characters that make a temporary name unique
@@ -35,7 +35,7 @@ _log = logging.getLogger(__name__)
 
 @contextmanager
 def locked(path: Path, wait_s: float) -> Iterator[None]:
-    """Hold the file `path` + `.lock`, which is there as long as somebody holds it.
+    """Lock the file `path` + `.lock`, which exists as long as a process holds it.
 
     Raises:
         OutputError: another process holds it for longer than `wait_s`.
@@ -54,21 +54,20 @@ def locked(path: Path, wait_s: float) -> Iterator[None]:
         except BaseException:
             os.close(handle)
             raise
-        os.close(handle)  # its last holder took it away
+        os.close(handle)  # its last holder removed it
     try:
         yield
     finally:
         with suppress(OSError):
-            file.unlink()  # while it is held: whoever waits for it finds that, and makes another
+            file.unlink()  # while locked: a waiting process notices and creates another
         os.close(handle)
 
 
 @contextmanager
 def locked_folder(folder: Path) -> Iterator[None]:
-    """Keep other processes from setting folders aside in `folder`; without locks, hope.
+    """Keep other processes from renaming folders in `folder`; without file locks this has no effect.
 
-    A temporary folder is its maker's alone, who holds it: there is nobody to be kept from it, and whoever
-    works in it would wait for themselves.
+    A temporary folder is not locked again: its process holds it already, and would wait for itself.
 
     Raises:
         OutputError: another process holds the folder for ten minutes.
@@ -90,11 +89,11 @@ def locked_folder(folder: Path) -> Iterator[None]:
 
 
 def _take(handle: int, lock: Path, what: Path, until: float, wait_s: float) -> None:
-    """Lock what is open.
+    """Lock an open file.
 
     Raises:
         OutputError: another process holds it until then.
-        OSError: there are no locks here.
+        OSError: the file system has no locks.
     """
     announced = time.monotonic() + _ANNOUNCED_S
     while True:
@@ -105,32 +104,32 @@ def _take(handle: int, lock: Path, what: Path, until: float, wait_s: float) -> N
             pass
         now = time.monotonic()
         if now >= until:
-            held = f"has held its lock for {wait_s:.0f} s" if wait_s else "holds its lock"
+            state = f"has held its lock for {wait_s:.0f} s" if wait_s else "holds its lock"
             raise OutputError(
-                f"{what}: another process {held}{_holder_of(handle)}",
+                f"{what}: another process {state}{_holder_of(handle)}",
                 f"wait for that process or end it, and run this again; the lock is on {lock}",
             )
         if now >= announced:
-            _log.warning("waiting for another process to let go of %s%s", lock, _holder_of(handle))
+            _log.warning("waiting for another process to release %s%s", lock, _holder_of(handle))
             announced = until
         time.sleep(min(_POLL_S, until - now))
 
 
 def _holder_of(handle: int) -> str:
-    """Who holds the lock on what is open, as far as the system tells."""
-    told = os.fstat(handle)
-    place = f"{os.major(told.st_dev):02x}:{os.minor(told.st_dev):02x}:{told.st_ino}"
+    """The process that holds the lock on an open file, as far as the system reports it."""
+    status = os.fstat(handle)
+    place = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
     with suppress(OSError, ValueError):
         for line in Path("/proc/locks").read_text("ascii").splitlines():
-            words = line.split()  # number, "FLOCK", "ADVISORY", "WRITE", process, place, from, to
-            if len(words) > 5 and words[1] == "FLOCK" and words[5] == place and int(words[4]) > 0:
-                name = Path(f"/proc/{words[4]}/comm").read_text("utf-8", errors="replace").strip()
-                return f": process {words[4]} ({name})"
+            fields = line.split()  # number, "FLOCK", "ADVISORY", "WRITE", process, place, from, to
+            if len(fields) > 5 and fields[1] == "FLOCK" and fields[5] == place and int(fields[4]) > 0:
+                name = Path(f"/proc/{fields[4]}/comm").read_text("utf-8", errors="replace").strip()
+                return f": process {fields[4]} ({name})"
     return ""
 
 
 def _is_at(handle: int, path: Path) -> bool:
-    """Whether what is open still has that name."""
+    """Whether the open file still has that name."""
     try:
         return os.path.samestat(os.fstat(handle), os.lstat(path))
     except FileNotFoundError:
@@ -141,7 +140,7 @@ def _is_at(handle: int, path: Path) -> bool:
 
 
 def temporary_file(path: Path) -> tuple[int, Path]:
-    """A temporary file for `path`, open and held; whoever the umask allows may read it.
+    """A temporary file for `path`, open and locked; readable as the umask allows.
 
     Raises:
         OSError: it cannot be made.
@@ -157,7 +156,7 @@ def temporary_file(path: Path) -> tuple[int, Path]:
 
 
 def temporary_folder(final: Path, mode: int) -> tuple[int, Path]:
-    """A temporary folder for `final`, held as long as the descriptor is open; the umask is taken off `mode`.
+    """A temporary folder for `final`, locked while the descriptor is open; the umask is taken off `mode`.
 
     Raises:
         OSError: it cannot be made.
@@ -168,7 +167,7 @@ def temporary_folder(final: Path, mode: int) -> tuple[int, Path]:
             temporary.mkdir(mode)
             try:
                 handle = os.open(temporary, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-            except FileNotFoundError:  # taken for abandoned
+            except FileNotFoundError:  # removed as abandoned
                 continue
             if _hold(handle, temporary):
                 return handle, temporary
@@ -176,36 +175,36 @@ def temporary_folder(final: Path, mode: int) -> tuple[int, Path]:
 
 
 def temporary_path(path: Path, ending: str) -> Path:
-    """A name beside `path` that nothing is likely to have; see `temporary_names`."""
+    """A random name next to `path`; see `temporary_names`."""
     return path.with_name(f".{path.name}.{secrets.token_hex(_RANDOM // 2)}.{ending}")
 
 
 def temporary_names(path: Path) -> str:
-    """A pattern for the temporary names of what is to be `path`, but for their endings."""
+    """A pattern for temporary names of `path`, without their endings."""
     return f".{glob.escape(path.name)}.{'?' * _RANDOM}"
 
 
 def is_temporary(path: Path) -> bool:
-    """Whether it has the name of a temporary file or folder of trtopt's."""
+    """Whether it has the name of a temporary file or folder of trtopt."""
     return re.fullmatch(rf"\..+\.[a-z0-9_]{{{_RANDOM}}}\.tmp", path.name) is not None
 
 
 def _hold(handle: int, path: Path) -> bool:
-    """Mark what was just made as somebody's; False if another process has taken it for abandoned before."""
-    with suppress(OSError):  # a file system without locks: there nothing is taken away either
+    """Lock a new file or folder; False if another process has already removed it as abandoned."""
+    with suppress(OSError):  # a file system without locks: there nothing is removed either
         fcntl.flock(handle, fcntl.LOCK_SH)
     return _is_at(handle, path)
 
 
 def remove_unfinished(path: Path) -> None:
-    """Take away what killed runs have left of what was to be `path`."""
+    """Remove temporary files for `path` that killed runs left."""
     with suppress(OSError):
-        for left in path.parent.glob(f"{temporary_names(path)}.tmp"):
-            remove_if_abandoned(left)
+        for leftover in path.parent.glob(f"{temporary_names(path)}.tmp"):
+            remove_if_abandoned(leftover)
 
 
 def remove_if_abandoned(path: Path) -> None:
-    """Take a temporary file or folder away, unless somebody holds it; anything else is left alone."""
+    """Remove a temporary file or folder unless a process holds it; other files are not touched."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
@@ -215,15 +214,15 @@ def remove_if_abandoned(path: Path) -> None:
         if not (stat.S_ISREG(kind) or stat.S_ISDIR(kind)):
             return
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        remove(path)  # whoever has just made it finds that it is gone
-    except OSError:  # held, or no locks here
+        remove(path)  # a process that has just created it notices
+    except OSError:  # locked, or no locks on this file system
         pass
     finally:
         os.close(handle)
 
 
 def remove(path: Path) -> None:
-    """Take a file or a whole folder away."""
+    """Remove a file or a whole folder."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:
@@ -231,10 +230,10 @@ def remove(path: Path) -> None:
 
 
 def flush_names(folder: Path) -> None:
-    """Have the names in a folder reach the disk."""
+    """Flush the names in a folder to disk."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        with suppress(OSError):  # not every file system can
+        with suppress(OSError):  # not every file system supports it
             os.fsync(handle)
     finally:
         os.close(handle)

@@ -1,4 +1,4 @@
-"""Reading TOML files of strangers: bounded in size, digits and depth, whatever they hold."""
+"""Bounded reading of untrusted TOML files: limits on size, digits and depth."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def read_toml(path: Path, remedy: str) -> dict[str, Any]:
     """The tables of a TOML file.
 
     Raises:
-        UsageError: it cannot be read, is no TOML, or larger or deeper than a person writes; with `remedy`.
+        UsageError: it cannot be read, is not TOML, or is too large or too deep; with `remedy`.
     """
     try:
         content = read_bounded(path, _MAX_BYTES)

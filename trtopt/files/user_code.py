@@ -1,4 +1,4 @@
-"""Calling what a user names as `package.module:callable`, with errors that say what to do."""
+"""Calling a user's `package.module:callable`, with errors that name a remedy."""
 
 from __future__ import annotations
 

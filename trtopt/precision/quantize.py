@@ -89,7 +89,7 @@ class Quantised:
 def no_data(precision: str) -> UsageError:
     """The error for a calibration without data."""
     return UsageError(
-        f"--precision {precision} needs data to find out how large tensors get",
+        f"--precision {precision} needs data to calibrate the ranges of tensors",
         "give --calib DATA (an .npz with arrays named like the inputs, a folder of them, Polygraphy's JSON, "
         "module:function), --table FILE from an earlier run, or --random-data to try without (marked so)",
     )

@@ -16,7 +16,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 _LONG = re.compile(rb"(?<![.\d])\d{19}")
-"""What 64 bits may be too few for: digits of an integer, of a hash, of a float in full."""
+"""Digits that may exceed 64 bits: of an integer, of a hash, of a float in full."""
 _MAX_DIGITS = 20
 
 AnyRecord = TypeVar("AnyRecord", bound=Record)
@@ -26,13 +26,13 @@ def to_json(record: Record, *, indent: int | None = 2) -> bytes:
     """`record` as UTF-8 JSON with a closing newline; `indent=None` gives one line."""
     try:
         text = msgspec.json.encode(record)
-    except UnicodeEncodeError:  # names of files and arguments need not be text
+    except UnicodeEncodeError:  # names of files and arguments may not be valid text
         text = msgspec.json.encode(_as_text(msgspec.to_builtins(record)))
     return (msgspec.json.format(text, indent=indent) if indent else text) + b"\n"
 
 
 def _as_text(value: Any) -> Any:
-    """Builtins with every string made encodable; bytes that are no text are written as escapes."""
+    """Builtins with every string made encodable; bytes that are not text are written as escapes."""
     if isinstance(value, str):
         return value.encode(errors="surrogateescape").decode(errors="backslashreplace")
     if isinstance(value, dict):

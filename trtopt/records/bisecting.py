@@ -1,4 +1,4 @@
-"""Records of bisections: which nodes have to stay in higher precision, and what that costs."""
+"""Records of bisections: the nodes that must stay in higher precision, and their cost."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Verdict = Literal["nothing to keep", "found", "not met"]
 
 
 class Sensitivity(Record, frozen=True, kw_only=True):
-    """Nodes that were alone in low precision, and the error that they made."""
+    """Nodes evaluated as the only ones in low precision, and their error."""
 
     nodes: tuple[str, ...]
     error: float
@@ -22,7 +22,7 @@ class Sensitivity(Record, frozen=True, kw_only=True):
 class KeptSet(Record, frozen=True, kw_only=True):
     """Nodes kept in higher precision, the error with them, and their share of the cost.
 
-    `error` is the share of what the bounds allow, of the worst output and bound: at 1 they are just met.
+    `error` is the used share of the bound, for the worst output and bound: at 1 the bounds are just met.
     `cost` is the share of the floating-point operations of all candidates that is kept, 0 to 1.
     """
 
@@ -40,29 +40,29 @@ class BisectReport(Record, frozen=True, kw_only=True):
     model: str
     model_sha256: str
     out: str | None
-    """The written model, with `best` kept; None if none was asked for or no set meets the bounds."""
+    """The written model, with `best` kept; None if none was requested or no set meets the bounds."""
     table: str | None
     precision: str
     target: str
     backend: str
-    """What the sets were judged with: `onnxruntime`, which emulates, or what built and ran their engines."""
+    """What evaluated the sets: `onnxruntime`, which emulates, or the backend of their engines."""
     data: str
     bounds: dict[str, float]
     candidates: tuple[str, ...]
-    """Nodes that are low where nothing is kept, in the order of the graph."""
+    """Nodes in low precision if none is kept, in the order of the graph."""
     verdict: Verdict
     best: KeptSet
-    """The fewest nodes found that meet the bounds; where nothing meets them, all."""
+    """The smallest set found that meets the bounds; all nodes if none does."""
     patterns: tuple[str, ...]
     """The nodes of `best` as `--exclude` of `trtopt quantize`, or `--keep` of `trtopt cast`, takes them."""
     minimal: bool
     """Whether it was shown that no single node of `best` can be left out."""
     subjects: tuple[CheckedSubject, ...]
-    """What was measured with `best`: the emulated model, or one engine a batch size."""
+    """What was measured with `best`: the emulated model, or one engine per batch size."""
     sensitivities: tuple[Sensitivity, ...]
     """The largest error first."""
     front: tuple[KeptSet, ...]
-    """Of all sets evaluated those that no other beats in both error and cost, the cheapest first."""
+    """The evaluated sets that no other beats in both error and cost, the cheapest first."""
     evaluations: int
     most_evaluations: int
     notes: tuple[str, ...] = ()

@@ -26,7 +26,7 @@ class Backend(Record, frozen=True, kw_only=True):
 
 
 class Plugin(Record, frozen=True, kw_only=True):
-    """A plugin library that was asked for by name. It is native code."""
+    """A plugin library that was requested by name. It is native code."""
 
     path: str
     sha256: str
@@ -45,10 +45,10 @@ class BuildSettings(Record, frozen=True, kw_only=True):
 
 
 class BuildClocks(Record, frozen=True, kw_only=True):
-    """What NVML told of the GPU while an engine was built: before, about once a second, and after.
+    """NVML's readings of the GPU while an engine was built: before, about once per second, and after.
 
-    `sm_mhz_low` and `sm_mhz_high` are of the readings at which the GPU was busy, `slowed` is what slowed it;
-    `other_processes` is how many besides the build held the GPU at most. `problem`: why nothing was read.
+    `sm_mhz_low` and `sm_mhz_high` are of the readings with a busy GPU, `slowed` is what slowed it;
+    `other_processes` is the highest number of other processes on the GPU. `problem`: why nothing was read.
     """
 
     readings: int
@@ -62,7 +62,7 @@ class BuildClocks(Record, frozen=True, kw_only=True):
 
 
 class BuildPlan(Record, frozen=True, kw_only=True):
-    """One engine to build: from which ONNX (by hash), for which shapes, how, with what."""
+    """One engine to build: its ONNX file (by hash), shapes, settings and backend."""
 
     onnx_sha256: str
     batch: ShapeRange
@@ -91,7 +91,7 @@ class BuildPlan(Record, frozen=True, kw_only=True):
 
     @property
     def key(self) -> str:
-        """A hash of all that decides the engine except the machine: the name of a reusable result."""
+        """A hash of all that determines the engine except the machine: the name of a reusable result."""
         return hashlib.sha256(msgspec.json.encode(self, order="deterministic")).hexdigest()
 
     @property
@@ -121,24 +121,24 @@ class EngineArtifact(Record, frozen=True, kw_only=True):
     timing_cache_in: str | None = None
     timing_cache_out: str | None = None
     timing_cache_hits: int | None = None
-    """How many timings the cache saved, as the builder's log tells; None where it tells nothing."""
+    """How many timings the cache saved, according to the builder's log; None if the log does not say."""
     log: str
     warnings: int
     layers: str | None = None
     """The file with the inspector's description of the engine, as the backend wrote it; None without one."""
     clocks: BuildClocks | None = None
-    """How the GPU was while tactics were timed; None of a build that times nothing."""
+    """The GPU's state while tactics were timed; None for a build that times nothing."""
     notes: tuple[str, ...] = ()
-    """What the user was told of this engine's build."""
+    """Messages to the user about this engine's build."""
     memory: str | None = None
     """The file with the builder's allocations, a `MemoryPass` of phases `parse`, `build` and `unload`."""
 
 
 class RewriteSummary(Record, frozen=True, kw_only=True):
-    """What a build's rewrite did, in short; all of it is in the file `trace` of the build folder.
+    """A summary of a build's rewrite; the details are in the file `trace` of the build folder.
 
-    `applied` and `declined` count each rule; `undone` says of each rule taken back why. `largest_error` is
-    the largest difference that the check saw over the output's largest magnitude, None if it saw nothing.
+    `applied` and `declined` count each rule; `undone` has the reason for each undone rule. `largest_error` is
+    the largest difference in the check over the output's largest magnitude, None without a check.
     """
 
     target: str
@@ -155,33 +155,33 @@ class RewriteSummary(Record, frozen=True, kw_only=True):
 
 
 class Manifest(Record, frozen=True, kw_only=True):
-    """`manifest.json` of a build folder: what is in it and how it was made."""
+    """`manifest.json` of a build folder: its contents and how it was made."""
 
     schema: str = BUILD_SCHEMA
     trtopt: str
     created: str
     argv: tuple[str, ...] = ()
     onnx: OnnxArtifact
-    """What the engines are made of; the first engine's, where batch sizes have graphs of their own."""
+    """The engines' graph; the first engine's, if batch sizes have different graphs."""
     graphs: tuple[OnnxArtifact, ...] = ()
-    """What else engines are made of."""
+    """Further graphs of engines."""
     intermediates: tuple[OnnxArtifact, ...] = ()
     """Files of the folder that lie between the user's model and `onnx`, each the parent of the next."""
     rewrite: RewriteSummary | None = None
-    """None if the model was not rewritten; a note says why, if that was not asked for."""
+    """None if the model was not rewritten; a note says why, unless that was requested."""
     engines: tuple[EngineArtifact, ...]
     verdict: PrecisionVerdict | None = None
-    """How precisions did against one another; None if they were not measured."""
+    """The comparison of precisions; None if they were not measured."""
     files: dict[str, str] = {}  # noqa: RUF012  (msgspec copies mutable defaults)
     """Every other file of the folder with its SHA-256."""
     notes: tuple[str, ...] = ()
 
     @property
     def source_sha256(self) -> str:
-        """The hash of the file that the user gave."""
+        """The hash of the user's file."""
         first = self.intermediates[0] if self.intermediates else self.onnx
         return first.parent or first.sha256
 
     def graph_of(self, engine: EngineArtifact) -> OnnxArtifact:
-        """The graph that an engine is made of."""
+        """The graph that an engine was built from."""
         return next((graph for graph in self.graphs if graph.sha256 == engine.plan.onnx_sha256), self.onnx)

@@ -7,7 +7,7 @@ from trtopt.records.building import Backend, BuildClocks
 
 
 class Identity(Record, frozen=True, kw_only=True):
-    """What a timing cache is bound to."""
+    """The machine and versions that a timing cache is valid for."""
 
     backend: Backend
     gpu: str
@@ -19,8 +19,8 @@ class Identity(Record, frozen=True, kw_only=True):
 class CacheTerms(Record, frozen=True, kw_only=True):
     """The settings that decide which tactics compete.
 
-    The winner among few must not be taken for the winner among many, so caches of the store are kept apart by
-    them. `plugins` are libraries' hashes.
+    The winner among few tactics may not win among many, so the store has a separate cache for each setting.
+    `plugins` are libraries' hashes.
     """
 
     opt_level: int | None = None
@@ -30,7 +30,7 @@ class CacheTerms(Record, frozen=True, kw_only=True):
 
 
 class TimedBuild(Record, frozen=True, kw_only=True):
-    """One build that put timings into a cache: when, where, of what, and how the GPU was meanwhile."""
+    """One build that added timings to a cache: time, host, model, and the GPU's state."""
 
     at: str
     host: str
@@ -42,7 +42,7 @@ class TimedBuild(Record, frozen=True, kw_only=True):
 
 
 class CacheEntry(Record, frozen=True, kw_only=True):
-    """One file of the store; `problem` says why it cannot be used, and then the rest is not known.
+    """One file of the store; `problem` says why it cannot be used, and then the rest is unknown.
 
     `used` is when a build last read or wrote it (ISO 8601, UTC); `builds` are the latest of `build_count`.
     """
@@ -67,7 +67,7 @@ class Tactic(Record, frozen=True, kw_only=True):
 
 
 class CacheDifference(Record, frozen=True, kw_only=True):
-    """What two editable caches have of their own, and where they disagree on the winner."""
+    """Entries that only one of two editable caches has, and entries with different winners."""
 
     only_first: tuple[Tactic, ...]
     only_second: tuple[Tactic, ...]

@@ -1,4 +1,4 @@
-"""Records of casts: what became 16-bit, what did not, and what that costs."""
+"""Records of casts: nodes in 16 bits, nodes kept in FP32, and the error."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ KeepRule = Literal["operator", "opset", "pattern", "quantised", "weight", "range
 
 
 class KeptNode(Record, frozen=True, kw_only=True):
-    """A node that stays FP32, the rule that keeps it and the reason in words."""
+    """A node that stays FP32, with the rule and the reason."""
 
     node: str
     op: str
@@ -31,7 +31,7 @@ class VanishingWeight(Record, frozen=True, kw_only=True):
 
 
 class CastReport(Record, frozen=True, kw_only=True):
-    """What `trtopt cast` did. `lowered` names the nodes that became 16-bit."""
+    """The result of `trtopt cast`. `lowered` names the nodes that became 16-bit."""
 
     schema: str = CAST_SCHEMA
     source: str
@@ -42,14 +42,14 @@ class CastReport(Record, frozen=True, kw_only=True):
     lowered: tuple[str, ...]
     kept: tuple[KeptNode, ...]
     untouched: int
-    """How many nodes have nothing that could be 16-bit: shapes, indices, booleans."""
+    """How many nodes have no floating-point tensors: shapes, indices, booleans."""
     casts: int
-    """Cast nodes added, less those that were there and became needless."""
+    """Cast nodes added, minus existing ones that became redundant."""
     vanishing: tuple[VanishingWeight, ...]
     data: str
     data_is_random: bool
     samples: int
-    """Over how many samples values were measured and outputs compared."""
+    """Number of samples for measuring values and comparing outputs."""
     differences: tuple[OutputDifference, ...]
     """Of the cast model from the original, 16-bit arithmetic emulated: FP32, rounded after every node."""
     notes: tuple[str, ...] = ()

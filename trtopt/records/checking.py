@@ -8,12 +8,12 @@ CHECK_SCHEMA = "trtopt.check/1"
 
 
 class OutputDifference(Record, frozen=True, kw_only=True):
-    """How far one tensor lies from its reference over all samples.
+    """The difference of one tensor from its reference over all samples.
 
     `cosine` of both, flattened; `sqnr_db` the reference's energy over the error's (None: no error);
     `max_abs` the largest absolute error; `top1` the share of samples whose largest element along the last
     axis is the same (None where that makes no sense). `mismatched` counts elements that are NaN or infinite
-    in one and not in the other; they enter no other figure.
+    in one and not in the other; no other figure includes them.
     """
 
     output: str
@@ -35,7 +35,7 @@ class Violation(Record, frozen=True, kw_only=True):
 
 
 class TaskScore(Record, frozen=True, kw_only=True):
-    """A model's task metric, for the reference and for what was checked."""
+    """A model's task metric, for the reference and for the checked model."""
 
     metric: str
     reference: float
@@ -43,7 +43,7 @@ class TaskScore(Record, frozen=True, kw_only=True):
 
 
 class CheckedSubject(Record, frozen=True, kw_only=True):
-    """One thing that was compared: an ONNX file, or an engine at a batch size."""
+    """One compared subject: an ONNX file, or an engine at a batch size."""
 
     name: str
     backend: str
@@ -55,10 +55,10 @@ class CheckedSubject(Record, frozen=True, kw_only=True):
 
 
 class LayerDifference(Record, frozen=True, kw_only=True):
-    """How far a tensor inside the graph lies from the reference's of the same name.
+    """The difference of an inner tensor from the reference's tensor of the same name.
 
-    `added` is the error's share of the tensor's energy, less the largest such share among what its node
-    reads.
+    `added` is the error's share of the tensor's energy, minus the largest such share among its node's
+    inputs.
     """
 
     tensor: str
@@ -85,5 +85,5 @@ class CheckReport(Record, frozen=True, kw_only=True):
 
     @property
     def passed(self) -> bool:
-        """Whether every bound that was asked for is met."""
+        """Whether every requested bound is met."""
         return not any(subject.violations for subject in self.subjects)

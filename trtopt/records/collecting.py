@@ -1,4 +1,4 @@
-"""The record of a folder that is to be reported on."""
+"""The record of a folder for a report."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from trtopt.records.measuring import BenchReport
 
 
 class Collected(Record, frozen=True, kw_only=True):
-    """What a folder holds of one model's builds, measurements and profiles, by file name.
+    """The builds, measurements and profiles of one model in a folder, by file name.
 
-    `folder` is written as the user did, `name` is its own name. `left_out` says of every other JSON file why
-    it is not reported on.
+    `folder` is the path as the user wrote it, `name` its last part. `left_out` has the reason for every other
+    JSON file that is not in the report.
     """
 
     folder: str

@@ -1,4 +1,4 @@
-"""Records of comparisons: what took turns in one process, and the verdicts on it."""
+"""Records of comparisons: interleaved runs of one process, and their verdicts."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ class TurnSamples(Record, frozen=True, kw_only=True):
     """One subject's blocks of samples, in the order in which they were taken.
 
     `warmups` are the queries of its first warm-up, then those after each switch to it: they are no samples.
-    Under a bare loop only `start_ms` and `end_ms` are filled; in its throughput mode a block's queries were
-    all handed over before the first was waited for.
+    Under a bare loop only `start_ms` and `end_ms` are filled; in its throughput mode all queries of a block
+    were enqueued before the first wait.
     """
 
     name: str
     engine: EngineRef
     contract: Contract
-    """The terms in fact: without a CUDA graph where none could be had."""
+    """The actual terms: without a CUDA graph where none could be captured."""
     mode: Literal["latency", "throughput"]
     bare: bool = False
     blocks: tuple[Samples, ...]
@@ -35,15 +35,15 @@ Purpose = Literal["comparison", "control", "builds", "contracts", "precisions"]
 
 
 class InterleavedRun(Record, frozen=True, kw_only=True):
-    """What one process measured in turns at one batch size, and what for.
+    """The interleaved measurements of one process at one batch size, and their purpose.
 
     In each round every subject has one turn, so block r of each was taken in round r. The clocks were read
-    before the first turn and after each; they were judged against `clock_reference`. `failure` is the
+    before the first turn and after each; they are compared with `clock_reference`. `failure` is the
     device's, if it ended the run in the middle: the turns that had finished are kept, and some subjects may
     have one more than others.
 
-    `order` is who had each turn, as indices of `turns`, and was drawn from `seed`. In files of
-    `trtopt.compare/1` it is empty: every second round went backwards.
+    `order` is the subject of each turn, as indices of `turns`, drawn from `seed`. In files of
+    `trtopt.compare/1` it is empty: every second round was in reverse.
     """
 
     purpose: Purpose
@@ -66,6 +66,6 @@ class CompareReport(Record, frozen=True, kw_only=True):
     threshold: float
     runs: tuple[InterleavedRun, ...] = ()
     built: tuple[EngineArtifact, ...] = ()
-    """Engines that were built for this comparison and are gone."""
+    """Engines that were built for this comparison and deleted afterwards."""
     verdicts: tuple[ComparisonVerdict, ...] = ()
     notes: tuple[str, ...] = ()

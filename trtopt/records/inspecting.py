@@ -1,4 +1,4 @@
-"""Records of a look inside: layers, what they cover, what they cost, and the report of `trtopt profile`."""
+"""Records of profiles: layers, their nodes and costs, and the report of `trtopt profile`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PEAKS_SCHEMA = "trtopt.peaks/1"
 
 MappedBy = Literal["metadata", "name", "graph", "inferred", "nothing"]
 """How ONNX nodes were found: TensorRT's metadata, the layer's name, tensors walked through the graph, or the
-layer that must have taken a node that nobody names."""
+layer inferred for a node that no layer names."""
 
 Change = Literal["same", "tactic", "type", "kind", "split", "merged", "regrouped", "only in one"]
 
@@ -28,7 +28,7 @@ class EngineTensor(Record, frozen=True, kw_only=True):
 
 
 class EngineLayer(Record, frozen=True, kw_only=True):
-    """One layer as the inspector describes it; `kind` is the backend's own word for it."""
+    """One layer as the inspector describes it; `kind` is the backend's name for it."""
 
     name: str
     kind: str
@@ -42,14 +42,14 @@ class EngineLayer(Record, frozen=True, kw_only=True):
 
 
 class EngineDescription(Record, frozen=True, kw_only=True):
-    """What an inspector's JSON says, whatever its version; `io` are the engine's inputs and outputs."""
+    """The contents of an inspector's JSON, for every version; `io` are the engine's inputs and outputs."""
 
     layers: tuple[EngineLayer, ...]
     io: tuple[str, ...] = ()
 
 
 class LayerCost(Record, frozen=True, kw_only=True):
-    """The least that a layer's ONNX nodes demand, and how long a device's peaks take for it.
+    """The minimum work of a layer's ONNX nodes, and its time at the device's peak rates.
 
     `bytes_moved` counts what enters and leaves the layer once, weights included. `floor_ms` is None where
     the device's peaks are not known.
@@ -62,10 +62,10 @@ class LayerCost(Record, frozen=True, kw_only=True):
 
 
 class ProfiledLayer(Record, frozen=True, kw_only=True):
-    """One layer: its time, what it is, what it covers and what it would cost at least.
+    """One layer: its time, kind, ONNX nodes and minimum cost.
 
     `ms` is the median of the profiled runs, `low_ms` and `high_ms` their 10th and 90th percentile; None for
-    a layer that the profiler never reported. `dtype` is the type it ran in, empty where that cannot be told.
+    a layer that the profiler never reported. `dtype` is the type it ran in, empty where unknown.
     """
 
     name: str
@@ -88,7 +88,7 @@ class ProfiledLayer(Record, frozen=True, kw_only=True):
 
     @property
     def working_nodes(self) -> tuple[str, ...]:
-        """Its nodes without Q and DQ, which are called after tensors; all where there are no others."""
+        """Its nodes without Q and DQ, which are named after tensors; all if it has no others."""
         pairs = zip(self.onnx_nodes, self.onnx_ops, strict=True)
         others = tuple(name for name, op in pairs if op not in ("QuantizeLinear", "DequantizeLinear"))
         return others or self.onnx_nodes
@@ -104,7 +104,7 @@ class LayerGroup(Record, frozen=True, kw_only=True):
 
 
 class Coverage(Record, frozen=True, kw_only=True):
-    """How much of the time and of the graph has been brought together; shares from 0 to 1."""
+    """How much of the time and of the graph could be mapped; shares from 0 to 1."""
 
     time_mapped: float
     nodes_mapped: float
@@ -117,7 +117,7 @@ class Coverage(Record, frozen=True, kw_only=True):
 
 
 class Fusion(Record, frozen=True, kw_only=True):
-    """ONNX operators that became one layer, and how often."""
+    """ONNX operators that were fused into one layer, and how often."""
 
     ops: tuple[str, ...]
     kind: str
@@ -136,9 +136,9 @@ class Unfused(Record, frozen=True, kw_only=True):
 
 
 class Fallback(Record, frozen=True, kw_only=True):
-    """A layer with weights that ran in a wider type than its graph asks for.
+    """A layer with weights that ran in a wider type than its graph requests.
 
-    `chosen` tells that the builder was free to: a weakly typed one takes 16 bits in the graph as permission.
+    `chosen`: the builder was free to do so, as a weakly typed one treats 16 bits in the graph as permission.
     `nodes` are the ONNX nodes that the layer covers, Q and DQ left out.
     """
 
@@ -152,7 +152,7 @@ class Fallback(Record, frozen=True, kw_only=True):
 
 
 class PrecisionReceipt(Record, frozen=True, kw_only=True):
-    """Shares by type, asked and run; a type that cannot be told is `unknown`. Shares from 0 to 1.
+    """Shares by type, requested and run; an unknown type is `unknown`. Shares from 0 to 1.
 
     Time is None where nothing was timed. Reformats count to the time, by the type they write.
     `weighted_layers` is how many layers have weights.
@@ -166,7 +166,7 @@ class PrecisionReceipt(Record, frozen=True, kw_only=True):
 
 
 class Peak(Record, frozen=True, kw_only=True):
-    """The most that a device does in one respect, and who says so."""
+    """One peak rate of a device, and its source."""
 
     value: float
     source: str
@@ -181,7 +181,7 @@ class DevicePeaks(Record, frozen=True, kw_only=True):
 
 
 class MeasuredPeaks(Record, frozen=True, kw_only=True):
-    """What probes have measured of one device, by its UUID; `notes` say which types gave no rate, and why."""
+    """Probe measurements of one device, by its UUID; `notes` say which types gave no rate, and why."""
 
     schema: str = PEAKS_SCHEMA
     created: str
@@ -220,12 +220,13 @@ class LiveAllocation(Record, frozen=True, kw_only=True):
 
 
 class MemoryTimeline(Record, frozen=True, kw_only=True):
-    """What a memory pass comes to, or a build.
+    """The summary of a memory pass, or of a build.
 
-    `held_bytes` is what was live after the last run (or after building), by label, inputs and outputs too.
+    `held_bytes` are the bytes live after the last run (or after building), by label, inputs and outputs too.
     `driver_bytes` is what the driver reports for the same moment, `remainder_bytes` what it reports beyond
-    `held_bytes`; None where the driver tells nothing. `context_bytes` is what each further execution context
-    took, `host_bytes` by how much the process's own memory grew. `failure` is what ended the pass early.
+    `held_bytes`; None where the driver reports nothing. `context_bytes` is what each further execution
+    context took, `host_bytes` by how much the process's own memory grew. `failure` is what ended the pass
+    early.
     """
 
     peak_bytes: int
@@ -234,9 +235,9 @@ class MemoryTimeline(Record, frozen=True, kw_only=True):
     phases: tuple[PhaseMemory, ...]
     live_at_peak: tuple[LiveAllocation, ...]
     leaked: tuple[LiveAllocation, ...]
-    """Never given back, although everything was closed."""
+    """Never freed, although everything was closed."""
     failed_bytes: tuple[int, ...]
-    """Sizes of allocations that there was no memory for."""
+    """Sizes of allocations that failed."""
     buffers_bytes: int
     driver_bytes: int | None
     remainder_bytes: int | None
@@ -251,7 +252,7 @@ class MemoryTimeline(Record, frozen=True, kw_only=True):
 
 
 class EngineProfile(Record, frozen=True, kw_only=True):
-    """One engine at one batch size, from the inside. `sum_ms` adds the layers' medians."""
+    """The profile of one engine at one batch size. `sum_ms` adds the layers' medians."""
 
     batch: int
     engine: EngineRef
@@ -280,7 +281,7 @@ class EngineProfile(Record, frozen=True, kw_only=True):
 
 
 class LayerChange(Record, frozen=True, kw_only=True):
-    """Layers of two engines that cover the same ONNX nodes, and what became of them from A to B.
+    """Layers of two engines that cover the same ONNX nodes, and their change from A to B.
 
     `nodes` are those, Q and DQ left out; none, where no layer is known to cover any.
     """
@@ -295,7 +296,7 @@ class LayerChange(Record, frozen=True, kw_only=True):
 
     @property
     def cost_ms(self) -> float:
-        """What the change cost: negative where B is faster."""
+        """The cost of the change: negative where B is faster."""
         return self.b_ms - self.a_ms
 
 
@@ -310,7 +311,7 @@ class EngineDifference(Record, frozen=True, kw_only=True):
 
 
 class ProfileReport(Record, frozen=True, kw_only=True):
-    """The result file of `trtopt profile`. `missing` says what could not be known, and why."""
+    """The result file of `trtopt profile`. `missing` lists what is unknown, and why."""
 
     schema: str = PROFILE_SCHEMA
     created: str

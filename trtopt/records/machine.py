@@ -31,7 +31,7 @@ class Component(Record, frozen=True, kw_only=True):
 
 
 class MachineSurvey(Record, frozen=True, kw_only=True):
-    """Everything that decides which commands work here."""
+    """Everything that determines which commands work on this machine."""
 
     python: str
     platform: str
@@ -44,4 +44,4 @@ class MachineSurvey(Record, frozen=True, kw_only=True):
     nvml: Component
     binding_variable: str
     optional: tuple[Component, ...] = ()
-    """Packages that single commands need, by the names under which they are installed."""
+    """Packages that single commands need, by their package names."""

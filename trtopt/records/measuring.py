@@ -13,13 +13,13 @@ BENCH_SCHEMA = "trtopt.bench/4"
 AllocationKind = Literal["allocate", "reallocate", "deallocate"]
 
 MORE_CONTEXTS = "more contexts"
-"""The phase of a memory pass in which contexts are made only to see what each of them takes."""
+"""The phase of a memory pass that creates further contexts only to measure their memory."""
 
 
 class Contract(Record, frozen=True, kw_only=True):
-    """The terms of a measurement: a number means nothing without them.
+    """The terms of a measurement, without which a figure is meaningless.
 
-    `transfers` tells whether host-to-device and device-to-host copies are part of a query, `pinned` whether
+    `transfers`: whether host-to-device and device-to-host copies are part of a query; `pinned`: whether
     their host memory is page-locked or pageable; `queue_ahead` is how many queries are enqueued before the
     host waits for the oldest; `sync` is how the host waits; `threads` is how many host threads serve the
     streams.
@@ -36,7 +36,7 @@ class Contract(Record, frozen=True, kw_only=True):
 
 
 class Terms(TypedDict, total=False):
-    """Changes to a contract's terms; those left out stay; see `Contract` for their meaning."""
+    """Changes to a contract's terms; None keeps the contract's; see `Contract` for their meaning."""
 
     graph: bool
     transfers: bool
@@ -48,12 +48,12 @@ class Terms(TypedDict, total=False):
 
 
 class Samples(Record, frozen=True, kw_only=True):
-    """Raw samples, one entry a query, in the order the queries were handed over.
+    """Raw samples, one entry per query, in the order of enqueueing.
 
-    `start_ms` and `end_ms` are host times since the pass began; `lane` tells which stream ran the query.
-    The device's columns are empty where the device was not asked for its times; those of copies also under a
-    contract without transfers. `group` tells which group of samples a query belongs to (a warm-up: which it
-    came before); empty, there was one group.
+    `start_ms` and `end_ms` are host times since the pass began; `lane` is the stream that ran the query.
+    The device's columns are empty where its times were not requested; those of copies also under a
+    contract without transfers. `group` is the group of samples that a query belongs to (a warm-up: that it
+    precedes); empty, there was one group.
     """
 
     start_ms: list[float]
@@ -67,7 +67,7 @@ class Samples(Record, frozen=True, kw_only=True):
 
     @property
     def latency_ms(self) -> list[float]:
-        """From handing over the input to having the output, queueing included."""
+        """From enqueueing the input to having the output, queueing included."""
         return [end - start for start, end in zip(self.start_ms, self.end_ms, strict=True)]
 
     @property
@@ -83,11 +83,11 @@ class Samples(Record, frozen=True, kw_only=True):
 
 
 class ClockReading(Record, frozen=True, kw_only=True):
-    """What the device said of itself between groups of samples; None: it did not say.
+    """The device's readings between groups of samples; None: not reported.
 
-    `energy_j` is what it has drawn since some time before, such as its driver's start. `throttle` holds what
-    NVML gives as reasons for the clock (its constants' names in snake case); `other_processes` is how many
-    besides this one hold the device.
+    `energy_j` is the energy drawn since some earlier time, such as its driver's start. `throttle` holds what
+    NVML gives as reasons for the clock (its constants' names in snake case); `other_processes` is the number
+    of other processes on the device.
     """
 
     at_ms: float
@@ -101,10 +101,10 @@ class ClockReading(Record, frozen=True, kw_only=True):
 
 
 class ClockReference(Record, frozen=True, kw_only=True):
-    """The SM clock that readings are judged against, and which one that is.
+    """The SM clock that readings are compared with, and its kind.
 
-    The application clock is the best judge; where the driver has none any more, its default, then the most
-    that the device can clock. `problem` says what could not be read, and why.
+    The application clock is the best reference; where the driver no longer has one, its default, then the
+    device's maximum clock. `problem` says what could not be read, and why.
     """
 
     mhz: int | None = None
@@ -123,7 +123,7 @@ class Environment(Record, frozen=True, kw_only=True):
     cpu: str
     git_revision: str | None = None
     cpus: tuple[int, ...] = ()
-    """The cores that the host threads were allowed to run on, by number; empty where nobody told."""
+    """The cores that the host threads were allowed to run on, by number; empty where unknown."""
 
 
 class EngineRef(Record, frozen=True, kw_only=True):
@@ -138,12 +138,11 @@ class Measurement(Record, frozen=True, kw_only=True):
     """One pass in one mode under one contract. Summaries are derived from the samples, never stored.
 
     Samples are taken in groups with a clock reading before and after each: group i lies between `clocks[i]`
-    and `clocks[i + 1]`. `groups[i]` tells why group i was discarded; without reasons it counts. `staged` are
-    queries besides, after each group that counts, whose stages the device timed, which slows a query down;
-    None in files of `trtopt.bench/2` and earlier, where that was done in every sample. The
-    `discarded` queries are in `discarded_samples`, never in `samples`. `untrustworthy` tells why the figures
-    are not to be trusted; empty: nothing speaks against them. `failure` is the device's, if it ended the pass
-    in the middle.
+    and `clocks[i + 1]`. `groups[i]` has the reasons why group i was discarded; without reasons it counts.
+    `staged` are additional queries, after each group that counts, whose stages the device timed, which slows
+    a query down; None in files of `trtopt.bench/2` and earlier, where that was done in every sample. The
+    `discarded` queries are in `discarded_samples`, never in `samples`. `untrustworthy` lists why the figures
+    are not trustworthy; empty: they are. `failure` is the device's, if it ended the pass in the middle.
     """
 
     mode: Literal["latency", "throughput"]
@@ -172,15 +171,15 @@ class Measurement(Record, frozen=True, kw_only=True):
 
 
 class LoadPass(Record, frozen=True, kw_only=True):
-    """Requests that arrive on a plan of their own, however busy the target is; one request is one query.
+    """Requests that arrive independently of the target's load (open loop); one request is one query.
 
-    `samples` are the requests that were served, in the order of arrival; `start_ms` is when one was handed to
-    the target. `arrival_ms` is when it was planned to arrive, since the pass began. `lag_ms` is how late the
-    host was in handing it over although a slot was free and the host had nothing else to do. Arrivals were
+    `samples` are the requests that were served, in the order of arrival; `start_ms` is when one was
+    enqueued. `arrival_ms` is when it was planned to arrive, since the pass began. `lag_ms` is how late the
+    host enqueued it although a slot was free and the host had nothing else to do. Arrivals were
     let in for `window_s`; of those that `arrived`, some may not have been served. `most_waiting` is how many
     were waiting for a slot at one time. `clocks` were read before the first arrival and after the last
-    answer, empty where nobody tells them; `untrustworthy` is what they say against the figures. `failure` is
-    what broke the pass off.
+    answer, empty where unknown; `untrustworthy` lists what they show against the figures. `failure` is
+    what ended the pass early.
     """
 
     arrivals: Literal["constant", "poisson"]
@@ -208,22 +207,22 @@ class LoadPass(Record, frozen=True, kw_only=True):
 
     @property
     def waiting_ms(self) -> list[float]:
-        """From the planned arrival to being handed over."""
+        """From the planned arrival to enqueueing."""
         return [
             start - arrival for arrival, start in zip(self.arrival_ms, self.samples.start_ms, strict=True)
         ]
 
     @property
     def service_ms(self) -> list[float]:
-        """From being handed over to having the output, behind what the contract queues ahead."""
+        """From enqueueing to having the output, behind what the contract queues ahead."""
         return self.samples.latency_ms
 
 
 class RateProbe(Record, frozen=True, kw_only=True):
-    """What one rate gave: the goal's percentile, None of too few requests, with its 95 % interval.
+    """The result of one rate: the goal's percentile with its 95 % interval, None for too few requests.
 
-    A bound of the interval is None where the requests are too few to tell it. A probe that has missed its
-    goal for certain ends early.
+    A bound of the interval is None where the requests are too few. A probe that has certainly missed its
+    goal ends early.
     """
 
     rate: float
@@ -238,9 +237,9 @@ class RateProbe(Record, frozen=True, kw_only=True):
 
 
 class LoadSearch(Record, frozen=True, kw_only=True):
-    """The search for the highest rate that keeps a latency.
+    """The search for the highest rate that meets a latency.
 
-    `rate` is what it found, None if no rate does; `again` is that rate once more, with other arrivals.
+    `rate` is the result, None if no rate meets it; `again` is that rate once more, with other arrivals.
     `last` is the run behind it, or the one in which the device failed.
     """
 
@@ -266,7 +265,7 @@ class LayerTime(Record, frozen=True, kw_only=True):
 class LayerPass(Record, frozen=True, kw_only=True):
     """A pass with the profiler attached; its total is no latency.
 
-    `graph` tells whether the layers were timed in replays of a CUDA graph, or in plain runs.
+    `graph`: whether the layers were timed in replays of a CUDA graph, or in plain runs.
     """
 
     runs: int
@@ -281,7 +280,7 @@ class LayerPass(Record, frozen=True, kw_only=True):
 class AllocationEvent(Record, frozen=True, kw_only=True):
     """One call of the tracking allocator; `at_ms` counts from the pass's start.
 
-    `address` is 0 for an allocation that failed. A reallocation is recorded as what it asked for.
+    `address` is 0 for an allocation that failed. A reallocation is recorded with its requested size.
     """
 
     at_ms: float
@@ -294,7 +293,7 @@ class AllocationEvent(Record, frozen=True, kw_only=True):
 
 class MemoryPass(Record, frozen=True, kw_only=True):
     """A pass with the tracking allocator attached: load, context, buffers, runs, more contexts, unload;
-    or a build's, with phases of its own.
+    or a build's, with its own phases.
 
     `failure` is what ended it early; the events up to there are kept.
     """
@@ -303,7 +302,7 @@ class MemoryPass(Record, frozen=True, kw_only=True):
     buffers_bytes: int
     """Inputs and outputs, which trtopt allocates itself."""
     engine_device_bytes: int | None
-    """What the engine says it needs for activations, as TensorRT reports it."""
+    """The activation memory that TensorRT reports for the engine."""
     driver_used_bytes: int | None
     """Growth of the device's used memory from before the load to the last run, as the driver reports it."""
     context_bytes: tuple[int, ...] = ()
@@ -315,7 +314,7 @@ class MemoryPass(Record, frozen=True, kw_only=True):
 
     @property
     def live_bytes(self) -> list[int]:
-        """What TensorRT's own allocations hold after each event; one that failed holds nothing."""
+        """Bytes allocated by TensorRT after each event; a failed allocation counts as nothing."""
         sizes: dict[int, int] = {}
         now, curve = 0, []
         for event in self.events:
@@ -337,8 +336,8 @@ class MemoryPass(Record, frozen=True, kw_only=True):
 class BenchPoint(Record, frozen=True, kw_only=True):
     """All passes over one engine at one batch size.
 
-    `single_stream` is the throughput of one stream, measured beside that of several. `failure` tells what
-    kept the passes that are missing from being made.
+    `single_stream` is the throughput of one stream, measured in addition to that of several. `failure` says
+    why passes are missing.
     """
 
     batch: int
@@ -360,8 +359,8 @@ class BenchReport(Record, frozen=True, kw_only=True):
     argv: tuple[str, ...] = ()
     environment: Environment
     model_sha256: str
-    """Of the graph that the engines are made of. Empty for an engine that no manifest describes."""
+    """Of the graph that the engines were built from. Empty for an engine without a manifest."""
     source_sha256: str = ""
-    """Of the file that the user gave. Empty where nobody knows, as in `trtopt.bench/3` and earlier."""
+    """Of the user's file. Empty where unknown, as in `trtopt.bench/3` and earlier."""
     points: tuple[BenchPoint, ...]
     notes: tuple[str, ...] = ()

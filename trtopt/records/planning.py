@@ -1,4 +1,4 @@
-"""Records of plans: what serves a load within a latency, what that is predicted to do, and what it did."""
+"""Records of plans: the setup that serves a load within a latency, its prediction and its verification."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ PLAN_SCHEMA = "trtopt.plan/4"
 
 
 class PlannedEngine(Record, frozen=True, kw_only=True):
-    """An engine to load. The artifact's path is relative to the plan's file, its hash is what to load by.
+    """An engine to load, if its hash matches. The artifact's path is relative to the plan's file.
 
     `latency_ms` are the medians measured alone, (batch, milliseconds) by ascending batch, at the longest
-    shape: the runtime chooses among engines by them. `memory_bytes` is what it takes of the device with all
-    the contexts that the plan gives it; None: nobody measured it.
+    shape: the runtime chooses among engines by them. `memory_bytes` is its device memory with all
+    the contexts that the plan gives it; None: not measured.
     """
 
     artifact: EngineArtifact
@@ -25,11 +25,11 @@ class PlannedEngine(Record, frozen=True, kw_only=True):
 
 
 class PlannedLoad(Record, frozen=True, kw_only=True):
-    """The load that was planned for, in requests a second.
+    """The load of the plan, in requests per second.
 
     `arrivals` is `poisson`, `constant`, `bursty:PEAK:SECONDS` or the name of a file of arrivals, whose
-    content has the hash `file_sha256`. `shares` tells which share of the requests has which length; empty
-    where all are alike or the file tells.
+    content has the hash `file_sha256`. `shares` is the share of the requests by length; empty
+    where all are alike or the file has the lengths.
     """
 
     rate: float
@@ -51,7 +51,7 @@ class Estimate(Record, frozen=True, kw_only=True):
 
 
 class Prediction(Record, frozen=True, kw_only=True):
-    """What simulating says: of `runs` runs of `requests` requests each, with other arrivals and times.
+    """The simulation's result: `runs` runs of `requests` requests each, with other arrivals and times.
 
     Latencies are from arrival to answer, in milliseconds; `goal` is the percentile of the goal.
     `mean_batch` is of requests; `busy` is the share of the time that workers run batches.
@@ -68,9 +68,9 @@ class Prediction(Record, frozen=True, kw_only=True):
 
 
 class Beyond(Record, frozen=True, kw_only=True):
-    """A percentile of what rehearsals took over that of simulations of their own arrivals.
+    """A percentile measured in trial runs over the same percentile simulated for their arrivals.
 
-    The median of so many `rehearsals`, each a process of its own; the standard error of their mean, and by
+    The median of `trials` trial runs, each in its own process; the standard error of their mean, and by
     how much processes differ beyond chance (standard deviation), both as a share of the median. Taken over
     from another setup it is the factor alone.
     """
@@ -83,16 +83,16 @@ class Beyond(Record, frozen=True, kw_only=True):
 
 
 class ServingCost(Record, frozen=True, kw_only=True):
-    """What serving adds to an engine's latency, as measured on the machine that planned.
+    """The latency that serving adds to an engine's, as measured on the planning machine.
 
     For each batch, and for each request in it, in milliseconds; both 0 if the engines cannot run there. The
-    others are what scatters, ascending, each value as likely as the next: how much longer batches take than
-    that and what engines take, how long a worker takes to wake, and how late requests are handed over.
+    others are samples of the variation, ascending, all equally likely: how much longer batches take than the
+    engine and this cost, how long a worker takes to wake, and how late requests are enqueued.
 
-    `rehearsed` counts the requests of the rehearsals that showed it; predictions are multiplied by the
-    factors of `beyond`, ordered by their percentiles. `held_up` is that of one rehearsal more, which was so
-    much slower that nothing of it counts. Where another setup was rehearsed `rehearsed` is 0,
-    and the others are taken over from that.
+    `from_trials` counts the requests of the trial runs that measured it; predictions are multiplied by the
+    factors of `beyond`, ordered by their percentiles. `held_up` is that of one further trial run, which was
+    so much slower that it does not count. Where another setup had the trial runs `from_trials` is 0, and the
+    others are taken over from that.
     """
 
     batch_ms: float = 0.0
@@ -105,15 +105,15 @@ class ServingCost(Record, frozen=True, kw_only=True):
     held_up: Beyond | None = None
 
     def beyond_at(self, p: float) -> Beyond | None:
-        """At a percentile, or at the highest below it that rehearsals could tell."""
-        return next((told for told in reversed(self.beyond) if told.p <= p), None)
+        """At a percentile, or at the highest lower one that trial runs could measure."""
+        return next((entry for entry in reversed(self.beyond) if entry.p <= p), None)
 
 
 class PackingEstimate(Record, frozen=True, kw_only=True):
-    """What packing several sequences into a row would do; an estimate, nobody measured it.
+    """The estimated, unmeasured effect of packing several sequences into a row.
 
     Rows have the length `row` and hold at most `most` sequences, packed `window` requests at a time. Padding
-    is its share of all tokens computed; capacities are requests a second beyond which queues only grow.
+    is its share of all tokens computed; capacities are the requests per second beyond which queues only grow.
     """
 
     row: int
@@ -127,7 +127,7 @@ class PackingEstimate(Record, frozen=True, kw_only=True):
 
 
 class Rejected(Record, frozen=True, kw_only=True):
-    """Setups that were not chosen, of which there are `count`, and why; `setup` is the best of them."""
+    """`count` setups that were not chosen, and why; `setup` is the best of them."""
 
     setup: str
     reason: str
@@ -137,8 +137,8 @@ class Rejected(Record, frozen=True, kw_only=True):
 class Served(Record, frozen=True, kw_only=True):
     """Requests served under the plan's load; latencies in milliseconds, from the planned arrival.
 
-    `goal_ms` is the percentile of the SLO; `lag_p99_ms` how late the host was in handing requests over, which
-    is part of their latency; `throughput` answers a second.
+    `goal_ms` is the percentile of the SLO; `lag_p99_ms` how late the host enqueued requests, which
+    is part of their latency; `throughput` answers per second.
     """
 
     p50_ms: float

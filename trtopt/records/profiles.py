@@ -1,4 +1,4 @@
-"""Which shapes an engine admits: one optimisation profile, or several that divide its batch sizes up."""
+"""The shapes that an engine admits: one optimisation profile, or several for different batch sizes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class ShapeRange(Record, frozen=True, kw_only=True):
 
     @property
     def is_fixed(self) -> bool:
-        """Whether only one shape is admitted."""
+        """Whether it admits only one shape."""
         return self.min == self.max
 
     def admits(self, shape: Shape) -> bool:

@@ -1,4 +1,4 @@
-"""Records of quantisation: what was decided where, and how large tensors get."""
+"""Records of quantisation: the decision on each node, and the ranges of tensors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ QUANTISATION_SCHEMA = "trtopt.quantization/1"
 
 
 class Decision(Record, frozen=True, kw_only=True):
-    """What becomes of one node, by which rule. `reason` follows "quantised: " or "kept in float because "."""
+    """The decision on one node, and its rule. `reason` follows "quantised: " or "kept in float because "."""
 
     node: str
     op: str
@@ -22,23 +22,23 @@ class Decision(Record, frozen=True, kw_only=True):
 
 
 class TensorRange(Record, frozen=True, kw_only=True):
-    """How large |x| gets in a tensor: `amax` by method, and the one `chosen` (edit this one by hand)."""
+    """The range of |x| in a tensor: `amax` by method, and the one `chosen` (which users may edit)."""
 
     chosen: float
     amax: dict[str, float]
 
 
 class MethodScore(Record, frozen=True, kw_only=True):
-    """A method on held-back samples: signal-to-noise ratio over the outputs in dB, more is better."""
+    """A method on held-out samples: signal-to-noise ratio over the outputs in dB, more is better."""
 
     method: str
     sqnr_db: float
 
 
 class CalibrationTable(Record, frozen=True, kw_only=True):
-    """The ranges of all tensors that are to be quantised. `random_data`: made without the user's data.
+    """The ranges of all tensors to quantise. `random_data`: made without the user's data.
 
-    Of `samples`, `held` were held back to choose the method and took no part in the ranges.
+    Of `samples`, `held` were held out to choose the method and did not enter the ranges.
     """
 
     schema: str = CALIBRATION_SCHEMA
@@ -51,13 +51,13 @@ class CalibrationTable(Record, frozen=True, kw_only=True):
     scores: tuple[MethodScore, ...] = ()
     tensors: dict[str, TensorRange]
     smoothed: dict[str, dict[int, float]] = msgspec.field(default_factory=dict)
-    """What channels of activations are divided by before these ranges are taken, their weights multiplied."""
+    """Divisors of activation channels, applied before ranges are measured; weights are multiplied by them."""
 
 
 class QuantizeReport(Record, frozen=True, kw_only=True):
     """All of a quantisation. `sqnr_db` compares the written graph with the original, by output.
 
-    `samples` and `held` are the table's; `compared` is over how many samples outputs were compared.
+    `samples` and `held` are the table's; `compared` is the number of samples for comparing outputs.
     """
 
     schema: str = QUANTISATION_SCHEMA
@@ -77,6 +77,6 @@ class QuantizeReport(Record, frozen=True, kw_only=True):
     scores: tuple[MethodScore, ...] = ()
     sqnr_db: dict[str, float]
     fp32: tuple[KeptNode, ...] = ()
-    """Where the rest becomes FP16: the nodes that stay FP32 all the same, and why."""
+    """Where the rest becomes FP16: the nodes that still stay FP32, and why."""
     notes: tuple[str, ...] = ()
     seconds: float

@@ -1,4 +1,4 @@
-"""Which versions of which files this trtopt reads: the one place that knows.
+"""The file schemas and versions that this trtopt reads.
 
 A file says `schema: trtopt.KIND/N`. N grows with every release that changes its records. Files of an earlier
 N are read: a field that was added since has the default that an earlier file means by omitting it, and one
@@ -39,23 +39,23 @@ class _Header(msgspec.Struct):
 def read_versioned(text: bytes, kind: type[AnyRecord]) -> AnyRecord:
     """Read a file of `kind`, a record whose `schema` defaults to what this trtopt writes.
 
-    The record that comes back says the present schema, whichever the file said.
+    The returned record has the present schema, whichever the file has.
 
     Raises:
         ValueError: of another kind, written by a newer trtopt, cut short, or edited beyond its schema.
     """
-    own = next(field.default for field in msgspec.structs.fields(kind) if field.name == "schema")
-    there = _header_of(text).schema
-    _check(there, own)
-    if there != own:
+    present = next(field.default for field in msgspec.structs.fields(kind) if field.name == "schema")
+    schema = _header_of(text).schema
+    _check(schema, present)
+    if schema != present:
         text = msgspec.json.encode(_upgraded(msgspec.json.decode(text), inspect.type_info(kind)))
-    return msgspec.structs.replace(from_json(text, kind), schema=own)
+    return msgspec.structs.replace(from_json(text, kind), schema=present)
 
 
 def _upgraded(value: Any, kind: inspect.Type) -> Any:
-    """A JSON value of an earlier version under the names that its fields have now."""
+    """A JSON value of an earlier version with the present field names."""
     if isinstance(kind, inspect.UnionType):
-        structs = [one for one in kind.types if isinstance(one, inspect.StructType)]
+        structs = [item for item in kind.types if isinstance(item, inspect.StructType)]
         return _upgraded(value, structs[0]) if len(structs) == 1 else value
     if isinstance(kind, inspect.StructType) and isinstance(value, dict):
         present = _RENAMED.get(kind.cls.__name__, {})
@@ -71,13 +71,13 @@ def _upgraded(value: Any, kind: inspect.Type) -> Any:
 
 
 def kind_of(text: bytes) -> str | None:
-    """`trtopt.KIND`, if that is what a file says it is; of one that was cut short too. None of any other."""
+    """`trtopt.KIND` if a file has such a schema, even if it is cut short; None for any other file."""
     try:
-        found = _header_of(text).schema
+        schema = _header_of(text).schema
     except ValueError:  # trtopt writes the schema first
         start = _START.match(text)
-        found = start["schema"].decode() if start else None
-    match = _SCHEMA.fullmatch(found) if isinstance(found, str) else None
+        schema = start["schema"].decode() if start else None
+    match = _SCHEMA.fullmatch(schema) if isinstance(schema, str) else None
     return match["kind"] if match else None
 
 
@@ -90,12 +90,12 @@ def _header_of(text: bytes) -> _Header:
         raise ValueError(str(error)) from None
 
 
-def _check(found: object, own: str) -> None:
-    if not isinstance(found, str):
-        raise ValueError("it says no schema")
-    there, here = _SCHEMA.fullmatch(found), _SCHEMA.fullmatch(own)
-    assert here is not None
-    if there is None or there["kind"] != here["kind"]:
-        raise ValueError(f"of schema {found[:60]!r}, not {own}")
-    if int(there["version"]) > int(here["version"]):
-        raise ValueError(f"of schema {found}, written by a newer trtopt; this one reads up to {own}")
+def _check(schema: object, present: str) -> None:
+    if not isinstance(schema, str):
+        raise ValueError("it has no schema")
+    file, newest = _SCHEMA.fullmatch(schema), _SCHEMA.fullmatch(present)
+    assert newest is not None
+    if file is None or file["kind"] != newest["kind"]:
+        raise ValueError(f"of schema {schema[:60]!r}, not {present}")
+    if int(file["version"]) > int(newest["version"]):
+        raise ValueError(f"of schema {schema}, written by a newer trtopt; this one reads up to {present}")

@@ -1,4 +1,4 @@
-"""Records of serving: when batches are made, and what became of the requests."""
+"""Records of serving: the batching policy, and counts of requests by outcome."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class BatchPolicy(Record, frozen=True, kw_only=True):
 
 
 class Spread(Record, frozen=True, kw_only=True):
-    """How times are spread; all None where there are none yet."""
+    """The distribution of times; all None where there are none yet."""
 
     p50_ms: float | None
     p90_ms: float | None
@@ -27,7 +27,7 @@ class Spread(Record, frozen=True, kw_only=True):
 
 
 class BatcherStatistics(Record, frozen=True, kw_only=True):
-    """What became of a batcher's requests so far.
+    """A batcher's requests so far, by outcome.
 
     `invalid` and `rejected` requests were never accepted: they did not fit the model, or too many were
     waiting. Each accepted one was `answered`, `failed`, `expired` or `cancelled`, or is still `waiting` or
@@ -51,13 +51,13 @@ class BatcherStatistics(Record, frozen=True, kw_only=True):
 
 
 class PoolUsage(Record, frozen=True, kw_only=True):
-    """What a pool holds and has done.
+    """The state of a pool.
 
-    `prepared` counts engines that are ready at some shapes, over all workers, and `graphs` those of them with
-    a CUDA graph; `prepared_bytes` is their device memory: inputs, outputs, and activations where the engine
-    tells. `bound_bytes` bounds it, but each worker keeps one, however large. `graph_refused` says why there
-    is no graph, if one was tried. `workers` counts those left; `replaced` those that failed and were
-    replaced.
+    `prepared` counts engines that are ready at some shapes, over all workers, and `graphs` those of them
+    with a CUDA graph; `prepared_bytes` is their device memory: inputs, outputs, and activations where the
+    engine reports them. `bound_bytes` bounds it, but each worker keeps one, however large. `graph_refused`
+    says why there is no graph, if one was tried. `workers` counts those left; `replaced` those that failed
+    and were replaced.
     """
 
     workers: int

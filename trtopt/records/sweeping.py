@@ -17,14 +17,14 @@ SWEEP_SCHEMA = "trtopt.sweep/1"
 
 
 class SweepTerms(Record, frozen=True, kw_only=True):
-    """What all points of a sweep have in common: measured on other terms they belong to another sweep.
+    """The terms that all points of a sweep share; points on other terms belong to another sweep.
 
     `contract` is that of one stream; `recipe` is the build recipe as JSON, without what differs from point
     to point; `data` the input that was measured on, by hash of its text (None: seeded random input).
     """
 
     model_sha256: str
-    """Of the file that the user gave."""
+    """Of the user's file."""
     backend: Backend
     device: DeviceInfo
     contract: Contract
@@ -35,7 +35,7 @@ class SweepTerms(Record, frozen=True, kw_only=True):
 
 
 class SweepSetting(Record, frozen=True, kw_only=True):
-    """What differs from point to point. `precision` is what was asked for; None: as the graph is.
+    """The settings of one point. `precision` is the requested one; None: the graph's.
 
     `axes` holds the lengths of the swept axes besides the batch, by name.
     """
@@ -53,16 +53,16 @@ class SweepSetting(Record, frozen=True, kw_only=True):
         return " ".join((self.precision or "model", f"batch{self.batch}", *axes, *streams))
 
     def key(self, terms: SweepTerms) -> str:
-        """A hash of all that decides a measurement: what has this key need not be measured again."""
+        """A hash of all that determines a measurement: a point with this key need not be measured again."""
         text = msgspec.json.encode((terms, self), order="deterministic")
         return hashlib.sha256(text).hexdigest()
 
 
 class PointMemory(Record, frozen=True, kw_only=True):
-    """What one engine with one context took of the device's memory, as the memory pass saw it.
+    """Device memory of one engine with one context, from the memory pass.
 
     `peak_bytes` is TensorRT's own allocations at their most, weights included, with inputs and outputs;
-    each further context takes `context_bytes` and `buffers_bytes` more. None: not told.
+    each further context takes `context_bytes` and `buffers_bytes` more. None: not reported.
     """
 
     peak_bytes: int
@@ -71,7 +71,7 @@ class PointMemory(Record, frozen=True, kw_only=True):
 
 
 class PointPower(Record, frozen=True, kw_only=True):
-    """What the device drew on average while the throughput was taken, and what told so.
+    """The device's mean power during the throughput pass, and its source.
 
     `energy counter`: the driver's count of energy; `power readings`: readings of the power, integrated.
     """
@@ -81,7 +81,7 @@ class PointPower(Record, frozen=True, kw_only=True):
 
 
 class SweepPoint(Record, frozen=True, kw_only=True):
-    """One engine measured at one batch size, shape and number of streams; or why it could not be.
+    """One engine measured at one batch size, shape and number of streams; or the reason why not.
 
     Paths are relative to the sweep's folder. `result` is a result file of `trtopt bench` with this one point
     and its raw samples: that is the truth, and the figures here are drawn from it. `latency` is that of one
@@ -99,7 +99,7 @@ class SweepPoint(Record, frozen=True, kw_only=True):
     build_seconds: float | None = None
     result: str | None = None
     queries: int = 0
-    """How many latencies there are."""
+    """The number of latencies."""
     latency: Spread | None = None
     busy_latency: Spread | None = None
     samples_per_s: float | None = None
@@ -116,7 +116,7 @@ class SweepPoint(Record, frozen=True, kw_only=True):
 
     @property
     def samples_per_joule(self) -> float | None:
-        """Samples a second over watts; None where nobody tells the power."""
+        """Samples per second over watts; None where the power is unknown."""
         if self.power is None or self.samples_per_s is None or not self.power.watts:
             return None
         return self.samples_per_s / self.power.watts
@@ -138,7 +138,7 @@ class SweepReport(Record, frozen=True, kw_only=True):
 
     @property
     def model_sha256(self) -> str:
-        """The hash of the file that the user gave."""
+        """The hash of the user's file."""
         return self.terms.model_sha256
 
     @property

@@ -1,4 +1,4 @@
-"""Whether files of whatever origin make sense, beyond what their schemas say."""
+"""Validation of files beyond their schemas."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MAX_NAME_BYTES = 255
 
 
 def check_manifest(manifest: Manifest) -> None:
-    """Engines are listed, have shapes that are some, and all files lie in the build folder.
+    """Engines are listed, have valid shapes, and all files lie in the build folder.
 
     Raises:
         ValueError: says what does not.
@@ -26,7 +26,7 @@ def check_manifest(manifest: Manifest) -> None:
         raise ValueError("it lists no engines")
     if manifest.rewrite is not None:
         _check_name(manifest.rewrite.trace)
-    for name in manifest.files:  # weights may lie in folders of their own
+    for name in manifest.files:  # weights may lie in subfolders
         for part in name.split("/"):
             _check_name(part)
     for engine in manifest.engines:
@@ -35,9 +35,9 @@ def check_manifest(manifest: Manifest) -> None:
 
 
 def check_plan(plan: BatchPlan) -> None:
-    """Engines are listed, and have shapes that are some; workers and policy let something run.
+    """Engines are listed and have valid shapes; workers and policy are valid.
 
-    The engines' files may lie anywhere: hashes vouch for them.
+    The engines' files may lie anywhere: hashes identify them.
 
     Raises:
         ValueError: says what does not.
@@ -52,13 +52,13 @@ def check_plan(plan: BatchPlan) -> None:
 
 
 def check_policy(policy: BatchPolicy) -> None:
-    """A batch holds one request at least, one may wait, and a delay is no less than nothing.
+    """Batches hold at least one request, at least one may wait, and the delay is not negative.
 
     Raises:
         ValueError: says what is not so.
     """
     for name in ("max_batch", "max_waiting"):
-        value = getattr(policy, name)  # nothing has checked the types of a policy that a program makes
+        value = getattr(policy, name)  # the types of a policy made by a program are unchecked
         if not isinstance(value, Integral) or value < 1:
             raise ValueError(f"{name} is {value!r}, a whole number from 1 on is needed")
     if not isinstance(policy.max_delay_ms, Real) or not policy.max_delay_ms >= 0:
@@ -66,7 +66,7 @@ def check_policy(policy: BatchPolicy) -> None:
 
 
 def check_profile(report: ProfileReport) -> None:
-    """What belongs together does: a curve's times and values, nodes and operators, names and layers.
+    """Parts fit together: a curve's times and values, nodes and operators, names and layers.
 
     Peaks are positive.
 
@@ -80,7 +80,7 @@ def check_profile(report: ProfileReport) -> None:
     for engine in report.engines:
         for layer in engine.layers:
             if len(layer.onnx_nodes) != len(layer.onnx_ops):
-                raise ValueError(f"batch {engine.batch}: {layer.name[:60]!r} has not one operator a node")
+                raise ValueError(f"batch {engine.batch}: {layer.name[:60]!r} has not one operator per node")
         if unknown := {*engine.furthest} - {layer.name for layer in engine.layers}:
             raise ValueError(f"batch {engine.batch}: has no layer {min(unknown)[:60]!r}")
         if engine.memory is not None and len(engine.memory.at_ms) != len(engine.memory.live_bytes):
@@ -112,7 +112,7 @@ def _check_shapes(engine: EngineArtifact, inputs: Iterable[TensorSpec]) -> None:
 
 
 def _profiles(engine: EngineArtifact) -> tuple[Profile, ...]:
-    """What reaches over all profiles, and each of them."""
+    """The range over all profiles, and each profile."""
     plan = engine.plan
     return (Profile(batch=plan.batch, shapes=plan.shapes), *plan.multi_profile)
 
@@ -125,7 +125,7 @@ def _is_range(shapes: ShapeRange) -> bool:
 
 
 def _check_name(name: str) -> None:
-    """A manifest may come from a stranger: a path that leads elsewhere is refused."""
+    """A manifest may be untrusted: a path outside the folder is refused."""
     is_plain = name not in ("", ".", "..") and not set(name) & {"/", "\0"}
     if not is_plain or len(os.fsencode(name)) > _MAX_NAME_BYTES:
-        raise ValueError(f"{name[:60]!r} is no name of a file in the build folder")
+        raise ValueError(f"{name[:60]!r} is not the name of a file in the build folder")

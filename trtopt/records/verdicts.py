@@ -1,4 +1,4 @@
-"""Records of verdicts: one comparison's, and how precisions of a model did and which of them was taken."""
+"""Records of verdicts: of one comparison, and of a precision selection."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class ComparisonVerdict(Record, frozen=True, kw_only=True):
 
 
 class Candidate(Record, frozen=True, kw_only=True):
-    """One graph that took part. `onnx_sha256` is its hash; the file is kept if an engine is made of it.
+    """One candidate graph. `onnx_sha256` is its hash; the file is kept if an engine is built from it.
 
     `differences` are its outputs' from the model that it was made of, on ONNX Runtime, 16-bit arithmetic
-    emulated; `left` the nodes that were left in float because Q/DQ did not pay there.
+    emulated; `left` the nodes left in float because Q/DQ did not pay there.
     """
 
     name: str
@@ -41,11 +41,11 @@ class CandidateTime(Record, frozen=True, kw_only=True):
 
 
 class RegionTime(Record, frozen=True, kw_only=True):
-    """Quantised nodes that hang together, and the time of the layers that cover them, by the layer pass.
+    """Connected quantised nodes, and the time of the layers that cover them, from the layer pass.
 
     `float_ms` is in the baseline's engine, `quantised_ms` in the candidate's. Their difference is the sum of
     four: `compute_ms`; `reformat_ms`, of Q, DQ and layout conversions; `float_path_ms`, of layers that ran
-    wider than the graph asks for; `lost_fusion_ms`, of layers that the baseline does not have because their
+    wider than the graph requests; `lost_fusion_ms`, of layers that the baseline does not have because their
     nodes fused. Positive is a loss. Without nodes it is all that no region covers.
     """
 
@@ -62,12 +62,12 @@ class RegionTime(Record, frozen=True, kw_only=True):
 
     @property
     def change_ms(self) -> float:
-        """What quantising cost: negative where it pays."""
+        """The cost of quantising: negative where it pays."""
         return self.quantised_ms - self.float_ms
 
 
 class BatchVerdict(Record, frozen=True, kw_only=True):
-    """What was measured at one batch size, what was taken, and why. `regions` are by candidate."""
+    """The measurements at one batch size, the selection and its reason. `regions` are by candidate."""
 
     engine: str
     batch: int
@@ -78,7 +78,7 @@ class BatchVerdict(Record, frozen=True, kw_only=True):
 
 
 class PrecisionVerdict(Record, frozen=True, kw_only=True):
-    """The whole of it. `asked` is what the user asked for, `baseline` the candidate that others must beat."""
+    """A precision selection: the user's request, and `baseline`, the candidate that others must beat."""
 
     requested: str
     baseline: str

@@ -1,4 +1,4 @@
-"""Records of folders that were looked over, and of builds that were made again."""
+"""Records of verified folders and of rebuilds."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from trtopt.records.base import Record
 
 
 class FolderCheck(Record, frozen=True, kw_only=True):
-    """What became of a build folder's files since they were built, each by its path in the folder.
+    """Changes to a build folder's files since the build, by path in the folder.
 
-    `extra` were not there then. `signature`: `unchecked` where no signer was named.
+    `extra` files were added since. `signature`: `unchecked` where no signer was named.
     """
 
     missing: tuple[str, ...]
@@ -21,12 +21,12 @@ class FolderCheck(Record, frozen=True, kw_only=True):
 
     @property
     def is_whole(self) -> bool:
-        """Whether every file is there as it was built."""
+        """Whether every file is present and unchanged."""
         return not self.missing and not self.changed
 
 
 class Change(Record, frozen=True, kw_only=True):
-    """Something that differs between a build and its rebuild; `what` tells where."""
+    """A difference between a build and its rebuild; `what` names the place."""
 
     what: str
     before: str

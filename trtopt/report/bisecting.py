@@ -1,4 +1,4 @@
-"""Reports of bisections in words."""
+"""Text summaries of bisections."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ _HIGH = {"fp16": "FP32", "bf16": "FP32"}
 
 
 def bisect_summary(report: BisectReport) -> list[str]:
-    """What has to be kept, how to ask for it, what it costs, and the most sensitive nodes."""
+    """The nodes to keep, the flags that keep them, their cost, and the most sensitive nodes."""
     lines = [*_verdict(report)]
     for subject in report.subjects:
         at = f", batch {subject.batch}" if subject.batch is not None else ""
-        lines.append(f"judged with {report.backend}{at} on {subject.samples} samples:")
+        lines.append(f"evaluated with {report.backend}{at} on {subject.samples} samples:")
         lines += [f"  {difference_line(item)}" for item in subject.outputs]
     if report.sensitivities:
-        lines.append("error of nodes that are alone in low precision (1: all that the bounds allow):")
+        lines.append("error with only these nodes in low precision (1: the largest that the bounds allow):")
         lines += [f"  {item.error:8.3g}  {_named(item.nodes)}" for item in report.sensitivities[:_RANKED]]
     if report.verdict != "nothing to keep":
-        lines.append("error against cost (share of the operations that is kept in higher precision):")
+        lines.append("error against cost (share of operations kept in higher precision):")
         lines += [_of_front(item) for item in _near(report.front)]
     if report.out:
         lines.append(f"written: {report.out}" + (f", {report.table}" if report.table else ""))
@@ -37,21 +37,23 @@ def _verdict(report: BisectReport) -> list[str]:
     requested = ", ".join(f"--{name.replace('_', '-')} {value:g}" for name, value in report.bounds.items())
     spent = f"{report.evaluations} of at most {report.most_evaluations} evaluations; {report.seconds:.1f} s"
     if report.verdict == "nothing to keep":
-        return [f"{requested} is met with nothing kept: {len(report.candidates)} nodes in {low}; {spent}"]
+        return [
+            f"{requested} is met without keeping any node: {len(report.candidates)} nodes in {low}; {spent}"
+        ]
     if report.verdict == "not met":
         return [
             f"NOT MET: {requested}, even with all {len(report.candidates)} nodes in {high}; {spent}",
-            "  → ask for less, or look for the error elsewhere: trtopt check --layers",
+            "  → relax the bounds, or locate the error with trtopt check --layers",
         ]
     flag = "--keep" if report.precision in ("fp16", "bf16") else "--exclude"
     size = f"{len(report.best.nodes)} of {len(report.candidates)} nodes"
     if report.minimal:
-        told = "no single one of them can be left out"
+        minimality = "each of them is needed"
     else:
-        told = "perhaps fewer would do: the evaluations are spent, --max-evaluations allows more"
+        minimality = "fewer may suffice: the search used all its evaluations, raise --max-evaluations"
     return [
         f"{requested} is met with {size} kept in {high}, {report.best.cost:.1%} of the operations; {spent}",
-        f"{told}:",
+        f"{minimality}:",
         *(f"  {flag} {shlex.quote(pattern)}" for pattern in report.patterns),
     ]
 

@@ -1,4 +1,4 @@
-"""Timing caches as tables for people."""
+"""Timing caches as text tables."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MIB = 2**20
 
 
 def entries_table(entries: Sequence[CacheEntry], folder: str) -> RenderableType:
-    """One row a cache; what cannot be used is told below."""
+    """One row per cache; the problems of unusable caches follow below."""
     if not entries:
         return Text(f"{folder}: no timing caches yet")
     table = plain_table(f"{folder}: timing caches")
@@ -29,14 +29,14 @@ def entries_table(entries: Sequence[CacheEntry], folder: str) -> RenderableType:
 
 
 def entry_summary(entry: CacheEntry) -> RenderableType:
-    """Where it was made, for which settings, and its builds, the latest last."""
+    """Machine and settings of the cache, and its builds, the latest last."""
     lines = [entry.name, f"  file: {entry.path} ({_size(entry.size_bytes)}), last used {entry.used}"]
     if entry.problem:
         lines.append(f"  cannot be used: {entry.problem}")
     if entry.identity:
-        where = entry.identity
-        lines.append(f"  made by {where.backend} on {where.gpu} ({where.compute_capability})")
-        lines.append(f"  driver {where.driver}, CUDA {where.cuda}")
+        identity = entry.identity
+        lines.append(f"  made by {identity.backend} on {identity.gpu} ({identity.compute_capability})")
+        lines.append(f"  driver {identity.driver}, CUDA {identity.cuda}")
     if entry.terms:
         terms = entry.terms
         sources = "default" if terms.tactic_sources is None else ", ".join(terms.tactic_sources)
@@ -50,7 +50,7 @@ def entry_summary(entry: CacheEntry) -> RenderableType:
 
 
 def tactics_table(tactics: Sequence[Tactic]) -> RenderableType:
-    """One row an entry."""
+    """One row per entry."""
     table = plain_table(f"{len(tactics)} tactics")
     for name in ("ms", "tactic", "key"):
         table.add_column(name, justify="right" if name == "ms" else "left", overflow="fold")
@@ -59,19 +59,19 @@ def tactics_table(tactics: Sequence[Tactic]) -> RenderableType:
     return table
 
 
-def difference_table(found: CacheDifference) -> RenderableType:
-    """What only one of two caches has, and where another tactic won."""
+def difference_table(difference: CacheDifference) -> RenderableType:
+    """Entries that only one of two caches has, and entries where another tactic won."""
     table = plain_table(
-        f"{found.same} the same, {len(found.changed)} won by another tactic, "
-        f"{len(found.only_first)} only in the first, {len(found.only_second)} only in the second"
+        f"{difference.same} the same, {len(difference.changed)} won by another tactic, "
+        f"{len(difference.only_first)} only in the first, {len(difference.only_second)} only in the second"
     )
     for name in ("first", "second", "key"):
         table.add_column(name, overflow="fold")
-    for one, other in found.changed:
+    for one, other in difference.changed:
         table.add_row(_won(one), _won(other), Text(one.key))
-    for one in found.only_first:
+    for one in difference.only_first:
         table.add_row(_won(one), "–", Text(one.key))
-    for one in found.only_second:
+    for one in difference.only_second:
         table.add_row("–", _won(one), Text(one.key))
     return table
 
@@ -82,12 +82,12 @@ def _won(tactic: Tactic) -> str:
 
 def _build(build: TimedBuild) -> str:
     clocks = build.clocks
-    told = f"{build.at} {build.host}: {build.engine} of {build.onnx_sha256[:12]} in {build.seconds:.1f} s"
+    summary = f"{build.at} {build.host}: {build.engine} of {build.onnx_sha256[:12]} in {build.seconds:.1f} s"
     if clocks is None or clocks.problem:
-        return f"{told}; clocks unknown"
+        return f"{summary}; clocks unknown"
     mhz = "idle" if clocks.sm_mhz_low is None else f"{clocks.sm_mhz_low}–{clocks.sm_mhz_high} MHz"
     others = "?" if clocks.other_processes is None else clocks.other_processes
-    return f"{told}; SM clock {mhz}, {others} other processes on the GPU"
+    return f"{summary}; SM clock {mhz}, {others} other processes on the GPU"
 
 
 def _size(size: int) -> str:

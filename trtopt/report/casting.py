@@ -1,4 +1,4 @@
-"""Reports of casts in words."""
+"""Text summaries of casts."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ _NAMED = 3
 
 
 def cast_summary(report: CastReport) -> list[str]:
-    """What became 16-bit, what stayed FP32 and why, and how far the outputs moved."""
+    """The nodes cast to 16 bits, the nodes kept in FP32 with reasons, and the outputs' errors."""
     name = report.precision.upper()
     lines = [
         f"{report.out}: {len(report.lowered)} nodes in {name}, {len(report.kept)} kept in FP32, "
         f"{report.casts} casts; {report.seconds:.1f} s",
     ]
     if report.samples:
-        random = ": random, so nothing is known of real values; give --data" if report.data_is_random else ""
+        random = ": random data says nothing about real values; pass --data" if report.data_is_random else ""
         lines.append(f"values measured on {report.samples} samples of {report.data}{random}")
     groups: dict[tuple[str, str], list[KeptNode]] = defaultdict(list)
     for kept in report.kept:
@@ -40,24 +40,27 @@ def cast_summary(report: CastReport) -> list[str]:
 
 def difference_line(item: OutputDifference) -> str:
     """One output's distance from its reference."""
-    if item.values and item.mismatched == item.values:  # all else would be said of no value at all
-        return f"output {item.output}: all {item.values} values NaN or infinite in one only, none to compare"
+    name, only_one = f"output {item.output}", "values NaN or infinite in one model only"
+    if item.values and item.mismatched == item.values:  # other figures would rest on no value
+        return f"{name}: all {item.values} {only_one}, none to compare"
     exact = "no error where both are finite" if item.mismatched else "no error"
     sqnr = exact if item.sqnr_db is None else f"SQNR {item.sqnr_db:.1f} dB"
     top1 = f", top-1 agreement {item.top1:.2%}" if item.top1 is not None else ""
-    odd = f", {item.mismatched} values NaN or infinite in one only" if item.mismatched else ""
-    return f"output {item.output}: {sqnr}, cosine {item.cosine:.7f}, max error {item.max_abs:.3g}{top1}{odd}"
+    mismatched = f", {item.mismatched} {only_one}" if item.mismatched else ""
+    return f"{name}: {sqnr}, cosine {item.cosine:.7f}, max error {item.max_abs:.3g}{top1}{mismatched}"
 
 
 def of_node(report: CastReport, node: str) -> list[str]:
-    """What became of one node.
+    """How one node was cast, or why it was not.
 
     Raises:
-        UsageError: no floating-point node is called that.
+        UsageError: no floating-point node has that name.
     """
     for kept in report.kept:
         if kept.node == node:
             return [f"{node} ({kept.op}) stays FP32: {kept.reason} (rule: {kept.rule})"]
     if node in report.lowered:
-        return [f"{node} becomes {report.precision.upper()}: its operator takes it, weights and values fit"]
+        return [
+            f"{node} becomes {report.precision.upper()}: its operator supports it, and weights and values fit"
+        ]
     raise UsageError(f"no floating-point node is named {node!r}", "see the names with --json")

@@ -1,4 +1,4 @@
-"""Reports of checks in words."""
+"""Text summaries of checks."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ _LAYERS = 10
 
 
 def check_summary(report: CheckReport) -> list[str]:
-    """Every subject's outputs and bounds, and the layers that added most error."""
+    """Outputs and bounds of every subject, and the layers that add most error."""
     lines = list(report.notes)
     if report.data_is_random:
-        lines.append("random data: nothing is known of accuracy on real data; give --data")
+        lines.append("random data: accuracy on real data is unknown; pass --data")
     for subject in report.subjects:
         at = f", batch {subject.batch}" if subject.batch is not None else ""
         lines.append(
@@ -23,11 +23,13 @@ def check_summary(report: CheckReport) -> list[str]:
             task = subject.task
             lines.append(f"  {task.metric}: {task.checked:.4f}, the reference {task.reference:.4f}")
         lines += [
-            f"  NOT MET: {item.measure} of {item.output} is {item.found:.6g}, asked for {item.bound:.6g}"
+            f"  NOT MET: {item.measure} of {item.output} is {item.found:.6g}, the bound is {item.bound:.6g}"
             for item in subject.violations
         ]
     if report.layers:
-        lines.append("where the error enters (its share of the tensor's energy that the node adds):")
+        lines.append(
+            "where the error enters (error energy that the node adds, as a share of the tensor's energy):"
+        )
     for layer in report.layers[:_LAYERS]:
         sqnr = "no error" if layer.sqnr_db is None else f"{layer.sqnr_db:.1f} dB"
         lines.append(f"  {layer.added:.2e}  {sqnr:>9}  {layer.node} ({layer.op}) → {layer.tensor}")

@@ -1,4 +1,4 @@
-"""A comparison as tables for people, or as Markdown for a pull request."""
+"""A comparison as text tables, or as Markdown for a pull request."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _TOP_LAYERS = 20
 
 @dataclass(frozen=True)
 class _Section:
-    """One table with what is to be said of it."""
+    """One table with its remarks."""
 
     title: str
     columns: tuple[str, ...]
@@ -150,17 +150,17 @@ def _control_cells(row: ControlRow) -> tuple[str, ...]:
 
 
 def _remarks(outcome: Comparisons) -> tuple[str, ...]:
-    """Each verdict's reasons and further findings, then what holds for all of them, once."""
-    own, common = [], []
+    """Reasons and findings of each verdict, then the ones common to all, once."""
+    findings, common = [], []
     for row in outcome.rows:
         for reason in row.comparison.reasons:
             if reason.code is ReasonCode.NOT_INTERLEAVED:
                 common.append(reason.text)
             else:
                 verdict = row.comparison.verdict.value
-                own.append(f"batch {_batch(row.batch)}: {verdict} because {reason.text}")
-        own += [f"batch {_batch(row.batch)}: {remark}" for remark in row.remarks]
-    return (*own, *_notes((*common, *outcome.notes)))
+                findings.append(f"batch {_batch(row.batch)}: {verdict} because {reason.text}")
+        findings += [f"batch {_batch(row.batch)}: {remark}" for remark in row.remarks]
+    return (*findings, *_notes((*common, *outcome.notes)))
 
 
 # ── builds of one recipe ────────────────────────────────────────────────────────────────────────────────
@@ -222,7 +222,7 @@ def _gap_section(outcome: Gaps, gap: Gap, notes: Sequence[str]) -> _Section:
 
 
 def ledger_rows(ledger: Ledger) -> list[tuple[str, str, str]]:
-    """(term, change in µs with its uncertainty, what it explains in µs), from start to end."""
+    """(term, change in µs with its uncertainty, the part explained in µs), from start to end."""
     rows = [("from", f"{ledger.start_ms * 1e3:.1f}", "")]
     for entry in ledger.entries:
         if entry.change_us == entry.uncertainty_us == 0:
@@ -248,8 +248,8 @@ def _layer_section(outcome: Layers) -> _Section:
     shown = outcome.rows[:_TOP_LAYERS]
     rows = [(row.name, _ms(row.a_ms), _ms(row.b_ms), f"{row.change_ms:+.4f}") for row in shown]
     rows.append(("all layers", _ms(totals[0]), _ms(totals[1]), f"{totals[1] - totals[0]:+.4f}"))
-    left = len(outcome.rows) - len(shown)
-    more = (f"the other {left} layers change less",) if left else ()
+    hidden = len(outcome.rows) - len(shown)
+    more = (f"the other {hidden} layers change less",) if hidden else ()
     return _Section(
         title=f"A: {outcome.a}, B: {outcome.b}; layers, means in milliseconds",
         columns=("layer", "A ms", "B ms", "change"),

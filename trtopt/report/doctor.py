@@ -1,4 +1,4 @@
-"""The doctor's findings as tables: what is here, which commands work, what to install for the others."""
+"""The environment report as tables: what is installed, which commands work, what the others need."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _components(survey: MachineSurvey) -> Table:
 
 
 def _commands(survey: MachineSurvey) -> Table:
-    table = Table(title="What works here", title_justify="left")
+    table = Table(title="Commands", title_justify="left")
     for name in ("to do this", "works", "otherwise"):
         table.add_column(name, overflow="fold")
     for what, missing in _needs(survey):
@@ -43,7 +43,7 @@ def _commands(survey: MachineSurvey) -> Table:
 
 
 def _needs(survey: MachineSurvey) -> list[tuple[str, list[str]]]:
-    """(what, what is missing for it)."""
+    """(command, what it lacks)."""
     no_gpu = [] if survey.gpus else ["needs an NVIDIA GPU and its driver"]
     binding = [] if any(c.version for c in survey.cuda_bindings) else ['pip install "cuda-python>=12.6"']
     export = _installs(survey, "torch", "onnxscript")
@@ -64,7 +64,7 @@ def _needs(survey: MachineSurvey) -> list[tuple[str, list[str]]]:
 
 
 def _installs(survey: MachineSurvey, *names: str) -> list[str]:
-    """What to install of these packages, each line once."""
+    """The install commands of these packages, each line once."""
     return _merged(*(_install(package) for package in survey.optional if package.name in names))
 
 

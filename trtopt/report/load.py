@@ -1,4 +1,4 @@
-"""Loads and searches for a rate as tables, each with what they say in words."""
+"""Loads and rate searches as tables, each with its remarks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LOAD_COLUMNS = (
 
 
 def load_parts(points: Sequence[BenchPoint]) -> list[RenderableType]:
-    """Searches first, then one row a load, then what to know of them; nothing without loads."""
+    """Searches first, then one row per load, then remarks; empty without loads."""
     parts: list[RenderableType] = []
     for point in points:
         search = point.load_search
@@ -37,7 +37,7 @@ def load_parts(points: Sequence[BenchPoint]) -> list[RenderableType]:
 def _load_table(loads: Sequence[tuple[int, LoadPass]]) -> RenderableType:
     table = plain_table(
         "under load: one request is one query of the whole batch",
-        "p50 to p99: from the planned arrival to the output; wait: until handed over; serve: from then on",
+        "p50 to p99: from the planned arrival to the output; wait: until enqueued; serve: from then on",
     )
     for name in _LOAD_COLUMNS:
         table.add_column(name, justify="right", no_wrap=True)
@@ -63,13 +63,13 @@ def _percentile(values: Sequence[float], p: float) -> str:
 
 
 def load_lines(batch: int, load: LoadPass) -> list[str]:
-    """What the figures do not say: how requests came, how late the host was, whether the target kept up."""
+    """Remarks on a load: how requests arrived, how late the host was, whether the target kept up."""
     served, lag = len(load.samples.start_ms), summarise(load.lag_ms)
     seed = f", seed {load.seed}" if load.arrivals == "poisson" else ""
     lines = [
         f"{load.arrived:,} requests, {load.arrivals} arrivals at {load.rate:g}/s for {load.window_s:.3g} s"
         f"{seed}; at most {load.most_waiting:,} were waiting",
-        f"the host handed them over late by {lag.median:.3f} ms in the median and {lag.maximum:.3f} ms at "
+        f"the host enqueued them late by {lag.median:.3f} ms in the median and {lag.maximum:.3f} ms at "
         "most, which is part of their latency",
     ]
     lines += load.untrustworthy
@@ -90,19 +90,19 @@ def _search_table(batch: int, search: LoadSearch) -> RenderableType:
     seed = f", seed {search.seed}" if search.arrivals == "poisson" else ""
     table = plain_table(
         f"batch {batch}: rates tried for {search.goal}, {search.arrivals} arrivals{seed}",
-        "a rate that has missed it for certain is broken off"
+        "a rate that certainly misses it is stopped early"
         + ("; !: the device was slowed" if any(probe.untrustworthy for probe in search.probes) else ""),
     )
     percentile_name = search.goal.partition("=")[0]
-    for column in ("rate/s", "requests", f"{percentile_name} ms", "95 % interval", "achieved/s", "kept"):
+    for column in ("rate/s", "requests", f"{percentile_name} ms", "95 % interval", "achieved/s", "met"):
         table.add_column(column, justify="right", no_wrap=True)
     for probe in search.probes:
-        known = probe.latency_ms is not None
+        is_measured = probe.latency_ms is not None
         table.add_row(
             _rate(probe.rate),
             f"{probe.requests:,}",
-            _bound(probe.latency_ms) if known else "–",
-            f"{_bound(probe.low_ms)} to {_bound(probe.high_ms)}" if known else "–",
+            _bound(probe.latency_ms) if is_measured else "–",
+            f"{_bound(probe.low_ms)} to {_bound(probe.high_ms)}" if is_measured else "–",
             _rate(probe.achieved_rate),
             ("yes" if probe.kept else "no") + ("!" if probe.untrustworthy else ""),
         )
@@ -114,12 +114,12 @@ def _bound(value: float | None) -> str:
 
 
 def search_line(batch: int, search: LoadSearch) -> str:
-    """The outcome with its uncertainty, and whether a run with other arrivals bears it out."""
+    """The outcome with its uncertainty, and whether a run with other arrivals confirms it."""
     line, again = f"batch {batch}: {search.reason}", search.again
     if again is None or again.latency_ms is None:
         return line
     interval = f"95 %: {_bound(again.low_ms)} to {_bound(again.high_ms)}"
-    outcome = "which keeps it as well" if again.kept else "which misses it: take a lower rate"
+    outcome = "which also meets it" if again.kept else "which misses it: choose a lower rate"
     name = search.goal.partition("=")[0]
-    how = "with other arrivals" if search.arrivals == "poisson" else "once more"
-    return f"{line}; {how} {name} is {again.latency_ms:.3f} ms ({interval}), {outcome}"
+    repeat = "with other arrivals" if search.arrivals == "poisson" else "once more"
+    return f"{line}; {repeat} {name} is {again.latency_ms:.3f} ms ({interval}), {outcome}"

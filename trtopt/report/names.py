@@ -1,4 +1,4 @@
-"""Names in a report: they come from models and engines and may hold anything."""
+"""Names in a report: they come from models and engines and may contain any character."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ _MANY_NODES = 3
 
 
 def nodes_text(layer: ProfiledLayer) -> str:
-    """The nodes but Q and DQ, or of many the first and last; the layer's own name where none is known.
+    """The nodes except Q and DQ, or the first and last of many; the layer's name where no node is known.
 
-    A reformat is told as such: it has the nodes of the layer that it feeds.
+    A reformat is labelled as one: it has the nodes of the layer that it feeds.
     """
-    told = names_text(layer.working_nodes)
-    if not told:
+    nodes_label = names_text(layer.working_nodes)
+    if not nodes_label:
         return layer.name
-    return f"reformat at {told}" if layer.is_reformat else told
+    return f"reformat at {nodes_label}" if layer.is_reformat else nodes_label
 
 
 def names_text(nodes: Sequence[str]) -> str:
-    """Nodes of one layer, or of many the first and last; empty for none."""
+    """Nodes of one layer, or the first and last of many; empty for none."""
     many = len(nodes) > _MANY_NODES
     return f"{nodes[0]} … {nodes[-1]} ({len(nodes)} nodes)" if many else " + ".join(nodes)
 
 
 def kind_text(layer: ProfiledLayer) -> str:
-    """The backend's word for the layer; reformats are called so whatever does them."""
+    """The backend's name of the layer kind; every reformat is called `reformat`."""
     return "reformat" if layer.is_reformat else layer.kind or "–"
 
 
 def type_text(layer: ProfiledLayer) -> str:
-    """The type that ran; in brackets the one asked for, where it cannot be told."""
+    """The type that ran; the requested type in brackets where that is unknown."""
     return layer.dtype or (f"({layer.requested_dtype})" if layer.requested_dtype else "–")

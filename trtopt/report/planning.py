@@ -1,4 +1,4 @@
-"""A plan in words and figures: what is predicted, what was rejected and why, and how it did."""
+"""A plan as text: the prediction, the rejected setups with reasons, and the verification."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from trtopt.report.tables import plain_table
 
 _MOST_REJECTED = 12
 _LATE_SHARE = 0.1
-"""A host that is later than in rehearsals, by this share of the latency predicted, is what was measured."""
+"""A host later than in trial runs by this share of the predicted latency limits the result."""
 
 
 def plan_text(plan: BatchPlan) -> RenderableType:
-    """The whole of it."""
+    """The plan with its prediction, verification and rejected setups."""
     parts: list[RenderableType] = [Text(line) for line in _setup_lines(plan)]
     parts.append(_figures(plan))
     parts += [Text(line) for line in _packing_lines(plan.packing)]
@@ -41,22 +41,22 @@ def _setup_lines(plan: BatchPlan) -> Iterable[str]:
         yield f"  {plan.memory_bytes / 2**20:,.0f} MiB of device memory at most"
     cost = plan.serving_cost
     yield (
-        f"  serving adds {cost.batch_ms * 1e3:.0f} µs a batch and {cost.request_ms * 1e3:.1f} µs a request "
-        "to what engines take"
+        f"  serving adds {cost.batch_ms * 1e3:.0f} µs per batch and {cost.request_ms * 1e3:.1f} µs per "
+        "request to the engines' time"
     )
-    told = {
+    prediction = {
         "a worker wakes after": cost.wake_ms,
-        "a request is handed over after": cost.late_ms,
+        "a request is enqueued after": cost.late_ms,
         "a batch takes longer by": cost.jitter_ms,
     }
-    if scattered := [f"{what} {_middle_and_tail(values)}" for what, values in told.items() if values]:
+    if scattered := [f"{what} {_middle_and_tail(values)}" for what, values in prediction.items() if values]:
         yield f"  {', '.join(scattered)} (p50, p99)"
     if cost.beyond:
         factors = ", ".join(f"p{one.p:g} {one.factor:.2f}" for one in cost.beyond)
-        yield f"  rehearsed with {cost.from_trials:,} requests; over what was simulated of them: {factors}"
+        yield f"  trial runs served {cost.from_trials:,} requests; measured over simulated: {factors}"
     if one := cost.held_up:
-        figure = f"p{one.p:g} was {one.factor:.2f} times what was simulated"
-        yield f"  one process more was held up and does not count: {figure}"
+        figure = f"p{one.p:g} was {one.factor:.2f} times the simulated one"
+        yield f"  one further process was delayed and does not count: {figure}"
 
 
 def _middle_and_tail(values_ms: Sequence[float]) -> str:
@@ -65,33 +65,33 @@ def _middle_and_tail(values_ms: Sequence[float]) -> str:
 
 
 def _figures(plan: BatchPlan) -> RenderableType:
-    told, done = plan.prediction, plan.verification
+    prediction, verification = plan.prediction, plan.verification
     table = plain_table(
-        f"predicted for a run of {told.requests:,} requests",
-        f"the interval is that of 95 of 100 such runs; workers are busy {told.busy:.0%} of the time with "
-        f"batches of {told.mean_batch:.1f} requests on average",
+        f"predicted for a run of {prediction.requests:,} requests",
+        f"the interval is that of 95 of 100 such runs; workers are busy {prediction.busy:.0%} of the time "
+        f"with batches of {prediction.mean_batch:.1f} requests on average",
     )
-    runs = len(done.runs) if done else 0
+    runs = len(verification.runs) if verification else 0
     measured_in = "measured" if runs == 1 else f"median of {runs} runs"
-    columns = ["", "predicted", "95 %", *([measured_in, "in the interval", "off by"] if done else [])]
+    columns = ["", "predicted", "95 %", *([measured_in, "in the interval", "off by"] if verification else [])]
     for name in columns:
         table.add_column(name, justify="left" if not name else "right", no_wrap=True)
     goal = plan.goal.partition("=")[0]
     rows: list[tuple[str, Estimate, Callable[[Served], float]]] = [
-        ("p50 ms", told.p50, lambda one: one.p50_ms),
-        ("p99 ms", told.p99, lambda one: one.p99_ms),
-        ("requests/s", told.throughput, lambda one: one.throughput),
+        ("p50 ms", prediction.p50, lambda one: one.p50_ms),
+        ("p99 ms", prediction.p99, lambda one: one.p99_ms),
+        ("requests/s", prediction.throughput, lambda one: one.throughput),
     ]
     if goal not in ("p50", "p99"):
-        rows.insert(2, (f"{goal} ms", told.goal, lambda one: one.goal_ms))
+        rows.insert(2, (f"{goal} ms", prediction.goal, lambda one: one.goal_ms))
     for name, estimate, figure in rows:
         interval = f"{_figure(estimate.low)} to {_figure(estimate.high)}"
         cells = [name, _figure(estimate.value), interval]
-        if done is not None:
-            measured = figure(done.typical)
-            held = sum(estimate.holds(figure(one)) for one in done.runs)
-            held_told = f"{held} of {runs}" if runs > 1 else "yes" if held else "no"
-            cells += [_figure(measured), held_told, f"{measured / estimate.value - 1:+.1%}"]
+        if verification is not None:
+            measured = figure(verification.typical)
+            runs_within = sum(estimate.holds(figure(one)) for one in verification.runs)
+            runs_within_text = f"{runs_within} of {runs}" if runs > 1 else "yes" if runs_within else "no"
+            cells += [_figure(measured), runs_within_text, f"{measured / estimate.value - 1:+.1%}"]
         table.add_row(*cells)
     return table
 
@@ -100,21 +100,25 @@ def _figure(value: float) -> str:
     return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
 
 
-def _verified_lines(plan: BatchPlan, done: Verification) -> Iterable[str]:
-    lost = f", {done.rejected:,} rejected, {done.failed:,} failed" if done.rejected or done.failed else ""
-    yield f"verified: {done.answered:,} of {done.requests:,} requests answered{lost}"
+def _verified_lines(plan: BatchPlan, verification: Verification) -> Iterable[str]:
+    lost = (
+        f", {verification.rejected:,} rejected, {verification.failed:,} failed"
+        if verification.rejected or verification.failed
+        else ""
+    )
+    yield f"verified: {verification.answered:,} of {verification.requests:,} requests answered{lost}"
     aim, _, limit = plan.goal.partition("=")
-    if len(done.runs) > 1:
-        yield f"{aim} of each run: {', '.join(_figure(one.goal_ms) for one in done.runs)} ms"
+    if len(verification.runs) > 1:
+        yield f"{aim} of each run: {', '.join(_figure(one.goal_ms) for one in verification.runs)} ms"
     yield (
-        f"{aim} of all was {_figure(done.total.goal_ms)} ms, the goal is {limit}; the host was late by "
-        f"{done.total.lag_p99_ms:.3f} ms in the 99th percentile, which counts as latency"
+        f"{aim} of all was {_figure(verification.total.goal_ms)} ms, the goal is {limit}; the host was "
+        f"late by {verification.total.lag_p99_ms:.3f} ms in the 99th percentile, which counts as latency"
     )
     late_ms = plan.serving_cost.late_ms or (0.0,)  # which the prediction has in it
-    later_ms = done.typical.lag_p99_ms - float(np.quantile(late_ms, 0.99))
+    later_ms = verification.typical.lag_p99_ms - float(np.quantile(late_ms, 0.99))
     if later_ms > _LATE_SHARE * plan.prediction.goal.value:
-        yield "the host could not send requests as planned: what was measured says little of the plan"
-    elif done.typical.goal_ms > plan.prediction.goal.high:
+        yield "the host could not send requests as planned: the measurement says little about the plan"
+    elif verification.typical.goal_ms > plan.prediction.goal.high:
         yield "that is above the prediction: the machine was disturbed, or engines ran slower than measured"
 
 
@@ -124,13 +128,13 @@ def _packing_lines(packing: PackingEstimate | None) -> Iterable[str]:
     yield (
         f"packing, estimated: {packing.padding_before:.0%} of the tokens computed are padding; with up to "
         f"{packing.most} sequences in rows of {packing.row}, packed {packing.window} requests at a time, "
-        f"{packing.padding_after:.0%}, at {packing.requests_per_row:.2f} requests a row"
+        f"{packing.padding_after:.0%}, at {packing.requests_per_row:.2f} requests per row"
     )
     gain = packing.capacity_after / packing.capacity_before - 1
     capacities = f"{packing.capacity_before:,.0f} to {packing.capacity_after:,.0f} requests/s"
     yield (
-        f"  capacity {capacities} ({gain:+.0%}), if rows take as long packed as they were measured to: it "
-        "takes a model that keeps the sequences of a row apart, and nobody measured that one"
+        f"  capacity {capacities} ({gain:+.0%}), if packed rows take as long as measured: it "
+        "needs a model that keeps the sequences of a row apart, and no such model was measured"
     )
 
 
@@ -138,5 +142,5 @@ def _rejected_lines(plan: BatchPlan) -> Iterable[str]:
     if plan.rejected:
         yield "rejected:"
     for one in sorted(plan.rejected, key=lambda one: -one.count)[:_MOST_REJECTED]:
-        others = f" (and {one.count - 1:,} more for like reasons)" if one.count > 1 else ""
+        others = f" (and {one.count - 1:,} more for similar reasons)" if one.count > 1 else ""
         yield f"  {one.setup}: {one.reason}{others}"

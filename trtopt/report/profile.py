@@ -1,4 +1,4 @@
-"""A profile as tables for people: where the time goes, in which types, how far from the floor."""
+"""A profile as text tables: where the time goes, in which types, how far from the floor."""
 
 from __future__ import annotations
 
@@ -28,28 +28,28 @@ _TOP_PATTERNS = 6
 _TOP_CHANGES = 10
 _TIMES = {"ms": 7, "share": 6, "spread": 6, "floor": 10, "type": 8}
 _COSTS = {"MFLOP": 8, "MB": 6, "type": 8}
-"""Columns and the width that none of them is squeezed below: names of nodes give way."""
-_ASKED = "(type): asked for"
-_FLOORS = f"floor: by memory or compute, from the device's peaks; {_ASKED}"
+"""Columns and their minimum widths; the column of node names shrinks first."""
+_REQUESTED_TYPE = "(type): requested"
+_FLOORS = f"floor: by memory or compute, from the device's peaks; {_REQUESTED_TYPE}"
 
 
-def _text(told: str) -> Text:
-    """Nothing in it is taken for markup or reaches the terminal as control."""
-    return Text(visible(told))
+def _text(line: str) -> Text:
+    """Text without markup, with control characters escaped."""
+    return Text(visible(line))
 
 
-def _shortened(told: str) -> Text:
+def _shortened(line: str) -> Text:
     """On one line, with an ellipsis where the terminal is too narrow."""
-    return Text(visible(told), no_wrap=True, overflow="ellipsis")
+    return Text(visible(line), no_wrap=True, overflow="ellipsis")
 
 
 def profile_summary(report: ProfileReport) -> RenderableType:
-    """Each engine in turn, then differences, then what could not be known."""
+    """Each engine in turn, then differences, then what is unknown."""
     parts: list[RenderableType] = []
     for engine in report.engines:
         parts += _engine(engine)
-    for found in report.differences:
-        parts += _difference(found)
+    for difference in report.differences:
+        parts += _difference(difference)
     parts += [_text(line) for line in peak_lines(report.peaks)]
     parts += [_text(f"not known: {text}") for text in report.missing]
     parts += [_text(f"note: {text}") for text in report.notes]
@@ -57,7 +57,7 @@ def profile_summary(report: ProfileReport) -> RenderableType:
 
 
 def peak_lines(peaks: DevicePeaks | None) -> list[str]:
-    """What the device does at most, and who says so."""
+    """The device's peak rates and their source."""
     if peaks is None:
         return []
     lines = [f"peak bandwidth {peaks.bandwidth.value / 1e9:,.0f} GB/s ({peaks.bandwidth.source})"]
@@ -67,12 +67,12 @@ def peak_lines(peaks: DevicePeaks | None) -> list[str]:
 
 
 def _figure(value: float) -> str:
-    """Three digits, or the whole number where that has more."""
+    """Three significant digits, or the whole number where that has more."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _scaled(count: int, unit: str) -> str:
-    """With the prefix that leaves digits before the point: `8.2 GFLOP`, `295 kB`."""
+    """With an SI prefix, so that digits stand before the point: `8.2 GFLOP`, `295 kB`."""
     for prefix, size in (("G", 10**9), ("M", 10**6), ("k", 10**3)):
         if count >= size:
             return f"{_figure(count / size)} {prefix}{unit}"
@@ -94,7 +94,7 @@ def _engine(engine: EngineProfile) -> list[RenderableType]:
 
 def _layers(engine: EngineProfile) -> RenderableType:
     is_timed = engine.sum_ms > 0
-    caption = _FLOORS if is_timed else _ASKED
+    caption = _FLOORS if is_timed else _REQUESTED_TYPE
     table = plain_table(f"batch {engine.batch}: {count_text(engine)}", caption)
     for name, width in (_TIMES if is_timed else _COSTS).items():
         table.add_column(name, justify="right", no_wrap=True, min_width=width)
@@ -107,7 +107,7 @@ def _layers(engine: EngineProfile) -> RenderableType:
 
 
 def count_text(engine: EngineProfile) -> str:
-    """How many layers, and their time; an engine that was not run has the nodes of its graph instead."""
+    """How many layers, and their time; for an engine that was not run, the nodes of its graph."""
     count = f"{len(engine.layers):,}"
     if not engine.sum_ms:
         return f"{count} nodes of the ONNX file, not timed"
@@ -141,7 +141,7 @@ def _spread(layer: ProfiledLayer) -> str:
 
 
 def total_lines(engine: EngineProfile) -> list[str]:
-    """The layers' sum against the latency that nobody profiled."""
+    """The layers' sum against the latency measured without the profiler."""
     if not engine.sum_ms or not engine.latency_ms:
         return []
     gap = engine.sum_ms - engine.latency_ms
@@ -153,14 +153,14 @@ def total_lines(engine: EngineProfile) -> list[str]:
 
 
 def roofline_lines(engine: EngineProfile) -> list[str]:
-    """What the model demands at least, its floor, and the layers furthest above theirs."""
-    found = engine.roofline
-    lines = [f"model: {_scaled(found.flops, 'FLOP')}, {_scaled(found.bytes_moved, 'B')} at least"]
-    if found.floor_ms and found.measured_ms:
+    """The model's minimum work, its floor, and the layers furthest above their floors."""
+    difference = engine.roofline
+    lines = [f"model: {_scaled(difference.flops, 'FLOP')}, {_scaled(difference.bytes_moved, 'B')} at least"]
+    if difference.floor_ms and difference.measured_ms:
         lines.append(
-            f"floor {found.floor_ms:.3f} ms, measured {found.measured_ms:.3f} ms, "
-            f"{found.measured_ms / found.floor_ms:.1f} times that; "
-            f"floors are known for {found.costed_share:.0%} of the time"
+            f"floor {difference.floor_ms:.3f} ms, measured {difference.measured_ms:.3f} ms, "
+            f"{difference.measured_ms / difference.floor_ms:.1f} times the floor; "
+            f"floors are known for {difference.costed_share:.0%} of the time"
         )
     by_name = {layer.name: layer for layer in engine.layers}
     for rank, name in enumerate(engine.furthest, 1):
@@ -184,24 +184,24 @@ def _time_lines(engine: EngineProfile) -> list[str]:
 
 
 def _groups_line(title: str, groups: Sequence[LayerGroup]) -> str:
-    told = ", ".join(f"{group.key} {group.share:.0%} ({group.layers})" for group in groups[:_TOP_PATTERNS])
+    listed = ", ".join(f"{group.key} {group.share:.0%} ({group.layers})" for group in groups[:_TOP_PATTERNS])
     rest = len(groups) - _TOP_PATTERNS
-    return f"{title}: {told}" + (f", and {rest} more" if rest > 0 else "")
+    return f"{title}: {listed}" + (f", and {rest} more" if rest > 0 else "")
 
 
 def coverage_lines(coverage: Coverage) -> list[str]:
-    """How much was brought together, and what was left over."""
+    """How much of the engine was mapped to the ONNX graph, and the remainder."""
     lines = [
         f"mapped to ONNX: {coverage.time_mapped:.1%} of the time, {coverage.nodes_mapped:.1%} of the nodes"
     ]
     if coverage.time_opaque:
         lines[0] += f"; {coverage.time_opaque:.1%} of the time lies in layers that hide their nodes"
-    for names, told in (
+    for names, problem in (
         (coverage.unmatched_times, "timed, but not described"),
         (coverage.unmatched_layers, "described, but never timed"),
     ):
         if names:
-            lines.append(f"{told}: {len(names)} layers, such as {names[0]}")
+            lines.append(f"{problem}: {len(names)} layers, such as {names[0]}")
     return lines
 
 
@@ -224,17 +224,19 @@ def _fusion_lines(engine: EngineProfile) -> list[str]:
 
 
 def receipt_lines(receipt: PrecisionReceipt) -> list[str]:
-    """The precision receipt: what ran, what was asked, what fell back."""
+    """The precision receipt: types that ran, requested types, and fallbacks."""
     parts = []
     if receipt.time_ran is not None:
         parts.append(f"time {_shares(receipt.time_ran)}")
     if receipt.weights_ran:
-        parts.append(f"weights {_shares(receipt.weights_ran)} (asked: {_shares(receipt.weights_requested)})")
+        parts.append(
+            f"weights {_shares(receipt.weights_ran)} (requested: {_shares(receipt.weights_requested)})"
+        )
     lines = [f"precision: {'; '.join(parts)}"] if parts else []
     binding = [one for one in receipt.fallbacks if not one.chosen]
     for one in binding[:_TOP_PATTERNS]:
         lines.append(
-            f"  fell back: {names_text(one.nodes) or one.layer} ran in {one.ran}, asked for {one.requested} "
+            f"  fell back: {names_text(one.nodes) or one.layer} ran in {one.ran}, requested {one.requested} "
             f"({one.share_of_weights:.1%} of the weights)"
         )
     rest = len(binding) - _TOP_PATTERNS
@@ -250,7 +252,7 @@ def receipt_lines(receipt: PrecisionReceipt) -> list[str]:
 
 
 def memory_lines(memory: MemoryTimeline) -> list[str]:
-    """Peak and what made it, each phase, what the driver sees beyond, and what went wrong."""
+    """The peak and its contents, each phase, the driver's view, and failures."""
     by_label: dict[str, int] = {}
     for one in memory.live_at_peak:
         by_label[one.label] = by_label.get(one.label, 0) + one.size_bytes
@@ -265,8 +267,8 @@ def memory_lines(memory: MemoryTimeline) -> list[str]:
         share = f" ({memory.remainder_bytes / memory.driver_bytes:.1%})" if memory.driver_bytes else ""
         held = ", ".join(f"{label} {mib(size)}" for label, size in memory.held_bytes.items())
         lines.append(
-            f"  the driver reports {mib(memory.driver_bytes)}: {held or 'nothing held'}, and "
-            f"{mib(memory.remainder_bytes)}{share} that no allocator saw"
+            f"  the driver reports {mib(memory.driver_bytes)}: {held or 'no allocations'}, and "
+            f"{mib(memory.remainder_bytes)}{share} outside TensorRT's allocator"
         )
     if memory.context_bytes:
         more = ", ".join(mib(size) for size in memory.context_bytes)
@@ -280,42 +282,42 @@ def memory_lines(memory: MemoryTimeline) -> list[str]:
         lines.append(f"  no memory for {len(memory.failed_bytes)} allocations, first {first}")
     if memory.leaked:
         lost = sum(one.size_bytes for one in memory.leaked)
-        lines.append(f"  never given back: {len(memory.leaked)} allocations, {mib(lost)}")
+        lines.append(f"  never freed: {len(memory.leaked)} allocations, {mib(lost)}")
     if memory.failure is not None:
         lines.append(f"  ended early: {memory.failure}")
     return lines
 
 
 def build_memory_lines(memory: MemoryTimeline) -> list[str]:
-    """The builder's peak, phase by phase, and what it never gave back."""
+    """The builder's peak by phase, and allocations that it never freed."""
     phases = ", ".join(f"{one.phase} {mib(one.peak_bytes)}" for one in memory.phases)
     lines = [f"memory of the build: peak {mib(memory.peak_bytes)} ({phases or 'no calls'})"]
     if memory.leaked:
         lost = sum(one.size_bytes for one in memory.leaked)
-        lines.append(f"  never given back: {len(memory.leaked)} allocations, {mib(lost)}")
+        lines.append(f"  never freed: {len(memory.leaked)} allocations, {mib(lost)}")
     return lines
 
 
 def mib(size: int) -> str:
-    """Bytes for people."""
+    """A size in MiB."""
     return f"{size / 2**20:.2f} MiB"
 
 
 def receipts_summary(receipts: Mapping[str, PrecisionReceipt]) -> RenderableType:
-    """The receipts of a folder's engines, each under its engine's name."""
+    """The receipts of a folder's engines, each with its engine's name."""
     lines = []
     for name, receipt in receipts.items():
-        told = receipt_lines(receipt)
-        lines += [f"{name}: {told[0]}", *told[1:]] if told else []
+        engine_lines = receipt_lines(receipt)
+        lines += [f"{name}: {engine_lines[0]}", *engine_lines[1:]] if engine_lines else []
     return Group(*map(_text, lines))
 
 
 def build_memories_summary(memories: Mapping[str, MemoryTimeline]) -> RenderableType:
-    """What building took of device memory, each engine under its name."""
+    """Device memory used by the build, per engine."""
     lines = []
     for name, memory in memories.items():
-        told = build_memory_lines(memory)
-        lines += [f"{name}: {told[0]}", *told[1:]]
+        engine_lines = build_memory_lines(memory)
+        lines += [f"{name}: {engine_lines[0]}", *engine_lines[1:]]
     return Group(*map(_text, lines))
 
 
@@ -323,21 +325,22 @@ def _shares(shares: dict[str, float]) -> str:
     return ", ".join(f"{dtype} {share:.1%}" for dtype, share in shares.items())
 
 
-def _difference(found: EngineDifference) -> list[RenderableType]:
-    gap = found.b_ms - found.a_ms
-    title = f"A {found.a} → B {found.b}: {found.a_ms:.3f} → {found.b_ms:.3f} ms ({gap:+.3f} ms)"
+def _difference(difference: EngineDifference) -> list[RenderableType]:
+    gap = difference.b_ms - difference.a_ms
+    times = f"{difference.a_ms:.3f} → {difference.b_ms:.3f} ms ({gap:+.3f} ms)"
+    title = f"A {difference.a} → B {difference.b}: {times}"
     table = plain_table()
     for name in ("A ms", "B ms", "cost ms"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("change", no_wrap=True)
     table.add_column("what")
-    for change in found.changes[:_TOP_CHANGES]:
+    for change in difference.changes[:_TOP_CHANGES]:
         name = names_text(change.nodes) or (change.a or change.b)[0]
-        told = f"{change.detail}: {name}" if change.detail else name
+        text = f"{change.detail}: {name}" if change.detail else name
         figures = (f"{change.a_ms:.4f}", f"{change.b_ms:.4f}", f"{change.cost_ms:+.4f}")
-        table.add_row(*figures, change.change, _shortened(told))
+        table.add_row(*figures, change.change, _shortened(text))
     counts: dict[str, int] = {}
-    for change in found.changes:
+    for change in difference.changes:
         counts[change.change] = counts.get(change.change, 0) + 1
     listed = ", ".join(f"{count} {name}" for name, count in sorted(counts.items(), key=lambda item: -item[1]))
     return [_text(title), table, _text(f"changes: {listed}"), _text("")]

@@ -1,4 +1,4 @@
-"""What a quantisation did, in words: all of it, and of one node."""
+"""A quantisation as text: the summary, and the decision on one node."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ _OF_INTEREST = {"Conv", "ConvTranspose", "Gemm", "MatMul", "Einsum", "LSTM", "GR
 def quantize_summary(report: QuantizeReport) -> list[str]:
     """The report as lines of text: counts, layers left in float with reasons, method, error, files, notes."""
     layers = Counter(item.op for item in report.decisions if item.quantised)
-    told = ", ".join(f"{count} {op}" for op, count in layers.most_common())
+    counts = ", ".join(f"{count} {op}" for op, count in layers.most_common())
     lines = [
-        f"{report.precision} for TensorRT {report.target}: {told} quantised; "
+        f"{report.precision} for TensorRT {report.target}: {counts} quantised; "
         f"{report.pairs} activations, {report.weights} weights; {report.seconds:.1f} s"
     ]
-    lines += _left(report.decisions)
+    lines += _left_in_float(report.decisions)
     lines += [
         f"kept in FP32 among FP16: {count} {op} because {reason}"
         for (op, reason), count in Counter((item.op, item.reason) for item in report.fp32).most_common()
     ]
     if report.method:
-        less = f" less {report.held} held back to choose it" if report.held else ""
+        less = f", {report.held} of them held out to choose it" if report.held else ""
         lines.append(f"ranges by {report.method} from {report.samples} samples{less}")
     if report.scores:
         scores = ", ".join(f"{item.method} {item.sqnr_db:.1f}" for item in report.scores)
-        lines.append(f"methods on held-back samples, dB: {scores}")
+        lines.append(f"methods on held-out samples, dB: {scores}")
     lines += [
         f"output {name!r}: {value:.1f} dB against the original on {report.compared} samples"
         for name, value in report.sqnr_db.items()
@@ -38,8 +38,8 @@ def quantize_summary(report: QuantizeReport) -> list[str]:
     return [*lines, *(f"note: {note}" for note in report.notes)]
 
 
-def _left(decisions: tuple[Decision, ...]) -> list[str]:
-    """What computes much and stays in float, by reason."""
+def _left_in_float(decisions: tuple[Decision, ...]) -> list[str]:
+    """Compute-heavy nodes that stay in float, by reason."""
     reasons = Counter(
         (item.op, item.reason) for item in decisions if not item.quantised and item.op in _OF_INTEREST
     )
@@ -47,13 +47,13 @@ def _left(decisions: tuple[Decision, ...]) -> list[str]:
 
 
 def explain(report: QuantizeReport, node: str) -> list[str]:
-    """What was decided for the nodes of that name (with * and ?), by which rule and why.
+    """The decision on the nodes of that name (with * and ?), its rule and its reason.
 
     Raises:
-        UsageError: no node of floating-point numbers has such a name.
+        UsageError: no floating-point node has such a name.
     """
-    found = [item for item in report.decisions if fnmatchcase(item.node, node)]
-    if not found:
+    decisions = [item for item in report.decisions if fnmatchcase(item.node, node)]
+    if not decisions:
         raise UsageError(
             f"--explain {node}: no node of that name computes floating-point numbers after rewriting",
             "--json lists every node with its decision",
@@ -62,5 +62,5 @@ def explain(report: QuantizeReport, node: str) -> list[str]:
         f"{item.node} ({item.op}): "
         + (f"quantised: {item.reason}" if item.quantised else f"kept in float because {item.reason}")
         + f" [{item.rule}]"
-        for item in found
+        for item in decisions
     ]

@@ -1,4 +1,4 @@
-"""A sweep as tables for people."""
+"""A sweep as text tables."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _UNKNOWN = "–"
 
 
 def sweep_table(report: SweepReport) -> Table:
-    """One row a point; `*` is on the Pareto front, `knee` its knee, `!` is not to be trusted."""
+    """One row per point; `*` is on the Pareto front, `knee` its knee, `!` is not trustworthy."""
     marks = marks_of(report)
     table = plain_table(f"{report.model}: {report.terms.backend} on {report.terms.device.name}")
     for name in ("point", "p50 ms", "p99 ms", "samples/s", "samples/J", "MiB", ""):
@@ -47,7 +47,7 @@ def point_line(point: SweepPoint) -> str:
 
 
 def sweep_summary(report: SweepReport) -> RenderableType:
-    """All points; the best under each latency; what failed and what the figures mean."""
+    """All points; the best under each latency bound; failures and remarks on the figures."""
     busy = is_decided_busy(report)
     parts: list[RenderableType] = [sweep_table(report)]
     parts += [_bests(choices, busy=busy) for choices in choices_of(report)]
@@ -94,25 +94,25 @@ def _bests(choices: Choices, *, busy: bool) -> Table:
 
 
 def remarks_on(report: SweepReport) -> list[str]:
-    """What the figures mean, what failed, and what is not to be trusted."""
+    """Remarks on the figures, failures, and points that are not trustworthy."""
     return list(_remarks(report))
 
 
 def _remarks(report: SweepReport) -> Iterator[str]:
     if is_decided_busy(report):
         yield (
-            "front and bounds are judged by latency under full load, queueing included: one query in "
-            "flight tells nothing of several streams"
+            "front and bounds use latency under full load, queueing included: one query in "
+            "flight says nothing about several streams"
         )
     sources = {point.power.source for point in report.measured if point.power is not None}
     if sources:
         yield f"samples/J: throughput over mean power, from the {' and the '.join(sorted(sources))}"
     elif report.measured:
-        yield "samples/J: nothing here tells the power"
+        yield "samples/J: no source of power readings on this machine"
     if report.measured and not any(point.memory for point in report.measured):
-        yield f"MiB: {report.terms.backend} tells no allocations"
+        yield f"MiB: {report.terms.backend} reports no allocations"
     for point in report.points:
         if point.failure is not None:
             yield f"{point.label} failed: {point.failure}"
         for text in point.untrustworthy:
-            yield f"{point.label}! is not to be trusted: {text}"
+            yield f"{point.label}! is not trustworthy: {text}"

@@ -1,4 +1,4 @@
-"""How tables look."""
+"""The style of tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records as tables for people."""
+"""Records as text tables."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _TOP_LAYERS = 10
 
 
 def build_summary(manifest: Manifest, folder: str) -> RenderableType:
-    """One row an engine, and what its builder complained about in one line."""
+    """One row per engine, and one line that names the logs with builder warnings."""
     table = plain_table(f"{folder}: engines by {manifest.engines[0].plan.backend}")
     for name in ("engine", "batch", "size", "build", "timing cache"):
         table.add_column(name, justify="left" if name == "engine" else "right")
@@ -95,8 +95,8 @@ def _caption(report: BenchReport) -> str:
     span = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
     clock = "by the host's clock" if report.environment.device.kind == "cpu" else "of device events"
     return (
-        f"latency: host clock, one query in flight, {span} queries a batch; "
-        f"compute, H2D, D2H: medians {clock}, in queries of their own; "
+        f"latency: host clock, one query in flight, {span} queries per batch; "
+        f"compute, H2D, D2H: medians {clock}, in separate queries; "
         "rates: measured with the contract's queue"
     )
 
@@ -150,7 +150,7 @@ def _layer_table(batch: int, layers: LayerPass) -> Table:
 
 
 def memory_line(batch: int, memory: MemoryPass) -> str:
-    """Peak, inputs and outputs, and what the driver saw, in one line."""
+    """Peak, inputs and outputs, and the driver's view, in one line."""
     seen = "unknown" if memory.driver_used_bytes is None else f"{memory.driver_used_bytes / _MIB:.1f} MiB"
     return (
         f"batch {batch}: TensorRT's allocations peak at {memory.peak_bytes / _MIB:.1f} MiB "

@@ -1,7 +1,7 @@
 """A profile in the Trace Event Format that Perfetto and chrome://tracing read.
 
-Times are microseconds. Layers stand end to end at their medians: the profiler tells how long each took, not
-when it began.
+Times are microseconds. Layers follow one another, each as long as its median: the profiler reports durations,
+not start times.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _COMPUTE, _HOST_TO_DEVICE, _DEVICE_TO_HOST = 1, 2, 3
 
 
 def trace(report: ProfileReport) -> bytes:
-    """The whole report as one JSON file: a process for each engine."""
+    """The whole report as one JSON file, with a process per engine."""
     events = [
         event for number, engine in enumerate(report.engines, 1) for event in _engine_events(number, engine)
     ]
@@ -45,7 +45,7 @@ def _engine_events(process: int, engine: EngineProfile) -> Iterator[dict[str, An
 
 def _arguments(layer: ProfiledLayer) -> dict[str, Any]:
     cost = layer.cost
-    told = {
+    arguments = {
         "kind": layer.kind,
         "type": layer.dtype,
         "tactic": layer.tactic,
@@ -53,7 +53,7 @@ def _arguments(layer: ProfiledLayer) -> dict[str, Any]:
         "floor ms": cost.floor_ms if cost is not None else None,
         "bound by": cost.bound if cost is not None else "",
     }
-    return {name: value for name, value in told.items() if value not in ("", None, [])}
+    return {name: value for name, value in arguments.items() if value not in ("", None, [])}
 
 
 def _counters(process: int, memory: MemoryTimeline) -> Iterator[dict[str, Any]]:

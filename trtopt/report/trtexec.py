@@ -1,7 +1,7 @@
 """Measurements in the layouts of trtexec's own `--exportTimes` and `--exportProfile` files.
 
 Both are lists of objects with times in milliseconds, alike in TensorRT 8.6 and 10.x (samples/common,
-sampleReporting.cpp: exportJSONTrace and exportJSONProfile); up to 8.4 times had an `endToEndMs` besides.
+sampleReporting.cpp: exportJSONTrace and exportJSONProfile); up to 8.4 times also had an `endToEndMs`.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from trtopt.records import LayerPass, Samples
 
 
 def path_for(path: Path, batch: int, batches: int) -> Path:
-    """Where a batch size's export goes: trtexec's files hold one, so several get a file each.
+    """The export file of a batch size: trtexec's files hold one batch size each.
 
-    `times.json` stays as it is for one batch size, and becomes `times.batch8.json` among several.
+    `times.json` is used unchanged for one batch size, and becomes `times.batch8.json` among several.
     """
     return path if batches == 1 else path.with_name(f"{path.stem}.batch{batch}{path.suffix}")
 
 
 def times(samples: Samples) -> bytes:
-    """A file as of `--exportTimes`: one object a query, of those whose stages the device timed.
+    """A file in the format of `--exportTimes`: one object per query whose stages the device timed.
 
     `latencyMs` is trtexec's: copies and computing, without what the host adds. Durations are those of the
     device's events. Their places in time are the host's: a query's stages end where the host had the output
@@ -65,7 +65,7 @@ def _query(
 
 
 def profile(layers: LayerPass) -> bytes:
-    """A file as of `--exportProfile`: first the number of runs, then one object a layer.
+    """A file in the format of `--exportProfile`: first the number of runs, then one object per layer.
 
     `timeMs` is the sum over all runs, `percentage` a layer's share in the sum of all layers.
     """
@@ -86,7 +86,7 @@ def profile(layers: LayerPass) -> bytes:
 
 
 def _lines(rows: Sequence[Mapping[str, str | float]]) -> bytes:
-    """One object a line, numbers to the nanosecond."""
+    """One object per line, numbers to the nanosecond."""
     rounded = (
         {key: round(value, 6) if isinstance(value, float) else value for key, value in row.items()}
         for row in rows

@@ -1,4 +1,4 @@
-"""What a report tells of the trust that its figures deserve, and of what could be better."""
+"""Whether a report's figures are trustworthy, and hints for better ones."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from trtopt.records import BenchPoint, BenchReport
 
 
 def is_trustworthy(report: BenchReport) -> bool:
-    """Whether nothing speaks against any of its figures."""
+    """Whether all of its figures are trustworthy."""
     return not any(untrustworthy(point) for point in report.points)
 
 
 def marked(point: BenchPoint) -> str:
-    """The point's batch size for a table; with a mark if its figures are not to be trusted."""
+    """The point's batch size for a table; with a mark if its figures are not trustworthy."""
     return f"{point.batch}!" if untrustworthy(point) else str(point.batch)
 
 
 def trust_lines(report: BenchReport) -> list[str]:
-    """Clocks in one line; then by batch size what disturbed it, and hints with their remedies."""
+    """Clocks in one line; then interference by batch size, and hints with their remedies."""
     on_host = report.environment.device.kind == "cpu"
     lines = [clocks_text([m for point in report.points for m in measurements_of(point)])]
     for point in report.points:
         if untrustworthy(point):
-            lines.append(f"batch {point.batch}! is not to be trusted:")
+            lines.append(f"batch {point.batch}! is not trustworthy:")
         for measurement in measurements_of(point):
             name = f"batch {point.batch}, {measurement.mode}"
             if measurement is point.single_stream:

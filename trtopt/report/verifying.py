@@ -1,4 +1,4 @@
-"""What was found in a build folder, and what a rebuild differs in, as lines."""
+"""The findings on a build folder, and the differences of a rebuild, as lines."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SIGNATURES = {
 
 
 def check_lines(folder: str, check: FolderCheck) -> list[str]:
-    """A line for every file that is not as it was built, and a summary."""
+    """A line for every file that changed since the build, and a summary."""
     lines = [f"missing: {name}" for name in check.missing]
     lines += [f"changed: {name}" for name in check.changed]
     lines += [f"not of this build: {name}" for name in check.extra]
@@ -22,11 +22,11 @@ def check_lines(folder: str, check: FolderCheck) -> list[str]:
     whole = (
         f"all {check.checked} files are" if not bad else f"{check.checked - bad} of {check.checked} files are"
     )
-    return [*lines, f"{folder}: {whole} as they were built; {_SIGNATURES[check.signature]}"]
+    return [*lines, f"{folder}: {whole} unchanged since the build; {_SIGNATURES[check.signature]}"]
 
 
 def change_lines(changes: Sequence[Change]) -> list[str]:
-    """What a rebuild differs in."""
+    """The differences of a rebuild."""
     if not changes:
         return ["the rebuild is the same in versions, machine, settings and hashes"]
     return [f"{change.what}: {change.before}, now {change.after}" for change in changes]

@@ -37,7 +37,7 @@ def export_model(
         checkpoint: a state dict or `.safetensors`.
         strict: refuse missing and unexpected keys in it.
         opset: None takes the model's own.
-        external_data: keep weights beside the file even below 2 GB.
+        external_data: store weights next to the file even below 2 GB.
         allow_traced_branches: let torchscript keep the way that Python took for one input where it branches
             on tensors; PyTorch warns then.
 

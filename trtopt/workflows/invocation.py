@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def command_line() -> tuple[str, ...]:
-    """The command for records; without the folders that the program lies in, which are nobody's business."""
+    """The command for records; without the folders of the program, which are private."""
     return (Path(sys.argv[0]).name, *sys.argv[1:])
 
 

@@ -1,4 +1,4 @@
-"""Who hears how a pipeline goes."""
+"""The listener for a workflow's progress."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from trtopt.workers.supervisor import OnProgress
 
 @dataclass(frozen=True, repr=False)
 class Listener:
-    """Hears plans (the labels of the jobs to come), their progress by index, notes, and reports so far."""
+    """Receives plans (the labels of the jobs to come), their progress by index, notes, and reports so far."""
 
     progress: OnProgress = lambda index, phase, fraction: None
     note: Callable[[str], None] = lambda text: None
@@ -20,7 +20,7 @@ class Listener:
     sweep: Callable[[SweepReport], None] = lambda report: None
 
     def notes(self, texts: Iterable[str]) -> None:
-        """Say each."""
+        """Send each note."""
         for text in texts:
             self.note(text)
 
@@ -28,7 +28,7 @@ class Listener:
 SILENT = Listener()
 
 
-def tell(notes: list[str], listener: Listener, text: str) -> None:
-    """Say it now, and note it in the result."""
+def notify(notes: list[str], listener: Listener, text: str) -> None:
+    """Send it now, and add it to the result's notes."""
     notes.append(text)
     listener.note(text)

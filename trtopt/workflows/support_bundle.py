@@ -1,4 +1,4 @@
-"""What a report of a bug needs, in one zip file, with what is nobody's business taken out."""
+"""What a report of a bug needs, in one zip file, without private data."""
 
 from __future__ import annotations
 

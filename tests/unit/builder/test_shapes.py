@@ -111,7 +111,7 @@ def test_a_flag_of_another_form_is_refused_with_the_form(text: str) -> None:
 def test_an_axis_that_is_no_length_is_refused_and_named(text: str, axis: str) -> None:
     with pytest.raises(UsageError) as caught:
         parse_shape_flag(text)
-    assert f"{axis} is no axis length" in caught.value.problem
+    assert f"{axis} is not an axis length" in caught.value.problem
 
 
 @pytest.mark.parametrize("digits", [20, 5000])

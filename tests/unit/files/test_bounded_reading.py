@@ -37,7 +37,7 @@ def test_what_is_within_the_bound_is_read_whole(tmp_path: Path, size: int) -> No
 
 def test_a_byte_more_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(bytes(LIMIT + 1))
-    with pytest.raises(ValueError, match="larger than the 3 MiB that it may have"):
+    with pytest.raises(ValueError, match="larger than the 3 MiB allowed for it"):
         read_bounded(tmp_path / "file", LIMIT)
 
 
@@ -88,7 +88,7 @@ def test_every_reader_refuses_what_is_too_large_before_it_reads(
     file = tmp_path / "file.json"
     with file.open("wb") as sparse:
         sparse.truncate(MAX_BYTES + 1)
-    with pytest.raises(TrtoptError, match="MiB that it may have"):
+    with pytest.raises(TrtoptError, match="MiB allowed for it"):
         read(file)
 
 
@@ -105,9 +105,9 @@ def test_a_pipe_that_nobody_writes_to_is_given_up(
     monkeypatch.setattr(reading, "_SILENCE_S", 0.2)
     monkeypatch.setattr(reading, "_ANNOUNCED_S", 0.1)
     os.mkfifo(tmp_path / "pipe.json")
-    with caplog.at_level(logging.WARNING, "trtopt"), pytest.raises(TrtoptError, match="nothing came through"):
+    with caplog.at_level(logging.WARNING, "trtopt"), pytest.raises(TrtoptError, match="no data from it"):
         read_result(tmp_path / "pipe.json")
-    assert f"waiting for what is to come through {tmp_path / 'pipe.json'}" in caplog.text
+    assert f"waiting for data from {tmp_path / 'pipe.json'}" in caplog.text
 
 
 def test_a_pipe_in_the_place_of_a_sweeps_report_is_not_waited_for(tmp_path: Path) -> None:

@@ -228,7 +228,7 @@ def _manifest(folder: Path, change: object) -> Path:
 @pytest.mark.parametrize("name", ["../../etc/passwd", "/etc/passwd", "", "..", "a\0b", "x" * 300])
 @pytest.mark.parametrize("field", ["path", "log", "layers", "memory"])
 def test_a_manifest_names_files_of_its_own_folder_only(tmp_path: Path, field: str, name: str) -> None:
-    with pytest.raises(ArtifactError, match="is no name of a file in the build folder"):
+    with pytest.raises(ArtifactError, match="is not the name of a file in the build folder"):
         read_manifest(_manifest(tmp_path, lambda found: found["engines"][0].update({field: name})))
 
 
@@ -318,7 +318,7 @@ def test_a_layer_without_times_is_refused(tmp_path: Path) -> None:
     ("where", "value", "told"),
     [
         (("engines", 0, "furthest"), ["a stranger"], "has no layer 'a stranger'"),
-        (("engines", 0, "layers", 1, "onnx_ops"), [], "has not one operator a node"),
+        (("engines", 0, "layers", 1, "onnx_ops"), [], "has not one operator per node"),
         (("peaks", "bandwidth", "value"), 0.0, "not positive"),
         (("peaks", "flops", "int8", "value"), -1.0, "not positive"),
     ],

@@ -107,7 +107,7 @@ def test_a_lock_on_the_outputs_parent_is_waited_for_within_bounds_and_told(
         pytest.fail("it was let begin")
     assert "another process has held its lock" in caught.value.problem
     assert str(tmp_path) in caught.value.remedy
-    assert [record.message.partition(" to let go of")[0] for record in caplog.records] == [
+    assert [record.message.partition(" to release")[0] for record in caplog.records] == [
         "waiting for another process"
     ]
     if Path("/proc/locks").read_text():  # where the system tells

@@ -100,10 +100,10 @@ def test_a_timeline_is_told_with_what_went_wrong() -> None:
     assert "context and buffers 164.00 MiB, run 464.00 MiB" in text
     assert (
         "the driver reports 200.00 MiB: weights 100.00 MiB, activations 64.00 MiB, "
-        "inputs and outputs 0.00 MiB, and 36.00 MiB (18.0%) that no allocator saw"
+        "inputs and outputs 0.00 MiB, and 36.00 MiB (18.0%) outside TensorRT's allocator"
     ) in text
     assert "no memory for 1 allocations, first 1.00 MiB" in text
-    assert "never given back: 1 allocations, 100.00 MiB" in text
+    assert "never freed: 1 allocations, 100.00 MiB" in text
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(1, 5), st.integers(0, 1000)), max_size=40))

@@ -91,7 +91,7 @@ def test_a_file_of_another_kind_is_refused_with_what_it_says(kind: type[Record],
 @pytest.mark.parametrize("kind", PRESENT)
 @pytest.mark.parametrize("schema", [None, 1, ["trtopt.bench/1"]])
 def test_a_file_that_says_no_schema_is_refused(kind: type[Record], schema: object) -> None:
-    with pytest.raises(ValueError, match="it says no schema"):
+    with pytest.raises(ValueError, match="it has no schema"):
         read_versioned(json.dumps(document(kind) | {"schema": schema}).encode(), kind)
 
 

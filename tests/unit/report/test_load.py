@@ -94,7 +94,7 @@ def test_a_percentile_of_too_few_requests_is_left_out() -> None:
 def test_how_requests_came_and_how_late_the_host_was_is_said() -> None:
     assert load_lines(8, load()) == [
         "batch 8: 200 requests, poisson arrivals at 500/s for 0.4 s, seed 7; at most 3 were waiting",
-        "batch 8: the host handed them over late by 0.125 ms in the median and 0.125 ms at most, "
+        "batch 8: the host enqueued them late by 0.125 ms in the median and 0.125 ms at most, "
         "which is part of their latency",
     ]
 
@@ -125,7 +125,7 @@ def test_a_search_shows_every_probe_and_its_outcome() -> None:
     assert ["1,000", "1,500", "–", "–", "1,000", "no"] in rows
 
 
-@pytest.mark.parametrize(("kept", "outcome"), [(True, "keeps it as well"), (False, "take a lower rate")])
+@pytest.mark.parametrize(("kept", "outcome"), [(True, "also meets it"), (False, "choose a lower rate")])
 def test_the_outcome_of_a_search_has_its_uncertainty(kept: bool, outcome: str) -> None:
     line = search_line(8, search(again=probe(500.0, kept=kept)))
     assert line.startswith(

@@ -79,9 +79,10 @@ def test_a_profile_is_told_line_by_line() -> None:
     assert "fused 1 times, 2.0000 ms: Relu + Softmax → Myelin" in text
     assert "not fused 1 times (opaque): Conv+activation, such as conv and relu: inside {ForeignNode[" in text
     assert (
-        "precision: time float32 50.0%, unknown 50.0%; weights float32 100.0% (asked: float16 100.0%)" in text
+        "precision: time float32 50.0%, unknown 50.0%; weights float32 100.0% (requested: float16 100.0%)"
+        in text
     )
-    assert "fell back: conv ran in float32, asked for float16 (100.0% of the weights)" in text
+    assert "fell back: conv ran in float32, requested float16 (100.0% of the weights)" in text
     assert "1. 2.0000 ms above its floor: conv" in text
 
 

@@ -47,13 +47,13 @@ def test_below_stand_the_bests_and_what_the_figures_mean() -> None:
     assert bests == ["1 ms 1 fp16 batch1 100", "2 ms 2 fp16 batch2 190", "5 ms 8 fp16 batch8 200"]
     assert "samples/J: throughput over mean power, from the energy counter" in lines
     assert "fp16 batch64 failed: out of memory" in lines
-    assert "fp16 batch8! is not to be trusted: too hot" in lines
+    assert "fp16 batch8! is not trustworthy: too hot" in lines
 
 
 def test_what_nobody_tells_is_said() -> None:
     lines = shown(report_of(point(1, 1.0, 100.0)))
-    assert "samples/J: nothing here tells the power" in lines
-    assert f"MiB: {examples.TENSORRT} tells no allocations" in lines
+    assert "samples/J: no source of power readings on this machine" in lines
+    assert f"MiB: {examples.TENSORRT} reports no allocations" in lines
 
 
 def test_lengths_of_axes_have_bests_of_their_own() -> None:

@@ -1,4 +1,4 @@
-"""The accuracy bounds that more than one command takes."""
+"""Accuracy bounds shared by several commands."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from trtopt.errors import UsageError
 from trtopt.precision.bounds import Bounds
 
 _OPTIONS = (
-    click.option("--min-cosine", type=float, help="The least cosine of every output."),
-    click.option("--min-sqnr", type=float, metavar="DB", help="The least SQNR of every output."),
-    click.option("--max-error", type=float, help="The largest absolute error of every output."),
-    click.option("--min-top1", type=float, metavar="SHARE", help="The least top-1 agreement, 0 to 1."),
+    click.option("--min-cosine", type=float, help="Minimum cosine of every output."),
+    click.option("--min-sqnr", type=float, metavar="DB", help="Minimum SQNR of every output."),
+    click.option("--max-error", type=float, help="Maximum absolute error of every output."),
+    click.option("--min-top1", type=float, metavar="SHARE", help="Minimum top-1 agreement, 0 to 1."),
 )
 _RANGES = {"min_cosine": (-1, 1), "min_sqnr": (-inf, inf), "max_error": (0, inf), "min_top1": (0, 1)}
 

@@ -1,4 +1,4 @@
-"""The flags that choose a contract and change its terms, for every command that measures."""
+"""Flags that select a contract and change its terms, for every command that measures."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trtopt.measure.contracts import DEFAULT, SUMMARIES
 _STREAMS = click.option("--streams", type=int, metavar="N", help="Streams, each with a context of its own.")
 _OTHERS = (
     click.option(
-        "--graph/--no-graph", default=None, help="Use a CUDA graph or not [default: as the contract says]."
+        "--graph/--no-graph", default=None, help="Use a CUDA graph or not [default: the contract's]."
     ),
     click.option("--transfers/--no-transfers", default=None, help="Copy inputs and outputs in every query."),
     click.option("--pinned/--no-pinned", default=None, help="Copy from and to page-locked host memory."),
@@ -31,7 +31,7 @@ _OTHER_TERMS = ("graph", "transfers", "pinned", "queue_ahead", "sync", "threads"
 def contract_flags(command: Callable[..., None]) -> Callable[..., None]:
     """Add `--contract` and the flags that change its terms.
 
-    The command gets `contract`, a name or None, and `terms`, `records.Terms` with what was given.
+    The command receives `contract`, a name or None, and `terms`, `records.Terms` with the given values.
     """
     return _with_flags(command, (*_OTHERS, _STREAMS), ("streams", *_OTHER_TERMS))
 

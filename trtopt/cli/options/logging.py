@@ -1,4 +1,4 @@
-"""Options that every command has: what it tells of its work, and where."""
+"""Logging options, which every command has."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _OPTIONS = (
         count=True,
         expose_value=False,
         callback=_verbose,
-        help="Tell what is done on standard error, with TensorRT's messages; -vv: its verbose ones too.",
+        help="Log progress to standard error, with TensorRT's messages; -vv: its verbose ones too.",
     ),
     click.Option(
         ["--log-file"],

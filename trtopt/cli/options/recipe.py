@@ -1,4 +1,4 @@
-"""The build options that more than one command takes."""
+"""Build options shared by several commands."""
 
 from __future__ import annotations
 
@@ -55,20 +55,22 @@ _OPTIONS: dict[str, Decorator] = {
     "precision": click.option(
         "--precision",
         type=click.Choice(["fp32", "fp16", "bf16", "int8", "fp8", "int4", "best"]),
-        help="Write this precision into the graph before building; best: what measures fastest "
-        "[default: as the graph is].",
+        help="Write this precision into the graph before building; best: the fastest one measured "
+        "[default: the graph's].",
     ),
     "calib": click.option(
-        "--calib", metavar="DATA", help="Real inputs for --precision: what stays FP32, and scales."
+        "--calib",
+        metavar="DATA",
+        help="Real inputs for --precision: they decide what stays FP32, and the scales.",
     ),
     "build_timeout": click.option(
-        "--build-timeout", type=float, metavar="S", help="An engine that takes longer to build has failed."
+        "--build-timeout", type=float, metavar="S", help="Time limit for building one engine."
     ),
     "jobs": click.option(
         "--jobs",
         type=int,
         metavar="N",
-        help="Engines built at once, on the GPUs of one kind in turn [default: 1].",
+        help="Engines built concurrently, on GPUs of the same model in turn [default: 1].",
     ),
     "timing_cache": click.option(
         "--timing-cache",
@@ -81,7 +83,7 @@ _OPTIONS: dict[str, Decorator] = {
         help="Rewrite the graph first so that it fuses better [default: yes].",
     ),
 }
-"""By what click calls their values."""
+"""By click's parameter names."""
 
 
 cache_dir_option = click.option(
@@ -128,7 +130,7 @@ def recipe_options(*left_out: str) -> Decorator:
 
 
 def _by_name(flags: tuple[str, ...]) -> dict[str, str] | None:
-    """`NAME:SHAPES` flags as the recipe holds them; the form of each is judged there."""
+    """`NAME:SHAPES` flags as the recipe stores them, which validates each."""
     from trtopt.errors import UsageError
     from trtopt.recipe import parse_shape_flag
 

@@ -1,1 +1,1 @@
-"""A folder's findings as one HTML page that needs nothing else: pure, from records to text."""
+"""A folder's results as one self-contained HTML page: pure, from records to text."""

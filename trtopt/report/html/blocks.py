@@ -1,4 +1,4 @@
-"""What a page is made of: sections with panels, panels with blocks."""
+"""The parts of a page: sections with panels, panels with blocks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Lines:
 
 @dataclass(frozen=True)
 class Figure:
-    """One figure that stands out, and what it is of."""
+    """One headline figure and its label."""
 
     name: str
     value: str
@@ -29,14 +29,14 @@ class Figure:
 
 @dataclass(frozen=True)
 class Figures:
-    """Figures side by side."""
+    """Several figures side by side."""
 
     figures: Sequence[Figure]
 
 
 @dataclass(frozen=True)
 class Command:
-    """A command as it is typed, with what it does."""
+    """A shell command and what it does."""
 
     text: str
     about: str = ""
@@ -44,7 +44,7 @@ class Command:
 
 @dataclass(frozen=True)
 class Missing:
-    """What is not there, and the command that makes it."""
+    """A missing part, and the command that creates it."""
 
     what: str
     command: str = ""
@@ -61,33 +61,33 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of cells; `details` has for each row what unfolds under its first cell, as (what, told) pairs."""
+    """Rows of cells; `details` has (name, value) pairs per row, which unfold under its first cell."""
 
     title: str
     columns: Sequence[Column]
     rows: Sequence[Sequence[Cell]]
     details: Sequence[Sequence[tuple[str, str]]] = ()
     sorted_by: int | None = None
-    """A column to start with, the largest first; None: as given."""
+    """The column to sort by at first, largest first; None: in the given order."""
 
 
 def known_columns(
     columns: Sequence[Column], rows: Sequence[Sequence[Cell]]
 ) -> tuple[list[Column], list[list[Cell]]]:
-    """The columns of which some row knows anything, and the rows' cells in them."""
-    kept = [place for place in range(len(columns)) if any(row[place] not in (None, "") for row in rows)]
-    return [columns[place] for place in kept], [[row[place] for place in kept] for row in rows]
+    """The columns that are not empty, and the rows' cells in them."""
+    filled = [place for place in range(len(columns)) if any(row[place] not in (None, "") for row in rows)]
+    return [columns[place] for place in filled], [[row[place] for place in filled] for row in rows]
 
 
 @dataclass(frozen=True)
 class Chart:
-    """`title` says what it shows, to those who cannot see it too."""
+    """`title` describes the chart, for screen readers too."""
 
     title: str
     spec: Spec
     height: int = 260
     is_small: bool = False
-    """One of several that stand side by side where there is room."""
+    """Whether it is one of several placed side by side where the page is wide enough."""
 
 
 Block = Lines | Figures | Command | Missing | Table | Chart
@@ -95,7 +95,7 @@ Block = Lines | Figures | Command | Missing | Table | Chart
 
 @dataclass(frozen=True)
 class Panel:
-    """One subject of a section, such as an engine; of several the reader sees one at a time."""
+    """One subject of a section, such as an engine; the page shows one panel at a time."""
 
     label: str
     blocks: Sequence[Block]
@@ -103,7 +103,7 @@ class Panel:
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the page under a heading of its own."""
+    """A part of the page with its own heading."""
 
     id: str
     title: str

@@ -11,7 +11,7 @@ from trtopt.report.html.blocks import Chart, Spec
 
 VEGA = "https://vega.github.io/schema/vega/v6.json"
 VEGA_LITE = "https://vega.github.io/schema/vega-lite/v6.json"
-"""Names of the two languages: nothing is fetched from there."""
+"""Identifiers of the two languages; nothing is fetched from these addresses."""
 
 _BINS = 60
 _WIDTHS = 5
@@ -19,7 +19,7 @@ Rows = Sequence[dict[str, Any]]
 
 
 def vega_lite(rows: Rows, **rest: Any) -> Spec:
-    """A chart as wide as the page lets it be."""
+    """A chart as wide as the page allows."""
     return {
         "$schema": VEGA_LITE,
         "width": "container",
@@ -61,14 +61,14 @@ def histogram(title: str, values: Sequence[float], marks: dict[str, float]) -> C
     array = np.asarray(values)
     low, middle, high = np.percentile(array, (10, 50, 90))
     top = float(middle + _WIDTHS * (high - low))
-    beyond = int((array > top).sum())
+    undrawn = int((array > top).sum())
     counts, edges = np.histogram(array[array <= top], bins=_BINS)
     rows = [
         {"from": float(low), "to": float(high), "queries": int(count)}
         for low, high, count in zip(edges, edges[1:], counts, strict=False)
     ]
     lines = [{"what": what, "ms": value} for what, value in marks.items() if value <= top]
-    more = f"; not drawn: {beyond} slower, up to {float(array.max()):.3f} ms" if beyond else ""
+    more = f"; not drawn: {undrawn} slower, up to {float(array.max()):.3f} ms" if undrawn else ""
     axis = quantity("from", "ms", scale={"zero": False, "nice": False})
     bars = {
         "mark": "rect",
@@ -110,7 +110,7 @@ _LEGEND = {"orient": "bottom", "columns": 2, "labelLimit": 300}
 
 
 def shares(title: str, rows: Rows, what: str, part: str, share: str) -> Chart:
-    """Bars that are cut into parts; rows hold what the fields name, and shares from 0 to 1."""
+    """Stacked bars; rows hold the named fields, with shares from 0 to 1."""
     count = len({row[what] for row in rows})
     return Chart(
         title,
@@ -129,7 +129,7 @@ def shares(title: str, rows: Rows, what: str, part: str, share: str) -> Chart:
 
 
 def bars(title: str, rows: Rows, what: str, value: str, unit: str) -> Chart:
-    """One bar a row, in the order given."""
+    """One bar per row, in the given order."""
     return Chart(
         title,
         vega_lite(

@@ -1,4 +1,4 @@
-"""Fusions and why others did not happen, the precision receipt, differences from an earlier profile."""
+"""Fusions, missed fusions with reasons, the precision receipt, and differences from an earlier profile."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _UNFUSED = (
 )
 _FALLBACKS = (
     Column("layer"),
-    Column("asked for"),
+    Column("requested"),
     Column("ran in"),
     Column("of the weights", "share", 1),
     Column("of the time", "share", 1),
@@ -37,38 +37,38 @@ _CHANGES = (
 )
 
 
-def fusion_section(found: Collected, command: str) -> Section:
-    """A panel for each engine; one of nodes alone has no fusions to tell."""
-    panels = [Panel(label, list(_fusions(engine))) for label, _, engine in engine_panels(found)]
-    missing = Missing("Fusions are told from a profile, and there is none.", command)
+def fusion_section(collected: Collected, command: str) -> Section:
+    """A panel for each engine; a profile of ONNX nodes has no fusions."""
+    panels = [Panel(label, list(_fusions(engine))) for label, _, engine in engine_panels(collected)]
+    missing = Missing("Fusions are read from a profile, and there is none.", command)
     return Section("fusion", "Fusion", panels or [Panel("", [missing])])
 
 
 def _fusions(engine: EngineProfile) -> Iterator[Block]:
     if not engine.sum_ms:
-        yield Missing("The engine was not run: what fused is told on a machine that can run it.")
+        yield Missing("The engine was not run: profile it on a machine that can run it.")
         return
     rows: list[list[Cell]] = [
         [" + ".join(one.ops), one.kind or "one layer", one.count, one.ms] for one in engine.fusions
     ]
-    yield Table("What became one layer", _FUSED, rows) if rows else Lines(["No operators were fused."])
+    yield Table("Fused into one layer", _FUSED, rows) if rows else Lines(["No operators were fused."])
     rows = [[one.ms, one.fusion, one.reason, ", ".join(one.nodes), one.detail] for one in engine.unfused]
     if rows:
-        yield Table("Candidates of known fusions that stayed apart", _UNFUSED, rows)
+        yield Table("Fusion candidates that were not fused", _UNFUSED, rows)
     else:
-        yield Lines(["No candidate of a known fusion stayed apart."])
+        yield Lines(["Every candidate of a known fusion was fused."])
 
 
-def precision_section(found: Collected, command: str) -> Section:
+def precision_section(collected: Collected, command: str) -> Section:
     """The precision receipt of each engine."""
-    panels = [Panel(label, list(_receipt(engine.receipt))) for label, _, engine in engine_panels(found)]
-    missing = Missing("The types that ran are told from a profile, and there is none.", command)
+    panels = [Panel(label, list(_receipt(engine.receipt))) for label, _, engine in engine_panels(collected)]
+    missing = Missing("The types that ran are read from a profile, and there is none.", command)
     return Section("precision", "Precision", panels or [Panel("", [missing])])
 
 
 def _receipt(receipt: PrecisionReceipt) -> Iterator[Block]:
     sides = {
-        "weights asked": receipt.weights_requested,
+        "weights requested": receipt.weights_requested,
         "weights ran": receipt.weights_ran,
         "time ran": receipt.time_ran or {},
     }
@@ -78,11 +78,11 @@ def _receipt(receipt: PrecisionReceipt) -> Iterator[Block]:
         for dtype, share in parts.items()
     ]
     if rows:
-        yield shares("Types asked for and types that ran", rows, "what", "type", "share")
-    yield Lines(receipt_lines(receipt)[:1] or ["Nothing is known of types."])
+        yield shares("Requested types and types that ran", rows, "what", "type", "share")
+    yield Lines(receipt_lines(receipt)[:1] or ["Types are unknown."])
     if receipt.fallbacks:
         yield Table(
-            "Layers that ran in a wider type than asked for",
+            "Layers that ran in a wider type than requested",
             _FALLBACKS,
             [
                 [
@@ -91,30 +91,30 @@ def _receipt(receipt: PrecisionReceipt) -> Iterator[Block]:
                     one.ran,
                     one.share_of_weights,
                     one.share_of_time,
-                    _how(one),
+                    _cause(one),
                 ]
                 for one in receipt.fallbacks
             ],
         )
 
 
-def _how(fallback: Fallback) -> str:
+def _cause(fallback: Fallback) -> str:
     return "chosen by the builder's timing" if fallback.chosen else "fell back"
 
 
-def difference_section(found: Collected, command: str) -> Section:
-    """A panel for each difference that a profile holds."""
+def difference_section(collected: Collected, command: str) -> Section:
+    """A panel for each difference in a profile."""
     panels = [
         Panel(f"{one.a} → {one.b}", [_difference(one)])
-        for report in found.profiles.values()
+        for report in collected.profiles.values()
         for one in report.differences
     ]
     missing = Missing("No profile was taken with --against an earlier one.", command)
     return Section("difference", "Difference", panels or [Panel("", [missing])])
 
 
-def _difference(found: EngineDifference) -> Block:
-    gap = found.b_ms - found.a_ms
+def _difference(collected: EngineDifference) -> Block:
+    gap = collected.b_ms - collected.a_ms
     rows: list[list[Cell]] = [
         [
             one.a_ms,
@@ -126,9 +126,11 @@ def _difference(found: EngineDifference) -> Block:
             _names(one.a),
             _names(one.b),
         ]
-        for one in found.changes
+        for one in collected.changes
     ]
-    title = f"A {found.a}: {found.a_ms:.4f} ms; B {found.b}: {found.b_ms:.4f} ms ({gap:+.4f} ms)"
+    title = (
+        f"A {collected.a}: {collected.a_ms:.4f} ms; B {collected.b}: {collected.b_ms:.4f} ms ({gap:+.4f} ms)"
+    )
     return Table(title, _CHANGES, rows)
 
 

@@ -1,4 +1,4 @@
-"""Latency distributions, and what the batch size does to latency and throughput."""
+"""Latency distributions, and latency and throughput by batch size."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ _LOAD_COLUMNS = (
 )
 
 
-def latency_section(found: Collected, command: str) -> Section:
+def latency_section(collected: Collected, command: str) -> Section:
     """A panel for each result file."""
     panels = [
-        Panel(result_name(file, report), list(_blocks(report))) for file, report in found.results.items()
+        Panel(result_name(file, report), list(_blocks(report))) for file, report in collected.results.items()
     ]
     missing = Missing("Nothing was measured: there is no result file of `trtopt bench`.", command)
     return Section("latency", "Latency", panels or [Panel("", [missing])])
 
 
 def result_name(file: str, report: BenchReport) -> str:
-    """How a result file is called on the page."""
+    """A result file's name on the page."""
     return f"{file}: {report.points[0].latency.contract.name}, {report.environment.backend.name}"
 
 
 def sampled(report: BenchReport) -> list[BenchPoint]:
-    """Points with latencies that count."""
+    """Points with trustworthy latencies."""
     return [point for point in report.points if point.latency.samples.start_ms]
 
 
@@ -83,7 +83,7 @@ def _row(point: BenchPoint) -> list[Cell]:
 
 
 def _tail(p: float) -> float:
-    """Where a percentile stands on an axis that stretches the slowest queries: each 9 as long as the last."""
+    """A percentile's position on an axis that gives each further 9 the same length."""
     return -math.log10(1 - p / 100)
 
 
@@ -132,16 +132,16 @@ def _loads(report: BenchReport) -> Iterator[Block]:
 # ── batch curves ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def batch_section(found: Collected, command: str) -> Section:
+def batch_section(collected: Collected, command: str) -> Section:
     """Every result file as a line over the batch size."""
     rows = [
         {"batch": point.batch, "series": result_name(file, report), **_rates(point)}
-        for file, report in found.results.items()
+        for file, report in collected.results.items()
         for point in sampled(report)
     ]
     if len({row["batch"] for row in rows}) < 2:
-        what = "A curve takes at least two batch sizes, and there are measurements of fewer."
-        return Section("batches", "Batch sizes", [Panel("", [Missing(what, command)])])
+        reason = "A curve needs at least two batch sizes, and fewer were measured."
+        return Section("batches", "Batch sizes", [Panel("", [Missing(reason, command)])])
     x = quantity(
         "batch", "batch size", axis={"values": sorted({row["batch"] for row in rows})}, **log(base=2)
     )

@@ -1,4 +1,4 @@
-"""Layers: where the time goes, as a treemap, by group and one by one."""
+"""Layers: where the time goes, as a treemap, by group and by layer."""
 
 from __future__ import annotations
 
@@ -40,20 +40,22 @@ _COLUMNS = (
 )
 
 
-def engine_panels(found: Collected) -> list[tuple[str, ProfileReport, EngineProfile]]:
-    """Every engine that was looked into, with what it is called on the page."""
-    multi_profile = len(found.profiles) > 1
+def engine_panels(collected: Collected) -> list[tuple[str, ProfileReport, EngineProfile]]:
+    """Every profiled engine with its name on the page."""
+    multi_profile = len(collected.profiles) > 1
     return [
         (f"batch {engine.batch}" + (f" ({file})" if multi_profile else ""), report, engine)
-        for file, report in found.profiles.items()
+        for file, report in collected.profiles.items()
         for engine in report.engines
     ]
 
 
-def layers_section(found: Collected, command: str) -> Section:
+def layers_section(collected: Collected, command: str) -> Section:
     """A panel for each engine."""
-    panels = [Panel(label, list(_blocks(report, engine))) for label, report, engine in engine_panels(found)]
-    missing = Missing("No engine was looked into: there is no profile.", command)
+    panels = [
+        Panel(label, list(_blocks(report, engine))) for label, report, engine in engine_panels(collected)
+    ]
+    missing = Missing("No engine was profiled.", command)
     return Section("layers", "Layers", panels or [Panel("", [missing])])
 
 
@@ -71,7 +73,7 @@ def _blocks(report: ProfileReport, engine: EngineProfile) -> Iterator[Block]:
     columns, rows = known_columns(_COLUMNS, [_row(layer, engine.sum_ms) for layer in engine.layers])
     first = _MS if is_timed else _MFLOP
     yield Table(
-        "Layers and what each covers" if is_timed else "Nodes and what each costs at least",
+        "Layers with the nodes they cover" if is_timed else "Nodes with their minimum cost",
         columns,
         rows,
         [_details(layer) for layer in engine.layers],
@@ -117,21 +119,21 @@ def _row(layer: ProfiledLayer, sum_ms: float) -> list[Cell]:
 
 
 def _details(layer: ProfiledLayer) -> list[tuple[str, str]]:
-    """What is known beyond the row: names that its first cell tells already are not told again."""
-    found = [
+    """Details beyond the row, without names that its first cell already shows."""
+    facts = [
         ("layer", layer.name),
         ("ONNX nodes", " + ".join(layer.onnx_nodes)),
         ("operators", ", ".join(layer.onnx_ops)),
-        ("found by", layer.mapped_by),
+        ("mapped by", layer.mapped_by),
         ("tactic", layer.tactic),
-        ("asked for", layer.requested_dtype),
+        ("requested type", layer.requested_dtype),
         ("weights", f"{layer.weights_count:,}" if layer.weights_count else ""),
         ("inputs", "; ".join(map(_tensor, layer.inputs))),
         ("outputs", "; ".join(map(_tensor, layer.outputs))),
     ]
     return [
-        (what, tooltip_fields)
-        for what, tooltip_fields in found
+        (name, tooltip_fields)
+        for name, tooltip_fields in facts
         if tooltip_fields and tooltip_fields != nodes_text(layer)
     ]
 

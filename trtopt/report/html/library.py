@@ -1,4 +1,4 @@
-"""The plotting library that a page carries along.
+"""The plotting library embedded in a page.
 
 Vega, as vl-convert bundles it: 0.9 MB against plotly.js's 4.8 MB, and with a treemap, which Bokeh (1.3 MB)
 lacks. All three are maintained and work offline.
@@ -12,7 +12,7 @@ _EXPORTS = "window.vegaEmbed = vegaEmbed;"
 
 
 def plotting_library() -> str:
-    """JavaScript that defines `vegaEmbed`; takes about two seconds to put together.
+    """JavaScript that defines `vegaEmbed`; takes about two seconds to bundle.
 
     Raises:
         BackendMissingError: the extra is not installed.

@@ -1,4 +1,4 @@
-"""The memory timeline: what was live when, the peak and what made it."""
+"""The memory timeline: live allocations over time, the peak and its contents."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _PHASES = (
 _LIVE = (Column("label"), Column("phase"), Column("MiB", "number", 3), Column("since ms", "number", 2))
 
 
-def memory_section(found: Collected, command: str) -> Section:
-    """A panel for each engine whose allocations were followed, running or while it was built."""
+def memory_section(collected: Collected, command: str) -> Section:
+    """A panel for each engine whose allocations were traced, at run time or while it was built."""
     panels = [
         Panel(label, list(_blocks(engine)))
-        for label, _, engine in engine_panels(found)
+        for label, _, engine in engine_panels(collected)
         if engine.memory is not None or engine.build_memory is not None
     ]
-    missing = Missing("No profile followed allocations: that takes --memory, and TensorRT on a GPU.", command)
+    missing = Missing("No profile traced allocations: that needs --memory, and TensorRT on a GPU.", command)
     return Section("memory", "Memory", panels or [Panel("", [missing])])
 
 
@@ -37,14 +37,14 @@ def _blocks(engine: EngineProfile) -> Iterator[Block]:
     memory, build = engine.memory, engine.build_memory
     if memory is not None:
         yield Lines(memory_lines(memory))
-        yield _chart("What TensorRT's allocations hold over time", memory)
-        yield _phases("By phase; a peak counts what earlier phases left", memory)
+        yield _chart("Device memory allocated by TensorRT over time", memory)
+        yield _phases("By phase; a peak includes allocations of earlier phases", memory)
         yield _allocations("Live at the peak", memory.live_at_peak)
         if memory.leaked:
-            yield _allocations("Never given back", memory.leaked)
+            yield _allocations("Never freed", memory.leaked)
     if build is not None:
         yield Lines(build_memory_lines(build))
-        yield _chart("What the builder's allocations held over time", build)
+        yield _chart("Device memory allocated by the builder over time", build)
         yield _phases("The build by phase", build)
 
 
@@ -56,8 +56,10 @@ def _phases(title: str, memory: MemoryTimeline) -> Table:
     return Table(title, _PHASES, rows)
 
 
-def _allocations(title: str, found: Sequence[LiveAllocation]) -> Table:
-    return Table(title, _LIVE, [[one.label, one.phase, one.size_bytes / _MIB, one.at_ms] for one in found])
+def _allocations(title: str, collected: Sequence[LiveAllocation]) -> Table:
+    return Table(
+        title, _LIVE, [[one.label, one.phase, one.size_bytes / _MIB, one.at_ms] for one in collected]
+    )
 
 
 def _chart(title: str, memory: MemoryTimeline) -> Chart:
@@ -93,7 +95,7 @@ def _chart(title: str, memory: MemoryTimeline) -> Chart:
 def thinned(values: Sequence[int], limit: int) -> list[int]:
     """Indices of at most `limit` values, or somewhat fewer, that keep a curve's shape.
 
-    Of each stretch the lowest, the highest and the last are kept.
+    Each interval keeps its lowest, its highest and its last value.
     """
     if len(values) <= limit:
         return list(range(len(values)))

@@ -1,4 +1,4 @@
-"""From what a folder holds to the page.
+"""From a folder's contents to the page.
 
 Text reaches the page through the template, which escapes it, or as JSON, from which the page's script makes
 text nodes. Control characters are written as escapes on both ways. A Content-Security-Policy lets only the
@@ -31,7 +31,7 @@ from trtopt.report.html.summary import summary_section
 
 @dataclass(frozen=True)
 class _Makers:
-    """The commands that would make what a folder lacks."""
+    """The commands that create the parts a folder lacks."""
 
     measure: str
     batches: str
@@ -41,53 +41,53 @@ class _Makers:
     build: str
 
 
-def _makers(found: Collected) -> _Makers:
-    folder = shlex.quote(found.folder)
-    source = "MODEL.onnx" if found.manifest is None else folder
-    multi_profile = " --batch 1,8,32" if found.manifest is None else ""
-    into = f"--json {shlex.quote(f'{found.folder}/result.json')}"
-    is_one = found.manifest is not None and len(found.manifest.engines) == 1
+def _makers(collected: Collected) -> _Makers:
+    folder = shlex.quote(collected.folder)
+    source = "MODEL.onnx" if collected.manifest is None else folder
+    multi_profile = " --batch 1,8,32" if collected.manifest is None else ""
+    into = f"--json {shlex.quote(f'{collected.folder}/result.json')}"
+    has_one_engine = collected.manifest is not None and len(collected.manifest.engines) == 1
     return _Makers(
         measure=f"trtopt bench {source} {into}",
         batches="trtopt build MODEL.onnx -o ENGINES --batch 1,8,32"
-        if is_one
+        if has_one_engine
         else f"trtopt bench {source}{multi_profile} {into}",
-        profile=f"trtopt profile {source}{_result_with_layers(found)} -o {folder}",
+        profile=f"trtopt profile {source}{_result_with_layers(collected)} -o {folder}",
         difference=f"trtopt profile {source} --against EARLIER -o {folder}",
         memory=f"trtopt profile {source} --memory -o {folder}",
         build="trtopt build MODEL.onnx -o ENGINES",
     )
 
 
-def _result_with_layers(found: Collected) -> str:
-    """A result file that holds layer times already: they need not be taken again."""
-    for file, report in found.results.items():
+def _result_with_layers(collected: Collected) -> str:
+    """The `--result` flag for a result file with layer times, which need not be measured again."""
+    for file, report in collected.results.items():
         if all(point.layers is not None for point in report.points):
-            return f" --result {shlex.quote(f'{found.folder}/{file}')}"
+            return f" --result {shlex.quote(f'{collected.folder}/{file}')}"
     return ""
 
 
-def sections(found: Collected) -> list[Section]:
-    """All of the page, in its order."""
-    makers = _makers(found)
+def sections(collected: Collected) -> list[Section]:
+    """All sections of the page, in order."""
+    makers = _makers(collected)
     return [
-        summary_section(found),
-        latency_section(found, makers.measure),
-        batch_section(found, makers.batches),
-        layers_section(found, makers.profile),
-        fusion_section(found, makers.profile),
-        precision_section(found, makers.profile),
-        roofline_section(found, makers.profile),
-        memory_section(found, makers.memory),
-        difference_section(found, makers.difference),
-        environment_section(found, makers.build),
-        commands_section(found),
+        summary_section(collected),
+        latency_section(collected, makers.measure),
+        batch_section(collected, makers.batches),
+        layers_section(collected, makers.profile),
+        fusion_section(collected, makers.profile),
+        precision_section(collected, makers.profile),
+        roofline_section(collected, makers.profile),
+        memory_section(collected, makers.memory),
+        difference_section(collected, makers.difference),
+        environment_section(collected, makers.build),
+        commands_section(collected),
     ]
 
 
-def page(found: Collected, library: str, made: str) -> str:
-    """All that a folder holds as HTML; see `page_of`."""
-    return page_of(found.name, sections(found), library, made)
+def page(collected: Collected, library: str, made: str) -> str:
+    """A folder's contents as HTML; see `page_of`."""
+    return page_of(collected.name, sections(collected), library, made)
 
 
 def page_of(title: str, shown: Sequence[Section], library: str, made: str) -> str:
@@ -97,7 +97,7 @@ def page_of(title: str, shown: Sequence[Section], library: str, made: str) -> st
         title: its heading.
         shown: its sections, in order.
         library: JavaScript that defines `vegaEmbed`; see `plotting_library`.
-        made: what made the page, and when.
+        made: the program that made the page, and when.
     """
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
@@ -123,7 +123,7 @@ def page_of(title: str, shown: Sequence[Section], library: str, made: str) -> st
 
 
 def _finalise(value: Any) -> Any:
-    """Everything that the template prints passes here; what is marked as HTML stays."""
+    """Escape everything that the template prints, except text marked as HTML."""
     return value if hasattr(value, "__html__") or not isinstance(value, str) else visible(value)
 
 
@@ -146,33 +146,33 @@ def _policy(scripts: Sequence[str]) -> str:
 
 
 def _embedded(shown: Sequence[Section]) -> str:
-    """Tables and charts by the place of their block, as JSON without a character that HTML might heed."""
+    """Tables and charts by the place of their block, as JSON without characters special to HTML."""
     blocks: dict[str, dict[str, Any]] = {"tables": {}, "charts": {}}
     for section in shown:
         for p, panel in enumerate(section.panels):
             for b, block in enumerate(panel.blocks):
                 place = f"{section.id}-{p}-{b}"
                 if isinstance(block, Table):
-                    blocks["tables"][place] = _seen(asdict(block))
+                    blocks["tables"][place] = _printable(asdict(block))
                 elif isinstance(block, Chart):
-                    blocks["charts"][place] = _seen(block.spec)
+                    blocks["charts"][place] = _printable(block.spec)
     try:
         text = json.dumps(blocks, allow_nan=False, separators=(",", ":"))
     except ValueError:
         raise ArtifactError(
-            "the files hold numbers that are beyond what a page can show", "measure again: these were edited"
+            "the files hold numbers that a page cannot show", "measure again: these files were edited"
         ) from None
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def _seen(value: Any) -> Any:
-    """The value with every text made visible, and floats in six digits."""
+def _printable(value: Any) -> Any:
+    """The value with control characters in texts escaped, and floats in six digits."""
     if isinstance(value, str):
         return visible(value)
     if isinstance(value, float):
         return float(f"{value:.6g}")
     if isinstance(value, dict):
-        return {key: _seen(item) for key, item in value.items()}
+        return {key: _printable(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_seen(item) for item in value]
+        return [_printable(item) for item in value]
     return value

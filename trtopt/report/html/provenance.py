@@ -1,4 +1,4 @@
-"""Where figures come from: machines, files, builds, and the commands that made them."""
+"""The origin of the figures: machines, files, builds and commands."""
 
 from __future__ import annotations
 
@@ -20,32 +20,34 @@ _ENGINES = (
 _FACTS = (Column("what"), Column("found"))
 
 
-def environment_section(found: Collected, command: str) -> Section:
-    """Each file's machine, those of one machine together; then the build and what is in the folder."""
+def environment_section(collected: Collected, command: str) -> Section:
+    """Each file's machine, grouped by machine; then the build and the folder's contents."""
     blocks: list[Block] = []
-    for environment, files in _machines(found):
+    for environment, files in _machines(collected):
         blocks.append(Table(f"Where {', '.join(files)} was made", _FACTS, _facts(environment)))
-    blocks += _build(found.manifest) if found.manifest is not None else [_no_manifest(command)]
-    notes = [f"{file}: {note}" for file, report in found.reports.items() for note in report.notes]
-    left = [f"not on this page: {file}, {reason}" for file, reason in found.left_out.items()]
-    blocks.append(Lines([*found.notes, *notes, *left]))
+    blocks += _build(collected.manifest) if collected.manifest is not None else [_no_manifest(command)]
+    notes = [f"{file}: {note}" for file, report in collected.reports.items() for note in report.notes]
+    omitted = [f"not on this page: {file}, {reason}" for file, reason in collected.left_out.items()]
+    blocks.append(Lines([*collected.notes, *notes, *omitted]))
     return Section("environment", "Environment", [Panel("", blocks)])
 
 
 def _no_manifest(command: str) -> Missing:
-    return Missing("How the engines were built is not known: there is no manifest.json.", command)
+    return Missing("The build of the engines is unknown: there is no manifest.json.", command)
 
 
-def _machines(found: Collected) -> list[tuple[Environment, list[str]]]:
+def _machines(collected: Collected) -> list[tuple[Environment, list[str]]]:
     machines: list[tuple[Environment, list[str]]] = []
-    for file, report in found.reports.items():
+    for file, report in collected.reports.items():
         if report.environment is None:
             continue
-        known = next((files for environment, files in machines if environment == report.environment), None)
-        if known is None:
+        is_trtopt = next(
+            (files for environment, files in machines if environment == report.environment), None
+        )
+        if is_trtopt is None:
             machines.append((report.environment, [file]))
         else:
-            known.append(file)
+            is_trtopt.append(file)
     return machines
 
 
@@ -84,7 +86,7 @@ def _build(manifest: Manifest) -> Iterator[Block]:
     ]
     first = manifest.engines[0]
     yield Table(f"Engines, built by {first.plan.backend} on {first.device.name}", _ENGINES, rows)
-    yield Table("How the builder was set", _FACTS, [[*pair] for pair in first.builder_config.items()])
+    yield Table("Builder settings", _FACTS, [[*pair] for pair in first.builder_config.items()])
     lines = [f"model {manifest.onnx.path}, SHA-256 {manifest.onnx.sha256}"]
     rewrite = manifest.rewrite
     if rewrite is not None:
@@ -93,20 +95,20 @@ def _build(manifest: Manifest) -> Iterator[Block]:
     yield Lines([*lines, *manifest.notes])
 
 
-def commands_section(found: Collected) -> Section:
-    """The commands as they were typed, in the order of a working day."""
+def commands_section(collected: Collected) -> Section:
+    """The commands as they were typed, in the usual order of work."""
     blocks: list[Block] = []
-    if found.manifest is not None and found.manifest.argv:
-        blocks.append(Command(typed(found.manifest.argv), f"the engines, {found.manifest.created}"))
-    for file, report in found.reports.items():
+    if collected.manifest is not None and collected.manifest.argv:
+        blocks.append(Command(typed(collected.manifest.argv), f"the engines, {collected.manifest.created}"))
+    for file, report in collected.reports.items():
         if report.argv:
             blocks.append(Command(typed(report.argv), f"{file}, {report.created}"))
-    blocks.append(Command(f"trtopt report {shlex.quote(found.folder)} -o report.html", "this page"))
+    blocks.append(Command(f"trtopt report {shlex.quote(collected.folder)} -o report.html", "this page"))
     return Section("commands", "Commands", [Panel("", blocks)])
 
 
 def typed(argv: Sequence[str]) -> str:
-    """A command line for a shell, whichever way the program was started."""
+    """A command line for a shell, however the program was started."""
     program, *rest = argv
-    known = PurePath(program).name in ("trtopt", "__main__.py")
-    return shlex.join(["trtopt" if known else program, *rest])
+    is_trtopt = PurePath(program).name in ("trtopt", "__main__.py")
+    return shlex.join(["trtopt" if is_trtopt else program, *rest])

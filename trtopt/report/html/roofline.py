@@ -1,4 +1,4 @@
-"""The roofline: what each layer reaches against what its intensity allows on this device."""
+"""The roofline: the rate of each layer against the rate its arithmetic intensity allows on this device."""
 
 from __future__ import annotations
 
@@ -17,13 +17,15 @@ _AXES = {
     "x": quantity("intensity", _X, **log(padding=12)),  # pixels that keep the outermost points off the edge
     "y": quantity("rate", _Y, **log(padding=12)),
 }
-_NO_PEAKS = "The device's peaks are not known: layers stand without a roof, and have no floors."
+_NO_PEAKS = "The device's peaks are unknown: the chart has no roof, and layers have no floors."
 
 
-def roofline_section(found: Collected, command: str) -> Section:
+def roofline_section(collected: Collected, command: str) -> Section:
     """A panel for each engine."""
-    panels = [Panel(label, list(_blocks(report, engine))) for label, report, engine in engine_panels(found)]
-    missing = Missing("Floors are told from a profile, and there is none.", command)
+    panels = [
+        Panel(label, list(_blocks(report, engine))) for label, report, engine in engine_panels(collected)
+    ]
+    missing = Missing("Floors are read from a profile, and there is none.", command)
     return Section("roofline", "Roofline", panels or [Panel("", [missing])])
 
 

@@ -1,4 +1,4 @@
-"""What a reader in a hurry should know."""
+"""The most important figures and warnings."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from trtopt.report.html.layers import engine_panels
 from trtopt.report.names import nodes_text
 from trtopt.report.profile import mib, receipt_lines, roofline_lines
 
-_UNKNOWN = "unknown"  # as a receipt calls a type that cannot be told
+_UNKNOWN = "unknown"  # the receipt's name of an unknown type
 _BATCHES = (
     Column("batch", "number"),
     *(Column(name, "number", 3) for name in ("p50 ms", "p99 ms")),
@@ -34,15 +34,15 @@ _BATCHES = (
 )
 
 
-def summary_section(found: Collected) -> Section:
-    """The figures that stand out, a row for each batch size, and what should not be overlooked."""
-    figures = [*_measured(found), *_inside(found)]
-    blocks: list[Block] = [Figures(figures), *_by_batch(found), Lines(list(_remarks(found)))]
+def summary_section(collected: Collected) -> Section:
+    """Headline figures, one row per batch size, and warnings."""
+    figures = [*_measured(collected), *_inside(collected)]
+    blocks: list[Block] = [Figures(figures), *_by_batch(collected), Lines(list(_remarks(collected)))]
     return Section("summary", "Summary", [Panel("", blocks)])
 
 
-def _measured(found: Collected) -> Iterator[Figure]:
-    points = [point for report in found.results.values() for point in sampled(report)]
+def _measured(collected: Collected) -> Iterator[Figure]:
+    points = [point for report in collected.results.values() for point in sampled(report)]
     if not points:
         return
     quickest = min(points, key=_p50)
@@ -55,9 +55,9 @@ def _terms(point: BenchPoint) -> str:
     return f"batch {point.batch}, {point.latency.contract.name}"
 
 
-def _inside(found: Collected) -> Iterator[Figure]:
+def _inside(collected: Collected) -> Iterator[Figure]:
     """Of the largest batch size: there the device is busiest."""
-    panels = engine_panels(found)
+    panels = engine_panels(collected)
     if not panels:
         return
     label, _, engine = max(panels, key=lambda panel: panel[2].batch)
@@ -79,21 +79,21 @@ def _inside(found: Collected) -> Iterator[Figure]:
         yield Figure("memory peak", mib(engine.memory.peak_bytes), f"{label}: {engine.memory.peak_phase}")
 
 
-def _by_batch(found: Collected) -> list[Table]:
-    """Each figure from the first file that has it; the title says which those are."""
+def _by_batch(collected: Collected) -> list[Table]:
+    """Each figure from the first file that has it; the title names these files."""
     points: dict[int, BenchPoint] = {}
-    for report in found.results.values():
+    for report in collected.results.values():
         for point in sampled(report):
             points.setdefault(point.batch, point)
     engines: dict[int, EngineProfile] = {}
-    for _, _, engine in engine_panels(found):
+    for _, _, engine in engine_panels(collected):
         engines.setdefault(engine.batch, engine)
-    sizes = _sizes(found)
+    sizes = _sizes(collected)
     batches = sorted({*points, *engines, *sizes})
     if not batches:
         return []
-    sources = [result_name(file, report) for file, report in list(found.results.items())[:1]]
-    title = f"By batch size ({'; '.join([*sources, *list(found.profiles)[:1]]) or 'the manifest'})"
+    sources = [result_name(file, report) for file, report in list(collected.results.items())[:1]]
+    title = f"By batch size ({'; '.join([*sources, *list(collected.profiles)[:1]]) or 'the manifest'})"
     rows: list[list[Cell]] = [
         [batch, *_latencies(points.get(batch)), *_layers(engines.get(batch)), sizes.get(batch)]
         for batch in batches
@@ -101,13 +101,13 @@ def _by_batch(found: Collected) -> list[Table]:
     return [Table(title, *known_columns(_BATCHES, rows))]
 
 
-def _sizes(found: Collected) -> dict[int, float]:
-    """MiB by batch size, of engines made for one alone."""
-    if found.manifest is None:
+def _sizes(collected: Collected) -> dict[int, float]:
+    """MiB by batch size, of engines built for a single one."""
+    if collected.manifest is None:
         return {}
     return {
         engine.plan.batch.opt[0]: engine.size_bytes / 2**20
-        for engine in found.manifest.engines
+        for engine in collected.manifest.engines
         if engine.plan.batch.is_fixed
     }
 
@@ -136,15 +136,15 @@ def _rate(point: BenchPoint) -> float | None:
     return throughput(samples, point.batch).samples_per_s if samples.start_ms else None
 
 
-def _remarks(found: Collected) -> Iterator[str]:
-    for file, report in found.results.items():
+def _remarks(collected: Collected) -> Iterator[str]:
+    for file, report in collected.results.items():
         for point in report.points:
             if untrustworthy(point):
-                yield f"{file}: batch {point.batch} is not to be trusted: see Latency for the reasons"
-    yield from found.notes
-    for file, profile in found.profiles.items():
+                yield f"{file}: batch {point.batch} is not trustworthy: see Latency for the reasons"
+    yield from collected.notes
+    for file, profile in collected.profiles.items():
         yield from (f"{file}: not known: {text}" for text in profile.missing)
-    for label, _, engine in engine_panels(found):
+    for label, _, engine in engine_panels(collected):
         for line in roofline_lines(engine)[1:]:
             yield f"{label}: {line.strip()}"
         for line in receipt_lines(engine.receipt)[1:]:

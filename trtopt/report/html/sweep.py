@@ -1,4 +1,4 @@
-"""A sweep as a page: curves over the batch size, the Pareto front, the best under each latency."""
+"""A sweep as a page: curves over the batch size, the Pareto front, the best point per latency bound."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _CURVES = (
 
 
 def sweep_sections(report: SweepReport) -> list[Section]:
-    """All of the page, in its order."""
+    """All sections of the page, in order."""
     groups = choices_of(report)
     made = f"{report.model}, {report.terms.backend} on {report.terms.device.name}"
     contract = f"{report.terms.contract.name}, {report.created}"
@@ -48,7 +48,7 @@ def sweep_sections(report: SweepReport) -> list[Section]:
 
 
 def sweep_title(report: SweepReport) -> str:
-    """What the page is called."""
+    """The page's title."""
     return f"{PurePath(report.model).stem}: sweep"
 
 

@@ -1,4 +1,4 @@
-"""A treemap of layers in Vega: Vega-Lite has none."""
+"""A treemap of layers in Vega, as Vega-Lite has none."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from trtopt.report.names import kind_text, nodes_text, type_text
 
 _ROOT = "layers"
 _LEGEND = 34
-"""Pixels that are left for the legend."""
+"""Pixels reserved for the legend."""
 
 _AT_THE_BOTTOM = {"orient": "none", "legendX": 0, "legendY": {"signal": f"height - {_LEGEND - 8}"}}
 _READABLE = {"width": 46, "height": 14}
-"""Pixels that a cell takes at least for a label to be of use."""
+"""The smallest cell, in pixels, that gets a label."""
 
 
 def treemap(engine: EngineProfile) -> Chart:
@@ -25,7 +25,7 @@ def treemap(engine: EngineProfile) -> Chart:
     cells: list[dict[str, Any]] = [{"id": _ROOT}]
     cells += [{"id": f"kind {kind}", "parent": _ROOT, "label": kind} for kind in kinds]
     cells += [_cell(number, layer, engine.sum_ms) for number, layer in enumerate(timed)]
-    title = "Time by layer: grouped by kind, coloured by type; a click looks for the layer in the table"
+    title = "Time by layer: grouped by kind, coloured by type; a click finds the layer in the table"
     return Chart(title, _spec(cells), height=460)
 
 
@@ -119,7 +119,7 @@ def _rectangles() -> dict[str, Any]:
 
 
 def _labels(data: str, indent: int, style: str) -> dict[str, Any]:
-    """Text at the top left of a cell, cut to its width; none where there is no room for it."""
+    """Text at the top left of a cell, cut to its width; hidden where the cell is too small."""
     room = (
         f"datum.x1 - datum.x0 > {_READABLE['width']} && datum.y1 - datum.y0 > {_READABLE['height']} ? 1 : 0"
     )

@@ -62,9 +62,9 @@ def bench(
         contract, terms: a name [default: trtexec-11], and changes as in `{"graph": False}`: `records.Terms`.
         duration, warmup: seconds of sampling a pass, and before samples count.
         data: input samples: what `trtopt.data.open_data` takes; by default seeded random input.
-        layers, memory: time every layer, follow every allocation, each in a pass of its own.
-        load: let requests arrive at this rate (`RATE` or `poisson:RATE`, per second), in a pass of its own.
-        max_latency: find the highest rate that keeps it, as in `p99=5ms`.
+        layers, memory: time every layer, trace every allocation, each in a separate pass.
+        load: let requests arrive at this rate (`RATE` or `poisson:RATE`, per second), in a separate pass.
+        max_latency: find the highest rate that meets it, as in `p99=5ms`.
         cpu_affinity: keep the host threads on cores: `auto` (those near the GPU) or a list like `0-3,8`.
         lock_clocks: hold the GPU's clocks at so many MHz while measuring, or where they are judged (True),
             and give them back however it ends, on signals only if they become exceptions.
@@ -78,43 +78,43 @@ def bench(
     """
     batch = batch_sizes(batch)
     _check(Path(path), trust, duration, warmup, timeout, data, cpu_affinity, lock_clocks, nvtx)
-    ask = partial(
+    job_of = partial(
         BenchJob,
         contract=changed(contract_named(contract or DEFAULT), terms or {}),
         data=str(data) if data is not None else None,
         load=load_settings(load, max_latency),
     )
-    ask = partial(ask, warmup_s=warmup, duration_s=duration, cpu_affinity=cpu_affinity)
-    ask = partial(ask, layers=layers, memory=memory, nvtx=nvtx, cuda_profiler=cuda_profiler)
+    job_of = partial(job_of, warmup_s=warmup, duration_s=duration, cpu_affinity=cpu_affinity)
+    job_of = partial(job_of, layers=layers, memory=memory, nvtx=nvtx, cuda_profiler=cuda_profiler)
     control = _allowed(runs_on(Path(path), backend, trust), memory, cuda_profiler, cpu_affinity, lock_clocks)
     notes: list[str] = []
     wanted = resolve_engines(Path(path), batch, backend, notes, listener, trust)
-    with wanted as found:
-        jobs = [_job(ask, found, engine, size) for engine, size in points(found.engines, batch)]
+    with wanted as resolved:
+        jobs = [_job(job_of, resolved, engine, size) for engine, size in points(resolved.engines, batch)]
         with _clocks(control, lock_clocks, notes):
-            return _run(jobs, found, timeout, notes, listener)
+            return _run(jobs, resolved, timeout, notes, listener)
 
 
 def _allowed(
     name: str, memory: bool, cuda_profiler: bool, cpu_affinity: str | None, lock_clocks: int | bool
 ) -> ClockControl | None:
-    """The means to lock clocks, if wanted; refuses what the backend's device cannot do before building."""
+    """The clock control, if requested; refused before building if the backend's device has none."""
     check_device_options(name, memory=memory, cuda_profiler=cuda_profiler, cpu_affinity=cpu_affinity)
     return open_clock_control(name) if lock_clocks is not False else None
 
 
-def _job(ask: partial[BenchJob], found: ResolvedEngines, engine: EngineArtifact, size: int) -> BenchJob:
-    return ask(
-        path=str((found.folder / engine.path).absolute()),
+def _job(job_of: partial[BenchJob], resolved: ResolvedEngines, engine: EngineArtifact, size: int) -> BenchJob:
+    return job_of(
+        path=str((resolved.folder / engine.path).absolute()),
         artifact=engine,
         batch=size,
-        shapes=shapes_at(found.inputs, engine.plan, size),
+        shapes=shapes_at(resolved.inputs, engine.plan, size),
     )
 
 
 @contextmanager
 def _clocks(control: ClockControl | None, requested: int | bool, notes: list[str]) -> Iterator[None]:
-    """Locked clocks, if asked for: here and not in the workers, which may die without a last word."""
+    """Locked clocks, if requested: in this process and not in the workers, which may crash."""
     if control is None:
         yield
         return
@@ -125,15 +125,15 @@ def _clocks(control: ClockControl | None, requested: int | bool, notes: list[str
 
 def _run(
     jobs: Sequence[BenchJob],
-    found: ResolvedEngines,
+    resolved: ResolvedEngines,
     limit_s: float | None,
     notes: list[str],
     listener: Listener,
 ) -> BenchReport:
-    """One job after the other: a device measures one thing at a time. The listener hears each report.
+    """One job after the other: a device measures one thing at a time. The listener receives each report.
 
     Raises:
-        TrtoptError: a job failed. The last report that the listener heard has all that was measured, and
+        TrtoptError: a job failed. The last report sent to the listener has all measurements, and
             says what failed.
     """
     listener.plans([f"batch{job.batch}" for job in jobs])
@@ -148,8 +148,8 @@ def _run(
                 created=created,
                 argv=command_line(),
                 environment=result.environment,
-                model_sha256=found.model_sha256,
-                source_sha256=found.source_sha256,
+                model_sha256=resolved.model_sha256,
+                source_sha256=resolved.source_sha256,
                 points=(*(report.points if report is not None else ()), result.point),
                 notes=tuple(notes),
             )
@@ -157,7 +157,7 @@ def _run(
             if result.point.failure is not None:
                 raise DeviceError(
                     f"batch {result.point.batch}: {result.point.failure}",
-                    "what was measured until then is kept; see whether nvidia-smi shows a healthy GPU",
+                    "earlier measurements are kept; check the GPU with nvidia-smi",
                 )
     except TrtoptError as error:
         if report is not None and len(report.points) < len(jobs) and report.points[-1].failure is None:
@@ -180,7 +180,7 @@ def _check(
     lock_clocks: int | bool,
     nvtx: bool,
 ) -> None:
-    """Judge what can be judged before anything is built."""
+    """Validate the options before anything is built."""
     if not 0 < duration <= 86400 or not 0 <= warmup <= 3600:
         raise UsageError(
             f"--duration {duration:g} --warmup {warmup:g}: out of range",

@@ -1,4 +1,4 @@
-"""An engine that no manifest describes: the user vouches for it, and it tells itself what it admits."""
+"""An external engine, without a manifest: trusted by the user; its shapes are read from the engine."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from trtopt.workflows.listener import SILENT
 def is_external(path: Path, trust: Sequence[str]) -> bool:
     """Whether `trust` names the file `path`, by its own name or by path, and no manifest describes it.
 
-    An ONNX file is a model, which is built: it needs nobody's trust.
+    An ONNX file is a model, which is built, and needs no trust.
 
     Raises:
-        SignatureError: the environment names a signer, and no signature vouches for the file.
+        SignatureError: the environment names a signer, and the file is not signed.
     """
     if path.suffix == ".onnx" or not path.is_file():
         return False
@@ -44,21 +44,21 @@ def external_engine(path: Path, backend: str) -> EngineArtifact:
     """The engine as a worker process that loads it with `backend` finds it.
 
     Raises:
-        ArtifactError: it leaves axes open, and has no profiles to tell what they may be.
+        ArtifactError: it leaves axes open, and has no profiles that bound them.
         TrtoptError: it cannot be loaded.
     """
     sha256 = sha256_of(path)
     job = DescribeJob(path=str(path.absolute()), sha256=sha256, backend=backend)
-    ((_, told),) = run_jobs([job], on_progress=SILENT.progress)
-    assert isinstance(told, Described)
+    ((_, described),) = run_jobs([job], on_progress=SILENT.progress)
+    assert isinstance(described, Described)
     return EngineArtifact(
         path=path.name,
         sha256=sha256,
         size_bytes=path.stat().st_size,
-        plan=plan_of(path, told),
-        inputs=told.inputs,
-        outputs=told.outputs,
-        device=told.device,
+        plan=plan_of(path, described),
+        inputs=described.inputs,
+        outputs=described.outputs,
+        device=described.device,
         build_seconds=0.0,
         builder_config={},
         log="",
@@ -67,21 +67,23 @@ def external_engine(path: Path, backend: str) -> EngineArtifact:
     )
 
 
-def plan_of(path: Path, told: Described) -> BuildPlan:
-    """What the engine at `path` must have been built for. Of which model and with what settings nobody knows.
+def plan_of(path: Path, described: Described) -> BuildPlan:
+    """The plan of the engine at `path`, from its own shapes. Its model and settings are unknown.
 
     Raises:
-        ArtifactError: see `lone_engine`.
+        ArtifactError: see `external_engine`.
     """
-    found = told.profiles or ({spec.name: _only_shape(path, spec) for spec in told.inputs},)
-    profiles = tuple(Profile(batch=_batch(told.inputs, shapes), shapes=dict(shapes)) for shapes in found)
+    ranges = described.profiles or ({spec.name: _only_shape(path, spec) for spec in described.inputs},)
+    profiles = tuple(
+        Profile(batch=_batch(described.inputs, shapes), shapes=dict(shapes)) for shapes in ranges
+    )
     whole = over_all(profiles)
     return BuildPlan(
         onnx_sha256="",
         batch=whole.batch,
         shapes=whole.shapes,
         settings=BuildSettings(),
-        backend=told.backend,
+        backend=described.backend,
         multi_profile=profiles if len(profiles) > 1 else (),
     )
 
@@ -90,7 +92,7 @@ def _only_shape(path: Path, spec: TensorSpec) -> ShapeRange:
     shape = tuple(axis for axis in spec.shape if isinstance(axis, int))
     if len(shape) < len(spec.shape):
         raise ArtifactError(
-            f"{path}: leaves an axis of input {spec.name!r} open, and nothing tells which sizes it admits",
+            f"{path}: leaves an axis of input {spec.name!r} open, and its sizes are unknown",
             "measure it in the folder that `trtopt build` made",
         )
     return ShapeRange(min=shape, opt=shape, max=shape)

@@ -17,7 +17,7 @@ from trtopt.workers.supervisor import run_jobs
 from trtopt.workflows.listener import Listener
 
 ROUNDS = RUN_BLOCKS
-"""How many turns each subject has in one process."""
+"""Turns of each subject in one process."""
 
 WARMUP_S = 0.2
 MAX_REPEATS = 1000
@@ -38,7 +38,7 @@ class Setting:
     timeout: float | None = None
     trust: tuple[str, ...] = ()
     force: bool = False
-    """Also what does other work is compared."""
+    """Compare subjects that do different work too."""
 
 
 def loaded(folder: Path, inputs: Sequence[TensorSpec], engine: EngineArtifact, size: int) -> LoadedEngine:
@@ -51,7 +51,7 @@ def loaded(folder: Path, inputs: Sequence[TensorSpec], engine: EngineArtifact, s
 
 
 def work_of(source_sha256: str, engines: Mapping[int, LoadedEngine]) -> Work:
-    """What engines do, by batch size."""
+    """Engines by batch size."""
     return Work(
         source=source_sha256,
         shapes={size: engine.shapes for size, engine in engines.items()},
@@ -85,13 +85,13 @@ def measure_in_turns(
     A job that takes longer than `limit_s` seconds has failed.
 
     Raises:
-        UsageError: engines of unlike backends, which no process can hold together.
+        UsageError: engines of different backends, which one process cannot load.
         TrtoptError: what a job reported.
     """
     backends = {str(engine.artifact.plan.backend) for job in jobs for engine in job.engines}
     if len(backends) > 1:
         raise UsageError(
-            f"engines of {' and '.join(sorted(backends))} cannot take turns in one process",
+            f"engines of {' and '.join(sorted(backends))} cannot be interleaved in one process",
             "measure each with `trtopt bench --json` and compare the result files",
         )
     listener.plans(labels)
@@ -105,7 +105,7 @@ def measure_in_turns(
 
 
 def terms_shown(runs: Sequence[InterleavedRun]) -> str:
-    """On what and under which contract the runs were measured: what was asked for need not be what ran."""
+    """The device and contract of the runs, which may differ from the requested ones."""
     environment = runs[0].environment
     contracts = dict.fromkeys(turns.contract.name for run in runs for turns in run.turns)
     return f"{environment.device.name} with {environment.backend}, contract {' and '.join(contracts)}"
@@ -125,7 +125,7 @@ def verdict_record(batch: int | None, comparison: Comparison) -> ComparisonVerdi
 
 
 def check_repeats(flag: str, count: int, least: int) -> None:
-    """Judge the value of `--builds` or `--control`.
+    """Validate the value of `--builds` or `--control`.
 
     Raises:
         UsageError: out of range.

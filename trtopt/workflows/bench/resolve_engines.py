@@ -1,4 +1,4 @@
-"""What `bench` is pointed at: which engines, at which batch sizes and shapes."""
+"""The engines, batch sizes and shapes that `bench` measures."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from trtopt.workflows.build.build import build
 from trtopt.workflows.build.engines import BuildOptions, build_engines
 from trtopt.workflows.build.verified_graphs import as_it_is, verified_graphs
 from trtopt.workflows.engine_points import points
-from trtopt.workflows.listener import Listener, tell
+from trtopt.workflows.listener import Listener, notify
 
 
 @dataclass(frozen=True)
 class ResolvedEngines:
     """Engines to measure, in `folder`. `inputs` are those of their model, which leaves the batch open.
 
-    Nobody knows the model of an engine that no manifest describes: `inputs` are its own, the hash is "".
+    The model of an external engine is unknown: `inputs` are its own, the hash is "".
     """
 
     folder: Path
@@ -40,7 +40,7 @@ class ResolvedEngines:
 
 
 def resolved(folder: Path, manifest: Manifest, engines: Sequence[EngineArtifact]) -> ResolvedEngines:
-    """Engines whose model the manifest tells."""
+    """Engines whose manifest names the model."""
     model = manifest.onnx
     return ResolvedEngines(folder, model.inputs, model.sha256, tuple(engines), manifest.source_sha256)
 
@@ -54,10 +54,10 @@ def resolve_engines(
     listener: Listener,
     trust: Sequence[str] = (),
 ) -> Iterator[ResolvedEngines]:
-    """What `path` means; engines are built on the spot where the backend asks for others.
+    """The engines of `path`; temporary ones are built if another backend is requested.
 
-    Engines that `trust` names, by their own name or by path, are described as they are now: whoever loads
-    them finds the hash that it expects.
+    Engines that `trust` names, by their own name or by path, are described by their present hash, with which
+    they are loaded.
 
     Raises:
         ArtifactError: no engine that a manifest describes or `trust` names, and no ONNX file; or plugins that
@@ -79,14 +79,14 @@ def resolve_engines(
         check_plugins(engines, trust)
         yield resolved(folder, manifest, engines)
         return
-    tell(notes, listener, f"the engines (of {own}) are not run: {choice.reason}")
+    notify(notes, listener, f"the engines (of {own}) are not run: {choice.reason}")
     wanted = [engine.plan for engine, _ in points(engines, batch)]
     with _rebuilt(folder, manifest, wanted, choice.name, notes, listener) as rebuilt:
         yield rebuilt
 
 
 def runs_on(path: Path, backend: str | None, trust: Sequence[str] = ()) -> str:
-    """The backend that `engines_to_measure` will give engines of.
+    """The backend of the engines that `engines_to_measure` returns.
 
     Raises:
         ArtifactError, UsageError: see there; before anything is built.
@@ -96,7 +96,7 @@ def runs_on(path: Path, backend: str | None, trust: Sequence[str] = ()) -> str:
 
 
 def check_trust(names: Sequence[str], paths: Sequence[Path]) -> None:
-    """Judge what `--trust` names before anything is built: engines, plugins of `paths`, engines by path.
+    """Validate `--trust` before anything is built: engines, plugins of `paths`, engines by path.
 
     Raises:
         UsageError: a name is neither.
@@ -113,15 +113,15 @@ def check_trust(names: Sequence[str], paths: Sequence[Path]) -> None:
         if any(is_library(name, library) for library in libraries):
             continue
         if name not in known and Path(name).resolve() not in there and not _is_engine(Path(name)):
-            told = ", ".join(sorted(known)) or "those of a build folder"
+            choices = ", ".join(sorted(known)) or "those of a build folder"
             raise UsageError(
                 f"--trust {name}: no engine of {' or '.join(str(path) for path in paths)}",
-                f"name one of {told}, or give the path of an engine in its build folder",
+                f"name one of {choices}, or give the path of an engine in its build folder",
             )
 
 
 def _found(path: Path) -> tuple[Path, Manifest | None, tuple[EngineArtifact, ...]]:
-    """The folder that `path` is or lies in, its manifest, and those of its engines that are meant."""
+    """The folder that `path` is or lies in, its manifest, and the selected engines."""
     if not path.exists():
         raise ArtifactError(
             f"{path}: no such file or folder", "give a build folder, an engine or an ONNX file"
@@ -132,7 +132,7 @@ def _found(path: Path) -> tuple[Path, Manifest | None, tuple[EngineArtifact, ...
     engines = () if manifest is None else _listed(manifest, path)
     if not engines and path.suffix != ".onnx":
         raise ArtifactError(
-            f"{path}: no manifest vouches for this file; an engine is native code and was not loaded",
+            f"{path}: no manifest lists this file; an engine is native code and was not loaded",
             f"give a folder that `trtopt build` made, an engine in one, or an ONNX file; {_vouching(path)}",
         )
     return folder, manifest, engines
@@ -152,13 +152,13 @@ def _trusted(
     for engine in engines:
         now = as_it_is(folder, engine) if (folder / engine.path).resolve() in named else engine
         if now.sha256 != engine.sha256:
-            tell(notes, listener, f"{engine.path} is not as it was built: --trust vouches for it")
+            notify(notes, listener, f"{engine.path} has changed since the build: loaded because of --trust")
         found.append(now)
     return tuple(found)
 
 
 def _is_engine(path: Path) -> bool:
-    """Whether the manifest beside it lists it, as it is or as it was."""
+    """Whether the manifest next to it lists it, unchanged or changed."""
     try:
         return any(engine.path == path.name for engine in read_manifest(path.parent).engines)
     except ArtifactError:
@@ -181,22 +181,22 @@ def _listed(manifest: Manifest, path: Path) -> tuple[EngineArtifact, ...]:
     named = tuple(engine for engine in manifest.engines if engine.path == path.name)
     if not named and path.suffix != ".onnx":
         raise ArtifactError(
-            f"{path}: the manifest beside it does not name this file; it was not loaded",
+            f"{path}: the manifest next to it does not list this file; it was not loaded",
             f"give one of {', '.join(engine.path for engine in manifest.engines)}; {_vouching(path)}",
         )
     return named
 
 
 def _vouching(path: Path) -> str:
-    return f"if you vouch for this one, bench, check and compare load it with --trust {path}"
+    return f"if you trust this one, bench, check and compare load it with --trust {path}"
 
 
 def _external(path: Path, choice: BackendChoice, notes: list[str], listener: Listener) -> ResolvedEngines:
-    """An engine that its own words describe."""
-    tell(
+    """An engine described by its own shapes."""
+    notify(
         notes,
         listener,
-        f"{path.name}: no manifest describes it, --trust vouches for it; "
+        f"{path.name}: no manifest describes it, loaded because of --trust; "
         f"loaded with {choice.name}: {choice.reason}",
     )
     engine = external_engine(path, choice.name)
@@ -208,7 +208,9 @@ def _built_for_running(
     path: Path, batch: Sequence[int] | None, choice: BackendChoice, notes: list[str], listener: Listener
 ) -> Iterator[ResolvedEngines]:
     """Engines of an ONNX file, built in a temporary folder."""
-    tell(notes, listener, f"engines are built for this measurement only, with {choice.name}: {choice.reason}")
+    notify(
+        notes, listener, f"engines are built for this measurement only, with {choice.name}: {choice.reason}"
+    )
     with scratch_folder() as scratch:
         folder = scratch / "build"
         recipe = Recipe(batch=tuple(batch) if batch else None, backend=choice.name)
@@ -228,7 +230,7 @@ def _rebuilt(
     """The build folder's model for another backend, in a temporary folder, with that backend's defaults."""
     builder = open_builder(backend)
     graphs = verified_graphs(folder, manifest)
-    tell(
+    notify(
         notes,
         listener,
         f"measured instead: the same model, built for this measurement with {builder.backend}",

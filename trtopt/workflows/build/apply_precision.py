@@ -22,13 +22,13 @@ QUANTISED: tuple[str, ...] = ("int8", "fp8", "int4")
 _HALF_TYPES = {"float16", "bfloat16"}
 Precision = Literal["fp32", "fp16", "bf16", "int8", "fp8", "int4"]
 Typed = tuple[OnnxArtifact, str]
-"""A model in a precision, with its traces beside it, and a note."""
+"""A model in a precision, its traces, and a note."""
 
 
 def apply_precision(
     kept: OnnxArtifact, precision: Precision | None, data: str | None, backend: Backend
 ) -> Typed | None:
-    """The build folder's model in `precision`, beside it with a trace, and a note; None if nothing is due.
+    """The build folder's model in `precision`, with a trace and a note; None if nothing is to be done.
 
     Raises:
         UsageError: FP32 of a graph that has 16-bit types, DATA for no cast, or no DATA to calibrate on.
@@ -38,11 +38,11 @@ def apply_precision(
         if data is not None:
             raise UsageError(
                 "--calib: nothing here needs data",
-                "add --precision (fp16, bf16, int8 or fp8), or leave --calib away",
+                "add --precision (fp16, bf16, int8 or fp8), or omit --calib",
             )
         if precision == "fp32" and not _HALF_TYPES.isdisjoint(kept.types):
             raise UsageError(
-                "--precision fp32: the graph has 16-bit types", "export it in FP32, or leave --precision away"
+                "--precision fp32: the graph has 16-bit types", "export it in FP32, or omit --precision"
             )
         return None
     if precision == "fp16" or precision == "bf16":  # spelled out for the type checker
@@ -70,15 +70,15 @@ def apply_cast(
     report = msgspec.structs.replace(report, source=source.name, out=out.name)
     write_atomically(out.with_name(TRACE_FILE), to_json(report))
     values = "random data" if report.data_is_random else report.data
-    said = (
+    note = (
         f"cast to {precision.upper()}: {len(report.lowered)} nodes, {len(report.kept)} stay FP32, "
-        f"values from {values}; {TRACE_FILE} tells which and why"
+        f"values from {values}; {TRACE_FILE} lists them with reasons"
     )
-    return msgspec.structs.replace(read_onnx(out), parent=kept.sha256), said
+    return msgspec.structs.replace(read_onnx(out), parent=kept.sha256), note
 
 
 def request_for(kept: OnnxArtifact, precision: str, data: str | None, backend: Backend) -> Request:
-    """What a build asks of quantisation.
+    """The quantisation options of a build.
 
     Raises:
         DataError: there is no data to calibrate on, and the model brings no scales.
@@ -87,7 +87,7 @@ def request_for(kept: OnnxArtifact, precision: str, data: str | None, backend: B
 
     if data is None and precision != "int4" and {"int8", "float8_e4m3fn"}.isdisjoint(kept.types):
         raise UsageError(
-            f"--precision {precision} needs data to find out how large tensors get",
+            f"--precision {precision} needs data to calibrate the ranges of tensors",
             "give --calib DATA, or quantise on its own: trtopt quantize --help",
         )
     return Request(precision, target_of(backend).name, data)
@@ -112,5 +112,5 @@ def apply_quantisation(
     report = msgspec.structs.replace(report, source=source.name, out=out.name, table=table)
     write_atomically(out.with_name(QUANTISED_FILE), to_json(report))
     done = sum(item.quantised for item in report.decisions)
-    said = f"quantised to {request.precision.upper()}: {done} nodes; {QUANTISED_FILE} tells which and why"
-    return msgspec.structs.replace(read_onnx(out), parent=kept.sha256), said
+    note = f"quantised to {request.precision.upper()}: {done} nodes; {QUANTISED_FILE} lists them with reasons"
+    return msgspec.structs.replace(read_onnx(out), parent=kept.sha256), note

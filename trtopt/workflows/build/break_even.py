@@ -51,14 +51,14 @@ def quantize_where_it_pays(
     Args:
         model: the float ONNX file.
         out: where to write.
-        request: what to quantise to and how; an empty `target` is that of the TensorRT here.
+        request: the quantisation options; an empty `target` is that of the installed TensorRT.
         batch: the batch sizes [default: the recipe's].
         profile: a recipe to build with, by name or file.
         backend: what to build and run with.
-        listener: hears progress and notes.
+        listener: receives progress and notes.
 
     Raises:
-        UsageError: another target than the TensorRT here, or nothing can be measured here.
+        UsageError: another target than the installed TensorRT, or nothing can be measured here.
         TrtoptError: see `quantize`, `build` and `compare`.
     """
     source, target = Path(model), Path(out)
@@ -69,12 +69,12 @@ def quantize_where_it_pays(
     if request.target not in ("", here):
         raise UsageError(
             f"--target {request.target}: --verdict measures with {builder.backend}, which reads {here}",
-            "leave --target away, or measure where that TensorRT is",
+            "omit --target, or measure where that TensorRT is installed",
         )
     if problem := obstacle(onnx, recipe, builder.backend):
         raise UsageError(
             f"--verdict: nothing can be measured here: {problem}",
-            "run it on the machine with the GPU, or leave --verdict away",
+            "run it on the machine with the GPU, or omit --verdict",
         )
     check_writable(target)
     with scratch_folder() as folder:

@@ -67,7 +67,7 @@ def build(
     Raises:
         TrtoptError: with what is wrong and what to do; nothing is left under the output's name.
     """
-    from trtopt.workflows.build.engine_selection import (  # which builds with what is here
+    from trtopt.workflows.build.engine_selection import (  # which builds with the installed backend
         check_request,
         select_engines,
     )
@@ -77,7 +77,7 @@ def build(
     builder, why = _opened(recipe, nvtx=nvtx, memory=memory)
     listener.note(f"building with {builder.backend}{why}")
     check_opset(onnx, builder)
-    plans = make_plans(onnx, recipe, builder.backend)  # flags are judged before anything is written
+    plans = make_plans(onnx, recipe, builder.backend)  # flags are validated before anything is written
     check_request(onnx, recipe, builder.backend)
     notes = notes_on(recipe, builder, len(plans))
     target = Path(output) if output is not None else default_output(source)
@@ -104,7 +104,7 @@ def build(
 
 
 def _opened(recipe: Recipe, *, nvtx: bool, memory: bool) -> tuple[EngineBuilder, str]:
-    """The builder, and why it was chosen if nobody named it; refuses what it cannot do."""
+    """The builder, and why it was chosen if not named; refuses what it cannot do."""
     choice = choose_for_building(recipe.backend)
     if nvtx:
         require_nvtx()
@@ -114,7 +114,7 @@ def _opened(recipe: Recipe, *, nvtx: bool, memory: bool) -> tuple[EngineBuilder,
 
 
 def _to_be_replaced(target: Path, onnx: OnnxArtifact, force: bool) -> list[str]:
-    """What is said of a build that stands where the new one will.
+    """A message about the existing build that the new one will replace.
 
     Raises:
         OutputError: it is of another model, or cannot be read, and `force` is not given.
@@ -129,14 +129,14 @@ def _to_be_replaced(target: Path, onnx: OnnxArtifact, force: bool) -> list[str]:
     except ArtifactError as error:
         what, is_same = error.problem, False
     try:
-        names = names_of_others(target, own_files(target))
+        names = names_of_user_files(target, own_files(target))
     except OSError as error:  # what cannot be listed could not be kept
         raise cannot_write(target, error) from None
-    told = [f"{target}: stays as it is beside the build: {', '.join(names)}"] if names else []
+    kept_note = [f"{target}: these files are kept with the new build: {', '.join(names)}"] if names else []
     if is_same:
-        return [f"{target}: will be replaced; it holds this model, {what}", *told]
+        return [f"{target}: will be replaced; it holds this model, {what}", *kept_note]
     if force:
-        return [f"{target}: will be replaced, although it is no build of this model: {what}", *told]
+        return [f"{target}: will be replaced, although it is no build of this model: {what}", *kept_note]
     raise OutputError(
         f"{target}: holds a build, but of another model than {onnx.path} ({what})",
         "choose another name with -o, or replace it with --force",
@@ -144,5 +144,5 @@ def _to_be_replaced(target: Path, onnx: OnnxArtifact, force: bool) -> list[str]:
 
 
 def default_output(model: Path) -> Path:
-    """Where engines go when nobody says: the model's name with `.trtopt`, in the current folder."""
+    """The default build folder: the model's name with `.trtopt`, in the current folder."""
     return Path(f"{model.stem}.trtopt")

@@ -1,4 +1,4 @@
-"""What a build's engines took of device memory while they were built."""
+"""Device memory that was used while engines were built."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from trtopt.records import EngineArtifact, Manifest, MemoryPass, MemoryTimeline,
 
 
 def memories_of(folder: Path, manifest: Manifest) -> dict[str, MemoryTimeline]:
-    """The timeline of each engine whose builder was followed (`trtopt build --memory`), by its file."""
+    """The timeline of each engine whose builder was traced (`trtopt build --memory`), by its file."""
     return {
         engine.path: timeline(_read(folder, engine))
         for engine in manifest.engines

@@ -1,4 +1,4 @@
-"""Graphs of one model that may be handed out: each in a precision, in its own folder, with its accuracy."""
+"""Candidate graphs of one model: each in a precision, in its own folder, with its accuracy."""
 
 from __future__ import annotations
 
@@ -61,15 +61,15 @@ class Entry:
 
     @property
     def broken(self) -> tuple[str, ...]:
-        """The bounds that it breaks, in words."""
+        """The bounds that it misses, as text."""
         return tuple(
-            f"{one.measure} of {one.output!r} is {one.found:.4g}, {one.bound:g} is asked for"
+            f"{one.measure} of {one.output!r} is {one.found:.4g}, the bound is {one.bound:g}"
             for one in self.candidate.violations
         )
 
 
 class Candidates:
-    """Makes them of one model; remembers what the model answers."""
+    """Makes them from one model, whose outputs are cached."""
 
     def __init__(self, base: OnnxArtifact, folder: Path, backend: Backend, request: Request, bounds: Bounds):
         self._base, self._folder, self._backend = base, folder, backend
@@ -82,7 +82,7 @@ class Candidates:
         )
 
     def make(self, precision: Precision) -> Entry:
-        """The model in a precision; `fp32` is the model as it is.
+        """The model in a precision; `fp32` is the unchanged model.
 
         Raises:
             ModelError, DataError, UsageError, OutputError: see `pipeline.typed`.
@@ -132,7 +132,7 @@ class Candidates:
         folder.mkdir()
         table = Path(entry.onnx.path + TABLE_SUFFIX)
         if table.is_file() and request.calib is not None:
-            request = replace(request, table=table, smoothquant=AUTO)  # it tells what is smoothed
+            request = replace(request, table=table, smoothquant=AUTO)  # it lists what is smoothed
         onnx, _ = apply_quantisation(self._base, request, name, folder)
         made = self._entry(name, entry.candidate.precision, onnx, folder, request, left)
         return replace(made, plainer=entry.plainer)
@@ -166,7 +166,7 @@ class Candidates:
 def moved(entry: Entry, labels: Sequence[str], folder: Path) -> tuple[OnnxArtifact, list[EngineArtifact]]:
     """Bring a candidate's graph, its traces and the engines of these labels into the build folder.
 
-    A trace that another candidate has left there already is told apart by the candidate's name.
+    If another candidate has left a trace there, the candidate's name goes into the file's name.
     """
     engines = [entry.engines[label] for label in labels]
     kept = {name for one in engines for name in (one.path, one.log, one.layers, one.memory) if name}

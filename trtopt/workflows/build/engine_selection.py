@@ -1,4 +1,4 @@
-"""Which engines a build hands out: those of the graph asked for, or of the precision that measured best."""
+"""The engines that a build selects: of the requested graph, or of the precision that measured best."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from trtopt.workflows.precision.quantize import Request
 
 BEST = "best"
 BEST_BOUNDS = Bounds(min_cosine=0.99)
-"""What `--precision best` asks of every output unless told otherwise."""
+"""The default bound of `--precision best` for every output."""
 BASELINE: Precision = "fp16"
-"""What quantised engines must not be slower than."""
+"""The precision that quantised engines must not be slower than."""
 _NARROW = {"int8", "float8_e4m3fn", "int4"}
 
 
@@ -42,7 +42,7 @@ class SelectedEngines:
 
 
 def check_request(onnx: OnnxArtifact, recipe: Recipe, backend: Backend) -> None:
-    """Judge what a recipe asks of precision before anything is written.
+    """Validate a recipe's precision before anything is written.
 
     Raises:
         UsageError: a bound for nothing, the best precision without data or where nothing can be measured, or
@@ -53,19 +53,19 @@ def check_request(onnx: OnnxArtifact, recipe: Recipe, backend: Backend) -> None:
         first = next(iter(recipe.bounds)).replace("_", "-")
         raise UsageError(
             f"--{first}: no precision is chosen here that could keep it",
-            "give it with --precision best, int8 or fp8, and measure: leave --no-verdict away",
+            "give it with --precision best, int8 or fp8, and measure: omit --no-verdict",
         )
     if recipe.precision != BEST:
         return
     if recipe.calib is None:
         raise UsageError(
-            "--precision best needs data: scales are found and accuracy is judged on it",
+            "--precision best needs data: for the scales and for accuracy",
             "give --calib DATA",
         )
     if problem := obstacle(onnx, recipe, backend) if recipe.verdict else "--no-verdict":
         raise UsageError(
             f"--precision best chooses by measuring, which cannot be done here: {problem}",
-            "give the float model that it was made of, or name a precision: its own Q/DQ is kept"
+            "give its float model, or name a precision: its own Q/DQ is kept"
             if _is_quantised(onnx)
             else "build on the machine with the GPU, name a precision, or give --backend onnxruntime to "
             "choose for this CPU",
@@ -104,7 +104,7 @@ def obstacle(onnx: OnnxArtifact, recipe: Recipe, backend: Backend) -> str | None
     if runs.name != backend.name:
         return f"engines by {backend} do not run here: {runs.reason}"
     if _is_quantised(onnx):
-        return "the model brings its own Q/DQ, and there is no float model beside it"
+        return "the model brings its own Q/DQ, and there is no float model to compare with"
     return None
 
 
@@ -122,8 +122,8 @@ def select_engines(
 ) -> SelectedEngines:
     """Engines of `base`, a model in `folder`, in the precision that the recipe asks for.
 
-    What is quantised is measured against FP16 on machines that can run it, and handed out only where it is
-    no slower; where it cannot be measured a note says so.
+    Quantised engines are measured against FP16 on machines that can run them, and selected only where they
+    are no slower; where they cannot be measured a note says so.
 
     Raises:
         TrtoptError: what keeps an engine from being built, or the best precision from being chosen.
@@ -157,9 +157,9 @@ def _build_requested(
     kept, before = base, tuple[OnnxArtifact, ...]()
     if (typed := apply_precision(base, precision, recipe.calib, builder.backend)) is not None:
         before = (in_folder(base),)
-        kept, said = typed
-        notes.append(said)
-        listener.note(said)
+        kept, note = typed
+        notes.append(note)
+        listener.note(note)
     plans = make_plans(kept, recipe, builder.backend)
     engines = build_engines((kept,), plans, folder, how, listener)
     return SelectedEngines(engines, (in_folder(kept),), before, None, tuple(notes))
@@ -177,7 +177,7 @@ def _measured(
     plans = make_plans(base, recipe, builder.backend)
     found = select_precision(base, plans, folder, how, _terms(base, recipe, builder), listener)
     for one in found.verdict.batches:
-        listener.note(f"{one.engine}: {one.chosen} is handed out: {one.reason}")
+        listener.note(f"{one.engine}: {one.chosen} is selected: {one.reason}")
     before = () if base.sha256 == found.graphs[0].sha256 else (in_folder(base),)
     return SelectedEngines(found.engines, found.graphs, before, found.verdict, ())
 

@@ -41,7 +41,7 @@ TIMING_CACHE_FILE = "timing.cache"
 
 @dataclass(frozen=True)
 class BuildOptions:
-    """How engines are built: with which timing cache and store, and what is followed.
+    """How engines are built: the timing cache, the store, and whether memory is traced.
 
     One is built at a time in each of the places; see `device.backends.places_to_build`.
     """
@@ -55,7 +55,7 @@ class BuildOptions:
 
 
 def make_plans(onnx: OnnxArtifact, recipe: Recipe, backend: Backend) -> list[BuildPlan]:
-    """The engines that a recipe asks for.
+    """The engines that a recipe requests.
 
     Raises:
         UsageError, FixedBatchError: see `builder.shapes`.
@@ -96,10 +96,10 @@ def check_opset(onnx: OnnxArtifact, builder: EngineBuilder) -> None:
 
 
 def notes_on(recipe: Recipe, builder: EngineBuilder, engines: int) -> list[str]:
-    """What a recipe for so many engines asks for in vain here, or to their disadvantage."""
+    """Notes on recipe options that have no effect here, or harm the engines."""
     notes = []
     if recipe.timing_cache not in (None, NO_CACHE) and not builder.uses_timing_cache:
-        notes.append(f"{builder.backend} makes no use of timing caches: {recipe.timing_cache} is left alone")
+        notes.append(f"{builder.backend} does not use timing caches: {recipe.timing_cache} is ignored")
     if builder.device.kind != "gpu":
         return notes
     taken, free = (len(set(places_to_build(builder.backend.name, one))) for one in (recipe.jobs, engines))
@@ -141,7 +141,7 @@ def build_engines(
     how: BuildOptions,
     listener: Listener,
 ) -> tuple[EngineArtifact, ...]:
-    """Build one engine a plan into `folder`; in the order of the plans.
+    """Build one engine per plan into `folder`; in the order of the plans.
 
     Each plan says by hash which of the `graphs` its engine is made of. The first failure ends the others.
     """
@@ -160,7 +160,7 @@ def build_engines(
 def build_each(
     requested: Sequence[EngineRequest], how: BuildOptions, listener: Listener
 ) -> Generator[tuple[int, EngineArtifact | TrtoptError]]:
-    """Build engines, whatever becomes of each; yields (index, engine or what went wrong) as they are done."""
+    """Build engines; yields (index, engine or error) as they are done."""
     jobs = [
         BuildJob(
             onnx=one.onnx.path,

@@ -1,4 +1,4 @@
-"""The user's model in the build folder, rewritten if that is wanted."""
+"""The user's model in the build folder, rewritten if requested."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _OWN_NAMES = {MODEL_FILE, TIMING_CACHE_FILE, MANIFEST, SIGNATURE}
 
 @dataclass(frozen=True)
 class Kept:
-    """The user's model in the build folder, and what was done to it on the way."""
+    """The user's model in the build folder, and its rewrite."""
 
     onnx: OnnxArtifact
     rewrite: RewriteSummary | None
@@ -43,12 +43,12 @@ class Kept:
 def keep_model(
     onnx: OnnxArtifact, source: Path, folder: Path, backend: Backend, listener: Listener, *, rewrite: bool
 ) -> Kept:
-    """The user's model in a folder, rewritten if that is wanted and can be."""
+    """The user's model in a folder, rewritten if requested and possible."""
     kept, summary, notes = None, None, []
     if rewrite:
-        kept, summary, said = rewritten(onnx, source, folder / MODEL_FILE, backend)
-        notes.append(said)
-        listener.note(said)
+        kept, summary, note = rewritten(onnx, source, folder / MODEL_FILE, backend)
+        notes.append(note)
+        listener.note(note)
     return Kept(kept or _copied(onnx, source, folder), summary, tuple(notes))
 
 

@@ -1,8 +1,8 @@
-"""Precisions of one model against one another: built, measured in turns, and the best one handed out.
+"""Precision selection: precisions of one model are built and measured interleaved; the best is selected.
 
-Few builds, for they take longest: one a candidate and batch size, and one more of a quantised candidate some
-of whose regions lose. What is measured first only finds those; what decides is a last run in turns of
-everything there is at that batch size.
+Few builds, as they take longest: one per candidate and batch size, and one more of a quantised candidate with
+losing regions. The first measurement only finds those; the selection rests on a last interleaved run of all
+candidates at that batch size.
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ _BESIDE = "candidates"
 
 @dataclass(frozen=True)
 class SelectionTerms:
-    """Who takes part, and what is asked of them.
+    """The candidates and the bounds that they must meet.
 
     `precisions` are in the order of preference, floats before what is quantised: the first that keeps the
-    bounds is what others must beat. `asked` is what the user asked for: `best`, or a precision that is taken
-    where it costs no time.
+    bounds is what others must beat. `requested` is the user's request: `best`, or a precision that is
+    selected where it costs no time.
     """
 
     requested: str
@@ -111,7 +111,7 @@ def select_precision(
 
 
 class _PrecisionSelection:
-    """One contest in its course."""
+    """One precision selection in progress."""
 
     def __init__(
         self,
@@ -148,7 +148,7 @@ class _PrecisionSelection:
         return next(entry for entry in self.entries if not entry.is_quantised and not entry.broken)
 
     def prepare(self) -> None:
-        """Make the graphs and judge their accuracy. The model as it is takes part if no other float may."""
+        """Make the graphs and evaluate their accuracy; with the unchanged model if no other float is left."""
         for precision in self._terms.precisions:
             self._listener.note(f"{precision}: making the graph and comparing its outputs")
             try:
@@ -184,37 +184,37 @@ class _PrecisionSelection:
             self._listener.note(f"{entry.name} is left out: {', '.join(entry.broken)}")
 
     def build(self, entries: Iterable[Entry], plans: Sequence[BuildPlan]) -> None:
-        """An engine of each entry for each plan."""
+        """Build an engine of each entry for each plan."""
         for entry in entries:
             self._listener.note(f"building {entry.name}")
             own = [msgspec.structs.replace(plan, onnx_sha256=entry.onnx.sha256) for plan in plans]
             engines = build_engines((entry.onnx,), own, entry.folder, self._how, self._listener)
             entry.engines.update({engine.plan.label: engine for engine in engines})
 
-    def _there(self, plan: BuildPlan) -> list[Entry]:
-        """Who has an engine for a plan, the baseline first."""
+    def _entries_of(self, plan: BuildPlan) -> list[Entry]:
+        """The candidates with an engine for a plan, the baseline first."""
         others = [one for one in self.entries if plan.label in one.engines and one is not self._baseline]
         return [self._baseline, *others]
 
     # ── measuring ───────────────────────────────────────────────────────────────────────────────────────
 
     def run_in_turns(self, known: dict[str, InterleavedRun] | None = None) -> dict[str, InterleavedRun]:
-        """One run in turns a plan, by label; a run that had everyone in it already is not repeated."""
+        """One interleaved run per plan, by label; a run that had all candidates already is not repeated."""
         runs = dict(known or {})
         stale = [
             plan
             for plan in self._plans
-            if plan.label not in runs or len(runs[plan.label].turns) < len(self._there(plan))
+            if plan.label not in runs or len(runs[plan.label].turns) < len(self._entries_of(plan))
         ]
         jobs = []
         for plan in stale:
-            entries, size = self._there(plan), plan.batch.opt[0]
+            entries, size = self._entries_of(plan), plan.batch.opt[0]
             engines = [
                 loaded(one.folder, self._base.inputs, one.engines[plan.label], size) for one in entries
             ]
             names = [one.name for one in entries]
             jobs.append(turns_job(engines, names, "precisions", size, self._setting))
-        labels = [f"{job_plan.label}: {len(self._there(job_plan))} in turns" for job_plan in stale]
+        labels = [f"{job_plan.label}: {len(self._entries_of(job_plan))} in turns" for job_plan in stale]
         found = measure_in_turns(jobs, labels, self._listener) if jobs else []
         for run in found:
             if run.failure is not None:
@@ -225,14 +225,14 @@ class _PrecisionSelection:
         return runs | {plan.label: run for plan, run in zip(stale, found, strict=True)}
 
     def report_times(self, runs: dict[str, InterleavedRun]) -> None:
-        """What is known already: explaining it takes as long again, and whoever stops then should know."""
+        """Report the first result early: the layer pass takes as long again, and the user may stop there."""
         for plan in self._plans:
-            told = [
+            times = [
                 f"{one.candidate} {one.latency_ms:.3f} ms"
                 + (f" ({one.against_baseline.verdict})" if one.against_baseline else "")
                 for one in self._verdict(plan, runs[plan.label]).times
             ]
-            self._listener.note(f"{plan.label}, before layers are looked at: {', '.join(told)}")
+            self._listener.note(f"{plan.label}, before layers are looked at: {', '.join(times)}")
 
     def _profiles(self, plan: BuildPlan, entries: Sequence[Entry]) -> list[tuple[EngineProfile, Graph]]:
         """Each one's layers with their times, and its graph at the plan's shapes."""
@@ -266,10 +266,10 @@ class _PrecisionSelection:
     # ── regions ─────────────────────────────────────────────────────────────────────────────────────────
 
     def leave_out_what_loses(self) -> None:
-        """For every quantised entry and plan: find what loses, and build it again without."""
+        """For every quantised entry and plan: find the losing regions, and build it again without them."""
         made: dict[tuple[str, tuple[str, ...]], list[BuildPlan]] = {}
         for plan in self._plans:
-            entries = [entry for entry in self._there(plan) if entry.is_quantised]
+            entries = [entry for entry in self._entries_of(plan) if entry.is_quantised]
             if not entries:
                 continue
             (floats, _), *others = self._profiles(plan, [self._baseline, *entries])
@@ -296,7 +296,7 @@ class _PrecisionSelection:
     # ── the end ─────────────────────────────────────────────────────────────────────────────────────────
 
     def selected(self, runs: dict[str, InterleavedRun], folder: Path) -> SelectionOutcome:
-        """Choose for every plan, and bring what was chosen into `folder`."""
+        """Select for every plan, and move the selected files into `folder`."""
         verdicts = [self._verdict(plan, runs[plan.label]) for plan in self._plans]
         by_name = {entry.name: entry for entry in self.entries}
         graphs: dict[str, OnnxArtifact] = {}

@@ -76,7 +76,7 @@ def repair(
     plugins: Sequence[str] = (),
     signer: Path | None = None,
 ) -> FolderCheck:
-    """Build engines again that are missing or changed, with what lies beside them; returns what is left.
+    """Rebuild engines that are missing or changed, with their logs; returns the remaining findings.
 
     `plugins` are the libraries that may be loaded; see `check_plugins`. For `signer` see `check_folder`.
 
@@ -116,7 +116,7 @@ def _put_back(names: Sequence[str], scratch: Path, folder: Path) -> None:
 
 
 def trust(folder: Path, names: Sequence[str], signer: Path | None = None) -> FolderCheck:
-    """Have the manifest vouch for engines as they are now: it is the user who trusts them, by name.
+    """Enter the present hashes of engines into the manifest, as the user trusts them by name.
 
     For `signer` see `check_folder`.
 
@@ -173,19 +173,19 @@ def sign(folder: Path, key: Path) -> FolderCheck:
 
 
 def rebuilt_name(source: Path) -> Path:
-    """Where a rebuild goes when nobody says: the same name with `.rebuilt`, in the current folder."""
+    """The default folder of a rebuild: the same name with `.rebuilt`, in the current folder."""
     return Path(f"{source.resolve().name}.rebuilt")
 
 
 def rebuild_locked(
     source: Path, output: Path | None = None, listener: Listener = SILENT, plugins: Sequence[str] = ()
 ) -> tuple[Manifest, tuple[Change, ...]]:
-    """Build a folder's engines again, from its graphs, plans and timing cache; tell what differs.
+    """Build a folder's engines again, from its graphs, plans and timing cache; returns the differences.
 
     Args:
         source: a build folder.
         output: the folder to make; by default `rebuilt_name`.
-        listener: hears progress and notes.
+        listener: receives progress and notes.
         plugins: the libraries that may be loaded; see `check_plugins`.
 
     Raises:
@@ -198,11 +198,15 @@ def rebuild_locked(
         raise UsageError(f"{target}: is the build itself", "give another folder with -o")
     check_plugins(manifest.engines, plugins, "--plugin")
     if not manifest.files:
-        raise ArtifactError(f"{source}: built before trtopt kept every file's hash", "build it anew")
+        raise ArtifactError(
+            f"{source}: built before trtopt kept every file's hash", "build it again with `trtopt build`"
+        )
     check = _checked(source, manifest)
     engines_files = {name for engine in manifest.engines for name in _files_of(engine)}
     if lost := {*check.missing, *check.changed} - engines_files - {TIMING_CACHE_FILE}:
-        raise ArtifactError(f"{source}: {', '.join(sorted(lost))} missing or changed", "build it anew")
+        raise ArtifactError(
+            f"{source}: {', '.join(sorted(lost))} missing or changed", "build it again with `trtopt build`"
+        )
     with folder_in_progress(target) as folder:
         _copy_rest(source, manifest, folder)
         engines = _engines_again(source, manifest, manifest.engines, folder, listener)

@@ -1,4 +1,4 @@
-"""The rewrite as a step of a build: what it may cost, what is kept of it, and when a model stays as it is."""
+"""The rewrite as a step of a build: its cost, its trace, and when a model is left unchanged."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ _ONE_SIZE_BYTES = 1 << 30
 def rewritten(
     onnx: OnnxArtifact, source: Path, copy: Path, backend: Backend
 ) -> tuple[OnnxArtifact | None, RewriteSummary | None, str]:
-    """Rewrite the model at `source` into `copy` for this TensorRT, and keep the trace beside it.
+    """Rewrite the model at `source` into `copy` for this TensorRT, with its trace.
 
-    A model that cannot be rewritten or proved is built as it is: that is no fault of its author's.
+    A model that cannot be rewritten or verified is built unchanged, with a note.
 
     Returns:
-        The rewritten model, None if `source` is to be used as it is; what the manifest says of the rewrite,
+        The rewritten model, None if `source` is used unchanged; what the manifest says of the rewrite,
         None if there was none; and a note.
 
     Raises:
-        TrtoptError: a rule failed, which is a mistake of ours; or nothing can be written.
+        TrtoptError: a rule failed, which is a bug in trtopt; or nothing can be written.
     """
     from trtopt.rewrite.driver import RuleFailed
     from trtopt.rewrite.rewrite import rewrite_model
@@ -59,8 +59,8 @@ def rewritten(
         return None, summary, "nothing to rewrite"
     done = ", ".join(f"{count} {name}" for name, count in summary.applied.items())
     note = (
-        f"rewritten: {trace.nodes_before} nodes are now {trace.nodes_after} ({done}), proved equal on "
-        f"{summary.inputs_checked} inputs; {TRACE_FILE} tells more"
+        f"rewritten: {trace.nodes_before} nodes are now {trace.nodes_after} ({done}), verified on "
+        f"{summary.inputs_checked} inputs; details are in {TRACE_FILE}"
     )
     return msgspec.structs.replace(read_onnx(copy), parent=onnx.sha256), summary, note
 
@@ -71,8 +71,8 @@ def _available_memory() -> int | None:
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
     except OSError:
         return None
-    told = next((line.split() for line in lines if line.startswith("MemAvailable:")), None)
-    return int(told[1]) * 1024 if told else None
+    reason = next((line.split() for line in lines if line.startswith("MemAvailable:")), None)
+    return int(reason[1]) * 1024 if reason else None
 
 
 def _gib(size: int) -> str:

@@ -16,18 +16,18 @@ from trtopt.workers.protocol import Merged, MergeJob, TacticsJob, TacticsTold
 from trtopt.workers.supervisor import run_jobs
 
 NO_CACHE = "none"
-"""As `--timing-cache`: begin with nothing, and leave the store alone."""
+"""Value of `--timing-cache`: start empty, and do not use the store."""
 STORE_VARIABLE = "TRTOPT_CACHE_DIR"
 
 
 def store_folder(cache_dir: str | Path | None = None) -> Path:
     """`cache_dir`, else $TRTOPT_CACHE_DIR, else `trtopt` in the user's folder for caches."""
-    told = cache_dir or os.environ.get(STORE_VARIABLE)
-    return Path(told) if told else user_folder()
+    contents = cache_dir or os.environ.get(STORE_VARIABLE)
+    return Path(contents) if contents else user_folder()
 
 
 def user_folder() -> Path:
-    """Where trtopt keeps for the user what can be made again: `trtopt` in the user's folder for caches."""
+    """The user's cache folder for files that can be recreated: `trtopt` in the user's folder for caches."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "trtopt"
 
 
@@ -58,7 +58,7 @@ def verify(cache_dir: str | Path | None = None) -> tuple[CacheEntry, ...]:
     if bad:
         raise ArtifactError(
             f"{len(bad)} of {len(found)} caches cannot be used:\n  " + "\n  ".join(bad),
-            "`trtopt cache prune` removes them; builds go on without",
+            "`trtopt cache prune` removes them; builds continue without",
         )
     return found
 
@@ -114,8 +114,8 @@ def tactics(name: str, cache_dir: str | Path | None = None) -> tuple[Tactic, ...
 
 def difference(first: str, second: str, cache_dir: str | Path | None = None) -> CacheDifference:
     """What two editable caches do not share; see `tactics`."""
-    told = _tactics([_cache(name, cache_dir) for name in (first, second)])
-    ours, theirs = ({tactic.key: tactic for tactic in one} for one in told)
+    contents = _tactics([_cache(name, cache_dir) for name in (first, second)])
+    ours, theirs = ({tactic.key: tactic for tactic in one} for one in contents)
     both = ours.keys() & theirs.keys()
     changed = sorted(key for key in both if ours[key].tactic != theirs[key].tactic)
     return CacheDifference(
@@ -157,4 +157,4 @@ def _tactics(caches: Sequence[StoredCache]) -> tuple[tuple[Tactic, ...], ...]:
 
 
 def _ignore(index: int, phase: str, fraction: float | None) -> None:
-    """Nobody waits long for these."""
+    """These jobs are short."""

@@ -1,7 +1,7 @@
 """Recipes: each is built several times, and all builds take turns, several times over.
 
-Every build starts without a timing cache. TensorRT's choices rest on timings, and a cache that the builds
-shared would hand the first one's timings to all others and hide what is looked for here.
+Every build starts without a timing cache. TensorRT's choices rest on timings, and a shared cache would give
+the first build's timings to all others and hide their variation.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ from trtopt.workflows.build.engines import TIMING_CACHE_FILE, BuildOptions, buil
 from trtopt.workflows.build.timing_caches import NO_CACHE
 from trtopt.workflows.build.verified_graphs import verified_graphs
 from trtopt.workflows.engine_points import points
-from trtopt.workflows.listener import Listener, tell
+from trtopt.workflows.listener import Listener, notify
 
 RUNS = 5
-"""How many processes run all builds: each loads them anew, so that a run's luck is drawn again."""
+"""How many processes run all builds: each loads them again, for independent runs."""
 
 _ROUNDS = 4
 """Turns that each build has in one process."""
@@ -143,7 +143,7 @@ def _built(
     own = plans[0].backend.name
     choice = choose_for_running(setting.backend or own, own)
     if choice.name != own:
-        tell(notes, listener, f"{path.name} is built with {choice.name} instead of {own}: {choice.reason}")
+        notify(notes, listener, f"{path.name} is built with {choice.name} instead of {own}: {choice.reason}")
         backend = open_builder(choice.name).backend
         plans = [msgspec.structs.replace(plan, settings=BuildSettings(), backend=backend) for plan in plans]
     builds = [(base, _by_size(manifest.engines, setting))] if first == 2 else []

@@ -38,7 +38,7 @@ class Options:
     force: bool = False
     """Compare although machines, models, input shapes or outputs differ; what does is noted."""
     batch: Sequence[int] | None = None
-    """Batch sizes [default: all that both sides have]. Beside a file of trtexec's: the one it is for."""
+    """Batch sizes [default: those of both sides]. Beside a file of trtexec's: the one it is for."""
     backend: str | None = None
     """See `trtopt.bench`."""
     contract: str | None = None
@@ -171,7 +171,7 @@ def _kind_of(a: Path, b: Path | None, options: Options) -> Kind:
         )
     if any(files) and options.builds is not None:
         raise UsageError(
-            "--builds: a result file cannot be built", "give ONNX files or build folders, or leave it away"
+            "--builds: a result file cannot be built", "give ONNX files or build folders, or omit it"
         )
     if options.across_contracts is not None:
         return Kind.CONTRACTS
@@ -218,7 +218,7 @@ def _setting(kind: Kind, options: Options) -> Setting:
     }
     for name in sorted(requested - useful - {"threshold"}):
         flag = _FLAGS.get(name, f"--{name.replace('_', '-')}")
-        raise UsageError(f"{flag}: means nothing to a comparison of {what}", f"leave {flag} away")
+        raise UsageError(f"{flag}: means nothing to a comparison of {what}", f"omit {flag}")
     if not 0 < options.threshold < 1:
         raise UsageError(
             f"--threshold {options.threshold:g}: not a share between 0 and 1", "write 0.01 for one percent"

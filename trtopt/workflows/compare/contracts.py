@@ -86,7 +86,7 @@ def explain_results(
     if contracts[0][0] == contracts[0][1]:
         raise UsageError(
             f"both files were measured under {contracts[0][0].name}: there is no difference to explain",
-            "leave --across-contracts away, or give a file that was measured under another contract",
+            "omit --across-contracts, or give a file that was measured under another contract",
         )
     notes += [note for pair in pairs for note in _marks(*pair)]
     with ExitStack() as resources:
@@ -99,10 +99,10 @@ def explain_results(
 
 def _marks(a: BenchPoint, b: BenchPoint) -> list[str]:
     """What speaks against the figures whose difference is to be explained."""
-    told = distrust(a.latency.untrustworthy, b.latency.untrustworthy)
+    doubts = distrust(a.latency.untrustworthy, b.latency.untrustworthy)
     if a.throughput is not None and b.throughput is not None:
-        told += distrust(a.throughput.untrustworthy, b.throughput.untrustworthy)
-    return [f"batch {a.batch}: {text}" for text in told]
+        doubts += distrust(a.throughput.untrustworthy, b.throughput.untrustworthy)
+    return [f"batch {a.batch}: {text}" for text in doubts]
 
 
 def _contract(point: BenchPoint) -> Contract:

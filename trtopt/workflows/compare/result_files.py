@@ -34,7 +34,7 @@ def compare_files(
         if batch is not None or assumed is not None:
             raise UsageError(
                 "--batch and --assume-contract are for trtexec's files: these say both themselves",
-                "leave them away",
+                "omit them",
             )
         return compare_reports(first, second, threshold=threshold, force=force)
     if batch is not None and len(batch) != 1:
@@ -105,7 +105,7 @@ def _check_kept(path: Path, report: BenchReport) -> None:
             reasons = sorted({reason for group in measurement.groups for reason in group})
             raise ArtifactError(
                 f"{path}: batch {point.batch}: all {measurement.discarded} samples of its {measurement.mode} "
-                f"pass were discarded ({', '.join(reasons) or 'the file tells no reason'})",
+                f"pass were discarded ({', '.join(reasons) or 'the file gives no reason'})",
                 "measure again when nothing slows the device down",
             )
 

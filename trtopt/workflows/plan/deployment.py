@@ -45,14 +45,14 @@ def deploy_triton(path: str | Path, repository: str | Path, *, name: str | None 
             check_successor(config.read_text("utf-8", errors="replace"), model.config, str(config))
         version = 1 + max((int(one.name) for one in folder.glob("*") if one.name.isdecimal()), default=0)
         write_atomically(folder / str(version) / model.file, content)
-        if _is_own(told := folder / "README.md"):
-            write_atomically(told, readme(plan, name, version).encode())
+        if _is_replaceable(readme_file := folder / "README.md"):
+            write_atomically(readme_file, readme(plan, name, version).encode())
         write_atomically(config, model.config.encode())
     return folder / str(version)
 
 
-def _is_own(told: Path) -> bool:
+def _is_replaceable(readme_file: Path) -> bool:
     """Whether nothing is there, or what trtopt wrote: others' words stay."""
-    if not told.is_file():
-        return not told.exists()
-    return WRITTEN_BY in told.read_text("utf-8", errors="replace")
+    if not readme_file.is_file():
+        return not readme_file.exists()
+    return WRITTEN_BY in readme_file.read_text("utf-8", errors="replace")

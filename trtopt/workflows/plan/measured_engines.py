@@ -122,20 +122,20 @@ def _points(source: Path) -> Iterator[_Point]:
 
 def _of_sweep(source: Path) -> Iterator[_Point]:
     sweep = read_sweep(source)
-    for told in sweep.measured:
-        if told.result is None or told.build is None or told.engine is None:
+    for point in sweep.measured:
+        if point.result is None or point.build is None or point.engine is None:
             continue
-        if len(told.setting.axes) > 1:
+        if len(point.setting.axes) > 1:
             raise UsageError(
-                f"{source}: sweeps {', '.join(sorted(told.setting.axes))} besides the batch",
+                f"{source}: sweeps {', '.join(sorted(point.setting.axes))} besides the batch",
                 "plan with a sweep over one axis",
             )
-        report = _read(source / told.result)
-        folder, sha256 = source / told.build, told.engine.sha256
+        report = _read(source / point.result)
+        folder, sha256 = source / point.build, point.engine.sha256
         artifact = next((one for one in read_manifest(folder).engines if one.sha256 == sha256), None)
         if artifact is None or report.points[0].latency.engine.sha256 != sha256:
             raise ArtifactError(
-                f"{source}: what was measured for {told.label} is not the engine in {folder} (hashes differ)",
+                f"{source}: {point.label} was measured on another engine than {folder} has (hashes differ)",
                 "sweep again into another folder",
             )
         yield _Point(
@@ -144,9 +144,9 @@ def _of_sweep(source: Path) -> Iterator[_Point]:
             report.points[0],
             report.environment,
             sweep.model_sha256,
-            told.setting.precision or "model",
-            next(iter(told.setting.axes), None),
-            next(iter(told.setting.axes.values()), 0),
+            point.setting.precision or "model",
+            next(iter(point.setting.axes), None),
+            next(iter(point.setting.axes.values()), 0),
             sweep.terms.device.name,
         )
 
@@ -165,10 +165,10 @@ def _engine(points: Sequence[_Point], families: Mapping[str, str]) -> MeasuredEn
     artifact = points[0].artifact
     family = families.get(artifact.plan.onnx_sha256) or points[0].folder.name
     lengths = sorted({point.length for point in points})
-    told = f" length {lengths[0]}" if lengths != [0] and len(lengths) == 1 else ""
+    at_length = f" length {lengths[0]}" if lengths != [0] and len(lengths) == 1 else ""
     memory = [found for point in points if (found := _memory(point.point)) is not None]
     return MeasuredEngine(
-        name=f"{family} {artifact.plan.label}{told}",
+        name=f"{family} {artifact.plan.label}{at_length}",
         sha256=artifact.sha256,
         family=family,
         curves={

@@ -101,7 +101,7 @@ def _notes_on(measured: Measured) -> list[str]:
     if any(max(engine.levels) > 1 for engine in measured.engines):
         return []
     return [
-        "one worker: nothing was measured with several streams; `trtopt sweep --streams 1,2` tells what a "
+        "one worker: nothing was measured with several streams; `trtopt sweep --streams 1,2` measures what a "
         "second one brings, which copies while the first computes"
     ]
 
@@ -122,20 +122,20 @@ class _Planner:
     """What serving adds at full load, by number of workers; None if the engines cannot run here."""
 
     def costs(self) -> Mapping[int, ServingCost]:
-        """What serving adds at full load, by number of workers; nothing where nobody knows."""
+        """What serving adds at full load, by number of workers; zero where unknown."""
         self.listener("measuring what serving adds to an engine")
         try:
             self.full = serving_costs(self.measured, self.limit_s, self.trust)
         except (DeviceError, IncompatibleEngineError) as error:
-            told = error.problem.splitlines()[0]
+            reason = error.problem.splitlines()[0]
             self.notes.append(
-                f"what serving adds is not known and taken for nothing, nor was the plan rehearsed: {told}"
+                f"what serving adds is not known and taken for nothing, nor was the plan rehearsed: {reason}"
             )
             return {1: FREE}
         return self.full
 
     def from_trials(self, outcome: Outcome, demand: Demand) -> ServingCost | None:
-        """What serving adds to a setup under its load, seen on a plan that nobody else sees."""
+        """What serving adds to a setup under its load, measured with a temporary plan."""
         if self.full is None:
             return None
         setup = outcome.setup
@@ -147,8 +147,8 @@ class _Planner:
             try:
                 done = trial_run(path, self.read.process, capacity, self.limit_s, self.trust)
             except (DeviceError, IncompatibleEngineError) as error:
-                told = error.problem.splitlines()[0]
-                self.notes.append(f"{setup.name} was not rehearsed: {told}")
+                reason = error.problem.splitlines()[0]
+                self.notes.append(f"{setup.name} was not rehearsed: {reason}")
                 return None
         if failed := sum(run.failed for _, run in done):
             count = sum(len(run.at_ms) for _, run in done)
@@ -202,6 +202,6 @@ def _planned(engine: MeasuredEngine, output: Path, measured: Measured) -> Planne
     return PlannedEngine(
         artifact=msgspec.structs.replace(artifact, path=path),
         precision=engine.family,
-        latency_ms=tuple(told for curve in longest for told in curve.offer.latency_ms),
+        latency_ms=tuple(pair for curve in longest for pair in curve.offer.latency_ms),
         memory_bytes=engine.memory.first_bytes if engine.memory is not None else None,
     )

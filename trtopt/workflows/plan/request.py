@@ -1,4 +1,4 @@
-"""What a plan is asked for, read and judged before anything is measured."""
+"""The request of a plan, read and validated before anything is measured."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class RequestedArrivals:
 
 
 def check_request(bounds: Bounds, rate: float | None, timeout: float | None) -> None:
-    """Judge what can be judged before anything is read."""
+    """Validate the options before anything is read."""
     if not 1 <= bounds.max_engines <= MAX_ENGINES:
         raise UsageError(f"--max-engines {bounds.max_engines}: out of range", f"give 1 to {MAX_ENGINES}")
     if bounds.memory_bytes is not None and bounds.memory_bytes < 1:
@@ -64,14 +64,14 @@ def shares_of(measured: Measured, process: Process, lengths: Mapping[int, float]
     """
     has_lengths = set(measured.buckets) != {0}
     recorded = process.lengths if isinstance(process, Recorded) else ()
-    told = bool(lengths) or bool(recorded)
-    if has_lengths and not told:
+    has_given = bool(lengths) or bool(recorded)
+    if has_lengths and not has_given:
         raise UsageError(
-            f"the sweep has lengths {', '.join(map(str, sorted(measured.buckets)))}, and nobody says "
-            "how long requests are",
-            "say it as --lengths 128:0.7,384:0.3, or in a file of arrivals with a length for each",
+            f"the sweep has lengths {', '.join(map(str, sorted(measured.buckets)))}, and the lengths of "
+            "requests are unknown",
+            "give them as --lengths 128:0.7,384:0.3, or in a file of arrivals with a length for each",
         )
-    if not has_lengths and told:
+    if not has_lengths and has_given:
         raise UsageError(
             "requests have lengths, and the sweep has none", "sweep with --shapes, or leave them out"
         )
@@ -95,5 +95,7 @@ def on_another_machine(measured: Measured) -> list[str]:
     notes = []
     if (here.name, cpu_name()) != (there.device.name, there.cpu):
         notes.append(f"measured on {there.device.name}, {there.cpu}; planned on {here.name}, {cpu_name()}")
-    told = measured.sweep_devices - {here.name, there.device.name}
-    return notes + [f"{REPORT} says that it is of {name}; planned on {here.name}" for name in sorted(told)]
+    other_devices = measured.sweep_devices - {here.name, there.device.name}
+    return notes + [
+        f"{REPORT} says that it is of {name}; planned on {here.name}" for name in sorted(other_devices)
+    ]

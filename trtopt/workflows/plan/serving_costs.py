@@ -79,14 +79,14 @@ def trial_cost(
 
     A batch took that much longer, or shorter, on average: this goes into `batch_ms`, for capacities, too.
     What simulations of the same arrivals still miss at `percentiles`, such as stalls that hit several
-    requests, is told as factors. Nothing counts of a run that the machine held up.
+    requests, becomes factors. A run that the machine delayed does not count.
     """
     cost = _scattered(full, setup, [run for _, run in trials])
     compared = [_trial_of(cost, setup, *one) for one in trials]
     if (found := held_up(compared, percentiles)) is not None:
-        index, told = found
+        index, outlier = found
         others = [*trials[:index], *trials[index + 1 :]]
-        return msgspec.structs.replace(trial_cost(full, setup, others, percentiles), held_up=told)
+        return msgspec.structs.replace(trial_cost(full, setup, others, percentiles), held_up=outlier)
     return msgspec.structs.replace(
         cost,
         from_trials=sum(len(run.at_ms) for _, run in trials),

@@ -1,4 +1,4 @@
-"""A plan put to the test: rehearsed before it is handed out, and verified afterwards."""
+"""Trial runs of a plan before it is returned, and its verification afterwards."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _SECONDS, _LEAST, _MOST = 2.0, 5, 25_000
 _MOST_SECONDS = 8.0
 
 _BEFORE_S = 0.5
-"""How long requests are served before they are told of. In the first fifth of a second of a process they were
+"""How long requests are served before they count. In the first fifth of a second of a process they were
 late ten times as often as later, at any rate (digits on ONNX Runtime), and decided what 99 of 100 keep.
 """
 
@@ -136,7 +136,7 @@ def _tried(job: TrialJob, limit_s: float | None) -> Tried:
 
 
 def verification_of(result: Tried, p: float, runs: int) -> Verification:
-    """What so many runs came to, told for the percentile `p`, too.
+    """The results of the runs, for the percentile `p` too.
 
     Raises:
         DeviceError: no request was answered.

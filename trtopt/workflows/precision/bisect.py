@@ -44,13 +44,13 @@ from trtopt.workflows.precision.quantize import Request as QuantizeRequest
 from trtopt.workflows.precision.quantize import evaluated, rewritten, save
 
 EVALUATIONS = 200
-"""How many sets of nodes are evaluated at most, unless told."""
+"""The default maximum number of evaluated node sets."""
 Precision = Literal["fp16", "bf16", "int8", "fp8"]
 
 
 @dataclass(frozen=True)
 class Request:
-    """What `bisect` was asked for; the fields are those of the command line.
+    """The options of `bisect`; the fields are those of the command line.
 
     `data` is what accuracy is judged on, `calib` what values and ranges are measured on; each stands for the
     other where that is missing. `backend`, `batch`, `profile` and `timeout` (seconds a run) are for engines.
@@ -188,7 +188,7 @@ def _check(source: Path, target: Path | None, request: Request) -> None:
     if request.precision in ("fp16", "bf16"):
         for flag, value in (("--table", request.table), ("--method", request.method)):
             if value is not None:
-                raise UsageError(f"{flag} is for int8 and fp8: casts need no scales", "leave it away")
+                raise UsageError(f"{flag} is for int8 and fp8: casts need no scales", "omit it")
     if target is not None:
         if source.resolve() == target.resolve():
             raise UsageError("the output would replace the model itself", "choose another place with -o")
@@ -242,19 +242,19 @@ def _shares(file: ModelFile, nodes: Sequence[str], data: str) -> tuple[dict[str,
             "no operations are known: all nodes cost the same"
         ]
     unknown = [name for name, count in counts.items() if count is None]
-    told = [f"the operations of {len(unknown)} nodes are not known: they cost nothing"] if unknown else []
-    return {name: (count or 0) / total for name, count in counts.items()}, told
+    reported = [f"the operations of {len(unknown)} nodes are not known: they cost nothing"] if unknown else []
+    return {name: (count or 0) / total for name, count in counts.items()}, reported
 
 
 def _watched(error: Evaluate, most: int, listener: Listener) -> Evaluate:
-    """The same, with progress told."""
+    """The same, with progress reported."""
     listener.plans(["bisect"])
     done = 0
 
-    def told(kept: Names) -> float:
+    def reported(kept: Names) -> float:
         nonlocal done
         done += 1
         listener.progress(0, f"evaluation {done} of at most {most}: {len(kept)} nodes kept", done / most)
         return error(kept)
 
-    return told
+    return reported

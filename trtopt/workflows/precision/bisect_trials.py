@@ -28,8 +28,8 @@ class Trials:
         """What a user should know of how it went."""
         if not self._unbuilt:
             return tuple(self._notes)
-        told = f"{len(self._unbuilt)} of the sets could not be built and count as missing the bounds"
-        return (*self._notes, f"{told}: {self._unbuilt[0]}")
+        count = f"{len(self._unbuilt)} of the sets could not be built and count as missing the bounds"
+        return (*self._notes, f"{count}: {self._unbuilt[0]}")
 
     def error(self, kept: Names) -> float:
         """What the model with these nodes kept uses of the bounds; all, where no engine can be built of it.
@@ -54,7 +54,7 @@ class Trials:
         return max(allowance_used(item.outputs, self._bounds) for item in subjects)
 
     def final(self, kept: Names, spool: Path) -> tuple[Variant, tuple[CheckedSubject, ...]]:
-        """The model to hand out with these nodes kept, and what was measured of it."""
+        """The resulting model with these nodes kept, and its measurements."""
         made = self._variants.tidied(kept, spool)
         if made is not None:
             with tempfile.TemporaryDirectory(dir=self._scratch) as folder:

@@ -76,7 +76,7 @@ def check(
         bounds: what is asked of every output.
         layers: compare inner tensors too (ONNX files only).
         timeout, trust: as for `bench`.
-        listener: hears progress and notes.
+        listener: receives progress and notes.
 
     Raises:
         TrtoptError: with what is wrong and what to do.
@@ -174,7 +174,7 @@ class Checker:
         listener: Listener,
         limit_s: float | None,
     ) -> list[CheckedSubject]:
-        """Compare engines at all batch sizes that are asked for; see `engine`."""
+        """Compare engines at all requested batch sizes; see `engine`."""
         wanted = points(there.engines, batch)
         listener.plans([f"batch{size}" for _, size in wanted])
         return [self.engine(there, engine, size, data, listener, limit_s) for engine, size in wanted]

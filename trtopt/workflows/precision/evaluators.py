@@ -54,7 +54,7 @@ def evaluator_for(
 
     Raises:
         UsageError: no such backend, a target that is not the backend's, or terms of engines without engines.
-        BackendMissingError: the backend that was asked for is not installed.
+        BackendMissingError: the requested backend is not installed.
     """
     choice = choose_for_running(backend)
     if choice.name != ONNXRUNTIME:
@@ -70,7 +70,7 @@ def evaluator_for(
     if terms != EngineTerms():
         raise UsageError(
             f"--batch, --profile and --timeout are for engines, and none are built: {choice.reason}",
-            "leave them away",
+            "omit them",
         )
     return RuntimeEvaluator(checker, data, choice.reason, target or DEFAULT)
 
@@ -80,7 +80,7 @@ def _check_terms(builder: EngineBuilder, target: str | None, terms: EngineTerms)
     if target not in (None, own):
         raise UsageError(
             f"--target {target}: the engines are built by {builder.backend}, whose target is {own}",
-            "leave --target away, or judge without engines: --backend onnxruntime",
+            "omit --target, or evaluate without engines: --backend onnxruntime",
         )
     if make_recipe(terms.profile, {}).precision is not None:
         raise UsageError(

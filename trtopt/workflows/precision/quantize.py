@@ -1,4 +1,4 @@
-"""From a float ONNX file to one with Q/DQ, and the calibration table beside it."""
+"""From a float ONNX file to one with Q/DQ, and its calibration table."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ TABLE_SUFFIX = ".calibration.json"
 
 @dataclass(frozen=True)
 class Request:
-    """What `quantize` was asked for; the fields are those of the command line.
+    """The options of `quantize`; the fields are those of the command line.
 
     `calib` is what `trtopt.data.open_data` takes; beside a `table` it finds what that lacks. `method` is one
     of `auto`, `max`, `percentile-99.9`, …, `smoothquant` is `auto` (INT8: where it helps), `off` or the
@@ -99,14 +99,14 @@ def quantize(
     check_room_beside(target, of_quantising(original), listener.note)
     with scratch_beside(target) as scratch:
         listener.note("rewriting the graph")
-        file, told = rewritten(source, scratch, request.target)
+        file, rewrite_notes = rewritten(source, scratch, request.target)
         listener.note("placing Q/DQ and calibrating" if samples else "placing Q/DQ")
         made = quantise(
             file,
             QuantizeOptions(_options(request, precision), form, request.method, request.smoothquant),
             Material(samples, request.random_data, table, str(request.table), onnx.sha256),
         )
-        made.notes += [*told, *no_numbers(original)]
+        made.notes += [*rewrite_notes, *no_numbers(original)]
         tried = samples or seeded_source(original)
         if form.strongly_typed:
             listener.note("making the rest FP16")
@@ -167,7 +167,7 @@ def _check_smoothing(request: Request) -> None:
     if request.table is not None:
         raise UsageError(
             "--smoothquant and --table exclude one another: ranges fit the graph that they were found on",
-            "leave --smoothquant out: the table tells what is smoothed",
+            "omit --smoothquant: the table lists what is smoothed",
         )
 
 
@@ -189,7 +189,7 @@ def _source(request: Request, model: ModelFile, precision: Precision) -> SampleS
 def rewritten(source: Path, scratch: Path, target: str) -> tuple[ModelFile, list[str]]:
     """The model in FP32, BatchNorm folded and the like, its new weights to be kept in `scratch`; and remarks.
 
-    It is proved equal on seeded inputs; where those do not suit the model it is not, which is said.
+    It is verified on seeded inputs; where those do not suit the model a note says that it was not.
     """
     from trtopt.rewrite.rewrite import rewrite_model
 

@@ -30,7 +30,7 @@ class Task:
         path = find(model)
         spec = read_spec(path)
         if spec.metric is None or not spec.outputs:
-            raise UsageError(f"--model {model}: its file names no metric", "leave --model away")
+            raise UsageError(f"--model {model}: its file names no metric", "omit --model")
         self._metric, self._output = spec.metric, spec.outputs[0]
         self._function = function_beside(path, spec.metric)
         self._kept: tuple[list[NDArray[np.generic]], ...] = ([], [], [])
@@ -46,7 +46,7 @@ class Task:
                 kept.append(array)
 
     def score(self) -> TaskScore:
-        """The metric over all that was added; starts anew.
+        """The metric over all added batches; then starts again.
 
         Raises:
             DataError: the metric refuses the data; with its words.

@@ -78,7 +78,7 @@ def probe_peaks(
     Each of these has failed after `timeout` seconds.
 
     A rate is that of the layer that holds the product, from its median time under the profiler. Types that
-    give none are told in the notes; peaks of the table stand in for them.
+    give none are listed in the notes; peaks of the table stand in for them.
 
     Raises:
         TrtoptError: the copy cannot be measured.
@@ -108,8 +108,8 @@ def _copy(backend: Backend, nbytes: int, limit_s: float | None, listener: Listen
     job = CopyJob(backend=backend.name, nbytes=nbytes)
     ((_, result),) = run_jobs([job], limit_s=limit_s, on_progress=listener.progress)
     assert isinstance(result, Copied)
-    told = f"measured: copy of {nbytes / 2**30:g} GiB within the device, bytes read and written"
-    return Peak(value=result.bytes_per_s, source=told)
+    text = f"measured: copy of {nbytes / 2**30:g} GiB within the device, bytes read and written"
+    return Peak(value=result.bytes_per_s, source=text)
 
 
 def _matrix(
@@ -135,8 +135,8 @@ def _matrix(
 
 def _peak_in(point: BenchPoint, model: onnx.ModelProto, dtype: str, source: str) -> Peak | str:
     assert point.layers is not None
-    told = point.layers.inspector
-    description = None if told is None else read_inspector(told, source)
+    text = point.layers.inspector
+    description = None if text is None else read_inspector(text, source)
     found = profile_point(point, description, read_graph(model, {}), None)
     return matrix_peak(found.layers, dtype, source)
 

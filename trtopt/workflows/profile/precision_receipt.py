@@ -1,4 +1,4 @@
-"""Precision receipts of a build folder: the types its engines run in against those asked for."""
+"""Precision receipts of a build folder: the types its engines run in against the requested ones."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def receipts_of(folder: Path, manifest: Manifest) -> dict[str, PrecisionReceipt]
 
 
 def _text(folder: Path, engine: EngineArtifact) -> str:
-    """What the builder's inspector told.
+    """The description by the builder's inspector.
 
     Raises:
         ArtifactError: the file is gone, or no text.
@@ -55,10 +55,10 @@ def _text(folder: Path, engine: EngineArtifact) -> str:
 
 
 def check_receipts(receipts: Mapping[str, PrecisionReceipt]) -> None:
-    """Precision that was asked for and did not happen is a failure, although there is an engine.
+    """Fail if the engines do not run in the requested precision.
 
     Raises:
-        BuildError: it did not in an engine; see `inspect.receipt` for what is judged how.
+        BuildError: an engine does not; see `inspect.receipt` for the limits.
     """
     for name, found in receipts.items():
         if fallen := faults(found):

@@ -1,4 +1,4 @@
-"""From a build folder, an engine or an ONNX file to a look inside its engines."""
+"""From a build folder, an engine or an ONNX file to a profile of its engines."""
 
 from __future__ import annotations
 
@@ -68,14 +68,14 @@ def profile(
 
     Args:
         path: a build folder, an engine in one, or an ONNX file.
-        batch: batch sizes; by default every one there is an engine for.
+        batch: batch sizes; by default those of the engines.
         backend: as for `bench`: by default the one that the engines were built with.
         result: a result file of `trtopt bench --layers` to look into, instead of measuring here.
         against: an earlier profile: its engine of the same batch size, or its only one, is A of a difference.
         memory, nvtx, timeout, trust: as for `bench`.
         probe: measure what the device can do at most, and keep it for the device's next profiles.
-        duration: seconds of the latency pass that is made beside the layer pass.
-        listener: hears progress and notes.
+        duration: seconds of the latency pass that accompanies the layer pass.
+        listener: receives progress and notes.
 
     Raises:
         ArtifactError: `path`, `result` or `against` are not what they should be, or belong to another model
@@ -109,12 +109,12 @@ def profile(
 
 
 def _check(nvtx: bool, result: str | Path | None, measuring: Mapping[str, bool]) -> None:
-    """Judge the flags; `measuring` tells which were given that mean nothing where nothing is measured."""
+    """Validate the flags; `measuring` lists the given ones that need a measurement."""
     if nvtx:
         require_nvtx()  # later on its absence would be taken for that of a GPU
     given = [flag for flag, is_given in measuring.items() if is_given]
     if given and result is not None:
-        raise UsageError(f"{given[0]}: nothing is measured with --result", "leave one of them away")
+        raise UsageError(f"{given[0]}: nothing is measured with --result", "omit one of them")
 
 
 @contextmanager
@@ -131,7 +131,7 @@ def _subject(
     folder = path if path.is_dir() else path.parent
     if is_external(path, trust):
         raise UsageError(
-            f"{path}: no manifest tells its model, and a profile is about the model's nodes",
+            f"{path}: no manifest names its model, and a profile is about the model's nodes",
             "time its layers with `trtopt bench --layers`, or give a folder that `trtopt build` made",
         )
     if path.is_dir() or _is_engine_of(folder, path):
@@ -202,8 +202,8 @@ def _peaks_for(
         return known_peaks(device)
     plan = manifest.engines[0].plan if manifest is not None else None
     sources = plan.settings.tactic_sources if plan is not None and plan.backend == backend else None
-    peaks, told = probe_peaks(device, backend, sources, timeout, listener)
-    notes += told
+    peaks, probe_notes = probe_peaks(device, backend, sources, timeout, listener)
+    notes += probe_notes
     return peaks
 
 

@@ -35,7 +35,7 @@ def shapes_with(onnx: OnnxArtifact, axes: Mapping[str, int], fixed: Mapping[str,
     swept = {name for name, _ in lengths}
     for name in sorted(swept & fixed.keys()):
         raise UsageError(
-            f"--shape {name}: --shapes sweeps an axis of this input", "leave the --shape of this input away"
+            f"--shape {name}: --shapes sweeps an axis of this input", "omit the --shape of this input"
         )
     return dict(fixed) | {
         spec.name: _shape(spec, lengths, sorted(places)) for spec in onnx.inputs if spec.name in swept

@@ -1,4 +1,4 @@
-"""The engines of a sweep: what is shared between them is made once, and what is there is used again."""
+"""The engines of a sweep: what is shared between them is made once, and existing ones are reused."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ class Builds:
 
     def _hashes_of_graphs(self, setting: SweepSetting) -> dict[str, str]:
         hashes = hashes_of(self._prepared(setting.precision))
-        return {name: told for name, told in hashes.items() if name != _PREPARED}
+        return {name: sha256 for name, sha256 in hashes.items() if name != _PREPARED}
 
     def _manifest(self, setting: SweepSetting) -> Manifest:
         """That of the setting's folder; one without engines where none is built yet."""

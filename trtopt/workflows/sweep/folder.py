@@ -94,7 +94,7 @@ def _is_anything(folder: Path) -> bool:
 
 
 def _check_same(folder: Path, there: SweepTerms, here: SweepTerms) -> None:
-    """A sweep goes on only with the same model, on the same machine and on the same terms.
+    """A sweep continues only with the same model, on the same machine and on the same terms.
 
     Raises:
         ArtifactError: with all that differs.
@@ -115,12 +115,12 @@ def _check_same(folder: Path, there: SweepTerms, here: SweepTerms) -> None:
             f"{folder}: is a sweep of another machine: {'; '.join(machine)}",
             "figures of two machines make no curve: choose another folder with -o",
         )
-    told = [
+    differences = [
         f"{name.replace('_', ' ')} {_shown(before)}, now {_shown(after)}"
         for name, before, after in _differing(there, here)
     ]
     raise ArtifactError(
-        f"{folder}: is a sweep on other terms: {'; '.join(told)}",
+        f"{folder}: is a sweep on other terms: {'; '.join(differences)}",
         "give the options that it began with, or choose another folder with -o",
     )
 

@@ -1,4 +1,4 @@
-"""What a sweep is asked for: every combination, the terms that all share, and what contradicts itself."""
+"""The request of a sweep: every combination, the shared terms, and contradictions."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def plan_of(swept: Swept, request: SweepRequest) -> SweepPlan:
     if request.adaptive and len(set(batches)) < 2:
         raise UsageError(
             f"--adaptive refines between batch sizes, and there is only {batches[0]}",
-            "give the smallest and the largest with --batch, or leave --adaptive away",
+            "give the smallest and the largest with --batch, or omit --adaptive",
         )
     lengths = [
         [(name, size) for size in with_neighbours(sizes, request.neighbours)]
@@ -155,7 +155,7 @@ def terms_of(swept: Swept, request: SweepRequest) -> SweepTerms:
 
 
 def check(plan: SweepPlan, swept: Swept, terms: SweepTerms) -> None:
-    """Judge everything that can be judged before anything is built.
+    """Validate all options before anything is built.
 
     Raises:
         UsageError, FixedBatchError: options that are wrong, contradict each other or do not fit the model.
@@ -172,7 +172,7 @@ def check(plan: SweepPlan, swept: Swept, terms: SweepTerms) -> None:
     needs_none = all(swept.calib_for(one) is None for one in plan.precisions)
     if recipe.calib is not None and needs_none and not has_begun:
         raise UsageError(
-            "--calib: nothing here needs data", "add --precision fp16, bf16, int8 or fp8, or leave it away"
+            "--calib: nothing here needs data", "add --precision fp16, bf16, int8 or fp8, or omit it"
         )
     for streams in plan.streams:
         contract_for(terms.contract, streams)
@@ -183,11 +183,9 @@ def check(plan: SweepPlan, swept: Swept, terms: SweepTerms) -> None:
 def _check_recipe(recipe: Recipe) -> None:
     if recipe.dynamic:
         raise UsageError(
-            "--dynamic: a sweep builds an engine for each batch size", "leave it away, or use `trtopt build`"
+            "--dynamic: a sweep builds an engine for each batch size", "omit it, or use `trtopt build`"
         )
     if recipe.compute_capability:
-        raise UsageError(
-            "--compute-capability: engines for other GPUs cannot be measured here", "leave it away"
-        )
+        raise UsageError("--compute-capability: engines for other GPUs cannot be measured here", "omit it")
     if recipe.bounds:
         raise UsageError("bounds: a sweep does not judge accuracy", "see `trtopt check`")

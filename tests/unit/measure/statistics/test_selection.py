@@ -53,11 +53,11 @@ def test_of_several_that_are_faster_the_fastest_is_taken() -> None:
 
 def test_one_that_breaks_a_bound_is_not_taken_however_fast() -> None:
     found = select_engine(
-        "fp16", [timed("int8", 0.5, requested=True, broken="cosine of 'y' is 0.9, 0.99 is asked for")]
+        "fp16", [timed("int8", 0.5, requested=True, broken="cosine of 'y' is 0.9, the bound is 0.99")]
     )
     assert found.name == "fp16"
-    assert found.reason == "int8 is not accurate enough: cosine of 'y' is 0.9, 0.99 is asked for"
-    unmeasured = TimedCandidate("fp8", None, None, True, ("cosine of 'y' is 0.5, 0.99 is asked for",))
+    assert found.reason == "int8 is not accurate enough: cosine of 'y' is 0.9, the bound is 0.99"
+    unmeasured = TimedCandidate("fp8", None, None, True, ("cosine of 'y' is 0.5, the bound is 0.99",))
     assert select_engine("fp16", [unmeasured, timed("int8", 0.9)]).name == "int8"
 
 

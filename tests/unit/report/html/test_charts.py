@@ -146,8 +146,8 @@ def test_the_builders_memory_is_drawn_beside_the_engines_or_alone() -> None:
     section = memory_section(msgspec.structs.replace(found, profiles={"profile.json": report}), "")
     assert [panel.label for panel in section.panels] == ["batch 1", "batch 8"]
     titles = [[chart.title for chart in charts(Section("", "", [panel]))] for panel in section.panels]
-    building = "What the builder's allocations held over time"
-    assert titles == [[building], ["What TensorRT's allocations hold over time", building]]
+    building = "Device memory allocated by the builder over time"
+    assert titles == [[building], ["Device memory allocated by TensorRT over time", building]]
 
 
 @given(st.lists(st.integers(0, 1000), max_size=200), st.integers(3, 50))

@@ -115,7 +115,7 @@ def test_results_without_a_build_are_made_from_the_model() -> None:
 
 
 def test_the_layers_of_a_real_engine_are_rows_with_their_details() -> None:
-    table = read(resnet()).table("Layers and what each covers")
+    table = read(resnet()).table("Layers with the nodes they cover")
     names = [column["name"] for column in table["columns"]]
     assert (len(table["rows"]), names[:4]) == (60, ["layer", "ms", "share", "kind"])
     row, details = table["rows"][1], dict(table["details"][1])
@@ -136,7 +136,7 @@ def test_several_engines_have_panels_of_their_own() -> None:
 
 def test_figures_that_are_not_to_be_trusted_are_marked() -> None:
     shown = read(everything())
-    assert "result.json: batch 8 is not to be trusted" in shown.text["summary"]
+    assert "result.json: batch 8 is not trustworthy" in shown.text["summary"]
     assert shown.table("Latency of one query")["rows"][0][0] == "8!"
 
 
@@ -177,7 +177,7 @@ def test_an_engine_that_was_not_run_shows_what_its_graph_asks_for() -> None:
     assert "there is nothing to plot" in shown.text["roofline"]
     assert "The engine was not run" in shown.text["fusion"]
     assert "60 nodes of the ONNX file, not timed" in shown.text["layers"]
-    table = shown.table("Nodes and what each costs")
+    table = shown.table("Nodes with their minimum cost")
     names = [column["name"] for column in table["columns"]]
     assert names == ["layer", "kind", "type", "floor ms", "bound by", "MFLOP", "MB"]
     assert table["sorted_by"] == names.index("MFLOP")
@@ -194,7 +194,7 @@ def test_names_of_any_characters_stay_text() -> None:
     shown = read(found)
     assert {tag for tag, _ in shown.elements}.isdisjoint({"img", "bold"})
     assert len(shown.scripts) == 3
-    assert shown.table("Layers and what each covers")["rows"][0][0] == f"reformat at {SEEN}"
+    assert shown.table("Layers with the nodes they cover")["rows"][0][0] == f"reformat at {SEEN}"
     assert SEEN in shown.text["summary"]
     assert SEEN in shown.text["environment"]
 
