@@ -1,4 +1,4 @@
-"""Casting a model that has 16-bit types already: all of it is judged anew, and no name is given twice."""
+"""Casting a model that has 16-bit types already: all of it is decided again, and no name is given twice."""
 
 from __future__ import annotations
 

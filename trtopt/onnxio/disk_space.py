@@ -17,7 +17,7 @@ def silent(note: str) -> None:
     """Hears of it and says nothing."""
 
 
-def check_room_beside(out: Path, needed: int, note: Note = silent) -> None:
+def check_output_room(out: Path, needed: int, note: Note = silent) -> None:
     """See to it that the folder of `out` has room for so many bytes, and say so if they are many.
 
     Raises:

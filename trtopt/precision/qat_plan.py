@@ -33,7 +33,7 @@ class Completed:
 def complete(view: View, options: PlacementOptions, existing: Existing, *, keep_unknown: bool) -> Completed:
     """The rules' plan for the layers that training quantised, with the model's own pairs kept.
 
-    Edges are told apart by (node, input). An edge that a rule adds takes the scale that the same tensor, or
+    Edges are identified by (node, input). An edge that a rule adds takes the scale that the same tensor, or
     one that shares its scale, has already; `unknown` are tensors that have none, and unless `keep_unknown`
     (there is data to calibrate them on) their edges are left out.
     """

@@ -25,10 +25,10 @@ class Match:
 class Rule:
     """One idea.
 
-    `find` walks a scope and yields matches of the pattern, each taken from the graph as it is at that
-    moment; `check` answers None, or why this match must be left alone; `apply` replaces it. `default` names
-    the targets for which it runs without being asked for by name. `enables` says what TensorRT can do
-    afterwards; `audit` says for which TensorRT engines have shown that, or that it does so without the rule.
+    `find` walks a scope and yields matches of the pattern, each taken from the graph's current state;
+    `check` returns None, or why this match must not be replaced; `apply` replaces it. `default` names the
+    targets for which it is on. `enables`: what TensorRT can do afterwards. `audit`: for which TensorRT
+    engines have shown that, or that the rule is not needed there.
     """
 
     name: str

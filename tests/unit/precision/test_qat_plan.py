@@ -305,7 +305,7 @@ def test_unsigned_and_asymmetric_pairs_are_refused(zero: np.ndarray, message: st
 
 
 def test_another_precision_than_the_model_s_is_refused() -> None:
-    with pytest.raises(UsageError, match="carries INT8 Q/DQ already, and FP8 is asked for"):
+    with pytest.raises(UsageError, match="carries INT8 Q/DQ already, and FP8 is requested"):
         quantise(
             as_file(trained_block()),
             QuantizeOptions(PlacementOptions("fp8"), qdq_format_for("fp8", "11")),

@@ -82,7 +82,7 @@ class Crashed(CannotRun):
 
 
 @contextmanager
-def crashes_told(what: str) -> Iterator[None]:
+def crash_context(what: str) -> Iterator[None]:
     """Where a model crashes ONNX Runtime, say on which samples, or which of several it is.
 
     Raises:

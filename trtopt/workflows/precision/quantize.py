@@ -16,7 +16,7 @@ from trtopt.data.feeds import seeded_source
 from trtopt.errors import ModelError, OutputError, UsageError
 from trtopt.files.build_folder import check_writable, scratch_beside, write_atomically
 from trtopt.onnxio import model_file
-from trtopt.onnxio.disk_space import check_room_beside
+from trtopt.onnxio.disk_space import check_output_room
 from trtopt.onnxio.graph_walk import graphs_of
 from trtopt.onnxio.model_file import ModelFile
 from trtopt.onnxio.model_info import read_onnx
@@ -94,7 +94,7 @@ def quantize(
     samples = _source(request, original, precision)
     table = read_table(request.table) if request.table else None
     check_writable(target)
-    check_room_beside(target, of_quantising(original), listener.note)
+    check_output_room(target, of_quantising(original), listener.note)
     with scratch_beside(target) as scratch:
         listener.note("rewriting the graph")
         file, told = rewritten(source, scratch, request.target)
