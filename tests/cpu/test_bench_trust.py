@@ -78,7 +78,7 @@ def steady(**changes: Any) -> Script:
 def test_a_steady_run_tells_its_clocks_and_exits_with_0(scripted_cli: Any, flags: tuple[str, ...]) -> None:
     result, report = scripted_cli(steady(), steady(), *flags)
     assert result.exit_code == 0
-    assert "clocks: SM 1980 MHz, judged by the application clock of 1980 MHz, 412 W, 51 °C\n" in result.output
+    assert "clocks: SM 1980 MHz, against the application clock of 1980 MHz, 412 W, 51 °C\n" in result.output
     assert "trusted" not in result.output
     assert report.points[0].latency.clock_reference.kind == "application"
 

@@ -133,7 +133,7 @@ def test_int8_that_is_slower_is_not_handed_out(
     first, second = manifest.verdict.batches
     assert (first.chosen, second.chosen) == ("fp16", "int8")
     assert "int8 is slower than fp16: latency +20.0%" in first.reason
-    assert second.reason.startswith("not slower than fp16, and asked for")
+    assert second.reason.startswith("not slower than fp16, and requested")
     assert [manifest.graph_of(engine).path for engine in manifest.engines] == [
         "model.fp16.onnx",
         "model.int8.onnx",

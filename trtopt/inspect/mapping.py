@@ -64,15 +64,15 @@ def map_layers(description: EngineDescription, graph: Graph, *, infer: bool = Fa
 def _by_name(layer: EngineLayer, graph: Graph) -> Mapped:
     name = _PROFILE.sub("", layer.name)
     known = [graph.by_name[one] for one in layer.onnx_nodes if one in graph.by_name]
-    told = _nodes_in(_HELPER.sub("", _REFORMAT.sub("", name)), graph)
+    named = _nodes_in(_HELPER.sub("", _REFORMAT.sub("", name)), graph)
     foreign = _FOREIGN.match(name)
     opaque = layer.kind in _OPAQUE_KINDS or foreign is not None
     nodes: tuple[Node, ...] = ()
     by: MappedBy = "nothing"
     if known:
-        nodes, by = _ordered([*known, *told]), "metadata"
-    elif told and foreign is None:
-        nodes, by = _ordered(told), "name"
+        nodes, by = _ordered([*known, *named]), "metadata"
+    elif named and foreign is None:
+        nodes, by = _ordered(named), "name"
     reformat = bool(_REFORMAT.match(name)) or (layer.kind in _REFORMAT_KINDS and not nodes)
     reformat = reformat or (layer.kind == "Cast" and name.startswith(_ORT_CAST))
     return Mapped(nodes, by, opaque, reformat)
@@ -176,7 +176,7 @@ def _walk_back(graph: Graph, outputs: Sequence[str], inputs: set[str], taken: se
     return list(found.values())
 
 
-# ── what nobody names ───────────────────────────────────────────────────────────────────────────────────
+# ── unnamed layers ──────────────────────────────────────────────────────────────────────────────────────
 
 
 def _with_inferred(found: Mapping[str, Mapped], graph: Graph) -> dict[str, Mapped]:

@@ -120,7 +120,7 @@ class Precision:
         """For the record."""
         count = len(self._values)
         if self.interval is None or not self.interval.resolved:
-            known = f"{count} queries are too few, or too much like their neighbours, to tell its precision"
+            known = f"{count} queries are too few, or too correlated, to estimate its precision"
         else:
             known = f"its median is known to ±{self.interval.relative_half_width:.2%} from {count} queries"
         if self.ended_by is None:

@@ -97,16 +97,16 @@ def test_clocks_are_told_as_ranges_with_the_clock_that_judges_them() -> None:
         ]
     )
     assert told == (
-        "clocks: SM 1965 to 1980 MHz, judged by the maximum clock of 1980 MHz, 120 to 690 W, 40 to 61 °C, "
+        "clocks: SM 1965 to 1980 MHz, against the maximum clock of 1980 MHz, 120 to 690 W, 40 to 61 °C, "
         "at the power limit in 1 of 3 readings, as large loads are on large GPUs, "
         "1 other process on the GPU"
     )
 
 
 def test_what_a_driver_does_not_tell_is_told() -> None:
-    reference = ClockReference(mhz=1980, kind="application", problem="NVML does not tell what slows the GPU")
+    reference = ClockReference(mhz=1980, kind="application", problem="NVML does not report throttle reasons")
     told = clocks_text([with_clocks(ClockReading(at_ms=0.0, sm_mhz=1980), reference=reference)])
-    assert told.endswith(", NVML does not tell what slows the GPU")
+    assert told.endswith(", NVML does not report throttle reasons")
 
 
 # ── hints ───────────────────────────────────────────────────────────────────────────────────────────────

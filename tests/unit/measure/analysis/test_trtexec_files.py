@@ -101,7 +101,7 @@ def test_two_files_of_trtexecs_are_compared_and_nobody_vouches_for_their_terms()
     found = compare_times(times("a", 1.0), times("b", 1.2), batch=None, assumed=None, threshold=0.01)
     assert [row.comparison.verdict.value for row in found.rows] == ["SLOWER"]
     assert found.rows[0].batch is None
-    assert "up to you" in found.notes[0]
+    assert "not verified" in found.notes[0]
     assert found.has_regression
 
 

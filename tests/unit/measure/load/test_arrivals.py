@@ -242,8 +242,8 @@ def test_a_rate_above_one_that_failed_is_never_tried() -> None:
 
 def test_only_the_rate_that_was_asked_for_is_taken() -> None:
     driver = RateSearch(GOAL, 100.0)
-    with pytest.raises(ValueError, match="did not ask"):
+    with pytest.raises(ValueError, match="did not request"):
         driver.add(probe(50, 1.0))
     ended = search(lambda rate: probe(rate, 7.0), 1.0)
-    with pytest.raises(ValueError, match="did not ask"):
+    with pytest.raises(ValueError, match="did not request"):
         ended.add(probe(1.0, 1.0))
