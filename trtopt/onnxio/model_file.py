@@ -45,7 +45,7 @@ _NARROW = {onnx.TensorProto.FLOAT8E4M3FN, onnx.TensorProto.INT4}
 
 @dataclass(frozen=True)
 class ModelFile:
-    """A model whose large weights refer to files in `folder`; `external` tells how its author kept them.
+    """A model whose large weights refer to files in `folder`; `external`: so has the original.
 
     New large weights are put into files in `spool`, so that they too need no memory; without it they stay.
     `stamps` are the files that the model was read from, with size and time of change: see `check_unchanged`.
@@ -64,7 +64,7 @@ def _stamp(path: Path) -> tuple[Path, int, int]:
 
 
 def check_unchanged(model: ModelFile) -> None:
-    """Judge whether the model's files are still those that it was read from: its weights lie there.
+    """Check that the model's files are still those that it was read from: its weights lie there.
 
     Raises:
         InvalidModelError: one of them was written to, or is gone.
@@ -335,7 +335,7 @@ def _outside(
 
 
 def _write(path: Path, chunks: Iterator[Any], made: ExitStack) -> Path:
-    """Write beside `path` under a temporary name, which `made` holds and takes away; flush to the disk."""
+    """Write next to `path` under a temporary name, which `made` removes; flush to the disk."""
     remove_unfinished(path)
     handle, partial = temporary_file(path)
     made.callback(partial.unlink, missing_ok=True)
@@ -357,7 +357,7 @@ def _refuse_own_weights(model: ModelFile, targets: tuple[Path, ...]) -> None:
 
 
 def save(model: ModelFile, path: Path) -> None:
-    """Write `model` to `path`, its weights beside it in `PATH.data` if they were kept so or exceed 2 GiB.
+    """Write `model` to `path`, its weights next to it in `PATH.data` if they were kept so or exceed 2 GiB.
 
     Nothing stands under the final names until all of it is written.
 

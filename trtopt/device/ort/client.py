@@ -39,7 +39,7 @@ class OrtDeath(Exception):
 
 
 class OrtProcess:
-    """A process that holds ONNX Runtime's sessions by number; any thread may ask, one at a time."""
+    """A process that holds ONNX Runtime's sessions by number; any thread may call it, one at a time."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
@@ -102,7 +102,7 @@ class OrtProcess:
         return outputs
 
     def drop(self, session: int) -> None:
-        """Give a session back, now or once nobody is asking: this may be called in the midst of anything."""
+        """Release a session, now or after the present request: finalizers may call this at any time."""
         self._dropped.append(session)
         self._send_dropped()
 
@@ -130,7 +130,7 @@ class OrtProcess:
             reply = self._exchange(frame)
         self._send_dropped()
         if isinstance(reply, Refused):
-            raise OrtRefusal(reply.told)
+            raise OrtRefusal(reply.message)
         assert isinstance(reply, kind)
         return reply
 
@@ -144,7 +144,7 @@ class OrtProcess:
         except (EOFError, OSError):
             self.death = self._why()
             raise self.death from None
-        except BaseException:  # what it answers now, nobody has asked for
+        except BaseException:  # a later answer would be taken for that of another request
             self.death = OrtDeath("was ended by an interruption", "run it again")
             self.stop()
             raise

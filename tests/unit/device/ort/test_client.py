@@ -185,7 +185,7 @@ def test_weights_are_the_same_mapped_sent_or_gone_once_they_are_open(
         assert np.array_equal(session.run({"x": np.zeros((20, 100), np.float32)})["y"], weight)
 
 
-def test_sessions_that_nobody_holds_are_given_back() -> None:
+def test_sessions_that_no_one_holds_are_released() -> None:
     process = current()
     session = Unoptimised(ADD)
     number = session._session
