@@ -2,9 +2,9 @@
 
 TensorRT's metadata names the nodes where the version has it. Names do otherwise: `A + B` (and `A || B` for
 layers that were joined sideways), `PWN(A, B)`, `reshape_before_A`, `Reformatting CopyNode for Input Tensor 0
-to A`. `{ForeignNode[first...last]}` hides all between: its nodes are found by walking the graph back from the
-layer's outputs to its inputs or, where those have names of TensorRT's own, are what lies between first and
-last in the file and is nowhere else.
+to A`. `{ForeignNode[first...last]}` hides all between. Its nodes are found by walking the graph back from the
+layer's outputs to its inputs. Where those have names of TensorRT's own, they are the nodes between first and
+last in the file that no other layer has.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class Mapped:
 def map_layers(description: EngineDescription, graph: Graph, *, infer: bool = False) -> dict[str, Mapped]:
     """Every layer's nodes by the layer's name. A reformat carries the nodes of the layer that it serves.
 
-    With `infer`, for backends that name only one node or tensor of what they fused, a node that no layer
-    names goes to the layer that made its inputs, of several to the one that runs last.
+    `infer` is for backends that name only one node or tensor of a fused layer. A node that no layer names
+    then goes to the layer that made its inputs, of several to the one that runs last.
     """
     found: dict[str, Mapped] = {}
     for layer in description.layers:

@@ -1,9 +1,9 @@
-"""Q/DQ that a model brings along, as quantisation-aware training writes them.
+"""Existing Q/DQ of a model, as quantisation-aware training writes them.
 
-They are taken out and remembered, the rules then decide as for any model, and what was remembered is put
-back: pairs that were there stay with their scales, pairs that a rule misses are added, doubled ones and ones
-between a convolution and its Pad vanish, and what only moves a weight's numbers between its DQ and its
-reader, such as Transpose or Reshape, is folded.
+They are taken out and recorded, the rules then decide as for any model, and the recorded pairs are put back.
+Existing pairs keep their scales, and pairs that the rules require are added. Doubled pairs and those between
+a convolution and its Pad are removed. A node that only moves a weight's values between its DQ and its reader,
+such as Transpose or Reshape, is folded.
 """
 
 from __future__ import annotations

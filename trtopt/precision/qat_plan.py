@@ -20,7 +20,7 @@ _LAYERS = ("Conv", "ConvTranspose", "Gemm", "MatMul", "Add")
 class Completed:
     """The plan, how many edges were added to the model's own or dropped, and tensors that lack a range.
 
-    `turned` are nodes whose weight has its scales along another axis than that of the output channels.
+    `turned` are nodes whose weight has its scales along another axis than the output channels.
     """
 
     plan: Plan

@@ -163,9 +163,9 @@ def two_modes(values: Values) -> Modes | None:
     """The two main modes, if latency has two; None for one mode, or fewer than 100 values.
 
     A density estimate with Silverman's bandwidth 0.9 · min(σ, IQR/1.34) · n^-1/5, never finer than the
-    clock's resolution or a fifth of the gap that matters. Two peaks count if the valley between them is lower
-    than half of the lower peak, at least a tenth of all values lies on either side, and they are 2 % apart or
-    more: a long tail is one mode, and so are steps of a coarse clock.
+    clock's resolution or a fifth of the gap that matters. Two peaks count if they are at least 2 % apart, the
+    valley between them is below half of the lower peak, and each side has a tenth of all values. A long tail
+    is one mode, and so are steps of a coarse clock.
     """
     if len(values) < 100:
         return None

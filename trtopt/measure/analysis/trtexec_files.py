@@ -1,8 +1,8 @@
 """Reading trtexec's exports: `--exportTimes` (one sample per query), `--exportProfile` (one mean per layer).
 
 Layouts as in samples/common/sampleReporting.cpp of TensorRT 8.6 to 10: JSON lists of objects, times in
-milliseconds. `latencyMs` is H2D + compute + D2H by device events, and no wait of the host is in it, so that
-it compares with the sum of the same three of trtopt's own samples and with nothing else.
+milliseconds. `latencyMs` is H2D + compute + D2H by device events, without any wait of the host. It compares
+only with the sum of the same three of trtopt's own samples.
 """
 
 from __future__ import annotations

@@ -52,10 +52,9 @@ class StopCode(str, Enum):
 class Precision:
     """Ends a pass when its median is known well enough, when more samples stop helping, or at a time limit.
 
-    Cheap enough for every query of a fast engine: `add` appends to an array, and the interval is computed
-    only at counts that grow by a quarter each, at most 31 times in 90,000 queries, each in one or two
-    milliseconds between two queries. Few looks also keep the interval honest: each is one more chance to stop
-    at a luckily narrow one.
+    Cheap enough for every query of a fast engine: `add` appends to an array. The interval is computed only at
+    counts that grow by a quarter each, at most 31 times in 90,000 queries, in one or two milliseconds. Few
+    evaluations also keep the interval honest: each is one more chance to stop at a narrow one by luck.
     """
 
     def __init__(
