@@ -109,7 +109,7 @@ def _with_another_input(report: dict[str, Any]) -> None:
         (_with_another_input, "batch 8: input 'mask', not there and 8×32"),
     ],
 )
-def test_files_of_unlike_work_are_compared_only_when_forced_and_say_so(
+def test_files_of_unlike_work_are_compared_only_when_forced_and_report_it(
     result: Path, trtopt_cli: CommandLine, change: Callable[[dict[str, Any]], None], told: str
 ) -> None:
     other = changed(result, trtopt_cli.folder, change)
@@ -128,7 +128,7 @@ def test_what_a_build_makes_of_one_model_may_differ(result: Path, trtopt_cli: Co
     assert "A and B differ" not in done.stdout
 
 
-def test_where_the_models_are_unknown_and_the_graphs_differ_that_is_said(
+def test_where_the_models_are_unknown_and_the_graphs_differ_that_is_reported(
     result: Path, trtopt_cli: CommandLine
 ) -> None:
     def older(report: dict[str, Any]) -> None:

@@ -104,13 +104,13 @@ def peak_gib(folder: Path, *words: str) -> float:
     ],
     ids=lambda words: words.split()[0],
 )
-def test_a_stage_holds_little_beside_the_weights(gated: Path, words: str) -> None:
+def test_a_stage_holds_little_next_to_the_weights(gated: Path, words: str) -> None:
     weights = (gated / "m.data").stat().st_size / GIB
     # 2.5 times the weights and 0.5 GiB are promised; weights are mapped and not held, so that less will do
     assert peak_gib(gated, *words.split()) < 0.5 * weights + 0.5
 
 
-def test_too_little_room_for_temporary_files_is_told_before_the_work(
+def test_too_little_room_for_temporary_files_is_reported_before_the_work(
     gated: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     few = type("Usage", (), {"free": 1 << 20})

@@ -220,7 +220,7 @@ def test_a_late_refill_is_noted(graph: bool, told: bool) -> None:
     assert latency.notes == ()  # with one query in flight nothing is refilled early
 
 
-def test_a_binding_that_tells_no_handles_of_events_refills_late_and_says_so() -> None:
+def test_a_binding_that_tells_no_handles_of_events_refills_late_and_reports_it() -> None:
     class NoHandle(ScriptedEvent):
         handle = None  # type: ignore[assignment]
 
