@@ -209,7 +209,7 @@ import sys
 from trtopt.cli.main import main
 from tests.support.scripted_device.device import ScriptedDevice
 from tests.support.scripted_device.clocks import ScriptedControl
-from trtopt.workflows import bench
+from trtopt.workflows.bench import bench
 
 class Told(ScriptedControl):
     def lock(self, mhz):
