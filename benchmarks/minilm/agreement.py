@@ -22,7 +22,7 @@ import onnxruntime
 from numpy.typing import NDArray
 
 from trtopt.export.collection import files
-from trtopt.export.imports import function_beside
+from trtopt.export.imports import sibling_function
 from trtopt.onnxio.model_file import load
 from trtopt.precision.bounds import Bounds
 from trtopt.precision.casting.cast import cast_model
@@ -32,8 +32,8 @@ from trtopt.workflows.precision.bisect import Request as BisectRequest
 from trtopt.workflows.precision.bisect import bisect
 from trtopt.workflows.precision.quantize import Request, quantize, table_beside
 
-tokenize = function_beside(files()["minilm"], "minilm.py:tokenize")
-agreement = function_beside(files()["minilm"], "minilm.py:retrieval_agreement")
+tokenize = sibling_function(files()["minilm"], "minilm.py:tokenize")
+agreement = sibling_function(files()["minilm"], "minilm.py:retrieval_agreement")
 METHODS = ("max", "percentile-99.99", "percentile-99.999", "mse", "entropy")
 AT_ONCE = 32
 WANTED_DB = 26.0

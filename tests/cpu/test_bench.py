@@ -51,7 +51,7 @@ def test_the_contract_decides_whether_copies_are_part_of_a_query(cpu_build: Path
     assert report.points[0].throughput is None
 
 
-def test_every_flag_that_changes_a_term_is_told_by_the_contracts_name(
+def test_every_flag_that_changes_a_term_is_reported_by_the_contracts_name(
     cpu_build: Path, trtopt_cli: CommandLine
 ) -> None:
     flags = ["--contract", "trtexec-11", "--no-graph", "--transfers", "--no-pinned", "--queue", "3"]
@@ -110,7 +110,7 @@ def test_engines_that_cannot_run_here_are_not_replaced_in_silence(rtx_build: Pat
 
 
 @needs_no_gpu
-def test_auto_measures_the_same_model_on_the_cpu_and_says_so(rtx_build: Path) -> None:
+def test_auto_measures_the_same_model_on_the_cpu_and_reports_it(rtx_build: Path) -> None:
     report = trtopt.bench(rtx_build, backend="auto", duration=0.1)
     assert report.environment.backend.name == "onnxruntime"
     assert report.environment.device.kind == "cpu"
@@ -238,12 +238,12 @@ def test_what_the_cpu_cannot_do_is_refused_before_anything_is_built(
 
 
 @needs_no_gpu
-def test_nobody_is_said_to_have_asked_for_a_backend_that_was_chosen(trtopt_cli: CommandLine) -> None:
+def test_no_one_is_said_to_have_requested_a_backend_that_was_chosen(trtopt_cli: CommandLine) -> None:
     told = trtopt_cli("bench", DIGITS, "--duration", "0.05").stderr
     assert "with onnxruntime: no GPU is here" in told
-    assert "asked for" not in told
+    assert "requested" not in told
     assert (
-        "with onnxruntime: asked for"
+        "with onnxruntime: requested"
         in trtopt_cli("bench", DIGITS, "--backend", "onnxruntime", "--duration", "0.05").stderr
     )
 

@@ -78,7 +78,7 @@ def steady(**changes: Any) -> Script:
 def test_a_steady_run_tells_its_clocks_and_exits_with_0(scripted_cli: Any, flags: tuple[str, ...]) -> None:
     result, report = scripted_cli(steady(), steady(), *flags)
     assert result.exit_code == 0
-    assert "clocks: SM 1980 MHz, judged by the application clock of 1980 MHz, 412 W, 51 °C\n" in result.output
+    assert "clocks: SM 1980 MHz, against the application clock of 1980 MHz, 412 W, 51 °C\n" in result.output
     assert "trusted" not in result.output
     assert report.points[0].latency.clock_reference.kind == "application"
 
@@ -106,7 +106,7 @@ def test_a_throttled_run_exits_with_4_if_strict_after_its_file_was_written(scrip
     assert latency.untrustworthy
 
 
-def test_a_card_at_its_power_limit_is_told_as_normal_and_trusted(scripted_cli: Any) -> None:
+def test_a_card_at_its_power_limit_is_reported_as_normal_and_trusted(scripted_cli: Any) -> None:
     capped = ClockReading(at_ms=0.0, sm_mhz=1700, throttle=("sw_power_cap",))
     result, _ = scripted_cli(steady(), Script(clocks=[capped]), "--strict")
     assert result.exit_code == 0
@@ -116,7 +116,7 @@ def test_a_card_at_its_power_limit_is_told_as_normal_and_trusted(scripted_cli: A
     assert f"{hint} → the power limit sets the clock" in result.output
 
 
-def test_several_streams_are_measured_beside_one_and_their_gain_is_told(scripted_cli: Any) -> None:
+def test_several_streams_are_measured_next_to_one_and_their_gain_is_reported(scripted_cli: Any) -> None:
     """Streams of the scripted device compute at the same time; where enqueueing takes all, none gains."""
     bound = steady(compute_ms=[0.01], enqueue_ms=[1.0])
     result, report = scripted_cli(steady(), bound, "--streams", "2")
@@ -174,7 +174,7 @@ def test_where_the_first_job_fails_there_is_nothing_to_show(scripted_cli: Any) -
 
 
 @pytest.mark.parametrize(("asked", "mhz"), [(1500, 1500), (True, 1980)])
-def test_clocks_are_held_while_measuring_and_given_back(
+def test_clocks_are_held_while_measuring_and_released(
     cpu_build: Path, monkeypatch: pytest.MonkeyPatch, asked: int | bool, mhz: int
 ) -> None:
     control = ScriptedControl(ScriptedDevice())
@@ -209,7 +209,7 @@ import sys
 from trtopt.cli.main import main
 from tests.support.scripted_device.device import ScriptedDevice
 from tests.support.scripted_device.clocks import ScriptedControl
-from trtopt.workflows import bench
+from trtopt.workflows.bench import bench
 
 class Told(ScriptedControl):
     def lock(self, mhz):
@@ -229,7 +229,7 @@ main()
     ("end", "status"),
     [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129), ("worker killed", 1)],
 )
-def test_clocks_are_given_back_whatever_ends_the_process(
+def test_clocks_are_released_whatever_ends_the_process(
     cpu_build: Path, tmp_path: Path, end: signal.Signals | str, status: int
 ) -> None:
     """The command line as a process of its own, whose clock control writes down what it is asked."""

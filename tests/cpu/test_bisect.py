@@ -179,7 +179,7 @@ def test_a_table_takes_the_place_of_calibration_and_its_values_are_used(data: st
 # ── engines ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_engines_are_built_of_the_model_as_it_is_and_judged_at_each_batch(
+def test_engines_are_built_of_the_model_as_it_is_and_evaluated_at_each_batch(
     data: str, outlier: Path, tmp_path: Path
 ) -> None:
     """With ONNX Runtime's own engines; TensorRT's are in tests/gpu."""
@@ -222,7 +222,7 @@ def test_a_bound_that_is_met_already_and_one_that_never_is(trtopt_cli: CommandLi
     assert not (trtopt_cli.folder / "unmet.onnx").exists()
 
 
-def test_spent_evaluations_are_told(trtopt_cli: CommandLine, data: str) -> None:
+def test_spent_evaluations_are_reported(trtopt_cli: CommandLine, data: str) -> None:
     line = ["bisect", DIGITS, "--precision", "int8", "--data", data, "--backend", "onnxruntime"]
     told = trtopt_cli(*line, "--min-sqnr", "45", "--max-evaluations", "5")
     assert told.returncode == 0, told.stderr

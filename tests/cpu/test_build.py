@@ -182,7 +182,7 @@ def test_external_weights_travel_with_the_model(tmp_path: Path, external_model: 
     assert manifest.engines[0].size_bytes > 0
 
 
-def test_what_the_builder_cannot_do_is_told_in_its_own_words(tmp_path: Path) -> None:
+def test_what_the_builder_cannot_do_is_reported_in_its_own_words(tmp_path: Path) -> None:
     with pytest.raises(BuildError, match="SM75") as caught:
         trtopt.build(DIGITS, tmp_path / "d", backend="tensorrt-rtx", compute_capability=("7.5",))
     assert "FP32 GEMM" in caught.value.problem

@@ -20,7 +20,7 @@ BUILD = ("-o", "d", "--backend", "onnxruntime")
     "flags",
     [(), ("--no-rewrite",), ("--precision", "fp16"), ("--precision", "int8", "--calib", str(HELDOUT))],
 )
-def test_the_same_model_is_built_again_and_the_user_is_told(
+def test_the_same_model_is_built_again_with_a_message(
     trtopt_cli: CommandLine, flags: tuple[str, ...]
 ) -> None:
     assert "replaced" not in trtopt_cli("build", DIGITS, *BUILD, *flags).stderr

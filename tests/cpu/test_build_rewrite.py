@@ -79,7 +79,7 @@ def test_where_no_rule_applies_the_model_is_kept_to_the_byte(rtx_build: Path) ->
     assert (rtx_build / "model.onnx").read_bytes() == DIGITS.read_bytes()
 
 
-def test_a_model_that_cannot_be_proved_is_built_as_it_is(tmp_path: Path) -> None:
+def test_a_model_that_cannot_be_proved_is_built_unchanged(tmp_path: Path) -> None:
     made = graph("g (bfloat16[4,4] x) => (bfloat16[4,4] y) {a = Identity(x) b = Sigmoid(a) y = Relu(b)}")
     onnx.save(made, tmp_path / "model.onnx")
     manifest = _build(tmp_path / "model.onnx", tmp_path / "out")

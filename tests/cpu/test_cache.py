@@ -44,7 +44,7 @@ def path(store: TimingStore, level: int) -> Path:
     return store.path(L4, CacheTerms(opt_level=level))
 
 
-def test_the_caches_are_listed_and_told_about(trtopt_cli: CommandLine, store: TimingStore) -> None:
+def test_the_caches_are_listed_and_reported(trtopt_cli: CommandLine, store: TimingStore) -> None:
     listed = trtopt_cli("cache", "ls").stdout
     assert path(store, 3).stem in listed
     assert path(store, 5).stem in listed
@@ -100,7 +100,7 @@ def test_an_exported_cache_fills_another_store(trtopt_cli: CommandLine, store: T
     ],
 )
 @pytest.mark.usefixtures("store")
-def test_what_cannot_be_done_is_told(trtopt_cli: CommandLine, arguments: list[str], told: str) -> None:
+def test_what_cannot_be_done_is_reported(trtopt_cli: CommandLine, arguments: list[str], told: str) -> None:
     assert told in trtopt_cli.fails(1, "cache", *arguments)
 
 

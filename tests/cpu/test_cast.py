@@ -298,7 +298,7 @@ def test_scales_become_fp16_where_opset_and_target_take_them(tmp_path: Path) -> 
     ("opset", "target", "scale", "words"),
     [(17, "10", 0.05, "at opset 17"), (19, "8.6", 0.05, "8.6 takes FP32"), (19, "10", 1e-7, "too small")],
 )
-def test_otherwise_qdq_and_the_nodes_beside_them_stay(
+def test_otherwise_qdq_and_the_nodes_next_to_them_stay(
     opset: int, target: str, scale: float, words: str, tmp_path: Path
 ) -> None:
     report, proto, types = cast(quantised(tmp_path, opset, scale), target=target)

@@ -1,4 +1,4 @@
-"""Casting a model that has 16-bit types already: all of it is judged anew, and no name is given twice."""
+"""Casting a model that has 16-bit types already: all of it is decided again, and no name is given twice."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_what_was_cast_is_cast_again_and_again(cast_io: bool, last: str, tmp_pat
     assert {types["x"], types["y"]} == {TensorProto.FLOAT16 if cast_io else 1}
 
 
-def test_a_node_that_is_called_as_a_new_cast_stays_beside_it(tmp_path: Path) -> None:
+def test_a_node_that_is_called_as_a_new_cast_stays_next_to_it(tmp_path: Path) -> None:
     source = saved(WIDE, tmp_path, np.float32)
     proto = onnx.load(source)
     proto.graph.node[0].name = "cast:y"

@@ -83,7 +83,7 @@ def test_either_of_two_nodes_that_are_called_alike_can_be_kept(keep: str, tmp_pa
     assert [item.node for item in report.kept if item.rule == "pattern"] == [keep]
 
 
-def test_weights_that_are_called_alike_are_judged_one_by_one(tmp_path: Path) -> None:
+def test_weights_that_are_called_alike_are_evaluated_one_by_one(tmp_path: Path) -> None:
     report, _ = cast(SCALED, tmp_path)
     assert {item.node: item.rule for item in report.kept} == {
         "If:q": "operator",
@@ -100,7 +100,7 @@ def test_what_leaves_a_branch_too_large_is_not_made_in_16_bits(tmp_path: Path) -
     assert all(item.mismatched == 0 for item in report.differences)
 
 
-def test_what_goes_round_a_loop_and_is_collected_is_judged_by_what_is_seen_of_it(tmp_path: Path) -> None:
+def test_what_goes_round_a_loop_and_is_collected_is_evaluated_by_what_is_seen_of_it(tmp_path: Path) -> None:
     growing = {"w": 5 * np.eye(8, dtype=np.float32), "v": 4 * np.eye(8, dtype=np.float32)}
     report, _ = cast(LOOP, tmp_path, weights=growing)  # 6 to the fifth power of what goes in
     assert {item.node for item in report.kept if item.rule == "range"} >= {"MatMul:m", "Add:h", "Neg:s"}

@@ -134,7 +134,7 @@ def test_an_output_that_is_lost_is_not_said_to_have_no_error(found: list[float],
     assert difference_line(deviation.result()).startswith(words)
 
 
-def test_a_model_forced_to_overflow_is_told_so(tmp_path: Path) -> None:
+def test_a_model_forced_to_overflow_is_reported(tmp_path: Path) -> None:
     source = saved(CHAIN, tmp_path, w=np.full((8, 8), 1e6, np.float32))
     np.savez(tmp_path / "d.npz", x=np.ones((4, 8), np.float32))
     report = cast(source, data=tmp_path / "d.npz", include=("*",))

@@ -211,8 +211,8 @@ def test_a_missing_or_an_additional_output_is_a_failure_that_names_it(
     other = with_outputs(tmp_path / "other.onnx", "z")
     asked = ("--min-cosine", "0.99", "--json")
     assert "it lacks 'z'" in trtopt_cli.fails(1, "check", one, "--against", two, *asked)
-    assert "it has 'z' besides" in trtopt_cli.fails(1, "check", two, "--against", one, *asked)
-    assert "it lacks 'y' and has 'z' besides" in trtopt_cli.fails(1, "check", other, "--against", one)
+    assert "it also has 'z'" in trtopt_cli.fails(1, "check", two, "--against", one, *asked)
+    assert "it lacks 'y' and also has 'z'" in trtopt_cli.fails(1, "check", other, "--against", one)
     trtopt.build(one, tmp_path / "built", batch=[4], backend="onnxruntime", rewrite=False)
     with pytest.raises(ModelError, match="it lacks 'z'"):
         check(tmp_path / "built", two)

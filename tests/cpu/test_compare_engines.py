@@ -222,7 +222,7 @@ def linear(folder: Path, name: str, weight: float, *outputs: str, length: int = 
     return folder / name
 
 
-def test_folders_of_unlike_work_are_compared_only_when_forced_and_say_so(
+def test_folders_of_unlike_work_are_compared_only_when_forced_and_report_it(
     tmp_path: Path, trtopt_cli: CommandLine
 ) -> None:
     plain = linear(tmp_path, "plain", 1.0, "z")
@@ -272,7 +272,7 @@ def test_profiles_are_compared_layer_by_layer_without_a_verdict(trtopt_cli: Comm
 
 
 @needs_no_gpu
-def test_engines_that_cannot_run_here_are_compared_only_if_the_cpu_is_asked_for(rtx_build: Path) -> None:
+def test_engines_that_cannot_run_here_are_compared_only_if_the_cpu_is_requested(rtx_build: Path) -> None:
     with pytest.raises(NoGpuError) as caught:
         trtopt.compare(rtx_build, rtx_build, batch=[1])
     assert "--backend" in caught.value.remedy

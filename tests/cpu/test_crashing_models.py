@@ -50,7 +50,7 @@ COMMANDS = {
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_crash_of_onnx_runtime_is_a_failure_that_says_so_and_leaves_nothing(
+def test_a_crash_of_onnx_runtime_is_a_failure_that_reports_it_and_leaves_nothing(
     command: str,
     crashing: Path,
     trtopt_cli: CommandLine,

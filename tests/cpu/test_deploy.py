@@ -120,7 +120,7 @@ def test_recorded_arrivals_are_sent_as_intervals_at_the_rate_of_the_plan(
     assert (tmp_path / "intervals.txt").read_text().split() == ["500000", "250000", "1250000"]
 
 
-def test_a_container_asks_for_gpus_only_where_the_plan_does(planned: Path) -> None:
+def test_a_container_requests_gpus_only_where_the_plan_does(planned: Path) -> None:
     assert "--gpus" not in told_for(planned)
     assert "docker run --rm --gpus=all -p" in told_for(on_tensorrt(planned, BatchPolicy(max_batch=16)))
 

@@ -78,7 +78,7 @@ _optimise(model)
     assert list(place.glob(".trtopt*")) == []
 
 
-def test_pipes_and_locks_of_others_beside_the_output_are_not_waited_for(
+def test_pipes_and_locks_of_others_next_to_the_output_are_not_waited_for(
     trtopt_cli: CommandLine, external_model: Path
 ) -> None:
     for name in (".out.onnx.abcdefgh.tmp", ".out.onnx.abcdefgh.old", ".out.onnx.data.abcdefgh.tmp"):

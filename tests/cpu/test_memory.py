@@ -133,7 +133,7 @@ def test_a_stage_holds_little_beside_the_weights(fp8: Path, words: str, weights:
     assert peak_gib(fp8, *words.split()) < 0.25 * size + 0.2
 
 
-def test_too_little_room_for_temporary_files_is_told_before_the_work(
+def test_too_little_room_for_temporary_files_is_reported_before_the_work(
     gated: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     few = type("Usage", (), {"free": 1 << 20})

@@ -213,7 +213,7 @@ def test_a_sweep_with_several_streams_lets_several_workers_be_planned(trtopt_cli
 
 
 @pytest.mark.parametrize(("rehearsed_ms", "is_blamed"), [((), True), ((0.0, 2.0), True), ((9.9,), False)])
-def test_a_host_is_blamed_for_sending_later_than_it_did_in_rehearsals(
+def test_a_host_is_blamed_for_sending_later_than_it_did_in_trial_runs(
     planned: Path, rehearsed_ms: tuple[float, ...], is_blamed: bool
 ) -> None:
     """10 ms late where 50 ms are predicted: the share that is borne is 5 ms."""
@@ -233,7 +233,7 @@ def test_a_host_is_blamed_for_sending_later_than_it_did_in_rehearsals(
     assert ("could not send requests as planned" in console.file.getvalue()) == is_blamed
 
 
-def test_a_rehearsal_that_was_held_up_is_told(planned: Path) -> None:
+def test_a_trial_run_that_was_held_up_is_reported(planned: Path) -> None:
     plan = read_plan(planned)
     cost = structs.replace(plan.serving_cost, held_up=Beyond(p=99.0, factor=6.25))
     console = Console(file=StringIO(), width=200)
@@ -243,7 +243,7 @@ def test_a_rehearsal_that_was_held_up_is_told(planned: Path) -> None:
     assert told in console.file.getvalue()
 
 
-def test_a_plan_is_rehearsed_before_it_is_handed_out(planned: Path) -> None:
+def test_a_plan_has_a_trial_run_before_it_is_selected(planned: Path) -> None:
     cost = read_plan(planned).serving_cost  # four times 400 requests, where workers sleep and are woken
     counted = 4 if cost.held_up is None else 3
     assert 350 * counted < cost.from_trials < 450 * counted
@@ -256,7 +256,7 @@ def test_a_plan_is_rehearsed_before_it_is_handed_out(planned: Path) -> None:
     assert 50 < len(cost.jitter_ms) <= 200
 
 
-def test_each_rehearsal_has_arrivals_of_its_own_and_ends_in_time(
+def test_each_trial_run_has_arrivals_of_its_own_and_ends_in_time(
     planned: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     jobs: list[TrialJob] = []
@@ -275,7 +275,7 @@ def test_each_rehearsal_has_arrivals_of_its_own_and_ends_in_time(
         assert job.before_s[-1] < 0.5
 
 
-def test_a_rehearsal_of_bursts_counts_as_many_requests_as_another(
+def test_a_trial_run_of_bursts_counts_as_many_requests_as_another(
     planned: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(plan_trials, "_tried", lambda job, limit_s: SimpleNamespace(run=None))
@@ -283,7 +283,7 @@ def test_a_rehearsal_of_bursts_counts_as_many_requests_as_another(
         assert len(job.at_s) > 350 or job.at_s[-1] > 7.0
 
 
-def test_a_rehearsal_of_a_quiet_part_of_a_record_ends_in_time(
+def test_a_trial_run_of_a_quiet_part_of_a_record_ends_in_time(
     planned: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of 4,000 requests in 20 seconds the last 800 take nearly all of the time: 400 of them, ten seconds."""
@@ -294,7 +294,7 @@ def test_a_rehearsal_of_a_quiet_part_of_a_record_ends_in_time(
     assert {len(job.at_s) < 400 for job in jobs} == {False, True}
 
 
-def test_a_plan_is_rehearsed_where_the_folder_for_that_is_behind_a_link(
+def test_a_plan_has_a_trial_run_where_the_folder_for_that_is_behind_a_link(
     measured: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "deep" / "er").mkdir(parents=True)
@@ -367,7 +367,7 @@ def test_recorded_arrivals_are_planned_for_at_their_own_rate(measured: Path, trt
     assert plan.load.file_sha256 is not None
 
 
-def test_bounds_that_nothing_keeps_are_told_with_what_each_costs(
+def test_bounds_that_nothing_keeps_are_reported_with_what_each_costs(
     measured: Path, trtopt_cli: CommandLine
 ) -> None:
     told = trtopt_cli.fails(

@@ -54,7 +54,7 @@ def elsewhere(measured: Path, folder: Path) -> Path:
     return copy
 
 
-def test_what_was_measured_on_another_machine_is_not_rehearsed_on_this_one(
+def test_what_was_measured_on_another_machine_has_no_trial_run_on_this_one(
     measured: Path, trtopt_cli: CommandLine
 ) -> None:
     folder = elsewhere(measured, trtopt_cli.folder)
@@ -65,7 +65,7 @@ def test_what_was_measured_on_another_machine_is_not_rehearsed_on_this_one(
     assert not (trtopt_cli.folder / "plan.json").exists()
 
 
-def test_where_nothing_can_be_run_what_was_measured_elsewhere_is_planned_with_and_told(
+def test_where_nothing_can_be_run_what_was_measured_elsewhere_is_planned_with_and_reported(
     measured: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def cannot(*_: object) -> None:
@@ -78,7 +78,7 @@ def test_where_nothing_can_be_run_what_was_measured_elsewhere_is_planned_with_an
     assert any("nor was the plan rehearsed: no such device" in note for note in plan.notes)
 
 
-def test_a_sweep_that_says_it_is_of_another_machine_than_its_results_is_told(
+def test_a_sweep_that_says_it_is_of_another_machine_than_its_results_is_reported(
     swept_lengths: Path, tmp_path: Path
 ) -> None:
     folder = Path(shutil.copytree(swept_lengths, tmp_path / "swept"))

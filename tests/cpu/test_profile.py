@@ -59,7 +59,7 @@ def test_every_node_of_the_onnx_file_is_in_exactly_one_layer(looked_into: Profil
         assert engine.coverage.unmatched_times == engine.coverage.unmatched_layers == ()
 
 
-def test_the_layers_sum_stands_beside_the_latency(looked_into: ProfileReport) -> None:
+def test_the_layers_sum_stands_next_to_the_latency(looked_into: ProfileReport) -> None:
     assert [engine.batch for engine in looked_into.engines] == [1, 8]
     for engine in looked_into.engines:
         assert engine.sum_ms == pytest.approx(sum(layer.ms or 0 for layer in engine.layers))
@@ -74,7 +74,9 @@ def test_the_models_cost_is_that_of_its_products_and_grows_with_the_batch(looked
     assert any("no floors" in text for text in looked_into.missing)
 
 
-def test_probed_peaks_give_floors_and_are_told_with_how_they_were_measured(trtopt_cli: CommandLine) -> None:
+def test_probed_peaks_give_floors_and_are_reported_with_how_they_were_measured(
+    trtopt_cli: CommandLine,
+) -> None:
     options = ("--backend", "onnxruntime", "--duration", "0.1", "-o", "inside", "--probe-peaks")
     done = trtopt_cli("profile", DIGITS, *options)
     assert done.returncode == 0, done.stderr
@@ -89,7 +91,7 @@ def test_probed_peaks_give_floors_and_are_told_with_how_they_were_measured(trtop
     assert not any("no floors" in text for text in report.missing)
 
 
-def test_convolutions_sums_and_activations_are_told_as_fused(looked_into: ProfileReport) -> None:
+def test_convolutions_sums_and_activations_are_reported_as_fused(looked_into: ProfileReport) -> None:
     fused = {one.ops: one.count for one in looked_into.engines[1].fusions}
     assert fused == {("Conv", "Relu"): 4, ("Conv", "Add", "Relu"): 3}
     assert looked_into.engines[1].unfused == ()
@@ -128,7 +130,7 @@ def test_an_engine_that_cannot_be_run_gets_what_its_graph_tells(
     assert (engine.fusions, engine.unfused) == ((), ())
 
 
-def test_two_batches_are_told_apart_layer_by_layer(
+def test_two_batches_are_distinguished_layer_by_layer(
     cpu_build: Path, tmp_path: Path, looked_into: ProfileReport
 ) -> None:
     one = msgspec.structs.replace(looked_into, engines=looked_into.engines[:1])
@@ -208,7 +210,7 @@ def test_a_result_without_layers_says_with_which_flag_to_measure_again(
         ("{}", "comes from another tool"),
     ],
 )
-def test_without_a_useful_description_names_alone_are_joined_and_the_reason_is_told(
+def test_without_a_useful_description_names_alone_are_joined_and_the_reason_is_reported(
     cpu_build: Path, tmp_path: Path, measured: BenchReport, inspector: str | None, told: str
 ) -> None:
     file = written(with_layers(measured, inspector=inspector), tmp_path)

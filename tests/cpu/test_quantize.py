@@ -137,7 +137,7 @@ def test_a_16_bit_model_is_quantised_as_the_fp32_one(
 
 
 @pytest.mark.parametrize("is_half", [False, True])
-def test_nodes_that_share_a_name_are_told_apart(
+def test_nodes_that_share_a_name_are_distinguished(
     is_half: bool, samples: dict[Path, Path], tmp_path: Path
 ) -> None:
     source, calib = tmp_path / "m.onnx", str(samples[DIGITS])

@@ -78,7 +78,7 @@ def test_repair_builds_again_what_it_can_and_leaves_the_rest_alone(folder: Path)
     assert [path.name for path in folder.parent.iterdir()] == ["d"]
 
 
-def test_a_lost_model_cannot_be_built_again_and_says_so(folder: Path) -> None:
+def test_a_lost_model_cannot_be_built_again_and_reports_it(folder: Path) -> None:
     edited(folder / "model.onnx")
     assert not repair(folder).is_whole  # no engine is lost: nothing is built
     (folder / "batch1.engine").unlink()

@@ -135,7 +135,7 @@ def test_a_folder_with_nothing_in_it_says_what_would_fill_it(trtopt_cli: Command
     assert "the folder that it lies in: d" in told
 
 
-def test_a_page_that_cannot_be_written_is_told_before_anything_is_read(
+def test_a_page_that_cannot_be_written_is_reported_before_anything_is_read(
     full: Path, trtopt_cli: CommandLine
 ) -> None:
     assert "is a folder" in trtopt_cli.fails(1, "report", full, "-o", full)

@@ -139,7 +139,7 @@ def test_threads_of_a_pool_sleep_between_runs_and_those_of_a_measurement_do_not(
     assert stops == ["0"]
 
 
-def test_a_processor_has_no_graphs_and_the_pool_says_so(pool: EnginePool) -> None:
+def test_a_processor_has_no_graphs_and_the_pool_reports_it(pool: EnginePool) -> None:
     for _ in range(3):
         pool.run(IMAGES[:5])
     assert pool.usage().graphs == 0
@@ -224,7 +224,7 @@ def test_measured_engines_are_chosen_by_their_latency(cpu_build: Path, tmp_path:
         assert prepared_batches(pool) == {1}
 
 
-def test_a_result_of_other_engines_is_refused_if_given_and_ignored_beside(
+def test_a_result_of_other_engines_is_refused_if_given_and_ignored_alongside(
     cpu_build: Path, dynamic_build: Path, tmp_path: Path
 ) -> None:
     folder = tmp_path / "measured"

@@ -54,7 +54,7 @@ def submit_patiently(batcher: DynamicBatcher, index: int) -> Future[dict[str, np
             time.sleep(0.001)
 
 
-def test_ten_thousand_random_cancellations_lose_and_mix_up_nobody(
+def test_ten_thousand_random_cancellations_lose_and_mix_up_no_one(
     pool: EnginePool, right: np.ndarray
 ) -> None:
     wanted = 10_000
@@ -104,7 +104,7 @@ def test_a_buffer_that_is_written_to_again_changes_no_request(pool: EnginePool, 
         assert all(is_right(future.result(PATIENCE_S), right, index) for index, future in enumerate(futures))
 
 
-def test_who_asks_for_no_copy_gets_none(pool: EnginePool, right: np.ndarray) -> None:
+def test_who_requests_no_copy_gets_none(pool: EnginePool, right: np.ndarray) -> None:
     buffer = IMAGES[0].copy()
     with DynamicBatcher(pool, BatchPolicy(max_batch=2, max_delay_ms=3_600_000.0)) as batcher:
         first = batcher.submit(buffer, copy=False)  # waits for company
@@ -252,7 +252,7 @@ def lookup_model(tmp_path: Path) -> Path:
     return path
 
 
-def test_values_that_the_model_refuses_sink_nobody_elses_request(lookup_model: Path, tmp_path: Path) -> None:
+def test_values_that_the_model_refuses_sink_no_one_elses_request(lookup_model: Path, tmp_path: Path) -> None:
     trtopt.build(lookup_model, tmp_path / "lookup", batch=(8,), backend="onnxruntime", rewrite=False)
     policy = BatchPolicy(max_batch=8, max_delay_ms=3_600_000.0)
     with EnginePool.open(tmp_path / "lookup") as pool, DynamicBatcher(pool, policy) as batcher:

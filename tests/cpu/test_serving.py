@@ -251,12 +251,12 @@ def test_arguments_that_are_none_are_told_how_it_is_used(arguments: list[str]) -
 
 
 @pytest.mark.parametrize("limit", ["16M", "0", ""])
-def test_a_limit_that_is_none_is_told(limit: str) -> None:
+def test_a_limit_that_is_none_is_reported(limit: str) -> None:
     with pytest.raises(UsageError, match=f"^TRTOPT_MAX_BODY_BYTES={limit}: is no number of bytes"):
         load_app().limit_in({"TRTOPT_MAX_BODY_BYTES": limit})
 
 
-def test_a_folder_that_is_none_is_told_in_two_lines(tmp_path: Path) -> None:
+def test_a_folder_that_is_none_is_reported_in_two_lines(tmp_path: Path) -> None:
     done = run_app(str(tmp_path / "nosuch"))
     assert (done.returncode, done.stdout) == (1, "")
     first, second = done.stderr.splitlines()

@@ -25,7 +25,7 @@ NO_TEXT = os.fsdecode(b"caf\xe9")
 
 
 @pytest.mark.parametrize("name", ["a[/b]", "a[red]", "a :key: b"])
-def test_a_folders_name_is_shown_as_it_is(name: str, trtopt_cli: CommandLine) -> None:
+def test_a_folders_name_is_shown_unchanged(name: str, trtopt_cli: CommandLine) -> None:
     done = trtopt_cli("build", DIGITS, "-o", name, "--backend", "onnxruntime")
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(f"{name}: engines by onnxruntime")
@@ -42,7 +42,7 @@ def test_what_the_terminal_cannot_encode_is_spelled_out(
 
 
 @pytest.mark.parametrize("arguments", [["build", "--backend", "onnxruntime"], ["cast", "--no-compare"]])
-def test_a_name_that_is_no_text_is_told_as_such(arguments: list[str], trtopt_cli: CommandLine) -> None:
+def test_a_name_that_is_no_text_is_reported_as_such(arguments: list[str], trtopt_cli: CommandLine) -> None:
     told = trtopt_cli.fails(2, *arguments, DIGITS, "-o", NO_TEXT)
     assert "has a name that is not UTF-8\n  → rename the file or folder" in told
 

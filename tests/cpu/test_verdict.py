@@ -124,7 +124,7 @@ def test_engines_of_several_graphs_are_measured_and_looked_into_as_any(
     assert requested[0] & set(LOSERS) == set()
 
 
-def test_int8_that_is_slower_is_not_handed_out(
+def test_int8_that_is_slower_is_not_selected(
     monkeypatch: pytest.MonkeyPatch, calib: dict[Path, str], tmp_path: Path
 ) -> None:
     script(monkeypatch, layer_ms, fp16_1=1.0, int8_1=1.2, fp16_8=1.0, int8_8=1.001)
@@ -133,7 +133,7 @@ def test_int8_that_is_slower_is_not_handed_out(
     first, second = manifest.verdict.batches
     assert (first.chosen, second.chosen) == ("fp16", "int8")
     assert "int8 is slower than fp16: latency +20.0%" in first.reason
-    assert second.reason.startswith("not slower than fp16, and asked for")
+    assert second.reason.startswith("not slower than fp16, and requested")
     assert [manifest.graph_of(engine).path for engine in manifest.engines] == [
         "model.fp16.onnx",
         "model.int8.onnx",
@@ -143,7 +143,7 @@ def test_int8_that_is_slower_is_not_handed_out(
     assert "candidates" not in names
 
 
-def test_times_are_told_before_layers_are_looked_at(
+def test_times_are_reported_before_layers_are_looked_at(
     monkeypatch: pytest.MonkeyPatch, calib: dict[Path, str], tmp_path: Path
 ) -> None:
     """Who stops then, for layers and what is built after them take long, knows as much."""
@@ -167,7 +167,7 @@ def test_where_int8_never_pays_nothing_of_it_is_left(
     assert not list((tmp_path / "out").glob("*int8*"))
 
 
-def test_the_best_precision_keeps_the_accuracy_that_is_asked_for(
+def test_the_best_precision_keeps_the_accuracy_that_is_requested(
     monkeypatch: pytest.MonkeyPatch, calib: dict[Path, str], tmp_path: Path
 ) -> None:
     times = script(monkeypatch, layer_ms, fp32_8=1.0, fp16_8=0.7, int8_8=0.5)
@@ -261,7 +261,7 @@ def test_the_report_tells_times_choice_accuracy_and_regions(
 # ── on a CPU's own times ────────────────────────────────────────────────────────────────────────────────
 
 
-def test_the_command_measures_on_onnx_runtime_and_hands_out_what_it_says(
+def test_the_command_measures_on_onnx_runtime_and_selects_what_it_says(
     trtopt_cli: CommandLine, calib: dict[Path, str]
 ) -> None:
     done = trtopt_cli(
@@ -285,7 +285,7 @@ def test_the_command_measures_on_onnx_runtime_and_hands_out_what_it_says(
 # ── where nothing can be measured ───────────────────────────────────────────────────────────────────────
 
 
-def test_without_a_verdict_int8_is_handed_out_and_the_manifest_says_that_it_was_not_measured(
+def test_without_a_verdict_int8_is_selected_and_the_manifest_says_that_it_was_not_measured(
     calib: dict[Path, str], tmp_path: Path
 ) -> None:
     manifest = build(DIGITS, tmp_path / "out", calib, batch=(8,), verdict=False)
@@ -294,7 +294,7 @@ def test_without_a_verdict_int8_is_handed_out_and_the_manifest_says_that_it_was_
 
 
 @needs_no_gpu
-def test_engines_that_cannot_run_here_are_handed_out_with_a_note(
+def test_engines_that_cannot_run_here_are_selected_with_a_note(
     calib: dict[Path, str], tmp_path: Path
 ) -> None:
     manifest = trtopt.build(

@@ -128,7 +128,7 @@ def test_a_branch_that_tracing_would_lose_is_refused_with_its_line(what: str, tm
     assert "--allow-traced-branches" in said
 
 
-def test_a_branch_that_was_asked_for_is_traced_with_pytorchs_warning(tmp_path: Path) -> None:
+def test_a_branch_that_was_requested_is_traced_with_pytorchs_warning(tmp_path: Path) -> None:
     with pytest.warns(torch.jit.TracerWarning, match="Python boolean"):
         said = _run(
             "broken:branches_on_a_size",

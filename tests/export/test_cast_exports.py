@@ -14,7 +14,7 @@ from trtopt.device.ort.reference import open_reference
 from trtopt.errors import BackendMissingError
 from trtopt.export.collection import files
 from trtopt.export.export import export
-from trtopt.export.imports import function_beside
+from trtopt.export.imports import sibling_function
 from trtopt.export.source_module import Subject, from_spec
 from trtopt.export.spec import read_spec
 from trtopt.onnxio.model_file import load
@@ -52,8 +52,8 @@ def minilm(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return exported("minilm", "full", tmp_path_factory.mktemp("minilm"))[0]
 
 
-tokenize = function_beside(files()["minilm"], "minilm.py:tokenize")
-agreement = function_beside(files()["minilm"], "minilm.py:retrieval_agreement")
+tokenize = sibling_function(files()["minilm"], "minilm.py:tokenize")
+agreement = sibling_function(files()["minilm"], "minilm.py:retrieval_agreement")
 
 
 def test_minilm_in_fp16_finds_the_neighbours_that_it_finds_in_fp32(minilm: Path, tmp_path: Path) -> None:
@@ -75,7 +75,7 @@ def embeddings(model: Path, sentences: list[str]) -> np.ndarray:
 
 def test_minilm_in_int8_finds_the_neighbours_that_it_finds_in_fp32(minilm: Path, tmp_path: Path) -> None:
     """On hard sentences: benchmarks/minilm tells which layers have to stay in float for that."""
-    halves = function_beside(MEASURED / "README.md", "corpora.py:halves")
+    halves = sibling_function(MEASURED / "README.md", "corpora.py:halves")
     calibration, sentences = halves("docstrings")
     np.savez(tmp_path / "tokens.npz", **tokenize(calibration))
     request = Request("int8", "8.6", str(tmp_path / "tokens.npz"), method="max", exclude=FEED_FORWARD_ENDS)

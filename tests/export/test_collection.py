@@ -18,7 +18,7 @@ from trtopt.device.ort.reference import open_reference
 from trtopt.errors import BackendMissingError
 from trtopt.export.collection import files
 from trtopt.export.export import Exported, export
-from trtopt.export.seeded_weights import settle
+from trtopt.export.seeded_weights import calibrate_batch_norms
 from trtopt.export.source_module import Subject, from_spec, tensors_of
 from trtopt.export.spec import ModelSpec, read_spec
 
@@ -75,7 +75,7 @@ def test_settling_gives_each_norm_what_reaches_it_and_changes_nothing_else() -> 
     ).eval()
     parameters = [value.clone() for value in module.parameters()]
     x = 1e-2 * torch.randn(4, 3, 16, 16)
-    settle(module, [x])
+    calibrate_batch_norms(module, [x])
     for norm, out in ((module[1], module[:2](x)), (module[4], module(x))):
         # A norm behind another saw it divide by the biased deviation of 784 values, 6e-4 smaller.
         torch.testing.assert_close(out.mean((0, 2, 3)), torch.zeros(norm.num_features), atol=1e-3, rtol=0)

@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from trtopt.export.collection import folder
-from trtopt.export.imports import function_beside
+from trtopt.export.imports import sibling_function
 
 HERE = folder() / "retinanet.toml"
-nms = function_beside(HERE, "detection.py:nms")
-overlaps = function_beside(HERE, "detection.py:overlaps")
-RoiAlign = function_beside(HERE, "detection.py:RoiAlign")
+nms = sibling_function(HERE, "detection.py:nms")
+overlaps = sibling_function(HERE, "detection.py:overlaps")
+RoiAlign = sibling_function(HERE, "detection.py:RoiAlign")
 
 
 def _boxes(seed: int, count: int) -> torch.Tensor:

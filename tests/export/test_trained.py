@@ -14,7 +14,7 @@ from trtopt.device.ort.reference import open_reference
 from trtopt.errors import BackendMissingError
 from trtopt.export.collection import files, folder
 from trtopt.export.export import export
-from trtopt.export.imports import function_beside
+from trtopt.export.imports import sibling_function
 from trtopt.export.source_module import Subject, from_spec
 from trtopt.export.spec import read_spec
 
@@ -41,7 +41,7 @@ def test_the_digits_transformer_is_as_accurate_as_stated() -> None:
     file = path.parent / str(spec.onnx)
     assert file.stat().st_size < 1_000_000
     logits = open_reference(file)({"tokens": held["tokens"].astype(np.int64)})["logits"]
-    accuracy = function_beside(path, str(spec.metric))(logits, held["labels"])
+    accuracy = sibling_function(path, str(spec.metric))(logits, held["labels"])
     assert round(accuracy * len(held["labels"])) == 533
     assert len(held["labels"]) == 540
 
@@ -68,7 +68,7 @@ def minilm() -> Subject:
 
 
 def _tokens(sentences: list[str]) -> dict[str, np.ndarray]:
-    return function_beside(files()["minilm"], "minilm.py:tokenize")(sentences)
+    return sibling_function(files()["minilm"], "minilm.py:tokenize")(sentences)
 
 
 def test_the_sentence_embedder_finds_the_sentence_that_means_the_same(minilm: Subject) -> None:
@@ -90,13 +90,13 @@ def test_the_exported_embedder_retrieves_what_pytorch_retrieves(
         wanted = minilm.module.float()(*(torch.from_numpy(array) for array in tokens.values())).numpy()
     exported = export(minilm, tmp_path / "m.onnx", open_reference, dtype=dtype)
     found = open_reference(exported.path)(tokens)["embedding"].astype(np.float32)
-    agreement = function_beside(files()["minilm"], "minilm.py:retrieval_agreement")
+    agreement = sibling_function(files()["minilm"], "minilm.py:retrieval_agreement")
     assert agreement(wanted, found) >= (1.0 if dtype == "fp32" else 0.95)
     minilm.module.float()
 
 
 def test_retrieval_agreement_is_a_share_of_neighbours() -> None:
-    agreement = function_beside(files()["minilm"], "minilm.py:retrieval_agreement")
+    agreement = sibling_function(files()["minilm"], "minilm.py:retrieval_agreement")
     rng = np.random.default_rng(0)
     vectors = rng.standard_normal((40, 8))
     assert agreement(vectors, vectors * 3.0) == 1.0
@@ -105,7 +105,7 @@ def test_retrieval_agreement_is_a_share_of_neighbours() -> None:
 
 def test_the_tokenizer_splits_as_the_packaged_one_does() -> None:
     tokenizers = pytest.importorskip("tokenizers", reason="tokenizers is not installed")
-    place = function_beside(files()["minilm"], "minilm.py:folder")
+    place = sibling_function(files()["minilm"], "minilm.py:folder")
     try:
         theirs = tokenizers.Tokenizer.from_file(str(place() / "tokenizer.json"))
     except ModuleNotFoundError as error:

@@ -89,7 +89,7 @@ def test_no_part_of_a_model_reads_what_lies_outside_its_folder(
 
 
 @pytest.mark.parametrize("part", PARTS)
-def test_what_lies_beside_the_model_is_read_from_every_part(part: str, folder: Path) -> None:
+def test_what_lies_next_to_the_model_is_read_from_every_part(part: str, folder: Path) -> None:
     path, out = folder / "model.onnx", folder.parent / "saved.onnx"
     path.write_bytes(PARTS[part](tensor_at([("location", "decoy")])).SerializeToString())
     model_file.save(model_file.load(path), out)

@@ -195,7 +195,7 @@ def test_a_build_keeps_its_engines_layers_and_their_receipt(built: Path) -> None
     check_receipts(receipts)
 
 
-def test_every_allocation_is_followed_and_given_back(built: Path, binding: str) -> None:
+def test_every_allocation_is_followed_and_released(built: Path, binding: str) -> None:
     report = trtopt.bench(built, batch=[8], duration=0.2, memory=True)
     memory = report.points[0].memory
     assert memory is not None

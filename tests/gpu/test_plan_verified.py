@@ -48,7 +48,7 @@ def planned(swept: Path) -> Path:
     return path
 
 
-def test_every_request_of_the_trial_is_answered_and_told_beside_the_prediction(planned: Path) -> None:
+def test_every_request_of_the_trial_is_answered_and_reported_next_to_the_prediction(planned: Path) -> None:
     plan = read_plan(planned)
     done = plan.verification
     assert done is not None

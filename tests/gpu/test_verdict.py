@@ -77,7 +77,7 @@ def test_the_best_precision_is_among_those_that_tensorrt_has(calib: Path, tmp_pa
     assert {"fp16", "int8"} <= names <= {"fp32", "fp16", "bf16", "int8", "fp8"}
 
 
-def test_regions_of_a_transformer_are_told_or_said_to_share_layers(tmp_path: Path) -> None:
+def test_regions_of_a_transformer_are_reported_or_said_to_share_layers(tmp_path: Path) -> None:
     tokens = tmp_path / "tokens.npz"
     with np.load(TRANSFORMER.with_name("heldout.npz")) as file:
         np.savez(tokens, tokens=file["tokens"][:64])

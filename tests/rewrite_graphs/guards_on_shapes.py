@@ -122,7 +122,7 @@ CASES: tuple[Case, ...] = (
         """
         # w: float[600,600]
         g (float[N,600] x) => (float[N,600] y) {a = Abs(w) b = MatMul(x, a) y = MatMul(b, w)}""",
-        "stored beside",
+        "stored in addition to the weight",
     ),
     left(
         "fold-weights",

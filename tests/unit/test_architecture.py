@@ -170,7 +170,7 @@ def test_a_cycle_is_found_however_long_it_is() -> None:
     assert cycles_in(graph) == [{"a", "b", "c"}]
 
 
-def test_places_are_told_apart_by_whole_names() -> None:
+def test_places_are_distinguished_by_whole_names() -> None:
     assert is_below("trtopt.device.api.Device", {"device.api"})
     assert not is_below("trtopt.device.apish", {"device.api"})
     assert not is_below("trtopt.recordsish.Shape", {"records"})

@@ -144,7 +144,7 @@ def test_a_child_ends_with_its_parent_whatever_it_hangs_in(tmp_path: Path) -> No
 
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
-def test_nothing_that_a_repository_configures_runs_when_its_revision_is_asked_for(
+def test_nothing_that_a_repository_configures_runs_when_its_revision_is_requested(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

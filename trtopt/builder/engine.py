@@ -26,10 +26,10 @@ _LOG_MARKS = {"error": "E", "warning": "W", "info": "I"}
 
 
 class BuildJob(Record, frozen=True, kw_only=True, tag="build"):
-    """What a build worker is told. Paths are absolute; `folder` takes the engine and its log.
+    """A build worker's job. Paths are absolute; `folder` takes the engine and its log.
 
-    `timing_cache` is a file, `store` the folder of a store; see `builder.caches`. `nvtx` is for
-    `device.marks.Marks`; `memory` has the builder's allocations followed.
+    `timing_cache` is a file, `store` the folder of a store; see `builder.timing_store`. `nvtx` is for
+    `device.nvtx`; `memory` has the builder's allocations followed.
     """
 
     onnx: str
@@ -68,7 +68,7 @@ class BuildLog:
 
 
 def build_engine(builder: EngineBuilder, job: BuildJob, progress: ProgressSink) -> EngineArtifact:
-    """Build what the job says, write engine and log, save the timing cache.
+    """Build the job's engine, write engine and log, save the timing cache.
 
     Raises:
         DeviceMemoryError: there is no room for the weights.
@@ -122,10 +122,10 @@ def build_engine(builder: EngineBuilder, job: BuildJob, progress: ProgressSink) 
 
 
 def _check_room(builder: EngineBuilder, job: BuildJob) -> None:
-    """Refuse a build whose weights alone are more than is free, warn of one that may find too little.
+    """Refuse a build whose weights alone are more than is free, warn of one that may run out of memory.
 
-    The estimate is a rule of thumb: the weights twice, as they were given and as the tactics that are timed
-    want them, and the workspace where it is bounded; without a bound TensorRT makes do with what is there.
+    The estimate is a rule of thumb: the weights twice, as given and in the layout of timed tactics, and the
+    workspace where it is bounded; without a bound TensorRT makes do with the free memory.
 
     Raises:
         DeviceMemoryError: the weights do not fit.

@@ -51,7 +51,7 @@ def shape_ranges(model: OnnxArtifact, batch: ShapeRange, flags: Sequence[ShapeFl
     fixed = fixed_batch(model)
     if fixed is not None and (batch.min[0] != fixed or batch.max[0] != fixed):
         raise FixedBatchError(
-            f"{model.path}: the batch axis is fixed at {fixed}; asked for {_span(batch)}",
+            f"{model.path}: the batch axis is fixed at {fixed}; requested {_span(batch)}",
             f"export it with a dynamic batch axis, or build with --batch {fixed}",
         )
     return {spec.name: _range_of(spec, batch, given.get(spec.name)) for spec in model.inputs}

@@ -1,7 +1,7 @@
 """The store of timing caches that all builds of a user, of all hosts on one file system, draw from.
 
 A folder with a file for each identity and terms, named by both. Files are replaced atomically under their
-lock. One that is damaged is set aside under a name that says so, and what has not been used for longest goes
+lock. A damaged one is set aside under another suffix, and the least recently used are removed
 when the store outgrows its bound.
 """
 
@@ -149,8 +149,8 @@ class TimingStore:
         sized = []
         for path in self._files():
             with suppress(OSError):
-                told = path.stat()
-                sized.append((path.suffix == SUFFIX, told.st_mtime, told.st_size, path))
+                found = path.stat()
+                sized.append((path.suffix == SUFFIX, found.st_mtime, found.st_size, path))
         total = sum(size for _, _, size, _ in sized)
         gone: list[Path] = []
         for _, _, size, path in sorted(sized):
@@ -179,14 +179,14 @@ class TimingStore:
 def _entry(path: Path) -> CacheEntry | None:
     """None: another process has removed it meanwhile."""
     try:
-        told = path.stat()
+        found = path.stat()
     except FileNotFoundError:
         return None
     entry = CacheEntry(
         name=path.name.removesuffix(SUFFIX),
         path=str(path),
-        size_bytes=told.st_size,
-        used=datetime.fromtimestamp(told.st_mtime, timezone.utc).isoformat(timespec="seconds"),
+        size_bytes=found.st_size,
+        used=datetime.fromtimestamp(found.st_mtime, timezone.utc).isoformat(timespec="seconds"),
     )
     return _described(entry, path)
 
@@ -201,7 +201,7 @@ def _described(entry: CacheEntry, path: Path) -> CacheEntry:
     if header is None or header.terms is None:
         return msgspec.structs.replace(entry, problem="does not say where and for what it was made")
     if TimingStore(path.parent).path(header.identity, header.terms) != path:
-        return msgspec.structs.replace(entry, problem="is another cache than its name says")
+        return msgspec.structs.replace(entry, problem="is not the cache that its name stands for")
     return msgspec.structs.replace(
         entry,
         identity=header.identity,

@@ -34,7 +34,7 @@ class ClockWatch:
         return both
 
     def finish(self) -> BuildClocks:
-        """A last reading; what all of them tell."""
+        """Take a last reading; returns the summary of all."""
         self._read()
         return summary(self._readings, self._sensor)
 

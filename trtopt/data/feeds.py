@@ -17,7 +17,7 @@ from trtopt.data.axis_lengths import lengths_of
 from trtopt.data.held import HeldReader
 from trtopt.device.ort.reference import Unoptimised
 from trtopt.errors import ModelError
-from trtopt.onnxio.graph_walk import says_length
+from trtopt.onnxio.graph_walk import names_length
 from trtopt.onnxio.model_file import ModelFile, runnable
 from trtopt.records import TensorSpec
 
@@ -80,7 +80,7 @@ def _axes(item: onnx.ValueInfoProto, sizes: tuple[int, int, int]) -> list[_Axis]
         _Axis("", int(axis.dim_value), is_open=False)
         if axis.HasField("dim_value") and axis.dim_value >= 0
         else _Axis(
-            axis.dim_param if says_length(axis.dim_param) else "",
+            axis.dim_param if names_length(axis.dim_param) else "",
             sizes[0] if place == 0 else sizes[2 if place >= 2 and len(axes) >= 4 else 1],
             is_first=place == 0,
         )
@@ -177,7 +177,7 @@ def specs_of(model: onnx.ModelProto) -> tuple[TensorSpec, ...]:
             axis.dim_value
             if axis.dim_value > 0
             else axis.dim_param
-            if axis.dim_param and says_length(axis.dim_param)
+            if axis.dim_param and names_length(axis.dim_param)
             else "?"
             for axis in axes
         )
@@ -198,10 +198,10 @@ def from_data(data: str | Path, model: onnx.ModelProto) -> Feed:
 def on_seeded(
     model: onnx.ModelProto, run: Callable[[tuple[Feed, ...]], _Result], *, one_batch: bool = True
 ) -> _Result:
-    """What `run` makes of seeded inputs of the usual lengths or, where it fails on those, of others.
+    """The result of `run` on seeded inputs of the usual lengths or, where it fails on those, of others.
 
-    Some models end where their table of positions does, and some want axes to be equally long: neither does
-    an axis's name tell. With `one_batch` first axes without a name are so from the start.
+    Some models have a longest length, and some need axes of equal length: an axis's name shows neither.
+    With `one_batch` first axes without a name are so from the start.
 
     Raises:
         ModelError: `run` raised it whatever it was given: the first one.
@@ -242,8 +242,8 @@ def seeded_source(model: ModelFile) -> SampleSource:
         Unoptimised(*runnable(model)).run(feeds[-1].values)
         return feeds
 
-    is_settled = len(_choices(model.proto)) == 1
-    return source_of(seeded(model.proto) if is_settled else on_seeded(model.proto, tried))
+    is_only_choice = len(_choices(model.proto)) == 1
+    return source_of(seeded(model.proto) if is_only_choice else on_seeded(model.proto, tried))
 
 
 def source_of(feeds: tuple[Feed, ...]) -> SampleSource:

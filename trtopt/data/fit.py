@@ -19,7 +19,7 @@ def rows_of(inputs: Sequence[TensorSpec], size: int) -> Rows:
 
     Where some first axes are open, `size` samples lie along those, and the other inputs are given whole with
     every batch. Where all are fixed, a batch takes as many rows of each as its axis has. Where an input has
-    the samples along a later axis, told by the axis's name, nothing is cut: batches are as the data has them.
+    the samples along a later axis, by the axis's name, nothing is cut: batches are as the data has them.
     """
     sample_axes = {spec.shape[0] for spec in inputs if spec.shape and isinstance(spec.shape[0], str)}
     if any(not sample_axes.isdisjoint(set(spec.shape[1:]) - {"?"}) for spec in inputs):

@@ -1,4 +1,4 @@
-"""`module:function` of the user's: called anew for every reading, it yields dicts from names to arrays."""
+"""`module:function` of the user's: called for every reading, it yields dicts from names to arrays."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class FunctionReader:
             if feeds is self._last and iter(feeds) is feeds:
                 raise DataError(
                     f"{self._reference} returns an iterator that was read before",
-                    "it is called anew for every pass over the data: let it begin anew, as a generator does",
+                    "it is called for every pass over the data: return a new iterator each time",
                 )
             self._last = feeds
             for feed in feeds:

@@ -108,7 +108,7 @@ class NpzReader:
         return DataError(f"{self._path}: cannot be read as .npz without pickles: {reason}", _REMEDY)
 
     def _described(self, archive: zipfile.ZipFile, name: str) -> _Member:
-        """What the member's header says, once the archive's size of it agrees."""
+        """The member's header, once the archive's size of it agrees."""
         with archive.open(name) as file:
             member = _header(file)
             needed = file.tell() + math.prod(member.shape) * member.dtype.itemsize

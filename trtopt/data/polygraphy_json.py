@@ -25,7 +25,7 @@ _REMEDY = "write it with polygraphy.json.save_json([{name: array, …}, …], pa
 
 
 class _Encoded(msgspec.Struct):
-    """One array; Polygraphy's own marks beside it are passed over."""
+    """One array; Polygraphy's other fields are ignored."""
 
     array: str
 

@@ -22,15 +22,15 @@ class Reader(Protocol):
 
     @property
     def names(self) -> tuple[str, ...] | None:
-        """The arrays that are there; None where only reading would tell."""
+        """The arrays that are there; None if unknown without reading."""
 
     @property
     def lengths(self) -> Mapping[str, int] | None:
-        """By array: its rows, 1 for one without axes; None where only reading would tell."""
+        """By array: its rows, 1 for one without axes; None if unknown without reading."""
 
     def pieces(self, rows: Rows) -> Iterator[Arrays]:
         """All samples of the arrays in `rows`, in order.
 
         A reader that can cut gives `rows` of each at a time, fewer or none once an array ends; others give
-        what their files hold at a time. Arrays that are not there are left out: whoever reads says so.
+        what their files hold at a time. Missing arrays are left out: the caller reports them.
         """

@@ -57,8 +57,8 @@ def fingerprint_of(data: str | Path) -> str:
     if path.is_file():
         return sha256_of(path)
     if path.is_dir():
-        told = [(file.name, sha256_of(file)) for file in data_files(path)]
-        return hashlib.sha256(msgspec.json.encode(told)).hexdigest()
+        hashes = [(file.name, sha256_of(file)) for file in data_files(path)]
+        return hashlib.sha256(msgspec.json.encode(hashes)).hexdigest()
     return hashlib.sha256(str(data).encode()).hexdigest()
 
 
@@ -76,12 +76,12 @@ class SampleSource:
 
     @property
     def count(self) -> int | None:
-        """How many samples there are; None where only reading them all would tell."""
+        """How many samples there are; None if unknown without reading them all."""
         lengths = [reader.lengths for reader in self._readers]
         return None if None in lengths else sum(max(known.values()) for known in lengths if known)
 
     def has(self, name: str) -> bool:
-        """Whether there is such an array, as far as can be told without reading."""
+        """Whether there is such an array, as far as is known without reading."""
         return all(name in (reader.names or ()) for reader in self._readers)
 
     def batches(self, inputs: Sequence[TensorSpec], size: int) -> Iterator[Arrays]:
@@ -132,7 +132,7 @@ class SampleSource:
         return {spec.name: repeated(spec.name, found[spec.name], shapes[spec.name]) for spec in inputs}
 
     def _pieces(self, inputs: Sequence[TensorSpec], rows: Rows) -> Iterator[Arrays]:
-        """Pieces of all readers, each judged against the inputs."""
+        """Pieces of all readers, each fitted to the inputs."""
         seen = 0
         for piece in chain.from_iterable(reader.pieces(rows) for reader in self._readers):
             for spec in inputs:
@@ -146,7 +146,7 @@ class SampleSource:
 
 
 class _Batch:
-    """Collects pieces and hands out batches."""
+    """Collects pieces into batches."""
 
     def __init__(self, rows: Rows, *, is_open: bool) -> None:
         self._rows = rows
@@ -168,7 +168,7 @@ class _Batch:
         return batch
 
     def _belongs(self, piece: Arrays) -> bool:
-        """Whether the piece can share a batch with what is here."""
+        """Whether the piece can share a batch with the pieces so far."""
         last = self._parts[-1]
         return all(
             piece[name].shape[1:] == last[name].shape[1:]

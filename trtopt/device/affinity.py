@@ -42,12 +42,12 @@ def listed(cores: Iterable[int]) -> str:
 
 
 def present_cores() -> tuple[int, ...]:
-    """The cores that the calling thread and those it starts may run on; empty if nobody tells."""
+    """The cores that the calling thread and those it starts may run on; empty if unknown."""
     return tuple(sorted(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else ()
 
 
 def confine(requested: str, device: DeviceInfo) -> None:
-    """Keep the calling thread, and the threads that it will start, on the cores that `asked` names.
+    """Keep the calling thread, and the threads that it will start, on the cores that `requested` names.
 
     `auto` takes those near the device, as far as this process may use them.
 
@@ -55,13 +55,13 @@ def confine(requested: str, device: DeviceInfo) -> None:
         UsageError: no such cores, none that this process may use, or a system that cannot do it.
     """
     if not hasattr(os, "sched_setaffinity"):
-        raise UsageError("--cpu-affinity: this system does not bind threads to cores", "leave the flag away")
+        raise UsageError("--cpu-affinity: this system does not bind threads to cores", "omit the flag")
     before = os.sched_getaffinity(0)
     cores = _near(device) & before if requested == AUTO else parse_cores(requested)
     if not cores:
         raise UsageError(
             f"--cpu-affinity auto: this process may use cores {listed(before)}, none of them near the GPU",
-            "name cores, as in --cpu-affinity 0-3, or leave the flag away",
+            "name cores, as in --cpu-affinity 0-3, or omit the flag",
         )
     with suppress(OSError, OverflowError):  # none of them is there
         os.sched_setaffinity(0, cores)
@@ -93,7 +93,7 @@ def _near(device: DeviceInfo) -> frozenset[int]:
     cores = cores_near(device)
     if cores is None:
         raise UsageError(
-            f"--cpu-affinity auto: NVML does not tell which cores are near the {device.name}",
+            f"--cpu-affinity auto: NVML does not report which cores are near the {device.name}",
             'pip install "nvidia-ml-py", or name cores, as in --cpu-affinity 0-3',
         )
     return cores

@@ -1,11 +1,11 @@
 """What the rest of trtopt needs of a device: small protocols, nothing else.
 
-A `Device` hands out streams, events and buffers. A `Target` turns an engine file into a `Session`; a
+A `Device` creates streams, events and buffers. A `Target` turns an engine file into a `Session`; a
 session's `Context` runs it with fixed shapes. Addresses and streams are plain integers, so CUDA bindings can
 be mixed. What makes the engine file is in `device.building`.
 
-Ownership: whoever asks for a buffer, event, stream, graph, context or session closes it, in reverse order
-of making; `close` may be called twice.
+Ownership: the caller closes the buffers, events, streams, graphs, contexts and sessions that it creates, in
+reverse order; `close` may be called twice.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Event(Protocol):
 
     @property
     def handle(self) -> int | None:
-        """The event as TensorRT takes it; None where the CUDA binding does not tell."""
+        """The event as TensorRT takes it; None where the CUDA binding does not give it."""
 
     def record(self, stream: Stream) -> None:
         """Mark the stream's present end."""
@@ -121,14 +121,14 @@ Piece = tuple[int, int, int]
 
 
 class ClockSensor(Protocol):
-    """Tells a device's clocks, power, temperature, and what slows it.
+    """Reads a device's clocks, power, temperature, and throttle reasons.
 
-    It never fails: what it cannot read is None. One that cannot read the SM clock knows nothing else either.
+    It never fails: what it cannot read is None. One that cannot read the SM clock reads nothing else either.
     """
 
     @property
     def reference(self) -> ClockReference:
-        """What to judge the SM clock against, and what cannot be read."""
+        """What to compare the SM clock with, and what cannot be read."""
 
     def read(self, at_ms: float) -> ClockReading:
         """A reading of now, which is `at_ms` on the caller's clock. Takes the host about a millisecond."""
@@ -138,7 +138,7 @@ class ClockControl(Protocol):
     """Changes a device's clocks, for all who use it."""
 
     def lock(self, mhz: int | None) -> int:
-        """Hold the clock at `mhz`, or where it would be judged; returns that clock.
+        """Lock the clock at `mhz`, or at the reference; returns that clock.
 
         Raises:
             DeviceError: no permission, or the device cannot do it; nothing was changed.
@@ -155,7 +155,7 @@ class ClockControl(Protocol):
 
 @dataclass(frozen=True)
 class Holder:
-    """A process that has device memory; `nbytes` is None where the driver does not tell how much.
+    """A process that has device memory; `nbytes` is None where the driver does not report how much.
 
     In a container the driver may number processes as the host does.
     """
@@ -166,7 +166,7 @@ class Holder:
 
 @dataclass(frozen=True)
 class DeviceMemory:
-    """A device's memory: what is free, what there is, and who has the rest where that can be told."""
+    """A device's memory: what is free, what there is, and who has the rest if known."""
 
     free_bytes: int
     total_bytes: int
@@ -224,7 +224,7 @@ class Device(Protocol):
         """Record what `work` enqueues on `stream`, without running it.
 
         Raises:
-            GraphCaptureError: the device, the binding or the work does not allow it; says which.
+            GraphCaptureError: the device, the binding or the work does not allow it, by name.
         """
 
     def wait_any(self, events: Sequence[Event], until_s: float) -> None:
@@ -234,17 +234,17 @@ class Device(Protocol):
         """Make the device usable in the calling host thread, another one than it was opened in."""
 
     def used_bytes(self) -> int | None:
-        """Device memory in use by everybody, as the driver reports it; None where nobody knows."""
+        """Device memory in use by everybody, as the driver reports it; None if unknown."""
 
     def device_memory(self) -> DeviceMemory | None:
         """What of its memory is free, and who has the rest. Takes milliseconds.
 
-        None where nobody knows: on integrated GPUs, whose memory is the host's, what files' pages take counts
-        as used and can be had.
+        None if unknown: integrated GPUs share the host's memory, where the reclaimable page cache counts as
+        used.
         """
 
     def clock_sensor(self) -> ClockSensor:
-        """A sensor of its clocks; where nobody can tell them, one that says why."""
+        """A sensor of its clocks; if they cannot be read, one whose reference has the reason."""
 
     def annotate(self, name: str) -> AbstractContextManager[object]:
         """Show profilers what the calling thread does meanwhile, if NVTX ranges are on."""
@@ -335,7 +335,7 @@ class Session(Protocol):
         """A new execution context for these input shapes.
 
         Raises:
-            UsageError: the engine does not admit a shape; says what it does admit.
+            UsageError: the engine does not admit a shape; names what it admits.
         """
 
     def close(self) -> None:
@@ -393,7 +393,7 @@ class AllocationTracker:
 
 
 class ProgressSink(Protocol):
-    """Hears how far a build has come."""
+    """Receives the progress of a build."""
 
     def __call__(self, phase: str, fraction: float | None) -> None:
-        """`phase` in words; `fraction` of the whole build from 0 to 1, or None where nobody knows."""
+        """`phase` in words; `fraction` of the whole build from 0 to 1, or None if unknown."""

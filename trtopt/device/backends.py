@@ -31,7 +31,7 @@ class BackendChoice:
 
 
 def choose_for_building(requested: str) -> BackendChoice:
-    """What to build with: `asked`, or for `auto` the best that this machine has.
+    """What to build with: `requested`, or for `auto` the best that this machine has.
 
     Raises:
         UsageError: no such backend.
@@ -55,7 +55,7 @@ def choose_for_building(requested: str) -> BackendChoice:
 
 
 def choose_for_running(requested: str, built_with: str | None = None) -> BackendChoice:
-    """What to run with: `asked`; for `auto` what the engine was built with if a GPU is here, else the CPU.
+    """What to run with: `requested`; for `auto` what built the engine if a GPU is here, else the CPU.
 
     Raises:
         UsageError: no such backend.
@@ -73,7 +73,7 @@ def choose_for_running(requested: str, built_with: str | None = None) -> Backend
 def _requested(name: str) -> BackendChoice:
     if name not in BACKENDS:
         raise UsageError(f"--backend {name}: no such backend", f"choose among auto, {', '.join(BACKENDS)}")
-    return BackendChoice(name, "asked for")
+    return BackendChoice(name, "requested")
 
 
 def _is_installed(module: str) -> bool:
@@ -84,7 +84,7 @@ def _is_installed(module: str) -> bool:
 
 
 def open_builder(name: str, marks: NvtxMarks = UNMARKED, *, follow_memory: bool = False) -> EngineBuilder:
-    """The builder of a backend; with `follow_memory` it tells every allocation of device memory.
+    """The builder of a backend; with `follow_memory` it records every allocation of device memory.
 
     Raises:
         BackendMissingError: it is not installed, or no CUDA binding to allocate with.
@@ -120,9 +120,7 @@ def require_builders_memory(name: str) -> None:
         UsageError: it does not.
     """
     if name == ONNXRUNTIME or not probe.gpus():
-        raise UsageError(
-            f"--memory: {name} builds here without a GPU's memory", "leave it away, or build on a GPU"
-        )
+        raise UsageError(f"--memory: {name} builds here without a GPU's memory", "omit it, or build on a GPU")
 
 
 def open_target(
@@ -171,7 +169,7 @@ def open_clock_control(name: str) -> ClockControl:
         NoGpuError: there is no GPU.
     """
     if name == ONNXRUNTIME:
-        raise UsageError("--lock-clocks: a processor's clocks cannot be locked", "leave the flag away")
+        raise UsageError("--lock-clocks: a processor's clocks cannot be locked", "omit the flag")
     from trtopt.device.nvml import open_control
 
     return open_control(probe.gpu(0))

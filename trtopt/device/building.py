@@ -22,13 +22,13 @@ class BuiltEngine:
     timing_cache: bytes | None
     timing_cache_hits: int | None = None
     inspector: str | None = None
-    """The engine's layers in the backend's own JSON, where it tells them without running the engine."""
+    """The engine's layers in the backend's own JSON, where it gives them without running the engine."""
     memory: MemoryPass | None = None
     """Every allocation of the builder's, in phases `parse` and `build`, if they were followed."""
 
 
 class LogSink(Protocol):
-    """Hears what the backend says."""
+    """Receives the backend's log."""
 
     def __call__(self, severity: str, message: str) -> None:
         """`severity` is one of `error`, `warning`, `info`, `verbose`."""
@@ -46,14 +46,14 @@ class EngineBuilder(Protocol):
         """What it builds for; kind `none` when it builds without a device."""
 
     def clock_sensor(self) -> ClockSensor:
-        """What tells the clocks of what it times tactics on."""
+        """The clock sensor of the device that it times tactics on."""
 
     def device_memory(self) -> DeviceMemory | None:
-        """The memory of the device that it builds on; None where it needs none, or nobody knows."""
+        """The memory of the device that it builds on; None where it needs none, or if unknown."""
 
     @property
     def max_opset(self) -> int | None:
-        """The newest opset of ONNX's own operators that it reads; None where it judges itself."""
+        """The newest opset of ONNX's own operators that it reads; None where it checks that itself."""
 
     @property
     def uses_timing_cache(self) -> bool:

@@ -1,4 +1,4 @@
-"""Clocks that nobody can read, and clocks that are locked for a while."""
+"""Clocks that cannot be read, and clocks that are locked for a while."""
 
 from __future__ import annotations
 
@@ -11,33 +11,32 @@ from trtopt.records import ClockReading, ClockReference
 
 
 class UnknownClocks:
-    """A `device.api.ClockSensor` of a device whose clocks nobody tells; `problem` says why."""
+    """A `device.api.ClockSensor` of a device whose clocks are unknown; `problem` is the reason."""
 
     def __init__(self, problem: str) -> None:
         self._reference = ClockReference(problem=problem)
 
     @property
     def reference(self) -> ClockReference:
-        """Nothing to judge by, and why."""
+        """No reference clock, and the reason."""
         return self._reference
 
     def read(self, at_ms: float) -> ClockReading:
-        """A reading that tells nothing."""
+        """An empty reading."""
         return ClockReading(at_ms=at_ms)
 
 
 @contextmanager
 def locked_clocks(control: ClockControl, mhz: int | None) -> Iterator[int]:
-    """Hold the clocks at `mhz` (None: where the device would judge them) and give them back, come what may.
+    """Lock the clocks at `mhz` (None: at the device's reference), and always unlock them at the end.
 
-    A signal that arrives while the device is being asked finds the clocks given back too: only a refusal
-    proves that nothing was changed.
+    They are unlocked also if a signal interrupts the locking: only a refusal proves that nothing was changed.
 
     Yields:
         The clock in MHz.
 
     Raises:
-        DeviceError, UsageError: the lock was refused; says why. Also if the clocks cannot be given back.
+        DeviceError, UsageError: the lock was refused, with the reason. Also if the clocks cannot be unlocked.
     """
     refused = False
     try:

@@ -1,4 +1,4 @@
-"""Whether a device's memory will do: what cannot fit is refused, what may not is warned of."""
+"""The check of device memory: what cannot fit is refused, what may not is warned of."""
 
 from __future__ import annotations
 
@@ -19,33 +19,33 @@ def require_memory(
     """Refuse `what` if the `parts`, bytes by name that it needs at least, are more than is free.
 
     Raises:
-        DeviceMemoryError: they are; says what is needed, what is free, who has the rest, and `remedy`.
+        DeviceMemoryError: they are; names what is needed, what is free, who has the rest, and `remedy`.
     """
-    if told := _shortage(f"{what} needs at least", parts, device_memory):
-        raise DeviceMemoryError(told, f"end what holds the memory, or {remedy}")
+    if shortage := _shortage(f"{what} needs at least", parts, device_memory):
+        raise DeviceMemoryError(shortage, f"end what holds the memory, or {remedy}")
 
 
 def warn_if_short(what: str, parts: Mapping[str, int], device_memory: DeviceMemory | None) -> None:
     """Warn in the log if the `parts`, an estimate, are more than is free."""
-    if told := _shortage(f"{what} may need", parts, device_memory):
-        _log.warning("%s; going on, for that is an estimate", told)
+    if shortage := _shortage(f"{what} may need", parts, device_memory):
+        _log.warning("%s; continuing, for that is an estimate", shortage)
 
 
 def _shortage(needs: str, parts: Mapping[str, int], device_memory: DeviceMemory | None) -> str | None:
-    """What is to be said if the parts are more than is free; None if they are not, or nobody knows."""
+    """The message if the parts are more than is free; None if they are not, or it is unknown."""
     total = sum(parts.values())
     if device_memory is None or total <= device_memory.free_bytes:
         return None
     of = ", ".join(f"{name} {_size(nbytes)}" for name, nbytes in parts.items() if nbytes)
-    told = f"{needs} {_size(total)} of device memory ({of}), and {_size(device_memory.free_bytes)}"
-    told += f" of {_size(device_memory.total_bytes)} are free"
+    message = f"{needs} {_size(total)} of device memory ({of}), and {_size(device_memory.free_bytes)}"
+    message += f" of {_size(device_memory.total_bytes)} are free"
     held = [
         f"{'this process' if holder.pid == os.getpid() else f'process {holder.pid}'}"
         + (f" ({_size(holder.nbytes)})" if holder.nbytes is not None else "")
         for holder in device_memory.holders[:_SHOWN_HOLDERS]
     ]
     more = len(device_memory.holders) - len(held)
-    return told + (f"; held by {', '.join(held)}" if held else "") + (f" and {more} more" if more else "")
+    return message + (f"; held by {', '.join(held)}" if held else "") + (f" and {more} more" if more else "")
 
 
 def _size(nbytes: int) -> str:

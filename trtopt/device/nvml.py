@@ -1,6 +1,6 @@
-"""What NVML knows of a GPU: clocks, power, temperature, what slows it, and who else is on it.
+"""NVML's readings of a GPU: clocks, power, temperature, throttle reasons, and other processes.
 
-Only `_Gpu` talks to the driver. What its answers mean is told by pure functions. Application clocks are
+Only `_Gpu` talks to the driver. Pure functions interpret its answers. Application clocks are
 deprecated since CUDA 13.0 (NVML, Deprecation and/or Removal Notices): a driver may refuse them.
 """
 
@@ -59,7 +59,7 @@ def reasons_of(mask: int | None) -> tuple[str, ...]:
 def others_of(pids: Sequence[int] | None) -> int | None:
     """How many of the processes that hold the GPU are not this one, which holds it too.
 
-    Not told apart by number: in a container the driver may count in the host's namespace.
+    PIDs are not compared: in a container the driver may count in the host's namespace.
     """
     return None if pids is None else max(0, len(set(pids)) - 1)
 
@@ -79,14 +79,14 @@ def reading_of(answers: Answers, at_ms: float) -> ClockReading:
 
 
 def reference_of(application: int | None, default: int | None, maximum: int | None) -> ClockReference:
-    """What to judge the SM clock against: the first of the three that the driver tells."""
+    """What to compare the SM clock with: the first of the three that the driver reports."""
     if application:
         return ClockReference(mhz=application, kind="application")
     if default:
         return ClockReference(mhz=default, kind="default application")
     if maximum:
         return ClockReference(mhz=maximum, kind="maximum")
-    return ClockReference(problem="the driver tells neither an application clock nor a maximum")
+    return ClockReference(problem="the driver reports neither an application clock nor a maximum")
 
 
 def refusal_of(error: str, doing: str) -> DeviceError | UsageError:
@@ -94,16 +94,14 @@ def refusal_of(error: str, doing: str) -> DeviceError | UsageError:
     if "Permission" in error:
         return DeviceError(
             f"--lock-clocks: {doing} needs a permission that this process has not got",
-            "run as root; or leave the flag away, after sudo nvidia-smi --lock-gpu-clocks=MHZ",
+            "run as root; or omit the flag, after sudo nvidia-smi --lock-gpu-clocks=MHZ",
         )
     if "Invalid Argument" in error:
         return UsageError(
             f"--lock-clocks: {doing}: the GPU has no such clock",
             "nvidia-smi --query-supported-clocks=graphics --format=csv lists them",
         )
-    return DeviceError(
-        f"--lock-clocks: {doing}: {error}", "this GPU or driver cannot do it: leave the flag away"
-    )
+    return DeviceError(f"--lock-clocks: {doing}: {error}", "this GPU or driver cannot do it: omit the flag")
 
 
 class _Gpu:
@@ -135,8 +133,8 @@ class _Gpu:
         """
         return getattr(self._nvml, f"nvmlDevice{name}")(self._handle, *arguments)
 
-    def ask(self, name: str, *arguments: object) -> Any:
-        """What a function answers; None if it fails, and `failures` tells why."""
+    def query(self, name: str, *arguments: object) -> Any:
+        """A function's result; None if it fails, with the reason in `failures`."""
         try:
             return self.call(name, *arguments)
         except (self._nvml.NVMLError, AttributeError) as error:
@@ -155,26 +153,26 @@ class _Gpu:
             raise refusal_of(str(error), doing) from None
 
     def answers(self) -> Answers:
-        """Everything that a reading holds. Functions that newer drivers have renamed are asked for first."""
-        reasons = self.ask("GetCurrentClocksEventReasons")
-        temperature = self.ask("GetTemperatureV", _GPU_SENSOR)
-        processes = self.ask("GetComputeRunningProcesses_v3")
+        """Everything that a reading holds. Functions under newer drivers' names are tried first."""
+        reasons = self.query("GetCurrentClocksEventReasons")
+        temperature = self.query("GetTemperatureV", _GPU_SENSOR)
+        processes = self.query("GetComputeRunningProcesses_v3")
         return Answers(
-            sm_mhz=self.ask("GetClockInfo", _SM),
-            memory_mhz=self.ask("GetClockInfo", _MEMORY),
-            power_mw=self.ask("GetPowerUsage"),
-            energy_mj=self.ask("GetTotalEnergyConsumption"),
-            temperature_c=self.ask("GetTemperature", _GPU_SENSOR) if temperature is None else temperature,
-            reasons=self.ask("GetCurrentClocksThrottleReasons") if reasons is None else reasons,
+            sm_mhz=self.query("GetClockInfo", _SM),
+            memory_mhz=self.query("GetClockInfo", _MEMORY),
+            power_mw=self.query("GetPowerUsage"),
+            energy_mj=self.query("GetTotalEnergyConsumption"),
+            temperature_c=self.query("GetTemperature", _GPU_SENSOR) if temperature is None else temperature,
+            reasons=self.query("GetCurrentClocksThrottleReasons") if reasons is None else reasons,
             pids=None if processes is None else tuple(process.pid for process in processes),
         )
 
     def reference(self) -> ClockReference:
-        """What to judge the SM clock against."""
+        """What to compare the SM clock with."""
         return reference_of(
-            self.ask("GetApplicationsClock", _SM),
-            self.ask("GetDefaultApplicationsClock", _SM),
-            self.ask("GetMaxClockInfo", _SM),
+            self.query("GetApplicationsClock", _SM),
+            self.query("GetDefaultApplicationsClock", _SM),
+            self.query("GetMaxClockInfo", _SM),
         )
 
 
@@ -187,25 +185,25 @@ class NvmlSensor:
 
     @property
     def reference(self) -> ClockReference:
-        """What to judge the SM clock against."""
+        """What to compare the SM clock with."""
         return self._reference
 
     def read(self, at_ms: float) -> ClockReading:
-        """Ask NVML."""
+        """Query NVML."""
         return reading_of(self._gpu.answers(), at_ms)
 
 
 def open_sensor(info: DeviceInfo) -> ClockSensor:
-    """A sensor of that GPU; where NVML is not there or does not tell its clock, one that says why."""
+    """A sensor of that GPU; if NVML is missing or does not report its clock, one with the reason."""
     try:
         gpu = _Gpu(info)
     except DeviceError as error:
         return UnknownClocks(error.problem)
     first, reference = gpu.answers(), gpu.reference()
     if first.sm_mhz is None:
-        return UnknownClocks(f"NVML does not tell the SM clock: {gpu.failures['GetClockInfo']}")
+        return UnknownClocks(f"NVML does not report the SM clock: {gpu.failures['GetClockInfo']}")
     if first.reasons is None:
-        problem = f"NVML does not tell what slows the GPU: {gpu.failures['GetCurrentClocksThrottleReasons']}"
+        problem = f"NVML does not report throttle reasons: {gpu.failures['GetCurrentClocksThrottleReasons']}"
         reference = msgspec.structs.replace(reference, problem=problem)
     return NvmlSensor(gpu, reference)
 
@@ -217,15 +215,15 @@ class NvmlControl:
         self._gpu = gpu
 
     def lock(self, mhz: int | None) -> int:
-        """Ask the driver to hold the clock; by default at the reference."""
+        """Have the driver lock the clock; by default at the reference."""
         target = self._gpu.reference().mhz if mhz is None else mhz
         if target is None:
-            raise DeviceError("--lock-clocks: the driver tells no clock to lock at", "give one in MHz")
+            raise DeviceError("--lock-clocks: the driver reports no clock to lock at", "give one in MHz")
         self._gpu.change(f"locking the clocks at {target} MHz", "SetGpuLockedClocks", target, target)
         return target
 
     def unlock(self) -> None:
-        """Give the clock back to the driver."""
+        """Release the clock to the driver."""
         self._gpu.change("unlocking the clocks", "ResetGpuLockedClocks")
 
 
@@ -239,9 +237,9 @@ def open_control(info: DeviceInfo) -> ClockControl:
 
 
 def holders_of(info: DeviceInfo) -> tuple[Holder, ...]:
-    """The processes that have memory of that GPU, the greediest first; none where NVML does not tell."""
+    """The processes that have memory of that GPU, the largest first; none where NVML does not report them."""
     try:
-        processes = _Gpu(info).ask("GetComputeRunningProcesses_v3") or ()
+        processes = _Gpu(info).query("GetComputeRunningProcesses_v3") or ()
     except DeviceError:
         return ()
     holders = (Holder(process.pid, process.usedGpuMemory) for process in processes)
@@ -249,9 +247,9 @@ def holders_of(info: DeviceInfo) -> tuple[Holder, ...]:
 
 
 def device_memory_of(info: DeviceInfo) -> DeviceMemory | None:
-    """That GPU's memory, without a CUDA context of one's own; None where NVML does not tell."""
+    """That GPU's memory, without a CUDA context of one's own; None where NVML does not report it."""
     try:
-        memory = _Gpu(info).ask("GetMemoryInfo")
+        memory = _Gpu(info).query("GetMemoryInfo")
     except DeviceError:
         return None
     return None if memory is None else DeviceMemory(memory.free, memory.total, holders_of(info))
@@ -265,10 +263,10 @@ def cores_of(words: Sequence[int]) -> frozenset[int]:
 
 
 def cores_near(info: DeviceInfo) -> frozenset[int] | None:
-    """The host's cores that NVML calls ideal for a GPU: those of its NUMA node. None if it does not tell."""
+    """The host's cores that NVML calls ideal for a GPU: those of its NUMA node. None if not reported."""
     try:
         gpu = _Gpu(info)
     except DeviceError:
         return None
-    words = gpu.ask("GetCpuAffinity", math.ceil(os.sysconf("SC_NPROCESSORS_CONF") / 64))
+    words = gpu.query("GetCpuAffinity", math.ceil(os.sysconf("SC_NPROCESSORS_CONF") / 64))
     return None if words is None else cores_of(words) or None

@@ -25,7 +25,7 @@ def require_nvtx() -> None:
 
 
 class NvtxMarks:
-    """Ranges if `nvtx`, a bracket around what is measured if `cuda_profiler`; nothing unless asked for.
+    """Ranges if `nvtx`, profiler start and stop around what is measured if `cuda_profiler`; else nothing.
 
     Raises:
         BackendMissingError: see `require_nvtx`.

@@ -1,4 +1,4 @@
-"""What a reading of a GPU's clocks says of its speed: the one place that calls a GPU slowed. Pure."""
+"""Whether a reading of a GPU's clocks shows throttling: the one place that decides it. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MIN_CLOCK_SHARE = 0.75
 
 
 def faults_of(reading: ClockReading, reference_mhz: int | None) -> tuple[str, ...]:
-    """What slowed the GPU at a reading; a reading of an idle GPU says nothing of its clock under load."""
+    """What slowed the GPU at a reading; of an idle GPU nothing, whose clock under load is unknown."""
     faults = [reason.replace("_", " ") for reason in reading.throttle if reason in SLOWDOWNS]
     if reading.sm_mhz is None or reference_mhz is None or IDLE in reading.throttle:
         return tuple(faults)

@@ -111,7 +111,7 @@ def _export_in(
     )
     gc.collect()  # the exporter's graph holds transposed copies of the weights
     model = onnx.load(str(raw), load_external_data=False)
-    external_files(model, raw)  # judges where they lie: from here on they are read
+    external_files(model, raw)  # checks their places before they are read
     origins = naming.rename(model, [entry.name for entry in subject.inputs], subject.outputs)
     _refuse_fixed_inputs(subject, model, guards)
     naming.name_axes(model, {entry.name: entry.shape for entry in subject.inputs})
@@ -132,15 +132,15 @@ def _export_in(
             else "an unknown node"
         )
 
-    judged = candidate
+    verified = candidate
     if dtype != "fp32":
-        judged = scratch / "widened.onnx"
+        verified = scratch / "widened.onnx"
         wide = widened(onnx.load(str(candidate)))
-        onnx.save(wide, str(judged), save_as_external_data=True)  # in FP32 it may exceed 2 GB
+        onnx.save(wide, str(verified), save_as_external_data=True)  # in FP32 it may exceed 2 GB
         del wide
     module = subject.module if dtype == "fp32" else copy.deepcopy(subject.module).float()
-    judging = replace(subject, tolerance=max(subject.tolerance, _ROUNDING[dtype]))
-    checks = verify(judging, module, open_reference(judged), culprit)
+    rounded = replace(subject, tolerance=max(subject.tolerance, _ROUNDING[dtype]))
+    checks = verify(rounded, module, open_reference(verified), culprit)
     if external is not None:
         os.replace(external, out.parent / external.name)
     os.replace(candidate, out)
@@ -193,7 +193,7 @@ def _inferred(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _save(model: onnx.ModelProto, scratch: Path, candidate: Path, external_data: bool) -> Path | None:
-    """Write the model with its weights inside if they fit, else beside it; returns the weights' file."""
+    """Write the model with its weights inside if they fit, else next to it; returns the weights' file."""
     import onnx
 
     external = candidate.with_name(candidate.name + ".data")

@@ -49,7 +49,7 @@ def export_raw(
     *,
     allow_traced_branches: bool = False,
 ) -> list[Specialised]:
-    """Write the module as ONNX to `path`, weights beside it. Returns where sizes were fixed, if known.
+    """Write the module as ONNX to `path`, weights next to it. Returns where sizes were fixed, if known.
 
     The dynamo exporter writes at least opset 18. Inputs and outputs are called as `raw_names` has it, axes as
     the exporter likes. `allow_traced_branches` leaves branches that tracing loses to PyTorch's warnings.
@@ -232,7 +232,7 @@ def _source_line(text: str) -> str:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep the exporters' log lines to errors while they run, and their warnings to nobody."""
+    """Hide the exporters' log below critical, and their warnings, while they run."""
     loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "torch.onnx._internal")]
     loggers += [
         logging.getLogger(name) for name in logging.root.manager.loggerDict if name.startswith("torch.onnx")
@@ -260,7 +260,7 @@ class _GuardHandler(logging.Handler):
         self.found: list[Specialised] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep the record if it tells of a size that was fixed."""
+        """Keep the record if it reports a size that was fixed."""
         match = re.search(r"eval (Eq\(.+\)) \[guard added\]", record.getMessage())
         if match:
             self.found.append(Specialised(match.group(1), _module_line()))
@@ -283,7 +283,7 @@ def _module_frame(frames: list[traceback.FrameSummary]) -> str:
 
 @contextmanager
 def _guards() -> Iterator[list[Specialised]]:
-    """Collect the sizes that torch.export fixes inside the block; its log says nothing to anybody else."""
+    """Collect the sizes that torch.export fixes inside the block; its log goes nowhere else."""
     logger = logging.getLogger("torch.fx.experimental.symbolic_shapes")
     handler = _GuardHandler()
     before = (logger.level, logger.propagate, logger.handlers[:])

@@ -1,4 +1,4 @@
-"""Which node fixed an axis: judged from the graph alone."""
+"""Which node fixed an axis: found from the graph alone."""
 
 from __future__ import annotations
 

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 def fold_batch_norms(module: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> None:
     """Fold each BatchNorm of an FP32 module in evaluation mode into the convolution in front of it, in place.
 
-    Which is in front of which, and that nobody else reads what is between them, is seen in a run on `inputs`.
-    Modules that are called more than once are left alone, and weights that are computed anew at each call; so
-    are all if the module does not run, which the exporter will tell.
+    A run on `inputs` shows which is in front of which, and that nothing else reads the tensor between them.
+    Modules that are called more than once stay, and so do weights that are computed at each call. If the
+    module does not run, all stay: the exporter will report the error.
     """
     import torch
     from torch.nn.modules.conv import _ConvTransposeNd
@@ -39,7 +39,7 @@ def fold_batch_norms(module: torch.nn.Module, inputs: Sequence[torch.Tensor]) ->
 
 
 def _pairs(module: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> list[tuple[str, str]]:
-    """The names of each convolution and the BatchNorm that alone reads what it makes."""
+    """The names of each convolution and the BatchNorm that is the only reader of its output."""
     from torch.nn.modules.batchnorm import _BatchNorm
     from torch.nn.modules.conv import _ConvNd
     from torch.nn.utils.parametrize import is_parametrized

@@ -25,7 +25,7 @@ def need(*modules: str, install: str = "pip install 'trtopt[export]'") -> None:
             raise BackendMissingError(f"{module} is not installed", install)
 
 
-def function_beside(path: Path, reference: str) -> Callable[..., Any]:
+def sibling_function(path: Path, reference: str) -> Callable[..., Any]:
     """`FILE.py:FUNCTION` of the folder that the model file `path` lies in.
 
     Files of one folder may import one another by name.
@@ -37,7 +37,7 @@ def function_beside(path: Path, reference: str) -> Callable[..., Any]:
     source = path.parent / file
     if not source.is_file() or not name:
         raise UsageError(
-            f"{path}: {reference!r} does not name FILE.py:FUNCTION beside it", "correct the field"
+            f"{path}: {reference!r} does not name FILE.py:FUNCTION next to it", "correct the field"
         )
     function: Callable[..., Any] | None = getattr(_module(source), name, None)
     if not callable(function):

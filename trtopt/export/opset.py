@@ -1,7 +1,7 @@
 """From opset 18, which PyTorch's exporter writes, to 17, the newest that TensorRT 8.6 reads.
 
 Opset 18 moved the `axes` of reductions from an attribute to an input, gave Split `num_outputs`, and Pad and
-Resize options. Each is put back where it says the same; what has no form in 17 is refused by name. Shape's
+Resize options. Each is put back where it means the same; what has no form in 17 is refused by name. Shape's
 `start` and `end`, which 8.6's parser passes over, become a Slice.
 """
 

@@ -1,8 +1,8 @@
-"""Networks with seeded weights that still tell their inputs apart.
+"""Networks with seeded weights whose outputs still depend on their inputs.
 
-BatchNorm of an untrained network normalises nothing: its mean is 0 and its variance 1 whatever comes. Through
-dozens of layers the signal then dies away (EfficientNet-B0's to 1e-13), and the outputs are constants, by
-which neither an export nor a precision can be judged.
+BatchNorm of an untrained network normalises nothing: its mean is 0 and its variance 1 for any input. Through
+dozens of layers the signal then vanishes (EfficientNet-B0's to 1e-13), and the outputs are constants, which
+verify neither an export nor a precision.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import torch
 
 
-def settle(module: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> None:
+def calibrate_batch_norms(module: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> None:
     """Give every BatchNorm of `module` the statistics of what reaches it from `inputs`, as training would.
 
     One pass in which each normalises by its batch (Ioffe and Szegedy 2015, arXiv:1502.03167), so that those

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from trtopt.errors import UsageError
 from trtopt.export import checkpoint
-from trtopt.export.imports import function_beside, need
-from trtopt.export.seeded_weights import settle
+from trtopt.export.imports import need, sibling_function
+from trtopt.export.seeded_weights import calibrate_batch_norms
 from trtopt.export.spec import Axis, Exporter, Input, ModelSpec, Sizes, read_spec
 from trtopt.files.user_code import function_of_user, where
 
@@ -53,7 +53,7 @@ class Subject:
 def from_spec(path: Path, variant: str, *, use_own_weights: bool = True) -> Subject:
     """The module of a model file, made with its seed, in evaluation mode.
 
-    The `full` variant of a model that comes with weights gets them, others settle the seeded ones; neither
+    The `full` variant of a model that comes with weights gets them; others get calibrated BatchNorms. Neither
     if `use_own_weights` is false, because a checkpoint is to be loaded.
 
     Raises:
@@ -76,10 +76,10 @@ def from_spec(path: Path, variant: str, *, use_own_weights: bool = True) -> Subj
     module = construct(path, spec, variant)
     if spec.checkpoint and variant == "full" and use_own_weights:
         checkpoint.load(
-            module, Path(function_beside(path, spec.checkpoint)()), strict=True, unused=spec.unused
+            module, Path(sibling_function(path, spec.checkpoint)()), strict=True, unused=spec.unused
         )
     elif use_own_weights:
-        settle(module, _settling_inputs(path, spec, variant))
+        calibrate_batch_norms(module, _seeded_inputs(path, spec, variant))
     return Subject(
         name=path.stem,
         module=module,
@@ -96,7 +96,7 @@ def from_spec(path: Path, variant: str, *, use_own_weights: bool = True) -> Subj
     )
 
 
-def _settling_inputs(path: Path, spec: ModelSpec, variant: str) -> list[torch.Tensor]:
+def _seeded_inputs(path: Path, spec: ModelSpec, variant: str) -> list[torch.Tensor]:
     """Two samples at the sizes that the model is meant for."""
     import torch
 
@@ -118,7 +118,7 @@ def construct(path: Path, spec: ModelSpec, variant: str, device: str = "cpu") ->
     """
     import torch
 
-    build = function_beside(path, str(spec.construct))
+    build = sibling_function(path, str(spec.construct))
     torch.manual_seed(spec.seed)
     try:
         with torch.device(device):
@@ -137,7 +137,7 @@ def example(path: Path, spec: ModelSpec, sizes: Sizes, *, draw: int = 0) -> Arra
     rng = np.random.default_rng(spec.seed + draw)
     if spec.example is None:
         return {entry.name: _random(entry, sizes, rng) for entry in spec.inputs}
-    made: Arrays = function_beside(path, spec.example)(rng, sizes)
+    made: Arrays = sibling_function(path, spec.example)(rng, sizes)
     return {entry.name: np.asarray(made[entry.name], entry.dtype) for entry in spec.inputs}
 
 

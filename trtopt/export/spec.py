@@ -1,4 +1,4 @@
-"""`ModelSpec`: what a model file in `models/` says, read strictly. Knows nothing of torch.
+"""`ModelSpec`: a model file in `models/`, read strictly. Does not import torch.
 
 A file states how the module is made, what its inputs are, which axes may vary, and the variants: `full` at
 the size that the field measures, `tiny` of the same structure for tests. A shape names its axes: a name under
@@ -67,7 +67,7 @@ class Variant(Record, frozen=True, kw_only=True):
 
 
 class ModelSpec(Record, frozen=True, kw_only=True):
-    """A model file. `construct`, `example` and `metric` are `FILE.py:FUNCTION` beside the model file."""
+    """A model file. `construct`, `example` and `metric` are `FILE.py:FUNCTION` next to the model file."""
 
     title: str
     description: str
@@ -76,7 +76,7 @@ class ModelSpec(Record, frozen=True, kw_only=True):
     construct: str | None = None
     """`FILE.py:FUNCTION`; called with the variant's arguments, returns a `torch.nn.Module`."""
     onnx: str | None = None
-    """A ready ONNX file beside the model file, instead of `construct`."""
+    """A ready ONNX file next to the model file, instead of `construct`."""
     example: str | None = None
     """`FILE.py:FUNCTION(rng, sizes) -> {name: array}`; without it, normal floats and uniform integers."""
     inputs: tuple[Input, ...]
@@ -85,7 +85,7 @@ class ModelSpec(Record, frozen=True, kw_only=True):
     variants: dict[str, Variant]
     opset: int = 17
     exporter: Exporter = "dynamo"
-    """The exporter that takes this model; `changed` says why if it is the older one."""
+    """The exporter that takes this model; `changed` has the reason if it is the older one."""
     seed: int = 0
     trained: bool = False
     checkpoint: str | None = None
@@ -94,9 +94,9 @@ class ModelSpec(Record, frozen=True, kw_only=True):
     unused: tuple[str, ...] = ()
     """Patterns of keys that checkpoints of this model hold and the model has no use for."""
     metric: str | None = None
-    """`FILE.py:FUNCTION`; its docstring says what it takes."""
+    """`FILE.py:FUNCTION`; its docstring describes its arguments."""
     data: str | None = None
-    """Held-out data for `metric`, a `.npz` file beside the model file."""
+    """Held-out data for `metric`, a `.npz` file next to the model file."""
     requires: tuple[str, ...] = ()
     """Packages beyond torch that it needs, as pip takes them."""
     changed: str = ""

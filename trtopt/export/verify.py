@@ -3,7 +3,7 @@
 At the smaller ones other inputs are compared as well, which may take other branches.
 
 FP16 and BF16 files are compared with their weights as rounded and arithmetic in FP32 on both sides: that
-judges the graph and its weights. What 16-bit arithmetic costs depends on the device and is not judged here.
+verifies the graph and its weights. The error of 16-bit arithmetic depends on the device and is not measured.
 """
 
 from __future__ import annotations
@@ -170,15 +170,15 @@ def verify(
         checks.append(Check(sizes, worst))
     sizes = checks[0].sizes
     for words, inputs in subject.others(sizes).items():
-        if told := _differs(subject, module, run, inputs):
-            raise _differing(subject, f"{_at(sizes)}, with the inputs {words}", told)
+        if fault := _differs(subject, module, run, inputs):
+            raise _differing(subject, f"{_at(sizes)}, with the inputs {words}", fault)
     return checks
 
 
 def _differs(subject: Subject, module: torch.nn.Module, run: Run, inputs: Arrays) -> str | None:
-    """What is wrong with the file's outputs for these inputs, if they tell anything of it.
+    """What is wrong with the file's outputs for these inputs, if they are usable.
 
-    They do not where PyTorch fails, or where its own outputs differ as much once the floats change by a
+    They are not where PyTorch fails, or where its own outputs differ as much once the floats change by a
     millionth: rounding decides there.
     """
     try:

@@ -70,21 +70,21 @@ def _change(a: Side, b: Side) -> LayerChange:
 
 
 def _evaluated(a: Side, b: Side) -> tuple[Change, str]:
-    """What changed, in the order of weight; reformats that came or went are told beside."""
+    """What changed, in the order of weight; reformats added or removed are listed separately."""
     if not a or not b:
         return "only in one", "only in A" if a else "only in B"
     ours, theirs = _working(a), _working(b)
     came = (len(b) - len(theirs)) - (len(a) - len(ours))
-    beside = f"; {abs(came)} reformats {'more' if came > 0 else 'fewer'} in B" if came else ""
+    reformats = f"; {abs(came)} reformats {'more' if came > 0 else 'fewer'} in B" if came else ""
     if len(ours) == len(theirs) == 1:
         change, detail = _one_to_one(ours[0], theirs[0])
-        return change, (detail + beside).removeprefix("; ")
+        return change, (detail + reformats).removeprefix("; ")
     counts = f"{len(ours)} layers in A, {len(theirs)} in B"
     if len(ours) == 1:
-        return "split", counts + beside
+        return "split", counts + reformats
     if len(theirs) == 1:
-        return "merged", counts + beside
-    return "regrouped", counts + beside
+        return "merged", counts + reformats
+    return "regrouped", counts + reformats
 
 
 def _working(layers: Side) -> Side:

@@ -62,7 +62,7 @@ def unfused(layers: Sequence[ProfiledLayer], graph: Graph) -> tuple[Unfused, ...
     for layer in layers:
         if not layer.is_reformat:
             home.update(dict.fromkeys(layer.onnx_nodes, layer))
-    found = [told for one in candidates(graph) if (told := _evaluated(one, home)) is not None]
+    found = [fusion for one in candidates(graph) if (fusion := _evaluated(one, home)) is not None]
     return tuple(sorted(found, key=lambda one: (-one.ms, one.nodes)))
 
 
@@ -194,7 +194,7 @@ def _attention(graph: Graph, softmax: Node) -> Iterator[Candidate]:
     if not reason and q is not None and (q[-1] > _MAX_HEAD or q[-1] % _HEAD_MULTIPLE):
         reason, detail = "head-size", f"heads of {q[-1]}"
     if not reason and dtype == "float32":
-        reason, detail = "type-change", "the graph asks for float32; fused attention runs in 16 bits or fewer"
+        reason, detail = "type-change", "the graph requests float32; fused attention runs in 16 bits or fewer"
     yield Candidate("attention", (*chain, softmax, second), reason, detail)
 
 

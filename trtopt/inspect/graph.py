@@ -1,4 +1,4 @@
-"""The ONNX graph at concrete shapes, as far as a look inside needs it.
+"""The ONNX graph at concrete shapes, as far as profiling needs it.
 
 Only the main graph: nodes inside loops and branches are part of the node that holds them.
 """
@@ -35,7 +35,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Graph:
-    """Nodes in the file's order; types are NumPy names; a shape that inference cannot tell is not there."""
+    """Nodes in the file's order; types are NumPy names; shapes that inference does not find are missing."""
 
     nodes: tuple[Node, ...]
     outputs: frozenset[str]
@@ -93,10 +93,10 @@ class Graph:
         return self.dtypes.get(tensor, "")
 
     def requested_dtype(self, node: Node) -> str:
-        """The type that the graph asks a node to compute in.
+        """The type that the graph requests for a node's computation.
 
-        A node with weights whose data inputs all come from DequantizeLinear is asked for in the quantised
-        type; every other one in the type of its first floating input.
+        For a node with weights whose data inputs all come from DequantizeLinear it is the quantised type,
+        for every other one the type of its first floating input.
         """
         data = [name for name in node.inputs[:2] if name]
         made_by = [self.producer.get(name) for name in data]
@@ -107,7 +107,7 @@ class Graph:
 
 
 def read_graph(model: onnx.ModelProto, shapes: Mapping[str, Shape]) -> Graph:
-    """The main graph with its inputs at `shapes`, and whatever ONNX's inference can tell from there."""
+    """The main graph with its inputs at `shapes`, and what ONNX's inference finds from there."""
     graph = _inferred(model, shapes).graph
     weights = model.graph.initializer  # those of the inferred graph lack what is kept outside
     known: dict[str, Shape] = {item.name: tuple(item.dims) for item in weights}

@@ -19,7 +19,7 @@ from trtopt.records import (
     EngineTensor,
 )
 
-_REBUILD = "build again with `trtopt build`, which always asks for detailed profiling verbosity"
+_REBUILD = "build again with `trtopt build`, which always requests detailed profiling verbosity"
 _OTHER = "give what the engine inspector, `trtexec --exportLayerInfo` or `trtopt bench --layers` wrote"
 _DTYPES = (
     (r"\bdouble\b|\bfp64\b|\bfloat64\b", "float64"),
@@ -39,11 +39,11 @@ _ONNX_LAYER = re.compile(r"\[ONNX Layer: ")
 
 
 def read_inspector(text: str, where: str = "the inspector's text") -> EngineDescription:
-    """Read it; keys nobody knows are passed over, and what a layer lacks is left empty.
+    """Read it; unknown keys are ignored, and what a layer lacks is left empty.
 
     Raises:
-        ArtifactError: not an inspector's JSON (says what it looks like), or of an engine that was built
-            without detailed verbosity (says what to rebuild with).
+        ArtifactError: not an inspector's JSON (names what it looks like), or of an engine that was built
+            without detailed verbosity (names what to rebuild with).
     """
     try:
         found = json.loads(text, strict=False)
@@ -62,8 +62,8 @@ def read_inspector(text: str, where: str = "the inspector's text") -> EngineDesc
     if not described and isinstance(found, dict):
         raise ArtifactError(f"{where}: describes no layers; profiling verbosity was none", _REBUILD)
     if len(described) != len(layers) or not described:
-        told = "a profile with times" if _has_times(layers) else "a list of something else"
-        raise ArtifactError(f"{where}: is {told}, not a description of layers", _OTHER)
+        kind = "a profile with times" if _has_times(layers) else "a list of something else"
+        raise ArtifactError(f"{where}: is {kind}, not a description of layers", _OTHER)
     io = _io_names(found) if isinstance(found, dict) else ()
     return EngineDescription(layers=tuple(map(_layer, described)), io=io)
 
@@ -97,8 +97,8 @@ def _layer(raw: dict[str, Any]) -> EngineLayer:
 def _tensor(raw: Any) -> EngineTensor:
     if not isinstance(raw, dict):
         return EngineTensor(name=_text(raw))
-    told = [_text(raw.get(key)) for key in ("Format/Datatype", "Format", "Datatype", "DataType")]
-    format_ = " ".join(part for part in told if part)
+    parts = [_text(raw.get(key)) for key in ("Format/Datatype", "Format", "Datatype", "DataType")]
+    format_ = " ".join(part for part in parts if part)
     shape = raw.get("Dimensions")
     known = isinstance(shape, list) and all(isinstance(axis, int) and axis >= 0 for axis in shape)
     return EngineTensor(
@@ -131,7 +131,7 @@ def _text(value: Any) -> str:
 
 
 def description_of(point: BenchPoint, missing: list[str]) -> EngineDescription | None:
-    """What the inspector told; where it told nothing of use, times stay joined with names alone.
+    """The inspector's description; None if it has nothing of use: times are then joined by names alone.
 
     Raises:
         ArtifactError: the point has no layer pass.

@@ -54,7 +54,7 @@ def join(
     """Layers in the engine's order, then what the profiler reports and the inspector does not know.
 
     Without a description the profiler's names are all there is, and are mapped as such. A time that several
-    layers of one name share is told at the first of them.
+    layers of one name share is shown at the first of them.
     """
     by_name = {row.name: row for row in times.layers} if times is not None else {}
     known = description or EngineDescription(
@@ -111,7 +111,7 @@ def _profiled(
 def ran_dtype(layer: EngineLayer, *, is_opaque: bool = False, is_reformat: bool = False) -> str:
     """The type that a layer computed in: of its weights, else its tactic's, else its inputs'.
 
-    A reformat's is the type that it writes. What happens inside an opaque layer cannot be told.
+    A reformat's is the type that it writes. What happens inside an opaque layer is unknown.
     """
     if is_reformat:
         return next((tensor.dtype for tensor in layer.outputs if tensor.dtype), "")
@@ -130,7 +130,7 @@ def ran_dtype(layer: EngineLayer, *, is_opaque: bool = False, is_reformat: bool 
 
 
 def requested_dtype(nodes: Sequence[Node], graph: Graph) -> str:
-    """The narrowest type that the graph asks of the nodes with weights; without such, of any."""
+    """The narrowest type that the graph requests for nodes with weights; without such, for any."""
     weighted = [node for node in nodes if graph.weight_of(node)]
     requested = [dtype for node in weighted or nodes if bits(dtype := graph.requested_dtype(node))]
     return min(requested, key=bits, default="")

@@ -2,9 +2,9 @@
 
 TensorRT's metadata names the nodes where the version has it. Names do otherwise: `A + B` (and `A || B` for
 layers that were joined sideways), `PWN(A, B)`, `reshape_before_A`, `Reformatting CopyNode for Input Tensor 0
-to A`. `{ForeignNode[first...last]}` hides all between: its nodes are found by walking the graph back from the
-layer's outputs to its inputs or, where those have names of TensorRT's own, are what lies between first and
-last in the file and is nowhere else.
+to A`. `{ForeignNode[first...last]}` hides all between. Its nodes are found by walking the graph back from the
+layer's outputs to its inputs. Where those have names of TensorRT's own, they are the nodes between first and
+last in the file that no other layer has.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class Mapped:
 def map_layers(description: EngineDescription, graph: Graph, *, infer: bool = False) -> dict[str, Mapped]:
     """Every layer's nodes by the layer's name. A reformat carries the nodes of the layer that it serves.
 
-    With `infer`, for backends that name only one node or tensor of what they fused, a node that no layer
-    names goes to the layer that made its inputs, of several to the one that runs last.
+    `infer` is for backends that name only one node or tensor of a fused layer. A node that no layer names
+    then goes to the layer that made its inputs, of several to the one that runs last.
     """
     found: dict[str, Mapped] = {}
     for layer in description.layers:
@@ -64,15 +64,15 @@ def map_layers(description: EngineDescription, graph: Graph, *, infer: bool = Fa
 def _by_name(layer: EngineLayer, graph: Graph) -> Mapped:
     name = _PROFILE.sub("", layer.name)
     known = [graph.by_name[one] for one in layer.onnx_nodes if one in graph.by_name]
-    told = _nodes_in(_HELPER.sub("", _REFORMAT.sub("", name)), graph)
+    named = _nodes_in(_HELPER.sub("", _REFORMAT.sub("", name)), graph)
     foreign = _FOREIGN.match(name)
     opaque = layer.kind in _OPAQUE_KINDS or foreign is not None
     nodes: tuple[Node, ...] = ()
     by: MappedBy = "nothing"
     if known:
-        nodes, by = _ordered([*known, *told]), "metadata"
-    elif told and foreign is None:
-        nodes, by = _ordered(told), "name"
+        nodes, by = _ordered([*known, *named]), "metadata"
+    elif named and foreign is None:
+        nodes, by = _ordered(named), "name"
     reformat = bool(_REFORMAT.match(name)) or (layer.kind in _REFORMAT_KINDS and not nodes)
     reformat = reformat or (layer.kind == "Cast" and name.startswith(_ORT_CAST))
     return Mapped(nodes, by, opaque, reformat)
@@ -176,7 +176,7 @@ def _walk_back(graph: Graph, outputs: Sequence[str], inputs: set[str], taken: se
     return list(found.values())
 
 
-# ── what nobody names ───────────────────────────────────────────────────────────────────────────────────
+# ── unnamed layers ──────────────────────────────────────────────────────────────────────────────────────
 
 
 def _with_inferred(found: Mapping[str, Mapped], graph: Graph) -> dict[str, Mapped]:

@@ -1,13 +1,13 @@
-"""Allocator events → a timeline: peaks by phase, what was live at the peak, what was never given back.
+"""Allocator events → a timeline: peaks by phase, what was live at the peak, what was never released.
 
-The tracking allocator sees what TensorRT asks for itself; inputs and outputs are trtopt's own. What the
+The tracking allocator sees what TensorRT requests; inputs and outputs are trtopt's own. What the
 driver reports beyond both (CUDA's context, lazily loaded kernels, rounding) is the remainder.
 
 | label | what it is |
 |---|---|
 | `weights` | allocated while the engine was loaded |
 | `activations` | of exactly the size that the engine states for a context |
-| `scratch` | anything else while running: TensorRT does not tell plugins' memory from its own |
+| `scratch` | anything else while running: TensorRT does not separate plugins' memory from its own |
 | `builder` | allocated while parsing and building |
 | `inputs and outputs` | trtopt's own buffers |
 """
@@ -29,7 +29,7 @@ from trtopt.records import (
 _LOAD = "load"
 _BUILDING = ("parse", "build")
 _AFTERWARDS = (MORE_CONTEXTS, "unload")
-"""Phases after the moment at which the driver was asked."""
+"""Phases after the driver's memory was queried."""
 
 BUFFERS = "inputs and outputs"
 
@@ -126,7 +126,7 @@ def _live(events: Sequence[AllocationEvent], activations: int | None) -> tuple[L
 
 
 def _label(event: AllocationEvent, activations: int | None) -> str:
-    """What an allocation is for, as far as its phase and size tell."""
+    """What an allocation is for, by its phase and size."""
     if event.phase in _BUILDING:
         return "builder"
     if event.phase == _LOAD:

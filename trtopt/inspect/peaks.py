@@ -65,7 +65,7 @@ def together(measured: DevicePeaks | None, sheet: DevicePeaks | None) -> DeviceP
 
 
 def matrix_peak(layers: Sequence[ProfiledLayer], dtype: str, source: str) -> Peak | str:
-    """The rate of the layer that holds a probe's one product, or why it tells nothing about `dtype`.
+    """The rate of the layer that holds a probe's one product, or why it is not the rate of `dtype`.
 
     Of several layers that cover the product the slowest is it: the others move its operands.
     """

@@ -65,7 +65,7 @@ def _median(values: Sequence[float]) -> float | None:
 
 
 def profile_graph(batch: int, engine: EngineRef, graph: Graph, peaks: DevicePeaks | None) -> EngineProfile:
-    """What an engine that cannot be run here is asked for: a layer stands for each node of the ONNX file."""
+    """The profile of an engine that cannot run here: one layer for each node of the ONNX file."""
     nodes = tuple(
         EngineLayer(name=node.name, kind=node.op, onnx_nodes=(node.name,))
         for node in graph.nodes

@@ -1,10 +1,10 @@
-"""The precision receipt: in which types an engine ran, by time and by weights, against what was asked.
+"""The precision receipt: in which types an engine ran, by time and by weights, against the requested types.
 
-What the graph says is binding for a strongly typed builder: a layer that ran wider is a fault. A weakly typed
-one (TensorRT 8.6) takes the graph's 16-bit types as permission: it times both, and may choose FP32 for single
-layers because that was faster. Such layers are told and fail nothing, as long as what was asked for happened
-in substance: up to half of the weights that are asked for in 16 bits. Types of 8 bits and fewer are written
-into the graph by Q/DQ, which bind a weakly typed builder too.
+The graph's types bind a strongly typed builder: a layer that ran wider is a fault. A weakly typed one
+(TensorRT 8.6) takes the graph's 16-bit types as permission: it times both, and may choose FP32 for single
+layers because that was faster. Such layers are reported. They are no fault up to half of the weights that
+are requested in 16 bits. Types of 8 bits and fewer are written into the graph by Q/DQ, which bind a weakly
+typed builder too.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ TOLERATED = 0.01
 """The share of weights that may run wider than is binding without making a build fail."""
 
 IN_SUBSTANCE = 0.5
-"""The share of the weights asked for in 16 bits that a weakly typed builder may choose to run wider."""
+"""The share of the weights requested in 16 bits that a weakly typed builder may choose to run wider."""
 
 _CHOICE_BITS = 16
 
@@ -26,7 +26,7 @@ _CHOICE_BITS = 16
 def receipt(layers: Sequence[ProfiledLayer], *, weakly_typed: bool = False) -> PrecisionReceipt:
     """Shares by type. Weights count by element; time needs at least one timed layer.
 
-    `weakly_typed` tells that the builder takes the graph's 16-bit types as permission.
+    `weakly_typed`: the builder takes the graph's 16-bit types as permission.
     """
     total_ms = sum(layer.ms or 0.0 for layer in layers)
     weighted = [layer for layer in layers if layer.weights_count and not layer.is_reformat]
@@ -54,13 +54,13 @@ def receipt(layers: Sequence[ProfiledLayer], *, weakly_typed: bool = False) -> P
 
 
 def is_fallback(layer: ProfiledLayer) -> bool:
-    """Whether a layer ran wider than asked; where either type cannot be told, it is not held against it."""
+    """Whether a layer ran wider than requested; not if either type is unknown."""
     requested, ran = bits(layer.requested_dtype), bits(layer.dtype)
     return bool(requested and ran) and ran > requested
 
 
 def faults(found: PrecisionReceipt) -> tuple[Fallback, ...]:
-    """The fallbacks for which a build fails; none, if what was asked for happened.
+    """The fallbacks for which a build fails; none, if the requested precision was reached.
 
     Binding ones beyond `TOLERATED` of all weights, else chosen ones beyond `IN_SUBSTANCE` of those weights
     for which the builder had the choice.

@@ -117,7 +117,7 @@ def region_times(
 
     Layers of both engines are matched by the ONNX nodes that they cover. Regions that share layers become
     one. A region loses if it takes longer by more than `threshold` (a share); one of
-    which `a` has no layer cannot be judged.
+    which `a` has no layer cannot be compared.
     """
     home = {name: index for index, one in enumerate(regions) for name in (*one.nodes, *sorted(one.pairs))}
     groups = DisjointNames(str(index) for index in range(len(regions)))
@@ -209,7 +209,7 @@ def losing_vectors(
 ) -> tuple[str, ...]:
     """The regions' matrix-vector products that take longer in `b` than in the float engine `a`, in order.
 
-    At one sample a classifier only reads its weights, and INT8 may cost it more than that saves. `graph` has
+    At one sample a classifier only reads its weights, and INT8 may cost more than it saves. `graph` has
     the shapes at which both engines ran.
     """
     quantised = [name for one in regions for name in one.nodes]

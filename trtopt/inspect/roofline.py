@@ -18,8 +18,8 @@ FURTHEST = 5
 def floor_of(cost: LayerCost, dtype: str, peaks: DevicePeaks | None) -> LayerCost:
     """The cost with its floor in milliseconds; without one where the device's peaks are unknown.
 
-    A floor must not be too high: where the type's rate is not known it is the fastest, where none is the
-    bandwidth alone decides.
+    A floor must not be too high: where the type's rate is unknown the fastest one counts, where all are, the
+    bandwidth.
     """
     if peaks is None:
         return cost
@@ -33,7 +33,7 @@ def floor_of(cost: LayerCost, dtype: str, peaks: DevicePeaks | None) -> LayerCos
 
 
 def with_floors(layers: Sequence[ProfiledLayer], peaks: DevicePeaks | None) -> tuple[ProfiledLayer, ...]:
-    """Layers with their floors; the type is the one that ran, or was asked for where that cannot be told."""
+    """Layers with their floors; the type is the one that ran, or if unknown the requested one."""
     return tuple(
         layer
         if layer.cost is None
@@ -45,7 +45,7 @@ def with_floors(layers: Sequence[ProfiledLayer], peaks: DevicePeaks | None) -> t
 
 
 def above_floor_ms(layer: ProfiledLayer) -> float:
-    """Milliseconds over the floor. A reformat's floor is 0: the ONNX graph does not ask for it."""
+    """Milliseconds over the floor. A reformat's floor is 0: the ONNX graph does not require it."""
     if layer.ms is None:
         return 0.0
     if layer.is_reformat:

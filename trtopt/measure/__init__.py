@@ -1,1 +1,1 @@
-"""Measuring: the sampling loop and the pure judgements on its samples."""
+"""Measuring: the sampling loop, and pure statistics and analysis of its samples."""

@@ -67,7 +67,7 @@ def _change(text: str) -> tuple[str, object]:
 
 
 def changed(contract: Contract, terms: Terms) -> Contract:
-    """The contract with other terms; its name tells all that differs: `trtexec-11+no-graph+streams=2`.
+    """The contract with other terms; its name shows all that differs: `trtexec-11+no-graph+streams=2`.
 
     Raises:
         UsageError: no such term, a value that it cannot have, or one that means nothing with the others.

@@ -1,4 +1,4 @@
-"""What an engine tells of itself: all that is known of one that no manifest describes."""
+"""An engine's own description of its inputs and outputs, for external engines without a manifest."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from trtopt.records import Backend, DeviceInfo, Record, ShapeRange, TensorSpec
 
 
 class DescribeJob(Record, frozen=True, kw_only=True, tag="describe"):
-    """What a worker is told that asks an engine. The file is loaded only if its hash is `sha256`."""
+    """A worker's job: describe an engine. The file is loaded only if its hash is `sha256`."""
 
     path: str
     sha256: str
@@ -29,10 +29,10 @@ class Described(Record, frozen=True, kw_only=True, tag="described"):
 
 
 def describe(target: Target, job: DescribeJob) -> Described:
-    """Load the engine and ask it.
+    """Load the engine and read its inputs, outputs and profiles.
 
     Raises:
-        ArtifactError: the file is not the one that was vouched for.
+        ArtifactError: the file's hash is not the job's.
         DeviceMemoryError: there is no room for it.
         IncompatibleEngineError: `target` cannot load it.
     """

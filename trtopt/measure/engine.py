@@ -1,4 +1,4 @@
-"""One engine at one batch size: all the passes that were asked for, each on its own."""
+"""One engine at one batch size: all requested passes, each on its own."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from trtopt.records import (
 
 
 class BenchJob(Record, frozen=True, kw_only=True, tag="bench"):
-    """What a bench worker is told. The file at `path` is loaded only if its hash is the artifact's.
+    """A bench worker's job. The file at `path` is loaded only if its hash is the artifact's.
 
     `data` is what `trtopt.data.open_data` takes; None gives seeded random input. `cpu_affinity` is what
     `device.affinity.confine` takes; None leaves the threads where the system puts them. `nvtx` and
-    `cuda_profiler` are for `device.marks.Marks`.
+    `cuda_profiler` are for `device.nvtx`.
     """
 
     path: str
@@ -54,9 +54,9 @@ class BenchJob(Record, frozen=True, kw_only=True, tag="bench"):
 
 
 def bench_engine(target: Target, job: BenchJob, progress: ProgressSink) -> BenchPoint:
-    """Latency, throughput and, if asked for, load, layers and memory.
+    """Latency, throughput and, if requested, load, layers and memory.
 
-    A device that fails once there are latencies leaves a point that says so, without the passes to come.
+    If the device fails once there are latencies, the point records it and lacks the later passes.
 
     Raises:
         IncompatibleEngineError: the engine was built by another TensorRT or for another GPU.
@@ -102,7 +102,7 @@ def _over_one_session(
 
 
 def _check_went_through(made: Any) -> None:
-    """A pass that tells of a failure is the last one.
+    """A pass that reports a failure is the last one.
 
     Raises:
         DeviceError: with what failed.
@@ -162,7 +162,7 @@ def check_fits(artifact: EngineArtifact, target: Target) -> None:
     """Engines fit one flavour, version and GPU model.
 
     Raises:
-        IncompatibleEngineError: this one does not fit here; says what differs.
+        IncompatibleEngineError: this one does not fit here; names what differs.
     """
     built, here = artifact.plan.backend, target.backend
     remedy = "build again on this machine, or measure where it was built"

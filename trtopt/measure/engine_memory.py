@@ -1,4 +1,4 @@
-"""What an engine needs of a device's memory: judged before it is loaded, and again before it runs."""
+"""Device memory that an engine needs: checked before it is loaded, and again before it runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an engine computes: its outputs over DATA, written batch by batch for whoever compares them."""
+"""An engine's outputs over DATA, written batch by batch for comparison."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Arrays = dict[str, NDArray[np.generic]]
 
 
 class OutputsJob(Record, frozen=True, kw_only=True, tag="outputs"):
-    """What a worker is told that runs an engine over `data`, as `trtopt.data.open_data` takes it.
+    """A worker's job: run an engine over `data`, as `trtopt.data.open_data` takes it.
 
     `inputs` are those of the model that the engine is compared with; batches of `batch` samples are filled up
     to the engine's own. The outputs of each batch go into `folder`, named by `outputs_file`.

@@ -1,4 +1,4 @@
-"""Room for temporary files: how much they take is said beforehand, and refused where it is not there."""
+"""Disk space for temporary files: checked and noted before they are written."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from pathlib import Path
 
 from trtopt.errors import OutputError
 
-_SAID_BYTES = 1 << 30
+_NOTED_BYTES = 1 << 30
 Note = Callable[[str], object]
 
 
 def silent(note: str) -> None:
-    """Hears of it and says nothing."""
+    """Drop the note."""
 
 
-def check_room_beside(out: Path, needed: int, note: Note = silent) -> None:
-    """See to it that the folder of `out` has room for so many bytes, and say so if they are many.
+def check_output_room(out: Path, needed: int, note: Note = silent) -> None:
+    """Check that the folder of `out` has room for so many bytes, and note it if they are many.
 
     Raises:
         OutputError: it has not.
@@ -27,7 +27,7 @@ def check_room_beside(out: Path, needed: int, note: Note = silent) -> None:
 
 
 def check_temporary_room(needed: int, note: Note = silent) -> None:
-    """See to it that the system's temporary folder has room for so many bytes, and say so if they are many.
+    """Check that the system's temporary folder has room for so many bytes, and note it if they are many.
 
     Raises:
         OutputError: it has not.
@@ -37,11 +37,11 @@ def check_temporary_room(needed: int, note: Note = silent) -> None:
 
 def _check_room(folder: Path, needed: int, note: Note, otherwise: str) -> None:
     free = shutil.disk_usage(folder).free
-    told = f"this takes up to {_gib(needed)} of temporary files in {folder}, where {_gib(free)} are free"
+    message = f"this takes up to {_gib(needed)} of temporary files in {folder}, where {_gib(free)} are free"
     if needed > free:
-        raise OutputError(told, f"free some space, or {otherwise}")
-    if needed >= _SAID_BYTES:
-        note(told)
+        raise OutputError(message, f"free some space, or {otherwise}")
+    if needed >= _NOTED_BYTES:
+        note(message)
 
 
 def _gib(size: int) -> str:

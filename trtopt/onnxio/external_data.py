@@ -1,7 +1,7 @@
-"""A model's weights: whether their values fit their shapes, and what is read from files beside it.
+"""A model's weights: whether their values fit their shapes, and what is read from files next to it.
 
-Where a model says that its weights lie is a stranger's word. Whatever reads such files, here or in ONNX,
-ONNX Runtime and TensorRT, does so once they were judged here: regular files of the model's own folder.
+The places of weights in a model are untrusted. They are checked here before anything reads such files, trtopt
+or ONNX, ONNX Runtime and TensorRT: only regular files in the model's own folder.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _PER_BYTE = {"int4": 2, "uint4": 2, "float4_e2m1fn": 2, "int2": 4, "uint2": 4}
 
 @dataclass(frozen=True)
 class FilePart:
-    """Where a model says that `weight` lies: `size` bytes at `offset` of the file `location`."""
+    """The place of `weight` according to the model: `size` bytes at `offset` of the file `location`."""
 
     weight: str
     location: str
@@ -117,7 +117,7 @@ def mapped(part: FilePart, folder: Path) -> np.ndarray[Any, Any]:
 
 
 def check_values(tensors: Iterable[onnx.TensorProto], path: Path) -> None:
-    """Each must have as many values as its shape says; those in files beside the model are not looked at.
+    """Each must have as many values as its shape needs; those in files next to the model are skipped.
 
     ONNX's own checker does not count them.
 
@@ -199,7 +199,7 @@ def file_part(tensor: onnx.TensorProto, where: Path) -> FilePart:
     """Where a tensor that refers to a file lies; `where` the model is, for messages.
 
     Raises:
-        InvalidModelError: what it says makes no sense, or gives the weight fewer bytes than its shape needs.
+        InvalidModelError: its reference makes no sense, or gives the weight fewer bytes than its shape needs.
     """
     import onnx
 
@@ -207,8 +207,8 @@ def file_part(tensor: onnx.TensorProto, where: Path) -> FilePart:
     keys = [item.key for item in tensor.external_data]
     odd = [key for key in keys if key not in _KEYS and not key.startswith(_OF_ONNXRUNTIME)]
     if odd or len(keys) != len(set(keys)):
-        told = f"by {odd[0][:_MAX_NAME]!r}, which ONNX does not have" if odd else "twice"
-        raise InvalidModelError(f"{weight}: its place in a file is described {told}", again)
+        how = f"by {odd[0][:_MAX_NAME]!r}, which ONNX does not have" if odd else "twice"
+        raise InvalidModelError(f"{weight}: its place in a file is described {how}", again)
     if tensor.data_type == onnx.TensorProto.STRING or not _is_known(tensor.data_type):
         raise InvalidModelError(
             f"{weight} in a file has the element type {tensor.data_type}, which files do not hold", again
@@ -271,8 +271,8 @@ def _opened(part: FilePart, folder: Path) -> int:
     outside = not part.location or parts.is_absolute() or ".." in parts.parts
     if outside or part.location.startswith(_MEMORY):
         raise InvalidModelError(
-            f"{part.weight} is said to be in {shown}, outside the model's own folder",
-            "save the model again with its weights beside it",
+            f"{part.weight} refers to {shown}, outside the model's own folder",
+            "save the model again with its weights next to it",
         )
     try:
         file = (folder / part.location).resolve(strict=True)
@@ -282,7 +282,7 @@ def _opened(part: FilePart, folder: Path) -> int:
         handle = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except (OSError, ValueError, RuntimeError):  # not there, no name for a file, links in a circle
         raise InvalidModelError(
-            f"{what} is missing", f"put {parts.name[:_MAX_NAME]!r} beside the model"
+            f"{what} is missing", f"put {parts.name[:_MAX_NAME]!r} next to the model"
         ) from None
     try:
         if Path(f"/proc/self/fd/{handle}").readlink() != file:
@@ -296,17 +296,17 @@ def _opened(part: FilePart, folder: Path) -> int:
     return handle
 
 
-def _check_regular(told: os.stat_result, what: str) -> None:
-    if not stat.S_ISREG(told.st_mode):
-        raise InvalidModelError(f"{what} is no regular file", "put the file itself beside the model")
+def _check_regular(status: os.stat_result, what: str) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        raise InvalidModelError(f"{what} is no regular file", "put the file itself next to the model")
 
 
-def _check_open(told: os.stat_result, what: str, end: int) -> None:
-    _check_regular(told, what)
-    if told.st_nlink > 1:  # what has a name in another folder may be no part of the model
-        raise InvalidModelError(f"{what} is a hard link: it has {told.st_nlink} names", _COPY)
-    if told.st_size < end:
+def _check_open(status: os.stat_result, what: str, end: int) -> None:
+    _check_regular(status, what)
+    if status.st_nlink > 1:  # what has a name in another folder may be no part of the model
+        raise InvalidModelError(f"{what} is a hard link: it has {status.st_nlink} names", _COPY)
+    if status.st_size < end:
         raise InvalidModelError(
-            f"{what} has {told.st_size} bytes, {end} are needed",
+            f"{what} has {status.st_size} bytes, {end} are needed",
             "copy the weights file again: it was cut short",
         )

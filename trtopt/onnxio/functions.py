@@ -19,7 +19,7 @@ _Key = tuple[str, str, str]
 
 
 def check_functions(model: onnx.ModelProto) -> None:
-    """Judge a model's functions: none may call itself, and the graph may not become too large by them.
+    """Check a model's functions: none may call itself, and the graph may not become too large by them.
 
     Raises:
         InvalidModelError: one does, or it would.

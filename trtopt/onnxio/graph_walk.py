@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 OWN_DOMAINS = ("", "ai.onnx")
 TYPE_ATTRIBUTES = ("to", "dtype", "output_dtype")
 """Attributes whose number is an element type."""
-_SAYS_NOTHING = re.compile(r"\?|\*|-1|_|unk|unk__\d+|none|null|any|unknown|undefined|dynamic|", re.IGNORECASE)
+_NO_LENGTH = re.compile(r"\?|\*|-1|_|unk|unk__\d+|none|null|any|unknown|undefined|dynamic|", re.IGNORECASE)
 """Names that exporters and converters give every open axis, or count through."""
 WEAK_TYPES = "trtopt.weak_types"
-"""Metadata of this key names types that a weakly typed TensorRT may use where the graph says FP32."""
+"""Metadata of this key names types that a weakly typed TensorRT may use where the graph has FP32."""
 
 
-def says_length(name: str) -> bool:
+def names_length(name: str) -> bool:
     """Whether axes of this name have one length; those called `?` or alike may all differ."""
-    return not _SAYS_NOTHING.fullmatch(name.strip())
+    return not _NO_LENGTH.fullmatch(name.strip())
 
 
 def subgraphs_of(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
@@ -64,7 +64,7 @@ def reads_of(node: onnx.NodeProto) -> set[str]:
 
 
 def check_texts(message: Message) -> None:
-    """Every text of a model must be one: protobuf hands out what is no UTF-8 as bytes.
+    """Every text of a model must be one: protobuf returns text that is no UTF-8 as bytes.
 
     Raises:
         UnicodeDecodeError: the first that is none.
@@ -82,7 +82,7 @@ def check_texts(message: Message) -> None:
 def check_types(model: onnx.ModelProto, path: Path) -> None:
     """Every element type that tensors are declared with or cast to must be one that ONNX has.
 
-    Its checker does not ask, and what reads such a model later does not expect any other.
+    ONNX's checker does not check it, and later readers of the model expect no other.
 
     Raises:
         InvalidModelError: the first that is none, with its tensor or node.
@@ -113,7 +113,7 @@ def _check_type(found: int, known: set[int], where: str, path: Path) -> None:
 
 
 def opset_of(model: onnx.ModelProto) -> int:
-    """The version of ONNX's own operator set that the model asks for; 0 if it asks for none."""
+    """The version of ONNX's own operator set that the model imports; 0 if it imports none."""
     return max((entry.version for entry in model.opset_import if entry.domain in OWN_DOMAINS), default=0)
 
 

@@ -48,7 +48,7 @@ _Stamp = tuple[Path, tuple[int, int, int, int]]
 
 @dataclass(frozen=True)
 class ModelFile:
-    """A model whose large weights refer to files in `folder`; `external` tells how its author kept them.
+    """A model whose large weights refer to files in `folder`; `external`: so has the original.
 
     New large weights are put into files in `spool`, so that they too need no memory; without it they stay.
     `stamps` are the files that the model was read from, with what tells when another took their place.
@@ -67,7 +67,7 @@ def _stamp(path: Path) -> _Stamp:
 
 
 def check_unchanged(model: ModelFile) -> None:
-    """Judge whether the model's files are still those that it was read from: its weights lie there.
+    """Check that the model's files are still those that it was read from: its weights lie there.
 
     Raises:
         InvalidModelError: one of them was written to, or is gone.
@@ -341,7 +341,7 @@ def _outside(
 
 
 def _write(path: Path, chunks: Iterator[Any], made: ExitStack) -> Path:
-    """Write beside `path` under a temporary name, which `made` holds and takes away; flush to the disk."""
+    """Write next to `path` under a temporary name, which `made` removes; flush to the disk."""
     remove_unfinished(path)
     handle, partial = temporary_file(path)
     made.callback(partial.unlink, missing_ok=True)
@@ -363,7 +363,7 @@ def _refuse_own_weights(model: ModelFile, targets: tuple[Path, ...]) -> None:
 
 
 def save(model: ModelFile, path: Path) -> None:
-    """Write `model` to `path`, its weights beside it in `PATH.data` if they were kept so or exceed 2 GiB.
+    """Write `model` to `path`, its weights next to it in `PATH.data` if they were kept so or exceed 2 GiB.
 
     Nothing stands under the final names until all of it is written.
 

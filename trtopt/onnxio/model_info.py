@@ -1,6 +1,6 @@
-"""Reading an ONNX file: is it one, what are its inputs, what may be asked of it.
+"""Reading an ONNX file: whether it is one, its inputs, and what can be requested of it.
 
-TensorRT's parser accepts empty files and plain text without complaint, so a file is judged here first.
+TensorRT's parser accepts empty files and plain text without complaint, so a file is validated here first.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from trtopt.onnxio.graph_walk import (
     WEAK_TYPES,
     check_texts,
     check_types,
+    names_length,
     opset_of,
     parts_of,
-    says_length,
     unknown_ops,
 )
 from trtopt.records import OnnxArtifact, TensorSpec
@@ -108,7 +108,9 @@ def _spec(value: onnx.ValueInfoProto, path: Path) -> TensorSpec:
     shape: list[int | str] = []
     for axis in tensor.shape.dim:
         is_fixed = axis.HasField("dim_value") and axis.dim_value > 0  # 0 and below: unknown
-        shape.append(axis.dim_value if is_fixed else (axis.dim_param if says_length(axis.dim_param) else "?"))
+        shape.append(
+            axis.dim_value if is_fixed else (axis.dim_param if names_length(axis.dim_param) else "?")
+        )
     return TensorSpec(name=value.name, dtype=dtype_name(tensor.elem_type), shape=tuple(shape))
 
 
@@ -123,7 +125,7 @@ def dtype_name(elem_type: int) -> str:
 
 
 def _element_types(model: onnx.ModelProto) -> set[str]:
-    """Types that appear in the graph (inputs and outputs, constants, casts), or are allowed beside it."""
+    """Types that appear in the graph (inputs and outputs, constants, casts), or are allowed besides."""
     import onnx
 
     found = {value.type.tensor_type.elem_type for value in (*model.graph.input, *model.graph.output)}
@@ -144,7 +146,7 @@ def _check_opset(model: onnx.ModelProto, path: Path) -> None:
 
     newest = onnx.defs.onnx_opset_version()
     if opset_of(model) < 0:
-        raise InvalidModelError(f"{path}: asks for opset {opset_of(model)}", "export the model again")
+        raise InvalidModelError(f"{path}: imports opset {opset_of(model)}", "export the model again")
     if opset_of(model) > newest:
         raise InvalidModelError(
             f"{path}: opset {opset_of(model)} is newer than onnx {onnx.__version__} knows ({newest})",

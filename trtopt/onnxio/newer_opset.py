@@ -33,7 +33,7 @@ def raise_opset(model: onnx.ModelProto, to: int) -> None:
     Nodes keep their names, metadata and order; new ones are named after the node that they belong to.
 
     Raises:
-        UnsupportedOpError: a node says what the newer opset cannot say, or is no operator of the old one but
+        UnsupportedOpError: a node has no form in the newer opset, or is no operator of the old one but
             of the newer; names it. The model is half written then.
         InvalidModelError: the model's shapes contradict each other.
     """
@@ -91,7 +91,7 @@ class _Raiser:
         constants: MutableMapping[str, onnx.TensorProto],
         now: int,
     ) -> None:
-        """Write a graph anew, and those inside its nodes; `known` is the same graph with inferred types."""
+        """Rewrite a graph, and those inside its nodes; `known` is the same graph with inferred types."""
         own = _constants_of(graph)
         constants = ChainMap(own, constants)
         types = ChainMap(_types_of(known, own), types)
@@ -105,7 +105,7 @@ class _Raiser:
         _replace(graph, nodes)
 
     def function(self, function: onnx.FunctionProto) -> None:
-        """Write a function anew; what constants it needs become nodes."""
+        """Rewrite a function; the constants that it needs become nodes."""
         now = max((item.version for item in function.opset_import if item.domain in OWN_DOMAINS), default=0)
         if not 0 < now < self._to:
             return
@@ -123,7 +123,7 @@ class _Raiser:
                 entry.version = self._to
 
     def _raised(self, node: onnx.NodeProto, now: int, around: _Around) -> list[onnx.NodeProto]:
-        """The nodes that say at the new opset what `node` says at opset `now`."""
+        """The nodes with the meaning at the new opset that `node` has at opset `now`."""
         if not self._is_own(node):
             return [node]
         steps = self._steps(node, now)

@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 OLDEST = 7
 """The oldest opset that ONNX Runtime is sure to run."""
 NEWEST = 24
-"""The newest opset whose changes are told here; no target needs a model raised any further."""
+"""The newest opset whose changes are listed here; no target needs a model raised any further."""
 
 
 class Surroundings(Protocol):
-    """What a change may ask of the graph around a node, and what it may add to it."""
+    """What a change may read of the graph around a node, and what it may add to it."""
 
     def type_of(self, tensor: str) -> onnx.TypeProto.Tensor:
         """The type and shape of a tensor as far as they are known; nothing in it where they are not."""
@@ -41,7 +41,7 @@ class Surroundings(Protocol):
 
 
 class NoNewerFormError(Exception):
-    """The node says what the newer version cannot say: its text ends "node 'n' (Op) …"."""
+    """The node has no form in the newer version: the text continues "node 'n' (Op) …"."""
 
 
 Change: TypeAlias = Callable[[onnx.NodeProto, Surroundings], list[onnx.NodeProto]]
@@ -94,7 +94,7 @@ def _trim(node: onnx.NodeProto) -> list[onnx.NodeProto]:
 def _added(
     node: onnx.NodeProto, op: str, inputs: list[str], around: Surroundings, **attributes: Any
 ) -> onnx.NodeProto:
-    """A node of one output beside `node`, named after it."""
+    """A node of one output next to `node`, named after it."""
     like = f"{node.name or node.output[0]}/{op}"
     return onnx.helper.make_node(op, inputs, [around.name(f"{like}:0")], around.name(like), **attributes)
 
@@ -194,7 +194,7 @@ def _upsample(node: onnx.NodeProto, around: Surroundings) -> list[onnx.NodeProto
 
 
 def _resize(node: onnx.NodeProto, around: Surroundings) -> list[onnx.NodeProto]:
-    """Asymmetric, as opset 10 knows it alone; 11 would take half pixels."""
+    """Asymmetric, the only mode of opset 10; the default of 11 is half pixels."""
     image, scales = node.input
     node.input[:] = [image, "", scales]
     if attribute(node, "mode", b"nearest") == b"nearest" and attribute(node, "nearest_mode") is None:
@@ -215,7 +215,7 @@ def _rounding(scales: NDArray[Any] | None) -> str:
 
 
 def _resize_by_sizes(node: onnx.NodeProto, around: Surroundings) -> list[onnx.NodeProto]:
-    """Opset 11 wants empty scales beside sizes, 13 none."""
+    """Opset 11 needs empty scales in front of sizes, 13 none."""
     if attribute(node, "coordinate_transformation_mode") == b"tf_half_pixel_for_nn":
         raise NoNewerFormError("uses 'tf_half_pixel_for_nn', which opset 13 took away")
     if len(node.input) > 3 and node.input[3]:

@@ -38,7 +38,7 @@ _PLAIN = {
 }
 """A Constant's attributes that hold no tensor, and the type of element that they mean."""
 _MOST_DENSE_BYTES = 64 << 20
-_EXPORT_AGAIN = "export the model again; `python -m onnx.checker` shows what ONNX itself says of it"
+_EXPORT_AGAIN = "export the model again; `python -m onnx.checker` shows ONNX's own messages"
 
 
 def count_nodes(model: onnx.ModelProto) -> int:
@@ -50,7 +50,7 @@ def sort_nodes(graph: onnx.GraphProto, outer: frozenset[str] = frozenset()) -> N
     """Put nodes after those they read from, in place; nodes in order stay in order, subgraphs included.
 
     Raises:
-        InvalidModelError: a cycle, a name made twice, or one that nobody makes.
+        InvalidModelError: a cycle, a name made twice, or one that no node makes.
     """
     known = set(outer) | {item.name for item in (*graph.input, *graph.initializer)}
     known |= {item.values.name for item in graph.sparse_initializer}
@@ -139,7 +139,7 @@ def _dense(node: onnx.NodeProto, sparse: onnx.SparseTensorProto) -> onnx.TensorP
         raise UnsupportedOpError(
             f"Constant {node.name or node.output[0]!r} is sparse, and above "
             f"{_MOST_DENSE_BYTES >> 20} MiB if written out",
-            "use the model as it is, without rewriting",
+            "use the model without rewriting",
         )
     try:
         values, places = map(onnx.numpy_helper.to_array, (sparse.values, sparse.indices))
@@ -180,7 +180,7 @@ def lower_constants(graph: onnx.GraphProto) -> int:
     return count
 
 
-def _refuse_what_cannot_be_carried(graph: onnx.GraphProto) -> None:
+def _refuse_lossy_attributes(graph: onnx.GraphProto) -> None:
     for inner in graphs_of(graph):
         for node in inner.node:
             for item in node.attribute:
@@ -190,7 +190,7 @@ def _refuse_what_cannot_be_carried(graph: onnx.GraphProto) -> None:
                 if item.type not in _CARRIED or empty:
                     raise UnsupportedOpError(
                         f"node {node.name!r} ({node.op_type}): attribute {item.name!r} would be lost",
-                        "use the model as it is, without rewriting",
+                        "use the model without rewriting",
                     )
 
 
@@ -211,7 +211,7 @@ def skeleton(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def inferred(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model's skeleton with all types and shapes that ONNX's inference can tell.
+    """The model's skeleton with all types and shapes that ONNX's inference finds.
 
     Raises:
         InvalidModelError: they contradict each other.
@@ -221,11 +221,11 @@ def inferred(model: onnx.ModelProto) -> onnx.ModelProto:
     except onnx.shape_inference.InferenceError as error:
         raise InvalidModelError(f"the model's shapes contradict each other: {error}", _EXPORT_AGAIN) from None
     except ValueError as error:  # such as an output of a type that there is not
-        raise InvalidModelError(f"the model's shapes cannot be told: {error}", _EXPORT_AGAIN) from None
+        raise InvalidModelError(f"the model's shapes cannot be inferred: {error}", _EXPORT_AGAIN) from None
 
 
 def check(model: onnx.ModelProto) -> None:
-    """Let ONNX's own checker judge the graph.
+    """Run ONNX's own checker on the graph.
 
     Raises:
         InvalidModelError: with its words.
@@ -276,7 +276,7 @@ def _refuse_functions_left(model: onnx.ModelProto) -> None:
     if model.functions:
         raise UnsupportedOpError(
             f"function {model.functions[0].name!r} cannot be inlined: it is of another opset than the model",
-            "export the model again with one opset, or use it as it is, without rewriting",
+            "export the model again with one opset, or use it without rewriting",
         )
 
 
@@ -299,5 +299,5 @@ def prepare(model: onnx.ModelProto) -> tuple[onnx.ModelProto, int]:
     sort_nodes(copy.graph)
     check(copy)
     lowered = lower_constants(copy.graph)
-    _refuse_what_cannot_be_carried(copy.graph)
+    _refuse_lossy_attributes(copy.graph)
     return copy, lowered

@@ -1,4 +1,4 @@
-"""Writing Protocol Buffers by hand, for weights that are streamed into a file and never held whole.
+"""A minimal Protocol Buffers writer, for weights that are streamed into a file and never held whole.
 
 Source: https://protobuf.dev/programming-guides/encoding.
 """

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 
 import onnx
 
-from trtopt.onnxio.graph_walk import OWN_DOMAINS, graphs_of, parts_of, says_length
+from trtopt.onnxio.graph_walk import OWN_DOMAINS, graphs_of, names_length, parts_of
 
 _MATH = ("Add", "Sub", "Mul")
 _FIRST = ("Gather", "Slice", "Cast", "Squeeze", "Unsqueeze")
@@ -24,7 +24,7 @@ _WHOLE = (onnx.TensorProto.INT32, onnx.TensorProto.INT64)
 
 
 def infer_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy of `model` with all types and shapes that ONNX's inference can rightly tell.
+    """A copy of `model` with all types and shapes that ONNX's inference gets right.
 
     Raises:
         onnx.shape_inference.InferenceError: they contradict each other.
@@ -44,7 +44,7 @@ def forget_placeholders(graph: onnx.GraphProto) -> None:
     for inner in graphs_of(graph):
         for item in (*inner.input, *inner.output, *inner.value_info):
             for axis in item.type.tensor_type.shape.dim:
-                if axis.HasField("dim_param") and not says_length(axis.dim_param):
+                if axis.HasField("dim_param") and not names_length(axis.dim_param):
                     axis.ClearField("dim_param")
 
 
@@ -81,10 +81,10 @@ class _Seen:
         self._made: set[str] = set()
         for graph in graphs_of(model.graph):
             for value in (*graph.input, *graph.value_info, *graph.output):
-                told = value.type.tensor_type
-                other = self._types.setdefault(value.name, told)
-                if other is not None and other != told:
-                    self._types[value.name] = None  # graphs beside one another share the name
+                declared = value.type.tensor_type
+                other = self._types.setdefault(value.name, declared)
+                if other is not None and other != declared:
+                    self._types[value.name] = None  # sibling graphs share the name
             for tensor in graph.initializer:
                 self._types[tensor.name] = onnx.helper.make_tensor_type_proto(
                     tensor.data_type, list(tensor.dims)
@@ -100,12 +100,12 @@ class _Seen:
                 self._made |= set(node.output)
 
     def _rank(self, name: str) -> int | None:
-        told = self._types.get(name)
-        return len(told.shape.dim) if told is not None and told.HasField("shape") else None
+        known = self._types.get(name)
+        return len(known.shape.dim) if known is not None and known.HasField("shape") else None
 
     def _element(self, name: str) -> int:
-        told = self._types.get(name)
-        return 0 if told is None else told.elem_type
+        known = self._types.get(name)
+        return 0 if known is None else known.elem_type
 
     def _has_list(self, name: str) -> bool:
         return name in self._made or self._rank(name) in (0, 1)
@@ -156,10 +156,10 @@ def _shapes_of(found: onnx.ModelProto, model: onnx.ModelProto, barred: set[str])
     """`model` with the types and shapes of `found`, less those of the barriers."""
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
-    for own, told in zip(graphs_of(copy.graph), graphs_of(found.graph), strict=True):
-        for values, others in ((own.input, told.input), (own.output, told.output)):
+    for own, inferred in zip(graphs_of(copy.graph), graphs_of(found.graph), strict=True):
+        for values, others in ((own.input, inferred.input), (own.output, inferred.output)):
             for value, other in zip(values, others, strict=True):
                 value.CopyFrom(other)
         del own.value_info[:]
-        own.value_info.extend(item for item in told.value_info if item.name not in barred)
+        own.value_info.extend(item for item in inferred.value_info if item.name not in barred)
     return copy

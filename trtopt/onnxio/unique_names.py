@@ -1,4 +1,4 @@
-"""Names that no other node and no other graph of the model has, so that a name alone tells what is meant."""
+"""Names that no other node and no other graph of the model has, so that a name is unambiguous."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a comparison meets what was asked of it; pure judgement."""
+"""Whether a comparison meets its bounds. Pure functions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ HOPELESS = 1e9
 
 
 class Bounds(Record, frozen=True, kw_only=True):
-    """The least or most that is accepted; None asks for nothing."""
+    """The least or most that is accepted; None is no bound."""
 
     min_cosine: float | None = None
     min_sqnr: float | None = None
@@ -23,12 +23,12 @@ class Bounds(Record, frozen=True, kw_only=True):
 
     @property
     def any(self) -> bool:
-        """Whether anything is asked."""
+        """Whether there is any bound."""
         return bool(self.given)
 
     @property
     def given(self) -> dict[str, float]:
-        """What is asked, by name."""
+        """The bounds that are set, by name."""
         values = {name: getattr(self, name) for name in self.__struct_fields__}
         return {name: value for name, value in values.items() if value is not None}
 
@@ -39,7 +39,7 @@ def violations(outputs: Sequence[OutputDifference], bounds: Bounds) -> tuple[Vio
     Values that are NaN or infinite in one only violate whatever bound there is.
 
     Raises:
-        UsageError: top-1 agreement is asked for, and no output is a classifier's.
+        UsageError: a bound on top-1 agreement, and no output is a classifier's.
     """
     if bounds.min_top1 is not None and all(item.top1 is None for item in outputs):
         raise UsageError(

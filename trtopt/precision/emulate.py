@@ -74,7 +74,7 @@ def _widen(part: Part, types: Mapping[str, int], prefix: str) -> None:
 
 
 def _names_its_type(node: onnx.NodeProto) -> bool:
-    """Whether an attribute says what type the node makes: it then makes that of FP32 inputs too."""
+    """Whether an attribute names the node's output type: FP32 inputs then do not change it."""
     return node.op_type == "ConstantOfShape" or any(item.name in TYPE_ATTRIBUTES for item in node.attribute)
 
 

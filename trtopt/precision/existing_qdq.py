@@ -1,9 +1,9 @@
-"""Q/DQ that a model brings along, as quantisation-aware training writes them.
+"""Existing Q/DQ of a model, as quantisation-aware training writes them.
 
-They are taken out and remembered, the rules then decide as for any model, and what was remembered is put
-back: pairs that were there stay with their scales, pairs that a rule misses are added, doubled ones and ones
-between a convolution and its Pad vanish, and what only moves a weight's numbers between its DQ and its
-reader, such as Transpose or Reshape, is folded.
+They are taken out and recorded, the rules then decide as for any model, and the recorded pairs are put back.
+Existing pairs keep their scales, and pairs that the rules require are added. Doubled pairs and those between
+a convolution and its Pad are removed. A node that only moves a weight's values between its DQ and its reader,
+such as Transpose or Reshape, is folded.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def is_quantised(model: onnx.ModelProto) -> bool:
 
 
 def take_out(file: ModelFile) -> Existing:
-    """Remove every Q/DQ pair from the main graph, in place, and tell what they said.
+    """Remove every Q/DQ pair from the main graph, in place, and return their places and scales.
 
     Raises:
         UsageError: UINT8, an asymmetric or computed scale, several of an activation, several types at once, a
@@ -168,17 +168,17 @@ def _check_read_by_dq_alone(model: onnx.ModelProto, node: onnx.NodeProto) -> Non
 
 
 def _named_type(quantize: onnx.NodeProto) -> int:
-    """What a Q without a zero point makes: what its attribute says, from opset 21 on, or UINT8."""
+    """The type that a Q without a zero point makes: its attribute's, from opset 21 on, or UINT8."""
     named = next((int(item.i) for item in quantize.attribute if item.name == "output_dtype"), 0)
     return named or onnx.TensorProto.UINT8
 
 
 def _scale_of(
-    node: onnx.NodeProto, constants: dict[str, onnx.TensorProto], folder: Path, unsaid: int
+    node: onnx.NodeProto, constants: dict[str, onnx.TensorProto], folder: Path, default: int
 ) -> tuple[NDArray[np.float32], int]:
-    """A Q's or DQ's scale and element type, which is `unsaid` where no zero point tells it."""
+    """A Q's or DQ's scale and element type, which is `default` where it has no zero point."""
     zero = constants.get(node.input[2]) if len(node.input) > 2 and node.input[2] else None
-    kind = zero.data_type if zero is not None else unsaid
+    kind = zero.data_type if zero is not None else default
     if kind not in _KINDS:
         how = "has no zero point, so that it quantises to" if zero is None else "quantises to"
         raise _refused(

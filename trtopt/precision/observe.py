@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from trtopt.data import SampleSource
 from trtopt.data.feeds import specs_of
 from trtopt.data.reader import Arrays, samples_in
-from trtopt.device.ort.reference import crashes_told
+from trtopt.device.ort.reference import crash_context
 from trtopt.onnxio.model_file import ModelFile
 from trtopt.onnxio.prepare import inferred
 from trtopt.precision.stages import cut, open_proto
@@ -60,8 +60,8 @@ def observe(
 
     Each tensor is visited once for every batch, in the order of the samples; tensors inside subgraphs cannot
     be observed. The model runs once over the data, at most `at_once` samples at a time. The memory that is
-    bounded is that of the observed tensors; ONNX Runtime needs that of one run besides, of which what stages
-    hand on is a part, and weights are mapped from their file.
+    bounded is that of the observed tensors; ONNX Runtime also needs that of one run, which includes what
+    stages pass on, and weights are mapped from their file.
 
     Raises:
         ModelError: ONNX Runtime cannot run the model.
@@ -78,7 +78,7 @@ def observe(
         held = feed
         for stage, session in zip(stages, sessions, strict=True):
             if session is not None:
-                with crashes_told(f"samples {samples} to {samples + samples_in(feed) - 1}"):
+                with crash_context(f"samples {samples} to {samples + samples_in(feed) - 1}"):
                     held = held | session.run({name: held[name] for name in held.keys() & stage.reads})
             for name in stage.names:
                 visit(name, held[name], samples)
@@ -121,7 +121,7 @@ def _in_order(model: onnx.ModelProto, names: Collection[str]) -> Iterator[str]:
 
 
 def _sizes(model: onnx.ModelProto, feed: Arrays, names: Collection[str]) -> dict[str, int]:
-    """Bytes of each tensor for the shapes in `feed`; where a shape cannot be told, as many as the largest."""
+    """Bytes of each tensor for the shapes in `feed`; where a shape is unknown, as many as the largest."""
     fixed = onnx.ModelProto()
     fixed.CopyFrom(model)
     for item in fixed.graph.input:

@@ -20,7 +20,7 @@ _LAYERS = ("Conv", "ConvTranspose", "Gemm", "MatMul", "Add")
 class Completed:
     """The plan, how many edges were added to the model's own or dropped, and tensors that lack a range.
 
-    `turned` are nodes whose weight has its scales along another axis than that of the output channels.
+    `turned` are nodes whose weight has its scales along another axis than the output channels.
     """
 
     plan: Plan
@@ -33,7 +33,7 @@ class Completed:
 def complete(view: View, options: PlacementOptions, existing: Existing, *, keep_unknown: bool) -> Completed:
     """The rules' plan for the layers that training quantised, with the model's own pairs kept.
 
-    Edges are told apart by (node, input). An edge that a rule adds takes the scale that the same tensor, or
+    Edges are identified by (node, input). An edge that a rule adds takes the scale that the same tensor, or
     one that shares its scale, has already; `unknown` are tensors that have none, and unless `keep_unknown`
     (there is data to calibrate them on) their edges are left out.
     """

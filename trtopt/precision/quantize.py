@@ -33,7 +33,7 @@ from trtopt.precision.qdq.write import Scales, write
 from trtopt.precision.reference_runs import First, at_most, open_model
 from trtopt.precision.rounding.run import MOST_CHANNELS, WeightScales, round_by_data
 from trtopt.precision.smoothing.factors import Factors
-from trtopt.precision.smoothing.run import smooth_as_told, smooth_by_data
+from trtopt.precision.smoothing.run import smooth_by_data, smooth_by_table
 from trtopt.precision.stored_integers import put_back
 from trtopt.records.casting import KeptNode
 from trtopt.records.quantisation import CalibrationTable
@@ -43,9 +43,9 @@ Smoothing: TypeAlias = "float | Literal['auto', 'off']"
 FEW_SAMPLES = 32
 """Fewer calibration samples than this are worth a warning."""
 _CHECKED_SAMPLES = 8
-_TOLD = 3
+_MOST_REASONS = 3
 _CAST_SAMPLES = 64
-"""For judging what is to stay FP32, with a margin of four below the type's largest: every sample runs through
+"""To decide what stays FP32, with a margin of four below the type's largest: every sample runs through
 all Q/DQ of the graph, half a second of ResNet-50's."""
 
 
@@ -113,9 +113,9 @@ def quantise(file: ModelFile, requested: QuantizeOptions, material: Material) ->
 
 def _why_none(plan: Plan) -> str:
     reasons = Counter((item.op, item.reason) for item in plan.decisions if item.op in HEAVY)
-    told = [f"{count} {op} because {reason}" for (op, reason), count in reasons.most_common(_TOLD)]
-    more = f"; and {len(reasons) - _TOLD} reasons more" if len(reasons) > _TOLD else ""
-    return "; ".join(told) + more if told else "the model has no layers with weights"
+    parts = [f"{count} {op} because {reason}" for (op, reason), count in reasons.most_common(_MOST_REASONS)]
+    more = f"; and {len(reasons) - _MOST_REASONS} reasons more" if len(reasons) > _MOST_REASONS else ""
+    return "; ".join(parts) + more if parts else "the model has no layers with weights"
 
 
 def with_pairs(file: ModelFile, requested: QuantizeOptions, material: Material) -> Quantised:
@@ -134,8 +134,8 @@ def with_pairs(file: ModelFile, requested: QuantizeOptions, material: Material) 
     fit_opset(model.proto, requested.form)
     factors, notes = _smoothed(model, requested, material) if not existing else ({}, [])
     view = View(model.proto)
-    plan, given, told = _placed(view, requested, existing, has_ranges=_has_ranges(material))
-    notes += told
+    plan, given, added = _placed(view, requested, existing, has_ranges=_has_ranges(material))
+    notes += added
     table = _table(model, plan, requested, material, given)
     rows = {**(given.tensors), **({n: r.chosen for n, r in table.tensors.items()} if table else {})}
     scales = replace(given, tensors={**by_group(rows, plan.groups), **plan.fixed})
@@ -143,8 +143,8 @@ def with_pairs(file: ModelFile, requested: QuantizeOptions, material: Material) 
         table = msgspec.structs.replace(table, smoothed=factors)
         notes += [*_notes_on(table, plan, scales, material), *_coarsened(plan, scales, requested.form)]
     if not existing:
-        found, told = _rounded(model, plan, requested, material)
-        scales, notes = replace(scales, weights=found), notes + told
+        found, added = _rounded(model, plan, requested, material)
+        scales, notes = replace(scales, weights=found), notes + added
     write(model, plan, scales, requested.form)
     return Quantised(model, plan, table, scales, notes=notes)
 
@@ -160,8 +160,8 @@ def _check_existing(existing: Existing, requested: QuantizeOptions) -> None:
     has, wanted = str(existing.precision).upper(), requested.options.precision.upper()
     if has != wanted:
         raise UsageError(
-            f"the model carries {has} Q/DQ already, and {wanted} is asked for",
-            f"ask for --precision {has.lower()} to keep and complete them, or quantise the float model",
+            f"the model carries {has} Q/DQ already, and {wanted} is requested",
+            f"give --precision {has.lower()} to keep and complete them, or quantise the float model",
         )
     if not isinstance(requested.smoothing, str):
         raise UsageError(
@@ -201,7 +201,7 @@ def _smoothed(
 ) -> tuple[dict[str, Factors], list[str]]:
     """What channels are divided by, by tensor, done in place; and what to say of it."""
     if material.table is not None:
-        smooth_as_told(model, material.table.smoothed, material.table_name)
+        smooth_by_table(model, material.table.smoothed, material.table_name)
         return material.table.smoothed, []
     alpha = None if isinstance(requested.smoothing, str) else requested.smoothing
     if requested.smoothing == OFF or (alpha is None and requested.options.precision != "int8"):
@@ -329,7 +329,7 @@ def measured_for_rest(model: ModelFile, samples: SampleSource) -> dict[str, floa
 def make_rest_half(made: Quantised, target: str, ranges: Mapping[str, float], *, is_real: bool) -> None:
     """Cast what is not quantised to FP16, in place, as a strongly typed TensorRT needs it; scales too.
 
-    `ranges` are the largest |x| by tensor; `is_real` tells whether they are of real data.
+    `ranges` are the largest |x| by tensor; `is_real`: they are of real data.
 
     Raises:
         ModelError: see `casting.api.cast_graph`.

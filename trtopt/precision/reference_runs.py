@@ -94,11 +94,11 @@ def add_outputs(found: dict[str, Deviation], wanted: Arrays, got: Arrays) -> Non
 
 def _check_names(wanted: Arrays, got: Arrays) -> None:
     lacking, more = sorted(wanted.keys() - got.keys()), sorted(got.keys() - wanted.keys())
-    told = [f"lacks {', '.join(map(repr, lacking))}"] if lacking else []
-    told += [f"has {', '.join(map(repr, more))} besides"] if more else []
-    if told:
+    differences = [f"lacks {', '.join(map(repr, lacking))}"] if lacking else []
+    differences += [f"also has {', '.join(map(repr, more))}"] if more else []
+    if differences:
         raise ModelError(
-            f"the model has other outputs than the reference: it {' and '.join(told)}",
+            f"the model has other outputs than the reference: it {' and '.join(differences)}",
             "compare it with the model that it was made of, with the same outputs",
         )
 

@@ -19,7 +19,7 @@ _PREPACK_BYTES = 256 << 20
 class Stage:
     """A part of a model whose graph takes `reads`, by which all of `names` are there.
 
-    `later` is what the stages behind need of what is there by then, besides the model's inputs.
+    `later` are the tensors made by then that later stages need, besides the model's inputs.
     """
 
     proto: onnx.ModelProto

@@ -129,7 +129,7 @@ def lengths_requested(scope: Scope, tensor: Any) -> list[Origin] | None:
 
 
 def picked_axes(scope: Scope, node: Any) -> tuple[Any, np.ndarray[Any, Any]] | None:
-    """The tensor that a Shape, or a Gather or Slice of one, asks, and which of its axes, as it asks."""
+    """The tensor whose lengths a Shape, or a Gather or Slice of one, reads, and which axes, in its order."""
     shape = node if node.op == "Shape" else scope.producer(node.inputs[0], "Shape")
     if shape is None or scope.rank(shape.inputs[0]) is None:
         return None
@@ -140,7 +140,7 @@ def picked_axes(scope: Scope, node: Any) -> tuple[Any, np.ndarray[Any, Any]] | N
 
 
 def _picked(scope: Scope, node: Any, count: int) -> np.ndarray[Any, Any] | None:
-    """Which of `count` elements a Shape, Gather or Slice node hands on; None if that cannot be told."""
+    """Which of `count` elements a Shape, Gather or Slice node returns; None if unknown."""
     places = np.arange(count)
     if node.op == "Shape":
         return places

@@ -13,7 +13,7 @@ from trtopt.onnxio import prepare
 from trtopt.onnxio.graph_walk import graphs_of
 from trtopt.onnxio.unique_names import unused_name
 from trtopt.rewrite.batch_path import Grown, followed
-from trtopt.rewrite.batch_rules import refuse_what_counts_rows
+from trtopt.rewrite.batch_rules import refuse_row_indices
 
 NAME = "batch"
 
@@ -33,9 +33,9 @@ def fixed_batch(model: onnx.ModelProto) -> int:
             "the batch axis is dynamic already, or an input has none", "leave out --dynamic-batch"
         )
     if len(set(sizes.values())) > 1:
-        told = ", ".join(f"{name}: {size}" for name, size in sizes.items())
+        listed = ", ".join(f"{name}: {size}" for name, size in sizes.items())
         raise FixedBatchError(
-            f"the inputs do not share their first axis ({told})", "export with a dynamic batch axis"
+            f"the inputs do not share their first axis ({listed})", "export with a dynamic batch axis"
         )
     return int(next(iter(sizes.values())))
 
@@ -58,7 +58,7 @@ def _unbaked(op: str, shape: list[int], batch: int) -> list[int] | None:
 def _without_batch(
     node: onnx.NodeProto, shape: list[int], batch: int, grown: Mapping[str, Grown]
 ) -> list[int] | None:
-    """The shape operand of a Reshape or Expand as the batch's way through the graph tells, or as it looks."""
+    """A Reshape's or Expand's shape operand without the batch: by the path through the graph, or by value."""
     found = grown.get(node.output[0])
     if found is None or node.input[0] not in grown:
         return _unbaked(node.op_type, shape, batch)
@@ -96,7 +96,7 @@ def _patch_shapes(graph: onnx.GraphProto, batch: int, grown: Mapping[str, Grown]
 
 
 def _patch_sizes(graph: onnx.GraphProto, grown: Mapping[str, Grown]) -> list[str]:
-    """Let each Resize to constant sizes ask its input for that of the batch; the old sizes' names."""
+    """Let each Resize to constant sizes take the batch from its input's shape; the old sizes' names."""
     constants = {item.name: item for item in graph.initializer}
     nodes, patched = [], []
     for node in graph.node:
@@ -131,7 +131,7 @@ def _set_nodes(graph: onnx.GraphProto, nodes: Sequence[onnx.NodeProto]) -> None:
 def _forget_inner_shapes(graph: onnx.GraphProto, batch: int) -> None:
     """Drop what is declared of inner tensors; what goes into and out of a subgraph keeps its other axes.
 
-    Whether a first axis as long as the batch is the batch cannot be told there: it becomes unknown.
+    A first axis as long as the batch may be the batch or not: it becomes unknown.
     """
     for inner in graphs_of(graph):
         del inner.value_info[:]
@@ -208,7 +208,7 @@ def make_dynamic(model: onnx.ModelProto) -> tuple[onnx.ModelProto, int, list[str
     """A copy of a prepared model whose batch axis is called `batch`, the old size, the names of what changed.
 
     In a Reshape's shape the baked batch becomes −1, in an Expand's 1, where it is found by following it or,
-    beyond that, at the front; in subgraphs too. A Resize of all axes asks its input.
+    beyond that, at the front; in subgraphs too. A Resize of all axes reads the batch from its input.
     What a Concat of the main graph joins to the batch is repeated.
     Outputs whose first axis was the batch get the name too; inner shapes are dropped.
 
@@ -219,7 +219,7 @@ def make_dynamic(model: onnx.ModelProto) -> tuple[onnx.ModelProto, int, list[str
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
     grown = followed(model, batch)
-    refuse_what_counts_rows(model, grown or followed(model, batch, as_far_as_it_goes=True))
+    refuse_row_indices(model, grown or followed(model, batch, as_far_as_it_goes=True))
     patched = [*_patch_shapes(copy.graph, batch, grown), *_patch_sizes(copy.graph, grown)]
     _free_the_name(copy.graph)
     default = {item.name for item in copy.graph.initializer}

@@ -1,4 +1,4 @@
-"""Whether a batch axis that was made dynamic works: samples at once give what each gives alone."""
+"""Whether a batch axis that was made dynamic works: a batch gives what its samples give one by one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from trtopt.rewrite.equivalence import Array
 
 _REMEDY = "export the model with a dynamic batch axis; its batch is baked in where it cannot be patched"
 _BATCHES = (1, 2, 3, 5, 17)
-"""Batches that a model is run at, beside twice its old one: what counts rows seldom fits them all."""
+"""Batches that a model is run at, besides twice its old one: nodes that index rows rarely work at all."""
 _MOST_BYTES = 4 << 30
 """What all tensors of a model may take at a batch; of larger models fewer batches are run."""
 _LONGEST_S = 120.0
@@ -34,10 +34,10 @@ def prove(fixed: ModelFile, dynamic: ModelFile, batch: int) -> str:
         FixedBatchError: the dynamic model cannot run at one of the batches, or its outputs differ.
     """
     began = time.perf_counter()
-    alone = [feeds.seeded(fixed.proto, seed)[0] for seed in (0, 1)]
-    first, second = equivalence.run(fixed, alone)
+    single = [feeds.seeded(fixed.proto, seed)[0] for seed in (0, 1)]
+    first, second = equivalence.run(fixed, single)
     spent = time.perf_counter() - began
-    got = _run(dynamic, _rows(alone, 2 * batch), "twice the batch")
+    got = _run(dynamic, _rows(single, 2 * batch), "twice the batch")
     grown = {name: _axis_of(name, (first, second), value) for name, value in got.items()}
     declare_outputs(dynamic.proto, batch, grown)
     sizes = [size for size in _batches(fixed, batch, spent / 2) if size != 2 * batch]
@@ -48,9 +48,9 @@ def prove(fixed: ModelFile, dynamic: ModelFile, batch: int) -> str:
         for name, value in found.items():
             _compare(name, _wanted(name, wanted, grown[name], size, batch), value, f"a batch of {size}")
     elsewhere = [f"{name!r} along axis {axis}" for name, axis in grown.items() if axis]
-    told = f"; outputs whose batch is not their first axis: {', '.join(elsewhere)}" if elsewhere else ""
+    exceptions = f"; outputs whose batch is not their first axis: {', '.join(elsewhere)}" if elsewhere else ""
     run = ", ".join(map(str, sizes))
-    return f"checked at the old batch, at twice that, and at batches of {run}{told}"
+    return f"checked at the old batch, at twice that, and at batches of {run}{exceptions}"
 
 
 def _batches(fixed: ModelFile, batch: int, seconds: float) -> list[int]:
@@ -95,13 +95,13 @@ def _wanted(
     return joined.take(range(rows // batch), axis)
 
 
-def _axis_of(name: str, alone: tuple[Mapping[str, Array], Mapping[str, Array]], both: Array) -> int | None:
+def _axis_of(name: str, single: tuple[Mapping[str, Array], Mapping[str, Array]], both: Array) -> int | None:
     """Along which axis the output for both inputs joins those for each.
 
     Raises:
         FixedBatchError: along none.
     """
-    first, second = (outputs[name] for outputs in alone)
+    first, second = (outputs[name] for outputs in single)
     if both.shape == first.shape:
         axis, reference = None, first
         if not np.array_equal(first, second, equal_nan=first.dtype.kind == "f"):
@@ -123,7 +123,7 @@ def _axis_of(name: str, alone: tuple[Mapping[str, Array], Mapping[str, Array]], 
 
 
 def _compare(name: str, wanted: Array, found: Array, what: str) -> None:
-    """Hold an output at several samples against what they give alone.
+    """Hold an output at several samples against what they give one by one.
 
     Raises:
         FixedBatchError: they differ.

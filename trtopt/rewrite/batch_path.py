@@ -1,10 +1,10 @@
 """Where the batch lies in each tensor of a model that was exported with a fixed one.
 
-It is followed from the inputs, node by node: ONNX's inference tells how an output grows at twice the batch. A
-Reshape to a constant shape keeps the elements in their order, so the batch lies behind as many of them as
-before, which tells the axis. With a batch of 1 it may lie at the end of one axis or at the start of the next:
-the second is taken, and the first if the rest of the model then does not fit. If nothing fits, nothing is
-told.
+It is followed from the inputs, node by node: ONNX's inference shows how an output grows at twice the batch.
+A Reshape to a constant shape keeps the order of the elements. As many of them precede the batch as before,
+which gives the axis. With a batch of 1 it may lie at the end of one axis or at the start of the next: the
+second is taken, and the first if the rest of the model then does not fit. If nothing fits, the result is
+empty.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ class Grown:
 
 
 def followed(model: onnx.ModelProto, batch: int, *, as_far_as_it_goes: bool = False) -> dict[str, Grown]:
-    """How the tensors of the main graph grow with the batch, as far as that can be told, by name.
+    """How the tensors of the main graph grow with the batch, as far as that is known, by name.
 
-    Nothing is told of a graph that does not fit together at twice the batch, unless what lies in front of the
-    nodes that do not fit is asked for.
+    Empty for a graph that does not fit together at twice the batch. With `as_far_as_it_goes`, the part
+    before the nodes that do not fit.
     """
     types = _types_of(model)
     if as_far_as_it_goes:
@@ -129,7 +129,7 @@ class _Walk:
         return self._grown
 
     def _step(self, node: onnx.NodeProto) -> None:
-        """Note the outputs of a node whose inputs are known; those of one that cannot be judged are not."""
+        """Note the outputs of a node whose inputs are known; those of one whose growth is unknown are not."""
         if any(name not in self._types for name in node.output if name) or any(subgraphs_of(node)):
             return
         if not any(name in self._grown for name in node.input):
@@ -191,7 +191,7 @@ class _Walk:
     def _note(
         self, name: str, kind: onnx.TypeProto | None, parts: Sequence[Grown], *, is_in_order: bool
     ) -> None:
-        """What inference says of an output at twice the batch, against what it is at the batch."""
+        """Note how an output grows: its inferred shape at twice the batch against the one at the batch."""
         old = _shape(self._types[name])
         if (
             kind is None

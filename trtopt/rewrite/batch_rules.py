@@ -16,8 +16,8 @@ from trtopt.rewrite.axes import FAR
 from trtopt.rewrite.batch_path import Grown
 
 
-def refuse_what_counts_rows(model: onnx.ModelProto, grown: Mapping[str, Grown]) -> None:
-    """See that no node picks or adds rows of the batch by number; `grown` tells where the batch lies.
+def refuse_row_indices(model: onnx.ModelProto, grown: Mapping[str, Grown]) -> None:
+    """See that no node picks or adds rows of the batch by number; `grown` holds the batch's axis per tensor.
 
     Raises:
         FixedBatchError: one does, by name.
@@ -26,10 +26,10 @@ def refuse_what_counts_rows(model: onnx.ModelProto, grown: Mapping[str, Grown]) 
     for part in graphs_of(model.graph):
         for node in part.node:
             source = grown.get(node.input[0]) if node.input and node.domain in OWN_DOMAINS else None
-            told = None if source is None else known.why_not(node, source)
-            if told is not None:
+            problem = None if source is None else known.why_not(node, source)
+            if problem is not None:
                 raise FixedBatchError(
-                    f"node {node.name!r} ({node.op_type}) {told}",
+                    f"node {node.name!r} ({node.op_type}) {problem}",
                     "export the model with a dynamic batch axis, and let it treat every sample alike",
                 )
 
@@ -94,5 +94,5 @@ class _Constants:
 
 
 def _listed(numbers: Sequence[int]) -> str:
-    told = ", ".join(map(str, numbers[:4]))
-    return f"{told}, …" if len(numbers) > 4 else told
+    text = ", ".join(map(str, numbers[:4]))
+    return f"{text}, …" if len(numbers) > 4 else text

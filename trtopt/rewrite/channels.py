@@ -49,7 +49,7 @@ def flow_of(scope: Scope, node: Any) -> Flow:
     while pending and flow.problem is None:
         tensor = pending.pop()
         flow.tensors.append(tensor)
-        if scope.is_fixed(tensor) or not scope.is_read_here_alone(tensor):
+        if scope.is_fixed(tensor) or not scope.is_read_only_here(tensor):
             flow.problem = "its channels are an output of the graph, or another graph reads them"
         for user in tensor.outputs:
             if _sums_over_channels(scope, user, tensor, node.op):

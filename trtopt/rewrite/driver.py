@@ -36,13 +36,13 @@ class RuleFailed(TrtoptError):
 
 @dataclass(frozen=True)
 class Outcome:
-    """A rewritten model and how it came about; `settled` is False if the bound on rounds ended it."""
+    """A rewritten model and how it came about; `converged` is False if the bound on rounds ended it."""
 
     model: ModelFile
     applied: tuple[Applied, ...]
     declined: tuple[Declined, ...]
     rounds: int
-    settled: bool
+    converged: bool
 
 
 def _scopes(graph: Any, context: Context) -> list[Scope]:
@@ -83,10 +83,10 @@ def _hoist_outer_weights(graph: onnx.GraphProto, base: onnx.GraphProto) -> None:
 
 
 def _declared(graph: onnx.GraphProto) -> dict[str, onnx.ValueInfoProto]:
-    """What the model's author says of inner tensors; of no name that graphs beside one another share."""
-    told = [item for inner in graphs_of(graph) for item in inner.value_info]
-    counts = Counter(item.name for item in told)
-    return {item.name: item for item in told if counts[item.name] == 1}
+    """The declared types of inner tensors, but for names that sibling graphs share."""
+    declared = [item for inner in graphs_of(graph) for item in inner.value_info]
+    counts = Counter(item.name for item in declared)
+    return {item.name: item for item in declared if counts[item.name] == 1}
 
 
 def _places(graph: onnx.GraphProto) -> dict[tuple[str, str], onnx.GraphProto]:
@@ -96,14 +96,14 @@ def _places(graph: onnx.GraphProto) -> dict[tuple[str, str], onnx.GraphProto]:
 
 
 def _keep_remarks(graph: onnx.GraphProto, base: onnx.GraphProto) -> None:
-    """Give nodes and graphs back what `base` remarks on them, which onnx-graphsurgeon does not carry.
+    """Restore the metadata and doc strings of `base`, which onnx-graphsurgeon drops.
 
-    A node that took over the name of one of another operator is not what the remarks are about.
+    A node that took over the name of a node with another operator gets none.
     """
-    told = {node.name: node for inner in graphs_of(base) for node in inner.node}
+    originals = {node.name: node for inner in graphs_of(base) for node in inner.node}
     for inner in graphs_of(graph):
         for node in inner.node:
-            old = told.get(node.name)
+            old = originals.get(node.name)
             if old is not None and (old.domain, old.op_type) == (node.domain, node.op_type):
                 node.metadata_props.extend(old.metadata_props)
                 if old.doc_string:
@@ -130,7 +130,7 @@ def _keep_annotations(graph: onnx.GraphProto, base: onnx.GraphProto) -> None:
 
 
 def _export(graph: Any, base: onnx.ModelProto) -> onnx.ModelProto:
-    """The graph as a model that keeps all that `base` says beside its nodes, and its declared shapes.
+    """The graph as a model that keeps all of `base` besides its nodes, and its declared shapes.
 
     Raises:
         ModelError: onnx-graphsurgeon cannot write it, such as a branch whose output is no tensor.
@@ -168,16 +168,16 @@ def _export(graph: Any, base: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _with_shapes(model: onnx.ModelProto) -> Any:
-    """The model as an editable graph whose tensors have every type and shape that inference can tell."""
+    """The model as an editable graph whose tensors have every type and shape that inference finds."""
     known = prepare.inferred(model)
     full = onnx.ModelProto()
     full.CopyFrom(model)
     named = {item.name: item for item in known.graph.input}
     for item in full.graph.input:
         item.CopyFrom(named[item.name])
-    for own, told in zip(graphs_of(full.graph), graphs_of(known.graph), strict=True):
+    for own, inferred in zip(graphs_of(full.graph), graphs_of(known.graph), strict=True):
         del own.value_info[:]
-        own.value_info.extend(told.value_info)
+        own.value_info.extend(inferred.value_info)
     return gs.import_onnx(full)
 
 
@@ -216,7 +216,7 @@ def scopes_of(model: ModelFile, target: Target) -> list[Scope]:
 
 
 def rewrite(model: ModelFile, rules: Sequence[Rule], target: Target) -> Outcome:
-    """Apply `rules`, in order, until none of them applies; `model` has been prepared and stays as it is.
+    """Apply `rules`, in order, until none of them applies; `model` has been prepared and is not changed.
 
     Raises:
         RuleFailed: a rule raised.

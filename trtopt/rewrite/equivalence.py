@@ -31,7 +31,7 @@ class Unrunnable(ModelError):
 
 
 def bound(kind: Exactness, dtype: Any, half: bool = False) -> float:
-    """How far an output of `dtype` may move under rules of a class; 0 asks for equality.
+    """How far an output of `dtype` may move under rules of a class; 0 requires equality.
 
     In a graph with FP16 (`half`) even bit-exact rules get FP16's rounding: ONNX Runtime's CPU kernels compute
     runs of FP16 nodes in FP32, and where such a run ends depends on nodes that do nothing.

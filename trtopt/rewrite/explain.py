@@ -1,4 +1,4 @@
-"""What a trace says, in words: as a table, and of one node."""
+"""A trace in words: as a table, and for one node."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def summary(trace: RewriteTrace) -> list[str]:
 
 
 def of_node(trace: RewriteTrace, node: str) -> list[str]:
-    """All that the trace says of a node.
+    """All entries of the trace for a node.
 
     Raises:
-        UsageError: it says nothing.
+        UsageError: there are none.
     """
     applied = [f"{item.rule} was applied" for item in trace.applied if item.node == node]
     declined = [
@@ -71,8 +71,8 @@ def catalogue(rules: Sequence[Rule]) -> list[str]:
 
 
 def catalogue_json(rules: Sequence[Rule]) -> str:
-    """The rules for programs to read; `default` are the targets for which a rule runs unasked."""
-    told = [
+    """The rules for programs to read; `default` are the targets for which a rule is on."""
+    entries = [
         {
             "name": rule.name,
             "class": rule.exactness,
@@ -82,4 +82,4 @@ def catalogue_json(rules: Sequence[Rule]) -> str:
         }
         for rule in rules
     ]
-    return json.dumps(told, indent=2, ensure_ascii=False)
+    return json.dumps(entries, indent=2, ensure_ascii=False)

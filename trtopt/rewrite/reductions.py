@@ -15,7 +15,7 @@ REDUCTIONS = (
 
 
 def axes_of(scope: Scope, node: Any) -> list[int] | None:
-    """The axes that the node reduces, counted from the front and sorted; None if they cannot be told."""
+    """The axes that the node reduces, counted from the front and sorted; None if they are unknown."""
     rank = scope.rank(node.inputs[0])
     given = scope.integers(node, "axes", 1)
     if rank is None:

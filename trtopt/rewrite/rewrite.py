@@ -14,7 +14,7 @@ from trtopt.errors import UsageError
 from trtopt.files.atomic import scratch_beside
 from trtopt.files.writable import check_writable
 from trtopt.onnxio import model_file, prepare
-from trtopt.onnxio.disk_space import Note, check_room_beside, silent
+from trtopt.onnxio.disk_space import Note, check_output_room, silent
 from trtopt.onnxio.model_file import ModelFile
 from trtopt.rewrite import batch, batch_check, equivalence
 from trtopt.rewrite.catalogue import RULES
@@ -41,7 +41,7 @@ def _temporary_bytes(model: ModelFile) -> int:
 
 
 def select(names: Sequence[str] | None, skip: Sequence[str], target: Target) -> tuple[Rule, ...]:
-    """The rules called `names` (without: those that run for the target unasked), less those in `skip`.
+    """The rules called `names` (None: those that are on for the target), less those in `skip`.
 
     Raises:
         UsageError: a name that no rule has, or no name at all.
@@ -95,7 +95,7 @@ class _Proof:
 
     @property
     def notes(self) -> list[str]:
-        """What is said of what was run: nothing, or not where axes without a name differ in length."""
+        """Limits of the check: nothing was run, or unnamed axes kept one length."""
         if not self._reference:
             return ["no rule was applied, so nothing was run: whether the model runs at all is not known"]
         which = {"batch": "first axes", "all": "axes"}
@@ -235,21 +235,21 @@ def _loaded(source: Path, out: Path, note: Note) -> ModelFile:
         raise UsageError("the output would replace the model itself", "choose another place with -o")
     check_writable(out)
     model = model_file.load(source)
-    check_room_beside(out, _temporary_bytes(model), note)
+    check_output_room(out, _temporary_bytes(model), note)
     return model
 
 
 def _on_defaults(original: ModelFile) -> list[str]:
-    """What is said of inputs that have a default value."""
+    """A note on inputs that have a default value."""
     held = {item.name for item in original.proto.graph.initializer}
     names = [item.name for item in original.proto.graph.input if item.name in held]
-    told = f"{', '.join(names[:3])}{' and others' if len(names) > 3 else ''}"
-    return [f"inputs with a default value are constants, as TensorRT takes them: {told}"] if names else []
+    listed = f"{', '.join(names[:3])}{' and others' if len(names) > 3 else ''}"
+    return [f"inputs with a default value are constants, as TensorRT takes them: {listed}"] if names else []
 
 
 def _proof(original: ModelFile, data: str | Path | None, sizes: int) -> _Proof:
     """The original's outputs on seeded inputs, and on the user's if given."""
-    feeds.inputs_of(original.proto)  # an input that is no tensor is told at once
+    feeds.inputs_of(original.proto)  # an input that is no tensor is refused at once
     real = () if data is None else (feeds.from_data(data, original.proto),)
     return _Proof(original, real, sizes)
 
@@ -265,7 +265,7 @@ def _trace_of(
 ) -> RewriteTrace:
     """All of it as a record, but for how long it takes."""
     outcome = attempt.outcome
-    bound = () if outcome.settled else ("stopped at the bound on rounds: rules still applied",)
+    bound = () if outcome.converged else ("stopped at the bound on rounds: rules still applied",)
     return RewriteTrace(
         source=str(source),
         out=str(out),

@@ -1,4 +1,4 @@
-"""One graph under edit: the questions rules ask of it and the few edits they make.
+"""One graph under edit: the queries and the few edits that rules need.
 
 `onnx_graphsurgeon` compares tensors and nodes by name and content; everything here goes by identity.
 A node without outputs is dead: `Scope.nodes` passes over it and `Scope.sweep` takes it out.
@@ -41,7 +41,7 @@ class Context:
     """Names of nodes that turned out to resist folding."""
 
     def fresh(self, like: str) -> str:
-        """A name that nobody uses, made from `like`."""
+        """An unused name, made from `like`."""
         name, count = like, 0
         while name in self.taken:
             count += 1
@@ -98,7 +98,7 @@ class Scope:
         node = tensor.outputs[0]
         return node if not ops or self.is_one_of(node, *ops) else None
 
-    def is_read_here_alone(self, tensor: Any) -> bool:
+    def is_read_only_here(self, tensor: Any) -> bool:
         """Whether only nodes of this very graph read the tensor, none of another around or inside it."""
         return all(id(user) in self._local for user in tensor.outputs)
 
@@ -263,7 +263,7 @@ class Scope:
         self._bury(node)
 
     def set_input(self, node: Any, position: int, tensor: Any) -> None:
-        """Give `node` another input; what nobody reads any more dies."""
+        """Give `node` another input; what is then unused is removed."""
         old = node.inputs[position]
         node.inputs[position] = tensor
         self._forget(old)
@@ -298,7 +298,7 @@ class Scope:
             self.kill(maker)
 
     def sweep(self) -> int:
-        """Take out the dead, and those whose outputs nobody reads; how many nodes went."""
+        """Remove nodes that were killed or whose outputs are unused; returns how many."""
         before = len(self.graph.nodes)
         for node in reversed(self.graph.nodes):
             if not any(out.outputs or self.is_fixed(out) for out in node.outputs):

@@ -18,7 +18,7 @@ class Applied(Record, frozen=True, kw_only=True):
 
 
 class Declined(Record, frozen=True, kw_only=True):
-    """A rule whose pattern stands in the final graph and was left alone."""
+    """A rule whose pattern stands in the final graph and was not replaced."""
 
     rule: str
     node: str
@@ -39,7 +39,7 @@ class Undone(Record, frozen=True, kw_only=True):
 class Deviation(Record, frozen=True, kw_only=True):
     """How far an output moved in one run: the largest difference over the reference's largest magnitude.
 
-    For integers and booleans it is the share of elements that differ. `bound` 0 asks for the same bits.
+    For integers and booleans it is the share of elements that differ. `bound` 0 requires identical bits.
     """
 
     output: str
@@ -55,7 +55,7 @@ class Deviation(Record, frozen=True, kw_only=True):
 
 
 class RewriteTrace(Record, frozen=True, kw_only=True):
-    """All of a rewrite. `checked` is empty if no check was asked for; nodes in subgraphs count too."""
+    """All of a rewrite. `checked` is empty if no check was requested; nodes in subgraphs count too."""
 
     schema: str = TRACE_SCHEMA
     source: str
@@ -79,7 +79,7 @@ class RewriteTrace(Record, frozen=True, kw_only=True):
         return dict(Counter(item.rule for item in self.applied).most_common())
 
     def summary(self, trace: str, sha256: str) -> RewriteSummary:
-        """This trace in short, for a manifest beside which it lies whole in a file."""
+        """This trace in short, for a manifest that has the whole trace in a file next to it."""
         return RewriteSummary(
             target=self.target,
             nodes_before=self.nodes_before,

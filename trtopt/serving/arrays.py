@@ -37,13 +37,13 @@ class Tensor(msgspec.Struct, frozen=True):
 
 
 class Region(NamedTuple):
-    """Memory that somebody else owns, as a `device.api.DeviceBuffer`."""
+    """Memory that the caller owns, as a `device.api.DeviceBuffer`."""
 
     address: int
     nbytes: int
 
     def close(self) -> None:
-        """It is not ours to give back."""
+        """Nothing: the caller releases it."""
 
 
 def address_of(array: NDArray[np.generic]) -> int:
@@ -54,7 +54,7 @@ def address_of(array: NDArray[np.generic]) -> int:
 def tensor_of(value: object, name: str, *, is_sample: bool = False, copy: bool = False) -> Tensor:
     """See an array, or a sample as a batch of one; `name` is the input that it is for.
 
-    With `copy` the tensor has memory of its own, so that whoever gave the array may write to it again.
+    With `copy` the tensor has memory of its own, so that the caller may write to the array again.
 
     Raises:
         DataError: it is no array, not on the first GPU, not contiguous there, or there and to be copied.
@@ -153,11 +153,11 @@ def described(capsule: object, name: str, in_front: Shape) -> Tensor:
 
 
 def _from_cuda_array_interface(value: Any, name: str, in_front: Shape) -> Tensor:
-    told = value.__cuda_array_interface__
-    dtype, shape = np.dtype(told["typestr"]), tuple(told["shape"])
-    _check_dense(shape, told.get("strides"), dtype, name)
-    after = told.get("stream", _LEGACY_STREAM)  # before its version 3 nobody could tell
-    return Tensor(dtype, in_front + shape, None, int(told["data"][0]), after, value)
+    interface = value.__cuda_array_interface__
+    dtype, shape = np.dtype(interface["typestr"]), tuple(interface["shape"])
+    _check_dense(shape, interface.get("strides"), dtype, name)
+    after = interface.get("stream", _LEGACY_STREAM)  # before its version 3 it had no such field
+    return Tensor(dtype, in_front + shape, None, int(interface["data"][0]), after, value)
 
 
 def _check_dense(shape: Shape, strides: Any, dtype: np.dtype[np.generic], name: str) -> None:

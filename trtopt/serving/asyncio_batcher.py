@@ -26,7 +26,7 @@ class AsyncBatcher:
         return self._batcher.statistics()
 
     async def close(self, *, drain: bool = True) -> None:
-        """As `DynamicBatcher.close`, while the event loop goes on."""
+        """As `DynamicBatcher.close`, while the event loop continues."""
         import asyncio
 
         await asyncio.to_thread(self._batcher.close, drain=drain)

@@ -29,8 +29,9 @@ class Seen(NamedTuple):
 
 
 class Took(NamedTuple):
-    """A batch: its kind of request, how many, how many batches ran when it began, itself included, and how
-    many milliseconds its worker was at it, until it began the next one if that was due.
+    """A batch: its kind of request, how many, and how many batches ran when it began, itself included.
+
+    `ms` is how long its worker was busy with it, until it began the next one if that was due.
     """
 
     bucket: int
@@ -51,7 +52,7 @@ class TracedBatcher(DynamicBatcher):
         super().__init__(pool, policy)
 
     def trace(self, *, since_s: float) -> tuple[list[Took], list[float]]:
-        """What was seen of batches that began since then, as `told_of`."""
+        """The batches that began since then, as `batches_and_wake_times`."""
         seen = [Seen(*one) for one in self._seen]
         return batches_and_wake_times([one for one in seen if one.start_s >= since_s], self._workers)
 
@@ -87,10 +88,10 @@ def batches_and_wake_times(seen: Sequence[Seen], workers: int) -> tuple[list[Too
         running = 1 + index - _up_to(ends, one.start_s)
         batches.append(Took(one.bucket, one.requests, running, (until_s - one.start_s) * 1e3))
         if one.start_s < one.due_s:
-            continue  # the batcher was closed, and waited for nobody any more
+            continue  # the batcher was closed, and did not wait for more requests
         begun = _up_to(starts, one.due_s)
         was_free = begun - _up_to(ends, one.due_s) < workers
-        if was_free and np.searchsorted(starts, one.start_s) == begun:  # woken for it alone
+        if was_free and np.searchsorted(starts, one.start_s) == begun:  # woken for this batch
             wake_ms.append((one.start_s - one.due_s) * 1e3)
     return batches, wake_ms
 

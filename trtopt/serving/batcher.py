@@ -67,7 +67,9 @@ class DynamicBatcher:
         ]
         for thread in self._threads:
             thread.start()
-        atexit.register(self.close)  # the threads are daemons, so that a forgotten batcher hangs nobody
+        atexit.register(
+            self.close
+        )  # the threads are daemons, so that a forgotten batcher does not keep the process alive
 
     def submit(
         self, sample: object, *, deadline_ms: float | None = None, copy: bool = True
@@ -88,7 +90,7 @@ class DynamicBatcher:
 
         Raises:
             DataError: names, types or shapes that no engine takes, or an array on the GPU that is to be
-                copied; nobody else's batch suffers.
+                copied; no other request is affected.
             QueueFullError: as many wait as may wait.
             ClosedError: the batcher has been closed, or was made before this process was forked.
             UsageError: a deadline that is no number.
@@ -194,7 +196,7 @@ class DynamicBatcher:
         return expired
 
     def _begun(self, taken: Sequence[Request]) -> list[Request]:
-        """Those that nobody cancels any more."""
+        """Those that can no longer be cancelled."""
         begun: list[Request] = []
         for request in taken:
             try:
@@ -212,7 +214,7 @@ class DynamicBatcher:
             answers = self._pool.run_parts([request.part for request in batch])
         except DataError as error:
             if len(batch) > 1:
-                for request in batch:  # whose values were refused? Nobody else's answer is to suffer from it.
+                for request in batch:  # one by one: only the request whose values were refused fails
                     self._run([request])
                 return
             self._fail(batch, error)
@@ -306,12 +308,12 @@ def _expire(requests: Sequence[Request]) -> None:
 
 
 def _end(request: Request, error: Exception) -> None:
-    with suppress(InvalidStateError):  # its holder has set an answer: nobody waits for this one
+    with suppress(InvalidStateError):  # the caller has set a result itself
         request.set_exception(error)
 
 
 def _own(error: BaseException) -> Exception:
-    """An error of the request's own: an exception carries the trace of whoever raises it."""
+    """An error of the request's own: an exception carries the traceback of each raise."""
     if isinstance(error, TrtoptError):
         own = type(error)(error.problem, error.remedy)
     else:

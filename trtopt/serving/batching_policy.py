@@ -1,7 +1,7 @@
 """When waiting requests become a batch: pure, so that a simulation decides as the batcher does.
 
-Only requests of the same shape can share a batch; each shape has a queue of its own. A free worker asks
-`decide` what to do, does it, and asks again when it is free or when something has changed.
+Only requests of the same shape can share a batch; each shape has a queue of its own. A free worker calls
+`decide`, does what it returns, and calls it again when it is free or when something has changed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Run(msgspec.Struct, frozen=True):
 
 
 class Wait(msgspec.Struct, frozen=True):
-    """Ask again at `until_s`, or when a request has come; infinite if none is waiting."""
+    """Call `decide` again at `until_s`, or when a request has come; infinite if none is waiting."""
 
     until_s: float
 

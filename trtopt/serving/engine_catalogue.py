@@ -85,14 +85,14 @@ class Catalogue:
         """Rows of any number: every input as [rows, …].
 
         Raises:
-            DataError: names, types or shapes that no engine takes; says which.
+            DataError: names, types or shapes that no engine takes, by name.
         """
         tensors = self._tensors(inputs)
         rows = {tensor.shape[:1] for tensor in tensors.values()}
         if len(rows) != 1 or rows <= {(), (0,)}:
-            told = ", ".join(f"{name} {list(tensor.shape)}" for name, tensor in tensors.items())
+            shapes = ", ".join(f"{name} {list(tensor.shape)}" for name, tensor in tensors.items())
             raise DataError(
-                f"the inputs do not have the same number of rows, one at least: {told}",
+                f"the inputs do not have the same number of rows, one at least: {shapes}",
                 "give every input as [rows, …]",
             )
         return self._part(tensors, rows.pop()[0])
@@ -110,7 +110,7 @@ class Catalogue:
 
     def _tensors(self, inputs: object, *, is_sample: bool = False, copy: bool = False) -> dict[str, Tensor]:
         names = self._types.keys()
-        if not isinstance(inputs, (dict, Mapping)):  # a dict first: abc is slow to ask, for every request
+        if not isinstance(inputs, (dict, Mapping)):  # a dict first: the abc check is slow for every request
             if len(names) != 1:
                 raise DataError(
                     f"one value given, the engines have the inputs {', '.join(map(repr, names))}",

@@ -51,7 +51,7 @@ class Piece:
 
 
 class EngineSelector:
-    """Answers for a fixed set of offers; asked by many threads, it changes nothing after it is made."""
+    """Selects from a fixed set of offers; immutable after it is made, so many threads may call it."""
 
     def __init__(self, offers: Sequence[Offer]) -> None:
         self._offers = tuple(offers)

@@ -1,4 +1,4 @@
-"""Futures for many small requests: nobody pays for waiting who does not wait."""
+"""Futures for many small requests: only callers that wait pay for waiting."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ if hasattr(os, "register_at_fork"):
 class InferenceFuture(Future[_T]):
     """A future whose condition is made for the first who waits for it, or wants to be called back.
 
-    At saturation most are answered before anybody looks; a condition for each, and telling nobody through it,
-    was a fifth of what a request cost Python.
+    At saturation most are done before they are waited for. A condition for each, notified without waiters,
+    was a fifth of a request's cost in Python.
     """
 
     def __init__(self) -> None:
@@ -60,17 +60,17 @@ class InferenceFuture(Future[_T]):
             if not self._has_condition and self._state == RUNNING:
                 self._result, self._state = result, FINISHED
                 return
-        self._settle(super().set_result, result)
+        self._complete(super().set_result, result)
 
     def set_exception(self, exception: BaseException | None) -> None:
         """Fail; callbacks as in `set_result`."""
-        self._settle(super().set_exception, exception)
+        self._complete(super().set_exception, exception)
 
-    def _settle(self, settle: Callable[[_S], None], value: _S) -> None:
+    def _complete(self, complete: Callable[[_S], None], value: _S) -> None:
         try:
-            settle(value)
+            complete(value)
         except Exception:
-            raise  # nobody's callback: `Future` itself catches what they raise, if it is an Exception
+            raise  # not a callback's: `Future` itself catches those
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
                 raise  # the user's; no signal reaches another thread
@@ -79,5 +79,5 @@ class InferenceFuture(Future[_T]):
     def result(self, timeout: float | None = None) -> _T:
         """As `Future` does it."""
         if self._state == FINISHED and self._exception is None:
-            return self._result  # type: ignore[return-value]  # it is there before the state says so
+            return self._result  # type: ignore[return-value]  # set before the state is
         return super().result(timeout)

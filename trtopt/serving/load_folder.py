@@ -18,10 +18,10 @@ _WANTED = "give a folder that `trtopt build` made, or a file that `trtopt plan -
 
 @dataclass(frozen=True)
 class Opening:
-    """Engines below `folder`, what they take, and what a plan says of serving; None: no plan does.
+    """Engines below `folder`, what they take, and a plan's settings for serving; None without a plan.
 
-    `vouching` is the file that knows the engines' hashes, for messages. `only_measured`: profiles that nobody
-    measured are left out, as the plan has left them out.
+    `vouching` is the file that holds the engines' hashes, for messages. `only_measured`: unmeasured profiles
+    are left out, as in the plan.
     """
 
     folder: Path
@@ -62,7 +62,7 @@ def opening_of(path: Path, bench: BenchReport | str | Path | None) -> Opening:
 
 
 def _check_build_folder(path: Path) -> None:
-    """Raises ArtifactError if it is none; what is wrong with its manifest is told later."""
+    """Raises ArtifactError if it is none; a faulty manifest is reported later."""
     with suppress(PermissionError):
         if not path.exists():
             raise ArtifactError(f"{path}: there is no such file or folder", _WANTED)
@@ -102,7 +102,7 @@ def _check_signed(plan: Path, engines: Sequence[EngineArtifact]) -> None:
         listed = read_manifest(file.parent).engines
         if not any((one.sha256, one.plan) == (engine.sha256, engine.plan) for one in listed):
             raise ArtifactError(
-                f"{file}: the signed manifest beside it lists another engine than {plan} does; "
+                f"{file}: the signed manifest next to it lists another engine than {plan} does; "
                 "it was not loaded",
                 "plan again",
             )

@@ -10,8 +10,8 @@ from trtopt.errors import ArtifactError, UsageError
 from trtopt.files.bounded_reading import read_bounded, reason_of
 from trtopt.records import BenchReport, EngineArtifact, read_versioned
 
-BESIDE = "bench.json"
-"""A result file of this name in a build folder is used without being asked for."""
+BENCH_FILE = "bench.json"
+"""A result file of this name in a build folder is used by default."""
 
 Latencies = dict[str, tuple[tuple[int, float], ...]]
 """By an engine's SHA-256: (batch, median milliseconds) by ascending batch."""
@@ -20,23 +20,23 @@ Latencies = dict[str, tuple[tuple[int, float], ...]]
 def measured_latencies(
     folder: Path, engines: tuple[EngineArtifact, ...], bench: BenchReport | str | Path | None
 ) -> Latencies:
-    """The latencies of the engines in a folder, by the report given or the one that lies beside them.
+    """The latencies of the engines in a folder, by the report given or the one in the folder.
 
-    A report beside them that measured other engines says nothing.
+    A report in the folder that measured other engines is ignored.
 
     Raises:
         ArtifactError: a result file that cannot be read.
         UsageError: the report given measured none of these engines.
     """
-    beside = folder / BESIDE
+    default = folder / BENCH_FILE
     if bench is None:
-        return _of(_read(beside), engines) if beside.is_file() else {}
+        return _of(_read(default), engines) if default.is_file() else {}
     report = bench if isinstance(bench, BenchReport) else _read(Path(bench))
     found = _of(report, engines)
     if not found:
         raise UsageError(
             f"the result given measured none of the engines in {folder}",
-            f"measure these: trtopt bench {folder} --json {beside}",
+            f"measure these: trtopt bench {folder} --json {default}",
         )
     return found
 
@@ -47,7 +47,7 @@ def _read(path: Path) -> BenchReport:
     except (OSError, ValueError) as error:
         raise ArtifactError(
             f"{path}: cannot be read as a result of trtopt bench: {reason_of(error)}",
-            "measure again with trtopt bench --json, or leave the file away",
+            "measure again with trtopt bench --json, or remove the file",
         ) from None
 
 

@@ -68,8 +68,8 @@ def packing_estimate(setup: Setup, demand: Demand) -> PackingEstimate | None:
 
     Requests are drawn by the demand's lengths. Those that fit into a row of one of the setup's lengths are
     packed, as many at a time as may fill the largest batch; longer ones are padded up as without packing. Of
-    all lengths of a row the one with the highest capacity is told. Rows are taken to need as long as those
-    that were measured; what packing costs the host, and the model its mask, is not counted.
+    all lengths of a row the one with the highest capacity is reported. Rows are taken to need as long as the
+    measured ones; what packing costs the host, and the model its mask, is not counted.
     """
     fleet = setup.fleet
     drawn = lengths_of(demand.process, demand.shares, _DRAWN, _SEED)

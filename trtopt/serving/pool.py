@@ -38,10 +38,10 @@ class Source:
 
 
 class EnginePool:
-    """Runs rows on whichever of its engines suits their number; any thread may ask.
+    """Runs rows on whichever of its engines suits their number; any thread may call it.
 
-    Each worker has a stream and contexts of its own, and one thread at a time uses it. `policy` is what the
-    pool's plan says of batching, which a `DynamicBatcher` goes by; None without a plan.
+    Each worker has a stream and contexts of its own, and one thread at a time uses it. `policy` is the
+    plan's batching policy, which a `DynamicBatcher` uses; None without a plan.
     """
 
     def __init__(
@@ -99,10 +99,10 @@ class EnginePool:
 
         Args:
             path: the folder that `trtopt build` made, or the file that `trtopt plan` did.
-            workers: how many batches run at a time [default: as the plan says; 1 for a build folder]. A
+            workers: how many batches run at a time [default: the plan's; 1 for a build folder]. A
                 second one copies and waits while the first computes.
             bench: a result of `trtopt bench` of these engines, so that batches are padded up or split as is
-                cheaper; by default `bench.json` in the folder, if it is there, or what the plan says.
+                cheaper; by default `bench.json` in the folder, if it is there, or the plan's.
                 Without, batches are padded up to the smallest engine that holds them, as they are where that
                 one, or its profile, is not among what was measured.
             bound_bytes: the most device memory for what is prepared, shared by the workers equally: inputs,
@@ -111,7 +111,7 @@ class EnginePool:
             trust: plugin libraries that engines need, by path: native code, which is not loaded otherwise.
 
         Raises:
-            ArtifactError: no build folder or plan, an engine that is missing or another one than it says, or
+            ArtifactError: no build folder or plan, an engine that is missing or not the listed one, or
                 a plugin that is not trusted; where the environment names a signer, one they have not signed.
             IncompatibleEngineError: built by another version, or for another GPU.
             DeviceMemoryError: there is no room for an engine.
@@ -243,10 +243,10 @@ class EnginePool:
             self._changed.notify_all()
 
     def _worker_error(self, error: Exception) -> WorkerError:
-        told = error.problem if isinstance(error, TrtoptError) else f"{type(error).__name__}: {error}"
+        problem = error.problem if isinstance(error, TrtoptError) else f"{type(error).__name__}: {error}"
         return WorkerError(
-            f"the worker failed: {told}",
-            f"ask again: {len(self._alive)} of {self._workers} workers are there",
+            f"the worker failed: {problem}",
+            f"try again: {len(self._alive)} of {self._workers} workers are there",
         )
 
     def usage(self) -> PoolUsage:
@@ -266,9 +266,9 @@ class EnginePool:
         )
 
     def close(self) -> None:
-        """Wait for what is running, then give everything back; once is enough, twice does no harm.
+        """Wait for what is running, then release everything. A second call does nothing.
 
-        In a fork of the process that opened it there is nothing to give back.
+        In a fork of the process that opened it there is nothing to release.
         """
         if self.is_forked:
             return

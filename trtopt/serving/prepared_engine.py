@@ -25,14 +25,14 @@ all go to the device within the graph, where each would be a copy of its own.
 """
 
 SMALL_BYTES = 1 << 18
-"""What the host copies sooner than ONNX Runtime is told of another place, which took it 28 µs."""
+"""Up to here a copy on the host is faster than rebinding ONNX Runtime's buffer, which took 28 µs."""
 
 
 class Prepared:
     """Runs batches of one size, one at a time, on buffers that it keeps.
 
     Where the host is the device, one buffer is both host and device memory, and nothing is copied to and fro.
-    `make_room` is told, before memory is taken, how many bytes of the device it will be.
+    `make_room` is called with the number of bytes before device memory is allocated.
     """
 
     def __init__(

@@ -99,7 +99,7 @@ class RequestQueue:
     def waiting(self, compute_s: float) -> list[Waiting]:
         """Its queues, as a policy sees them; a batch is expected to take `compute_s`.
 
-        Waiting for company takes half of the time to a deadline at most: threads wake late at times.
+        Waiting for more requests takes at most half of the time to a deadline: threads wake late at times.
         """
         return [
             Waiting(len(queue), next(iter(queue)).arrived_s, self._start_by_s(queue, compute_s))

@@ -57,7 +57,7 @@ class Copier:
         helped = [self._helpers.submit(_copy, batch, share) for share in others]
         try:
             _copy(batch, first)
-        finally:  # nobody may write to the batch any more once this has returned
+        finally:  # no thread may write to the batch once this has returned
             failures = [helper.exception() for helper in helped]
         for failure in filter(None, failures):
             raise failure
@@ -68,7 +68,7 @@ class Copier:
 
 
 def own_rows(batch: NDArray[np.generic], spans: Sequence[tuple[int, int]]) -> list[NDArray[np.generic]]:
-    """Rows from the first to the last, exclusively, of each span, in memory that nobody else writes to.
+    """Rows from the first to the last, exclusively, of each span, in memory of their own.
 
     Those of a small batch share a copy of it, which lives as long as one of them does.
     """

@@ -19,9 +19,9 @@ SWITCH_S = 0.0005
 def serve_promptly() -> None:
     """Have this process answer in time; to be called once its pool is open and warm.
 
-    What there is by now is left out of Python's garbage collections, which stop every thread for tens of
-    milliseconds, and whoever computes in Python is asked to let others go on after half a millisecond
-    (`sys.setswitchinterval`), where it would be five each time.
+    Present objects are excluded from Python's garbage collections, which stop every thread for tens of
+    milliseconds. Threads that compute in Python yield after half a millisecond (`sys.setswitchinterval`)
+    instead of five.
     """
     gc.collect()
     gc.freeze()

@@ -32,7 +32,7 @@ _WARM_ROUNDS = 4
 class TrialJob(Record, frozen=True, kw_only=True, tag="trial"):
     """Serve the plan at `path` requests that arrive at `at_s`, each of the bucket of that index.
 
-    Before them others are served that arrive at `before_s`, and not told of. `trust`: plugins that may be
+    Before them others are served that arrive at `before_s`, and not reported. `trust`: plugins that may be
     loaded.
     """
 
@@ -102,7 +102,7 @@ def serving_times(job: CostJob, progress: ProgressSink) -> dict[int, dict[int, l
 
 
 def _full_batch_ms(batcher: DynamicBatcher, sample: Sample, count: int, workers: int) -> float:
-    """Of several, the next being submitted while others are computed: whoever submits takes time, too."""
+    """Of several, the next being submitted while others are computed: submitting takes time, too."""
     waiting = deque(batcher.submit(sample) for _ in range(count))
     start_s = time.perf_counter()
     for _ in range((_BATCHES * workers - 1) * count):
@@ -175,7 +175,7 @@ def _served(
 
 
 def _serve_before(batcher: TracedBatcher, samples: Sequence[Sample], job: TrialJob) -> None:
-    """Send what is not told of, and wait for the answers; what fails here does so among the others, too."""
+    """Serve the unreported requests. Failures are ignored: they recur among the reported ones."""
     waiting: deque[Future[Outputs]] = deque()
     for index, _ in enumerate(on_schedule(job.before_s, time.perf_counter())):
         with suppress(QueueFullError):

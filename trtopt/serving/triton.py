@@ -186,7 +186,7 @@ Load it as the plan was loaded (perf_analyzer comes with the SDK's image and fro
         --percentile={percentile} --measurement-interval=10000
 
 The plan predicts, for trtopt's own runtime and without a network: {p50}, {p99}
-{interval}, {cost.throughput.value:,.0f} requests/s. Nobody has measured this on Triton.
+{interval}, {cost.throughput.value:,.0f} requests/s. This was not measured on Triton.
 
 The newest version is served; to go back, set `version_policy` in config.pbtxt to
 `{{ specific {{ versions: [N] }} }}`.
@@ -194,14 +194,14 @@ The newest version is served; to go back, set `version_policy` in config.pbtxt t
 
 
 def _sent(load: PlannedLoad) -> tuple[str, str]:
-    """What is to be told or done before perf_analyzer sends requests as the plan's came, and its options."""
+    """What to do before perf_analyzer sends requests as in the plan, and its options."""
     rate = max(1, round(load.rate))
     if load.file_sha256 is not None:
         return _INTERVALS.format(rate=load.rate, file=shlex.quote(load.arrivals)), _FROM_FILE
     if load.arrivals == "constant":
         return "", f"--request-rate-range={rate} --request-distribution=constant"
-    told = "" if load.arrivals == "poisson" else _NO_BURSTS
-    return told, f"--request-rate-range={rate} --request-distribution=poisson"
+    note = "" if load.arrivals == "poisson" else _NO_BURSTS
+    return note, f"--request-rate-range={rate} --request-distribution=poisson"
 
 
 WRITTEN_BY = "Written by `trtopt deploy triton`"

@@ -1,8 +1,8 @@
 """Many rows copied by one system call, for which the interpreter's lock is let go once.
 
 NumPy lets go of it for every array of more than 500 elements. Where other threads compute in Python, each of
-these copies then waits up to five milliseconds (`sys.getswitchinterval`) until it may go on: in batches of 32
-an image took 1,716 µs beside one busy thread, and 336 so (benchmarks/runtime/contended.json).
+these copies then waits up to five milliseconds (`sys.getswitchinterval`) until it continues: in batches of 32
+an image took 1,716 µs next to one busy thread, and 336 so (benchmarks/runtime/contended.json).
 """
 
 from __future__ import annotations

@@ -299,7 +299,7 @@ def test_a_reproducible_build_that_timed_what_was_missing_fails_although_tensorr
 
     with pytest.raises(BuildError, match=r"1 were missing, such as conv 3x3"):
         bench.build(settings=reproducible, returns=held("conv 1x1", "conv 3x3"))
-    with pytest.raises(BuildError, match=r"1 were chosen anew, such as conv 1x1"):
+    with pytest.raises(BuildError, match=r"1 were chosen again, such as conv 1x1"):
         bench.build(settings=reproducible, returns=held("conv 1x1", tactic=2))
     assert not list(tmp_path.rglob("*.engine"))
     assert bench.build(settings=reproducible, returns=held("conv 1x1")).sha256
@@ -307,7 +307,7 @@ def test_a_reproducible_build_that_timed_what_was_missing_fails_although_tensorr
 
 
 @pytest.mark.parametrize("dump", [TRT_8, "tensorrt-10.0.1", RTX])
-def test_where_caches_are_not_editable_that_is_said(dump: str) -> None:
+def test_where_caches_are_not_editable_that_is_reported(dump: str) -> None:
     surface = Surface(dump)
     with pytest.raises(UsageError, match="no editable timing caches"):
         builder(surface)._configure(surface.make("IBuilderConfig"), (), BuildSettings(reproducible=True))
@@ -337,7 +337,7 @@ def test_readings_of_an_idle_gpu_tell_no_clock_but_who_else_was_there() -> None:
     assert (clocks.other_processes, clocks.temperature_c) == (2, 50)
 
 
-def test_clocks_that_nobody_can_read_are_recorded_as_such() -> None:
+def test_clocks_that_no_one_can_read_are_recorded_as_such() -> None:
     nothing = ClockReading(at_ms=0)
     clocks = summary([nothing, nothing], UnknownClocks("no NVML"))
     assert (clocks.readings, clocks.sm_mhz_low, clocks.problem) == (0, None, "no NVML")

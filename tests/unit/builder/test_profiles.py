@@ -1,4 +1,4 @@
-"""Which optimisation profile runs which batch, and how profiles are asked for."""
+"""Which optimisation profile runs which batch, and how profiles are requested."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_more_profiles_than_an_engine_takes_are_refused_with_their_number() -> N
 
 
 def test_profiles_of_a_model_with_a_fixed_batch_are_refused() -> None:
-    with pytest.raises(FixedBatchError, match="fixed at 4; asked for 8"):
+    with pytest.raises(FixedBatchError, match="fixed at 4; requested 8"):
         profiles_for(model(4, 4), ((4,), (8,)), [])
 
 
@@ -146,7 +146,7 @@ def test_a_repeat_tells_what_a_range_is_tuned_for() -> None:
     assert plan(parse_range("1,1,4")).batch == batches(1, 1, 4)
 
 
-def test_ranges_without_dynamic_or_beside_batch_sizes_are_refused() -> None:
+def test_ranges_without_dynamic_or_next_to_batch_sizes_are_refused() -> None:
     for flags in ({"ranges": [(1, 4)]}, {"ranges": [(1, 4)], "dynamic": True, "batch": [1]}):
         with pytest.raises(UsageError, match="optimisation profiles of a dynamic engine"):
             make_recipe(None, flags)

@@ -188,13 +188,13 @@ def test_a_model_fixes_its_batch_where_every_input_fixes_axis_0(
 def test_another_batch_than_the_fixed_one_is_refused_with_the_remedy() -> None:
     with pytest.raises(FixedBatchError) as caught:
         ranges(FIXED, only(8))
-    assert "model.onnx: the batch axis is fixed at 4; asked for 8" in caught.value.problem
+    assert "model.onnx: the batch axis is fixed at 4; requested 8" in caught.value.problem
     assert "--batch 4" in caught.value.remedy
 
 
 def test_a_range_of_batches_on_a_fixed_batch_is_refused_even_if_it_begins_or_ends_there() -> None:
     for batches in ((1, 4), (4, 8), (1, 4, 8)):
-        with pytest.raises(FixedBatchError, match=f"asked for {batches[0]} to {batches[-1]}"):
+        with pytest.raises(FixedBatchError, match=f"requested {batches[0]} to {batches[-1]}"):
             ranges(FIXED, batch_range(batches))
 
 

@@ -98,7 +98,7 @@ def test_a_cache_made_elsewhere_is_refused_with_what_differs(file: Path, field: 
     assert "--timing-cache" in caught.value.remedy
 
 
-def test_everything_that_differs_is_said(file: Path) -> None:
+def test_everything_that_differs_is_reported(file: Path) -> None:
     put(file, b"blob", Identity(**ELSEWHERE))
     with pytest.raises(TimingCacheError) as caught:
         load_cache(file, HERE)

@@ -142,7 +142,7 @@ def test_a_cache_under_anothers_name_is_refused(store: TimingStore) -> None:
     os.replace(save(store, b"one\n"), store.path(HERE, other))
     with pytest.raises(TimingCacheError, match="of other builder settings than its name says"):
         store.load(HERE, other)
-    assert [entry.problem for entry in store.entries()] == ["is another cache than its name says"]
+    assert [entry.problem for entry in store.entries()] == ["is not the cache that its name stands for"]
 
 
 # ── size ────────────────────────────────────────────────────────────────────────────────────────────────

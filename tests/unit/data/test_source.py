@@ -90,7 +90,7 @@ def test_every_kind_gives_the_same_batches_again_and_again(source: SampleSource)
     assert source.count in (5, None)
 
 
-def test_the_first_batch_has_just_the_shapes_asked_for(source: SampleSource) -> None:
+def test_the_first_batch_has_just_the_shapes_requested(source: SampleSource) -> None:
     wanted = {"x": (8, 3), "ids": (8,)}
     batch = source.first_batch([X, IDS], wanted)
     np.testing.assert_array_equal(batch["ids"], [0, 1, 2, 3, 4, 0, 1, 2])
@@ -309,7 +309,7 @@ def test_a_function_that_yields_something_else_is_named(
         open_data("no_such_module_at_all:feeds")
 
 
-def test_a_function_that_cannot_begin_anew_is_told_so(
+def test_a_function_that_cannot_begin_again_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -320,7 +320,7 @@ def test_a_function_that_cannot_begin_anew_is_told_so(
     next(iter(source.batches([X], 1)))  # not to the end
     with pytest.raises(DataError, match="returns an iterator that was read before") as caught:
         read(source, [X])
-    assert "called anew" in caught.value.remedy
+    assert "called for every pass" in caught.value.remedy
 
 
 # ── what trtopt writes itself ───────────────────────────────────────────────────────────────────────────
@@ -347,7 +347,7 @@ def test_arrays_of_any_name_are_read_as_they_were_written(
     assert open_data(path).has(min(names))
 
 
-def test_a_name_that_no_file_of_arrays_can_hold_is_told(tmp_path: Path) -> None:
+def test_a_name_that_no_file_of_arrays_can_hold_is_reported(tmp_path: Path) -> None:
     for name in ("a\0b", "x" * 70_000):
         with pytest.raises(DataError, match=r"no \.npz can hold that name"):
             write_npz(tmp_path / "own.npz", {name: np.zeros(1)})
@@ -365,7 +365,7 @@ def folder(tmp_path: Path) -> Path:
     return folder
 
 
-def test_what_lies_beside_the_data_does_not_change_its_fingerprint(folder: Path) -> None:
+def test_what_lies_next_to_the_data_does_not_change_its_fingerprint(folder: Path) -> None:
     before = fingerprint_of(folder)
     (folder / "README").write_text("where these come from")
     (folder / "more").mkdir()

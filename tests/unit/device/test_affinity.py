@@ -48,7 +48,7 @@ def test_nvmls_words_hold_one_bit_a_core(cores: frozenset[int]) -> None:
     assert cores_of(words) == cores
 
 
-def test_threads_stay_on_the_cores_that_were_asked_for() -> None:
+def test_threads_stay_on_the_cores_that_were_requested() -> None:
     seen: list[object] = []
 
     def look() -> None:
@@ -80,7 +80,7 @@ def test_auto_needs_a_gpu_and_an_nvml_that_tells() -> None:
     with pytest.raises(UsageError, match="A CPU is no GPU"):
         confine("auto", CPU)
     assert cores_near(GPU) is None  # there is no such GPU
-    with pytest.raises(UsageError, match="NVML does not tell which cores are near the A GPU"):
+    with pytest.raises(UsageError, match="NVML does not report which cores are near the A GPU"):
         confine("auto", GPU)
 
 

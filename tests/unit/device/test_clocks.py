@@ -14,7 +14,7 @@ def control(fail_at: tuple[str, int] | None = None) -> tuple[ScriptedControl, li
 
 
 @pytest.mark.parametrize(("asked", "locked"), [(1500, 1500), (None, 1980)])
-def test_clocks_are_held_inside_and_given_back_after(asked: int | None, locked: int) -> None:
+def test_clocks_are_held_inside_and_released_after(asked: int | None, locked: int) -> None:
     clocks, calls = control()
     with locked_clocks(clocks, asked) as mhz:
         assert mhz == clocks.locked_mhz == locked
@@ -23,7 +23,7 @@ def test_clocks_are_held_inside_and_given_back_after(asked: int | None, locked: 
 
 
 @pytest.mark.parametrize("end", [DeviceError("gone", ""), KeyboardInterrupt(), SystemExit(143), ValueError()])
-def test_clocks_are_given_back_whatever_ends_the_run(end: BaseException) -> None:
+def test_clocks_are_released_whatever_ends_the_run(end: BaseException) -> None:
     clocks, _ = control()
     with pytest.raises(type(end)) as caught, locked_clocks(clocks, 1500):
         raise end
@@ -38,7 +38,7 @@ def test_a_refused_lock_changes_nothing_and_runs_nothing() -> None:
     assert calls == ["lock"]
 
 
-def test_a_signal_while_the_lock_is_being_asked_for_gives_the_clocks_back() -> None:
+def test_a_signal_while_the_lock_is_being_requested_gives_the_clocks_back() -> None:
     class Interrupted(ScriptedControl):
         def lock(self, mhz: int | None) -> int:
             super().lock(mhz)
@@ -52,7 +52,7 @@ def test_a_signal_while_the_lock_is_being_asked_for_gives_the_clocks_back() -> N
     assert device.calls == ["lock", "unlock"]
 
 
-def test_clocks_that_cannot_be_given_back_are_told_of() -> None:
+def test_clocks_that_cannot_be_released_are_reported() -> None:
     clocks, _ = control(fail_at=("unlock", 1))
     with pytest.raises(DeviceError, match="scripted failure of unlock"), locked_clocks(clocks, 1500):
         pass

@@ -47,7 +47,7 @@ def test_a_refusal_says_what_is_needed_what_is_free_who_holds_it_and_what_to_do(
     assert caught.value.remedy == "end what holds the memory, or use a smaller batch"
 
 
-def test_what_fits_just_so_is_not_refused_nor_is_what_nobody_can_judge() -> None:
+def test_what_fits_just_so_is_not_refused_nor_is_what_no_one_can_judge() -> None:
     require_memory("x", {"engine": 5}, DeviceMemory(5, 5), "")
     require_memory("x", {"engine": 5}, None, "")
     with pytest.raises(DeviceMemoryError, match=r"0\.0 MiB are free\n"):

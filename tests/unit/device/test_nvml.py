@@ -53,7 +53,7 @@ def test_the_bits_are_those_of_the_installed_binding() -> None:
         (1 << 63, ("unknown_0x8000000000000000",)),
     ],
 )
-def test_a_mask_is_told_by_the_names_of_its_bits(mask: int | None, names: tuple[str, ...]) -> None:
+def test_a_mask_is_reported_by_the_names_of_its_bits(mask: int | None, names: tuple[str, ...]) -> None:
     assert reasons_of(mask) == names
 
 
@@ -115,14 +115,14 @@ def test_one_of_the_processes_on_the_gpu_is_this_one(
         ((0, 0, 1980), 1980, "maximum"),
     ],
 )
-def test_clocks_are_judged_by_the_best_reference_that_the_driver_tells(
+def test_clocks_are_evaluated_by_the_best_reference_that_the_driver_tells(
     told: tuple[int | None, ...], mhz: int, kind: str
 ) -> None:
     reference = reference_of(*told)
     assert (reference.mhz, reference.kind, reference.problem) == (mhz, kind, None)
 
 
-def test_a_driver_that_tells_no_reference_is_told_of() -> None:
+def test_a_driver_that_tells_no_reference_is_reported() -> None:
     reference = reference_of(None, None, None)
     assert reference.mhz is None
     assert reference.problem is not None
@@ -134,8 +134,8 @@ def test_a_driver_that_tells_no_reference_is_told_of() -> None:
     [
         ("Insufficient Permissions", DeviceError, "run as root"),
         ("Invalid Argument", UsageError, "--query-supported-clocks"),
-        ("Not Supported", DeviceError, "leave the flag away"),
-        ("GPU is lost", DeviceError, "leave the flag away"),
+        ("Not Supported", DeviceError, "omit the flag"),
+        ("GPU is lost", DeviceError, "omit the flag"),
     ],
 )
 def test_a_refused_lock_names_its_reason_and_a_remedy(
@@ -149,7 +149,7 @@ def test_a_refused_lock_names_its_reason_and_a_remedy(
 
 
 @needs_no_gpu
-def test_where_nvml_cannot_start_the_clocks_are_unknown_and_it_says_why() -> None:
+def test_where_nvml_cannot_start_the_clocks_are_unknown_and_it_names_the_reason() -> None:
     pytest.importorskip("pynvml")
     sensor = open_sensor(examples.GPU)
     assert sensor.reference == ClockReference(problem=sensor.reference.problem)

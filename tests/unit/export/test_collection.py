@@ -59,7 +59,7 @@ def test_the_list_names_every_model_with_its_cost() -> None:
     assert all(name in said for name in REQUIRED)
 
 
-def test_one_model_is_told_in_full() -> None:
+def test_one_model_is_reported_in_full() -> None:
     said = CliRunner().invoke(models, ["maskrcnn"]).output
     for part in (
         "arXiv:1703.06870",

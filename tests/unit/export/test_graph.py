@@ -109,7 +109,7 @@ def test_graphs_inside_nodes_are_lowered_too() -> None:
 @pytest.mark.parametrize(
     ("attributes", "taken"), [({"start": 1}, [4]), ({"end": 1}, [3]), ({"start": -2, "end": -1}, [3])]
 )
-def test_a_part_of_a_shape_is_asked_for_in_a_way_that_8_6_reads(
+def test_a_part_of_a_shape_is_requested_in_a_way_that_8_6_reads(
     attributes: dict[str, int], taken: list[int]
 ) -> None:
     model = _model([helper.make_node("Shape", ["x"], ["y"], name="size", **attributes)], {})

@@ -43,7 +43,7 @@ def run_python(script: str, *arguments: object) -> subprocess.CompletedProcess[s
 # ── write_atomically ────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_written_file_has_its_content_and_nothing_lies_beside_it(tmp_path: Path) -> None:
+def test_a_written_file_has_its_content_and_nothing_lies_next_to_it(tmp_path: Path) -> None:
     write_atomically(tmp_path / "a" / "b" / "file", b"content")
     assert (tmp_path / "a" / "b" / "file").read_bytes() == b"content"
     assert listed(tmp_path) == ["a", "a/b", "a/b/file"]
@@ -125,7 +125,7 @@ def test_checking_a_place_leaves_nothing_there(tmp_path: Path) -> None:
     assert listed(tmp_path) == []
 
 
-def test_checking_an_earlier_file_leaves_it_as_it_is(tmp_path: Path) -> None:
+def test_checking_an_earlier_file_leaves_it_unchanged(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"earlier")
     check_writable(tmp_path / "file")
     assert (tmp_path / "file").read_bytes() == b"earlier"

@@ -92,14 +92,14 @@ def test_every_reader_refuses_what_is_too_large_before_it_reads(
         read(file)
 
 
-def test_why_a_file_was_not_read_is_told_without_its_name_again(tmp_path: Path) -> None:
+def test_why_a_file_was_not_read_is_reported_without_its_name_again(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="Errno") as caught:
         read_bounded(tmp_path / "gone", LIMIT)
     assert reason_of(caught.value) == "No such file or directory"
     assert reason_of(ValueError("larger than it may be")) == "larger than it may be"
 
 
-def test_a_pipe_that_nobody_writes_to_is_given_up(
+def test_a_pipe_that_no_one_writes_to_is_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(reading, "_SILENCE_S", 0.2)

@@ -110,7 +110,7 @@ def test_weights_of_every_type_that_onnx_writes_fit_their_shapes(
     assert model_file.load(file).proto.graph.initializer[0].name == "w"
 
 
-def test_a_large_weight_whose_shape_asks_for_more_than_it_has_does_not_read_on_in_the_file(
+def test_a_large_weight_whose_shape_needs_more_than_it_has_does_not_read_on_in_the_file(
     tmp_path: Path,
 ) -> None:
     values = np.ones(model_file.LARGE_BYTES, np.float32)
@@ -166,7 +166,7 @@ def test_an_input_too_large_to_be_drawn_at_random_is_refused() -> None:
 def test_a_branch_with_an_output_of_a_type_that_there_is_not_is_an_invalid_model() -> None:
     model = graphs.branching(graphs.relu("x", "t", "inner"))
     model.graph.node[-1].attribute[1].g.output[0].type.tensor_type.elem_type = 128
-    with pytest.raises(InvalidModelError, match="shapes cannot be told"):
+    with pytest.raises(InvalidModelError, match="shapes cannot be inferred"):
         inferred(model)
 
 
@@ -200,7 +200,7 @@ def test_a_functions_type_may_be_its_callers_to_say() -> None:
 
 
 def test_an_opset_below_zero_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidModelError, match="asks for opset -"):
+    with pytest.raises(InvalidModelError, match="imports opset -"):
         read_onnx(save(model_of(graphs.relu(), opset=-(2**63)), tmp_path / "m.onnx"))
 
 

@@ -104,7 +104,7 @@ def test_a_folder_is_the_earlier_or_the_new_one_wherever_its_maker_is_killed(
     assert others(final) == OTHERS
 
 
-def test_what_others_put_under_a_name_of_the_new_build_is_kept_beside_it(tmp_path: Path) -> None:
+def test_what_others_put_under_a_name_of_the_new_build_is_kept_next_to_it(tmp_path: Path) -> None:
     final = tmp_path / "final"
     with folder_in_progress(final) as folder:
         (folder / MANIFEST).write_text('{"schema": "trtopt.build/1"}')
@@ -207,7 +207,7 @@ def test_processes_that_make_one_folder_at_once_leave_one_of_theirs_whole(tmp_pa
     assert [path.name for path in tmp_path.iterdir()] == ["final"]
 
 
-def test_a_written_file_is_nobodys_any_more(tmp_path: Path) -> None:
+def test_a_written_file_is_no_ones_any_more(tmp_path: Path) -> None:
     write_atomically(tmp_path / "file", b"content")
     remove_abandoned(tmp_path / "file")
     assert (tmp_path / "file").read_bytes() == b"content"

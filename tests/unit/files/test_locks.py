@@ -93,7 +93,7 @@ def held_by_another(place: Path) -> Iterator[int]:
             other.kill()
 
 
-def test_a_lock_on_the_outputs_parent_is_waited_for_within_bounds_and_told(
+def test_a_lock_on_the_outputs_parent_is_waited_for_within_bounds_and_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(holding, "WAIT_S", 0.3)

@@ -157,7 +157,7 @@ def test_quantised_tensors_are_moved_in_their_narrow_type() -> None:
     assert found.bytes_moved == 3 * 16 + 8 * 3 + 8 * 16  # one byte each
 
 
-def test_a_quantised_node_is_asked_for_in_the_narrow_type_and_its_neighbour_is_not() -> None:
+def test_a_quantised_node_is_requested_in_the_narrow_type_and_its_neighbour_is_not() -> None:
     made = quantised()
     assert made.requested_dtype(made.by_name["conv"]) == "int8"
     assert made.requested_dtype(made.by_name["relu"]) == "float32"

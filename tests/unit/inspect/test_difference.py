@@ -55,7 +55,7 @@ def between(a: list[ProfiledLayer], b: list[ProfiledLayer]) -> EngineDifference:
     return difference(engine("a", *a), engine("b", *b))
 
 
-def test_the_latency_beside_the_sum_is_the_median_without_a_profiler() -> None:
+def test_the_latency_next_to_the_sum_is_the_median_without_a_profiler() -> None:
     assert engine("a").latency_ms == 2.0
 
 

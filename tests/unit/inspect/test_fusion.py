@@ -134,7 +134,7 @@ def test_what_fused_or_is_named_by_no_layer_is_no_loss() -> None:
     assert unfused(join(half, None, made)[0], made) == ()
 
 
-def test_a_neighbour_inside_an_opaque_layer_is_told_as_such() -> None:
+def test_a_neighbour_inside_an_opaque_layer_is_reported_as_such() -> None:
     made = CASES["builder's choice"][0]
     hidden = EngineDescription(layers=(layer("c"), layer("{ForeignNode[y...y]}", "Myelin")))
     (found,) = unfused(join(hidden, None, made)[0], made)

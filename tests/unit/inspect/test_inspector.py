@@ -29,7 +29,7 @@ def test_the_files_of_8_6_are_read_control_characters_and_all(
     assert len({layer.name for layer in found.layers}) == layers
 
 
-def test_a_convolution_of_8_6_is_told_in_full() -> None:
+def test_a_convolution_of_8_6_is_reported_in_full() -> None:
     found = {layer.name: layer for layer in read_inspector(stored("r50_fp16")).layers}
     stem = "/m/resnet/embedder/embedder/convolution/Conv + /m/resnet/embedder/embedder/activation/Relu"
     conv = found[stem]

@@ -75,7 +75,7 @@ def test_weights_count_at_one_layer_though_several_name_their_node() -> None:
     assert {one.name: one.weights_count for one in layers} == {cast.name: 0, hidden.name: 0, gemm.name: 12}
 
 
-def test_what_only_one_of_the_two_knows_is_told() -> None:
+def test_what_only_one_of_the_two_knows_is_reported() -> None:
     layers, coverage = join(DESCRIPTION, times(**{"conv + relu": 4.0, "log": 1.0}), GRAPH)
     assert coverage.unmatched_times == ("log",)
     assert coverage.unmatched_layers == (LAYERS[0].name, "exp", LAYERS[3].name)
@@ -90,7 +90,7 @@ def test_without_a_description_names_alone_are_mapped() -> None:
     assert coverage.unmatched_layers == ()
 
 
-def test_without_times_the_layers_are_told_all_the_same() -> None:
+def test_without_times_the_layers_are_reported_all_the_same() -> None:
     layers, coverage = join(DESCRIPTION, None, GRAPH)
     assert [one.ms for one in layers] == [None] * 4
     assert (coverage.time_mapped, coverage.unmatched_layers) == (0.0, ())

@@ -68,7 +68,7 @@ def test_what_the_driver_sees_beyond_is_the_remainder() -> None:
     assert timeline(passed(*LIFE)).remainder_bytes is None
 
 
-def test_what_was_never_given_back_is_a_leak() -> None:
+def test_what_was_never_released_is_a_leak() -> None:
     found = timeline(passed(*LIFE[:-1]))
     assert [(one.size_bytes, one.phase) for one in found.leaked] == [(100, "load")]
 
@@ -90,7 +90,7 @@ def test_no_events_are_an_empty_timeline() -> None:
     assert memory_lines(found)[0].startswith("memory: TensorRT's allocations peak at 0.00 MiB in none")
 
 
-def test_a_timeline_is_told_with_what_went_wrong() -> None:
+def test_a_timeline_is_reported_with_what_went_wrong() -> None:
     calls = [(phase, kind, size * MIB, address) for phase, kind, size, address in LIFE[:-1]]
     made: MemoryTimeline = timeline(
         passed(*calls, ("unload", "allocate", MIB, 0), driver=200 * MIB, activations=64 * MIB)
@@ -150,7 +150,7 @@ def test_a_build_has_phases_of_its_own() -> None:
     ]
 
 
-def test_contexts_host_memory_and_an_early_end_are_told() -> None:
+def test_contexts_host_memory_and_an_early_end_are_reported() -> None:
     made = msgspec.structs.replace(
         passed(*LIFE),
         context_bytes=(MIB, 2 * MIB),

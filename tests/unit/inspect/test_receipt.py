@@ -104,6 +104,6 @@ def test_8_bit_types_bind_a_weakly_typed_builder_too() -> None:
     assert [one.layer for one in faults(found)] == ["1"]
 
 
-def test_when_nothing_of_what_was_asked_for_happened_no_choice_excuses_it() -> None:
+def test_when_nothing_of_what_was_requested_happened_no_choice_excuses_it() -> None:
     found = receipt([conv("1", "bfloat16", "float32", 1)], weakly_typed=True)  # type: ignore[list-item]
     assert faults(found) == found.fallbacks

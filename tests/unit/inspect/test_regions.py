@@ -108,7 +108,7 @@ def causes(one: RegionTime) -> tuple[float, float, float, float]:
     return one.compute_ms, one.reformat_ms, one.float_path_ms, one.lost_fusion_ms
 
 
-def test_reformats_and_quantisers_of_their_own_are_told_apart_from_computing() -> None:
+def test_reformats_and_quantisers_of_their_own_are_distinguished_from_computing() -> None:
     reformat = profiled("Reformatting CopyNode …", "conv1 relu1", 0.5, is_reformat=True)
     one, *_ = times(int8("c1", "conv1 relu1", 1.5), quantiser("q1", 0.25), reformat)
     assert causes(one) == (-0.5, 0.75, 0.0, 0.0)
@@ -150,7 +150,7 @@ def test_regions_that_share_a_layer_cannot_be_split() -> None:
     assert (both.nodes, both.regions, both.float_ms, both.quantised_ms) == (("conv1", "conv2"), 2, 3.0, 2.0)
 
 
-def test_a_region_that_the_float_engine_has_no_layer_of_is_not_judged() -> None:
+def test_a_region_that_the_float_engine_has_no_layer_of_is_not_evaluated() -> None:
     unknown = Region(("nowhere",), frozenset())
     found = times(int8("n", "nowhere", 5.0), regions=(unknown,))
     assert (found[0].quantised_ms, found[0].loses) == (5.0, False)
@@ -196,7 +196,7 @@ def test_a_matrix_vector_product_that_int8_makes_slower_is_left_out(
     assert losing_vectors(graph_here, find_regions(graph_here), floats, quantised, 0.01) == left
 
 
-def test_a_vector_in_one_layer_with_what_is_quantised_besides_is_not_judged() -> None:
+def test_a_vector_in_one_layer_with_what_is_quantised_besides_is_not_evaluated() -> None:
     floats, quantised = engine("a", profiled("all", "a y", 1.0)), engine("b", int8("all", "a y", 2.0))
     assert losing_vectors(head_of(1), find_regions(head_of(1)), floats, quantised, 0.01) == ()
 

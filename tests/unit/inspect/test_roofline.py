@@ -51,7 +51,7 @@ def test_where_no_rate_could_be_measured_the_bandwidth_alone_gives_the_floor() -
     assert (found.floor_ms, found.bound) == (pytest.approx(1.0), "memory")
 
 
-def test_a_layer_is_costed_in_the_type_that_it_ran_in_and_else_in_the_one_asked_for() -> None:
+def test_a_layer_is_costed_in_the_type_that_it_ran_in_and_else_in_the_one_requested() -> None:
     ran = costing("1", 80_000_000, 0, dtype="float32", requested_dtype="float16")
     hidden = costing("2", 80_000_000, 0, dtype="", requested_dtype="float16")
     floors = [layer.cost.floor_ms for layer in with_floors([ran, hidden], PEAKS) if layer.cost]

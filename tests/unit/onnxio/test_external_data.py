@@ -28,7 +28,7 @@ def with_weights_in(entries: dict[str, str]) -> onnx.ModelProto:
     return model_of(graphs.add("x", "w"), weights=[graphs.external(entries)])
 
 
-def test_external_weights_beside_the_model_are_hashed_with_it(file: Path) -> None:
+def test_external_weights_next_to_the_model_are_hashed_with_it(file: Path) -> None:
     weights = file.with_name("w.bin")
     weights.write_bytes(bytes(24))
     model = with_weights_in({"location": "w.bin", "offset": "8", "length": "16"})

@@ -173,7 +173,7 @@ def test_two_outputs_of_one_name_are_an_invalid_model(file: Path) -> None:
     assert "'y'" in refused(model_of(relu(), outputs=[value("y"), value("y")]), file).problem
 
 
-def test_a_node_that_reads_a_tensor_nobody_makes_is_an_invalid_model_that_names_it(file: Path) -> None:
+def test_a_node_that_reads_a_tensor_no_one_makes_is_an_invalid_model_that_names_it(file: Path) -> None:
     assert "'nowhere'" in refused(model_of(relu("nowhere")), file).problem
 
 
@@ -239,7 +239,7 @@ def test_a_plugin_of_tensorrts_own_may_be_in_onnx_domain(file: Path) -> None:
     assert read_onnx(save(model, file)).opset == 17
 
 
-def test_an_opset_that_nobody_knows_is_a_typed_error(file: Path) -> None:
+def test_an_opset_that_no_one_knows_is_a_typed_error(file: Path) -> None:
     model = graphs.relu_model()
     model.opset_import[0].version = 9999
     with pytest.raises(ModelError, match="9999"):
@@ -249,7 +249,7 @@ def test_an_opset_that_nobody_knows_is_a_typed_error(file: Path) -> None:
 # ── what a model is described as ────────────────────────────────────────────────────────────────────────
 
 
-def test_the_digits_model_is_described_as_it_is() -> None:
+def test_the_digits_model_is_described_unchanged() -> None:
     read = read_onnx(DIGITS)
     assert read.path == str(DIGITS)
     assert read.sha256 == hashlib.sha256(DIGITS.read_bytes()).hexdigest()

@@ -205,7 +205,7 @@ def test_graphs_inside_nodes_are_raised_too() -> None:
         np.testing.assert_array_equal(run(model, feed)[0], run(after, feed)[0])
 
 
-def test_weights_in_files_beside_the_model_stay_there(tmp_path: Path) -> None:
+def test_weights_in_files_next_to_the_model_stay_there(tmp_path: Path) -> None:
     numbers = np.random.default_rng(3).standard_normal((4, 4, 32, 32)).astype(np.float32)
     nodes = [
         helper.make_node("Conv", ["x", "w"], ["c"], pads=[16] * 4),

@@ -91,7 +91,7 @@ def test_scales_of_many_channels_are_read_from_their_file(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(("axis", "is_told"), [(0, False), (1, True)])
-def test_scales_along_the_input_channels_are_kept_and_told(axis: int, is_told: bool) -> None:
+def test_scales_along_the_input_channels_are_kept_and_reported(axis: int, is_told: bool) -> None:
     net = Net(x=MAPS)
     weight = pair(net, net.constant("w", 16, 32, 3, 3), np.full([16, 32][axis], 0.01), axis=axis)
     net.node("Conv", "y", pair(net, "x", 0.02), weight, pads=[1] * 4)
@@ -245,7 +245,7 @@ def test_one_stored_constant_under_two_scales_is_two_weights(again: float) -> No
     onnx.checker.check_model(made.model.proto, full_check=True)
 
 
-def test_a_type_may_be_told_by_q_s_attribute_and_dq_s_zero_point_be_left_out() -> None:
+def test_a_type_may_be_reported_by_q_s_attribute_and_dq_s_zero_point_be_left_out() -> None:
     net = Net(21, x=["N", 4, 32])
     scale = net.constant("s", value=np.float32(0.02))
     weight = pair(net, net.constant("w", 32, 64), np.linspace(0.01, 0.02, 64), axis=-1)
@@ -269,7 +269,7 @@ def test_pairs_between_a_layer_and_its_activation_go() -> None:
     assert "0 edges added, 5 taken out" in made.notes[0]
 
 
-def test_what_lacks_a_range_is_told_where_there_is_no_data() -> None:
+def test_what_lacks_a_range_is_reported_where_there_is_no_data() -> None:
     net = Net(x=MAPS)
     main = trained_conv(net, "c1", "x", 0.02)
     net.node("Add", "add", main, net.node("Tanh", "other", "x"))
@@ -305,7 +305,7 @@ def test_unsigned_and_asymmetric_pairs_are_refused(zero: np.ndarray, message: st
 
 
 def test_another_precision_than_the_model_s_is_refused() -> None:
-    with pytest.raises(UsageError, match="carries INT8 Q/DQ already, and FP8 is asked for"):
+    with pytest.raises(UsageError, match="carries INT8 Q/DQ already, and FP8 is requested"):
         quantise(
             as_file(trained_block()),
             QuantizeOptions(PlacementOptions("fp8"), qdq_format_for("fp8", "11")),

@@ -91,7 +91,7 @@ def test_a_percentile_of_too_few_requests_is_left_out() -> None:
     assert row.split() == ["8", "500", "500", "1.500", "1.500", "–", "0.500", "–", "1.000"]
 
 
-def test_how_requests_came_and_how_late_the_host_was_is_said() -> None:
+def test_how_requests_came_and_how_late_the_host_was_is_reported() -> None:
     assert load_lines(8, load()) == [
         "batch 8: 200 requests, poisson arrivals at 500/s for 0.4 s, seed 7; at most 3 were waiting",
         "batch 8: the host enqueued them late by 0.125 ms in the median and 0.125 ms at most, "

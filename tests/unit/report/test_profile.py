@@ -69,7 +69,7 @@ def shown(*engines: EngineProfile, width: int = 200, **rest: object) -> str:
     return capture.get()
 
 
-def test_a_profile_is_told_line_by_line() -> None:
+def test_a_profile_is_reported_line_by_line() -> None:
     description = EngineDescription(layers=LAYERS)
     text = shown(profile_point(point(description), description, GRAPH, peaks_of("NVIDIA H200")))
     assert "batch 1: 2 layers, 4.000 ms in all (medians)" in text
@@ -111,13 +111,13 @@ def test_names_that_a_terminal_is_too_narrow_for_are_told_to_be_cut() -> None:
     assert all(line.rstrip().endswith("…") and len(line) == 80 for line in rows)
 
 
-def test_peaks_are_told_without_exponents() -> None:
+def test_peaks_are_reported_without_exponents() -> None:
     lines = peak_lines(peaks_of("NVIDIA H200"))
     assert lines[1].startswith("peak rate of float32 494 TFLOP/s")
     assert any("1,979 TFLOP/s" in line for line in lines)
 
 
-def test_a_real_engines_layers_are_told_under_their_own_names() -> None:
+def test_a_real_engines_layers_are_reported_under_their_own_names() -> None:
     description = read_inspector(stored("r50_fp16"))
     text = shown(profile_point(point(description), description, GRAPH, None))
     assert "batch 1: 60 layers, 120.000 ms in all" in text
@@ -125,7 +125,7 @@ def test_a_real_engines_layers_are_told_under_their_own_names() -> None:
     assert "by type: float16" in text
 
 
-def test_what_was_not_timed_shows_what_the_graph_asks_for() -> None:
+def test_what_was_not_timed_shows_what_the_graph_requests() -> None:
     text = shown(profile_graph(1, REF, GRAPH, None), missing=("nothing was run",))
     assert "batch 1: 3 nodes of the ONNX file, not timed" in text
     assert "floor" not in text
@@ -136,7 +136,7 @@ def test_what_was_not_timed_shows_what_the_graph_asks_for() -> None:
     assert "not known: nothing was run" in text
 
 
-def test_layers_of_myelins_own_names_are_told_by_what_they_cover() -> None:
+def test_layers_of_myelins_own_names_are_reported_by_what_they_cover() -> None:
     layers = (layer("__myl_Conv_myl0_1", weights_dtype="float32", weights_count=12, onnx="conv relu"),)
     made = profile_point(
         point(EngineDescription(layers=layers)), EngineDescription(layers=layers), GRAPH, None
@@ -146,7 +146,7 @@ def test_layers_of_myelins_own_names_are_told_by_what_they_cover() -> None:
     assert "only in A: conv + relu" in shown(differences=(difference(*sides),))
 
 
-def test_a_difference_is_told_with_its_costliest_changes_first() -> None:
+def test_a_difference_is_reported_with_its_costliest_changes_first() -> None:
     fused = EngineDescription(layers=(layer("conv + relu"), layer("softmax")))
     sides = [profile_point(point(one), one, GRAPH, None) for one in (EngineDescription(layers=LAYERS), fused)]
     found = difference(*sides)

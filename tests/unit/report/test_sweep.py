@@ -50,7 +50,7 @@ def test_below_stand_the_bests_and_what_the_figures_mean() -> None:
     assert "fp16 batch8! is not trustworthy: too hot" in lines
 
 
-def test_what_nobody_tells_is_said() -> None:
+def test_what_is_unknown_is_reported() -> None:
     lines = shown(report_of(point(1, 1.0, 100.0)))
     assert "samples/J: no source of power readings on this machine" in lines
     assert f"MiB: {examples.TENSORRT} reports no allocations" in lines
@@ -62,7 +62,7 @@ def test_lengths_of_axes_have_bests_of_their_own() -> None:
     assert "Best under a bound on p99 at seq=64" in lines
 
 
-def test_several_streams_are_said_to_be_judged_under_load() -> None:
+def test_several_streams_are_said_to_be_evaluated_under_load() -> None:
     lines = shown(report_of(point(1, 1.0, 9.0), point(1, 1.0, 10.0, streams=2)))
     assert "Best under a bound on p99 under full load" in lines
 
@@ -94,7 +94,7 @@ def test_the_page_draws_a_curve_of_each_figure_over_the_batch_size() -> None:
     assert fields == dict.fromkeys(("p50", "p99", "rate", "per_joule", "mib"), (1, 2, 8))
 
 
-def test_figures_that_nobody_tells_have_no_curve() -> None:
+def test_figures_that_no_one_tells_have_no_curve() -> None:
     charts = embedded(report_of(point(1, 1.0, 100.0), point(2, 1.0, 120.0)))["charts"]
     curves = [chart for place, chart in charts.items() if place.startswith("curves")]
     assert {chart["encoding"]["y"]["field"] for chart in curves} == {"p50", "p99", "rate"}
@@ -112,14 +112,14 @@ def test_the_page_shows_which_points_are_on_the_front() -> None:
     }
 
 
-def test_a_sweep_without_a_figure_has_a_page_that_says_so() -> None:
+def test_a_sweep_without_a_figure_has_a_page_that_reports_it() -> None:
     failed = point(1, None, None, latency=None, failure="<script>alert(1)</script>")
     text = page_of("t", sweep_sections(report_of(failed)), "", "today")
     assert text.count("No point has been measured.") == 2
     assert "<script>alert" not in text
 
 
-def test_off_a_terminal_each_point_is_told_once_and_again_when_it_is_measured_anew(
+def test_off_a_terminal_each_point_is_told_once_and_again_when_it_is_measured_again(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     first, second, anew = point(1, 1.0, 100.0), point(8, 2.0, 400.0), point(1, 3.0, 50.0)

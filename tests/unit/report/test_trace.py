@@ -50,7 +50,7 @@ def test_layers_stand_end_to_end_at_their_medians_in_microseconds() -> None:
     }
 
 
-def test_copies_stand_beside_the_layers() -> None:
+def test_copies_stand_next_to_the_layers() -> None:
     with_copies = replace(engine("a", CONV), h2d_ms=0.25, d2h_ms=0.5)
     assert slices(events(with_copies)) == [
         ("copy to the device", 2, 0.0, 250.0),

@@ -152,7 +152,7 @@ def test_attention_with_the_sequence_first_is_followed(batch: int, tmp_path: Pat
     joined(tmp_path, 0)
 
 
-def test_where_the_batch_lies_is_told_for_each_tensor() -> None:
+def test_where_the_batch_lies_is_reported_for_each_tensor() -> None:
     text = _HEADS.replace("B", "1").replace("H", "2").replace("F", "5")
     grown = followed(model(text), 1)
     assert (grown["c"].axis, grown["q1"].axis, grown["e"].axis) == (1, 1, 0)
@@ -194,7 +194,7 @@ def test_a_sequence_of_one_step_is_not_taken_for_the_batch(shape: str, tmp_path:
     joined(tmp_path, 0)
 
 
-def test_a_shape_that_leaves_the_batch_open_is_left_as_it_is(tmp_path: Path) -> None:
+def test_a_shape_that_leaves_the_batch_open_is_unchanged(tmp_path: Path) -> None:
     text = "g (float[2,3,4] x) => (float[2,12] y) <int64[2] s = {-1,12}> {y = Reshape(x, s)}"
     trace, _ = dynamic(text, tmp_path)
     assert trace.notes[0] == "batch 2 is now dynamic"

@@ -92,7 +92,7 @@ def test_a_comparison_of_int64_is_arithmetic_on_data(tmp_path: Path) -> None:
     assert item.check == "int64-math"
 
 
-def test_the_exit_code_is_3_only_if_asked_for(tmp_path: Path) -> None:
+def test_the_exit_code_is_3_only_if_requested(tmp_path: Path) -> None:
     path = str(_saved(_FOUND["batch-concat"][0], tmp_path))
     run = CliRunner().invoke
     assert run(lint, [path]).exit_code == 0

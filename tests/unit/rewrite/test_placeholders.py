@@ -73,7 +73,7 @@ _OPEN = (("x", 0), ("x", 1), ("z", 0), ("z", 1))
     ("open_axes", "which"),
     [(_OPEN, "axes"), (_OPEN[::2], "first axes"), (_OPEN[:1], "first axes"), (_OPEN[1:2], "axes")],
 )
-def test_a_model_that_wants_equal_lengths_gets_them_and_it_is_said(
+def test_a_model_that_wants_equal_lengths_gets_them_and_it_is_reported(
     open_axes: tuple[tuple[str, int], ...], which: str, tmp_path: Path
 ) -> None:
     text = _SUM

@@ -53,7 +53,7 @@ def test_a_rule_that_changes_the_outputs_is_bisected_undone_and_named(
     assert [node.op_type for node in onnx.load(tmp_path / "out.onnx").graph.node] == ["Relu", "Abs"]
 
 
-def test_bit_exact_rules_are_held_to_equality_even_beside_looser_ones(
+def test_bit_exact_rules_are_held_to_equality_even_next_to_looser_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def nudge(scope: Scope, match: Match) -> None:

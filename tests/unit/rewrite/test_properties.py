@@ -276,5 +276,5 @@ _ALL = [rule.name for rule in RULES if rule.exactness != "A"]
 
 @settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(made=_models())
-def test_the_rules_that_must_be_asked_for_keep_any_function_too(made: onnx.ModelProto) -> None:
+def test_the_rules_that_must_be_requested_keep_any_function_too(made: onnx.ModelProto) -> None:
     _holds(made, _ALL)

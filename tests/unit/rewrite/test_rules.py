@@ -40,7 +40,7 @@ def test_a_rewritten_model_rewritten_again_does_not_change_a_byte(case: Case, tm
 
 
 @pytest.mark.parametrize("case", DECLINES, ids=lambda case: case.id)
-def test_a_guard_declines_and_says_why(case: Case, tmp_path: Path) -> None:
+def test_a_guard_declines_and_names_the_reason(case: Case, tmp_path: Path) -> None:
     onnx.save(model(case.text, case.opset), tmp_path / "in.onnx")
     trace = rewrite_model(
         tmp_path / "in.onnx", tmp_path / "out.onnx", target=case.target, rules=[case.rule], check=False
@@ -72,7 +72,7 @@ def test_a_rule_runs_unasked_for_the_targets_that_it_names(target: str, times: i
     assert trace.counts.get("attention-scale", 0) == times
 
 
-def test_a_division_by_zero_is_nobodys_pattern(tmp_path: Path) -> None:
+def test_a_division_by_zero_is_no_ones_pattern(tmp_path: Path) -> None:
     text = "g (float[N,8] x) => (float[N,8] y) <float z = {0.0}> {y = Div(x, z)}"
     onnx.save(model(text, 20), tmp_path / "in.onnx")
     trace = rewrite_model(tmp_path / "in.onnx", tmp_path / "out.onnx", target="10", check=False)

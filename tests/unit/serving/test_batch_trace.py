@@ -23,7 +23,7 @@ def of_ms(*seen: tuple[int, float, float, float], workers: int = 1) -> tuple[lis
     return batches_and_wake_times(batches, workers)
 
 
-def test_batches_are_told_in_the_order_of_their_begins() -> None:
+def test_batches_are_reported_in_the_order_of_their_begins() -> None:
     batches, _ = of_ms((2, 5, 6, 9), (1, 0, 1, 3))
     assert [(one.requests, one.running) for one in batches] == [(1, 1), (2, 1)]
     assert [one.ms for one in batches] == pytest.approx([2, 3])
@@ -54,7 +54,7 @@ def test_with_a_worker_left_somebody_was_asleep() -> None:
     assert wake_ms == pytest.approx([1, 0.5])
 
 
-def test_a_batch_that_is_begun_before_its_time_woke_nobody() -> None:
+def test_a_batch_that_is_begun_before_its_time_woke_no_one() -> None:
     batches, wake_ms = of_ms((1, 5, 2, 3))
     assert [one.ms for one in batches] == pytest.approx([1])
     assert wake_ms == []

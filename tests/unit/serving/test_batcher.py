@@ -58,7 +58,7 @@ def test_two_workers_compute_at_a_time() -> None:
         assert all(future.result(PATIENCE_S) for future in futures)
 
 
-def test_a_callback_that_would_end_its_thread_costs_nobody_an_answer() -> None:
+def test_a_callback_that_would_end_its_thread_costs_no_one_an_answer() -> None:
     def leave(_: object) -> None:
         raise SystemExit
 
@@ -154,7 +154,7 @@ def test_a_deadline_is_not_missed_by_waiting_for_company() -> None:
         assert batcher.submit(ROW, deadline_ms=2000.0).result(PATIENCE_S)["y"].shape == (2,)
 
 
-def test_a_request_whose_deadline_passes_while_workers_are_busy_fails_and_nobody_else_does() -> None:
+def test_a_request_whose_deadline_passes_while_workers_are_busy_fails_and_no_one_else_does() -> None:
     gate = Gate()
     with batcher_on(gate, max_delay_ms=0.0) as batcher:
         running = batcher.submit(ROW, deadline_ms=HOUR_MS)
@@ -170,7 +170,7 @@ def test_a_request_whose_deadline_passes_while_workers_are_busy_fails_and_nobody
         assert (told.expired, told.answered, told.batch_sizes) == (1, 2, {1: 2})
 
 
-def test_a_deadline_that_has_passed_is_told_before_anybody_is_rejected() -> None:
+def test_a_deadline_that_has_passed_is_reported_before_anybody_is_rejected() -> None:
     gate = Gate()
     with batcher_on(gate, max_batch=1, max_waiting=1) as batcher:
         batcher.submit(ROW)
@@ -236,7 +236,7 @@ def test_every_request_of_a_failed_batch_has_an_error_of_its_own_with_its_cause(
         assert "scripted failure" in str(first.__cause__)
 
 
-def test_failures_that_are_nobodys_are_told_too() -> None:
+def test_failures_that_are_no_ones_are_told_too() -> None:
     class Odd(ScriptedDevice):
         def call(self, name: str) -> None:
             super().call(name)
@@ -330,7 +330,7 @@ batcher.submit(rows(1)[0]).add_done_callback(lambda future: print(future.result(
 """
 
 
-def test_a_batcher_that_nobody_closed_answers_when_the_interpreter_ends() -> None:
+def test_a_batcher_that_no_one_closed_answers_when_the_interpreter_ends() -> None:
     done = subprocess.run(
         [sys.executable, "-c", FORGOTTEN],
         cwd=Path(__file__).parent,

@@ -127,7 +127,7 @@ class Once:
 
 
 @pytest.mark.parametrize("error", [OverflowError("odd"), SystemExit("odd")])
-def test_who_waits_is_told_when_deciding_fails_and_the_thread_goes_on(
+def test_waiting_threads_are_notified_when_deciding_fails_and_the_thread_continues(
     error: BaseException, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     gate = Gate()
@@ -148,7 +148,7 @@ def test_who_waits_is_told_when_deciding_fails_and_the_thread_goes_on(
 
 
 @pytest.mark.parametrize("error", [KeyError("odd"), KeyboardInterrupt("odd")])
-def test_a_batch_is_told_when_running_it_fails_and_who_waits_is_served(
+def test_a_batch_is_reported_when_running_it_fails_and_who_waits_is_served(
     error: BaseException, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Odd(DynamicBatcher):
@@ -171,7 +171,7 @@ def test_a_batch_is_told_when_running_it_fails_and_who_waits_is_served(
 
 
 @pytest.mark.parametrize("error", [ValueError("odd"), KeyboardInterrupt("odd"), SystemExit("odd")])
-def test_a_callback_that_raises_costs_nobody_an_answer(error: BaseException) -> None:
+def test_a_callback_that_raises_costs_no_one_an_answer(error: BaseException) -> None:
     def fail(_: object) -> None:
         raise error
 
@@ -186,7 +186,7 @@ def test_a_callback_that_raises_costs_nobody_an_answer(error: BaseException) -> 
         assert (told.answered, told.failed, told.running) == (4, 0, 0)
 
 
-def test_closing_ends_a_thread_that_has_met_what_nobody_expects(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_closing_ends_a_thread_that_has_met_what_no_one_expects(monkeypatch: pytest.MonkeyPatch) -> None:
     with batcher_on(device()) as batcher:
         monkeypatch.setattr(module, "decide", Once(module.decide, OverflowError("odd")))
         with pytest.raises(WorkerError, match="odd"):
@@ -196,7 +196,7 @@ def test_closing_ends_a_thread_that_has_met_what_nobody_expects(monkeypatch: pyt
 
 
 @pytest.mark.parametrize("when", ["it waits", "it runs"])
-def test_a_caller_who_answers_a_request_itself_costs_nobody_else_an_answer(when: str) -> None:
+def test_a_caller_who_answers_a_request_itself_costs_no_one_else_an_answer(when: str) -> None:
     gate = Gate()
     with batcher_on(gate, max_batch=3) as batcher:
         futures = [batcher.submit(ROW) for _ in range(2)]

@@ -66,7 +66,7 @@ def test_one_that_is_answered_before_anybody_waits_has_no_condition() -> None:
     assert "_condition" not in vars(answer)
 
 
-def test_who_waits_is_told() -> None:
+def test_waiting_threads_are_notified() -> None:
     answers = [InferenceFuture[int]() for _ in range(3)]
     got: list[int] = []
     threads = [threading.Thread(target=lambda one=one: got.append(one.result(timeout=60))) for one in answers]
@@ -106,7 +106,7 @@ def test_it_is_awaited() -> None:
     assert asyncio.run(awaited()) == 7
 
 
-def test_answered_and_waited_for_at_the_same_time_nobody_is_forgotten() -> None:
+def test_answered_and_waited_for_at_the_same_time_no_one_is_forgotten() -> None:
     """The one who waits makes the condition while the other one answers without it."""
     for _ in range(2000):
         answer = InferenceFuture[int]()
@@ -139,7 +139,7 @@ def test_a_signals_handler_may_ask_where_another_one_is_being_asked() -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
-def test_a_fork_finds_nobody_in_the_way() -> None:
+def test_a_fork_finds_no_one_in_the_way() -> None:
     script = """
 import os, threading
 from trtopt.serving import future as answer

@@ -111,7 +111,7 @@ def test_three_short_sequences_share_a_row() -> None:
     assert found.capacity_after == pytest.approx(6 / 6e-3)
 
 
-def test_the_row_that_serves_most_is_told_and_longer_sequences_stay_padded() -> None:
+def test_the_row_that_serves_most_is_reported_and_longer_sequences_stay_padded() -> None:
     """Rows of 100 take two of 50; those of 300 three, but take five times as long."""
     found = packing_estimate(setup((100, 2.0), (300, 10.0)), demand({50: 0.5, 290: 0.5}))
     assert found is not None

@@ -257,7 +257,7 @@ def test_a_pool_that_goes_well_gives_everything_back() -> None:
 
 
 @pytest.mark.parametrize(("name", "count"), FAILURES)
-def test_whichever_call_fails_everything_is_given_back_and_the_failure_told(name: str, count: int) -> None:
+def test_whichever_call_fails_everything_is_released_and_the_failure_reported(name: str, count: int) -> None:
     gpu = device(fail_at=(name, count))
     with pytest.raises((DeviceError, WorkerError), match=f"scripted failure of {name}"):
         everything(gpu)
@@ -312,7 +312,7 @@ def test_an_interruption_replaces_the_worker_and_comes_through() -> None:
     assert (gpu.open, gpu.used) == (0, 0)
 
 
-def test_a_closed_pool_says_so_and_can_be_closed_again() -> None:
+def test_a_closed_pool_reports_it_and_can_be_closed_again() -> None:
     pool = pool_on(device())
     pool.close()
     pool.close()
@@ -351,7 +351,7 @@ def test_a_pool_that_cannot_run_anything_is_refused(workers: int, bound_bytes: i
         pool_on(device(), workers=workers, bound_bytes=bound_bytes)
 
 
-def test_an_engine_whose_inputs_have_no_batch_axis_is_refused_and_everything_given_back() -> None:
+def test_an_engine_whose_inputs_have_no_batch_axis_is_refused_and_everything_released() -> None:
     from tests.support.scripted_device.device import ScriptedTarget
     from tests.support.serving_pools import artifact
 

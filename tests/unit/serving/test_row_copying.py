@@ -71,7 +71,7 @@ def threads_at(copier: Copier, rows: int, gate: Gate | Held) -> int:
     return len(gate.passed)
 
 
-def test_a_batch_of_which_nothing_lies_on_the_host_stays_as_it_is() -> None:
+def test_a_batch_of_which_nothing_lies_on_the_host_stays_unchanged() -> None:
     batch = np.ones((4, 2), np.float32)
     with closing(Copier(2)) as copier:
         copier.fill(batch, [])
@@ -117,7 +117,7 @@ class Waiting:
         return self.rows
 
 
-def test_what_fails_in_any_thread_is_told_when_none_writes_any_more() -> None:
+def test_what_fails_in_any_thread_is_reported_when_none_writes_any_more() -> None:
     batch = np.zeros((4, 2), np.float32)
     good, bad = np.ones((3, 2), np.float32), np.ones((1, 5), np.float32)
     with closing(Copier(2)) as copier, pytest.raises(ValueError, match="could not broadcast"):

@@ -14,7 +14,7 @@ from trtopt.serving.trial_run import TrialJob, try_plan
 SHAPES = {"x": (4,)}
 
 
-def test_what_is_served_before_is_answered_by_then_and_not_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_served_before_is_answered_by_then_and_not_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     pool = pool_on(device())
     pool.policy = BatchPolicy(max_batch=1)
     monkeypatch.setattr(trial.EnginePool, "open", lambda *_, **__: pool)

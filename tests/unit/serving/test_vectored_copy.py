@@ -135,7 +135,7 @@ def test_a_sandbox_that_forbids_the_call_is_found_out_once(monkeypatch: pytest.M
 @pytest.mark.parametrize("is_refused", [False, True])
 @pytest.mark.parametrize("is_small", [False, True])
 @pytest.mark.parametrize("width", [3, WIDTH])
-def test_rows_get_memory_that_nobody_else_writes_to(
+def test_rows_get_memory_that_no_one_else_writes_to(
     monkeypatch: pytest.MonkeyPatch, width: int, is_small: bool, is_refused: bool
 ) -> None:
     """Together, where a row that is kept keeps little alive, else each by itself."""

@@ -1,7 +1,7 @@
 """Many copies by one call of the driver, whichever binding made the stream.
 
-A call of a binding for each of them lets go of the interpreter's lock as often: beside a thread that computes
-in Python 128 rows of 600 KB were copied on the device at 0.8 GB/s so, and at 45 by one call
+A call of a binding for each of them lets go of the interpreter's lock as often: next to a thread that
+computes in Python 128 rows of 600 KB were copied on the device at 0.8 GB/s so, and at 45 by one call
 (benchmarks/runtime/gathering.json).
 """
 
@@ -73,7 +73,7 @@ def _at_once(driver: Any, pieces: Sequence[Piece], stream: ctypes.c_void_p) -> i
 def _check(driver: Any, status: int) -> None:
     if status == 0:
         return
-    name = ctypes.c_char_p()
-    driver.cuGetErrorName(status, ctypes.byref(name))
-    told = name.value.decode() if name.value else f"error {status}"
-    raise failure("copying rows", told, is_out_of_memory=status == _OUT_OF_MEMORY)
+    text = ctypes.c_char_p()
+    driver.cuGetErrorName(status, ctypes.byref(text))
+    name = text.value.decode() if text.value else f"error {status}"
+    raise failure("copying rows", name, is_out_of_memory=status == _OUT_OF_MEMORY)

@@ -158,11 +158,11 @@ class CudaPythonDevice:
         return int(total - free)
 
     def device_memory(self) -> DeviceMemory | None:
-        """As CUDA tells it; NVML tells who has the rest."""
+        """As CUDA reports it; NVML reports who has the rest."""
         runtime = self._runtime
         attribute = runtime.cudaDeviceAttr.cudaDevAttrIntegrated
         requested = runtime.cudaDeviceGetAttribute(attribute, self._ordinal)
-        if checked(runtime, requested, "asking whether its memory is the host's"):
+        if checked(runtime, requested, "querying whether its memory is the host's"):
             return None
         free, total = checked(self._runtime, self._runtime.cudaMemGetInfo(), "reading free memory")
         return DeviceMemory(int(free), int(total), holders_of(self._info))
@@ -304,11 +304,11 @@ class CudaPythonEvent:
         checked(self._runtime, self._runtime.cudaEventSynchronize(self.raw), "waiting for the device")
 
     def reached(self) -> bool:
-        """Ask; being not ready is no failure."""
+        """Query; being not ready is no failure."""
         (status,) = self._runtime.cudaEventQuery(self.raw)
         if status == self._runtime.cudaError_t.cudaErrorNotReady:
             return False
-        checked(self._runtime, (status,), "asking for an event")
+        checked(self._runtime, (status,), "querying an event")
         return True
 
     def elapsed_ms(self, since: Event) -> float:

@@ -1,4 +1,4 @@
-"""Which GPUs are here, asked of the driver itself: needs no CUDA binding."""
+"""Which GPUs are here, from the driver itself: needs no CUDA binding."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from trtopt.records import DeviceInfo
 _DRIVER = "libcuda.so.1"
 _MAJOR, _MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, _MINOR
 NO_GPU_REMEDY = (
-    "`trtopt doctor` tells what works without one; --backend onnxruntime measures the model on the CPU"
+    "`trtopt doctor` shows what works without one; --backend onnxruntime measures the model on the CPU"
 )
 
 
@@ -43,7 +43,7 @@ def gpus() -> tuple[DeviceInfo, ...]:
 def names_of_a_kind() -> tuple[str, ...]:
     """What CUDA_VISIBLE_DEVICES calls each GPU that is of the kind of this process' first one, itself first.
 
-    Engines and timings of one are as good as another's: TensorRT tells GPUs apart by model and capability.
+    Engines and timings of one are as good as another's: TensorRT distinguishes GPUs by model and capability.
     """
     here = gpus()
     given = os.environ.get("CUDA_VISIBLE_DEVICES")

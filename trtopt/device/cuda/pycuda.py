@@ -182,7 +182,7 @@ class PycudaDevice:
 
     @_checked("reading free memory")
     def device_memory(self) -> DeviceMemory | None:
-        """As CUDA tells it; NVML tells who has the rest."""
+        """As CUDA reports it; NVML reports who has the rest."""
         attribute = self._driver.device_attribute.INTEGRATED
         if self._driver.Context.get_device().get_attribute(attribute):
             return None
@@ -253,7 +253,7 @@ class PycudaStream:
 class PycudaEvent:
     """See `device.api.Event`."""
 
-    handle = None  # pycuda does not tell it
+    handle = None  # pycuda does not give it
 
     @_checked("making an event")
     def __init__(self, driver: Any, blocking: bool, timed: bool) -> None:
@@ -274,9 +274,9 @@ class PycudaEvent:
         """Let the host wait."""
         self.raw.synchronize()
 
-    @_checked("asking an event")
+    @_checked("querying an event")
     def reached(self) -> bool:
-        """Ask."""
+        """Query it."""
         return bool(self.raw.query())
 
     @_checked("reading an event's time")

@@ -45,7 +45,7 @@ class OrtDeath(Exception):
 
 
 class OrtProcess:
-    """A process that holds ONNX Runtime's sessions by number; any thread may ask, one at a time."""
+    """A process that holds ONNX Runtime's sessions by number; any thread may call it, one at a time."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
@@ -116,7 +116,7 @@ class OrtProcess:
         return outputs
 
     def drop(self, session: int) -> None:
-        """Give a session back, now or once nobody is asking: this may be called in the midst of anything."""
+        """Release a session, now or after the present request: finalizers may call this at any time."""
         self._dropped.append(session)
         self._send_dropped()
 
@@ -144,7 +144,7 @@ class OrtProcess:
             reply = self._exchange(frame)
         self._send_dropped()
         if isinstance(reply, Refused):
-            raise OrtRefusal(reply.told)
+            raise OrtRefusal(reply.message)
         assert isinstance(reply, kind)
         return reply
 

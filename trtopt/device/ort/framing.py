@@ -52,7 +52,7 @@ def send(channel: socket, frame: Frame) -> None:
     """Send it whole.
 
     Raises:
-        OSError: there is nobody to read it.
+        OSError: the other side has closed it.
     """
     channel.sendall(_LENGTH.pack(len(frame.message)) + frame.message)
     while frame.arrays:

@@ -168,11 +168,11 @@ class HostDevice:
         return nullcontext()
 
     def used_bytes(self) -> int | None:
-        """Not a device with a driver to ask."""
+        """Not a device with a driver."""
         return None
 
     def device_memory(self) -> None:
-        """Host memory is shared with caches that give way: nobody knows what is free."""
+        """None: host memory is shared with caches that give way, so that what is free is unknown."""
 
     def clock_sensor(self) -> ClockSensor:
         """A processor's clocks are not read."""
@@ -191,9 +191,9 @@ class HostDevice:
 
 
 def no_cuda_profiler() -> UsageError:
-    """What to say to `--cuda-profiler`."""
+    """The error for `--cuda-profiler`."""
     return UsageError(
-        "--cuda-profiler: a processor has no CUDA to profile", "leave the flag away, or measure on a GPU"
+        "--cuda-profiler: a processor has no CUDA to profile", "omit the flag, or measure on a GPU"
     )
 
 

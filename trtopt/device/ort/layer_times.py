@@ -25,7 +25,7 @@ def time_nodes(engine: bytes, options: Any, feeds: Mapping[str, NDArray[Any]], r
     """Run an optimised model `runs` times under the profiler, after a few runs that do not count.
 
     Raises:
-        MeasurementError: the profiler told nothing of any node.
+        MeasurementError: the profiler reported no node.
     """
     import onnxruntime
 
@@ -39,7 +39,7 @@ def time_nodes(engine: bytes, options: Any, feeds: Mapping[str, NDArray[Any]], r
     nodes = [event for event in events if event.get("cat") == "Node" and event["name"].endswith(_SUFFIX)]
     if not nodes:
         raise MeasurementError(
-            "ONNX Runtime's profiler told of no node", "leave --layers away; the other passes do not need it"
+            "ONNX Runtime's profiler reported no node", "omit --layers; the other passes do not need it"
         )
     return LayerPass(runs=runs, layers=_times(nodes), inspector=json.dumps(_description(engine, nodes)))
 

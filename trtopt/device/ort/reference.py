@@ -1,4 +1,4 @@
-"""ONNX Runtime on the CPU as a judge of numbers: a file goes in, arrays come out, nothing is timed.
+"""ONNX Runtime on the CPU as the numerical reference: a file goes in, arrays come out, nothing is timed.
 
 Models run in a process of their own (`ort_process`): that ONNX Runtime crashes on one is an error.
 """
@@ -67,8 +67,8 @@ class Crashed(CannotRun):
 
 
 @contextmanager
-def crashes_told(what: str) -> Iterator[None]:
-    """Where a model crashes ONNX Runtime, say on which samples, or which of several it is.
+def crash_context(what: str) -> Iterator[None]:
+    """Where a model crashes ONNX Runtime, add to the error which model it is, or on which samples.
 
     Raises:
         Crashed: it does.
@@ -80,7 +80,7 @@ def crashes_told(what: str) -> Iterator[None]:
 
 
 class Unoptimised:
-    """A model in memory, opened to run as it is written.
+    """A model in memory, opened to run unoptimised.
 
     Weights are initializers that the model has in the file `WEIGHTS_FILE` of `model_file`, `packed` the bytes
     of its PACKED_FILE. What is mapped from files is shared, not copied, and may be deleted once it is open.
@@ -132,5 +132,5 @@ class Unoptimised:
 
 
 def _cannot_run(error: OrtRefusal) -> CannotRun:
-    told = str(error).splitlines()[0]
-    return CannotRun(f"ONNX Runtime cannot run the model: {told}", "see which node it names")
+    problem = str(error).splitlines()[0]
+    return CannotRun(f"ONNX Runtime cannot run the model: {problem}", "see which node it names")

@@ -32,7 +32,7 @@ from trtopt.errors import (
 )
 from trtopt.onnxio.element_types import numpy_dtype
 from trtopt.onnxio.external_data import refers_to_file, tensors_of
-from trtopt.onnxio.graph_walk import graphs_of, says_length
+from trtopt.onnxio.graph_walk import graphs_of, names_length
 from trtopt.records import Backend, LayerPass, Shape, ShapeRange, TensorSpec
 
 NAME = "onnxruntime"
@@ -96,7 +96,7 @@ def no_allocator() -> UsageError:
     """The error for allocations that were to be followed here."""
     return UsageError(
         "--memory: ONNX Runtime on the CPU has no device allocator to follow",
-        "leave --memory away, or measure a TensorRT engine on a GPU",
+        "omit --memory, or measure a TensorRT engine on a GPU",
     )
 
 
@@ -169,7 +169,7 @@ def _check_whole(engine: bytes) -> None:
 
     try:
         model = onnx.load_model_from_string(engine)
-    except DecodeError:  # no ONNX, as ONNX Runtime says itself
+    except DecodeError:  # no ONNX, which ONNX Runtime reports itself
         return
     if any(map(refers_to_file, tensors_of(model))):
         raise IncompatibleEngineError(
@@ -178,7 +178,7 @@ def _check_whole(engine: bytes) -> None:
 
 
 def first_line(error: Exception) -> str:
-    """The first line of what it says."""
+    """The first line of its message."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
@@ -264,7 +264,8 @@ class OnnxRuntimeSession:
 def spec_of(value: Any) -> TensorSpec:
     """An input or output as a record."""
     shape = tuple(
-        axis if isinstance(axis, int) else axis if axis and says_length(axis) else "?" for axis in value.shape
+        axis if isinstance(axis, int) else axis if axis and names_length(axis) else "?"
+        for axis in value.shape
     )
     return TensorSpec(name=value.name, dtype=_TYPES.get(value.type, "unknown"), shape=shape)
 
@@ -315,7 +316,7 @@ class OnnxRuntimeContext:
             self._consumed.record(stream)
 
     def report_layers(self, report: Callable[[str, float], None], *, on_request: bool = False) -> None:
-        """ONNX Runtime's profiler tells of a whole session: see `OnnxRuntimeSession.layer_pass`."""
+        """ONNX Runtime's profiler covers a whole session: see `OnnxRuntimeSession.layer_pass`."""
         raise UsageError("ONNX Runtime reports no layer times run by run", "take its session's layer pass")
 
     def request_layers(self) -> bool:

@@ -84,16 +84,16 @@ class Answered(msgspec.Struct, frozen=True, tag=True):
 
 
 class Refused(msgspec.Struct, frozen=True, tag=True):
-    """What ONNX Runtime says that it cannot do."""
+    """ONNX Runtime's error message."""
 
-    told: str
+    message: str
 
 
 Reply = Opened | Answered | Refused
 
 
 class _Session:
-    """A model that runs as it is written."""
+    """A model that runs unoptimised."""
 
     def __init__(self, request: Open | OpenFile) -> None:
         import onnxruntime
@@ -171,7 +171,7 @@ def _reply(sessions: dict[int, _Session], request: Open | OpenFile | Run) -> Rep
 
 
 def main() -> None:
-    """Answer requests until there is nobody to ask."""
+    """Answer requests until the client is gone."""
     channel = socket.socket(fileno=int(sys.argv[1]))
     end_with_parent()
     import onnxruntime

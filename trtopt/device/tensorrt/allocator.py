@@ -18,7 +18,7 @@ _CUDA_ALIGNMENT = 256  # what any allocation of CUDA's has at least (CUDA C++ Pr
 
 
 class TrackedMemory:
-    """Allocates from a device and tells a tracker.
+    """Allocates from a device and records it in a tracker.
 
     Thread-safe as far as `dict` operations are: each address belongs to one allocation at a time.
     """
@@ -29,7 +29,7 @@ class TrackedMemory:
         self._live: dict[int, DeviceBuffer] = {}
 
     def allocate(self, size: int, alignment: int, stream: int | None = None) -> int:
-        """A multiple of `alignment`, or 0 when there is not that much left: no exception is asked for."""
+        """A multiple of `alignment`, or 0 when there is not that much left: TensorRT expects no exception."""
         if size == 0:
             return 0
         beyond = alignment if alignment > _CUDA_ALIGNMENT else 0
@@ -106,7 +106,7 @@ class BuilderMemory:
             self._tracker.phase = phase
 
     def text(self) -> str:
-        """What is to be said of memory when building has failed."""
+        """A note on memory for a failed build's error."""
         if self._device is None:
             return ""
         seen = self._seen()
@@ -118,7 +118,7 @@ class BuilderMemory:
         return f" ({text})"
 
     def seen(self) -> MemoryPass | None:
-        """Everything, once the builder is gone; what it has not given back by then is a leak."""
+        """Everything, once the builder is gone; what it has not released by then is a leak."""
         return self._seen() if self._device is not None else None
 
     def _seen(self) -> MemoryPass:

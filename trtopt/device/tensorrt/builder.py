@@ -117,7 +117,7 @@ class TensorRTBuilder:
         if target.needs_gpu_to_build:
             with self._marks.range("describe"):
                 text = describe_serialized(self._library.trt, logger, built.engine)
-        # TensorRT has told its cache's hits by now: it does when the cache goes
+        # TensorRT logs the cache's hits when it deletes the cache, which it has done by now
         return replace(built, timing_cache_hits=hits.hits, inspector=text, memory=memory.seen())
 
     def _build(
@@ -177,7 +177,7 @@ class TensorRTBuilder:
         """One cache with the entries of both.
 
         Raises:
-            TimingCacheError: TensorRT says that they do not belong together.
+            TimingCacheError: TensorRT refuses to combine them.
         """
         reasons: list[str] = []
         logger = make_logger(
@@ -219,7 +219,7 @@ class TensorRTBuilder:
             if not config.set_tactic_sources(chosen):
                 raise UsageError(
                     f"--tactic-sources {','.join(settings.tactic_sources)}: refused by {self.backend}",
-                    "leave it away for the default",
+                    "omit it for the default",
                 )
         if target.weakly_typed:
             for name in _precision_flags(trt, types):
@@ -241,7 +241,7 @@ class TensorRTBuilder:
             if wanted:
                 raise UsageError(
                     f"--compute-capability: {self.backend} builds for the GPU that is there",
-                    "leave it away, or build with --backend tensorrt-rtx",
+                    "omit it, or build with --backend tensorrt-rtx",
                 )
             return
         if not wanted:
@@ -377,7 +377,7 @@ def _node_in_file(onnx: Path, index: int) -> str:
 
 
 def _failure(problem: str, errors: list[str]) -> Exception:
-    """A builder's failure with its last errors, each once; out of memory is told apart."""
+    """A builder's failure with its last errors, each once; out of memory is an error of its own."""
     text = "; ".join(list(dict.fromkeys(errors))[-_LAST_WORDS:]) or "it logged no error"
     if any(sign in message for sign in _OUT_OF_MEMORY for message in errors):
         return DeviceMemoryError(

@@ -1,4 +1,4 @@
-"""What TensorRT's inspector says of an engine's layers, as text."""
+"""TensorRT's inspector: an engine's layers as text."""
 
 from __future__ import annotations
 

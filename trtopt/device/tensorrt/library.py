@@ -109,8 +109,8 @@ def make_logger(trt: Any, sink: LogSink) -> Any:
             trt.ILogger.__init__(self)
 
         def log(self, severity: Any, msg: str) -> None:
-            told = severities.get(severity, "info")
-            heard(trt.__name__, told, msg)
-            sink(told, msg)
+            name = severities.get(severity, "info")
+            heard(trt.__name__, name, msg)
+            sink(name, msg)
 
     return Logger()

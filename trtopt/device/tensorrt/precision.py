@@ -1,4 +1,4 @@
-"""Keeping FP32 what the graph says is FP32, on a builder that chooses types itself.
+"""Keeping FP32 what the graph has as FP32, on a builder that chooses types itself.
 
 A weakly typed builder (8.6) with its FP16 flag set may run any layer in FP16, also those whose tensors the
 graph has as FP32 because FP16 would overflow there. Their precision and output types are therefore set layer

@@ -1,4 +1,4 @@
-"""Optimisation profiles: asked of a builder, told by an engine, and one of them chosen for a context."""
+"""Optimisation profiles: added to a builder's config, read from an engine, selected for a context."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def add_profiles(trt: Any, target: Target, builder: Any, network: Any, config: A
             profile.set_shape(tensor.name, shapes.min, shapes.opt, shapes.max)
         if config.add_optimization_profile(profile) < 0:
             raise BuildError(
-                "TensorRT refuses the shapes asked for",
+                "TensorRT refuses the requested shapes",
                 "see whether every --shape fits the model's own shapes",
             )
     sharing = target.profile_sharing
@@ -67,24 +67,24 @@ def profile_for(profiles: Sequence[Mapping[str, ShapeRange]], shapes: Mapping[st
         return found
     refused = [name for name, shape in wanted.items() if not any(one[name].admits(shape) for one in profiles)]
     name = refused[0] if refused else next(iter(wanted))
-    told = ", ".join(dict.fromkeys(f"{one[name].min} to {one[name].max}" for one in profiles))
+    ranges = ", ".join(dict.fromkeys(f"{one[name].min} to {one[name].max}" for one in profiles))
     raise UsageError(
-        f"input {name!r}: shape {wanted[name]} is outside what the engine was built for ({told})",
+        f"input {name!r}: shape {wanted[name]} is outside what the engine was built for ({ranges})",
         "choose a batch or shape within it, or build an engine for this one",
     )
 
 
-def set_profile(context: Any, index: int, device: Device, told: Callable[[], str]) -> None:
+def set_profile(context: Any, index: int, device: Device, last_error: Callable[[], str]) -> None:
     """Have a new context use a profile, before its shapes are set; what that enqueues is waited for.
 
     Raises:
-        DeviceError: TensorRT refuses, with what it `told`.
+        DeviceError: TensorRT refuses, with its `last_error`.
     """
     stream = device.stream()
     try:
         if not context.set_optimization_profile_async(index, stream.handle):
             raise DeviceError(
-                f"optimisation profile {index} cannot be used: {told()}",
+                f"optimisation profile {index} cannot be used: {last_error()}",
                 "build the engine again; one engine for each batch size does without profiles",
             )
         stream.synchronize()

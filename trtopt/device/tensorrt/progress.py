@@ -83,7 +83,7 @@ _COMBINATION = "Autotuning format combination"
 
 
 def progress_from_log(log: LogSink, progress: ProgressSink) -> LogSink:
-    """A log sink that also derives phases from 8.6's messages. No fraction: nobody knows how many tactics."""
+    """A log sink that also derives phases from 8.6's messages. No fraction: how many tactics is unknown."""
     timed = 0
 
     def listen(severity: str, message: str) -> None:

@@ -155,7 +155,7 @@ class TensorRTSession:
         return int(getattr(self._engine, self._target.device_memory))
 
     def layer_pass(self, shapes: Mapping[str, Shape], data: Inputs, runs: int) -> None:
-        """A context's profiler tells."""
+        """None: a context's profiler reports layers."""
 
     def context(self, shapes: Mapping[str, Shape]) -> Context:
         """A new execution context for these input shapes, under the optimisation profile that suits them."""
@@ -253,7 +253,7 @@ class TensorRTContext:
         return bool(self._context.report_to_profiler())
 
     def inspect(self) -> str | None:
-        """What TensorRT's inspector says."""
+        """The text of TensorRT's inspector."""
         return describe(self._trt, self._engine, self._context)
 
     def close(self) -> None:

@@ -76,10 +76,10 @@ def _loaded(config: Any, blob: bytes) -> bytes:
 
 
 def no_editable_caches(backend: Backend) -> UsageError:
-    """The error where a cache was to tell its entries, or a miss was to be an error."""
+    """The error where a cache's entries were to be read, or a miss was to be an error."""
     return UsageError(
         f"{backend} has no editable timing caches",
-        "leave --reproducible or --tactics away, or use TensorRT 10.8 or newer",
+        "omit --reproducible or --tactics, or use TensorRT 10.8 or newer",
     )
 
 
@@ -108,29 +108,31 @@ def entries(cache: Any) -> tuple[Tactic, ...]:
 
 
 def require_unchanged(before: Sequence[Tactic], after: Sequence[Tactic]) -> None:
-    """Judge by a cache's entries whether a build chose by them alone.
+    """Check by a cache's entries that a build chose only by them.
 
-    TensorRT is asked to fail where one is missing, and 11.0 is reported not to.
+    TensorRT is configured to fail where one is missing, and 11.0 is reported not to.
 
     Raises:
-        BuildError: the build has timed what was not in the cache, or chosen anew what was.
+        BuildError: the build has timed what was not in the cache, or chosen again what was.
     """
     known = {one.key: one.tactic for one in before}
     added = [one.key for one in after if one.key not in known]
     changed = [one.key for one in after if known.get(one.key, one.tactic) != one.tactic]
     if added or changed:
-        told = [
-            f"{len(keys)} were {how}" for keys, how in ((added, "missing"), (changed, "chosen anew")) if keys
+        how = [
+            f"{len(keys)} were {fate}"
+            for keys, fate in ((added, "missing"), (changed, "chosen again"))
+            if keys
         ]
         raise BuildError(
-            f"--reproducible: the timing cache did not decide it all: of its timings {' and '.join(told)}, "
+            f"--reproducible: the timing cache did not decide it all: of its timings {' and '.join(how)}, "
             f"such as {(added or changed)[0]}",
             "build once without --reproducible to fill the cache, then again with that --timing-cache",
         )
 
 
 class HitCounter:
-    """Reads from the log how often the cache was of use. TensorRT tells when it deletes the cache."""
+    """Reads from the log how often the cache was of use. TensorRT logs it when it deletes the cache."""
 
     def __init__(self) -> None:
         self.hits: int | None = None

@@ -15,9 +15,9 @@ from trtopt.records import Shape
 
 @dataclass(frozen=True)
 class Work:
-    """What a side does, by batch size. `source` is its model's hash; empty where nobody knows.
+    """What a side does, by batch size. `source` is its model's hash; empty if unknown.
 
-    `outputs` are their names, and may be told for no batch size.
+    `outputs` are their names; batch sizes may be missing.
     """
 
     source: str
@@ -26,7 +26,7 @@ class Work:
 
 
 def unlike_work(a: Work, b: Work) -> list[str]:
-    """In what two sides' work differs, as far as both tell; batch sizes that one side lacks do not count."""
+    """How two sides' work differs, as far as both are known; batch sizes that one lacks do not count."""
     found = []
     if a.source and b.source and a.source != b.source:
         found.append(f"the models, {a.source[:12]} and {b.source[:12]}")
@@ -57,7 +57,7 @@ def require_alike(unlike: Sequence[str], remedy: str, *, force: bool) -> list[st
     """What differs, in the words of notes.
 
     Raises:
-        UsageError: something does, and nobody forced it.
+        UsageError: something does, without `force`.
     """
     if unlike and not force:
         raise UsageError(

@@ -11,7 +11,7 @@ from trtopt.records import ClockReading, Measurement, PointPower
 
 
 def mean_power(measurement: Measurement) -> PointPower | None:
-    """Energy over time, from before to after each group that counts; None where nobody tells.
+    """Energy over time, from before to after each group that counts; None if unknown.
 
     Pauses for readings, a hundredth of the time, are part of it, and so are the queries whose stages were
     timed.

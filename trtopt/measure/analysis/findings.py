@@ -1,4 +1,4 @@
-"""What a point's records tell beside its figures: what disturbed it, its clocks, and hints. Pure."""
+"""A point's findings besides its figures: interference, clocks, and hints. Pure."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def measurements_of(point: BenchPoint) -> tuple[Measurement, ...]:
 
 
 def loads_of(point: BenchPoint) -> tuple[LoadPass, ...]:
-    """The load that was asked for, and the last one of a search."""
+    """The requested load, and the last one of a search."""
     last = point.load_search.last if point.load_search is not None else None
     return tuple(load for load in (point.load, last) if load is not None)
 
@@ -53,7 +53,7 @@ def remarks(measurement: Measurement) -> tuple[str, ...]:
 
 
 def unsteady(point: BenchPoint, *, on_host: bool) -> tuple[str, ...]:
-    """What was told of its latencies that says: the same engine's next run may well come out elsewhere."""
+    """Remarks on its latencies by which the same engine's next run may well differ."""
     latency = point.latency.samples.latency_ms
     spread = [hint.text for hint in hints_of(point, on_host=on_host) if hint.code is HintCode.UNSTABLE]
     return (*spread, *_drift(latency), *_modes(latency))
@@ -93,31 +93,31 @@ def clocks_text(measurements: Sequence[Measurement]) -> str:
     readings = [reading for measurement in measurements for reading in measurement.clocks]
     if not any(reading.sm_mhz for reading in readings):
         return f"clocks are unknown: {reference.problem or 'the result does not say why'}"
-    told = [
+    parts = [
         _span([reading.sm_mhz for reading in _under_load(readings)], "SM", "MHz"),
         _span([reading.power_w for reading in readings], "", "W"),
         _span([reading.temperature_c for reading in readings], "", "°C"),
     ]
     if reference.mhz is not None:
-        told.insert(1, f"judged by the {reference.kind} clock of {reference.mhz} MHz")
+        parts.insert(1, f"against the {reference.kind} clock of {reference.mhz} MHz")
     capped = sum(POWER_CAP in reading.throttle for reading in readings)
     if capped:
-        told.append(
+        parts.append(
             f"at the power limit in {capped} of {len(readings)} readings, as large loads are on large GPUs"
         )
     if others := _other_processes(readings):
-        told.append(processes_text(others))
-    told.append(reference.problem or "")
-    return "clocks: " + ", ".join(part for part in told if part)
+        parts.append(processes_text(others))
+    parts.append(reference.problem or "")
+    return "clocks: " + ", ".join(filter(None, parts))
 
 
 def _other_processes(readings: Sequence[ClockReading]) -> int:
-    """At most; where the driver does not tell, none."""
+    """At most; none where the driver does not report them."""
     return max((reading.other_processes or 0 for reading in readings), default=0)
 
 
 def _under_load(readings: Sequence[ClockReading]) -> list[ClockReading]:
-    """An idle GPU's clock tells nothing of the queries'; where all are idle, there is nothing better."""
+    """Without readings of an idle GPU, whose clock is not the queries'; all of them if all are idle."""
     return [reading for reading in readings if IDLE not in reading.throttle] or list(readings)
 
 
@@ -130,7 +130,7 @@ def _span(values: Sequence[float | None], name: str, unit: str) -> str:
 
 
 def hints_of(point: BenchPoint, *, on_host: bool) -> tuple[Hint, ...]:
-    """What could be better. On the host itself enqueueing is computing, and only stability says something."""
+    """What could be better. On the host itself enqueueing is computing, and only stability has a meaning."""
     latency = point.latency
     if not latency.samples.start_ms:
         return ()
@@ -161,10 +161,10 @@ def _median(values: Sequence[float]) -> float | None:
 
 
 def _streams_gain(point: BenchPoint) -> float | None:
-    multi_profile, one = point.throughput, point.single_stream
-    if multi_profile is None or one is None or not multi_profile.samples.start_ms or not one.samples.start_ms:
+    full, one = point.throughput, point.single_stream
+    if full is None or one is None or not full.samples.start_ms or not one.samples.start_ms:
         return None
     return (
-        throughput(multi_profile.samples, point.batch).queries_per_s
+        throughput(full.samples, point.batch).queries_per_s
         / throughput(one.samples, point.batch).queries_per_s
     )

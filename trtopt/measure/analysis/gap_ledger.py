@@ -27,7 +27,7 @@ _ONLY_WITH_TRANSFERS = "pinned"
 
 @dataclass(frozen=True)
 class Step:
-    """`contract` differs from the step before it in `term` alone."""
+    """`contract` differs from the step before it only in `term`."""
 
     term: str
     contract: Contract
@@ -110,8 +110,8 @@ class Ledger:
 def entry(before: Point, after: Point) -> Entry:
     """What the step from one point to the next changes: Student's t interval of the rounds' differences.
 
-    Both had their turn in each round, so what a round was like falls out of its difference. From one round
-    no uncertainty can be told.
+    Both ran in each round, so that the difference cancels the round's conditions. One round gives no
+    uncertainty.
 
     Raises:
         ValueError: they were not measured in the same rounds.

@@ -1,9 +1,9 @@
-"""What to measure for a gap ledger, and the ledgers that come of it.
+"""What to measure for a gap ledger, and the ledgers made of it.
 
-Two figures are decomposed, because contracts differ in both: latency, the median from handing a query over to
-having its output with one query in flight, and the time per query, the reciprocal of the rate with the
-contract's queue and streams. A term that one query in flight leaves no part to (the queue, the streams) has
-none in the first.
+Two figures are decomposed, because contracts differ in both. Latency is the median from enqueueing a query to
+having its output, with one query in flight. The time per query is the reciprocal of the rate with the
+contract's queue and streams. Terms without effect on one query in flight (the queue, the streams) are not in
+the first.
 """
 
 from __future__ import annotations

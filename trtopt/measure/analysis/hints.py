@@ -15,7 +15,7 @@ MAX_CV = 0.025
 
 MIN_STREAMS_GAIN = 1.05
 MIN_CLOCK_SHARE = 0.95
-"""Boost clocks move by a few percent with temperature; less than that is another state."""
+"""Boost clocks move by a few percent with temperature; less than this share is another state."""
 
 
 class HintCode(str, Enum):
@@ -42,8 +42,8 @@ class Figures:
     """A pass's medians in milliseconds. None: not measured, and no hint is made of it.
 
     `latency_cv` is the standard deviation over the mean of compute time. `streams_gain` is the throughput
-    with the contract's streams over that with one. `sm_mhz` is the median of readings under load, judged by
-    `application_mhz`; `reference` says which clock that is where no application clock is known.
+    with the contract's streams over that with one. `sm_mhz` is the median of readings under load, to
+    compare with `application_mhz`. `reference` names the clock used if no application clock is known.
     `power_capped` is whether the device was at its power limit, `other_processes` how many besides this one
     held it at most, `lockable` whether its clocks can be locked.
     """

@@ -46,7 +46,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Interference:
-    """The judgement on all groups of a run. `clocks_known` is whether any reading told the SM clock."""
+    """The evaluation of all groups of a run. `clocks_known` is whether any reading has the SM clock."""
 
     groups: tuple[Group, ...]
     clocks_known: bool
@@ -79,7 +79,7 @@ def evaluate_groups(readings: Sequence[ClockReading], application_mhz: int | Non
     """Which groups of samples to discard: group i was taken between reading i and reading i + 1.
 
     Either reading can condemn it: a slowdown that began or ended inside the group touched some of it. A
-    reading of an idle GPU says nothing of its clock under load. Without readings nothing is discarded, and
+    reading of an idle GPU does not show its clock under load. Without readings nothing is discarded, and
     the clocks are unknown.
     """
     faults = [faults_of(reading, application_mhz) for reading in readings]
@@ -91,7 +91,7 @@ def evaluate_groups(readings: Sequence[ClockReading], application_mhz: int | Non
 
 
 def recorded(reasons: Sequence[tuple[str, ...]]) -> Interference:
-    """The judgement as a measurement keeps it: each group's reasons; no groups where no clocks were known."""
+    """The evaluation as a measurement stores it: each group's reasons; no groups if no clocks were known."""
     groups = tuple(Group(index, given) for index, given in enumerate(reasons))
     return Interference(groups, clocks_known=bool(groups))
 
@@ -163,9 +163,9 @@ def two_modes(values: Values) -> Modes | None:
     """The two main modes, if latency has two; None for one mode, or fewer than 100 values.
 
     A density estimate with Silverman's bandwidth 0.9 · min(σ, IQR/1.34) · n^-1/5, never finer than the
-    clock's resolution or a fifth of the gap that matters. Two peaks count if the valley between them is lower
-    than half of the lower peak, at least a tenth of all values lies on either side, and they are 2 % apart or
-    more: a long tail is one mode, and so are steps of a coarse clock.
+    clock's resolution or a fifth of the gap that matters. Two peaks count if they are at least 2 % apart, the
+    valley between them is below half of the lower peak, and each side has a tenth of all values. A long tail
+    is one mode, and so are steps of a coarse clock.
     """
     if len(values) < 100:
         return None

@@ -17,7 +17,7 @@ DEVICE_LATENCY = "H2D + compute + D2H by device events"
 class Row:
     """One batch size: both medians in milliseconds, and what became of B against A.
 
-    `batch` is None where nobody said it; `remarks` are further findings.
+    `batch` is None if unknown; `remarks` are further findings.
     """
 
     batch: int | None
@@ -38,9 +38,9 @@ class ControlRow:
 
 @dataclass(frozen=True)
 class Comparisons:
-    """B against A for all batch sizes that both have, and A against itself where that was asked for.
+    """B against A for all batch sizes that both have, and A against itself if requested.
 
-    `a`, `b` and `device` say what was compared where; `notes` name what could not be paired or was forced.
+    `a`, `b` and `device` name what was compared where; `notes` name what could not be paired or was forced.
     """
 
     a: str

@@ -55,7 +55,7 @@ def machine_notes(a: BenchReport, b: BenchReport, force: bool) -> list[str]:
     """What differs between the machines. The TensorRT version may differ.
 
     Raises:
-        UsageError: something does, and nobody forced it.
+        UsageError: something does, without `force`.
     """
     there, here = a.environment, b.environment
     pairs = (
@@ -85,11 +85,11 @@ def work_notes(a: BenchReport, b: BenchReport, force: bool) -> list[str]:
     """What differs in the work that was measured.
 
     Raises:
-        UsageError: something does, and nobody forced it.
+        UsageError: something does, without `force`.
     """
     notes = require_alike(unlike_work(_work_of(a), _work_of(b)), SAME_WORK, force=force)
     if a.model_sha256 != b.model_sha256 and not (a.source_sha256 and b.source_sha256):
-        notes.append("the graphs differ, and not both files tell which model theirs is made of")
+        notes.append("the graphs differ, and not both files name the model that theirs is made of")
     return notes
 
 
@@ -111,7 +111,7 @@ def _row(a: BenchPoint, b: BenchPoint, threshold: float, on_host: bool) -> Row:
         raise UsageError(
             f"batch {a.batch}: unlike contracts, {ours.contract.name} and {theirs.contract.name}",
             "a number means nothing without its terms: measure both under one --contract; "
-            "--across-contracts tells where the difference comes from",
+            "--across-contracts shows where the difference comes from",
         )
     against = distrust(ours.untrustworthy, theirs.untrustworthy)
     against += distrust(*(_wavering(point, on_host) for point in (a, b)))
@@ -171,12 +171,12 @@ def compare_times(
     against = distrust(sides[0].untrustworthy, sides[1].untrustworthy)
     notes = [
         "trtexec's files name no contract, batch size or machine: that both sides are alike in them is "
-        f"{'what --assume-contract says' if assumed else 'up to you'}",
+        f"{'assumed by --assume-contract' if assumed else 'not verified'}",
     ]
     return Comparisons(
         a=sides[0].name,
         b=sides[1].name,
-        device="machines that nobody named",
+        device="unnamed machines",
         threshold=threshold,
         rows=(_row_of(size, sides[0].latencies, sides[1].latencies, threshold, against),),
         notes=tuple(notes),
@@ -198,7 +198,7 @@ def _device_latencies(side: BenchReport | Times, batch: int | None, assumed: str
     if assumed != contract:
         raise UsageError(
             f"the result file's contract is {contract}, trtexec's file names none"
-            + (f" and is said to be under {assumed}" if assumed else ""),
+            + (f" and is assumed to be {assumed}" if assumed else ""),
             f"if trtexec ran on the same terms, say so with --assume-contract {contract}",
         )
     name = f"{side.environment.backend} on {side.environment.device.name}"

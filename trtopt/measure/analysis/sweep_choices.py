@@ -13,7 +13,7 @@ from trtopt.records import Spread, SweepPoint, SweepReport
 class Choices:
     """Points at one set of lengths of axes: at others a sample is other work.
 
-    `costs_ms` are the latencies that they are judged by, see `judged_ms`. `front` is by rising latency;
+    `costs_ms` are the latencies that they are compared by, see `deciding_ms`. `front` is by rising latency;
     `bests` has for each round bound the point with the most samples a second.
     """
 
@@ -26,12 +26,12 @@ class Choices:
 
 
 def is_decided_busy(report: SweepReport) -> bool:
-    """Whether latency is that under full load: one query in flight tells nothing of several streams."""
+    """Whether latency is that under full load, as for several streams: one query in flight differs."""
     return any(point.setting.streams > 1 for point in report.measured)
 
 
 def deciding_ms(point: SweepPoint, *, busy: bool) -> float | None:
-    """The latency that a point is judged by: its p99, or of too few queries for that the largest."""
+    """The latency that a point is compared by: its p99, or of too few queries for that the largest."""
     spread: Spread | None = point.busy_latency if busy else point.latency
     if spread is None:
         return None

@@ -1,4 +1,4 @@
-"""Which sizes to measure besides those asked for: neighbours, and where a curve still bends. Pure."""
+"""Which sizes to measure besides the requested ones: neighbours, and where a curve still bends. Pure."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def next_size(rates: Mapping[int, float], tried: Collection[int] = ()) -> int | 
 
     Args:
         rates: samples per second, positive, by size.
-        tried: sizes that gave no figure; gaps whose middle is among them are left alone.
+        tried: sizes that gave no figure; gaps whose middle is among them are skipped.
     """
     sizes = sorted(rates)
     heights = [math.log(rates[size]) for size in sizes]

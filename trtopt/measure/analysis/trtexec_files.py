@@ -1,8 +1,8 @@
-"""Reading what trtexec exports: `--exportTimes` (a sample a query) and `--exportProfile` (a mean a layer).
+"""Reading trtexec's exports: `--exportTimes` (one sample per query), `--exportProfile` (one mean per layer).
 
 Layouts as in samples/common/sampleReporting.cpp of TensorRT 8.6 to 10: JSON lists of objects, times in
-milliseconds. `latencyMs` is H2D + compute + D2H by device events, and no wait of the host is in it, so that
-it compares with the sum of the same three of trtopt's own samples and with nothing else.
+milliseconds. `latencyMs` is H2D + compute + D2H by device events, without any wait of the host. It compares
+only with the sum of the same three of trtopt's own samples.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Times:
-    """Device latencies in milliseconds, in order; `batch` is None where nobody said it.
+    """Device latencies in milliseconds, in order; `batch` is None if unknown.
 
-    `untrustworthy` is what a result file says against them; trtexec judges nothing.
+    `untrustworthy` are a result file's reasons against them; trtexec's files have none.
     """
 
     name: str
@@ -50,7 +50,7 @@ class _Query(msgspec.Struct):
 
 
 class _Entry(msgspec.Struct):
-    """The first of a profile holds `count` alone, the others a layer each."""
+    """The first of a profile holds only `count`, the others one layer each."""
 
     count: int | None = None
     name: str | None = None
@@ -58,7 +58,7 @@ class _Entry(msgspec.Struct):
 
 
 def read_trtexec(text: bytes, name: str) -> Times | Profile:
-    """A file of either kind, judged before use; `name` is what to call it.
+    """A file of either kind, validated; `name` is what to call it.
 
     Raises:
         ValueError: neither, cut short, empty, or edited so that its figures contradict each other.

@@ -1,7 +1,7 @@
 """Open-loop load: when requests arrive, and the highest rate at which latency keeps a limit.
 
-A closed loop sends the next request when the last has finished, so that a slow server is asked less and its
-queue never shows. Here arrivals are planned beforehand, and latency counts from the planned arrival.
+A closed loop sends the next request when the last has finished, so that a slow server gets fewer requests
+and its queue never shows. Here arrivals are planned beforehand, and latency counts from the planned arrival.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MAX_REQUESTS = 200_000
 """In one run, so that its records fit into memory and a result file."""
 
 MAX_LIMIT_MS = 60_000.0
-"""A rate that just keeps a limit is only told from one that does not by waiting for as long."""
+"""Only a wait of that length separates a rate that just keeps a limit from one that does not."""
 
 _UNITS_MS = {"us": 1e-3, "ms": 1.0, "s": 1e3}
 
@@ -166,7 +166,7 @@ class SearchEnd(str, Enum):
 
 
 class RateSearch:
-    """Finds the highest rate that keeps a goal: ask `next_rate`, measure it, `add` what it gave.
+    """Finds the highest rate that keeps a goal: measure `next_rate`, then `add` the result.
 
     From the first rate, which should be half of what the closed loop reaches, it doubles while the goal is
     kept and halves while it is not; then it bisects the gap, on the logarithm, until the gap is within
@@ -198,13 +198,13 @@ class RateSearch:
         return min((probe.rate for probe in self.probes if not probe.keeps(self.goal)), default=math.inf)
 
     def add(self, probe: Probe) -> None:
-        """What `next_rate` gave.
+        """Add the measurement at `next_rate`.
 
         Raises:
-            ValueError: the search has ended, or that is another rate than the one asked for.
+            ValueError: the search has ended, or that is another rate than `next_rate`.
         """
         if self.ended_by is not None or probe.rate != self._next:
-            raise ValueError(f"the search did not ask for {probe.rate:g} requests/s")
+            raise ValueError(f"the search did not request {probe.rate:g} requests/s")
         self.probes.append(probe)
         best, ceiling = self.best, self._lowest_failed()
         if best is None:

@@ -44,10 +44,10 @@ class LoadSettings(Record, frozen=True, kw_only=True):
 
 
 def load_settings(load: str | None, max_latency: str | None) -> LoadSettings | None:
-    """What `--load` and `--max-latency` say together; None if there is neither.
+    """The load by `--load` and `--max-latency`; None if there is neither.
 
-    `--max-latency` finds the rate itself, so beside it `--load` may be the kind of arrivals alone, or be left
-    out: requests of independent users arrive as a Poisson process.
+    `--max-latency` finds the rate itself. With it `--load` may be just the kind of arrivals, or be omitted:
+    requests of independent users arrive as a Poisson process.
 
     Raises:
         UsageError: see `parse_load` and `parse_goal`; a kind of arrivals without a rate or a latency to keep.
@@ -91,7 +91,7 @@ def measure_load(
 def bounds_of(seconds: float, requests: int, goal: Goal | None = None) -> Bounds:
     """For how long to wait for so many requests that arrive within `seconds`.
 
-    As long again, but from one to ten seconds; and long enough to tell a goal's limit from more.
+    As long again, but from one to ten seconds; and long enough to see whether a goal's limit is exceeded.
     """
     bounds = Bounds(seconds, drain_s=min(max(1.0, seconds), _MAX_DRAIN_S))
     if goal is None:
@@ -154,9 +154,9 @@ class Target:
 def warm_target(
     device: Device, session: Session, subject: Subject, contract: Contract, limits: Limits
 ) -> Iterator[Target]:
-    """Lanes of the contract, warmed up in a closed loop.
+    """Inference streams of the contract, warmed up in a closed loop.
 
-    One host thread polls, whatever the contract says: waiting for one event it would miss arrivals.
+    One host thread polls, whatever the contract's `sync`: waiting for one event it would miss arrivals.
     """
     notes: list[str] = []
     terms = changed(contract, {"sync": "spin", "threads": "one"})

@@ -20,8 +20,8 @@ from trtopt.measure.loop.inference_stream import InferenceStream, InFlightQuery,
 class Bounds:
     """What ends a run before all of its requests have been served, so that an overload stays bounded.
 
-    Requests arrive for `window_s`; those still waiting `drain_s` later are given up. Once more than
-    `max_late` have taken longer than `late_ms`, nobody need see the rest.
+    Requests arrive for `window_s`; those still waiting `drain_s` later are given up. The
+    run also ends once more than `max_late` have taken longer than `late_ms`.
     """
 
     window_s: float
@@ -123,7 +123,7 @@ class OpenLoop:
                 self._ready_s = self._device.now()
 
     def _evaluate(self) -> str:
-        """Why the run ends now; empty if it goes on."""
+        """Why the run ends now; empty if it continues."""
         bounds = self._bounds
         if self._taken == len(self._arrivals):
             return "all requests were served"

@@ -1,4 +1,4 @@
-"""What an open-loop run says of a target: pure judgements on its record."""
+"""Analysis of an open-loop run's record. Pure."""
 
 from __future__ import annotations
 

@@ -44,9 +44,9 @@ def search_load(
         )
     first = settings.rate or throughput(most.samples, subject.batch).queries_per_s / 2
     search = _Search(goal, settings, limits.duration_s, first)
-    alone = percentile(latency.samples.latency_ms, goal.p)
-    if alone is not None and alone > goal.limit_ms:
-        reason = f"{goal} is out of reach: p{goal.p:g} is {alone:.3f} ms with one query at a time"
+    unloaded = percentile(latency.samples.latency_ms, goal.p)
+    if unloaded is not None and unloaded > goal.limit_ms:
+        reason = f"{goal} is out of reach: p{goal.p:g} is {unloaded:.3f} ms with one query at a time"
         return search.found(contract, reason, None)
     failure = None
     try:

@@ -13,7 +13,7 @@ from trtopt.measure.loop.sampling import Criterion
 from trtopt.records import Samples
 
 _PROBE = 5
-"""Queries that tell how many fill a block."""
+"""Queries from whose time the number that fills a block is estimated."""
 
 
 def bare_latency(device: Device, inference_stream: InferenceStream, criterion: Criterion) -> Samples:

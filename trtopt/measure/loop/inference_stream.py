@@ -1,17 +1,17 @@
 """One inference stream: a context, its buffers, streams and events.
 
-A lane has `queue_ahead + 1` slots, one for each query in flight, with events and, if there are transfers,
-host memory of its own. Device memory is another matter: with transfers two sets of it are enough for one
-query to be copied while another one computes, and queries take turns with them. What may overwrite a set
-waits for the query before on it, on the device and not on the host:
+An inference stream has `queue_ahead + 1` in-flight queries, each with events and, if there are transfers,
+host memory of its own. Of device memory two sets are enough with transfers: one query is copied while another
+one computes, and queries alternate between them. Whatever overwrites a set waits for the previous query on
+it, on the device and not on the host:
 
-- an input is refilled as soon as it has been read, which an event of its own tells (see `Context.bind`).
-  Under a CUDA graph that event cannot be used: recorded while a graph is captured, it is an edge within the
-  graph, which nothing outside can wait for. There, and where the binding tells no handle of an event, an
-  input is refilled once computing has ended.
+- an input is refilled as soon as its input-consumed event has been recorded (see `Context.bind`). Under a
+  CUDA graph that event cannot be used: recorded while a graph is captured, it is an edge within the graph,
+  which nothing outside can wait for. There, and where the binding gives no handle of an event, an input is
+  refilled once computing has ended.
 - an output is written again once it has been copied to the host.
 
-Without transfers nothing is overwritten, and all slots share one set.
+Without transfers nothing is overwritten, and all in-flight queries share one set.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ MAX_SETS = 2
 
 
 def sets_of(contract: Contract) -> int:
-    """How many sets of device memory a lane has."""
+    """How many sets of device memory an inference stream has."""
     return min(contract.queue_ahead + 1, MAX_SETS) if contract.transfers else 1
 
 
@@ -42,7 +42,7 @@ def sets_of(contract: Contract) -> int:
 class Query:
     """One finished query; host times in seconds on the device's clock, durations in milliseconds.
 
-    The device's durations are None where nothing asked for them, or where the query has no such stage.
+    The device's durations are None if they were not requested, or if the query has no such stage.
     """
 
     start_s: float
@@ -67,10 +67,10 @@ class DeviceSet:
 
 
 class InferenceStream:
-    """Runs queries on one context; `close` gives everything back, in reverse order of making.
+    """Runs queries on one context; `close` releases everything, in reverse order of creation.
 
-    `graph_refused` says why there is no CUDA graph although the contract asks for one, `refills_late` why
-    inputs are refilled only once computing has ended.
+    `graph_refused`: why there is no CUDA graph although the contract requests one. `refills_late`: why inputs
+    are refilled only once computing has ended.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class InferenceStream:
             self._follow_reading()
 
     def _follow_reading(self) -> None:
-        """Have it told when inputs have been read: more queries are in flight than there are sets."""
+        """Set the input-consumed events: more queries are in flight than there are sets."""
         if self._sets[0].graph is not None:
             self.refills_late = "nothing can wait for an event within a CUDA graph"
             return
@@ -134,7 +134,7 @@ class InferenceStream:
             event = self._device.event(timed=False)
             self._resources.callback(event.close)
             if event.handle is None:
-                self.refills_late = "the CUDA binding does not tell the handles of events"
+                self.refills_late = "the CUDA binding does not give the handles of events"
                 return
             device_set.consumed = event
 

@@ -66,7 +66,7 @@ class Variant(Record, frozen=True, kw_only=True):
 
 
 class InterleaveJob(Record, frozen=True, kw_only=True, tag="interleave"):
-    """What a worker is told: load `engines`, let all `variants` have their turn in each of `rounds`.
+    """A worker's job: load `engines`, run one block of each of `variants` in each of `rounds`.
 
     `data` is what `trtopt.data.open_data` takes; None gives seeded random input.
     """
@@ -95,18 +95,18 @@ def interleave(
     """
     with ExitStack() as resources:
         sessions = [_load(target, engine, resources) for engine in job.engines]
-        players = [_make_runner(target, job, variant, sessions, resources) for variant in job.variants]
+        runners = [_make_runner(target, job, variant, sessions, resources) for variant in job.variants]
         with no_garbage_collection():
-            for index, player in enumerate(players):
-                progress("warming up", index / len(players))
-                player.settle(job.warmup_s)
-            order = in_turns(len(players), job.rounds, job.seed)
-            clocks, failure = _run_interleaved(target.device, players, order, job.block_s, progress)
+            for index, runner in enumerate(runners):
+                progress("warming up", index / len(runners))
+                runner.warm_up(job.warmup_s)
+            order = in_turns(len(runners), job.rounds, job.seed)
+            clocks, failure = _run_interleaved(target.device, runners, order, job.block_s, progress)
         return InterleavedRun(
             purpose=job.purpose,
             batch=job.batch,
             environment=environment,
-            turns=tuple(player.turns() for player in players),
+            turns=tuple(runner.turns() for runner in runners),
             clocks=clocks,
             clock_reference=target.device.clock_sensor().reference,
             failure=failure,
@@ -117,7 +117,7 @@ def interleave(
 
 def _run_interleaved(
     device: Device,
-    players: Sequence[InterleavedRunner],
+    runners: Sequence[InterleavedRunner],
     order: Sequence[int],
     block_s: float,
     progress: ProgressSink,
@@ -132,9 +132,9 @@ def _run_interleaved(
     for turn, index in enumerate(order):
         progress(f"turn {turn + 1} of {len(order)}", turn / len(order))
         try:
-            players[index].take_turn(block_s)
+            runners[index].take_turn(block_s)
         except DeviceError as error:
-            if turn < len(players):
+            if turn < len(runners):
                 raise
             return tuple(clocks), error.problem
         clocks.append(sensor.read(round((device.now() - began_s) * 1e3, 3)))
@@ -189,7 +189,7 @@ class InterleavedRunner:
         self._blocks: list[Samples] = []
         self._warmups: list[Samples] = []
 
-    def settle(self, min_s: float) -> None:
+    def warm_up(self, min_s: float) -> None:
         """Warm up as a pass does."""
         self._warmups.append(sample(self._device, self._inference_streams, WarmUp(min_s=min_s)))
 

@@ -30,7 +30,7 @@ def time_layers(
     """Each layer's time in each of `runs` runs, in the order in which the engine runs them.
 
     With `graph` the runs are replays of a CUDA graph; where layers cannot be timed so they are plain runs,
-    and a note says why. Layers are told apart by name; a name that a run reports twice is summed. The
+    and a note says why. Layers are identified by name; a name that a run reports twice is summed. The
     profiler serialises the layers, so their total is no latency. The engine's own description of its layers
     comes with them.
 
@@ -185,7 +185,7 @@ class _Follower:
             inference_stream.close()
 
     def _open_contexts(self, session: Session, subject: Subject) -> None:
-        """Further contexts beside the one that ran, all alive at once, as many as there is room for."""
+        """Further contexts next to the one that ran, all alive at once, as many as fit."""
         with ExitStack() as resources, suppress(DeviceMemoryError):
             for _ in range(_MORE_CONTEXTS):
                 before = self._live()
@@ -214,7 +214,7 @@ def _growth(before: int | None, after: int | None) -> int | None:
 
 
 def _resident_bytes() -> int | None:
-    """This process's resident memory; None where the system does not tell it as Linux does."""
+    """This process's resident memory; None where the system has no /proc as Linux has."""
     try:
         pages = Path("/proc/self/statm").read_text(encoding="ascii").split()[1]
     except OSError:

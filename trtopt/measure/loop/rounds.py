@@ -60,7 +60,7 @@ def latency_blocks(turns: TurnSamples) -> list[list[float]]:
 
 
 def notes_of(runs: Sequence[InterleavedRun]) -> list[str]:
-    """What the subjects noted and the clocks told, once each."""
+    """The subjects' notes and those on the clocks, once each."""
     notes = [note for run in runs for turns in run.turns for note in turns.notes]
     for run in runs:
         notes += [
@@ -71,5 +71,5 @@ def notes_of(runs: Sequence[InterleavedRun]) -> list[str]:
         if found.clocks_known and found.text:
             notes.append(found.text)
         elif not found.clocks_known:
-            notes.append(f"clocks are unknown: {run.clock_reference.problem or 'nobody tells them'}")
+            notes.append(f"clocks are unknown: {run.clock_reference.problem or 'not reported'}")
     return list(dict.fromkeys(notes))

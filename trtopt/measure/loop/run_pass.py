@@ -48,8 +48,8 @@ def measure(
     allow. All host work that is not the query's own is kept out of the loop.
 
     Raises:
-        DeviceError: the device failed before any query had finished; everything opened has been closed. One
-            that fails later leaves a measurement that says so.
+        DeviceError: the device failed before any query had finished; everything opened has been closed. A
+            later failure is recorded in the measurement.
         MeasurementError: no query finished.
     """
     terms = terms_of(mode, contract)
@@ -116,7 +116,7 @@ def notes_on(device: Device, inference_stream: InferenceStream) -> list[str]:
 def open_inference_streams(
     device: Device, session: Session, subject: Subject, terms: Contract, resources: ExitStack
 ) -> tuple[list[InferenceStream], str | None]:
-    """A lane a stream, all without a CUDA graph if one of them refuses it; and that refusal's reason."""
+    """One per stream, all without a CUDA graph if one of them refuses it; and that refusal's reason."""
     inference_streams = _inference_streams(device, session, subject, terms, resources)
     refused = next(
         (

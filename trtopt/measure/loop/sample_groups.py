@@ -1,11 +1,11 @@
 """The samples of one pass, taken in groups with a reading of the clocks before and after each.
 
-Events that note the time slow a query down, and so does what tells a query's stages apart: the stages are
-timed in queries of their own, a tenth more after each group, and no sample pays for it.
+Events with timestamps, which separate a query's stages, slow it down. Stages are therefore timed in queries
+of their own, a tenth more after each group, and no sample is affected.
 
-Readings stand outside the timed region: the queue runs empty, the sensor is read, every slot runs one query
-that does not count (the first after a pause is a fresh start), and sampling goes on. Where nobody can tell
-the clocks there is nothing to pause for, and all samples are one group.
+Readings are outside the timed region: the queue runs empty, the sensor is read, each buffer set runs one
+query that does not count (the first after a pause), and sampling continues. Where the clocks are unknown
+there is no pause, and all samples are one group.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from trtopt.measure.loop.warmup import WarmUp
 from trtopt.records import ClockReading, ClockReference, Samples
 
 GROUP_S = 0.25
-"""NVML renews what it tells about ten times a second: both readings of a group speak of its own time. They
-cost a hundredth of it."""
+"""NVML updates about ten times a second: both readings of a group are of its own time. They cost a hundredth
+of it."""
 
 TIMED_SHARE = 0.1
 MIN_TIMED = 5
 """So many queries more have their stages timed: a share of the group's, and no fewer."""
 
 MIN_QUERIES = 20
-"""The one query that each slot runs uncounted before a group costs a twentieth at most."""
+"""The uncounted query before a group costs a twentieth at most."""
 
 QUERIES_PER_WAITING_SLOT = 100
 """Filling and emptying the queue of a group moves its throughput by a hundredth at most."""
@@ -42,7 +42,7 @@ QUERIES_PER_WAITING_SLOT = 100
 class Taken:
     """The samples of a pass.
 
-    `groups` tells why each was discarded; there is one reading more in `clocks` than there are groups.
+    `groups` holds each one's reasons to be discarded; `clocks` has one reading more than there are groups.
     `staged` are the queries whose stages were timed, without those of discarded groups.
 
     `failure` is the device's, if it ended the pass in the middle; what had finished by then is kept.

@@ -15,17 +15,17 @@ from trtopt.measure.loop.inference_stream import InferenceStream, InFlightQuery,
 from trtopt.records import Samples
 
 Finished = tuple[int, Query]
-"""A query and the number of the lane that ran it."""
+"""A query and the number of the inference stream that ran it."""
 
 
 class Criterion(Protocol):
-    """Hears each query's latency in milliseconds and says when a pass may end."""
+    """Gets each query's latency in milliseconds and decides when a pass may end."""
 
     def add(self, latency_ms: float) -> None:
         """One more query has finished."""
 
     def is_finished(self, elapsed_s: float) -> bool:
-        """Whether the pass may end; asked once a query, `elapsed_s` after its first one was handed over."""
+        """Whether the pass may end; called once per query, `elapsed_s` after the first was enqueued."""
 
 
 class Until:
@@ -59,10 +59,10 @@ def drive(
     *,
     timed: bool = False,
 ) -> None:
-    """As `sample`, from one host thread or one a lane as the lanes' contract says.
+    """As `sample`, from one host thread or one per inference stream, by their contract.
 
-    `timed` queries have their stages timed, see `Slot.start`.
-    Queries come into `finished` in the order in which they were handed over; those that had finished when a
+    `timed` queries have their stages timed, see `InFlightQuery.start`.
+    Queries come into `finished` in the order in which they were enqueued; those that had finished when a
     query failed are there too. Threads share Python's interpreter lock: they enqueue one at a time, and wait
     for the device at the same time.
 
@@ -86,7 +86,7 @@ def _keep_busy(
     finished: list[Finished],
     timed: bool,
 ) -> None:
-    """The criterion is asked between a slot's queries: with one query in flight its work is never timed."""
+    """The criterion is evaluated between queries: with one query in flight its work is never timed."""
     began_s = device.now()
     rounds = _round_robin(inference_streams, first_number)
     while True:
@@ -201,7 +201,7 @@ def _let_go(starts: SimpleQueue[None], count: int) -> None:
 
 
 def _wait_until_ended(ends: SimpleQueue[None], ended: Sequence[int], count: int) -> None:
-    """An entry in `ends` only tells to look: one that an interruption swallows costs a second."""
+    """An entry in `ends` only wakes this thread: one that an interruption swallows costs a second."""
     while len(ended) < count:
         with suppress(Empty):
             ends.get(timeout=1.0)

@@ -52,10 +52,9 @@ class StopCode(str, Enum):
 class Precision:
     """Ends a pass when its median is known well enough, when more samples stop helping, or at a time limit.
 
-    Cheap enough for every query of a fast engine: `add` appends to an array, and the interval is computed
-    only at counts that grow by a quarter each, at most 31 times in 90,000 queries, each in one or two
-    milliseconds between two queries. Few looks also keep the interval honest: each is one more chance to stop
-    at a luckily narrow one.
+    Cheap enough for every query of a fast engine: `add` appends to an array. The interval is computed only at
+    counts that grow by a quarter each, at most 31 times in 90,000 queries, in one or two milliseconds. Few
+    evaluations also keep the interval honest: each is one more chance to stop at a narrow one by luck.
     """
 
     def __init__(
@@ -120,7 +119,7 @@ class Precision:
         """For the record."""
         count = len(self._values)
         if self.interval is None or not self.interval.resolved:
-            known = f"{count} queries are too few, or too much like their neighbours, to tell its precision"
+            known = f"{count} queries are too few, or too correlated, to estimate its precision"
         else:
             known = f"its median is known to ±{self.interval.relative_half_width:.2%} from {count} queries"
         if self.ended_by is None:

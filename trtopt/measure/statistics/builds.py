@@ -1,7 +1,7 @@
 """Comparing recipes: several builds a side, each run several times.
 
 TensorRT times tactics while it builds, so two builds of one recipe are two engines. A difference between two
-single engines says nothing of their recipes: here the spread between builds is told apart from the spread
+single engines is not one between their recipes: here the spread between builds is separated from the spread
 between runs, and the verdict rests on builds, of which there are few, and not on runs.
 """
 
@@ -112,14 +112,14 @@ def compare_builds(
     difference = fmean(means_b) - fmean(means_a)
     if min(len(a), len(b)) < 2:
         found = f"{len(a)} and {len(b)} builds, which differ by {math.exp(difference) - 1:+.1%}"
-        text = f"{found}: one build says nothing of its recipe's luck; give --builds 2 or more"
-        lone = Comparison(
+        text = f"{found}: one build does not show the spread between builds; give --builds 2 or more"
+        undecided = Comparison(
             Verdict.UNDECIDED,
             (Reason(ReasonCode.TOO_FEW_BUILDS, text),),
             None,
             threshold,
         )
-        return BuildComparison(lone, *spreads)
+        return BuildComparison(undecided, *spreads)
     half = _welch_half_width(means_a, means_b)
     ratio = Ratio.of_log(difference, half, half)
     return BuildComparison(decide(ratio, threshold, noise, (), interfered), *spreads)
@@ -134,14 +134,14 @@ def compare_paired(
 ) -> Comparison:
     """Compare two builds whose runs were taken together: a[i] and b[i] are medians from one process.
 
-    Student's t interval on the mean of the log ratios. This tells two engines apart, not their recipes.
+    Student's t interval on the mean of the log ratios. This compares two engines, not their recipes.
 
     Raises:
         ValueError: not as many runs on both sides.
     """
     logs = [math.log(after) - math.log(before) for before, after in zip(a, b, strict=True)]
     if len(logs) < 2:
-        text = f"{len(logs)} run: its own luck cannot be told from the builds'"
+        text = f"{len(logs)} run: one run does not show the spread between runs"
         return decide(None, threshold, None, [Reason(ReasonCode.TOO_FEW_BLOCKS, text)], interfered)
     error = math.sqrt(variance(logs) / len(logs))
     half, sure = (

@@ -1,13 +1,13 @@
-"""Is B faster than A? Pure judgements on lists of latencies; a verdict must be earned.
+"""Is B faster than A? Pure functions of lists of latencies; every verdict needs evidence.
 
 Every comparison starts as UNDECIDED. FASTER and SLOWER (always B's, against A) need both significance, the
 interval of the ratio of medians excluding 1, and practice: the ratio itself at least the threshold away from
 1. SAME needs the whole 95 % interval within the threshold. Thresholds are taken on the logarithm, so that
 swapping A and B mirrors the verdict: 1 % is from 1/1.01 to 1.01.
 
-A winner among blocks must be significant at 99 %: on a machine so noisy that the threshold holds nothing
-back, 95 % would by its very definition find a winner in 5 % of A/A pairs, and in more where neighbouring
-blocks are correlated. Between blocks in turns the pairs must agree on it too (`measure.pairs`), at the same
+A winner among blocks must be significant at 99 %: on a machine so noisy that the threshold excludes nothing,
+95 % would by definition find a winner in 5 % of A/A pairs, and in more where neighbouring blocks are
+correlated. Between blocks in turns the pairs must agree on it too (`measure.pairs`), at the same
 99 %: the interval alone is misled by what comes and goes for some blocks at a time.
 benchmarks/verdict-rates has the simulated rates.
 
@@ -29,7 +29,7 @@ from trtopt.measure.statistics.intervals import student
 from trtopt.measure.statistics.signed_rank import chance, log_ratios
 
 THRESHOLD = 0.01
-"""A difference below it is of no practical interest, unless --threshold says otherwise."""
+"""A difference below it is of no practical interest, unless --threshold is given."""
 
 MIN_BLOCKS = 8
 """Below eight pairs of blocks not even unanimity is significant at 99 %: 2 · 2^-7 > 1 %."""
@@ -133,7 +133,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Noise:
-    """What an A/A control says of the machine: `relative` is how far apart equal sides may seem, at 95 %."""
+    """The machine's noise by an A/A control: `relative` is how far apart equal sides may seem, at 95 %."""
 
     relative: float
     control: Comparison
@@ -142,8 +142,8 @@ class Noise:
 def in_turns(subjects: int, rounds: int, seed: int) -> tuple[int, ...]:
     """The order in which to run blocks: in every round each subject once, in an order drawn from `seed`.
 
-    Each round's reverse is among the other rounds, so that slow drift falls on all alike. Which comes when is
-    left to chance: a disturbance that comes back in step with a fixed order would fall on one subject alone.
+    Each round's reverse is among the other rounds, so that slow drift falls on all alike. The order is
+    random: interference in step with a fixed order would affect only one subject.
     """
     random = np.random.RandomState(seed)
     drawn = [random.permutation(subjects) for _ in range((rounds + 1) // 2)]
@@ -177,7 +177,7 @@ def compare(
 
     Interleaved, a[i] and b[i] were taken one after the other, in an order drawn at random, and are resampled
     together, which takes out whatever both felt. From two separate runs (`blocks_of`) they are resampled
-    apart, and no number of samples tells what differed between the runs: the interval is widened by the noise
+    apart, and no number of samples shows what differed between the runs: the interval is widened by the noise
     of a control that was taken in the same way, or by `RUN_LUCK` a run. `disturbed` are reasons not to trust
     a side.
     """
@@ -273,7 +273,7 @@ def ratio_of_medians(a: Sequence[Block], b: Sequence[Block], *, paired: bool) ->
     """Median of all B over median of all A, with its intervals by bootstrap over whole blocks.
 
     Blocks stay whole because latencies within one are autocorrelated: 100 of them know less than 100
-    independent ones, and the spread between blocks tells how much. The interval of the log ratio is
+    independent ones, and the spread between blocks shows how much. The interval of the log ratio is
     ± t(k-1) · √(k/(k-1)) · its bootstrap standard error: k blocks' resamples spread too little by that root,
     and few blocks need Student's t (Hesterberg, What Teachers Should Know About the Bootstrap, The American
     Statistician 69(4), 2015). The seed is fixed: the same samples always give the same interval.

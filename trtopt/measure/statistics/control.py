@@ -26,7 +26,7 @@ Pair = tuple[Sequence[Block], Sequence[Block]]
 
 @dataclass(frozen=True)
 class Control:
-    """Each A/A pair's verdict, and the noise that all of them tell; None if there was too little of it."""
+    """Each A/A pair's verdict, and the noise that they show together; None from too few of them."""
 
     comparisons: tuple[Comparison, ...]
     noise: Noise | None
@@ -47,7 +47,7 @@ def noise_of_controls(controls: Sequence[Comparison], *, threshold: float = THRE
 
     What K processes drew each (memory placement, which side was loaded first) is in the spread of their log
     ratios about the true 0: t(K) · √(Σ r² / K). What a process felt besides is in it too, so that a verdict
-    which allows for both errs towards UNDECIDED. All of them together are judged as one control: a side
+    which allows for both errs towards UNDECIDED. All of them together are evaluated as one control: a side
     that wins on average wins for a reason that has nothing to do with what is compared.
     """
     ratios = [control.ratio for control in controls if control.ratio is not None]

@@ -71,7 +71,7 @@ class MedianInterval:
 
     @property
     def resolved(self) -> bool:
-        """Whether the run is long enough to tell its autocorrelation: batches of five times its length.
+        """Whether the run is long enough to estimate its autocorrelation: batches of five times its length.
 
         If not, the interval is too narrow by an unknown factor.
         """
@@ -114,7 +114,7 @@ def percentile_interval(
     """The 95 % interval of the p-th percentile, as `median_interval`'s for p = 50.
 
     The ranks are n·q ± t · √(n·q·(1 - q)·τ) with q = p / 100. A bound whose rank lies beyond the values is
-    None: so few of them do not tell it.
+    None: they are too few.
     """
     array, q = np.asarray(values, dtype=np.float64), p / 100
     count = len(array)
@@ -135,8 +135,8 @@ def variance_inflation(array: NDArray[np.float64], level: float) -> float:
 
     The level is the percentile of interest. Estimated by 20 non-overlapping batches over the whole run, so
     that slow drift counts as well as correlation between neighbours: τ = b · var(batch shares) / var(single
-    shares), b the batch's length. Values equal to the level count half. Fewer than 40 values tell nothing
-    about correlation: 1.
+    shares), b the batch's length. Values equal to the level count half. 1 for fewer than
+    40 values, which show no correlation.
     """
     length = len(array) // _BATCHES
     if length < 2:

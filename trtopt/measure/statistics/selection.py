@@ -1,6 +1,6 @@
-"""Which of several engines to hand out: a pure judgement on medians, verdicts and accuracy.
+"""Engine selection from medians, verdicts and accuracy. Pure.
 
-The baseline is what is taken where nothing else has earned it. A rival that is SLOWER never is, nor one that
+The baseline is selected unless a candidate is better. A candidate that is SLOWER never is, nor one that
 breaks an accuracy bound.
 """
 
@@ -17,7 +17,7 @@ class TimedCandidate:
     """An engine, its median latency in ms, and how it compares with the baseline's.
 
     Both are None where it was not measured because it is `broken`: the accuracy bounds that it breaks, in
-    words. `asked`: it is what the user asked for.
+    words. `requested`: it is what the user requested.
     """
 
     name: str
@@ -36,24 +36,24 @@ class Selection:
 
 
 def select_engine(baseline: str, candidates_timed: Sequence[TimedCandidate]) -> Selection:
-    """The fastest rival that is FASTER than the baseline; else one that was asked for and costs no time.
+    """The fastest candidate that is FASTER than the baseline; else a requested one that costs no time.
 
-    Where speeds are the SAME, what was asked for is taken, and otherwise the baseline. UNDECIDED counts as
+    Where speeds are the SAME, the requested one is taken, and otherwise the baseline. UNDECIDED counts as
     no cost only if the median is no larger.
     """
-    sound = [
+    usable = [
         (one.ms, one, one.comparison)
         for one in candidates_timed
         if not one.broken and one.comparison is not None and one.ms is not None
     ]
-    faster = [one for one in sound if one[2].verdict is Verdict.FASTER]
+    faster = [one for one in usable if one[2].verdict is Verdict.FASTER]
     if faster:
         _, best, comparison = min(faster, key=lambda one: one[0])
         return Selection(best.name, f"faster than {baseline}: {_change(comparison)}")
-    free = [one for one in sound if one[1].requested and _costs_nothing(one[2])]
+    free = [one for one in usable if one[1].requested and _costs_nothing(one[2])]
     if free:
         _, best, comparison = min(free, key=lambda one: one[0])
-        return Selection(best.name, f"not slower than {baseline}, and asked for: {_change(comparison)}")
+        return Selection(best.name, f"not slower than {baseline}, and requested: {_change(comparison)}")
     return Selection(
         baseline, "; ".join(_against(one, baseline) for one in candidates_timed) or "there is nothing else"
     )
@@ -66,7 +66,7 @@ def _costs_nothing(comparison: Comparison) -> bool:
 
 
 def _against(timed: TimedCandidate, baseline: str) -> str:
-    """Why a rival was not taken."""
+    """Why a candidate was not taken."""
     if timed.broken or timed.comparison is None:
         return f"{timed.name} is not accurate enough: {', '.join(timed.broken)}"
     words = {
@@ -79,5 +79,5 @@ def _against(timed: TimedCandidate, baseline: str) -> str:
 
 
 def _change(comparison: Comparison) -> str:
-    told = f"latency {comparison.ratio.change}" if comparison.ratio is not None else "no ratio"
-    return f"{told}, {comparison.verdict.value}"
+    change = f"latency {comparison.ratio.change}" if comparison.ratio is not None else "no ratio"
+    return f"{change}, {comparison.verdict.value}"

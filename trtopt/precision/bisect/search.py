@@ -4,8 +4,7 @@ First sensitivity: each group of nodes alone in low precision, all others high. 
 sensitive first, a short run of groups that meets the bound is found by doubling and halving. Then delta
 debugging (Zeller and Hildebrandt's ddmin) drops whatever is not needed: it tries arbitrary subsets and
 takes nothing to be monotone, so that nodes that hurt only together, or cancel one another, are found too.
-Groups are runs of nodes in the order of the graph; those that are left are split until each node
-stands alone.
+Groups are runs of nodes in the order of the graph; those that are left are split down to single nodes.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ Evaluate = Callable[[Names], float]
 ALLOWED = 1.0
 """The most that the error of a set that meets the bound can be."""
 FEWEST = 2
-"""Evaluations without which nothing can be said: with nothing kept and with everything."""
+"""Evaluations without which there is no result: with nothing kept and with everything."""
 _SHARE_FOR_RANKING = 4
 """At most one evaluation in so many is spent on the first ranking."""
 
@@ -99,7 +98,7 @@ class _Search:
         self._alone: dict[Names, float] = {}
 
     def error(self, kept: Names) -> float:
-        """The error with these nodes kept; from memory if it has been asked for before."""
+        """The error with these nodes kept; evaluated once, then from memory."""
         if kept not in self._trials:
             if len(self._trials) >= self._most:
                 raise _Spent

@@ -1,6 +1,6 @@
 """The models that a bisection tries: a precision written into a graph, but for the nodes that are kept.
 
-Values are measured, and ranges calibrated, once; each variant is decided and written anew from them.
+Values are measured, and ranges calibrated, once; each variant is decided and written from them.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Variants(Protocol):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What is to be said of the calibration."""
+        """Notes on the calibration."""
 
     def variant(self, kept: frozenset[str], spool: Path) -> Variant:
         """The model with the nodes in `kept` in higher precision and all other candidates in low.
@@ -71,7 +71,7 @@ def pattern_for(node: str) -> str:
 
 
 class CastVariants:
-    """FP16 or BF16 but for what `wishes` and the search keep in FP32."""
+    """FP16 or BF16 but for what the options and the search keep in FP32."""
 
     notes: tuple[str, ...] = ()
 
@@ -88,12 +88,12 @@ class CastVariants:
         self.nodes = tuple(self._cast(cast_options, spool)[1].places)
 
     def variant(self, kept: frozenset[str], spool: Path) -> Variant:
-        """See `Variants`. Nodes alone between FP32 ones are cast: nothing is learnt of them otherwise."""
+        """See `Variants`. Isolated nodes between FP32 ones are cast too, to measure their error."""
         only = frozenset(self.nodes) - kept
         return Variant(self._cast(replace(self._cast_options, only=only), spool)[0])
 
     def tidied(self, kept: frozenset[str], spool: Path) -> Variant | None:
-        """See `Variants`. Nodes alone between FP32 ones stay FP32."""
+        """See `Variants`. Isolated nodes between FP32 ones stay FP32."""
         keep = (*self._cast_options.keep, *map(pattern_for, sorted(kept)))
         made, decision = self._cast(replace(self._cast_options, keep=keep), spool)
         return None if len(decision.places) + len(kept) == len(self.nodes) else Variant(made)
@@ -103,7 +103,7 @@ class CastVariants:
 
 
 class QuantisedVariants:
-    """INT8 or FP8 but for what is asked or tried to be kept in float, which is as the target wants it."""
+    """INT8 or FP8 but for what the options and the search keep in the target's float type."""
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ class QuantisedVariants:
         material: Material,
         target: str,
     ) -> None:
-        """Place and calibrate once, by the `material`; `samples` tell what has to stay FP32 among FP16.
+        """Place and calibrate once, by the `material`; `samples` show which nodes must stay FP32 among FP16.
 
         Raises:
             UsageError, DataError, ArtifactError, ModelError: see `precision.quantize.quantise`.

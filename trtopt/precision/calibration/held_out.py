@@ -1,4 +1,4 @@
-"""Some samples are kept from calibration, so that methods can be judged on what they have not seen."""
+"""Held-out samples: calibration does not see them, so that its methods are compared on unseen data."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from trtopt.data.reader import Arrays, samples_in
 from trtopt.records import TensorSpec
 
 EVERY = 8
-"""One sample of so many is held back."""
+"""One sample of so many is held out."""
 
 
 class Part(SampleSource):
-    """The samples of a source that are held back, or all others. A fixed batch is kept whole.
+    """The samples of a source that are held out, or all others. A fixed batch is kept whole.
 
     `sha256` is of all samples of the source that the last reading saw, those of the other part included; it
-    does not depend on how they are cut into batches. `numbers` are those that the samples of the batch that
-    was handed out last have in the source.
+    does not depend on how they are cut into batches. `numbers` are the positions in the source of the samples
+    in the batch read last.
     """
 
     def __init__(self, source: SampleSource, *, held: bool, every: int = EVERY) -> None:

@@ -49,9 +49,9 @@ def calibrate(
     model_sha256: str,
     random_data: bool,
 ) -> CalibrationTable:
-    """The ranges of the plan's tensors over the data, by `method` (`auto`: the best on held-back samples).
+    """The ranges of the plan's tensors over the data, by `method` (`auto`: the best on held-out samples).
 
-    `given` are scales that the model brought along: they take part in judging methods.
+    `given` are scales that the model brought along: the comparison of methods uses them too.
 
     Raises:
         DataError: the data does not fit, or a tensor becomes NaN or infinite.
@@ -91,7 +91,7 @@ def _evaluate(
     form: QdqFormat,
     given: Scales,
 ) -> tuple[tuple[MethodScore, ...], int]:
-    """Every method's score; and how many samples were held back, 0 if there were too few to hold any.
+    """Every method's score; and how many samples were held out, 0 if there were too few.
 
     Raises:
         DataError: a calibrated tensor or an output is NaN or infinite on one of these samples.
@@ -130,7 +130,7 @@ def _first(feeds: Iterator[Arrays]) -> tuple[list[int], Arrays]:
 def _with_outputs(
     reference: Unoptimised, feeds: Iterable[tuple[Sequence[int], Arrays]]
 ) -> Iterator[tuple[Arrays, Arrays]]:
-    """Inputs with the float model's outputs, which no method could be judged by if they were not finite."""
+    """Inputs with the float model's outputs, which must be finite to be a reference."""
     for numbers, feed in feeds:
         outputs = reference.run(feed)
         for name, value in outputs.items():

@@ -21,7 +21,7 @@ from trtopt.errors import ModelError, UsageError
 from trtopt.files.atomic import scratch_beside
 from trtopt.files.writable import check_writable
 from trtopt.onnxio import model_file, prepare
-from trtopt.onnxio.disk_space import Note, check_room_beside, silent
+from trtopt.onnxio.disk_space import Note, check_output_room, silent
 from trtopt.onnxio.graph_walk import OWN_DOMAINS, graphs_of, opset_of, unknown_ops
 from trtopt.onnxio.model_file import ModelFile, array_of
 from trtopt.onnxio.unique_names import name_apart
@@ -68,8 +68,9 @@ def cast_model(
     Those are nodes whose operator must, that `keep` (patterns of names) or `keep_op` names, whose weight
     would overflow or vanish, or where `data` takes a tensor beyond `threshold` (by default a quarter of the
     type's largest value). `include` overrides weights and values. Without `data`, seeded random samples run:
-    a node stays only where they overflow, and a model with plugins' operators may do without. What is 16-bit
-    is judged anew. With `compare` both models run. `accept` sees the report first, `note` what room it takes.
+    a node stays only where they overflow, and a model with plugins' operators may do without. Nodes that
+    are 16-bit already are decided again. With `compare` both models run. `accept` gets the report before
+    anything is written, `note` the size of temporary files.
 
     Raises:
         UsageError: an unknown target, a pattern that fits nothing, a threshold below 0, `out` is `source`.
@@ -80,7 +81,7 @@ def cast_model(
     original = _loaded(source, out, target, threshold, note)
     limit = largest(LOW[precision]) if data is None and threshold is None else threshold
     cast_options = CastOptions(precision, target, limit, tuple(keep), tuple(keep_op), tuple(include))
-    with scratch_beside(out) as spool, _telling_of_data(data):
+    with scratch_beside(out) as spool, _data_remedy(data):
         model = replace(original, proto=prepare.prepare(original.proto)[0], spool=spool)
         wide = _wide(model)
         check_patterns(wide.proto, keep, keep_op, include)  # before the model runs, which may take long
@@ -131,12 +132,12 @@ def _loaded(source: Path, out: Path, target: str, threshold: float | None, note:
     """The model, once the request is known to be sound and its result to have room."""
     target_named(target)
     if threshold is not None and not threshold > 0:
-        raise UsageError(f"--threshold {threshold:g}: must be above 0", "leave it away for the default")
+        raise UsageError(f"--threshold {threshold:g}: must be above 0", "omit it for the default")
     if out.resolve() == source.resolve():
         raise UsageError("the output would replace the model itself", "choose another place with -o")
     check_writable(out)
     model = model_file.load(source)
-    check_room_beside(out, of_casting(model), note)
+    check_output_room(out, of_casting(model), note)
     return model
 
 
@@ -154,8 +155,8 @@ def _check_worthwhile(model: ModelFile, decision: Decision, precision: str) -> N
 
 
 @contextmanager
-def _telling_of_data(data: str | Path | None) -> Iterator[None]:
-    """Where random samples make the model fail, say that real ones can be given."""
+def _data_remedy(data: str | Path | None) -> Iterator[None]:
+    """Where random samples make the model fail, the error suggests real ones."""
     try:
         yield
     except CannotRun as error:
@@ -175,8 +176,8 @@ def _vanishing(decision: Decision) -> tuple[VanishingWeight, ...]:
 
 
 def _notes(decision: Decision, *, was_low: bool) -> tuple[str, ...]:
-    """That 16-bit nodes were judged anew, and what to do about heavy ones that only the opset keeps FP32."""
-    notes = ["the model's 16-bit types became FP32 first: every node was judged anew"] if was_low else []
+    """Notes: 16-bit nodes were decided again; what to do about heavy ones that only the opset keeps FP32."""
+    notes = ["the model's 16-bit types became FP32 first: every node was decided again"] if was_low else []
     heavy = [kept for kept in decision.kept if kept.rule == "opset" and kept.op in HEAVY]
     if heavy:
         notes.append(
@@ -187,7 +188,7 @@ def _notes(decision: Decision, *, was_low: bool) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class _Seen:
-    """What a run of the model over the data has told: its ranges, and what other models are compared with."""
+    """Results of a run over the data: ranges, and the outputs that other models are compared with."""
 
     data: str
     samples: int
@@ -217,7 +218,7 @@ def _seen(
     """Run the prepared model once over `data` or, without any, over seeded inputs that `original` takes.
 
     Ranges are those of `wide`; where that is another model it runs too, and the first is the reference.
-    Without `data`, operators and weights alone tell of a model whose plugins ONNX Runtime has not.
+    Without `data`, a model with plugins that ONNX Runtime lacks is decided by operators and weights only.
     """
 
     def on(source: SampleSource) -> _Seen:

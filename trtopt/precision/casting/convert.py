@@ -31,7 +31,7 @@ _SUFFIX: dict[int, str] = {
 def convert(
     model: ModelFile, types: Mapping[str, int], places: Mapping[str, Places], low: int, *, cast_io: bool
 ) -> ModelFile:
-    """The model with the nodes in `places` made `low`; inputs and outputs keep their types unless asked."""
+    """The model with the nodes in `places` made `low`; inputs and outputs only if requested."""
     proto = onnx.ModelProto()
     proto.CopyFrom(model.proto)
     converter = _Converter(replace(model, proto=proto), types, places, low, cast_io)
@@ -42,7 +42,7 @@ def convert(
 
 
 class _Converter:
-    """Holds the present type of every tensor while nodes are written anew, front to back."""
+    """Holds the present type of every tensor while nodes are rewritten, front to back."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class _Converter:
     # ── weights ─────────────────────────────────────────────────────────────────────────────────────────
 
     def weights(self) -> None:
-        """Convert each weight that 16-bit places read; one that FP32 places read too is kept beside it."""
+        """Convert each weight that 16-bit places read; one that FP32 places read too is kept as well."""
         wanted: dict[str, set[bool]] = {}
         outputs = {item.name for part in graphs_of(self._model.proto.graph) for item in part.output}
         for part in graphs_of(self._model.proto.graph):
@@ -90,7 +90,7 @@ class _Converter:
     # ── nodes ───────────────────────────────────────────────────────────────────────────────────────────
 
     def graph(self, part: Part, *, is_main: bool = False) -> None:
-        """Write the nodes of a graph anew, and those of its subgraphs as they come."""
+        """Rewrite the nodes of a graph, and those of its subgraphs as they come."""
         outside = self._outside(part, is_main)
         moved = self._move_outputs(part, outside)
         local: dict[tuple[str, int], str] = {}

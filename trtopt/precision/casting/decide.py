@@ -49,7 +49,7 @@ HEADROOM = 4.0
 
 @dataclass(frozen=True)
 class CastOptions:
-    """What the user asks for; patterns are of the shell's kind, for node names."""
+    """What the user requests; patterns are shell-style globs on node names."""
 
     precision: CastPrecision
     target: str
@@ -58,7 +58,7 @@ class CastOptions:
     keep_op: tuple[str, ...] = ()
     include: tuple[str, ...] = ()
     only: frozenset[str] | None = None
-    """Nodes that have been judged before: these become 16-bit, islands too, and all others stay FP32."""
+    """An earlier decision's nodes: these become 16-bit, islands too, and all others stay FP32."""
 
     @property
     def low(self) -> int:
@@ -112,7 +112,7 @@ class CastDecider:
         )
 
     def decide(self) -> Decision:
-        """Judge every node of the graph and its subgraphs."""
+        """Decide every node of the graph and its subgraphs."""
         places: dict[str, Places] = {}
         kept: dict[str, KeptNode] = {}
         untouched = 0
@@ -129,7 +129,7 @@ class CastDecider:
                     untouched += 1
                 else:
                     inner[node.name] = can
-            for name in self._beside_quantised(part.node, inner):
+            for name in self._next_to_quantised(part.node, inner):
                 kept[name] = _kept(nodes[name], "quantised", "its Q/DQ stay FP32, and casts would part them")
                 del inner[name]
             for name in islands(part.node, inner, self._edge(part)):
@@ -167,8 +167,8 @@ class CastDecider:
             return "operator", NEVER[node.op_type]
         if node.op_type.startswith(_NEVER_GROUPS):
             return "operator", "random values, sequences and the like keep their types"
-        if node.op_type in QDQ and (told := self._scale_fault(node, can)):
-            return "quantised", told
+        if node.op_type in QDQ and (reason := self._scale_fault(node, can)):
+            return "quantised", reason
         if not can.any:
             taken = takes(node.op_type, self._opset, self._cast_options.low)
             if node.op_type in HEAVY or not taken:
@@ -179,7 +179,7 @@ class CastDecider:
             return (
                 None
                 if node.name in self._cast_options.only
-                else ("pattern", "it is not among those asked for")
+                else ("pattern", "it is not among those requested")
             )
         if self._cast_options.includes(node):
             return None
@@ -234,7 +234,7 @@ class CastDecider:
                 return "range", f"tensor {name!r} reaches {peak:.4g}, {what} {threshold:.5g}"
         return None
 
-    def _beside_quantised(self, nodes: Iterable[onnx.NodeProto], low: Mapping[str, Places]) -> list[str]:
+    def _next_to_quantised(self, nodes: Iterable[onnx.NodeProto], low: Mapping[str, Places]) -> list[str]:
         """16-bit nodes that read a DQ, or make what a Q reads, which stays FP32."""
         wide = [node for node in nodes if node.op_type in QDQ and node.name not in low]
         touched = {name for node in wide if node.op_type == QDQ[1] for name in node.output}
@@ -265,7 +265,7 @@ def islands(nodes: Iterable[onnx.NodeProto], low: Mapping[str, Places], edge: se
     groups = DisjointNames(low)
     before: set[str] = set()
     after: set[str] = set()
-    inner: set[str] = set()  # beside an FP32 node, not only the graph's edge
+    inner: set[str] = set()  # next to an FP32 node, not only the graph's edge
     for node in nodes:
         mine = low.get(node.name)
         if mine is not None and (not any(mine.outputs) or not edge.isdisjoint(node.output)):
@@ -287,5 +287,5 @@ def islands(nodes: Iterable[onnx.NodeProto], low: Mapping[str, Places], edge: se
                 before.add(node.name)
                 inner.add(node.name)
     heavy = {groups.root(node.name) for node in nodes if node.name in low and node.op_type in HEAVY}
-    starts, ends, beside = ({groups.root(name) for name in names} for names in (before, after, inner))
-    return [name for name in low if groups.root(name) in (starts & ends & beside) - heavy]
+    starts, ends, enclosed = ({groups.root(name) for name in names} for names in (before, after, inner))
+    return [name for name in low if groups.root(name) in (starts & ends & enclosed) - heavy]

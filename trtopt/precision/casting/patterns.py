@@ -22,7 +22,7 @@ def is_called(node: onnx.NodeProto, pattern: str) -> bool:
 def check_patterns(
     model: onnx.ModelProto, keep: Sequence[str], keep_op: Sequence[str], include: Sequence[str]
 ) -> None:
-    """Refuse what fits no node: nothing would come of it, and nobody would know.
+    """Refuse a pattern that matches no node: it would silently have no effect.
 
     What is in both `keep` and `keep_op` may be either, as `--exclude` of a bisection is.
 

@@ -74,10 +74,10 @@ def places_of(node: onnx.NodeProto, opset: int, low: int, types: Mapping[str, in
 
 
 def types_of(model: onnx.ModelProto) -> dict[str, int]:
-    """The element type of every tensor that can be told, in subgraphs too.
+    """The element type of every tensor for which it is known, in subgraphs too.
 
-    ONNX's inference tells most; what operators of other domains make it does not know, but those that read
-    it may: all tensors of one type parameter of an operator are of one type.
+    ONNX's inference finds most. Results of other domains' operators it does not know, but their readers
+    may: all tensors of one type parameter of an operator have one type.
 
     Raises:
         InvalidModelError: the types contradict each other.
@@ -90,12 +90,12 @@ def types_of(model: onnx.ModelProto) -> dict[str, int]:
             if isinstance(value, onnx.ValueInfoProto) and value.type.HasField("tensor_type"):
                 found[value.name] = value.type.tensor_type.elem_type
     nodes = [node for part in graphs_of(model.graph) for node in part.node]
-    while _told_by_neighbours(nodes, opset_of(model), found):
+    while _add_neighbours_types(nodes, opset_of(model), found):
         nodes.reverse()  # a type may travel either way
     return found
 
 
-def _told_by_neighbours(nodes: Sequence[onnx.NodeProto], opset: int, types: dict[str, int]) -> bool:
+def _add_neighbours_types(nodes: Sequence[onnx.NodeProto], opset: int, types: dict[str, int]) -> bool:
     """Add types that follow from those of other tensors of the same node; whether there were any."""
     before = len(types)
     for node in nodes:

@@ -19,7 +19,7 @@ _FLOATING = {
     onnx.TensorProto.BFLOAT16,
     onnx.TensorProto.DOUBLE,
 }
-_STRETCH = 1 << 21  # values at a time, so that scratch memory stays small beside the weights
+_STRETCH = 1 << 21  # values at a time, so that scratch memory stays small next to the weights
 
 
 def dtype_of(low: int) -> np.dtype[Any]:

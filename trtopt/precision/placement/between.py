@@ -47,7 +47,7 @@ def _shrinks_quantised_maps(draft: Draft, node: Node) -> bool:
     """
     return (
         is_op(node, "GlobalAveragePool")
-        and draft.options.trained is None  # a trained model says itself which maps bear it
+        and draft.options.trained is None  # a trained model's own Q/DQ show which maps tolerate it
         and draft.view.only_use(node.input[0]) is not None
         and _comes_from_quantised(draft, node.input[0])
     )

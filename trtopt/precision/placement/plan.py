@@ -1,4 +1,4 @@
-"""What placement is asked for, and what it answers with."""
+"""The request to placement, and the plan that it returns."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ def _is_main(draft: Draft, tensor: str) -> bool:
 def _is_between_int8_behind_an_activation(draft: Draft, node: Node) -> bool:
     """Whether a quantised layer reads the sum and another the skip, and an activation makes the other branch.
 
-    A trained model says itself which branches bear it.
+    A trained model's own Q/DQ show which branches tolerate it.
     """
     if draft.options.trained is not None or not draft.reads_quantised(node.output[0]):
         return False

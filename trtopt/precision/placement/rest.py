@@ -1,4 +1,4 @@
-"""What no other rule decides stays in float, and is told why."""
+"""What no other rule decides stays in float, with a reason."""
 
 from __future__ import annotations
 

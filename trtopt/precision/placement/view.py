@@ -1,4 +1,4 @@
-"""The questions that placement asks of a graph. Nothing is changed here."""
+"""Read-only queries of placement on a graph."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class View:
         return self._types.get(tensor, (None, None))[0]
 
     def is_float(self, tensor: str) -> bool:
-        """Whether the tensor holds floating-point numbers, as far as can be told."""
+        """Whether the tensor holds floating-point numbers, as far as is known."""
         kind = self.element_type(tensor)
         return kind is None or kind in FLOATS
 

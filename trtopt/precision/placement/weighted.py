@@ -121,8 +121,8 @@ def _not_int4(view: View, item: Weighted, options: PlacementOptions) -> str | No
 
 
 def _gate(view: View, item: Weighted, options: PlacementOptions) -> str | None:
-    told = "it is part of a squeeze-and-excitation gate: tiny, and its error scales whole channels"
-    return told if is_gate(view, item.node) else None
+    reason = "it is part of a squeeze-and-excitation gate: tiny, and its error scales whole channels"
+    return reason if is_gate(view, item.node) else None
 
 
 def _gemv(view: View, item: Weighted, options: PlacementOptions) -> str | None:
@@ -203,9 +203,9 @@ def _decide(draft: Draft, item: Weighted) -> None:
     if options.precision == "int4":
         draft.quantise(node, "weights", f"INT4 weight in blocks of {BLOCK}; activations stay in float")
         return
-    told = "one" if item.axis is None else f"one for each slice of axis {item.axis}"
+    scales = "one" if item.axis is None else f"one for each slice of axis {item.axis}"
     rule = "included" if requested else "weights"
-    draft.quantise(node, rule, f"its activation with one scale, its weight with {told}")
+    draft.quantise(node, rule, f"its activation with one scale, its weight with {scales}")
     place, index = _before_pad(view, node, item.activation)
     draft.put(place, index)
     if place is not node:

@@ -245,7 +245,7 @@ def _alive(nodes: Iterable[onnx.NodeProto], wanted: set[str]) -> list[onnx.NodeP
 
 
 def drop_unread(model: onnx.ModelProto) -> None:
-    """Take out the main graph's constants that nobody reads any more, in place."""
+    """Remove the main graph's constants that no node reads any more, in place."""
     graph = model.graph
     read = {name for node in graph.node for name in reads_of(node)} | {value.name for value in graph.output}
     for index in reversed(range(len(graph.initializer))):

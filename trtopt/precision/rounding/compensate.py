@@ -33,7 +33,7 @@ def rounded(
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """`weight` [K, N] moved to its grid for inputs with the second moments [K, K]; and the grid's steps.
 
-    `scale` is asked at the beginning of each `block` rows for the scales of its columns, with the rows as
+    `scale` is called at the beginning of each `block` rows for the scales of its columns, with the rows as
     the errors of those before leave them. Returns the new weight [K, N] and the scales [⌈K/block⌉, N].
     """
     pull, importance = _triangle(seen)

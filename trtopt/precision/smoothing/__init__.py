@@ -1,1 +1,1 @@
-"""Channels that stand out in an activation: divided there, multiplied into the weights that read it."""
+"""Outlier channels of an activation: divided there, multiplied into the weights that read it."""

@@ -51,7 +51,7 @@ def find(view: View) -> tuple[list[Place], list[str]]:
 
 
 def _readers(view: View, maker: Node) -> tuple[list[Weighted], list[Use]]:
-    """The layers whose weights can take the factor, and whoever else reads the activation."""
+    """The layers whose weights can take the factor, and the other readers of the activation."""
     readers, others = [], []
     for use in view.uses(maker.output[0]):
         item = weighted(view, use.node) if use.index == 0 and is_op(use.node, "MatMul", "Gemm") else None

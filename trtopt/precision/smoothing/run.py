@@ -48,10 +48,10 @@ def smooth_by_data(
         elif found := by_error(seen.values(item.tensor), weights):
             factors[item.tensor], left[item.tensor] = found
     smooth(model, [item for item in places if item.tensor in factors], factors)
-    return factors, _notes_on(factors, left) if alpha is None else _told_of_alpha(factors, declined, alpha)
+    return factors, _notes_on(factors, left) if alpha is None else _notes_on_alpha(factors, declined, alpha)
 
 
-def smooth_as_told(model: ModelFile, factors: Mapping[str, Factors], table: str) -> None:
+def smooth_by_table(model: ModelFile, factors: Mapping[str, Factors], table: str) -> None:
     """Smooth in place by a table's factors.
 
     Raises:
@@ -72,13 +72,13 @@ def _notes_on(factors: Mapping[str, Factors], left: Mapping[str, float]) -> list
         return []
     most = max(factors, key=lambda name: max(factors[name].values()))
     return [
-        f"channels that stand out are divided and their weights multiplied at {len(factors)} tensors, by "
+        f"outlier channels are divided and their weights multiplied at {len(factors)} tensors, by "
         f"{max(factors[most].values()):.1f} at most, in {most!r}: the error of the layers behind is expected "
         f"to fall to {min(left.values()):.0%} to {max(left.values()):.0%} (--smoothquant off leaves them)"
     ]
 
 
-def _told_of_alpha(factors: Mapping[str, Factors], declined: list[str], alpha: float) -> list[str]:
+def _notes_on_alpha(factors: Mapping[str, Factors], declined: list[str], alpha: float) -> list[str]:
     notes = [f"SmoothQuant left {reason}" for reason in declined]
     if not factors:
         return [*notes, "SmoothQuant found no place where it is exact"]

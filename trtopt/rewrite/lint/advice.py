@@ -1,4 +1,4 @@
-"""The record of a piece of advice, and of all that is said of a model."""
+"""The record of a piece of advice, and of all advice on a model."""
 
 from __future__ import annotations
 

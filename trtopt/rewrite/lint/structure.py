@@ -35,8 +35,12 @@ def _is_shape_math(scope: Scope, tensor: Any, depth: int = 6) -> bool:
 def _long_integers(scope: Scope) -> Iterator[Finding]:
     for node in scope.nodes(*_MATH):
         out = node.outputs[0]
-        judged = node.inputs[0] if node.op == "Equal" else out  # axes and exponents may be INT64 anywhere
-        if scope.dtype(judged) == np.int64 and (scope.rank(out) or 0) > 1 and not _is_shape_math(scope, out):
+        computed = node.inputs[0] if node.op == "Equal" else out  # axes and exponents may be INT64 anywhere
+        if (
+            scope.dtype(computed) == np.int64
+            and (scope.rank(out) or 0) > 1
+            and not _is_shape_math(scope, out)
+        ):
             yield Finding(node, "it computes in INT64 on data, not on shapes")
 
 
@@ -81,8 +85,8 @@ def _cast_inputs(scope: Scope) -> Iterator[Finding]:
         if not users or any(user.op not in ("Cast", "QuantizeLinear") for user in users):
             continue
         if scope.dtype(tensor) == np.float32:
-            told = " and ".join(sorted({user.op for user in users}))
-            yield Finding(users[0], f"input {tensor.name!r} is FP32 and goes straight into {told}")
+            operators = " and ".join(sorted({user.op for user in users}))
+            yield Finding(users[0], f"input {tensor.name!r} is FP32 and goes straight into {operators}")
 
 
 def _scores_of(scope: Scope, node: Any) -> Any | None:

@@ -2,7 +2,7 @@
 
 TensorRT 10.14 and later keep the one node whole, where they have to recognise the pattern otherwise ("Fused
 Attention" in TensorRT's documentation, method 1). What no fused kernel fits, FP32 say, they then refuse to
-build unless the network may be decomposed, as trtopt's builder says: a file for other tools should be FP16 or
+build unless the network may be decomposed, as trtopt's builder does: a file for other tools should be FP16 or
 BF16. A mask is expanded to a row for every query: ONNX Runtime's kernel broadcasts it over heads alone.
 """
 

@@ -2,7 +2,7 @@
 
 A scalar commutes with the product. Before BMM1 it touches S×D values instead of S×S, keeps FP16 scores from
 overflowing, and lies where the fused attention of TensorRT 10 and 11 requires it ("Fused Attention" in
-TensorRT's documentation). TensorRT 8.6 has the scale after BMM1 in its own pattern: it must be asked for.
+TensorRT's documentation). TensorRT 8.6 has the scale after BMM1 in its own pattern: off unless requested.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Nodes whose outputs nobody reads are dropped, and then those that only they needed. Cleaning only."""
+"""Nodes whose outputs are unused are dropped, and then those that only they needed. Cleaning only."""
 
 from __future__ import annotations
 

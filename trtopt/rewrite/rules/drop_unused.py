@@ -1,4 +1,4 @@
-"""Optional outputs that nobody reads are dropped: MaxPool's indices, Dropout's mask.
+"""Unused optional outputs are dropped: MaxPool's indices, Dropout's mask.
 
 TensorRT's parser has no second output for most of these. Only trailing outputs can go.
 """

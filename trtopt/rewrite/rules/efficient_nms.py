@@ -1,7 +1,7 @@
 """NonMaxSuppression → the plugin EfficientNMS_ONNX_TRT, which has the same inputs, attributes and output.
 
 The plugin sorts and suppresses in one kernel and pads its output to a fixed number of rows, where ONNX's
-operator gives as many as there are: consumers must bear that, hence A and off unless asked for. From TensorRT
+operator gives as many as there are: consumers must bear that, hence A and off unless requested. From TensorRT
 8.6 on, the parser maps NonMaxSuppression to INMS, a layer of its own: use this rule only for older plugins'
 pipelines. ONNX Runtime has no such plugin, so the result cannot be checked: add --no-check.
 """

@@ -48,13 +48,13 @@ def _moves_nothing(scope: Scope, node: Any) -> bool:
         shape = scope.value(node.inputs[1])
         narrow = shape is not None and (shape == 1).all() and len(shape) <= (scope.rank(source) or 0)
         return narrow or (scope.static_shape(out) is not None and scope.same_shape(source, out))
-    if node.op == "Reshape" and _asks_for_own_shape(scope, node):
+    if node.op == "Reshape" and _keeps_own_shape(scope, node):
         return True
     open_axes = sum(not isinstance(axis, int) for axis in out.shape or ())
-    return scope.same_shape(source, out) and open_axes <= 1  # one open axis is settled by the others
+    return scope.same_shape(source, out) and open_axes <= 1  # one open axis follows from the others
 
 
-def _asks_for_own_shape(scope: Scope, node: Any) -> bool:
+def _keeps_own_shape(scope: Scope, node: Any) -> bool:
     """Whether a Reshape's constant names every axis of its input in place but one, which is then the same."""
     before, shape = node.inputs[0].shape, scope.value(node.inputs[1])
     if before is None or shape is None or len(before) != len(shape) or 0 in before:

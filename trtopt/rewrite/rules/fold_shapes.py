@@ -1,4 +1,4 @@
-"""Shape(x) whose axes are known → a constant; Gather or Slice of known axes out of a Shape likewise.
+"""Shape(x) whose axes are known → a constant; also Gather or Slice of known axes out of a Shape.
 
 Honours Shape's `start` and `end` (opset 15). Axes that stay dynamic stay computed.
 """

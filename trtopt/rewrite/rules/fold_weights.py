@@ -1,7 +1,7 @@
 """Arithmetic that depends on large weights alone → the weight that it makes, where the model grows no larger.
 
 Weight normalisation and standardised convolutions leave such nodes behind. TensorRT computes them at every
-build, but whoever folds, casts or quantises weights before that must see them. Results up to 1 MiB are stored
+build, but folding, casting and quantising before the build need the result. Results up to 1 MiB are stored
 in any case, larger ones if they take the place of the weights they are made of. ONNX Runtime evaluates the
 nodes; what it cannot stays, and so do Q and DQ (see `fold-constants`).
 """
@@ -59,7 +59,9 @@ def _check(scope: Scope, match: Match) -> str | None:
         id(user) in cone for weight in weights for user in weight.outputs
     )
     if size > SIZE_CAP and not (own and size <= sum(weight._values.nbytes for weight in weights)):
-        return "the result would be stored beside the weight, which is used elsewhere too or is smaller"
+        return (
+            "the result would be stored in addition to the weight, which is used elsewhere too or is smaller"
+        )
     graph = gs.Graph(nodes, outputs=list(node.outputs), opset=scope.opset, ir_version=IR_VERSION)
     made = ModelFile(gs.export_onnx(graph, do_type_check=False), scope.context.folder, external=False)
     try:

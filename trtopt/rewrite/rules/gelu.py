@@ -2,7 +2,7 @@
 
 Both forms keep their kind: erf never becomes tanh or the other way round. Needs opset 20 and a TensorRT with
 the activation (10 and later); on 8.6 the decomposed form is the very pattern that its GELU fusion looks for,
-so it is left as it is.
+so it is not changed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Clip(x + 3, 0, 6)/6 → HardSigmoid(x, α = 1/6, β = 1/2); times x it is HardSwish in the form TensorRT knows.
+"""Clip(x + 3, 0, 6)/6 → HardSigmoid(x, α = 1/6, β = 1/2); times x it is TensorRT's form of HardSwish.
 
 HardSigmoid is max(0, min(1, αx + β)) and (x + 3)/6 = x/6 + 1/2. Also Clip(x/6 + 1/2, 0, 1) and
 x·Clip(x + 3, 0, 6)/6, whose division is moved onto the clipped factor.

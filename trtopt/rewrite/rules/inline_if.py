@@ -1,6 +1,6 @@
 """If whose condition is a constant → the nodes of the branch that is taken.
 
-Exporters leave such Ifs where they ask for a rank or a flag that is fixed. TensorRT runs an If as a
+Exporters leave such Ifs where they test a rank or a flag that is fixed. TensorRT runs an If as a
 conditional with borders that nothing fuses across, and wants both branches to have one shape.
 Names made in the branch stay, unless the graph around it or one inside its nodes has them too.
 """

@@ -3,7 +3,7 @@
 s + 0 = s, and s + c = c for c = −∞ or one so far below every score that they vanish in rounding: −10³⁰ and
 less in FP32. A smaller number, or FP16's lowest, would not hide a score wholly, or overflow, and is left
 alone. The selection then runs over the mask alone, which seldom has heads, and the scores see the plain Add
-that TensorRT's fused multi-head attention knows. Off unless asked for: it adds a node.
+that TensorRT's fused multi-head attention knows. Off unless requested: it adds a node.
 """
 
 from __future__ import annotations

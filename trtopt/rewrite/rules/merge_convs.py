@@ -1,7 +1,7 @@
 """Convolutions of one input with the same geometry → one with more channels, and a Split.
 
 Each output channel is a filter of its own, so filters of equal size, stride, dilation and padding can be
-stacked. Helps where parallel 1×1 branches are each too small for the GPU. Off unless asked for: measure.
+stacked. Helps where parallel 1×1 branches are each too small for the GPU. Off unless requested: measure.
 """
 
 from __future__ import annotations

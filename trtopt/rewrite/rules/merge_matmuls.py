@@ -1,7 +1,7 @@
 """MatMuls of one input with constant weights (Q, K and V) → one MatMul and a Split.
 
 x·[W₁ W₂ W₃] = [x·W₁ x·W₂ x·W₃]: one wide product fills the GPU better than three narrow ones, at the price of
-a Split that costs a copy where nothing fuses with it. Off unless asked for:
+a Split that costs a copy where nothing fuses with it. Off unless requested:
 TensorRT often merges them itself.
 """
 

@@ -50,9 +50,7 @@ def _is_used_up(scope: Scope, node: Any, weight: Any) -> bool:
         return True
     if not all(scope.is_one_of(user, "Slice") and user.inputs[0] is weight for user in weight.outputs):
         return False
-    if not scope.is_read_here_alone(weight) or any(
-        scope.is_fixed(user.outputs[0]) for user in weight.outputs
-    ):
+    if not scope.is_read_only_here(weight) or any(scope.is_fixed(user.outputs[0]) for user in weight.outputs):
         return False
     value = scope.value(weight)
     parts = [None if value is None else _sliced(scope, user, value) for user in weight.outputs]

@@ -3,7 +3,7 @@
 The new channels have zero weights and zero bias where they are made and zero weights where they are summed,
 so whatever the activations make of them adds nothing: Σ over more channels of w·a with w = 0. Tensor Cores
 take 8 FP16 channels at a time, or 32 INT8 ones (behind a DequantizeLinear). Only whole chains are padded, so
-no Pad or Slice is needed. Off unless asked for: measure.
+no Pad or Slice is needed. Off unless requested: measure.
 """
 
 from __future__ import annotations

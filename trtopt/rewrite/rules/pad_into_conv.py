@@ -1,4 +1,4 @@
-"""Conv(Pad(x)) → Conv with larger pads; AveragePool with count_include_pad, MaxPool after −∞ likewise.
+"""Conv(Pad(x)) → Conv with larger pads; also AveragePool with count_include_pad, MaxPool after −∞.
 
 A convolution reads zeros beyond its input's edge, so zeros padded on the spatial axes are its own padding:
 pads' = pads + Pad's. Enables TensorRT's Padding + Convolution in one kernel.

@@ -2,7 +2,7 @@
 
 For TensorRT 8.6 alone: its parser makes a plugin of the operator that calls cuDNN, so an engine cannot be
 built where cuDNN is missing, and nothing fuses with a plugin. From 10 on the operator is TensorRT's own. Off
-unless asked for: with cuDNN at hand the plugin may be faster.
+unless requested: with cuDNN at hand the plugin may be faster.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Reshape(x, computed shape) → Reshape(x, constant), where every axis of the result can be told in advance.
+"""Reshape(x, computed shape) → Reshape(x, constant), where every axis of the result is known in advance.
 
 In a Reshape's constant, 0 copies the axis of x at the same place and −1 is what is left over. So an axis that
 is a number, one that has the length of x's axis there, and one more of any kind can be written down. What is
@@ -19,7 +19,7 @@ from trtopt.rewrite.rule import Match, Rule, Stage
 from trtopt.rewrite.scope import Scope
 
 _Part = int | Origin | None
-"""An axis as the shape says it: a number, the axis of some tensor whose length is asked, or unknown."""
+"""An axis in the shape operand: a number, the length of a tensor's axis, or unknown."""
 
 
 def _find(scope: Scope) -> Iterator[Match]:
@@ -29,13 +29,15 @@ def _find(scope: Scope) -> Iterator[Match]:
             parts = _parts(scope, node)
             if parts is not None and scope.rank(node.inputs[0]) is not None:
                 shape = [_axis(axes, node, *part) for part in enumerate(parts)]
-                yield Match(node, {"shape": _settled(shape, node.inputs[0].shape), "empty": 0 in parts})
+                yield Match(
+                    node, {"shape": _without_minus_one(shape, node.inputs[0].shape), "empty": 0 in parts}
+                )
         axes.learn(node)
 
 
 def _parts(scope: Scope, node: Any) -> list[_Part] | None:
     """What the shape is made of, an axis each; None if not even their number is clear."""
-    told = node.outputs[0].shape
+    declared = node.outputs[0].shape
     maker = scope.producer(node.inputs[1], "Concat")
     parts: list[_Part] = []
     for tensor in maker.inputs if maker is not None else [node.inputs[1]]:
@@ -47,34 +49,34 @@ def _parts(scope: Scope, node: Any) -> list[_Part] | None:
         elif tuple(tensor.shape or ()) == (1,):
             parts.append(None)
         else:
-            return None if maker is not None or told is None else [None] * len(told)
-    return parts if told is None or len(told) == len(parts) else None
+            return None if maker is not None or declared is None else [None] * len(declared)
+    return parts if declared is None or len(declared) == len(parts) else None
 
 
 def _length(tensor: Any, place: int) -> _Part:
-    """An axis that is asked for: its length, if that is known."""
+    """The length of an axis if it is known, else the axis."""
     length = tensor.shape[place]
     return length if isinstance(length, int) else (tensor, place)
 
 
 def _axis(axes: Axes, node: Any, place: int, part: _Part) -> int:
     """An axis as a Reshape's constant has it."""
-    told = node.outputs[0].shape[place] if node.outputs[0].shape else None
+    declared = node.outputs[0].shape[place] if node.outputs[0].shape else None
     if isinstance(part, int):
         return part
-    if isinstance(told, int):
-        return told
+    if isinstance(declared, int):
+        return declared
     before = node.inputs[0]
     if place < len(before.shape):
         if part is not None and axes.same(axes.of(*part), axes.of(before, place)):
             return 0
-        if told is not None and isinstance(told, str) and told == before.shape[place]:
+        if declared is not None and isinstance(declared, str) and declared == before.shape[place]:
             return 0
     return -1
 
 
-def _settled(shape: list[int], before: list[Any]) -> list[int]:
-    """The shape with what is left over as a number, where that can be told."""
+def _without_minus_one(shape: list[int], before: list[Any]) -> list[int]:
+    """The shape with its -1 replaced by a number, where that is known."""
     copied = [place for place, axis in enumerate(shape) if axis == 0]
     left = [axis for place, axis in enumerate(before) if place not in copied]
     if shape.count(-1) != 1 or not all(isinstance(axis, int) for axis in left):

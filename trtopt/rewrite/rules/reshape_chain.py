@@ -1,4 +1,4 @@
-"""Reshape(Reshape(x, s), t) → Reshape(x, t); Squeeze, Unsqueeze, Flatten and some Transposes likewise.
+"""Reshape(Reshape(x, s), t) → Reshape(x, t); also Squeeze, Unsqueeze, Flatten and some Transposes.
 
 A chain of these keeps the order of the elements, so only the last shape matters; a Transpose keeps it if it
 moves no axis but those of length 1. Zeros of a shape mean "as in the input", which changes meaning when the

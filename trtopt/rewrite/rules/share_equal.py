@@ -43,7 +43,7 @@ def _find(scope: Scope) -> Iterator[Match]:
     seen: dict[Any, Any] = {}
     for node in scope.nodes():
         for tensor in list(node.inputs):
-            if scope.is_small(tensor) and scope.is_read_here_alone(tensor):
+            if scope.is_small(tensor) and scope.is_read_only_here(tensor):
                 first = constants.setdefault(_content(scope, tensor), tensor)
                 if first is not tensor and tensor.outputs and not scope.is_fixed(tensor):
                     yield Match(node, {"drop": tensor, "keep": first})

@@ -1,7 +1,7 @@
-"""The length of an axis is asked of the tensor where the axis comes from, not of every one after it.
+"""The length of an axis is read from the tensor where the axis comes from, not from every one after it.
 
-Gather(Shape(x), i) where axis i of x was handed on from axis j of y → Gather(Shape(y), j). Exporters ask anew
-in every layer; afterwards `share-equal` leaves one question. Cleaning only.
+Gather(Shape(x), i) where axis i of x comes from axis j of y → Gather(Shape(y), j). Exporters read it again in
+every layer; afterwards `share-equal` leaves one such node. Cleaning only.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ def _order(scope: Scope, first: Any, turn: Any, last: Any) -> list[int] | None:
 
 
 def _target(scope: Scope, node: Any, before: Sequence[Length]) -> list[Length] | None:
-    """The shape that a Reshape asks for, its zeros replaced by the lengths they copy."""
+    """The shape operand of a Reshape, its zeros replaced by the lengths they copy."""
     shape = None if node.attrs.get("allowzero") else scope.value(node.inputs[1])
     if shape is None or any(axis == 0 and place >= len(before) for place, axis in enumerate(shape)):
         return None

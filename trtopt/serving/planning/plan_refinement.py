@@ -1,6 +1,6 @@
-"""Searches and rehearsals in turns, until what is chosen is what was rehearsed. Pure but for the rehearsals.
+"""Alternates searches and trial runs until the chosen setup has had one. Pure but for the trial runs.
 
-What serving scatters depends on the setup and its load, and which setup is best on what serving scatters.
+The overhead and scatter of serving depend on the setup and its load, and the best setup depends on them.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from trtopt.serving.planning.search import (
 from trtopt.serving.planning.service_times import Costs
 from trtopt.serving.planning.setups import Fleet, MeasuredEngine
 
-REHEARSALS, AT_ONE_RATE, AT_EACH_RATE = 8, 4, 2
-"""At most: in all, at a rate that is asked for, at each where the highest is looked for. Then the best of
-those is taken.
+MOST_TRIALS, AT_ONE_RATE, AT_EACH_RATE = 8, 4, 2
+"""Trial runs at most: in all, at a requested rate, at each rate of a search for the highest. Then the best
+setup of those is taken.
 """
 
 _AS_GOOD = 1.1
-"""What was rehearsed gives way to nothing that promises less: nobody has seen it yet."""
+"""A setup without a trial run replaces one that had it only if predicted to be better by this factor."""
 
 _CLOSE = 1.1
-"""A rate that keeps the bounds and one that misses them: nobody looks between closer ones."""
+"""The search for the highest rate ends when a kept rate and a missed one are this close."""
 
 TrialRunner = Callable[[Outcome, Demand], ServingCost | None]
 """Serves the load with a setup, and says what serving adds; None if that cannot be done."""
@@ -52,10 +52,10 @@ class RefinedPlan:
 
 
 class PlanRefinement:
-    """To begin with nothing scatters in `costs`: the first choice is too good to be true.
+    """At first `costs` have no scatter, so that the first choice is too optimistic.
 
-    What a rehearsal saw holds for its setup. Until they are rehearsed themselves, its scatter and factors are
-    taken to hold for others of as many workers, and for those of another number.
+    A trial run's measurements hold for its setup. Its scatter and factors are used for other setups, of as
+    many workers or not, until these have trial runs of their own.
     """
 
     def __init__(
@@ -67,32 +67,32 @@ class PlanRefinement:
     ) -> None:
         self._engines, self._costs, self._bounds, self._trial_run = engines, costs, bounds, trial_run
         self._known: dict[int, ServingCost] = {}
-        """What others take over of rehearsals, by number of workers."""
+        """What other setups use of trial runs, by number of workers."""
         self._from_trials: dict[str, ServingCost] = {}
-        """Of the rate at hand."""
+        """At the present rate."""
         self._promising: Outcome | None = None
-        """What was left unrehearsed where none that was rehearsed kept the bounds."""
-        self._left = REHEARSALS
+        """The best setup without a trial run, if none that had one kept the bounds."""
+        self._left = MOST_TRIALS
 
     def refine_at_rate(self, demand: Demand) -> RefinedPlan:
-        """The setup that keeps the bounds with what serving adds to it, as it was rehearsed.
+        """The setup that keeps the bounds with the serving overhead of its trial run.
 
         Raises:
             PlanError: nothing keeps the bounds.
         """
         choice = self._chosen_at(demand, AT_ONE_RATE)
         if choice.chosen is None:
-            raise self._nothing_keeps(demand, choice, rate_asked=True)
+            raise self._nothing_keeps(demand, choice, rate_given=True)
         return RefinedPlan(choice.chosen, choice, demand)
 
     def refine_rate(self, demand: Demand) -> RefinedPlan:
-        """The same at the highest rate that keeps the bounds, instead of the demand's: within 10 %, or what
-        `REHEARSALS` tell of it.
+        """The same at the highest rate that keeps the bounds, instead of the demand's: within 10 %, or as
+        close as `MOST_TRIALS` get.
         """
         rate = self._promised(demand)
         if rate is None:  # even where nothing scatters
             choice = self._search().best(demand, self._bounds)
-            raise self._nothing_keeps(demand, choice, rate_asked=False)
+            raise self._nothing_keeps(demand, choice, rate_given=False)
         kept: RefinedPlan | None = None
         missed = math.inf
         while rate is not None:
@@ -103,7 +103,7 @@ class PlanRefinement:
                 kept = RefinedPlan(choice.chosen, choice, demand.at(rate))
             rate = self._next_rate(demand, kept, missed) if self._left else None
         if kept is None:
-            raise self._nothing_keeps(demand.at(missed), choice, rate_asked=False)
+            raise self._nothing_keeps(demand.at(missed), choice, rate_given=False)
         return kept
 
     def _next_rate(self, demand: Demand, kept: RefinedPlan | None, missed: float) -> float | None:
@@ -126,21 +126,21 @@ class PlanRefinement:
         return found[0] if found is not None else None
 
     def _chosen_at(self, demand: Demand, most: int) -> SearchResult:
-        """Which of the setups that were rehearsed at this rate is chosen, `most` of them; none if none keeps
-        the bounds.
+        """The choice among at most `most` setups that had a trial run at this rate; none if none keeps the
+        bounds.
         """
         self._from_trials, self._promising = {}, None
         tried: list[Outcome] = []
-        """What was rehearsed, the fastest first."""
+        """Those with a trial run, the fastest first."""
         while True:
             choice = self._search().best(demand, self._bounds)
             held = simplest([one for one in tried if one.keeps(self._bounds.goal)])
             promised = choice.chosen.prediction.goal.value if choice.chosen is not None else math.inf
             outcome = choice.chosen or choice.closest
-            may_go_on = self._left > 0 and len(tried) < most and self._is_worth_a_trial(outcome)
-            if held is not None and (held.prediction.goal.value <= _AS_GOOD * promised or not may_go_on):
+            may_continue = self._left > 0 and len(tried) < most and self._is_worth_a_trial(outcome)
+            if held is not None and (held.prediction.goal.value <= _AS_GOOD * promised or not may_continue):
                 return self._instead(choice, held)
-            if outcome is None or not may_go_on:
+            if outcome is None or not may_continue:
                 self._promising = choice.chosen
                 return SearchResult(None, tuple(tried) or choice.finalists, choice.rejected)
             cost = self._trial_run(outcome, demand)
@@ -161,7 +161,7 @@ class PlanRefinement:
         return outcome.setup.name not in self._from_trials and math.isfinite(outcome.prediction.p99.value)
 
     def _instead(self, choice: SearchResult, held: Outcome) -> SearchResult:
-        """The choice with a rehearsed one chosen, and the others' reasons for that."""
+        """The choice with a setup chosen that had a trial run, and the others' reasons for that."""
         finalists = {one.setup.name: one for one in choice.finalists if one.setup.name != held.setup.name}
         rejected = [
             msgspec.structs.replace(one, count=one.count - (one.setup == held.setup.name))
@@ -171,18 +171,18 @@ class PlanRefinement:
         for name, one in finalists.items():
             reason = against(one, held, self._bounds.goal)
             if one.keeps(self._bounds.goal) and name not in self._from_trials:
-                reason = f"promises {in_ms(one.prediction.goal)}, but was not rehearsed"
+                reason = f"promises {in_ms(one.prediction.goal)}, but had no trial run"
             rejected.append(Rejected(setup=name, reason=reason))
         return SearchResult(held, choice.finalists, tuple(one for one in rejected if one.count))
 
-    def _nothing_keeps(self, demand: Demand, choice: SearchResult, *, rate_asked: bool) -> PlanError:
+    def _nothing_keeps(self, demand: Demand, choice: SearchResult, *, rate_given: bool) -> PlanError:
         closest, promising = choice.closest, self._promising
         if closest is None or promising is None:
-            return nothing_keeps(self._search(), demand, self._bounds, choice, rate_asked)
+            return nothing_keeps(self._search(), demand, self._bounds, choice, rate_given)
         return PlanError(
-            f"no setup kept {self._bounds.goal} at {demand.rate:,.4g} requests/s when it was rehearsed:\n"
+            f"no setup kept {self._bounds.goal} at {demand.rate:,.4g} requests/s in a trial run:\n"
             f"  the closest came to {in_ms(closest.prediction.goal)}: {closest.setup.name}\n"
-            f"  {promising.setup.name} promises {in_ms(promising.prediction.goal)}, but was not rehearsed "
+            f"  {promising.setup.name} promises {in_ms(promising.prediction.goal)}, but had no trial run "
             "any more",
             "plan again when the machine is quiet; else relax the SLO or the rate, or sweep more batch "
             "sizes, precisions and streams",
@@ -192,7 +192,7 @@ class PlanRefinement:
         return Search(self._engines, self._now())
 
     def _now(self) -> Costs:
-        """For setups that were not rehearsed, what others' rehearsals say of them."""
+        """For setups without a trial run, with what others' trial runs measured."""
         return Costs(with_scatter(self._costs, self._known), dict(self._from_trials))
 
 
@@ -206,10 +206,10 @@ def with_scatter(
 
 
 def _taken_over(cost: ServingCost) -> ServingCost:
-    """By setups that were not rehearsed.
+    """The part of a trial run's cost that holds for setups without one.
 
-    Not how far processes differed, which is the more the closer a setup is to what it can do: with that, what
-    one missed would be promised by none.
+    Without the spread of processes, which grows as a setup nears its capacity: with it, no other setup would
+    promise what one missed.
     """
     factors = tuple(Beyond(p=one.p, factor=one.factor) for one in cost.beyond)
     return msgspec.structs.replace(cost, from_trials=0, beyond=factors, held_up=None)

@@ -24,7 +24,7 @@ _MOST_REQUESTS, _SECONDS, _FOLD = 10_000, 30.0, 5
 
 @dataclass(frozen=True)
 class Demand:
-    """Requests at `rate` a second; `shares` of them by length, unless recorded arrivals tell lengths."""
+    """Requests at `rate` a second; `shares` of them by length, unless recorded arrivals have lengths."""
 
     process: Process
     rate: float
@@ -89,15 +89,15 @@ def percentile(values: Sequence[float] | NDArray[np.float64], p: float) -> float
 
 
 def predict(setup: Setup, demand: Demand, goal: Goal, runs: int = RUNS) -> Prediction:
-    """Simulate runs, each with arrivals of its own and curves drawn anew from the measured samples.
+    """Simulate runs, each with arrivals of its own and curves resampled from the measured samples.
 
-    Latencies are taken times what rehearsals took beyond their own simulations. The intervals (`estimate`)
-    know how runs and processes scatter and how well the samples tell the curves, not how a machine changes
-    from day to day.
+    Latencies are multiplied by the factors of trial runs over their own simulations. The intervals
+    (`estimate`) cover the scatter of runs and processes and the uncertainty of the curves, not how a machine
+    changes from day to day.
     """
     requests = requests_of(goal, demand.rate)
     figures: list[list[float]] = []
-    told = (50.0, 99.0, goal.p)
+    percentiles = (50.0, 99.0, goal.p)
     busy = batches = served = 0.0
     for seed in range(1, runs + 1):
         random = RandomState(seed)
@@ -106,13 +106,13 @@ def predict(setup: Setup, demand: Demand, goal: Goal, runs: int = RUNS) -> Predi
         services = setup.fleet.drawing(engines)
         run = simulate(services, setup.workers, setup.policy, arrivals, seed, setup.cost)
         every = latencies_ms(run)
-        figures.append([*(percentile(every, p) for p in told), run.throughput])
+        figures.append([*(percentile(every, p) for p in percentiles), run.throughput])
         busy += run.busy_s * run.throughput / run.served.sum() / setup.workers / runs
         batches += run.batch.max() + 1
         served += run.served.sum()
     *latencies, throughputs = zip(*figures, strict=True)
     p50, p99, aimed = (
-        estimate(values, setup.cost.beyond_at(p)) for p, values in zip(told, latencies, strict=True)
+        estimate(values, setup.cost.beyond_at(p)) for p, values in zip(percentiles, latencies, strict=True)
     )
     return Prediction(
         requests=requests,
@@ -131,7 +131,7 @@ def estimate(values: Sequence[float], beyond: Beyond | None = None) -> Estimate:
 
     About 95 of 100 fall into it: mean ± t · √(A + B), where A = s² · (1 + 1/runs) is the runs' part and
     B = mean² · (spread² + error²) the factor's, of which another process has another. Student's t has the
-    degrees of freedom of Welch and Satterthwaite, (A + B)² / (A² / (runs - 1) + B² / (rehearsals - 1)).
+    degrees of freedom of Welch and Satterthwaite, (A + B)² / (A² / (runs - 1) + B² / (trials - 1)).
     """
     if not np.isfinite(values).all():
         return Estimate(value=math.inf, low=min(values), high=math.inf)

@@ -1,7 +1,7 @@
-"""Which setup to choose, what is rejected and why, and which bound costs what. Pure.
+"""Which setup to choose, which are rejected and why, and what each bound costs. Pure.
 
-A sieve: what no simulation is needed for goes first, then simulations of growing length leave fewer and
-fewer, the best of every number of engines among them, and the last ones are predicted with intervals.
+Setups are eliminated in stages: first without simulation, then by simulations of growing length, which keep
+the best of every number of engines. The last ones are predicted with intervals.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ class Search:
         return max((setup.capacity(shares) for setup, shares in within), default=0.0)
 
     def least_memory(self, demand: Demand) -> int | None:
-        """Of the device, for whatever serves at all; None where nobody measured any."""
+        """Of the device, for whatever serves at all; None if no memory was measured."""
         within = self._within(demand, Bounds(Goal(50.0, math.inf), max_engines=1), Reasons())
         known = (setup.memory_bytes() for setup, _ in within)
         return min((memory for memory in known if memory is not None), default=None)
@@ -207,7 +207,7 @@ class Search:
             return True
         memory = setup.memory_bytes()
         if memory is None:
-            reasons.add(setup.name, "memory unknown", "nobody measured its memory")
+            reasons.add(setup.name, "memory unknown", "its memory was not measured")
             return False
         if memory > bounds.memory_bytes:
             reasons.add(setup.name, "memory", f"takes {_size(memory)} of device memory")
@@ -311,19 +311,19 @@ def against(one: Outcome, chosen: Outcome | None, goal: Goal) -> str:
 
 
 def nothing_keeps(
-    search: Search, demand: Demand, bounds: Bounds, found: SearchResult, rate_asked: bool
+    search: Search, demand: Demand, bounds: Bounds, found: SearchResult, rate_given: bool
 ) -> PlanError:
-    """The error that tells what each bound costs: what there would be without it, the others being kept."""
+    """The error with the cost of each bound: the best setup without it, the others being kept."""
     counted = {str(bounds.goal): _at_best(found, bounds.goal)}
-    if rate_asked:
+    if rate_given:
         counted[f"rate {demand.rate:g}/s"] = _slower(search, demand, bounds)
     for bound, relaxed in _relaxed(bounds, search).items():
         free = search.best(demand, relaxed).chosen
         counted[bound] = ("makes no difference on its own", False) if free is None else (_needs(free), True)
     lines = [f"{bound}: {line}" for bound, (line, _) in counted.items()]
-    remedy = "relax one of them as told"
+    remedy = "relax one of them as shown"
     if not any(helps for _, helps in counted.values()):
-        lines += _alone(search, demand, bounds, rate_asked)
+        lines += _single_bounds(search, demand, bounds, rate_given)
         remedy = "relax several together, for no single one is enough"
     problem = "no setup keeps all bounds:\n" + "\n".join(f"  {line}" for line in lines)
     return PlanError(problem, f"{remedy}; or sweep more batch sizes, precisions and streams")
@@ -346,29 +346,31 @@ def _at_best(found: SearchResult, goal: Goal) -> tuple[str, bool]:
 
 
 def _slower(search: Search, demand: Demand, bounds: Bounds) -> tuple[str, bool]:
-    """What rate there would be, and whether that is below the one asked for.
+    """The rate that keeps the other bounds, and whether it is below the requested one.
 
-    What rehearsals saw at that one may promise more of a higher rate than it let them keep there.
+    With the trial runs of the requested rate, a higher one may look possible that they did not keep.
     """
     found = search.highest_rate(demand, bounds)
     if found is None:
         return "no rate keeps the other bounds", False
     if found[0] >= demand.rate:
-        return "is not in the way, by simulations that were not rehearsed", False
-    return f"{found[0]:,.0f}/s would keep the other bounds, not rehearsed", True
+        return "is not in the way, by simulations without a trial run", False
+    return f"{found[0]:,.0f}/s would keep the other bounds, without a trial run", True
 
 
-def _alone(search: Search, demand: Demand, bounds: Bounds, rate_asked: bool) -> list[str]:
+def _single_bounds(search: Search, demand: Demand, bounds: Bounds, rate_given: bool) -> list[str]:
     """What each bound leaves possible where all others are given up."""
     free, lines = Bounds(bounds.goal, max_engines=search.most_engines), []
-    if rate_asked:
+    if rate_given:
         closest = search.best(demand, free).closest
         best = closest.prediction.goal if closest is not None else None
         kept = f"comes to {in_ms(best)} at best" if best is not None and math.isfinite(best.value) else ""
         at_most = f"is too high: {search.most_requests(demand, free):,.0f}/s at most"
         lines.append(f"the rate alone: {f'p{bounds.goal.p:g} {kept}' if kept else at_most}")
     found = search.highest_rate(demand, free)
-    kept = f"{found[0]:,.0f}/s would keep it, not rehearsed" if found is not None else "no rate keeps it"
+    kept = (
+        f"{found[0]:,.0f}/s would keep it, without a trial run" if found is not None else "no rate keeps it"
+    )
     lines.append(f"{bounds.goal} alone: {kept}")
     if bounds.memory_bytes is not None and (least := search.least_memory(demand)) is not None:
         lines.append(f"the memory alone: no engine takes less than {_size(least)}")
@@ -378,7 +380,7 @@ def _alone(search: Search, demand: Demand, bounds: Bounds, rate_asked: bool) -> 
 def _relaxed(bounds: Bounds, search: Search) -> Mapping[str, Bounds]:
     relaxed: dict[str, Bounds] = {}
     if bounds.memory_bytes is not None:
-        known = "" if search.knows_memory else ", and nobody measured what any engine takes"
+        known = "" if search.knows_memory else ", and no engine's memory was measured"
         counted = f"memory {_size(bounds.memory_bytes)}{known}"
         relaxed[counted] = replace(bounds, memory_bytes=None)
     if bounds.max_engines < search.most_engines:

@@ -29,7 +29,7 @@ def at_level(levels: Mapping[int, _T], running: int) -> _T:
 class Curve:
     """What an engine, or one shape of it, was measured to take for batches from `low` to `high`.
 
-    `samples_ms` holds latencies by how many batches ran at a time; alone (1) is always among them.
+    `samples_ms` holds latencies by how many batches ran at a time; one at a time (1) is always among them.
     """
 
     low: int
@@ -38,9 +38,9 @@ class Curve:
 
     @cached_property
     def offer(self) -> Offer:
-        """As the runtime's chooser sees it: medians of batches that ran alone."""
-        alone = self.samples_ms[1]
-        medians = tuple((batch, float(np.median(alone[batch]))) for batch in sorted(alone))
+        """As the runtime's engine selection sees it: medians of batches that ran one at a time."""
+        single = self.samples_ms[1]
+        medians = tuple((batch, float(np.median(single[batch]))) for batch in sorted(single))
         return Offer(self.low, self.high, medians)
 
     def at_level(self, running: int) -> Latencies:
@@ -48,7 +48,7 @@ class Curve:
         return at_level(self.samples_ms, running)
 
     def resampled(self, random: RandomState) -> Curve:
-        """Drawn anew with replacement: another measurement that might have been (the bootstrap)."""
+        """Resampled with replacement: another measurement that might have been (the bootstrap)."""
         return Curve(
             self.low,
             self.high,
@@ -67,7 +67,7 @@ FREE = ServingCost()
 
 @dataclass(frozen=True)
 class Costs:
-    """What serving adds: by the name of a setup where it was rehearsed, else by number of workers.
+    """What serving adds: by the name of a setup that had a trial run, else by number of workers.
 
     Workers share the interpreter, and take time from each other.
     """

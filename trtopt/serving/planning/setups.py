@@ -68,7 +68,7 @@ class MeasuredEngine:
         return [curve for curves in self.curves.values() for curve in curves]
 
     def resampled(self, random: RandomState) -> MeasuredEngine:
-        """The same with curves drawn anew."""
+        """The same with resampled curves."""
         drawn = {
             length: tuple(curve.resampled(random) for curve in curves)
             for length, curves in sorted(self.curves.items())
@@ -183,7 +183,7 @@ class Setup:
     def capacity(self, shares: Sequence[float]) -> float:
         """Requests a second beyond which queues only grow: all workers busy with batches of the best size.
 
-        `shares` tells which part of the requests has which of the fleet's lengths.
+        `shares` are the shares of requests by the fleet's lengths.
         """
         each_ms = sum(share * self.row_ms(bucket) for bucket, share in enumerate(shares))
         return 1e3 * self.workers / each_ms
@@ -193,7 +193,7 @@ class Setup:
         return min(self.typical_ms(bucket, rows) / rows for rows in range(1, self.policy.max_batch + 1))
 
     def expected_ms(self, rate: float, shares: Sequence[float]) -> float:
-        """A rough latency, to tell what is worth simulating: one and a half times the smallest batch that
+        """A rough latency, to decide what to simulate: one and a half times the smallest batch that
         keeps up with the rate.
         """
         for rows in range(1, self.policy.max_batch + 1):

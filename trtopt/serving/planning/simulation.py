@@ -97,7 +97,7 @@ class Scatter:
         self.wake_s: list[float] = _drawn_s(cost.wake_ms or (0.0,), requests, random).tolist()
         """From what a sleeping worker was to be woken for until it runs the batch."""
         self.jitter_s: list[float] | None = None
-        """How much longer than usual the batch takes, or shorter; None where nobody has seen."""
+        """How much longer than usual the batch takes, or shorter; None if not measured."""
         if cost.jitter_ms:
             self.jitter_s = _drawn_s(cost.jitter_ms, requests, random).tolist()
 

@@ -92,11 +92,11 @@ def parse_recorded(text: str, name: str) -> Recorded:
                 f"{name}:{number}: {line.strip()!r} is no time in seconds with, maybe, a length",
                 "write one arrival a line, as 0.0125 or 0.0125,384",
             ) from None
-        if told := _against(times, lengths, len(fields)):
-            problem, remedy = told
+        if fault := _against(times, lengths, len(fields)):
+            problem, remedy = fault
             raise DataError(f"{name}:{number}: {line.strip()!r} {problem}", remedy)
     if len(times) < 2 or times[-1] == times[0]:
-        raise DataError(f"{name}: {len(times)} arrivals tell no rate", "record more of them")
+        raise DataError(f"{name}: {len(times)} arrivals have no rate", "record more of them")
     return Recorded(tuple(time - times[0] for time in times), tuple(lengths))
 
 
@@ -129,7 +129,7 @@ def arrivals_at(process: Process, rate: float, count: int, seed: int) -> NDArray
 
 
 def lengths_of(process: Process, shares: Mapping[int, float], count: int, seed: int) -> NDArray[np.int64]:
-    """How long each request is: as recorded beside its arrival, else drawn by the shares of lengths."""
+    """How long each request is: as recorded with its arrival, else drawn by the shares of lengths."""
     if isinstance(process, Recorded) and process.lengths:
         return np.asarray(process.lengths, np.int64)[_places(process, count, seed)]
     weights = np.asarray([shares[length] for length in sorted(shares)])
@@ -154,7 +154,7 @@ def _recorded(process: Recorded, rate: float, count: int, seed: int) -> NDArray[
 
 
 def _bursty(process: Bursts, rate: float, count: int, seed: int) -> NDArray[np.float64]:
-    """Poisson arrivals on the clock of the bursts alone, then the silences put in between them."""
+    """Poisson arrivals on a clock that runs only in bursts, then the pauses inserted between them."""
     random = RandomState(seed)
     busy_s = np.cumsum(random.exponential(1 / (rate * process.peak), count))
     bursts = max(16, math.ceil(2 * busy_s[-1] / process.mean_s))

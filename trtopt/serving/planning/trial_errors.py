@@ -1,4 +1,4 @@
-"""How far rehearsals were from simulations of their own arrivals. Pure."""
+"""How far trial runs were from simulations of their own arrivals. Pure."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class TrialError:
 
 
 def beyond(trials: Sequence[TrialError], percentiles: Sequence[float]) -> tuple[Beyond, ...]:
-    """Measured over simulated latency, at the percentiles that so many requests can tell, ascending."""
+    """Measured over simulated latency, at the percentiles for which there are enough requests, ascending."""
     found = []
     for p in sorted(set(percentiles)):
         each = [one for trial in trials if (one := _beyond(trial, p)) is not None]
@@ -43,7 +43,7 @@ def beyond(trials: Sequence[TrialError], percentiles: Sequence[float]) -> tuple[
 
 
 def held_up(trials: Sequence[TrialError], percentiles: Sequence[float]) -> tuple[int, Beyond] | None:
-    """The one of four or more that the machine held up, at the highest percentile that all of them tell."""
+    """The one of four or more that the machine held up, at the highest percentile that all have."""
     for p in sorted(set(percentiles), reverse=True):
         each = [_beyond(trial, p) for trial in trials]
         factors = [one[0] for one in each if one is not None]
@@ -60,7 +60,7 @@ def _is_apart(ascending: Sequence[float]) -> bool:
 
 
 def _beyond(trial: TrialError, p: float) -> tuple[float, float] | None:
-    """The factor of one rehearsal, and which variance simulations say that it has by chance.
+    """The factor of one trial run, and its variance by chance according to simulations.
 
     Of all its requests: the slowest belong to the percentile, and where every process stalls a little, a part
     of it without a stall would promise too much.

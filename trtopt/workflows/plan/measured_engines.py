@@ -19,7 +19,7 @@ from trtopt.records import (
     Shape,
     read_versioned,
 )
-from trtopt.serving.measured_latencies import BESIDE
+from trtopt.serving.measured_latencies import BENCH_FILE
 from trtopt.serving.planning.service_times import Curve
 from trtopt.serving.planning.setups import EngineMemory, MeasuredEngine
 from trtopt.workflows.sweep.folder import REPORT, read_sweep
@@ -106,15 +106,15 @@ def _points(source: Path) -> Iterator[_Point]:
     if (source / REPORT).is_file():
         yield from _of_sweep(source)
         return
-    report = _read(source / BESIDE)
+    report = _read(source / BENCH_FILE)
     manifest = read_manifest(source)
     engines = {engine.sha256: engine for engine in manifest.engines}
     for point in report.points:
         artifact = engines.get(point.latency.engine.sha256)
         if artifact is None:
             raise ArtifactError(
-                f"{source / BESIDE}: batch {point.batch} is of another engine than the folder holds",
-                f"measure again: trtopt bench {source} --json {source / BESIDE}",
+                f"{source / BENCH_FILE}: batch {point.batch} is of another engine than the folder holds",
+                f"measure again: trtopt bench {source} --json {source / BENCH_FILE}",
             )
         if point.failure is None:
             yield _Point(source, artifact, point, report.environment, manifest.source_sha256)
@@ -157,7 +157,7 @@ def _read(path: Path) -> BenchReport:
     except (OSError, ValueError) as error:
         raise ArtifactError(
             f"{path}: cannot be read: {reason_of(error)}",
-            f"give a folder that `trtopt sweep` made, or a build folder with its measurement as {BESIDE}",
+            f"give a folder that `trtopt sweep` made, or a build folder with its measurement as {BENCH_FILE}",
         ) from None
 
 

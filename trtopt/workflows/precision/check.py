@@ -17,7 +17,7 @@ from trtopt.data.feeds import seeded_source, specs_of
 from trtopt.data.npz import read_npz, write_npz
 from trtopt.data.random_inputs import random_batch
 from trtopt.data.reader import samples_in
-from trtopt.device.ort.reference import Unoptimised, crashes_told
+from trtopt.device.ort.reference import Unoptimised, crash_context
 from trtopt.errors import ModelError, UsageError
 from trtopt.files.atomic import scratch_folder
 from trtopt.files.manifests import MANIFEST
@@ -151,7 +151,7 @@ class Checker:
         session = open_model(other)
 
         def run(feed: Arrays) -> Arrays:
-            with crashes_told(name):
+            with crash_context(name):
                 return session.run(session.fitted(feed))
 
         outputs = (run(feed) for feed, _ in self._feeds(source, _BATCH))
@@ -222,7 +222,7 @@ class Checker:
         key = _digest(feed)
         if key in self._answers:
             return self._answers[key]
-        with crashes_told(f"the reference, {self._name}"):
+        with crash_context(f"the reference, {self._name}"):
             wanted = self._reference.run(feed)
         size = sum(array.nbytes for array in wanted.values())
         if size <= self._room:

@@ -17,7 +17,7 @@ from trtopt.errors import ModelError, OutputError, UsageError
 from trtopt.files.atomic import scratch_beside, write_atomically
 from trtopt.files.writable import check_writable
 from trtopt.onnxio import model_file
-from trtopt.onnxio.disk_space import check_room_beside
+from trtopt.onnxio.disk_space import check_output_room
 from trtopt.onnxio.graph_walk import graphs_of
 from trtopt.onnxio.model_file import ModelFile
 from trtopt.onnxio.model_info import read_onnx
@@ -96,7 +96,7 @@ def quantize(
     samples = _source(request, original, precision)
     table = read_table(request.table) if request.table else None
     check_writable(target)
-    check_room_beside(target, of_quantising(original), listener.note)
+    check_output_room(target, of_quantising(original), listener.note)
     with scratch_beside(target) as scratch:
         listener.note("rewriting the graph")
         file, rewrite_notes = rewritten(source, scratch, request.target)

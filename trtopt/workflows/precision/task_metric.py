@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from trtopt.errors import DataError, UsageError
 from trtopt.export.collection import find
-from trtopt.export.imports import function_beside
+from trtopt.export.imports import sibling_function
 from trtopt.export.spec import read_spec
 from trtopt.records import TensorSpec
 from trtopt.records.checking import TaskScore
@@ -32,7 +32,7 @@ class Task:
         if spec.metric is None or not spec.outputs:
             raise UsageError(f"--model {model}: its file names no metric", "omit --model")
         self._metric, self._output = spec.metric, spec.outputs[0]
-        self._function = function_beside(path, spec.metric)
+        self._function = sibling_function(path, spec.metric)
         self._kept: tuple[list[NDArray[np.generic]], ...] = ([], [], [])
 
     def add(self, wanted: Arrays, got: Arrays, labels: NDArray[np.generic] | None) -> None:

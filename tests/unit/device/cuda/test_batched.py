@@ -89,7 +89,7 @@ def test_an_older_driver_takes_a_call_for_each(monkeypatch: pytest.MonkeyPatch) 
         (9999, DeviceError, "CUDA failed: copying rows: error 9999"),
     ],
 )
-def test_a_failure_is_told_by_cudas_name(
+def test_a_failure_is_reported_by_cudas_name(
     monkeypatch: pytest.MonkeyPatch, kind: type[Driver], status: int, error: type[DeviceError], told: str
 ) -> None:
     with pytest.raises(error) as caught:

@@ -136,14 +136,14 @@ def test_whatever_call_fails_it_is_a_device_error_with_cudas_words(name: str) ->
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_out_of_memory_is_told_apart(name: str) -> None:
+def test_out_of_memory_is_distinguished(name: str) -> None:
     error = fail(name, OutOfMemory(f"{name} failed: out of memory"))
     assert type(error) is DeviceMemoryError
     assert error.problem.startswith("out of memory: ")
 
 
 @pytest.mark.parametrize("name", ["device_buffer", "pinned_buffer"])
-def test_memory_that_could_not_be_given_back_is_not_given_back_again(name: str) -> None:
+def test_memory_that_could_not_be_released_is_not_released_again(name: str) -> None:
     driver = Driver()
     buffer = getattr(on(driver), name)(8)
     driver.broken = {call: LaunchError("unspecified launch failure") for call in ("free", "free_host")}

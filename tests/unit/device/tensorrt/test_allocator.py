@@ -14,7 +14,7 @@ from trtopt.device.tensorrt.allocator import TrackedMemory
 
 
 @pytest.mark.parametrize("alignment", [512, 4096, 65536])
-def test_an_address_is_as_aligned_as_was_asked_and_given_back_by_it(alignment: int) -> None:
+def test_an_address_is_as_aligned_as_was_asked_and_released_by_it(alignment: int) -> None:
     device = ScriptedDevice(Script())
     tracker = AllocationTracker(device.now)
     memory = TrackedMemory(device, tracker)

@@ -15,7 +15,7 @@ def test_a_built_engines_layers_are_described_where_the_machine_can_load_it(dump
 
 @each_version
 @pytest.mark.parametrize("told", ["", UnicodeDecodeError("utf-8", b"\xc3", 0, 1, "unexpected end of data")])
-def test_an_engine_whose_layers_cannot_be_told_runs_all_the_same(dump: str, told: object) -> None:
+def test_an_engine_whose_layers_are_unknown_runs_all_the_same(dump: str, told: object) -> None:
     assert run(Surface(dump, {"EngineInspector.get_engine_information": told}))[-3:-1] == [
         [LAYER, LAYER, True],
         None,

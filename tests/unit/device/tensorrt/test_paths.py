@@ -65,7 +65,7 @@ def say(severity: str, text: str, result: Any = None) -> Any:
 
 
 @each_version
-def test_a_build_with_every_setting_asks_for_exactly_these(dump: str) -> None:
+def test_a_build_with_every_setting_requests_exactly_these(dump: str) -> None:
     surface = Surface(dump)
     built = build(surface, every_setting(surface), cache=b"a cache")
     row, sources = target(dump), surface.api["enums"]["TacticSource"]
@@ -147,7 +147,7 @@ def test_layers_that_the_file_declares_as_fp32_are_held_there_where_typing_is_we
 
 
 @pytest.mark.parametrize("types", [("float32",), ("float16", "float32", "int8")])
-def test_nothing_is_held_without_16_bit_types_nor_beside_qdq(types: tuple[str, ...]) -> None:
+def test_nothing_is_held_without_16_bit_types_nor_next_to_qdq(types: tuple[str, ...]) -> None:
     surface = Surface("tensorrt-8.6.0")
     layers(surface)
     build(surface, types=types)
@@ -279,7 +279,7 @@ def test_a_timing_cache_that_tensorrt_does_not_take_is_refused_before_the_build(
 
 
 @each_with_cache
-def test_a_timing_cache_that_tensorrt_could_not_read_again_is_not_handed_out(dump: str) -> None:
+def test_a_timing_cache_that_tensorrt_could_not_read_again_is_not_selected(dump: str) -> None:
     written = iter([b"header", b"header and what the graph compiler found", b"header", b"header"])
     surface = Surface(
         dump, {"ITimingCache.serialize": lambda cache: cache._surface.make("IHostMemory", next(written))}
@@ -288,7 +288,7 @@ def test_a_timing_cache_that_tensorrt_could_not_read_again_is_not_handed_out(dum
 
 
 @each_with_cache
-def test_merged_timing_caches_hold_both_and_a_refusal_is_told_with_its_reason(dump: str) -> None:
+def test_merged_timing_caches_hold_both_and_a_refusal_is_reported_with_its_reason(dump: str) -> None:
     merged = builder(Surface(dump)).merge_timing_caches(b"ours", b"theirs")
     assert b"ours" in merged
     assert b"theirs" in merged

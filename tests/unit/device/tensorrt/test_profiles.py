@@ -31,7 +31,7 @@ def test_a_plan_with_profiles_gives_the_builder_each_of_them_in_its_order(dump: 
 @each_version
 def test_a_profile_that_tensorrt_refuses_fails_the_build(dump: str) -> None:
     surface = Surface(dump, {"IBuilderConfig.add_optimization_profile": -1})
-    with pytest.raises(BuildError, match="refuses the shapes"):
+    with pytest.raises(BuildError, match="refuses the requested shapes"):
         build(surface, multi_profile=(SMALL, ALL))
 
 
@@ -75,7 +75,7 @@ def test_a_session_tells_its_profiles_in_their_order(dump: str) -> None:
 
 
 @each_version
-def test_a_profile_that_cannot_be_used_is_told_and_leaves_nothing_open(dump: str) -> None:
+def test_a_profile_that_cannot_be_used_is_reported_and_leaves_nothing_open(dump: str) -> None:
     device = ScriptedDevice()
     session = load(Surface(dump, SEVERAL | {SET_PROFILE: False}), device=device)
     with pytest.raises(DeviceError, match="optimisation profile 1 cannot be used"):

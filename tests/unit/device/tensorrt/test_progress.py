@@ -87,7 +87,7 @@ def test_progress_never_goes_back_however_many_roots_there_are(roots: list[Phase
         max_size=20,
     )
 )
-def test_progress_stays_between_nothing_and_the_whole_whatever_is_told(
+def test_progress_stays_between_nothing_and_the_whole_whatever_is_reported(
     calls: list[tuple[str, str, str | None, int]],
 ) -> None:
     heard = Heard()
@@ -192,7 +192,7 @@ def test_the_phases_of_a_build_are_told_from_its_log() -> None:
     assert {fraction for _, fraction in heard.told} == {None}
 
 
-def test_as_many_combinations_are_told_as_were_timed() -> None:
+def test_as_many_combinations_are_reported_as_were_timed() -> None:
     heard = Heard()
     listen = progress_from_log(lambda severity, text: None, heard)
     for severity, text in LOG:

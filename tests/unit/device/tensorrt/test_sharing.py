@@ -41,7 +41,7 @@ def test_an_old_error_does_not_explain_a_later_load(dump: str) -> None:
 
 
 @each_version
-def test_contexts_share_a_range_of_shapes_where_that_must_be_asked_for(dump: str) -> None:
+def test_contexts_share_a_range_of_shapes_where_that_must_be_requested(dump: str) -> None:
     static, dynamic = Surface(dump), Surface(dump)
     build(static, shape=FIXED)
     build(dynamic)

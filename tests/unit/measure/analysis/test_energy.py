@@ -35,7 +35,7 @@ def test_a_device_that_drew_nothing_that_the_counter_could_see_drew_nothing() ->
     assert mean_power(measured(clocks, [()])) == PointPower(watts=0.0, source="energy counter")
 
 
-def test_where_nobody_tells_there_is_no_power() -> None:
+def test_where_it_is_unknown_there_is_no_power() -> None:
     assert mean_power(measured([read(0.0), read(10.0, 100.0)], [()])) is None
     assert mean_power(measured([], [()])) is None
     assert mean_power(measured([read(0.0, 1.0), read(10.0, 1.0)], [("hw_slowdown",)])) is None

@@ -31,12 +31,12 @@ def test_a_steady_run_needs_no_remark() -> None:
     assert remarks(measured(noise(0.02))) == ()
 
 
-def test_a_drifting_run_is_told_with_its_amount() -> None:
+def test_a_drifting_run_is_reported_with_its_amount() -> None:
     (remark,) = remarks(measured(noise(0.005) * np.linspace(1.0, 1.04, 4000)))
     assert remark.startswith("latency drifted by +3.")
 
 
-def test_two_modes_are_told_with_both() -> None:
+def test_two_modes_are_reported_with_both() -> None:
     upper = np.random.RandomState(1).random_sample(4000) < 0.3
     (remark,) = remarks(measured(noise(0.005) * np.where(upper, 1.1, 1.0)))
     assert remark == (
@@ -45,7 +45,7 @@ def test_two_modes_are_told_with_both() -> None:
     )
 
 
-def test_many_far_outliers_are_told_and_few_or_near_ones_are_not() -> None:
+def test_many_far_outliers_are_reported_and_few_or_near_ones_are_not() -> None:
     spikes = np.where(np.arange(4000) % 25 == 24, 3.0, 1.0)
     (remark,) = remarks(measured(noise(0.01) * spikes))
     assert " latencies are outliers more than 10% above the median, up to 3." in remark
@@ -61,7 +61,7 @@ def test_the_shape_of_latencies_with_a_queue_is_no_remark() -> None:
     assert remarks(run(device, terms("trtexec-11"), "throughput", LONG)) == ()
 
 
-def test_discards_are_told_and_told_once() -> None:
+def test_discards_are_reported_and_told_once() -> None:
     hot = ClockReading(at_ms=0.0, sm_mhz=1980, throttle=("sw_thermal_slowdown",))
     full = ClockReading(at_ms=0.0, sm_mhz=1980)
     once = measured([1.0], clocks=[full, hot, *[full] * 50])
@@ -80,12 +80,12 @@ def with_clocks(*clocks: ClockReading, reference: ClockReference) -> Measurement
     return msgspec.structs.replace(examples.measurement(), clocks=clocks, clock_reference=reference)
 
 
-def test_unknown_clocks_are_told_with_the_reason() -> None:
+def test_unknown_clocks_are_reported_with_the_reason() -> None:
     reference = ClockReference(problem="NVML: Driver Not Loaded")
     assert clocks_text([with_clocks(reference=reference)]) == "clocks are unknown: NVML: Driver Not Loaded"
 
 
-def test_clocks_are_told_as_ranges_with_the_clock_that_judges_them() -> None:
+def test_clocks_are_reported_as_ranges_with_the_clock_that_judges_them() -> None:
     told = clocks_text(
         [
             with_clocks(
@@ -97,16 +97,16 @@ def test_clocks_are_told_as_ranges_with_the_clock_that_judges_them() -> None:
         ]
     )
     assert told == (
-        "clocks: SM 1965 to 1980 MHz, judged by the maximum clock of 1980 MHz, 120 to 690 W, 40 to 61 °C, "
+        "clocks: SM 1965 to 1980 MHz, against the maximum clock of 1980 MHz, 120 to 690 W, 40 to 61 °C, "
         "at the power limit in 1 of 3 readings, as large loads are on large GPUs, "
         "1 other process on the GPU"
     )
 
 
-def test_what_a_driver_does_not_tell_is_told() -> None:
-    reference = ClockReference(mhz=1980, kind="application", problem="NVML does not tell what slows the GPU")
+def test_what_a_driver_does_not_tell_is_reported() -> None:
+    reference = ClockReference(mhz=1980, kind="application", problem="NVML does not report throttle reasons")
     told = clocks_text([with_clocks(ClockReading(at_ms=0.0, sm_mhz=1980), reference=reference)])
-    assert told.endswith(", NVML does not tell what slows the GPU")
+    assert told.endswith(", NVML does not report throttle reasons")
 
 
 # ── hints ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -153,7 +153,7 @@ def test_hints_come_from_the_samples(changes: dict[str, list[float]], code: Hint
     assert codes(BenchPoint(batch=8, latency=sampled(**changes))) == [code]
 
 
-def test_streams_are_judged_by_the_throughput_of_one() -> None:
+def test_streams_are_evaluated_by_the_throughput_of_one() -> None:
     faster = sampled(start_ms=[0.0, 1.0, 2.0, 3.0], end_ms=[1.0, 2.0, 3.0, 4.0])
     nothing = BenchPoint(batch=8, latency=sampled(), throughput=sampled(), single_stream=sampled())
     twice = BenchPoint(batch=8, latency=sampled(), throughput=faster, single_stream=sampled())
@@ -174,7 +174,7 @@ def test_an_idle_gpus_clock_gives_no_hint() -> None:
     assert codes(BenchPoint(batch=8, latency=slow)) == [HintCode.CLOCKS_BELOW_APPLICATION]
 
 
-def test_an_unstable_run_beside_other_processes_blames_them() -> None:
+def test_an_unstable_run_next_to_other_processes_blames_them() -> None:
     beside = msgspec.structs.replace(
         sampled(gpu_compute_ms=[1.0, 1.2, 1.0, 1.2]),
         clocks=(

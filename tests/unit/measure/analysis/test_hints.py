@@ -59,7 +59,7 @@ def test_an_unstable_run_is_told_its_variation() -> None:
     assert "--lock-clocks" in hint.remedy
 
 
-def test_streams_that_gain_nothing_are_told_so() -> None:
+def test_streams_that_gain_nothing_are_reported() -> None:
     (hint,) = hints(Figures(0.1, 1.0, streams_gain=1.021), contract(streams=4))
     assert hint == Hint(
         HintCode.STREAMS_GAIN_NOTHING,
@@ -72,7 +72,7 @@ def test_one_stream_cannot_gain_from_streams() -> None:
     assert hints(Figures(0.1, 1.0, streams_gain=1.0), contract(streams=1)) == ()
 
 
-def test_clocks_below_application_level_are_told_with_both_clocks() -> None:
+def test_clocks_below_application_level_are_reported_with_both_clocks() -> None:
     (hint,) = hints(Figures(0.1, 1.0, sm_mhz=1200, application_mhz=1980), contract())
     assert hint.text == "clocks not at application level: SM at 1200 MHz, application clock 1980 MHz"
     assert "--warmup" in hint.remedy

@@ -30,7 +30,7 @@ def test_precisions_and_batch_sizes_compete_on_one_front() -> None:
     assert choices.front == (fast,)
 
 
-def test_several_streams_are_judged_by_latency_under_full_load() -> None:
+def test_several_streams_are_evaluated_by_latency_under_full_load() -> None:
     one = point(1, 1.0, 100.0, busy_latency=spread(2.0))
     two = point(1, 1.0, 150.0, busy_latency=spread(4.0), streams=2)
     assert is_decided_busy(report_of(one, two))
@@ -40,7 +40,7 @@ def test_several_streams_are_judged_by_latency_under_full_load() -> None:
     assert not is_decided_busy(report_of(one))
 
 
-def test_too_few_queries_for_a_p99_are_judged_by_the_slowest() -> None:
+def test_too_few_queries_for_a_p99_are_evaluated_by_the_slowest() -> None:
     few = point(1, None, 100.0, latency=spread(None, 7.0))
     (choices,) = choices_of(report_of(few))
     assert choices.costs_ms == (7.0,)
@@ -87,7 +87,7 @@ def test_failures_of_several_lines_stay_one_row() -> None:
     assert row["failure"] == told
 
 
-def test_memory_and_power_are_told_apart_by_their_columns() -> None:
+def test_memory_and_power_are_distinguished_by_their_columns() -> None:
     memory = PointMemory(peak_bytes=3, buffers_bytes=2, context_bytes=1)
     power = PointPower(watts=4.0, source="power readings")
     (row,) = rows_of(csv_of(report_of(point(1, 1.0, 8.0, memory=memory, power=power))))

@@ -77,7 +77,7 @@ def test_one_size_and_none_are_left_alone() -> None:
     assert next_size({8: 100.0}) is None
 
 
-def test_a_size_that_gave_nothing_is_not_asked_for_again() -> None:
+def test_a_size_that_gave_nothing_is_not_requested_again() -> None:
     rates = {1: 10.0, 64: 640.0}
     assert next_size(rates) == 8
     assert next_size(rates, tried={8}) is None

@@ -97,11 +97,11 @@ def test_of_trtopts_own_samples_the_same_figure_is_taken() -> None:
     assert device_latency(examples.report().points[0]) == [1.75, 2.0]
 
 
-def test_two_files_of_trtexecs_are_compared_and_nobody_vouches_for_their_terms() -> None:
+def test_two_files_of_trtexecs_are_compared_and_no_one_vouches_for_their_terms() -> None:
     found = compare_times(times("a", 1.0), times("b", 1.2), batch=None, assumed=None, threshold=0.01)
     assert [row.comparison.verdict.value for row in found.rows] == ["SLOWER"]
     assert found.rows[0].batch is None
-    assert "up to you" in found.notes[0]
+    assert "not verified" in found.notes[0]
     assert found.has_regression
 
 

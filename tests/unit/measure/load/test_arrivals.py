@@ -217,7 +217,7 @@ def test_a_goal_that_no_rate_keeps_is_out_of_reach() -> None:
     assert driver.reason == "p99=5ms is out of reach: not even 1 requests/s keep it"
 
 
-def test_a_server_without_limit_spends_its_probes_and_says_so() -> None:
+def test_a_server_without_limit_spends_its_probes_and_reports_it() -> None:
     driver = search(lambda rate: probe(rate, 1.0), 1.0, max_probes=5)
     assert driver.ended_by is SearchEnd.PROBES_SPENT
     assert driver.reason == "16 requests/s keep p99=5ms, the highest of 5 rates tried that does"
@@ -240,10 +240,10 @@ def test_a_rate_above_one_that_failed_is_never_tried() -> None:
             lowest = tried.rate
 
 
-def test_only_the_rate_that_was_asked_for_is_taken() -> None:
+def test_only_the_rate_that_was_requested_is_taken() -> None:
     driver = RateSearch(GOAL, 100.0)
-    with pytest.raises(ValueError, match="did not ask"):
+    with pytest.raises(ValueError, match="did not request"):
         driver.add(probe(50, 1.0))
     ended = search(lambda rate: probe(rate, 7.0), 1.0)
-    with pytest.raises(ValueError, match="did not ask"):
+    with pytest.raises(ValueError, match="did not request"):
         ended.add(probe(1.0, 1.0))

@@ -111,7 +111,7 @@ def test_a_poisson_load_is_seeded_and_counts_its_own_arrivals() -> None:
     assert measured.latency_ms == pytest.approx([a + b for a, b in zip(waited, served, strict=True)])
 
 
-def test_above_capacity_the_record_says_so_with_both_rates() -> None:
+def test_above_capacity_the_record_reports_it_with_both_rates() -> None:
     measured = loaded(Load(2500.0))
     assert not keeps_up(measured)
     assert offered_rate(measured) == 2500.0
@@ -138,7 +138,7 @@ def test_a_request_that_ends_long_after_the_arrivals_is_no_falling_behind() -> N
     assert keeps_up(measured)
 
 
-def test_clocks_are_read_before_and_after_and_a_slowdown_is_told() -> None:
+def test_clocks_are_read_before_and_after_and_a_slowdown_is_reported() -> None:
     full = ClockReading(at_ms=0.0, sm_mhz=1980)
     hot = ClockReading(at_ms=0.0, sm_mhz=1980, throttle=("sw_thermal_slowdown",))
     steady = loaded(Load(100.0), ScriptedDevice(replace(SERVER, clocks=[full])))
@@ -152,7 +152,7 @@ def test_clocks_are_read_before_and_after_and_a_slowdown_is_told() -> None:
     assert load_lines(8, slowed)[2] == "batch 8: the device was slowed: sw thermal slowdown"
 
 
-def test_where_nobody_tells_the_clocks_a_load_has_none() -> None:
+def test_where_the_clocks_are_unknown_a_load_has_none() -> None:
     measured = loaded(Load(100.0))
     assert (measured.clocks, measured.untrustworthy) == ((), ())
     assert measured.clock_reference.problem == "the script tells no clocks"
@@ -165,7 +165,7 @@ def test_the_host_polls_whatever_the_contract_says_and_the_record_tells() -> Non
     assert device.calls.count("copy_to_device") >= 100
 
 
-def test_without_a_graph_a_note_says_why() -> None:
+def test_without_a_graph_a_note_names_the_reason() -> None:
     device = ScriptedDevice(Script(graphs=False, compute_ms=[1.0]))
     measured = loaded(Load(100.0), device, "trtexec-11")
     assert measured.contract.name == "trtexec-11+no-graph"

@@ -142,7 +142,7 @@ class Oversleeping(ScriptedDevice):
         super().wait_any(events, until_s if events else until_s + 0.25e-3)
 
 
-def test_a_host_that_is_late_is_told_apart_and_its_lateness_counts() -> None:
+def test_a_host_that_is_late_is_distinguished_and_its_lateness_counts() -> None:
     loop = opened(Oversleeping(Script(compute_ms=[1.0], enqueue_ms=[0.0])), [0.0, 0.010, 0.0105])
     assert [one.lag_s for one in loop.served] == pytest.approx([0.0, 0.25e-3, 0.0])
     assert latencies_s(loop) == pytest.approx([1e-3, 1.25e-3, 1.75e-3])

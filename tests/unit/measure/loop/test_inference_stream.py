@@ -220,7 +220,7 @@ def test_a_late_refill_is_noted(graph: bool, told: bool) -> None:
     assert latency.notes == ()  # with one query in flight nothing is refilled early
 
 
-def test_a_binding_that_tells_no_handles_of_events_refills_late_and_says_so() -> None:
+def test_a_binding_that_tells_no_handles_of_events_refills_late_and_reports_it() -> None:
     class NoHandle(ScriptedEvent):
         handle = None  # type: ignore[assignment]
 
@@ -229,7 +229,7 @@ def test_a_binding_that_tells_no_handles_of_events_refills_late_and_says_so() ->
             return NoHandle(self, timed=timed)
 
     measured = run(Silent(SCRIPT), terms("serving", graph=False), "throughput", counted(queries=5))
-    assert measured.notes[0].endswith("the CUDA binding does not tell the handles of events")
+    assert measured.notes[0].endswith("the CUDA binding does not give the handles of events")
 
 
 def test_three_queries_in_flight_have_two_sets_on_the_device_and_three_on_the_host() -> None:

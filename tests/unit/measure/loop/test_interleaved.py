@@ -148,7 +148,7 @@ def failing(folder: Path) -> list[tuple[str, int]]:
     return sorted({(name, 1) for name, _ in calls} | set(calls[-40:]) | set(calls[:60]))
 
 
-def test_whatever_call_fails_everything_is_given_back(tmp_path: Path) -> None:
+def test_whatever_call_fails_everything_is_released(tmp_path: Path) -> None:
     variants = (*PAIR, Variant(name="bare", engine=0, contract=terms("trtexec-11"), bare=True))
     job = job_in(tmp_path, variants, rounds=1)
     cases = failing(tmp_path)
@@ -198,7 +198,7 @@ def test_a_changed_engine_is_not_loaded(tmp_path: Path) -> None:
         play(ScriptedDevice(Script()), job)
 
 
-def test_an_engine_without_graphs_runs_without_and_says_so(tmp_path: Path) -> None:
+def test_an_engine_without_graphs_runs_without_and_reports_it(tmp_path: Path) -> None:
     run = play(ScriptedDevice(Script(graphs=False)), job_in(tmp_path, rounds=1))
     assert {turns.contract.name for turns in run.turns} == {"trtexec-11+no-graph"}
     assert all("measured without a CUDA graph" in turns.notes[0] for turns in run.turns)

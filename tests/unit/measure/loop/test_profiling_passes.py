@@ -117,7 +117,7 @@ def test_layers_are_timed_in_replays_and_each_replay_is_asked_for_them_once_it_h
         (Script(layers={"conv": 0.0}), "a replay has no layer times"),
     ],
 )
-def test_where_a_graph_tells_no_layers_they_are_timed_in_plain_runs_and_a_note_says_why(
+def test_where_a_graph_tells_no_layers_they_are_timed_in_plain_runs_and_a_note_names_the_reason(
     script: Script, told: str
 ) -> None:
     found, calls = replayed(script)
@@ -236,7 +236,7 @@ def memory_of(device: ScriptedDevice) -> MemoryPass:
     return found
 
 
-def test_every_allocation_is_told_with_the_phase_it_happened_in() -> None:
+def test_every_allocation_is_reported_with_the_phase_it_happened_in() -> None:
     events = memory_of(ScriptedDevice(Script())).events
     told = [(event.phase, event.kind, event.size_bytes, event.address, event.stream) for event in events]
     run = [("allocate", 300, 3, 1), ("deallocate", 300, 3, 1)]
@@ -254,14 +254,14 @@ def test_every_allocation_is_told_with_the_phase_it_happened_in() -> None:
     ]
 
 
-def test_what_was_allocated_is_given_back() -> None:
+def test_what_was_allocated_is_released() -> None:
     live = 0
     for event in memory_of(ScriptedDevice(Script())).events:
         live += event.size_bytes if event.kind == "allocate" else -event.size_bytes
     assert live == 0
 
 
-def test_allocations_are_told_in_milliseconds_since_the_pass_began() -> None:
+def test_allocations_are_reported_in_milliseconds_since_the_pass_began() -> None:
     device = ScriptedDevice(Script(enqueue_ms=[0.0], compute_ms=[1.0], h2d_ms=0.5))
     device.host_s = 7.0
     times = [event.at_ms for event in memory_of(device).events]
@@ -290,7 +290,7 @@ def test_growth_is_unknown_where_the_driver_tells_nothing() -> None:
     assert memory_of(Silent(Script())).driver_used_bytes is None
 
 
-def test_each_further_context_is_told_with_what_it_took() -> None:
+def test_each_further_context_is_reported_with_what_it_took() -> None:
     assert memory_of(ScriptedDevice(Script())).context_bytes == (200, 200)
 
 

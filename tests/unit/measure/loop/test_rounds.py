@@ -47,4 +47,4 @@ def test_slowdowns_and_unknown_clocks_are_noted() -> None:
     assert notes_of([run({"A": A, "B": B})]) == []
     assert "hw thermal slowdown (2)" in notes_of([run({"A": A, "B": B}, slow_readings=[6])])[0]
     unknown = msgspec.structs.replace(run({"A": A, "B": B}), clocks=(ClockReading(at_ms=0.0),) * 25)
-    assert notes_of([unknown]) == ["clocks are unknown: nobody tells them"]
+    assert notes_of([unknown]) == ["clocks are unknown: not reported"]

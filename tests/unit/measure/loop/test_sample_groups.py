@@ -52,7 +52,7 @@ def sizes(measurement: Measurement) -> list[int]:
 # ── groups and readings ─────────────────────────────────────────────────────────────────────────────────
 
 
-def test_where_nobody_tells_the_clocks_all_samples_are_one_group() -> None:
+def test_where_the_clocks_are_unknown_all_samples_are_one_group() -> None:
     made = measured([])
     assert (made.clocks, made.groups, made.samples.group) == ((), (), [])
     assert made.clock_reference.problem == "the script tells no clocks"

@@ -204,7 +204,7 @@ def test_an_interruption_of_the_main_thread_ends_the_others() -> None:
     assert len(finished) >= 50
 
 
-def test_a_system_that_gives_no_more_threads_is_told_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_system_that_gives_no_more_threads_is_reported_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
     start, started = threading.Thread.start, list[threading.Thread]()
 
     def two_only(thread: threading.Thread) -> None:

@@ -92,11 +92,11 @@ def test_few_slow_queries_end_at_the_time_limit_but_not_below_the_minimum_count(
     assert precision.ended_by is StopCode.TIME_LIMIT
 
 
-def test_too_few_queries_for_an_interval_say_so() -> None:
+def test_too_few_queries_for_an_interval_report_it() -> None:
     precision = Precision(0.005, min_count=2, max_s=3.0)
     run([1000.0] * 5, precision, query_s=1.0)
     assert precision.reason == (
-        "time limit of 3 s: 3 queries are too few, or too much like their neighbours, to tell its precision, "
+        "time limit of 3 s: 3 queries are too few, or too correlated, to estimate its precision, "
         "the target is ±0.50%"
     )
 

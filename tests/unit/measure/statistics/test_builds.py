@@ -70,7 +70,7 @@ def test_more_runs_do_not_make_up_for_few_builds() -> None:
     assert math.log(found.ratio.high / found.ratio.low) > 0.05
 
 
-def test_recipes_further_apart_than_their_builds_are_told_apart() -> None:
+def test_recipes_further_apart_than_their_builds_are_distinguished() -> None:
     a, b = recipe(1.0, 0.003, 0.002, 4, 5, seed=3), recipe(0.95, 0.003, 0.002, 4, 5, seed=4)
     assert compare_builds(a, b).comparison.verdict is Verdict.FASTER
     assert compare_builds(b, a).comparison.verdict is Verdict.SLOWER
@@ -97,7 +97,7 @@ def test_builds_without_any_spread_are_compared_as_they_are() -> None:
     assert compare_builds([[1.0], [1.0]], [[1.02], [1.02]]).comparison.verdict is Verdict.SLOWER
 
 
-def test_two_builds_are_told_apart_by_their_runs_ratios() -> None:
+def test_two_builds_are_distinguished_by_their_runs_ratios() -> None:
     """What both felt in a run falls out: the runs differ by 20 %, the builds by 2 % in each."""
     a = [1.0, 1.1, 1.2, 0.9, 1.05]
     found = compare_paired(a, [1.02 * value * (1 + 1e-4 * n) for n, value in enumerate(a)])

@@ -35,7 +35,7 @@ def timed(
         (1.5, 0.3, UNDECIDED, "fp16", "fp16"),
     ],
 )
-def test_what_was_asked_for_is_taken_where_it_costs_no_time_and_otherwise_only_what_is_faster(
+def test_what_was_requested_is_taken_where_it_costs_no_time_and_otherwise_only_what_is_faster(
     ms: float, spread: float, verdict: Verdict, requested: str, best: str
 ) -> None:
     assert against(ms, spread).verdict is verdict

@@ -125,7 +125,7 @@ def test_nodes_beyond_what_can_be_ranked_one_by_one_are_found_in_groups() -> Non
     assert len(found.alone[0][0]) == 20
 
 
-def test_nodes_that_are_all_needed_are_told_apart_from_no_answer() -> None:
+def test_nodes_that_are_all_needed_are_distinguished_from_no_answer() -> None:
     found = run(lambda kept: 0.0 if len(kept) == 12 else 2.0)
     assert kept(found) == set(NODES)
     assert found.minimal

@@ -59,7 +59,7 @@ def rooted(batch: int | str = "N") -> Net:
 
 
 @pytest.mark.parametrize("bad", [0, 7, 20, 62, 63])
-def test_the_sample_is_named_as_the_data_numbers_it_held_back_or_not(bad: int) -> None:
+def test_the_sample_is_named_as_the_data_numbers_it_held_out_or_not(bad: int) -> None:
     with pytest.raises(DataError, match=rf"tensor 'root' is not finite .* with sample {bad}\n") as caught:
         calibrated(rooted(), images(64, bad), "y")
     assert "take that sample out" in caught.value.remedy
@@ -72,7 +72,7 @@ def test_it_is_also_where_the_model_fixes_the_batch(bad: int) -> None:
 
 
 @pytest.mark.parametrize(("count", "bad"), [(16, 15), (5, 3)])
-def test_methods_are_not_judged_by_outputs_that_are_not_finite(count: int, bad: int) -> None:
+def test_methods_are_not_evaluated_by_outputs_that_are_not_finite(count: int, bad: int) -> None:
     net = Net(x=["N", 32, 4, 4])
     net.conv("y", "x", 32, 32)
     net.node("Sqrt", "aside", "x")
@@ -134,7 +134,7 @@ def test_it_is_where_no_data_runs() -> None:
 @pytest.mark.parametrize(
     ("target", "size", "is_told"), [("rtx", 1e-6, True), ("rtx", 1e-4, False), ("8.6", 1e-6, False)]
 )
-def test_scales_that_fp16_does_not_hold_are_told(target: str, size: float, is_told: bool) -> None:
+def test_scales_that_fp16_does_not_hold_are_reported(target: str, size: float, is_told: bool) -> None:
     net = Net(x=["N", 32, 4, 4])
     net.conv("y", net.node("Relu", "relu", "x"), 32, 32)
     x = images(16)
@@ -212,7 +212,7 @@ def test_the_largest_that_fp32_holds_is_taken(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("count", "are_held"), [(7, False), (8, True)])
-def test_only_held_back_samples_score_methods(count: int, are_held: bool) -> None:
+def test_only_held_out_samples_score_methods(count: int, are_held: bool) -> None:
     made = calibrated(rooted(), images(count), "y").table
     assert made is not None
     assert (made.samples, made.held) == (count, count // 8)
@@ -244,7 +244,7 @@ def summary(scores: tuple[MethodScore, ...]) -> str:
     )
 
 
-def test_the_report_tells_whether_samples_were_held_back() -> None:
+def test_the_report_tells_whether_samples_were_held_out() -> None:
     judged = summary((MethodScore(method="mse", sqnr_db=40.0),))
     assert "ranges by mse from 505 samples, 32 of them held out to choose it\n" in judged
     assert "output 'y': 40.6 dB against the original on 8 samples\n" in judged

@@ -117,7 +117,7 @@ def roofline_of(*, asked: str) -> dict[str, Any]:
     return chart.spec
 
 
-def test_a_layer_that_hides_its_type_stands_under_the_roof_of_the_one_asked_for() -> None:
+def test_a_layer_that_hides_its_type_stands_under_the_roof_of_the_one_requested() -> None:
     roofs, _ = roofline_of(asked="float16")["layer"]
     assert {row["type"] for row in values(roofs)} == {"float16"}
     point = values(roofline_of(asked="float16"))[0]
@@ -136,7 +136,7 @@ def test_memory_is_drawn_with_its_peak(parts: dict[str, Section]) -> None:
     assert curve["mark"]["interpolate"] == "step-after"
 
 
-def test_the_builders_memory_is_drawn_beside_the_engines_or_alone() -> None:
+def test_the_builders_memory_is_drawn_next_to_the_engines_or_alone() -> None:
     found = resnet()
     report = found.profiles["profile.json"]
     one, eight = report.engines

@@ -146,7 +146,7 @@ def test_the_figures_that_stand_out_say_under_which_terms_they_were_taken() -> N
     assert "samples/sbatch 8, own" in text
 
 
-def test_what_is_left_out_and_noted_is_told() -> None:
+def test_what_is_left_out_and_noted_is_reported() -> None:
     found = msgspec.structs.replace(everything(), left_out={"x.json": "no file"}, notes=("two builds",))
     text = read(found).text
     assert "not on this page: x.json, no file" in text["environment"]
@@ -160,7 +160,7 @@ def test_commands_are_written_as_a_shell_takes_them() -> None:
     assert "trtopt report 'a folder' -o report.html" in text
 
 
-def test_an_engine_that_was_not_run_shows_what_its_graph_asks_for() -> None:
+def test_an_engine_that_was_not_run_shows_what_its_graph_requests() -> None:
     found = resnet()
     report = found.profiles["profile.json"]
     untimed = {"ms": None, "low_ms": None, "high_ms": None}

@@ -12,7 +12,7 @@ from trtopt.records import BatchPolicy, Beyond, ServingCost
 from trtopt.serving.planning.plan_refinement import (
     AT_EACH_RATE,
     AT_ONE_RATE,
-    REHEARSALS,
+    MOST_TRIALS,
     PlanRefinement,
     RefinedPlan,
     with_scatter,
@@ -58,7 +58,7 @@ def test_a_host_that_adds_nothing_is_asked_once() -> None:
     assert host.heard == [(found.chosen.setup.name, 100.0)]
 
 
-def test_what_is_handed_out_was_rehearsed_and_is_predicted_with_what_was_seen() -> None:
+def test_what_is_selected_had_a_trial_run_and_is_predicted_with_what_was_seen() -> None:
     host = Host(late_ms=3.0)
     found = settled(host, 100.0)
     assert host.heard[-1] == (found.chosen.setup.name, 100.0)
@@ -66,7 +66,7 @@ def test_what_is_handed_out_was_rehearsed_and_is_predicted_with_what_was_seen() 
     assert found.chosen.prediction.p50.value == pytest.approx(1.0 + 3.0, abs=0.1)
 
 
-def test_a_setup_that_a_rehearsal_shows_to_be_too_slow_gives_way_to_another() -> None:
+def test_a_setup_that_a_trial_run_shows_to_be_too_slow_gives_way_to_another() -> None:
     """Batches of one keep up with 200 requests/s only as long as nothing is added to them."""
     host = Host(batch_ms=5.0)
     found = settled(host, 200.0)
@@ -76,7 +76,7 @@ def test_a_setup_that_a_rehearsal_shows_to_be_too_slow_gives_way_to_another() ->
     assert "batch1" not in found.chosen.setup.name
 
 
-def test_of_what_was_rehearsed_the_best_is_handed_out_however_much_others_promise() -> None:
+def test_of_what_had_a_trial_run_the_best_is_selected_however_much_others_promise() -> None:
     """Whatever is rehearsed turns out slower than what was not, and so on until enough has been seen."""
     costs = iter([9.0, 5.0, 7.0, 8.0])
 
@@ -93,7 +93,7 @@ def test_of_what_was_rehearsed_the_best_is_handed_out_however_much_others_promis
     assert found.chosen.setup.cost.late_ms == (5.0,)
     told = {one.setup: one.reason for one in found.choice.rejected}
     assert heard[1] not in told
-    assert [reason for reason in told.values() if reason.endswith("was not rehearsed")]
+    assert [reason for reason in told.values() if reason.endswith("had no trial run")]
 
 
 class Sees:
@@ -109,7 +109,7 @@ class Sees:
         return SearchResult(outcome, (outcome,), ())
 
 
-def test_a_simpler_one_is_handed_out_where_the_faster_one_was_rehearsed_as_well() -> None:
+def test_a_simpler_one_is_selected_where_the_faster_one_had_a_trial_run_as_well() -> None:
     """One worker is slower than two, but within the interval of what little was seen of them."""
     seen = {
         1: ServingCost(late_ms=(4.0,)),
@@ -148,7 +148,7 @@ def test_the_highest_rate_is_looked_for_below_where_a_host_is_late() -> None:
     assert 200 <= found.demand.rate <= 400
     assert found.chosen.setup.cost.late_ms == (0.0,)
     assert (found.chosen.setup.name, found.demand.rate) in host.heard
-    assert len(host.heard) <= REHEARSALS
+    assert len(host.heard) <= MOST_TRIALS
 
 
 def test_the_highest_rate_is_looked_for_above_where_serving_adds_less_than_it_was_taken_to() -> None:
@@ -181,21 +181,21 @@ def test_what_queues_at_too_high_a_rate_says_nothing_of_lower_ones() -> None:
     rates = list(dict.fromkeys(heard))
     assert all(below > above / 2.1 for above, below in itertools.pairwise(rates))
     assert all(heard.count(rate) <= AT_EACH_RATE for rate in heard)
-    assert len(heard) <= REHEARSALS
+    assert len(heard) <= MOST_TRIALS
 
 
-def test_where_nothing_that_was_rehearsed_keeps_its_promise_the_error_says_so() -> None:
+def test_where_nothing_that_had_a_trial_run_keeps_its_promise_the_error_reports_it() -> None:
     refinement = PlanRefinement(
         ENGINES, {1: NOTHING}, BOUNDS, lambda outcome, load: ServingCost(late_ms=(25.0,))
     )
     refinement._known = Forgotten()
     with pytest.raises(
-        PlanError, match=r"(?s)when it was rehearsed.*the closest came to 2\d.*was not rehearsed"
+        PlanError, match=r"(?s)in a trial run:.*the closest came to 2\d.*had no trial run any more"
     ):
         refinement.refine_at_rate(Demand("poisson", 100.0, {0: 1.0}))
 
 
-def test_a_rehearsal_that_fails_takes_nothing_from_what_was_rehearsed_before() -> None:
+def test_a_trial_run_that_fails_takes_nothing_from_what_had_a_trial_run_before() -> None:
     costs = iter([ServingCost(late_ms=(9.0,), from_trials=500), None])
     heard: list[str] = []
 
@@ -210,7 +210,7 @@ def test_a_rehearsal_that_fails_takes_nothing_from_what_was_rehearsed_before() -
     assert (found.chosen.setup.name, found.chosen.setup.cost.from_trials) == (heard[0], 500)
 
 
-def test_what_is_taken_over_from_another_setup_was_not_rehearsed() -> None:
+def test_what_is_taken_over_from_another_setup_had_no_trial_run() -> None:
     seen = ServingCost(
         late_ms=(1.0,),
         from_trials=500,
@@ -223,7 +223,7 @@ def test_what_is_taken_over_from_another_setup_was_not_rehearsed() -> None:
     assert (other.from_trials, other.late_ms, other.beyond) == (0, (1.0,), (Beyond(p=50.0, factor=1.1),))
 
 
-def test_a_rehearsal_that_cannot_be_held_leaves_what_is_known() -> None:
+def test_a_trial_run_that_cannot_be_held_leaves_what_is_known() -> None:
     demand = Demand("poisson", 100.0, {0: 1.0})
     found = PlanRefinement(ENGINES, {1: NOTHING}, BOUNDS, lambda outcome, load: None).refine_at_rate(demand)
     assert found.chosen.setup.cost == NOTHING

@@ -48,7 +48,7 @@ def test_what_is_multiplied_by_an_unsure_factor_is_less_sure() -> None:
     assert sure.high == pytest.approx(8 + 4.303 * 4 * math.sqrt(4 / 3))
 
 
-def test_a_prediction_is_multiplied_by_what_rehearsals_took_beyond_their_simulations() -> None:
+def test_a_prediction_is_multiplied_by_what_trial_runs_took_beyond_their_simulations() -> None:
     policy = BatchPolicy(max_batch=1, max_delay_ms=0.0)
     known = (
         Beyond(p=50.0, factor=2.0, error=0.0, spread=0.0, trials=4),
@@ -141,10 +141,10 @@ def test_memory_is_kept() -> None:
     assert any("MiB of device memory" in one.reason for one in bound.rejected)
 
 
-def test_a_memory_bound_is_not_kept_by_engines_that_nobody_measured() -> None:
+def test_a_memory_bound_is_not_kept_by_engines_that_no_one_measured() -> None:
     found = Search([engine(8, 3.0, memory_mib=None)]).best(at(100), Bounds(GOAL, memory_bytes=MIB))
     assert found.chosen is None
-    assert [one.reason for one in found.rejected] == ["nobody measured its memory"]
+    assert [one.reason for one in found.rejected] == ["its memory was not measured"]
 
 
 def test_for_triton_there_is_one_engine_with_a_range_of_batches() -> None:
@@ -194,31 +194,31 @@ def told_by(engines: list, demand: Demand, bounds: Bounds) -> str:
     search = Search(engines)
     found = search.best(demand, bounds)
     assert found.chosen is None
-    error = nothing_keeps(search, demand, bounds, found, rate_asked=True)
+    error = nothing_keeps(search, demand, bounds, found, rate_given=True)
     assert isinstance(error, PlanError)
     return str(error)
 
 
-def test_one_that_is_fast_for_whom_it_does_not_reject_is_told_so() -> None:
+def test_one_that_is_fast_for_whom_it_does_not_reject_is_reported() -> None:
     """A queue of one at 90 % load rejects many, and a quarter of the requests are answered at once."""
     setup = Setup(Fleet([engine(1, 1.0)]), 1, BatchPolicy(max_batch=1, max_delay_ms=0.0, max_waiting=1))
     demand, bounds = at(900), Bounds(Goal(25.0, 20.0))
     found = SearchResult(None, (Outcome(setup, predict(setup, demand, bounds.goal)),), ())
-    error = nothing_keeps(Search([engine(1, 1.0)]), demand, bounds, found, rate_asked=False)
+    error = nothing_keeps(Search([engine(1, 1.0)]), demand, bounds, found, rate_given=False)
     assert re.search(r"p25=20ms: the closest comes to 1 ms \(.*\), and rejects more than 1 %", str(error))
 
 
-def test_of_contradictory_bounds_each_is_told_with_what_it_costs() -> None:
+def test_of_contradictory_bounds_each_is_reported_with_what_it_costs() -> None:
     told = told_by(ENGINES, at(900), Bounds(Goal(99.0, 2.5), memory_bytes=105 * MIB, max_engines=1))
     assert "p99=2.5ms: the closest comes to" in told
-    assert re.search(r"rate 900/s: 1\d\d/s would keep the other bounds, not rehearsed", told)
+    assert re.search(r"rate 900/s: 1\d\d/s would keep the other bounds, without a trial run", told)
     assert "memory 105 MiB: makes no difference" in told
     assert "max-engines 1: makes no difference" in told
 
 
-def test_a_memory_bound_on_engines_whose_memory_nobody_measured_says_that() -> None:
+def test_a_memory_bound_on_engines_whose_memory_no_one_measured_says_that() -> None:
     told = told_by([engine(1, 1.0, memory_mib=None)], at(100), Bounds(GOAL, memory_bytes=8192 * MIB))
-    assert "memory 8 GiB, and nobody measured what any engine takes: without it there is fp16 batch1" in told
+    assert "memory 8 GiB, and no engine's memory was measured: without it there is fp16 batch1" in told
 
 
 def test_a_memory_bound_that_is_the_one_in_the_way_is_named_with_what_would_do() -> None:
@@ -227,17 +227,17 @@ def test_a_memory_bound_that_is_the_one_in_the_way_is_named_with_what_would_do()
     assert "memory 50 MiB: without it there is fp16" in told
 
 
-def test_an_interval_that_alone_misses_is_told_as_that_and_no_higher_rate_as_a_remedy() -> None:
+def test_an_interval_that_alone_misses_is_reported_as_that_and_no_higher_rate_as_a_remedy() -> None:
     """As after rehearsals that differed widely: the costs of others promise more than was asked for."""
     setup = Setup(Fleet([engine(1, 1.0)]), 1, BatchPolicy(max_batch=1, max_delay_ms=0.0))
     sure = predict(setup, at(100), GOAL)
     unsure = structs.replace(sure, goal=Estimate(value=4.49, low=0.0, high=22.6))
     found = SearchResult(None, (Outcome(setup, unsure),), ())
-    told = str(nothing_keeps(Search(ENGINES), at(100), Bounds(GOAL), found, rate_asked=True))
+    told = str(nothing_keeps(Search(ENGINES), at(100), Bounds(GOAL), found, rate_given=True))
     assert "p99=20ms: the closest promises 4.49 ms, but its interval reaches 22.6 ms: fp16 batch1" in told
-    assert "rate 100/s: is not in the way, by simulations that were not rehearsed" in told
+    assert "rate 100/s: is not in the way, by simulations without a trial run" in told
     assert "keep the other bounds" not in told
-    assert "relax one of them as told" in told
+    assert "relax one of them as shown" in told
 
 
 def test_where_no_single_bound_helps_it_is_told_what_each_alone_leaves() -> None:
@@ -248,13 +248,13 @@ def test_where_no_single_bound_helps_it_is_told_what_each_alone_leaves() -> None
     assert "p99=0.1ms alone: no rate keeps it" in told
     assert "the memory alone: no engine takes less than 100 MiB" in told
     assert "→ relax several together, for no single one is enough" in told
-    assert "as told" not in told
+    assert "as shown" not in told
 
 
-def test_a_rate_that_is_possible_alone_is_told_with_its_best_latency() -> None:
+def test_a_rate_that_is_possible_alone_is_reported_with_its_best_latency() -> None:
     told = told_by(ENGINES, at(900), Bounds(Goal(99.0, 2.5), memory_bytes=50 * MIB))
     assert re.search(r"the rate alone: p99 comes to [\d.]+ ms \(.*\) at best", told)
-    assert re.search(r"p99=2.5ms alone: 1\d\d/s would keep it, not rehearsed", told)
+    assert re.search(r"p99=2.5ms alone: 1\d\d/s would keep it, without a trial run", told)
     assert "→ relax several together" in told
 
 

@@ -43,7 +43,7 @@ def at_ms(*times: float) -> Arrivals:
 # ── by hand ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_requests_wait_for_company_then_run_on_the_engine_that_is_cheapest() -> None:
+def test_requests_wait_for_more_then_run_on_the_engine_that_is_cheapest() -> None:
     """Three share the batch of four, which takes 2 ms where three alone would take 3; four fill the next
     at once; the one left over waits for its delay, in vain."""
     service = Service([fixed(1, 1.0), fixed(4, 2.0)])

@@ -64,8 +64,8 @@ def test_recorded_arrivals_count_from_the_first() -> None:
         ("0\n1,2,3\n", "log:2: '1,2,3' has 3 fields"),
         ("0\nnan\n", "log:2: 'nan' has no time that is a number\n  → write each time in seconds"),
         ("inf\n1\n", "log:1: 'inf' has no time that is a number"),
-        ("", "log: 0 arrivals tell no rate"),
-        ("3\n3\n", "log: 2 arrivals tell no rate"),
+        ("", "log: 0 arrivals have no rate"),
+        ("3\n3\n", "log: 2 arrivals have no rate"),
     ],
 )
 def test_a_record_that_is_none_is_refused_with_its_line(text: str, problem: str) -> None:

@@ -30,7 +30,7 @@ def stalled(at: int) -> np.ndarray:
     return took_ms
 
 
-def test_rehearsals_are_as_far_off_as_their_median() -> None:
+def test_trial_runs_are_as_far_off_as_their_median() -> None:
     (told,) = beyond([steady(np.full(COUNT, ms)) for ms in (1.0, 1.1, 1.3, 1.8)], [50.0])
     deviation = math.sqrt((0.3**2 + 0.2**2 + 0.0**2 + 0.5**2) / 3)
     assert (told.p, told.trials) == (50.0, 4)
@@ -39,7 +39,7 @@ def test_rehearsals_are_as_far_off_as_their_median() -> None:
     assert told.error == pytest.approx(deviation / 2 / 1.2)
 
 
-def test_a_process_that_the_machine_held_up_is_told() -> None:
+def test_a_process_that_the_machine_held_up_is_reported() -> None:
     three = [steady(np.full(COUNT, ms)) for ms in (1.4, 1.5, 1.6)]
     found = held_up([three[0], steady(stalled(0)), *three[1:]], [50.0, 99.0])
     assert found is not None
@@ -56,12 +56,12 @@ def test_who_is_held_up_is_farther_from_the_next_than_dixon_lets_one_of_four_be(
     assert (found is not None) == is_held_up
 
 
-def test_of_three_nobody_tells_which_was_held_up() -> None:
+def test_of_three_no_one_tells_which_was_held_up() -> None:
     even = np.full(COUNT, 1.5)
     assert held_up([steady(one) for one in (stalled(0), even, even)], [99.0]) is None
 
 
-def test_who_is_held_up_is_told_by_the_highest_percentile_that_all_tell() -> None:
+def test_who_is_held_up_is_reported_by_the_highest_percentile_that_all_tell() -> None:
     even, late = np.full(500, 1.5), np.full(500, 1.5)
     late[:10] = 9.0
     found = held_up([steady(one) for one in (even, even, late, even)], [50.0, 99.0, 99.9])
@@ -79,7 +79,7 @@ def test_processes_that_agree_are_sure() -> None:
     assert (told.factor, told.spread, told.error) == pytest.approx((1.2, 0.0, 0.0))
 
 
-def test_one_rehearsal_does_not_tell_how_processes_differ() -> None:
+def test_one_trial_run_does_not_tell_how_processes_differ() -> None:
     (told,) = beyond([steady(np.full(COUNT, 1.2))], [50.0])
     assert (told.factor, told.spread, told.error, told.trials) == (pytest.approx(1.2), 0.0, 0.0, 1)
 

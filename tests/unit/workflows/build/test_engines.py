@@ -73,7 +73,7 @@ def test_builds_at_a_time_are_told_of_gpus_that_they_share_or_leave_idle(
     assert tuple(said) == case.said
 
 
-def test_a_timing_cache_that_nobody_reads_is_told_of() -> None:
+def test_a_timing_cache_that_no_one_reads_is_reported() -> None:
     builder: Any = Builder(NO_GPU, uses_timing_cache=False)
     (said,) = notes_on(make_recipe(None, {"timing_cache": "mine.cache"}), builder, 1)
     assert said == "tensorrt 10.16.1 does not use timing caches: mine.cache is ignored"

@@ -109,7 +109,7 @@ def quiet(took_ms: Sequence[float | None]) -> TrialRun:
     return msgspec.structs.replace(run, wake_ms=[0.0])
 
 
-def test_what_a_simulation_of_the_same_arrivals_misses_is_told_by_percentile() -> None:
+def test_what_a_simulation_of_the_same_arrivals_misses_is_reported_by_percentile() -> None:
     cost = cost_of(ServingCost(), quiet([1.5] * 190 + [4.0] * 10), (50.0, 99.0, 99.0))
     middle, tail = cost.beyond
     assert (middle.factor, tail.factor) == pytest.approx((1.5, 4.0))
@@ -128,7 +128,7 @@ def test_where_requests_were_rejected_the_factor_can_be_written_down() -> None:
     assert msgspec.json.decode(msgspec.json.encode(cost), type=ServingCost) == cost
 
 
-def test_what_scatters_is_that_of_all_rehearsals() -> None:
+def test_what_scatters_is_that_of_all_trial_runs() -> None:
     first, second = run_of((0, 1, 1, 1.5)), run_of((0, 1, 1, 2.5), late_ms=0.6)
     cost = trial_cost(ServingCost(), SETUP, [(ALONE, first), (ALONE, second)], (50.0,))
     assert (cost.batch_ms, cost.from_trials) == (pytest.approx(1.0), 400)

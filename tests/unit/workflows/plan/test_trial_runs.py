@@ -30,7 +30,7 @@ def trial(took_ms: Sequence[float | None], *, rejected: int = 0, failed: int = 0
     )
 
 
-def test_runs_are_told_one_by_one() -> None:
+def test_runs_are_reported_one_by_one() -> None:
     fast, slow = runs_of(trial([1.0] * 500 + [4.0] * 500), 90.0, 2)
     assert (fast.p50_ms, fast.p99_ms, fast.goal_ms) == pytest.approx((1.0, 1.0, 1.0))
     assert (slow.p50_ms, slow.p99_ms, slow.goal_ms) == pytest.approx((4.0, 4.0, 4.0))
@@ -39,7 +39,7 @@ def test_runs_are_told_one_by_one() -> None:
     assert (fast.lag_p99_ms, slow.lag_p99_ms) == pytest.approx((0.99 * 0.499, 0.5 + 0.99 * 0.499))
 
 
-def test_the_percentile_of_the_goal_is_told_beside_the_usual_ones() -> None:
+def test_the_percentile_of_the_goal_is_reported_next_to_the_usual_ones() -> None:
     (run,) = runs_of(trial(np.linspace(0, 10, 1001).tolist()), 80.0, 1)
     assert (run.p50_ms, run.p99_ms, run.goal_ms) == pytest.approx((5.0, 9.9, 8.0))
 
@@ -55,7 +55,7 @@ def test_a_run_without_an_answer_is_left_out() -> None:
     assert (before.p50_ms, after.p50_ms) == pytest.approx((1.0, 2.0))
 
 
-def test_where_nothing_is_answered_nothing_is_said() -> None:
+def test_where_nothing_is_answered_nothing_is_reported() -> None:
     with pytest.raises(DeviceError, match="no request of the trial was answered"):
         runs_of(trial([None] * 9, failed=9), 99.0, 3)
 

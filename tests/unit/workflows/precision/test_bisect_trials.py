@@ -60,7 +60,7 @@ def trials(folder: Path, *, islands: bool = False, **errors: float) -> Trials:
     return Trials(Named(islands=islands), Told(**errors), Bounds(max_error=1.0), folder)
 
 
-def test_a_set_that_cannot_be_built_misses_the_bounds_and_is_told(tmp_path: Path) -> None:
+def test_a_set_that_cannot_be_built_misses_the_bounds_and_is_reported(tmp_path: Path) -> None:
     nan = float("nan")
     tried = trials(tmp_path, none=3.0, abc=9.0, c=3.0, abd=nan)
     found = search(dict.fromkeys(NODES, 0.25), tried.error, 100)
@@ -80,7 +80,7 @@ def test_a_model_that_cannot_be_built_at_either_end_is_an_error(tmp_path: Path, 
 
 
 @pytest.mark.parametrize(("error", "said", "notes"), [(0.9, "d_more", 0), (1.1, "d", 1)])
-def test_islands_stay_high_in_what_is_handed_out_only_if_the_bounds_are_met_so(
+def test_islands_stay_high_in_what_is_selected_only_if_the_bounds_are_met_so(
     tmp_path: Path, error: float, said: str, notes: int
 ) -> None:
     tried = trials(tmp_path, islands=True, d_more=error)

@@ -75,7 +75,7 @@ def test_precision_that_did_not_happen_fails_the_build_with_the_layer(tmp_path: 
     assert caught.value.exit_code == 1
 
 
-def test_layers_that_tensorrt_8_6_chose_to_run_in_fp32_are_told_and_fail_nothing(tmp_path: Path) -> None:
+def test_layers_that_tensorrt_8_6_chose_to_run_in_fp32_are_reported_and_fail_nothing(tmp_path: Path) -> None:
     manifest = folder_of(tmp_path, ran("first", "Half", FIRST), ran("second", "Float", SECOND))
     with pytest.raises(BuildError, match=r"1\.4% of the weights"):
         check_receipts(receipts_of(tmp_path, manifest))
@@ -122,7 +122,7 @@ def test_engines_that_tell_no_types_have_no_receipt_or_an_unknown_one(tmp_path: 
 
 
 @pytest.mark.parametrize(("told", "file"), [('{"Layers": []}', "batch4.layers.json"), ("", None)])
-def test_a_build_keeps_what_the_inspector_says_beside_the_engine(
+def test_a_build_keeps_what_the_inspector_says_next_to_the_engine(
     tmp_path: Path, told: str, file: str | None
 ) -> None:
     by = builder(Surface("tensorrt-8.6.0", {"EngineInspector.get_engine_information": told}))

@@ -55,7 +55,7 @@ def test_an_open_axis_that_nothing_gives_is_named() -> None:
         shapes_with(image, {"height": 224}, {})
 
 
-def test_a_model_without_open_axes_says_so() -> None:
+def test_a_model_without_open_axes_reports_it() -> None:
     with pytest.raises(UsageError) as error:
         shapes_with(model(x=("N", 3)), {"seq": 8}, {})
     assert "every axis but the batch is fixed" in error.value.remedy

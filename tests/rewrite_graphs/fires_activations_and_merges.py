@@ -1,5 +1,5 @@
 # ruff: noqa: E501 - graphs read best one statement after another
-"""Where each rule fires: the next rules of the catalogue."""
+"""Where the rules on activations, merged products and shapes fire."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # ruff: noqa: E501 - graphs read best one statement after another
-"""Normalisations that stay as they are, or keep their casts."""
+"""Normalisations that are not rewritten, or keep their casts."""
 
 from __future__ import annotations
 

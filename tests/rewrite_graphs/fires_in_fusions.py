@@ -1,5 +1,5 @@
 # ruff: noqa: E501 - graphs read best one statement after another
-"""Where rules fire beside the layer that TensorRT is to fuse the result with, in sizes that fill a kernel."""
+"""Where rules fire next to the layer that TensorRT is to fuse the result with, in sizes that fill a kernel."""
 
 from __future__ import annotations
 

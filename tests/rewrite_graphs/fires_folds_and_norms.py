@@ -1,5 +1,5 @@
 # ruff: noqa: E501 - graphs read best one statement after another
-"""Where each rule fires: the first rules of the catalogue."""
+"""Where the rules that clean, fold constants and compose norms fire."""
 
 from __future__ import annotations
 
