@@ -15,12 +15,12 @@ _ALLOWED = ("locked", "output", "plugins")
 
 
 def or_locked(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add `--locked BUILD_DIR`, which replaces MODEL and every option but `_TAKEN`."""
+    """Add `--locked BUILD_DIR`, which replaces MODEL and every option but `_ALLOWED`."""
 
     @functools.wraps(command)
     def either(locked: Path | None, model: Path | None, output: Path | None, **options: Any) -> Any:
         if locked is not None:
-            _refuse_others()
+            _refuse_other_options()
             return _rebuild(locked, output, click.get_current_context().params["plugins"] or ())
         if model is None:
             raise click.UsageError("give MODEL, an ONNX file, or --locked BUILD_DIR")

@@ -19,7 +19,7 @@ from trtopt.errors import (
 from trtopt.files.atomic import cannot_write
 from trtopt.files.build_folder import folder_in_progress
 from trtopt.files.manifests import is_build_folder, own_files, read_manifest, write_manifest
-from trtopt.files.replace_folder import names_of_others
+from trtopt.files.replace_folder import names_of_user_files
 from trtopt.files.temporary import locked_folder
 from trtopt.onnxio.model_info import read_onnx
 from trtopt.recipe import Recipe, check_recipe

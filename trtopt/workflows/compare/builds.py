@@ -171,7 +171,7 @@ def _build_first(
             "leave the timing cache out of the recipe",
         )
     choice = choose_for_running(setting.backend or "auto")
-    tell(notes, listener, f"{path.name} is built with {choice.name}: {choice.reason}")
+    notify(notes, listener, f"{path.name} is built with {choice.name}: {choice.reason}")
     recipe = msgspec.structs.replace(
         recipe,
         backend=choice.name,
