@@ -16,6 +16,7 @@ from trtopt.records.casting import CastReport
 from trtopt.records.quantisation import QuantizeReport
 from trtopt.rewrite.rewrite import rewrite_model
 from trtopt.rewrite.trace import RewriteTrace
+from trtopt.targets import DEFAULT as DEFAULT_TARGET
 from trtopt.workflows.build import build as building
 from trtopt.workflows.compare import compare as comparing
 from trtopt.workflows.listener import SILENT, Listener
@@ -291,7 +292,7 @@ def rewrite(
     model: str | Path,
     output: str | Path,
     *,
-    target: str = "10",
+    target: str = DEFAULT_TARGET,
     rules: Sequence[str] | None = None,
     skip: Sequence[str] = (),
     check: bool = True,
@@ -336,7 +337,7 @@ def cast(
     output: str | Path,
     *,
     precision: Literal["fp16", "bf16"] = "fp16",
-    target: str = "10",
+    target: str = DEFAULT_TARGET,
     data: str | Path | None = None,
     threshold: float | None = None,
     keep: Sequence[str] = (),
@@ -386,7 +387,7 @@ def quantize(
     output: str | Path,
     *,
     precision: Literal["int8", "fp8", "int4"],
-    target: str = "10",
+    target: str = DEFAULT_TARGET,
     calib: str | Path | None = None,
     table: str | Path | None = None,
     method: str | None = None,

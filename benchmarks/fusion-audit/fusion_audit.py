@@ -48,7 +48,7 @@ def write_pairs(folder: Path, target: str) -> None:
     pairs = []
     for number, case in enumerate(FIRES):
         graph, rule = model(case.text, case.opset), rules[case.rule]
-        if case.opset > target_named(target).opset:
+        if case.opset > target_named(target).operator_opset:
             continue
         before, after = (folder / f"{case.rule}-{number}-{side}.onnx" for side in ("before", "after"))
         onnx.save(graph, before)

@@ -289,7 +289,6 @@ def test_engines_that_cannot_run_here_are_compared_only_if_the_cpu_is_requested(
         (["{build}", "{build}", "--control", "0"], 2, "--control 0"),
         (["{build}", "{build}", "--contract", "mine"], 2, "no such contract"),
         (["{build}", "{build}", "--batch", "3"], 2, "no engine here admits it"),
-        (["{build}", "{build}", "--force"], 2, "--force: means nothing"),
         (["{build}", "{build}", "--opt-level", "3"], 2, "build options: means nothing"),
         (["{build}", "{result}"], 2, "a result file and an engine"),
         (["{result}", "{result}", "--control", "3"], 2, "--control: means nothing"),

@@ -39,7 +39,7 @@ def test_it_is_loaded_only_if_it_is_trusted_by_name(
         done = trtopt_cli(*asked, "--trust", name)
         assert done.returncode == 0, done.stderr
         assert "bare.engine: no manifest describes it, loaded because of --trust" in done.stderr
-        assert "loaded with onnxruntime: asked for" in done.stderr
+        assert "loaded with onnxruntime: requested" in done.stderr
 
 
 def test_it_tells_its_batch_itself_and_the_result_tells_who_vouched(

@@ -41,10 +41,15 @@ def test_what_the_terminal_cannot_encode_is_spelled_out(
     assert "\\u2013" in done.stdout  # the dash where no copies were timed
 
 
-@pytest.mark.parametrize("arguments", [["build", "--backend", "onnxruntime"], ["cast", "--no-compare"]])
-def test_a_name_that_is_no_text_is_reported_as_such(arguments: list[str], trtopt_cli: CommandLine) -> None:
-    told = trtopt_cli.fails(2, *arguments, DIGITS, "-o", NO_TEXT)
-    assert "has a name that is not UTF-8\n  → rename the file or folder" in told
+def test_a_folders_name_that_is_no_text_is_reported_as_such(trtopt_cli: CommandLine) -> None:
+    refused = trtopt_cli.fails(2, "build", "--backend", "onnxruntime", DIGITS, "-o", NO_TEXT)
+    assert "has a name that is not UTF-8\n  → rename the file or folder" in refused
+
+
+def test_a_file_whose_name_is_no_text_is_written_under_it(trtopt_cli: CommandLine) -> None:
+    done = trtopt_cli("cast", "--no-compare", DIGITS, "-o", NO_TEXT)
+    assert done.returncode == 0, done.stderr
+    assert (trtopt_cli.folder / NO_TEXT).is_file()
 
 
 HOSTILE = "\x1b]0;title\x07\r\nFORGED: all is well\x9b2J\u202e\x7f"

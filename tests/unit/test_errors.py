@@ -68,7 +68,7 @@ def test_the_exit_codes_in_the_docstring_are_the_real_ones() -> None:
 
 
 def test_an_error_reads_as_its_problem_and_its_remedy() -> None:
-    assert str(UsageError("no such flag", "omit it")) == "no such flag\n  → leave it away"
+    assert str(UsageError("no such flag", "omit it")) == "no such flag\n  → omit it"
     assert str(UsageError("no such flag")) == "no such flag"
 
 

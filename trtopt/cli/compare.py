@@ -52,6 +52,9 @@ if TYPE_CHECKING:
     metavar="[C1,C2]",
     help="Explain the difference of two contracts; between result files without a value, as last option.",
 )
+@click.option(
+    "--assume-contract", metavar="NAME", help="The contract that trtexec's exported times were taken under."
+)
 @recipe_options("jobs", "timing_cache", "reproducible")
 def compare(
     a: Path,

@@ -139,7 +139,7 @@ def read_verified(path: Path, sha256: str, vouching: str = "manifest") -> bytes:
     """
     again = "build again"
     if vouching == "plan":
-        again = "plan again, or put the plan back: it tells where engines lie as seen from its own folder"
+        again = "plan again, or move the plan back: its paths to engines are relative to its folder"
     if not path.is_file():
         raise ArtifactError(f"{path}: cannot be read (no file of that name)", again)
     try:
