@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
-from tests.fuzz import fuzz_arrays as arrays
-from tests.fuzz import fuzz_mutators as change
+from tests.fuzz import fuzz_arrays as arrays, fuzz_mutators as change
 from trtopt.records import TensorSpec
 
 _X = TensorSpec(name="x", dtype="float32", shape=("N", 4))

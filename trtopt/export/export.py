@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from trtopt.errors import ModelError, OutputError
-from trtopt.export import fixed_axes as blame
-from trtopt.export import naming, opset
+from trtopt.export import fixed_axes as blame, naming, opset
 from trtopt.export.exporters import NATIVE_OPSET, Specialised, export_raw
 from trtopt.export.fold import fold_batch_norms
 from trtopt.export.retype import align_weights

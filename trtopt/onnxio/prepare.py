@@ -10,8 +10,7 @@ import onnx
 import onnx.inliner
 
 from trtopt.errors import InvalidModelError, UnsupportedOpError
-from trtopt.onnxio import graph_walk as onnxgraph
-from trtopt.onnxio import model_file
+from trtopt.onnxio import graph_walk as onnxgraph, model_file
 from trtopt.onnxio.functions import check_functions
 from trtopt.onnxio.graph_walk import OWN_DOMAINS, graphs_of, reads_of, subgraphs_of
 from trtopt.onnxio.shape_inference import forget_placeholders, infer_shapes

@@ -1,6 +1,5 @@
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from tests.support.inspected import graph, layer, node, profiled, stored, times, zeros
 from trtopt.inspect.groups import by_dtype, by_kind, by_module, by_node, module_of

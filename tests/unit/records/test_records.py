@@ -10,8 +10,7 @@ from typing import Any, Literal, Union
 
 import msgspec
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from tests.support import examples
 from trtopt import records

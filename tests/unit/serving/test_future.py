@@ -11,8 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, as_completed, wait
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from trtopt.serving import future as module
 from trtopt.serving.future import InferenceFuture

@@ -7,8 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from trtopt.serving import row_copying as copying
-from trtopt.serving import vectored_copy as vectored
+from trtopt.serving import row_copying as copying, vectored_copy as vectored
 from trtopt.serving.row_copying import Copier, own_rows
 from trtopt.serving.vectored_copy import Placed, copy_in, copy_out
 

@@ -29,12 +29,7 @@ from trtopt.device.tensorrt.timing import (
     require_unchanged,
     tactics_of,
 )
-from trtopt.errors import (
-    BuildError,
-    DeviceMemoryError,
-    UnsupportedOpError,
-    UsageError,
-)
+from trtopt.errors import BuildError, DeviceMemoryError, UnsupportedOpError, UsageError
 from trtopt.records import Backend, BuildPlan, BuildSettings, DeviceInfo, Tactic, TensorSpec
 from trtopt.settings import plain_attributes
 from trtopt.targets import NUMPY_TYPES, PRECISION_FLAGS

@@ -9,23 +9,11 @@ from pathlib import Path
 
 from trtopt.builder.engine import BuildJob
 from trtopt.builder.shapes import fixed_batch, over_all, profiles_for
-from trtopt.device.backends import (
-    places_to_build,
-)
+from trtopt.device.backends import places_to_build
 from trtopt.device.building import EngineBuilder
-from trtopt.errors import (
-    BuildError,
-    ModelError,
-    TrtoptError,
-)
+from trtopt.errors import BuildError, ModelError, TrtoptError
 from trtopt.recipe import Recipe, parse_shape_flag
-from trtopt.records import (
-    Backend,
-    BuildPlan,
-    BuildSettings,
-    EngineArtifact,
-    OnnxArtifact,
-)
+from trtopt.records import Backend, BuildPlan, BuildSettings, EngineArtifact, OnnxArtifact
 from trtopt.settings import recorded_settings
 from trtopt.workers.protocol import Built
 from trtopt.workers.supervisor import run_all_jobs

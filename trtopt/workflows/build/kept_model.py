@@ -8,23 +8,14 @@ from pathlib import Path
 
 import msgspec
 
-from trtopt.errors import (
-    InvalidModelError,
-)
+from trtopt.errors import InvalidModelError
 from trtopt.files.atomic import cannot_write
 from trtopt.files.manifests import MANIFEST
 from trtopt.files.signing import SIGNATURE
 from trtopt.onnxio.external_data import external_files
 from trtopt.onnxio.model_info import load_graph
-from trtopt.records import (
-    Backend,
-    OnnxArtifact,
-    RewriteSummary,
-)
-from trtopt.workflows.build.engines import (
-    MODEL_FILE,
-    TIMING_CACHE_FILE,
-)
+from trtopt.records import Backend, OnnxArtifact, RewriteSummary
+from trtopt.workflows.build.engines import MODEL_FILE, TIMING_CACHE_FILE
 from trtopt.workflows.build.rewriting import rewritten
 from trtopt.workflows.listener import Listener
 

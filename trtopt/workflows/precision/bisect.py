@@ -17,12 +17,7 @@ from trtopt.inspect.costs import node_flops
 from trtopt.inspect.graph import read_graph
 from trtopt.onnxio.model_file import ModelFile
 from trtopt.precision.bisect.search import FEWEST, Evaluate, Found, Names, Trial, front, search
-from trtopt.precision.bisect.variants import (
-    CastVariants,
-    QuantisedVariants,
-    Variants,
-    pattern_for,
-)
+from trtopt.precision.bisect.variants import CastVariants, QuantisedVariants, Variants, pattern_for
 from trtopt.precision.bounds import Bounds
 from trtopt.precision.calibration.table import read_table
 from trtopt.precision.casting.decide import CastOptions
@@ -40,8 +35,7 @@ from trtopt.workflows.listener import SILENT, Listener
 from trtopt.workflows.precision.bisect_trials import Trials
 from trtopt.workflows.precision.check import Checker
 from trtopt.workflows.precision.evaluators import EngineTerms, Evaluator, evaluator_for
-from trtopt.workflows.precision.quantize import Request as QuantizeRequest
-from trtopt.workflows.precision.quantize import evaluated, rewritten, save
+from trtopt.workflows.precision.quantize import Request as QuantizeRequest, evaluated, rewritten, save
 
 EVALUATIONS = 200
 """The default maximum number of evaluated node sets."""

@@ -1,6 +1,5 @@
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from trtopt.measure.analysis.tradeoffs import best_under, knee, pareto_front, round_bounds
 
