@@ -11,11 +11,10 @@ from numpy.typing import NDArray
 
 from tests.support.networks import Net, as_file
 from trtopt.data import SampleSource
-from trtopt.data.held import HeldReader
+from trtopt.data.feeds import HeldReader
 from trtopt.errors import ArtifactError, DataError, ModelError
-from trtopt.precision.calibration.choose import best_of
+from trtopt.precision.calibration.choose import Part, best_of
 from trtopt.precision.calibration.collect import check_finite
-from trtopt.precision.calibration.held_out import Part
 from trtopt.precision.calibration.table import read_table
 from trtopt.precision.placement.place import place
 from trtopt.precision.placement.plan import PlacementOptions, Precision
