@@ -69,7 +69,7 @@ def _rewritten(path: Path) -> None:
     """As `trtopt lint` and `trtopt rewrite` read: shape inference and ONNX Runtime see the model."""
     from trtopt.onnxio.model_info import read_onnx
     from trtopt.records import Backend
-    from trtopt.workflows.build.rewriting import TRACE_FILE, rewritten
+    from trtopt.workflows.build.kept_model import TRACE_FILE, rewritten
 
     onnx = read_onnx(path)
     copy = path.with_name("copy.onnx")

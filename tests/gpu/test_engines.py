@@ -35,8 +35,7 @@ from trtopt.errors import (
 )
 from trtopt.files.manifests import read_manifest
 from trtopt.measure.contracts import changed, contract_named
-from trtopt.measure.load.arrivals import Load, arrivals_s
-from trtopt.measure.load.queueing import keeps_up
+from trtopt.measure.load.arrivals import Load, arrivals_s, keeps_up
 from trtopt.measure.loop.inference_stream import InferenceStream
 from trtopt.records import EngineArtifact, Terms
 

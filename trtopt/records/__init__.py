@@ -23,8 +23,10 @@ from trtopt.records.building import (
     BuildSettings as BuildSettings,
     EngineArtifact as EngineArtifact,
     Manifest as Manifest,
+    OnnxArtifact as OnnxArtifact,
     Plugin as Plugin,
     RewriteSummary as RewriteSummary,
+    TensorSpec as TensorSpec,
 )
 from trtopt.records.caching import (
     CacheDifference as CacheDifference,
@@ -97,7 +99,6 @@ from trtopt.records.measuring import (
     Samples as Samples,
     Terms as Terms,
 )
-from trtopt.records.models import OnnxArtifact as OnnxArtifact, TensorSpec as TensorSpec
 from trtopt.records.planning import (
     PLAN_SCHEMA as PLAN_SCHEMA,
     BatchPlan as BatchPlan,
