@@ -16,10 +16,10 @@ from trtopt.files.manifests import read_manifest
 from trtopt.onnxio.model_info import read_onnx
 from trtopt.records import Manifest, from_json
 from trtopt.rewrite import rewrite as api
+from trtopt.rewrite.rewrite_trace import RewriteTrace
 from trtopt.rewrite.rule import Match, Rule, Stage, always
 from trtopt.rewrite.rules import erase_identity
 from trtopt.rewrite.scope import Scope
-from trtopt.rewrite.trace import RewriteTrace
 from trtopt.workflows.build import kept_model
 
 

@@ -198,7 +198,7 @@ def _table(path: Path) -> None:
 
 
 def _cache(path: Path) -> None:
-    from trtopt.builder.timing_cache import identity_of, load_cache
+    from trtopt.builder.timing_cache_file import identity_of, load_cache
     from trtopt.device.backends import open_builder
 
     builder = open_builder("onnxruntime")

@@ -6,8 +6,8 @@ import hashlib
 import time
 from pathlib import Path
 
-from trtopt.builder.caches import BuildCaches
-from trtopt.builder.timing_cache import StoredCache
+from trtopt.builder.timing_cache_file import StoredCache
+from trtopt.builder.timing_cache_of_build import BuildCaches
 from trtopt.device.api import ClockSensor, ProgressSink
 from trtopt.device.building import BuiltEngine, EngineBuilder
 from trtopt.device.memory_check import require_memory, warn_if_short
@@ -83,7 +83,7 @@ _LOG_MARKS = {"error": "E", "warning": "W", "info": "I"}
 class BuildJob(Record, frozen=True, kw_only=True, tag="build"):
     """A build worker's job. Paths are absolute; `folder` takes the engine and its log.
 
-    `timing_cache` is a file, `store` the folder of a store; see `builder.timing_store`. `nvtx` is for
+    `timing_cache` is a file, `store` the folder of a store; see `builder.timing_cache_store`. `nvtx` is for
     `device.nvtx`; `memory` has the builder's allocations followed.
     """
 

@@ -27,7 +27,7 @@ from trtopt.precision.casting.places import LOW
 from trtopt.precision.casting.weights import largest
 from trtopt.precision.existing_qdq import Existing, take_out
 from trtopt.precision.placement.place import place
-from trtopt.precision.placement.plan import PlacementOptions, Plan
+from trtopt.precision.placement.placement_plan import PlacementOptions, Plan
 from trtopt.precision.placement.view import View
 from trtopt.precision.qat_plan import complete, known_ranges
 from trtopt.precision.qdq.qdq_format import QdqFormat

@@ -22,7 +22,7 @@ from trtopt.data import SampleSource
 from trtopt.onnxio.model_file import ModelFile, array_of, spooled
 from trtopt.precision.calibration.collect import ROWS_AT_ONCE, Products, SecondMoments
 from trtopt.precision.observe import observe
-from trtopt.precision.placement.plan import Plan, Precision
+from trtopt.precision.placement.placement_plan import Plan, Precision
 from trtopt.precision.placement.view import Node, View
 from trtopt.precision.placement.weighted import BLOCK
 from trtopt.precision.qdq.qdq_format import QdqFormat

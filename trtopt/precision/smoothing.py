@@ -23,7 +23,7 @@ from trtopt.onnxio.row_parts import constant_of_parts, runs_of_rows
 from trtopt.precision.calibration.collect import ChannelValues, PerChannel
 from trtopt.precision.observe import observe
 from trtopt.precision.placement.place import place
-from trtopt.precision.placement.plan import PlacementOptions
+from trtopt.precision.placement.placement_plan import PlacementOptions
 from trtopt.precision.placement.view import Node, Use, View, attribute, is_op
 from trtopt.precision.placement.weighted import Weighted, weighted
 from trtopt.precision.qdq.write import drop_unread

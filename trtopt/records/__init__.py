@@ -36,7 +36,6 @@ from trtopt.records.caching import (
     Tactic as Tactic,
     TimedBuild as TimedBuild,
 )
-from trtopt.records.collecting import Collected as Collected
 from trtopt.records.comparing import (
     COMPARE_SCHEMA as COMPARE_SCHEMA,
     CompareReport as CompareReport,
@@ -48,6 +47,7 @@ from trtopt.records.inspecting import (
     PEAKS_SCHEMA as PEAKS_SCHEMA,
     PROFILE_SCHEMA as PROFILE_SCHEMA,
     Change as Change,
+    Collected as Collected,
     Coverage as Coverage,
     DevicePeaks as DevicePeaks,
     EngineDescription as EngineDescription,

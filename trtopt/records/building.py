@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from typing import Literal
 
 import msgspec
 
@@ -205,3 +206,29 @@ class OnnxArtifact(Record, frozen=True, kw_only=True):
     types: tuple[str, ...] = ()
     """The element types that the graph's tensors have, sorted: builder flags are derived from these."""
     parent: str | None = None
+
+
+class FolderCheck(Record, frozen=True, kw_only=True):
+    """Changes to a build folder's files since the build, by path in the folder.
+
+    `extra` files were added since. `signature`: `unchecked` where no signer was named.
+    """
+
+    missing: tuple[str, ...]
+    changed: tuple[str, ...]
+    extra: tuple[str, ...]
+    checked: int
+    signature: Literal["valid", "unchecked", "none"]
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every file is present and unchanged."""
+        return not self.missing and not self.changed
+
+
+class Change(Record, frozen=True, kw_only=True):
+    """A difference between a build and its rebuild; `what` names the place."""
+
+    what: str
+    before: str
+    after: str

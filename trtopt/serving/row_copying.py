@@ -13,13 +13,48 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
+from functools import cache, lru_cache
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trtopt.device.affinity import present_cores
 from trtopt.serving.arrays import address_of
+
+_KNOWN = 256
+"""Most batches are of single rows, and of few sizes."""
+
+
+class Cut(NamedTuple):
+    """Rows `start` to `stop` of a part are rows `at` and on of a batch."""
+
+    part: int
+    start: int
+    stop: int
+    at: int
+
+
+@lru_cache(_KNOWN)
+def assign_rows(
+    rows_of_parts: tuple[int, ...], rows_of_batches: tuple[int, ...]
+) -> tuple[tuple[Cut, ...], ...]:
+    """Deal the parts' rows out to the batches, in order; there are as many rows in all of either."""
+    dealt: list[tuple[Cut, ...]] = []
+    part = start = 0
+    for rows in rows_of_batches:
+        cuts: list[Cut] = []
+        at = 0
+        while at < rows:
+            taken = min(rows - at, rows_of_parts[part] - start)
+            cuts.append(Cut(part, start, start + taken, at))
+            at += taken
+            start += taken
+            if start == rows_of_parts[part]:
+                part, start = part + 1, 0
+        dealt.append(tuple(cuts))
+    return tuple(dealt)
+
 
 _MOST_REGIONS = 1024
 """Regions a call takes: Linux's IOV_MAX."""

@@ -17,7 +17,7 @@ from trtopt.onnxio.model_file import ModelFile
 from trtopt.precision.calibration.collect import Products, SecondMoments
 from trtopt.precision.calibration.run import copied
 from trtopt.precision.placement.place import place
-from trtopt.precision.placement.plan import PlacementOptions
+from trtopt.precision.placement.placement_plan import PlacementOptions
 from trtopt.precision.placement.view import View
 from trtopt.precision.qdq.qdq_format import qdq_format_for
 from trtopt.precision.qdq.quantised_values import quantised, weight_scale

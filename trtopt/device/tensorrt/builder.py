@@ -18,7 +18,7 @@ from trtopt.device.tensorrt.library import Library, load_plugins, make, make_log
 from trtopt.device.tensorrt.precision import hold_fp32
 from trtopt.device.tensorrt.profiles import add_profiles
 from trtopt.device.tensorrt.progress import make_monitor, progress_from_log
-from trtopt.device.tensorrt.timing import (
+from trtopt.device.tensorrt.timing_cache import (
     HitCounter,
     attach,
     detach,

@@ -19,7 +19,7 @@ from trtopt.precision.calibration.collect import Ranges, check_finite
 from trtopt.precision.calibration.methods import METHODS
 from trtopt.precision.calibration.table import AUTO, MAX, by_group, chosen, ranges
 from trtopt.precision.observe import observe
-from trtopt.precision.placement.plan import Plan
+from trtopt.precision.placement.placement_plan import Plan
 from trtopt.precision.qdq.qdq_format import QdqFormat
 from trtopt.precision.qdq.quantised_values import check_weight
 from trtopt.precision.qdq.write import Scales, write

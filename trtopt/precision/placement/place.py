@@ -5,7 +5,7 @@ from __future__ import annotations
 from trtopt.errors import UsageError
 from trtopt.precision.placement import attention, between, residual, weighted
 from trtopt.precision.placement.gates import is_own_gate
-from trtopt.precision.placement.plan import Draft, PlacementOptions, Plan
+from trtopt.precision.placement.placement_plan import Draft, PlacementOptions, Plan
 from trtopt.precision.placement.view import ACTIVATIONS, RESHAPES, Node, View, is_op
 
 _REASONS = {

@@ -44,7 +44,7 @@ def build(
         force: replace a build of another model too.
         nvtx: show profilers parsing, building and describing as NVTX ranges.
         memory: follow the builder's allocations of device memory, into a file beside each engine; slows it.
-        cache_dir: the store of timing caches [default: see `timing_caches.store_folder`].
+        cache_dir: the store of timing caches [default: see `timing_cache_commands.store_folder`].
         listener: hears progress and notes.
 
     Raises:

@@ -21,7 +21,7 @@ from trtopt.settings import recorded_settings
 from trtopt.targets import target_of
 from trtopt.workers.protocol import Built
 from trtopt.workers.supervisor import run_all_jobs
-from trtopt.workflows.build.timing_caches import NO_CACHE, store_folder
+from trtopt.workflows.build.timing_cache_commands import NO_CACHE, store_folder
 from trtopt.workflows.listener import Listener
 
 

@@ -25,7 +25,7 @@ from trtopt.precision.casting.decide import CastOptions
 from trtopt.precision.casting.patterns import check_patterns
 from trtopt.precision.casting.widen import is_low
 from trtopt.precision.existing_qdq import is_quantised
-from trtopt.precision.placement.plan import PlacementOptions
+from trtopt.precision.placement.placement_plan import PlacementOptions
 from trtopt.precision.quantize import Material, QuantizeOptions
 from trtopt.recipe import check_timeout
 from trtopt.records.bisecting import BisectReport, KeptSet, Sensitivity

@@ -17,7 +17,7 @@ from trtopt.precision.calibration.choose import Part, best_of
 from trtopt.precision.calibration.collect import check_finite
 from trtopt.precision.calibration.table import read_table
 from trtopt.precision.placement.place import place
-from trtopt.precision.placement.plan import PlacementOptions, Precision
+from trtopt.precision.placement.placement_plan import PlacementOptions, Precision
 from trtopt.precision.placement.view import View
 from trtopt.precision.qdq.qdq_format import qdq_format_for
 from trtopt.precision.qdq.quantised_values import check_weight, held_by_half

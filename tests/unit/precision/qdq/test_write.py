@@ -17,7 +17,7 @@ from tests.support.networks import Net, as_file, residual_block
 from trtopt.errors import ModelError, UsageError
 from trtopt.onnxio.model_info import read_onnx
 from trtopt.precision.placement.place import place
-from trtopt.precision.placement.plan import PlacementOptions, Precision
+from trtopt.precision.placement.placement_plan import PlacementOptions, Precision
 from trtopt.precision.placement.view import View
 from trtopt.precision.qdq.qdq_format import QdqFormat, qdq_format_for
 from trtopt.precision.qdq.quantised_values import held_by_half, packed, quantised, scale_of, weight_scale
