@@ -15,7 +15,7 @@ from trtopt.records import Manifest, SweepReport, Terms
 from trtopt.records.casting import CastReport
 from trtopt.records.quantisation import QuantizeReport
 from trtopt.rewrite.rewrite import rewrite_model
-from trtopt.rewrite.trace import RewriteTrace
+from trtopt.rewrite.rewrite_trace import RewriteTrace
 from trtopt.targets import DEFAULT as DEFAULT_TARGET
 from trtopt.workflows.build import build as building
 from trtopt.workflows.compare import compare as comparing

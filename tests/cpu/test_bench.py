@@ -16,7 +16,7 @@ import pytest
 import trtopt
 from tests.support.command_line import DIGITS, HELDOUT, CommandLine, needs_no_gpu
 from trtopt.errors import ArtifactError, DataError, IncompatibleEngineError, NoGpuError, UsageError
-from trtopt.measure.load.queueing import keeps_up
+from trtopt.measure.load.arrivals import keeps_up
 from trtopt.measure.loop.sample_groups import MIN_TIMED, TIMED_SHARE
 from trtopt.records import BenchReport, Terms, from_json, to_json
 

@@ -24,8 +24,7 @@ from trtopt.records.bisecting import BisectReport
 from trtopt.workflows.precision.bisect import Request, bisect
 from trtopt.workflows.precision.check import Checker, check
 from trtopt.workflows.precision.evaluators import EngineEvaluator, EngineTerms
-from trtopt.workflows.precision.quantize import Request as QuantizeRequest
-from trtopt.workflows.precision.quantize import quantize
+from trtopt.workflows.precision.quantize import Request as QuantizeRequest, quantize
 
 SAMPLES = 100
 CONV2 = 2 * 32 * 4 * 4 * 32 * 9

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from tests.support.command_line import CommandLine
-from trtopt.builder.timing_cache import read_cache
-from trtopt.builder.timing_store import TimingStore
+from trtopt.builder.timing_cache_file import read_cache
+from trtopt.builder.timing_cache_store import TimingStore
 from trtopt.records import Backend, BuildClocks, CacheTerms, Identity, TimedBuild
-from trtopt.workflows.build.timing_caches import store_folder
+from trtopt.workflows.build.timing_cache_commands import store_folder
 
 L4 = Identity(
     backend=Backend(name="tensorrt", version="10.16.1"),

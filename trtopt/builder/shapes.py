@@ -13,15 +13,7 @@ from itertools import pairwise
 
 from trtopt.errors import FixedBatchError, UsageError
 from trtopt.recipe import BATCH, ShapeFlag
-from trtopt.records import (
-    MAX_PROFILES,
-    BuildPlan,
-    OnnxArtifact,
-    Profile,
-    Shape,
-    ShapeRange,
-    TensorSpec,
-)
+from trtopt.records import MAX_PROFILES, BuildPlan, OnnxArtifact, Profile, Shape, ShapeRange, TensorSpec
 
 
 def batch_axes(model: OnnxArtifact) -> dict[str, int | str]:

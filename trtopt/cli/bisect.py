@@ -86,8 +86,7 @@ def bisect(
     from trtopt.recipe import parse_batches
     from trtopt.records import to_json
     from trtopt.report.bisecting import bisect_summary
-    from trtopt.workflows.precision.bisect import Request
-    from trtopt.workflows.precision.bisect import bisect as run
+    from trtopt.workflows.precision.bisect import Request, bisect as run
 
     request = Request(
         precision=precision,

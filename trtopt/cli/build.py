@@ -71,8 +71,7 @@ def build(
     from trtopt.report.profile import build_memories_summary, receipts_summary
     from trtopt.report.text import build_summary
     from trtopt.report.verdict import verdict_summary
-    from trtopt.workflows.build.build import build as run
-    from trtopt.workflows.build.build import default_output
+    from trtopt.workflows.build.build import build as run, default_output
     from trtopt.workflows.build.build_memory import memories_of
     from trtopt.workflows.profile.precision_receipt import check_receipts, receipts_of
 

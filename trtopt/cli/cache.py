@@ -32,7 +32,7 @@ def ls(cache_dir: Path | None, as_json: bool) -> None:
     from trtopt.cli.console import console
     from trtopt.records import to_json
     from trtopt.report.caching import entries_table
-    from trtopt.workflows.build.timing_caches import entries, store_folder
+    from trtopt.workflows.build.timing_cache_commands import entries, store_folder
 
     cache_entries = entries(cache_dir)
     if as_json:
@@ -53,7 +53,7 @@ def show(name: str, cache_dir: Path | None, with_tactics: bool, against: str | N
     from trtopt.cli.console import console
     from trtopt.records import to_json
     from trtopt.report.caching import difference_table, entry_summary, tactics_table
-    from trtopt.workflows.build import timing_caches as caches
+    from trtopt.workflows.build import timing_cache_commands as caches
 
     if against is not None:
         console().print(difference_table(caches.difference(name, against, cache_dir)))
@@ -71,7 +71,7 @@ def show(name: str, cache_dir: Path | None, with_tactics: bool, against: str | N
 def merge(files: tuple[Path, ...], cache_dir: Path | None) -> None:
     """Add exported caches FILES to the store; TensorRT merges those that have a counterpart."""
     from trtopt.cli.console import say
-    from trtopt.workflows.build.timing_caches import take_in
+    from trtopt.workflows.build.timing_cache_commands import take_in
 
     for path in take_in(files, cache_dir):
         say(str(path))
@@ -81,7 +81,7 @@ def merge(files: tuple[Path, ...], cache_dir: Path | None) -> None:
 @_store_option
 def verify(cache_dir: Path | None) -> None:
     """Check every cache against its hash; fails if one is damaged."""
-    from trtopt.workflows.build import timing_caches as caches
+    from trtopt.workflows.build import timing_cache_commands as caches
 
     click.echo(f"{len(caches.verify(cache_dir))} caches are intact")
 
@@ -92,7 +92,7 @@ def verify(cache_dir: Path | None) -> None:
 def prune(cache_dir: Path | None, max_size: int | None) -> None:
     """Remove damaged caches, then the least recently used ones."""
     from trtopt.cli.console import say
-    from trtopt.workflows.build import timing_caches as caches
+    from trtopt.workflows.build import timing_cache_commands as caches
 
     limit = {} if max_size is None else {"limit_bytes": max_size * _MIB}
     for path in caches.prune(cache_dir=cache_dir, **limit):
@@ -106,6 +106,6 @@ def prune(cache_dir: Path | None, max_size: int | None) -> None:
 @_store_option
 def export(name: str, output: Path, raw: bool, cache_dir: Path | None) -> None:
     """Write the cache NAME to a file, for another store or for --timing-cache."""
-    from trtopt.workflows.build import timing_caches as caches
+    from trtopt.workflows.build import timing_cache_commands as caches
 
     caches.export(name, output, raw=raw, cache_dir=cache_dir)

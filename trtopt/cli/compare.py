@@ -94,8 +94,7 @@ def compare(
     from trtopt.recipe import parse_batches
     from trtopt.records import to_json
     from trtopt.report.comparison import comparison_markdown, comparison_summary
-    from trtopt.workflows.compare.compare import Options
-    from trtopt.workflows.compare.compare import compare as run
+    from trtopt.workflows.compare.compare import Options, compare as run
 
     file = Path(json_file) if json_file and json_file != "-" else None
     if file is not None:

@@ -75,8 +75,7 @@ def profile(
     from trtopt.records import to_json
     from trtopt.report.profile import profile_summary
     from trtopt.report.trace import trace
-    from trtopt.workflows.profile.profile import PROFILE_FILE, TRACE_FILE
-    from trtopt.workflows.profile.profile import profile as run
+    from trtopt.workflows.profile.profile import PROFILE_FILE, TRACE_FILE, profile as run
 
     if with_trace and output is None:
         raise UsageError("--trace: no folder to write trace.json into", "name one with -o")

@@ -105,11 +105,9 @@ def quantize(
     """Quantise the ONNX file MODEL: write Q/DQ where TensorRT profits from them."""
     from trtopt.cli.console import say
     from trtopt.records import to_json
-    from trtopt.report.quantize import explain as explained
-    from trtopt.report.quantize import quantize_summary
+    from trtopt.report.quantize import explain as explained, quantize_summary
     from trtopt.workflows.listener import Listener
-    from trtopt.workflows.precision.quantize import Request
-    from trtopt.workflows.precision.quantize import quantize as run
+    from trtopt.workflows.precision.quantize import Request, quantize as run
 
     request = Request(
         precision=precision,

@@ -7,7 +7,7 @@ Polygraphy's JSON the file's text; for a function what it yields at a time).
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 
@@ -15,13 +15,50 @@ import msgspec
 import numpy as np
 
 from trtopt.data.fit import check_lengths, fitted, missing, repeated, rows_of
-from trtopt.data.generated import FunctionReader
 from trtopt.data.npz import NpzReader
 from trtopt.data.polygraphy_json import JsonReader
 from trtopt.data.reader import Arrays, Reader, Rows
 from trtopt.errors import DataError
 from trtopt.files.bounded_reading import sha256_of
+from trtopt.files.user_code import function_of_user, where
 from trtopt.records import Shape, TensorSpec
+
+
+class FunctionReader:
+    """What a function yields, each dict some samples of every input."""
+
+    names = None
+    lengths = None
+
+    def __init__(self, reference: str) -> None:
+        self._reference = reference
+        self._last: object = None
+        self._function = function_of_user(reference)
+
+    def pieces(self, rows: Rows) -> Iterator[Arrays]:
+        """One dict a piece."""
+        try:
+            feeds = self._function()
+            if not isinstance(feeds, Iterable) or isinstance(feeds, Mapping):
+                raise TypeError(f"it returned {type(feeds).__name__}")
+            if feeds is self._last and iter(feeds) is feeds:
+                raise DataError(
+                    f"{self._reference} returns an iterator that was read before",
+                    "it is called for every pass over the data: return a new iterator each time",
+                )
+            self._last = feeds
+            for feed in feeds:
+                if not isinstance(feed, Mapping):
+                    raise TypeError(f"it yielded {type(feed).__name__}")
+                yield {name: np.asarray(feed[name]) for name in rows if name in feed}
+        except DataError:
+            raise
+        except Exception as error:
+            raise DataError(
+                f"{self._reference} failed: {where(error)}",
+                "it must take no arguments and yield dicts from input names to arrays, samples first",
+            ) from error
+
 
 _KINDS = "an .npz, a folder of them, Polygraphy's .json, or module:function"
 

@@ -8,12 +8,15 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 import msgspec
+import onnx
 
 from trtopt.data import SampleSource
 from trtopt.data.feeds import specs_of
 from trtopt.data.reader import samples_in
-from trtopt.errors import UsageError
+from trtopt.errors import ModelError, UsageError
+from trtopt.onnxio.graph_walk import opset_of
 from trtopt.onnxio.model_file import ModelFile
+from trtopt.onnxio.newer_opset import raise_opset
 from trtopt.precision.calibration.choose import Signal
 from trtopt.precision.calibration.methods import METHODS
 from trtopt.precision.calibration.run import calibrate, copied
@@ -24,19 +27,33 @@ from trtopt.precision.casting.places import LOW
 from trtopt.precision.casting.weights import largest
 from trtopt.precision.existing_qdq import Existing, take_out
 from trtopt.precision.placement.place import place
-from trtopt.precision.placement.plan import PlacementOptions, Plan
+from trtopt.precision.placement.placement_plan import PlacementOptions, Plan
 from trtopt.precision.placement.view import View
 from trtopt.precision.qat_plan import complete, known_ranges
-from trtopt.precision.qdq.opset import fit_opset
 from trtopt.precision.qdq.qdq_format import QdqFormat
 from trtopt.precision.qdq.write import Scales, write
 from trtopt.precision.reference_runs import First, at_most, open_model
-from trtopt.precision.rounding.run import MOST_CHANNELS, WeightScales, round_by_data
-from trtopt.precision.smoothing.factors import Factors
-from trtopt.precision.smoothing.run import smooth_by_data, smooth_by_table
+from trtopt.precision.rounding import MOST_CHANNELS, WeightScales, round_by_data
+from trtopt.precision.smoothing import Factors, smooth_by_data, smooth_by_table
 from trtopt.precision.stored_integers import put_back
 from trtopt.records.casting import KeptNode
 from trtopt.records.quantisation import CalibrationTable
+
+
+def fit_opset(model: onnx.ModelProto, form: QdqFormat) -> None:
+    """Raise the model, in place, to an opset that has the form's operators and that the target reads.
+
+    Raises:
+        ModelError: the model's opset is newer than the target reads, or cannot be raised.
+    """
+    now = opset_of(model)
+    if now > form.most:
+        raise ModelError(
+            f"the model's opset {now} is newer than the target reads (up to {form.most})",
+            f"export the model again at opset {form.most} or lower",
+        )
+    raise_opset(model, form.opset)
+
 
 OFF: Literal["off"] = "off"
 Smoothing: TypeAlias = "float | Literal['auto', 'off']"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from trtopt.rewrite.trace import RewriteTrace
+from trtopt.rewrite.rewrite_trace import RewriteTrace
 
 if TYPE_CHECKING:
     from trtopt.rewrite.rewrite import rewrite_model

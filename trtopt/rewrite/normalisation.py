@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from trtopt.rewrite.match import inputs_either_way, square_of
-from trtopt.rewrite.reductions import axes_of, keeps_axes
+from trtopt.rewrite.match import axes_of, inputs_either_way, keeps_axes, square_of
 from trtopt.rewrite.scope import Scope
 
 

@@ -46,8 +46,7 @@ def export_model(
     """
     need("torch", "onnxscript")
     from trtopt.device.ort.reference import open_reference
-    from trtopt.export import checkpoint as checkpoints
-    from trtopt.export import export as run
+    from trtopt.export import checkpoint as checkpoints, export as run
 
     subject = _subject(model, variant, use_own_weights=checkpoint is None)
     if checkpoint is not None:

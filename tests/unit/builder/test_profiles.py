@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from trtopt.builder.shapes import over_all, profiles_for
 from trtopt.errors import FixedBatchError, UsageError

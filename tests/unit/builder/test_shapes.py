@@ -1,6 +1,5 @@
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from trtopt.builder.shapes import batch_range, fixed_batch, shape_ranges
 from trtopt.errors import FixedBatchError, UsageError

@@ -12,8 +12,7 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from trtopt.data import SampleSource, open_data
 from trtopt.data.npz import read_npz, write_npz

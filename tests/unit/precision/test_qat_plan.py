@@ -13,7 +13,7 @@ from tests.support.networks import Net, as_file, edges, residual_block
 from trtopt.errors import UsageError
 from trtopt.onnxio.element_types import numpy_dtype
 from trtopt.onnxio.model_file import load
-from trtopt.precision.placement.plan import PlacementOptions
+from trtopt.precision.placement.placement_plan import PlacementOptions
 from trtopt.precision.qdq.qdq_format import qdq_format_for
 from trtopt.precision.quantize import Material, Quantised, QuantizeOptions, quantise
 from trtopt.precision.reference_runs import open_model

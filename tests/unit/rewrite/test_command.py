@@ -19,10 +19,10 @@ from trtopt.records import from_json
 from trtopt.rewrite import rewrite as api
 from trtopt.rewrite.catalogue import RULES
 from trtopt.rewrite.driver import RuleFailed
+from trtopt.rewrite.rewrite_trace import RewriteTrace
 from trtopt.rewrite.rule import Match, Rule, Stage, always
 from trtopt.rewrite.rules import erase_identity
 from trtopt.rewrite.scope import Scope
-from trtopt.rewrite.trace import RewriteTrace
 
 _TEXT = """g (float[N,4] x) => (float[N,4] y, float[N,4] z)
     {a = Relu(x) b = Identity(a) y = Neg(b) z = Identity(x)}"""

@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from tests.rewrite_graphs import model
 from tests.support.shape_graphs import FEEDS, ShapeGraph, contradictions, run

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from trtopt.rewrite import rewrite_model

@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trtopt.device.api import ClockSensor, DeviceBuffer, DeviceMemory, Event, Graph, HostBuffer, Piece, Stream
-from trtopt.device.cuda.batched import copy_pieces
-from trtopt.device.cuda.failures import failure
+from trtopt.device.cuda.batched import copy_pieces, failure
 from trtopt.device.cuda.probe import gpu
 from trtopt.device.event_polling import poll
 from trtopt.device.nvml import holders_of, open_sensor

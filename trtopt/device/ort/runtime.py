@@ -25,11 +25,7 @@ from trtopt.device.api import (
 from trtopt.device.nvtx import UNMARKED, NvtxMarks
 from trtopt.device.ort.host import HostDevice
 from trtopt.device.ort.layer_times import time_nodes
-from trtopt.errors import (
-    DataError,
-    IncompatibleEngineError,
-    UsageError,
-)
+from trtopt.errors import DataError, IncompatibleEngineError, UsageError
 from trtopt.onnxio.element_types import numpy_dtype
 from trtopt.onnxio.external_data import refers_to_file, tensors_of
 from trtopt.onnxio.graph_walk import graphs_of, names_length

@@ -13,13 +13,12 @@ from trtopt.device.clocks import UnknownClocks
 from trtopt.device.nvml import device_memory_of, open_sensor
 from trtopt.device.nvtx import UNMARKED, NvtxMarks
 from trtopt.device.tensorrt.allocator import BuilderMemory
-from trtopt.device.tensorrt.attention import allow_decomposing
 from trtopt.device.tensorrt.inspector import describe_serialized
 from trtopt.device.tensorrt.library import Library, load_plugins, make, make_logger
 from trtopt.device.tensorrt.precision import hold_fp32
 from trtopt.device.tensorrt.profiles import add_profiles
 from trtopt.device.tensorrt.progress import make_monitor, progress_from_log
-from trtopt.device.tensorrt.timing import (
+from trtopt.device.tensorrt.timing_cache import (
     HitCounter,
     attach,
     detach,
@@ -29,15 +28,28 @@ from trtopt.device.tensorrt.timing import (
     require_unchanged,
     tactics_of,
 )
-from trtopt.errors import (
-    BuildError,
-    DeviceMemoryError,
-    UnsupportedOpError,
-    UsageError,
-)
+from trtopt.errors import BuildError, DeviceMemoryError, UnsupportedOpError, UsageError
 from trtopt.records import Backend, BuildPlan, BuildSettings, DeviceInfo, Tactic, TensorSpec
 from trtopt.settings import plain_attributes
 from trtopt.targets import NUMPY_TYPES, PRECISION_FLAGS
+
+
+def allow_decomposing(trt: Any, network: Any) -> int:
+    """Let attention without a fused kernel run as several; returns how many the network has.
+
+    Unless this is set TensorRT refuses to build an IAttention that no fused kernel fits ("Attention operation
+    was not supported by a dedicated kernel": FP32, and heads of 4, 8 or 512, seen on TensorRT-RTX 1.7). Where
+    one fits it is still taken (the documentation of `IAttention`).
+    """
+    whole = getattr(trt, "IAttentionInputLayer", None)
+    found = 0
+    for layer in map(network.get_layer, range(network.num_layers)) if whole is not None else ():
+        if layer.type.name == "ATTENTION_INPUT":
+            layer.__class__ = whole  # `get_layer` gives the base class
+            layer.attention.decomposable = True
+            found += 1
+    return found
+
 
 _OUT_OF_MEMORY = ("out of memory", "OutOfMemory", "outofmemory", "cudaErrorMemoryAllocation")
 _LAST_WORDS = 5

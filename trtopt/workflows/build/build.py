@@ -4,18 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from trtopt.device.backends import (
-    choose_for_building,
-    open_builder,
-    places_to_build,
-    require_builders_memory,
-)
+from trtopt.device.backends import choose_for_building, open_builder, places_to_build, require_builders_memory
 from trtopt.device.building import EngineBuilder
 from trtopt.device.nvtx import require_nvtx
-from trtopt.errors import (
-    ArtifactError,
-    OutputError,
-)
+from trtopt.errors import ArtifactError, OutputError
 from trtopt.files.atomic import cannot_write
 from trtopt.files.build_folder import folder_in_progress
 from trtopt.files.manifests import is_build_folder, own_files, read_manifest, write_manifest
@@ -23,18 +15,9 @@ from trtopt.files.replace_folder import names_of_user_files
 from trtopt.files.temporary import locked_folder
 from trtopt.onnxio.model_info import read_onnx
 from trtopt.recipe import Recipe, check_recipe
-from trtopt.records import (
-    Manifest,
-    OnnxArtifact,
-)
+from trtopt.records import Manifest, OnnxArtifact
 from trtopt.version import __version__
-from trtopt.workflows.build.engines import (
-    BuildOptions,
-    caches_for,
-    check_opset,
-    make_plans,
-    notes_on,
-)
+from trtopt.workflows.build.engines import BuildOptions, caches_for, check_opset, make_plans, notes_on
 from trtopt.workflows.build.kept_model import keep_model
 from trtopt.workflows.invocation import command_line, now
 from trtopt.workflows.listener import SILENT, Listener
@@ -61,7 +44,7 @@ def build(
         force: replace a build of another model too.
         nvtx: show profilers parsing, building and describing as NVTX ranges.
         memory: follow the builder's allocations of device memory, into a file beside each engine; slows it.
-        cache_dir: the store of timing caches [default: see `timing_caches.store_folder`].
+        cache_dir: the store of timing caches [default: see `timing_cache_commands.store_folder`].
         listener: hears progress and notes.
 
     Raises:

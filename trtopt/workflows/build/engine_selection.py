@@ -8,9 +8,8 @@ from typing import cast
 
 import msgspec
 
-from trtopt.device.backends import choose_for_running
+from trtopt.device.backends import choose_for_running, least_capability, precisions_on
 from trtopt.device.building import EngineBuilder
-from trtopt.device.precisions import least_capability, precisions_on
 from trtopt.errors import BackendMissingError, IncompatibleEngineError, NoGpuError, UsageError
 from trtopt.precision.bounds import Bounds
 from trtopt.recipe import Recipe

@@ -11,14 +11,7 @@ from trtopt.errors import ArtifactError, UsageError
 from trtopt.files.bounded_reading import read_bounded, reason_of
 from trtopt.files.manifests import read_manifest
 from trtopt.measure.statistics.summaries import throughput
-from trtopt.records import (
-    BenchPoint,
-    BenchReport,
-    EngineArtifact,
-    Environment,
-    Shape,
-    read_versioned,
-)
+from trtopt.records import BenchPoint, BenchReport, EngineArtifact, Environment, Shape, read_versioned
 from trtopt.serving.measured_latencies import BENCH_FILE
 from trtopt.serving.planning.service_times import Curve
 from trtopt.serving.planning.setups import EngineMemory, MeasuredEngine

@@ -26,7 +26,7 @@ from trtopt.precision.calibration.table import AUTO, check_method, read_table
 from trtopt.precision.casting.weights import no_numbers
 from trtopt.precision.casting.widen import is_low, widened
 from trtopt.precision.existing_qdq import is_quantised
-from trtopt.precision.placement.plan import PlacementOptions, Precision
+from trtopt.precision.placement.placement_plan import PlacementOptions, Precision
 from trtopt.precision.qdq.qdq_format import QdqFormat, qdq_format_for
 from trtopt.precision.quantize import (
     OFF,

@@ -19,15 +19,7 @@ from trtopt.files.bounded_reading import read_bounded, reason_of, sha256_of
 from trtopt.files.build_folder import folder_in_progress
 from trtopt.files.manifests import MANIFEST, hashes_of, read_manifest, write_manifest
 from trtopt.recipe import Recipe
-from trtopt.records import (
-    BuildPlan,
-    EngineArtifact,
-    Manifest,
-    OnnxArtifact,
-    SweepSetting,
-    from_json,
-    to_json,
-)
+from trtopt.records import BuildPlan, EngineArtifact, Manifest, OnnxArtifact, SweepSetting, from_json, to_json
 from trtopt.version import __version__
 from trtopt.workflows.build.apply_precision import Precision, apply_precision
 from trtopt.workflows.build.engine_selection import in_folder

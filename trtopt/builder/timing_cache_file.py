@@ -17,8 +17,8 @@ import msgspec
 from trtopt.errors import TimingCacheError
 from trtopt.files.atomic import write_atomically
 from trtopt.files.bounded_reading import read_bounded
-from trtopt.files.crash_cleanup import remove_abandoned
 from trtopt.files.locks import lock
+from trtopt.files.replace_folder import remove_abandoned
 from trtopt.records import (
     Backend,
     BuildSettings,

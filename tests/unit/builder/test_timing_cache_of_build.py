@@ -11,8 +11,8 @@ from tests.support.scripted_device.device import ScriptedDevice
 from tests.support.scripted_device.script import Script
 from tests.support.trt_exercise import DIGITS, IMAGES, OPEN, builder, every_setting
 from tests.support.trt_surface import Surface
-from trtopt.builder.engine import BuildJob, build_engine
-from trtopt.builder.timing_cache import (
+from trtopt.builder.engine import BuildJob, build_engine, summary
+from trtopt.builder.timing_cache_file import (
     header_of,
     identity_of,
     load_cache,
@@ -20,8 +20,7 @@ from trtopt.builder.timing_cache import (
     terms_of,
     write_cache,
 )
-from trtopt.builder.timing_store import TimingStore
-from trtopt.builder.watch import summary
+from trtopt.builder.timing_cache_store import TimingStore
 from trtopt.device.clocks import UnknownClocks
 from trtopt.device.tensorrt.builder import TensorRTBuilder
 from trtopt.errors import BuildError, TimingCacheError, UsageError

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from trtopt.builder.timing_cache import StoredCache, read_cache
-from trtopt.builder.timing_store import LIMIT_BYTES, TimingStore
+from trtopt.builder.timing_cache_file import StoredCache, read_cache
+from trtopt.builder.timing_cache_store import LIMIT_BYTES, TimingStore
 from trtopt.errors import ArtifactError, TimingCacheError
 from trtopt.files.atomic import write_atomically
 from trtopt.records import CacheDifference, CacheEntry, Tactic

@@ -17,14 +17,13 @@ from trtopt.onnxio.model_file import ModelFile
 from trtopt.precision.calibration.collect import Products, SecondMoments
 from trtopt.precision.calibration.run import copied
 from trtopt.precision.placement.place import place
-from trtopt.precision.placement.plan import PlacementOptions
+from trtopt.precision.placement.placement_plan import PlacementOptions
 from trtopt.precision.placement.view import View
 from trtopt.precision.qdq.qdq_format import qdq_format_for
 from trtopt.precision.qdq.quantised_values import quantised, weight_scale
 from trtopt.precision.qdq.write import Scales, write
 from trtopt.precision.reference_runs import open_model
-from trtopt.precision.rounding.compensate import DAMPING, PER_CHANNEL, rounded
-from trtopt.precision.rounding.run import MOST_CHANNELS, Rounded, round_by_data
+from trtopt.precision.rounding import DAMPING, MOST_CHANNELS, PER_CHANNEL, Rounded, round_by_data, rounded
 
 Floats = NDArray[np.float32]
 FORM = qdq_format_for("int4", "rtx")

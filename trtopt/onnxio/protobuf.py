@@ -1,4 +1,4 @@
-"""Reading an ONNX file without its weights, and writing one weight at a time.
+"""ONNX files as Protocol Buffers: read without their weights, and written one weight at a time.
 
 A model is a Protocol Buffers message: a run of fields, each a tag, a length and its bytes. Walking the
 tags is enough to find where every weight lies in the file; the weights themselves are then never parsed,
@@ -12,8 +12,25 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-GRAPH, INITIALIZER, RAW_DATA = 7, 5, 9  # ModelProto.graph, GraphProto.initializer, TensorProto.raw_data
 _LENGTH_DELIMITED = 2
+
+
+def varint(value: int) -> bytes:
+    """`value` in base 128, least significant group first."""
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def header(field: int, length: int) -> bytes:
+    """The tag and length that open a length-delimited field."""
+    return varint(field << 3 | _LENGTH_DELIMITED) + varint(length)
+
+
+GRAPH, INITIALIZER, RAW_DATA = 7, 5, 9  # ModelProto.graph, GraphProto.initializer, TensorProto.raw_data
 
 
 def _read_varint(data: Any, at: int, end: int) -> tuple[int, int]:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import msgspec
 
-from trtopt.builder.timing_cache import (
+from trtopt.builder.timing_cache_file import (
     StoredCache,
     header_of,
     load_cache,

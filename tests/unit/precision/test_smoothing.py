@@ -10,9 +10,7 @@ from trtopt.precision.calibration.collect import ChannelValues, PerChannel
 from trtopt.precision.calibration.run import copied
 from trtopt.precision.placement.view import View
 from trtopt.precision.reference_runs import open_model
-from trtopt.precision.smoothing.factors import WORTHWHILE, by_alpha, by_error
-from trtopt.precision.smoothing.places import find
-from trtopt.precision.smoothing.write import by_row, smooth
+from trtopt.precision.smoothing import WORTHWHILE, by_alpha, by_error, by_row, find, smooth
 
 
 def seen(peaks: np.ndarray) -> ChannelValues:
