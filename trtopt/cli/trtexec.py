@@ -14,7 +14,7 @@ from trtopt.cli.trtexec_options import VERSIONS
 @click.option("--print", "only_print", is_flag=True, help="Print trtopt's command lines and end.")
 @click.option(
     "--from",
-    "version",
+    "written_for",
     type=click.Choice(VERSIONS),
     help="The version of trtexec that ARGS were written for [default: inferred from them].",
 )
@@ -24,7 +24,7 @@ def trtexec(
     context: click.Context,
     arguments: tuple[str, ...],
     only_print: bool,
-    version: str | None,
+    written_for: str | None,
     data: str | None,
 ) -> None:
     """Translate ARGS, a command line of trtexec 8.6, 10 or 11, and run what it means in trtopt.
@@ -35,7 +35,7 @@ def trtexec(
     from trtopt.cli.console import say
     from trtopt.cli.trtexec_translation import translate
 
-    found = translate(arguments, version=version, data=data)
+    found = translate(arguments, written_for=written_for, data=data)
     for note in found.notes:
         say(f"trtopt: {note}", err=True)
     if only_print:

@@ -9,7 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-VERSIONS = ("8.6", "10", "11")
+from trtopt.targets import ROWS, TENSORRT
+
+VERSIONS = tuple(dict.fromkeys(row.name for row in ROWS if row.backend == TENSORRT))
+"""Of trtexec: it comes with TensorRT."""
+GRAPHS_BY_DEFAULT = VERSIONS[2:]
+"""Those that by default measure with a CUDA graph, without copies and with a spinning host."""
+LIBRARIES_BY_DEFAULT = VERSIONS[:1]
+"""Those whose default tactic sources depend on the libraries that are installed."""
 Kind = Literal["translated", "no effect", "refused"]
 CALIBRATION_DATA = "--calib"
 """The option of `trtopt build` for samples."""
@@ -38,9 +45,8 @@ class TrtexecOption:
 
 
 _ALL = VERSIONS
-_TO_10 = ("8.6", "10")
-_FROM_10 = ("10", "11")
-_ONLY_8, _ONLY_10, _ONLY_11 = ("8.6",), ("10",), ("11",)
+_TO_10, _FROM_10 = VERSIONS[:2], VERSIONS[1:]
+_ONLY_8, _ONLY_10, _FROM_11 = VERSIONS[:1], VERSIONS[1:2], VERSIONS[2:]
 
 
 def _build(
@@ -211,17 +217,17 @@ OPTIONS = (
     _refused("--saveDebugTensors", _FROM_10, "SPEC", _NO_DEBUG),
     _refused("--saveAllDebugTensors", _FROM_10, "SPEC", _NO_DEBUG),
     # search of trtexec 11
-    _refused("--tuneBuildRoutes", _ONLY_11, "SPEC", _NO_ROUTES),
-    _refused("--tuneBuildRouteFile", _ONLY_11, "FILE", _NO_ROUTES),
-    _refused("--tuningSearch", _ONLY_11, "MODE", _NO_ROUTES),
-    _refused("--tuningCacheFile", _ONLY_11, "FILE", _NO_ROUTES),
-    _refused("--tuningResultFile", _ONLY_11, "FILE", _NO_ROUTES),
-    _refused("--tuningTimeOut", _ONLY_11, "S", _NO_ROUTES),
-    _refused("--saveAllEngines", _ONLY_11, "", _NO_ROUTES),
-    _refused("--dryRun", _ONLY_11, "", _NO_ROUTES),
-    _refused("--continue", _ONLY_11, "", _NO_ROUTES),
-    _refused("--helpBuildRoute", _ONLY_11, "", _NO_ROUTES),
-    _refused("--setBuildRoute", _ONLY_11, "SPEC", _NO_ROUTES),
+    _refused("--tuneBuildRoutes", _FROM_11, "SPEC", _NO_ROUTES),
+    _refused("--tuneBuildRouteFile", _FROM_11, "FILE", _NO_ROUTES),
+    _refused("--tuningSearch", _FROM_11, "MODE", _NO_ROUTES),
+    _refused("--tuningCacheFile", _FROM_11, "FILE", _NO_ROUTES),
+    _refused("--tuningResultFile", _FROM_11, "FILE", _NO_ROUTES),
+    _refused("--tuningTimeOut", _FROM_11, "S", _NO_ROUTES),
+    _refused("--saveAllEngines", _FROM_11, "", _NO_ROUTES),
+    _refused("--dryRun", _FROM_11, "", _NO_ROUTES),
+    _refused("--continue", _FROM_11, "", _NO_ROUTES),
+    _refused("--helpBuildRoute", _FROM_11, "", _NO_ROUTES),
+    _refused("--setBuildRoute", _FROM_11, "SPEC", _NO_ROUTES),
     # DLA and safety
     _refused("--useDLACore", _ALL, "N", _NO_DLA),
     _refused("--allowGPUFallback", _ALL, "", _NO_DLA),
@@ -254,11 +260,11 @@ OPTIONS = (
     _bench("--streams", _ALL, "N", "--streams {}"),
     _bench("--threads", _ALL, "", "--threads per-stream"),
     _joint("--useCudaGraph", _ALL, "", "bench --graph", "the default from trtexec 11 on"),
-    _joint("--noCudaGraph", _ONLY_11, "", "bench --no-graph"),
+    _joint("--noCudaGraph", _FROM_11, "", "bench --no-graph"),
     _joint("--noDataTransfers", _ALL, "", "bench --no-transfers", "the default from trtexec 11 on"),
-    _joint("--includeDataTransfers", _ONLY_11, "", "bench --transfers"),
+    _joint("--includeDataTransfers", _FROM_11, "", "bench --transfers"),
     _joint("--useSpinWait", _ALL, "", "bench --sync spin", "the default from trtexec 11 on"),
-    _joint("--noSpinWait", _ONLY_11, "", "bench --sync blocking"),
+    _joint("--noSpinWait", _FROM_11, "", "bench --sync blocking"),
     _bench("--exposeDMA", _ALL, "", "--queue 0"),
     _refused(
         "--useManagedMemory", _ALL, "", "omit it: trtopt allocates on the device and in page-locked memory"
@@ -275,12 +281,12 @@ OPTIONS = (
         "SPEC",
         "store the inputs with numpy.savez('inputs.npz', NAME=array): trtopt trtexec --data inputs.npz",
     ),
-    _refused("--loadRefOutputs", _ONLY_11, "SPEC", _NO_REFERENCE),
-    _refused("--refPair", _ONLY_11, "N", _NO_REFERENCE),
-    _refused("--accuracyAlgorithm", _ONLY_11, "NAME", _NO_REFERENCE),
-    _refused("--accuracyThreshold", _ONLY_11, "NUMBER", _NO_REFERENCE),
-    _refused("--atol", _ONLY_11, "NUMBER", _NO_REFERENCE),
-    _refused("--rtol", _ONLY_11, "NUMBER", _NO_REFERENCE),
+    _refused("--loadRefOutputs", _FROM_11, "SPEC", _NO_REFERENCE),
+    _refused("--refPair", _FROM_11, "N", _NO_REFERENCE),
+    _refused("--accuracyAlgorithm", _FROM_11, "NAME", _NO_REFERENCE),
+    _refused("--accuracyThreshold", _FROM_11, "NUMBER", _NO_REFERENCE),
+    _refused("--atol", _FROM_11, "NUMBER", _NO_REFERENCE),
+    _refused("--rtol", _FROM_11, "NUMBER", _NO_REFERENCE),
     # reporting
     TrtexecOption("--verbose", _ALL, "", "translated", "-vv", "", ("-vv",), ("-vv",)),
     _none("--avgRuns", _ALL, "N", "bench keeps every sample: --json FILE"),

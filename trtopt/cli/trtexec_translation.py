@@ -12,7 +12,9 @@ from pathlib import PurePath
 from trtopt.cli.trtexec_options import (
     BY_NAME,
     CALIBRATION_DATA,
+    GRAPHS_BY_DEFAULT,
     INPUT_DATA,
+    LIBRARIES_BY_DEFAULT,
     VERSIONS,
     TrtexecOption,
 )
@@ -61,13 +63,13 @@ class Translation:
 
 
 def translate(
-    arguments: Sequence[str], *, version: str | None = None, data: str | None = None
+    arguments: Sequence[str], *, written_for: str | None = None, data: str | None = None
 ) -> Translation:
     """The command lines of trtopt that do what trtexec does with these arguments.
 
     Args:
         arguments: what follows `trtexec`.
-        version: the trtexec that they were written for, one of `VERSIONS` [default: inferred].
+        written_for: the trtexec that they were written for, one of `VERSIONS` [default: inferred].
         data: samples, for calibration and as inputs.
 
     Raises:
@@ -75,7 +77,7 @@ def translate(
     """
     given = parse(arguments)
     notes: list[str] = []
-    version = version or _version_of(given, notes)
+    trtexec = written_for or _version_of(given, notes)
     _refuse(given)
     values = {one.option.name: one.value for one in given}
     if ("--onnx" in values) == ("--loadEngine" in values):
@@ -84,12 +86,12 @@ def translate(
         )
     if "--loadEngine" in values and _only_builds(values):
         raise UsageError("--loadEngine and --skipInference leave nothing to do", "omit --skipInference")
-    notes += _notes(given, version)
+    notes += _notes(given, trtexec)
     profiles = _profiles(given)
     builds = "--onnx" in values
-    build = _build_words(given, values, profiles, version, data, notes) if builds else []
+    build = _build_words(given, values, profiles, trtexec, data, notes) if builds else []
     target = _folder(values) if builds else values["--loadEngine"]
-    bench = [] if _only_builds(values) else ["bench", target, *_bench_words(given, values, profiles, version)]
+    bench = [] if _only_builds(values) else ["bench", target, *_bench_words(given, values, profiles, trtexec)]
     if bench and data is not None:
         bench += [INPUT_DATA, data]
     device = values.get("--device", "0")
@@ -131,7 +133,7 @@ def parse(arguments: Sequence[str]) -> list[Given]:
 
 
 def _version_of(given: Sequence[Given], notes: list[str]) -> str:
-    """The trtexec whose options these are: the latest before 11 if several are possible.
+    """The trtexec whose options these are: of several the latest that measures without a graph by default.
 
     Raises:
         UsageError: no version has them all.
@@ -143,15 +145,16 @@ def _version_of(given: Sequence[Given], notes: list[str]) -> str:
             f"no version of trtexec has all of these options: {listed}",
             f"add --from {' or '.join(VERSIONS[1:])}",
         )
-    if possible == ["11"]:
-        return "11"
-    version = next(name for name in reversed(possible) if name != "11")
-    if "11" in possible:
+    before = [name for name in possible if name not in GRAPHS_BY_DEFAULT]
+    if not before:
+        return possible[-1]
+    if len(before) < len(possible):
         notes.append(
-            f"read as trtexec {version}, which by default copies inputs and outputs, launches without a CUDA "
-            "graph and sleeps while it waits; trtexec 11 does none of these: --from 11"
+            f"read as trtexec {before[-1]}, which by default copies inputs and outputs, launches without a "
+            f"CUDA graph and sleeps while it waits; trtexec {possible[-1]} does none of these: "
+            f"--from {possible[-1]}"
         )
-    return version
+    return before[-1]
 
 
 def _refuse(given: Sequence[Given]) -> None:
@@ -171,13 +174,13 @@ def _refuse(given: Sequence[Given]) -> None:
     )
 
 
-def _notes(given: Sequence[Given], version: str) -> list[str]:
+def _notes(given: Sequence[Given], trtexec: str) -> list[str]:
     notes = [
         f"{one.text}: no effect here: {one.option.note}" for one in given if one.option.kind == "no effect"
     ]
-    strange = [one.option.name for one in given if version not in one.option.versions]
+    strange = [one.option.name for one in given if trtexec not in one.option.versions]
     if strange:
-        notes.append(f"trtexec {version} has no {', '.join(strange)}: read as the other versions have it")
+        notes.append(f"trtexec {trtexec} has no {', '.join(strange)}: read as the other versions have it")
     return notes
 
 
@@ -185,7 +188,7 @@ def _build_words(
     given: Sequence[Given],
     values: Mapping[str, str],
     profiles: Sequence[_Profile],
-    version: str,
+    trtexec: str,
     data: str | None,
     notes: list[str],
 ) -> list[str]:
@@ -198,19 +201,19 @@ def _build_words(
     if "--memPoolSize" in values:
         words += ["--workspace", _workspace(values["--memPoolSize"])]
     if "--tacticSources" in values:
-        words += ["--tactic-sources", _tactic_sources(values["--tacticSources"], version)]
+        words += ["--tactic-sources", _tactic_sources(values["--tacticSources"], trtexec)]
     for one in given:
         words += _filled(one.option.build, one.value)
     return words
 
 
 def _bench_words(
-    given: Sequence[Given], values: Mapping[str, str], profiles: Sequence[_Profile], version: str
+    given: Sequence[Given], values: Mapping[str, str], profiles: Sequence[_Profile], trtexec: str
 ) -> list[str]:
     words = ["--trust", values["--loadEngine"]] if "--loadEngine" in values else []
     if (size := _measured_batch(profiles, values)) is not None:
         words += ["--batch", str(size)]
-    words += _contract_words(version, values)
+    words += _contract_words(trtexec, values)
     if "--warmUp" in values:
         words += ["--warmup", f"{_number('--warmUp', values['--warmUp']) / 1000:g}"]
     for one in given:
@@ -233,9 +236,9 @@ def _folder(values: Mapping[str, str]) -> str:
     return f"{PurePath(values['--onnx']).stem}.trtopt"
 
 
-def _contract_words(version: str, values: Mapping[str, str]) -> list[str]:
+def _contract_words(trtexec: str, values: Mapping[str, str]) -> list[str]:
     """The terms of the measurement: those of the version, with what the options change."""
-    if version == "11":
+    if trtexec in GRAPHS_BY_DEFAULT:
         base, changes = (
             "trtexec-11",
             {
@@ -292,15 +295,15 @@ def _workspace(spec: str) -> str:
     return str(max(1, round(float(match[1]) * _MIB[match[2]])))
 
 
-def _tactic_sources(spec: str, version: str) -> str:
+def _tactic_sources(spec: str, trtexec: str) -> str:
     """The sources to use, of `+NAME,-NAME`.
 
     Raises:
         UsageError: relative to the defaults of TensorRT 8.6, or none are left.
     """
-    if version == "8.6":
+    if trtexec in LIBRARIES_BY_DEFAULT:
         raise UsageError(
-            f"--tacticSources={spec}: relative to what this TensorRT 8.6 uses by default",
+            f"--tacticSources={spec}: relative to the default of TensorRT {trtexec}, which varies",
             "omit it, and name all sources: trtopt build MODEL --tactic-sources CUBLAS_LT,JIT_CONVOLUTIONS",
         )
     chosen = dict.fromkeys(_SOURCES)

@@ -111,12 +111,12 @@ def test_samples_go_to_calibration_and_to_the_measurement() -> None:
     ],
 )
 def test_what_changes_its_meaning_is_noted(given: str, version: str | None, note: str) -> None:
-    assert any(note in text for text in translate([BASE, *given.split()], version=version).notes)
+    assert any(note in text for text in translate([BASE, *given.split()], written_for=version).notes)
 
 
 def test_a_version_that_is_certain_needs_no_note() -> None:
     assert translate([BASE, "--noCudaGraph"]).notes == ()
-    assert translate([BASE], version="10").notes == ()
+    assert translate([BASE], written_for="10").notes == ()
 
 
 @pytest.mark.parametrize(
