@@ -148,7 +148,7 @@ def _version_of(given: Sequence[Given], notes: list[str]) -> str:
     before = [name for name in possible if name not in GRAPHS_BY_DEFAULT]
     if not before:
         return possible[-1]
-    if len(before) < len(possible):
+    if len(before) < len(possible) and not _only_builds({one.option.name: "" for one in given}):
         notes.append(
             f"read as trtexec {before[-1]}, which by default copies inputs and outputs, launches without a "
             f"CUDA graph and sleeps while it waits; trtexec {possible[-1]} does none of these: "
@@ -277,7 +277,8 @@ def _precision_words(values: Mapping[str, str], data: str | None, notes: list[st
             "--best: precisions are chosen by speed and accuracy, which takes samples",
             "add --data DATA (an .npz, a folder of them or module:function), or give --fp16 instead",
         )
-    notes.append(f"--{precision}: {BY_NAME[f'--{precision}'].note}")
+    if data is None or not calibrated:
+        notes.append(f"--{precision}: {BY_NAME[f'--{precision}'].note}")
     return ["--precision", precision, *([CALIBRATION_DATA, data] if calibrated and data is not None else [])]
 
 
