@@ -13,7 +13,7 @@ from trtopt.errors import UsageError
 from trtopt.files.shipped import shipped_folder
 from trtopt.files.toml import read_toml
 from trtopt.records import Record
-from trtopt.settings import check_range, check_ranges
+from trtopt.builder_settings import check_range, check_ranges
 
 _MAX_DIGITS = 10
 MAX_AXIS = 2**31 - 1

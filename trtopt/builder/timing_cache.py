@@ -29,7 +29,7 @@ from trtopt.records import (
     from_json,
     to_json,
 )
-from trtopt.settings import cache_terms
+from trtopt.builder_settings import cache_terms
 
 _MAGIC = b"trtopt timing cache 1\n"
 _MAX_HEADER_BYTES = 1 << 20

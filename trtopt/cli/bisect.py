@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from trtopt.cli.exit_codes import NOT_MET
-from trtopt.cli.options.bounds import bounds_options
+from trtopt.cli.options.accuracy_bounds import bounds_options
 from trtopt.cli.options.measuring import timeout_option
 from trtopt.cli.options.target import target_option
 from trtopt.targets import DEFAULT

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from trtopt.cli.locked import or_locked
-from trtopt.cli.options.bounds import bounds_options
+from trtopt.cli.options.accuracy_bounds import bounds_options
 from trtopt.cli.options.measuring import nvtx_option
 from trtopt.cli.options.recipe import RecipeFlags, cache_dir_option, recipe_options
 

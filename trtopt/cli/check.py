@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from trtopt.cli.exit_codes import NOT_MET
-from trtopt.cli.options.bounds import bounds_options
+from trtopt.cli.options.accuracy_bounds import bounds_options
 from trtopt.cli.options.measuring import timeout_option, trust_option
 from trtopt.precision.bounds import Bounds
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from trtopt.settings import SETTINGS, BuilderSetting
+from trtopt.builder_settings import SETTINGS, BuilderSetting
 
 if TYPE_CHECKING:
     from trtopt.recipe import Recipe

@@ -25,7 +25,7 @@ from trtopt.onnxio.external_data import external_files, take_in, tensors_of
 from trtopt.onnxio.graph_walk import graphs_of
 from trtopt.onnxio.model_info import load_graph
 from trtopt.records import Backend, BuildPlan, DeviceInfo, Tactic
-from trtopt.settings import given_flags
+from trtopt.builder_settings import given_flags
 
 _PROTOBUF_LIMIT_BYTES = (1 << 31) - 1
 

@@ -36,7 +36,7 @@ from trtopt.errors import (
     UsageError,
 )
 from trtopt.records import Backend, BuildPlan, BuildSettings, DeviceInfo, Tactic, TensorSpec
-from trtopt.settings import plain_attributes
+from trtopt.builder_settings import plain_attributes
 from trtopt.targets import NUMPY_TYPES, PRECISION_FLAGS
 
 _OUT_OF_MEMORY = ("out of memory", "OutOfMemory", "outofmemory", "cudaErrorMemoryAllocation")

@@ -26,7 +26,7 @@ from trtopt.records import (
     EngineArtifact,
     OnnxArtifact,
 )
-from trtopt.settings import recorded_settings
+from trtopt.builder_settings import recorded_settings
 from trtopt.workers.protocol import Built
 from trtopt.workers.supervisor import run_all_jobs
 from trtopt.workflows.build.oversized_tensors import explained

@@ -17,7 +17,7 @@ from trtopt.measure.analysis.sweep_refinement import NEIGHBOURS, with_neighbours
 from trtopt.measure.contracts import DEFAULT, changed, contract_named
 from trtopt.recipe import MAX_AXIS, Recipe
 from trtopt.records import SweepSetting, SweepTerms, Terms
-from trtopt.settings import SETTINGS
+from trtopt.builder_settings import SETTINGS
 from trtopt.workflows.build.apply_precision import QUANTISED, request_for
 from trtopt.workflows.build.engines import make_plans
 from trtopt.workflows.sweep.builds import Swept

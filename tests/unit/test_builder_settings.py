@@ -9,7 +9,7 @@ from trtopt.cli.options.recipe import option_for
 from trtopt.errors import UsageError
 from trtopt.recipe import Recipe
 from trtopt.records import BuildSettings, CacheTerms
-from trtopt.settings import (
+from trtopt.builder_settings import (
     SETTINGS,
     BuilderSetting,
     Settings,
