@@ -28,7 +28,8 @@ class Recipe(Record, frozen=True, kw_only=True):
 
     `batch` sizes (None: the model's own if it fixes one, else 1), or MIN,OPT,MAX of a `dynamic` engine; in
     its place `ranges`, each MIN,OPT,MAX of one of its optimisation profiles. `shapes` maps an input to
-    `SHAPE` or `MIN,OPT,MAX`; `workspace_mib` bounds the builder's scratch memory. `precision` is written into
+    `SHAPE` or `MIN,OPT,MAX`, and `axes` the name of an axis to one length or to MIN,OPT,MAX, for all inputs
+    that have it; `workspace_mib` bounds the builder's scratch memory. `precision` is written into
     the graph (None: unchanged), with the data that `calib` names. With `verdict` quantised engines are
     measured against FP16 and selected where they are no slower; `best` selects the fastest of all precisions.
     `build_timeout` bounds the seconds of one engine's build.
@@ -42,6 +43,7 @@ class Recipe(Record, frozen=True, kw_only=True):
     ranges: tuple[tuple[int, ...], ...] = ()
     dynamic: bool = False
     shapes: dict[str, str] = {}  # noqa: RUF012  (msgspec copies mutable defaults)
+    axes: dict[str, tuple[int, ...]] = {}  # noqa: RUF012
     backend: str = "auto"
     opt_level: int | None = None
     workspace_mib: int | None = None
@@ -153,11 +155,27 @@ def check_recipe(recipe: Recipe) -> None:
             raise UsageError(
                 f"batch = {list(sizes)}: batch sizes are whole numbers from 1 on", "write [1, 8, 32]"
             )
+    for name, lengths in recipe.axes.items():
+        if len(lengths) not in (1, 3) or not 1 <= lengths[0] <= lengths[len(lengths) // 2] <= lengths[-1]:
+            raise UsageError(
+                f"axes: {name} = {list(lengths)}: not one length, nor a smallest, a tuned and a largest one",
+                f"write {name} = [128], or {name} = [1, 128, 512]",
+            )
+        check_range(f"axes.{name}", lengths[-1], 1, MAX_AXIS)
     if recipe.ranges and (recipe.batch is not None or not recipe.dynamic):
         raise UsageError(
             "ranges of batch sizes are optimisation profiles of a dynamic engine, instead of batch sizes",
             "add --dynamic, or write all sizes after one --batch for one engine each",
         )
+
+
+def shape_flags(recipe: Recipe) -> list[ShapeFlag]:
+    """The shapes of a recipe, read.
+
+    Raises:
+        UsageError: one is not of the form of `parse_shape_flag`.
+    """
+    return [parse_shape_flag(f"{name}:{shapes}") for name, shapes in recipe.shapes.items()]
 
 
 def axis_length(text: str) -> int | None:
@@ -224,6 +242,20 @@ def _sizes(flag: str, text: str, what: str) -> list[int]:
             f"write, say, {option}1,8,32",
         )
     return sizes
+
+
+def input_sizes(
+    shapes: Mapping[str, str] | None, axes: Mapping[str, int | Sequence[int]] | None
+) -> Recipe:
+    """A recipe that gives nothing but shapes of inputs and lengths of axes.
+
+    Raises:
+        UsageError: lengths of an axis that are none.
+    """
+    lengths = {name: batch_sizes(given) or () for name, given in (axes or {}).items()}
+    recipe = Recipe(shapes=dict(shapes or {}), axes=lengths)
+    check_recipe(recipe)
+    return recipe
 
 
 def parse_shape_flag(text: str) -> ShapeFlag:

@@ -23,6 +23,8 @@ from trtopt.workflows.build.verified_graphs import as_it_is, verified_graphs
 from trtopt.workflows.engine_points import points
 from trtopt.workflows.listener import Listener, notify
 
+_ANY_SIZES = Recipe()
+
 
 @dataclass(frozen=True)
 class ResolvedEngines:
@@ -53,8 +55,11 @@ def resolve_engines(
     notes: list[str],
     listener: Listener,
     trust: Sequence[str] = (),
+    sizes: Recipe = _ANY_SIZES,
 ) -> Iterator[ResolvedEngines]:
     """The engines of `path`; temporary ones are built if another backend is requested.
+
+    The shapes and axes of `sizes` are what an ONNX file is built for.
 
     Engines that `trust` names, by their own name or by path, are described by their present hash, with which
     they are loaded.
@@ -71,7 +76,7 @@ def resolve_engines(
     engines = _trusted(folder, engines, trust, notes, listener)
     choice = _chosen(engines, backend)
     if manifest is None or not engines:
-        with _built_for_running(path, batch, choice, notes, listener) as built:
+        with _built_for_running(path, batch, choice, notes, listener, sizes) as built:
             yield built
         return
     own = engines[0].plan.backend.name
@@ -205,7 +210,12 @@ def _external(path: Path, choice: BackendChoice, notes: list[str], listener: Lis
 
 @contextmanager
 def _built_for_running(
-    path: Path, batch: Sequence[int] | None, choice: BackendChoice, notes: list[str], listener: Listener
+    path: Path,
+    batch: Sequence[int] | None,
+    choice: BackendChoice,
+    notes: list[str],
+    listener: Listener,
+    sizes: Recipe,
 ) -> Iterator[ResolvedEngines]:
     """Engines of an ONNX file, built in a temporary folder."""
     notify(
@@ -213,7 +223,9 @@ def _built_for_running(
     )
     with scratch_folder() as scratch:
         folder = scratch / "build"
-        recipe = Recipe(batch=tuple(batch) if batch else None, backend=choice.name)
+        recipe = msgspec.structs.replace(
+            sizes, batch=tuple(batch) if batch else None, backend=choice.name
+        )
         manifest = build(path, folder, recipe, listener=listener)
         yield resolved(folder, manifest, manifest.engines)
 

@@ -18,7 +18,7 @@ from trtopt.errors import (
     ModelError,
     TrtoptError,
 )
-from trtopt.recipe import Recipe, parse_shape_flag
+from trtopt.recipe import Recipe, shape_flags
 from trtopt.records import (
     Backend,
     BuildPlan,
@@ -61,11 +61,11 @@ def make_plans(onnx: OnnxArtifact, recipe: Recipe, backend: Backend) -> list[Bui
         UsageError, FixedBatchError: see `builder.shapes`.
     """
     batches = recipe.batch or (fixed_batch(onnx) or 1,)
-    flags = [parse_shape_flag(f"{name}:{shapes}") for name, shapes in recipe.shapes.items()]
+    flags = shape_flags(recipe)
     engines = (
-        [profiles_for(onnx, recipe.ranges or (batches,), flags)]
+        [profiles_for(onnx, recipe.ranges or (batches,), flags, recipe.axes)]
         if recipe.dynamic
-        else [profiles_for(onnx, ((size,),), flags) for size in sorted(set(batches))]
+        else [profiles_for(onnx, ((size,),), flags, recipe.axes) for size in sorted(set(batches))]
     )
     settings = recorded_settings(recipe, BuildSettings)
     return [

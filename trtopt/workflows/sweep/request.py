@@ -137,6 +137,7 @@ def terms_of(swept: Swept, request: SweepRequest) -> SweepTerms:
     recipe = swept.recipe
     kept = {
         "shapes": recipe.shapes,
+        **({"axes": recipe.axes} if recipe.axes else {}),  # sweeps of earlier versions have none
         "rewrite": recipe.rewrite,
         "calib": recipe.calib and fingerprint_of(recipe.calib),
         **{setting.name: getattr(recipe, setting.name) for setting in SETTINGS if setting.swept},
