@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 TENSORRT = "tensorrt"
 RTX = "tensorrt-rtx"
+ONNXRUNTIME = "onnxruntime"
+BACKENDS = (TENSORRT, RTX, ONNXRUNTIME)
+"""The values of `--backend`, besides auto."""
 MODULES = {TENSORRT: "tensorrt", RTX: "tensorrt_rtx"}
 """The Python module of each backend."""
 

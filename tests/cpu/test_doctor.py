@@ -24,7 +24,7 @@ def test_the_doctor_names_what_is_here_and_what_to_install_for_the_rest(trtopt_c
         "read and lock clocks",
     ):
         assert row in done.stdout
-    findings = json.loads(trtopt_cli("doctor", "--json").stdout)
+    findings = json.loads(trtopt_cli("doctor", "--json", "-").stdout)
     assert findings["tensorrt_rtx"]["version"]
     assert findings["onnxruntime"]["version"]
     for name in ("tensorrt", "nvml"):

@@ -15,9 +15,7 @@ Lengths = tuple[int, int, int]
 """The smallest, the tuned and the largest length of an axis."""
 
 
-def axis_lengths(
-    inputs: Sequence[TensorSpec], axes: Mapping[str, Sequence[int]]
-) -> dict[Place, Lengths]:
+def axis_lengths(inputs: Sequence[TensorSpec], axes: Mapping[str, Sequence[int]]) -> dict[Place, Lengths]:
     """The lengths that `axes` gives to each axis it names.
 
     An axis is named as in the model, and is then the same in every input; or as INPUT.INDEX. The batch axis

@@ -6,17 +6,19 @@ from pathlib import Path
 
 import click
 
+from trtopt.cli.options.json_output import JsonOutput, json_option
+
 
 @click.command()
 @click.argument("folder", metavar="[DIR]", required=False, type=click.Path(path_type=Path))
-@click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
+@json_option("the findings")
 @click.option(
     "--bundle",
     type=click.Path(path_type=Path),
     metavar="FILE.zip",
     help="Pack the data for a bug report, with the build folder DIR; read it before you send it.",
 )
-def doctor(folder: Path | None, as_json: bool, bundle: Path | None) -> None:
+def doctor(folder: Path | None, json: JsonOutput | None, bundle: Path | None) -> None:
     """Show what is installed, which commands work here and what to install for the others.
 
     With --bundle all of that is packed, with the versions of all packages, the names (never the values) of
@@ -36,9 +38,9 @@ def doctor(folder: Path | None, as_json: bool, bundle: Path | None) -> None:
     if bundle is not None:
         check_writable(bundle)
     findings = examine()
-    if as_json:
-        click.echo(to_json(findings), nl=False)
-    elif bundle is None:
+    if json is not None:
+        json.write(to_json(findings))
+    if bundle is None and (json is None or not json.is_stdout):
         console().print(doctor_summary(findings))
     if bundle is not None:
         for name in write_bundle(bundle, findings, folder):

@@ -7,18 +7,24 @@ from typing import TYPE_CHECKING
 
 import click
 
+from trtopt.cli.options.completion import model_names, names, names_or_files
+
 if TYPE_CHECKING:
     from trtopt.export.export import DType, Exported
     from trtopt.export.spec import Exporter
 
 
 @click.command(name="export")
-@click.argument("model")
+@click.argument("model", shell_complete=names_or_files(model_names))
 @click.option(
     "-o", "--output", required=True, type=click.Path(path_type=Path, dir_okay=False), help="ONNX file."
 )
 @click.option(
-    "--variant", default="full", show_default=True, help="Size of a collection model: full or tiny."
+    "--variant",
+    default="full",
+    show_default=True,
+    shell_complete=names(lambda: ("full", "tiny")),
+    help="Size of a collection model: full or tiny.",
 )
 @click.option(
     "--exporter",

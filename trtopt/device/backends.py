@@ -14,10 +14,8 @@ from trtopt.device.nvtx import UNMARKED, NvtxMarks
 from trtopt.device.ort.host import cpu_info, no_cuda_profiler
 from trtopt.errors import BackendMissingError, UsageError
 from trtopt.records import DeviceInfo, Plugin
-from trtopt.targets import RTX, TENSORRT
+from trtopt.targets import BACKENDS, ONNXRUNTIME, RTX, TENSORRT
 
-ONNXRUNTIME = "onnxruntime"
-BACKENDS = (TENSORRT, RTX, ONNXRUNTIME)
 CUDA_BINDINGS = {"cuda-python": "cuda.bindings", "pycuda": "pycuda"}
 BINDING_VARIABLE = "TRTOPT_CUDA"
 

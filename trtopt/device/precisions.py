@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from trtopt.device.backends import ONNXRUNTIME
 from trtopt.records import Backend, DeviceInfo
-from trtopt.targets import LEAST_CAPABILITY, target_of
+from trtopt.targets import LEAST_CAPABILITY, ONNXRUNTIME, target_of
 
 _ON_CPU = ("fp32", "fp16", "int8")
 

@@ -3,8 +3,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trtopt.builder.shapes import batch_range, fixed_batch, shape_ranges
+from trtopt.cli.options.batch import parse_batches
 from trtopt.errors import FixedBatchError, UsageError
-from trtopt.recipe import ShapeFlag, parse_batches, parse_shape_flag
+from trtopt.recipe import ShapeFlag, parse_shape_flag
 from trtopt.records import OnnxArtifact, Shape, ShapeRange, TensorSpec
 
 Own = tuple[int | str, ...]

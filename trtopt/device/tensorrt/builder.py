@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from trtopt.builder_settings import plain_attributes
 from trtopt.device.api import ClockSensor, Device, DeviceMemory, ProgressSink
 from trtopt.device.building import BuiltEngine, LogSink
 from trtopt.device.clocks import UnknownClocks
@@ -36,7 +37,6 @@ from trtopt.errors import (
     UsageError,
 )
 from trtopt.records import Backend, BuildPlan, BuildSettings, DeviceInfo, Tactic, TensorSpec
-from trtopt.builder_settings import plain_attributes
 from trtopt.targets import NUMPY_TYPES, PRECISION_FLAGS
 
 _OUT_OF_MEMORY = ("out of memory", "OutOfMemory", "outofmemory", "cudaErrorMemoryAllocation")

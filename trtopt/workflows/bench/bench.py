@@ -59,8 +59,8 @@ def bench(
     Args:
         path: the folder, engine or ONNX file.
         batch: batch sizes; by default every one there is an engine for (1, for an ONNX file).
-        shapes, axes: as for `build`, of inputs with dynamic axes besides the batch: what an ONNX file is built
-            for; an engine is measured at the tuned length of MIN,OPT,MAX.
+        shapes, axes: as for `build`, of inputs with dynamic axes besides the batch: what an ONNX file is
+            built for; an engine is measured at the tuned length of MIN,OPT,MAX.
         backend: by default the one that the engines were built with. `auto` takes the CPU where no GPU is;
             another backend than the engines' own builds the folder's model again, in a temporary folder.
         contract, terms: a name [default: trtexec-11], and changes as in `{"graph": False}`: `records.Terms`.

@@ -223,9 +223,7 @@ def _built_for_running(
     )
     with scratch_folder() as scratch:
         folder = scratch / "build"
-        recipe = msgspec.structs.replace(
-            sizes, batch=tuple(batch) if batch else None, backend=choice.name
-        )
+        recipe = msgspec.structs.replace(sizes, batch=tuple(batch) if batch else None, backend=choice.name)
         manifest = build(path, folder, recipe, listener=listener)
         yield resolved(folder, manifest, manifest.engines)
 

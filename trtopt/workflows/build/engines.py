@@ -9,6 +9,7 @@ from pathlib import Path
 
 from trtopt.builder.engine import BuildJob
 from trtopt.builder.shapes import fixed_batch, over_all, profiles_for
+from trtopt.builder_settings import recorded_settings
 from trtopt.device.backends import (
     places_to_build,
 )
@@ -26,7 +27,6 @@ from trtopt.records import (
     EngineArtifact,
     OnnxArtifact,
 )
-from trtopt.builder_settings import recorded_settings
 from trtopt.workers.protocol import Built
 from trtopt.workers.supervisor import run_all_jobs
 from trtopt.workflows.build.oversized_tensors import explained

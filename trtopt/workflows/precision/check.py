@@ -136,7 +136,8 @@ def _refuse_sizes(batch: Sequence[int] | None, sizes: Recipe) -> None:
     if batch or sizes.given:
         flag = "--batch" if batch else "--shape and --axis"
         raise UsageError(
-            f"{flag}: an ONNX file runs on the samples in their own shapes", "give samples of those with --data"
+            f"{flag}: an ONNX file runs on the samples in their own shapes",
+            "give samples of those with --data",
         )
 
 
