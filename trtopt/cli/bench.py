@@ -29,7 +29,7 @@ REFERENCE = "reference"
 
 
 @click.command()
-@click.argument("path", type=click.Path(path_type=Path))
+@click.argument("path", type=click.Path(exists=True, path_type=Path))
 @batch_option("Batch sizes [default: those of the engines].")
 @shape_options
 @backend_option

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("model", type=click.Path(path_type=Path))
+@click.argument("model", type=click.Path(exists=True, path_type=Path))
 @click.option(
     "-o", "--output", "out", type=click.Path(path_type=Path), help="File to write the resulting model to."
 )
@@ -38,7 +38,10 @@ if TYPE_CHECKING:
 @data_option("Samples to evaluate accuracy on, and to find ranges on")
 @click.option("--calib", metavar="DATA", shell_complete=files, help="Other samples for ranges and values.")
 @click.option(
-    "--table", type=click.Path(path_type=Path), metavar="FILE", help="Ranges from an earlier trtopt quantize."
+    "--table",
+    type=click.Path(exists=True, path_type=Path),
+    metavar="FILE",
+    help="Ranges from an earlier trtopt quantize.",
 )
 @click.option(
     "--method",

@@ -71,7 +71,7 @@ def show(
 
 
 @cache.command()
-@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
 @_store_option
 def merge(files: tuple[Path, ...], cache_dir: Path | None) -> None:
     """Add exported caches FILES to the store; TensorRT merges those that have a counterpart."""

@@ -18,8 +18,10 @@ from trtopt.precision.bounds import Bounds
 
 
 @click.command()
-@click.argument("model", type=click.Path(path_type=Path))
-@click.option("--against", type=click.Path(path_type=Path), required=True, help="The reference ONNX file.")
+@click.argument("model", type=click.Path(exists=True, path_type=Path))
+@click.option(
+    "--against", type=click.Path(exists=True, path_type=Path), required=True, help="The reference ONNX file."
+)
 @data_option("Samples [default: seeded random ones]")
 @click.option(
     "--model",

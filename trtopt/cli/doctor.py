@@ -10,7 +10,7 @@ from trtopt.cli.options.json_output import JsonOutput, json_option
 
 
 @click.command()
-@click.argument("folder", metavar="[DIR]", required=False, type=click.Path(path_type=Path))
+@click.argument("folder", metavar="[DIR]", required=False, type=click.Path(exists=True, path_type=Path))
 @json_option("the findings")
 @click.option(
     "--bundle",
@@ -25,11 +25,11 @@ def doctor(folder: Path | None, json: JsonOutput | None, bundle: Path | None) ->
     environment variables and the manifest, logs and layers of DIR. The home folder, the names of user and
     host and apparent secrets of the environment are removed from every file.
     """
-    from trtopt.cli.console import console, say
+    from trtopt.cli.console import say
     from trtopt.errors import UsageError
     from trtopt.files.writable import check_writable
     from trtopt.records import to_json
-    from trtopt.report.doctor import doctor_summary
+    from trtopt.report.doctor import doctor_lines
     from trtopt.workflows.doctor import examine
     from trtopt.workflows.support_bundle import write_bundle
 
@@ -41,7 +41,7 @@ def doctor(folder: Path | None, json: JsonOutput | None, bundle: Path | None) ->
     if json is not None:
         json.write(to_json(findings))
     if bundle is None and (json is None or not json.is_stdout):
-        console().print(doctor_summary(findings))
+        say(*doctor_lines(findings))
     if bundle is not None:
         for name in write_bundle(bundle, findings, folder):
             say(f"trtopt: packed {name}", err=True)

@@ -32,7 +32,9 @@ if TYPE_CHECKING:
     help="dynamo, based on torch.export, or torchscript, the older tracer. Default: the model's own.",
 )
 @click.option("--dtype", type=click.Choice(["fp32", "fp16", "bf16"]), default="fp32", show_default=True)
-@click.option("--checkpoint", type=click.Path(path_type=Path), help="State dict or .safetensors file.")
+@click.option(
+    "--checkpoint", type=click.Path(exists=True, path_type=Path), help="State dict or .safetensors file."
+)
 @click.option("--strict/--no-strict", default=True, help="Refuse missing and unexpected keys in it.")
 @click.option(
     "--opset", type=click.IntRange(17, 23), help="Default: the model's own, mostly 17; 22 for bf16."
@@ -58,7 +60,7 @@ def export(
     """Export MODEL to ONNX and compare the file with PyTorch.
 
     MODEL is a name of the collection (see `trtopt models`), a model file (TOML), or package.module:callable
-    that returns (module, {input name: example tensor}).
+    (or FILE.py:callable) that returns (module, {input name: example tensor}).
     """
     from trtopt.cli.console import say
     from trtopt.workflows.export import export_model

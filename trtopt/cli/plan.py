@@ -14,7 +14,9 @@ _UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 
 
 @click.command()
-@click.argument("sources", metavar="SWEEP...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument(
+    "sources", metavar="SWEEP...", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path)
+)
 @click.option("-o", "--output", type=click.Path(path_type=Path), required=True, help="Plan file to write.")
 @click.option("--slo", required=True, metavar="pN=LIMIT", help="The latency goal, as p99=10ms.")
 @click.option(
@@ -69,7 +71,7 @@ def plan(
 ) -> None:
     """Choose engines, workers, batch sizes and a delay for a latency under a load, by simulation.
 
-    SWEEP is a folder of `trtopt sweep`, or a build folder with the results of `trtopt bench` as bench.json;
+    SWEEP is a folder of `trtopt sweep`, or a build folder with results of `trtopt bench --json` in it;
     with several folders, the engines of all are candidates. `trtopt.serving.EnginePool.open` loads the plan.
     """
     from trtopt.cli.console import console, say

@@ -19,7 +19,7 @@ from trtopt.cli.options.shapes import shape_options
 
 
 @click.command()
-@click.argument("path", type=click.Path(path_type=Path))
+@click.argument("path", type=click.Path(exists=True, path_type=Path))
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Folder to write profile.json into.")
 @batch_option("Batch sizes [default: those of the engines].")
 @shape_options
@@ -27,13 +27,13 @@ from trtopt.cli.options.shapes import shape_options
 @backend_option
 @click.option(
     "--result",
-    type=click.Path(path_type=Path),
+    type=click.Path(exists=True, path_type=Path),
     metavar="FILE",
     help="Use a result file of `trtopt bench --layers` instead of measuring here.",
 )
 @click.option(
     "--against",
-    type=click.Path(path_type=Path),
+    type=click.Path(exists=True, path_type=Path),
     metavar="PROFILE",
     help="An earlier profile (file or folder): show the differences, layer by layer.",
 )

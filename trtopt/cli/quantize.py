@@ -32,7 +32,7 @@ def _smoothing(text: str) -> float | str:
 
 
 @click.command()
-@click.argument("model", type=click.Path(path_type=Path))
+@click.argument("model", type=click.Path(exists=True, path_type=Path))
 @click.option(
     "-o",
     "--output",
@@ -61,7 +61,7 @@ def _smoothing(text: str) -> float | str:
 @click.option("--include", multiple=True, metavar="PATTERN", help="Nodes or operators to quantise anyway.")
 @click.option(
     "--table",
-    type=click.Path(path_type=Path),
+    type=click.Path(exists=True, path_type=Path),
     metavar="FILE",
     help="Ranges from an earlier run, no data needed.",
 )

@@ -11,7 +11,7 @@ from trtopt.cli.options.json_output import JsonOutput, json_option
 
 
 @click.command()
-@click.argument("folder", type=click.Path(path_type=Path))
+@click.argument("folder", type=click.Path(exists=True, path_type=Path))
 @click.option("--repair", "is_repair", is_flag=True, help="Rebuild engines that are missing or changed.")
 @click.option(
     "--trust",
@@ -23,7 +23,7 @@ from trtopt.cli.options.json_output import JsonOutput, json_option
 )
 @click.option(
     "--signer",
-    type=click.Path(path_type=Path),
+    type=click.Path(exists=True, path_type=Path),
     envvar="TRTOPT_SIGNER",
     show_envvar=True,
     metavar="PUBLIC_KEY",

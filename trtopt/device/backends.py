@@ -13,6 +13,7 @@ from trtopt.device.cuda import probe
 from trtopt.device.nvtx import UNMARKED, NvtxMarks
 from trtopt.device.ort.host import cpu_info, no_cuda_profiler
 from trtopt.errors import BackendMissingError, UsageError
+from trtopt.extras import install
 from trtopt.records import DeviceInfo, Plugin
 from trtopt.targets import BACKENDS, ONNXRUNTIME, RTX, TENSORRT
 
@@ -47,7 +48,7 @@ def choose_for_building(requested: str) -> BackendChoice:
         return BackendChoice(RTX, why)
     raise BackendMissingError(
         "no TensorRT that can build here is installed",
-        'pip install "trtopt[rtx]" (builds without a GPU) or "trtopt[tensorrt]" (needs one); '
+        f"{install('rtx')} (builds without a GPU), or {install('tensorrt')} (needs one); "
         "--backend onnxruntime prepares the model for this CPU",
     )
 
@@ -187,7 +188,7 @@ def open_cuda_device(marks: NvtxMarks = UNMARKED) -> Device:
     )
     if name is None:
         raise BackendMissingError(
-            "no CUDA binding is installed", 'pip install "cuda-python>=12.6" (no compiler needed), or pycuda'
+            "no CUDA binding is installed", "pip install cuda-python (no compiler needed), or pycuda"
         )
     if name == "cuda-python":
         from trtopt.device.cuda import cuda_python

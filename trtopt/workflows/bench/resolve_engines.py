@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,6 +25,19 @@ from trtopt.workflows.engine_points import points
 from trtopt.workflows.listener import Listener, notify
 
 _ANY_SIZES = Recipe()
+_WEIGHTS = (
+    "is a file of weights",
+    "write its model as ONNX with trtopt export, which takes it as --checkpoint {}",
+)
+_OTHER_FILES = {
+    ".npz": ("holds arrays", "give the model or the build folder, and the arrays with --data {}"),
+    ".npy": ("holds an array", "give the model or the build folder, and arrays in an .npz with --data"),
+    ".json": ("is JSON", "give the build folder; result files are read by trtopt compare"),
+    ".pt": _WEIGHTS,
+    ".pth": _WEIGHTS,
+    ".safetensors": _WEIGHTS,
+}
+"""By their suffix: files that are taken for an engine by mistake, and what to do with each."""
 
 
 @dataclass(frozen=True)
@@ -128,9 +142,10 @@ def check_trust(names: Sequence[str], paths: Sequence[Path]) -> None:
 def _found(path: Path) -> tuple[Path, Manifest | None, tuple[EngineArtifact, ...]]:
     """The folder that `path` is or lies in, its manifest, and the selected engines."""
     if not path.exists():
-        raise ArtifactError(
-            f"{path}: no such file or folder", "give a build folder, an engine or an ONNX file"
-        )
+        raise UsageError(f"{path}: no such file or folder", "give a build folder, an engine or an ONNX file")
+    if path.suffix in _OTHER_FILES and not path.is_dir():
+        what, remedy = _OTHER_FILES[path.suffix]
+        raise UsageError(f"{path}: {what}, not an engine or a model", remedy.format(shlex.quote(str(path))))
     folder = path if path.is_dir() else path.parent
     has_manifest = (folder / MANIFEST).is_file()
     manifest = read_manifest(folder) if path.is_dir() or has_manifest else None
