@@ -5,7 +5,7 @@ TrtoptError                     exit code 1
 ├── ModelError                  the ONNX file
 │   ├── InvalidModelError       not ONNX, truncated, empty, duplicate names, weights missing
 │   ├── UnsupportedOpError      an operator that the backend or the opset does not know
-│   └── FixedBatchError         another batch requested than the one fixed in the file
+│   └── FixedBatchError         exit code 2: another batch requested than the one fixed in the file
 ├── DataError                   input data that does not fit the model
 ├── BuildError                  the builder failed; the last log lines are in the message
 │   └── TimingCacheError        a timing cache that must not be used here
@@ -64,6 +64,8 @@ class UnsupportedOpError(ModelError):
 
 class FixedBatchError(ModelError):
     """Another batch size was requested than the one fixed in the file."""
+
+    exit_code = 2
 
 
 class DataError(TrtoptError):

@@ -203,7 +203,7 @@ def test_the_command_tells_what_to_exclude_and_gives_json(
     assert f"\n  --exclude {SENSITIVE}\n" in told.stdout
     assert "written: out.onnx, out.onnx.calibration.json" in told.stdout
     assert "judging with onnxruntime: no GPU is here" in told.stderr
-    as_json = trtopt_cli(*line, "--min-sqnr", "30", "--json")
+    as_json = trtopt_cli(*line, "--min-sqnr", "30", "--json", "-")
     report = from_json(as_json.stdout.encode(), BisectReport)
     assert report.best.nodes == (SENSITIVE,)
     assert (report.out, report.bounds) == (None, {"min_sqnr": 30.0})
@@ -246,7 +246,7 @@ def test_spent_evaluations_are_reported(trtopt_cli: CommandLine, data: str) -> N
         ({"precision": "fp16", "target": "7"}, UsageError, "unknown target '7'"),
         ({"target": "7"}, UsageError, "unknown target '7'"),
         ({"backend": "tensorflow"}, UsageError, "--backend tensorflow: no such backend"),
-        ({"batch": (1,)}, UsageError, "--batch, --profile and --timeout are for engines"),
+        ({"batch": (1,)}, UsageError, "--batch, --recipe and --timeout are for engines"),
         ({"exclude": ("Gone",)}, UsageError, "--exclude Gone"),
     ],
 )

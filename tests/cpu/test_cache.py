@@ -48,7 +48,7 @@ def test_the_caches_are_listed_and_reported(trtopt_cli: CommandLine, store: Timi
     listed = trtopt_cli("cache", "ls").stdout
     assert path(store, 3).stem in listed
     assert path(store, 5).stem in listed
-    lines = [json.loads(line) for line in trtopt_cli("cache", "ls", "--json").stdout.splitlines()]
+    lines = [json.loads(line) for line in trtopt_cli("cache", "ls", "--json", "-").stdout.splitlines()]
     assert {line["terms"]["opt_level"] for line in lines} == {3, 5}
     told = trtopt_cli("cache", "show", path(store, 5).stem[-12:]).stdout
     assert "tensorrt 10.16.1 on NVIDIA L4 (8.9)" in told

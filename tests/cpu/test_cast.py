@@ -369,7 +369,7 @@ def test_the_command_reports_explains_and_refuses(tmp_path: Path, trtopt_cli: Co
         "--keep-op Relu"
         in trtopt_cli("cast", source, "-o", out, "--keep-op", "Relu", "--explain", "Relu:b").stdout
     )
-    report = from_json(trtopt_cli("cast", source, "-o", out, "--json").stdout.encode(), CastReport)
+    report = from_json(trtopt_cli("cast", source, "-o", out, "--json", "-").stdout.encode(), CastReport)
     assert json.loads(json.dumps(report.lowered)) == ["MatMul:a", "Relu:b", "MatMul:y"]
     assert "no floating-point node" in trtopt_cli.fails(2, "cast", source, "-o", "new", "--explain", "nobody")
     assert "replace the model" in trtopt_cli.fails(2, "cast", source, "-o", source)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import msgspec
 
+from trtopt.builder_settings import cache_terms
 from trtopt.errors import TimingCacheError
 from trtopt.files.atomic import write_atomically
 from trtopt.files.bounded_reading import read_bounded
@@ -29,7 +30,6 @@ from trtopt.records import (
     from_json,
     to_json,
 )
-from trtopt.settings import cache_terms
 
 _MAGIC = b"trtopt timing cache 1\n"
 _MAX_HEADER_BYTES = 1 << 20

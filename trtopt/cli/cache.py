@@ -8,6 +8,8 @@ from typing import Any
 
 import click
 
+from trtopt.cli.options.json_output import JsonOutput, json_option
+
 _MIB = 2**20
 
 
@@ -26,8 +28,8 @@ def cache() -> None:
 
 @cache.command("ls")
 @_store_option
-@click.option("--json", "as_json", is_flag=True, help="Print the entries as JSON lines.")
-def ls(cache_dir: Path | None, as_json: bool) -> None:
+@json_option("the entries, one per line,")
+def ls(cache_dir: Path | None, json: JsonOutput | None) -> None:
     """List the caches, the latest used first."""
     from trtopt.cli.console import console
     from trtopt.records import to_json
@@ -35,10 +37,9 @@ def ls(cache_dir: Path | None, as_json: bool) -> None:
     from trtopt.workflows.build.timing_cache_commands import entries, store_folder
 
     cache_entries = entries(cache_dir)
-    if as_json:
-        for entry in cache_entries:
-            click.echo(to_json(entry, indent=None), nl=False)
-    else:
+    if json is not None:
+        json.write(b"".join(to_json(entry, indent=None) for entry in cache_entries))
+    if json is None or not json.is_stdout:
         console().print(entries_table(cache_entries, str(store_folder(cache_dir))))
 
 
@@ -47,8 +48,10 @@ def ls(cache_dir: Path | None, as_json: bool) -> None:
 @_store_option
 @click.option("--tactics", "with_tactics", is_flag=True, help="List its entries (TensorRT 10.8 and newer).")
 @click.option("--against", metavar="NAME|FILE", help="Show how its tactics differ from another cache's.")
-@click.option("--json", "as_json", is_flag=True, help="Print the entry as JSON.")
-def show(name: str, cache_dir: Path | None, with_tactics: bool, against: str | None, as_json: bool) -> None:
+@json_option("the entry")
+def show(
+    name: str, cache_dir: Path | None, with_tactics: bool, against: str | None, json: JsonOutput | None
+) -> None:
     """Show where and by which builds the cache NAME (or a part of its name) was made."""
     from trtopt.cli.console import console
     from trtopt.records import to_json
@@ -59,14 +62,16 @@ def show(name: str, cache_dir: Path | None, with_tactics: bool, against: str | N
         console().print(difference_table(caches.difference(name, against, cache_dir)))
     elif with_tactics:
         console().print(tactics_table(caches.tactics(name, cache_dir)))
-    elif as_json:
-        click.echo(to_json(caches.entry(name, cache_dir)), nl=False)
     else:
-        console().print(entry_summary(caches.entry(name, cache_dir)))
+        entry = caches.entry(name, cache_dir)
+        if json is not None:
+            json.write(to_json(entry))
+        if json is None or not json.is_stdout:
+            console().print(entry_summary(entry))
 
 
 @cache.command()
-@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
 @_store_option
 def merge(files: tuple[Path, ...], cache_dir: Path | None) -> None:
     """Add exported caches FILES to the store; TensorRT merges those that have a counterpart."""

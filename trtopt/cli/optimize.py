@@ -7,7 +7,9 @@ from pathlib import Path
 import click
 
 from trtopt.cli.exit_codes import NOT_MET
-from trtopt.cli.options.measuring import duration_option
+from trtopt.cli.options.batch import batch_option
+from trtopt.cli.options.data import data_option
+from trtopt.cli.options.measuring import backend_choice, duration_option
 
 PAGE = "report.html"
 
@@ -17,7 +19,7 @@ PAGE = "report.html"
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path), help="Build folder to create [default: MODEL.trtopt]."
 )
-@click.option("--data", metavar="DATA", help="Samples: an .npz, a folder of them or module:function.")
+@data_option("Samples to choose precisions with, and to measure")
 @click.option("--slo", metavar="pN=LIMIT", help="The latency to keep, as p99=10ms.")
 @click.option(
     "--min-cosine",
@@ -26,10 +28,8 @@ PAGE = "report.html"
     show_default=True,
     help="Minimum cosine of every output against MODEL.",
 )
-@click.option("--batch", metavar="N,N,…", help="Batch sizes, one engine each [default: 1,8,32].")
-@click.option(
-    "--backend", default="auto", metavar="auto|tensorrt|tensorrt-rtx|onnxruntime", help="What to build with."
-)
+@batch_option("Batch sizes, one engine each [default: 1,8,32].")
+@backend_choice("What to build with.", default="auto")
 @duration_option
 @click.option("--force", is_flag=True, help="Replace a build of another model.")
 @click.pass_context
@@ -40,7 +40,7 @@ def optimize(
     data: str | None,
     slo: str | None,
     min_cosine: float,
-    batch: str | None,
+    batch: tuple[int, ...] | None,
     backend: str,
     duration: float,
     force: bool,
@@ -53,7 +53,6 @@ def optimize(
     """
     from trtopt.cli.console import console
     from trtopt.cli.progress import listening
-    from trtopt.recipe import parse_batches
     from trtopt.report.optimizing import optimized_summary
     from trtopt.workflows.optimize import optimize as run
 
@@ -64,7 +63,7 @@ def optimize(
             data=data,
             slo=slo,
             min_cosine=min_cosine,
-            batch=parse_batches(batch) if batch is not None else None,
+            batch=batch,
             backend=backend,
             duration=duration,
             force=force,

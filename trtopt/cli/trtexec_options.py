@@ -18,10 +18,8 @@ GRAPHS_BY_DEFAULT = VERSIONS[2:]
 LIBRARIES_BY_DEFAULT = VERSIONS[:1]
 """Those whose default tactic sources depend on the libraries that are installed."""
 Kind = Literal["translated", "no effect", "refused"]
-CALIBRATION_DATA = "--calib"
-"""The option of `trtopt build` for samples."""
-INPUT_DATA = "--input"
-"""The option of `trtopt bench` for samples."""
+DATA = "--data"
+"""The option of `trtopt build` and `bench` for samples."""
 
 
 @dataclass(frozen=True)

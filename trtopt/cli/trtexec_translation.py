@@ -11,9 +11,8 @@ from pathlib import PurePath
 
 from trtopt.cli.trtexec_options import (
     BY_NAME,
-    CALIBRATION_DATA,
+    DATA,
     GRAPHS_BY_DEFAULT,
-    INPUT_DATA,
     LIBRARIES_BY_DEFAULT,
     VERSIONS,
     TrtexecOption,
@@ -93,7 +92,7 @@ def translate(
     target = _folder(values) if builds else values["--loadEngine"]
     bench = [] if _only_builds(values) else ["bench", target, *_bench_words(given, values, profiles, trtexec)]
     if bench and data is not None:
-        bench += [INPUT_DATA, data]
+        bench += [DATA, data]
     device = values.get("--device", "0")
     return Translation(
         build=tuple(build),
@@ -279,7 +278,7 @@ def _precision_words(values: Mapping[str, str], data: str | None, notes: list[st
         )
     if data is None or not calibrated:
         notes.append(f"--{precision}: {BY_NAME[f'--{precision}'].note}")
-    return ["--precision", precision, *([CALIBRATION_DATA, data] if calibrated and data is not None else [])]
+    return ["--precision", precision, *([DATA, data] if calibrated and data is not None else [])]
 
 
 def _workspace(spec: str) -> str:

@@ -13,8 +13,9 @@ from trtopt.device.cuda import probe
 from trtopt.device.nvtx import UNMARKED, NvtxMarks
 from trtopt.device.ort.host import cpu_info, no_cuda_profiler
 from trtopt.errors import BackendMissingError, UsageError
+from trtopt.extras import install
 from trtopt.records import Backend, DeviceInfo, Plugin
-from trtopt.targets import LEAST_CAPABILITY, RTX, TENSORRT, target_of
+from trtopt.targets import BACKENDS, LEAST_CAPABILITY, ONNXRUNTIME, RTX, TENSORRT, target_of
 
 _ON_CPU = ("fp32", "fp16", "int8")
 
@@ -38,8 +39,6 @@ def _capability(device: DeviceInfo) -> tuple[int, int]:
     return int(major), int(minor)
 
 
-ONNXRUNTIME = "onnxruntime"
-BACKENDS = (TENSORRT, RTX, ONNXRUNTIME)
 CUDA_BINDINGS = {"cuda-python": "cuda.bindings", "pycuda": "pycuda"}
 BINDING_VARIABLE = "TRTOPT_CUDA"
 
@@ -71,7 +70,7 @@ def choose_for_building(requested: str) -> BackendChoice:
         return BackendChoice(RTX, why)
     raise BackendMissingError(
         "no TensorRT that can build here is installed",
-        'pip install "trtopt[rtx]" (builds without a GPU) or "trtopt[tensorrt]" (needs one); '
+        f"{install('rtx')} (builds without a GPU), or {install('tensorrt')} (needs one); "
         "--backend onnxruntime prepares the model for this CPU",
     )
 
@@ -211,7 +210,7 @@ def open_cuda_device(marks: NvtxMarks = UNMARKED) -> Device:
     )
     if name is None:
         raise BackendMissingError(
-            "no CUDA binding is installed", 'pip install "cuda-python>=12.6" (no compiler needed), or pycuda'
+            "no CUDA binding is installed", "pip install cuda-python (no compiler needed), or pycuda"
         )
     if name == "cuda-python":
         from trtopt.device.cuda import cuda_python

@@ -35,7 +35,7 @@ REASONS = {
 
 _SM, _MEMORY = 1, 2  # NVML_CLOCK_SM, NVML_CLOCK_MEM
 _GPU_SENSOR = 0  # NVML_TEMPERATURE_GPU
-_INSTALL = 'install NVML\'s binding with: pip install "nvidia-ml-py"'
+_INSTALL = "install NVML's binding with: pip install nvidia-ml-py"
 
 
 class Answers(msgspec.Struct, frozen=True, kw_only=True):

@@ -96,7 +96,7 @@ def from_spec(path: Path, variant: str, *, use_own_weights: bool = True) -> Subj
         )
     need(
         *(_module_name(package) for package in spec.requires),
-        install=f"pip install {' '.join(spec.requires)}",
+        line=f"pip install {' '.join(spec.requires)}",
     )
     module = construct(path, spec, variant)
     if spec.checkpoint and variant == "full" and use_own_weights:

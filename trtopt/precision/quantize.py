@@ -107,7 +107,7 @@ def no_data(precision: str) -> UsageError:
     """The error for a calibration without data."""
     return UsageError(
         f"--precision {precision} needs data to calibrate the ranges of tensors",
-        "give --calib DATA (an .npz with arrays named like the inputs, a folder of them, Polygraphy's JSON, "
+        "give --data DATA (an .npz with arrays named like the inputs, a folder of them, Polygraphy's JSON, "
         "module:function), --table FILE from an earlier run, or --random-data to try without (marked so)",
     )
 
@@ -208,7 +208,7 @@ def _placed(
     if completed.unknown and not has_ranges:
         notes.append(
             f"{len(completed.unknown)} more tensors should carry Q/DQ, such as {completed.unknown[0]!r}: "
-            "give --calib DATA to find their ranges"
+            "give --data DATA to find their ranges"
         )
     return completed.plan, given, notes
 
@@ -283,9 +283,7 @@ def _rounded(
     if requested.options.precision != "int4":
         return {}, []
     if material.source is None or material.random_data or material.table is not None:
-        return {}, [
-            "weights are rounded to nearest; with --calib DATA, and no --table, their layers err less"
-        ]
+        return {}, ["weights are rounded to nearest; with --data DATA, and no --table, their layers err less"]
     found = round_by_data(model, plan, material.source, requested.form)
     notes = []
     if found.scales:

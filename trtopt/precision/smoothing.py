@@ -272,7 +272,7 @@ def smooth_by_table(model: ModelFile, factors: Mapping[str, Factors], table: str
         if tensor not in places or not all(0 <= channel < places[tensor].readers[0].k for channel in row):
             raise ArtifactError(
                 f"{table}: channels of {tensor!r} are divided in it, which this model cannot do",
-                "the table was made for another model: calibrate again with --calib DATA",
+                "the table was made for another model: calibrate again with --data DATA",
             )
     smooth(model, [item for tensor, item in places.items() if tensor in factors], factors)
 

@@ -402,5 +402,5 @@ def test_a_float_model_without_data_is_refused_with_the_ways_to_give_some() -> N
     net = Net(x=MAPS)
     with pytest.raises(UsageError, match="needs data") as caught:
         run(net.model(residual_block(net, "b", "x")))
-    for way in ("--calib", "--table", "--random-data"):
+    for way in ("--data", "--table", "--random-data"):
         assert way in caught.value.remedy

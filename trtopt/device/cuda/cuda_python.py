@@ -32,7 +32,7 @@ def load_runtime() -> Any:
         from cuda.bindings import runtime
     except ImportError as error:
         raise BackendMissingError(
-            f"cuda-python is not installed ({error})", 'pip install "cuda-python>=12.6"'
+            f"cuda-python is not installed ({error})", "pip install cuda-python"
         ) from None
     return runtime
 

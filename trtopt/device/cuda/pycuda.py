@@ -20,6 +20,7 @@ from trtopt.device.nvml import holders_of, open_sensor
 from trtopt.device.nvtx import UNMARKED, NvtxMarks
 from trtopt.device.ort.host import HostMemory
 from trtopt.errors import BackendMissingError, DeviceError, GraphCaptureError
+from trtopt.extras import install
 from trtopt.records import DeviceInfo
 
 _NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING, which pycuda does not name
@@ -63,7 +64,7 @@ def open_device(ordinal: int = 0, marks: NvtxMarks = UNMARKED) -> PycudaDevice:
     except ImportError as error:
         raise BackendMissingError(
             f"pycuda is not installed or cannot be loaded ({error})",
-            'pip install "trtopt[pycuda]" (needs a CUDA toolkit), or set TRTOPT_CUDA=cuda-python',
+            f"{install('pycuda')} (needs a CUDA toolkit), or set TRTOPT_CUDA=cuda-python",
         ) from None
     import pycuda
 
@@ -148,7 +149,7 @@ class PycudaDevice:
             runtime = cuda_python.load_runtime()
         except BackendMissingError as error:
             raise GraphCaptureError(
-                f"pycuda has no CUDA graphs, and {error.problem}", 'pip install "cuda-python>=12.6"'
+                f"pycuda has no CUDA graphs, and {error.problem}", "pip install cuda-python"
             ) from None
         return cuda_python.capture_graph(runtime, stream, work)
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from trtopt.builder_settings import plain_attributes
 from trtopt.device.api import ClockSensor, Device, DeviceMemory, ProgressSink
 from trtopt.device.building import BuiltEngine, LogSink
 from trtopt.device.clocks import UnknownClocks
@@ -30,7 +31,6 @@ from trtopt.device.tensorrt.timing_cache import (
 )
 from trtopt.errors import BuildError, DeviceMemoryError, UnsupportedOpError, UsageError
 from trtopt.records import Backend, BuildPlan, BuildSettings, DeviceInfo, Tactic, TensorSpec
-from trtopt.settings import plain_attributes
 from trtopt.targets import NUMPY_TYPES, PRECISION_FLAGS
 
 
@@ -51,6 +51,7 @@ def allow_decomposing(trt: Any, network: Any) -> int:
     return found
 
 
+_NO_TACTIC = "Could not find any implementation"
 _OUT_OF_MEMORY = ("out of memory", "OutOfMemory", "outofmemory", "cudaErrorMemoryAllocation")
 _LAST_WORDS = 5
 
@@ -171,7 +172,8 @@ class TensorRTBuilder:
             with self._marks.range("build"):
                 serialized = builder.build_serialized_network(network, config)
             if serialized is None:
-                raise _failure(f"TensorRT could not build the engine{memory.text()}", errors)
+                bound = plan.settings.workspace_bytes
+                raise _failure(f"TensorRT could not build the engine{memory.text()}", errors, bound)
             if plan.settings.reproducible:
                 require_unchanged(known, entries(cache))
             memory.enter("unload")
@@ -264,7 +266,7 @@ class TensorRTBuilder:
             if not known:
                 raise UsageError(
                     f"--compute-capability {name}: {self.backend} does not support it",
-                    f"choose among {', '.join(capability[2:] for capability in _all_capabilities(trt))}",
+                    f"choose among {', '.join(map(_as_typed, _all_capabilities(trt)))}",
                 )
             config.set_compute_capability(getattr(trt.ComputeCapability, known.pop()), index)
 
@@ -388,13 +390,23 @@ def _node_in_file(onnx: Path, index: int) -> str:
     return f"node {nodes[index].name!r} ({nodes[index].op_type})"
 
 
-def _failure(problem: str, errors: list[str]) -> Exception:
+def _as_typed(capability: str) -> str:
+    """`8.9` of `SM89`."""
+    return f"{capability[2:-1]}.{capability[-1]}"
+
+
+def _failure(problem: str, errors: list[str], workspace_bytes: int | None = None) -> Exception:
     """A builder's failure with its last errors, each once; out of memory is an error of its own."""
     text = "; ".join(list(dict.fromkeys(errors))[-_LAST_WORDS:]) or "it logged no error"
     if any(sign in message for sign in _OUT_OF_MEMORY for message in errors):
         return DeviceMemoryError(
             f"{problem}: out of device memory ({text})",
             "build for smaller batches or shapes, bound the scratch memory with --workspace, or free the GPU",
+        )
+    if workspace_bytes is not None and any(_NO_TACTIC in message for message in errors):
+        return BuildError(
+            f"{problem}: {text}",
+            f"raise --workspace, which leaves {workspace_bytes >> 20} MiB of scratch memory, or omit it",
         )
     return BuildError(
         f"{problem}: {text}", "the messages name the node; simplify or replace it, or try another --opt-level"

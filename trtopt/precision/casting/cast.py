@@ -189,9 +189,7 @@ def _data_remedy(data: str | Path | None) -> Iterator[None]:
     except CannotRun as error:
         if data is not None or isinstance(error, Crashed):
             raise
-        raise ModelError(
-            f"on random data, {error.problem}", "give samples that fit: --data, or --calib of a build"
-        ) from None
+        raise ModelError(f"on random data, {error.problem}", "give samples that fit with --data") from None
 
 
 def _vanishing(decision: Decision) -> tuple[VanishingWeight, ...]:

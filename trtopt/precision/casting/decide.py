@@ -218,7 +218,7 @@ class CastDecider:
             return None
         for pattern in self._cast_options.keep:
             if is_called(node, pattern):
-                return "pattern", f"--keep {pattern}"
+                return "pattern", f"--exclude {pattern}"
         if node.op_type in self._cast_options.keep_op:
             return "pattern", f"--keep-op {node.op_type}"
         return self._weight_fault(node, can) or self._range_fault(node)

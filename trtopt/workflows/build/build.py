@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from trtopt.device.backends import choose_for_building, open_builder, places_to_build, require_builders_memory
 from trtopt.device.building import EngineBuilder
 from trtopt.device.nvtx import require_nvtx
-from trtopt.errors import ArtifactError, OutputError
+from trtopt.errors import ArtifactError, BuildError, OutputError
 from trtopt.files.atomic import cannot_write
 from trtopt.files.build_folder import folder_in_progress
 from trtopt.files.manifests import is_build_folder, own_files, read_manifest, write_manifest
@@ -70,7 +72,8 @@ def build(
         cache, store = caches_for(recipe, builder, folder, cache_dir)
         at = places_to_build(builder.backend.name, recipe.jobs)
         how = BuildOptions(cache, store, at, recipe.build_timeout, nvtx=nvtx, memory=memory)
-        made = select_engines(kept.onnx, recipe, builder, folder, how, listener)
+        with _named_as_given(kept.onnx.path, source):
+            made = select_engines(kept.onnx, recipe, builder, folder, how, listener)
         manifest = Manifest(
             trtopt=__version__,
             created=now(),
@@ -84,6 +87,15 @@ def build(
             notes=(*notes, *kept.notes, *made.notes),
         )
         return write_manifest(folder, manifest)
+
+
+@contextmanager
+def _named_as_given(kept: str, source: Path) -> Iterator[None]:
+    """Errors name the model as the user gave it, not the copy in the unfinished folder."""
+    try:
+        yield
+    except BuildError as error:
+        raise type(error)(error.problem.replace(kept, str(source)), error.remedy) from error
 
 
 def _opened(recipe: Recipe, *, nvtx: bool, memory: bool) -> tuple[EngineBuilder, str]:

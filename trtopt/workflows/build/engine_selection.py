@@ -59,7 +59,7 @@ def check_request(onnx: OnnxArtifact, recipe: Recipe, backend: Backend) -> None:
     if recipe.calib is None:
         raise UsageError(
             "--precision best needs data: for the scales and for accuracy",
-            "give --calib DATA",
+            "give --data DATA",
         )
     if problem := obstacle(onnx, recipe, backend) if recipe.verdict else "--no-verdict":
         raise UsageError(

@@ -10,14 +10,14 @@ from pathlib import Path
 
 from trtopt.builder.engine import BuildJob
 from trtopt.builder.shapes import fixed_batch, over_all, profiles_for
+from trtopt.builder_settings import recorded_settings
 from trtopt.device.backends import places_to_build
 from trtopt.device.building import EngineBuilder
 from trtopt.errors import BuildError, ModelError, TrtoptError
 from trtopt.inspect.graph import read_graph
 from trtopt.onnxio import model_file
-from trtopt.recipe import Recipe, parse_shape_flag
+from trtopt.recipe import Recipe, shape_flags
 from trtopt.records import Backend, BuildPlan, BuildSettings, EngineArtifact, OnnxArtifact
-from trtopt.settings import recorded_settings
 from trtopt.targets import target_of
 from trtopt.workers.protocol import Built
 from trtopt.workers.supervisor import run_all_jobs
@@ -75,11 +75,11 @@ def make_plans(onnx: OnnxArtifact, recipe: Recipe, backend: Backend) -> list[Bui
         UsageError, FixedBatchError: see `builder.shapes`.
     """
     batches = recipe.batch or (fixed_batch(onnx) or 1,)
-    flags = [parse_shape_flag(f"{name}:{shapes}") for name, shapes in recipe.shapes.items()]
+    flags = shape_flags(recipe)
     engines = (
-        [profiles_for(onnx, recipe.ranges or (batches,), flags)]
+        [profiles_for(onnx, recipe.ranges or (batches,), flags, recipe.axes)]
         if recipe.dynamic
-        else [profiles_for(onnx, ((size,),), flags) for size in sorted(set(batches))]
+        else [profiles_for(onnx, ((size,),), flags, recipe.axes) for size in sorted(set(batches))]
     )
     settings = recorded_settings(recipe, BuildSettings)
     return [

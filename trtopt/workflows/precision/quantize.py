@@ -149,9 +149,7 @@ def evaluated(request: Request) -> tuple[Precision, QdqFormat]:
                 f"--method {request.method} is for INT8", "FP8 takes the largest |x|: leave --method out"
             )
     if request.random_data and (request.calib is not None or request.table is not None):
-        raise UsageError(
-            "--random-data and --calib or --table exclude one another", "leave --random-data out"
-        )
+        raise UsageError("--random-data and --data or --table exclude one another", "leave --random-data out")
     _check_smoothing(request)
     return precision, form
 

@@ -5,11 +5,7 @@ import msgspec
 import pytest
 
 from tests.support.paths import ROOT
-from trtopt.cli.options.recipe import option_for
-from trtopt.errors import UsageError
-from trtopt.recipe import Recipe
-from trtopt.records import BuildSettings, CacheTerms
-from trtopt.settings import (
+from trtopt.builder_settings import (
     SETTINGS,
     BuilderSetting,
     Settings,
@@ -19,10 +15,14 @@ from trtopt.settings import (
     plain_attributes,
     recorded_settings,
 )
+from trtopt.cli.options.recipe import option_for
+from trtopt.errors import UsageError
+from trtopt.recipe import Recipe
+from trtopt.records import BuildSettings, CacheTerms
 
 PAGE = ROOT / "docs" / "builder-settings.md"
 FIXED = {"timing_cache", "calib", "precision", "verdict", "bounds", "rewrite", "jobs", "build_timeout"}
-SHAPES = {"batch", "ranges", "dynamic", "shapes", "backend"}
+SHAPES = {"batch", "ranges", "dynamic", "shapes", "axes", "backend"}
 """Fields of a recipe that are no settings of the builder."""
 
 MADE_UP = BuilderSetting(
