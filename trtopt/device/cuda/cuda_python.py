@@ -71,14 +71,9 @@ class CudaPythonDevice:
 
     def __init__(self, runtime: Any, info: DeviceInfo, ordinal: int, marks: NvtxMarks) -> None:
         self._runtime = runtime
-        self._info = info
+        self.info = info
         self._ordinal = ordinal
         self._marks = marks
-
-    @property
-    def info(self) -> DeviceInfo:
-        """What it is."""
-        return self._info
 
     def now(self) -> float:
         """Host seconds."""
@@ -164,11 +159,11 @@ class CudaPythonDevice:
         if checked(runtime, requested, "querying whether its memory is the host's"):
             return None
         free, total = checked(self._runtime, self._runtime.cudaMemGetInfo(), "reading free memory")
-        return DeviceMemory(int(free), int(total), holders_of(self._info))
+        return DeviceMemory(int(free), int(total), holders_of(self.info))
 
     def clock_sensor(self) -> ClockSensor:
         """NVML's."""
-        return open_sensor(self._info)
+        return open_sensor(self.info)
 
     def annotate(self, name: str) -> AbstractContextManager[object]:
         """An NVTX range."""
@@ -255,12 +250,7 @@ class CudaPythonStream:
         self._runtime = runtime
         made = runtime.cudaStreamCreateWithFlags(runtime.cudaStreamNonBlocking)
         self._stream = checked(runtime, made, "making a stream")
-        self._handle = int(self._stream)
-
-    @property
-    def handle(self) -> int:
-        """The stream as an integer."""
-        return self._handle
+        self.handle = int(self._stream)
 
     def wait_for(self, event: Event) -> None:
         """Let later work wait for the event."""
@@ -287,12 +277,7 @@ class CudaPythonEvent:
         if not timed:
             flags |= runtime.cudaEventDisableTiming
         self.raw = checked(runtime, runtime.cudaEventCreateWithFlags(flags), "making an event")
-        self._handle = int(self.raw)
-
-    @property
-    def handle(self) -> int:
-        """The event as an integer."""
-        return self._handle
+        self.handle = int(self.raw)
 
     def record(self, stream: Stream) -> None:
         """Mark the stream's present end."""

@@ -83,13 +83,8 @@ class PycudaDevice:
     def __init__(self, driver: Any, context: Any, info: DeviceInfo, marks: NvtxMarks) -> None:
         self._driver = driver
         self._context = context
-        self._info = info
+        self.info = info
         self._marks = marks
-
-    @property
-    def info(self) -> DeviceInfo:
-        """What it is."""
-        return self._info
 
     def now(self) -> float:
         """Host seconds."""
@@ -186,11 +181,11 @@ class PycudaDevice:
         if self._driver.Context.get_device().get_attribute(attribute):
             return None
         free, total = self._driver.mem_get_info()
-        return DeviceMemory(int(free), int(total), holders_of(self._info))
+        return DeviceMemory(int(free), int(total), holders_of(self.info))
 
     def clock_sensor(self) -> ClockSensor:
         """NVML's."""
-        return open_sensor(self._info)
+        return open_sensor(self.info)
 
     def annotate(self, name: str) -> AbstractContextManager[object]:
         """An NVTX range."""
@@ -226,12 +221,7 @@ class PycudaStream:
     def __init__(self, driver: Any) -> None:
         self._driver = driver
         self.raw = driver.Stream(_NON_BLOCKING)
-        self._handle = int(self.raw.handle)
-
-    @property
-    def handle(self) -> int:
-        """The stream as an integer."""
-        return self._handle
+        self.handle = int(self.raw.handle)
 
     @_checked("making a stream wait")
     def wait_for(self, event: Event) -> None:
