@@ -181,12 +181,7 @@ class NvmlSensor:
 
     def __init__(self, gpu: _Gpu, reference: ClockReference) -> None:
         self._gpu = gpu
-        self._reference = reference
-
-    @property
-    def reference(self) -> ClockReference:
-        """What to compare the SM clock with."""
-        return self._reference
+        self.reference = reference
 
     def read(self, at_ms: float) -> ClockReading:
         """Query NVML."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
+from trtopt.rewrite.rule import Match
 from trtopt.rewrite.scope import Scope
 
 REDUCTIONS = (
@@ -45,6 +47,18 @@ def operands(
 
 _SPREAD = ("Slice", "Reshape", "Squeeze", "Unsqueeze", "Transpose", "Expand", "Identity")
 """Operators whose output has no other values than their input."""
+
+
+def behind(ops: tuple[str, ...], *makers: str) -> Callable[[Scope], Iterator[Match]]:
+    """What finds nodes of `ops` whose first input one of `makers` makes: the match's part `first`."""
+
+    def find(scope: Scope) -> Iterator[Match]:
+        for node in scope.nodes(*ops):
+            first = scope.producer(node.inputs[0], *makers)
+            if first is not None:
+                yield Match(node, {"first": first})
+
+    return find
 
 
 def with_scalar(

@@ -12,8 +12,8 @@ import pytest
 
 from tests.rewrite_graphs import model
 from trtopt.errors import FixedBatchError
-from trtopt.rewrite import rewrite_model
 from trtopt.rewrite.batch_path import followed
+from trtopt.rewrite.rewrite import rewrite_model
 from trtopt.rewrite.rewrite_trace import RewriteTrace
 
 

@@ -14,8 +14,8 @@ from tests.rewrite_graphs import model
 from tests.support.shape_graphs import FEEDS, ShapeGraph, contradictions, run
 from trtopt.onnxio import prepare
 from trtopt.onnxio.model_file import ModelFile
-from trtopt.rewrite import rewrite_model
 from trtopt.rewrite.driver import scopes_of
+from trtopt.rewrite.rewrite import rewrite_model
 from trtopt.rewrite.rules import layer_norm
 from trtopt.targets import target_named
 

@@ -30,7 +30,7 @@ from trtopt.device.tensorrt.timing_cache import (
     tactics_of,
 )
 from trtopt.errors import BuildError, DeviceMemoryError, UnsupportedOpError, UsageError
-from trtopt.records import Backend, BuildPlan, BuildSettings, DeviceInfo, Tactic, TensorSpec
+from trtopt.records import BuildPlan, BuildSettings, DeviceInfo, Tactic, TensorSpec
 from trtopt.targets import NUMPY_TYPES, PRECISION_FLAGS
 
 
@@ -66,39 +66,22 @@ class TensorRTBuilder:
         self, library: Library, device: DeviceInfo, marks: NvtxMarks = UNMARKED, memory: Device | None = None
     ) -> None:
         self._library = library
-        self._device = device
+        self.backend = library.backend
+        self.max_opset = library.target.loaded_opset
+        self.uses_timing_cache = library.target.timing_cache
+        self.device = device
         self._marks = marks
         self._memory = memory
 
-    @property
-    def backend(self) -> Backend:
-        """Flavour and version."""
-        return self._library.backend
-
-    @property
-    def device(self) -> DeviceInfo:
-        """The GPU it builds for; kind `none` for a flavour that builds without one."""
-        return self._device
-
     def clock_sensor(self) -> ClockSensor:
         """NVML's, where it builds on a GPU."""
-        if self._device.kind != "gpu":
+        if self.device.kind != "gpu":
             return UnknownClocks("built without a GPU: no tactic is timed")
-        return open_sensor(self._device)
+        return open_sensor(self.device)
 
     def device_memory(self) -> DeviceMemory | None:
         """As NVML tells it, where it needs a GPU to build."""
-        return device_memory_of(self._device) if self._library.target.needs_gpu_to_build else None
-
-    @property
-    def max_opset(self) -> int | None:
-        """The newest opset that its parser takes."""
-        return self._library.target.loaded_opset
-
-    @property
-    def uses_timing_cache(self) -> bool:
-        """TensorRT-RTX takes a timing cache and does nothing with it."""
-        return self._library.target.timing_cache
+        return device_memory_of(self.device) if self._library.target.needs_gpu_to_build else None
 
     def build(
         self,
