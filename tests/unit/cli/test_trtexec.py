@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from trtopt import logs
 from trtopt.cli.main import cli
 from trtopt.errors import TrtoptError
 
@@ -33,3 +34,13 @@ def test_a_completion_script_calls_trtopt_and_where_to_put_it_is_on_standard_err
     done = CliRunner().invoke(cli, ["completion", shell])
     assert f"_TRTOPT_COMPLETE={shell}_complete" in done.stdout
     assert f"to install: trtopt completion {shell} > " in done.stderr
+
+
+def test_the_command_that_is_run_is_as_loud_as_the_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shown: list[int] = []
+    monkeypatch.setattr(logs, "show", shown.append)
+    CliRunner().invoke(cli, [*LINE, "--verbose"])
+    assert shown == [1, 1]
