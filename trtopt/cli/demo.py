@@ -7,6 +7,8 @@ from pathlib import Path
 
 import click
 
+from trtopt.cli.nested import run_command
+
 _NAME = "trtopt-demo"
 _SHORT = ("--duration", "0.5")
 
@@ -36,7 +38,9 @@ def demo(context: click.Context, output: Path | None) -> None:
     samples = model.with_name("heldout.npz")
     _build(context, [str(model), "-o", str(folder), "--batch", "1,8,32"])
     result = ["--json", str(folder / "result.json")]
-    _run(context, ["bench", str(folder), "--backend", "auto", *_SHORT, "--input", str(samples), *result])
+    run_command(
+        context, ["bench", str(folder), "--backend", "auto", *_SHORT, "--input", str(samples), *result]
+    )
     write_page(context, folder)
     say(f"trtopt: the engines are in {folder}; next: trtopt optimize MODEL.onnx", err=True)
 
@@ -47,17 +51,10 @@ def _build(context: click.Context, arguments: list[str]) -> None:
     from trtopt.errors import BackendMissingError
 
     try:
-        _run(context, ["build", *arguments])
+        run_command(context, ["build", *arguments])
     except BackendMissingError as error:
         say(f"trtopt: {error.problem}: the demo runs on ONNX Runtime instead", err=True)
-        _run(context, ["build", *arguments, "--backend", "onnxruntime"])
-
-
-def _run(context: click.Context, arguments: list[str]) -> None:
-    """Run another command of trtopt; end with its exit code if it fails."""
-    status = context.find_root().command.main(arguments, prog_name="trtopt", standalone_mode=False)
-    if status:
-        context.exit(status)
+        run_command(context, ["build", *arguments, "--backend", "onnxruntime"])
 
 
 def _free_folder(first: Path) -> Path:

@@ -6,6 +6,7 @@ import os
 
 import click
 
+from trtopt.cli.nested import run_command
 from trtopt.cli.trtexec_options import VERSIONS
 
 
@@ -42,9 +43,6 @@ def trtexec(
         say(*found.lines)
         return
     os.environ.update(found.environment)
-    root = context.find_root().command
     for command, line in zip(found.commands, found.lines, strict=True):
         say(f"trtopt: {line}", err=True)
-        status = root.main(list(command), prog_name="trtopt", standalone_mode=False)
-        if status:
-            context.exit(status)
+        run_command(context, command)

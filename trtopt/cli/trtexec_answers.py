@@ -78,9 +78,9 @@ def _lines(foreign: list[str], kept: list[str], target: str | None, context: cli
     build, bench = list(found.build), list(found.bench)
     if target is not None and not is_model and not has_model:
         bench = [*bench[:2], *bench[4:]]  # a build folder, or an engine in one: no need to trust it
-    if context.parent is None:
-        return _pasted(build, bench)
-    return _pasted(*_for_command(str(context.info_name), build, bench, kept))
+    if context.parent is not None:
+        build, bench = _for_command(str(context.info_name), build, bench, kept)
+    return [*(f"# {note}" for note in found.notes), *_pasted(build, bench)]
 
 
 def _for_command(

@@ -24,7 +24,7 @@ def answered(line: str) -> list[str]:
     assert text is not None
     head, _, *lines = text.splitlines()
     assert head == f"{error.option_name} is an option of trtexec. In trtopt:"
-    return [one.strip() for one in lines]
+    return [one.strip() for one in lines if not one.strip().startswith("#")]
 
 
 @pytest.mark.parametrize(
@@ -77,6 +77,14 @@ def test_a_mistyped_option_names_the_nearest(command: str) -> None:
 )  # fmt: skip
 def test_options_of_trtexec_are_answered_with_lines_to_paste(line: str, lines: list[str]) -> None:
     assert answered(line) == lines
+
+
+def test_an_option_that_is_dropped_is_a_comment_above_the_lines() -> None:
+    error = refused("bench m.onnx --percentile=99")
+    assert isinstance(error, click.NoSuchOption)
+    text = answer(error.option_name, ["bench", "m.onnx", "--percentile=99"], error.ctx)
+    assert text is not None
+    assert "  # --percentile=99: no effect here: bench shows p50, p90 and p99" in text
 
 
 def test_an_option_of_neither_is_not_answered() -> None:

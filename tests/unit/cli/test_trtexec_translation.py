@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 import pytest
 
 from tests.support.paths import ROOT
 from trtopt.cli.main import cli
-from trtopt.cli.trtexec_options import BY_NAME, OPTIONS, TrtexecOption
+from trtopt.cli.trtexec_options import BY_NAME, CALIBRATION_DATA, INPUT_DATA, OPTIONS, TrtexecOption
 from trtopt.cli.trtexec_translation import translate
 from trtopt.errors import UsageError
 
@@ -99,8 +101,8 @@ def test_samples_go_to_calibration_and_to_the_measurement() -> None:
     found = translate([BASE, "--int8"], data="d.npz")
     assert found.notes == ()
     build, bench = found.commands
-    assert build[-2:] == ("--calib", "d.npz")
-    assert bench[-2:] == ("--input", "d.npz")
+    assert build[-2:] == (CALIBRATION_DATA, "d.npz")
+    assert bench[-2:] == (INPUT_DATA, "d.npz")
 
 
 @pytest.mark.parametrize(
@@ -152,7 +154,12 @@ TRANSLATED = [one for one in OPTIONS if one.kind == "translated" and one.name no
 
 
 @pytest.mark.parametrize("option", TRANSLATED, ids=lambda option: option.name)
-def test_the_words_for_an_option_are_options_of_the_command(option: TrtexecOption) -> None:
+def test_the_words_for_an_option_are_options_of_the_command(
+    option: TrtexecOption, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("m.onnx", "m.trtopt", "f", "f.trtopt", "p.so", "d.npz"):
+        Path(name).touch()
     given = {
         name: "x:1x3" for name in ("--minShapes", "--optShapes", "--maxShapes") if "Shapes" in option.name
     }
