@@ -179,11 +179,19 @@ def test_compute_capabilities_are_listed_as_they_are_typed() -> None:
         build(Surface(dump), BuildSettings(compute_capabilities=("9.9",)))
     listed = caught.value.remedy.removeprefix("choose among ").split(", ")
     assert {"8.9", "12.0"} <= set(listed)
+    assert listed == sorted(listed, key=float)
     build(Surface(dump), BuildSettings(compute_capabilities=tuple(listed)))
 
 
-def test_too_little_scratch_memory_is_answered_with_the_option_that_bounds_it() -> None:
-    errors = ["Error Code 10: Internal Error (Could not find any implementation for node Conv_0.)"]
+@pytest.mark.parametrize(
+    "logged",
+    [
+        "Error Code 10: Internal Error (Could not find any implementation for node Conv_0.)",
+        "Tactic Selection: no tactics to implement the operation within workspace limit.",
+    ],
+)
+def test_too_little_scratch_memory_is_answered_with_the_option_that_bounds_it(logged: str) -> None:
+    errors = [logged]
     bounded = _failure("TensorRT could not build the engine", errors, 1 << 20)
     assert isinstance(bounded, BuildError)
     assert bounded.remedy.startswith("raise --workspace, which leaves 1 MiB")
