@@ -10,6 +10,7 @@ TrtoptError                     exit code 1
 ├── BuildError                  the builder failed; the last log lines are in the message
 │   └── TimingCacheError        a timing cache that must not be used here
 ├── ArtifactError               a build folder, an engine or a result file that cannot be trusted or used
+│   ├── WrongPathError          exit code 2: a file or folder that is not of the kind that is needed
 │   ├── IncompatibleEngineError made by another flavour, version or for another GPU
 │   └── SignatureError          not signed by the trusted signer, or changed since
 ├── DeviceError                 something the machine lacks, or a device call that failed
@@ -18,7 +19,7 @@ TrtoptError                     exit code 1
 │   ├── DeviceMemoryError       out of device memory
 │   └── GraphCaptureError       this work cannot be captured in a CUDA graph
 ├── MeasurementError            nothing could be measured
-├── PlanError                   no setup meets all bounds; says which bound costs what
+├── PlanError                   exit code 3: no setup meets all bounds; says which bound costs what
 ├── ServingError                a request to `trtopt.serving` that gets no answer
 │   ├── QueueFullError          rejected: as many are waiting as may wait
 │   ├── DeadlineError           not started before its deadline
@@ -84,6 +85,12 @@ class ArtifactError(TrtoptError):
     """A build folder, engine or result file that cannot be trusted or used."""
 
 
+class WrongPathError(ArtifactError):
+    """A file or folder that the user named is not there, or not of the kind that is needed."""
+
+    exit_code = 2
+
+
 class IncompatibleEngineError(ArtifactError):
     """An engine made by another flavour or version of TensorRT, or for another GPU."""
 
@@ -118,6 +125,8 @@ class MeasurementError(TrtoptError):
 
 class PlanError(TrtoptError):
     """No measured setup meets all bounds: the message says which bound costs what."""
+
+    exit_code = 3
 
 
 class ServingError(TrtoptError):

@@ -83,7 +83,7 @@ def test_an_operator_of_a_foreign_domain_is_named_with_its_node_by_either_backen
 @pytest.mark.parametrize(
     ("arguments", "status", "message"),
     [
-        (["nowhere.onnx"], 1, "no such file"),
+        (["nowhere.onnx"], 2, "does not exist"),
         ([DIGITS, "--batch", "0"], 2, "whole numbers from 1 on"),
         ([DIGITS, "--shape", "images"], 2, "expected NAME:SHAPE"),
         ([DIGITS, "--shape", "image:Nx1x8x8"], 2, "did you mean 'images'"),

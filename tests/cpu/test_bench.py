@@ -278,7 +278,7 @@ def test_an_engine_of_another_version_is_refused(cpu_build: Path, tmp_path: Path
 @pytest.mark.parametrize(
     ("arguments", "status", "message"),
     [
-        (["nowhere"], 1, "no such file or folder"),
+        (["nowhere"], 2, "does not exist"),
         (["."], 1, "manifest.json"),
         ([DIGITS, "--batch", "0"], 2, "whole numbers from 1 on"),
         ([DIGITS, "--batch", "a"], 2, "whole numbers from 1 on"),
@@ -293,7 +293,7 @@ def test_an_engine_of_another_version_is_refused(cpu_build: Path, tmp_path: Path
         ([DIGITS, "--backend", "onnxruntime", "--cpu-affinity", "auto"], 2, "is no GPU"),
         ([DIGITS, "--no-pinned"], 2, "without transfers"),
         ([DIGITS, "--duration", "0"], 2, "out of range"),
-        ([DIGITS, "--data", "nowhere.npz"], 1, "no such file"),
+        ([DIGITS, "--data", "nowhere.npz"], 2, "no such file"),
         ([DIGITS, "--json", "/proc/nowhere/r.json"], 1, "cannot be written"),
         ([DIGITS, "--export-times", "/proc/nowhere/t.json"], 1, "cannot be written"),
         ([DIGITS, "--load", "often"], 2, "give requests per second as RATE or poisson:RATE"),

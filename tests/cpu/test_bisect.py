@@ -237,7 +237,7 @@ def test_spent_evaluations_are_reported(trtopt_cli: CommandLine, data: str) -> N
     [
         ({"bounds": Bounds()}, UsageError, "no bound to be met"),
         ({"data": None}, DataError, "nothing is known of accuracy without data"),
-        ({"data": "nowhere.npz"}, DataError, "no such file"),
+        ({"data": "nowhere.npz"}, UsageError, "no such file"),
         ({"evaluations": 1}, UsageError, "--max-evaluations 1: nothing can be said"),
         ({"precision": "fp16", "method": "max"}, UsageError, "--method is for int8 and fp8"),
         ({"precision": "bf16", "table": Path("t.json")}, UsageError, "--table is for int8 and fp8"),

@@ -290,5 +290,5 @@ def test_a_precision_that_makes_no_sense_is_refused(tmp_path: Path, trtopt_cli: 
     nothing = trtopt_cli.fails(2, "build", DIGITS, "--precision", "int4")
     assert "`trtopt quantize --include`" in nothing
     assert "--explain" not in nothing  # nothing is explained where nothing is quantised
-    told = trtopt_cli.fails(1, "build", DIGITS, "--precision", "fp16", "--calib", "nowhere.npz")
+    told = trtopt_cli.fails(2, "build", DIGITS, "--precision", "fp16", "--calib", "nowhere.npz")
     assert "no such file" in told

@@ -95,13 +95,13 @@ def test_an_exported_cache_fills_another_store(trtopt_cli: CommandLine, store: T
         (["show", "nothing"], "not one cache"),
         (["show", "tensorrt"], "not one cache"),
         (["export", "nothing", "-o", "x"], "not one cache"),
-        (["merge", "nowhere.cache"], "no such file"),
+        (["merge", "nowhere.cache"], "does not exist"),
         (["show", "nothing", "--tactics"], "not one cache"),
     ],
 )
 @pytest.mark.usefixtures("store")
 def test_what_cannot_be_done_is_reported(trtopt_cli: CommandLine, arguments: list[str], told: str) -> None:
-    assert told in trtopt_cli.fails(1, "cache", *arguments)
+    assert told in trtopt_cli.fails(2, "cache", *arguments)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from tests.support.cast_models import CHAIN, saved
 from tests.support.command_line import CommandLine
 from tests.support.paths import ROOT
 from trtopt.device.ort.reference import open_reference
-from trtopt.errors import DataError, ModelError, OutputError, UsageError
+from trtopt.errors import ModelError, OutputError, UsageError
 from trtopt.onnxio.model_file import load
 from trtopt.precision.casting.cast import cast_model
 from trtopt.precision.casting.places import types_of
@@ -335,7 +335,7 @@ def test_a_model_that_random_data_does_not_fit_says_how_to_give_some(tmp_path: P
     [
         ({"target": "7"}, UsageError, "choose among"),
         ({"threshold": -1.0}, UsageError, "above 0"),
-        ({"data": "nowhere.npz"}, DataError, "no such file"),
+        ({"data": "nowhere.npz"}, UsageError, "no such file"),
     ],
 )
 def test_bad_options_are_named(

@@ -233,7 +233,7 @@ def test_the_command_tells_and_its_status_is_3_where_a_bound_is_not_met(
     assert done.returncode == 3
     assert from_json(done.stdout.encode(), CheckReport).passed is False
     assert json.loads(done.stdout)["schema"] == "trtopt.check/1"
-    assert "no such file" in trtopt_cli.fails(1, "check", "gone.onnx", "--against", DIGITS)
+    assert "does not exist" in trtopt_cli.fails(2, "check", "gone.onnx", "--against", DIGITS)
 
 
 @pytest.mark.parametrize(

@@ -300,7 +300,7 @@ def test_data_on_which_the_model_overflows_is_refused_with_tensor_and_sample(tmp
     ("request_", "error", "message"),
     [
         (Request("int8", "8.6"), UsageError, "needs data"),
-        (Request("int8", "8.6", "nowhere.npz"), DataError, "no such file"),
+        (Request("int8", "8.6", "nowhere.npz"), UsageError, "no such file"),
         (Request("fp8", "8.6", random_data=True), UsageError, "8.6 has no FP8"),
         (Request("int2"), UsageError, "--precision int2: unknown"),
         (Request("int8", "7", random_data=True), UsageError, "unknown target '7'"),

@@ -26,7 +26,7 @@ from trtopt.builder.timing_cache_file import (
     save_cache,
     write_cache,
 )
-from trtopt.errors import TimingCacheError
+from trtopt.errors import TimingCacheError, UsageError
 from trtopt.files.atomic import cannot_write
 from trtopt.files.locks import lock
 from trtopt.records import CacheEntry, CacheTerms, Identity, TimedBuild, to_json
@@ -132,14 +132,14 @@ class TimingStore:
         """The one file whose name contains `name`.
 
         Raises:
-            TimingCacheError: none, or several.
+            UsageError: none, or several.
         """
         paths = [path for path in self._files() if name in path.name and path.suffix == SUFFIX]
         exact = [path for path in paths if name in (path.name, path.stem)]
         chosen = exact or paths
         if len(chosen) != 1:
             there = ", ".join(path.stem for path in chosen) or "no cache has it in its name"
-            raise TimingCacheError(
+            raise UsageError(
                 f"{name}: not one cache of {self.folder}: {there}", "see `trtopt cache ls` for the names"
             )
         return chosen[0]

@@ -13,7 +13,7 @@ from trtopt.cli.options.target import target_option
 
 
 @click.command()
-@click.argument("model", type=click.Path(exists=True, path_type=Path))
+@click.argument("model", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("-o", "--output", "out", type=click.Path(path_type=Path), required=True, help="File to write.")
 @click.option("--precision", type=click.Choice(["fp16", "bf16"]), default="fp16", show_default=True)
 @data_option("Real inputs, which decide what stays FP32")

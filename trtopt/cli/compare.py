@@ -119,7 +119,9 @@ def compare(
         builds=builds,
         across_contracts=across_contracts,
         assume_contract=assume_contract,
-        recipe=recipe.calibrated_on(calib or (data if builds is not None else None)),
+        recipe=recipe.recipe({"calib": calib})
+        if calib is not None
+        else recipe.calibrated_on(data if builds is not None else None),
     )
     with listening() as listener:
         compared = run(a, b, options, listener)

@@ -32,7 +32,7 @@ def _smoothing(text: str) -> float | str:
 
 
 @click.command()
-@click.argument("model", type=click.Path(exists=True, path_type=Path))
+@click.argument("model", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option(
     "-o",
     "--output",

@@ -17,7 +17,7 @@ def _names(_context: click.Context, _option: click.Parameter, value: str | None)
 
 
 @click.command()
-@click.argument("model", type=click.Path(exists=True, path_type=Path), required=False)
+@click.argument("model", type=click.Path(exists=True, dir_okay=False, path_type=Path), required=False)
 @click.option(
     "-o", "--output", "out", type=click.Path(path_type=Path), help="File to write the rewritten model to."
 )

@@ -7,6 +7,7 @@ Polygraphy's JSON the file's text; for a function what it yields at a time).
 from __future__ import annotations
 
 import hashlib
+import json
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
@@ -73,10 +74,10 @@ def open_data(text: str | Path) -> SampleSource:
     """
     path, text = Path(text), str(text)
     if path.is_file() and path.suffix == ".npy":
+        program = f'import numpy; numpy.savez("inputs.npz", INPUT=numpy.load({json.dumps(str(path))}))'
         raise UsageError(
             f"{path}: holds one array without a name, and inputs have names",
-            "make an .npz of it, with the name of the model's input: python -c "
-            + shlex.quote(f"import numpy; numpy.savez('inputs.npz', INPUT=numpy.load({str(path)!r}))"),
+            f"make an .npz of it, with the name of the model's input: python -c {shlex.quote(program)}",
         )
     if files := data_files(path):
         is_json = path.suffix == ".json" and path.is_file()

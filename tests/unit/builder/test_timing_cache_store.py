@@ -12,7 +12,7 @@ import pytest
 
 from trtopt.builder.timing_cache_file import read_cache
 from trtopt.builder.timing_cache_store import TimingStore
-from trtopt.errors import TimingCacheError
+from trtopt.errors import TimingCacheError, UsageError
 from trtopt.records import (
     Backend,
     BuildClocks,
@@ -210,7 +210,7 @@ def test_a_cache_that_does_not_say_what_it_is_of_is_not_taken_in(store: TimingSt
 @pytest.mark.parametrize("name", ["nothing", "tensorrt"])
 def test_a_name_must_mean_one_cache(store: TimingStore, name: str) -> None:
     paths = [save(store, b"x", CacheTerms(opt_level=level)) for level in (1, 2)]
-    with pytest.raises(TimingCacheError, match=f"{name}: not one cache"):
+    with pytest.raises(UsageError, match=f"{name}: not one cache"):
         store.find(name)
     assert (
         store.find(paths[0].stem) == store.find(paths[0].name) == store.find(paths[0].stem[-12:]) == paths[0]
@@ -224,7 +224,7 @@ WRITER = """
 import sys
 from pathlib import Path
 from trtopt.builder.timing_cache_store import TimingStore
-from trtopt.errors import TimingCacheError
+from trtopt.errors import TimingCacheError, UsageError
 from trtopt.records import CacheTerms, Identity, TimedBuild, from_json
 
 def union(ours, theirs):

@@ -37,10 +37,7 @@ def messages() -> Iterator[tuple[str, str]]:
     for file in sorted((ROOT / "trtopt").rglob("*.py")):
         for node in ast.walk(ast.parse(file.read_text("utf-8"))):
             place = f"{file.relative_to(ROOT)}:{getattr(node, 'lineno', 0)}"
-            if (
-                isinstance(node, ast.Call)
-                and getattr(node.func, "id", getattr(node.func, "attr", "")) in _ERRORS
-            ):
+            if isinstance(node, ast.Call) and called(node) in _ERRORS:
                 yield from ((place, text_of(argument)) for argument in node.args)
             elif isinstance(node, ast.Assign):
                 names = [target.id for target in node.targets if isinstance(target, ast.Name)]

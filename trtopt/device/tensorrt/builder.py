@@ -52,6 +52,8 @@ def allow_decomposing(trt: Any, network: Any) -> int:
 
 
 _NO_TACTIC = "Could not find any implementation"
+_NO_TACTIC = ("Could not find any implementation", "within workspace limit")
+"""What TensorRT logs where scratch memory was too small for every tactic."""
 _OUT_OF_MEMORY = ("out of memory", "OutOfMemory", "outofmemory", "cudaErrorMemoryAllocation")
 _LAST_WORDS = 5
 
@@ -249,7 +251,7 @@ class TensorRTBuilder:
             if not known:
                 raise UsageError(
                     f"--compute-capability {name}: {self.backend} does not support it",
-                    f"choose among {', '.join(map(_as_typed, _all_capabilities(trt)))}",
+                    f"choose among {', '.join(sorted(map(_as_typed, _all_capabilities(trt)), key=float))}",
                 )
             config.set_compute_capability(getattr(trt.ComputeCapability, known.pop()), index)
 
@@ -386,7 +388,7 @@ def _failure(problem: str, errors: list[str], workspace_bytes: int | None = None
             f"{problem}: out of device memory ({text})",
             "build for smaller batches or shapes, bound the scratch memory with --workspace, or free the GPU",
         )
-    if workspace_bytes is not None and any(_NO_TACTIC in message for message in errors):
+    if workspace_bytes is not None and any(sign in message for sign in _NO_TACTIC for message in errors):
         return BuildError(
             f"{problem}: {text}",
             f"raise --workspace, which leaves {workspace_bytes >> 20} MiB of scratch memory, or omit it",

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from trtopt.errors import ArtifactError, UsageError
+from trtopt.errors import ArtifactError, UsageError, WrongPathError
 from trtopt.files.bounded_reading import read_bounded, reason_of
 from trtopt.files.manifests import read_manifest
 from trtopt.measure.statistics.summaries import throughput
@@ -134,7 +134,7 @@ def _results(source: Path) -> list[tuple[Path, BenchReport]]:
     default = source / BENCH_FILE
     files = [default] if default.is_file() else sorted(filter(_is_result, source.glob("*.json")))
     if not files:
-        raise ArtifactError(
+        raise WrongPathError(
             f"{source}: holds no result of trtopt bench",
             f"measure its engines: {_measuring(source, default)}; or give a folder that `trtopt sweep` made",
         )

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import msgspec
 
-from trtopt.errors import ArtifactError, OutputError
+from trtopt.errors import ArtifactError, OutputError, WrongPathError
 from trtopt.files.atomic import write_atomically
 from trtopt.files.bounded_reading import read_bounded, reason_of
 from trtopt.files.locks import lock
@@ -98,7 +98,7 @@ def read_sweep(folder: Path) -> SweepReport:
             raise ValueError("no regular file")  # a pipe would be waited for
         return read_versioned(read_bounded(path), SweepReport)
     except FileNotFoundError:
-        raise ArtifactError(
+        raise WrongPathError(
             f"{folder}: no sweep: there is no {REPORT}", "give a folder that `trtopt sweep -o` made"
         ) from None
     except (OSError, ValueError) as error:
