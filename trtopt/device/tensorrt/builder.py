@@ -51,7 +51,6 @@ def allow_decomposing(trt: Any, network: Any) -> int:
     return found
 
 
-_NO_TACTIC = "Could not find any implementation"
 _NO_TACTIC = ("Could not find any implementation", "within workspace limit")
 """What TensorRT logs where scratch memory was too small for every tactic."""
 _OUT_OF_MEMORY = ("out of memory", "OutOfMemory", "outofmemory", "cudaErrorMemoryAllocation")
