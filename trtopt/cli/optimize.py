@@ -8,8 +8,7 @@ import click
 
 from trtopt.cli.exit_codes import NOT_MET
 from trtopt.cli.options.batch import batch_option
-from trtopt.cli.options.data import data_option
-from trtopt.cli.options.measuring import backend_choice, duration_option
+from trtopt.cli.options.measuring import duration_option
 
 PAGE = "report.html"
 
@@ -19,7 +18,7 @@ PAGE = "report.html"
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path), help="Build folder to create [default: MODEL.trtopt]."
 )
-@data_option("Samples to choose precisions with, and to measure")
+@click.option("--data", metavar="DATA", help="Samples: an .npz, a folder of them or module:function.")
 @click.option("--slo", metavar="pN=LIMIT", help="The latency to keep, as p99=10ms.")
 @click.option(
     "--min-cosine",
@@ -29,7 +28,9 @@ PAGE = "report.html"
     help="Minimum cosine of every output against MODEL.",
 )
 @batch_option("Batch sizes, one engine each [default: 1,8,32].")
-@backend_choice("What to build with.", default="auto")
+@click.option(
+    "--backend", default="auto", metavar="auto|tensorrt|tensorrt-rtx|onnxruntime", help="What to build with."
+)
 @duration_option
 @click.option("--force", is_flag=True, help="Replace a build of another model.")
 @click.pass_context

@@ -18,8 +18,10 @@ GRAPHS_BY_DEFAULT = VERSIONS[2:]
 LIBRARIES_BY_DEFAULT = VERSIONS[:1]
 """Those whose default tactic sources depend on the libraries that are installed."""
 Kind = Literal["translated", "no effect", "refused"]
-DATA = "--data"
-"""The option of `trtopt build` and `bench` for samples."""
+CALIBRATION_DATA = "--data"
+"""The option of `trtopt build` for samples."""
+INPUT_DATA = "--data"
+"""The option of `trtopt bench` for samples."""
 
 
 @dataclass(frozen=True)
@@ -117,9 +119,7 @@ OPTIONS = (
     _joint("--minShapes", _ALL, "SPEC", "build --dynamic --batch MIN,OPT,MAX --shape NAME:MIN,OPT,MAX"),
     _joint("--optShapes", _ALL, "SPEC", "build --dynamic --batch MIN,OPT,MAX --shape NAME:MIN,OPT,MAX"),
     _joint("--maxShapes", _ALL, "SPEC", "build --dynamic --batch MIN,OPT,MAX --shape NAME:MIN,OPT,MAX"),
-    _joint(
-        "--shapes", _ALL, "SPEC", "build, bench --batch N; build --shape NAME:SHAPE", "axis 0 is the batch"
-    ),
+    _joint("--shapes", _ALL, "SPEC", "build, bench --batch N --shape NAME:SHAPE", "axis 0 is the batch"),
     _joint("--profile", _FROM_10, "N", "build --dynamic --batch …", "one --batch per optimisation profile"),
     _none("--useProfile", _FROM_10, "N", "trtopt selects the profile by the batch size"),
     _none("--minShapesCalib", _TO_10, "SPEC", "calibration takes the shapes of the samples"),

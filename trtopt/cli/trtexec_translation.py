@@ -11,8 +11,9 @@ from pathlib import PurePath
 
 from trtopt.cli.trtexec_options import (
     BY_NAME,
-    DATA,
+    CALIBRATION_DATA,
     GRAPHS_BY_DEFAULT,
+    INPUT_DATA,
     LIBRARIES_BY_DEFAULT,
     VERSIONS,
     TrtexecOption,
@@ -92,7 +93,7 @@ def translate(
     target = _folder(values) if builds else values["--loadEngine"]
     bench = [] if _only_builds(values) else ["bench", target, *_bench_words(given, values, profiles, trtexec)]
     if bench and data is not None:
-        bench += [DATA, data]
+        bench += [INPUT_DATA, data]
     device = values.get("--device", "0")
     return Translation(
         build=tuple(build),
@@ -210,8 +211,7 @@ def _bench_words(
     given: Sequence[Given], values: Mapping[str, str], profiles: Sequence[_Profile], trtexec: str
 ) -> list[str]:
     words = ["--trust", values["--loadEngine"]] if "--loadEngine" in values else []
-    if (size := _measured_batch(profiles, values)) is not None:
-        words += ["--batch", str(size)]
+    words += _measured_words(profiles, values)
     words += _contract_words(trtexec, values)
     if "--warmUp" in values:
         words += ["--warmup", f"{_number('--warmUp', values['--warmUp']) / 1000:g}"]
@@ -278,7 +278,7 @@ def _precision_words(values: Mapping[str, str], data: str | None, notes: list[st
         )
     if data is None or not calibrated:
         notes.append(f"--{precision}: {BY_NAME[f'--{precision}'].note}")
-    return ["--precision", precision, *([DATA, data] if calibrated and data is not None else [])]
+    return ["--precision", precision, *([CALIBRATION_DATA, data] if calibrated and data is not None else [])]
 
 
 def _workspace(spec: str) -> str:
@@ -373,7 +373,7 @@ def parse_shapes(name: str, spec: str) -> Shapes:
         UsageError: not of that form.
     """
     shapes: Shapes = {}
-    for part in spec.split(","):
+    for part in spec.split(",") if spec else ():
         key, colon, axes = part.strip().rpartition(":")
         lengths = [] if axes in ("", "scalar") else axes.split("x")
         if not colon or "*" in key or not all(length.isascii() and length.isdecimal() for length in lengths):
@@ -394,8 +394,6 @@ def _shape_words(profiles: Sequence[_Profile], values: Mapping[str, str]) -> lis
     """
     if not profiles:
         return []
-    if "--shapes" in values:
-        _check_measured(profiles, parse_shapes("--shapes", values["--shapes"]))
     batches = [_batches(profile) for profile in profiles]
     shapes = [
         [_shape_word(name, profile, batch) for name in profile.best if len(profile.best[name]) > 1]
@@ -438,20 +436,16 @@ def _shape_word(name: str, profile: _Profile, batch: tuple[int, int, int]) -> st
     return f"{name}:{written[0] if len(set(written)) == 1 else ','.join(written)}"
 
 
-def _check_measured(profiles: Sequence[_Profile], shapes: Shapes) -> None:
-    """The shapes to measure at are those that the engine is tuned for, but for the batch.
-
-    Raises:
-        UsageError: they are not.
-    """
-    for name, shape in shapes.items():
-        tuned = [profile.best.get(name, shape) for profile in profiles]
-        if all(shape[1:] != best[1:] for best in tuned):
-            raise UsageError(
-                f"--shapes={name}:{'x'.join(map(str, shape))}: the engine is tuned for "
-                f"{'x'.join(map(str, tuned[0]))}, and measured at these lengths",
-                "give the same lengths to --optShapes",
-            )
+def _measured_words(profiles: Sequence[_Profile], values: Mapping[str, str]) -> list[str]:
+    """`--batch`, and `--shape` where the engine is tuned for other lengths, or where that is unknown."""
+    words = [] if (size := _measured_batch(profiles, values)) is None else ["--batch", str(size)]
+    for name, shape in parse_shapes("--shapes", values.get("--shapes", "")).items():
+        is_tuned = "--loadEngine" not in values and all(
+            one.best.get(name, shape)[1:] == shape[1:] for one in profiles
+        )
+        if len(shape) > 1 and not is_tuned:
+            words += ["--shape", f"{name}:{'x'.join(['N', *map(str, shape[1:])])}"]
+    return words
 
 
 def _measured_batch(profiles: Sequence[_Profile], values: Mapping[str, str]) -> int | None:
