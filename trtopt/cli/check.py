@@ -46,22 +46,21 @@ def check(
     from trtopt.recipe import parse_batches
     from trtopt.records import to_json
     from trtopt.report.checking import check_summary
+    from trtopt.workflows.precision.check import CheckRequest
     from trtopt.workflows.precision.check import check as run
 
+    request = CheckRequest(
+        data=data,
+        task=task,
+        batch=parse_batches(batch) if batch is not None else None,
+        backend=backend,
+        bounds=bounds,
+        layers=layers,
+        timeout=timeout,
+        trust=trust,
+    )
     with listening() as listener:
-        report = run(
-            model,
-            against,
-            data=data,
-            model=task,
-            batch=parse_batches(batch) if batch is not None else None,
-            backend=backend,
-            bounds=bounds,
-            layers=layers,
-            listener=listener,
-            timeout=timeout,
-            trust=trust,
-        )
+        report = run(model, against, request, listener)
     if as_json:
         click.echo(to_json(report).decode(), nl=False)
     else:

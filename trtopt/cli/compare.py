@@ -94,13 +94,13 @@ def compare(
     from trtopt.recipe import parse_batches
     from trtopt.records import to_json
     from trtopt.report.comparison import comparison_markdown, comparison_summary
-    from trtopt.workflows.compare.compare import Options
+    from trtopt.workflows.compare.compare import CompareRequest
     from trtopt.workflows.compare.compare import compare as run
 
     file = Path(json_file) if json_file and json_file != "-" else None
     if file is not None:
         check_writable(file)
-    options = Options(
+    request = CompareRequest(
         threshold=threshold,
         force=force,
         batch=parse_batches(batch) if batch is not None else None,
@@ -118,7 +118,7 @@ def compare(
         recipe=recipe.recipe(),
     )
     with listening() as listener:
-        compared = run(a, b, options, listener)
+        compared = run(a, b, request, listener)
     record = to_json(compared.report, indent=None)
     if file is not None:
         write_atomically(file, record)
