@@ -230,10 +230,10 @@ def bench(
     Example:
         >>> import trtopt
         >>> report = trtopt.bench("engines", batch=8, duration=0.1)
-        >>> [point.batch for point in report.points]
-        [8]
-        >>> print(report.table())  # doctest: +ELLIPSIS
-        ...batch...
+        >>> [(row["batch"], row["p50_ms"] < 1000) for row in report.rows()]
+        [(8, True)]
+        >>> text = report.table()
+        >>> frame = report.to_pandas()  # doctest: +SKIP
     """
     request = BenchRequest(
         batch=batch_sizes(batch),
@@ -375,10 +375,9 @@ def compare(
     Example:
         >>> import trtopt
         >>> compared = trtopt.compare("engines", "engines", batch=8, duration=0.1)
-        >>> len(compared.report.verdicts)
-        1
-        >>> compared.outcome.has_regression
-        False
+        >>> [row["batch"] for row in compared.rows()]
+        [8]
+        >>> verdict = compared.report.verdicts[0].verdict  # FASTER, SLOWER, SAME or UNDECIDED
     """
     request = CompareRequest(
         threshold=threshold,
@@ -556,9 +555,9 @@ def plan(
 
     Example:
         >>> import trtopt
-        >>> made = trtopt.plan(["swept"], "plan.json", slo="p99=1s", rate=20.0)
+        >>> made = trtopt.plan(["swept"], "plan.json", slo="p99=500ms", rate=200.0)
         >>> made.goal
-        'p99=1s'
+        'p99=500ms'
     """
     request = PlanRequest(
         slo=slo,

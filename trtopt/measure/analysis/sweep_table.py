@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Iterator
 
 from trtopt.records import SweepPoint, SweepReport
+from trtopt.records.result import Row
 
 COLUMNS = (
     *("label", "precision", "batch", "streams", "axes", "p50_ms", "p90_ms", "p99_ms", "max_ms", "queries"),
@@ -20,14 +22,19 @@ def csv_of(report: SweepReport) -> bytes:
     text = io.StringIO()
     writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
     writer.writeheader()
-    writer.writerows(_row(point) for point in report.points)
+    writer.writerows(rows_of(report))
     return text.getvalue().encode("utf-8", errors="backslashreplace")
 
 
-def _row(point: SweepPoint) -> dict[str, object]:
+def rows_of(report: SweepReport) -> Iterator[Row]:
+    """The figures of every point, by column; a column that is not known is missing."""
+    return map(_row, report.points)
+
+
+def _row(point: SweepPoint) -> Row:
     setting, latency, busy = point.setting, point.latency, point.busy_latency
     axes = " ".join(f"{name}={length}" for name, length in sorted(setting.axes.items()))
-    row: dict[str, object] = {
+    row: Row = {
         "label": point.label,
         "precision": setting.precision,
         "batch": setting.batch,

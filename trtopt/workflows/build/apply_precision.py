@@ -108,7 +108,7 @@ def apply_quantisation(
     source = Path(kept.path)
     out = (folder or source.parent) / f"{source.stem}.{name or request.precision}{source.suffix}"
     report = quantize(source, out, request)
-    table = Path(report.table).name if report.table else None
+    table = Path(report.calibration_table).name if report.calibration_table else None
     report = msgspec.structs.replace(report, source=source.name, out=out.name, table=table)
     write_atomically(out.with_name(QUANTISED_FILE), to_json(report))
     done = sum(item.quantised for item in report.decisions)

@@ -15,6 +15,7 @@ from trtopt.measure.contracts import DEFAULT, changed, contract_named
 from trtopt.measure.statistics.comparison import THRESHOLD
 from trtopt.recipe import Recipe, check_timeout
 from trtopt.records import CompareReport, EngineArtifact, InterleavedRun, Terms
+from trtopt.records.result import Result
 from trtopt.workflows.bench.interleaved import Setting, verdict_record
 from trtopt.workflows.compare.builds import compare_recipes
 from trtopt.workflows.compare.contracts import explain_engines, explain_results, parse_contracts
@@ -63,12 +64,16 @@ class Kind(Enum):
     )
 
 
-@dataclass(frozen=True)
-class Compared:
-    """What came out, to show, and as the record that `--json` writes."""
+@dataclass(frozen=True, repr=False)
+class Compared(Result):
+    """A comparison: the outcome to show, and the record that `--json` writes."""
 
     outcome: Outcome
     report: CompareReport
+
+    def record(self) -> CompareReport:
+        """What `--json` writes."""
+        return self.report
 
     @property
     def failure(self) -> str | None:
