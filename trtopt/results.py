@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from io import StringIO
-from typing import Any, TypeVar
+from types import UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
 import msgspec
 from rich.console import RenderableType
@@ -94,8 +96,18 @@ def show(
 
 def _figures(record: Record) -> Row:
     """The fields of a record that are one value each."""
-    values = msgspec.structs.asdict(record)
-    return {name: value for name, value in values.items() if value is None or isinstance(value, Cell)}
+    return {name: getattr(record, name) for name in _columns(type(record))}
+
+
+@lru_cache
+def _columns(kind: type[Record]) -> tuple[str, ...]:
+    return tuple(field.name for field in msgspec.structs.fields(kind) if _is_cell(field.type))
+
+
+def _is_cell(hint: object) -> bool:
+    """Whether values of a type fill one cell: numbers, texts, choices of texts, or None."""
+    members = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    return all(one in get_args(Cell) or get_origin(one) is Literal for one in members)
 
 
 def _counted(count: int, what: str) -> str:
@@ -206,7 +218,8 @@ def _profile_rows(report: ProfileReport) -> Iterator[Row]:
     for engine in report.engines:
         for layer in engine.layers:
             place: Row = {"batch": engine.batch, "engine": engine.engine.label}
-            yield place | _figures(layer) | {"onnx_nodes": ", ".join(layer.onnx_nodes)}
+            costs = {name: getattr(layer.cost, name, None) for name in ("flops", "bytes_moved", "floor_ms")}
+            yield place | _figures(layer) | costs | {"onnx_nodes": ", ".join(layer.onnx_nodes)}
 
 
 show(ProfileReport, _profile_headline, profile_summary, _profile_rows)

@@ -41,9 +41,7 @@ def test_a_result_is_one_line_with_its_outcome() -> None:
 
 def test_a_result_without_figures_still_has_a_line() -> None:
     empty = msgspec.structs.replace(examples.report(), points=())
-    assert (
-        repr(empty) == f"<BenchReport: ; {empty.environment.backend.name} on {empty.environment.device.name}>"
-    )
+    assert repr(empty).startswith("<BenchReport: nothing measured; ")
     assert headline(msgspec.structs.replace(examples.sweep(), points=())) == "0 points"
 
 

@@ -39,7 +39,7 @@ class Bounds(Record, frozen=True, kw_only=True):
 _RANGES = {"min_cosine": (-1, 1), "min_sqnr": (-inf, inf), "max_error": (0, inf), "min_top1": (0, 1)}
 
 
-def bounds_in(values: Mapping[str, float | None]) -> Bounds:
+def bounds_in(values: Mapping[str, object]) -> Bounds:
     """Bounds by name; None is no bound.
 
     Raises:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
 
 import click
 
@@ -22,7 +21,7 @@ def bounds_options(command: Callable[..., None]) -> Callable[..., None]:
     """Add them all. The command gets `bounds`."""
 
     @functools.wraps(command)
-    def with_bounds(**arguments: Any) -> None:
+    def with_bounds(**arguments: object) -> None:
         bounds = bounds_in({name: arguments.pop(name) for name in Bounds.__struct_fields__})
         command(**arguments, bounds=bounds)
 

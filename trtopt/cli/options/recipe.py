@@ -117,8 +117,8 @@ def recipe_options(*left_out: str) -> Decorator:
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(command)
-        def with_recipe(profile: str | None, **arguments: Any) -> None:
-            given = {name: arguments.pop(name) for name in taken if name != "profile"}
+        def with_recipe(profile: str | None, **arguments: object) -> None:
+            given: dict[str, Any] = {name: arguments.pop(name) for name in taken if name != "profile"}
             command(**arguments, recipe=RecipeFlags(profile, given | {"shapes": _by_name(given["shapes"])}))
 
         decorated: Callable[..., None] = with_recipe
