@@ -670,7 +670,7 @@ def export(
 
     Example:
         >>> import trtopt
-        >>> exported = trtopt.export("digits", "exported.onnx")
+        >>> exported = trtopt.export("resnet50", "exported.onnx", variant="tiny")
         >>> exported.nodes > 0
         True
     """
