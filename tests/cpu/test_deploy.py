@@ -14,13 +14,13 @@ import pytest
 
 import trtopt
 from tests.support.command_line import DIGITS, CommandLine
+from trtopt.api import plan as make_plan
 from trtopt.errors import ArtifactError, UsageError
 from trtopt.files.atomic import write_atomically
 from trtopt.files.manifests import read_plan
 from trtopt.records import Backend, BatchPlan, BatchPolicy, Profile, ShapeRange, to_json
 from trtopt.serving.triton import readme
 from trtopt.workflows.plan.deployment import deploy_triton
-from trtopt.workflows.plan.plan import plan as make_plan
 
 pytest.importorskip("tritonclient")
 # protobuf warns where it is a major version newer than what the client was made for

@@ -14,10 +14,10 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from trtopt.api import check
 from trtopt.errors import OutputError
 from trtopt.onnxio import disk_space as room
 from trtopt.precision.casting.cast import cast_model
-from trtopt.workflows.precision.check import check
 
 WIDE, LAYERS = 2048, 9
 GIB = 2**30

@@ -23,6 +23,7 @@ from rich.console import Console
 import trtopt
 from tests.support.command_line import DIGITS, CommandLine
 from tests.support.key_files import key_pair
+from trtopt.api import plan as make_plan
 from trtopt.errors import ArtifactError
 from trtopt.files.atomic import write_atomically
 from trtopt.files.manifests import read_plan, sign_manifest
@@ -35,7 +36,6 @@ from trtopt.serving.pool import EnginePool
 from trtopt.serving.trial_run import TrialJob
 from trtopt.workflows.plan import trial_runs as plan_trials
 from trtopt.workflows.plan.measured_engines import read_measured
-from trtopt.workflows.plan.plan import plan as make_plan
 from trtopt.workflows.plan.serving_costs import serving_costs
 
 SLO = "p50=500ms"

@@ -13,11 +13,12 @@ import pytest
 
 import trtopt
 from tests.support.command_line import DIGITS, CommandLine, needs_no_gpu
+from trtopt.api import profile
 from trtopt.device.ort.runtime import OnnxRuntimeTarget
 from trtopt.errors import ArtifactError
 from trtopt.inspect.inspector import read_inspector
 from trtopt.records import BenchReport, LayerPass, ProfileReport, from_json, to_json
-from trtopt.workflows.profile.profile import profile, read_profile
+from trtopt.workflows.profile.profile import read_profile
 
 NODES = [node.name for node in onnx.load(str(DIGITS)).graph.node]
 

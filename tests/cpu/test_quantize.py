@@ -372,7 +372,7 @@ def test_a_build_quantises_first_and_keeps_what_tells_of_it(
     assert manifest.onnx.path == "model.int8.onnx"
     assert manifest.onnx.parent == manifest.intermediates[0].sha256
     report = from_json((folder / "quantize.json").read_bytes(), QuantizeReport)
-    assert (report.out, report.table, report.target) == (
+    assert (report.out, report.calibration_table, report.target) == (
         "model.int8.onnx", "model.int8.onnx.calibration.json", "rtx",
     )  # fmt: skip
     assert read_table(folder / "model.int8.onnx.calibration.json").samples == CALIBRATION

@@ -11,9 +11,9 @@ import pytest
 
 import trtopt
 from tests.support.command_line import DIGITS, ROOT, CommandLine, needs_no_gpu
+from trtopt.api import profile
 from trtopt.errors import ArtifactError
 from trtopt.records import BenchReport, EngineRef, ProfileReport, to_json
-from trtopt.workflows.profile.profile import profile
 from trtopt.workflows.report import collect
 
 INSPECTOR = ROOT / "tests" / "data" / "inspector" / "tensorrt-8.6.0-r50_fp16.json.gz"

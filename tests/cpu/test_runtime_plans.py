@@ -10,11 +10,11 @@ import pytest
 
 import trtopt
 from tests.support.command_line import DIGITS
+from trtopt.api import plan as make_plan
 from trtopt.errors import ArtifactError
 from trtopt.records import to_json
 from trtopt.serving import EnginePool
 from trtopt.workflows.plan.deployment import deploy_triton
-from trtopt.workflows.plan.plan import plan as make_plan
 
 
 @pytest.fixture(scope="module")

@@ -186,7 +186,7 @@ def _profile(path: Path) -> None:
 
 
 def _profiled(path: Path) -> None:
-    from trtopt.workflows.profile.profile import profile
+    from trtopt.api import profile
 
     profile(path.parent, result=path.parent / "result.json")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -95,7 +95,7 @@ def output_flags(command: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(command)
     def with_outputs(
-        json: JsonOutput | None, export_times: Path | None, export_profile: Path | None, **arguments: Any
+        json: JsonOutput | None, export_times: Path | None, export_profile: Path | None, **arguments: object
     ) -> None:
         command(**arguments, outputs=Outputs(json, export_times, export_profile))
 

@@ -61,24 +61,22 @@ def check(
     from trtopt.cli.progress import listening
     from trtopt.records import to_json
     from trtopt.report.checking import check_summary
-    from trtopt.workflows.precision.check import check as run
+    from trtopt.workflows.precision.check import CheckRequest, check as run
 
+    request = CheckRequest(
+        data=data,
+        task=task,
+        batch=batch,
+        shapes=shapes,
+        axes=axes,
+        backend=backend,
+        bounds=bounds,
+        layers=layers,
+        timeout=timeout,
+        trust=trust,
+    )
     with listening() as listener:
-        report = run(
-            model,
-            against,
-            data=data,
-            model=task,
-            batch=batch,
-            shapes=shapes,
-            axes=axes,
-            backend=backend,
-            bounds=bounds,
-            layers=layers,
-            listener=listener,
-            timeout=timeout,
-            trust=trust,
-        )
+        report = run(model, against, request, listener)
     if json is not None:
         json.write(to_json(report))
     if json is None or not json.is_stdout:

@@ -102,9 +102,9 @@ def compare(
     from trtopt.errors import DeviceError
     from trtopt.records import to_json
     from trtopt.report.comparison import comparison_markdown, comparison_summary
-    from trtopt.workflows.compare.compare import Options, compare as run
+    from trtopt.workflows.compare.compare import CompareRequest, compare as run
 
-    options = Options(
+    request = CompareRequest(
         threshold=threshold,
         force=force,
         batch=batch,
@@ -124,7 +124,7 @@ def compare(
         else recipe.calibrated_on(data if builds is not None else None),
     )
     with listening() as listener:
-        compared = run(a, b, options, listener)
+        compared = run(a, b, request, listener)
     record = to_json(compared.report, indent=None)
     is_stdout = json is not None and json.is_stdout
     if json is not None:

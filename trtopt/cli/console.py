@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import IO, Any
 
 import click
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -11,6 +11,8 @@ from rich.segment import Segment
 from rich.text import Text
 
 from trtopt.printable import visible
+
+_FILE_WIDTH = 160
 
 
 class _Console(Console):
@@ -28,9 +30,13 @@ class _Console(Console):
         return super().render(renderable, options)
 
 
-def console(*, stderr: bool = False) -> Console:
-    """A console that shows names literally: in a folder's name `[/b]` is no markup, `:key:` no emoji."""
-    return _Console(stderr=stderr, markup=False, emoji=False)
+def console(*, stderr: bool = False, file: IO[str] | None = None) -> Console:
+    """A console that shows names literally: in a folder's name `[/b]` is no markup, `:key:` no emoji.
+
+    What it writes to a `file` is wide enough for every table.
+    """
+    width = _FILE_WIDTH if file is not None else None
+    return _Console(stderr=stderr, file=file, width=width, markup=False, emoji=False)
 
 
 def say(*lines: str, err: bool = False) -> None:

@@ -79,26 +79,25 @@ def plan(
     from trtopt.records import to_json
     from trtopt.report.planning import plan_text
     from trtopt.workflows.plan.plan import plan as make
+    from trtopt.workflows.plan.request import PlanRequest
     from trtopt.workflows.plan.trial_runs import verify as put_to_the_test
 
     def listen(text: str) -> None:
         say(f"trtopt: {text}", err=True)
 
     check_writable(output)
-    made = make(
-        sources,
-        output,
+    request = PlanRequest(
         slo=slo,
         rate=rate,
         arrivals=arrivals,
-        lengths=_lengths(lengths) if lengths is not None else None,
+        lengths=_lengths(lengths) if lengths is not None else {},
         memory_bytes=_bytes(memory) if memory is not None else None,
         max_engines=max_engines,
         for_triton=purpose == "triton",
         timeout=timeout,
         trust=trust,
-        listener=listen,
     )
+    made = make(sources, output, request, listen)
     if verify:
         made = put_to_the_test(output, timeout, listen, trust)
     if json is not None:

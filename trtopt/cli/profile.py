@@ -91,30 +91,30 @@ def profile(
     from trtopt.report.profile import profile_summary
     from trtopt.report.trace import trace
     from trtopt.workflows.profile.profile import PROFILE_FILE, TRACE_FILE, profile as run
+    from trtopt.workflows.profile.request import ProfileRequest
 
     if with_trace and output is None:
         raise UsageError("--trace: no folder to write trace.json into", "name one with -o")
     file = output / PROFILE_FILE if output is not None else None
     if file is not None:
         check_writable(file)
+    request = ProfileRequest(
+        batch=batch,
+        shapes=shapes,
+        axes=axes,
+        data=data,
+        backend=backend,
+        result=result,
+        against=against,
+        memory=memory,
+        nvtx=nvtx,
+        probe_peaks=probe_peaks,
+        duration=duration,
+        timeout=timeout,
+        trust=trust,
+    )
     with listening() as listener:
-        report = run(
-            path,
-            batch=batch,
-            shapes=shapes,
-            axes=axes,
-            data=data,
-            backend=backend,
-            result=result,
-            against=against,
-            memory=memory,
-            nvtx=nvtx,
-            probe=probe_peaks,
-            duration=duration,
-            listener=listener,
-            timeout=timeout,
-            trust=trust,
-        )
+        report = run(path, request, listener)
     if file is not None:
         write_atomically(file, to_json(report, indent=None))
     if json is not None:

@@ -6,6 +6,7 @@ from typing import Literal
 
 from trtopt.records.base import Record
 from trtopt.records.checking import OutputDifference
+from trtopt.records.result import Result
 
 CAST_SCHEMA = "trtopt.cast/1"
 
@@ -30,7 +31,7 @@ class VanishingWeight(Record, frozen=True, kw_only=True):
     of: int
 
 
-class CastReport(Record, frozen=True, kw_only=True):
+class CastReport(Result, Record, frozen=True, kw_only=True):
     """The result of `trtopt cast`. `lowered` names the nodes that became 16-bit."""
 
     schema: str = CAST_SCHEMA

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from trtopt.records.base import Record
+from trtopt.records.result import Result
 
 CHECK_SCHEMA = "trtopt.check/1"
 
@@ -68,7 +69,7 @@ class LayerDifference(Record, frozen=True, kw_only=True):
     added: float
 
 
-class CheckReport(Record, frozen=True, kw_only=True):
+class CheckReport(Result, Record, frozen=True, kw_only=True):
     """The result of `trtopt check`."""
 
     schema: str = CHECK_SCHEMA

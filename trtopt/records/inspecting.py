@@ -7,6 +7,7 @@ from typing import Literal
 from trtopt.records.base import Record, Shape
 from trtopt.records.building import Manifest
 from trtopt.records.measuring import BenchReport, EngineRef, Environment
+from trtopt.records.result import Result
 
 PROFILE_SCHEMA = "trtopt.profile/2"
 PEAKS_SCHEMA = "trtopt.peaks/1"
@@ -311,7 +312,7 @@ class EngineDifference(Record, frozen=True, kw_only=True):
     changes: tuple[LayerChange, ...]
 
 
-class ProfileReport(Record, frozen=True, kw_only=True):
+class ProfileReport(Result, Record, frozen=True, kw_only=True):
     """The result file of `trtopt profile`. `missing` lists what is unknown, and why."""
 
     schema: str = PROFILE_SCHEMA

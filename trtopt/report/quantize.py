@@ -34,7 +34,9 @@ def quantize_summary(report: QuantizeReport) -> list[str]:
         f"output {name!r}: {value:.1f} dB against the original on {report.compared} samples"
         for name, value in report.sqnr_db.items()
     ]
-    lines.append(f"written: {report.out}" + (f", {report.table}" if report.table else ""))
+    lines.append(
+        f"written: {report.out}" + (f", {report.calibration_table}" if report.calibration_table else "")
+    )
     return [*lines, *(f"note: {note}" for note in report.notes)]
 
 

@@ -92,12 +92,9 @@ def cast_model(
 ) -> CastReport:
     """Write the ONNX file `source` to `out` with its nodes in 16 bits, but for those that must stay FP32.
 
-    Those are nodes whose operator must, that `keep` (patterns of names) or `keep_op` names, whose weight
-    would overflow or vanish, or where `data` takes a tensor beyond `threshold` (by default a quarter of the
-    type's largest value). `include` overrides weights and values. Without `data`, seeded random samples run:
-    a node stays only where they overflow, and a model with plugins' operators may do without. Nodes that
-    are 16-bit already are decided again. With `compare` both models run. `accept` gets the report before
-    anything is written, `note` the size of temporary files.
+    The options are those of `trtopt.cast`. Without `data`, a model with plugins' operators need not run.
+    Nodes that are 16-bit already are decided again. `accept` gets the report before anything is written,
+    `note` the size of temporary files.
 
     Raises:
         UsageError: an unknown target, a pattern that fits nothing, a threshold below 0, `out` is `source`.

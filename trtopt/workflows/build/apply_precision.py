@@ -108,8 +108,8 @@ def apply_quantisation(
     source = Path(kept.path)
     out = (folder or source.parent) / f"{source.stem}.{name or request.precision}{source.suffix}"
     report = quantize(source, out, request)
-    table = Path(report.table).name if report.table else None
-    report = msgspec.structs.replace(report, source=source.name, out=out.name, table=table)
+    table = Path(report.calibration_table).name if report.calibration_table else None
+    report = msgspec.structs.replace(report, source=source.name, out=out.name, calibration_table=table)
     write_atomically(out.with_name(QUANTISED_FILE), to_json(report))
     done = sum(item.quantised for item in report.decisions)
     note = f"quantised to {request.precision.upper()}: {done} nodes; {QUANTISED_FILE} lists them with reasons"

@@ -36,18 +36,7 @@ def build(
     cache_dir: str | Path | None = None,
     listener: Listener = SILENT,
 ) -> Manifest:
-    """Build engines from an ONNX file into a folder: one for each batch size, or one dynamic engine.
-
-    Args:
-        model: the ONNX file.
-        output: the folder to make; None is `default_output`. A build of this model under that name is
-            replaced once the new one is complete.
-        recipe: what to build, and how.
-        force: replace a build of another model too.
-        nvtx: show profilers parsing, building and describing as NVTX ranges.
-        memory: follow the builder's allocations of device memory, into a file beside each engine; slows it.
-        cache_dir: the store of timing caches [default: see `timing_cache_commands.store_folder`].
-        listener: hears progress and notes.
+    """Build the engines of a recipe from an ONNX file into a folder; see `trtopt.build`.
 
     Raises:
         TrtoptError: with what is wrong and what to do; nothing is left under the output's name.

@@ -11,7 +11,7 @@ import msgspec
 from trtopt.device.backends import choose_for_running, least_capability, precisions_on
 from trtopt.device.building import EngineBuilder
 from trtopt.errors import BackendMissingError, IncompatibleEngineError, NoGpuError, UsageError
-from trtopt.precision.bounds import Bounds
+from trtopt.precision.bounds import Bounds, bounds_in
 from trtopt.recipe import Recipe
 from trtopt.records import Backend, EngineArtifact, OnnxArtifact, PrecisionVerdict
 from trtopt.targets import target_of
@@ -48,7 +48,7 @@ def check_request(onnx: OnnxArtifact, recipe: Recipe, backend: Backend) -> None:
             a precision that GPUs lack for which engines are to be built.
     """
     _check_capabilities(recipe)
-    if _bounds(recipe).any and not _is_measured(recipe):
+    if bounds_in(recipe.bounds).any and not _is_measured(recipe):
         first = next(iter(recipe.bounds)).replace("_", "-")
         raise UsageError(
             f"--{first}: no precision is chosen here that could keep it",
@@ -81,14 +81,6 @@ def _check_capabilities(recipe: Recipe) -> None:
                 f"--compute-capability {name}: such GPUs have no {precision.upper()}",
                 f"build for {least[0]}.{least[1]} and newer, or in another precision",
             )
-
-
-def _bounds(recipe: Recipe) -> Bounds:
-    try:
-        return msgspec.convert(recipe.bounds, Bounds)
-    except msgspec.ValidationError as error:
-        known = ", ".join(Bounds.__struct_fields__)
-        raise UsageError(f"bounds: {error}", f"known bounds: {known}") from None
 
 
 def _is_measured(recipe: Recipe) -> bool:
@@ -184,8 +176,10 @@ def _measured(
 def _terms(base: OnnxArtifact, recipe: Recipe, builder: EngineBuilder) -> SelectionTerms:
     if recipe.precision != BEST:
         requested = cast(Precision, recipe.precision)
-        return terms_for(request_for(base, requested, recipe.calib, builder.backend), _bounds(recipe))
-    bounds = _bounds(recipe)
+        return terms_for(
+            request_for(base, requested, recipe.calib, builder.backend), bounds_in(recipe.bounds)
+        )
+    bounds = bounds_in(recipe.bounds)
     precisions = cast("tuple[Precision, ...]", precisions_on(builder.backend, builder.device))
     request = Request("int8", target_of(builder.backend).name, recipe.calib)
     return SelectionTerms(BEST, precisions, request, bounds if bounds.any else BEST_BOUNDS)

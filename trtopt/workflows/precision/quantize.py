@@ -251,7 +251,7 @@ def _report_on(
     return QuantizeReport(
         source=str(source),
         out=str(target),
-        table=str(table) if table else None,
+        calibration_table=str(table) if table else None,
         precision=request.precision,
         target=request.target,
         method=kept.method if kept else None,
