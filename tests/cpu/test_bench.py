@@ -279,7 +279,7 @@ def test_an_engine_of_another_version_is_refused(cpu_build: Path, tmp_path: Path
     ("arguments", "status", "message"),
     [
         (["nowhere"], 2, "does not exist"),
-        (["."], 1, "manifest.json"),
+        (["."], 2, "manifest.json"),
         ([DIGITS, "--batch", "0"], 2, "whole numbers from 1 on"),
         ([DIGITS, "--batch", "a"], 2, "whole numbers from 1 on"),
         ([DIGITS, "--contract", "mine"], 2, "choose among trtexec-10"),

@@ -184,7 +184,7 @@ def test_what_cannot_be_compared_is_named(cpu_build: Path, tmp_path: Path) -> No
         check(cpu_build, other, data=TRANSFORMER / "heldout.npz")
     with pytest.raises(ModelError, match="other inputs than the reference: images; that takes tokens"):
         check(DIGITS, other, data=HELDOUT)
-    with pytest.raises(UsageError, match="batch: an ONNX file runs on the samples as they are"):
+    with pytest.raises(UsageError, match="batch: an ONNX file runs on the samples in their own shapes"):
         check(DIGITS, DIGITS, data=HELDOUT, batch=[4])
     with pytest.raises(UsageError, match="no inner tensors"):
         check(cpu_build, DIGITS, data=HELDOUT, layers=True)

@@ -282,7 +282,6 @@ def test_engines_that_cannot_run_here_are_compared_only_if_the_cpu_is_requested(
     ("arguments", "status", "message"),
     [
         (["{build}"], 2, "nothing to compare it with"),
-        (["{build}", "nowhere"], 2, "does not exist"),
         (["{build}", "{build}", "--duration", "0"], 2, "out of range"),
         (["{build}", "{build}", "--control", "0"], 2, "--control 0"),
         (["{build}", "{build}", "--contract", "mine"], 2, "no such contract"),

@@ -272,7 +272,7 @@ def test_what_cannot_be_profiled_is_an_error_with_a_remedy(cpu_build: Path, trto
     assert "name one with -o" in trtopt_cli.fails(2, "profile", cpu_build, "--trace")
     for flag in ("--probe-peaks", "--memory"):
         assert f"{flag}: nothing is measured with --result" in trtopt_cli.fails(
-            2, "profile", cpu_build, flag, "--result", "a file"
+            2, "profile", cpu_build, flag, "--result", cpu_build / "manifest.json"
         )
     assert "cannot be read as a result file" in trtopt_cli.fails(
         1, "profile", cpu_build, "--result", cpu_build / "manifest.json"
