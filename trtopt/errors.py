@@ -18,7 +18,7 @@ TrtoptError                     exit code 1
 │   ├── DeviceMemoryError       out of device memory
 │   └── GraphCaptureError       this work cannot be captured in a CUDA graph
 ├── MeasurementError            nothing could be measured
-├── PlanError                   no setup meets all bounds; says which bound costs what
+├── PlanError                   exit code 3: no setup meets all bounds; says which bound costs what
 ├── ServingError                a request to `trtopt.serving` that gets no answer
 │   ├── QueueFullError          rejected: as many are waiting as may wait
 │   ├── DeadlineError           not started before its deadline
@@ -116,6 +116,8 @@ class MeasurementError(TrtoptError):
 
 class PlanError(TrtoptError):
     """No measured setup meets all bounds: the message says which bound costs what."""
+
+    exit_code = 3
 
 
 class ServingError(TrtoptError):

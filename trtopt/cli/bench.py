@@ -103,8 +103,8 @@ def bench(
     from trtopt.report.trust import is_trustworthy
     from trtopt.workflows.bench.bench import bench as run
 
-    with listening(outputs.save) as listener:
-        try:
+    try:
+        with listening(outputs.save) as listener:
             report = run(
                 path,
                 batch=parse_batches(batch) if batch is not None else None,
@@ -126,10 +126,10 @@ def bench(
                 timeout=timeout,
                 trust=trust,
             )
-        except TrtoptError:
-            outputs.finish()
-            raise
-    outputs.finish()
+    except TrtoptError:
+        outputs.finish(path.name)
+        raise
+    outputs.finish(path.name)
     if strict and not is_trustworthy(report):
         context.exit(UNTRUSTWORTHY)
 

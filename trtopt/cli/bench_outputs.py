@@ -59,14 +59,16 @@ class Outputs:
         if self._file is not None:
             write_atomically(self._file, to_json(report, indent=None))
 
-    def finish(self) -> None:
+    def finish(self, subject: str) -> None:
         """Write trtexec's files, then the table, to standard error if the result goes to standard output.
 
-        They show the latest report; without one nothing is written.
+        They show the latest report on `subject`; without one nothing is written.
         """
-        from trtopt.cli.console import console
+        from trtopt.cli.console import is_verbose, show, show_notes, warn
         from trtopt.records import to_json
+        from trtopt.report.notes import plain
         from trtopt.report.text import bench_summary
+        from trtopt.report.trust import all_notes, bench_notes, trust_warnings
 
         report = self._latest
         if report is None:
@@ -74,7 +76,10 @@ class Outputs:
         self._export(report)
         if self._to_stdout:
             click.echo(to_json(report, indent=None), nl=False)
-        console(stderr=self._to_stdout).print(bench_summary(report))
+        warn(trust_warnings(report))
+        show(bench_summary(report, subject, verbose=is_verbose()), err=self._to_stdout)
+        notes = plain(all_notes(report)) if is_verbose() else bench_notes(report)
+        show_notes(notes, err=self._to_stdout)
 
     def _export(self, report: BenchReport) -> None:
         from trtopt.files.atomic import write_atomically

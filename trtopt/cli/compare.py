@@ -86,14 +86,14 @@ def compare(
     at any batch size, so that it can gate a CI. --control needs no B, nor does --across-contracts with two
     contracts, nor --builds, which then compares the builds of one model.
     """
-    from trtopt.cli.console import console
+    from trtopt.cli.console import is_verbose, show, show_notes
     from trtopt.cli.progress import listening
     from trtopt.errors import DeviceError
     from trtopt.files.atomic import write_atomically
     from trtopt.files.writable import check_writable
     from trtopt.recipe import parse_batches
     from trtopt.records import to_json
-    from trtopt.report.comparison import comparison_markdown, comparison_summary
+    from trtopt.report.comparison import comparison_markdown, comparison_notes, comparison_summary
     from trtopt.workflows.compare.compare import Options
     from trtopt.workflows.compare.compare import compare as run
 
@@ -127,7 +127,8 @@ def compare(
     if markdown:
         click.echo(comparison_markdown(compared.outcome), nl=False, err=json_file == "-")
     else:
-        console(stderr=json_file == "-").print(comparison_summary(compared.outcome))
+        show(comparison_summary(compared.outcome, verbose=is_verbose()), err=json_file == "-")
+        show_notes(comparison_notes(compared.outcome), err=json_file == "-")
     if compared.failure is not None:
         raise DeviceError(
             compared.failure,

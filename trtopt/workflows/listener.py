@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from trtopt.records import BenchReport, SweepReport
+from trtopt.workers.supervisor import DONE as DONE
 from trtopt.workers.supervisor import OnProgress
 
 
@@ -19,16 +20,20 @@ class Listener:
     report: Callable[[BenchReport], None] = lambda report: None
     sweep: Callable[[SweepReport], None] = lambda report: None
 
+    def of_job(self, place: int) -> Listener:
+        """The listener of a single job, which is at `place` in the plan."""
+        return replace(
+            self, progress=lambda _, phase, fraction: self.progress(place, phase, fraction), plans=_ignore
+        )
+
     def notes(self, texts: Iterable[str]) -> None:
         """Send each note."""
         for text in texts:
             self.note(text)
 
 
+def _ignore(labels: Sequence[str]) -> None:
+    """The plan of a part is the whole's."""
+
+
 SILENT = Listener()
-
-
-def notify(notes: list[str], listener: Listener, text: str) -> None:
-    """Send it now, and add it to the result's notes."""
-    notes.append(text)
-    listener.note(text)

@@ -177,7 +177,10 @@ class Checker:
         """Compare engines at all requested batch sizes; see `engine`."""
         wanted = points(there.engines, batch)
         listener.plans([f"batch{size}" for _, size in wanted])
-        return [self.engine(there, engine, size, data, listener, limit_s) for engine, size in wanted]
+        return [
+            self.engine(there, engine, size, data, listener.of_job(place), limit_s)
+            for place, (engine, size) in enumerate(wanted)
+        ]
 
     def engine(
         self,
