@@ -81,11 +81,12 @@ def bisect(
 
     Exit code 3: they are not met even with all nodes kept.
     """
-    from trtopt.cli.console import say
+    from trtopt.cli.console import say, show_notes
     from trtopt.cli.progress import listening
     from trtopt.recipe import parse_batches
     from trtopt.records import to_json
     from trtopt.report.bisecting import bisect_summary
+    from trtopt.report.notes import plain
     from trtopt.workflows.precision.bisect import Request
     from trtopt.workflows.precision.bisect import bisect as run
 
@@ -111,5 +112,6 @@ def bisect(
         click.echo(to_json(report).decode(), nl=False)
     else:
         say(*bisect_summary(report))
+        show_notes(plain(report.notes))
     if report.verdict == "not met":
         raise click.exceptions.Exit(NOT_MET)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from trtopt.cli.locked import or_locked
+from trtopt.cli.options.alarms import check_alarms, strict_option
 from trtopt.cli.options.bounds import bounds_options
 from trtopt.cli.options.measuring import nvtx_option
 from trtopt.cli.options.recipe import RecipeFlags, cache_dir_option, recipe_options
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 @nvtx_option
 @click.option("--memory", is_flag=True, help="Trace the builder's allocations of device memory.")
 @click.option("--force", is_flag=True, help="Replace a build of another model.")
+@strict_option
 @or_locked
 def build(
     model: Path,
@@ -54,6 +56,7 @@ def build(
     nvtx: bool,
     memory: bool,
     force: bool,
+    strict: bool,
     cache_dir: Path | None,
     recipe: RecipeFlags,
 ) -> None:
@@ -65,11 +68,12 @@ def build(
     TensorRT 8.6 may choose FP32 for layers that are FP16 in the graph where that is faster: for those the
     limit is half of the weights.
     """
-    from trtopt.cli.console import console
+    from trtopt.cli.console import show, show_notes, warn
     from trtopt.cli.progress import listening
     from trtopt.recipe import parse_range
+    from trtopt.report.notes import plain
     from trtopt.report.profile import build_memories_summary, receipts_summary
-    from trtopt.report.text import build_summary
+    from trtopt.report.text import build_summary, engine_notes
     from trtopt.report.verdict import verdict_summary
     from trtopt.workflows.build.build import build as run
     from trtopt.workflows.build.build import default_output
@@ -101,8 +105,10 @@ def build(
     receipts = receipts_of(target, manifest)
     memories = build_memories_summary(memories_of(target, manifest))
     verdict_parts = () if manifest.verdict is None else (verdict_summary(manifest.verdict),)
-    console().print(
-        build_summary(manifest, str(target)), receipts_summary(receipts), memories, *verdict_parts
-    )
+    verdict_notes = () if manifest.verdict is None else manifest.verdict.notes
+    warn(manifest.alarms)
+    show(build_summary(manifest, str(target)), receipts_summary(receipts), memories, *verdict_parts)
+    show_notes(plain(dict.fromkeys((*manifest.notes, *engine_notes(manifest), *verdict_notes))))
     if not allow_fallback:
         check_receipts(receipts)
+    check_alarms(manifest.alarms, strict=strict)

@@ -29,7 +29,7 @@ def cache() -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print the entries as JSON lines.")
 def ls(cache_dir: Path | None, as_json: bool) -> None:
     """List the caches, the latest used first."""
-    from trtopt.cli.console import console
+    from trtopt.cli.console import show as display
     from trtopt.records import to_json
     from trtopt.report.caching import entries_table
     from trtopt.workflows.build.timing_caches import entries, store_folder
@@ -39,7 +39,7 @@ def ls(cache_dir: Path | None, as_json: bool) -> None:
         for entry in cache_entries:
             click.echo(to_json(entry, indent=None), nl=False)
     else:
-        console().print(entries_table(cache_entries, str(store_folder(cache_dir))))
+        display(entries_table(cache_entries, str(store_folder(cache_dir))))
 
 
 @cache.command()
@@ -50,19 +50,19 @@ def ls(cache_dir: Path | None, as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print the entry as JSON.")
 def show(name: str, cache_dir: Path | None, with_tactics: bool, against: str | None, as_json: bool) -> None:
     """Show where and by which builds the cache NAME (or a part of its name) was made."""
-    from trtopt.cli.console import console
+    from trtopt.cli.console import show as display
     from trtopt.records import to_json
     from trtopt.report.caching import difference_table, entry_summary, tactics_table
     from trtopt.workflows.build import timing_caches as caches
 
     if against is not None:
-        console().print(difference_table(caches.difference(name, against, cache_dir)))
+        display(difference_table(caches.difference(name, against, cache_dir)))
     elif with_tactics:
-        console().print(tactics_table(caches.tactics(name, cache_dir)))
+        display(tactics_table(caches.tactics(name, cache_dir)))
     elif as_json:
         click.echo(to_json(caches.entry(name, cache_dir)), nl=False)
     else:
-        console().print(entry_summary(caches.entry(name, cache_dir)))
+        display(entry_summary(caches.entry(name, cache_dir)))
 
 
 @cache.command()

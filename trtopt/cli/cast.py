@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from trtopt.cli.options.alarms import check_alarms, strict_option
 from trtopt.cli.options.target import target_option
 
 
@@ -28,6 +29,7 @@ from trtopt.cli.options.target import target_option
 @click.option("--cast-io", is_flag=True, help="Make the model's FP32 inputs and outputs 16-bit too.")
 @click.option("--no-compare", is_flag=True, help="Do not compare the result with the original.")
 @click.option("--explain", metavar="NODE", help="Explain why this node became 16-bit or stayed FP32.")
+@strict_option
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 def cast(
     model: Path,
@@ -42,30 +44,38 @@ def cast(
     cast_io: bool,
     no_compare: bool,
     explain: str | None,
+    strict: bool,
     as_json: bool,
 ) -> None:
     """Write MODEL with its nodes in 16 bits where that is safe, and show what stayed FP32 and why."""
-    from trtopt.cli.console import say
+    from trtopt.cli.console import note, say, show_notes, warn
+    from trtopt.cli.progress import phases
     from trtopt.precision.casting.cast import cast_model
     from trtopt.records import to_json
-    from trtopt.report.casting import cast_summary, of_node
+    from trtopt.report.casting import cast_notes, cast_summary, of_node
 
-    report = cast_model(
-        model,
-        out,
-        precision="bf16" if precision == "bf16" else "fp16",
-        target=target,
-        data=data,
-        threshold=threshold,
-        keep=keep,
-        keep_op=keep_op,
-        include=include,
-        cast_io=cast_io,
-        compare=not no_compare,
-        accept=lambda report: explain is None or of_node(report, explain),
-        note=lambda text: click.echo(text, err=True),
-    )
+    with phases(f"casting {model.name}"):
+        report = cast_model(
+            model,
+            out,
+            precision="bf16" if precision == "bf16" else "fp16",
+            target=target,
+            data=data,
+            threshold=threshold,
+            keep=keep,
+            keep_op=keep_op,
+            include=include,
+            cast_io=cast_io,
+            compare=not no_compare,
+            accept=lambda report: explain is None or of_node(report, explain),
+            note=note,
+        )
+    warn(report.alarms)
     if as_json:
         click.echo(to_json(report).decode(), nl=False)
+    elif explain is not None:
+        say(*of_node(report, explain))
     else:
-        say(*(cast_summary(report) if explain is None else of_node(report, explain)))
+        say(*cast_summary(report))
+        show_notes(cast_notes(report))
+    check_alarms(report.alarms, strict=strict)

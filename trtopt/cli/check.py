@@ -41,11 +41,11 @@ def check(
 
     Exit code 3: a bound is not met.
     """
-    from trtopt.cli.console import say
+    from trtopt.cli.console import say, show_notes, warn
     from trtopt.cli.progress import listening
     from trtopt.recipe import parse_batches
     from trtopt.records import to_json
-    from trtopt.report.checking import check_summary
+    from trtopt.report.checking import check_notes, check_summary
     from trtopt.workflows.precision.check import check as run
 
     with listening() as listener:
@@ -62,9 +62,11 @@ def check(
             timeout=timeout,
             trust=trust,
         )
+    warn(report.alarms)
     if as_json:
         click.echo(to_json(report).decode(), nl=False)
     else:
         say(*check_summary(report))
+        show_notes(check_notes(report))
     if not report.passed:
         raise click.exceptions.Exit(NOT_MET)

@@ -23,7 +23,7 @@ def doctor(folder: Path | None, as_json: bool, bundle: Path | None) -> None:
     environment variables and the manifest, logs and layers of DIR. The home folder, the names of user and
     host and apparent secrets of the environment are removed from every file.
     """
-    from trtopt.cli.console import console, say
+    from trtopt.cli.console import say, show
     from trtopt.errors import UsageError
     from trtopt.files.writable import check_writable
     from trtopt.records import to_json
@@ -39,7 +39,7 @@ def doctor(folder: Path | None, as_json: bool, bundle: Path | None) -> None:
     if as_json:
         click.echo(to_json(findings), nl=False)
     elif bundle is None:
-        console().print(doctor_summary(findings))
+        show(doctor_summary(findings))
     if bundle is not None:
         for name in write_bundle(bundle, findings, folder):
             say(f"trtopt: packed {name}", err=True)

@@ -62,33 +62,34 @@ def plan(
     SWEEP is a folder of `trtopt sweep`, or a build folder with the results of `trtopt bench` as bench.json;
     with several folders, the engines of all are candidates. `trtopt.serving.EnginePool.open` loads the plan.
     """
-    from trtopt.cli.console import console, say
+    from trtopt.cli.console import is_verbose, show, show_notes
+    from trtopt.cli.progress import phases
     from trtopt.files.writable import check_writable
+    from trtopt.report.notes import plain
     from trtopt.report.planning import plan_text
     from trtopt.workflows.plan.plan import plan as make
     from trtopt.workflows.plan.trial_runs import verify as put_to_the_test
 
-    def listen(text: str) -> None:
-        say(f"trtopt: {text}", err=True)
-
     check_writable(output)
-    made = make(
-        sources,
-        output,
-        slo=slo,
-        rate=rate,
-        arrivals=arrivals,
-        lengths=_lengths(lengths) if lengths is not None else None,
-        memory_bytes=_bytes(memory) if memory is not None else None,
-        max_engines=max_engines,
-        for_triton=purpose == "triton",
-        timeout=timeout,
-        trust=trust,
-        listener=listen,
-    )
-    if verify:
-        made = put_to_the_test(output, timeout, listen, trust)
-    console().print(plan_text(made))
+    with phases("planning") as enter:
+        made = make(
+            sources,
+            output,
+            slo=slo,
+            rate=rate,
+            arrivals=arrivals,
+            lengths=_lengths(lengths) if lengths is not None else None,
+            memory_bytes=_bytes(memory) if memory is not None else None,
+            max_engines=max_engines,
+            for_triton=purpose == "triton",
+            timeout=timeout,
+            trust=trust,
+            listener=enter,
+        )
+        if verify:
+            made = put_to_the_test(output, timeout, enter, trust)
+    show(plan_text(made, verbose=is_verbose()))
+    show_notes(plain(made.notes))
 
 
 def _bytes(text: str) -> int:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from trtopt.cli.options.alarms import check_alarms, strict_option
 from trtopt.cli.options.target import target_option
 from trtopt.targets import DEFAULT, targets_where
 
@@ -83,6 +84,7 @@ def _smoothing(text: str) -> float | str:
 )
 @click.option("--profile", metavar="NAME|FILE", help="The recipe that --verdict builds with.")
 @click.option("--explain", metavar="NODE", help="Explain the decision on this node.")
+@strict_option
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 def quantize(
     model: Path,
@@ -100,11 +102,14 @@ def quantize(
     verdict: str | None,
     profile: str | None,
     explain: str | None,
+    strict: bool,
     as_json: bool,
 ) -> None:
     """Quantise the ONNX file MODEL: write Q/DQ where TensorRT profits from them."""
-    from trtopt.cli.console import say
+    from trtopt.cli.console import say, show_notes, warn
+    from trtopt.cli.progress import phases
     from trtopt.records import to_json
+    from trtopt.report.notes import plain
     from trtopt.report.quantize import explain as explained
     from trtopt.report.quantize import quantize_summary
     from trtopt.workflows.listener import Listener
@@ -124,19 +129,28 @@ def quantize(
         random_data=random_data,
     )
     if verdict is not None:
-        _by_verdict(model, out, replace(request, target=target or ""), verdict, profile, explain, as_json)
+        alarms = _by_verdict(
+            model, out, replace(request, target=target or ""), verdict, profile, explain, as_json
+        )
+        check_alarms(alarms, strict=strict)
         return
-    report = run(
-        model,
-        out,
-        request,
-        Listener(note=lambda text: say(f"{text} …", err=True)),
-        accept=lambda report: explain is None or explained(report, explain),
-    )
+    with phases(f"quantising {model.name}") as enter:
+        report = run(
+            model,
+            out,
+            request,
+            Listener(note=enter),
+            accept=lambda report: explain is None or explained(report, explain),
+        )
+    warn(report.alarms)
     if as_json:
         click.echo(to_json(report).decode(), nl=False)
+    elif explain is not None:
+        say(*explained(report, explain))
     else:
-        say(*(quantize_summary(report) if explain is None else explained(report, explain)))
+        say(*quantize_summary(report))
+        show_notes(plain(report.notes))
+    check_alarms(report.alarms, strict=strict)
 
 
 def _by_verdict(
@@ -147,13 +161,15 @@ def _by_verdict(
     profile: str | None,
     explain: str | None,
     as_json: bool,
-) -> None:
-    """Measure, write the best candidate, and show its results."""
-    from trtopt.cli.console import console, say
+) -> tuple[str, ...]:
+    """Measure, write the best candidate, and show its results; the alarms about it."""
+    from trtopt.cli.console import say, show, show_notes, warn
     from trtopt.cli.progress import listening
     from trtopt.errors import UsageError
+    from trtopt.precision.alarms import verdict_alarms
     from trtopt.recipe import parse_batches
     from trtopt.records import to_json
+    from trtopt.report.notes import plain
     from trtopt.report.verdict import verdict_summary
     from trtopt.workflows.build.break_even import quantize_where_it_pays
 
@@ -168,9 +184,13 @@ def _by_verdict(
             profile=profile,
             listener=listener,
         )
+    alarms = verdict_alarms(result.verdict)
+    warn(alarms)
     if as_json:
         click.echo(to_json(result.verdict).decode(), nl=False)
-        return
-    console().print(verdict_summary(result.verdict))
+        return alarms
+    show(verdict_summary(result.verdict))
     for path, sizes in result.written.items():
         say(f"written: {path} for batch {', '.join(map(str, sizes))}")
+    show_notes(plain(result.verdict.notes))
+    return alarms

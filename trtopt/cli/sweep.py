@@ -79,10 +79,10 @@ def sweep(
     The folder holds sweep.json, sweep.csv, build folders and a result file for each point. The same command
     continues an interrupted sweep, and measures nothing twice. `trtopt report FOLDER` draws the curves.
     """
-    from trtopt.cli.console import console
+    from trtopt.cli.console import say, show, show_notes
     from trtopt.cli.progress import listening_to_sweep
     from trtopt.recipe import parse_batches, parse_streams
-    from trtopt.report.sweep import sweep_summary
+    from trtopt.report.sweep import sweep_notes, sweep_summary
     from trtopt.workflows.sweep.request import SweepRequest
     from trtopt.workflows.sweep.sweep import sweep as run
 
@@ -106,9 +106,10 @@ def sweep(
         with listening_to_sweep() as listener:
             report = run(model, output, request, listener)
     except KeyboardInterrupt:
-        click.echo("trtopt: run the same command again to continue after the measured points", err=True)
+        say("trtopt: run the same command again to continue after the measured points", err=True)
         raise
-    console().print(sweep_summary(report))
+    show(sweep_summary(report))
+    show_notes(sweep_notes(report))
 
 
 def _names(text: str | None) -> tuple[str, ...]:

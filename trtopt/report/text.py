@@ -54,6 +54,11 @@ def build_summary(manifest: Manifest, folder: str) -> RenderableType:
     return Group(titled(f"{folder}: {engines}", table), *(Text(line) for line in _warning_lines(manifest)))
 
 
+def engine_notes(manifest: Manifest) -> list[str]:
+    """What the builds of the engines noted, each once."""
+    return list(dict.fromkeys(note for engine in manifest.engines for note in engine.notes))
+
+
 def _batches(engine: EngineArtifact) -> str:
     return "; ".join(_batch_range(profile.batch) for profile in engine.plan.profiles)
 

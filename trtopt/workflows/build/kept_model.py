@@ -48,7 +48,6 @@ def keep_model(
     if rewrite:
         kept, summary, note = rewritten(onnx, source, folder / MODEL_FILE, backend)
         notes.append(note)
-        listener.note(note)
     return Kept(kept or _copied(onnx, source, folder), summary, tuple(notes))
 
 

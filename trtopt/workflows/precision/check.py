@@ -17,6 +17,7 @@ from trtopt.data.feeds import seeded_source, specs_of
 from trtopt.data.npz import read_npz, write_npz
 from trtopt.data.random_inputs import random_batch
 from trtopt.data.reader import samples_in
+from trtopt.data.value_range import range_notes
 from trtopt.device.ort.reference import Unoptimised, crash_context
 from trtopt.errors import ModelError, UsageError
 from trtopt.files.atomic import scratch_folder
@@ -26,7 +27,9 @@ from trtopt.onnxio import model_file, prepare
 from trtopt.onnxio.disk_space import check_temporary_room
 from trtopt.onnxio.model_file import ModelFile
 from trtopt.onnxio.model_info import read_onnx
+from trtopt.precision.alarms import accuracy_alarms
 from trtopt.precision.bounds import Bounds, violations
+from trtopt.precision.casting.weights import weight_alarms
 from trtopt.precision.deviation import Deviation
 from trtopt.precision.layer_errors import layer_differences
 from trtopt.precision.reference_runs import add_outputs, open_model
@@ -98,6 +101,8 @@ def check(
         check_trust(trust, [path])
         with resolve_engines(path, batch, backend, notes, listener, trust) as there:
             subjects = checker.engines(there, batch, data, listener, timeout)
+    if data is not None:
+        notes += range_notes(specs_of(checker.model.proto), open_data(data))
     return CheckReport(
         created=now(),
         argv=command_line(),
@@ -109,6 +114,10 @@ def check(
         subjects=tuple(subjects),
         layers=found,
         notes=tuple(notes),
+        alarms=(
+            *weight_alarms(checker.model),
+            *(alarm for subject in subjects for alarm in accuracy_alarms(subject.outputs)),
+        ),
     )
 
 
