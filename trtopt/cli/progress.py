@@ -18,7 +18,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from trtopt.cli.console import console, is_live, note, say, verbosity
+from trtopt.cli.console import console, is_live, is_verbose, note, say, verbosity
 from trtopt.cli.options.logging import QUIET
 from trtopt.logs import LOG
 from trtopt.records import BenchReport, SweepPoint, SweepReport
@@ -59,12 +59,17 @@ class ProgressBars:
 
     def update(self, index: int, phase: str, fraction: float | None) -> None:
         """Show a job's progress; its bar goes when it is done."""
+        if index >= len(self._tasks):  # a job on its own, which no one announced
+            self.plan([phase])
         task = self._tasks[index]
         self._began.add(index)
         self._progress.start_task(task)
         total = None if fraction is None else 1.0
         done = phase == DONE
-        self._progress.update(task, phase=phase, total=total, completed=fraction or 0.0, visible=not done)
+        reported = next(one.elapsed for one in self._progress.tasks if one.id == task)
+        self._progress.update(
+            task, phase=phase, total=total, completed=fraction or 0.0, visible=not done, reported=reported
+        )
         if done:
             self._progress.stop_task(task)
         self._show_waiting()
@@ -91,14 +96,20 @@ class _Elapsed(TimeElapsedColumn):
 
 
 class _Left(ProgressColumn):
-    """The time left by the part that is done."""
+    """The time left, by the part that was done when it was last reported, counted down from then."""
 
     def render(self, task: Task) -> Text:
         """Nothing where it is unknown."""
-        fraction = task.completed if task.total else 0.0
-        if task.elapsed is None or not _SHOWN_FRACTION <= fraction < 1:
+        fraction, reported = task.completed if task.total else 0.0, task.fields.get("reported")
+        if task.elapsed is None or reported is None or not _SHOWN_FRACTION <= fraction < 1:
             return Text("")
-        return Text(f"{duration_text(task.elapsed * (1 - fraction) / fraction)} left")
+        left = seconds_left(fraction, reported, task.elapsed)
+        return Text(f"{duration_text(left)} left")
+
+
+def seconds_left(fraction: float, reported_s: float, elapsed_s: float) -> float:
+    """After `elapsed_s`, when `fraction` was done after `reported_s`."""
+    return max(0.0, reported_s / fraction - elapsed_s)
 
 
 def duration_text(seconds: float) -> str:
@@ -128,7 +139,10 @@ def phases(doing: str) -> Iterator[Callable[[str], None]]:
         bars.update(0, "", None)
 
         def enter(phase: str) -> None:
-            LOG.info("%s", phase)
+            if is_verbose():
+                note(phase)
+            else:
+                LOG.info("%s", phase)
             bars.update(0, phase, None)
 
         yield enter

@@ -1,4 +1,4 @@
-"""The environment report as tables: what is installed, which commands work, what the others need."""
+"""The environment report: which commands work, what the others need, what is installed."""
 
 from __future__ import annotations
 
@@ -7,16 +7,22 @@ from rich.table import Table
 from rich.text import Text
 
 from trtopt.records import Component, MachineSurvey
+from trtopt.report.tables import plain_table
 
 
 def doctor_summary(survey: MachineSurvey) -> RenderableType:
-    """Two tables: components and commands."""
-    return Group(_components(survey), _commands(survey))
+    """What works in one line, each thing missing in another, then what is installed."""
+    needs = _needs(survey)
+    works = [what for what, missing in needs if not missing]
+    lacking = [(what, missing) for what, missing in needs if missing]
+    lines = [Text(f"works: {', '.join(works)}", "green")] if works else []
+    lines += [Text(f"missing: {what}: {'; '.join(missing)}", "yellow") for what, missing in lacking]
+    return Group(*lines, _components(survey))
 
 
 def _components(survey: MachineSurvey) -> Table:
-    table = Table(title="This machine", title_justify="left")
-    table.add_column("what")
+    table = plain_table()
+    table.add_column("component", no_wrap=True)
     table.add_column("found", overflow="fold")
     table.add_row("Python", f"{survey.python} on {survey.platform}")
     table.add_row("CPU", survey.cpu)
@@ -29,16 +35,7 @@ def _components(survey: MachineSurvey) -> Table:
         )
     every = (survey.nvml, survey.tensorrt, survey.tensorrt_rtx, *survey.cuda_bindings, survey.onnxruntime)
     for component in (*every, *survey.optional):
-        table.add_row(component.name, component.version or f"no: {component.problem}")
-    return table
-
-
-def _commands(survey: MachineSurvey) -> Table:
-    table = Table(title="Commands", title_justify="left")
-    for name in ("to do this", "works", "otherwise"):
-        table.add_column(name, overflow="fold")
-    for what, missing in _needs(survey):
-        table.add_row(what, "yes" if not missing else "no", Text("; ".join(missing)))
+        table.add_row(component.name, Text(component.version or f"no: {component.problem}"))
     return table
 
 
