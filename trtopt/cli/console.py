@@ -14,7 +14,7 @@ from rich.text import Text
 from trtopt.cli.options.logging import QUIET, VERBOSITY
 from trtopt.logs import LOG
 from trtopt.printable import visible
-from trtopt.report.notes import Note, grouped, limited
+from trtopt.report.notes import Note, note_lines
 
 _UNLIMITED = 100_000
 """Columns where no one looks at a screen: a row is one line for programs to read."""
@@ -73,9 +73,9 @@ def note(text: str) -> None:
 
 def show_notes(notes: Iterable[Note], *, err: bool = False) -> None:
     """The notes under a result: three lines, with -v all, with --quiet none."""
-    lines = grouped(notes)
+    lines = note_lines(notes, verbose=is_verbose())
     if lines and verbosity() != QUIET:
-        say(*(f"note: {line}" for line in (lines if is_verbose() else limited(lines))), err=err)
+        say(*lines, err=err)
 
 
 def warn(texts: Iterable[str]) -> None:

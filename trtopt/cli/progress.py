@@ -36,7 +36,7 @@ class ProgressBars:
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
         self._tasks: list[TaskID] = []
-        self._waiting = progress.add_task("", total=None, phase="", visible=False)
+        self._waiting = progress.add_task("", total=None, phase="", start=False, visible=False)
         self._began: set[int] = set()
 
     def plan(self, labels: Sequence[str]) -> None:

@@ -44,11 +44,12 @@ def plain(texts: Iterable[str]) -> list[Note]:
     return [Note(Severity.NOTE, text) for text in texts]
 
 
-def limited(lines: Sequence[str], most: int = MOST_NOTES) -> list[str]:
-    """At most so many lines, the last one for those that are left out."""
-    if len(lines) <= most:
-        return [*lines]
-    return [*lines[: most - 1], f"{len(lines) - most + 1} more notes: -v shows them"]
+def note_lines(notes: Iterable[Note], *, verbose: bool = False) -> list[str]:
+    """At most three lines unless `verbose`; the last one for those that are left out."""
+    lines = [f"note: {line}" for line in grouped(notes)]
+    if verbose or len(lines) <= MOST_NOTES:
+        return lines
+    return [*lines[: MOST_NOTES - 1], f"{len(lines) - MOST_NOTES + 1} more notes: -v shows them"]
 
 
 def _line(members: Sequence[Note]) -> str:

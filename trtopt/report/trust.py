@@ -14,7 +14,7 @@ from trtopt.measure.analysis.findings import (
     untrustworthy,
 )
 from trtopt.measure.load.queueing import keeps_up
-from trtopt.records import BenchPoint, BenchReport
+from trtopt.records import BenchPoint, BenchReport, LoadPass, Measurement, RateProbe
 from trtopt.report.notes import Note, Severity, grouped
 
 
@@ -58,6 +58,7 @@ def trust_warnings(report: BenchReport) -> list[str]:
 def _reasons(report: BenchReport) -> Iterator[Note]:
     for point in report.points:
         probes = point.load_search.probes if point.load_search is not None else ()
+        passes: tuple[Measurement | LoadPass | RateProbe, ...]
         passes = (*measurements_of(point), *loads_of(point), *probes)
         for text in dict.fromkeys(text for one in passes for text in one.untrustworthy):
             yield Note(Severity.FINDING, text, point.batch)

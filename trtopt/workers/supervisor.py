@@ -74,6 +74,7 @@ def run_all_jobs(
             while waiting and free:
                 index, job = waiting.pop()
                 running[index] = _Worker(index, job, free.pop(), events)
+                on_progress(index, running[index].phase, None)
             index, event = _next(events, running, limit_s)
             worker = running[index]
             if isinstance(event, Progress):
