@@ -16,7 +16,7 @@ from trtopt.targets import target_of
 
 TRACE_FILE = "rewrite.json"
 _ONE_SIZE_BYTES = 1 << 30
-"""Weights from this size on are proved at one size of each dynamic axis instead of two."""
+"""Weights from this size on are verified at one size of each dynamic axis instead of two."""
 
 
 def rewritten(

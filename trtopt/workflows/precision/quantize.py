@@ -215,12 +215,12 @@ def rewritten(source: Path, scratch: Path, target: str) -> tuple[ModelFile, list
         rewrite_model(source, rewritten, target=target)
     except ModelError as error:
         rewrite_model(source, rewritten, target=target, check=False)
-        notes.append(f"the graph was rewritten without proof: {error.problem}")
+        notes.append(f"the graph was rewritten, but not verified: {error.problem}")
     return replace(model_file.load(rewritten), spool=scratch), notes
 
 
 def _has_namesakes(graph: GraphProto) -> bool:
-    """Whether nodes share a name: ONNX Runtime refuses such a model, so no rewriting could be proved."""
+    """Whether nodes share a name: ONNX Runtime refuses such a model, so no rewriting could be verified."""
     names = [node.name for part in graphs_of(graph) for node in part.node if node.name]
     return len(set(names)) < len(names)
 
