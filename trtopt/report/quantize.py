@@ -39,7 +39,7 @@ def quantize_summary(report: QuantizeReport) -> list[str]:
 
 
 def _why_not_the_best(report: QuantizeReport) -> str:
-    """Why another method than that with the best score is used."""
+    """Why the method with the best score is not the one that is used."""
     best = report.scores[0]
     if report.method in (None, best.method):
         return ""

@@ -15,7 +15,7 @@ from trtopt.measure.analysis.findings import (
 )
 from trtopt.measure.load.queueing import keeps_up
 from trtopt.records import BenchPoint, BenchReport, LoadPass, Measurement, RateProbe
-from trtopt.report.notes import Note, Severity, grouped
+from trtopt.report.notes import Note, Severity, grouped, plain
 
 
 def is_trustworthy(report: BenchReport) -> bool:
@@ -66,7 +66,9 @@ def _reasons(report: BenchReport) -> Iterator[Note]:
 
 def bench_notes(report: BenchReport) -> list[Note]:
     """Findings, hints and notes of all points, without what `trust_warnings` says."""
-    return [*_findings(report), *(Note(Severity.NOTE, text) for text in all_notes(report))]
+    whole = list(dict.fromkeys(report.notes))
+    others = [text for text in all_notes(report) if text not in whole]
+    return [*(Note(Severity.FINDING, text) for text in whole), *_findings(report), *plain(others)]
 
 
 def all_notes(report: BenchReport) -> list[str]:
