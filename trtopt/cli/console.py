@@ -14,7 +14,7 @@ from rich.text import Text
 from trtopt.cli.options.logging import QUIET, VERBOSITY
 from trtopt.logs import LOG
 from trtopt.printable import visible
-from trtopt.report.notes import Note, note_lines
+from trtopt.report.notes import Note, grouped, note_lines
 
 _UNLIMITED = 100_000
 """Columns where no one looks at a screen: a row is one line for programs to read."""
@@ -73,6 +73,9 @@ def note(text: str) -> None:
 
 def show_notes(notes: Iterable[Note], *, err: bool = False) -> None:
     """The notes under a result: three lines, with -v all, with --quiet none."""
+    notes = list(notes)
+    for line in grouped(notes):
+        LOG.info("%s", line)
     lines = note_lines(notes, verbose=is_verbose())
     if lines and verbosity() != QUIET:
         say(*lines, err=err)

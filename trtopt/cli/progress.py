@@ -14,7 +14,6 @@ from rich.progress import (
     Task,
     TaskID,
     TextColumn,
-    TimeElapsedColumn,
 )
 from rich.text import Text
 
@@ -87,12 +86,13 @@ class _Bar(BarColumn):
         return Text("") if task.total is None else super().render(task)  # type: ignore[return-value]
 
 
-class _Elapsed(TimeElapsedColumn):
+class _Elapsed(ProgressColumn):
     """The time since a job began; waiting jobs have none."""
 
     def render(self, task: Task) -> Text:
-        """See `TimeElapsedColumn.render`."""
-        return super().render(task) if task.started else Text("")
+        """See `ProgressColumn.render`."""
+        elapsed = task.finished_time if task.finished else task.elapsed
+        return Text("" if elapsed is None else duration_text(elapsed))
 
 
 class _Left(ProgressColumn):

@@ -50,6 +50,8 @@ def difference_line(item: OutputDifference) -> str:
     name, only_one = f"output {item.output}", "values NaN or infinite in one model only"
     if item.values and item.mismatched == item.values:  # other figures would rest on no value
         return f"{name}: all {item.values} {only_one}, none to compare"
+    if item.values and item.nonfinite == item.values:
+        return f"{name}: all {item.values} values NaN or infinite, none to compare"
     exact = "no error where both are finite" if item.mismatched else "no error"
     sqnr = exact if item.sqnr_db is None else f"SQNR {item.sqnr_db:.1f} dB"
     top1 = f", top-1 agreement {item.top1:.2%}" if item.top1 is not None else ""

@@ -26,6 +26,11 @@ class Listener:
             self, progress=lambda _, phase, fraction: self.progress(place, phase, fraction), plans=_ignore
         )
 
+    def phase(self, subject: str, phase: str) -> None:
+        """Report work of unknown length, which is no planned job."""
+        self.plans([subject])
+        self.progress(0, phase, None)
+
     def notes(self, texts: Iterable[str]) -> None:
         """Send each note."""
         for text in texts:

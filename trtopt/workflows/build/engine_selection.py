@@ -156,6 +156,8 @@ def _build_requested(
     """Engines of the one graph that the recipe asks for."""
     precision = cast("Precision | None", recipe.precision)  # "best" has been measured, or has failed
     kept, before, alarms = base, tuple[OnnxArtifact, ...](), tuple[str, ...]()
+    if precision is not None:
+        listener.phase(Path(base.path).name, f"making the graph {precision.upper()}")
     if (typed := apply_precision(base, precision, recipe.calib, builder.backend)) is not None:
         before = (in_folder(base),)
         kept, note, alarms = typed

@@ -46,6 +46,7 @@ def keep_model(
     """The user's model in a folder, rewritten if requested and possible."""
     kept, summary, notes = None, None, []
     if rewrite:
+        listener.phase(source.name, "rewriting the graph")
         kept, summary, note = rewritten(onnx, source, folder / MODEL_FILE, backend)
         notes.append(note)
     return Kept(kept or _copied(onnx, source, folder), summary, tuple(notes))

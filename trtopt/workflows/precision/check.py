@@ -93,8 +93,11 @@ def check(
         _refuse_batches(batch)
         source = open_data(data) if data is not None else seeded_source(checker.model)
         other = _beside(checker.model, path, listener)
+        listener.phase(path.name, "comparing with the reference")
         subjects = [checker.model_file(path.name, other, source)]
-        found = layer_differences(checker.model, other, source) if layers else ()
+        if layers:
+            listener.phase(path.name, "comparing inner tensors")
+            found = layer_differences(checker.model, other, source)
     elif layers:
         raise UsageError("--layers: an engine has no inner tensors to read", "give its ONNX file")
     else:
