@@ -47,9 +47,9 @@ def test_an_engine_that_has_changed_is_loaded_if_it_is_trusted_this_once(
     assert "it was not loaded" in trtopt_cli.fails(1, *asked)
     assert "it was not loaded" in trtopt_cli.fails(1, *asked, "--trust", "batch1.onnx")
     for name in ("batch8.onnx", str(folder / "batch8.onnx")):
-        done = trtopt_cli(*asked, "--trust", name)
+        done = trtopt_cli(*asked, "--trust", name, "-v")
         assert done.returncode == 0, done.stderr
-        assert "batch8.onnx has changed since the build: loaded because of --trust" in done.stderr
+        assert "batch8.onnx has changed since the build: loaded because of --trust" in done.stdout
     assert (folder / "manifest.json").read_bytes() == vouched
 
 

@@ -103,7 +103,7 @@ def test_convolutions_sums_and_activations_are_reported_as_fused(looked_into: Pr
 
 def test_an_onnx_file_is_profiled_into_a_folder(trtopt_cli: CommandLine) -> None:
     options = ("--backend", "onnxruntime", "--duration", "0.1", "-o", "inside", "--trace")
-    done = trtopt_cli("profile", DIGITS, *options)
+    done = trtopt_cli("profile", DIGITS, *options, "-v")
     assert done.returncode == 0, done.stderr
     assert "/block1/conv2/conv/Conv + /block1/Add + /block1/relu2/Relu" in done.stdout
     assert "100.0% of the nodes" in done.stdout

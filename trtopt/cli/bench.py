@@ -129,13 +129,13 @@ def bench(
         timeout=timeout,
         trust=trust,
     )
-    with listening(outputs.save) as listener:
-        try:
+    try:
+        with listening(outputs.save) as listener:
             report = run(path, request, listener)
-        except TrtoptError:
-            outputs.finish()
-            raise
-    outputs.finish()
+    except TrtoptError:
+        outputs.finish(path.name)
+        raise
+    outputs.finish(path.name)
     if strict and not is_trustworthy(report):
         context.exit(UNTRUSTWORTHY)
 

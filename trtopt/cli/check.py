@@ -57,10 +57,10 @@ def check(
 
     Exit code 3: a bound is not met.
     """
-    from trtopt.cli.console import say
+    from trtopt.cli.console import say, show_notes, warn
     from trtopt.cli.progress import listening
     from trtopt.records import to_json
-    from trtopt.report.checking import check_summary
+    from trtopt.report.checking import check_notes, check_summary
     from trtopt.workflows.precision.check import CheckRequest, check as run
 
     request = CheckRequest(
@@ -77,9 +77,11 @@ def check(
     )
     with listening() as listener:
         report = run(model, against, request, listener)
+    warn(report.alarms)
     if json is not None:
         json.write(to_json(report))
     if json is None or not json.is_stdout:
         say(*check_summary(report))
+        show_notes(check_notes(report))
     if not report.passed:
         raise click.exceptions.Exit(NOT_MET)

@@ -176,6 +176,8 @@ class Manifest(Result, Record, frozen=True, kw_only=True):
     files: dict[str, str] = {}  # noqa: RUF012  (msgspec copies mutable defaults)
     """Every other file of the folder with its SHA-256."""
     notes: tuple[str, ...] = ()
+    alarms: tuple[str, ...] = ()
+    """Why the engines should not be used without a look at their accuracy."""
 
     @property
     def source_sha256(self) -> str:

@@ -54,4 +54,6 @@ class CastReport(Result, Record, frozen=True, kw_only=True):
     differences: tuple[OutputDifference, ...]
     """Of the cast model from the original, 16-bit arithmetic emulated: FP32, rounded after every node."""
     notes: tuple[str, ...] = ()
+    alarms: tuple[str, ...] = ()
+    """Why the result should not be used without a look at it."""
     seconds: float

@@ -80,4 +80,6 @@ class QuantizeReport(Result, Record, frozen=True, kw_only=True):
     fp32: tuple[KeptNode, ...] = ()
     """Where the rest becomes FP16: the nodes that still stay FP32, and why."""
     notes: tuple[str, ...] = ()
+    alarms: tuple[str, ...] = ()
+    """Why the result should not be used without a look at it."""
     seconds: float

@@ -14,7 +14,8 @@ from trtopt.cli.progress import listening_to_sweep
 from trtopt.records import PointMemory, PointPower, SweepReport
 from trtopt.report.html.page import page_of
 from trtopt.report.html.sweep import sweep_sections, sweep_title
-from trtopt.report.sweep import point_line, sweep_summary
+from trtopt.report.notes import grouped
+from trtopt.report.sweep import point_line, sweep_notes, sweep_summary
 
 POWER = PointPower(watts=50.0, source="energy counter")
 MEMORY = PointMemory(peak_bytes=3 << 20, buffers_bytes=1 << 20)
@@ -44,14 +45,17 @@ def test_the_table_has_all_figures_and_marks_the_front_its_knee_and_what_is_not_
 def test_below_stand_the_bests_and_what_the_figures_mean() -> None:
     lines = shown(REPORT)
     bests = lines[lines.index("Best under a bound on p99") + 2 :][:3]
-    assert bests == ["1 ms 1 fp16 batch1 100", "2 ms 2 fp16 batch2 190", "5 ms 8 fp16 batch8 200"]
-    assert "samples/J: throughput over mean power, from the energy counter" in lines
-    assert "fp16 batch64 failed: out of memory" in lines
-    assert "fp16 batch8! is not trustworthy: too hot" in lines
+    assert bests == ["1 1 fp16 batch1 100", "2 2 fp16 batch2 190", "5 8 fp16 batch8 200"]
+    assert lines[0] == "best 200 samples/s with fp16 batch8"
+    assert grouped(sweep_notes(REPORT)) == [
+        "fp16 batch64 failed: out of memory\nlast words",
+        "fp16 batch8! is not trustworthy: too hot",
+        "samples/J: throughput over mean power, from the energy counter",
+    ]
 
 
 def test_what_is_unknown_is_reported() -> None:
-    lines = shown(report_of(point(1, 1.0, 100.0)))
+    lines = grouped(sweep_notes(report_of(point(1, 1.0, 100.0))))
     assert "samples/J: no source of power readings on this machine" in lines
     assert f"MiB: {examples.TENSORRT} reports no allocations" in lines
 

@@ -11,6 +11,7 @@ import msgspec
 from trtopt.device.backends import choose_for_running, least_capability, precisions_on
 from trtopt.device.building import EngineBuilder
 from trtopt.errors import BackendMissingError, IncompatibleEngineError, NoGpuError, UsageError
+from trtopt.precision.alarms import verdict_alarms
 from trtopt.precision.bounds import Bounds, bounds_in
 from trtopt.recipe import Recipe
 from trtopt.records import Backend, EngineArtifact, OnnxArtifact, PrecisionVerdict
@@ -38,6 +39,7 @@ class SelectedEngines:
     intermediates: tuple[OnnxArtifact, ...]
     verdict: PrecisionVerdict | None
     notes: tuple[str, ...]
+    alarms: tuple[str, ...] = ()
 
 
 def check_request(onnx: OnnxArtifact, recipe: Recipe, backend: Backend) -> None:
@@ -130,7 +132,6 @@ def select_engines(
                     raise
                 problem = error.problem
         notes.append(f"{recipe.precision} was not measured against {BASELINE}: {problem}")
-        listener.note(notes[-1])
     return _build_requested(base, recipe, builder, folder, how, listener, notes)
 
 
@@ -145,15 +146,16 @@ def _build_requested(
 ) -> SelectedEngines:
     """Engines of the one graph that the recipe asks for."""
     precision = cast("Precision | None", recipe.precision)  # "best" has been measured, or has failed
-    kept, before = base, tuple[OnnxArtifact, ...]()
+    kept, before, alarms = base, tuple[OnnxArtifact, ...](), tuple[str, ...]()
+    if precision is not None:
+        listener.phase(Path(base.path).name, f"making the graph {precision.upper()}")
     if (typed := apply_precision(base, precision, recipe.calib, builder.backend)) is not None:
         before = (in_folder(base),)
-        kept, note = typed
+        kept, note, alarms = typed
         notes.append(note)
-        listener.note(note)
     plans = make_plans(kept, recipe, builder.backend)
     engines = build_engines((kept,), plans, folder, how, listener)
-    return SelectedEngines(engines, (in_folder(kept),), before, None, tuple(notes))
+    return SelectedEngines(engines, (in_folder(kept),), before, None, tuple(notes), alarms)
 
 
 def _measured(
@@ -167,10 +169,10 @@ def _measured(
     """Engines of what did best."""
     plans = make_plans(base, recipe, builder.backend)
     found = select_precision(base, plans, folder, how, _terms(base, recipe, builder), listener)
-    for one in found.verdict.batches:
-        listener.note(f"{one.engine}: {one.chosen} is selected: {one.reason}")
     before = () if base.sha256 == found.graphs[0].sha256 else (in_folder(base),)
-    return SelectedEngines(found.engines, found.graphs, before, found.verdict, ())
+    return SelectedEngines(
+        found.engines, found.graphs, before, found.verdict, (), verdict_alarms(found.verdict)
+    )
 
 
 def _terms(base: OnnxArtifact, recipe: Recipe, builder: EngineBuilder) -> SelectionTerms:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +15,7 @@ from trtopt.errors import DeviceError, IncompatibleEngineError
 from trtopt.files.atomic import write_atomically
 from trtopt.records import BatchPlan, PlannedEngine, PlannedLoad, ServingCost, to_json
 from trtopt.serving.packing import packing_estimate
-from trtopt.serving.planning.plan_refinement import PlanRefinement
+from trtopt.serving.planning.plan_refinement import MOST_TRIALS, PlanRefinement
 from trtopt.serving.planning.prediction import Demand
 from trtopt.serving.planning.search import Bounds, Outcome
 from trtopt.serving.planning.service_times import FREE, at_level
@@ -94,6 +95,8 @@ class _Planner:
     request: PlanRequest
     listener: Listener
     notes: list[str] = field(default_factory=list)
+    trial_s: list[float] = field(default_factory=list)
+    """How long each trial run took."""
     full: Mapping[int, ServingCost] | None = None
     """What serving adds at full load, by number of workers; None if the engines cannot run here."""
 
@@ -115,7 +118,8 @@ class _Planner:
         if self.full is None:
             return None
         setup = outcome.setup
-        self.listener(f"rehearsing {setup.name} at {demand.rate:,.4g} requests/s")
+        self._announce(f"{setup.name} at {demand.rate:,.4g} requests/s")
+        began = time.monotonic()
         capacity = setup.capacity(demand.shares_of(setup.fleet) or ())
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder).resolve() / "plan.json"
@@ -127,6 +131,7 @@ class _Planner:
                 reason = error.problem.splitlines()[0]
                 self.notes.append(f"{setup.name} was not rehearsed: {reason}")
                 return None
+        self.trial_s.append(time.monotonic() - began)
         if failed := sum(run.failed for _, run in done):
             count = sum(len(run.at_ms) for _, run in done)
             raise DeviceError(
@@ -136,6 +141,15 @@ class _Planner:
         trials = [(Arrivals.of(job.at_s, job.bucket), run) for job, run in done]
         percentiles = (50.0, 99.0, self.bounds.goal.p)
         return trial_cost(at_level(self.full, setup.workers), setup, trials, percentiles)
+
+    def _announce(self, trial: str) -> None:
+        """Which trial run it is and, once one is done, how long the others take."""
+        number = len(self.trial_s) + 1
+        left = ""
+        if self.trial_s:
+            seconds = sum(self.trial_s) / len(self.trial_s) * (MOST_TRIALS - number + 1)
+            left = f", at most {seconds:.0f} s left"
+        self.listener(f"trial run {number} of at most {MOST_TRIALS}{left}: {trial}")
 
     def plan(self, output: Path, chosen: Outcome, demand: Demand) -> BatchPlan:
         """An outcome as a plan for `output`."""

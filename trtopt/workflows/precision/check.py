@@ -17,6 +17,7 @@ from trtopt.data.feeds import seeded_source, specs_of
 from trtopt.data.npz import read_npz, write_npz
 from trtopt.data.random_inputs import random_batch
 from trtopt.data.reader import samples_in
+from trtopt.data.value_range import range_notes
 from trtopt.device.ort.reference import Unoptimised, crash_context
 from trtopt.errors import ModelError, UsageError
 from trtopt.files.atomic import scratch_folder
@@ -26,7 +27,9 @@ from trtopt.onnxio import model_file, prepare
 from trtopt.onnxio.disk_space import check_temporary_room
 from trtopt.onnxio.model_file import ModelFile
 from trtopt.onnxio.model_info import read_onnx
+from trtopt.precision.alarms import accuracy_alarms
 from trtopt.precision.bounds import Bounds, violations
+from trtopt.precision.casting.weights import weight_alarms
 from trtopt.precision.deviation import Deviation
 from trtopt.precision.layer_errors import layer_differences
 from trtopt.precision.reference_runs import add_outputs, open_model
@@ -87,8 +90,11 @@ def check(
         _refuse_sizes(request.batch, sizes)
         source = open_data(data) if data is not None else seeded_source(checker.model)
         other = _beside(checker.model, path, listener)
+        listener.phase(path.name, "comparing with the reference")
         subjects = [checker.model_file(path.name, other, source)]
-        found = layer_differences(checker.model, other, source) if request.layers else ()
+        if request.layers:
+            listener.phase(path.name, "comparing inner tensors")
+            found = layer_differences(checker.model, other, source)
     elif request.layers:
         raise UsageError("--layers: an engine has no inner tensors to read", "give its ONNX file")
     else:
@@ -96,6 +102,8 @@ def check(
         wanted = resolve_engines(path, request.batch, request.backend, notes, listener, request.trust)
         with wanted as there:
             subjects = checker.engines(there, request.batch, data, listener, request.timeout, sizes)
+    if data is not None:
+        notes += range_notes(specs_of(checker.model.proto), open_data(data))
     return CheckReport(
         created=now(),
         argv=command_line(),
@@ -107,6 +115,10 @@ def check(
         subjects=tuple(subjects),
         layers=found,
         notes=tuple(notes),
+        alarms=(
+            *weight_alarms(checker.model),
+            *(alarm for subject in subjects for alarm in accuracy_alarms(subject.outputs)),
+        ),
     )
 
 
@@ -180,7 +192,10 @@ class Checker:
         """Compare engines at all requested batch sizes; see `engine`."""
         wanted = points(there.engines, batch)
         listener.plans([f"batch{size}" for _, size in wanted])
-        return [self.engine(there, engine, size, data, listener, limit_s, sizes) for engine, size in wanted]
+        return [
+            self.engine(there, engine, size, data, listener.of_job(place), limit_s, sizes)
+            for place, (engine, size) in enumerate(wanted)
+        ]
 
     def engine(
         self,
