@@ -21,6 +21,8 @@ from trtopt.serving.planning.prediction import Demand, predict
 from trtopt.serving.planning.search import Bounds, Outcome, SearchResult
 from trtopt.serving.planning.setups import Fleet, Setup
 
+pytestmark = pytest.mark.usefixtures("brief")
+
 BOUNDS = Bounds(Goal(99.0, 20.0), max_engines=1)
 ENGINES = [engine(1, 1.0), engine(4, 2.0), engine(8, 3.0)]
 NOTHING = ServingCost()

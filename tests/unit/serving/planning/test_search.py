@@ -154,6 +154,7 @@ def test_for_triton_there_is_one_engine_with_a_range_of_batches() -> None:
     assert found.chosen.setup.fleet.name == "fp16 batch1-8"
 
 
+@pytest.mark.usefixtures("brief")
 def test_the_highest_rate_is_below_the_capacity_and_beyond_it_nothing_keeps_the_goal() -> None:
     search = Search(ENGINES)
     found = search.highest_rate(at(1), Bounds(GOAL))
@@ -208,6 +209,7 @@ def test_one_that_is_fast_for_whom_it_does_not_reject_is_reported() -> None:
     assert re.search(r"p25=20ms: the closest comes to 1 ms \(.*\), and rejects more than 1 %", str(error))
 
 
+@pytest.mark.usefixtures("brief")
 def test_of_contradictory_bounds_each_is_reported_with_what_it_costs() -> None:
     told = told_by(ENGINES, at(900), Bounds(Goal(99.0, 2.5), memory_bytes=105 * MIB, max_engines=1))
     assert "p99=2.5ms: the closest comes to" in told
@@ -221,12 +223,14 @@ def test_a_memory_bound_on_engines_whose_memory_no_one_measured_says_that() -> N
     assert "memory 8 GiB, and no engine's memory was measured: without it there is fp16 batch1" in told
 
 
+@pytest.mark.usefixtures("brief")
 def test_a_memory_bound_that_is_the_one_in_the_way_is_named_with_what_would_do() -> None:
     told = told_by(ENGINES, at(900), Bounds(GOAL, memory_bytes=50 * MIB))
     assert "p99=20ms: not even without it" in told
     assert "memory 50 MiB: without it there is fp16" in told
 
 
+@pytest.mark.usefixtures("brief")
 def test_an_interval_that_alone_misses_is_reported_as_that_and_no_higher_rate_as_a_remedy() -> None:
     """As after rehearsals that differed widely: the costs of others promise more than was asked for."""
     setup = Setup(Fleet([engine(1, 1.0)]), 1, BatchPolicy(max_batch=1, max_delay_ms=0.0))
@@ -240,6 +244,7 @@ def test_an_interval_that_alone_misses_is_reported_as_that_and_no_higher_rate_as
     assert "relax one of them as shown" in told
 
 
+@pytest.mark.usefixtures("brief")
 def test_where_no_single_bound_helps_it_is_told_what_each_alone_leaves() -> None:
     told = told_by(ENGINES, at(5000), Bounds(Goal(99.0, 0.1), memory_bytes=1024, max_engines=1))
     assert "p99=0.1ms: not even without it" in told
@@ -251,6 +256,7 @@ def test_where_no_single_bound_helps_it_is_told_what_each_alone_leaves() -> None
     assert "as shown" not in told
 
 
+@pytest.mark.usefixtures("brief")
 def test_a_rate_that_is_possible_alone_is_reported_with_its_best_latency() -> None:
     told = told_by(ENGINES, at(900), Bounds(Goal(99.0, 2.5), memory_bytes=50 * MIB))
     assert re.search(r"the rate alone: p99 comes to [\d.]+ ms \(.*\) at best", told)
@@ -258,6 +264,7 @@ def test_a_rate_that_is_possible_alone_is_reported_with_its_best_latency() -> No
     assert "→ relax several together" in told
 
 
+@pytest.mark.usefixtures("brief")
 def test_the_same_search_gives_the_same_answer() -> None:
     first, again = (Search(ENGINES).best(at(2000), Bounds(GOAL)).chosen for _ in range(2))
     assert first is not None
