@@ -89,7 +89,7 @@ def test_a_whole_record_survives_its_json_form(kind: type[Record]) -> None:
 
 
 @pytest.mark.parametrize("kind", WHOLE)
-@settings(max_examples=40)
+@settings(max_examples=15)
 @given(data=st.data(), indent=st.sampled_from([None, 2]))
 def test_any_record_survives_its_json_form(
     kind: type[Record], data: st.DataObject, indent: int | None
