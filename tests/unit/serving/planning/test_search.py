@@ -12,7 +12,7 @@ from trtopt.errors import PlanError
 from trtopt.measure.load.arrivals import Goal
 from trtopt.records import BatchPolicy, Beyond, Estimate, ServingCost
 from trtopt.serving.planning.prediction import Demand, estimate, latency_ms, predict, requests_of, run_once
-from trtopt.serving.planning.search import Bounds, Outcome, Search, SearchResult, nothing_keeps
+from trtopt.serving.planning.search import Bounds, Outcome, Search, SearchResult, nothing_keeps, simplest
 from trtopt.serving.planning.service_times import NO_COST, Costs
 from trtopt.serving.planning.setups import Fleet, Setup
 from trtopt.serving.planning.traffic import Recorded
@@ -129,6 +129,22 @@ def test_among_equals_the_simpler_one_is_chosen() -> None:
     found = Search([engine(8, 3.0), engine(1, 2.95)]).best(at(2200), Bounds(GOAL))
     assert found.chosen is not None
     assert found.chosen.setup.fleet.name == "fp16 batch8"
+
+
+@pytest.mark.parametrize(("ms", "chosen"), [(10.4, "fp16 batch8"), (10.6, "fp16 batch1 + fp16 batch8")])
+def test_a_simpler_one_may_be_slower_by_a_twentieth(ms: float, chosen: str) -> None:
+    both, alone = (
+        Setup(Fleet(engines), 1, BatchPolicy(max_batch=8, max_delay_ms=0.0))
+        for engines in (ENGINES[::2], ENGINES[2:])
+    )
+    known = predict(alone, at(10), GOAL, runs=2)
+    outcomes = [
+        Outcome(setup, structs.replace(known, goal=Estimate(value=value, low=value, high=value)))
+        for setup, value in ((both, 10.0), (alone, ms))
+    ]
+    found = simplest(outcomes)
+    assert found is not None
+    assert found.setup.fleet.name == chosen
 
 
 def test_memory_is_kept() -> None:
