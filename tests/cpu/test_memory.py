@@ -15,7 +15,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from trtopt.errors import OutputError
-from trtopt.onnxio import disk_space as room
+from trtopt.onnxio import disk_space
 from trtopt.precision.casting.cast import cast_model
 from trtopt.workflows.precision.check import check
 
@@ -137,13 +137,13 @@ def test_too_little_room_for_temporary_files_is_reported_before_the_work(
     gated: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     few = type("Usage", (), {"free": 1 << 20})
-    monkeypatch.setattr(room.shutil, "disk_usage", lambda path: few)
+    monkeypatch.setattr(disk_space.shutil, "disk_usage", lambda path: few)
     with pytest.raises(OutputError, match=r"(?s)up to 0\.6 GiB of .* elsewhere with -o"):
         cast_model(gated / "m.onnx", tmp_path / "half.onnx", precision="fp16")
     assert list(tmp_path.iterdir()) == []
     half = gated / "half.onnx"
     monkeypatch.undo()
     cast_model(gated / "m.onnx", half, precision="fp16", compare=False, data=gated / "x.npz")
-    monkeypatch.setattr(room.shutil, "disk_usage", lambda path: few)
+    monkeypatch.setattr(disk_space.shutil, "disk_usage", lambda path: few)
     with pytest.raises(OutputError, match="set TMPDIR"):
         check(half, gated / "m.onnx", data=gated / "x.npz")

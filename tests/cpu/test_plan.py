@@ -216,9 +216,9 @@ def test_a_sweep_with_several_streams_lets_several_workers_be_planned(trtopt_cli
     assert sorted(costs) == [1, 2]  # measured with each number of workers
 
 
-@pytest.mark.parametrize(("rehearsed_ms", "is_blamed"), [((), True), ((0.0, 2.0), True), ((9.9,), False)])
+@pytest.mark.parametrize(("trial_ms", "is_blamed"), [((), True), ((0.0, 2.0), True), ((9.9,), False)])
 def test_a_host_is_blamed_for_sending_later_than_it_did_in_trial_runs(
-    planned: Path, rehearsed_ms: tuple[float, ...], is_blamed: bool
+    planned: Path, trial_ms: tuple[float, ...], is_blamed: bool
 ) -> None:
     """10 ms late where 50 ms are predicted: the share that is borne is 5 ms."""
     plan = read_plan(planned)
@@ -228,7 +228,7 @@ def test_a_host_is_blamed_for_sending_later_than_it_did_in_trial_runs(
     plan = structs.replace(
         plan,
         prediction=structs.replace(plan.prediction, goal=told),
-        serving_cost=structs.replace(plan.serving_cost, late_ms=rehearsed_ms),
+        serving_cost=structs.replace(plan.serving_cost, late_ms=trial_ms),
         verification=structs.replace(plan.verification, typical=late),
     )
     console = Console(file=StringIO(), width=200)

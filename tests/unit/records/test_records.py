@@ -263,7 +263,7 @@ def test_every_record_is_frozen_and_strict_and_takes_its_fields_by_name(kind: ty
         kind(*[None] * len(kind.__struct_fields__))
 
 
-def test_the_records_of_all_rooms_are_known_here() -> None:
+def test_the_records_of_all_packages_are_known_here() -> None:
     homes = {kind.__module__ for kind in subclasses(Record)}
     assert {
         records.building.__name__,

@@ -38,7 +38,7 @@ def test_an_interval_is_that_of_one_more_run() -> None:
 
 
 def test_what_is_multiplied_by_an_unsure_factor_is_less_sure() -> None:
-    """As above, times 2: A = 4² · 4/3. B = 8² · (0.3² + 0.4²) = 16 by four rehearsals, and Student's t for
+    """As above, times 2: A = 4² · 4/3. B = 8² · (0.3² + 0.4²) = 16 by four trial runs, and Student's t for
     (A + B)² / (A²/2 + B²/3) = 4.45 degrees of freedom, which is t(4) = 2.776.
     """
     told = estimate([2.0, 4.0, 6.0], Beyond(p=99.0, factor=2.0, error=0.3, spread=0.4, trials=4))
@@ -248,7 +248,7 @@ def test_a_memory_bound_that_is_the_one_in_the_way_is_named_with_what_would_do()
 
 @pytest.mark.usefixtures("brief")
 def test_an_interval_that_alone_misses_is_reported_as_that_and_no_higher_rate_as_a_remedy() -> None:
-    """As after rehearsals that differed widely: the costs of others promise more than was asked for."""
+    """As after trial runs that differed widely: the costs of others promise more than was asked for."""
     setup = Setup(Fleet([engine(1, 1.0)]), 1, BatchPolicy(max_batch=1, max_delay_ms=0.0))
     sure = predict(setup, at(100), GOAL)
     unsure = structs.replace(sure, goal=Estimate(value=4.49, low=0.0, high=22.6))

@@ -1,4 +1,4 @@
-"""How far rehearsals were from their simulations."""
+"""How far trial runs were from their simulations."""
 
 from __future__ import annotations
 
