@@ -14,8 +14,8 @@ from trtopt.workflows.build.rebuild import check_folder
 from trtopt.workflows.sweep.folder import read_sweep
 
 RENAMES = 14  # of the files and folders that the sweep below makes, in its own process
-KILLED_AT = (1, 2, 4, 8, 9, 10, 14)
-"""The report, the table, within a build and at its end, a point, the report with it, the last table."""
+KILLED_AT = (1, 4, 8, 9, 14)
+"""The first report, within a build and at its end, a point, the last table."""
 
 
 def swept(folder: Path, kill_at: int) -> int:
