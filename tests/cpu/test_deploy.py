@@ -36,7 +36,9 @@ def planned(tmp_path_factory: pytest.TempPathFactory) -> Path:
     trtopt.build(DIGITS, folder / "dynamic", batch=(1, 8, 16), dynamic=True, backend="onnxruntime")
     report = trtopt.bench(folder / "dynamic", batch=(1, 16), duration=0.1, warmup=0.05)
     write_atomically(folder / "dynamic" / "as measured.json", to_json(report))
-    make_plan([folder / "dynamic"], folder / "digits.json", slo=SLO, rate=100.0, for_triton=True)
+    make_plan(
+        [folder / "dynamic"], folder / "digits.json", slo=SLO, rate=100.0, for_triton=True, timeout=0.01
+    )
     return folder / "digits.json"
 
 

@@ -23,7 +23,7 @@ def planned(tmp_path_factory: pytest.TempPathFactory) -> Path:
     trtopt.build(DIGITS, folder / "build", batch=(1, 8), backend="onnxruntime")
     report = trtopt.bench(folder / "build", duration=0.05, warmup=0.01)
     (folder / "build" / "bench.json").write_bytes(to_json(report))
-    make_plan([folder / "build"], folder / "plan.json", slo="p50=500ms", rate=100.0)
+    make_plan([folder / "build"], folder / "plan.json", slo="p50=500ms", rate=100.0, timeout=0.01)
     return folder / "plan.json"
 
 
