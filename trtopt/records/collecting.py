@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from trtopt.records.base import Record
 from trtopt.records.building import Manifest
+from trtopt.records.checking import CheckReport
 from trtopt.records.inspecting import ProfileReport
 from trtopt.records.measuring import BenchReport
 
 
 class Collected(Record, frozen=True, kw_only=True):
-    """The builds, measurements and profiles of one model in a folder, by file name.
+    """The builds, measurements, profiles and checks of one model in a folder, by file name.
 
     `folder` is the path as the user wrote it, `name` its last part. `left_out` has the reason for every other
     JSON file that is not in the report.
@@ -20,6 +21,7 @@ class Collected(Record, frozen=True, kw_only=True):
     manifest: Manifest | None = None
     results: dict[str, BenchReport] = {}  # noqa: RUF012  (msgspec copies mutable defaults)
     profiles: dict[str, ProfileReport] = {}  # noqa: RUF012
+    checks: dict[str, CheckReport] = {}  # noqa: RUF012
     left_out: dict[str, str] = {}  # noqa: RUF012
     notes: tuple[str, ...] = ()
 
