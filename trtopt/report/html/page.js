@@ -132,6 +132,9 @@ function showTooltip(handler, event, item, value) {
 // For series without a colour of their own: light enough for dark labels, dark enough for a white page.
 const COLOURS = ["#64a0d8", "#f0a050", "#68b87e", "#e07f7f", "#ae90d6", "#4fb5b5", "#cdb545", "#b8947a", "#e08fbd", "#9aa4ae"];
 
+// Vega hides no tooltip of a layer that has been zoomed out of sight, but shows every other one again at once.
+document.addEventListener("pointermove", () => { tooltip.hidden = true; }, { capture: true });
+
 function looks() {
   const colour = (name) => { // what light-dark() comes to here and now
     tooltip.style.color = `var(${name})`;
@@ -142,7 +145,7 @@ function looks() {
   const [text, faint, line, back] = ["--text", "--faint", "--line", "--back"].map(colour);
   const font = "system-ui, sans-serif";
   return {
-    background: back
+    background: back,
     font,
     padding: 4,
     autosize: { type: "fit", contains: "padding" },
@@ -256,7 +259,8 @@ const places = [...links.keys()].map((id) => document.getElementById(id));
 let current = null;
 
 function follow() { // the last place whose top has been reached, or the first
-  const reached = places.filter((place) => place.getBoundingClientRect().top < 80);
+  const line = parseFloat(getComputedStyle(document.documentElement).scrollPaddingTop) + 8;
+  const reached = places.filter((place) => place.getBoundingClientRect().top < line);
   const atEnd = scrollY > 0 && scrollY + innerHeight >= document.documentElement.scrollHeight - 2;
   const id = (atEnd ? places.at(-1) : reached.at(-1) ?? places[0]).id;
   if (id === current) return;
@@ -270,6 +274,7 @@ function follow() { // the last place whose top has been reached, or the first
 
 addEventListener("scroll", follow, { passive: true });
 addEventListener("resize", follow);
+for (const fold of folds) fold.addEventListener("toggle", follow);
 
 // ── start ───────────────────────────────────────────────────────────────────────────────────────────────
 

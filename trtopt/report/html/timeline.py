@@ -83,8 +83,8 @@ def _spec(rows: list[dict[str, Any]], lanes: list[str], end: float, height: int)
         "scales": [
             color,
             {"name": "lane", "type": "band", "domain": lanes, "range": [0, height], "padding": 0.12},
-            {"name": "whole", "domain": [0, end], "range": [0, {"signal": "wide"}]},
-            {"name": "zoomed", "domain": {"signal": "span"}, "range": [0, {"signal": "wide"}]},
+            {"name": "whole", "zero": False, "domain": [0, end], "range": [0, {"signal": "wide"}]},
+            {"name": "zoomed", "zero": False, "domain": {"signal": "span"}, "range": [0, {"signal": "wide"}]},
         ],
         "legends": [
             {
