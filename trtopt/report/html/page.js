@@ -168,11 +168,13 @@ function looks() {
 async function draw(place) {
   const spec = found.charts[place.dataset.chart];
   const hasLayers = !spec.$schema.includes("vega-lite");
+  const table = hasLayers ? tables.get(place.closest(".panel").querySelector(".table")) : null;
+  // Names may be long: the page holds them once, in the table's rows.
+  for (const one of table ? spec.data[0].values : []) if ("row" in one) one.label = table.rows[one.row][0];
   views.get(place)?.finalize();
   const options = { actions: false, config: looks(), defaultStyle: false, renderer: "canvas", tooltip: showTooltip };
   views.set(place, await vegaEmbed(place, spec, options));
   if (hasLayers) {
-    const table = tables.get(place.closest(".panel").querySelector(".table"));
     views.get(place).view.addEventListener("click", (event, item) => item?.datum?.label && table.find(item.datum.label));
   }
   place.dataset.drawn = isDark() ? "dark" : "light";

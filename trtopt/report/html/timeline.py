@@ -9,7 +9,7 @@ from trtopt.report.html.blocks import Chart
 from trtopt.report.html.charts import VEGA
 from trtopt.report.html.colours import type_scale
 from trtopt.report.html.treemap import container_size, slowest_text
-from trtopt.report.names import kind_text, nodes_text, type_text
+from trtopt.report.names import kind_text, type_text
 
 _LANES = 9
 """Kinds with a lane of their own; the others share one."""
@@ -29,21 +29,13 @@ def timeline(engine: EngineProfile) -> Chart:
         by_time[kind_text(layer)] = by_time.get(kind_text(layer), 0.0) + (layer.ms or 0.0)
     own = sorted(by_time, key=lambda kind: -by_time[kind])[:_LANES]
     rows, at = [], 0.0
-    for layer in timed:
-        end = at + (layer.ms or 0.0)
-        kind = kind_text(layer)
-        rows.append(
-            {
-                "from": at,
-                "to": end,
-                "ms": layer.ms,
-                "lane": kind if kind in own else "others",
-                "label": nodes_text(layer),
-                "kind": kind,
-                "type": type_text(layer),
-            }
-        )
-        at = end
+    for number, layer in enumerate(engine.layers):
+        if not layer.ms:
+            continue
+        lane = kind_text(layer) if kind_text(layer) in own else "others"
+        ends = {"from": at, "to": at + layer.ms}
+        rows.append({**ends, "ms": layer.ms, "lane": lane, "row": number, "type": type_text(layer)})
+        at += layer.ms
     lanes = [*own, *(["others"] if len(by_time) > len(own) else [])]
     height = len(lanes) * _LANE
     return Chart(
@@ -135,7 +127,7 @@ def _span() -> list[dict[str, Any]]:
 
 def _detail(height: int) -> dict[str, Any]:
     tooltip = (
-        "{layer: datum.label, kind: datum.kind, type: datum.type, ms: format(datum.ms, '.4f'), "
+        "{layer: datum.label, kind: datum.lane, type: datum.type, ms: format(datum.ms, '.4f'), "
         "'starts at ms': format(datum.from, '.4f')}"
     )
     layer = {

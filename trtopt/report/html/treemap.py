@@ -26,7 +26,7 @@ def treemap(engine: EngineProfile) -> Chart:
     kinds = dict.fromkeys(map(kind_text, timed))
     cells: list[dict[str, Any]] = [{"id": _ROOT}]
     cells += [{"id": f"kind {kind}", "parent": _ROOT, "label": kind} for kind in kinds]
-    cells += [_cell(number, layer, engine.sum_ms) for number, layer in enumerate(timed)]
+    cells += [_cell(number, layer, engine.sum_ms) for number, layer in enumerate(engine.layers) if layer.ms]
     title = "Time by layer: grouped by kind, coloured by type; a click finds the layer in the table"
     return Chart(title, _spec(cells), slowest_text(timed), height=460)
 
@@ -38,10 +38,11 @@ def slowest_text(timed: Sequence[ProfiledLayer]) -> str:
 
 
 def _cell(number: int, layer: ProfiledLayer, sum_ms: float) -> dict[str, Any]:
+    """A layer's name is the page's script's to add, from the table's row of that number: it may be long."""
     return {
         "id": f"layer {number}",
         "parent": f"kind {kind_text(layer)}",
-        "label": nodes_text(layer),
+        "row": number,
         "type": type_text(layer),
         "ms": layer.ms,
         "share": (layer.ms or 0.0) / sum_ms,
