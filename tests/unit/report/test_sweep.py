@@ -1,9 +1,7 @@
 """A sweep's points as text and as a page."""
 
 import io
-import json
 import re
-from typing import Any
 
 import pytest
 from rich.console import Console
@@ -12,8 +10,6 @@ from tests.support import examples
 from tests.support.sweeps import point, report_of
 from trtopt.cli.progress import listening_to_sweep
 from trtopt.records import PointMemory, PointPower, SweepReport
-from trtopt.report.html.page import page_of
-from trtopt.report.html.sweep import sweep_sections, sweep_title
 from trtopt.report.notes import grouped
 from trtopt.report.sweep import point_line, sweep_notes, sweep_summary
 
@@ -75,52 +71,6 @@ def test_a_point_in_one_line_tells_its_figures_or_the_first_of_its_reason() -> N
     lines = [point_line(one) for one in REPORT.points]
     assert lines[0] == "fp16 batch1: p50 0.500 ms, p99 1.000 ms, 100 samples/s"
     assert lines[3] == "fp16 batch64: failed: out of memory"
-
-
-# ── the page ────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def embedded(report: SweepReport) -> dict[str, Any]:
-    text = page_of(sweep_title(report), sweep_sections(report), "", "today")
-    found = re.search(r'<script[^>]*type="application/json"[^>]*>(.*?)</script>', text, re.DOTALL)
-    assert found is not None
-    blocks: dict[str, Any] = json.loads(found[1])
-    return blocks
-
-
-def test_the_page_draws_a_curve_of_each_figure_over_the_batch_size() -> None:
-    charts = embedded(REPORT)["charts"]
-    fields = {
-        chart["encoding"]["y"]["field"]: tuple(row["batch"] for row in chart["data"]["values"])
-        for place, chart in charts.items()
-        if place.startswith("curves")
-    }
-    assert fields == dict.fromkeys(("p50", "p99", "rate", "per_joule", "mib"), (1, 2, 8))
-
-
-def test_figures_that_no_one_tells_have_no_curve() -> None:
-    charts = embedded(report_of(point(1, 1.0, 100.0), point(2, 1.0, 120.0)))["charts"]
-    curves = [chart for place, chart in charts.items() if place.startswith("curves")]
-    assert {chart["encoding"]["y"]["field"] for chart in curves} == {"p50", "p99", "rate"}
-
-
-def test_the_page_shows_which_points_are_on_the_front() -> None:
-    beaten = point(4, 3.0, 150.0)
-    charts = embedded(report_of(*REPORT.points, beaten))["charts"]
-    rows = charts["front-0-0"]["data"]["values"]
-    assert {row["point"]: row["what"] for row in rows} == {
-        "fp16 batch1": "on the front",
-        "fp16 batch2": "knee",
-        "fp16 batch4": "beaten",
-        "fp16 batch8": "on the front",
-    }
-
-
-def test_a_sweep_without_a_figure_has_a_page_that_reports_it() -> None:
-    failed = point(1, None, None, latency=None, failure="<script>alert(1)</script>")
-    text = page_of("t", sweep_sections(report_of(failed)), "", "today")
-    assert text.count("No point has been measured.") == 2
-    assert "<script>alert" not in text
 
 
 def test_off_a_terminal_each_point_is_told_once_and_again_when_it_is_measured_again(
