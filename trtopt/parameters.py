@@ -24,6 +24,7 @@ R = TypeVar("R")
 ALIASES = {
     "axis": "axes",
     "data": "calib",
+    "exclude": "keep",
     "for": "for_triton",
     "input": "data",
     "memory": "memory_bytes",

@@ -18,15 +18,26 @@ DIGITS = str(ROOT / "models" / "digits" / "digits.onnx")
 HELDOUT = str(ROOT / "models" / "digits" / "heldout.npz")
 
 ABOUT_OUTPUT = {
-    *("help", "json", "markdown", "strict", "explain", "list", "trace", "verify", "verbose", "log-file"),
-    *("export-times", "export-profile"),
+    *(
+        "help",
+        "json",
+        "markdown",
+        "strict",
+        "explain",
+        "list",
+        "trace",
+        "verify",
+        "verbose",
+        "quiet",
+        "log-file",
+    ),
+    *("quiet", "log-file", "export-times", "export-profile"),
 }
 """Options of what the command prints or writes."""
 COMMAND_ALONE = {
     "build": {"allow-fallback", "locked"},
-    "compare": {"profile"},
     "profile": {"output"},
-    "quantize": {"profile", "verdict"},
+    "quantize": {"recipe", "verdict"},
 }
 """What the public functions do not do."""
 
@@ -50,7 +61,6 @@ def in_python(job: str, *arguments: object, **keywords: object) -> TrtoptError:
     [
         ("bench PATH --duration 0", {"duration": 0}, "--duration 0 ", "duration=0 "),
         ("bench PATH --contract fast", {"contract": "fast"}, "--contract fast:", "contract='fast':"),
-        ("bench PATH --backend cuda", {"backend": "cuda"}, "--backend cuda:", "backend='cuda':"),
         ("bench PATH --load x", {"load": "x"}, "--load x:", "load='x':"),
         ("bench PATH --trust x", {"trust": ["x"]}, "--trust x:", "trust=['x']:"),
         ("bench PATH --timeout -1", {"timeout": -1}, "--timeout -1:", "timeout=-1:"),
@@ -67,8 +77,8 @@ def in_python(job: str, *arguments: object, **keywords: object) -> TrtoptError:
             "load='x'",
         ),
         (
-            "profile PATH --result r.json --probe-peaks",
-            {"result": "r.json", "probe_peaks": True},
+            f"profile PATH --result {HELDOUT} --probe-peaks",
+            {"result": HELDOUT, "probe_peaks": True},
             "--probe-peaks: nothing is measured with --result",
             "probe_peaks=True: nothing is measured with result",
         ),
@@ -95,7 +105,7 @@ def in_python(job: str, *arguments: object, **keywords: object) -> TrtoptError:
             "--min-cosine 3:",
             "bounds={'min_cosine': 3}:",
         ),
-        ("cast PATH -o OUT --keep x", {"output": "OUT", "keep": ["x"]}, "--keep x:", "keep=['x']:"),
+        ("cast PATH -o OUT --exclude x", {"output": "OUT", "keep": ["x"]}, "--exclude x:", "keep=['x']:"),
         (
             "quantize PATH -o OUT --precision int8",
             {"output": "OUT", "precision": "int8"},

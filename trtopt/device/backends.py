@@ -70,7 +70,7 @@ def choose_for_building(requested: str) -> BackendChoice:
         return BackendChoice(RTX, why)
     raise BackendMissingError(
         "no TensorRT that can build here is installed",
-        f"{install('rtx')} (builds without a GPU), or {install('tensorrt')} (needs one); "
+        f"{install(RTX_EXTRA)} (builds without a GPU), or {install('tensorrt')} (needs one); "
         "--backend onnxruntime prepares the model for this CPU",
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trtopt.extras import EXTRAS, install
+from trtopt.extras import EXTRAS, RTX_EXTRA, install
 from trtopt.records import Component, MachineSurvey
 
 _GPU_NEEDED = "an NVIDIA GPU with its driver"
@@ -39,14 +39,14 @@ def needs_of(survey: MachineSurvey) -> dict[str, list[str]]:
         "build and bench on ONNX Runtime (CPU)": [],
         "rewrite, lint, cast, quantize and check models": [],
         EXTRAS["tensorrt"].purpose: on_gpu,
-        EXTRAS["rtx"].purpose: _line("rtx", [survey.tensorrt_rtx]),
+        EXTRAS[RTX_EXTRA].purpose: _line(RTX_EXTRA, [survey.tensorrt_rtx]),
     }
     if survey.gpus and not survey.cuda_bindings[0].version and survey.cuda_bindings[1].version:
         needs["bench with CUDA graphs, which pycuda lacks"] = [survey.cuda_bindings[0].remedy or ""]
     packages = {package.name: package for package in survey.optional}
     for name, extra in EXTRAS.items():
         components = [packages[package] for package in extra.packages if package in packages]
-        if components and name not in ("tensorrt", "rtx", "pycuda"):
+        if components and name not in ("tensorrt", RTX_EXTRA, "pycuda"):
             needs[extra.purpose] = _line(name, components)
     return needs
 
