@@ -13,7 +13,7 @@ from trtopt.device.cuda import probe
 from trtopt.device.nvtx import UNMARKED, NvtxMarks
 from trtopt.device.ort.host import cpu_info, no_cuda_profiler
 from trtopt.errors import BackendMissingError, UsageError
-from trtopt.extras import install
+from trtopt.extras import RTX_EXTRA, install
 from trtopt.records import Backend, DeviceInfo, Plugin
 from trtopt.targets import BACKENDS, LEAST_CAPABILITY, ONNXRUNTIME, RTX, TENSORRT, target_of
 
