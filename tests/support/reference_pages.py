@@ -46,7 +46,10 @@ def contracts_table() -> str:
     return "\n".join(rows)
 
 
-PAGES: dict[str, Callable[[], str]] = {"docs/rewrites.md": rules_table, "README.md": contracts_table}
+PAGES: dict[str, Callable[[], str]] = {
+    "docs/reference/rewrite-rules.md": rules_table,
+    "docs/concepts/contracts.md": contracts_table,
+}
 """The pages with a table in them, and what makes it."""
 
 
