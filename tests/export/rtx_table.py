@@ -1,4 +1,4 @@
-"""Which tiny variants TensorRT-RTX builds on the CPU, by precision: prints a table of docs/reference/models.md.
+"""Which tiny variants TensorRT-RTX builds on the CPU, by precision: a table of docs/reference/models.md.
 
 Run `python tests/export/rtx_table.py [MODEL ...]`.
 """
