@@ -30,7 +30,7 @@ def rules_table(package: ModuleType = rules) -> str:
 def contracts_table() -> str:
     """The contracts, the default one first."""
     rows = [
-        "| contract | CUDA graph | copies | queue ahead | host waits | what it tells |",
+        "| contract | CUDA graph | copies | queue ahead | host waits | what it stands for |",
         "|---|---|---|---|---|---|",
     ]
     for name, contract in sorted(CONTRACTS.items(), key=lambda item: item[0] != DEFAULT):
