@@ -35,8 +35,7 @@ html_theme = "furo"
 html_title = f"trtopt {__version__}"
 html_theme_options = {"navigation_with_keys": True}
 html_copy_source = False
-pygments_style = "sphinx"
-pygments_dark_style = "monokai"
+html_show_copyright = False
 
 
 def _as_rst(_: Sphinx, *given: Any) -> None:
