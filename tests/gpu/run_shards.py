@@ -46,7 +46,13 @@ FILE_SECONDS = {
     "test_verdict.py": 400,
 }
 """About how long a whole file takes, for an order as long as no run has told."""
-LONG_TESTS = {"test_verdict.py": 300.0, "test_bisect_engines.py": 300.0, "test_plan_verified.py": 240.0}
+LONG_TESTS = {
+    "test_verdict.py": 300.0,
+    "test_bisect_engines.py": 300.0,
+    "test_plan_verified.py": 240.0,
+    "test_profiling.py": 240.0,
+    "test_sweep.py": 240.0,
+}
 """Limits by file, in seconds, where the usual one is too short."""
 LIMIT_S = 120.0
 POLL_S = 0.1

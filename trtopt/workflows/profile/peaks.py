@@ -51,7 +51,7 @@ class _Probes:
 
 
 _PROBES = {
-    "gpu": _Probes(8192, 1 << 30, ("float32", "float16", "bfloat16", "int8", "float8_e4m3fn")),
+    "gpu": _Probes(4096, 1 << 30, ("float32", "float16", "bfloat16", "int8", "float8_e4m3fn")),
     "cpu": _Probes(1024, 1 << 28, ("float32",)),
 }
 
