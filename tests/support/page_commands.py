@@ -78,7 +78,7 @@ def command_named(arguments: list[str]) -> tuple[click.Context, list[str]]:
         command = group.get_command(context, name)
         if command is None:
             raise click.UsageError(f"there is no command {context.command_path} {name}")
-        context = click.Context(command, parent=context, info_name=name)
+        context = click.Context(command, parent=context, info_name=name, **command.context_settings)
     return context, arguments
 
 
@@ -89,8 +89,6 @@ def check_call(arguments: list[str]) -> None:
         UsageError: what is wrong.
     """
     context, rest = command_named(arguments)
-    if context.command.ignore_unknown_options:
-        return
     given, _, _ = context.command.make_parser(context).parse_args(list(rest))
     for parameter in context.command.params:
         value = given.get(parameter.name or "")
