@@ -2,12 +2,12 @@
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
-DEMO   := demo
+DEMO   := trtopt-demo
 
 .PHONY: help demo test test-export test-browser docs check lint-fix clean
 
 help:
-	@echo "make demo         build engines for a small trained model and measure it"
+	@echo "make demo         build engines for a small trained model, measure them and write a report"
 	@echo "make test         run the tests that need neither a GPU nor torch"
 	@echo "make test-export  run the tests that export PyTorch models (installs torch)"
 	@echo "make test-browser open the report page in a headless Chromium (apt-get install chromium)"
@@ -20,7 +20,7 @@ $(VENV)/.created:
 	@touch $@
 
 $(VENV)/.rtx: $(VENV)/.created pyproject.toml
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[rtx]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[rtx,report]"
 	@touch $@
 
 $(VENV)/.test: $(VENV)/.rtx
@@ -41,9 +41,7 @@ $(VENV)/.docs: $(VENV)/.rtx
 	@touch $@
 
 demo: $(VENV)/.rtx
-	$(BIN)/trtopt build models/digits/digits.onnx -o $(DEMO)/digits --batch 1,8,32
-	$(BIN)/trtopt bench $(DEMO)/digits --backend auto --input models/digits/heldout.npz \
-		--duration 1 --json $(DEMO)/digits.json
+	$(BIN)/trtopt demo
 
 # On all cores; a file's tests stay together, for they share what takes long to make.
 test: $(VENV)/.test

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from trtopt.recipe import Recipe
     from trtopt.workflows.bench.bench import bench
     from trtopt.workflows.export import export_model as export
+    from trtopt.workflows.optimize import optimize
     from trtopt.workflows.plan.plan import plan
     from trtopt.workflows.precision.check import check
     from trtopt.workflows.profile.profile import profile
@@ -31,6 +32,7 @@ __all__ = [
     "check",
     "compare",
     "export",
+    "optimize",
     "plan",
     "profile",
     "quantize",
@@ -48,6 +50,7 @@ _HOMES = {
     "check": ("trtopt.workflows.precision.check", "check"),
     "compare": ("trtopt.api", "compare"),
     "export": ("trtopt.workflows.export", "export_model"),
+    "optimize": ("trtopt.workflows.optimize", "optimize"),
     "plan": ("trtopt.workflows.plan.plan", "plan"),
     "profile": ("trtopt.workflows.profile.profile", "profile"),
     "quantize": ("trtopt.api", "quantize"),

@@ -15,7 +15,7 @@ from trtopt.records import Manifest, SweepReport, Terms
 from trtopt.records.casting import CastReport
 from trtopt.records.quantisation import QuantizeReport
 from trtopt.rewrite.rewrite import rewrite_model
-from trtopt.rewrite.trace import RewriteTrace
+from trtopt.rewrite.rewrite_trace import RewriteTrace
 from trtopt.targets import DEFAULT as DEFAULT_TARGET
 from trtopt.workflows.build import build as building
 from trtopt.workflows.compare import compare as comparing
@@ -33,6 +33,7 @@ def build(
     ranges: Sequence[Sequence[int]] | None = None,
     dynamic: bool | None = None,
     shapes: Mapping[str, str] | None = None,
+    axes: Mapping[str, int | Sequence[int]] | None = None,
     precision: Precision | None = None,
     calib: str | Path | None = None,
     verdict: bool | None = None,
@@ -66,6 +67,7 @@ def build(
         ranges: with `dynamic`, in place of `batch`: such a range for each optimisation profile.
         dynamic: one engine for all batch sizes.
         shapes: of inputs with open axes besides the batch: `{"ids": "Nx1,Nx128,Nx512"}`, N is the batch.
+        axes: the same by the names of axes, for all inputs: `{"seq": (1, 128, 512)}`, or one length.
         precision: what is written into the graph, or `best` for what measures fastest [default: the graph's].
         calib: real inputs for `precision`: a file, a folder or `module:function`.
         verdict: measure int8, fp8 and int4 against FP16, and hand out FP16 where they are slower [True].
@@ -98,6 +100,7 @@ def build(
             "ranges": ranges,
             "dynamic": dynamic,
             "shapes": dict(shapes) if shapes is not None else None,
+            "axes": dict(axes) if axes is not None else None,
             "precision": precision,
             "calib": _text(calib),
             "verdict": verdict,

@@ -5,11 +5,12 @@ TrtoptError                     exit code 1
 ├── ModelError                  the ONNX file
 │   ├── InvalidModelError       not ONNX, truncated, empty, duplicate names, weights missing
 │   ├── UnsupportedOpError      an operator that the backend or the opset does not know
-│   └── FixedBatchError         another batch requested than the one fixed in the file
+│   └── FixedBatchError         exit code 2: another batch requested than the one fixed in the file
 ├── DataError                   input data that does not fit the model
 ├── BuildError                  the builder failed; the last log lines are in the message
 │   └── TimingCacheError        a timing cache that must not be used here
 ├── ArtifactError               a build folder, an engine or a result file that cannot be trusted or used
+│   ├── WrongPathError          exit code 2: a file or folder that is not of the kind that is needed
 │   ├── IncompatibleEngineError made by another flavour, version or for another GPU
 │   └── SignatureError          not signed by the trusted signer, or changed since
 ├── DeviceError                 something the machine lacks, or a device call that failed
@@ -18,7 +19,7 @@ TrtoptError                     exit code 1
 │   ├── DeviceMemoryError       out of device memory
 │   └── GraphCaptureError       this work cannot be captured in a CUDA graph
 ├── MeasurementError            nothing could be measured
-├── PlanError                   no setup meets all bounds; says which bound costs what
+├── PlanError                   exit code 3: no setup meets all bounds; says which bound costs what
 ├── ServingError                a request to `trtopt.serving` that gets no answer
 │   ├── QueueFullError          rejected: as many are waiting as may wait
 │   ├── DeadlineError           not started before its deadline
@@ -65,6 +66,8 @@ class UnsupportedOpError(ModelError):
 class FixedBatchError(ModelError):
     """Another batch size was requested than the one fixed in the file."""
 
+    exit_code = 2
+
 
 class DataError(TrtoptError):
     """Input data that does not fit the model."""
@@ -80,6 +83,12 @@ class TimingCacheError(BuildError):
 
 class ArtifactError(TrtoptError):
     """A build folder, engine or result file that cannot be trusted or used."""
+
+
+class WrongPathError(ArtifactError):
+    """A file or folder that the user named is not there, or not of the kind that is needed."""
+
+    exit_code = 2
 
 
 class IncompatibleEngineError(ArtifactError):
@@ -116,6 +125,8 @@ class MeasurementError(TrtoptError):
 
 class PlanError(TrtoptError):
     """No measured setup meets all bounds: the message says which bound costs what."""
+
+    exit_code = 3
 
 
 class ServingError(TrtoptError):

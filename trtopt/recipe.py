@@ -5,21 +5,24 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import msgspec
 
+from trtopt.builder_settings import check_range, check_ranges
 from trtopt.errors import UsageError
 from trtopt.files.shipped import shipped_folder
 from trtopt.files.toml import read_toml
 from trtopt.records import Record
-from trtopt.settings import check_range, check_ranges
 
 _MAX_DIGITS = 10
 MAX_AXIS = 2**31 - 1
 MAX_TIMEOUT_S = 7 * 86400.0
 BATCH = "N"
 Precision = Literal["fp32", "fp16", "bf16", "int8", "fp8", "int4", "best"]
+PRECISIONS: tuple[Precision, ...] = get_args(Precision)
+GRAPH_PRECISIONS = tuple(one for one in PRECISIONS if one != "best")
+"""Those that can be written into a graph."""
 ShapeFlag = tuple[str, tuple[tuple[int | str, ...], ...]]
 
 
@@ -28,7 +31,8 @@ class Recipe(Record, frozen=True, kw_only=True):
 
     `batch` sizes (None: the model's own if it fixes one, else 1), or MIN,OPT,MAX of a `dynamic` engine; in
     its place `ranges`, each MIN,OPT,MAX of one of its optimisation profiles. `shapes` maps an input to
-    `SHAPE` or `MIN,OPT,MAX`; `workspace_mib` bounds the builder's scratch memory. `precision` is written into
+    `SHAPE` or `MIN,OPT,MAX`, and `axes` the name of an axis to one length or to MIN,OPT,MAX, for all inputs
+    that have it; `workspace_mib` bounds the builder's scratch memory. `precision` is written into
     the graph (None: unchanged), with the data that `calib` names. With `verdict` quantised engines are
     measured against FP16 and selected where they are no slower; `best` selects the fastest of all precisions.
     `build_timeout` bounds the seconds of one engine's build.
@@ -42,6 +46,7 @@ class Recipe(Record, frozen=True, kw_only=True):
     ranges: tuple[tuple[int, ...], ...] = ()
     dynamic: bool = False
     shapes: dict[str, str] = {}  # noqa: RUF012  (msgspec copies mutable defaults)
+    axes: dict[str, tuple[int, ...]] = {}  # noqa: RUF012
     backend: str = "auto"
     opt_level: int | None = None
     workspace_mib: int | None = None
@@ -70,6 +75,11 @@ def shipped_profiles() -> Path:
     return shipped_folder("profiles")
 
 
+def recipe_names() -> list[str]:
+    """The names of the recipes shipped with trtopt."""
+    return sorted(file.stem for file in shipped_profiles().glob("*.toml"))
+
+
 def load_profile(name: str) -> dict[str, Any]:
     """Read a profile by name (from the shipped ones) or by path.
 
@@ -78,11 +88,11 @@ def load_profile(name: str) -> dict[str, Any]:
     """
     path = Path(name) if name.endswith(".toml") or "/" in name else shipped_profiles() / f"{name}.toml"
     if not path.is_file():
-        known = sorted(file.stem for file in shipped_profiles().glob("*.toml"))
+        known = recipe_names()
         near = difflib.get_close_matches(name, known, n=1)
         hint = f"did you mean {near[0]!r}? " if near else ""
         raise UsageError(
-            f"--profile {name}: no such profile", f"{hint}shipped: {', '.join(known)}; or give a .toml file"
+            f"--recipe {name}: no such recipe", f"{hint}shipped: {', '.join(known)}; or give a .toml file"
         )
     return read_toml(path, "give a TOML file of build settings; see profiles/ for examples")
 
@@ -99,6 +109,8 @@ def make_recipe(profile: str | None, flags: Mapping[str, object]) -> Recipe:
     if given.keys() & {"batch", "ranges"}:  # one of them overrides the other as well
         values = {key: value for key, value in values.items() if key not in ("batch", "ranges")}
     values |= given
+    if isinstance(axes := values.get("axes"), dict):  # one length may stand for itself
+        values["axes"] = {name: [given] if isinstance(given, int) else given for name, given in axes.items()}
     values = {key: list(value) if isinstance(value, tuple) else value for key, value in values.items()}
     try:
         recipe = msgspec.convert(values, Recipe)
@@ -124,7 +136,7 @@ def _check_inert(profile: str, values: Mapping[str, object]) -> None:
     if isinstance(calib, str) and not Path(calib).exists():
         raise UsageError(
             f"{profile}: calib = {calib!r} is not a file, and a profile runs no functions",
-            f"give --calib {calib}, if it is a function and you trust it",
+            f"give --data {calib}, if it is a function and you trust it",
         )
 
 
@@ -153,11 +165,27 @@ def check_recipe(recipe: Recipe) -> None:
             raise UsageError(
                 f"batch = {list(sizes)}: batch sizes are whole numbers from 1 on", "write [1, 8, 32]"
             )
+    for name, lengths in recipe.axes.items():
+        if len(lengths) not in (1, 3) or not 1 <= lengths[0] <= lengths[len(lengths) // 2] <= lengths[-1]:
+            raise UsageError(
+                f"axes: {name} = {list(lengths)}: not one length, nor a smallest, a tuned and a largest one",
+                f"write {name} = [128], or {name} = [1, 128, 512]",
+            )
+        check_range(f"axes.{name}", lengths[-1], 1, MAX_AXIS)
     if recipe.ranges and (recipe.batch is not None or not recipe.dynamic):
         raise UsageError(
             "ranges of batch sizes are optimisation profiles of a dynamic engine, instead of batch sizes",
             "add --dynamic, or write all sizes after one --batch for one engine each",
         )
+
+
+def shape_flags(recipe: Recipe) -> list[ShapeFlag]:
+    """The shapes of a recipe, read.
+
+    Raises:
+        UsageError: one is not of the form of `parse_shape_flag`.
+    """
+    return [parse_shape_flag(f"{name}:{shapes}") for name, shapes in recipe.shapes.items()]
 
 
 def axis_length(text: str) -> int | None:
@@ -172,58 +200,16 @@ def batch_sizes(batch: int | Sequence[int] | None) -> tuple[int, ...] | None:
     return (batch,) if isinstance(batch, int) else None if batch is None else tuple(batch)
 
 
-def parse_batches(text: str) -> tuple[int, ...]:
-    """`1,8,32` as numbers, sorted, without repeats.
+def input_sizes(shapes: Mapping[str, str] | None, axes: Mapping[str, int | Sequence[int]] | None) -> Recipe:
+    """A recipe that gives nothing but shapes of inputs and lengths of axes.
 
     Raises:
-        UsageError: not a list of whole numbers from 1 on.
+        UsageError: lengths of an axis that are none.
     """
-    return _parse_sizes("--batch", text, "batch sizes")
-
-
-def parse_range(text: str) -> tuple[int, ...]:
-    """`1,1,4` as numbers, sorted; in a range a repeat marks the tuned size.
-
-    Raises:
-        UsageError: not a list of whole numbers from 1 on.
-    """
-    return tuple(sorted(_sizes("--batch", text, "batch sizes")))
-
-
-def parse_streams(text: str) -> tuple[int, ...]:
-    """`1,2,4` as numbers of streams, sorted, without repeats.
-
-    Raises:
-        UsageError: not a list of whole numbers from 1 on.
-    """
-    return _parse_sizes("--streams", text, "numbers of streams")
-
-
-def parse_axis_flag(text: str) -> tuple[str, tuple[int, ...]]:
-    """`seq=32,64,128` as the axis' name and its lengths, sorted, without repeats.
-
-    Raises:
-        UsageError: not of that form.
-    """
-    name, equals, lengths = text.rpartition("=")
-    if not equals or not name:
-        raise UsageError(f"--shapes {text!r}: expected AXIS=N,N,…", "write, say, --shapes seq=32,64,128")
-    return name, _parse_sizes(f"--shapes {name}=", lengths, "lengths of an axis")
-
-
-def _parse_sizes(flag: str, text: str, what: str) -> tuple[int, ...]:
-    return tuple(sorted(set(_sizes(flag, text, what))))
-
-
-def _sizes(flag: str, text: str, what: str) -> list[int]:
-    sizes = [size for part in text.split(",") if (size := axis_length(part.strip())) is not None]
-    if len(sizes) != text.count(",") + 1:
-        option = flag if flag.endswith("=") else f"{flag} "
-        raise UsageError(
-            f"{option}{text!r}: {what} are whole numbers from 1 on, {MAX_AXIS:,} at most",
-            f"write, say, {option}1,8,32",
-        )
-    return sizes
+    lengths = {name: batch_sizes(given) or () for name, given in (axes or {}).items()}
+    recipe = Recipe(shapes=dict(shapes or {}), axes=lengths)
+    check_recipe(recipe)
+    return recipe
 
 
 def parse_shape_flag(text: str) -> ShapeFlag:

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 TENSORRT = "tensorrt"
 RTX = "tensorrt-rtx"
+ONNXRUNTIME = "onnxruntime"
+BACKENDS = (TENSORRT, RTX, ONNXRUNTIME)
+"""The values of `--backend`, besides auto."""
 MODULES = {TENSORRT: "tensorrt", RTX: "tensorrt_rtx"}
 """The Python module of each backend."""
 
@@ -92,6 +95,8 @@ class Target:
     registers_plugins: bool
     """Whether TensorRT's own plugins have to be registered."""
     reports_hardware_compatibility: bool
+    triton_releases: str
+    """The containers of Triton that have it, by their release notes and NVIDIA's compatibility matrix."""
     profile_sharing: str | None
     """The preview feature without which one context at a time may use an optimisation profile."""
 
@@ -129,6 +134,7 @@ _8_6 = Target(
     needs_gpu_to_build=True,
     registers_plugins=True,
     reports_hardware_compatibility=True,
+    triton_releases="23.05 to 24.04",
     profile_sharing="PROFILE_SHARING_0806",
 )
 _10_0 = replace(
@@ -156,10 +162,11 @@ _10_0 = replace(
     network_flags=("STRONGLY_TYPED",),
     progress_monitor=True,
     async_allocator=True,
+    triton_releases="24.05 to 24.06",
     profile_sharing=None,
 )
-_10_1 = replace(_10_0, since=(10, 1), device_memory="device_memory_size_v2")
-_10_8 = replace(_10_1, since=(10, 8), editable_cache=True)
+_10_1 = replace(_10_0, since=(10, 1), device_memory="device_memory_size_v2", triton_releases="24.06 to 24.12")
+_10_8 = replace(_10_1, since=(10, 8), editable_cache=True, triton_releases="25.01 or newer")
 _11 = replace(
     _10_8,
     name="11",
@@ -169,6 +176,7 @@ _11 = replace(
     loaded_opset=25,
     efficient_nms=False,
     network_flags=(),  # always strongly typed
+    triton_releases="newer than 25.12",
 )
 _RTX = replace(
     _11,

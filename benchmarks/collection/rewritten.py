@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "shared"))
 
 from weights import empty, fill
 
-from trtopt.rewrite import rewrite_model
+from trtopt.rewrite.rewrite import rewrite_model
 
 RULES = "rules.json"
 REWRITTEN = "-rewritten-any"

@@ -246,7 +246,7 @@ class Bench:
 
     def _checked(self, folder: Path, model: Model) -> dict[str, Any]:
         graphs = self.prepared(model)
-        words = ["--against", graphs / "float.onnx", "--data", graphs / "samples.npz", "--json"]
+        words = ["--against", graphs / "float.onnx", "--data", graphs / "samples.npz", "--json", "-"]
         report = json.loads(self._trtopt("check", folder, *words))
         (output,) = report["subjects"][0]["outputs"]
         return {key: output[key] for key in ("cosine", "sqnr_db", "top1")}

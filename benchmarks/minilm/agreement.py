@@ -28,8 +28,7 @@ from trtopt.precision.bounds import Bounds
 from trtopt.precision.casting.cast import cast_model
 from trtopt.precision.reference_runs import open_model
 from trtopt.version import __version__
-from trtopt.workflows.precision.bisect import Request as BisectRequest
-from trtopt.workflows.precision.bisect import bisect
+from trtopt.workflows.precision.bisect import Request as BisectRequest, bisect
 from trtopt.workflows.precision.quantize import Request, quantize, table_beside
 
 tokenize = sibling_function(files()["minilm"], "minilm.py:tokenize")

@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 import trtopt
 from trtopt.builder.engine import BuildJob
 from trtopt.builder.shapes import shapes_at
-from trtopt.device.backends import ONNXRUNTIME, open_builder
+from trtopt.device.backends import open_builder
 from trtopt.device.nvml import device_memory_of
 from trtopt.files.manifests import read_manifest
 from trtopt.measure.contracts import DEFAULT, contract_named
@@ -42,6 +42,7 @@ from trtopt.measure.engine import BenchJob
 from trtopt.onnxio.model_info import read_onnx
 from trtopt.recipe import make_recipe
 from trtopt.records import EngineArtifact
+from trtopt.targets import ONNXRUNTIME
 from trtopt.workers.protocol import Benched, Built
 from trtopt.workers.worker import run
 from trtopt.workflows.build.engines import make_plans

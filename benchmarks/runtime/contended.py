@@ -25,8 +25,7 @@ from overhead import saturate, timed
 
 import trtopt
 from trtopt.records import BatchPolicy
-from trtopt.serving import DynamicBatcher, EnginePool
-from trtopt.serving import vectored_copy as vectored
+from trtopt.serving import DynamicBatcher, EnginePool, row_copying as vectored
 from trtopt.serving.scheduling import SWITCH_S
 
 ROW, BATCH, BATCHES, WORKERS = 3 * 224 * 224, 32, 8, 2

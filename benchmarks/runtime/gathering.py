@@ -26,8 +26,7 @@ from contended import counting
 
 from trtopt.device.api import Device, Stream
 from trtopt.device.cuda.cuda_python import open_device
-from trtopt.serving import serve_promptly
-from trtopt.serving import vectored_copy as vectored
+from trtopt.serving import row_copying as vectored, serve_promptly
 from trtopt.serving.arrays import Region, address_of
 from trtopt.serving.row_copying import Copier
 

@@ -24,8 +24,7 @@ from trtopt.device.ort.host import HostDevice
 from trtopt.device.ort.runtime import OnnxRuntimeTarget
 from trtopt.files.manifests import read_manifest, read_verified
 from trtopt.records import BatchPolicy, DeviceInfo
-from trtopt.serving import DynamicBatcher, EnginePool, serve_promptly
-from trtopt.serving import prepared_engine as prepared
+from trtopt.serving import DynamicBatcher, EnginePool, prepared_engine as prepared, serve_promptly
 from trtopt.serving.pool import Source
 
 TURNS, BATCHES = 3_000_000, 200

@@ -25,9 +25,13 @@ from overhead import PLACES, placed_samples, samples_for, saturate
 from trtopt.device.backends import open_target
 from trtopt.files.manifests import read_manifest
 from trtopt.records import BatchPolicy
-from trtopt.serving import DynamicBatcher, EnginePool, serve_promptly
-from trtopt.serving import pool_worker as worker
-from trtopt.serving import prepared_engine as prepared
+from trtopt.serving import (
+    DynamicBatcher,
+    EnginePool,
+    pool_worker as worker,
+    prepared_engine as prepared,
+    serve_promptly,
+)
 
 WARM, BATCHES = 20, 200
 TAKEN_US: dict[str, list[float]] = defaultdict(list)

@@ -10,7 +10,7 @@ from onnx import TensorProto, helper
 
 import trtopt
 from tests.rewrite_graphs import FIRES, model
-from trtopt.rewrite import rewrite_model
+from trtopt.rewrite.rewrite import rewrite_model
 
 
 @pytest.mark.parametrize("head", [8, 64])

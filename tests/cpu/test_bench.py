@@ -16,7 +16,7 @@ import pytest
 import trtopt
 from tests.support.command_line import DIGITS, HELDOUT, CommandLine, needs_no_gpu
 from trtopt.errors import ArtifactError, DataError, IncompatibleEngineError, NoGpuError, UsageError
-from trtopt.measure.load.queueing import keeps_up
+from trtopt.measure.load.arrivals import keeps_up
 from trtopt.measure.loop.sample_groups import MIN_TIMED, TIMED_SHARE
 from trtopt.records import BenchReport, Terms, from_json, to_json
 
@@ -278,12 +278,12 @@ def test_an_engine_of_another_version_is_refused(cpu_build: Path, tmp_path: Path
 @pytest.mark.parametrize(
     ("arguments", "status", "message"),
     [
-        (["nowhere"], 1, "no such file or folder"),
+        (["nowhere"], 2, "does not exist"),
         (["."], 1, "manifest.json"),
         ([DIGITS, "--batch", "0"], 2, "whole numbers from 1 on"),
         ([DIGITS, "--batch", "a"], 2, "whole numbers from 1 on"),
         ([DIGITS, "--contract", "mine"], 2, "choose among trtexec-10"),
-        ([DIGITS, "--backend", "tensorflow"], 2, "no such backend"),
+        ([DIGITS, "--backend", "tensorflow"], 2, "'tensorflow' is not one of"),
         ([DIGITS, "--streams", "0"], 2, "--streams 0"),
         ([DIGITS, "--queue", "-1"], 2, "--queue -1"),
         ([DIGITS, "--sync", "sleep"], 2, "'sleep' is not one of"),
@@ -293,7 +293,7 @@ def test_an_engine_of_another_version_is_refused(cpu_build: Path, tmp_path: Path
         ([DIGITS, "--backend", "onnxruntime", "--cpu-affinity", "auto"], 2, "is no GPU"),
         ([DIGITS, "--no-pinned"], 2, "without transfers"),
         ([DIGITS, "--duration", "0"], 2, "out of range"),
-        ([DIGITS, "--input", "nowhere.npz"], 1, "no such file"),
+        ([DIGITS, "--data", "nowhere.npz"], 2, "no such file"),
         ([DIGITS, "--json", "/proc/nowhere/r.json"], 1, "cannot be written"),
         ([DIGITS, "--export-times", "/proc/nowhere/t.json"], 1, "cannot be written"),
         ([DIGITS, "--load", "often"], 2, "give requests per second as RATE or poisson:RATE"),

@@ -24,7 +24,7 @@ from trtopt.cli.bench import bench
 from trtopt.errors import DeviceError
 from trtopt.measure.engine import BenchJob, bench_engine
 from trtopt.records import BenchReport, ClockReading, DeviceInfo, from_json
-from trtopt.workers.environment import environment_of
+from trtopt.workers.jobs import environment_of
 from trtopt.workers.protocol import Benched
 from trtopt.workflows.bench import bench as pipeline
 

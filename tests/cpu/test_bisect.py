@@ -24,8 +24,7 @@ from trtopt.records.bisecting import BisectReport
 from trtopt.workflows.precision.bisect import Request, bisect
 from trtopt.workflows.precision.check import Checker, check
 from trtopt.workflows.precision.evaluators import EngineEvaluator, EngineTerms
-from trtopt.workflows.precision.quantize import Request as QuantizeRequest
-from trtopt.workflows.precision.quantize import quantize
+from trtopt.workflows.precision.quantize import Request as QuantizeRequest, quantize
 
 SAMPLES = 100
 CONV2 = 2 * 32 * 4 * 4 * 32 * 9
@@ -204,7 +203,7 @@ def test_the_command_tells_what_to_exclude_and_gives_json(
     assert f"\n  --exclude {SENSITIVE}\n" in told.stdout
     assert "written: out.onnx, out.onnx.calibration.json" in told.stdout
     assert "judging with onnxruntime: no GPU is here" in told.stderr
-    as_json = trtopt_cli(*line, "--min-sqnr", "30", "--json")
+    as_json = trtopt_cli(*line, "--min-sqnr", "30", "--json", "-")
     report = from_json(as_json.stdout.encode(), BisectReport)
     assert report.best.nodes == (SENSITIVE,)
     assert (report.out, report.bounds) == (None, {"min_sqnr": 30.0})
@@ -238,7 +237,7 @@ def test_spent_evaluations_are_reported(trtopt_cli: CommandLine, data: str) -> N
     [
         ({"bounds": Bounds()}, UsageError, "no bound to be met"),
         ({"data": None}, DataError, "nothing is known of accuracy without data"),
-        ({"data": "nowhere.npz"}, DataError, "no such file"),
+        ({"data": "nowhere.npz"}, UsageError, "no such file"),
         ({"evaluations": 1}, UsageError, "--max-evaluations 1: nothing can be said"),
         ({"precision": "fp16", "method": "max"}, UsageError, "--method is for int8 and fp8"),
         ({"precision": "bf16", "table": Path("t.json")}, UsageError, "--table is for int8 and fp8"),
@@ -247,7 +246,7 @@ def test_spent_evaluations_are_reported(trtopt_cli: CommandLine, data: str) -> N
         ({"precision": "fp16", "target": "7"}, UsageError, "unknown target '7'"),
         ({"target": "7"}, UsageError, "unknown target '7'"),
         ({"backend": "tensorflow"}, UsageError, "--backend tensorflow: no such backend"),
-        ({"batch": (1,)}, UsageError, "--batch, --profile and --timeout are for engines"),
+        ({"batch": (1,)}, UsageError, "--batch, --recipe and --timeout are for engines"),
         ({"exclude": ("Gone",)}, UsageError, "--exclude Gone"),
     ],
 )

@@ -283,12 +283,12 @@ def test_a_precision_is_written_into_the_graph_that_is_built_and_the_model_befor
 def test_a_precision_that_makes_no_sense_is_refused(tmp_path: Path, trtopt_cli: CommandLine) -> None:
     trtopt_cli("cast", DIGITS, "-o", "half.onnx", "--no-compare")
     assert "has 16-bit types" in trtopt_cli.fails(2, "build", "half.onnx", "--precision", "fp32")
-    assert "give --calib DATA" in trtopt_cli.fails(2, "build", DIGITS, "--precision", "int8")
+    assert "give --data DATA" in trtopt_cli.fails(2, "build", DIGITS, "--precision", "int8")
     needless = trtopt_cli.fails(2, "build", DIGITS, "--calib", HELDOUT)
     assert "nothing here needs data" in needless
     assert "int8" in needless
     nothing = trtopt_cli.fails(2, "build", DIGITS, "--precision", "int4")
     assert "`trtopt quantize --include`" in nothing
     assert "--explain" not in nothing  # nothing is explained where nothing is quantised
-    told = trtopt_cli.fails(1, "build", DIGITS, "--precision", "fp16", "--calib", "nowhere.npz")
+    told = trtopt_cli.fails(2, "build", DIGITS, "--precision", "fp16", "--calib", "nowhere.npz")
     assert "no such file" in told

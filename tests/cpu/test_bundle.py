@@ -83,4 +83,4 @@ def test_links_in_a_build_folder_are_not_followed(trtopt_cli: CommandLine, cpu_b
 
 def test_a_folder_without_a_bundle_or_one_that_is_none_is_refused(trtopt_cli: CommandLine) -> None:
     assert "--bundle" in trtopt_cli.fails(2, "doctor", ".")
-    assert "no such folder" in trtopt_cli.fails(1, "doctor", "nowhere", "--bundle", "x.zip")
+    assert "does not exist" in trtopt_cli.fails(2, "doctor", "nowhere", "--bundle", "x.zip")

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from tests.support.command_line import CommandLine
-from trtopt.builder.timing_cache import read_cache
-from trtopt.builder.timing_store import TimingStore
+from trtopt.builder.timing_cache_file import read_cache
+from trtopt.builder.timing_cache_store import TimingStore
 from trtopt.records import Backend, BuildClocks, CacheTerms, Identity, TimedBuild
-from trtopt.workflows.build.timing_caches import store_folder
+from trtopt.workflows.build.timing_cache_commands import store_folder
 
 L4 = Identity(
     backend=Backend(name="tensorrt", version="10.16.1"),
@@ -48,7 +48,7 @@ def test_the_caches_are_listed_and_reported(trtopt_cli: CommandLine, store: Timi
     listed = trtopt_cli("cache", "ls").stdout
     assert path(store, 3).stem in listed
     assert path(store, 5).stem in listed
-    lines = [json.loads(line) for line in trtopt_cli("cache", "ls", "--json").stdout.splitlines()]
+    lines = [json.loads(line) for line in trtopt_cli("cache", "ls", "--json", "-").stdout.splitlines()]
     assert {line["terms"]["opt_level"] for line in lines} == {3, 5}
     told = trtopt_cli("cache", "show", path(store, 5).stem[-12:]).stdout
     assert "tensorrt 10.16.1 on NVIDIA L4 (8.9)" in told
@@ -95,13 +95,13 @@ def test_an_exported_cache_fills_another_store(trtopt_cli: CommandLine, store: T
         (["show", "nothing"], "not one cache"),
         (["show", "tensorrt"], "not one cache"),
         (["export", "nothing", "-o", "x"], "not one cache"),
-        (["merge", "nowhere.cache"], "no such file"),
+        (["merge", "nowhere.cache"], "does not exist"),
         (["show", "nothing", "--tactics"], "not one cache"),
     ],
 )
 @pytest.mark.usefixtures("store")
 def test_what_cannot_be_done_is_reported(trtopt_cli: CommandLine, arguments: list[str], told: str) -> None:
-    assert told in trtopt_cli.fails(1, "cache", *arguments)
+    assert told in trtopt_cli.fails(2, "cache", *arguments)
 
 
 @pytest.mark.parametrize(

@@ -10,15 +10,14 @@ import ml_dtypes
 import numpy as np
 import onnx
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from onnx import TensorProto, helper
 
 from tests.support.cast_models import CHAIN, saved
 from tests.support.command_line import CommandLine
 from tests.support.paths import ROOT
 from trtopt.device.ort.reference import open_reference
-from trtopt.errors import DataError, ModelError, OutputError, UsageError
+from trtopt.errors import ModelError, OutputError, UsageError
 from trtopt.onnxio.model_file import load
 from trtopt.precision.casting.cast import cast_model
 from trtopt.precision.casting.places import types_of
@@ -336,7 +335,7 @@ def test_a_model_that_random_data_does_not_fit_says_how_to_give_some(tmp_path: P
     [
         ({"target": "7"}, UsageError, "choose among"),
         ({"threshold": -1.0}, UsageError, "above 0"),
-        ({"data": "nowhere.npz"}, DataError, "no such file"),
+        ({"data": "nowhere.npz"}, UsageError, "no such file"),
     ],
 )
 def test_bad_options_are_named(
@@ -370,7 +369,7 @@ def test_the_command_reports_explains_and_refuses(tmp_path: Path, trtopt_cli: Co
         "--keep-op Relu"
         in trtopt_cli("cast", source, "-o", out, "--keep-op", "Relu", "--explain", "Relu:b").stdout
     )
-    report = from_json(trtopt_cli("cast", source, "-o", out, "--json").stdout.encode(), CastReport)
+    report = from_json(trtopt_cli("cast", source, "-o", out, "--json", "-").stdout.encode(), CastReport)
     assert json.loads(json.dumps(report.lowered)) == ["MatMul:a", "Relu:b", "MatMul:y"]
     assert "no floating-point node" in trtopt_cli.fails(2, "cast", source, "-o", "new", "--explain", "nobody")
     assert "replace the model" in trtopt_cli.fails(2, "cast", source, "-o", source)

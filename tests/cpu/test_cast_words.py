@@ -34,10 +34,10 @@ def cast(source: Path, **options: Any) -> CastReport:
 @pytest.mark.parametrize(
     ("options", "problem", "remedy"),
     [
-        ({"keep": ("Relu:*", "Blah")}, "--keep Blah: no node has such a name", "a node's name with"),
-        ({"keep": ("Relu",)}, "--keep Relu: no node has such a name", "--keep-op Relu keeps"),
+        ({"keep": ("Relu:*", "Blah")}, "--exclude Blah: no node has such a name", "a node's name with"),
+        ({"keep": ("Relu",)}, "--exclude Relu: no node has such a name", "--keep-op Relu keeps"),
         ({"keep_op": ("relu",)}, "--keep-op relu: no node has such an operator", "MatMul, Relu"),
-        ({"keep_op": ("Relu:b",)}, "--keep-op Relu:b: no node has such", "--keep 'Relu:b' takes names"),
+        ({"keep_op": ("Relu:b",)}, "--keep-op Relu:b: no node has such", "--exclude 'Relu:b' takes names"),
         ({"include": ("Blah*",)}, "--include Blah\\*: no node has such a name", "a node's name with"),
         ({"include": ("MatMul",)}, "--include MatMul: no node", "no operators.*'MatMul:a', 'MatMul:y'"),
     ],

@@ -209,7 +209,7 @@ def test_a_missing_or_an_additional_output_is_a_failure_that_names_it(
 ) -> None:
     one, two = with_outputs(tmp_path / "one.onnx", "y"), with_outputs(tmp_path / "two.onnx", "y", "z")
     other = with_outputs(tmp_path / "other.onnx", "z")
-    asked = ("--min-cosine", "0.99", "--json")
+    asked = ("--min-cosine", "0.99", "--json", "-")
     assert "it lacks 'z'" in trtopt_cli.fails(1, "check", one, "--against", two, *asked)
     assert "it also has 'z'" in trtopt_cli.fails(1, "check", two, "--against", one, *asked)
     assert "it lacks 'y' and also has 'z'" in trtopt_cli.fails(1, "check", other, "--against", one)
@@ -229,11 +229,11 @@ def test_the_command_tells_and_its_status_is_3_where_a_bound_is_not_met(
     assert "top-1 agreement 100.00%" in done.stdout
     assert "classification.py:accuracy" in done.stdout
     assert "where the error enters" in done.stdout
-    done = trtopt_cli(*line, "--min-sqnr", "200", "--json")
+    done = trtopt_cli(*line, "--min-sqnr", "200", "--json", "-")
     assert done.returncode == 3
     assert from_json(done.stdout.encode(), CheckReport).passed is False
     assert json.loads(done.stdout)["schema"] == "trtopt.check/1"
-    assert "no such file" in trtopt_cli.fails(1, "check", "gone.onnx", "--against", DIGITS)
+    assert "does not exist" in trtopt_cli.fails(2, "check", "gone.onnx", "--against", DIGITS)
 
 
 @pytest.mark.parametrize(

@@ -213,5 +213,5 @@ def test_a_truncated_or_foreign_file_is_refused(result: Path, trtopt_cli: Comman
     cut = trtopt_cli.folder / "cut.json"
     cut.write_bytes(result.read_bytes()[:1000])
     assert "cannot be read as a result file" in trtopt_cli.fails(1, "compare", result, cut)
-    assert "cannot be read as a result file" in trtopt_cli.fails(1, "compare", result, "nowhere.json")
+    assert "does not exist" in trtopt_cli.fails(2, "compare", result, "nowhere.json")
     assert "between 0 and 1" in trtopt_cli.fails(2, "compare", result, result, "--threshold", "2")

@@ -25,16 +25,14 @@ from trtopt.cli.main import cli
 from trtopt.errors import DeviceError, NoGpuError, TrtoptError, UsageError
 from trtopt.measure.analysis.outcomes import Comparisons, Gaps, Lottery
 from trtopt.measure.loop.rounds import latency_blocks
-from trtopt.measure.statistics.comparison import Verdict
-from trtopt.measure.statistics.comparison import compare as evaluator
+from trtopt.measure.statistics.comparison import Verdict, compare as evaluator
 from trtopt.records import CompareReport, read_versioned, to_json
 from trtopt.report.comparison import comparison_markdown
 from trtopt.workers.jobs import Job
 from trtopt.workers.protocol import Interleaved, Result
 from trtopt.workers.supervisor import run_jobs
 from trtopt.workflows.bench import interleaved as interleave
-from trtopt.workflows.compare import builds as compare_builds
-from trtopt.workflows.compare import contracts as compare_contracts
+from trtopt.workflows.compare import builds as compare_builds, contracts as compare_contracts
 
 
 @pytest.fixture(autouse=True)
@@ -284,7 +282,7 @@ def test_engines_that_cannot_run_here_are_compared_only_if_the_cpu_is_requested(
     ("arguments", "status", "message"),
     [
         (["{build}"], 2, "nothing to compare it with"),
-        (["{build}", "nowhere"], 1, "no such file or folder"),
+        (["{build}", "nowhere"], 2, "does not exist"),
         (["{build}", "{build}", "--duration", "0"], 2, "out of range"),
         (["{build}", "{build}", "--control", "0"], 2, "--control 0"),
         (["{build}", "{build}", "--contract", "mine"], 2, "no such contract"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -30,11 +31,11 @@ SLO = "p50=500ms"
 
 @pytest.fixture(scope="module")
 def planned(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A plan with one engine for batches 1 to 16."""
+    """A plan with one engine for batches 1 to 16; its result file may have any name."""
     folder = tmp_path_factory.mktemp("planned")
     trtopt.build(DIGITS, folder / "dynamic", batch=(1, 8, 16), dynamic=True, backend="onnxruntime")
     report = trtopt.bench(folder / "dynamic", batch=(1, 16), duration=0.1, warmup=0.05)
-    write_atomically(folder / "dynamic" / "bench.json", to_json(report))
+    write_atomically(folder / "dynamic" / "as measured.json", to_json(report))
     make_plan([folder / "dynamic"], folder / "digits.json", slo=SLO, rate=100.0, for_triton=True)
     return folder / "digits.json"
 
@@ -122,7 +123,11 @@ def test_recorded_arrivals_are_sent_as_intervals_at_the_rate_of_the_plan(
 
 def test_a_container_requests_gpus_only_where_the_plan_does(planned: Path) -> None:
     assert "--gpus" not in told_for(planned)
-    assert "docker run --rm --gpus=all -p" in told_for(on_tensorrt(planned, BatchPolicy(max_batch=16)))
+    told = told_for(on_tensorrt(planned, BatchPolicy(max_batch=16)))
+    assert "docker run --rm --gpus=all -p" in told
+    assert re.search(
+        r"Start a server \(YY\.MM: \d\d\.\d\d (to|or) .*, the one whose notes name tensorrt ", told
+    )
 
 
 def test_what_the_plan_says_of_batching_is_in_the_config(planned: Path, tmp_path: Path) -> None:
@@ -202,6 +207,10 @@ def test_what_triton_cannot_batch_for_is_refused_with_what_to_do(planned: Path, 
     with pytest.raises(UsageError, match=r"engine that runs every batch size from 1 on\n  → .*--for triton"):
         deploy_triton(changed(planned, engines=(engine, engine)), tmp_path)
     build = engine.artifact.plan
+    one = ShapeRange(min=(1,), opt=(1,), max=(1,))
+    fixed = msgspec.structs.replace(engine.artifact, plan=msgspec.structs.replace(build, batch=one))
+    with pytest.raises(UsageError, match="--for triton"):  # which would refuse it too
+        deploy_triton(changed(planned, engines=(msgspec.structs.replace(engine, artifact=fixed),)), tmp_path)
     rtx = msgspec.structs.replace(build, backend=Backend(name="tensorrt-rtx", version="1.2"))
     artifact = msgspec.structs.replace(engine.artifact, plan=rtx)
     with pytest.raises(UsageError, match="cannot run engines of tensorrt-rtx"):

@@ -123,7 +123,7 @@ def test_a_bisections_engines_have_a_time_limit(
         evaluator.evaluated(model_file.load(DIGITS), tmp_path)
     asked = ("bisect", DIGITS, "--precision", "fp16", "--min-sqnr", "30", "--data", HELDOUT)
     told = trtopt_cli.fails(2, *asked, "--backend", "onnxruntime", *SHORT)
-    assert "--batch, --profile and --timeout are for engines, and none are built" in told
+    assert "--batch, --recipe and --timeout are for engines, and none are built" in told
     assert "out of range" in trtopt_cli.fails(2, *asked, "--timeout", "-1")
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.rewrite_graphs import model
 from trtopt.data import SampleSource, open_data
-from trtopt.data.held import HeldReader
+from trtopt.data.feeds import HeldReader
 from trtopt.data.reader import Arrays
 from trtopt.errors import DataError, ModelError
 from trtopt.onnxio.model_file import ModelFile, load

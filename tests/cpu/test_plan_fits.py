@@ -96,7 +96,7 @@ def test_a_request_that_is_longer_than_what_was_swept_is_named(
     flags = ("plan", swept_lengths, "-o", "plan.json", "--slo", SLO)
     told = trtopt_cli.fails(2, *flags, "--lengths", "16:0.5,300:0.3")
     assert "length 300 is longer than any that was swept (32)" in told
-    assert "→ sweep with --shapes length=32,300, or" in told
+    assert "→ sweep with --axis length=32,300, or" in told
     (trtopt_cli.folder / "arrivals.txt").write_text("0,16\n0.1,40\n0.2,32\n")
     told = trtopt_cli.fails(2, *flags, "--arrivals", "arrivals.txt")
     assert "length 40 is longer than any that was swept (32)" in told

@@ -241,7 +241,7 @@ def test_profiles_that_are_none_or_of_another_model_are_refused(
     cpu_build: Path, trtopt_cli: CommandLine, looked_into: ProfileReport
 ) -> None:
     folder = trtopt_cli.folder
-    assert "cannot be read as a profile" in trtopt_cli.fails(1, "profile", cpu_build, "--against", "nowhere")
+    assert "does not exist" in trtopt_cli.fails(2, "profile", cpu_build, "--against", "nowhere")
     (folder / "profile.json").write_text("{}")
     assert "cannot be read as a profile" in trtopt_cli.fails(1, "profile", cpu_build, "--against", folder)
     content = json.loads(to_json(looked_into))
@@ -267,7 +267,7 @@ def test_engines_that_were_not_run_have_no_layers_to_tell_a_difference_from(
 
 
 def test_what_cannot_be_profiled_is_an_error_with_a_remedy(cpu_build: Path, trtopt_cli: CommandLine) -> None:
-    assert "no such file or folder" in trtopt_cli.fails(1, "profile", "nowhere.onnx")
+    assert "does not exist" in trtopt_cli.fails(2, "profile", "nowhere.onnx")
     assert "name one with -o" in trtopt_cli.fails(2, "profile", cpu_build, "--trace")
     for flag in ("--probe-peaks", "--memory"):
         assert f"{flag}: nothing is measured with --result" in trtopt_cli.fails(

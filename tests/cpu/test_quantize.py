@@ -103,7 +103,7 @@ def test_int4_with_data_errs_less_and_builds(samples: dict[Path, Path], tmp_path
     plain = quantize(TRANSFORMER, tmp_path / "plain.onnx", Request("int4", "rtx"))
     noise = quantize(TRANSFORMER, tmp_path / "noise.onnx", Request("int4", "rtx", random_data=True))
     for report in (plain, noise):
-        assert any("rounded to nearest; with --calib" in note for note in report.notes)
+        assert any("rounded to nearest; with --data" in note for note in report.notes)
     request = Request("int4", "rtx", str(samples[TRANSFORMER]))
     report = quantize(TRANSFORMER, tmp_path / "q.onnx", request)
     assert any("weights are rounded so that" in note and "by 100 samples" in note for note in report.notes)
@@ -252,7 +252,7 @@ def test_the_command_tells_explains_and_gives_json(
     told = trtopt_cli(*common, samples[DIGITS], "--method", "max")
     assert "9 Conv, 3 Add, 1 GlobalAveragePool quantised" in told.stdout
     assert "kept in float: 1 Gemm because K = 64, N = 10" in told.stdout
-    as_json = trtopt_cli(*common, samples[DIGITS], "--exclude", "/block3/*", "--method", "max", "--json")
+    as_json = trtopt_cli(*common, samples[DIGITS], "--exclude", "/block3/*", "--method", "max", "--json", "-")
     report = from_json(as_json.stdout.encode(), QuantizeReport)
     assert {item.rule for item in report.decisions if item.node.startswith("/block3/")} == {"excluded"}
     assert explain(report, "/block1/*Add*")[0].endswith("[residual]")
@@ -300,7 +300,7 @@ def test_data_on_which_the_model_overflows_is_refused_with_tensor_and_sample(tmp
     ("request_", "error", "message"),
     [
         (Request("int8", "8.6"), UsageError, "needs data"),
-        (Request("int8", "8.6", "nowhere.npz"), DataError, "no such file"),
+        (Request("int8", "8.6", "nowhere.npz"), UsageError, "no such file"),
         (Request("fp8", "8.6", random_data=True), UsageError, "8.6 has no FP8"),
         (Request("int2"), UsageError, "--precision int2: unknown"),
         (Request("int8", "7", random_data=True), UsageError, "unknown target '7'"),
@@ -355,7 +355,7 @@ def test_the_model_is_not_overwritten(tmp_path: Path) -> None:
 
 def test_the_command_fails_without_a_traceback(trtopt_cli: CommandLine) -> None:
     common = ("quantize", DIGITS, "-o", "q.onnx", "--precision", "int8", "--target", "8.6")
-    assert "give --calib DATA" in trtopt_cli.fails(2, *common)
+    assert "give --data DATA" in trtopt_cli.fails(2, *common)
     unknown = trtopt_cli.fails(2, *common, "--random-data", "--explain", "nobody")
     assert "--explain nobody: no node of that name" in unknown
 

@@ -122,15 +122,15 @@ def test_results_and_profiles_of_two_builds_are_noted(
 
 
 def test_a_folder_with_nothing_in_it_says_what_would_fill_it(trtopt_cli: CommandLine) -> None:
-    assert "no such folder" in trtopt_cli.fails(1, "report", "nowhere", "-o", "r.html")
+    assert "does not exist" in trtopt_cli.fails(2, "report", "nowhere", "-o", "r.html")
     (trtopt_cli.folder / "d").mkdir()
-    told = trtopt_cli.fails(1, "report", "d", "-o", "r.html")
+    told = trtopt_cli.fails(2, "report", "d", "-o", "r.html")
     assert "d: holds nothing to report on: it has no JSON files" in told
     assert "`trtopt profile PATH -o d`" in told
     (trtopt_cli.folder / "d" / "x.json").write_text('{"Layers": []}')
-    told = trtopt_cli.fails(1, "report", "d", "-o", "r.html")
+    told = trtopt_cli.fails(2, "report", "d", "-o", "r.html")
     assert "x.json is what an engine inspector wrote" in told
-    told = trtopt_cli.fails(1, "report", "d/x.json", "-o", "r.html")
+    told = trtopt_cli.fails(2, "report", "d/x.json", "-o", "r.html")
     assert "d/x.json: is a file" in told
     assert "the folder that it lies in: d" in told
 

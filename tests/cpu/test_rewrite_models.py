@@ -12,7 +12,7 @@ import pytest
 
 from tests.rewrite_graphs import FIRES, Case, model
 from tests.support.paths import ROOT
-from trtopt.rewrite import rewrite_model
+from trtopt.rewrite.rewrite import rewrite_model
 
 _DIGITS = ROOT / "models" / "digits" / "digits.onnx"
 _AUDIT = ROOT / "benchmarks" / "fusion-audit" / "fusion_audit.py"

@@ -12,8 +12,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 import trtopt
 from tests.support.command_line import DIGITS, HELDOUT, needs_no_gpu

@@ -19,8 +19,7 @@ from trtopt.errors import TrtoptError, UsageError
 from trtopt.files.manifests import read_manifest
 from trtopt.onnxio.model_info import read_onnx
 from trtopt.report.verdict import verdict_summary
-from trtopt.workflows.build import break_even
-from trtopt.workflows.build import precision_selection as select_precision
+from trtopt.workflows.build import break_even, precision_selection as select_precision
 from trtopt.workflows.build.break_even import quantize_where_it_pays
 from trtopt.workflows.listener import Listener
 from trtopt.workflows.precision.quantize import Request, quantize

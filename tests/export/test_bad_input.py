@@ -256,7 +256,7 @@ def test_a_missing_torch_prints_the_install_line(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(imports.importlib.util, "find_spec", find_spec)
     said = _error(BackendMissingError, tmp_path, "resnet50", "--variant", "tiny")
     assert "torch is not installed" in said
-    assert "pip install 'trtopt[export]'" in said
+    assert "pip install torch onnxscript safetensors" in said
 
 
 def test_help_needs_no_torch() -> None:

@@ -18,8 +18,7 @@ from trtopt.device.ort.reference import open_reference
 from trtopt.errors import BackendMissingError
 from trtopt.export.collection import files
 from trtopt.export.export import Exported, export
-from trtopt.export.seeded_weights import calibrate_batch_norms
-from trtopt.export.source_module import Subject, from_spec, tensors_of
+from trtopt.export.source_module import Subject, calibrate_batch_norms, from_spec, tensors_of
 from trtopt.export.spec import ModelSpec, read_spec
 
 NAMES = [name for name, path in files().items() if read_spec(path).construct is not None]

@@ -11,7 +11,7 @@ from trtopt.export.collection import files
 from trtopt.export.export import Exported
 from trtopt.export.source_module import from_spec
 from trtopt.export.spec import read_spec
-from trtopt.rewrite import rewrite_model
+from trtopt.rewrite.rewrite import rewrite_model
 
 _NAMES = [name for name, path in files().items() if read_spec(path).construct is not None]
 _OF_ONE_EXPORTER = {("maskrcnn", "torchscript"), ("retinanet", "torchscript"), ("rnnt-encoder", "dynamo")}

@@ -11,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from tests.support import tiny_networks  # noqa: E402
-from trtopt.rewrite import rewrite_model  # noqa: E402
+from trtopt.rewrite.rewrite import rewrite_model  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

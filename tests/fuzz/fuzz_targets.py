@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
-from tests.fuzz import fuzz_arrays as arrays
-from tests.fuzz import fuzz_mutators as change
+from tests.fuzz import fuzz_arrays as arrays, fuzz_mutators as change
 from trtopt.records import TensorSpec
 
 _X = TensorSpec(name="x", dtype="float32", shape=("N", 4))
@@ -70,7 +69,7 @@ def _rewritten(path: Path) -> None:
     """As `trtopt lint` and `trtopt rewrite` read: shape inference and ONNX Runtime see the model."""
     from trtopt.onnxio.model_info import read_onnx
     from trtopt.records import Backend
-    from trtopt.workflows.build.rewriting import TRACE_FILE, rewritten
+    from trtopt.workflows.build.kept_model import TRACE_FILE, rewritten
 
     onnx = read_onnx(path)
     copy = path.with_name("copy.onnx")
@@ -199,7 +198,7 @@ def _table(path: Path) -> None:
 
 
 def _cache(path: Path) -> None:
-    from trtopt.builder.timing_cache import identity_of, load_cache
+    from trtopt.builder.timing_cache_file import identity_of, load_cache
     from trtopt.device.backends import open_builder
 
     builder = open_builder("onnxruntime")

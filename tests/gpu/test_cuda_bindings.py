@@ -10,8 +10,7 @@ import pytest
 
 from trtopt.device.api import Device
 from trtopt.errors import DeviceMemoryError
-from trtopt.serving.row_copying import Copier
-from trtopt.serving.vectored_copy import copy_in, copy_out
+from trtopt.serving.row_copying import Copier, copy_in, copy_out
 
 
 def test_the_device_says_what_it_is(device: Device, binding: str) -> None:

@@ -21,7 +21,7 @@ import pytest
 
 import trtopt
 from tests.support.gpu_digits import DIGITS, HELDOUT, SOURCES
-from trtopt.builder.timing_cache import identity_of, load_cache
+from trtopt.builder.timing_cache_file import identity_of, load_cache
 from trtopt.device.api import AllocationTracker
 from trtopt.device.backends import open_builder, open_cuda_device, open_target
 from trtopt.device.cuda import probe
@@ -35,8 +35,7 @@ from trtopt.errors import (
 )
 from trtopt.files.manifests import read_manifest
 from trtopt.measure.contracts import changed, contract_named
-from trtopt.measure.load.arrivals import Load, arrivals_s
-from trtopt.measure.load.queueing import keeps_up
+from trtopt.measure.load.arrivals import Load, arrivals_s, keeps_up
 from trtopt.measure.loop.inference_stream import InferenceStream
 from trtopt.records import EngineArtifact, Terms
 

@@ -12,8 +12,7 @@ import pytest
 import trtopt
 from tests.support.gpu_digits import DIGITS, IMAGES, SOURCES, close
 from trtopt.device.api import DeviceBuffer
-from trtopt.serving import BatchPolicy, DynamicBatcher, EnginePool
-from trtopt.serving import prepared_engine as prepared
+from trtopt.serving import BatchPolicy, DynamicBatcher, EnginePool, prepared_engine as prepared
 
 PATIENCE_S = 60.0
 

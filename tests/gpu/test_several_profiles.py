@@ -35,7 +35,7 @@ def test_the_engine_has_the_profiles_of_its_manifest(profiles: Path, binding: st
     assert engine.builder_config["optimization_profiles"] == "3"
     target = open_target("tensorrt")
     session = target.load((profiles / engine.path).read_bytes())
-    told = [one["images"] for one in session._profiles]  # type: ignore[attr-defined]
+    told = [one["images"] for one in session.profiles]
     assert told == [profile.shapes["images"] for profile in engine.plan.profiles]
     for batch, profile in ((1, 0), (4, 0), (5, 1), (16, 1), (20, 2), (32, 2)):
         context = session.context({"images": (batch, 1, 8, 8)})

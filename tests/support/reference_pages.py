@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
+from trtopt.cli.trtexec_options import OPTIONS
 from trtopt.measure.contracts import CONTRACTS, DEFAULT, SUMMARIES
 from trtopt.rewrite import rules
 from trtopt.rewrite.catalogue import in_order, modules_of
@@ -46,9 +47,24 @@ def contracts_table() -> str:
     return "\n".join(rows)
 
 
+def trtexec_table() -> str:
+    """Every option of trtexec and what it is here."""
+    rows = ["| trtexec | versions | here | trtopt | note |", "|---|---|---|---|---|"]
+    for option in OPTIONS:
+        name = f"{option.name}={option.value}" if option.value else option.name
+        form = option.form if option.form == "–" else f"`{option.form}`"
+        accepted = (
+            f" (accepted: {', '.join(f'`{value}`' for value in option.harmless)})" if option.harmless else ""
+        )
+        cells = (f"`{name}`", ", ".join(option.versions), option.kind, form, option.note + accepted)
+        rows.append(f"| {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "docs/reference/rewrite-rules.md": rules_table,
     "docs/concepts/contracts.md": contracts_table,
+    "docs/coming-from/trtexec.md": trtexec_table,
 }
 """The pages with a table in them, and what makes it."""
 

@@ -20,8 +20,7 @@ from trtopt.records import (
     Samples,
     TurnSamples,
 )
-from trtopt.workers.environment import environment_of
-from trtopt.workers.jobs import Job
+from trtopt.workers.jobs import Job, environment_of
 from trtopt.workers.protocol import Benched, Interleaved, Result
 
 LayerScript = Callable[[str, int, onnx.NodeProto], float]

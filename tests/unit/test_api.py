@@ -32,7 +32,12 @@ JOBS = (
 )
 NOT_SWEPT = {"ranges", "dynamic", "verdict", "bounds", "compute_capability"}
 """Settings that a sweep refuses or has no use for."""
-WRONG: dict[str, object] = {"batch": ["one"], "shapes": {"x": 1}, "bounds": {"min_sqnr": "high"}}
+WRONG: dict[str, object] = {
+    "batch": ["one"],
+    "shapes": {"x": 1},
+    "axes": {"x": "long"},
+    "bounds": {"min_sqnr": "high"},
+}
 WRONG_ELSE: Any = [["wrong"]]
 PATHS = {"calib", "timing_cache"}
 """Whatever is given for these is taken for a path."""

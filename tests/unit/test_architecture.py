@@ -10,11 +10,11 @@ import pytest
 from tests.support.paths import ROOT
 
 PACKAGE = ROOT / "trtopt"
-FREE = {"errors", "records", "logs", "printable", "version"}
+FREE = {"errors", "extras", "records", "logs", "printable", "version"}
 """What everything may import."""
 ENTRANCES = {"__init__", "__main__"}
 STAGES = {"export", "rewrite", "precision", "builder", "measure", "inspect", "serving", "report"}
-PURE = {"measure.statistics", "measure.analysis", "measure.load.arrivals", "measure.load.queueing"}
+PURE = {"measure.statistics", "measure.analysis", "measure.load.arrivals"}
 """Judgements that other stages may use."""
 VENDORS = {"tensorrt", "tensorrt_rtx", "cuda", "pycuda", "pynvml", "onnxruntime"}
 

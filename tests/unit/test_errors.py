@@ -58,7 +58,8 @@ def test_the_exit_codes_in_the_docstring_are_the_real_ones() -> None:
         for name, (_, said) in tree.items()
         if (match := re.search(r"exit code (\d+)", said))
     }
-    assert stated == {"TrtoptError": 1, "UsageError": 2}
+    usage = dict.fromkeys(("UsageError", "FixedBatchError", "WrongPathError"), 2)
+    assert stated == {"TrtoptError": 1, "PlanError": 3} | usage
 
     def inherited(name: str) -> int:
         parent = tree[name][0]

@@ -13,7 +13,7 @@ import pytest
 import trtopt
 from trtopt import processes
 from trtopt.processes import cause_of_death, how_it_ended, python_command
-from trtopt.workers import environment
+from trtopt.workers import jobs
 
 HOME = str(Path(trtopt.__file__).parents[1])
 OWN = f"""Traceback (most recent call last):
@@ -168,5 +168,5 @@ def test_nothing_that_a_repository_configures_runs_when_its_revision_is_requeste
     rev-parse = {run}
 """
     )
-    assert len(environment._git_revision() or "") == 40
+    assert len(jobs._git_revision() or "") == 40
     assert not (tmp_path / "ran").exists()

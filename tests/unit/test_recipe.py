@@ -78,6 +78,18 @@ def test_a_profile_may_set_every_key_but_what_loads_code(profile: Path) -> None:
     )
 
 
+def test_a_recipe_gives_axes_one_length_or_a_smallest_a_tuned_and_a_largest_one(profile: Path) -> None:
+    profile.write_text("axes = {seq = 128, past = [1, 16, 64]}")
+    assert make_recipe(str(profile), {}).axes == {"seq": (128,), "past": (1, 16, 64)}
+
+
+@pytest.mark.parametrize("lengths", ["[]", "[1, 2]", "[3, 2, 4]", "[0]", "[1, 2, 2147483648]"])
+def test_lengths_of_an_axis_that_are_no_range_are_refused(profile: Path, lengths: str) -> None:
+    profile.write_text(f"axes = {{seq = {lengths}}}")
+    with pytest.raises(UsageError, match="seq"):
+        make_recipe(str(profile), {})
+
+
 def test_recipes_do_not_share_their_shapes() -> None:
     first, second = make_recipe(None, {}), make_recipe(None, {})
     first.shapes["x"] = "N"
@@ -137,7 +149,7 @@ def test_an_unknown_key_is_named_and_the_known_ones_are_listed(profile: Path) ->
 
 @pytest.mark.parametrize(
     ("key", "value", "flag"),
-    [("plugins", ("a.so",), "--plugin"), ("calib", "module:function", "--calib module:function")],
+    [("plugins", ("a.so",), "--plugin"), ("calib", "module:function", "--data module:function")],
 )
 def test_a_profile_names_no_code_but_a_flag_may(profile: Path, key: str, value: Any, flag: str) -> None:
     error = refused(profile, f"{key} = {_toml(value)}")
@@ -235,7 +247,7 @@ def test_the_ends_of_a_range_belong_to_it(key: str, value: int) -> None:
 def test_an_unknown_profile_is_refused_with_the_nearest_name_and_all_names() -> None:
     with pytest.raises(UsageError) as caught:
         load_profile("througput")
-    assert "--profile througput: no such profile" in caught.value.problem
+    assert "--recipe througput: no such recipe" in caught.value.problem
     assert "did you mean 'throughput'?" in caught.value.remedy
     assert all(name in caught.value.remedy for name in SHIPPED)
 
@@ -249,13 +261,13 @@ def test_an_unknown_profile_that_is_like_no_name_is_refused_with_all_names() -> 
 
 @pytest.mark.parametrize("name", ["", "missing.toml", "./missing", "quick/"])
 def test_a_profile_that_is_no_file_is_refused(name: str) -> None:
-    with pytest.raises(UsageError, match="no such profile"):
+    with pytest.raises(UsageError, match="no such recipe"):
         load_profile(name)
 
 
 def test_a_folder_is_no_profile(tmp_path: Path) -> None:
     (tmp_path / "folder.toml").mkdir()
-    with pytest.raises(UsageError, match="no such profile"):
+    with pytest.raises(UsageError, match="no such recipe"):
         load_profile(str(tmp_path / "folder.toml"))
 
 

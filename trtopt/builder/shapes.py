@@ -1,27 +1,25 @@
-"""From batch sizes and `--shape` flags to the range of shapes that each input of an engine gets.
+"""From batch sizes, `--shape` and `--axis` to the range of shapes that each input of an engine gets.
 
 The batch axis is axis 0 of every input on which the model leaves axis 0 open. Every other open axis must be
-given by `--shape NAME:MIN,OPT,MAX` (or one shape for a fixed size), each shape written like `Nx3x224x224`
-with `N` where the batch goes.
+given: for all inputs by `--axis NAME=MIN,OPT,MAX`, or for one by `--shape INPUT:MIN,OPT,MAX` (or one shape
+for a fixed size), each shape written like `Nx3x224x224` with `N` where the batch goes.
 """
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+import shlex
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from pathlib import Path
+from types import MappingProxyType
 
+from trtopt.builder.open_axes import Lengths, Place, axis_lengths, axis_name, check_shared_axes
 from trtopt.errors import FixedBatchError, UsageError
 from trtopt.recipe import BATCH, ShapeFlag
-from trtopt.records import (
-    MAX_PROFILES,
-    BuildPlan,
-    OnnxArtifact,
-    Profile,
-    Shape,
-    ShapeRange,
-    TensorSpec,
-)
+from trtopt.records import MAX_PROFILES, BuildPlan, OnnxArtifact, Profile, Shape, ShapeRange, TensorSpec
+
+_NO_AXES: Mapping[str, Sequence[int]] = MappingProxyType({})
 
 
 def batch_axes(model: OnnxArtifact) -> dict[str, int | str]:
@@ -39,22 +37,36 @@ def fixed_batch(model: OnnxArtifact) -> int | None:
     return first
 
 
-def shape_ranges(model: OnnxArtifact, batch: ShapeRange, flags: Sequence[ShapeFlag]) -> dict[str, ShapeRange]:
-    """The range of every input for one engine.
+def shape_ranges(
+    model: OnnxArtifact,
+    batch: ShapeRange,
+    flags: Sequence[ShapeFlag],
+    axes: Mapping[str, Sequence[int]] = _NO_AXES,
+) -> dict[str, ShapeRange]:
+    """The range of every input for one engine; `axes` gives one or three lengths to axes by name.
 
     Raises:
         FixedBatchError: the model fixes another batch.
-        UsageError: a flag names no input, has the wrong rank, contradicts a fixed axis, has min > max, or an
-            open axis is given by no flag.
+        UsageError: a flag names no input or axis, has the wrong rank, contradicts a fixed axis or another
+            flag, has min > max, or an open axis is given by no flag.
     """
-    given = _by_input(model, flags)
+    given = _by_input(model.inputs, flags)
+    lengths = axis_lengths(model.inputs, axes)
     fixed = fixed_batch(model)
     if fixed is not None and (batch.min[0] != fixed or batch.max[0] != fixed):
         raise FixedBatchError(
             f"{model.path}: the batch axis is fixed at {fixed}; requested {_span(batch)}",
-            f"export it with a dynamic batch axis, or build with --batch {fixed}",
+            f"make it dynamic: trtopt rewrite {shlex.quote(model.path)} --dynamic-batch -o "
+            f"{shlex.quote(_with_dynamic_batch(model.path))}; or take --batch {fixed}",
         )
-    return {spec.name: _range_of(spec, batch, given.get(spec.name)) for spec in model.inputs}
+    shapes = {spec.name: _range_of(spec, batch, given.get(spec.name), lengths) for spec in model.inputs}
+    check_shared_axes(model.inputs, shapes)
+    return shapes
+
+
+def _with_dynamic_batch(path: str) -> str:
+    """A name for the rewritten model, in the current folder."""
+    return f"{Path(path).stem}-dynamic.onnx"
 
 
 def _span(batch: ShapeRange) -> str:
@@ -63,9 +75,9 @@ def _span(batch: ShapeRange) -> str:
 
 
 def _by_input(
-    model: OnnxArtifact, flags: Sequence[ShapeFlag]
+    inputs: Sequence[TensorSpec], flags: Sequence[ShapeFlag]
 ) -> dict[str, tuple[tuple[int | str, ...], ...]]:
-    names = [spec.name for spec in model.inputs]
+    names = [spec.name for spec in inputs]
     given: dict[str, tuple[tuple[int | str, ...], ...]] = {}
     for name, shapes in flags:
         if name not in names:
@@ -82,9 +94,12 @@ def _by_input(
 
 
 def _range_of(
-    spec: TensorSpec, batch: ShapeRange, given: tuple[tuple[int | str, ...], ...] | None
+    spec: TensorSpec,
+    batch: ShapeRange,
+    given: tuple[tuple[int | str, ...], ...] | None,
+    lengths: Mapping[Place, Lengths],
 ) -> ShapeRange:
-    shapes = given or (tuple(_default_axes(spec)),)
+    shapes = given or tuple(tuple(_default_axes(spec, lengths, which)) for which in range(3))
     low, best, high = shapes if len(shapes) == 3 else (shapes[0],) * 3
     built = ShapeRange(
         min=_fill(spec, low, batch.min[0]),
@@ -97,24 +112,34 @@ def _range_of(
                 f"--shape {spec.name}: axis {axis} has min {a}, opt {b}, max {c}",
                 "give min ≤ opt ≤ max on every axis",
             )
+        if lengths.get((spec.name, axis), (a, b, c)) != (a, b, c):
+            raise UsageError(
+                f"--shape {spec.name} and --axis {axis_name(spec, axis)} contradict each other",
+                "omit one of them",
+            )
     return built
 
 
-def _default_axes(spec: TensorSpec) -> list[int | str]:
+def _default_axes(spec: TensorSpec, lengths: Mapping[Place, Lengths], which: int) -> list[int | str]:
+    """The input's own axes, with the smallest, the tuned or the largest length (`which`) of open ones."""
     axes: list[int | str] = []
     for index, axis in enumerate(spec.shape):
         if isinstance(axis, int):
             axes.append(axis)
         elif index == 0:
             axes.append(BATCH)
+        elif (spec.name, index) in lengths:
+            axes.append(lengths[spec.name, index][which])
         else:
-            written = "x".join(
-                BATCH if place == 0 and isinstance(length, str) else str(length)
+            missing = [
+                shlex.quote(axis_name(spec, place))
                 for place, length in enumerate(spec.shape)
-            )
+                if place and isinstance(length, str) and (spec.name, place) not in lengths
+            ]
             raise UsageError(
-                f"input {spec.name!r}: axis {index} ({axis!r}) is dynamic and no --shape gives its size",
-                f"add --shape {spec.name}:MIN,OPT,MAX, each of the form {written} with numbers for the names",
+                f"input {spec.name!r}: axis {index} ({axis!r}) is dynamic, and its length is not given",
+                f"add {' '.join(f'--axis {name}=MIN,OPT,MAX' for name in missing)}, "
+                f"or one length, as --axis {missing[0]}=128",
             )
     return axes
 
@@ -161,7 +186,10 @@ def batch_range(batches: Sequence[int]) -> ShapeRange:
 
 
 def profiles_for(
-    model: OnnxArtifact, ranges: Sequence[Sequence[int]], flags: Sequence[ShapeFlag]
+    model: OnnxArtifact,
+    ranges: Sequence[Sequence[int]],
+    flags: Sequence[ShapeFlag],
+    axes: Mapping[str, Sequence[int]] = _NO_AXES,
 ) -> tuple[Profile, ...]:
     """The optimisation profiles of one dynamic engine, by the smallest batch and then the largest; the other
     axes are the same in all.
@@ -181,7 +209,7 @@ def profiles_for(
                 f"two optimisation profiles for batches {_span(one)}: only one of them would ever run",
                 "give each --batch another range",
             )
-    return tuple(Profile(batch=batch, shapes=shape_ranges(model, batch, flags)) for batch in batches)
+    return tuple(Profile(batch=batch, shapes=shape_ranges(model, batch, flags, axes)) for batch in batches)
 
 
 def over_all(profiles: Sequence[Profile]) -> Profile:
@@ -204,11 +232,45 @@ def _over(ranges: Sequence[ShapeRange], tuned: ShapeRange) -> ShapeRange:
     )
 
 
-def shapes_at(inputs: Sequence[TensorSpec], plan: BuildPlan, size: int) -> dict[str, Shape]:
-    """Shapes of a model's inputs: what the engine is tuned for, with the batch size in its place."""
+def shapes_at(
+    inputs: Sequence[TensorSpec],
+    plan: BuildPlan,
+    size: int,
+    flags: Sequence[ShapeFlag] = (),
+    axes: Mapping[str, Sequence[int]] = _NO_AXES,
+) -> dict[str, Shape]:
+    """Shapes of a model's inputs to run an engine with, with the batch size in its place.
+
+    Other axes have the length that the engine is tuned for, or the one that `flags` and `axes` give; of a
+    smallest, a tuned and a largest one the tuned.
+
+    Raises:
+        UsageError: a flag names no input or axis, or gives a length that the engine does not admit.
+    """
+    given, lengths = _by_input(inputs, flags), axis_lengths(inputs, axes)
     shapes = {}
     for spec in inputs:
-        best = plan.shapes[spec.name].opt
-        is_batched = bool(spec.shape) and isinstance(spec.shape[0], str)
-        shapes[spec.name] = (size, *best[1:]) if is_batched else best
+        admitted = plan.shapes[spec.name]
+        best = [
+            lengths[spec.name, index][1] if (spec.name, index) in lengths else length
+            for index, length in enumerate(admitted.opt)
+        ]
+        if spec.name in given:
+            best = list(_fill(spec, given[spec.name][len(given[spec.name]) // 2], size))
+        if spec.shape and isinstance(spec.shape[0], str):
+            best[0] = size
+        if flags or axes:
+            _check_admitted(spec, admitted, best)
+        shapes[spec.name] = tuple(best)
     return shapes
+
+
+def _check_admitted(spec: TensorSpec, admitted: ShapeRange, shape: Sequence[int]) -> None:
+    for index, (low, length, high) in enumerate(zip(admitted.min, shape, admitted.max, strict=True)):
+        if index and not low <= length <= high:
+            span = f"{low}" if low == high else f"{low} to {high}"
+            raise UsageError(
+                f"input {spec.name!r}: axis {index} is {length}, and the engine admits {span}",
+                f"give one of those with --axis {shlex.quote(axis_name(spec, index))}=N, or build another "
+                "engine with trtopt build",
+            )

@@ -9,16 +9,18 @@ import click
 
 from trtopt.cli.bench_outputs import Outputs, output_flags
 from trtopt.cli.exit_codes import UNTRUSTWORTHY
+from trtopt.cli.options.batch import batch_option
 from trtopt.cli.options.contract import contract_flags
 from trtopt.cli.options.measuring import (
     backend_option,
     duration_option,
-    input_option,
+    inputs_option,
     nvtx_option,
     timeout_option,
     trust_option,
     warmup_option,
 )
+from trtopt.cli.options.shapes import shape_options
 
 if TYPE_CHECKING:
     from trtopt.records import Terms
@@ -27,13 +29,14 @@ REFERENCE = "reference"
 
 
 @click.command()
-@click.argument("path", type=click.Path(path_type=Path))
-@click.option("--batch", metavar="N,N,…", help="Batch sizes [default: those of the engines].")
+@click.argument("path", type=click.Path(exists=True, path_type=Path))
+@batch_option("Batch sizes [default: those of the engines].")
+@shape_options
 @backend_option
 @contract_flags
 @duration_option
 @warmup_option
-@input_option
+@inputs_option
 @click.option("--layers", is_flag=True, help="Time every layer, in a separate pass.")
 @click.option("--memory", is_flag=True, help="Trace every allocation, in a separate pass.")
 @click.option(
@@ -73,7 +76,9 @@ REFERENCE = "reference"
 def bench(
     context: click.Context,
     path: Path,
-    batch: str | None,
+    batch: tuple[int, ...] | None,
+    shapes: dict[str, str] | None,
+    axes: dict[str, tuple[int, ...]] | None,
     backend: str | None,
     contract: str | None,
     terms: Terms,
@@ -99,7 +104,6 @@ def bench(
     """
     from trtopt.cli.progress import listening
     from trtopt.errors import TrtoptError
-    from trtopt.recipe import parse_batches
     from trtopt.report.trust import is_trustworthy
     from trtopt.workflows.bench.bench import bench as run
 
@@ -107,7 +111,9 @@ def bench(
         try:
             report = run(
                 path,
-                batch=parse_batches(batch) if batch is not None else None,
+                batch=batch,
+                shapes=shapes,
+                axes=axes,
                 backend=backend,
                 contract=contract,
                 terms=terms,

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from trtopt.cli.options.json_output import JsonOutput, json_option
+
 if TYPE_CHECKING:
     from trtopt.records import BenchReport
 
 _OPTIONS = (
-    click.option(
-        "--json", "json_file", metavar="FILE|-", help="Write the result file, raw samples included."
-    ),
+    json_option("the result, raw samples included,"),
     click.option(
         "--export-times",
         type=click.Path(path_type=Path),
@@ -34,14 +34,13 @@ _OPTIONS = (
 class Outputs:
     """Requested output files; they are checked to be writable before anything is measured."""
 
-    def __init__(self, json_file: str | None, times: Path | None, profile: Path | None) -> None:
+    def __init__(self, json: JsonOutput | None, times: Path | None, profile: Path | None) -> None:
         from trtopt.files.writable import check_writable
 
-        self._to_stdout = json_file == "-"
-        self._file = Path(json_file) if json_file and not self._to_stdout else None
+        self._json = json
         self._times, self._profile = times, profile
         self._latest: BenchReport | None = None
-        for file in (self._file, times, profile):
+        for file in (times, profile):
             if file is not None:
                 check_writable(file)
 
@@ -52,12 +51,11 @@ class Outputs:
 
     def save(self, report: BenchReport) -> None:
         """After every engine: a later failure must not take finished measurements along."""
-        from trtopt.files.atomic import write_atomically
         from trtopt.records import to_json
 
         self._latest = report
-        if self._file is not None:
-            write_atomically(self._file, to_json(report, indent=None))
+        if self._json is not None and not self._json.is_stdout:
+            self._json.write(to_json(report, indent=None))
 
     def finish(self) -> None:
         """Write trtexec's files, then the table, to standard error if the result goes to standard output.
@@ -72,9 +70,10 @@ class Outputs:
         if report is None:
             return
         self._export(report)
-        if self._to_stdout:
-            click.echo(to_json(report, indent=None), nl=False)
-        console(stderr=self._to_stdout).print(bench_summary(report))
+        is_stdout = self._json is not None and self._json.is_stdout
+        if self._json is not None and is_stdout:
+            self._json.write(to_json(report, indent=None))
+        console(stderr=is_stdout).print(bench_summary(report))
 
     def _export(self, report: BenchReport) -> None:
         from trtopt.files.atomic import write_atomically
@@ -96,9 +95,9 @@ def output_flags(command: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(command)
     def with_outputs(
-        json_file: str | None, export_times: Path | None, export_profile: Path | None, **arguments: Any
+        json: JsonOutput | None, export_times: Path | None, export_profile: Path | None, **arguments: Any
     ) -> None:
-        command(**arguments, outputs=Outputs(json_file, export_times, export_profile))
+        command(**arguments, outputs=Outputs(json, export_times, export_profile))
 
     for option in reversed(_OPTIONS):
         with_outputs = option(with_outputs)

@@ -8,8 +8,13 @@ from typing import TYPE_CHECKING
 import click
 
 from trtopt.cli.exit_codes import NOT_MET
-from trtopt.cli.options.bounds import bounds_options
-from trtopt.cli.options.measuring import timeout_option
+from trtopt.cli.options.accuracy_bounds import bounds_options
+from trtopt.cli.options.batch import batch_option
+from trtopt.cli.options.completion import files, method_names, names
+from trtopt.cli.options.data import data_option
+from trtopt.cli.options.json_output import JsonOutput, json_option
+from trtopt.cli.options.measuring import backend_choice, timeout_option
+from trtopt.cli.options.recipe import recipe_option
 from trtopt.cli.options.target import target_option
 from trtopt.targets import DEFAULT
 
@@ -19,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("model", type=click.Path(path_type=Path))
+@click.argument("model", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option(
     "-o", "--output", "out", type=click.Path(path_type=Path), help="File to write the resulting model to."
 )
@@ -30,23 +35,28 @@ if TYPE_CHECKING:
     help="The low precision.",
 )
 @bounds_options
-@click.option("--data", metavar="DATA", help="Samples to evaluate accuracy on [default: those of --calib].")
-@click.option("--calib", metavar="DATA", help="Samples for ranges and values [default: those of --data].")
+@data_option("Samples to evaluate accuracy on, and to find ranges on")
+@click.option("--calib", metavar="DATA", shell_complete=files, help="Other samples for ranges and values.")
 @click.option(
-    "--table", type=click.Path(path_type=Path), metavar="FILE", help="Ranges from an earlier trtopt quantize."
+    "--table",
+    type=click.Path(exists=True, path_type=Path),
+    metavar="FILE",
+    help="Ranges from an earlier trtopt quantize.",
 )
-@click.option("--method", metavar="NAME", help="How ranges are found, as for trtopt quantize.")
+@click.option(
+    "--method",
+    metavar="NAME",
+    shell_complete=names(method_names),
+    help="How ranges are found, as for trtopt quantize.",
+)
 @target_option("write for", otherwise=f"the engines', else {DEFAULT}")
 @click.option("--exclude", multiple=True, metavar="PATTERN", help="Nodes or operators to keep in any case.")
 @click.option("--include", multiple=True, metavar="PATTERN", help="Nodes to lower regardless of the rules.")
-@click.option(
-    "--backend",
-    default="auto",
-    metavar="auto|tensorrt|tensorrt-rtx|onnxruntime",
-    help="Evaluator: engines [default with a GPU], or ONNX Runtime, which emulates the precision.",
+@backend_choice(
+    "Evaluator: engines [default with a GPU], or ONNX Runtime, which emulates the precision.", default="auto"
 )
-@click.option("--batch", metavar="N,N,…", help="Batch sizes of the engines.")
-@click.option("--profile", metavar="NAME|FILE", help="A recipe for the engines.")
+@batch_option("Batch sizes of the engines.")
+@recipe_option("A recipe for the engines.")
 @timeout_option
 @click.option(
     "--max-evaluations",
@@ -55,9 +65,7 @@ if TYPE_CHECKING:
     metavar="N",
     help="Maximum number of node sets to evaluate.",
 )
-@click.option(
-    "--json", "as_json", is_flag=True, help="Print the report as JSON, with the front and all nodes."
-)
+@json_option("the report, with the front and all nodes,")
 def bisect(
     model: Path,
     out: Path | None,
@@ -71,11 +79,11 @@ def bisect(
     exclude: tuple[str, ...],
     include: tuple[str, ...],
     backend: str,
-    batch: str | None,
+    batch: tuple[int, ...] | None,
     profile: str | None,
     timeout: float | None,
     max_evaluations: int,
-    as_json: bool,
+    json: JsonOutput | None,
 ) -> None:
     """Find the fewest nodes of MODEL to keep in higher precision so that the bounds are met.
 
@@ -83,11 +91,9 @@ def bisect(
     """
     from trtopt.cli.console import say
     from trtopt.cli.progress import listening
-    from trtopt.recipe import parse_batches
     from trtopt.records import to_json
     from trtopt.report.bisecting import bisect_summary
-    from trtopt.workflows.precision.bisect import Request
-    from trtopt.workflows.precision.bisect import bisect as run
+    from trtopt.workflows.precision.bisect import Request, bisect as run
 
     request = Request(
         precision=precision,
@@ -100,16 +106,16 @@ def bisect(
         exclude=exclude,
         include=include,
         backend=backend,
-        batch=parse_batches(batch) if batch is not None else None,
+        batch=batch,
         profile=profile,
         timeout=timeout,
         evaluations=max_evaluations,
     )
     with listening() as listener:
         report = run(model, request, out, listener)
-    if as_json:
-        click.echo(to_json(report).decode(), nl=False)
-    else:
+    if json is not None:
+        json.write(to_json(report))
+    if json is None or not json.is_stdout:
         say(*bisect_summary(report))
     if report.verdict == "not met":
         raise click.exceptions.Exit(NOT_MET)

@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING
 import click
 
 from trtopt.cli.locked import or_locked
-from trtopt.cli.options.bounds import bounds_options
-from trtopt.cli.options.measuring import nvtx_option
+from trtopt.cli.options.accuracy_bounds import bounds_options
+from trtopt.cli.options.batch import parse_range
+from trtopt.cli.options.data import data_option
+from trtopt.cli.options.json_output import JsonOutput, json_option
+from trtopt.cli.options.measuring import backend_choice, nvtx_option
 from trtopt.cli.options.recipe import RecipeFlags, cache_dir_option, recipe_options
 
 if TYPE_CHECKING:
@@ -17,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("model", required=False, type=click.Path(path_type=Path))
+@click.argument("model", required=False, type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path), help="Build folder to create [default: MODEL.trtopt]."
 )
@@ -26,10 +29,14 @@ if TYPE_CHECKING:
     "batches",
     multiple=True,
     metavar="N,N,…",
+    callback=lambda context, option, texts: [parse_range(text) for text in texts],
     help="Batch sizes, one engine each [default: 1]. With --dynamic its MIN,OPT,MAX; several --batch give "
     "it several optimisation profiles.",
 )
-@click.option("--backend", metavar="auto|tensorrt|tensorrt-rtx|onnxruntime", help="What to build with.")
+@backend_choice("What to build with [default: auto: TensorRT-RTX if there is no GPU].")
+@data_option(
+    "Real inputs for --precision, which decide what stays FP32, and the scales", aliases=("--calib",)
+)
 @recipe_options()
 @click.option(
     "--verdict/--no-verdict",
@@ -42,12 +49,14 @@ if TYPE_CHECKING:
 @nvtx_option
 @click.option("--memory", is_flag=True, help="Trace the builder's allocations of device memory.")
 @click.option("--force", is_flag=True, help="Replace a build of another model.")
+@json_option("the manifest")
 @or_locked
 def build(
     model: Path,
     output: Path | None,
-    batches: tuple[str, ...],
+    batches: list[tuple[int, ...]],
     backend: str | None,
+    data: str | None,
     verdict: bool | None,
     bounds: Bounds,
     allow_fallback: bool,
@@ -55,6 +64,7 @@ def build(
     memory: bool,
     force: bool,
     cache_dir: Path | None,
+    json: JsonOutput | None,
     recipe: RecipeFlags,
 ) -> None:
     """Build engines from MODEL, an ONNX file, into a folder.
@@ -67,22 +77,21 @@ def build(
     """
     from trtopt.cli.console import console
     from trtopt.cli.progress import listening
-    from trtopt.recipe import parse_range
+    from trtopt.records import to_json
     from trtopt.report.profile import build_memories_summary, receipts_summary
     from trtopt.report.text import build_summary
     from trtopt.report.verdict import verdict_summary
-    from trtopt.workflows.build.build import build as run
-    from trtopt.workflows.build.build import default_output
+    from trtopt.workflows.build.build import build as run, default_output
     from trtopt.workflows.build.build_memory import memories_of
     from trtopt.workflows.profile.precision_receipt import check_receipts, receipts_of
 
     target = output or default_output(model)
-    sizes = [parse_range(text) for text in batches]
     wanted = recipe.recipe(
         {
-            "batch": sizes[0] if len(sizes) == 1 else None,
-            "ranges": sizes if len(sizes) > 1 else None,
+            "batch": batches[0] if len(batches) == 1 else None,
+            "ranges": batches if len(batches) > 1 else None,
             "backend": backend,
+            "calib": data,
             "verdict": verdict,
             "bounds": bounds.given or None,
         }
@@ -101,7 +110,9 @@ def build(
     receipts = receipts_of(target, manifest)
     memories = build_memories_summary(memories_of(target, manifest))
     verdict_parts = () if manifest.verdict is None else (verdict_summary(manifest.verdict),)
-    console().print(
+    if json is not None:
+        json.write(to_json(manifest))
+    console(stderr=json is not None and json.is_stdout).print(
         build_summary(manifest, str(target)), receipts_summary(receipts), memories, *verdict_parts
     )
     if not allow_fallback:

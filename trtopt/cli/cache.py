@@ -8,6 +8,8 @@ from typing import Any
 
 import click
 
+from trtopt.cli.options.json_output import JsonOutput, json_option
+
 _MIB = 2**20
 
 
@@ -26,19 +28,18 @@ def cache() -> None:
 
 @cache.command("ls")
 @_store_option
-@click.option("--json", "as_json", is_flag=True, help="Print the entries as JSON lines.")
-def ls(cache_dir: Path | None, as_json: bool) -> None:
+@json_option("the entries, one per line,")
+def ls(cache_dir: Path | None, json: JsonOutput | None) -> None:
     """List the caches, the latest used first."""
     from trtopt.cli.console import console
     from trtopt.records import to_json
     from trtopt.report.caching import entries_table
-    from trtopt.workflows.build.timing_caches import entries, store_folder
+    from trtopt.workflows.build.timing_cache_commands import entries, store_folder
 
     cache_entries = entries(cache_dir)
-    if as_json:
-        for entry in cache_entries:
-            click.echo(to_json(entry, indent=None), nl=False)
-    else:
+    if json is not None:
+        json.write(b"".join(to_json(entry, indent=None) for entry in cache_entries))
+    if json is None or not json.is_stdout:
         console().print(entries_table(cache_entries, str(store_folder(cache_dir))))
 
 
@@ -47,31 +48,35 @@ def ls(cache_dir: Path | None, as_json: bool) -> None:
 @_store_option
 @click.option("--tactics", "with_tactics", is_flag=True, help="List its entries (TensorRT 10.8 and newer).")
 @click.option("--against", metavar="NAME|FILE", help="Show how its tactics differ from another cache's.")
-@click.option("--json", "as_json", is_flag=True, help="Print the entry as JSON.")
-def show(name: str, cache_dir: Path | None, with_tactics: bool, against: str | None, as_json: bool) -> None:
+@json_option("the entry")
+def show(
+    name: str, cache_dir: Path | None, with_tactics: bool, against: str | None, json: JsonOutput | None
+) -> None:
     """Show where and by which builds the cache NAME (or a part of its name) was made."""
     from trtopt.cli.console import console
     from trtopt.records import to_json
     from trtopt.report.caching import difference_table, entry_summary, tactics_table
-    from trtopt.workflows.build import timing_caches as caches
+    from trtopt.workflows.build import timing_cache_commands as caches
 
     if against is not None:
         console().print(difference_table(caches.difference(name, against, cache_dir)))
     elif with_tactics:
         console().print(tactics_table(caches.tactics(name, cache_dir)))
-    elif as_json:
-        click.echo(to_json(caches.entry(name, cache_dir)), nl=False)
     else:
-        console().print(entry_summary(caches.entry(name, cache_dir)))
+        entry = caches.entry(name, cache_dir)
+        if json is not None:
+            json.write(to_json(entry))
+        if json is None or not json.is_stdout:
+            console().print(entry_summary(entry))
 
 
 @cache.command()
-@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
 @_store_option
 def merge(files: tuple[Path, ...], cache_dir: Path | None) -> None:
     """Add exported caches FILES to the store; TensorRT merges those that have a counterpart."""
     from trtopt.cli.console import say
-    from trtopt.workflows.build.timing_caches import take_in
+    from trtopt.workflows.build.timing_cache_commands import take_in
 
     for path in take_in(files, cache_dir):
         say(str(path))
@@ -81,7 +86,7 @@ def merge(files: tuple[Path, ...], cache_dir: Path | None) -> None:
 @_store_option
 def verify(cache_dir: Path | None) -> None:
     """Check every cache against its hash; fails if one is damaged."""
-    from trtopt.workflows.build import timing_caches as caches
+    from trtopt.workflows.build import timing_cache_commands as caches
 
     click.echo(f"{len(caches.verify(cache_dir))} caches are intact")
 
@@ -92,7 +97,7 @@ def verify(cache_dir: Path | None) -> None:
 def prune(cache_dir: Path | None, max_size: int | None) -> None:
     """Remove damaged caches, then the least recently used ones."""
     from trtopt.cli.console import say
-    from trtopt.workflows.build import timing_caches as caches
+    from trtopt.workflows.build import timing_cache_commands as caches
 
     limit = {} if max_size is None else {"limit_bytes": max_size * _MIB}
     for path in caches.prune(cache_dir=cache_dir, **limit):
@@ -106,6 +111,6 @@ def prune(cache_dir: Path | None, max_size: int | None) -> None:
 @_store_option
 def export(name: str, output: Path, raw: bool, cache_dir: Path | None) -> None:
     """Write the cache NAME to a file, for another store or for --timing-cache."""
-    from trtopt.workflows.build import timing_caches as caches
+    from trtopt.workflows.build import timing_cache_commands as caches
 
     caches.export(name, output, raw=raw, cache_dir=cache_dir)

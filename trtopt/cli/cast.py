@@ -6,20 +6,27 @@ from pathlib import Path
 
 import click
 
+from trtopt.cli.options.aliases import OptionWithAliases
+from trtopt.cli.options.data import data_option
+from trtopt.cli.options.json_output import JsonOutput, json_option
 from trtopt.cli.options.target import target_option
 
 
 @click.command()
-@click.argument("model", type=click.Path(path_type=Path))
+@click.argument("model", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("-o", "--output", "out", type=click.Path(path_type=Path), required=True, help="File to write.")
 @click.option("--precision", type=click.Choice(["fp16", "bf16"]), default="fp16", show_default=True)
-@click.option(
-    "--data",
-    metavar="DATA",
-    help="Real inputs: an .npz, a folder of them, JSON or module:function; they decide what stays FP32.",
-)
+@data_option("Real inputs, which decide what stays FP32")
 @target_option("cast for (scales)")
-@click.option("--keep", multiple=True, metavar="PATTERN", help="Nodes to keep in FP32: 'encoder.0.*'.")
+@click.option(
+    "--exclude",
+    "keep",
+    multiple=True,
+    metavar="PATTERN",
+    cls=OptionWithAliases,
+    aliases=("--keep",),
+    help="Nodes to keep in FP32: 'encoder.0.*'.",
+)
 @click.option("--keep-op", multiple=True, metavar="OP", help="Operators to keep in FP32: Softmax.")
 @click.option("--include", multiple=True, metavar="PATTERN", help="Nodes to cast regardless of their values.")
 @click.option(
@@ -28,7 +35,7 @@ from trtopt.cli.options.target import target_option
 @click.option("--cast-io", is_flag=True, help="Make the model's FP32 inputs and outputs 16-bit too.")
 @click.option("--no-compare", is_flag=True, help="Do not compare the result with the original.")
 @click.option("--explain", metavar="NODE", help="Explain why this node became 16-bit or stayed FP32.")
-@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
+@json_option()
 def cast(
     model: Path,
     out: Path,
@@ -42,7 +49,7 @@ def cast(
     cast_io: bool,
     no_compare: bool,
     explain: str | None,
-    as_json: bool,
+    json: JsonOutput | None,
 ) -> None:
     """Write MODEL with its nodes in 16 bits where that is safe, and show what stayed FP32 and why."""
     from trtopt.cli.console import say
@@ -65,7 +72,7 @@ def cast(
         accept=lambda report: explain is None or of_node(report, explain),
         note=lambda text: click.echo(text, err=True),
     )
-    if as_json:
-        click.echo(to_json(report).decode(), nl=False)
-    else:
+    if json is not None:
+        json.write(to_json(report))
+    if json is None or not json.is_stdout:
         say(*(cast_summary(report) if explain is None else of_node(report, explain)))

@@ -7,35 +7,51 @@ from pathlib import Path
 import click
 
 from trtopt.cli.exit_codes import NOT_MET
-from trtopt.cli.options.bounds import bounds_options
-from trtopt.cli.options.measuring import timeout_option, trust_option
+from trtopt.cli.options.accuracy_bounds import bounds_options
+from trtopt.cli.options.batch import batch_option
+from trtopt.cli.options.completion import model_names, names_or_files
+from trtopt.cli.options.data import data_option
+from trtopt.cli.options.json_output import JsonOutput, json_option
+from trtopt.cli.options.measuring import backend_choice, timeout_option, trust_option
+from trtopt.cli.options.shapes import shape_options
 from trtopt.precision.bounds import Bounds
 
 
 @click.command()
-@click.argument("model", type=click.Path(path_type=Path))
-@click.option("--against", type=click.Path(path_type=Path), required=True, help="The reference ONNX file.")
-@click.option("--data", metavar="DATA", help="Samples: an .npz, a folder of them, JSON or module:function.")
-@click.option("--model", "task", metavar="NAME|FILE.toml", help="Measure this model's task metric too.")
-@click.option("--batch", metavar="N,N,…", help="Batch sizes of engines [default: each engine's own].")
-@click.option("--backend", metavar="auto|tensorrt|tensorrt-rtx|onnxruntime", help="What to run engines with.")
+@click.argument("model", type=click.Path(exists=True, path_type=Path))
+@click.option(
+    "--against", type=click.Path(exists=True, path_type=Path), required=True, help="The reference ONNX file."
+)
+@data_option("Samples [default: seeded random ones]")
+@click.option(
+    "--model",
+    "task",
+    metavar="NAME|FILE.toml",
+    shell_complete=names_or_files(model_names),
+    help="Measure this model's task metric too.",
+)
+@batch_option("Batch sizes of engines [default: each engine's own].")
+@shape_options
+@backend_choice("What to run engines with [default: their own backend].")
 @timeout_option
 @trust_option
 @bounds_options
 @click.option("--layers", is_flag=True, help="Rank where in the graph the error enters (ONNX files).")
-@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
+@json_option()
 def check(
     model: Path,
     against: Path,
     data: str | None,
     task: str | None,
-    batch: str | None,
+    batch: tuple[int, ...] | None,
+    shapes: dict[str, str] | None,
+    axes: dict[str, tuple[int, ...]] | None,
     backend: str | None,
     timeout: float | None,
     trust: tuple[str, ...],
     bounds: Bounds,
     layers: bool,
-    as_json: bool,
+    json: JsonOutput | None,
 ) -> None:
     """Compare MODEL, an ONNX file, a build folder or an engine in one, with a reference ONNX file.
 
@@ -43,7 +59,6 @@ def check(
     """
     from trtopt.cli.console import say
     from trtopt.cli.progress import listening
-    from trtopt.recipe import parse_batches
     from trtopt.records import to_json
     from trtopt.report.checking import check_summary
     from trtopt.workflows.precision.check import check as run
@@ -54,7 +69,9 @@ def check(
             against,
             data=data,
             model=task,
-            batch=parse_batches(batch) if batch is not None else None,
+            batch=batch,
+            shapes=shapes,
+            axes=axes,
             backend=backend,
             bounds=bounds,
             layers=layers,
@@ -62,9 +79,9 @@ def check(
             timeout=timeout,
             trust=trust,
         )
-    if as_json:
-        click.echo(to_json(report).decode(), nl=False)
-    else:
+    if json is not None:
+        json.write(to_json(report))
+    if json is None or not json.is_stdout:
         say(*check_summary(report))
     if not report.passed:
         raise click.exceptions.Exit(NOT_MET)

@@ -8,8 +8,12 @@ from typing import TYPE_CHECKING
 import click
 
 from trtopt.cli.exit_codes import NOT_MET
+from trtopt.cli.options.batch import batch_option
+from trtopt.cli.options.completion import contract_names, names
 from trtopt.cli.options.contract import contract_flags
-from trtopt.cli.options.measuring import backend_option, input_option, timeout_option, trust_option
+from trtopt.cli.options.data import data_option, older_data_option
+from trtopt.cli.options.json_output import JsonOutput, json_option
+from trtopt.cli.options.measuring import backend_option, timeout_option, trust_option
 from trtopt.cli.options.recipe import RecipeFlags, recipe_options
 
 if TYPE_CHECKING:
@@ -17,8 +21,8 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("a", type=click.Path(path_type=Path))
-@click.argument("b", type=click.Path(path_type=Path), required=False)
+@click.argument("a", type=click.Path(exists=True, path_type=Path))
+@click.argument("b", type=click.Path(exists=True, path_type=Path), required=False)
 @click.option(
     "--threshold",
     type=float,
@@ -27,11 +31,11 @@ if TYPE_CHECKING:
     help="The smallest difference that matters, as a share.",
 )
 @click.option("--markdown", is_flag=True, help="Print Markdown tables, for a pull request.")
-@click.option("--json", "json_file", metavar="FILE|-", help="Write the comparison, raw samples included.")
+@json_option("the comparison, raw samples included,")
 @click.option(
     "--force", is_flag=True, help="Compare although machines, models, input shapes or outputs differ."
 )
-@click.option("--batch", metavar="N,N,…", help="Batch sizes [default: those of both sides].")
+@batch_option("Batch sizes [default: those of both sides].")
 @backend_option
 @contract_flags
 @click.option(
@@ -40,7 +44,9 @@ if TYPE_CHECKING:
     metavar="S",
     help="Seconds of sampling per subject and batch size, over all its turns [default: 3].",
 )
-@input_option
+@data_option("Inputs to measure with, and for the --precision of --builds [default: seeded random ones]")
+@older_data_option("--input")
+@older_data_option("--calib")
 @timeout_option
 @trust_option
 @click.option("--control", type=int, metavar="K", help="Measure A against itself K times.")
@@ -53,7 +59,10 @@ if TYPE_CHECKING:
     help="Explain the difference of two contracts; between result files without a value, as last option.",
 )
 @click.option(
-    "--assume-contract", metavar="NAME", help="The contract that trtexec's exported times were taken under."
+    "--assume-contract",
+    metavar="NAME",
+    shell_complete=names(contract_names),
+    help="The contract that trtexec's exported times were taken under.",
 )
 @recipe_options("jobs", "timing_cache", "reproducible")
 def compare(
@@ -61,14 +70,16 @@ def compare(
     b: Path | None,
     threshold: float,
     markdown: bool,
-    json_file: str | None,
+    json: JsonOutput | None,
     force: bool,
-    batch: str | None,
+    batch: tuple[int, ...] | None,
     backend: str | None,
     contract: str | None,
     terms: Terms,
     duration: float | None,
     data: str | None,
+    input: str | None,
+    calib: str | None,
     timeout: float | None,
     trust: tuple[str, ...],
     control: int | None,
@@ -89,45 +100,39 @@ def compare(
     from trtopt.cli.console import console
     from trtopt.cli.progress import listening
     from trtopt.errors import DeviceError
-    from trtopt.files.atomic import write_atomically
-    from trtopt.files.writable import check_writable
-    from trtopt.recipe import parse_batches
     from trtopt.records import to_json
     from trtopt.report.comparison import comparison_markdown, comparison_summary
-    from trtopt.workflows.compare.compare import Options
-    from trtopt.workflows.compare.compare import compare as run
+    from trtopt.workflows.compare.compare import Options, compare as run
 
-    file = Path(json_file) if json_file and json_file != "-" else None
-    if file is not None:
-        check_writable(file)
     options = Options(
         threshold=threshold,
         force=force,
-        batch=parse_batches(batch) if batch is not None else None,
+        batch=batch,
         backend=backend,
         contract=contract,
         terms=terms,
         duration=duration,
-        data=data,
+        data=input or data,
         timeout=timeout,
         trust=trust,
         control=control,
         builds=builds,
         across_contracts=across_contracts,
         assume_contract=assume_contract,
-        recipe=recipe.recipe(),
+        recipe=recipe.recipe({"calib": calib})
+        if calib is not None
+        else recipe.calibrated_on(data if builds is not None else None),
     )
     with listening() as listener:
         compared = run(a, b, options, listener)
     record = to_json(compared.report, indent=None)
-    if file is not None:
-        write_atomically(file, record)
-    elif json_file == "-":
-        click.echo(record, nl=False)
+    is_stdout = json is not None and json.is_stdout
+    if json is not None:
+        json.write(record)
     if markdown:
-        click.echo(comparison_markdown(compared.outcome), nl=False, err=json_file == "-")
+        click.echo(comparison_markdown(compared.outcome), nl=False, err=is_stdout)
     else:
-        console(stderr=json_file == "-").print(comparison_summary(compared.outcome))
+        console(stderr=is_stdout).print(comparison_summary(compared.outcome))
     if compared.failure is not None:
         raise DeviceError(
             compared.failure,

@@ -6,28 +6,30 @@ from pathlib import Path
 
 import click
 
+from trtopt.cli.options.json_output import JsonOutput, json_option
+
 
 @click.command()
-@click.argument("folder", metavar="[DIR]", required=False, type=click.Path(path_type=Path))
-@click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
+@click.argument("folder", metavar="[DIR]", required=False, type=click.Path(exists=True, path_type=Path))
+@json_option("the findings")
 @click.option(
     "--bundle",
     type=click.Path(path_type=Path),
     metavar="FILE.zip",
     help="Pack the data for a bug report, with the build folder DIR; read it before you send it.",
 )
-def doctor(folder: Path | None, as_json: bool, bundle: Path | None) -> None:
+def doctor(folder: Path | None, json: JsonOutput | None, bundle: Path | None) -> None:
     """Show what is installed, which commands work here and what to install for the others.
 
     With --bundle all of that is packed, with the versions of all packages, the names (never the values) of
     environment variables and the manifest, logs and layers of DIR. The home folder, the names of user and
     host and apparent secrets of the environment are removed from every file.
     """
-    from trtopt.cli.console import console, say
+    from trtopt.cli.console import say
     from trtopt.errors import UsageError
     from trtopt.files.writable import check_writable
     from trtopt.records import to_json
-    from trtopt.report.doctor import doctor_summary
+    from trtopt.report.doctor import doctor_lines
     from trtopt.workflows.doctor import examine
     from trtopt.workflows.support_bundle import write_bundle
 
@@ -36,10 +38,10 @@ def doctor(folder: Path | None, as_json: bool, bundle: Path | None) -> None:
     if bundle is not None:
         check_writable(bundle)
     findings = examine()
-    if as_json:
-        click.echo(to_json(findings), nl=False)
-    elif bundle is None:
-        console().print(doctor_summary(findings))
+    if json is not None:
+        json.write(to_json(findings))
+    if bundle is None and (json is None or not json.is_stdout):
+        say(*doctor_lines(findings))
     if bundle is not None:
         for name in write_bundle(bundle, findings, folder):
             say(f"trtopt: packed {name}", err=True)

@@ -7,18 +7,24 @@ from typing import TYPE_CHECKING
 
 import click
 
+from trtopt.cli.options.completion import model_names, names, names_or_files
+
 if TYPE_CHECKING:
     from trtopt.export.export import DType, Exported
     from trtopt.export.spec import Exporter
 
 
 @click.command(name="export")
-@click.argument("model")
+@click.argument("model", shell_complete=names_or_files(model_names))
 @click.option(
     "-o", "--output", required=True, type=click.Path(path_type=Path, dir_okay=False), help="ONNX file."
 )
 @click.option(
-    "--variant", default="full", show_default=True, help="Size of a collection model: full or tiny."
+    "--variant",
+    default="full",
+    show_default=True,
+    shell_complete=names(lambda: ("full", "tiny")),
+    help="Size of a collection model: full or tiny.",
 )
 @click.option(
     "--exporter",
@@ -26,7 +32,9 @@ if TYPE_CHECKING:
     help="dynamo, based on torch.export, or torchscript, the older tracer. Default: the model's own.",
 )
 @click.option("--dtype", type=click.Choice(["fp32", "fp16", "bf16"]), default="fp32", show_default=True)
-@click.option("--checkpoint", type=click.Path(path_type=Path), help="State dict or .safetensors file.")
+@click.option(
+    "--checkpoint", type=click.Path(exists=True, path_type=Path), help="State dict or .safetensors file."
+)
 @click.option("--strict/--no-strict", default=True, help="Refuse missing and unexpected keys in it.")
 @click.option(
     "--opset", type=click.IntRange(17, 23), help="Default: the model's own, mostly 17; 22 for bf16."
@@ -52,7 +60,7 @@ def export(
     """Export MODEL to ONNX and compare the file with PyTorch.
 
     MODEL is a name of the collection (see `trtopt models`), a model file (TOML), or package.module:callable
-    that returns (module, {input name: example tensor}).
+    (or FILE.py:callable) that returns (module, {input name: example tensor}).
     """
     from trtopt.cli.console import say
     from trtopt.workflows.export import export_model

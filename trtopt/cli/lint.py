@@ -7,17 +7,22 @@ from pathlib import Path
 import click
 
 from trtopt.cli.exit_codes import NOT_MET
+from trtopt.cli.options.completion import lint_check_names, lists_of
+from trtopt.cli.options.json_output import JsonOutput, json_option
 from trtopt.cli.options.target import target_option
 
 
 @click.command()
-@click.argument("model", type=click.Path(path_type=Path))
+@click.argument("model", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @target_option("judge for")
-@click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
+@json_option("the findings")
 @click.option(
-    "--fail-on", metavar="CHECK,…", help="Exit with 3 if one of these checks (or `any`) finds something."
+    "--fail-on",
+    metavar="CHECK,…",
+    shell_complete=lists_of(lint_check_names),
+    help="Exit with 3 if one of these checks (or `any`) finds something.",
 )
-def lint(model: Path, target: str, as_json: bool, fail_on: str | None) -> None:
+def lint(model: Path, target: str, json: JsonOutput | None, fail_on: str | None) -> None:
     """Show what in the ONNX file MODEL will be slow on TensorRT, why, and what would help."""
     from trtopt.cli.console import say
     from trtopt.errors import UsageError
@@ -31,9 +36,9 @@ def lint(model: Path, target: str, as_json: bool, fail_on: str | None) -> None:
             f"there is no check {sorted(unknown)[0]!r}", f"choose of any, {', '.join(sorted(known))}"
         )
     report = lint_model(model, target=target)
-    if as_json:
-        click.echo(to_json(report).decode(), nl=False)
-    else:
+    if json is not None:
+        json.write(to_json(report))
+    if json is None or not json.is_stdout:
         for check in CHECKS:
             matching = [item for item in report.advice if item.check == check.name]
             if matching:

@@ -29,7 +29,7 @@ def or_locked(command: Callable[..., Any]) -> Callable[..., Any]:
     return click.option(
         "--locked",
         metavar="BUILD_DIR",
-        type=click.Path(path_type=Path),
+        type=click.Path(exists=True, path_type=Path),
         help="Build again what a folder's manifest describes, and show the differences.",
     )(either)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import os
 import signal
@@ -18,35 +19,49 @@ from trtopt.errors import TrtoptError, UsageError
 from trtopt.printable import visible_lines
 from trtopt.version import __version__
 
-COMMANDS = {
-    "models": "List the model collection, or show the details of one model.",
-    "export": "Export a PyTorch model to ONNX and compare the file with PyTorch.",
-    "rewrite": "Rewrite an ONNX file so that TensorRT fuses it better, and verify the result.",
-    "lint": "Show what slows a model down on TensorRT, and what to do about it.",
-    "cast": "Write FP16 or BF16 into an ONNX file where that is safe, and show what stays FP32.",
-    "quantize": "Quantise an ONNX file to INT8, FP8 or INT4: place Q/DQ by rule, calibrate on data.",
-    "check": "Compare a model or its engines with a reference model: cosine, SQNR, top-1, task.",
-    "bisect": "Find the fewest nodes to keep in higher precision to meet an accuracy bound.",
-    "build": "Build one serialized engine per batch size from an ONNX file.",
-    "bench": "Measure latency and throughput of engines or of an ONNX file.",
-    "profile": "Profile engines: where the time goes, in which types, what fused and what did not.",
-    "compare": "Compare results, engines, recipes or contracts: faster, slower, same.",
-    "sweep": "Build and measure a model at many batch sizes and precisions; find the best.",
-    "plan": "Choose engines, workers and delay for a latency under a load, by simulation.",
-    "deploy": "Write a plan as a model for a server: Triton.",
-    "report": "Write builds, measurements and profiles of a folder as one HTML page.",
-    "verify": "Check a build folder's hashes and signature; rebuild damaged engines.",
-    "sign": "Sign a build folder with an Ed25519 key, so that others can check its origin.",
-    "cache": "Manage the timing caches that builds share.",
-    "doctor": "Show what is installed and which commands work here.",
+SECTIONS = {
+    "Optimise": {
+        "optimize": "Find the fastest engine of a model that keeps a latency and an accuracy: all in one.",
+        "build": "Build one serialized engine per batch size from an ONNX file.",
+        "bench": "Measure latency and throughput of engines or of an ONNX file.",
+        "profile": "Profile engines: where the time goes, in which types, what fused and what did not.",
+        "compare": "Compare results, engines, recipes or contracts: faster, slower, same.",
+        "sweep": "Build and measure a model at many batch sizes and precisions; find the best.",
+        "report": "Write builds, measurements and profiles of a folder as one HTML page.",
+        "trtexec": "Translate a command line of trtexec, and run it.",
+        "demo": "Build and measure a small model that ships with trtopt.",
+    },
+    "Inspect and edit models": {
+        "models": "List the model collection, or show the details of one model.",
+        "export": "Export a PyTorch model to ONNX and compare the file with PyTorch.",
+        "lint": "Show what slows a model down on TensorRT, and what to do about it.",
+        "rewrite": "Rewrite an ONNX file so that TensorRT fuses it better, and verify the result.",
+        "cast": "Write FP16 or BF16 into an ONNX file where that is safe, and show what stays FP32.",
+        "quantize": "Quantise an ONNX file to INT8, FP8 or INT4: place Q/DQ by rule, calibrate on data.",
+        "check": "Compare a model or its engines with a reference model: cosine, SQNR, top-1, task.",
+        "bisect": "Find the fewest nodes to keep in higher precision to meet an accuracy bound.",
+    },
+    "Serve": {
+        "plan": "Choose engines, workers and delay for a latency under a load, by simulation.",
+        "deploy": "Write a plan as a model for a server: Triton.",
+    },
+    "Manage": {
+        "verify": "Check a build folder's hashes and signature; rebuild damaged engines.",
+        "sign": "Sign a build folder with an Ed25519 key, so that others can check its origin.",
+        "cache": "Manage the timing caches that builds share.",
+        "doctor": "Show what is installed and which commands work here.",
+        "completion": "Print the script that completes trtopt's commands in a shell.",
+    },
 }
+"""The commands by section of the help, those first that users reach for first."""
+COMMANDS = {name: summary for section in SECTIONS.values() for name, summary in section.items()}
 
 
 class LateGroup(click.Group):
     """A group that imports a command when it is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """All commands, in the usual order of work."""
+        """All commands, in the order of the help."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
@@ -56,10 +71,22 @@ class LateGroup(click.Group):
         command: click.Command = getattr(importlib.import_module(f"trtopt.cli.{cmd_name}"), cmd_name)
         return with_log_options(command)
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command that `args` begin with; a mistyped one is an error with the nearest."""
+        name = args[0]
+        if name not in COMMANDS and not name.startswith("-") and not ctx.resilient_parsing:
+            near = difflib.get_close_matches(name, COMMANDS, n=1)
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            raise click.UsageError(f"No such command {name!r}.{hint}", ctx)
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the commands without importing them."""
-        with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+        """List the commands by section without importing them."""
+        for title, commands in SECTIONS.items():
+            with formatter.section(title):
+                formatter.write_dl(list(commands.items()))
 
 
 @click.group(cls=LateGroup, context_settings={"help_option_names": ["-h", "--help"]})
@@ -94,6 +121,7 @@ def _status() -> int:
     except click.exceptions.Exit as error:
         status = error.exit_code
     except click.ClickException as error:
+        error = _explained(error)
         error.show()
         _log("error", error.format_message())
         status = error.exit_code
@@ -115,6 +143,16 @@ def _status() -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         status = 1
     return status if isinstance(status, int) else 0
+
+
+def _explained(error: click.ClickException) -> click.ClickException:
+    """The error; for an option of trtexec, what it is in trtopt."""
+    if not isinstance(error, click.NoSuchOption):
+        return error
+    from trtopt.cli.trtexec_answers import answer
+
+    text = answer(error.option_name, sys.argv[1:], error.ctx)
+    return error if text is None else click.UsageError(text, error.ctx)
 
 
 def _described(error: TrtoptError) -> str:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from trtopt.cli.options.completion import model_names, names_or_files
+
 if TYPE_CHECKING:
     from trtopt.export.spec import Axis, ModelSpec, Variant
 
@@ -14,7 +16,7 @@ _PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
 @click.command(name="models")
-@click.argument("name", required=False)
+@click.argument("name", required=False, shell_complete=names_or_files(model_names))
 def models(name: str | None) -> None:
     """List the model collection, or show the details of NAME."""
     from trtopt.cli.console import say

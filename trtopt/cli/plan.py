@@ -7,11 +7,16 @@ from pathlib import Path
 
 import click
 
+from trtopt.cli.options.completion import files, names_or_files
+from trtopt.cli.options.json_output import JsonOutput, json_option
+
 _UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 
 
 @click.command()
-@click.argument("sources", metavar="SWEEP...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument(
+    "sources", metavar="SWEEP...", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path)
+)
 @click.option("-o", "--output", type=click.Path(path_type=Path), required=True, help="Plan file to write.")
 @click.option("--slo", required=True, metavar="pN=LIMIT", help="The latency goal, as p99=10ms.")
 @click.option(
@@ -22,6 +27,7 @@ _UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
     default="poisson",
     show_default=True,
     metavar="HOW|FILE",
+    shell_complete=names_or_files(lambda: ("poisson", "constant", "bursty")),
     help="poisson, constant, bursty[:PEAK:SECONDS], or a file with one time in seconds per line.",
 )
 @click.option(
@@ -38,11 +44,16 @@ _UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
     "--timeout", type=float, metavar="S", help="Time limit for each measurement, including --verify."
 )
 @click.option(
-    "--trust", multiple=True, metavar="LIB.so", help="Load this plugin, which engines need: native code."
+    "--trust",
+    multiple=True,
+    metavar="LIB.so",
+    shell_complete=files,
+    help="Load this plugin, which engines need: native code.",
 )
 @click.option(
     "--verify", is_flag=True, help="Run the plan under its load, and show prediction and measurement."
 )
+@json_option("the plan")
 def plan(
     sources: tuple[Path, ...],
     output: Path,
@@ -56,14 +67,16 @@ def plan(
     timeout: float | None,
     trust: tuple[str, ...],
     verify: bool,
+    json: JsonOutput | None,
 ) -> None:
     """Choose engines, workers, batch sizes and a delay for a latency under a load, by simulation.
 
-    SWEEP is a folder of `trtopt sweep`, or a build folder with the results of `trtopt bench` as bench.json;
+    SWEEP is a folder of `trtopt sweep`, or a build folder with results of `trtopt bench --json` in it;
     with several folders, the engines of all are candidates. `trtopt.serving.EnginePool.open` loads the plan.
     """
     from trtopt.cli.console import console, say
     from trtopt.files.writable import check_writable
+    from trtopt.records import to_json
     from trtopt.report.planning import plan_text
     from trtopt.workflows.plan.plan import plan as make
     from trtopt.workflows.plan.trial_runs import verify as put_to_the_test
@@ -88,7 +101,9 @@ def plan(
     )
     if verify:
         made = put_to_the_test(output, timeout, listen, trust)
-    console().print(plan_text(made))
+    if json is not None:
+        json.write(to_json(made))
+    console(stderr=json is not None and json.is_stdout).print(plan_text(made))
 
 
 def _bytes(text: str) -> int:

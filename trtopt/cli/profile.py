@@ -6,23 +6,34 @@ from pathlib import Path
 
 import click
 
-from trtopt.cli.options.measuring import backend_option, nvtx_option, timeout_option, trust_option
+from trtopt.cli.options.batch import batch_option
+from trtopt.cli.options.json_output import JsonOutput, json_option
+from trtopt.cli.options.measuring import (
+    backend_option,
+    inputs_option,
+    nvtx_option,
+    timeout_option,
+    trust_option,
+)
+from trtopt.cli.options.shapes import shape_options
 
 
 @click.command()
-@click.argument("path", type=click.Path(path_type=Path))
+@click.argument("path", type=click.Path(exists=True, path_type=Path))
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Folder to write profile.json into.")
-@click.option("--batch", metavar="N,N,…", help="Batch sizes [default: those of the engines].")
+@batch_option("Batch sizes [default: those of the engines].")
+@shape_options
+@inputs_option
 @backend_option
 @click.option(
     "--result",
-    type=click.Path(path_type=Path),
+    type=click.Path(exists=True, path_type=Path),
     metavar="FILE",
     help="Use a result file of `trtopt bench --layers` instead of measuring here.",
 )
 @click.option(
     "--against",
-    type=click.Path(path_type=Path),
+    type=click.Path(exists=True, path_type=Path),
     metavar="PROFILE",
     help="An earlier profile (file or folder): show the differences, layer by layer.",
 )
@@ -46,10 +57,14 @@ from trtopt.cli.options.measuring import backend_option, nvtx_option, timeout_op
     metavar="S",
     help="Seconds of the latency pass that accompanies the layer pass.",
 )
+@json_option("the profile")
 def profile(
     path: Path,
     output: Path | None,
-    batch: str | None,
+    batch: tuple[int, ...] | None,
+    shapes: dict[str, str] | None,
+    axes: dict[str, tuple[int, ...]] | None,
+    data: str | None,
     backend: str | None,
     result: Path | None,
     against: Path | None,
@@ -60,6 +75,7 @@ def profile(
     nvtx: bool,
     probe_peaks: bool,
     duration: float,
+    json: JsonOutput | None,
 ) -> None:
     """Profile PATH: a build folder, one engine of it, or an ONNX file.
 
@@ -71,12 +87,10 @@ def profile(
     from trtopt.errors import UsageError
     from trtopt.files.atomic import write_atomically
     from trtopt.files.writable import check_writable
-    from trtopt.recipe import parse_batches
     from trtopt.records import to_json
     from trtopt.report.profile import profile_summary
     from trtopt.report.trace import trace
-    from trtopt.workflows.profile.profile import PROFILE_FILE, TRACE_FILE
-    from trtopt.workflows.profile.profile import profile as run
+    from trtopt.workflows.profile.profile import PROFILE_FILE, TRACE_FILE, profile as run
 
     if with_trace and output is None:
         raise UsageError("--trace: no folder to write trace.json into", "name one with -o")
@@ -86,7 +100,10 @@ def profile(
     with listening() as listener:
         report = run(
             path,
-            batch=parse_batches(batch) if batch is not None else None,
+            batch=batch,
+            shapes=shapes,
+            axes=axes,
+            data=data,
             backend=backend,
             result=result,
             against=against,
@@ -100,7 +117,9 @@ def profile(
         )
     if file is not None:
         write_atomically(file, to_json(report, indent=None))
-    console().print(profile_summary(report))
+    if json is not None:
+        json.write(to_json(report, indent=None))
+    console(stderr=json is not None and json.is_stdout).print(profile_summary(report))
     if file is not None and with_trace:
         if any(layer.ms for engine in report.engines for layer in engine.layers):
             write_atomically(file.with_name(TRACE_FILE), trace(report))

@@ -8,6 +8,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from trtopt.cli.options.completion import method_names, names
+from trtopt.cli.options.data import data_option
+from trtopt.cli.options.json_output import JsonOutput, json_option
+from trtopt.cli.options.recipe import recipe_option
 from trtopt.cli.options.target import target_option
 from trtopt.targets import DEFAULT, targets_where
 
@@ -28,7 +32,7 @@ def _smoothing(text: str) -> float | str:
 
 
 @click.command()
-@click.argument("model", type=click.Path(path_type=Path))
+@click.argument("model", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option(
     "-o",
     "--output",
@@ -37,16 +41,18 @@ def _smoothing(text: str) -> float | str:
     type=click.Path(path_type=Path),
     help="File to write the model to.",
 )
-@click.option("--precision", required=True, metavar="int8|fp8|int4", help="The quantised precision.")
 @click.option(
-    "--calib",
-    metavar="DATA",
-    help="Samples: an .npz, a folder of them, JSON or module:function.",
+    "--precision",
+    required=True,
+    type=click.Choice(["int8", "fp8", "int4"]),
+    help="The quantised precision; trtopt cast writes fp16 and bf16.",
 )
+@data_option("Samples to calibrate on", aliases=("--calib",))
 @target_option("write for", otherwise=f"{DEFAULT}; of --verdict: the one here")
 @click.option(
     "--method",
     metavar="NAME",
+    shell_complete=names(method_names),
     help="auto, max, percentile-99.9, -99.99, -99.999, mse or entropy [default: auto; FP8: max].",
 )
 @click.option(
@@ -55,7 +61,7 @@ def _smoothing(text: str) -> float | str:
 @click.option("--include", multiple=True, metavar="PATTERN", help="Nodes or operators to quantise anyway.")
 @click.option(
     "--table",
-    type=click.Path(path_type=Path),
+    type=click.Path(exists=True, path_type=Path),
     metavar="FILE",
     help="Ranges from an earlier run, no data needed.",
 )
@@ -81,14 +87,14 @@ def _smoothing(text: str) -> float | str:
     metavar="[N,N,…]",
     help="Measure on this GPU, at these batch sizes, where quantising pays; the rest stays float [sizes: 1].",
 )
-@click.option("--profile", metavar="NAME|FILE", help="The recipe that --verdict builds with.")
+@recipe_option("The recipe that --verdict builds with.")
 @click.option("--explain", metavar="NODE", help="Explain the decision on this node.")
-@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
+@json_option()
 def quantize(
     model: Path,
     out: Path,
     precision: str,
-    calib: str | None,
+    data: str | None,
     target: str | None,
     method: str | None,
     exclude: tuple[str, ...],
@@ -100,21 +106,19 @@ def quantize(
     verdict: str | None,
     profile: str | None,
     explain: str | None,
-    as_json: bool,
+    json: JsonOutput | None,
 ) -> None:
     """Quantise the ONNX file MODEL: write Q/DQ where TensorRT profits from them."""
     from trtopt.cli.console import say
     from trtopt.records import to_json
-    from trtopt.report.quantize import explain as explained
-    from trtopt.report.quantize import quantize_summary
+    from trtopt.report.quantize import explain as explained, quantize_summary
     from trtopt.workflows.listener import Listener
-    from trtopt.workflows.precision.quantize import Request
-    from trtopt.workflows.precision.quantize import quantize as run
+    from trtopt.workflows.precision.quantize import Request, quantize as run
 
     request = Request(
         precision=precision,
         target=target or DEFAULT,
-        calib=calib,
+        calib=data,
         table=table,
         method=method,
         exclude=exclude,
@@ -124,7 +128,7 @@ def quantize(
         random_data=random_data,
     )
     if verdict is not None:
-        _by_verdict(model, out, replace(request, target=target or ""), verdict, profile, explain, as_json)
+        _by_verdict(model, out, replace(request, target=target or ""), verdict, profile, explain, json)
         return
     report = run(
         model,
@@ -133,9 +137,9 @@ def quantize(
         Listener(note=lambda text: say(f"{text} …", err=True)),
         accept=lambda report: explain is None or explained(report, explain),
     )
-    if as_json:
-        click.echo(to_json(report).decode(), nl=False)
-    else:
+    if json is not None:
+        json.write(to_json(report))
+    if json is None or not json.is_stdout:
         say(*(quantize_summary(report) if explain is None else explained(report, explain)))
 
 
@@ -146,13 +150,13 @@ def _by_verdict(
     batches: str,
     profile: str | None,
     explain: str | None,
-    as_json: bool,
+    json: JsonOutput | None,
 ) -> None:
     """Measure, write the best candidate, and show its results."""
     from trtopt.cli.console import console, say
+    from trtopt.cli.options.batch import parse_batches
     from trtopt.cli.progress import listening
     from trtopt.errors import UsageError
-    from trtopt.recipe import parse_batches
     from trtopt.records import to_json
     from trtopt.report.verdict import verdict_summary
     from trtopt.workflows.build.break_even import quantize_where_it_pays
@@ -168,8 +172,9 @@ def _by_verdict(
             profile=profile,
             listener=listener,
         )
-    if as_json:
-        click.echo(to_json(result.verdict).decode(), nl=False)
+    if json is not None:
+        json.write(to_json(result.verdict))
+    if json is not None and json.is_stdout:
         return
     console().print(verdict_summary(result.verdict))
     for path, sizes in result.written.items():

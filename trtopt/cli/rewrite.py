@@ -6,6 +6,9 @@ from pathlib import Path
 
 import click
 
+from trtopt.cli.options.completion import lists_of, rule_names
+from trtopt.cli.options.data import data_option
+from trtopt.cli.options.json_output import JsonOutput, json_option
 from trtopt.cli.options.target import target_option
 
 
@@ -14,24 +17,32 @@ def _names(_context: click.Context, _option: click.Parameter, value: str | None)
 
 
 @click.command()
-@click.argument("model", type=click.Path(path_type=Path), required=False)
+@click.argument("model", type=click.Path(exists=True, dir_okay=False, path_type=Path), required=False)
 @click.option(
     "-o", "--output", "out", type=click.Path(path_type=Path), help="File to write the rewritten model to."
 )
 @target_option("rewrite for")
-@click.option("--rules", callback=_names, metavar="NAME,…", help="Only these rules (also ones that are off).")
-@click.option("--skip", callback=_names, metavar="NAME,…", help="Leave these rules out.")
+@click.option(
+    "--rules",
+    callback=_names,
+    metavar="NAME,…",
+    shell_complete=lists_of(rule_names),
+    help="Only these rules (also ones that are off).",
+)
+@click.option(
+    "--skip",
+    callback=_names,
+    metavar="NAME,…",
+    shell_complete=lists_of(rule_names),
+    help="Leave these rules out.",
+)
 @click.option("--list", "listing", is_flag=True, help="List the rules (with --json: as JSON) and end.")
 @click.option("--explain", metavar="NODE", help="Say what was done or declined at this node, and why.")
 @click.option("--no-check", is_flag=True, help="Do not run both models to compare them.")
-@click.option(
-    "--data",
-    metavar="DATA",
-    help="Real inputs for the check: an .npz, a folder of them, JSON or module:function.",
-)
+@data_option("Real inputs for the check")
 @click.option("--dynamic-batch", is_flag=True, help="Give a fixed batch axis the name `batch`.")
 @click.option("--keep-going", is_flag=True, help="Skip a rule that fails instead of stopping.")
-@click.option("--json", "as_json", is_flag=True, help="Print the trace as JSON.")
+@json_option("the trace")
 def rewrite(
     model: Path | None,
     out: Path | None,
@@ -44,7 +55,7 @@ def rewrite(
     data: str | None,
     dynamic_batch: bool,
     keep_going: bool,
-    as_json: bool,
+    json: JsonOutput | None,
 ) -> None:
     """Rewrite the ONNX file MODEL for TensorRT and check that it still computes the same function."""
     from trtopt.cli.console import say
@@ -55,12 +66,15 @@ def rewrite(
     from trtopt.rewrite.rewrite import rewrite_model
 
     if listing:
-        click.echo(words.catalogue_json(RULES) if as_json else "\n".join(words.catalogue(RULES)))
+        if json is not None:
+            json.write(f"{words.catalogue_json(RULES)}\n".encode())
+        else:
+            click.echo("\n".join(words.catalogue(RULES)))
         return
-    if as_json and explain is not None:
+    if explain is not None and json is not None and json.is_stdout:
         raise UsageError(
-            "--explain answers in words, --json prints the whole trace",
-            "omit one of them; in the trace, `applied`, `undone` and `declined` name the nodes",
+            "--explain answers in words, --json - prints the whole trace",
+            "omit one of them, or write the trace to a file with --json FILE",
         )
     if model is None or out is None:
         raise UsageError("a model and -o are needed", "trtopt rewrite MODEL.onnx -o OUT.onnx")
@@ -77,7 +91,7 @@ def rewrite(
         accept=lambda trace: explain is None or words.of_node(trace, explain),
         note=lambda text: click.echo(text, err=True),
     )
-    if as_json:
-        click.echo(to_json(trace).decode(), nl=False)
-    else:
+    if json is not None:
+        json.write(to_json(trace))
+    if json is None or not json.is_stdout:
         say(*(words.summary(trace) if explain is None else words.of_node(trace, explain)))

@@ -11,11 +11,11 @@ import click
     epilog="Make a key pair: openssl genpkey -algorithm ed25519 -out signing.pem; "
     "openssl pkey -in signing.pem -pubout -out signer.pem"
 )
-@click.argument("folder", type=click.Path(path_type=Path))
+@click.argument("folder", type=click.Path(exists=True, path_type=Path))
 @click.option(
     "--key",
     required=True,
-    type=click.Path(path_type=Path),
+    type=click.Path(exists=True, path_type=Path),
     envvar="TRTOPT_SIGN_WITH",
     show_envvar=True,
     metavar="FILE",

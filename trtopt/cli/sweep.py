@@ -7,61 +7,74 @@ from typing import TYPE_CHECKING
 
 import click
 
+from trtopt.cli.options.aliases import OptionWithAliases
+from trtopt.cli.options.batch import batch_option
+from trtopt.cli.options.completion import lists_of, neighbour_names
 from trtopt.cli.options.contract import contract_flags_of_one_stream
-from trtopt.cli.options.measuring import duration_option, input_option, timeout_option, warmup_option
+from trtopt.cli.options.data import data_option, older_data_option
+from trtopt.cli.options.json_output import JsonOutput, json_option
+from trtopt.cli.options.measuring import backend_choice, duration_option, timeout_option, warmup_option
 from trtopt.cli.options.recipe import RecipeFlags, cache_dir_option, recipe_options
+from trtopt.cli.options.shapes import axes_by_name
+from trtopt.recipe import GRAPH_PRECISIONS
 
 if TYPE_CHECKING:
     from trtopt.records import Terms
 
 
 @click.command()
-@click.argument("model", type=click.Path(path_type=Path))
+@click.argument("model", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option(
     "-o",
     "--output",
     type=click.Path(path_type=Path),
     help="The sweep's folder, new or to continue [default: MODEL.sweep].",
 )
-@click.option("--batch", metavar="N,N,…", help="Batch sizes, one engine each [default: 1,2,4,8,16,32].")
+@batch_option("Batch sizes, one engine each [default: 1,2,4,8,16,32].")
 @click.option(
-    "--precision", metavar="NAME,NAME,…", help="fp32, fp16, bf16, int8, fp8, int4 [default: the graph's]."
+    "--precision",
+    metavar="NAME,NAME,…",
+    shell_complete=lists_of(lambda: GRAPH_PRECISIONS),
+    help=f"{', '.join(GRAPH_PRECISIONS)} [default: the graph's].",
 )
 @click.option("--streams", metavar="N,N,…", default="1", show_default=True, help="Stream counts.")
 @click.option(
-    "--shapes",
+    "--axis",
     "axes",
     multiple=True,
-    metavar="AXIS=N,N,…",
-    help="Lengths of another open axis, by its name in the model or as INPUT.INDEX.",
+    metavar="NAME=N,N,…",
+    cls=OptionWithAliases,
+    aliases=("--shapes",),
+    callback=lambda context, option, flags: axes_by_name(flags) or {},
+    help="Lengths of another dynamic axis, by its name in the model or as INPUT.INDEX.",
 )
 @click.option(
     "--neighbours",
     metavar="pow2,8,32",
+    shell_complete=lists_of(neighbour_names),
     help="Try the nearest powers of two and multiples of 8 and 32 around each size too.",
 )
 @click.option(
     "--adaptive", is_flag=True, help="Measure more batch sizes between those given where the curve bends."
 )
-@click.option(
-    "--backend",
-    metavar="auto|tensorrt|tensorrt-rtx|onnxruntime",
-    help="Backend to build and measure with [default: auto, the CPU if there is no GPU].",
-)
+@backend_choice("Backend to build and measure with [default: auto, the CPU if there is no GPU].")
 @contract_flags_of_one_stream
-@recipe_options("dynamic", "precision", "compute_capability")
+@recipe_options("dynamic", "precision", "compute_capability", "axes")
 @cache_dir_option
 @duration_option
 @warmup_option
-@input_option
+@data_option("Inputs to measure with, and for precisions that need data [default: seeded random ones]")
+@older_data_option("--input")
+@older_data_option("--calib")
 @timeout_option
+@json_option()
 def sweep(
     model: Path,
     output: Path | None,
-    batch: str | None,
+    batch: tuple[int, ...] | None,
     precision: str | None,
     streams: str,
-    axes: tuple[str, ...],
+    axes: dict[str, tuple[int, ...]],
     neighbours: str | None,
     adaptive: bool,
     backend: str | None,
@@ -71,7 +84,10 @@ def sweep(
     duration: float,
     warmup: float,
     data: str | None,
+    input: str | None,
+    calib: str | None,
     timeout: float | None,
+    json: JsonOutput | None,
     recipe: RecipeFlags,
 ) -> None:
     """Build and measure MODEL, an ONNX file, at every combination of the given values.
@@ -80,25 +96,30 @@ def sweep(
     continues an interrupted sweep, and measures nothing twice. `trtopt report FOLDER` draws the curves.
     """
     from trtopt.cli.console import console
+    from trtopt.cli.options.batch import parse_streams
     from trtopt.cli.progress import listening_to_sweep
-    from trtopt.recipe import parse_batches, parse_streams
+    from trtopt.records import to_json
     from trtopt.report.sweep import sweep_summary
     from trtopt.workflows.sweep.request import SweepRequest
     from trtopt.workflows.sweep.sweep import sweep as run
 
+    precisions = _names(precision)
+    shared = recipe.recipe({"backend": backend, "calib": calib})
+    if calib is None and set(precisions or (shared.precision,)) - {None, "fp32"}:
+        shared = recipe.recipe({"backend": backend, "calib": data})
     request = SweepRequest(
-        recipe=recipe.recipe({"backend": backend}),
-        batch=parse_batches(batch) if batch is not None else None,
-        precisions=_names(precision),
+        recipe=shared,
+        batch=batch,
+        precisions=precisions,
         streams=parse_streams(streams),
-        axes=_axes(axes),
+        axes=axes,
         neighbours=_names(neighbours),
         adaptive=adaptive,
         contract=contract,
         terms=terms,
         duration=duration,
         warmup=warmup,
-        data=data,
+        data=input or data,
         timeout=timeout,
         cache_dir=cache_dir,
     )
@@ -108,25 +129,10 @@ def sweep(
     except KeyboardInterrupt:
         click.echo("trtopt: run the same command again to continue after the measured points", err=True)
         raise
-    console().print(sweep_summary(report))
+    if json is not None:
+        json.write(to_json(report))
+    console(stderr=json is not None and json.is_stdout).print(sweep_summary(report))
 
 
 def _names(text: str | None) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",")) if text is not None else ()
-
-
-def _axes(flags: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
-    """Lengths by axis.
-
-    Raises:
-        UsageError: a malformed flag, or an axis given twice.
-    """
-    from trtopt.errors import UsageError
-    from trtopt.recipe import parse_axis_flag
-
-    axes: dict[str, tuple[int, ...]] = {}
-    for name, lengths in map(parse_axis_flag, flags):
-        if name in axes:
-            raise UsageError(f"--shapes {name}: given twice", "give each axis one --shapes")
-        axes[name] = lengths
-    return axes

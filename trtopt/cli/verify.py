@@ -6,28 +6,36 @@ from pathlib import Path
 
 import click
 
+from trtopt.cli.options.completion import files
+from trtopt.cli.options.json_output import JsonOutput, json_option
+
 
 @click.command()
-@click.argument("folder", type=click.Path(path_type=Path))
+@click.argument("folder", type=click.Path(exists=True, path_type=Path))
 @click.option("--repair", "is_repair", is_flag=True, help="Rebuild engines that are missing or changed.")
 @click.option(
     "--trust",
     "trusted",
     multiple=True,
     metavar="ENGINE|LIB.so",
+    shell_complete=files,
     help="Trust an engine that has changed, or a plugin that --repair needs: native code.",
 )
 @click.option(
     "--signer",
-    type=click.Path(path_type=Path),
+    type=click.Path(exists=True, path_type=Path),
     envvar="TRTOPT_SIGNER",
     show_envvar=True,
     metavar="PUBLIC_KEY",
     help="Require that the owner of this Ed25519 public key (PEM) has signed the folder.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
+@json_option("the findings")
 def verify(
-    folder: Path, is_repair: bool, trusted: tuple[str, ...], signer: Path | None, as_json: bool
+    folder: Path,
+    is_repair: bool,
+    trusted: tuple[str, ...],
+    signer: Path | None,
+    json: JsonOutput | None,
 ) -> None:
     """Hash every file of the build FOLDER again, and check its signature if a signer is given.
 
@@ -46,9 +54,9 @@ def verify(
             check = repair(folder, listener, trusted, signer)
     else:
         check = check_folder(folder, signer)
-    if as_json:
-        click.echo(to_json(check), nl=False)
-    else:
+    if json is not None:
+        json.write(to_json(check))
+    if json is None or not json.is_stdout:
         say(*check_lines(str(folder), check))
     if not check.is_whole:
         click.get_current_context().exit(1)

@@ -4,6 +4,7 @@
 Polygraphy writes, or `module:function` that yields dicts of arrays. Samples lie along the first axis.
 """
 
-from trtopt.data.source import SampleSource, names_function, open_data
+from trtopt.data.source import SampleSource, open_data
+from trtopt.files.user_code import names_function
 
 __all__ = ["SampleSource", "names_function", "open_data"]

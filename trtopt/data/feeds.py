@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,12 +14,34 @@ import onnx
 
 from trtopt.data import SampleSource, open_data
 from trtopt.data.axis_lengths import lengths_of
-from trtopt.data.held import HeldReader
+from trtopt.data.reader import Arrays, Rows
 from trtopt.device.ort.reference import Unoptimised
 from trtopt.errors import ModelError
 from trtopt.onnxio.graph_walk import names_length
 from trtopt.onnxio.model_file import ModelFile, runnable
 from trtopt.records import TensorSpec
+
+
+class HeldReader:
+    """One dict of arrays."""
+
+    def __init__(self, arrays: Arrays) -> None:
+        self._arrays = arrays
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The arrays' names."""
+        return tuple(self._arrays)
+
+    @property
+    def lengths(self) -> dict[str, int]:
+        """The first axis of each array."""
+        return {name: (array.shape or (1,))[0] for name, array in self._arrays.items()}
+
+    def pieces(self, rows: Rows) -> Iterator[Arrays]:
+        """All of it at once."""
+        yield {name: self._arrays[name] for name in rows if name in self._arrays}
+
 
 _PASSES_ON = ("Cast", "Identity", "Reshape", "Unsqueeze", "Squeeze", "Flatten", "Transpose", "Slice")
 _SIZES = ((1, 16, 64), (3, 24, 96))

@@ -7,7 +7,9 @@ Polygraphy's JSON the file's text; for a function what it yields at a time).
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+import json
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 
@@ -15,33 +17,76 @@ import msgspec
 import numpy as np
 
 from trtopt.data.fit import check_lengths, fitted, missing, repeated, rows_of
-from trtopt.data.generated import FunctionReader
 from trtopt.data.npz import NpzReader
 from trtopt.data.polygraphy_json import JsonReader
 from trtopt.data.reader import Arrays, Reader, Rows
-from trtopt.errors import DataError
+from trtopt.errors import DataError, UsageError
 from trtopt.files.bounded_reading import sha256_of
+from trtopt.files.user_code import function_of_user, names_function, where
 from trtopt.records import Shape, TensorSpec
 
-_KINDS = "an .npz, a folder of them, Polygraphy's .json, or module:function"
+
+class FunctionReader:
+    """What a function yields, each dict some samples of every input."""
+
+    names = None
+    lengths = None
+
+    def __init__(self, reference: str) -> None:
+        self._reference = reference
+        self._last: object = None
+        self._function = function_of_user(reference)
+
+    def pieces(self, rows: Rows) -> Iterator[Arrays]:
+        """One dict a piece."""
+        try:
+            feeds = self._function()
+            if not isinstance(feeds, Iterable) or isinstance(feeds, Mapping):
+                raise TypeError(f"it returned {type(feeds).__name__}")
+            if feeds is self._last and iter(feeds) is feeds:
+                raise DataError(
+                    f"{self._reference} returns an iterator that was read before",
+                    "it is called for every pass over the data: return a new iterator each time",
+                )
+            self._last = feeds
+            for feed in feeds:
+                if not isinstance(feed, Mapping):
+                    raise TypeError(f"it yielded {type(feed).__name__}")
+                yield {name: np.asarray(feed[name]) for name in rows if name in feed}
+        except DataError:
+            raise
+        except Exception as error:
+            raise DataError(
+                f"{self._reference} failed: {where(error)}",
+                "it must take no arguments and yield dicts from input names to arrays, samples first",
+            ) from error
+
+
+_KINDS = "an .npz, a folder of them, Polygraphy's .json, or module:function (FILE.py:function)"
 
 
 def open_data(text: str | Path) -> SampleSource:
     """The samples that `text` names: a path, or `module:function`.
 
     Raises:
-        DataError: no such file, or not of a kind that can be read.
-        UsageError: the function cannot be imported.
+        DataError: not of a kind that can be read.
+        UsageError: no such file, or the function cannot be imported.
     """
     path, text = Path(text), str(text)
+    if path.is_file() and path.suffix == ".npy":
+        program = f'import numpy; numpy.savez("inputs.npz", INPUT=numpy.load({json.dumps(str(path))}))'
+        raise UsageError(
+            f"{path}: holds one array without a name, and inputs have names",
+            f"make an .npz of it, with the name of the model's input: python -c {shlex.quote(program)}",
+        )
     if files := data_files(path):
         is_json = path.suffix == ".json" and path.is_file()
         return SampleSource(path.name, [JsonReader(path)] if is_json else [NpzReader(file) for file in files])
     if path.is_dir():
-        raise DataError(f"{path}: holds no .npz files", f"give {_KINDS}")
+        raise UsageError(f"{path}: holds no .npz files", f"give {_KINDS}")
     if names_function(text):
         return SampleSource(text, [FunctionReader(text)])
-    raise DataError(f"{text}: no such file", f"give {_KINDS}")
+    raise UsageError(f"{text}: no such file", f"give {_KINDS}")
 
 
 def data_files(path: Path) -> list[Path]:
@@ -60,11 +105,6 @@ def fingerprint_of(data: str | Path) -> str:
         hashes = [(file.name, sha256_of(file)) for file in data_files(path)]
         return hashlib.sha256(msgspec.json.encode(hashes)).hexdigest()
     return hashlib.sha256(str(data).encode()).hexdigest()
-
-
-def names_function(text: str) -> bool:
-    """Whether DATA is a function of the user's, `module:function`, and no path."""
-    return ":" in text and "/" not in text and not Path(text).exists()
 
 
 class SampleSource:

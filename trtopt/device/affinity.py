@@ -94,6 +94,6 @@ def _near(device: DeviceInfo) -> frozenset[int]:
     if cores is None:
         raise UsageError(
             f"--cpu-affinity auto: NVML does not report which cores are near the {device.name}",
-            'pip install "nvidia-ml-py", or name cores, as in --cpu-affinity 0-3',
+            "pip install nvidia-ml-py, or name cores, as in --cpu-affinity 0-3",
         )
     return cores

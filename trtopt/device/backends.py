@@ -13,11 +13,32 @@ from trtopt.device.cuda import probe
 from trtopt.device.nvtx import UNMARKED, NvtxMarks
 from trtopt.device.ort.host import cpu_info, no_cuda_profiler
 from trtopt.errors import BackendMissingError, UsageError
-from trtopt.records import DeviceInfo, Plugin
-from trtopt.targets import RTX, TENSORRT
+from trtopt.extras import install
+from trtopt.records import Backend, DeviceInfo, Plugin
+from trtopt.targets import BACKENDS, LEAST_CAPABILITY, ONNXRUNTIME, RTX, TENSORRT, target_of
 
-ONNXRUNTIME = "onnxruntime"
-BACKENDS = (TENSORRT, RTX, ONNXRUNTIME)
+_ON_CPU = ("fp32", "fp16", "int8")
+
+
+def precisions_on(backend: Backend, device: DeviceInfo) -> tuple[str, ...]:
+    """Floats first, then what needs Q/DQ. FP32 only on the CPU: GPUs run FP16 at least as fast."""
+    if backend.name == ONNXRUNTIME:
+        return _ON_CPU
+    has = _capability(device)
+    offered = target_of(backend).precisions
+    return tuple(name for name in offered if has >= least_capability(name))
+
+
+def least_capability(precision: str) -> tuple[int, int]:
+    """The compute capability, (major, minor), that it takes at least."""
+    return LEAST_CAPABILITY.get(precision, (0, 0))
+
+
+def _capability(device: DeviceInfo) -> tuple[int, int]:
+    major, _, minor = (device.compute_capability or "0.0").partition(".")
+    return int(major), int(minor)
+
+
 CUDA_BINDINGS = {"cuda-python": "cuda.bindings", "pycuda": "pycuda"}
 BINDING_VARIABLE = "TRTOPT_CUDA"
 
@@ -49,7 +70,7 @@ def choose_for_building(requested: str) -> BackendChoice:
         return BackendChoice(RTX, why)
     raise BackendMissingError(
         "no TensorRT that can build here is installed",
-        'pip install "trtopt[rtx]" (builds without a GPU) or "trtopt[tensorrt]" (needs one); '
+        f"{install('rtx')} (builds without a GPU), or {install('tensorrt')} (needs one); "
         "--backend onnxruntime prepares the model for this CPU",
     )
 
@@ -189,7 +210,7 @@ def open_cuda_device(marks: NvtxMarks = UNMARKED) -> Device:
     )
     if name is None:
         raise BackendMissingError(
-            "no CUDA binding is installed", 'pip install "cuda-python>=12.6" (no compiler needed), or pycuda'
+            "no CUDA binding is installed", "pip install cuda-python (no compiler needed), or pycuda"
         )
     if name == "cuda-python":
         from trtopt.device.cuda import cuda_python

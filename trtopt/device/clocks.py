@@ -14,12 +14,7 @@ class UnknownClocks:
     """A `device.api.ClockSensor` of a device whose clocks are unknown; `problem` is the reason."""
 
     def __init__(self, problem: str) -> None:
-        self._reference = ClockReference(problem=problem)
-
-    @property
-    def reference(self) -> ClockReference:
-        """No reference clock, and the reason."""
-        return self._reference
+        self.reference = ClockReference(problem=problem)
 
     def read(self, at_ms: float) -> ClockReading:
         """An empty reading."""

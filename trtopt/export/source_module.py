@@ -5,7 +5,7 @@ Made from a model file (`from_spec`) or from a callable of the user's own (`from
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,12 +16,37 @@ from numpy.typing import NDArray
 from trtopt.errors import UsageError
 from trtopt.export import checkpoint
 from trtopt.export.imports import need, sibling_function
-from trtopt.export.seeded_weights import calibrate_batch_norms
 from trtopt.export.spec import Axis, Exporter, Input, ModelSpec, Sizes, read_spec
 from trtopt.files.user_code import function_of_user, where
 
 if TYPE_CHECKING:
     import torch
+
+
+def calibrate_batch_norms(module: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> None:
+    """Give every BatchNorm of `module` the statistics of what reaches it from `inputs`, as training would.
+
+    BatchNorm of an untrained network normalises nothing: its mean is 0 and its variance 1 for any input.
+    Through dozens of layers the signal then vanishes (EfficientNet-B0's to 1e-13), and the outputs are
+    constants, which verify neither an export nor a precision. In one pass each normalises by its batch (Ioffe
+    and Szegedy 2015, arXiv:1502.03167), so that those behind see what they will see in evaluation.
+    """
+    import torch
+    from torch.nn.modules.batchnorm import _BatchNorm
+
+    norms = [one for one in module.modules() if isinstance(one, _BatchNorm) and one.track_running_stats]
+    if not norms:
+        return
+    usual = [(norm, norm.momentum, norm.training) for norm in norms]
+    for norm in norms:
+        norm.momentum = 1.0
+        norm.train()
+    with torch.no_grad():
+        module(*inputs)
+    for norm, momentum, training in usual:
+        norm.momentum = momentum
+        norm.train(training)
+
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -71,7 +96,7 @@ def from_spec(path: Path, variant: str, *, use_own_weights: bool = True) -> Subj
         )
     need(
         *(_module_name(package) for package in spec.requires),
-        install=f"pip install {' '.join(spec.requires)}",
+        line=f"pip install {' '.join(spec.requires)}",
     )
     module = construct(path, spec, variant)
     if spec.checkpoint and variant == "full" and use_own_weights:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trtopt.onnxio.protobuf_writer import header
+from trtopt.onnxio.protobuf import header
 
 if TYPE_CHECKING:
     import onnx

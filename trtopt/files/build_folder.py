@@ -8,9 +8,8 @@ from pathlib import Path
 
 from trtopt.errors import OutputError
 from trtopt.files.atomic import cannot_write, scratch_beside
-from trtopt.files.crash_cleanup import remove_abandoned
 from trtopt.files.manifests import is_build_folder, own_files
-from trtopt.files.replace_folder import put_in_place
+from trtopt.files.replace_folder import put_in_place, remove_abandoned
 from trtopt.files.signing import trusted_signer
 from trtopt.files.temporary import locked_folder, remove
 

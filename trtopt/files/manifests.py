@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from trtopt.errors import ArtifactError
+from trtopt.errors import ArtifactError, WrongPathError
 from trtopt.files.atomic import write_atomically
 from trtopt.files.bounded_reading import read_bounded, reason_of, sha256_of
 from trtopt.files.signing import (
@@ -103,7 +103,7 @@ def read_manifest(folder: Path, *, signed: bool = True, signer: Signer | None = 
         manifest = read_versioned(content, Manifest)
         check_manifest(manifest)
     except FileNotFoundError:
-        raise ArtifactError(
+        raise WrongPathError(
             f"{folder}: has no {MANIFEST}",
             "give a folder that `trtopt build` made, an engine in one, or an ONNX file",
         ) from None

@@ -1,28 +1,33 @@
-"""Calling a user's `package.module:callable`, with errors that name a remedy."""
+"""Calling a user's `package.module:callable` or `FILE.py:callable`, with errors that name a remedy."""
 
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from trtopt.errors import UsageError
 
 
 def function_of_user(reference: str) -> Callable[[], Any]:
-    """`package.module:callable`, with the working folder importable.
+    """`package.module:callable`, or `FILE.py:callable`, with the module's folder importable.
 
     Raises:
         UsageError: the module cannot be imported or has no such callable.
     """
-    module_name, _, name = reference.partition(":")
-    here = str(Path.cwd())
+    module_name, _, name = reference.rpartition(":")
+    file = Path(module_name) if module_name.endswith(".py") else None
+    if file is not None and not file.is_file():
+        raise UsageError(f"{reference}: there is no file {file}", "give FILE.py:callable or module:callable")
+    here = str(Path.cwd() if file is None else file.resolve().parent)
     sys.path.insert(0, here)
     try:
-        module = importlib.import_module(module_name)
+        module = importlib.import_module(module_name) if file is None else _module_in(file)
     except ModuleNotFoundError as error:
         raise UsageError(
             f"{reference}: no module named {error.name!r}",
@@ -36,6 +41,30 @@ def function_of_user(reference: str) -> Callable[[], Any]:
     if not callable(function):
         raise UsageError(f"{module_name} has no callable {name!r}", "give package.module:callable")
     return function  # type: ignore[no-any-return]
+
+
+def names_function(text: str) -> bool:
+    """Whether text is a function of the user's, `module:function` or `FILE.py:function`, and no path."""
+    module, colon, _ = text.rpartition(":")
+    return bool(colon) and (module.endswith(".py") or "/" not in text) and not Path(text).exists()
+
+
+def _module_in(file: Path) -> ModuleType:
+    """The module of a file, which need not be importable by name; each file is executed once."""
+    name = f"_trtopt_user.{file.resolve()}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses look their module up there
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
 
 
 def where(error: BaseException) -> str:

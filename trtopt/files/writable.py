@@ -7,7 +7,7 @@ from pathlib import Path
 
 from trtopt.errors import OutputError
 from trtopt.files.atomic import cannot_write, check_regular
-from trtopt.files.crash_cleanup import remove_abandoned
+from trtopt.files.replace_folder import remove_abandoned
 
 
 def check_writable(path: Path) -> None:

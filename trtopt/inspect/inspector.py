@@ -12,12 +12,7 @@ import re
 from typing import Any
 
 from trtopt.errors import ArtifactError
-from trtopt.records import (
-    BenchPoint,
-    EngineDescription,
-    EngineLayer,
-    EngineTensor,
-)
+from trtopt.records import BenchPoint, EngineDescription, EngineLayer, EngineTensor
 
 _REBUILD = "build again with `trtopt build`, which always requests detailed profiling verbosity"
 _OTHER = "give what the engine inspector, `trtexec --exportLayerInfo` or `trtopt bench --layers` wrote"

@@ -11,14 +11,7 @@ import numpy as np
 from trtopt.inspect.costs import cost_of
 from trtopt.inspect.graph import Graph, Node
 from trtopt.inspect.mapping import Mapped, map_layers
-from trtopt.records import (
-    Coverage,
-    EngineDescription,
-    EngineLayer,
-    LayerPass,
-    LayerTime,
-    ProfiledLayer,
-)
+from trtopt.records import Coverage, EngineDescription, EngineLayer, LayerPass, LayerTime, ProfiledLayer
 
 UNKNOWN = "unknown"
 _WIDTH = {

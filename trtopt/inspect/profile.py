@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 
 import msgspec
 import numpy as np
 
 from trtopt.inspect.fusion import fused, unfused
-from trtopt.inspect.graph import Graph
-from trtopt.inspect.groups import by_dtype, by_kind, by_module, by_node
-from trtopt.inspect.join import join
+from trtopt.inspect.graph import WEIGHTED, Graph
+from trtopt.inspect.join import UNKNOWN, join
 from trtopt.inspect.memory import timeline
 from trtopt.inspect.receipt import receipt
 from trtopt.inspect.roofline import furthest_above, total, with_floors
@@ -21,8 +21,78 @@ from trtopt.records import (
     EngineLayer,
     EngineProfile,
     EngineRef,
+    LayerGroup,
     LayerPass,
+    ProfiledLayer,
 )
+
+_MODULE_DEPTH = 4
+_STEP = re.compile(r"[^/.]+(?:\.\d+(?![^/.]))*")
+"""One of a path, which `/` or `.` part; a number belongs to what it counts: `layer.0`, `layer4.2`."""
+REFORMAT = "reformat"
+
+
+def by_kind(layers: Sequence[ProfiledLayer]) -> tuple[LayerGroup, ...]:
+    """By the backend's own word for the layer; all reformats together."""
+    return _grouped(layers, lambda layer: REFORMAT if layer.is_reformat else layer.kind or UNKNOWN)
+
+
+def by_dtype(layers: Sequence[ProfiledLayer]) -> tuple[LayerGroup, ...]:
+    """By the type that the layer ran in."""
+    return _grouped(layers, lambda layer: layer.dtype or UNKNOWN)
+
+
+def by_node(layers: Sequence[ProfiledLayer]) -> tuple[LayerGroup, ...]:
+    """By the ONNX node that a layer is about, with the reformats that serve it.
+
+    That is its first node with weights, else its first; of an opaque layer the first and the last.
+    """
+    return _grouped(layers, lambda layer: _main_node(layer) or UNKNOWN)
+
+
+def _main_node(layer: ProfiledLayer) -> str:
+    nodes = layer.onnx_nodes
+    if not nodes:
+        return ""
+    if layer.is_opaque and len(nodes) > 1:
+        return f"{nodes[0]} … {nodes[-1]} ({len(nodes)} nodes)"
+    pairs = zip(nodes, layer.onnx_ops, strict=True)
+    return next((name for name, op in pairs if op in WEIGHTED), nodes[0])
+
+
+def by_module(layers: Sequence[ProfiledLayer]) -> tuple[LayerGroup, ...]:
+    """By the path that a layer's nodes share, as exporters write module paths into names."""
+    return _grouped(layers, lambda layer: module_of(layer.working_nodes) or UNKNOWN)
+
+
+def module_of(names: Sequence[str], depth: int = _MODULE_DEPTH) -> str:
+    """The path common to all names, at most `depth` steps, without the nodes' own last step.
+
+    `/encoder/layer.0/attention/MatMul` and `/encoder/layer.0/attention/Add` → `/encoder/layer.0/attention`;
+    `layer4.2.conv2/Conv` and `layer4.2.relu/Relu` → `/layer4.2`.
+    """
+    if not names:
+        return ""
+    paths = [[*_STEP.finditer(name)][:-1] for name in names]
+    end = 0
+    for steps in zip(*(path[:depth] for path in paths), strict=False):
+        if len({step.string[: step.end()] for step in steps}) > 1:
+            break
+        end = steps[0].end()
+    return "/" + names[0][:end].lstrip("/")
+
+
+def _grouped(layers: Sequence[ProfiledLayer], key: Callable[[ProfiledLayer], str]) -> tuple[LayerGroup, ...]:
+    """Groups with their time, the longest first; layers that were not timed are counted all the same."""
+    found: dict[str, list[ProfiledLayer]] = {}
+    for layer in layers:
+        found.setdefault(key(layer), []).append(layer)
+    total = sum(layer.ms or 0.0 for layer in layers)
+    groups = []
+    for name, members in found.items():
+        ms = sum(layer.ms or 0.0 for layer in members)
+        groups.append(LayerGroup(key=name, layers=len(members), ms=ms, share=ms / total if total else 0.0))
+    return tuple(sorted(groups, key=lambda group: (-group.ms, group.key)))
 
 
 def profile_point(

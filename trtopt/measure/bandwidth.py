@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 
 import numpy as np
 
@@ -21,16 +21,9 @@ def copy_bandwidth(device: Device, nbytes: int) -> float:
         DeviceMemoryError: there is no room for two buffers of that size.
     """
     with ExitStack() as resources:
-        stream = device.stream()
-        resources.callback(stream.close)
-        source = device.device_buffer(nbytes)
-        resources.callback(source.close)
-        target = device.device_buffer(nbytes)
-        resources.callback(target.close)
-        begin = device.event()
-        resources.callback(begin.close)
-        end = device.event()
-        resources.callback(end.close)
+        stream = resources.enter_context(closing(device.stream()))
+        source, target = (resources.enter_context(closing(device.device_buffer(nbytes))) for _ in range(2))
+        begin, end = (resources.enter_context(closing(device.event())) for _ in range(2))
         taken_ms = []
         for copy in range(_WARM_COPIES + _COPIES):
             begin.record(stream)

@@ -19,14 +19,7 @@ from trtopt.measure.loop.buffers import Inputs
 from trtopt.measure.loop.profiling_passes import follow_memory, time_layers
 from trtopt.measure.loop.run_pass import Subject, measure
 from trtopt.measure.loop.stopping import Limits
-from trtopt.records import (
-    BenchPoint,
-    Contract,
-    EngineArtifact,
-    EngineRef,
-    Record,
-    Shape,
-)
+from trtopt.records import BenchPoint, Contract, EngineArtifact, EngineRef, Record, Shape
 
 
 class BenchJob(Record, frozen=True, kw_only=True, tag="bench"):

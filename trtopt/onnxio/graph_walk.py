@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     import onnx
     from google.protobuf.message import Message
 
-    Part: TypeAlias = onnx.GraphProto | onnx.FunctionProto
-    _Part = TypeVar("_Part", bound=Part)
+Part: TypeAlias = "onnx.GraphProto | onnx.FunctionProto"
+_Part = TypeVar("_Part", bound="onnx.GraphProto | onnx.FunctionProto")
 
 OWN_DOMAINS = ("", "ai.onnx")
 TYPE_ATTRIBUTES = ("to", "dtype", "output_dtype")

@@ -19,7 +19,7 @@ from google.protobuf.message import DecodeError
 
 from trtopt.errors import InvalidModelError, OutputError
 from trtopt.files.temporary import remove_unfinished, temporary_file
-from trtopt.onnxio import wire_format as wire
+from trtopt.onnxio import protobuf as wire
 from trtopt.onnxio.external_data import (
     check_values,
     external_files,
@@ -30,7 +30,7 @@ from trtopt.onnxio.external_data import (
     tensors_of,
 )
 from trtopt.onnxio.graph_walk import check_texts, check_types, reads_of
-from trtopt.onnxio.protobuf_writer import header
+from trtopt.onnxio.protobuf import header
 
 SPOOLED_BYTES = 1 << 20
 """New constants from this size on are put into files."""

@@ -45,6 +45,7 @@ def read_onnx(path: Path) -> OnnxArtifact:
     check_types(model, path)
     _check_opset(model, path)
     _check_names(model, path)
+    _check_sources(model, path)
     _check_with_onnx(model, path, is_whole=not externals)
     return OnnxArtifact(
         path=str(path),
@@ -165,6 +166,22 @@ def _check_names(model: onnx.ModelProto, path: Path) -> None:
             f"{path}: tensor name {twice[0]!r} is given to more than one tensor",
             "tensor names must be unique: export the model again, or rename in the tool that merged graphs",
         )
+
+
+def _check_sources(model: onnx.ModelProto, path: Path) -> None:
+    """What a node reads is an input, a weight or what a node makes."""
+    graph = model.graph
+    known = {item.name for item in (*graph.input, *graph.initializer)}
+    known |= {item.values.name for item in graph.sparse_initializer}
+    known |= {name for node in graph.node for name in node.output}
+    for node in graph.node:
+        for name in node.input:
+            if name and name not in known:
+                raise InvalidModelError(
+                    f"{path}: node {node.name!r} ({node.op_type}) reads {name!r}, which is no input of the "
+                    "model, no initializer and no output of a node",
+                    "export the model again: its initializer or node was lost",
+                )
 
 
 def _skeleton(model: onnx.ModelProto) -> onnx.ModelProto:

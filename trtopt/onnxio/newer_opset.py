@@ -9,20 +9,18 @@ from __future__ import annotations
 from collections import ChainMap, defaultdict
 from collections.abc import Iterator, Mapping, MutableMapping
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import onnx
 from numpy.typing import NDArray
 
 from trtopt.errors import UnsupportedOpError
-from trtopt.onnxio.graph_walk import OWN_DOMAINS, graphs_of, opset_of, parts_of, reads_of, subgraphs_of
+from trtopt.onnxio.graph_walk import OWN_DOMAINS, Part, graphs_of, opset_of, parts_of, reads_of, subgraphs_of
 from trtopt.onnxio.model_file import is_external
 from trtopt.onnxio.operator_changes import CHANGES, OLDEST, SAME, NoNewerFormError
 from trtopt.onnxio.prepare import inferred
-
-if TYPE_CHECKING:
-    from trtopt.onnxio.graph_walk import Part
+from trtopt.onnxio.unique_names import unused_name
 
 _IR_VERSIONS = ((21, 10), (19, 9), (15, 8), (0, 7))
 
@@ -187,10 +185,7 @@ class _Around:
 
     def name(self, like: str) -> str:
         """A name that nothing in the model has."""
-        name, count = like, 0
-        while name in self._taken:
-            count += 1
-            name = f"{like}_{count}"
+        name = unused_name(like, self._taken)
         self._taken.add(name)
         return name
 

@@ -4,18 +4,53 @@ from __future__ import annotations
 
 import heapq
 import math
+from collections import Counter
+from graphlib import CycleError, TopologicalSorter
 
 import numpy as np
 import onnx
 import onnx.inliner
 
 from trtopt.errors import InvalidModelError, UnsupportedOpError
-from trtopt.onnxio import graph_walk as onnxgraph
-from trtopt.onnxio import model_file
-from trtopt.onnxio.functions import check_functions
-from trtopt.onnxio.graph_walk import OWN_DOMAINS, graphs_of, reads_of, subgraphs_of
+from trtopt.onnxio import graph_walk as onnxgraph, model_file
+from trtopt.onnxio.graph_walk import OWN_DOMAINS, Part, graphs_of, reads_of, subgraphs_of
 from trtopt.onnxio.shape_inference import forget_placeholders, infer_shapes
 from trtopt.onnxio.unique_names import name_apart
+
+_MOST_NODES = 1_000_000
+_Key = tuple[str, str, str]
+
+
+def check_functions(model: onnx.ModelProto) -> None:
+    """Check a model's functions: none may call itself, and the graph may not become too large by them.
+
+    Raises:
+        InvalidModelError: one does, or it would.
+    """
+    calls = {_key(item.domain, item.name, item): _called(item) for item in model.functions}
+    sizes: dict[_Key, int] = {}
+    try:
+        for key in TopologicalSorter(calls).static_order():
+            sizes[key] = sum(sizes.get(each, 1) * n for each, n in calls[key].items()) if key in calls else 1
+    except CycleError as error:
+        _, name, _ = error.args[1][0]
+        raise InvalidModelError(f"function {name!r} calls itself", "export the model again") from None
+    total = sum(sizes.get(key, 1) * count for key, count in _called(model.graph).items())
+    if total > _MOST_NODES:
+        raise InvalidModelError(
+            f"its functions call one another until the graph has {total} nodes, above {_MOST_NODES}",
+            "export the model again, without functions",
+        )
+
+
+def _called(part: Part) -> Counter[_Key]:
+    """The operators and functions of a graph's nodes, subgraphs included, and how often each occurs."""
+    return Counter(_key(node.domain, node.op_type, node) for graph in graphs_of(part) for node in graph.node)
+
+
+def _key(domain: str, name: str, item: object) -> _Key:
+    return domain, name, getattr(item, "overload", "")  # ONNX before 1.16 has no overloads
+
 
 _CARRIED = {
     onnx.AttributeProto.FLOAT,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from trtopt.precision.existing_qdq import Existing
 from trtopt.precision.placement.gates import is_own_gate
 from trtopt.precision.placement.place import place
-from trtopt.precision.placement.plan import Edge, PlacementOptions, Plan, WeightEdge
+from trtopt.precision.placement.placement_plan import Edge, PlacementOptions, Plan, WeightEdge
 from trtopt.precision.placement.view import ACTIVATIONS, View, is_op
 
 _OURS = {"residual", "pad"}

@@ -8,12 +8,15 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 import msgspec
+import onnx
 
 from trtopt.data import SampleSource
 from trtopt.data.feeds import specs_of
 from trtopt.data.reader import samples_in
-from trtopt.errors import UsageError
+from trtopt.errors import ModelError, UsageError
+from trtopt.onnxio.graph_walk import opset_of
 from trtopt.onnxio.model_file import ModelFile
+from trtopt.onnxio.newer_opset import raise_opset
 from trtopt.precision.calibration.choose import Signal
 from trtopt.precision.calibration.methods import METHODS
 from trtopt.precision.calibration.run import calibrate, copied
@@ -24,19 +27,33 @@ from trtopt.precision.casting.places import LOW
 from trtopt.precision.casting.weights import largest
 from trtopt.precision.existing_qdq import Existing, take_out
 from trtopt.precision.placement.place import place
-from trtopt.precision.placement.plan import PlacementOptions, Plan
+from trtopt.precision.placement.placement_plan import PlacementOptions, Plan
 from trtopt.precision.placement.view import View
 from trtopt.precision.qat_plan import complete, known_ranges
-from trtopt.precision.qdq.opset import fit_opset
 from trtopt.precision.qdq.qdq_format import QdqFormat
 from trtopt.precision.qdq.write import Scales, write
 from trtopt.precision.reference_runs import First, at_most, open_model
-from trtopt.precision.rounding.run import MOST_CHANNELS, WeightScales, round_by_data
-from trtopt.precision.smoothing.factors import Factors
-from trtopt.precision.smoothing.run import smooth_by_data, smooth_by_table
+from trtopt.precision.rounding import MOST_CHANNELS, WeightScales, round_by_data
+from trtopt.precision.smoothing import Factors, smooth_by_data, smooth_by_table
 from trtopt.precision.stored_integers import put_back
 from trtopt.records.casting import KeptNode
 from trtopt.records.quantisation import CalibrationTable
+
+
+def fit_opset(model: onnx.ModelProto, form: QdqFormat) -> None:
+    """Raise the model, in place, to an opset that has the form's operators and that the target reads.
+
+    Raises:
+        ModelError: the model's opset is newer than the target reads, or cannot be raised.
+    """
+    now = opset_of(model)
+    if now > form.most:
+        raise ModelError(
+            f"the model's opset {now} is newer than the target reads (up to {form.most})",
+            f"export the model again at opset {form.most} or lower",
+        )
+    raise_opset(model, form.opset)
+
 
 OFF: Literal["off"] = "off"
 Smoothing: TypeAlias = "float | Literal['auto', 'off']"
@@ -90,7 +107,7 @@ def no_data(precision: str) -> UsageError:
     """The error for a calibration without data."""
     return UsageError(
         f"--precision {precision} needs data to calibrate the ranges of tensors",
-        "give --calib DATA (an .npz with arrays named like the inputs, a folder of them, Polygraphy's JSON, "
+        "give --data DATA (an .npz with arrays named like the inputs, a folder of them, Polygraphy's JSON, "
         "module:function), --table FILE from an earlier run, or --random-data to try without (marked so)",
     )
 
@@ -191,7 +208,7 @@ def _placed(
     if completed.unknown and not has_ranges:
         notes.append(
             f"{len(completed.unknown)} more tensors should carry Q/DQ, such as {completed.unknown[0]!r}: "
-            "give --calib DATA to find their ranges"
+            "give --data DATA to find their ranges"
         )
     return completed.plan, given, notes
 
@@ -266,9 +283,7 @@ def _rounded(
     if requested.options.precision != "int4":
         return {}, []
     if material.source is None or material.random_data or material.table is not None:
-        return {}, [
-            "weights are rounded to nearest; with --calib DATA, and no --table, their layers err less"
-        ]
+        return {}, ["weights are rounded to nearest; with --data DATA, and no --table, their layers err less"]
     found = round_by_data(model, plan, material.source, requested.form)
     notes = []
     if found.scales:

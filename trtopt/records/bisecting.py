@@ -54,7 +54,7 @@ class BisectReport(Record, frozen=True, kw_only=True):
     best: KeptSet
     """The smallest set found that meets the bounds; all nodes if none does."""
     patterns: tuple[str, ...]
-    """The nodes of `best` as `--exclude` of `trtopt quantize`, or `--keep` of `trtopt cast`, takes them."""
+    """The nodes of `best` as `--exclude` of `trtopt quantize` and `trtopt cast` takes them."""
     minimal: bool
     """Whether it was shown that no single node of `best` can be left out."""
     subjects: tuple[CheckedSubject, ...]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+from typing import Literal
 
 import msgspec
 
 from trtopt.records.base import Record
 from trtopt.records.machine import DeviceInfo
-from trtopt.records.models import OnnxArtifact, TensorSpec
 from trtopt.records.profiles import Profile, ShapeRange, Span, spans_of
 from trtopt.records.verdicts import PrecisionVerdict
 
@@ -185,3 +185,50 @@ class Manifest(Record, frozen=True, kw_only=True):
     def graph_of(self, engine: EngineArtifact) -> OnnxArtifact:
         """The graph that an engine was built from."""
         return next((graph for graph in self.graphs if graph.sha256 == engine.plan.onnx_sha256), self.onnx)
+
+
+class TensorSpec(Record, frozen=True, kw_only=True):
+    """An input or output: `dtype` is a NumPy name (`float32`, `bfloat16`, `int64`, `bool`, …)."""
+
+    name: str
+    dtype: str
+    shape: tuple[int | str, ...]
+
+
+class OnnxArtifact(Record, frozen=True, kw_only=True):
+    """An ONNX file. `sha256` covers its external data too; `parent` is the file it was made from."""
+
+    path: str
+    sha256: str
+    opset: int
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    types: tuple[str, ...] = ()
+    """The element types that the graph's tensors have, sorted: builder flags are derived from these."""
+    parent: str | None = None
+
+
+class FolderCheck(Record, frozen=True, kw_only=True):
+    """Changes to a build folder's files since the build, by path in the folder.
+
+    `extra` files were added since. `signature`: `unchecked` where no signer was named.
+    """
+
+    missing: tuple[str, ...]
+    changed: tuple[str, ...]
+    extra: tuple[str, ...]
+    checked: int
+    signature: Literal["valid", "unchecked", "none"]
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every file is present and unchanged."""
+        return not self.missing and not self.changed
+
+
+class Change(Record, frozen=True, kw_only=True):
+    """A difference between a build and its rebuild; `what` names the place."""
+
+    what: str
+    before: str
+    after: str

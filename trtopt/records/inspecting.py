@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Literal
 
 from trtopt.records.base import Record, Shape
-from trtopt.records.measuring import EngineRef, Environment
+from trtopt.records.building import Manifest
+from trtopt.records.measuring import BenchReport, EngineRef, Environment
 
 PROFILE_SCHEMA = "trtopt.profile/2"
 PEAKS_SCHEMA = "trtopt.peaks/1"
@@ -323,3 +324,24 @@ class ProfileReport(Record, frozen=True, kw_only=True):
     differences: tuple[EngineDifference, ...] = ()
     missing: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+
+
+class Collected(Record, frozen=True, kw_only=True):
+    """The builds, measurements and profiles of one model in a folder, by file name.
+
+    `folder` is the path as the user wrote it, `name` its last part. `left_out` has the reason for every other
+    JSON file that is not in the report.
+    """
+
+    folder: str
+    name: str
+    manifest: Manifest | None = None
+    results: dict[str, BenchReport] = {}  # noqa: RUF012  (msgspec copies mutable defaults)
+    profiles: dict[str, ProfileReport] = {}  # noqa: RUF012
+    left_out: dict[str, str] = {}  # noqa: RUF012
+    notes: tuple[str, ...] = ()
+
+    @property
+    def reports(self) -> dict[str, BenchReport | ProfileReport]:
+        """Results, then profiles, by file name."""
+        return {**self.results, **self.profiles}

@@ -6,9 +6,8 @@ import os
 from collections.abc import Iterable
 from numbers import Integral, Real
 
-from trtopt.records.building import EngineArtifact, Manifest
+from trtopt.records.building import EngineArtifact, Manifest, TensorSpec
 from trtopt.records.inspecting import ProfileReport
-from trtopt.records.models import TensorSpec
 from trtopt.records.planning import BatchPlan
 from trtopt.records.profiles import MAX_PROFILES, Profile, ShapeRange
 from trtopt.records.serving import BatchPolicy

@@ -45,7 +45,6 @@ def _verdict(report: BisectReport) -> list[str]:
             f"NOT MET: {requested}, even with all {len(report.candidates)} nodes in {high}; {spent}",
             "  → relax the bounds, or locate the error with trtopt check --layers",
         ]
-    flag = "--keep" if report.precision in ("fp16", "bf16") else "--exclude"
     size = f"{len(report.best.nodes)} of {len(report.candidates)} nodes"
     if report.minimal:
         minimality = "each of them is needed"
@@ -54,7 +53,7 @@ def _verdict(report: BisectReport) -> list[str]:
     return [
         f"{requested} is met with {size} kept in {high}, {report.best.cost:.1%} of the operations; {spent}",
         f"{minimality}:",
-        *(f"  {flag} {shlex.quote(pattern)}" for pattern in report.patterns),
+        *(f"  --exclude {shlex.quote(pattern)}" for pattern in report.patterns),
     ]
 
 

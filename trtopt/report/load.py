@@ -8,7 +8,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from trtopt.measure.analysis.findings import loads_of
-from trtopt.measure.load.queueing import achieved_rate, keeps_up, offered_rate
+from trtopt.measure.load.arrivals import achieved_rate, keeps_up, offered_rate
 from trtopt.measure.statistics.summaries import percentile, summarise
 from trtopt.records import BenchPoint, LoadPass, LoadSearch
 from trtopt.report.tables import plain_table

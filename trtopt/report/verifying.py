@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trtopt.records.verifying import Change, FolderCheck
+from trtopt.records.building import Change, FolderCheck
 
 _SIGNATURES = {
     "valid": "signed by the trusted signer",

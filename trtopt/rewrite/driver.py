@@ -14,9 +14,9 @@ from trtopt.errors import ModelError, TrtoptError
 from trtopt.onnxio import prepare
 from trtopt.onnxio.graph_walk import graphs_of
 from trtopt.onnxio.model_file import ModelFile, is_external
+from trtopt.rewrite.rewrite_trace import Applied, Declined
 from trtopt.rewrite.rule import Rule
 from trtopt.rewrite.scope import Context, Scope
-from trtopt.rewrite.trace import Applied, Declined
 from trtopt.targets import Target
 
 ROUND_LIMIT = 20

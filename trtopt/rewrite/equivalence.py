@@ -16,8 +16,8 @@ from trtopt.data.feeds import Feed
 from trtopt.device.ort.reference import Unoptimised
 from trtopt.errors import ModelError
 from trtopt.onnxio.model_file import ModelFile, runnable
+from trtopt.rewrite.rewrite_trace import Deviation
 from trtopt.rewrite.rule import Exactness
-from trtopt.rewrite.trace import Deviation
 
 Array = np.ndarray[Any, Any]
 _BOUNDS: dict[str, dict[str, float]] = {

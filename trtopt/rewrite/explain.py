@@ -6,8 +6,8 @@ import json
 from collections.abc import Sequence
 
 from trtopt.errors import UsageError
+from trtopt.rewrite.rewrite_trace import RewriteTrace
 from trtopt.rewrite.rule import Rule
-from trtopt.rewrite.trace import RewriteTrace
 from trtopt.targets import target_names
 
 _CLASSES = {"B": "bit-exact", "N": "equal up to rounding", "A": "approximate"}

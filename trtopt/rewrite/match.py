@@ -2,12 +2,63 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
+
+from trtopt.rewrite.rule import Match
 from trtopt.rewrite.scope import Scope
+
+REDUCTIONS = (
+    "ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL1", "ReduceL2",
+    "ReduceSumSquare", "ReduceLogSum", "ReduceLogSumExp",
+)  # fmt: skip
+
+
+def axes_of(scope: Scope, node: Any) -> list[int] | None:
+    """The axes that the node reduces, counted from the front and sorted; None if they are unknown."""
+    rank = scope.rank(node.inputs[0])
+    given = scope.integers(node, "axes", 1)
+    if rank is None:
+        return None
+    if given is None:
+        computed = len(node.inputs) > 1 and not node.inputs[1].is_empty()
+        return None if computed or node.attrs.get("noop_with_empty_axes") else list(range(rank))
+    if not given:
+        return [] if node.attrs.get("noop_with_empty_axes") else list(range(rank))
+    return sorted(axis % rank for axis in given)
+
+
+def keeps_axes(node: Any) -> bool:
+    """Whether reduced axes stay, with length 1."""
+    return bool(node.attrs.get("keepdims", 1))
+
+
+def operands(
+    scope: Scope, op: str, source: Any, axes: list[int], keep: bool, like: str
+) -> tuple[list[Any], dict[str, Any]]:
+    """Inputs and attributes of a Reduce operator over `axes`, in the form of the model's opset."""
+    attrs: dict[str, Any] = {"keepdims": int(keep)}
+    if scope.opset >= (13 if op == "ReduceSum" else 18):
+        return [source, scope.constant(np.array(axes, np.int64), f"{like}/axes")], attrs
+    return [source], {"axes": axes, **attrs}
+
 
 _SPREAD = ("Slice", "Reshape", "Squeeze", "Unsqueeze", "Transpose", "Expand", "Identity")
 """Operators whose output has no other values than their input."""
+
+
+def behind(ops: tuple[str, ...], *makers: str) -> Callable[[Scope], Iterator[Match]]:
+    """What finds nodes of `ops` whose first input one of `makers` makes: the match's part `first`."""
+
+    def find(scope: Scope) -> Iterator[Match]:
+        for node in scope.nodes(*ops):
+            first = scope.producer(node.inputs[0], *makers)
+            if first is not None:
+                yield Match(node, {"first": first})
+
+    return find
 
 
 def with_scalar(

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import onnx
 
-from trtopt.rewrite.match import inputs_either_way, square_of
-from trtopt.rewrite.reductions import axes_of, keeps_axes
-from trtopt.rewrite.scope import Scope
+from trtopt.rewrite.affine import per_channel
+from trtopt.rewrite.match import axes_of, inputs_either_way, keeps_axes, square_of
+from trtopt.rewrite.scope import Array, Scope
 
 
 @dataclass(frozen=True)
@@ -136,6 +136,26 @@ def affine_in_half(
         return None
     affine = _with_constants(scope, Affine(first.inputs[0], back, [found.root], None, None), ops)
     return None if affine.scale is None else affine
+
+
+def channelwise(scope: Scope, affine: Affine, source: Any) -> tuple[Array, Array] | None:
+    """Scale and shift as one value a channel (axis 1) of `source`; None if there is no such form."""
+    if source.shape is None or len(source.shape) < 3 or not isinstance(source.shape[1], int):
+        return None
+    given = (
+        np.full(1, fill) if constant is None else scope.value(constant)
+        for constant, fill in ((affine.scale, 1.0), (affine.shift, 0.0))
+    )
+    scale, shift = (per_channel(value, source.shape[1], len(source.shape)) for value in given)
+    return None if scale is None or shift is None else (scale, shift)
+
+
+def channelwise_inputs(scope: Scope, affine: Affine, source: Any, like: str) -> list[Any]:
+    """The inputs of a normalisation of `source` per channel, where `channelwise` finds its constants."""
+    constants, dtype = channelwise(scope, affine, source), scope.dtype(source)
+    assert constants is not None
+    scale, shift = (np.ascontiguousarray(item, dtype) for item in constants)
+    return [source, scope.constant(scale, f"{like}/scale"), scope.constant(shift, f"{like}/bias")]
 
 
 def spreads(scope: Scope, constant: Any | None, shape: tuple[int, ...]) -> bool:

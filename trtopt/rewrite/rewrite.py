@@ -19,9 +19,9 @@ from trtopt.onnxio.model_file import ModelFile
 from trtopt.rewrite import batch, batch_check, equivalence
 from trtopt.rewrite.catalogue import RULES
 from trtopt.rewrite.driver import Outcome, RuleFailed, rewrite
+from trtopt.rewrite.rewrite_trace import Deviation, RewriteTrace, Undone
 from trtopt.rewrite.rule import Exactness, Rule
 from trtopt.rewrite.rules import erase_identity, fold_constants, zero_state
-from trtopt.rewrite.trace import Deviation, RewriteTrace, Undone
 from trtopt.targets import Target, target_named
 
 _SHAPES = (erase_identity.RULE, zero_state.RULE, fold_constants.keeping("Expand"))

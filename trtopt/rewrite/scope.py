@@ -18,6 +18,7 @@ from onnx_graphsurgeon.ir.tensor import LazyValues, SparseValues
 
 from trtopt.onnxio import model_file
 from trtopt.onnxio.graph_walk import OWN_DOMAINS
+from trtopt.onnxio.unique_names import unused_name
 from trtopt.targets import Target
 
 Array = np.ndarray[Any, Any]
@@ -42,10 +43,7 @@ class Context:
 
     def fresh(self, like: str) -> str:
         """An unused name, made from `like`."""
-        name, count = like, 0
-        while name in self.taken:
-            count += 1
-            name = f"{like}_{count}"
+        name = unused_name(like, self.taken)
         self.taken.add(name)
         return name
 

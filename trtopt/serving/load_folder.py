@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from trtopt.errors import ArtifactError
+from trtopt.errors import ArtifactError, WrongPathError
 from trtopt.files.manifests import MANIFEST, read_manifest, read_plan, read_verified
 from trtopt.files.signing import trusted_signer
 from trtopt.records import BatchPlan, BatchPolicy, BenchReport, EngineArtifact
@@ -65,14 +65,14 @@ def _check_build_folder(path: Path) -> None:
     """Raises ArtifactError if it is none; a faulty manifest is reported later."""
     with suppress(PermissionError):
         if not path.exists():
-            raise ArtifactError(f"{path}: there is no such file or folder", _WANTED)
+            raise WrongPathError(f"{path}: there is no such file or folder", _WANTED)
         if (path / MANIFEST).exists():
             return
         builds = sorted(file.parent for file in path.glob(f"builds/*/{MANIFEST}"))
         if not builds:
-            raise ArtifactError(f"{path}: has no {MANIFEST}", _WANTED)
+            raise WrongPathError(f"{path}: has no {MANIFEST}", _WANTED)
         more = f" (or another of {len(builds)} there)" if len(builds) > 1 else ""
-        raise ArtifactError(
+        raise WrongPathError(
             f"{path}: is the folder of a sweep, which holds build folders",
             f"give one of these, {builds[0]}{more}, or a file that `trtopt plan {path} -o plan.json` wrote",
         )

@@ -13,8 +13,7 @@ from trtopt.device.api import Device
 from trtopt.errors import DeviceMemoryError
 from trtopt.serving.engine_catalogue import Catalogue, Key, Part
 from trtopt.serving.prepared_engine import Prepared
-from trtopt.serving.row_assignment import Cut, assign_rows
-from trtopt.serving.row_copying import Copier, own_rows
+from trtopt.serving.row_copying import Copier, Cut, assign_rows, own_rows
 
 Outputs = dict[str, NDArray[np.generic]]
 

@@ -13,8 +13,7 @@ from trtopt.errors import DeviceMemoryError, GraphCaptureError, UsageError
 from trtopt.records import Shape
 from trtopt.serving.arrays import Region, Tensor, address_of
 from trtopt.serving.engine_catalogue import Part
-from trtopt.serving.row_assignment import Cut
-from trtopt.serving.row_copying import Copier
+from trtopt.serving.row_copying import Copier, Cut
 
 _ALIGNMENT = 256
 """Bytes; TensorRT wants it of an input's address, and whatever allocates on the device keeps to it."""

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from trtopt.errors import ArtifactError, BackendMissingError, UsageError
-from trtopt.records import BatchPlan, BuildPlan, EngineArtifact, PlannedLoad, TensorSpec
+from trtopt.extras import install
+from trtopt.records import Backend, BatchPlan, BuildPlan, EngineArtifact, PlannedLoad, TensorSpec
+from trtopt.targets import target_of
 
 _FILES = {"tensorrt": ("tensorrt_plan", "model.plan"), "onnxruntime": ("onnxruntime_onnx", "model.onnx")}
 _TYPES = {
@@ -35,7 +37,7 @@ def triton_model(plan: BatchPlan, name: str) -> TritonModel:
     """What Triton needs to serve the plan as the model of that name.
 
     Triton batches only along an axis whose length varies (server issue 1105), and serves one engine a model:
-    a plan is deployed that has one engine for a range of batches, or one for batch 1, which is not batched.
+    a plan is deployed that has one engine for a range of batches, as `trtopt plan --for triton` chooses it.
 
     Raises:
         UsageError: another plan, or a backend that Triton has not got.
@@ -44,31 +46,28 @@ def triton_model(plan: BatchPlan, name: str) -> TritonModel:
     messages, text_format = _schema()
     engine = plan.engines[0].artifact
     build, backend = engine.plan, engine.plan.backend.name
-    low, high = build.batch.min[0], build.batch.max[0]
+    high = build.batch.max[0]
     if backend not in _FILES:
         raise UsageError(
             f"Triton cannot run engines of {backend}", "plan with engines of tensorrt or onnxruntime"
         )
     reach = sum(span.high - span.low + 1 for span in build.spans)
-    if len(plan.engines) > 1 or reach != high:
+    if len(plan.engines) > 1 or reach != high or build.batch.min[0] == high:
         names = ", ".join(one.artifact.plan.label for one in plan.engines)
         raise UsageError(
             f"the plan has {names}: Triton batches for one engine that runs every batch size from 1 on",
             "plan again with --for triton, and with a build of --dynamic among the measured ones",
         )
     platform, file = _FILES[backend]
-    batched = low < high
-    config = messages.ModelConfig(
-        name=name, platform=platform, max_batch_size=plan.policy.max_batch if batched else 0
-    )
+    config = messages.ModelConfig(name=name, platform=platform, max_batch_size=plan.policy.max_batch)
     config.version_policy.latest.num_versions = 1
     for spec in engine.inputs:
         added = config.input.add(name=spec.name, data_type=_type(messages, spec))
-        _set_dims(added, _dims(build, spec, batched))
+        _set_dims(added, _dims(build, spec))
     for spec in engine.outputs:
         dims = [axis if isinstance(axis, int) else -1 for axis in spec.shape]
         added = config.output.add(name=spec.name, data_type=_type(messages, spec))
-        _set_dims(added, dims[1:] if batched else dims)
+        _set_dims(added, dims[1:])
     group = messages.ModelInstanceGroup
     on_gpu = backend == "tensorrt"
     instances = config.instance_group.add(
@@ -80,12 +79,11 @@ def triton_model(plan: BatchPlan, name: str) -> TritonModel:
         config.optimization.cuda.graphs = True
         config.optimization.input_pinned_memory.enable = True
         config.optimization.output_pinned_memory.enable = True
-    if batched:
-        batching = config.dynamic_batching
-        batching.preferred_batch_size.append(plan.policy.max_batch)
-        batching.max_queue_delay_microseconds = round(plan.policy.max_delay_ms * 1e3)
-        batching.default_queue_policy.max_queue_size = plan.policy.max_waiting
-    _add_warmup(config, messages, plan, batched)
+    batching = config.dynamic_batching
+    batching.preferred_batch_size.append(plan.policy.max_batch)
+    batching.max_queue_delay_microseconds = round(plan.policy.max_delay_ms * 1e3)
+    batching.default_queue_policy.max_queue_size = plan.policy.max_waiting
+    _add_warmup(config, messages, plan)
     return TritonModel(engine, file, text_format.MessageToString(config))
 
 
@@ -115,9 +113,7 @@ def _schema() -> tuple[Any, Any]:
         from google.protobuf import text_format
         from tritonclient.grpc import model_config_pb2
     except ImportError as error:
-        raise BackendMissingError(
-            f"{error.name or error} is not installed", "pip install 'trtopt[triton]'"
-        ) from None
+        raise BackendMissingError(f"{error.name or error} is not installed", install("triton")) from None
     return model_config_pb2, text_format
 
 
@@ -127,11 +123,10 @@ def _type(messages: Any, spec: TensorSpec) -> Any:
     return messages.DataType.Value(_TYPES[spec.dtype])
 
 
-def _dims(build: BuildPlan, spec: TensorSpec, batched: bool) -> list[int]:
-    """What the engine admits along each axis; -1 where that is a range."""
+def _dims(build: BuildPlan, spec: TensorSpec) -> list[int]:
+    """What the engine admits along each axis but the batch; -1 where that is a range."""
     shapes = build.shapes[spec.name]
-    dims = [low if low == high else -1 for low, high in zip(shapes.min, shapes.max, strict=True)]
-    return dims[1:] if batched else dims
+    return [low if low == high else -1 for low, high in zip(shapes.min[1:], shapes.max[1:], strict=True)]
 
 
 def _set_dims(tensor: Any, dims: list[int]) -> None:
@@ -141,13 +136,13 @@ def _set_dims(tensor: Any, dims: list[int]) -> None:
         tensor.reshape.SetInParent()
 
 
-def _add_warmup(config: Any, messages: Any, plan: BatchPlan, batched: bool) -> None:
+def _add_warmup(config: Any, messages: Any, plan: BatchPlan) -> None:
     """The smallest and the largest batch at the longest shape, on zeros, before the model is ready."""
     engine, shapes = plan.engines[0].artifact, plan.buckets[max(plan.buckets)]
-    for batch in sorted({1, plan.policy.max_batch}) if batched else (1,):
+    for batch in sorted({1, plan.policy.max_batch}):
         warmup = config.model_warmup.add(name=f"batch{batch}", batch_size=batch)
         for spec in engine.inputs:
-            dims = (list(shapes[spec.name]) or _ONE) if batched else [1, *shapes[spec.name]]
+            dims = list(shapes[spec.name]) or _ONE
             warmup.inputs[spec.name].CopyFrom(
                 messages.ModelWarmup.Input(data_type=_type(messages, spec), dims=dims, zero_data=True)
             )
@@ -174,7 +169,7 @@ def readme(plan: BatchPlan, name: str, version: int) -> str:
 ({plan.load.arrivals} arrivals). The engine was built by {built}: a server must have the
 same version and device.
 
-Start a server (choose the release whose notes name that version):
+Start a server ({_containers(engine.plan.backend)}):
 
     docker run --rm{gpus} -p 8000:8000 -p 8001:8001 -p 8002:8002 \\
         -v "$PWD:/models" nvcr.io/nvidia/tritonserver:YY.MM-py3 tritonserver --model-repository=/models
@@ -191,6 +186,13 @@ The plan predicts, for trtopt's own runtime and without a network: {p50}, {p99}
 The newest version is served; to go back, set `version_policy` in config.pbtxt to
 `{{ specific {{ versions: [N] }} }}`.
 """
+
+
+def _containers(backend: Backend) -> str:
+    """Which releases YY.MM of the container have the backend's version."""
+    if backend.name != "tensorrt":
+        return "YY.MM: 24.05 or newer"
+    return f"YY.MM: {target_of(backend).triton_releases}, the one whose notes name {backend}"
 
 
 def _sent(load: PlannedLoad) -> tuple[str, str]:

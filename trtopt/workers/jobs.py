@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import platform
+import subprocess
 from collections.abc import Callable, Iterable
 from contextlib import closing
 from dataclasses import dataclass
@@ -10,10 +12,11 @@ from typing import Any, Generic, TypeVar
 
 from trtopt.builder.engine import BuildJob, build_engine
 from trtopt.data import names_function
-from trtopt.device.affinity import confine
-from trtopt.device.api import ProgressSink
+from trtopt.device.affinity import confine, present_cores
+from trtopt.device.api import ProgressSink, Target
 from trtopt.device.backends import open_builder, open_target
 from trtopt.device.nvtx import NvtxMarks
+from trtopt.device.ort.host import cpu_name
 from trtopt.errors import BuildError, DeviceError, TrtoptError
 from trtopt.measure.bandwidth import copy_bandwidth
 from trtopt.measure.describe_engine import Described, DescribeJob, describe
@@ -22,7 +25,7 @@ from trtopt.measure.loop.interleaved import InterleaveJob, interleave
 from trtopt.measure.outputs import OutputsJob, write_outputs
 from trtopt.records import BuildPlan, Environment
 from trtopt.serving.trial_run import CostJob, TrialJob, serving_times, try_plan
-from trtopt.workers.environment import environment_of
+from trtopt.version import __version__
 from trtopt.workers.protocol import (
     Benched,
     Built,
@@ -38,6 +41,32 @@ from trtopt.workers.protocol import (
     TacticsTold,
     Tried,
 )
+
+
+def environment_of(target: Target) -> Environment:
+    """Where a measurement is being taken."""
+    return Environment(
+        device=target.device.info,
+        backend=target.backend,
+        trtopt=__version__,
+        python=platform.python_version(),
+        platform=platform.platform(),
+        cpu=cpu_name(),
+        git_revision=_git_revision(),
+        cpus=present_cores(),
+    )
+
+
+def _git_revision() -> str | None:
+    """The revision of the folder that trtopt was started in, if it is a git checkout."""
+    try:
+        done = subprocess.run(
+            ["git", "rev-parse", "HEAD"], capture_output=True, text=True, timeout=5, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
 
 AnyJob = TypeVar("AnyJob")
 

@@ -29,7 +29,7 @@ def export_model(
     """Export a model and compare the file with PyTorch.
 
     Args:
-        model: a name of the collection, a model file (TOML), or `package.module:callable`.
+        model: a name of the collection, a model file (TOML), `package.module:callable` or `FILE.py:callable`.
         output: the ONNX file; it appears only if it agrees with PyTorch.
         variant: of a model of the collection: `full` or `tiny`.
         exporter: `dynamo` or `torchscript`; None takes the model's own choice.
@@ -46,8 +46,7 @@ def export_model(
     """
     need("torch", "onnxscript")
     from trtopt.device.ort.reference import open_reference
-    from trtopt.export import checkpoint as checkpoints
-    from trtopt.export import export as run
+    from trtopt.export import checkpoint as checkpoints, export as run
 
     subject = _subject(model, variant, use_own_weights=checkpoint is None)
     if checkpoint is not None:

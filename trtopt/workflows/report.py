@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from trtopt.errors import ArtifactError
+from trtopt.errors import ArtifactError, WrongPathError
 from trtopt.files.bounded_reading import read_bounded
 from trtopt.files.manifests import MANIFEST, read_manifest
 from trtopt.records import BenchReport, Collected, Manifest, ProfileReport, kind_of
@@ -74,14 +74,16 @@ def _parts_of(manifest: Manifest | None) -> Iterator[str]:
 
 def _no_folder(folder: Path) -> ArtifactError:
     if folder.exists():
-        return ArtifactError(f"{folder}: is a file", f"give the folder that it lies in: {folder.parent}")
-    return ArtifactError(f"{folder}: no such folder", "give one that `trtopt build` or `trtopt profile` made")
+        return WrongPathError(f"{folder}: is a file", f"give the folder that it lies in: {folder.parent}")
+    return WrongPathError(
+        f"{folder}: no such folder", "give one that `trtopt build` or `trtopt profile` made"
+    )
 
 
 def _nothing(folder: Path, left_out: dict[str, str]) -> ArtifactError:
     found = "; ".join(f"{name} is {reason}" for name, reason in left_out.items()) or "it has no JSON files"
     where = shlex.quote(str(folder))
-    return ArtifactError(
+    return WrongPathError(
         f"{folder}: holds nothing to report on: {found}",
         f"`trtopt profile PATH -o {where}` and `trtopt bench PATH --json {where}/result.json` make what is",
     )

@@ -10,7 +10,7 @@ import zipfile
 from importlib import metadata
 from pathlib import Path
 
-from trtopt.errors import ArtifactError
+from trtopt.errors import ArtifactError, WrongPathError
 from trtopt.files.atomic import write_atomically
 from trtopt.files.manifests import MANIFEST
 from trtopt.files.scrubbing import private_words, scrubbed
@@ -53,7 +53,7 @@ def write_bundle(path: Path, survey: MachineSurvey, folder: Path | None) -> tupl
 def _of_build(folder: Path) -> dict[str, str]:
     """The build's texts; of a large one its end."""
     if not folder.is_dir():
-        raise ArtifactError(f"{folder}: no such folder", "give one that `trtopt build` made, or none")
+        raise WrongPathError(f"{folder}: no such folder", "give one that `trtopt build` made, or none")
     found = {file for pattern in _PATTERNS for file in folder.glob(pattern)}
     files = sorted(file for file in found if file.is_file() and not file.is_symlink())  # the folder's own
     try:

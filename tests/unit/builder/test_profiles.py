@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from trtopt.builder.shapes import over_all, profiles_for
+from trtopt.cli.options.batch import parse_range
 from trtopt.errors import FixedBatchError, UsageError
-from trtopt.recipe import Recipe, make_recipe, parse_range
+from trtopt.recipe import Recipe, make_recipe
 from trtopt.records import (
     Backend,
     BuildPlan,

@@ -14,7 +14,7 @@ from trtopt.data.feeds import inputs_of, seeded, seeded_source, specs_of
 from trtopt.errors import ModelError
 from trtopt.onnxio import model_file
 from trtopt.precision.casting.cast import cast_model
-from trtopt.rewrite import rewrite_model
+from trtopt.rewrite.rewrite import rewrite_model
 
 _DECODER = """
     # table: float[20,4]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shlex
+import subprocess
 import sys
 import tracemalloc
 import zipfile
@@ -12,8 +14,7 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from trtopt.data import SampleSource, open_data
 from trtopt.data.npz import read_npz, write_npz
@@ -286,9 +287,33 @@ def test_json_that_polygraphy_did_not_write_is_refused(text: str, tmp_path: Path
 @pytest.mark.parametrize("text", ["nowhere.npz", "no/such:thing", ""])
 def test_what_is_not_there_is_an_error_that_lists_the_kinds(text: str, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    with pytest.raises(DataError) as caught:
+    with pytest.raises(UsageError) as caught:
         open_data(text or tmp_path / "empty")
     assert "module:function" in caught.value.remedy
+
+
+def test_a_single_array_is_refused_with_a_line_that_makes_an_npz_of_it(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.ones((2, 3), np.float32))
+    with pytest.raises(UsageError, match="holds one array without a name") as caught:
+        open_data(tmp_path / "x.npy")
+    line = caught.value.remedy.partition("python -c ")[2].replace("INPUT", "x")
+    subprocess.run([sys.executable, "-c", *shlex.split(line)], cwd=tmp_path, check=True)
+    (batch,) = open_data(tmp_path / "inputs.npz").batches([X], 2)
+    assert batch["x"].shape == (2, 3)
+
+
+def test_a_function_is_named_by_its_file_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "my-data.py").write_text(
+        "import numpy\nimport beside\n"
+        "def samples():\n    yield {'x': numpy.full((2, 3), beside.VALUE, 'f4')}\n"
+    )
+    (tmp_path / "sub" / "beside.py").write_text("VALUE = 7")
+    monkeypatch.chdir(tmp_path)
+    (batch,) = open_data("sub/my-data.py:samples").batches([X], 2)
+    assert batch["x"].tolist() == [[7.0] * 3] * 2
+    with pytest.raises(UsageError, match=r"there is no file sub/none\.py"):
+        open_data("sub/none.py:samples")
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,7 @@ import os
 import threading
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from tests.support.examples import GPU
 from trtopt.device import affinity

@@ -14,7 +14,7 @@ import pytest
 from tests.support.scripted_device.device import ScriptedDevice, ScriptedSession
 from tests.support.scripted_device.script import Script
 from tests.support.scripted_runs import terms
-from tests.unit.builder.test_caches import Bench
+from tests.unit.builder.test_timing_cache_of_build import Bench
 from tests.unit.measure.test_engine import ENGINE, bench, job_in
 from trtopt.device.api import DeviceMemory, Holder
 from trtopt.device.memory_check import require_memory, warn_if_short

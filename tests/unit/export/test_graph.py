@@ -11,10 +11,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from trtopt.errors import UnsupportedOpError
-from trtopt.export import fixed_axes as blame
-from trtopt.export import naming
+from trtopt.export import fixed_axes as blame, naming
 from trtopt.export.opset import lower_to_17
-from trtopt.export.widen import widened
+from trtopt.export.weight_types import widened
 from trtopt.export.write import write_whole
 
 

@@ -15,8 +15,8 @@ from tests.support.killing import ALL, run_killed
 from trtopt.files import replace_folder as replacing
 from trtopt.files.atomic import write_atomically
 from trtopt.files.build_folder import folder_in_progress
-from trtopt.files.crash_cleanup import remove_abandoned
 from trtopt.files.manifests import MANIFEST
+from trtopt.files.replace_folder import remove_abandoned
 
 MAKE_FOLDER = """
 import sys

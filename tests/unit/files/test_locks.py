@@ -18,8 +18,8 @@ from trtopt.errors import OutputError
 from trtopt.files import temporary as holding
 from trtopt.files.atomic import write_atomically
 from trtopt.files.build_folder import folder_in_progress
-from trtopt.files.crash_cleanup import remove_abandoned
 from trtopt.files.locks import lock
+from trtopt.files.replace_folder import remove_abandoned
 from trtopt.files.writable import check_writable
 
 COUNT = """

@@ -1,11 +1,10 @@
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from tests.support.inspected import graph, layer, node, profiled, stored, times, zeros
-from trtopt.inspect.groups import by_dtype, by_kind, by_module, by_node, module_of
 from trtopt.inspect.inspector import read_inspector
 from trtopt.inspect.join import join, ran_dtype
+from trtopt.inspect.profile import by_dtype, by_kind, by_module, by_node, module_of
 from trtopt.records import EngineDescription, LayerPass, LayerTime
 
 GRAPH = graph(

@@ -1,6 +1,5 @@
 import msgspec
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from trtopt.inspect.memory import timeline
 from trtopt.records import AllocationEvent, MemoryPass, MemoryTimeline

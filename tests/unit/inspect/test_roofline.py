@@ -1,7 +1,6 @@
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from tests.support.inspected import profiled
 from trtopt.inspect.peaks import peaks_of

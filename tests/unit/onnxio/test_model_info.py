@@ -32,6 +32,12 @@ def refused(model: onnx.ModelProto, file: Path, kind: type[ModelError] = Invalid
     return caught.value
 
 
+def test_a_missing_initializer_is_named_with_the_node_that_reads_it(file: Path) -> None:
+    lost = model_of(helper.make_node("Add", ["x", "weight"], ["y"], "sum"))
+    error = refused(lost, file)
+    assert "node 'sum' (Add) reads 'weight', which is no input of the model, no initializer" in error.problem
+
+
 # ── files that are not ONNX ─────────────────────────────────────────────────────────────────────────────
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from math import nan
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from onnx import helper
 
 from trtopt.errors import UsageError

@@ -13,7 +13,7 @@ from tests.support.networks import Net, as_file, edges, residual_block
 from trtopt.errors import UsageError
 from trtopt.onnxio.element_types import numpy_dtype
 from trtopt.onnxio.model_file import load
-from trtopt.precision.placement.plan import PlacementOptions
+from trtopt.precision.placement.placement_plan import PlacementOptions
 from trtopt.precision.qdq.qdq_format import qdq_format_for
 from trtopt.precision.quantize import Material, Quantised, QuantizeOptions, quantise
 from trtopt.precision.reference_runs import open_model
@@ -402,5 +402,5 @@ def test_a_float_model_without_data_is_refused_with_the_ways_to_give_some() -> N
     net = Net(x=MAPS)
     with pytest.raises(UsageError, match="needs data") as caught:
         run(net.model(residual_block(net, "b", "x")))
-    for way in ("--calib", "--table", "--random-data"):
+    for way in ("--data", "--table", "--random-data"):
         assert way in caught.value.remedy

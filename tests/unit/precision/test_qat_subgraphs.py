@@ -12,7 +12,7 @@ from onnx import TensorProto, helper
 from tests.support.networks import Net, as_file
 from trtopt.errors import UsageError
 from trtopt.precision.existing_qdq import take_out
-from trtopt.precision.placement.plan import PlacementOptions
+from trtopt.precision.placement.placement_plan import PlacementOptions
 from trtopt.precision.qdq.qdq_format import qdq_format_for
 from trtopt.precision.quantize import Material, Quantised, QuantizeOptions, quantise
 from trtopt.precision.reference_runs import open_model

@@ -10,12 +10,11 @@ from typing import Any, Literal, Union
 
 import msgspec
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from tests.support import examples
 from trtopt import records
-from trtopt.builder import timing_cache
+from trtopt.builder import timing_cache_file
 from trtopt.recipe import Recipe
 from trtopt.records import (
     BenchReport,
@@ -269,7 +268,7 @@ def test_the_records_of_all_rooms_are_known_here() -> None:
         records.building.__name__,
         records.measuring.__name__,
         jobs.__name__,
-        timing_cache.__name__,
+        timing_cache_file.__name__,
         Recipe.__module__,
     } <= homes
 

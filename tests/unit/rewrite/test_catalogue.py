@@ -106,7 +106,7 @@ CLI = "from trtopt.cli.main import main; main()"
 
 
 def test_a_module_is_all_that_a_new_rule_takes(added: Path, tmp_path: Path) -> None:
-    listed = [rule["name"] for rule in json.loads(run(added, CLI, "rewrite", "--list", "--json"))]
+    listed = [rule["name"] for rule in json.loads(run(added, CLI, "rewrite", "--list", "--json", "-"))]
     assert listed == [*ORDER.split()[:25], "added", *ORDER.split()[25:]]
 
     table = run(added, "from tests.support.reference_pages import rules_table; print(rules_table())")

@@ -19,10 +19,10 @@ from trtopt.records import from_json
 from trtopt.rewrite import rewrite as api
 from trtopt.rewrite.catalogue import RULES
 from trtopt.rewrite.driver import RuleFailed
+from trtopt.rewrite.rewrite_trace import RewriteTrace
 from trtopt.rewrite.rule import Match, Rule, Stage, always
 from trtopt.rewrite.rules import erase_identity
 from trtopt.rewrite.scope import Scope
-from trtopt.rewrite.trace import RewriteTrace
 
 _TEXT = """g (float[N,4] x) => (float[N,4] y, float[N,4] z)
     {a = Relu(x) b = Identity(a) y = Neg(b) z = Identity(x)}"""
@@ -43,7 +43,7 @@ def test_the_summary_tells_what_was_done_declined_and_checked(tmp_path: Path) ->
 
 
 def test_json_is_the_trace(tmp_path: Path) -> None:
-    trace = from_json(_run(tmp_path, "--json").output.encode(), RewriteTrace)
+    trace = from_json(_run(tmp_path, "--json", "-").output.encode(), RewriteTrace)
     assert trace.counts == {"erase-identity": 1}
 
 
@@ -54,7 +54,7 @@ def test_explain_tells_of_one_node(tmp_path: Path) -> None:
 
 def test_explaining_a_node_that_no_rule_knows_writes_nothing(tmp_path: Path) -> None:
     assert isinstance(_run(tmp_path, "--explain", "nonsense").exception, UsageError)
-    assert isinstance(_run(tmp_path, "--explain", "", "--json").exception, UsageError)
+    assert isinstance(_run(tmp_path, "--explain", "", "--json", "-").exception, UsageError)
     assert [path.name for path in tmp_path.iterdir()] == ["in.onnx"]
 
 
@@ -72,7 +72,8 @@ def test_the_list_names_every_rule_with_its_class() -> None:
 
 def test_the_list_can_be_had_as_json() -> None:
     rules = {
-        rule["name"]: rule for rule in json.loads(CliRunner().invoke(rewrite, ["--list", "--json"]).output)
+        rule["name"]: rule
+        for rule in json.loads(CliRunner().invoke(rewrite, ["--list", "--json", "-"]).output)
     }
     assert list(rules) == [rule.name for rule in RULES]
     assert (rules["gelu"]["class"], rules["gelu"]["default"]) == ("N", ["8.6", "10", "11", "rtx"])
@@ -80,7 +81,7 @@ def test_the_list_can_be_had_as_json() -> None:
 
 
 def test_what_would_be_passed_over_in_silence_is_refused(tmp_path: Path) -> None:
-    for more in (["--explain", "Identity:b", "--json"], ["--rules", ""], ["--rules", ","]):
+    for more in (["--explain", "Identity:b", "--json", "-"], ["--rules", ""], ["--rules", ","]):
         assert isinstance(_run(tmp_path, *more).exception, UsageError)
     assert [path.name for path in tmp_path.iterdir()] == ["in.onnx"]
     assert "1 x erase-identity" in _run(tmp_path, "--skip", "").output
@@ -102,7 +103,7 @@ def test_a_node_whose_rule_was_undone_is_explained(tmp_path: Path, monkeypatch: 
 
 
 def test_a_trace_from_before_undone_rules_had_nodes_is_read(tmp_path: Path) -> None:
-    old = json.loads(_run(tmp_path, "--json").output)
+    old = json.loads(_run(tmp_path, "--json", "-").output)
     old["undone"] = [{"rule": "gelu", "reason": "it moved"}]
     assert from_json(json.dumps(old).encode(), RewriteTrace).undone[0].nodes == ()
 

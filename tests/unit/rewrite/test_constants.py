@@ -14,7 +14,7 @@ from onnx import AttributeProto, TensorProto, helper, numpy_helper
 from trtopt.device.ort.reference import Unoptimised
 from trtopt.errors import InvalidModelError, UnsupportedOpError
 from trtopt.onnxio.prepare import lower_constants
-from trtopt.rewrite import rewrite_model
+from trtopt.rewrite.rewrite import rewrite_model
 
 X = np.arange(8, dtype=np.float32).reshape(2, 4)
 _AS_FLOAT = [helper.make_node("Cast", ["e"], ["f"], to=1), helper.make_node("Mul", ["x", "f"], ["y"])]

@@ -12,9 +12,9 @@ import pytest
 
 from tests.rewrite_graphs import model
 from trtopt.errors import FixedBatchError
-from trtopt.rewrite import rewrite_model
 from trtopt.rewrite.batch_path import followed
-from trtopt.rewrite.trace import RewriteTrace
+from trtopt.rewrite.rewrite import rewrite_model
+from trtopt.rewrite.rewrite_trace import RewriteTrace
 
 
 def dynamic(text: str, folder: Path, opset: int = 17) -> tuple[RewriteTrace, onnx.GraphProto]:

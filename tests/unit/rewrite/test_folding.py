@@ -9,7 +9,7 @@ import onnx
 import pytest
 
 from tests.rewrite_graphs import model
-from trtopt.rewrite import rewrite_model
+from trtopt.rewrite.rewrite import rewrite_model
 from trtopt.rewrite.rules import fold_constants
 
 _MANY = 12

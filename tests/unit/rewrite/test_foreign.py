@@ -11,7 +11,7 @@ import onnxruntime
 import pytest
 
 from tests.rewrite_graphs import model
-from trtopt.rewrite import rewrite_model
+from trtopt.rewrite.rewrite import rewrite_model
 
 SHAPES = """
     g (float[N,3,4] x) => (float[N,12] y) <int64 zero = {0}, int64[1] n = {-1}, int64[1] z = {0}>

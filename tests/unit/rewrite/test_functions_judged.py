@@ -9,7 +9,7 @@ import pytest
 from onnx import helper
 
 from trtopt.errors import InvalidModelError
-from trtopt.rewrite import rewrite_model
+from trtopt.rewrite.rewrite import rewrite_model
 
 OPSETS = [helper.make_opsetid("", 17), helper.make_opsetid("d", 1)]
 

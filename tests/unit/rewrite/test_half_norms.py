@@ -17,7 +17,7 @@ import pytest
 from onnx import helper, inliner, numpy_helper, parser
 from onnx.reference import ReferenceEvaluator
 
-from trtopt.rewrite import rewrite_model
+from trtopt.rewrite.rewrite import rewrite_model
 
 _MOMENTS = "p = Mul(a, a) q = ReduceMean(p, ax) r = Add(q, eps) s = Sqrt(r) u = Div(a, s)"
 _GRAPHS = {

@@ -8,15 +8,14 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from tests.rewrite_graphs import model
 from tests.support.shape_graphs import FEEDS, ShapeGraph, contradictions, run
 from trtopt.onnxio import prepare
 from trtopt.onnxio.model_file import ModelFile
-from trtopt.rewrite import rewrite_model
 from trtopt.rewrite.driver import scopes_of
+from trtopt.rewrite.rewrite import rewrite_model
 from trtopt.rewrite.rules import layer_norm
 from trtopt.targets import target_named
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import onnx
 
 from tests.rewrite_graphs import model
-from trtopt.rewrite import rewrite_model
+from trtopt.rewrite.rewrite import rewrite_model
 
 
 def _remark(part: onnx.NodeProto | onnx.GraphProto, words: str) -> None:

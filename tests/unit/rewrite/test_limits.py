@@ -11,7 +11,7 @@ import onnxruntime as ort
 import pytest
 
 from tests.rewrite_graphs import DECLINES, model
-from trtopt.rewrite import rewrite_model
+from trtopt.rewrite.rewrite import rewrite_model
 
 _HUGE = """
     g (float[3] x) => (float[3] y) <int64[2] k = {20000,20000}, int64 i = {0}>

@@ -98,7 +98,7 @@ def test_the_exit_code_is_3_only_if_requested(tmp_path: Path) -> None:
     assert run(lint, [path]).exit_code == 0
     assert run(lint, [path, "--fail-on", "topk"]).exit_code == 0
     assert run(lint, [path, "--fail-on", "batch-concat"]).exit_code == 3
-    assert run(lint, [path, "--fail-on", "any", "--json"]).exit_code == 3
+    assert run(lint, [path, "--fail-on", "any", "--json", "-"]).exit_code == 3
     assert isinstance(run(lint, [path, "--fail-on", "nonsense"]).exception, UsageError)
 
 

@@ -8,7 +8,7 @@ import onnx
 import pytest
 
 from tests.rewrite_graphs import model
-from trtopt.rewrite import rewrite_model
+from trtopt.rewrite.rewrite import rewrite_model
 
 _PAIRS = """
     g (float[N,600,600] overlap, int64[N,600,600] group) => (float[N,600,600] drops)

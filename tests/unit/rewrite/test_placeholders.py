@@ -15,7 +15,7 @@ from trtopt.device.ort.reference import Unoptimised
 from trtopt.device.ort.runtime import spec_of
 from trtopt.onnxio.model_info import read_onnx
 from trtopt.onnxio.prepare import inferred
-from trtopt.rewrite import rewrite_model
+from trtopt.rewrite.rewrite import rewrite_model
 
 NAMES = ["?", "None", "", "unk__5", "-1", "unknown"]
 _TURNED = """

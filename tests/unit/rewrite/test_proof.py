@@ -12,9 +12,9 @@ import pytest
 from tests.rewrite_graphs import model
 from trtopt.errors import ModelError, UsageError
 from trtopt.rewrite import rewrite as api
-from trtopt.rewrite import rewrite_model
 from trtopt.rewrite.driver import RuleFailed
 from trtopt.rewrite.equivalence import Unrunnable, error_between
+from trtopt.rewrite.rewrite import rewrite_model
 from trtopt.rewrite.rule import Match, Rule, Stage, always
 from trtopt.rewrite.rules import clamp_chain, erase_identity, fold_scale
 from trtopt.rewrite.scope import Scope

@@ -11,12 +11,11 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
-from trtopt.rewrite import rewrite_model
 from trtopt.rewrite.catalogue import RULES
+from trtopt.rewrite.rewrite import rewrite_model
 
 _UNARY = ("Relu", "Identity", "Neg", "Sigmoid", "Abs", "Dropout", "Tanh", "Exp", "Clip", "Cast", "Transpose",
           "Reshape", "Softmax", "Pad", "ReduceMean", "LayerNorm", "WideNorm", "Silu", "Gelu", "Quantise",

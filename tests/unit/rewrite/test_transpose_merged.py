@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 import onnx_graphsurgeon as gs
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
+from hypothesis import example, given, settings, strategies as st
 from numpy.typing import NDArray
 
 from trtopt.rewrite.rules.transpose_merged import RULE

@@ -1,7 +1,6 @@
 import math
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from trtopt.records import BatchPolicy
 from trtopt.serving.batching_policy import Run, Wait, Waiting, decide

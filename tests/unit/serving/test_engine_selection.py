@@ -2,8 +2,7 @@ from functools import lru_cache
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from trtopt.serving.engine_selection import EngineSelector, Offer, Piece
 

@@ -11,11 +11,10 @@ from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, as_completed, wait
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from trtopt.serving import future as module
-from trtopt.serving.future import InferenceFuture
+from trtopt.serving import request_queue as module
+from trtopt.serving.request_queue import InferenceFuture
 
 Steps = dict[str, Callable[[Future[int], list[str]], object]]
 
@@ -142,7 +141,7 @@ def test_a_signals_handler_may_ask_where_another_one_is_being_asked() -> None:
 def test_a_fork_finds_no_one_in_the_way() -> None:
     script = """
 import os, threading
-from trtopt.serving import future as answer
+from trtopt.serving import request_queue as answer
 held, forked = threading.Event(), threading.Event()
 def hold():
     with answer._guard:

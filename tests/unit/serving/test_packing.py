@@ -6,8 +6,7 @@ import math
 from itertools import combinations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from tests.support.engines import engine
 from trtopt.errors import UsageError

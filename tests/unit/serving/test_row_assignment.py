@@ -1,7 +1,6 @@
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from trtopt.serving.row_assignment import Cut, assign_rows
+from trtopt.serving.row_copying import Cut, assign_rows
 
 
 def test_parts_are_cut_where_a_batch_is_full() -> None:

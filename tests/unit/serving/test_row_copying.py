@@ -8,8 +8,7 @@ from contextlib import ExitStack, closing
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from trtopt.serving import row_copying as copying
 from trtopt.serving.row_copying import Copier

@@ -7,10 +7,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from trtopt.serving import row_copying as copying
-from trtopt.serving import vectored_copy as vectored
-from trtopt.serving.row_copying import Copier, own_rows
-from trtopt.serving.vectored_copy import Placed, copy_in, copy_out
+from trtopt.serving import row_copying as copying, row_copying as vectored
+from trtopt.serving.row_copying import Copier, Placed, copy_in, copy_out, own_rows
 
 WIDTH = 600
 

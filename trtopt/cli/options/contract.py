@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from trtopt.cli.options.completion import contract_names, names
 from trtopt.measure.contracts import DEFAULT, SUMMARIES
 
 _STREAMS = click.option("--streams", type=int, metavar="N", help="Streams, each with a context of its own.")
@@ -42,16 +43,21 @@ def contract_flags_of_one_stream(command: Callable[..., None]) -> Callable[..., 
 
 
 def _with_flags(
-    command: Callable[..., None], options: Sequence[Any], names: Sequence[str]
+    command: Callable[..., None], options: Sequence[Any], values: Sequence[str]
 ) -> Callable[..., None]:
     @functools.wraps(command)
     def with_terms(**arguments: Any) -> None:
-        given = {term: arguments.pop(term) for term in names}
+        given = {term: arguments.pop(term) for term in values}
         terms = {term: value for term, value in given.items() if value is not None}
         command(**arguments, terms=terms)
 
     for option in reversed(options):
         with_terms = option(with_terms)
     named = ", ".join(f"{name} ({summary})" for name, summary in SUMMARIES.items())
-    contract = click.option("--contract", metavar="NAME", help=f"Terms: {named} [default: {DEFAULT}].")
+    contract = click.option(
+        "--contract",
+        metavar="NAME",
+        shell_complete=names(contract_names),
+        help=f"Terms: {named} [default: {DEFAULT}].",
+    )
     return contract(with_terms)

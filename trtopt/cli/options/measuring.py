@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import click
 
-backend_option = click.option(
-    "--backend",
-    metavar="auto|tensorrt|tensorrt-rtx|onnxruntime",
-    help="Backend to run with [default: the engines' backend; auto: the CPU if there is no GPU].",
+from trtopt.cli.options.completion import files
+from trtopt.cli.options.data import data_option
+from trtopt.targets import BACKENDS
+
+
+def backend_choice(text: str, *, default: str | None = None) -> Callable[[Callable[..., Any]], Any]:
+    """`--backend`, for a purpose."""
+    return click.option("--backend", type=click.Choice(["auto", *BACKENDS]), default=default, help=text)
+
+
+backend_option = backend_choice(
+    "Backend to run with [default: the engines' backend; auto: the CPU if there is no GPU]."
 )
 duration_option = click.option(
     "--duration",
@@ -32,9 +43,8 @@ trust_option = click.option(
     "--trust",
     multiple=True,
     metavar="ENGINE|LIB.so",
+    shell_complete=files,
     help="Load an engine without a manifest, or a plugin that engines need: native code.",
 )
 nvtx_option = click.option("--nvtx", is_flag=True, help="Mark the phases with NVTX ranges, for profilers.")
-input_option = click.option(
-    "--input", "data", metavar="DATA", help="An .npz, a folder of them, Polygraphy's JSON or module:function."
-)
+inputs_option = data_option("Inputs to measure with [default: seeded random ones]", aliases=("--input",))

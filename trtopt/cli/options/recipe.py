@@ -6,15 +6,15 @@ import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from trtopt.settings import SETTINGS, BuilderSetting
-
-if TYPE_CHECKING:
-    from trtopt.recipe import Recipe
-
+from trtopt.builder_settings import SETTINGS, BuilderSetting
+from trtopt.cli.options.aliases import OptionWithAliases
+from trtopt.cli.options.completion import files, names_or_files, recipe_names
+from trtopt.cli.options.shapes import axis_option, shape_option
+from trtopt.recipe import PRECISIONS, Recipe, make_recipe
 
 Decorator = Callable[[Callable[..., None]], Callable[..., None]]
 
@@ -24,7 +24,11 @@ def option_for(setting: BuilderSetting) -> Decorator:
     kinds: dict[str, dict[str, Any]] = {
         "number": {"type": int},
         "names": {"callback": _names},
-        "libraries": {"multiple": True, "callback": lambda context, option, paths: paths or None},
+        "libraries": {
+            "multiple": True,
+            "shell_complete": files,
+            "callback": lambda context, option, paths: paths or None,
+        },
         "switch": {"is_flag": True, "default": None},
     }
     kind = kinds[setting.takes]
@@ -35,33 +39,32 @@ def _names(_context: click.Context, _option: click.Parameter, text: str | None) 
     return tuple(part.strip() for part in text.split(",")) if text is not None else None
 
 
+def recipe_option(text: str) -> Decorator:
+    """`--recipe`, which was called `--profile`; the command gets `profile`."""
+    return click.option(
+        "--recipe",
+        "profile",
+        metavar="NAME|FILE",
+        cls=OptionWithAliases,
+        aliases=("--profile",),
+        shell_complete=names_or_files(recipe_names),
+        help=text,
+    )
+
+
 _OPTIONS: dict[str, Decorator] = {
     "dynamic": click.option(
         "--dynamic", is_flag=True, default=None, help="One engine for --batch MIN,OPT,MAX instead."
     ),
-    "shapes": click.option(
-        "--shape",
-        "shapes",
-        multiple=True,
-        metavar="NAME:MIN,OPT,MAX",
-        help="Shapes of an input with dynamic axes besides the batch: ids:Nx1,Nx128,Nx512 (N is the batch).",
-    ),
-    "profile": click.option(
-        "--profile",
-        metavar="NAME|FILE",
-        help="A recipe: a shipped profile or a TOML file; flags override it.",
-    ),
+    "shapes": shape_option,
+    "axes": axis_option,
+    "profile": recipe_option("A shipped recipe or a TOML file; flags override it."),
     **{setting.name: option_for(setting) for setting in SETTINGS},
     "precision": click.option(
         "--precision",
-        type=click.Choice(["fp32", "fp16", "bf16", "int8", "fp8", "int4", "best"]),
+        type=click.Choice(PRECISIONS),
         help="Write this precision into the graph before building; best: the fastest one measured "
         "[default: the graph's].",
-    ),
-    "calib": click.option(
-        "--calib",
-        metavar="DATA",
-        help="Real inputs for --precision: they decide what stays FP32, and the scales.",
     ),
     "build_timeout": click.option(
         "--build-timeout", type=float, metavar="S", help="Time limit for building one engine."
@@ -75,7 +78,8 @@ _OPTIONS: dict[str, Decorator] = {
     "timing_cache": click.option(
         "--timing-cache",
         metavar="FILE|none",
-        help="Timing cache to read, extend and save; none: begin with nothing [default: the store].",
+        shell_complete=names_or_files(lambda: ("none",)),
+        help="Timing cache to read, extend and save; none: start empty [default: the store].",
     ),
     "rewrite": click.option(
         "--rewrite/--no-rewrite",
@@ -106,9 +110,16 @@ class RecipeFlags:
         Raises:
             UsageError: see `trtopt.recipe.make_recipe`.
         """
-        from trtopt.recipe import make_recipe
-
         return make_recipe(self.profile, {**self.fields, **(more or {})})
+
+    def calibrated_on(self, data: str | None) -> Recipe:
+        """The recipe with data for its precision, if it writes one.
+
+        Raises:
+            UsageError: see `recipe`.
+        """
+        plain = self.recipe()
+        return plain if plain.precision is None or data is None else self.recipe({"calib": data})
 
 
 def recipe_options(*left_out: str) -> Decorator:
@@ -119,7 +130,7 @@ def recipe_options(*left_out: str) -> Decorator:
         @functools.wraps(command)
         def with_recipe(profile: str | None, **arguments: Any) -> None:
             given = {name: arguments.pop(name) for name in taken if name != "profile"}
-            command(**arguments, recipe=RecipeFlags(profile, given | {"shapes": _by_name(given["shapes"])}))
+            command(**arguments, recipe=RecipeFlags(profile, given))
 
         decorated: Callable[..., None] = with_recipe
         for option in reversed(taken.values()):
@@ -127,17 +138,3 @@ def recipe_options(*left_out: str) -> Decorator:
         return decorated
 
     return decorate
-
-
-def _by_name(flags: tuple[str, ...]) -> dict[str, str] | None:
-    """`NAME:SHAPES` flags as the recipe stores them, which validates each."""
-    from trtopt.errors import UsageError
-    from trtopt.recipe import parse_shape_flag
-
-    by_name: dict[str, str] = {}
-    for flag in flags:
-        name, _ = parse_shape_flag(flag)
-        if name in by_name:
-            raise UsageError(f"--shape {name}: given twice", "give each input one --shape")
-        by_name[name] = flag[len(name) + 1 :]
-    return by_name or None

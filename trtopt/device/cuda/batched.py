@@ -14,8 +14,16 @@ from typing import Any
 import numpy as np
 
 from trtopt.device.api import Piece
-from trtopt.device.cuda.failures import failure
 from trtopt.device.cuda.probe import load_driver
+from trtopt.errors import DeviceError, DeviceMemoryError
+
+
+def failure(doing: str, name: str, *, is_out_of_memory: bool) -> DeviceError:
+    """The error of a call that was `doing` something; `name` is CUDA's own name for what went wrong."""
+    if is_out_of_memory:
+        return DeviceMemoryError(f"out of memory: {doing}", "use a smaller batch, or free the GPU")
+    return DeviceError(f"CUDA failed: {doing}: {name}", "see whether nvidia-smi shows a healthy GPU")
+
 
 _IN_STREAM_ORDER = 1  # CU_MEMCPY_SRC_ACCESS_ORDER_STREAM
 _OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY

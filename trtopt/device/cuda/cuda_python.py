@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trtopt.device.api import ClockSensor, DeviceBuffer, DeviceMemory, Event, Graph, HostBuffer, Piece, Stream
-from trtopt.device.cuda.batched import copy_pieces
-from trtopt.device.cuda.failures import failure
+from trtopt.device.cuda.batched import copy_pieces, failure
 from trtopt.device.cuda.probe import gpu
 from trtopt.device.event_polling import poll
 from trtopt.device.nvml import holders_of, open_sensor
@@ -33,7 +32,7 @@ def load_runtime() -> Any:
         from cuda.bindings import runtime
     except ImportError as error:
         raise BackendMissingError(
-            f"cuda-python is not installed ({error})", 'pip install "cuda-python>=12.6"'
+            f"cuda-python is not installed ({error})", "pip install cuda-python"
         ) from None
     return runtime
 
@@ -72,34 +71,29 @@ class CudaPythonDevice:
 
     def __init__(self, runtime: Any, info: DeviceInfo, ordinal: int, marks: NvtxMarks) -> None:
         self._runtime = runtime
-        self._info = info
+        self.info = info
         self._ordinal = ordinal
         self._marks = marks
-
-    @property
-    def info(self) -> DeviceInfo:
-        """What it is."""
-        return self._info
 
     def now(self) -> float:
         """Host seconds."""
         return time.perf_counter()
 
-    def stream(self) -> CudaPythonStream:
+    def stream(self) -> _Stream:
         """A new non-blocking stream."""
-        return CudaPythonStream(self._runtime)
+        return _Stream(self._runtime)
 
-    def event(self, *, blocking: bool = False, timed: bool = True) -> CudaPythonEvent:
+    def event(self, *, blocking: bool = False, timed: bool = True) -> _Event:
         """A new event."""
-        return CudaPythonEvent(self._runtime, blocking, timed)
+        return _Event(self._runtime, blocking, timed)
 
-    def device_buffer(self, nbytes: int) -> CudaPythonBuffer:
+    def device_buffer(self, nbytes: int) -> _Buffer:
         """Device memory by cudaMalloc."""
-        return CudaPythonBuffer(self._runtime, nbytes)
+        return _Buffer(self._runtime, nbytes)
 
-    def pinned_buffer(self, nbytes: int) -> CudaPythonPinned:
+    def pinned_buffer(self, nbytes: int) -> _Pinned:
         """Page-locked host memory."""
-        return CudaPythonPinned(self._runtime, nbytes)
+        return _Pinned(self._runtime, nbytes)
 
     def pageable_buffer(self, nbytes: int) -> HostMemory:
         """Host memory that is not page-locked."""
@@ -131,7 +125,7 @@ class CudaPythonDevice:
 
     def follow(self, stream: Stream, other: int) -> None:
         """By an event on the other stream; CUDA keeps what waits for it when it is destroyed."""
-        event = CudaPythonEvent(self._runtime, blocking=False, timed=False)
+        event = _Event(self._runtime, blocking=False, timed=False)
         try:
             checked(self._runtime, self._runtime.cudaEventRecord(event.raw, other), "recording an event")
             stream.wait_for(event)
@@ -165,11 +159,11 @@ class CudaPythonDevice:
         if checked(runtime, requested, "querying whether its memory is the host's"):
             return None
         free, total = checked(self._runtime, self._runtime.cudaMemGetInfo(), "reading free memory")
-        return DeviceMemory(int(free), int(total), holders_of(self._info))
+        return DeviceMemory(int(free), int(total), holders_of(self.info))
 
     def clock_sensor(self) -> ClockSensor:
         """NVML's."""
-        return open_sensor(self._info)
+        return open_sensor(self.info)
 
     def annotate(self, name: str) -> AbstractContextManager[object]:
         """An NVTX range."""
@@ -187,7 +181,7 @@ class CudaPythonDevice:
         """The primary context is shared with other libraries and stays."""
 
 
-def capture_graph(runtime: Any, stream: Stream, work: Callable[[], None]) -> CapturedGraph:
+def capture_graph(runtime: Any, stream: Stream, work: Callable[[], None]) -> Graph:
     """Capture work on any stream of the primary context, whichever binding made it.
 
     Raises:
@@ -210,7 +204,7 @@ def capture_graph(runtime: Any, stream: Stream, work: Callable[[], None]) -> Cap
         executable = checked(runtime, runtime.cudaGraphInstantiate(graph, 0), "instantiating a graph")
     finally:
         runtime.cudaGraphDestroy(graph)
-    return CapturedGraph(runtime, executable)
+    return _CapturedGraph(runtime, executable)
 
 
 def _abandon_capture(runtime: Any, stream: Stream) -> None:
@@ -225,7 +219,7 @@ def _not_captured(reason: str) -> GraphCaptureError:
     return GraphCaptureError(f"cannot be captured in a CUDA graph: {reason}", "measure it with --no-graph")
 
 
-class CapturedGraph:
+class _CapturedGraph:
     """See `device.api.Graph`."""
 
     def __init__(self, runtime: Any, executable: Any) -> None:
@@ -235,7 +229,6 @@ class CapturedGraph:
         self._success = runtime.cudaError_t.cudaSuccess
 
     def launch(self, stream: Stream) -> None:
-        """Enqueue all of it."""
         (status,) = self._launch(self._executable, stream.handle)
         if status != self._success:
             raise DeviceError(
@@ -243,43 +236,34 @@ class CapturedGraph:
             )
 
     def close(self) -> None:
-        """Give it back."""
         if self._executable is not None:
             self._runtime.cudaGraphExecDestroy(self._executable)
             self._executable = None
 
 
-class CudaPythonStream:
+class _Stream:
     """See `device.api.Stream`."""
 
     def __init__(self, runtime: Any) -> None:
         self._runtime = runtime
         made = runtime.cudaStreamCreateWithFlags(runtime.cudaStreamNonBlocking)
         self._stream = checked(runtime, made, "making a stream")
-        self._handle = int(self._stream)
-
-    @property
-    def handle(self) -> int:
-        """The stream as an integer."""
-        return self._handle
+        self.handle = int(self._stream)
 
     def wait_for(self, event: Event) -> None:
-        """Let later work wait for the event."""
-        assert isinstance(event, CudaPythonEvent)
+        assert isinstance(event, _Event)
         checked(self._runtime, self._runtime.cudaStreamWaitEvent(self._stream, event.raw, 0), "waiting")
 
     def synchronize(self) -> None:
-        """Wait until it is empty."""
         checked(self._runtime, self._runtime.cudaStreamSynchronize(self._stream), "waiting for a stream")
 
     def close(self) -> None:
-        """Give it back."""
         if self._stream is not None:
             self._runtime.cudaStreamDestroy(self._stream)
             self._stream = None
 
 
-class CudaPythonEvent:
+class _Event:
     """See `device.api.Event`."""
 
     def __init__(self, runtime: Any, blocking: bool, timed: bool) -> None:
@@ -288,19 +272,12 @@ class CudaPythonEvent:
         if not timed:
             flags |= runtime.cudaEventDisableTiming
         self.raw = checked(runtime, runtime.cudaEventCreateWithFlags(flags), "making an event")
-        self._handle = int(self.raw)
-
-    @property
-    def handle(self) -> int:
-        """The event as an integer."""
-        return self._handle
+        self.handle = int(self.raw)
 
     def record(self, stream: Stream) -> None:
-        """Mark the stream's present end."""
         checked(self._runtime, self._runtime.cudaEventRecord(self.raw, stream.handle), "recording an event")
 
     def wait(self) -> None:
-        """Let the host wait."""
         checked(self._runtime, self._runtime.cudaEventSynchronize(self.raw), "waiting for the device")
 
     def reached(self) -> bool:
@@ -312,19 +289,17 @@ class CudaPythonEvent:
         return True
 
     def elapsed_ms(self, since: Event) -> float:
-        """Milliseconds from `since`."""
-        assert isinstance(since, CudaPythonEvent)
+        assert isinstance(since, _Event)
         result = self._runtime.cudaEventElapsedTime(since.raw, self.raw)
         return float(checked(self._runtime, result, "reading an event's time"))
 
     def close(self) -> None:
-        """Give it back."""
         if self.raw is not None:
             self._runtime.cudaEventDestroy(self.raw)
             self.raw = None
 
 
-class CudaPythonBuffer:
+class _Buffer:
     """See `device.api.DeviceBuffer`."""
 
     def __init__(self, runtime: Any, nbytes: int) -> None:
@@ -334,13 +309,12 @@ class CudaPythonBuffer:
         self.address = int(checked(runtime, runtime.cudaMalloc(nbytes), doing))
 
     def close(self) -> None:
-        """Give it back."""
         if self.address:
             self._runtime.cudaFree(self.address)
             self.address = 0
 
 
-class CudaPythonPinned:
+class _Pinned:
     """See `device.api.HostBuffer`."""
 
     def __init__(self, runtime: Any, nbytes: int) -> None:

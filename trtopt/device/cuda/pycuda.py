@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 
 from trtopt.device.api import ClockSensor, DeviceBuffer, DeviceMemory, Event, Graph, HostBuffer, Piece, Stream
 from trtopt.device.cuda import cuda_python
-from trtopt.device.cuda.batched import copy_pieces
-from trtopt.device.cuda.failures import failure
+from trtopt.device.cuda.batched import copy_pieces, failure
 from trtopt.device.cuda.probe import gpu
 from trtopt.device.event_polling import poll
 from trtopt.device.nvml import holders_of, open_sensor
 from trtopt.device.nvtx import UNMARKED, NvtxMarks
 from trtopt.device.ort.host import HostMemory
 from trtopt.errors import BackendMissingError, DeviceError, GraphCaptureError
+from trtopt.extras import install
 from trtopt.records import DeviceInfo
 
 _NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING, which pycuda does not name
@@ -64,7 +64,7 @@ def open_device(ordinal: int = 0, marks: NvtxMarks = UNMARKED) -> PycudaDevice:
     except ImportError as error:
         raise BackendMissingError(
             f"pycuda is not installed or cannot be loaded ({error})",
-            'pip install "trtopt[pycuda]" (needs a CUDA toolkit), or set TRTOPT_CUDA=cuda-python',
+            f"{install('pycuda')} (needs a CUDA toolkit), or set TRTOPT_CUDA=cuda-python",
         ) from None
     import pycuda
 
@@ -84,33 +84,28 @@ class PycudaDevice:
     def __init__(self, driver: Any, context: Any, info: DeviceInfo, marks: NvtxMarks) -> None:
         self._driver = driver
         self._context = context
-        self._info = info
+        self.info = info
         self._marks = marks
-
-    @property
-    def info(self) -> DeviceInfo:
-        """What it is."""
-        return self._info
 
     def now(self) -> float:
         """Host seconds."""
         return time.perf_counter()
 
-    def stream(self) -> PycudaStream:
+    def stream(self) -> _Stream:
         """A new non-blocking stream."""
-        return PycudaStream(self._driver)
+        return _Stream(self._driver)
 
-    def event(self, *, blocking: bool = False, timed: bool = True) -> PycudaEvent:
+    def event(self, *, blocking: bool = False, timed: bool = True) -> _Event:
         """A new event."""
-        return PycudaEvent(self._driver, blocking, timed)
+        return _Event(self._driver, blocking, timed)
 
-    def device_buffer(self, nbytes: int) -> PycudaBuffer:
+    def device_buffer(self, nbytes: int) -> _Buffer:
         """Device memory by cuMemAlloc."""
-        return PycudaBuffer(self._driver, nbytes)
+        return _Buffer(self._driver, nbytes)
 
-    def pinned_buffer(self, nbytes: int) -> PycudaPinned:
+    def pinned_buffer(self, nbytes: int) -> _Pinned:
         """Page-locked host memory."""
-        return PycudaPinned(self._driver, nbytes)
+        return _Pinned(self._driver, nbytes)
 
     def pageable_buffer(self, nbytes: int) -> HostMemory:
         """Host memory that is not page-locked."""
@@ -119,19 +114,19 @@ class PycudaDevice:
     @_checked("copying to the device")
     def copy_to_device(self, target: DeviceBuffer, source: HostBuffer, stream: Stream) -> None:
         """Enqueue a copy."""
-        assert isinstance(stream, PycudaStream)
+        assert isinstance(stream, _Stream)
         self._driver.memcpy_htod_async(target.address, source.array, stream.raw)
 
     @_checked("copying to the host")
     def copy_to_host(self, target: HostBuffer, source: DeviceBuffer, stream: Stream) -> None:
         """Enqueue a copy."""
-        assert isinstance(stream, PycudaStream)
+        assert isinstance(stream, _Stream)
         self._driver.memcpy_dtoh_async(target.array, source.address, stream.raw)
 
     @_checked("copying on the device")
     def copy_on_device(self, target: DeviceBuffer, source: DeviceBuffer, stream: Stream) -> None:
         """Enqueue a copy."""
-        assert isinstance(stream, PycudaStream)
+        assert isinstance(stream, _Stream)
         self._driver.memcpy_dtod_async(target.address, source.address, source.nbytes, stream.raw)
 
     def gather(self, pieces: Sequence[Piece], stream: Stream) -> None:
@@ -149,7 +144,7 @@ class PycudaDevice:
             runtime = cuda_python.load_runtime()
         except BackendMissingError as error:
             raise GraphCaptureError(
-                f"pycuda has no CUDA graphs, and {error.problem}", 'pip install "cuda-python>=12.6"'
+                f"pycuda has no CUDA graphs, and {error.problem}", "pip install cuda-python"
             ) from None
         return cuda_python.capture_graph(runtime, stream, work)
 
@@ -187,11 +182,11 @@ class PycudaDevice:
         if self._driver.Context.get_device().get_attribute(attribute):
             return None
         free, total = self._driver.mem_get_info()
-        return DeviceMemory(int(free), int(total), holders_of(self._info))
+        return DeviceMemory(int(free), int(total), holders_of(self.info))
 
     def clock_sensor(self) -> ClockSensor:
         """NVML's."""
-        return open_sensor(self._info)
+        return open_sensor(self.info)
 
     def annotate(self, name: str) -> AbstractContextManager[object]:
         """An NVTX range."""
@@ -220,29 +215,22 @@ class PycudaDevice:
                 context.detach()
 
 
-class PycudaStream:
+class _Stream:
     """See `device.api.Stream`."""
 
     @_checked("making a stream")
     def __init__(self, driver: Any) -> None:
         self._driver = driver
         self.raw = driver.Stream(_NON_BLOCKING)
-        self._handle = int(self.raw.handle)
-
-    @property
-    def handle(self) -> int:
-        """The stream as an integer."""
-        return self._handle
+        self.handle = int(self.raw.handle)
 
     @_checked("making a stream wait")
     def wait_for(self, event: Event) -> None:
-        """Let later work wait for the event."""
-        assert isinstance(event, PycudaEvent)
+        assert isinstance(event, _Event)
         self.raw.wait_for_event(event.raw)
 
     @_checked("waiting for a stream")
     def synchronize(self) -> None:
-        """Wait until it is empty."""
         self.raw.synchronize()
 
     def close(self) -> None:
@@ -250,7 +238,7 @@ class PycudaStream:
         self.raw = None
 
 
-class PycudaEvent:
+class _Event:
     """See `device.api.Event`."""
 
     handle = None  # pycuda does not give it
@@ -265,24 +253,20 @@ class PycudaEvent:
 
     @_checked("recording an event")
     def record(self, stream: Stream) -> None:
-        """Mark the stream's present end."""
-        assert isinstance(stream, PycudaStream)
+        assert isinstance(stream, _Stream)
         self.raw.record(stream.raw)
 
     @_checked("waiting for an event")
     def wait(self) -> None:
-        """Let the host wait."""
         self.raw.synchronize()
 
     @_checked("querying an event")
     def reached(self) -> bool:
-        """Query it."""
         return bool(self.raw.query())
 
     @_checked("reading an event's time")
     def elapsed_ms(self, since: Event) -> float:
-        """Milliseconds from `since`."""
-        assert isinstance(since, PycudaEvent)
+        assert isinstance(since, _Event)
         return float(self.raw.time_since(since.raw))
 
     def close(self) -> None:
@@ -290,7 +274,7 @@ class PycudaEvent:
         self.raw = None
 
 
-class PycudaBuffer:
+class _Buffer:
     """See `device.api.DeviceBuffer`."""
 
     def __init__(self, driver: Any, nbytes: int) -> None:
@@ -305,13 +289,12 @@ class PycudaBuffer:
 
     @_checked("giving back device memory")
     def close(self) -> None:
-        """Give it back."""
         if self.address:
             self.address = 0
             self._memory.free()
 
 
-class PycudaPinned:
+class _Pinned:
     """See `device.api.HostBuffer`."""
 
     @_checked("allocating page-locked host memory")

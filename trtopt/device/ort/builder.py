@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from trtopt.builder_settings import given_flags
 from trtopt.device.api import ClockSensor, ProgressSink
 from trtopt.device.building import BuiltEngine, LogSink
 from trtopt.device.clocks import UnknownClocks
@@ -25,7 +26,6 @@ from trtopt.onnxio.external_data import external_files, take_in, tensors_of
 from trtopt.onnxio.graph_walk import graphs_of
 from trtopt.onnxio.model_info import load_graph
 from trtopt.records import Backend, BuildPlan, DeviceInfo, Tactic
-from trtopt.settings import given_flags
 
 _PROTOBUF_LIMIT_BYTES = (1 << 31) - 1
 

@@ -10,8 +10,9 @@ import socket
 import subprocess
 import threading
 from collections import deque
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any
 
@@ -19,9 +20,36 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trtopt.device.ort.framing import Frame, framed, receive, send
-from trtopt.device.ort.separate_weights import model_without_weights
 from trtopt.device.ort.server import Answered, Close, Mapped, Open, Opened, OpenFile, Refused, Reply, Run
+from trtopt.files.atomic import cannot_write, scratch_folder
+from trtopt.onnxio.disk_space import check_temporary_room
+from trtopt.onnxio.model_file import PACKED_FILE, WEIGHTS_FILE
 from trtopt.processes import cause_of_death, how_it_ended, out_of_memory_kills, python_command
+
+
+@contextmanager
+def model_without_weights(model: bytes, packed: Sequence[NDArray[Any]]) -> Iterator[Path]:
+    """The model in a file of its own, `packed` weights in one beside it, while it is being loaded.
+
+    ONNX Runtime copies weights given by `add_external_initializers`. Those given by `add_initializer` it
+    shares, but the file that the model names for a weight must exist: an empty one does. What it reads
+    from a file it maps.
+
+    Raises:
+        OutputError: there is no room for the packed weights.
+    """
+    check_temporary_room(sum(array.nbytes for array in packed))
+    with scratch_folder() as folder:
+        path = folder / "model.onnx"
+        try:
+            (folder / WEIGHTS_FILE).touch()
+            with (folder / PACKED_FILE).open("wb") as file:
+                file.writelines(array.data for array in packed)
+            path.write_bytes(model)
+        except OSError as error:
+            raise cannot_write(folder, error) from None
+        yield path
+
 
 _PRINTED_BYTES = 1 << 16
 _LAST_WORDS = 2000

@@ -101,13 +101,8 @@ class HostDevice:
     """The host as a device; see `device.api.Device`."""
 
     def __init__(self, marks: NvtxMarks = UNMARKED) -> None:
-        self._info = cpu_info()
+        self.info = cpu_info()
         self._marks = marks
-
-    @property
-    def info(self) -> DeviceInfo:
-        """The processor."""
-        return self._info
 
     def now(self) -> float:
         """Host seconds."""

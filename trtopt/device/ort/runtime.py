@@ -25,11 +25,7 @@ from trtopt.device.api import (
 from trtopt.device.nvtx import UNMARKED, NvtxMarks
 from trtopt.device.ort.host import HostDevice
 from trtopt.device.ort.layer_times import time_nodes
-from trtopt.errors import (
-    DataError,
-    IncompatibleEngineError,
-    UsageError,
-)
+from trtopt.errors import DataError, IncompatibleEngineError, UsageError
 from trtopt.onnxio.element_types import numpy_dtype
 from trtopt.onnxio.external_data import refers_to_file, tensors_of
 from trtopt.onnxio.graph_walk import graphs_of, names_length
@@ -70,12 +66,7 @@ class OnnxRuntimeTarget:
     """
 
     def __init__(self, marks: NvtxMarks = UNMARKED, *, shares_cores: bool = False) -> None:
-        self._device, self._shares_cores = HostDevice(marks), shares_cores
-
-    @property
-    def device(self) -> HostDevice:
-        """The host."""
-        return self._device
+        self.device, self._shares_cores = HostDevice(marks), shares_cores
 
     @property
     def backend(self) -> Backend:
@@ -185,31 +176,14 @@ def first_line(error: Exception) -> str:
 class OnnxRuntimeSession:
     """See `device.api.Session`."""
 
+    profiles: tuple[Mapping[str, ShapeRange], ...] = ()
+    device_memory_bytes: int | None = None  # not known
+
     def __init__(self, session: Any, engine: bytes) -> None:
         self._session = session
         self._engine = engine
-        self._inputs = tuple(map(spec_of, session.get_inputs()))
-        self._outputs = tuple(map(spec_of, session.get_outputs()))
-
-    @property
-    def inputs(self) -> tuple[TensorSpec, ...]:
-        """The model's inputs."""
-        return self._inputs
-
-    @property
-    def outputs(self) -> tuple[TensorSpec, ...]:
-        """The model's outputs."""
-        return self._outputs
-
-    @property
-    def profiles(self) -> tuple[Mapping[str, ShapeRange], ...]:
-        """It has none."""
-        return ()
-
-    @property
-    def device_memory_bytes(self) -> int | None:
-        """Not known."""
-        return None
+        self.inputs = tuple(map(spec_of, session.get_inputs()))
+        self.outputs = tuple(map(spec_of, session.get_outputs()))
 
     def context(self, shapes: Mapping[str, Shape]) -> Context:
         """Bind the model to these shapes; output shapes are found by one run on zeros.
@@ -218,7 +192,7 @@ class OnnxRuntimeSession:
             UsageError: it was not built for them.
             DataError: it does not run at them.
         """
-        for spec in self._inputs:
+        for spec in self.inputs:
             shape = shapes[spec.name]
             fits = len(shape) == len(spec.shape) and all(
                 isinstance(own, str) or own == axis for own, axis in zip(spec.shape, shape, strict=True)
@@ -231,7 +205,7 @@ class OnnxRuntimeSession:
         return OnnxRuntimeContext(self._session, self._bindings(shapes))
 
     def _bindings(self, shapes: Mapping[str, Shape]) -> tuple[Binding, ...]:
-        zeros = {spec.name: np.zeros(shapes[spec.name], numpy_dtype(spec.dtype)) for spec in self._inputs}
+        zeros = {spec.name: np.zeros(shapes[spec.name], numpy_dtype(spec.dtype)) for spec in self.inputs}
         try:
             outputs = self._session.run(None, zeros)
         except Exception as error:  # noqa: BLE001  (its exceptions share no base class but Exception)
@@ -242,11 +216,11 @@ class OnnxRuntimeSession:
         return (
             *(
                 Binding(spec.name, zeros[spec.name].dtype, tuple(shapes[spec.name]), True)
-                for spec in self._inputs
+                for spec in self.inputs
             ),
             *(
                 Binding(spec.name, output.dtype, output.shape, False)
-                for spec, output in zip(self._outputs, outputs, strict=True)
+                for spec, output in zip(self.outputs, outputs, strict=True)
             ),
         )
 
@@ -275,20 +249,15 @@ class OnnxRuntimeContext:
 
     def __init__(self, session: Any, bindings: tuple[Binding, ...]) -> None:
         self._session = session
-        self._bindings = bindings
+        self.bindings = bindings
         self._bound: Any = None
         self._consumed: Event | None = None
-
-    @property
-    def bindings(self) -> tuple[Binding, ...]:
-        """All inputs and outputs."""
-        return self._bindings
 
     def bind(self, buffers: Mapping[str, DeviceBuffer], consumed: Event | None = None) -> None:
         """Use these buffers from the next enqueue on."""
         self._consumed = consumed
         self._bound = self._session.io_binding()
-        for binding in self._bindings:
+        for binding in self.bindings:
             bind = self._bound.bind_input if binding.is_input else self._bound.bind_output
             bind(
                 name=binding.name,

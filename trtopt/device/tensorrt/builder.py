@@ -7,19 +7,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from trtopt.builder_settings import plain_attributes
 from trtopt.device.api import ClockSensor, Device, DeviceMemory, ProgressSink
 from trtopt.device.building import BuiltEngine, LogSink
 from trtopt.device.clocks import UnknownClocks
 from trtopt.device.nvml import device_memory_of, open_sensor
 from trtopt.device.nvtx import UNMARKED, NvtxMarks
 from trtopt.device.tensorrt.allocator import BuilderMemory
-from trtopt.device.tensorrt.attention import allow_decomposing
 from trtopt.device.tensorrt.inspector import describe_serialized
 from trtopt.device.tensorrt.library import Library, load_plugins, make, make_logger
 from trtopt.device.tensorrt.precision import hold_fp32
 from trtopt.device.tensorrt.profiles import add_profiles
 from trtopt.device.tensorrt.progress import make_monitor, progress_from_log
-from trtopt.device.tensorrt.timing import (
+from trtopt.device.tensorrt.timing_cache import (
     HitCounter,
     attach,
     detach,
@@ -29,16 +29,30 @@ from trtopt.device.tensorrt.timing import (
     require_unchanged,
     tactics_of,
 )
-from trtopt.errors import (
-    BuildError,
-    DeviceMemoryError,
-    UnsupportedOpError,
-    UsageError,
-)
-from trtopt.records import Backend, BuildPlan, BuildSettings, DeviceInfo, Tactic, TensorSpec
-from trtopt.settings import plain_attributes
+from trtopt.errors import BuildError, DeviceMemoryError, UnsupportedOpError, UsageError
+from trtopt.records import BuildPlan, BuildSettings, DeviceInfo, Tactic, TensorSpec
 from trtopt.targets import NUMPY_TYPES, PRECISION_FLAGS
 
+
+def allow_decomposing(trt: Any, network: Any) -> int:
+    """Let attention without a fused kernel run as several; returns how many the network has.
+
+    Unless this is set TensorRT refuses to build an IAttention that no fused kernel fits ("Attention operation
+    was not supported by a dedicated kernel": FP32, and heads of 4, 8 or 512, seen on TensorRT-RTX 1.7). Where
+    one fits it is still taken (the documentation of `IAttention`).
+    """
+    whole = getattr(trt, "IAttentionInputLayer", None)
+    found = 0
+    for layer in map(network.get_layer, range(network.num_layers)) if whole is not None else ():
+        if layer.type.name == "ATTENTION_INPUT":
+            layer.__class__ = whole  # `get_layer` gives the base class
+            layer.attention.decomposable = True
+            found += 1
+    return found
+
+
+_NO_TACTIC = ("Could not find any implementation", "within workspace limit")
+"""What TensorRT logs where scratch memory was too small for every tactic."""
 _OUT_OF_MEMORY = ("out of memory", "OutOfMemory", "outofmemory", "cudaErrorMemoryAllocation")
 _LAST_WORDS = 5
 
@@ -53,39 +67,22 @@ class TensorRTBuilder:
         self, library: Library, device: DeviceInfo, marks: NvtxMarks = UNMARKED, memory: Device | None = None
     ) -> None:
         self._library = library
-        self._device = device
+        self.backend = library.backend
+        self.max_opset = library.target.loaded_opset
+        self.uses_timing_cache = library.target.timing_cache
+        self.device = device
         self._marks = marks
         self._memory = memory
 
-    @property
-    def backend(self) -> Backend:
-        """Flavour and version."""
-        return self._library.backend
-
-    @property
-    def device(self) -> DeviceInfo:
-        """The GPU it builds for; kind `none` for a flavour that builds without one."""
-        return self._device
-
     def clock_sensor(self) -> ClockSensor:
         """NVML's, where it builds on a GPU."""
-        if self._device.kind != "gpu":
+        if self.device.kind != "gpu":
             return UnknownClocks("built without a GPU: no tactic is timed")
-        return open_sensor(self._device)
+        return open_sensor(self.device)
 
     def device_memory(self) -> DeviceMemory | None:
         """As NVML tells it, where it needs a GPU to build."""
-        return device_memory_of(self._device) if self._library.target.needs_gpu_to_build else None
-
-    @property
-    def max_opset(self) -> int | None:
-        """The newest opset that its parser takes."""
-        return self._library.target.loaded_opset
-
-    @property
-    def uses_timing_cache(self) -> bool:
-        """TensorRT-RTX takes a timing cache and does nothing with it."""
-        return self._library.target.timing_cache
+        return device_memory_of(self.device) if self._library.target.needs_gpu_to_build else None
 
     def build(
         self,
@@ -159,7 +156,8 @@ class TensorRTBuilder:
             with self._marks.range("build"):
                 serialized = builder.build_serialized_network(network, config)
             if serialized is None:
-                raise _failure(f"TensorRT could not build the engine{memory.text()}", errors)
+                bound = plan.settings.workspace_bytes
+                raise _failure(f"TensorRT could not build the engine{memory.text()}", errors, bound)
             if plan.settings.reproducible:
                 require_unchanged(known, entries(cache))
             memory.enter("unload")
@@ -252,7 +250,7 @@ class TensorRTBuilder:
             if not known:
                 raise UsageError(
                     f"--compute-capability {name}: {self.backend} does not support it",
-                    f"choose among {', '.join(capability[2:] for capability in _all_capabilities(trt))}",
+                    f"choose among {', '.join(sorted(map(_as_typed, _all_capabilities(trt)), key=float))}",
                 )
             config.set_compute_capability(getattr(trt.ComputeCapability, known.pop()), index)
 
@@ -376,13 +374,23 @@ def _node_in_file(onnx: Path, index: int) -> str:
     return f"node {nodes[index].name!r} ({nodes[index].op_type})"
 
 
-def _failure(problem: str, errors: list[str]) -> Exception:
+def _as_typed(capability: str) -> str:
+    """`8.9` of `SM89`."""
+    return f"{capability[2:-1]}.{capability[-1]}"
+
+
+def _failure(problem: str, errors: list[str], workspace_bytes: int | None = None) -> Exception:
     """A builder's failure with its last errors, each once; out of memory is an error of its own."""
     text = "; ".join(list(dict.fromkeys(errors))[-_LAST_WORDS:]) or "it logged no error"
     if any(sign in message for sign in _OUT_OF_MEMORY for message in errors):
         return DeviceMemoryError(
             f"{problem}: out of device memory ({text})",
             "build for smaller batches or shapes, bound the scratch memory with --workspace, or free the GPU",
+        )
+    if workspace_bytes is not None and any(sign in message for sign in _NO_TACTIC for message in errors):
+        return BuildError(
+            f"{problem}: {text}",
+            f"raise --workspace, which leaves {workspace_bytes >> 20} MiB of scratch memory, or omit it",
         )
     return BuildError(
         f"{problem}: {text}", "the messages name the node; simplify or replace it, or try another --opt-level"

@@ -23,7 +23,7 @@ from trtopt.device.tensorrt.library import Library, load_plugins, make, make_log
 from trtopt.device.tensorrt.profiles import profile_for, profiles_of, set_profile
 from trtopt.errors import DeviceError, DeviceMemoryError, IncompatibleEngineError, UsageError
 from trtopt.onnxio.element_types import numpy_dtype
-from trtopt.records import Backend, Plugin, Shape, ShapeRange, TensorSpec
+from trtopt.records import Backend, Plugin, Shape, TensorSpec
 from trtopt.targets import NUMPY_TYPES, Target
 
 Errors = deque[str]
@@ -39,7 +39,8 @@ class TensorRTTarget:
         self, library: Library, device: Device, plugins: tuple[Plugin, ...] = (), *, nvtx: bool = False
     ) -> None:
         self._library = library
-        self._device = device
+        self.backend = library.backend
+        self.device = device
         self._plugins = plugins
         self._nvtx = nvtx
         # One logger for all engines, as TensorRT wants it: it keeps to the first one that it is given.
@@ -50,16 +51,6 @@ class TensorRTTarget:
         if severity == "error":
             self._errors.append(message)
 
-    @property
-    def device(self) -> Device:
-        """The CUDA device."""
-        return self._device
-
-    @property
-    def backend(self) -> Backend:
-        """Flavour and version."""
-        return self._library.backend
-
     def load(self, engine: bytes, *, track: AllocationTracker | None = None) -> Session:
         """Deserialise an engine that the caller has vouched for."""
         trt = self._library.trt
@@ -69,7 +60,7 @@ class TensorRTTarget:
         runtime = make(trt.Runtime, logger)
         allocator = None
         if track is not None:
-            allocator = make_allocator(trt, self._library.target, self._device, track)
+            allocator = make_allocator(trt, self._library.target, self.device, track)
             runtime.gpu_allocator = allocator
         loaded = runtime.deserialize_cuda_engine(engine)
         if loaded is None:
@@ -77,12 +68,12 @@ class TensorRTTarget:
         # Python keeps no reference to loggers and allocators: the session does.
         keep_alive = (logger, allocator, runtime)
         return TensorRTSession(
-            trt, self._library.target, self._device, loaded, errors, keep_alive, nvtx=self._nvtx
+            trt, self._library.target, self.device, loaded, errors, keep_alive, nvtx=self._nvtx
         )
 
     def close(self) -> None:
         """Release the device."""
-        self._device.close()
+        self.device.close()
 
 
 def _last(errors: Errors) -> str:
@@ -126,28 +117,13 @@ class TensorRTSession:
         self._nvtx = verbosity.DETAILED if nvtx else verbosity.NONE
         names = [engine.get_tensor_name(index) for index in range(engine.num_io_tensors)]
         is_input = {name: engine.get_tensor_mode(name) == trt.TensorIOMode.INPUT for name in names}
-        self._inputs = tuple(self._spec(name) for name in names if is_input[name])
-        self._outputs = tuple(self._spec(name) for name in names if not is_input[name])
-        self._profiles = profiles_of(engine, [spec.name for spec in self._inputs])
+        self.inputs = tuple(self._spec(name) for name in names if is_input[name])
+        self.outputs = tuple(self._spec(name) for name in names if not is_input[name])
+        self.profiles = profiles_of(engine, [spec.name for spec in self.inputs])
 
     def _spec(self, name: str) -> TensorSpec:
         shape = tuple("?" if axis < 0 else axis for axis in self._engine.get_tensor_shape(name))
         return TensorSpec(name=name, dtype=NUMPY_TYPES[self._engine.get_tensor_dtype(name).name], shape=shape)
-
-    @property
-    def inputs(self) -> tuple[TensorSpec, ...]:
-        """The engine's inputs."""
-        return self._inputs
-
-    @property
-    def outputs(self) -> tuple[TensorSpec, ...]:
-        """The engine's outputs."""
-        return self._outputs
-
-    @property
-    def profiles(self) -> tuple[Mapping[str, ShapeRange], ...]:
-        """The engine's optimisation profiles, in TensorRT's order."""
-        return self._profiles
 
     @property
     def device_memory_bytes(self) -> int | None:
@@ -159,7 +135,7 @@ class TensorRTSession:
 
     def context(self, shapes: Mapping[str, Shape]) -> Context:
         """A new execution context for these input shapes, under the optimisation profile that suits them."""
-        profile = profile_for(self._profiles, shapes)
+        profile = profile_for(self.profiles, shapes)
         context = self._engine.create_execution_context()
         if context is None:
             text = _last(self._errors) or "no error was logged"
@@ -168,9 +144,9 @@ class TensorRTSession:
                 "use a smaller batch or fewer streams, or free the GPU",
             )
         context.nvtx_verbosity = self._nvtx  # by default the engine's own, which enqueuing takes longer for
-        if len(self._profiles) > 1:
+        if len(self.profiles) > 1:
             set_profile(context, profile, self._device, lambda: _last(self._errors))
-        for spec in self._inputs:
+        for spec in self.inputs:
             if not context.set_input_shape(spec.name, tuple(shapes[spec.name])):
                 raise DeviceError(
                     f"input {spec.name!r} cannot be given shape {shapes[spec.name]}: {_last(self._errors)}",
@@ -182,7 +158,7 @@ class TensorRTSession:
                 f"the shapes of {', '.join(unresolved)} depend on data, not only on input shapes",
                 "give the model outputs of bounded static shape (top-k instead of all, with a count)",
             )
-        inputs = {spec.name for spec in self._inputs}
+        inputs = {spec.name for spec in self.inputs}
         bindings = tuple(
             Binding(
                 name=spec.name,
@@ -190,7 +166,7 @@ class TensorRTSession:
                 shape=tuple(context.get_tensor_shape(spec.name)),
                 is_input=spec.name in inputs,
             )
-            for spec in (*self._inputs, *self._outputs)
+            for spec in (*self.inputs, *self.outputs)
         )
         return TensorRTContext(self._trt, self._engine, context, bindings, self._errors)
 
@@ -209,20 +185,15 @@ class TensorRTContext:
         self._trt = trt
         self._engine = engine
         self._context = context
-        self._bindings = bindings
+        self.bindings = bindings
         self._errors = errors
         self._execute = context.execute_async_v3  # looked up once: enqueue is on the measured path
         self._consumed = 0
         self._profiler: Any = None
 
-    @property
-    def bindings(self) -> tuple[Binding, ...]:
-        """All inputs and outputs."""
-        return self._bindings
-
     def bind(self, buffers: Mapping[str, DeviceBuffer], consumed: Event | None = None) -> None:
         """Use these buffers from the next enqueue on; TensorRT records `consumed` itself."""
-        for binding in self._bindings:
+        for binding in self.bindings:
             self._context.set_tensor_address(binding.name, buffers[binding.name].address)
         handle = (consumed.handle if consumed is not None else None) or 0  # 0 takes an event away
         if handle != self._consumed:

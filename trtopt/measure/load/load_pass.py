@@ -13,15 +13,7 @@ from trtopt.device.api import ClockSensor, Device, Session
 from trtopt.errors import DeviceError
 from trtopt.measure.analysis.interference import evaluate_groups
 from trtopt.measure.contracts import changed
-from trtopt.measure.load.arrivals import (
-    Goal,
-    Load,
-    arrivals_s,
-    may_be_late,
-    parse_goal,
-    parse_load,
-    window_s,
-)
+from trtopt.measure.load.arrivals import Goal, Load, arrivals_s, may_be_late, parse_goal, parse_load, window_s
 from trtopt.measure.load.open_loop import Bounds, OpenLoop
 from trtopt.measure.loop.inference_stream import InferenceStream
 from trtopt.measure.loop.run_pass import Subject, notes_on, open_inference_streams

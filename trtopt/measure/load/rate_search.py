@@ -4,9 +4,18 @@ from __future__ import annotations
 
 from trtopt.device.api import Device, ProgressSink, Session
 from trtopt.errors import DeviceError, MeasurementError
-from trtopt.measure.load.arrivals import Goal, Load, Probe, RateSearch, parse_goal, probe_s
+from trtopt.measure.load.arrivals import (
+    Goal,
+    Load,
+    Probe,
+    RateSearch,
+    achieved_rate,
+    keeps_up,
+    offered_rate,
+    parse_goal,
+    probe_s,
+)
 from trtopt.measure.load.load_pass import LoadSettings, Target, warm_target
-from trtopt.measure.load.queueing import achieved_rate, keeps_up, offered_rate
 from trtopt.measure.loop.run_pass import Subject
 from trtopt.measure.loop.stopping import Limits
 from trtopt.measure.statistics.intervals import percentile_interval

@@ -8,8 +8,7 @@ from contextlib import ExitStack
 import numpy as np
 from numpy.typing import NDArray
 
-from trtopt.device.api import Binding, Device, DeviceBuffer, HostBuffer, Stream
-from trtopt.device.api import Inputs as Inputs
+from trtopt.device.api import Binding, Device, DeviceBuffer, HostBuffer, Inputs as Inputs, Stream
 
 Bindings = tuple[Binding, ...]
 

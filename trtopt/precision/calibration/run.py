@@ -14,13 +14,12 @@ from trtopt.data.feeds import specs_of
 from trtopt.data.reader import Arrays, samples_in
 from trtopt.device.ort.reference import Unoptimised
 from trtopt.onnxio.model_file import ModelFile, array_of
-from trtopt.precision.calibration.choose import best_of, is_float, score
+from trtopt.precision.calibration.choose import EVERY, Part, best_of, is_float, score
 from trtopt.precision.calibration.collect import Ranges, check_finite
-from trtopt.precision.calibration.held_out import EVERY, Part
 from trtopt.precision.calibration.methods import METHODS
 from trtopt.precision.calibration.table import AUTO, MAX, by_group, chosen, ranges
 from trtopt.precision.observe import observe
-from trtopt.precision.placement.plan import Plan
+from trtopt.precision.placement.placement_plan import Plan
 from trtopt.precision.qdq.qdq_format import QdqFormat
 from trtopt.precision.qdq.quantised_values import check_weight
 from trtopt.precision.qdq.write import Scales, write

@@ -57,7 +57,7 @@ def read_table(path: Path) -> CalibrationTable:
     Raises:
         ArtifactError: not there, not a table, of another version, or with a number that cannot be used.
     """
-    remedy = "make one with trtopt quantize --calib DATA"
+    remedy = "make one with trtopt quantize --data DATA"
     try:
         table = from_json(read_bounded(path), CalibrationTable)
     except OSError as error:
@@ -94,7 +94,7 @@ def with_method(table: CalibrationTable, method: str | None) -> CalibrationTable
     lacking = [name for name, row in table.tensors.items() if method not in row.amax]
     if lacking:
         raise UsageError(
-            f"the table has no {method} for tensor {lacking[0]!r}", "calibrate again with --calib DATA"
+            f"the table has no {method} for tensor {lacking[0]!r}", "calibrate again with --data DATA"
         )
     rows = chosen({name: row.amax for name, row in table.tensors.items()}, str(method))
     return msgspec.structs.replace(table, method=str(method), tensors=rows)
@@ -111,5 +111,5 @@ def check_complete(table: CalibrationTable, tensors: Iterable[str], name: str) -
         more = f" and {len(lacking) - 1} more" if len(lacking) > 1 else ""
         raise ArtifactError(
             f"{name}: tensor {lacking[0]!r}{more} is to be quantised and not in the table",
-            "the table was made for another model, placement or target: calibrate again with --calib DATA",
+            "the table was made for another model, placement or target: calibrate again with --data DATA",
         )

@@ -15,7 +15,8 @@ import onnx
 from numpy.typing import NDArray
 
 from trtopt.data import SampleSource, open_data
-from trtopt.data.feeds import on_seeded, source_of
+from trtopt.data.feeds import inputs_of, on_seeded, source_of
+from trtopt.data.reader import Arrays
 from trtopt.device.ort.reference import CannotRun, Crashed
 from trtopt.errors import ModelError, UsageError
 from trtopt.files.atomic import scratch_beside
@@ -23,13 +24,12 @@ from trtopt.files.writable import check_writable
 from trtopt.onnxio import model_file, prepare
 from trtopt.onnxio.disk_space import Note, check_output_room, silent
 from trtopt.onnxio.graph_walk import OWN_DOMAINS, graphs_of, opset_of, unknown_ops
-from trtopt.onnxio.model_file import ModelFile, array_of
+from trtopt.onnxio.model_file import ModelFile, array_of, spooled
 from trtopt.onnxio.unique_names import name_apart
 from trtopt.precision.casting.convert import convert
 from trtopt.precision.casting.decide import HEAVY, CastDecider, CastOptions, Decision
 from trtopt.precision.casting.patterns import check_patterns
 from trtopt.precision.casting.places import LOW, types_of
-from trtopt.precision.casting.reference import Reference
 from trtopt.precision.casting.weights import largest, no_numbers
 from trtopt.precision.casting.widen import is_low, widened
 from trtopt.precision.observe import float_tensors, observe
@@ -39,6 +39,33 @@ from trtopt.precision.weight_folding import with_weights_dequantised
 from trtopt.records.casting import CastPrecision, CastReport, VanishingWeight
 from trtopt.records.checking import OutputDifference
 from trtopt.targets import DEFAULT, target_named
+
+
+class Reference:
+    """Picks a model's inputs and outputs out of what is observed of it; the files go into `folder`."""
+
+    def __init__(self, model: onnx.ModelProto, folder: Path, samples: int) -> None:
+        self._folder, self._samples = folder, samples
+        self._inputs = frozenset[str](item.name for item in inputs_of(model))
+        self._outputs = [item.name for item in model.graph.output if item.type.HasField("tensor_type")]
+        self.names = self._inputs.union(self._outputs)
+        """The tensors that must be observed."""
+        self._batches: dict[int, dict[str, onnx.TensorProto]] = {}
+
+    def visit(self, name: str, values: NDArray[Any], first: int) -> None:
+        """Keep what belongs to a batch that begins among the first samples; see `observe.Visitor`."""
+        if name in self.names and first < self._samples and values.dtype.kind not in "OSU":
+            self._batches.setdefault(first, {})[name] = spooled(values, name, self._folder)
+
+    def pairs(self) -> Iterator[tuple[Arrays, Arrays]]:
+        """Inputs and outputs by name, a batch at a time, mapped from the files."""
+        for kept in self._batches.values():
+            arrays = {name: array_of(tensor, self._folder) for name, tensor in kept.items()}
+            yield (
+                {name: array for name, array in arrays.items() if name in self._inputs},
+                {name: arrays[name] for name in self._outputs if name in arrays},
+            )
+
 
 _COMPARED = 64
 """How many samples the original and the result are compared on."""
@@ -162,9 +189,7 @@ def _data_remedy(data: str | Path | None) -> Iterator[None]:
     except CannotRun as error:
         if data is not None or isinstance(error, Crashed):
             raise
-        raise ModelError(
-            f"on random data, {error.problem}", "give samples that fit: --data, or --calib of a build"
-        ) from None
+        raise ModelError(f"on random data, {error.problem}", "give samples that fit with --data") from None
 
 
 def _vanishing(decision: Decision) -> tuple[VanishingWeight, ...]:

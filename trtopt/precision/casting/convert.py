@@ -8,17 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import onnx
 
-from trtopt.onnxio.graph_walk import graphs_of, subgraphs_of
+from trtopt.onnxio.graph_walk import Part, graphs_of, subgraphs_of
 from trtopt.onnxio.model_file import ModelFile
 from trtopt.precision.casting.places import FLOAT, Places
 from trtopt.precision.casting.weights import converted
-
-if TYPE_CHECKING:
-    from trtopt.onnxio.graph_walk import Part
 
 _READS_ANY = ("Cast", "Shape", "Size")
 _SUFFIX: dict[int, str] = {

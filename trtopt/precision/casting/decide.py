@@ -2,25 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import compress
-from typing import TYPE_CHECKING
 
 import onnx
 
 from trtopt.onnxio.disjoint_names import DisjointNames
-from trtopt.onnxio.graph_walk import OWN_DOMAINS, graphs_of, opset_of
+from trtopt.onnxio.graph_walk import OWN_DOMAINS, Part, graphs_of, opset_of, subgraphs_of
 from trtopt.onnxio.model_file import ModelFile, array_of
-from trtopt.precision.casting.borders import with_borders
 from trtopt.precision.casting.patterns import is_called
 from trtopt.precision.casting.places import FLOAT, LOW, Places, places_of, takes
 from trtopt.precision.casting.weights import Fit, exact_integers, fit_of, largest, rounding_error
 from trtopt.records.casting import CastPrecision, KeepRule, KeptNode
 from trtopt.targets import target_named
 
-if TYPE_CHECKING:
-    from trtopt.onnxio.graph_walk import Part
+_FIRST_CARRIED = {"Loop": (2, 1), "Scan": (0, 0)}
+"""Which input and output of the body is the first that the node's own inputs and outputs stand for."""
+
+
+def with_borders(graph: onnx.GraphProto, ranges: Mapping[str, float]) -> dict[str, float]:
+    """The largest |x| by tensor, completed by what is known of subgraphs' inputs and outputs from outside.
+
+    What runs inside is not measured, but a node's results are, and with them what its subgraphs make: of a
+    Loop the last of each carried value, all of what it collects. Intermediate values stay unknown.
+    """
+    found = dict(ranges)
+    for part in graphs_of(graph):
+        for node in part.node:
+            for inner in subgraphs_of(node):
+                skipped, kept = _FIRST_CARRIED.get(node.op_type, (0, 0))
+                results = [item.name for item in inner.output][kept:]
+                _raise(found, results, node.output)
+                if node.op_type in _FIRST_CARRIED:
+                    entries = [item.name for item in inner.input][skipped:]
+                    _raise(found, entries, node.input[skipped:])
+                    _raise(found, entries, node.output[: _carried(node, inner)])
+    return found
+
+
+def _carried(node: onnx.NodeProto, body: onnx.GraphProto) -> int:
+    """How many values go round."""
+    if node.op_type == "Loop":
+        return len(body.input) - 2
+    scanned = next((item.i for item in node.attribute if item.name == "num_scan_inputs"), 0)
+    return len(body.input) - scanned
+
+
+def _raise(ranges: dict[str, float], inner: Sequence[str], outer: Sequence[str]) -> None:
+    for name, other in zip(inner, outer, strict=False):
+        if other in ranges:
+            ranges[name] = max(ranges.get(name, 0.0), ranges[other])
+
 
 NEVER = {
     "Range": "steps of a range add up their rounding",
@@ -185,7 +218,7 @@ class CastDecider:
             return None
         for pattern in self._cast_options.keep:
             if is_called(node, pattern):
-                return "pattern", f"--keep {pattern}"
+                return "pattern", f"--exclude {pattern}"
         if node.op_type in self._cast_options.keep_op:
             return "pattern", f"--keep-op {node.op_type}"
         return self._weight_fault(node, can) or self._range_fault(node)

@@ -41,13 +41,13 @@ def check_patterns(
                 )
         elif pattern in keep and not named:
             raise UsageError(
-                f"--keep {pattern}: no node has such a name",
+                f"--exclude {pattern}: no node has such a name",
                 f"--keep-op {pattern} keeps the nodes of this operator" if typed else _GIVE_A_NAME,
             )
         elif pattern in keep_op and not typed:
             raise UsageError(
                 f"--keep-op {pattern}: no node has such an operator",
-                f"--keep {pattern!r} takes names"
+                f"--exclude {pattern!r} takes names"
                 if named
                 else f"give one that the model has: {', '.join(sorted({node.op_type for node in nodes}))}",
             )

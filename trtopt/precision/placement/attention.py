@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trtopt.precision.placement.plan import SOFTMAX_AMAX, Draft
+from trtopt.precision.placement.placement_plan import SOFTMAX_AMAX, Draft
 from trtopt.precision.placement.view import Node, View, is_op
 
 RULE = "attention"

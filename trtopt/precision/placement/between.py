@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trtopt.precision.placement.gates import is_own_gate
-from trtopt.precision.placement.plan import Draft
+from trtopt.precision.placement.placement_plan import Draft
 from trtopt.precision.placement.view import ACTIVATIONS, RESHAPES, Node, attribute, is_op
 
 _AVERAGES = ("AveragePool", "GlobalAveragePool")

@@ -3,11 +3,51 @@
 from __future__ import annotations
 
 from trtopt.errors import UsageError
-from trtopt.precision.placement import attention, between, residual, rest, weighted
-from trtopt.precision.placement.plan import Draft, PlacementOptions, Plan
-from trtopt.precision.placement.view import View
+from trtopt.precision.placement import attention, between, residual, weighted
+from trtopt.precision.placement.gates import is_own_gate
+from trtopt.precision.placement.placement_plan import Draft, PlacementOptions, Plan
+from trtopt.precision.placement.view import ACTIVATIONS, RESHAPES, Node, View, is_op
 
-RULES = (weighted.apply, attention.apply, residual.apply, between.apply, rest.apply)
+_REASONS = {
+    **dict.fromkeys(("Softmax", "LogSoftmax"), "it needs the range of float"),
+    **dict.fromkeys(
+        ("LayerNormalization", "InstanceNormalization", "GroupNormalization", "RMSNormalization"),
+        "normalisation needs the range of float",
+    ),
+    **dict.fromkeys(("Gather", "GatherElements", "GatherND", "Embedding"), "it is a look-up"),
+    "BatchNormalization": "it could not be folded into a convolution",
+}
+_MOVERS = RESHAPES | {"Transpose", "Slice", "Split", "Expand", "Pad", "DepthToSpace", "SpaceToDepth"}
+
+
+def apply(draft: Draft) -> None:
+    """Decide every node of floating-point numbers that is left."""
+    for node in draft.view.nodes:
+        if node.name not in draft.decisions and _has_floats(draft.view, node):
+            pattern = draft.options.excludes(node)
+            draft.keep(
+                node,
+                "excluded" if pattern else "float",
+                f"--exclude {pattern}" if pattern else _reason(draft.view, node),
+            )
+
+
+def _has_floats(view: View, node: Node) -> bool:
+    kinds = [view.element_type(name) for name in node.output if name]
+    return any(view.is_float(name) for name in node.output if name) or not any(kinds)
+
+
+def _reason(view: View, node: Node) -> str:
+    if is_op(node, *_REASONS):
+        return _REASONS[node.op_type]
+    if is_op(node, *ACTIVATIONS) or is_own_gate(view, node):
+        return "it fuses with the layer in front of it, and the next Q with both"
+    if is_op(node, *_MOVERS):
+        return "it merely moves values: a Q behind it moves in front of it by itself"
+    return f"there is no rule for {node.op_type}"
+
+
+RULES = (weighted.apply, attention.apply, residual.apply, between.apply, apply)
 
 
 def place(view: View, options: PlacementOptions) -> Plan:

@@ -12,7 +12,7 @@ than with Q/DQ in front of the convolutions alone, 2 % with the skip's (benchmar
 from __future__ import annotations
 
 from trtopt.precision.placement.gates import is_own_gate
-from trtopt.precision.placement.plan import Draft
+from trtopt.precision.placement.placement_plan import Draft
 from trtopt.precision.placement.view import ACTIVATIONS, Node, View, is_op
 
 _RULE = "residual"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from trtopt.onnxio.model_file import is_external
 from trtopt.precision.placement.gates import is_gate
-from trtopt.precision.placement.plan import Draft, PlacementOptions, WeightEdge
+from trtopt.precision.placement.placement_plan import Draft, PlacementOptions, WeightEdge
 from trtopt.precision.placement.view import ACTIVATIONS, RESHAPES, Node, View, attribute, is_op
 
 BLOCK = 128

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trtopt.errors import UsageError
-from trtopt.precision.placement.plan import Precision
+from trtopt.precision.placement.placement_plan import Precision
 from trtopt.precision.qdq.quantised_values import SMALLEST_HALF, held_by_half, scale_of
 from trtopt.targets import target_named, targets_where
 

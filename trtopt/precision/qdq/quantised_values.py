@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from trtopt.errors import ModelError
 from trtopt.onnxio.element_types import numpy_dtype
-from trtopt.precision.placement.plan import Precision
+from trtopt.precision.placement.placement_plan import Precision
 
 LARGEST: dict[Precision, float] = {"int8": 127.0, "fp8": 448.0, "int4": 7.0}
 """The magnitude that amax is mapped to. INT8 reaches −128 and INT4 −8, but both signs reach amax."""

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from trtopt.onnxio.graph_walk import WEAK_TYPES, graphs_of, reads_of
 from trtopt.onnxio.model_file import ModelFile, array_of
 from trtopt.onnxio.row_parts import constant, constant_of_parts, runs_of_rows
-from trtopt.precision.placement.plan import Edge, Plan, WeightEdge
+from trtopt.onnxio.unique_names import unused_name
+from trtopt.precision.placement.placement_plan import Edge, Plan, WeightEdge
 from trtopt.precision.placement.weighted import BLOCK
 from trtopt.precision.qdq.qdq_format import QdqFormat
 from trtopt.precision.qdq.quantised_values import (
@@ -134,10 +135,7 @@ class _Writer:
     # ── pieces ──────────────────────────────────────────────────────────────────────────────────────────
 
     def _fresh(self, like: str) -> str:
-        name, count = like, 0
-        while name in self._taken:
-            count += 1
-            name = f"{like}_{count}"
+        name = unused_name(like, self._taken)
         self._taken.add(name)
         return name
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from trtopt.measure.analysis.findings import loads_of
-from trtopt.measure.load.queueing import achieved_rate, offered_rate
+from trtopt.measure.load.arrivals import achieved_rate, offered_rate
 from trtopt.measure.statistics.summaries import percentile, summarise, throughput
 from trtopt.records import BenchPoint, BenchReport, Collected
 from trtopt.report.html.blocks import Block, Cell, Chart, Column, Lines, Missing, Panel, Section, Table

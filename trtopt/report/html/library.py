@@ -7,6 +7,7 @@ lacks. All three are maintained and work offline.
 from __future__ import annotations
 
 from trtopt.errors import BackendMissingError
+from trtopt.extras import install
 
 _EXPORTS = "window.vegaEmbed = vegaEmbed;"
 
@@ -21,7 +22,5 @@ def plotting_library() -> str:
         import jinja2  # noqa: F401  (what the page is made with: told before any work)
         from vl_convert import javascript_bundle
     except ImportError as error:
-        raise BackendMissingError(
-            f"{error.name or error} is not installed", "pip install 'trtopt[report]'"
-        ) from None
+        raise BackendMissingError(f"{error.name or error} is not installed", install("report")) from None
     return javascript_bundle(_EXPORTS)

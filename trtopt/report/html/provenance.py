@@ -103,7 +103,6 @@ def commands_section(collected: Collected) -> Section:
     for file, report in collected.reports.items():
         if report.argv:
             blocks.append(Command(typed(report.argv), f"{file}, {report.created}"))
-    blocks.append(Command(f"trtopt report {shlex.quote(collected.folder)} -o report.html", "this page"))
     return Section("commands", "Commands", [Panel("", blocks)])
 
 

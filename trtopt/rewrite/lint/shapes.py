@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from trtopt.rewrite.lint.advice import Check, Finding
-from trtopt.rewrite.reductions import REDUCTIONS, axes_of
+from trtopt.rewrite.match import REDUCTIONS, axes_of
 from trtopt.rewrite.scope import Scope
 
 _LARGE_K = 3840

@@ -6,20 +6,12 @@ type that is narrower rounds or clips, and stays.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import onnx
 
+from trtopt.rewrite.match import behind
 from trtopt.rewrite.rule import Match, Rule, Stage
 from trtopt.rewrite.scope import Scope
-
-
-def _find(scope: Scope) -> Iterator[Match]:
-    for node in scope.nodes("Cast"):
-        first = scope.producer(node.inputs[0], "Cast")
-        if first is not None:
-            yield Match(node, {"first": first})
 
 
 def _check(scope: Scope, match: Match) -> str | None:
@@ -41,7 +33,7 @@ RULE = Rule(
     "cast-chain",
     "B",
     "fewer reformats between kernels",
-    _find,
+    behind(("Cast",), "Cast"),
     _check,
     _apply,
     stage=Stage.CLEANING,

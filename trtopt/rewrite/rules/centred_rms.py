@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from trtopt.rewrite.match import why_not_one_node
-from trtopt.rewrite.reductions import axes_of, keeps_axes
+from trtopt.rewrite.match import axes_of, keeps_axes, why_not_one_node
 from trtopt.rewrite.rule import Match, Rule, Stage
 from trtopt.rewrite.scope import Scope
 

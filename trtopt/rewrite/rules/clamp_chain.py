@@ -6,11 +6,11 @@ with a = 0 and b = ∞. Enables TensorRT's ReLU + ReLU fusion in the forms that 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
+from trtopt.rewrite.match import behind
 from trtopt.rewrite.rule import Match, Rule, Stage
 from trtopt.rewrite.scope import Scope
 
@@ -31,13 +31,6 @@ def _bounds(scope: Scope, node: Any) -> tuple[float, float] | None:
                 return None
             bounds[place] = value
     return bounds[0], bounds[1]
-
-
-def _find(scope: Scope) -> Iterator[Match]:
-    for node in scope.nodes("Relu", "Clip"):
-        first = scope.producer(node.inputs[0], "Relu", "Clip")
-        if first is not None:
-            yield Match(node, {"first": first})
 
 
 def _check(scope: Scope, match: Match) -> str | None:
@@ -77,7 +70,7 @@ RULE = Rule(
     "clamp-chain",
     "B",
     "ReLU+ReLU, one activation in the epilogue",
-    _find,
+    behind(("Relu", "Clip"), "Relu", "Clip"),
     _check,
     _apply,
     stage=Stage.CLEANING,

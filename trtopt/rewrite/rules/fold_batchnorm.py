@@ -7,21 +7,14 @@ ranges are right only if the weights have been folded before.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from trtopt.rewrite.affine import WEIGHTED, scale_weights, why_not_hold, why_not_scale
+from trtopt.rewrite.match import behind
 from trtopt.rewrite.rule import Match, Rule, Stage
 from trtopt.rewrite.scope import Array, Scope
-
-
-def _find(scope: Scope) -> Iterator[Match]:
-    for node in scope.nodes("BatchNormalization"):
-        first = scope.producer(node.inputs[0], *WEIGHTED)
-        if first is not None:
-            yield Match(node, {"first": first})
 
 
 def _check(scope: Scope, match: Match) -> str | None:
@@ -52,7 +45,7 @@ RULE = Rule(
     "fold-batchnorm",
     "N",
     "right scales, one kernel",
-    _find,
+    behind(("BatchNormalization",), *WEIGHTED),
     _check,
     _apply,
     stage=Stage.CONVOLUTION,

@@ -7,15 +7,11 @@ of channels is group normalisation; γ and β are per channel. TensorRT 10 and l
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
-import numpy as np
-
-from trtopt.rewrite.affine import per_channel
 from trtopt.rewrite.match import is_private
-from trtopt.rewrite.normalisation import affine_after
+from trtopt.rewrite.normalisation import affine_after, channelwise, channelwise_inputs
 from trtopt.rewrite.rule import Match, Rule, Stage
-from trtopt.rewrite.scope import Array, Scope
+from trtopt.rewrite.scope import Scope
 
 _OPSET = 21
 
@@ -31,19 +27,6 @@ def _find(scope: Scope) -> Iterator[Match]:
             )
 
 
-def _given(scope: Scope, constant: Any | None, fill: float) -> Array | None:
-    return np.full(1, fill) if constant is None else scope.value(constant)
-
-
-def _constants(scope: Scope, match: Match) -> tuple[Array, Array] | None:
-    source, affine = match.parts["into"].inputs[0], match.parts["affine"]
-    if source.shape is None or len(source.shape) < 3 or not isinstance(source.shape[1], int):
-        return None
-    scale = per_channel(_given(scope, affine.scale, 1.0), source.shape[1], len(source.shape))
-    shift = per_channel(_given(scope, affine.shift, 0.0), source.shape[1], len(source.shape))
-    return None if scale is None or shift is None else (scale, shift)
-
-
 def _check(scope: Scope, match: Match) -> str | None:
     into, norm, back = match.parts["into"], match.parts["norm"], match.parts["back"]
     source = into.inputs[0]
@@ -54,7 +37,7 @@ def _check(scope: Scope, match: Match) -> str | None:
     scale, shift = (scope.value(tensor) for tensor in norm.inputs[1:3])
     if scale is None or shift is None or (scale != 1).any() or shift.any():
         return "the groups have a scale or shift of their own"
-    if _constants(scope, match) is None:
+    if channelwise(scope, match.parts["affine"], source) is None:
         return "the channels are dynamic, or scale or shift vary along another axis"
     if scope.rank(into.outputs[0]) != 3 or source.shape[1] % scale.size:
         return "the first Reshape does not part the channels into groups"
@@ -71,13 +54,9 @@ def _check(scope: Scope, match: Match) -> str | None:
 
 
 def _apply(scope: Scope, match: Match) -> None:
-    source, constants = match.parts["into"].inputs[0], _constants(scope, match)
-    if constants is None:
-        return
-    dtype, name, norm = scope.dtype(source), match.node.name, match.parts["norm"]
+    source, norm, affine = match.parts["into"].inputs[0], match.parts["norm"], match.parts["affine"]
     attrs = {"num_groups": int(norm.inputs[1].shape[0]), "epsilon": float(norm.attrs.get("epsilon", 1e-5))}
-    scale, shift = (np.ascontiguousarray(item, dtype) for item in constants)
-    inputs = [source, scope.constant(scale, f"{name}/scale"), scope.constant(shift, f"{name}/bias")]
+    inputs = channelwise_inputs(scope, affine, source, match.node.name)
     scope.replace(match.node, "GroupNormalization", inputs, attrs)
 
 

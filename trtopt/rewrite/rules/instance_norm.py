@@ -7,15 +7,11 @@ As `layer-norm`, over axes 2 and up of a tensor of rank 4 or 5. From 10 on Tenso
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
-import numpy as np
-
-from trtopt.rewrite.affine import per_channel
 from trtopt.rewrite.match import why_not_one_node
-from trtopt.rewrite.normalisation import affine_after, centred, quotient_at
+from trtopt.rewrite.normalisation import affine_after, centred, channelwise, channelwise_inputs, quotient_at
 from trtopt.rewrite.rule import Match, Rule, Stage
-from trtopt.rewrite.scope import Array, Scope
+from trtopt.rewrite.scope import Scope
 
 
 def _find(scope: Scope) -> Iterator[Match]:
@@ -29,37 +25,18 @@ def _find(scope: Scope) -> Iterator[Match]:
             yield Match(affine.last, {"found": found, "source": source[0], "affine": affine, "inner": inner})
 
 
-def _given(scope: Scope, constant: Any | None, fill: float) -> Array | None:
-    return np.full(1, fill) if constant is None else scope.value(constant)
-
-
-def _constants(scope: Scope, match: Match) -> tuple[Array, Array] | None:
-    source, affine = match.parts["source"], match.parts["affine"]
-    channels, rank = source.shape[1], len(source.shape)
-    if not isinstance(channels, int):
-        return None
-    scale = per_channel(_given(scope, affine.scale, 1.0), channels, rank)
-    shift = per_channel(_given(scope, affine.shift, 0.0), channels, rank)
-    return None if scale is None or shift is None else (scale, shift)
-
-
 def _check(scope: Scope, match: Match) -> str | None:
     if not scope.target.instance_norm:
         return f"TensorRT {scope.target.name} would make a plugin of it, which fuses with nothing"
     if not scope.is_float(match.parts["source"]):
         return "the type is not floating-point"
-    if _constants(scope, match) is None:
+    if channelwise(scope, match.parts["affine"], match.parts["source"]) is None:
         return "the number of channels is dynamic, or scale or shift vary along another axis"
     return why_not_one_node(scope, match.parts["source"], match.node, match.parts["inner"])
 
 
 def _apply(scope: Scope, match: Match) -> None:
-    constants, source = _constants(scope, match), match.parts["source"]
-    if constants is None:
-        return
-    dtype, name = scope.dtype(source), match.node.name
-    scale, shift = (np.ascontiguousarray(item, dtype) for item in constants)
-    inputs = [source, scope.constant(scale, f"{name}/scale"), scope.constant(shift, f"{name}/bias")]
+    inputs = channelwise_inputs(scope, match.parts["affine"], match.parts["source"], match.node.name)
     scope.replace(match.node, "InstanceNormalization", inputs, {"epsilon": match.parts["found"].epsilon})
 
 

@@ -15,14 +15,7 @@ import math
 from collections.abc import Iterator
 
 from trtopt.rewrite.match import why_not_one_node
-from trtopt.rewrite.normalisation import (
-    affine_after,
-    affine_in_half,
-    centred,
-    quotient_at,
-    spread,
-    spreads,
-)
+from trtopt.rewrite.normalisation import affine_after, affine_in_half, centred, quotient_at, spread, spreads
 from trtopt.rewrite.rule import Match, Rule, Stage
 from trtopt.rewrite.scope import Scope
 

@@ -6,17 +6,9 @@ The same function, without the logarithm of a value that may have been rounded t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
+from trtopt.rewrite.match import behind
 from trtopt.rewrite.rule import Match, Rule, Stage
 from trtopt.rewrite.scope import Scope
-
-
-def _find(scope: Scope) -> Iterator[Match]:
-    for node in scope.nodes("Log"):
-        first = scope.producer(node.inputs[0], "Softmax")
-        if first is not None:
-            yield Match(node, {"first": first})
 
 
 def _check(scope: Scope, match: Match) -> str | None:
@@ -34,7 +26,7 @@ RULE = Rule(
     "log-softmax",
     "N",
     "SoftMax+Log",
-    _find,
+    behind(("Log",), "Softmax"),
     _check,
     _apply,
     stage=Stage.ACTIVATION,

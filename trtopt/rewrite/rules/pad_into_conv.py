@@ -6,11 +6,11 @@ pads' = pads + Pad's. Enables TensorRT's Padding + Convolution in one kernel.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
+from trtopt.rewrite.match import behind
 from trtopt.rewrite.rule import Match, Rule, Stage
 from trtopt.rewrite.scope import Scope
 
@@ -31,15 +31,8 @@ def _pads(scope: Scope, pad: Any) -> list[int] | None:
     return full
 
 
-def _find(scope: Scope) -> Iterator[Match]:
-    for node in scope.nodes("Conv", "AveragePool", "MaxPool"):
-        pad = scope.producer(node.inputs[0], "Pad")
-        if pad is not None:
-            yield Match(node, {"pad": pad})
-
-
 def _check(scope: Scope, match: Match) -> str | None:
-    node, pad = match.node, match.parts["pad"]
+    node, pad = match.node, match.parts["first"]
     pads, mode = _pads(scope, pad), pad.attrs.get("mode", "constant")
     if mode != "constant":
         return f"the padding mode is {mode}"
@@ -76,7 +69,7 @@ def _check(scope: Scope, match: Match) -> str | None:
 
 
 def _apply(scope: Scope, match: Match) -> None:
-    node, pad = match.node, match.parts["pad"]
+    node, pad = match.node, match.parts["first"]
     pads = _pads(scope, pad) or []
     half = len(pads) // 2
     more = [*pads[2:half], *pads[half + 2 :]]
@@ -90,7 +83,7 @@ RULE = Rule(
     "pad-into-conv",
     "B",
     "Padding+Convolution",
-    _find,
+    behind(("Conv", "AveragePool", "MaxPool"), "Pad"),
     _check,
     _apply,
     stage=Stage.CONVOLUTION,

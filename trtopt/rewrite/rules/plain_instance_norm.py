@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from trtopt.rewrite.reductions import operands
+from trtopt.rewrite.match import operands
 from trtopt.rewrite.rule import Match, Rule, Stage
 from trtopt.rewrite.scope import Scope
 

@@ -7,24 +7,17 @@ own and the first dies. TensorRT otherwise copies the first one's result.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
+from trtopt.rewrite.match import behind
 from trtopt.rewrite.rule import Match, Rule, Stage
 from trtopt.rewrite.scope import Scope
 
 _Cut = dict[int, tuple[int, int, int]]
 """What is taken of each axis: start, end and step, as Slice has them."""
 _INPUTS_OPSET = 10
-
-
-def _find(scope: Scope) -> Iterator[Match]:
-    for node in scope.nodes("Slice"):
-        first = scope.producer(node.inputs[0], "Slice")
-        if first is not None:
-            yield Match(node, {"first": first})
 
 
 def _cut(scope: Scope, node: Any) -> _Cut | None:
@@ -66,7 +59,7 @@ RULE = Rule(
     "slice-chain",
     "B",
     "one copy instead of two",
-    _find,
+    behind(("Slice",), "Slice"),
     _check,
     _apply,
     stage=Stage.SHUFFLES,

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from trtopt.rewrite.match import is_private
-from trtopt.rewrite.reductions import axes_of, keeps_axes
+from trtopt.rewrite.match import axes_of, is_private, keeps_axes
 from trtopt.rewrite.rule import Match, Rule, Stage
 from trtopt.rewrite.scope import Scope
 

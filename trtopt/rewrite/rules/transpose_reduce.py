@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from trtopt.rewrite.reductions import REDUCTIONS, axes_of, keeps_axes, operands
+from trtopt.rewrite.match import REDUCTIONS, axes_of, keeps_axes, operands
 from trtopt.rewrite.rule import Match, Rule, Stage
 from trtopt.rewrite.scope import Scope
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -20,7 +20,7 @@ from trtopt.errors import DeviceError, TrtoptError, UsageError
 from trtopt.measure.contracts import DEFAULT, changed, contract_named
 from trtopt.measure.engine import BenchJob
 from trtopt.measure.load.load_pass import load_settings
-from trtopt.recipe import batch_sizes, check_timeout
+from trtopt.recipe import Recipe, batch_sizes, check_timeout, input_sizes, shape_flags
 from trtopt.records import BenchReport, EngineArtifact, Terms
 from trtopt.workers.protocol import Benched
 from trtopt.workers.supervisor import run_jobs
@@ -34,6 +34,8 @@ def bench(
     path: str | Path,
     *,
     batch: int | Sequence[int] | None = None,
+    shapes: Mapping[str, str] | None = None,
+    axes: Mapping[str, int | Sequence[int]] | None = None,
     backend: str | None = None,
     contract: str | None = None,
     terms: Terms | None = None,
@@ -57,6 +59,8 @@ def bench(
     Args:
         path: the folder, engine or ONNX file.
         batch: batch sizes; by default every one there is an engine for (1, for an ONNX file).
+        shapes, axes: as for `build`, of inputs with dynamic axes besides the batch: what an ONNX file is
+            built for; an engine is measured at the tuned length of MIN,OPT,MAX.
         backend: by default the one that the engines were built with. `auto` takes the CPU where no GPU is;
             another backend than the engines' own builds the folder's model again, in a temporary folder.
         contract, terms: a name [default: trtexec-11], and changes as in `{"graph": False}`: `records.Terms`.
@@ -76,7 +80,7 @@ def bench(
     Raises:
         TrtoptError: with what is wrong and what to do.
     """
-    batch = batch_sizes(batch)
+    batch, sizes = batch_sizes(batch), input_sizes(shapes, axes)
     _check(Path(path), trust, duration, warmup, timeout, data, cpu_affinity, lock_clocks, nvtx)
     job_of = partial(
         BenchJob,
@@ -88,9 +92,10 @@ def bench(
     job_of = partial(job_of, layers=layers, memory=memory, nvtx=nvtx, cuda_profiler=cuda_profiler)
     control = _allowed(runs_on(Path(path), backend, trust), memory, cuda_profiler, cpu_affinity, lock_clocks)
     notes: list[str] = []
-    wanted = resolve_engines(Path(path), batch, backend, notes, listener, trust)
+    wanted = resolve_engines(Path(path), batch, backend, notes, listener, trust, sizes)
     with wanted as resolved:
-        jobs = [_job(job_of, resolved, engine, size) for engine, size in points(resolved.engines, batch)]
+        measured = points(resolved.engines, batch)
+        jobs = [_job(job_of, resolved, engine, size, sizes) for engine, size in measured]
         with _clocks(control, lock_clocks, notes):
             return _run(jobs, resolved, timeout, notes, listener)
 
@@ -103,12 +108,14 @@ def _allowed(
     return open_clock_control(name) if lock_clocks is not False else None
 
 
-def _job(job_of: partial[BenchJob], resolved: ResolvedEngines, engine: EngineArtifact, size: int) -> BenchJob:
+def _job(
+    job_of: partial[BenchJob], resolved: ResolvedEngines, engine: EngineArtifact, size: int, sizes: Recipe
+) -> BenchJob:
     return job_of(
         path=str((resolved.folder / engine.path).absolute()),
         artifact=engine,
         batch=size,
-        shapes=shapes_at(resolved.inputs, engine.plan, size),
+        shapes=shapes_at(resolved.inputs, engine.plan, size, shape_flags(sizes), sizes.axes),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from trtopt.builder.shapes import shapes_at
@@ -11,11 +11,13 @@ from trtopt.errors import UsageError
 from trtopt.measure.analysis.comparability import Work
 from trtopt.measure.loop.interleaved import InterleaveJob, LoadedEngine, Variant
 from trtopt.measure.statistics.comparison import RUN_BLOCKS, Comparison
+from trtopt.recipe import Recipe, shape_flags
 from trtopt.records import ComparisonVerdict, Contract, EngineArtifact, InterleavedRun, Purpose, TensorSpec
 from trtopt.workers.protocol import Interleaved
 from trtopt.workers.supervisor import run_jobs
 from trtopt.workflows.listener import Listener
 
+_ANY_SIZES = Recipe()
 ROUNDS = RUN_BLOCKS
 """Turns of each subject in one process."""
 
@@ -39,14 +41,18 @@ class Setting:
     trust: tuple[str, ...] = ()
     force: bool = False
     """Compare subjects that do different work too."""
+    sizes: Recipe = field(default_factory=Recipe)
+    """Shapes of inputs and lengths of axes, of engines that admit several."""
 
 
-def loaded(folder: Path, inputs: Sequence[TensorSpec], engine: EngineArtifact, size: int) -> LoadedEngine:
+def loaded(
+    folder: Path, inputs: Sequence[TensorSpec], engine: EngineArtifact, size: int, sizes: Recipe = _ANY_SIZES
+) -> LoadedEngine:
     """An engine of a folder at one batch size, for a worker to load; `inputs` are its model's."""
     return LoadedEngine(
         path=str((folder / engine.path).absolute()),
         artifact=engine,
-        shapes=shapes_at(inputs, engine.plan, size),
+        shapes=shapes_at(inputs, engine.plan, size, shape_flags(sizes), sizes.axes),
     )
 
 

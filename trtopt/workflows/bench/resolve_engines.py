@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,6 +23,21 @@ from trtopt.workflows.build.engines import BuildOptions, build_engines
 from trtopt.workflows.build.verified_graphs import as_it_is, verified_graphs
 from trtopt.workflows.engine_points import points
 from trtopt.workflows.listener import Listener, notify
+
+_ANY_SIZES = Recipe()
+_WEIGHTS = (
+    "is a file of weights",
+    "write its model as ONNX with trtopt export, which takes it as --checkpoint {}",
+)
+_OTHER_FILES = {
+    ".npz": ("holds arrays", "give the model or the build folder, and the arrays with --data {}"),
+    ".npy": ("holds an array", "give the model or the build folder, and arrays in an .npz with --data"),
+    ".json": ("is JSON", "give the build folder; result files are read by trtopt compare"),
+    ".pt": _WEIGHTS,
+    ".pth": _WEIGHTS,
+    ".safetensors": _WEIGHTS,
+}
+"""By their suffix: files that are taken for an engine by mistake, and what to do with each."""
 
 
 @dataclass(frozen=True)
@@ -53,8 +69,11 @@ def resolve_engines(
     notes: list[str],
     listener: Listener,
     trust: Sequence[str] = (),
+    sizes: Recipe = _ANY_SIZES,
 ) -> Iterator[ResolvedEngines]:
     """The engines of `path`; temporary ones are built if another backend is requested.
+
+    The shapes and axes of `sizes` are what an ONNX file is built for.
 
     Engines that `trust` names, by their own name or by path, are described by their present hash, with which
     they are loaded.
@@ -71,7 +90,7 @@ def resolve_engines(
     engines = _trusted(folder, engines, trust, notes, listener)
     choice = _chosen(engines, backend)
     if manifest is None or not engines:
-        with _built_for_running(path, batch, choice, notes, listener) as built:
+        with _built_for_running(path, batch, choice, notes, listener, sizes) as built:
             yield built
         return
     own = engines[0].plan.backend.name
@@ -123,9 +142,10 @@ def check_trust(names: Sequence[str], paths: Sequence[Path]) -> None:
 def _found(path: Path) -> tuple[Path, Manifest | None, tuple[EngineArtifact, ...]]:
     """The folder that `path` is or lies in, its manifest, and the selected engines."""
     if not path.exists():
-        raise ArtifactError(
-            f"{path}: no such file or folder", "give a build folder, an engine or an ONNX file"
-        )
+        raise UsageError(f"{path}: no such file or folder", "give a build folder, an engine or an ONNX file")
+    if path.suffix in _OTHER_FILES and not path.is_dir():
+        what, remedy = _OTHER_FILES[path.suffix]
+        raise UsageError(f"{path}: {what}, not an engine or a model", remedy.format(shlex.quote(str(path))))
     folder = path if path.is_dir() else path.parent
     has_manifest = (folder / MANIFEST).is_file()
     manifest = read_manifest(folder) if path.is_dir() or has_manifest else None
@@ -205,7 +225,12 @@ def _external(path: Path, choice: BackendChoice, notes: list[str], listener: Lis
 
 @contextmanager
 def _built_for_running(
-    path: Path, batch: Sequence[int] | None, choice: BackendChoice, notes: list[str], listener: Listener
+    path: Path,
+    batch: Sequence[int] | None,
+    choice: BackendChoice,
+    notes: list[str],
+    listener: Listener,
+    sizes: Recipe,
 ) -> Iterator[ResolvedEngines]:
     """Engines of an ONNX file, built in a temporary folder."""
     notify(
@@ -213,7 +238,7 @@ def _built_for_running(
     )
     with scratch_folder() as scratch:
         folder = scratch / "build"
-        recipe = Recipe(batch=tuple(batch) if batch else None, backend=choice.name)
+        recipe = msgspec.structs.replace(sizes, batch=tuple(batch) if batch else None, backend=choice.name)
         manifest = build(path, folder, recipe, listener=listener)
         yield resolved(folder, manifest, manifest.engines)
 

@@ -37,8 +37,8 @@ def apply_precision(
     if precision is None or precision == "fp32":
         if data is not None:
             raise UsageError(
-                "--calib: nothing here needs data",
-                "add --precision (fp16, bf16, int8 or fp8), or omit --calib",
+                "--data: nothing here needs data",
+                "add --precision (fp16, bf16, int8 or fp8), or omit --data",
             )
         if precision == "fp32" and not _HALF_TYPES.isdisjoint(kept.types):
             raise UsageError(
@@ -88,7 +88,7 @@ def request_for(kept: OnnxArtifact, precision: str, data: str | None, backend: B
     if data is None and precision != "int4" and {"int8", "float8_e4m3fn"}.isdisjoint(kept.types):
         raise UsageError(
             f"--precision {precision} needs data to calibrate the ranges of tensors",
-            "give --calib DATA, or quantise on its own: trtopt quantize --help",
+            "give --data DATA, or quantise on its own: trtopt quantize --help",
         )
     return Request(precision, target_of(backend).name, data)
 

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from trtopt.device.backends import (
-    choose_for_building,
-    open_builder,
-    places_to_build,
-    require_builders_memory,
-)
+from trtopt.device.backends import choose_for_building, open_builder, places_to_build, require_builders_memory
 from trtopt.device.building import EngineBuilder
 from trtopt.device.nvtx import require_nvtx
-from trtopt.errors import (
-    ArtifactError,
-    OutputError,
-)
+from trtopt.errors import ArtifactError, BuildError, OutputError
 from trtopt.files.atomic import cannot_write
 from trtopt.files.build_folder import folder_in_progress
 from trtopt.files.manifests import is_build_folder, own_files, read_manifest, write_manifest
@@ -23,18 +17,9 @@ from trtopt.files.replace_folder import names_of_user_files
 from trtopt.files.temporary import locked_folder
 from trtopt.onnxio.model_info import read_onnx
 from trtopt.recipe import Recipe, check_recipe
-from trtopt.records import (
-    Manifest,
-    OnnxArtifact,
-)
+from trtopt.records import Manifest, OnnxArtifact
 from trtopt.version import __version__
-from trtopt.workflows.build.engines import (
-    BuildOptions,
-    caches_for,
-    check_opset,
-    make_plans,
-    notes_on,
-)
+from trtopt.workflows.build.engines import BuildOptions, caches_for, check_opset, make_plans, notes_on
 from trtopt.workflows.build.kept_model import keep_model
 from trtopt.workflows.invocation import command_line, now
 from trtopt.workflows.listener import SILENT, Listener
@@ -61,7 +46,7 @@ def build(
         force: replace a build of another model too.
         nvtx: show profilers parsing, building and describing as NVTX ranges.
         memory: follow the builder's allocations of device memory, into a file beside each engine; slows it.
-        cache_dir: the store of timing caches [default: see `timing_caches.store_folder`].
+        cache_dir: the store of timing caches [default: see `timing_cache_commands.store_folder`].
         listener: hears progress and notes.
 
     Raises:
@@ -87,7 +72,8 @@ def build(
         cache, store = caches_for(recipe, builder, folder, cache_dir)
         at = places_to_build(builder.backend.name, recipe.jobs)
         how = BuildOptions(cache, store, at, recipe.build_timeout, nvtx=nvtx, memory=memory)
-        made = select_engines(kept.onnx, recipe, builder, folder, how, listener)
+        with _named_as_given(kept.onnx.path, source):
+            made = select_engines(kept.onnx, recipe, builder, folder, how, listener)
         manifest = Manifest(
             trtopt=__version__,
             created=now(),
@@ -101,6 +87,15 @@ def build(
             notes=(*notes, *kept.notes, *made.notes),
         )
         return write_manifest(folder, manifest)
+
+
+@contextmanager
+def _named_as_given(kept: str, source: Path) -> Iterator[None]:
+    """Errors name the model as the user gave it, not the copy in the unfinished folder."""
+    try:
+        yield
+    except BuildError as error:
+        raise type(error)(error.problem.replace(kept, str(source)), error.remedy) from error
 
 
 def _opened(recipe: Recipe, *, nvtx: bool, memory: bool) -> tuple[EngineBuilder, str]:

@@ -8,9 +8,8 @@ from typing import cast
 
 import msgspec
 
-from trtopt.device.backends import choose_for_running
+from trtopt.device.backends import choose_for_running, least_capability, precisions_on
 from trtopt.device.building import EngineBuilder
-from trtopt.device.precisions import least_capability, precisions_on
 from trtopt.errors import BackendMissingError, IncompatibleEngineError, NoGpuError, UsageError
 from trtopt.precision.bounds import Bounds
 from trtopt.recipe import Recipe
@@ -60,7 +59,7 @@ def check_request(onnx: OnnxArtifact, recipe: Recipe, backend: Backend) -> None:
     if recipe.calib is None:
         raise UsageError(
             "--precision best needs data: for the scales and for accuracy",
-            "give --calib DATA",
+            "give --data DATA",
         )
     if problem := obstacle(onnx, recipe, backend) if recipe.verdict else "--no-verdict":
         raise UsageError(

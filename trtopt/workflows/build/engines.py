@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -9,29 +10,42 @@ from pathlib import Path
 
 from trtopt.builder.engine import BuildJob
 from trtopt.builder.shapes import fixed_batch, over_all, profiles_for
-from trtopt.device.backends import (
-    places_to_build,
-)
+from trtopt.builder_settings import recorded_settings
+from trtopt.device.backends import places_to_build
 from trtopt.device.building import EngineBuilder
-from trtopt.errors import (
-    BuildError,
-    ModelError,
-    TrtoptError,
-)
-from trtopt.recipe import Recipe, parse_shape_flag
-from trtopt.records import (
-    Backend,
-    BuildPlan,
-    BuildSettings,
-    EngineArtifact,
-    OnnxArtifact,
-)
-from trtopt.settings import recorded_settings
+from trtopt.errors import BuildError, ModelError, TrtoptError
+from trtopt.inspect.graph import read_graph
+from trtopt.onnxio import model_file
+from trtopt.recipe import Recipe, shape_flags
+from trtopt.records import Backend, BuildPlan, BuildSettings, EngineArtifact, OnnxArtifact
+from trtopt.targets import target_of
 from trtopt.workers.protocol import Built
 from trtopt.workers.supervisor import run_all_jobs
-from trtopt.workflows.build.oversized_tensors import explained
-from trtopt.workflows.build.timing_caches import NO_CACHE, store_folder
+from trtopt.workflows.build.timing_cache_commands import NO_CACHE, store_folder
 from trtopt.workflows.listener import Listener
+
+
+def explained(error: BuildError, onnx: OnnxArtifact, plan: BuildPlan) -> BuildError:
+    """The error, with the largest tensor in front of what TensorRT said, if that breaks its bound.
+
+    TensorRT itself says only that some shape cannot be computed, and names nodes far behind the cause.
+    """
+    most = target_of(plan.backend).most_elements
+    if most is None:
+        return error
+    largest, size = {name: given.max for name, given in plan.shapes.items()}, plan.batch.max[0]
+    shapes = read_graph(model_file.load(Path(onnx.path)).proto, largest).shapes
+    elements, name = max((math.prod(shape), name) for name, shape in shapes.items())
+    if elements <= most:
+        return error
+    dims = "×".join(map(str, shapes[name]))
+    return type(error)(
+        f"{name!r} is {dims} at batch {size}, more than the {most:,} elements that "
+        f"TensorRT {plan.backend.version} allows a tensor: {error.problem}",
+        f"build for smaller batches or shapes; what grows with the batch alone fits up to "
+        f"{size * most // elements}",
+    )
+
 
 MODEL_FILE = "model.onnx"
 
@@ -61,11 +75,11 @@ def make_plans(onnx: OnnxArtifact, recipe: Recipe, backend: Backend) -> list[Bui
         UsageError, FixedBatchError: see `builder.shapes`.
     """
     batches = recipe.batch or (fixed_batch(onnx) or 1,)
-    flags = [parse_shape_flag(f"{name}:{shapes}") for name, shapes in recipe.shapes.items()]
+    flags = shape_flags(recipe)
     engines = (
-        [profiles_for(onnx, recipe.ranges or (batches,), flags)]
+        [profiles_for(onnx, recipe.ranges or (batches,), flags, recipe.axes)]
         if recipe.dynamic
-        else [profiles_for(onnx, ((size,),), flags) for size in sorted(set(batches))]
+        else [profiles_for(onnx, ((size,),), flags, recipe.axes) for size in sorted(set(batches))]
     )
     settings = recorded_settings(recipe, BuildSettings)
     return [

@@ -2,31 +2,88 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
-from trtopt.errors import (
-    InvalidModelError,
-)
-from trtopt.files.atomic import cannot_write
+from trtopt.errors import InvalidModelError, ModelError, TrtoptError
+from trtopt.files.atomic import cannot_write, write_atomically
 from trtopt.files.manifests import MANIFEST
 from trtopt.files.signing import SIGNATURE
 from trtopt.onnxio.external_data import external_files
-from trtopt.onnxio.model_info import load_graph
-from trtopt.records import (
-    Backend,
-    OnnxArtifact,
-    RewriteSummary,
-)
-from trtopt.workflows.build.engines import (
-    MODEL_FILE,
-    TIMING_CACHE_FILE,
-)
-from trtopt.workflows.build.rewriting import rewritten
+from trtopt.onnxio.model_info import load_graph, read_onnx
+from trtopt.records import Backend, OnnxArtifact, RewriteSummary, to_json
+from trtopt.targets import target_of
+from trtopt.workflows.build.engines import MODEL_FILE, TIMING_CACHE_FILE
 from trtopt.workflows.listener import Listener
+
+TRACE_FILE = "rewrite.json"
+_ONE_SIZE_BYTES = 1 << 30
+"""Weights from this size on are proved at one size of each dynamic axis instead of two."""
+
+
+def rewritten(
+    onnx: OnnxArtifact, source: Path, copy: Path, backend: Backend
+) -> tuple[OnnxArtifact | None, RewriteSummary | None, str]:
+    """Rewrite the model at `source` into `copy` for this TensorRT, with its trace.
+
+    A model that cannot be rewritten or verified is built unchanged, with a note.
+
+    Returns:
+        The rewritten model, None if `source` is used unchanged; what the manifest says of the rewrite,
+        None if there was none; and a note.
+
+    Raises:
+        TrtoptError: a rule failed, which is a bug in trtopt; or nothing can be written.
+    """
+    from trtopt.rewrite.driver import RuleFailed
+    from trtopt.rewrite.rewrite import rewrite_model
+
+    size = sum(file.stat().st_size for file in (source, *external_files(load_graph(source), source)))
+    free = _available_memory()
+    if free is not None and size > free:  # weights are mapped; each run would read them from the disk again
+        told = f"its weights take {_gib(size)}, of memory {_gib(free)} are free"
+        return None, None, f"not rewritten: {told}"
+    sizes = 1 if size >= _ONE_SIZE_BYTES else 2
+    try:
+        trace = rewrite_model(
+            source, copy, target=target_of(backend).name, sizes=sizes, write_unchanged=False
+        )
+    except RuleFailed as failure:
+        remedy = "build with --no-rewrite, or build what `trtopt rewrite --keep-going` writes"
+        raise TrtoptError(failure.problem, f"{remedy}; please report the model") from failure
+    except ModelError as error:
+        return None, None, f"not rewritten: {error.problem}"
+    trace = msgspec.structs.replace(trace, source=source.name, out=copy.name)
+    text = to_json(trace)
+    write_atomically(copy.with_name(TRACE_FILE), text)
+    summary = trace.summary(TRACE_FILE, hashlib.sha256(text).hexdigest())
+    if not trace.applied:
+        return None, summary, "nothing to rewrite"
+    done = ", ".join(f"{count} {name}" for name, count in summary.applied.items())
+    note = (
+        f"rewritten: {trace.nodes_before} nodes are now {trace.nodes_after} ({done}), verified on "
+        f"{summary.inputs_checked} inputs; details are in {TRACE_FILE}"
+    )
+    return msgspec.structs.replace(read_onnx(copy), parent=onnx.sha256), summary, note
+
+
+def _available_memory() -> int | None:
+    """Bytes that can be had without swapping; None where the system does not say."""
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return None
+    reason = next((line.split() for line in lines if line.startswith("MemAvailable:")), None)
+    return int(reason[1]) * 1024 if reason else None
+
+
+def _gib(size: int) -> str:
+    return f"{size / 2**30:.1f} GiB"
+
 
 _OWN_NAMES = {MODEL_FILE, TIMING_CACHE_FILE, MANIFEST, SIGNATURE}
 

@@ -26,7 +26,7 @@ from trtopt.files.signing import (
     trusted_signer,
 )
 from trtopt.records import EngineArtifact, Manifest
-from trtopt.records.verifying import Change, FolderCheck
+from trtopt.records.building import Change, FolderCheck
 from trtopt.version import __version__
 from trtopt.workflows.build.engines import TIMING_CACHE_FILE, BuildOptions, build_engines
 from trtopt.workflows.build.verified_graphs import as_it_is, verified_graphs

@@ -34,7 +34,7 @@ from trtopt.workflows.bench.interleaved import (
 )
 from trtopt.workflows.build.build import build
 from trtopt.workflows.build.engines import TIMING_CACHE_FILE, BuildOptions, build_engines
-from trtopt.workflows.build.timing_caches import NO_CACHE
+from trtopt.workflows.build.timing_cache_commands import NO_CACHE
 from trtopt.workflows.build.verified_graphs import verified_graphs
 from trtopt.workflows.engine_points import points
 from trtopt.workflows.listener import Listener, notify

@@ -13,7 +13,7 @@ from trtopt.files.manifests import MANIFEST
 from trtopt.measure.analysis.outcomes import Comparisons, Outcome
 from trtopt.measure.contracts import DEFAULT, changed, contract_named
 from trtopt.measure.statistics.comparison import THRESHOLD
-from trtopt.recipe import Recipe, check_timeout
+from trtopt.recipe import Recipe, check_timeout, input_sizes
 from trtopt.records import CompareReport, EngineArtifact, InterleavedRun, Terms
 from trtopt.workflows.bench.interleaved import Setting, verdict_record
 from trtopt.workflows.compare.builds import compare_recipes
@@ -25,8 +25,15 @@ from trtopt.workflows.listener import SILENT, Listener
 
 DURATION_S = 3.0
 MAX_DURATION_S = 86400.0
+_SIZES = ("shapes", "axes")
+"""Fields of the recipe that engines have a use for too, which are measured at the given lengths."""
 _MEASURED = {"batch", "backend", "duration", "data", "timeout"}
-_FLAGS = {"recipe": "the build options", "data": "--input", "terms": "flags that change the terms"}
+_FLAGS = {
+    "recipe": "the build options",
+    "sizes": "--shape and --axis",
+    "data": "--data",
+    "terms": "flags that change the terms",
+}
 
 
 @dataclass(frozen=True)
@@ -62,15 +69,15 @@ class Options:
     assume_contract: str | None = None
     """The contract that a file of trtexec's was measured under."""
     recipe: Recipe = field(default_factory=Recipe)
-    """With `builds` of ONNX files: how they are built."""
+    """With `builds` of ONNX files: how they are built. Of engines: the shapes and axes to measure at."""
 
 
 class Kind(Enum):
     """What is compared, and the options that have a use for it besides the threshold."""
 
     FILES = ("result files", {"force", "batch", "assume_contract"})
-    ENGINES = ("engines", _MEASURED | {"contract", "terms", "control", "trust", "force"})
-    BUILDS = ("recipes", _MEASURED | {"contract", "terms", "builds", "recipe", "force"})
+    ENGINES = ("engines", _MEASURED | {"contract", "terms", "control", "trust", "force", "sizes"})
+    BUILDS = ("recipes", _MEASURED | {"contract", "terms", "builds", "recipe", "force", "sizes"})
     CONTRACTS = ("contracts", _MEASURED | {"across_contracts", "trust"})
     FILES_CONTRACTS = (
         "the contracts of result files",
@@ -214,8 +221,12 @@ def _setting(kind: Kind, options: Options) -> Setting:
     requested = {
         one.name
         for one in fields(Options)
-        if getattr(options, one.name) not in (None, False, {}, (), Recipe())
+        if one.name != "recipe" and getattr(options, one.name) not in (None, False, {}, ())
     }
+    given = set(options.recipe.given)
+    requested |= ({"sizes"} if given.intersection(_SIZES) else set()) | (
+        {"recipe"} if given.difference(_SIZES) else set()
+    )
     for name in sorted(requested - useful - {"threshold"}):
         flag = _FLAGS.get(name, f"--{name.replace('_', '-')}")
         raise UsageError(f"{flag}: means nothing to a comparison of {what}", f"omit {flag}")
@@ -238,6 +249,7 @@ def _setting(kind: Kind, options: Options) -> Setting:
         timeout=options.timeout,
         trust=tuple(options.trust),
         force=options.force,
+        sizes=input_sizes(options.recipe.shapes, options.recipe.axes),
     )
 
 

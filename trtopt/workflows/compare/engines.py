@@ -93,7 +93,7 @@ def _sized(
         resolve_engines(path, setting.batch, setting.backend, notes, listener, setting.trust)
     )
     side = {
-        size: loaded(found.folder, found.inputs, engine, size)
+        size: loaded(found.folder, found.inputs, engine, size, setting.sizes)
         for engine, size in points(found.engines, setting.batch)
     }
     return side, work_of(found.source_sha256, side)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from trtopt.errors import ArtifactError, UsageError
+from trtopt.errors import ArtifactError, UsageError, WrongPathError
 from trtopt.files.bounded_reading import read_bounded, reason_of
 from trtopt.files.manifests import read_manifest
 from trtopt.measure.statistics.summaries import throughput
@@ -17,6 +18,7 @@ from trtopt.records import (
     EngineArtifact,
     Environment,
     Shape,
+    kind_of,
     read_versioned,
 )
 from trtopt.serving.measured_latencies import BENCH_FILE
@@ -59,7 +61,7 @@ class _Point:
 
 
 def read_measured(sources: Sequence[Path]) -> Measured:
-    """Read sweeps, and build folders with their `bench.json`.
+    """Read sweeps, and build folders with result files of `trtopt bench`, however those are called.
 
     Raises:
         ArtifactError: neither of the two, or files that do not belong together.
@@ -106,18 +108,48 @@ def _points(source: Path) -> Iterator[_Point]:
     if (source / REPORT).is_file():
         yield from _of_sweep(source)
         return
-    report = _read(source / BENCH_FILE)
     manifest = read_manifest(source)
     engines = {engine.sha256: engine for engine in manifest.engines}
-    for point in report.points:
-        artifact = engines.get(point.latency.engine.sha256)
-        if artifact is None:
-            raise ArtifactError(
-                f"{source / BENCH_FILE}: batch {point.batch} is of another engine than the folder holds",
-                f"measure again: trtopt bench {source} --json {source / BENCH_FILE}",
-            )
-        if point.failure is None:
-            yield _Point(source, artifact, point, report.environment, manifest.source_sha256)
+    found: dict[tuple[str, int], _Point] = {}
+    for file, report in _results(source):
+        for point in report.points:
+            artifact = engines.get(point.latency.engine.sha256)
+            if artifact is None:
+                raise ArtifactError(
+                    f"{file}: batch {point.batch} is of another engine than the folder holds",
+                    f"measure again: {_measuring(source, file)}",
+                )
+            if point.failure is None:
+                place = artifact.sha256, point.batch
+                found[place] = _Point(source, artifact, point, report.environment, manifest.source_sha256)
+    yield from found.values()
+
+
+def _results(source: Path) -> list[tuple[Path, BenchReport]]:
+    """The results in a build folder, from the oldest to the latest: `bench.json`, or else all there are.
+
+    Raises:
+        ArtifactError: there is none.
+    """
+    default = source / BENCH_FILE
+    files = [default] if default.is_file() else sorted(filter(_is_result, source.glob("*.json")))
+    if not files:
+        raise WrongPathError(
+            f"{source}: holds no result of trtopt bench",
+            f"measure its engines: {_measuring(source, default)}; or give a folder that `trtopt sweep` made",
+        )
+    return sorted(((file, _read(file)) for file in files), key=lambda one: one[1].created)
+
+
+def _is_result(file: Path) -> bool:
+    try:
+        return kind_of(read_bounded(file)) == "trtopt.bench"
+    except (OSError, ValueError):
+        return False
+
+
+def _measuring(source: Path, file: Path) -> str:
+    return f"trtopt bench {shlex.quote(str(source))} --json {shlex.quote(str(file))}"
 
 
 def _of_sweep(source: Path) -> Iterator[_Point]:
@@ -157,7 +189,7 @@ def _read(path: Path) -> BenchReport:
     except (OSError, ValueError) as error:
         raise ArtifactError(
             f"{path}: cannot be read: {reason_of(error)}",
-            f"give a folder that `trtopt sweep` made, or a build folder with its measurement as {BENCH_FILE}",
+            "give a folder of `trtopt sweep`, or a build folder with a result of `trtopt bench --json` in it",
         ) from None
 
 

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from trtopt.device.backends import ONNXRUNTIME
 from trtopt.device.cuda import probe
 from trtopt.device.ort.host import cpu_info, cpu_name
 from trtopt.errors import DeviceError, UsageError
@@ -15,6 +14,7 @@ from trtopt.files.bounded_reading import read_bounded, reason_of
 from trtopt.recipe import check_timeout
 from trtopt.serving.planning.search import MAX_ENGINES, Bounds
 from trtopt.serving.planning.traffic import Process, Recorded, parse_process, parse_recorded
+from trtopt.targets import ONNXRUNTIME
 from trtopt.workflows.plan.measured_engines import Measured
 from trtopt.workflows.sweep.folder import REPORT
 
@@ -73,13 +73,13 @@ def shares_of(measured: Measured, process: Process, lengths: Mapping[int, float]
         )
     if not has_lengths and has_given:
         raise UsageError(
-            "requests have lengths, and the sweep has none", "sweep with --shapes, or leave them out"
+            "requests have lengths, and the sweep has none", "sweep with --axis, or leave them out"
         )
     longest, swept = max(recorded or lengths, default=0), sorted(measured.buckets)
     if has_lengths and longest > swept[-1]:
         raise UsageError(
             f"length {longest} is longer than any that was swept ({swept[-1]})",
-            f"sweep with --shapes {measured.axis}={','.join(map(str, (*swept, longest)))}, "
+            f"sweep with --axis {measured.axis}={','.join(map(str, (*swept, longest)))}, "
             "or plan without requests that are so long",
         )
     return dict(lengths) if has_lengths else {0: 1.0}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -10,26 +11,21 @@ from typing import Literal
 
 from trtopt.data import open_data
 from trtopt.data.feeds import specs_of
-from trtopt.errors import DataError, UsageError
+from trtopt.errors import BuildError, DataError, UsageError
 from trtopt.files.atomic import scratch_folder
 from trtopt.files.writable import check_writable
 from trtopt.inspect.costs import node_flops
 from trtopt.inspect.graph import read_graph
 from trtopt.onnxio.model_file import ModelFile
-from trtopt.precision.bisect.search import FEWEST, Evaluate, Found, Names, Trial, front, search
-from trtopt.precision.bisect.variants import (
-    CastVariants,
-    QuantisedVariants,
-    Variants,
-    pattern_for,
-)
-from trtopt.precision.bounds import Bounds
+from trtopt.precision.bisect.search import ALLOWED, FEWEST, Evaluate, Found, Names, Trial, front, search
+from trtopt.precision.bisect.variants import CastVariants, QuantisedVariants, Variant, Variants, pattern_for
+from trtopt.precision.bounds import HOPELESS, Bounds, allowance_used
 from trtopt.precision.calibration.table import read_table
 from trtopt.precision.casting.decide import CastOptions
 from trtopt.precision.casting.patterns import check_patterns
 from trtopt.precision.casting.widen import is_low
 from trtopt.precision.existing_qdq import is_quantised
-from trtopt.precision.placement.plan import PlacementOptions
+from trtopt.precision.placement.placement_plan import PlacementOptions
 from trtopt.precision.quantize import Material, QuantizeOptions
 from trtopt.recipe import check_timeout
 from trtopt.records.bisecting import BisectReport, KeptSet, Sensitivity
@@ -37,11 +33,63 @@ from trtopt.records.checking import CheckedSubject
 from trtopt.targets import target_named
 from trtopt.workflows.invocation import command_line, now
 from trtopt.workflows.listener import SILENT, Listener
-from trtopt.workflows.precision.bisect_trials import Trials
 from trtopt.workflows.precision.check import Checker
 from trtopt.workflows.precision.evaluators import EngineTerms, Evaluator, evaluator_for
-from trtopt.workflows.precision.quantize import Request as QuantizeRequest
-from trtopt.workflows.precision.quantize import evaluated, rewritten, save
+from trtopt.workflows.precision.quantize import Request as QuantizeRequest, evaluated, rewritten, save
+
+
+class Trials:
+    """Evaluates sets of kept nodes. `subjects` is what was measured of each, `notes` what is to be said."""
+
+    def __init__(self, variants: Variants, evaluator: Evaluator, bounds: Bounds, scratch: Path) -> None:
+        self.subjects: dict[Names, tuple[CheckedSubject, ...]] = {}
+        self._variants, self._evaluate, self._bounds, self._scratch = variants, evaluator, bounds, scratch
+        self._unbuilt: list[str] = []
+        self._notes: list[str] = []
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a user should know of how it went."""
+        if not self._unbuilt:
+            return tuple(self._notes)
+        count = f"{len(self._unbuilt)} of the sets could not be built and count as missing the bounds"
+        return (*self._notes, f"{count}: {self._unbuilt[0]}")
+
+    def error(self, kept: Names) -> float:
+        """What the model with these nodes kept uses of the bounds; all, where no engine can be built of it.
+
+        Raises:
+            BuildError: the model with nothing kept, or with everything, cannot be built.
+            TrtoptError: it cannot be made or run.
+        """
+        with tempfile.TemporaryDirectory(dir=self._scratch) as folder:  # its weights live as long as it does
+            made = self._variants.variant(kept, Path(folder))
+            try:
+                self.subjects[kept] = self._evaluate.evaluated(made.model, Path(folder))
+            except BuildError as error:
+                if len(self.subjects) < FEWEST:
+                    raise
+                self._unbuilt.append(error.problem)
+                return HOPELESS
+        return self.used(self.subjects[kept])
+
+    def used(self, subjects: Sequence[CheckedSubject]) -> float:
+        """How much of what the bounds allow the worst of them uses."""
+        return max(allowance_used(item.outputs, self._bounds) for item in subjects)
+
+    def final(self, kept: Names, spool: Path) -> tuple[Variant, tuple[CheckedSubject, ...]]:
+        """The resulting model with these nodes kept, and its measurements."""
+        made = self._variants.tidied(kept, spool)
+        if made is not None:
+            with tempfile.TemporaryDirectory(dir=self._scratch) as folder:
+                subjects = self._evaluate.evaluated(made.model, Path(folder))
+            if self.used(subjects) <= ALLOWED:
+                return made, subjects
+            self._notes.append(
+                "nodes alone between kept ones are cast, unlike trtopt cast: in FP32 the bounds are missed"
+            )
+        return self._variants.variant(kept, spool), self.subjects[kept]
+
 
 EVALUATIONS = 200
 """The default maximum number of evaluated node sets."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -32,7 +32,7 @@ from trtopt.precision.layer_errors import layer_differences
 from trtopt.precision.reference_runs import add_outputs, open_model
 from trtopt.precision.temporary_disk import of_opening
 from trtopt.printable import visible
-from trtopt.recipe import batch_sizes, check_timeout
+from trtopt.recipe import Recipe, batch_sizes, check_timeout, input_sizes, shape_flags
 from trtopt.records import EngineArtifact, OnnxArtifact
 from trtopt.records.checking import CheckedSubject, CheckReport, LayerDifference
 from trtopt.workers.protocol import OutputsWritten
@@ -43,6 +43,7 @@ from trtopt.workflows.invocation import command_line, now
 from trtopt.workflows.listener import SILENT, Listener
 from trtopt.workflows.precision.task_metric import LABELS, Task
 
+_ANY_SIZES = Recipe()
 _BATCH = 8
 _REMEMBERED_BYTES = 256 << 20
 """How much of the reference's outputs is kept in memory."""
@@ -57,6 +58,8 @@ def check(
     data: str | Path | None = None,
     model: str | None = None,
     batch: int | Sequence[int] | None = None,
+    shapes: Mapping[str, str] | None = None,
+    axes: Mapping[str, int | Sequence[int]] | None = None,
     backend: str | None = None,
     bounds: Bounds | None = None,
     layers: bool = False,
@@ -72,6 +75,7 @@ def check(
         data: samples, as `trtopt.data.open_data` takes them; else seeded random ones.
         model: a model of the collection, or a model file, whose task metric is taken too.
         batch: batch sizes of engines; by default each engine's own.
+        shapes, axes: of engines on random data: lengths of dynamic axes, as for `bench`.
         backend: what to run engines with; by default what they were built with.
         bounds: what is asked of every output.
         layers: compare inner tensors too (ONNX files only).
@@ -82,12 +86,15 @@ def check(
         TrtoptError: with what is wrong and what to do.
     """
     path, against, batch = Path(path), Path(against), batch_sizes(batch)
+    sizes = input_sizes(shapes, axes)
+    if data is not None and sizes.given:
+        raise UsageError("--shape and --axis: samples have shapes of their own", "omit them, or --data")
     check_timeout(timeout)
     checker = Checker(against, Task(model) if model is not None else None, bounds or Bounds())
     notes: list[str] = []
     found: tuple[LayerDifference, ...] = ()
     if path.suffix == ".onnx" and not (path.parent / MANIFEST).is_file():
-        _refuse_batches(batch)
+        _refuse_sizes(batch, sizes)
         source = open_data(data) if data is not None else seeded_source(checker.model)
         other = _beside(checker.model, path, listener)
         subjects = [checker.model_file(path.name, other, source)]
@@ -97,7 +104,7 @@ def check(
     else:
         check_trust(trust, [path])
         with resolve_engines(path, batch, backend, notes, listener, trust) as there:
-            subjects = checker.engines(there, batch, data, listener, timeout)
+            subjects = checker.engines(there, batch, data, listener, timeout, sizes)
     return CheckReport(
         created=now(),
         argv=command_line(),
@@ -125,9 +132,13 @@ def _beside(reference: ModelFile, path: Path, listener: Listener) -> ModelFile:
     return model
 
 
-def _refuse_batches(batch: Sequence[int] | None) -> None:
-    if batch:
-        raise UsageError("--batch: an ONNX file runs on the samples as they are", "check its engines")
+def _refuse_sizes(batch: Sequence[int] | None, sizes: Recipe) -> None:
+    if batch or sizes.given:
+        flag = "--batch" if batch else "--shape and --axis"
+        raise UsageError(
+            f"{flag}: an ONNX file runs on the samples in their own shapes",
+            "give samples of those with --data",
+        )
 
 
 class Checker:
@@ -173,11 +184,12 @@ class Checker:
         data: str | Path | None,
         listener: Listener,
         limit_s: float | None,
+        sizes: Recipe,
     ) -> list[CheckedSubject]:
         """Compare engines at all requested batch sizes; see `engine`."""
         wanted = points(there.engines, batch)
         listener.plans([f"batch{size}" for _, size in wanted])
-        return [self.engine(there, engine, size, data, listener, limit_s) for engine, size in wanted]
+        return [self.engine(there, engine, size, data, listener, limit_s, sizes) for engine, size in wanted]
 
     def engine(
         self,
@@ -187,13 +199,15 @@ class Checker:
         data: str | Path | None,
         listener: Listener,
         limit_s: float | None = None,
+        sizes: Recipe = _ANY_SIZES,
     ) -> CheckedSubject:
         """Compare an engine, which a process of its own runs; its outputs pass through files."""
         self._check_inputs(engine.path, {spec.name for spec in engine.inputs})
         with scratch_folder() as scratch:
             if data is None:
                 data = scratch / "random.npz"
-                shapes = shapes_at(there.inputs, engine.plan, size)
+                flags = shape_flags(sizes)
+                shapes = shapes_at(there.inputs, engine.plan, size, flags, sizes.axes)
                 write_npz(data, random_batch(self._specs, shapes))
             job = OutputsJob(
                 path=str((there.folder / engine.path).absolute()),

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Protocol
 
 from trtopt.data import open_data
-from trtopt.device.backends import ONNXRUNTIME, BackendChoice, choose_for_running, open_builder
+from trtopt.device.backends import BackendChoice, choose_for_running, open_builder
 from trtopt.device.building import EngineBuilder
 from trtopt.errors import BackendMissingError, UsageError
 from trtopt.onnxio import model_file
 from trtopt.onnxio.model_file import ModelFile
 from trtopt.recipe import make_recipe
 from trtopt.records.checking import CheckedSubject
-from trtopt.targets import DEFAULT, target_of
+from trtopt.targets import DEFAULT, ONNXRUNTIME, target_of
 from trtopt.workflows.bench.resolve_engines import resolved
 from trtopt.workflows.build.build import build
 from trtopt.workflows.engine_points import points
@@ -69,7 +69,7 @@ def evaluator_for(
             return EngineEvaluator(checker, data, builder, choice.reason, terms)
     if terms != EngineTerms():
         raise UsageError(
-            f"--batch, --profile and --timeout are for engines, and none are built: {choice.reason}",
+            f"--batch, --recipe and --timeout are for engines, and none are built: {choice.reason}",
             "omit them",
         )
     return RuntimeEvaluator(checker, data, choice.reason, target or DEFAULT)
@@ -83,9 +83,7 @@ def _check_terms(builder: EngineBuilder, target: str | None, terms: EngineTerms)
             "omit --target, or evaluate without engines: --backend onnxruntime",
         )
     if make_recipe(terms.profile, {}).precision is not None:
-        raise UsageError(
-            f"--profile {terms.profile} names a precision", "take it out: --precision says which"
-        )
+        raise UsageError(f"--recipe {terms.profile} names a precision", "take it out: --precision says which")
 
 
 class RuntimeEvaluator:

@@ -26,7 +26,7 @@ from trtopt.precision.calibration.table import AUTO, check_method, read_table
 from trtopt.precision.casting.weights import no_numbers
 from trtopt.precision.casting.widen import is_low, widened
 from trtopt.precision.existing_qdq import is_quantised
-from trtopt.precision.placement.plan import PlacementOptions, Precision
+from trtopt.precision.placement.placement_plan import PlacementOptions, Precision
 from trtopt.precision.qdq.qdq_format import QdqFormat, qdq_format_for
 from trtopt.precision.quantize import (
     OFF,
@@ -149,9 +149,7 @@ def evaluated(request: Request) -> tuple[Precision, QdqFormat]:
                 f"--method {request.method} is for INT8", "FP8 takes the largest |x|: leave --method out"
             )
     if request.random_data and (request.calib is not None or request.table is not None):
-        raise UsageError(
-            "--random-data and --calib or --table exclude one another", "leave --random-data out"
-        )
+        raise UsageError("--random-data and --data or --table exclude one another", "leave --random-data out")
     _check_smoothing(request)
     return precision, form
 

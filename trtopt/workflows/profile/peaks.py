@@ -33,7 +33,7 @@ from trtopt.workers.protocol import Copied, CopyJob
 from trtopt.workers.supervisor import run_jobs
 from trtopt.workflows.bench.bench import bench
 from trtopt.workflows.build.build import build
-from trtopt.workflows.build.timing_caches import user_folder
+from trtopt.workflows.build.timing_cache_commands import user_folder
 from trtopt.workflows.invocation import now
 from trtopt.workflows.listener import SILENT, Listener
 

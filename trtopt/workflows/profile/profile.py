@@ -20,7 +20,7 @@ from trtopt.inspect.inspector import description_of
 from trtopt.inspect.profile import profile_graph, profile_point
 from trtopt.onnxio.model_file import load
 from trtopt.onnxio.model_info import read_onnx
-from trtopt.recipe import batch_sizes
+from trtopt.recipe import Recipe, batch_sizes, input_sizes, shape_flags
 from trtopt.records import (
     BenchReport,
     DevicePeaks,
@@ -53,6 +53,9 @@ def profile(
     path: str | Path,
     *,
     batch: int | Sequence[int] | None = None,
+    shapes: Mapping[str, str] | None = None,
+    axes: Mapping[str, int | Sequence[int]] | None = None,
+    data: str | Path | None = None,
     backend: str | None = None,
     result: str | Path | None = None,
     against: str | Path | None = None,
@@ -69,6 +72,7 @@ def profile(
     Args:
         path: a build folder, an engine in one, or an ONNX file.
         batch: batch sizes; by default those of the engines.
+        shapes, axes, data: as for `bench`.
         backend: as for `bench`: by default the one that the engines were built with.
         result: a result file of `trtopt bench --layers` to look into, instead of measuring here.
         against: an earlier profile: its engine of the same batch size, or its only one, is A of a difference.
@@ -82,22 +86,26 @@ def profile(
             or to other engines.
         TrtoptError: see `bench`.
     """
-    batch = batch_sizes(batch)
+    batch, sizes = batch_sizes(batch), input_sizes(shapes, axes)
     measuring = {"--memory": memory, "--nvtx": nvtx, "--probe-peaks": probe, "--trust": bool(trust)}
+    measuring |= {"--data": data is not None, "--shape": bool(shapes), "--axis": bool(axes)}
     _check(nvtx, result, measuring | {"--timeout": timeout is not None})
     earlier = None if against is None else _earlier(Path(against))
     given = None if result is None else read_result(Path(result))
     measure = partial(bench, batch=batch, backend=backend, layers=True, memory=memory, nvtx=nvtx)
     measure = partial(measure, duration=duration, timeout=timeout, trust=trust, listener=listener)
+    measure = partial(measure, shapes=sizes.shapes, axes=sizes.axes, data=data)
     notes: list[str] = []
-    with _subject(Path(path), batch, backend, given is not None, trust, notes, listener) as (subject, model):
+    is_measured = given is not None
+    wanted = _subject(Path(path), batch, backend, is_measured, trust, notes, listener, sizes)
+    with wanted as (subject, model):
         manifest = _manifest_of(subject)
         try:
             report = given or measure(subject)
         except (NoGpuError, BackendMissingError) as error:
             if manifest is None:
                 raise
-            made = _not_run(manifest, model, batch, f"the engines were not run: {error.problem}")
+            made = _not_run(manifest, model, batch, sizes, f"the engines were not run: {error.problem}")
         else:
             if given is not None:
                 _check_belongs(given, manifest, model, Path(str(result)))
@@ -126,6 +134,7 @@ def _subject(
     trust: Sequence[str],
     notes: list[str],
     listener: Listener,
+    sizes: Recipe,
 ) -> Iterator[tuple[Path, Path]]:
     """What to measure, and the ONNX file that it was made of; an ONNX file is built first."""
     folder = path if path.is_dir() else path.parent
@@ -139,7 +148,7 @@ def _subject(
     elif is_measured:
         yield path, path
     else:
-        with resolve_engines(path, batch, backend, notes, listener) as found:
+        with resolve_engines(path, batch, backend, notes, listener, sizes=sizes) as found:
             yield found.folder, _model_in(found.folder)
 
 
@@ -265,13 +274,16 @@ def _with_build_memory(report: ProfileReport, folder: Path, manifest: Manifest |
     return msgspec.structs.replace(report, engines=tuple(engines))
 
 
-def _not_run(manifest: Manifest, model: Path, batch: Sequence[int] | None, reason: str) -> ProfileReport:
+def _not_run(
+    manifest: Manifest, model: Path, batch: Sequence[int] | None, sizes: Recipe, reason: str
+) -> ProfileReport:
     """What can be known of engines that do not run here: what their graph asks for."""
     graphs = _Graphs(model, manifest)
     engines = []
     for engine, size in points(manifest.engines, batch):
         ref = EngineRef(path=engine.path, sha256=engine.sha256, label=engine.plan.label)
-        at_shapes = graphs.at(engine.plan.label, shapes_at(manifest.onnx.inputs, engine.plan, size))
+        shapes = shapes_at(manifest.onnx.inputs, engine.plan, size, shape_flags(sizes), sizes.axes)
+        at_shapes = graphs.at(engine.plan.label, shapes)
         engines.append(profile_graph(size, ref, at_shapes, known_peaks(engine.device)))
     return ProfileReport(
         created=now(),

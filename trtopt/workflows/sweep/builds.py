@@ -19,15 +19,7 @@ from trtopt.files.bounded_reading import read_bounded, reason_of, sha256_of
 from trtopt.files.build_folder import folder_in_progress
 from trtopt.files.manifests import MANIFEST, hashes_of, read_manifest, write_manifest
 from trtopt.recipe import Recipe
-from trtopt.records import (
-    BuildPlan,
-    EngineArtifact,
-    Manifest,
-    OnnxArtifact,
-    SweepSetting,
-    from_json,
-    to_json,
-)
+from trtopt.records import BuildPlan, EngineArtifact, Manifest, OnnxArtifact, SweepSetting, from_json, to_json
 from trtopt.version import __version__
 from trtopt.workflows.build.apply_precision import Precision, apply_precision
 from trtopt.workflows.build.engine_selection import in_folder
@@ -36,7 +28,6 @@ from trtopt.workflows.build.kept_model import keep_model
 from trtopt.workflows.build.verified_graphs import verified_graphs
 from trtopt.workflows.invocation import command_line, now
 from trtopt.workflows.listener import Listener
-from trtopt.workflows.sweep.axes import shapes_with
 
 _PREPARED = "prepared.json"
 """A manifest without engines, beside a model that is ready to be built."""
@@ -55,14 +46,10 @@ class Swept:
     cache_dir: str | Path | None = None
 
     def recipe_for(self, setting: SweepSetting) -> Recipe:
-        """The recipe of one point's engine.
-
-        Raises:
-            UsageError: see `shapes_with`.
-        """
-        shapes = shapes_with(self.onnx, setting.axes, self.recipe.shapes)
+        """The recipe of one point's engine."""
+        axes = self.recipe.axes | {name: (length,) for name, length in setting.axes.items()}
         return msgspec.structs.replace(
-            self.recipe, batch=(setting.batch,), shapes=shapes, precision=setting.precision
+            self.recipe, batch=(setting.batch,), axes=axes, precision=setting.precision
         )
 
     def calib_for(self, precision: str | None) -> str | None:

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from trtopt.builder.shapes import shapes_at
-from trtopt.device.backends import ONNXRUNTIME
 from trtopt.errors import ArtifactError, DeviceError
 from trtopt.files.atomic import write_atomically
 from trtopt.measure.analysis.energy import mean_power
@@ -29,6 +28,7 @@ from trtopt.records import (
     SweepTerms,
     to_json,
 )
+from trtopt.targets import ONNXRUNTIME
 from trtopt.workers.protocol import Benched
 from trtopt.workers.supervisor import run_jobs
 from trtopt.workflows.compare.result_files import read_result

@@ -10,14 +10,14 @@ from pathlib import Path
 import msgspec
 
 from trtopt.builder.shapes import fixed_batch
+from trtopt.builder_settings import SETTINGS
 from trtopt.data import open_data
 from trtopt.data.source import fingerprint_of
 from trtopt.errors import UsageError
 from trtopt.measure.analysis.sweep_refinement import NEIGHBOURS, with_neighbours
 from trtopt.measure.contracts import DEFAULT, changed, contract_named
-from trtopt.recipe import MAX_AXIS, Recipe
+from trtopt.recipe import GRAPH_PRECISIONS, MAX_AXIS, Recipe
 from trtopt.records import SweepSetting, SweepTerms, Terms
-from trtopt.settings import SETTINGS
 from trtopt.workflows.build.apply_precision import QUANTISED, request_for
 from trtopt.workflows.build.engines import make_plans
 from trtopt.workflows.sweep.builds import Swept
@@ -25,7 +25,6 @@ from trtopt.workflows.sweep.folder import is_sweep
 from trtopt.workflows.sweep.points import contract_for
 
 DEFAULT_BATCHES = (1, 2, 4, 8, 16, 32)
-PRECISIONS = ("fp32", "fp16", "bf16", "int8", "fp8", "int4")
 
 
 @dataclass(frozen=True)
@@ -137,6 +136,7 @@ def terms_of(swept: Swept, request: SweepRequest) -> SweepTerms:
     recipe = swept.recipe
     kept = {
         "shapes": recipe.shapes,
+        **({"axes": recipe.axes} if recipe.axes else {}),  # sweeps of earlier versions have none
         "rewrite": recipe.rewrite,
         "calib": recipe.calib and fingerprint_of(recipe.calib),
         **{setting.name: getattr(recipe, setting.name) for setting in SETTINGS if setting.swept},
@@ -163,8 +163,8 @@ def check(plan: SweepPlan, swept: Swept, terms: SweepTerms) -> None:
     recipe, backend = swept.recipe, swept.builder.backend
     _check_recipe(recipe)
     for precision in plan.precisions:
-        if precision is not None and precision not in PRECISIONS:
-            remedy = f"choose among {', '.join(PRECISIONS)}; the sweep itself finds the best"
+        if precision is not None and precision not in GRAPH_PRECISIONS:
+            remedy = f"choose among {', '.join(GRAPH_PRECISIONS)}; the sweep itself finds the best"
             raise UsageError(f"--precision {precision}: cannot be swept", remedy)
         if precision in QUANTISED:
             request_for(swept.onnx, str(precision), recipe.calib, backend)
@@ -172,7 +172,7 @@ def check(plan: SweepPlan, swept: Swept, terms: SweepTerms) -> None:
     needs_none = all(swept.calib_for(one) is None for one in plan.precisions)
     if recipe.calib is not None and needs_none and not has_begun:
         raise UsageError(
-            "--calib: nothing here needs data", "add --precision fp16, bf16, int8 or fp8, or omit it"
+            "--data: nothing here needs data", "add --precision fp16, bf16, int8 or fp8, or omit it"
         )
     for streams in plan.streams:
         contract_for(terms.contract, streams)

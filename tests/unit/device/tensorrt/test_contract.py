@@ -16,8 +16,7 @@ import pytest
 
 from tests.support import trt_spelling as spelling
 from tests.support.trt_exercise import RTX_DUMP, VERSIONS, each_version, exercise, run, target
-from tests.support.trt_surface import DUMPS, Surface
-from tests.support.trt_surface import load as load_dump
+from tests.support.trt_surface import DUMPS, Surface, load as load_dump
 from trtopt import records, targets
 from trtopt.device import api
 from trtopt.device.tensorrt import allocator, runtime

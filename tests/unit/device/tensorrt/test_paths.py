@@ -31,6 +31,7 @@ from tests.support.trt_exercise import (
 )
 from tests.support.trt_surface import Surface
 from trtopt.device.tensorrt.allocator import make_allocator
+from trtopt.device.tensorrt.builder import _failure
 from trtopt.errors import (
     BuildError,
     DeviceError,
@@ -170,6 +171,33 @@ def test_a_choice_that_a_version_lacks_is_refused_before_the_engine_is_built(dum
         with pytest.raises(UsageError, match=r"CUDA_MAGIC|--compute-capability"):
             build(surface, BuildSettings(**settings))
         assert surface.called("Builder.build_serialized_network") == []
+
+
+def test_compute_capabilities_are_listed_as_they_are_typed() -> None:
+    dump = next(dump for dump in VERSIONS if target(dump).compute_capability_choice)
+    with pytest.raises(UsageError) as caught:
+        build(Surface(dump), BuildSettings(compute_capabilities=("9.9",)))
+    listed = caught.value.remedy.removeprefix("choose among ").split(", ")
+    assert {"8.9", "12.0"} <= set(listed)
+    assert listed == sorted(listed, key=float)
+    build(Surface(dump), BuildSettings(compute_capabilities=tuple(listed)))
+
+
+@pytest.mark.parametrize(
+    "logged",
+    [
+        "Error Code 10: Internal Error (Could not find any implementation for node Conv_0.)",
+        "Tactic Selection: no tactics to implement the operation within workspace limit.",
+    ],
+)
+def test_too_little_scratch_memory_is_answered_with_the_option_that_bounds_it(logged: str) -> None:
+    errors = [logged]
+    bounded = _failure("TensorRT could not build the engine", errors, 1 << 20)
+    assert isinstance(bounded, BuildError)
+    assert bounded.remedy.startswith("raise --workspace, which leaves 1 MiB")
+    unbounded = _failure("TensorRT could not build the engine", errors)
+    assert isinstance(unbounded, BuildError)
+    assert "--workspace" not in unbounded.remedy
 
 
 @each_version

@@ -1,8 +1,7 @@
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from trtopt.device.tensorrt.progress import PhaseTree, progress_from_log
 

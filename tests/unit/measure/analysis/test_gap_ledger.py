@@ -3,8 +3,7 @@ from itertools import pairwise
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from trtopt.measure.analysis.gap_ledger import START, Point, ledger, steps_between
 from trtopt.measure.contracts import CONTRACTS, changed

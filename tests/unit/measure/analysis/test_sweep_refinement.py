@@ -2,8 +2,7 @@ import math
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from trtopt.measure.analysis.sweep_refinement import FINEST, NEIGHBOURS, next_size, with_neighbours
 

@@ -1,8 +1,7 @@
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from trtopt.measure.analysis.tradeoffs import best_under, knee, pareto_front, round_bounds
+from trtopt.measure.analysis.sweep_choices import best_under, knee, pareto_front, round_bounds
 
 VALUES = st.floats(0.001, 1e6)
 POINTS = st.lists(st.tuples(VALUES, VALUES), max_size=12)

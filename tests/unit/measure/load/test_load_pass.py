@@ -13,10 +13,17 @@ from tests.support.scripted_device.device import Script, ScriptedDevice, Scripte
 from tests.support.scripted_runs import SUBJECT, calls_of, counted, run, terms
 from trtopt.errors import DeviceError, UsageError
 from trtopt.measure.analysis.findings import untrustworthy
-from trtopt.measure.load.arrivals import Goal, Load, arrivals_s, probe_s
+from trtopt.measure.load.arrivals import (
+    Goal,
+    Load,
+    achieved_rate,
+    arrivals_s,
+    keeps_up,
+    offered_rate,
+    probe_s,
+)
 from trtopt.measure.load.load_pass import LoadSettings, bounds_of, load_settings, measure_load
 from trtopt.measure.load.open_loop import Bounds
-from trtopt.measure.load.queueing import achieved_rate, keeps_up, offered_rate
 from trtopt.measure.load.rate_search import search_load
 from trtopt.measure.loop.stopping import Limits
 from trtopt.records import BenchPoint, ClockReading, LoadPass, LoadSearch, from_json, to_json

@@ -6,8 +6,7 @@ from contextlib import ExitStack
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from tests.support.scripted_device.device import Script, ScriptedDevice, ScriptedSession
 from tests.support.scripted_runs import SUBJECT, terms

@@ -4,8 +4,7 @@ import gc
 from collections.abc import Callable, Mapping
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from tests.support.scripted_device.device import (
     Script,

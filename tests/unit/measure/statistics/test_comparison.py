@@ -8,8 +8,7 @@ from types import ModuleType
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from tests.support.paths import ROOT
 from trtopt.measure.statistics.comparison import (

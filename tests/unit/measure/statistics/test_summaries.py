@@ -3,8 +3,7 @@ from random import Random
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 import trtopt
 from trtopt.measure.statistics.summaries import percentile, summarise, throughput

@@ -11,14 +11,13 @@ from numpy.typing import NDArray
 
 from tests.support.networks import Net, as_file
 from trtopt.data import SampleSource
-from trtopt.data.held import HeldReader
+from trtopt.data.feeds import HeldReader
 from trtopt.errors import ArtifactError, DataError, ModelError
-from trtopt.precision.calibration.choose import best_of
+from trtopt.precision.calibration.choose import Part, best_of
 from trtopt.precision.calibration.collect import check_finite
-from trtopt.precision.calibration.held_out import Part
 from trtopt.precision.calibration.table import read_table
 from trtopt.precision.placement.place import place
-from trtopt.precision.placement.plan import PlacementOptions, Precision
+from trtopt.precision.placement.placement_plan import PlacementOptions, Precision
 from trtopt.precision.placement.view import View
 from trtopt.precision.qdq.qdq_format import qdq_format_for
 from trtopt.precision.qdq.quantised_values import check_weight, held_by_half

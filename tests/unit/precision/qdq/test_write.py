@@ -9,8 +9,7 @@ import msgspec
 import numpy as np
 import onnx
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from numpy.typing import NDArray
 from onnx import numpy_helper
 
@@ -18,12 +17,12 @@ from tests.support.networks import Net, as_file, residual_block
 from trtopt.errors import ModelError, UsageError
 from trtopt.onnxio.model_info import read_onnx
 from trtopt.precision.placement.place import place
-from trtopt.precision.placement.plan import PlacementOptions, Precision
+from trtopt.precision.placement.placement_plan import PlacementOptions, Precision
 from trtopt.precision.placement.view import View
-from trtopt.precision.qdq.opset import fit_opset
 from trtopt.precision.qdq.qdq_format import QdqFormat, qdq_format_for
 from trtopt.precision.qdq.quantised_values import held_by_half, packed, quantised, scale_of, weight_scale
 from trtopt.precision.qdq.write import Scales, write
+from trtopt.precision.quantize import fit_opset
 from trtopt.precision.reference_runs import open_model
 
 MAPS = ["N", 32, 8, 8]

@@ -7,8 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 import vl_convert
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from tests.support.pages import resnet
 from tests.support.paths import DATA

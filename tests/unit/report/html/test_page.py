@@ -157,7 +157,6 @@ def test_commands_are_written_as_a_shell_takes_them() -> None:
     text = read(resnet()).text["commands"]
     assert "trtopt profile 'a folder' -o x" in text
     assert "/opt/bin" not in text
-    assert "trtopt report 'a folder' -o report.html" in text
 
 
 def test_an_engine_that_was_not_run_shows_what_its_graph_requests() -> None:
@@ -226,4 +225,4 @@ def test_a_missing_extra_is_named_with_its_install_line(module: str, monkeypatch
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(BackendMissingError) as caught:
         plotting_library()
-    assert caught.value.remedy == "pip install 'trtopt[report]'"
+    assert caught.value.remedy == "pip install jinja2 vl-convert-python"

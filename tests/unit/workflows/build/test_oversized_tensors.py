@@ -12,8 +12,7 @@ from trtopt.errors import BuildError
 from trtopt.onnxio.model_info import read_onnx
 from trtopt.recipe import make_recipe
 from trtopt.records import Backend
-from trtopt.workflows.build.engines import make_plans
-from trtopt.workflows.build.oversized_tensors import explained
+from trtopt.workflows.build.engines import explained, make_plans
 
 SAID = BuildError("some shape can not be computed", "try something")
 

@@ -10,7 +10,7 @@ import pytest
 from trtopt.device.ort.runtime import OnnxRuntimeTarget
 from trtopt.errors import DeviceError
 from trtopt.serving.trial_run import TrialRun
-from trtopt.workers.environment import environment_of
+from trtopt.workers.jobs import environment_of
 from trtopt.workers.protocol import Tried
 from trtopt.workflows.plan.trial_runs import runs_of, verification_of
 

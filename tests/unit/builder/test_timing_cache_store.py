@@ -1,0 +1,282 @@
+"""The store of timing caches: which file is whose, what is set aside, merged and removed."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from trtopt.builder.timing_cache_file import read_cache
+from trtopt.builder.timing_cache_store import TimingStore
+from trtopt.errors import TimingCacheError, UsageError
+from trtopt.records import (
+    Backend,
+    BuildClocks,
+    BuildSettings,
+    CacheTerms,
+    Identity,
+    TimedBuild,
+    to_json,
+)
+
+HERE = Identity(
+    backend=Backend(name="tensorrt", version="10.16.1"),
+    gpu="NVIDIA H200 / 141 GB",
+    compute_capability="9.0",
+    driver="580.95.05",
+    cuda="13.0",
+)
+TERMS = CacheTerms(opt_level=3)
+BUILD = TimedBuild(
+    at="2026-01-01T00:00:00+00:00",
+    host="a",
+    trtopt="0.1.0",
+    onnx_sha256="a" * 64,
+    engine="batch8",
+    seconds=12.5,
+    clocks=BuildClocks(readings=2, sm_mhz_low=1500, sm_mhz_high=1980, other_processes=1),
+)
+
+
+def union(ours: bytes, theirs: bytes) -> bytes:
+    return b"".join(sorted({*ours.splitlines(True), *theirs.splitlines(True)}))
+
+
+def save(store: TimingStore, blob: bytes, terms: CacheTerms = TERMS, here: Identity = HERE) -> Path:
+    store.save(blob, here, terms, BUILD, grown_from=None, merge=union)
+    return store.path(here, terms)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> TimingStore:
+    return TimingStore(tmp_path / "store")
+
+
+@pytest.mark.parametrize(
+    ("field", "other"),
+    [
+        ("backend", Backend(name="tensorrt", version="10.15.0")),
+        ("gpu", "NVIDIA L4"),
+        ("compute_capability", "8.9"),
+        ("driver", "570.1"),
+        ("cuda", None),
+    ],
+)
+def test_what_a_cache_is_bound_to_is_in_its_name(store: TimingStore, field: str, other: Any) -> None:
+    there = msgspec.structs.replace(HERE, **{field: other})
+    assert store.path(there, TERMS) != store.path(HERE, TERMS)
+    save(store, b"mine\n")
+    assert store.load(there, TERMS) is None
+
+
+@pytest.mark.parametrize(
+    ("field", "other"),
+    [("opt_level", 5), ("workspace_bytes", 1), ("tactic_sources", ("A",)), ("plugins", ("b" * 64,))],
+)
+def test_settings_that_decide_which_tactics_compete_have_caches_of_their_own(
+    store: TimingStore, field: str, other: Any
+) -> None:
+    assert set(CacheTerms.__struct_fields__) <= {*BuildSettings.__struct_fields__}
+    assert store.path(HERE, msgspec.structs.replace(TERMS, **{field: other})) != store.path(HERE, TERMS)
+
+
+def test_a_name_tells_what_it_is_of_and_is_fit_for_any_file_system(store: TimingStore) -> None:
+    name = store.path(HERE, TERMS).name
+    assert re.fullmatch(r"tensorrt-10\.16\.1-NVIDIA-H200-141-GB-[0-9a-f]{12}\.cache", name)
+
+
+def test_what_builds_save_is_merged_and_every_build_is_remembered(store: TimingStore) -> None:
+    save(store, b"one\n")
+    path = save(store, b"two\n")
+    found = store.load(HERE, TERMS)
+    assert found is not None
+    assert found.blob == b"one\ntwo\n"
+    (entry,) = store.entries()
+    assert (entry.path, entry.identity, entry.terms) == (str(path), HERE, TERMS)
+    assert (entry.builds, entry.build_count, entry.problem) == ((BUILD, BUILD), 2, None)
+
+
+def test_only_the_latest_builds_are_kept_and_all_are_counted(store: TimingStore) -> None:
+    for _ in range(205):
+        path = save(store, b"one\n")
+    header = read_cache(path).header
+    assert header is not None
+    assert (len(header.builds), header.build_count) == (200, 205)
+
+
+# ── damage ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda whole: whole[:-1],
+        lambda whole: b"not ours at all",
+        lambda whole: b"",
+        lambda whole: whole.replace(b"H200", b"H100"),
+    ],
+    ids=["cut", "foreign", "empty", "renamed GPU"],
+)
+def test_a_damaged_cache_is_refused_named_and_set_aside(store: TimingStore, damage: Any) -> None:
+    path = save(store, b"one\n")
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(TimingCacheError, match=re.escape(str(path))):
+        store.load(HERE, TERMS)
+    (entry,) = store.entries()
+    assert entry.problem
+    aside = store.set_aside(path)
+    assert aside is not None
+    assert aside.is_file()
+    assert store.load(HERE, TERMS) is None
+    assert store.set_aside(path) is None
+    (entry,) = store.entries()
+    assert entry.problem == "damaged; set aside by a build"
+
+
+def test_a_cache_under_anothers_name_is_refused(store: TimingStore) -> None:
+    other = msgspec.structs.replace(TERMS, opt_level=5)
+    os.replace(save(store, b"one\n"), store.path(HERE, other))
+    with pytest.raises(TimingCacheError, match="of other builder settings than its name says"):
+        store.load(HERE, other)
+    assert [entry.problem for entry in store.entries()] == ["is not the cache that its name stands for"]
+
+
+# ── size ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_what_was_not_used_for_longest_goes_when_the_store_outgrows_its_bound(tmp_path: Path) -> None:
+    store = TimingStore(tmp_path, limit_bytes=25_000)
+    paths = [save(store, bytes(10_000), CacheTerms(opt_level=level)) for level in (1, 2)]
+    for age, path in zip((200, 100), paths, strict=True):
+        os.utime(path, (1e9 - age, 1e9 - age))
+    store.load(HERE, CacheTerms(opt_level=1))  # used again: the other one is the oldest now
+    third = save(store, bytes(10_000), CacheTerms(opt_level=3))
+    assert {Path(entry.path) for entry in store.entries()} == {paths[0], third}
+
+
+def test_a_cache_larger_than_the_bound_is_kept_by_the_build_that_wrote_it(tmp_path: Path) -> None:
+    store = TimingStore(tmp_path, limit_bytes=100)
+    path = save(store, bytes(10_000))
+    assert path.is_file()
+    assert store.prune(100) == (path,)
+    assert store.entries() == ()
+
+
+def test_what_was_set_aside_goes_first(tmp_path: Path) -> None:
+    store = TimingStore(tmp_path)
+    aside = store.set_aside(save(store, bytes(10_000)))
+    path = save(store, bytes(10_000))
+    os.utime(path, (1, 1))
+    assert store.prune(15_000) == (aside,)
+
+
+# ── caches from elsewhere ───────────────────────────────────────────────────────────────────────────────
+
+
+def test_what_is_no_file_is_no_cache(store: TimingStore) -> None:
+    save(store, b"a\n")
+    caches = store.entries()
+    (store.folder / "folder.cache").mkdir()
+    (store.folder / "gone.cache").symlink_to("nowhere")
+    os.mkfifo(store.folder / "pipe.cache")
+    assert store.entries() == caches
+    assert len(store.prune(0)) == len(caches)
+
+
+def test_another_stores_cache_is_taken_in_and_nothing_is_lost_or_counted_twice(tmp_path: Path) -> None:
+    here, there = TimingStore(tmp_path / "here"), TimingStore(tmp_path / "there")
+    save(here, b"ours\n")
+    theirs = read_cache(save(there, b"theirs\n"))
+    assert theirs.header is not None
+    foreign = msgspec.structs.replace(BUILD, host="another host")
+    header = msgspec.structs.replace(theirs.header, builds=(BUILD, foreign), build_count=2)
+    path = here.take_in(type(theirs)(header, theirs.blob), union)
+    cache = read_cache(path)
+    assert cache.blob == b"ours\ntheirs\n"
+    assert cache.header is not None
+    assert cache.header.builds == (BUILD, foreign)
+
+
+def test_a_cache_that_does_not_say_what_it_is_of_is_not_taken_in(store: TimingStore, tmp_path: Path) -> None:
+    (tmp_path / "foreign").write_bytes(b"another tool's")
+    with pytest.raises(TimingCacheError, match="with which settings"):
+        store.take_in(read_cache(tmp_path / "foreign"), union)
+
+
+@pytest.mark.parametrize("name", ["nothing", "tensorrt"])
+def test_a_name_must_mean_one_cache(store: TimingStore, name: str) -> None:
+    paths = [save(store, b"x", CacheTerms(opt_level=level)) for level in (1, 2)]
+    with pytest.raises(UsageError, match=f"{name}: not one cache"):
+        store.find(name)
+    assert (
+        store.find(paths[0].stem) == store.find(paths[0].name) == store.find(paths[0].stem[-12:]) == paths[0]
+    )
+
+
+# ── many hosts at once ──────────────────────────────────────────────────────────────────────────────────
+
+PROCESSES, ROUNDS = 8, 6
+WRITER = """
+import sys
+from pathlib import Path
+from trtopt.builder.timing_cache_store import TimingStore
+from trtopt.errors import TimingCacheError, UsageError
+from trtopt.records import CacheTerms, Identity, TimedBuild, from_json
+
+def union(ours, theirs):
+    return b"".join(sorted({*ours.splitlines(True), *theirs.splitlines(True)}))
+
+folder, here, build, name, rounds = sys.argv[1:]
+here, build = from_json(here.encode(), Identity), from_json(build.encode(), TimedBuild)
+store, terms = TimingStore(Path(folder)), CacheTerms(opt_level=3)
+print("ready", flush=True)
+sys.stdin.readline()
+for number in range(int(rounds)):
+    before = store.load(here, terms)
+    blob = (before.blob if before else b"") + f"{name} {number}\\n".encode()
+    store.save(blob, here, terms, build, grown_from=before, merge=union)
+    store.entries()
+"""
+
+
+def test_processes_that_share_a_store_lose_nothing(store: TimingStore) -> None:
+    told = [to_json(record, indent=None).decode() for record in (HERE, BUILD)]
+    writers = [
+        subprocess.Popen(
+            [sys.executable, "-c", WRITER, store.folder, *told, f"process{number}", str(ROUNDS)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for number in range(PROCESSES)
+    ]
+    for writer in writers:
+        assert writer.stdout
+        assert writer.stdout.readline() == "ready\n"
+    for writer in writers:
+        assert writer.stdin
+        writer.stdin.write("go\n")
+        writer.stdin.flush()
+    assert [writer.communicate(timeout=60)[1] for writer in writers] == [""] * PROCESSES
+    found = store.load(HERE, TERMS)
+    assert found is not None
+    expected = {f"process{process} {number}" for process in range(PROCESSES) for number in range(ROUNDS)}
+    assert set(found.blob.decode().splitlines()) == expected
+    assert found.header is not None
+    assert found.header.build_count == PROCESSES * ROUNDS
+    assert [path.name for path in store.folder.glob(".*.tmp")] == []
+
+
+def test_files_of_others_in_the_stores_folder_are_neither_listed_nor_removed(store: TimingStore) -> None:
+    kept = save(store, b"x" * 100)
+    others = ["own.cache", "notes.damaged", "mine-0123456789ab.cache.damaged", "-0123456789ab.cache"]
+    for name in others:
+        (store.folder / name).write_bytes(b"y" * 1000)
+    assert [entry.path for entry in store.entries()] == [str(kept)]
+    assert store.prune(0) == (kept,)
+    assert sorted(path.name for path in store.folder.iterdir()) == sorted(others)

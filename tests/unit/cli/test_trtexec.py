@@ -1,0 +1,48 @@
+"""`trtopt trtexec` and `trtopt completion`, in this process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from trtopt import logs
+from trtopt.cli.main import cli
+from trtopt.errors import TrtoptError
+
+LINE = ["trtexec", "--onnx=empty.onnx", "--fp16", "--skipInference"]
+
+
+def test_print_shows_the_lines_and_runs_none() -> None:
+    done = CliRunner().invoke(cli, [*LINE, "--print"])
+    assert done.exit_code == 0
+    assert done.stdout == "trtopt build empty.onnx --precision fp16\n"
+    assert "--fp16: trtexec allows the type" in done.stderr
+
+
+def test_without_print_the_translated_line_is_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("empty.onnx").touch()
+    done = CliRunner().invoke(cli, LINE)
+    assert "trtopt: trtopt build empty.onnx --precision fp16" in done.stderr
+    assert isinstance(done.exception, TrtoptError)  # of the build
+    assert "empty.onnx" in done.exception.problem
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_completion_script_calls_trtopt_and_where_to_put_it_is_on_standard_error(shell: str) -> None:
+    done = CliRunner().invoke(cli, ["completion", shell])
+    assert f"_TRTOPT_COMPLETE={shell}_complete" in done.stdout
+    assert f"to install: trtopt completion {shell} > " in done.stderr
+
+
+def test_the_command_that_is_run_is_as_loud_as_the_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("empty.onnx").touch()
+    shown: list[int] = []
+    monkeypatch.setattr(logs, "show", shown.append)
+    CliRunner().invoke(cli, [*LINE, "--verbose"])
+    assert shown == [1, 1]

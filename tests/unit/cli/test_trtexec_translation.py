@@ -1,0 +1,178 @@
+"""Command lines of trtexec as command lines of trtopt."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+import pytest
+
+from tests.support.paths import ROOT
+from trtopt.cli.main import cli
+from trtopt.cli.trtexec_options import BY_NAME, CALIBRATION_DATA, INPUT_DATA, OPTIONS, TrtexecOption
+from trtopt.cli.trtexec_translation import translate
+from trtopt.errors import UsageError
+
+OF_TRTEXEC = dict(
+    line.split(maxsplit=1)
+    for line in (ROOT / "tests/data/trtexec/options.txt").read_text("utf-8").splitlines()
+    if not line.startswith("#")
+)
+BASE = "--onnx=m.onnx"
+BUILD = "trtopt build m.onnx"
+BENCH = "trtopt bench m.trtopt --contract trtexec-10"
+
+
+def test_every_option_of_the_three_versions_has_an_entry() -> None:
+    assert {option.name: " ".join(option.versions) for option in OPTIONS} == OF_TRTEXEC
+    assert len(BY_NAME) == len(OPTIONS)
+
+
+def test_an_option_without_effect_or_refused_says_why() -> None:
+    silent = [option.name for option in OPTIONS if option.kind != "translated" and not option.note]
+    assert silent == []
+
+
+@pytest.mark.parametrize(
+    ("given", "lines"),
+    [
+        ("", [BUILD, BENCH]),
+        ("--fp16 --skipInference", [f"{BUILD} --precision fp16"]),
+        ("--fp16 --int8 --buildOnly", [f"{BUILD} --precision int8"]),
+        ("--saveEngine=out/m.plan --skipInference", [f"{BUILD} -o out/m.trtopt"]),
+        ("--saveEngine out/m.plan --skipInference", [f"{BUILD} -o out/m.trtopt"]),
+        ("--useCudaGraph", [BUILD, f"{BENCH} --graph"]),
+        (
+            "--useCudaGraph --noDataTransfers --useSpinWait",
+            [BUILD, "trtopt bench m.trtopt --contract trtexec-11"],
+        ),
+        ("--noCudaGraph", [BUILD, "trtopt bench m.trtopt --contract trtexec-11 --no-graph"]),
+        (
+            "--noCudaGraph --includeDataTransfers --noSpinWait",
+            [BUILD, "trtopt bench m.trtopt --contract trtexec-10"],
+        ),
+        (
+            "--warmUp=500 --duration=10 --infStreams=2",
+            [BUILD, f"{BENCH} --warmup 0.5 --duration 10 --streams 2"],
+        ),
+        (
+            "--dumpProfile --exportTimes=t.json --device=2",
+            [
+                f"CUDA_VISIBLE_DEVICES=2 {BUILD}",
+                f"CUDA_VISIBLE_DEVICES=2 {BENCH} --layers --export-times t.json",
+            ],
+        ),
+        ("--staticPlugins=./p.so", [f"{BUILD} --plugin ./p.so", f"{BENCH} --trust ./p.so"]),
+        (
+            "--shapes=x:4x3",
+            [f"{BUILD} --batch 4 --shape x:Nx3", "trtopt bench m.trtopt --batch 4 --contract trtexec-10"],
+        ),
+        (
+            "--minShapes=ids:1x8,mask:1x8 --optShapes=ids:8x64,mask:8x64 --maxShapes=ids:32x128,mask:32x128",
+            [
+                f"{BUILD} --dynamic --batch 1,8,32 --shape ids:Nx8,Nx64,Nx128 --shape mask:Nx8,Nx64,Nx128",
+                "trtopt bench m.trtopt --batch 8 --contract trtexec-10",
+            ],
+        ),
+        (
+            "--profile=0 --minShapes=x:1x3 --optShapes=x:1x3 --maxShapes=x:4x3 "
+            "--profile=1 --minShapes=x:8x3 --optShapes=x:16x3 --maxShapes=x:32x3 --skipInference",
+            [f"{BUILD} --dynamic --batch 1,1,4 --batch 8,16,32 --shape x:Nx3"],
+        ),
+        (
+            "--minShapes=x:1x8 --optShapes=x:1x8 --maxShapes=x:1x64 --shapes=x:1x9",
+            [
+                f"{BUILD} --batch 1 --shape x:Nx8,Nx8,Nx64",
+                "trtopt bench m.trtopt --batch 1 --shape x:Nx9 --contract trtexec-10",
+            ],
+        ),
+        ("--memPoolSize=workspace:1.5G --skipInference", [f"{BUILD} --workspace 1536"]),
+        ("--workspace=512 --skipInference", [f"{BUILD} --workspace 512"]),
+        (
+            "--stronglyTyped --tacticSources=-JIT_CONVOLUTIONS --skipInference",
+            [f"{BUILD} --tactic-sources EDGE_MASK_CONVOLUTIONS"],
+        ),
+        ("--sparsity=disable --hardwareCompatibilityLevel=none --skipInference", [BUILD]),
+    ],
+)
+def test_a_command_line_is_translated(given: str, lines: list[str]) -> None:
+    assert list(translate([BASE, *given.split()]).lines) == lines
+
+
+def test_an_engine_is_measured_and_trusted_by_name() -> None:
+    (line,) = translate(["--loadEngine=m.plan", "--shapes=x:4x3"]).lines
+    assert line == "trtopt bench m.plan --trust m.plan --batch 4 --shape x:Nx3 --contract trtexec-10"
+
+
+def test_samples_go_to_calibration_and_to_the_measurement() -> None:
+    found = translate([BASE, "--int8"], data="d.npz")
+    assert found.notes == ()
+    build, bench = found.commands
+    assert build[-2:] == (CALIBRATION_DATA, "d.npz")
+    assert bench[-2:] == (INPUT_DATA, "d.npz")
+
+
+@pytest.mark.parametrize(
+    ("given", "version", "note"),
+    [
+        ("--duration=3", None, "read as trtexec 10"),
+        ("--avgRuns=10 --fp16", None, "--avgRuns=10: no effect here"),
+        ("--fp16", "11", "trtexec 11 has no --fp16"),
+        ("--int8", None, "needs samples: trtopt trtexec --data DATA"),
+    ],
+)
+def test_what_changes_its_meaning_is_noted(given: str, version: str | None, note: str) -> None:
+    assert any(note in text for text in translate([BASE, *given.split()], written_for=version).notes)
+
+
+def test_a_version_that_is_certain_needs_no_note() -> None:
+    assert translate([BASE, "--noCudaGraph"]).notes == ()
+    assert translate([BASE], written_for="10").notes == ()
+    assert translate([BASE, "--skipInference"]).notes == ()  # versions differ in how they measure
+
+
+@pytest.mark.parametrize(
+    ("given", "problem", "remedy"),
+    [
+        ("--useDLACore=0 --refit", "--useDLACore=0, --refit: cannot be translated", "for DLA"),
+        ("--best", "--best", "add --data DATA"),
+        ("--fp16 --noCudaGraph", "no version of trtexec", "--from 10 or 11"),
+        ("--optShape=x:1", "--optShape: no option of trtexec", "did you mean --optShapes?"),
+        ("--minShapes=x:1x3", "do not name the same inputs", "--optShapes alone"),
+        ("--shapes=x", "expected INPUT:1x3x224x224", "with all axes"),
+        ("--fp16=yes", "takes no value", "write --fp16"),
+        ("--saveEngine", "the value is missing", "write --saveEngine=FILE"),
+        ("--loadEngine=e", "only one", "omit"),
+        ("--iterations=10 --workspace=x --memPoolSize=dlaSRAM:1", "dlaSRAM:1: cannot", "workspace:MIB"),
+    ],
+)
+def test_what_cannot_be_translated_is_refused_with_a_remedy(given: str, problem: str, remedy: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        translate([BASE, *given.split()])
+    assert problem in caught.value.problem
+    assert remedy in caught.value.remedy
+
+
+EXAMPLES = {"FILE": "f", "LIB.so": "p.so", "N": "2", "MIB": "64", "S": "1", "MS": "100", "SPEC": "x:1x3"}
+SPECS = {"--memPoolSize": "workspace:64", "--tacticSources": "-JIT_CONVOLUTIONS"}
+ALONE = {"--onnx", "--loadEngine"}
+TRANSLATED = [one for one in OPTIONS if one.kind == "translated" and one.name not in ("--profile", "--help")]
+
+
+@pytest.mark.parametrize("option", TRANSLATED, ids=lambda option: option.name)
+def test_the_words_for_an_option_are_options_of_the_command(
+    option: TrtexecOption, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("m.onnx", "m.trtopt", "f", "f.trtopt", "p.so", "d.npz"):
+        Path(name).touch()
+    given = {
+        name: "x:1x3" for name in ("--minShapes", "--optShapes", "--maxShapes") if "Shapes" in option.name
+    }
+    given[option.name] = SPECS.get(option.name, EXAMPLES.get(option.value, ""))
+    words = [f"{name}={value}" if value else name for name, value in given.items()]
+    for command in translate(words if option.name in ALONE else [BASE, *words], data="d.npz").commands:
+        with click.Context(cli) as context:
+            found = cli.get_command(context, command[0])
+            assert found is not None
+            found.make_context(command[0], list(command[1:]), parent=context)

@@ -1,0 +1,143 @@
+"""Smoothing moves factors without changing the function, where it can and where it helps."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+
+from tests.support.networks import Net, as_file
+from trtopt.precision.calibration.collect import ChannelValues, PerChannel
+from trtopt.precision.calibration.run import copied
+from trtopt.precision.placement.view import View
+from trtopt.precision.reference_runs import open_model
+from trtopt.precision.smoothing import WORTHWHILE, by_alpha, by_error, by_row, find, smooth
+
+
+def seen(peaks: np.ndarray) -> ChannelValues:
+    return ChannelValues(peaks.astype(np.float32), (peaks / 4.0) ** 2)
+
+
+def norm(net: Net, name: str, x: str, width: int = 32) -> str:
+    scale, shift = net.constant(f"{name}.g", width), net.constant(f"{name}.o", width)
+    return net.node("LayerNormalization", name, x, scale, shift)
+
+
+def test_the_function_stays_and_outlying_channels_shrink() -> None:
+    net = Net(x=["N", 4, 32])
+    y = norm(net, "norm", "x")
+    net.linear("left", y, 32, 48)
+    weight = net.constant("right.w", 48, 32)
+    flat = net.node("Reshape", "flat", y, net.constant("s", value=np.array([-1, 32])))
+    net.node("Gemm", "right", flat, weight, transB=1)
+    other = net.linear("other", norm(net, "norm2", "x"), 32, 16)
+    model = as_file(net.model("left", "right", other))
+    gamma = next(item for item in model.proto.graph.initializer if item.name == "norm2.g")
+    loud = np.ones(32, np.float32)
+    loud[5] = 100.0
+    gamma.raw_data = loud.tobytes()
+    places, declined = find(View(model.proto))
+    assert [place.tensor for place in places] == ["norm", "norm2"]
+    assert declined == []
+    feed = {"x": np.random.default_rng(0).standard_normal((3, 4, 32)).astype(np.float32)}
+    before = open_model(model).run(feed)
+    changed = copied(model)
+    places, _ = find(View(changed.proto))
+    peaks = {"norm": np.ones(32, np.float32), "norm2": 3 * loud}
+    factors = {
+        place.tensor: by_alpha(
+            seen(peaks[place.tensor]), [by_row(changed, item) for item in place.readers], 0.5
+        )
+        for place in places
+    }
+    smooth(changed, places, factors)
+    after = open_model(changed).run(feed)
+    for name, array in before.items():
+        assert np.abs(after[name] - array).max() < 1e-5 * np.abs(array).max()
+    smoothed = next(item for item in changed.proto.graph.initializer if "norm2.g_smoothed" in item.name)
+    values = np.abs(np.frombuffer(smoothed.raw_data, np.float32))
+    assert values.max() / values.min() < 25
+
+
+def test_a_residual_reads_the_norm_as_it_was() -> None:
+    net = Net(x=["N", 4, 32])
+    y = norm(net, "norm", "x")
+    net.node("Add", "add", net.linear("fc", y, 32, 32), y)
+    model = as_file(net.model("add"))
+    feed = {"x": np.random.default_rng(0).standard_normal((3, 4, 32)).astype(np.float32)}
+    before = open_model(model).run(feed)["add"]
+    places, declined = find(View(model.proto))
+    assert declined == []
+    smooth(model, places, {"norm": {channel: 1.0 + channel for channel in range(32)}})
+    onnx.checker.check_model(model.proto, full_check=True)
+    assert [node.op_type for node in model.proto.graph.node].count("Mul") == 1
+    after = open_model(model).run(feed)["add"]
+    assert np.abs(after - before).max() < 1e-5 * np.abs(before).max()
+
+
+def test_a_norm_that_is_an_output_or_that_no_weight_reads_is_left_alone() -> None:
+    net = Net(x=["N", 4, 32])
+    y = norm(net, "norm", "x")
+    net.node("Add", "add", net.linear("fc", y, 32, 32), norm(net, "lone", "x"))
+    places, declined = find(View(net.model("norm", "add")))
+    assert places == []
+    assert declined == [
+        "norm: its result is an output",
+        "lone: no layer with weights reads it, or it normalises several axes",
+    ]
+
+
+def test_behind_gelu_a_multiplication_divides_and_others_read_what_was() -> None:
+    net = Net(x=["N", 4, 32])
+    half = net.node("Mul", "half", "x", net.constant("h", value=np.float32(0.5)))
+    net.node("Add", "add", net.linear("fc", half, 32, 32), half)
+    model = as_file(net.model("add"))
+    feed = {"x": np.random.default_rng(0).standard_normal((3, 4, 32)).astype(np.float32)}
+    before = open_model(model).run(feed)["add"]
+    places, _ = find(View(model.proto))
+    assert [(place.tensor, len(place.readers), len(place.others)) for place in places] == [("half", 1, 1)]
+    smooth(model, places, {"half": {3: 8.0, 7: 2.5}})
+    onnx.checker.check_model(model.proto, full_check=True)
+    inputs = {node.name: list(node.input) for node in model.proto.graph.node}
+    assert inputs["fc"][0] == "half_smoothed"
+    assert "half" in inputs["add"]
+    after = open_model(model).run(feed)["add"]
+    assert np.abs(after - before).max() < 1e-5 * np.abs(before).max()
+
+
+def rounded(values: np.ndarray, amax: np.ndarray) -> np.ndarray:
+    scale = amax / 127
+    return np.rint(values / scale) * scale
+
+
+def int8_error(x: np.ndarray, w: np.ndarray, factors: dict[int, float]) -> float:
+    """The mean squared error of the product with one scale for x and one for each column of w."""
+    whole = np.ones(x.shape[1])
+    whole[list(factors)] = list(factors.values())
+    left, right = x / whole, w * whole[:, None]
+    product = rounded(left, np.abs(left).max()) @ rounded(right, np.abs(right).max(axis=0))
+    return float(np.mean((product - x @ w) ** 2))
+
+
+def test_the_cap_for_outlying_channels_is_the_one_that_errs_least() -> None:
+    rng = np.random.default_rng(1)
+    x, w = rng.standard_normal((4096, 64)), rng.standard_normal((64, 48)) / 8
+    x[::64, 5] *= 60
+    found = PerChannel()
+    found.visit("x", x[:1000], 0)
+    found.visit("x", x[1000:], 1000)
+    factors, left = by_error(found.values("x"), [w])  # type: ignore[misc]
+    assert max(factors, key=factors.__getitem__) == 5
+    before, after = int8_error(x, w, {}), int8_error(x, w, factors)
+    assert abs(after / before / left - 1) < 0.2
+    for other in (2.0, 0.5):
+        assert int8_error(x, w, {5: factors[5] * other}) > 0.95 * after
+
+
+def test_channels_alike_are_left_as_they_are() -> None:
+    rng = np.random.default_rng(2)
+    x, w = rng.standard_normal((1024, 64)), rng.standard_normal((64, 48))
+    found = PerChannel()
+    found.visit("x", x, 0)
+    assert by_error(found.values("x"), [w]) is None
+    assert by_error(seen(np.zeros(64)), [w]) is None
+    assert WORTHWHILE < 1

@@ -1,0 +1,117 @@
+"""One declaration of a builder setting is enough: everything else follows or is held to it."""
+
+import click
+import msgspec
+import pytest
+
+from tests.support.paths import ROOT
+from trtopt.builder_settings import (
+    SETTINGS,
+    BuilderSetting,
+    Settings,
+    cache_terms,
+    check_ranges,
+    given_flags,
+    plain_attributes,
+    recorded_settings,
+)
+from trtopt.cli.options.recipe import option_for
+from trtopt.errors import UsageError
+from trtopt.recipe import Recipe
+from trtopt.records import BuildSettings, CacheTerms
+
+PAGE = ROOT / "docs" / "reference" / "builder-settings.md"
+FIXED = {"timing_cache", "calib", "precision", "verdict", "bounds", "rewrite", "jobs", "build_timeout"}
+SHAPES = {"batch", "ranges", "dynamic", "shapes", "axes", "backend"}
+"""Fields of a recipe that are no settings of the builder."""
+
+MADE_UP = BuilderSetting(
+    "streams_beside",
+    "--streams-beside",
+    "Streams that layers may run on side by side.",
+    "number",
+    range=(0, 7),
+    attribute="max_aux_streams",
+    decides_tactics=True,
+    available="TensorRT 10 and newer",
+)
+WITH_MADE_UP = (*SETTINGS, MADE_UP)
+FIELD = (MADE_UP.name, int | None, None)
+MadeUpRecipe = msgspec.defstruct("MadeUpRecipe", [FIELD], bases=(Recipe,), frozen=True, kw_only=True)
+MadeUpRecord = msgspec.defstruct("MadeUpRecord", [FIELD], bases=(BuildSettings,), frozen=True, kw_only=True)
+MadeUpTerms = msgspec.defstruct("MadeUpTerms", [FIELD], bases=(CacheTerms,), frozen=True, kw_only=True)
+
+
+def rows(settings: Settings) -> list[str]:
+    """The table of docs/reference/builder-settings.md."""
+    head = ["option", "field of a profile", "range", "decides which tactics compete", "there for", "meaning"]
+    lines = [head, ["---"] * len(head)]
+    for one in settings:
+        taken = f" {one.metavar or 'N'}" if one.takes != "switch" else ""
+        span = f"{one.range[0]} to {one.range[1]}" if one.range else ""
+        decides = "yes" if one.decides_tactics else ""
+        lines.append([f"`{one.flag}{taken}`", f"`{one.name}`", span, decides, one.available, one.help])
+    return [f"| {' | '.join(line)} |" for line in lines]
+
+
+def test_the_page_of_settings_says_what_is_declared() -> None:
+    table = [line for line in PAGE.read_text("utf-8").splitlines() if line.startswith("|")]
+    assert table == rows(SETTINGS), "put these rows into the page"
+
+
+def test_the_records_have_a_field_for_each_setting_and_no_other() -> None:
+    assert {one.name for one in SETTINGS} | FIXED | SHAPES == {*Recipe.__struct_fields__}
+    assert {one.recorded for one in SETTINGS} == {*BuildSettings.__struct_fields__}
+    deciding = {one.recorded for one in SETTINGS if one.decides_tactics}
+    assert deciding == {*CacheTerms.__struct_fields__}
+
+
+def test_a_setting_that_is_declared_becomes_an_option_with_its_help() -> None:
+    @click.command()
+    @option_for(MADE_UP)
+    def command(streams_beside: int | None) -> None:
+        click.echo(repr(streams_beside))
+
+    context = click.Context(command)
+    assert MADE_UP.flag in command.get_help(context)
+    assert MADE_UP.help in command.get_help(context)
+    assert command.make_context("build", [MADE_UP.flag, "3"]).params == {MADE_UP.name: 3}
+    assert command.make_context("build", []).params == {MADE_UP.name: None}
+
+
+def test_a_setting_that_is_declared_has_its_range_judged() -> None:
+    check_ranges(MadeUpRecipe(streams_beside=7), WITH_MADE_UP)
+    with pytest.raises(UsageError, match="streams_beside = 8: out of range"):
+        check_ranges(MadeUpRecipe(streams_beside=8), WITH_MADE_UP)
+
+
+def test_a_setting_that_is_declared_is_recorded_applied_and_keeps_caches_apart() -> None:
+    recorded = recorded_settings(MadeUpRecipe(streams_beside=2, opt_level=4), MadeUpRecord, WITH_MADE_UP)
+    assert msgspec.json.decode(msgspec.json.encode(recorded))["streams_beside"] == 2
+    assert plain_attributes(recorded, WITH_MADE_UP) == {
+        "builder_optimization_level": 4,
+        "max_aux_streams": 2,
+    }
+    assert given_flags(recorded, WITH_MADE_UP) == ["--opt-level", "--streams-beside"]
+    other = recorded_settings(MadeUpRecipe(streams_beside=1, opt_level=4), MadeUpRecord, WITH_MADE_UP)
+    terms = [cache_terms(one, MadeUpTerms, WITH_MADE_UP) for one in (recorded, other, recorded)]
+    assert terms[0] == terms[2] != terms[1]
+
+
+def test_a_setting_that_is_declared_asks_for_its_row_in_the_page() -> None:
+    assert rows(WITH_MADE_UP)[-1].startswith(
+        "| `--streams-beside N` | `streams_beside` | 0 to 7 | yes | TensorRT 10"
+    )
+
+
+def test_records_of_settings_are_as_they_were() -> None:
+    """Plans are named by a hash of this text, and so are the caches of the store."""
+    recipe = Recipe(opt_level=3, workspace_mib=64, tactic_sources=("CUBLAS",), reproducible=True)
+    recorded = recorded_settings(recipe, BuildSettings)
+    assert msgspec.json.encode(recorded) == (
+        b'{"opt_level":3,"workspace_bytes":67108864,"tactic_sources":["CUBLAS"],'
+        b'"compute_capabilities":[],"plugins":[],"reproducible":true}'
+    )
+    assert msgspec.json.encode(cache_terms(recorded, CacheTerms)) == (
+        b'{"opt_level":3,"workspace_bytes":67108864,"tactic_sources":["CUBLAS"],"plugins":[]}'
+    )

@@ -1,0 +1,90 @@
+"""The judgement of `trtopt optimize`: which batch size to deploy, and whether the goals are met."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from tests.support import examples
+from trtopt.measure.load.arrivals import Goal
+from trtopt.records import BenchPoint
+from trtopt.records.optimizing import Optimized, OptimizedPoint
+from trtopt.report.optimizing import verdict_line
+from trtopt.workflows.optimize import point_of
+
+
+def measured(latencies: list[float]) -> BenchPoint:
+    """A batch of 8 whose queries take these times, one after another."""
+    ends = [sum(latencies[: index + 1]) for index in range(len(latencies))]
+    starts = [end - took for end, took in zip(ends, latencies, strict=True)]
+    samples = msgspec.structs.replace(
+        examples.samples(), start_ms=starts, end_ms=ends, inference_stream=[0] * len(ends), group=[]
+    )
+    measurement = msgspec.structs.replace(examples.measurement(), samples=samples)
+    return BenchPoint(batch=8, latency=measurement)
+
+
+@pytest.mark.parametrize(
+    ("goal", "meets"),
+    [(Goal(50, 1.0), True), (Goal(50, 0.9), False), (Goal(90, 1.9), True), (Goal(99, 1.0), False)],
+)
+def test_a_batch_size_meets_the_goal_by_its_percentile(goal: Goal, meets: bool) -> None:
+    found = point_of(measured([1.0] * 9 + [9.0]), "fp16", goal)
+    assert (found.meets_goal, found.precision) == (meets, "fp16")
+
+
+def test_too_few_samples_for_the_percentile_do_not_meet_a_goal() -> None:
+    found = point_of(measured([1.0] * 10), None, Goal(99, 5.0))
+    assert (found.latency_ms, found.meets_goal) == (None, False)
+
+
+def optimized(*points: OptimizedPoint, is_accurate: bool = True) -> Optimized:
+    return Optimized(
+        model="m.onnx",
+        folder="m.trtopt",
+        backend="TensorRT",
+        device="GPU",
+        goal="p99=2ms",
+        percentile=99.0,
+        points=points,
+        cosine=0.98,
+        min_cosine=0.99,
+        is_accurate=is_accurate,
+        data="d.npz",
+        samples=8,
+        findings=0,
+    )
+
+
+def point(batch: int, rate: float, latency_ms: float) -> OptimizedPoint:
+    return OptimizedPoint(
+        batch=batch,
+        precision=None,
+        latency_ms=latency_ms,
+        samples_per_s=rate,
+        meets_goal=latency_ms <= 2,
+        is_trustworthy=True,
+    )
+
+
+def test_the_fastest_batch_size_that_meets_the_goal_is_deployed() -> None:
+    found = optimized(point(1, 100, 1.0), point(8, 400, 1.9), point(32, 900, 4.0))
+    assert found.best is not None
+    assert (found.best.batch, found.met) == (8, True)
+    assert verdict_line(found) == (
+        "deploy m.trtopt at batch 8 on TensorRT on GPU: 400 samples/s, p99 1.900 ms, keeps p99=2ms"
+    )
+
+
+def test_no_batch_size_meets_the_goal() -> None:
+    found = optimized(point(1, 100, 3.0), point(8, 400, 5.0))
+    assert not found.met
+    assert "no batch size keeps p99=2ms; nearest is batch 1: 100 samples/s, p99 3.000 ms" in verdict_line(
+        found
+    )
+
+
+def test_an_engine_that_is_not_accurate_is_not_deployed() -> None:
+    found = optimized(point(1, 100, 1.0), is_accurate=False)
+    assert not found.met
+    assert verdict_line(found) == "NOT MET on TensorRT on GPU: cosine 0.98000 is below 0.99"

@@ -1,0 +1,211 @@
+"""The store of timing caches that all builds of a user, of all hosts on one file system, draw from.
+
+A folder with a file for each identity and terms, named by both. Files are replaced atomically under their
+lock. A damaged one is set aside under another suffix, and the least recently used are removed
+when the store outgrows its bound.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+
+import msgspec
+
+from trtopt.builder.timing_cache_file import (
+    StoredCache,
+    header_of,
+    load_cache,
+    read_cache,
+    save_cache,
+    write_cache,
+)
+from trtopt.errors import TimingCacheError, UsageError
+from trtopt.files.atomic import cannot_write
+from trtopt.files.locks import lock
+from trtopt.records import CacheEntry, CacheTerms, Identity, TimedBuild, to_json
+
+LIMIT_BYTES = 2 << 30
+"""What a store may hold in all."""
+SUFFIX = ".cache"
+ASIDE = ".damaged"
+_KEY_DIGITS = 12
+_NAME = re.compile(
+    rf".+-[0-9a-f]{{{_KEY_DIGITS}}}{re.escape(SUFFIX)}(\.\d{{8}}T\d{{12}}{re.escape(ASIDE)})?", re.DOTALL
+)
+
+
+@dataclass(frozen=True)
+class TimingStore:
+    """The store in `folder`."""
+
+    folder: Path
+    limit_bytes: int = LIMIT_BYTES
+
+    def path(self, identity: Identity, terms: CacheTerms) -> Path:
+        """The file for builds of these settings on this machine: readable, and unique by a hash of both."""
+        digest = hashlib.sha256(to_json(header_of(identity, terms), indent=None)).hexdigest()
+        words = f"{identity.backend.name}-{identity.backend.version}-{identity.gpu}"
+        return self.folder / f"{re.sub(r'[^A-Za-z0-9.]+', '-', words)}-{digest[:_KEY_DIGITS]}{SUFFIX}"
+
+    def load(self, identity: Identity, terms: CacheTerms) -> StoredCache | None:
+        """What earlier builds have timed.
+
+        Raises:
+            TimingCacheError: the file is damaged or not what its name says: set it aside.
+        """
+        path = self.path(identity, terms)
+        found = load_cache(path, identity, terms)
+        if found is not None:
+            with suppress(OSError):
+                os.utime(path)  # eviction goes by it
+        return found
+
+    def save(
+        self,
+        blob: bytes,
+        identity: Identity,
+        terms: CacheTerms,
+        build: TimedBuild,
+        *,
+        grown_from: StoredCache | None,
+        merge: Callable[[bytes, bytes], bytes],
+    ) -> StoredCache:
+        """Add what a build has timed to what is there, and make room if the store has outgrown its bound.
+
+        Raises:
+            TimingCacheError: what is there is damaged or cannot be merged.
+            OutputError: it cannot be written.
+        """
+        path = self.path(identity, terms)
+        saved = save_cache(path, blob, identity, terms=terms, build=build, grown_from=grown_from, merge=merge)
+        self.prune(self.limit_bytes, keep=path)
+        return saved
+
+    def set_aside(self, path: Path) -> Path | None:
+        """Give a file a name under which nothing reads it; None if another process was first."""
+        stamp = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%S%f")
+        aside = path.with_name(f"{path.name}.{stamp}{ASIDE}")
+        with lock(path):
+            try:
+                os.replace(path, aside)
+            except FileNotFoundError:
+                return None
+        return aside
+
+    def take_in(self, cache: StoredCache, merge: Callable[[bytes, bytes], bytes]) -> Path:
+        """Merge a cache of the same identity and terms, as another store has exported it; returns the file.
+
+        Raises:
+            TimingCacheError: it does not say where and with which settings it was made, or TensorRT will not
+                merge it with what is there.
+        """
+        header = cache.header
+        if header is None or header.terms is None:
+            raise TimingCacheError(
+                "the cache does not say with which settings it was made",
+                "give one that `trtopt cache export` wrote; use others with --timing-cache",
+            )
+        identity = header.identity
+        path = self.path(identity, header.terms)
+        with lock(path):
+            present = load_cache(path, identity, header.terms)
+            known = present.header if present and present.header else header_of(identity, header.terms)
+            new = tuple(build for build in header.builds if build not in known.builds)
+            different = present is not None and present.blob != cache.blob
+            blob = merge(cache.blob, present.blob) if present is not None and different else cache.blob
+            write_cache(path, known.with_builds(new, len(new)), blob)
+        return path
+
+    def entries(self) -> tuple[CacheEntry, ...]:
+        """Every file, the latest used first; damaged ones and those that were set aside with the reason."""
+        found = [entry for path in self._files() if (entry := _entry(path)) is not None]
+        return tuple(sorted(found, key=lambda entry: entry.used, reverse=True))
+
+    def find(self, name: str) -> Path:
+        """The one file whose name contains `name`.
+
+        Raises:
+            UsageError: none, or several.
+        """
+        paths = [path for path in self._files() if name in path.name and path.suffix == SUFFIX]
+        exact = [path for path in paths if name in (path.name, path.stem)]
+        chosen = exact or paths
+        if len(chosen) != 1:
+            there = ", ".join(path.stem for path in chosen) or "no cache has it in its name"
+            raise UsageError(
+                f"{name}: not one cache of {self.folder}: {there}", "see `trtopt cache ls` for the names"
+            )
+        return chosen[0]
+
+    def prune(self, limit_bytes: int, *, keep: Path | None = None) -> tuple[Path, ...]:
+        """Remove what was set aside, then the longest unused, until the rest fits; returns what went."""
+        sized = []
+        for path in self._files():
+            with suppress(OSError):
+                found = path.stat()
+                sized.append((path.suffix == SUFFIX, found.st_mtime, found.st_size, path))
+        total = sum(size for _, _, size, _ in sized)
+        gone: list[Path] = []
+        for _, _, size, path in sorted(sized):
+            if total <= limit_bytes:
+                break
+            if path != keep:
+                gone += self.remove([path])
+                total -= size
+        return tuple(gone)
+
+    def remove(self, paths: Sequence[Path]) -> tuple[Path, ...]:
+        """Remove files of the store, each under its lock."""
+        for path in paths:
+            with lock(path):
+                try:
+                    path.unlink(missing_ok=True)
+                except OSError as error:
+                    raise cannot_write(path, error) from None
+        return tuple(paths)
+
+    def _files(self) -> list[Path]:
+        """The store's own: the folder may be one that holds files of others too."""
+        return [path for path in self.folder.glob("*") if _NAME.fullmatch(path.name) and path.is_file()]
+
+
+def _entry(path: Path) -> CacheEntry | None:
+    """None: another process has removed it meanwhile."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    entry = CacheEntry(
+        name=path.name.removesuffix(SUFFIX),
+        path=str(path),
+        size_bytes=found.st_size,
+        used=datetime.fromtimestamp(found.st_mtime, timezone.utc).isoformat(timespec="seconds"),
+    )
+    return _described(entry, path)
+
+
+def _described(entry: CacheEntry, path: Path) -> CacheEntry:
+    if path.suffix == ASIDE:
+        return msgspec.structs.replace(entry, problem="damaged; set aside by a build")
+    try:
+        header = read_cache(path).header
+    except TimingCacheError as error:
+        return msgspec.structs.replace(entry, problem=error.problem)
+    if header is None or header.terms is None:
+        return msgspec.structs.replace(entry, problem="does not say where and for what it was made")
+    if TimingStore(path.parent).path(header.identity, header.terms) != path:
+        return msgspec.structs.replace(entry, problem="is not the cache that its name stands for")
+    return msgspec.structs.replace(
+        entry,
+        identity=header.identity,
+        terms=header.terms,
+        builds=header.builds,
+        build_count=header.build_count,
+    )

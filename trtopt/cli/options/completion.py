@@ -1,0 +1,90 @@
+"""What a shell offers for values that a table names; the table is read when the shell asks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import click
+from click.shell_completion import CompletionItem
+
+Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
+Names = Callable[[], Iterable[str]]
+
+
+def names(table: Names) -> Completer:
+    """Offer the names of a table."""
+    return lambda context, option, begun: _matching(table(), begun)
+
+
+def names_or_files(table: Names) -> Completer:
+    """Offer the names of a table, and files."""
+    return lambda context, option, begun: [*_matching(table(), begun), CompletionItem(begun, type="file")]
+
+
+def files(_context: click.Context, _option: click.Parameter, begun: str) -> list[CompletionItem]:
+    """Offer files, for values that may be something else too."""
+    return [CompletionItem(begun, type="file")]
+
+
+def lists_of(table: Names) -> Completer:
+    """Offer the names of a table as the next entry of a list with commas."""
+
+    def offered(_context: click.Context, _option: click.Parameter, begun: str) -> list[CompletionItem]:
+        done, comma, last = begun.rpartition(",")
+        return [CompletionItem(f"{done}{comma}{name}") for name in table() if name.startswith(last)]
+
+    return offered
+
+
+def recipe_names() -> Iterable[str]:
+    """The recipes shipped with trtopt."""
+    from trtopt.recipe import recipe_names as shipped
+
+    return shipped()
+
+
+def model_names() -> Iterable[str]:
+    """The models of the collection."""
+    from trtopt.export.collection import files as models
+
+    return models()
+
+
+def contract_names() -> Iterable[str]:
+    """The contracts."""
+    from trtopt.measure.contracts import CONTRACTS
+
+    return CONTRACTS
+
+
+def rule_names() -> Iterable[str]:
+    """The rewrite rules."""
+    from trtopt.rewrite.catalogue import RULES
+
+    return [rule.name for rule in RULES]
+
+
+def method_names() -> Iterable[str]:
+    """The calibration methods."""
+    from trtopt.precision.calibration.methods import METHODS
+    from trtopt.precision.calibration.table import AUTO
+
+    return (AUTO, *METHODS)
+
+
+def lint_check_names() -> Iterable[str]:
+    """The checks of `trtopt lint`."""
+    from trtopt.rewrite.lint.lint import CHECKS
+
+    return ("any", *(check.name for check in CHECKS))
+
+
+def neighbour_names() -> Iterable[str]:
+    """The kinds of neighbours that a sweep may try."""
+    from trtopt.measure.analysis.sweep_refinement import NEIGHBOURS
+
+    return NEIGHBOURS
+
+
+def _matching(offered: Iterable[str], begun: str) -> list[CompletionItem]:
+    return [CompletionItem(name) for name in offered if name.startswith(begun)]

@@ -1,0 +1,73 @@
+"""`--json FILE|-`: the result as JSON, into a file or to standard output."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from trtopt.cli.options.completion import files
+
+
+@dataclass(frozen=True)
+class JsonOutput:
+    """Where the JSON goes; without a file to standard output."""
+
+    file: Path | None
+
+    @property
+    def is_stdout(self) -> bool:
+        """Whether standard output is taken by it."""
+        return self.file is None
+
+    def write(self, record: bytes) -> None:
+        """Write a record, which ends with a line's end.
+
+        Raises:
+            OutputError: the file cannot be written.
+        """
+        from trtopt.files.atomic import write_atomically
+
+        if self.file is None:
+            click.echo(record, nl=False)
+        else:
+            write_atomically(self.file, record)
+
+
+def json_option(what: str = "the report") -> Callable[[Callable[..., Any]], Any]:
+    """The option; the command gets `json`, a `JsonOutput` or None."""
+    return click.option(
+        "--json",
+        is_flag=False,
+        flag_value="",  # without a value the message says what to write
+        callback=_output,
+        metavar="FILE|-",
+        shell_complete=files,
+        help=f"Write {what} as JSON to FILE, or to standard output.",
+    )
+
+
+def _output(context: click.Context, option: click.Parameter, value: str | None) -> JsonOutput | None:
+    """Check that the file can be written, before there is anything to write.
+
+    Raises:
+        OutputError: it cannot.
+    """
+    from trtopt.files.writable import check_writable
+
+    if value is None:
+        return None
+    if not value:
+        raise click.BadParameter("needs a file, or - for standard output: --json -", context, option)
+    if value == "-":
+        return JsonOutput(None)
+    file = Path(value)
+    if file.suffix == ".onnx":  # as it follows the flag in command lines of earlier versions
+        raise click.BadParameter(
+            f"{value} is a model: give a file to write, or - for standard output", context, option
+        )
+    check_writable(file)
+    return JsonOutput(file)

@@ -1,0 +1,295 @@
+"""Smoothing a model before it is quantised: outlying channels of activations made smaller, weights larger.
+
+x·W = (x/s)·(s·W) for any s > 0: what is hard to quantise can be shared between the two, exactly. Behind a
+normalisation, γ and β take the division; what reads it and has no such weights, as the residual of BERT's
+blocks, reads it times s: one multiplication that can fuse with the addition behind it. Behind GELU and SiLU,
+whole or by their last multiplication, one more multiplication divides, which can fuse with theirs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+
+from trtopt.data import SampleSource
+from trtopt.errors import ArtifactError
+from trtopt.onnxio.model_file import ModelFile, array_of
+from trtopt.onnxio.row_parts import constant_of_parts, runs_of_rows
+from trtopt.precision.calibration.collect import ChannelValues, PerChannel
+from trtopt.precision.observe import observe
+from trtopt.precision.placement.place import place
+from trtopt.precision.placement.placement_plan import PlacementOptions
+from trtopt.precision.placement.view import Node, Use, View, attribute, is_op
+from trtopt.precision.placement.weighted import Weighted, weighted
+from trtopt.precision.qdq.write import drop_unread
+
+Factors: TypeAlias = "dict[int, float]"
+"""What a channel is divided by; those that are not in it stay."""
+Matrices: TypeAlias = "Sequence[NDArray[Any]]"
+_LEAST = 1e-5
+_STEPS = 20
+"""Caps that are tried, a quarter of an octave apart."""
+WORTHWHILE = 0.5
+"""The largest share of the estimated error that may be left: less than halving it is not worth the change."""
+
+
+def by_alpha(seen: ChannelValues, weights: Matrices, alpha: float) -> Factors:
+    """s_j = max|x_j|^α / max|W_j|^(1−α). Source: Xiao et al. 2022, arXiv:2211.10438, equation 4."""
+    rows = np.max([np.abs(matrix).max(axis=1) for matrix in weights], axis=0)
+    peaks = np.maximum(seen.peaks, _LEAST)
+    return _as_factors(peaks**alpha / np.maximum(rows, _LEAST) ** (1 - alpha))
+
+
+def by_error(seen: ChannelValues, weights: Matrices) -> tuple[Factors, float] | None:
+    """The channels above a cap divided down to it, with the cap at which INT8 is expected to err least.
+
+    And the share of the error that is expected to remain; None if that is more than `WORTHWHILE`.
+    """
+    peaks = seen.peaks.astype(np.float64)
+    if not peaks.any():
+        return None
+    trials = [np.maximum(1.0, peaks / (peaks.max() * 2 ** (-step / 4))) for step in range(_STEPS + 1)]
+    errors = [_error(seen, weights, factors) for factors in trials]
+    best = int(np.argmin(errors))
+    left = errors[best] / errors[0] if errors[0] else 1.0
+    return (_as_factors(trials[best]), left) if left <= WORTHWHILE else None
+
+
+def _error(seen: ChannelValues, weights: Matrices, factors: NDArray[np.float64]) -> float:
+    """Expected squared error of (x/s)·(s·W) in INT8, up to a factor that does not depend on s.
+
+    Rounding to steps of a/127 errs by (a/127)²/12 on average; a is max|x/s| for the activation, the largest
+    of its column for a weight. Errors of the activation pass through the weights, those of weights through
+    the activation's mean squares.
+    """
+    step = float(np.max(seen.peaks / factors)) ** 2
+    signal = float(np.sum(seen.mean_squares / factors**2))
+    found = 0.0
+    for matrix in weights:
+        scaled = np.abs(matrix) * factors[:, None].astype(np.float32)
+        found += step * float(np.vdot(scaled, scaled)) + signal * float(np.sum(scaled.max(axis=0) ** 2))
+    return found
+
+
+def _as_factors(factors: NDArray[Any]) -> Factors:
+    """Four digits, as the calibration table keeps them, of those that are not 1."""
+    return {int(index): float(f"{factors[index]:.4g}") for index in np.flatnonzero(factors != 1)}
+
+
+def spread(factors: Mapping[int, float], channels: int) -> NDArray[np.float64]:
+    """One factor for each channel."""
+    whole = np.ones(channels)
+    whole[list(factors)] = list(factors.values())
+    return whole
+
+
+_NORMS = ("LayerNormalization", "RMSNormalization")
+_POINTWISE = ("Mul", "Gelu", "Swish")
+"""Not Relu: as a rule it is computed together with the layer before it."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """An activation that layers with weights read; `others` read it too and must not notice.
+
+    `maker` is a normalisation (`is_norm`) or what computes element by element.
+    """
+
+    maker: Node
+    is_norm: bool
+    readers: tuple[Weighted, ...]
+    others: tuple[Use, ...]
+
+    @property
+    def tensor(self) -> str:
+        """The activation."""
+        return str(self.maker.output[0])
+
+
+def find(view: View) -> tuple[list[Place], list[str]]:
+    """Where smoothing is exact, and for each other normalisation why it is not."""
+    found, declined = [], []
+    for node in view.nodes:
+        is_norm = is_op(node, *_NORMS)
+        if not is_norm and not is_op(node, *_POINTWISE):
+            continue
+        readers, others = _readers(view, node)
+        if is_norm and (why_not := _why_not(view, node, readers, others)):
+            declined.append(f"{node.name}: {why_not}")
+        elif readers:
+            found.append(Place(node, is_norm, tuple(readers), tuple(others)))
+    return found, declined
+
+
+def _readers(view: View, maker: Node) -> tuple[list[Weighted], list[Use]]:
+    """The layers whose weights can take the factor, and the other readers of the activation."""
+    readers, others = [], []
+    for use in view.uses(maker.output[0]):
+        item = weighted(view, use.node) if use.index == 0 and is_op(use.node, "MatMul", "Gemm") else None
+        if item is not None and _takes_factors(view, item):
+            readers.append(item)
+        else:
+            others.append(use)
+    return readers, others
+
+
+def _takes_factors(view: View, item: Weighted) -> bool:
+    """Whether its weight is a constant matrix on the right whose rows are the activation's channels."""
+    weight = view.constants.get(item.node.input[1]) if item.weight == 1 else None
+    return weight is not None and len(weight.dims) == 2 and not attribute(item.node, "transA")
+
+
+def _why_not(view: View, norm: Node, readers: list[Weighted], others: list[Use]) -> str | None:
+    if norm.output[0] in view.outputs:
+        return "its result is an output"
+    inside = next((use.node for use in others if use.index < 0), None)
+    if inside is not None:
+        return f"the subgraph of {inside.name} ({inside.op_type}) reads it too"
+    axis = attribute(norm, "axis", -1)
+    shape = view.shape(norm.input[1])
+    if not readers or (axis not in (-1,) and (view.shape(norm.input[0]) or ())[axis + 1 :] != ()):
+        return "no layer with weights reads it, or it normalises several axes"
+    if any(name not in view.constants for name in norm.input[1:] if name) or shape is None or len(shape) != 1:
+        return "its scale is not one constant a channel"
+    return None
+
+
+def by_row(model: ModelFile, item: Weighted) -> NDArray[Any]:
+    """A layer's weight as [K, N]."""
+    values = _constant(model, item.node.input[item.weight])
+    return values.T if _is_transposed(item) else values
+
+
+def smooth(model: ModelFile, places: Iterable[Place], factors: Mapping[str, Mapping[int, float]]) -> None:
+    """Move the factors of each place's tensor, in spot."""
+    for spot in places:
+        factor = spread(factors[spot.tensor], spot.readers[0].k)
+        for item in spot.readers:
+            across = factor[None, :] if _is_transposed(item) else factor[:, None]
+            _replace(model, item.node, item.weight, across)
+        if not spot.is_norm:
+            divided = _multiplied(model, spot, "smoothed", 1 / factor)
+            for item in spot.readers:
+                item.node.input[item.activation] = divided
+            continue
+        for index in (1, 2):
+            if len(spot.maker.input) > index and spot.maker.input[index]:
+                _replace(model, spot.maker, index, 1 / factor)
+        if spot.others:
+            whole = _multiplied(model, spot, "unsmoothed", factor)
+            for use in spot.others:
+                use.node.input[use.index] = whole
+    drop_unread(model.proto)
+
+
+def _multiplied(model: ModelFile, place: Place, suffix: str, factor: NDArray[Any]) -> str:
+    """The place's tensor times `factor`, by a node behind the one that makes it."""
+    graph, product = model.proto.graph, f"{place.tensor}_{suffix}"
+    kind = onnx.helper.tensor_dtype_to_np_dtype(_entry(model, place.readers[0].node.input[1]).data_type)
+    values = onnx.numpy_helper.from_array(factor.astype(kind), f"{product}_factor")
+    graph.initializer.append(values)
+    name = f"{place.maker.name}_{suffix}"
+    position = next(index for index, node in enumerate(graph.node) if node.name == place.maker.name)
+    graph.node.insert(
+        position + 1, onnx.helper.make_node("Mul", [place.tensor, values.name], [product], name)
+    )
+    for declared in [item for item in graph.value_info if item.name == place.tensor]:
+        graph.value_info.add().CopyFrom(declared)
+        graph.value_info[-1].name = product
+    return product
+
+
+def _is_transposed(item: Weighted) -> bool:
+    return is_op(item.node, "Gemm") and bool(attribute(item.node, "transB"))
+
+
+def _constant(model: ModelFile, name: str) -> NDArray[Any]:
+    return array_of(_entry(model, name), model.folder)
+
+
+def _entry(model: ModelFile, name: str) -> onnx.TensorProto:
+    weights: Iterable[onnx.TensorProto] = model.proto.graph.initializer
+    return next(item for item in weights if item.name == name)
+
+
+def _replace(model: ModelFile, node: Node, index: int, factor: NDArray[Any]) -> None:
+    """Give the node a constant of its own, times `factor`: others may read the old one."""
+    old = _constant(model, node.input[index])
+    name = f"{node.input[index]}_smoothed_{node.name}"
+    factors = np.broadcast_to(factor, old.shape)
+    parts = ((old[run].astype(np.float64) * factors[run]).astype(old.dtype) for run in runs_of_rows(old))
+    model.proto.graph.initializer.append(constant_of_parts(parts, old.dtype, old.shape, name, model.spool))
+    node.input[index] = name
+
+
+def smooth_by_data(
+    model: ModelFile, source: SampleSource, options: PlacementOptions, alpha: float | None
+) -> tuple[dict[str, Factors], list[str]]:
+    """Smooth in place what is to be quantised; the factors by tensor, and what to say.
+
+    With `alpha`: SmoothQuant behind normalisations. Without: behind these and GELU or SiLU, wherever that is
+    expected to halve the error of the layers behind at least.
+
+    Raises:
+        DataError, ModelError: see `observe`.
+    """
+    view = View(model.proto)
+    places, declined = find(view)
+    quantised = {weight.node for weight in place(view, options).weights}
+    places = [
+        item
+        for item in places
+        if (item.is_norm or alpha is None) and quantised & {reader.node.name for reader in item.readers}
+    ]
+    seen = PerChannel()
+    if places:
+        observe(model, source, [item.tensor for item in places], seen.visit)
+    factors: dict[str, Factors] = {}
+    left: dict[str, float] = {}
+    for item in places:
+        weights = [by_row(model, reader) for reader in item.readers]
+        if alpha is not None:
+            factors[item.tensor] = by_alpha(seen.values(item.tensor), weights, alpha)
+        elif found := by_error(seen.values(item.tensor), weights):
+            factors[item.tensor], left[item.tensor] = found
+    smooth(model, [item for item in places if item.tensor in factors], factors)
+    return factors, _notes_on(factors, left) if alpha is None else _notes_on_alpha(factors, declined, alpha)
+
+
+def smooth_by_table(model: ModelFile, factors: Mapping[str, Factors], table: str) -> None:
+    """Smooth in place by a table's factors.
+
+    Raises:
+        ArtifactError: the model has no such place.
+    """
+    places = {item.tensor: item for item in find(View(model.proto))[0]}
+    for tensor, row in factors.items():
+        if tensor not in places or not all(0 <= channel < places[tensor].readers[0].k for channel in row):
+            raise ArtifactError(
+                f"{table}: channels of {tensor!r} are divided in it, which this model cannot do",
+                "the table was made for another model: calibrate again with --data DATA",
+            )
+    smooth(model, [item for tensor, item in places.items() if tensor in factors], factors)
+
+
+def _notes_on(factors: Mapping[str, Factors], left: Mapping[str, float]) -> list[str]:
+    if not factors:
+        return []
+    most = max(factors, key=lambda name: max(factors[name].values()))
+    return [
+        f"outlier channels are divided and their weights multiplied at {len(factors)} tensors, by "
+        f"{max(factors[most].values()):.1f} at most, in {most!r}: the error of the layers behind is expected "
+        f"to fall to {min(left.values()):.0%} to {max(left.values()):.0%} (--smoothquant off leaves them)"
+    ]
+
+
+def _notes_on_alpha(factors: Mapping[str, Factors], declined: list[str], alpha: float) -> list[str]:
+    notes = [f"SmoothQuant left {reason}" for reason in declined]
+    if not factors:
+        return [*notes, "SmoothQuant found no place where it is exact"]
+    return [*notes, f"SmoothQuant with alpha {alpha} at {len(factors)} normalisations"]

@@ -1,1 +1,0 @@
-"""Outlier channels of an activation: divided there, multiplied into the weights that read it."""

@@ -1,0 +1,54 @@
+"""The record of `trtopt optimize`: what was found at each batch size, and whether the bounds are met."""
+
+from __future__ import annotations
+
+from trtopt.records.base import Record
+
+
+class OptimizedPoint(Record, frozen=True, kw_only=True):
+    """A measured batch size.
+
+    `precision` is what its engine was built in, None where the graph's types were kept. `latency_ms` is the
+    percentile of the latency goal, p99 without one; None where there were too few samples for it.
+    """
+
+    batch: int
+    precision: str | None
+    latency_ms: float | None
+    samples_per_s: float
+    meets_goal: bool
+    is_trustworthy: bool
+
+
+class Optimized(Record, frozen=True, kw_only=True):
+    """The result of `trtopt optimize`.
+
+    `folder` has the build and the result file. `goal` is the latency goal as given, such as `p99=10ms`;
+    `cosine` the lowest of any output against the model, on `samples` samples.
+    """
+
+    model: str
+    folder: str
+    backend: str
+    device: str
+    goal: str | None
+    percentile: float
+    points: tuple[OptimizedPoint, ...]
+    cosine: float
+    min_cosine: float
+    is_accurate: bool
+    data: str
+    samples: int
+    findings: int
+    notes: tuple[str, ...] = ()
+
+    @property
+    def best(self) -> OptimizedPoint | None:
+        """The point with the highest throughput among those that meet the goal."""
+        meeting = [point for point in self.points if point.meets_goal]
+        return max(meeting, key=lambda point: point.samples_per_s, default=None)
+
+    @property
+    def met(self) -> bool:
+        """Whether both the latency goal and the accuracy bound are met."""
+        return self.best is not None and self.is_accurate

@@ -1,0 +1,64 @@
+"""The result of `trtopt optimize` as text: one table, one verdict."""
+
+from __future__ import annotations
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from trtopt.records.optimizing import Optimized, OptimizedPoint
+from trtopt.report.tables import plain_table
+
+
+def optimized_summary(found: Optimized) -> RenderableType:
+    """The verdict, the batch sizes, accuracy and notes."""
+    table = plain_table()
+    p = f"p{found.percentile:g} ms"
+    for name in ("batch", "precision", p, "samples/s", *([found.goal] if found.goal else [])):
+        table.add_column(name, justify="left" if name == "precision" else "right", no_wrap=True)
+    for point in found.points:
+        goal = ["met" if point.meets_goal else "not met"] if found.goal else []
+        table.add_row(
+            str(point.batch) if point.is_trustworthy else f"{point.batch}!",
+            point.precision or "the graph's",
+            _ms(point.latency_ms),
+            f"{point.samples_per_s:,.0f}",
+            *goal,
+        )
+    lines = [accuracy_line(found), *(f"note: {note}" for note in found.notes)]
+    if any(not point.is_trustworthy for point in found.points):
+        lines.append("note: figures marked with ! are not trustworthy; `trtopt bench` shows why")
+    if found.findings:
+        count = "1 finding" if found.findings == 1 else f"{found.findings} findings"
+        lines.append(f"note: {count} by lint: trtopt lint {found.model}")
+    return Group(Text(verdict_line(found)), table, *map(Text, lines))
+
+
+def verdict_line(found: Optimized) -> str:
+    """What to deploy, or what is not met."""
+    where = f"{found.backend} on {found.device}"
+    if not found.is_accurate:
+        return f"NOT MET on {where}: cosine {found.cosine:.5f} is below {found.min_cosine:g}"
+    if (best := found.best) is not None:
+        keeps = f", keeps {found.goal}" if found.goal else ""
+        return f"deploy {found.folder} at batch {best.batch} on {where}: {_figures(found, best)}{keeps}"
+    nearest = min(found.points, key=lambda point: point.latency_ms or float("inf"))
+    return (
+        f"NOT MET on {where}: no batch size keeps {found.goal}; "
+        f"nearest is batch {nearest.batch}: {_figures(found, nearest)}"
+    )
+
+
+def _figures(found: Optimized, point: OptimizedPoint) -> str:
+    return f"{point.samples_per_s:,.0f} samples/s, p{found.percentile:g} {_ms(point.latency_ms)} ms"
+
+
+def accuracy_line(found: Optimized) -> str:
+    """The cosine against the model, and on what."""
+    return (
+        f"accuracy: cosine {found.cosine:.5f}, at least {found.min_cosine:g} required, "
+        f"against {found.model} on {found.samples} samples of {found.data}"
+    )
+
+
+def _ms(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3f}"

@@ -1,0 +1,140 @@
+"""The whole way from a model to a choice of engine: lint, build, bench, check, in this order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from trtopt.builder.shapes import fixed_batch
+from trtopt.data import open_data
+from trtopt.device.backends import choose_for_building, open_builder
+from trtopt.files.atomic import write_atomically
+from trtopt.measure.analysis.findings import untrustworthy
+from trtopt.measure.load.arrivals import Goal, parse_goal
+from trtopt.measure.statistics.summaries import percentile, throughput
+from trtopt.onnxio.model_info import read_onnx
+from trtopt.precision.bounds import Bounds
+from trtopt.recipe import batch_sizes, make_recipe
+from trtopt.records import BenchPoint, to_json
+from trtopt.records.optimizing import Optimized, OptimizedPoint
+from trtopt.rewrite.lint.lint import lint_model
+from trtopt.targets import target_of
+from trtopt.workflows.bench.bench import bench
+from trtopt.workflows.build.build import build, default_output
+from trtopt.workflows.build.engine_selection import BEST, obstacle
+from trtopt.workflows.listener import SILENT, Listener
+from trtopt.workflows.precision.check import check
+
+BATCHES = (1, 8, 32)
+"""Built for where the model leaves the batch open and no batch sizes are given."""
+MIN_COSINE = 0.99
+PERCENTILE = 99.0
+RESULT_FILE = "result.json"
+
+
+def optimize(
+    model: str | Path,
+    output: str | Path | None = None,
+    *,
+    data: str | Path | None = None,
+    slo: str | None = None,
+    min_cosine: float = MIN_COSINE,
+    batch: int | Sequence[int] | None = None,
+    backend: str = "auto",
+    duration: float = 3.0,
+    force: bool = False,
+    listener: Listener = SILENT,
+) -> Optimized:
+    """Lint a model, rewrite it, choose its precision, build, measure and check the engines.
+
+    `trtopt.optimize("model.onnx", data="samples.npz", slo="p99=10ms").best` is the batch size to deploy. The
+    folder then holds the build and the measurement; `trtopt report FOLDER` makes a page of both. The same
+    can be done step by step with `build`, `bench` and `check`.
+
+    Args:
+        model: the ONNX file.
+        output: the build folder [default: the model's name with `.trtopt`, in the current folder].
+        data: samples: an .npz, a folder of them or `module:function`. With them the fastest precision that
+            keeps `min_cosine` is chosen, where engines can be measured; without them the graph's is kept.
+        slo: the latency to keep, such as `p99=10ms` [default: none].
+        min_cosine: the least cosine of every output against the model, -1 to 1.
+        batch: batch sizes, an engine each [default: what the model fixes, else 1, 8 and 32].
+        backend: what to build with: `auto`, `tensorrt`, `tensorrt-rtx` or `onnxruntime`. On a machine without
+            a GPU the measurement runs on ONNX Runtime.
+        duration: seconds of sampling per batch size and pass.
+        force: replace a build of another model too.
+        listener: receives progress and notes.
+
+    Raises:
+        TrtoptError: with what is wrong and what to do.
+    """
+    source, listener = Path(model), _once(listener)
+    goal = parse_goal(slo, "--slo") if slo is not None else None
+    if data is not None:
+        open_data(data)
+    onnx = read_onnx(source)
+    folder = Path(output) if output is not None else default_output(source)
+    chosen = choose_for_building(backend).name
+    own = open_builder(chosen).backend
+    findings = lint_model(source, target=target_of(own).name).advice
+    recipe = make_recipe(
+        None,
+        {
+            "batch": batch_sizes(batch) or (None if fixed_batch(onnx) is not None else BATCHES),
+            "backend": chosen,
+        },
+    )
+    problem = "no samples are given with --data" if data is None else obstacle(onnx, recipe, own)
+    if problem is None:
+        selection = {"precision": BEST, "calib": str(data), "bounds": {"min_cosine": min_cosine}}
+        recipe = make_recipe(None, {"batch": recipe.batch, "backend": chosen, **selection})
+    manifest = build(source, folder, recipe, force=force, listener=listener)
+    report = bench(folder, backend="auto", data=data, duration=duration, listener=listener)
+    write_atomically(folder / RESULT_FILE, to_json(report, indent=None))
+    bounds = Bounds(min_cosine=min_cosine)
+    checked = check(folder, source, data=data, backend="auto", bounds=bounds, listener=listener)
+    precisions = {one.batch: one.chosen for one in manifest.verdict.batches} if manifest.verdict else {}
+    return Optimized(
+        model=str(model),
+        folder=str(folder),
+        backend=str(report.environment.backend),
+        device=report.environment.device.name,
+        goal=slo,
+        percentile=goal.p if goal is not None else PERCENTILE,
+        points=tuple(point_of(point, precisions.get(point.batch), goal) for point in report.points),
+        cosine=min(output.cosine for subject in checked.subjects for output in subject.outputs),
+        min_cosine=min_cosine,
+        is_accurate=checked.passed,
+        data=checked.data,
+        samples=max(subject.samples for subject in checked.subjects),
+        findings=len(findings),
+        notes=() if problem is None else (f"the precision is the graph's: {problem}",),
+    )
+
+
+def _once(listener: Listener) -> Listener:
+    """The listener, without notes that an earlier stage has sent: each stage says where it runs."""
+    sent: set[str] = set()
+
+    def note(text: str) -> None:
+        if text not in sent:
+            sent.add(text)
+            listener.note(text)
+
+    return replace(listener, note=note)
+
+
+def point_of(point: BenchPoint, precision: str | None, goal: Goal | None) -> OptimizedPoint:
+    """A measured batch size against the latency goal; too few samples for its percentile do not meet it."""
+    latencies = point.latency.samples.latency_ms
+    found = percentile(latencies, goal.p if goal is not None else PERCENTILE)
+    rated = (point.throughput or point.latency).samples
+    return OptimizedPoint(
+        batch=point.batch,
+        precision=precision,
+        latency_ms=found,
+        samples_per_s=throughput(rated, point.batch).samples_per_s if rated.start_ms else 0.0,
+        meets_goal=goal is None or (found is not None and found <= goal.limit_ms),
+        is_trustworthy=not untrustworthy(point),
+    )
