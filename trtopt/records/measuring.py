@@ -7,6 +7,7 @@ from typing import Literal, TypedDict
 from trtopt.records.base import Record, Shape
 from trtopt.records.building import Backend
 from trtopt.records.machine import DeviceInfo
+from trtopt.records.result import Result
 
 BENCH_SCHEMA = "trtopt.bench/4"
 
@@ -351,7 +352,7 @@ class BenchPoint(Record, frozen=True, kw_only=True):
     failure: str | None = None
 
 
-class BenchReport(Record, frozen=True, kw_only=True):
+class BenchReport(Result, Record, frozen=True, kw_only=True):
     """The result file of `trtopt bench`."""
 
     schema: str = BENCH_SCHEMA
