@@ -6,7 +6,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from trtopt.rewrite.trace import Applied, Declined, RewriteTrace, Undone
 
 from tests.support import examples, pages
 from trtopt import api
@@ -14,6 +13,7 @@ from trtopt.errors import BackendMissingError
 from trtopt.records import Record, SweepReport
 from trtopt.records.result import Result
 from trtopt.results import _SHOWN, headline
+from trtopt.rewrite.rewrite_trace import Applied, Declined, RewriteTrace, Undone
 
 
 def kinds_below(kind: type) -> set[type]:
