@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from trtopt.data import packing
 from trtopt.data.packing import Array
@@ -945,7 +945,7 @@ def quantize(
 
 
 def pack(
-    manifest: Manifest | str | Path, array: Any, name: str | None = None, *, saturate: bool = False
+    manifest: Manifest | str | Path, array: object, name: str | None = None, *, saturate: bool = False
 ) -> Array:
     """An array in the type and format that an engine's input has, for engines built with `io`.
 
@@ -976,7 +976,7 @@ def pack(
     return packing.packed(spec, packing.on_host(array), tensor, saturate=saturate)
 
 
-def unpack(manifest: Manifest | str | Path, array: Any, name: str | None = None) -> Array:
+def unpack(manifest: Manifest | str | Path, array: object, name: str | None = None) -> Array:
     """What an engine's output holds, in the shape of the graph's output: the inverse of `pack`.
 
     Args:

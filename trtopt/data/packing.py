@@ -142,7 +142,7 @@ def unpacked(spec: TensorSpec, array: Array, tensor: TypedTensor | None) -> Arra
     return values
 
 
-def on_host(array: Any) -> Array:
+def on_host(array: object) -> Array:
     """An array of NumPy, or a copy on the host of one on the GPU (CuPy, PyTorch)."""
     if isinstance(array, np.ndarray):
         return array
