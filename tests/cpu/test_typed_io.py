@@ -106,6 +106,7 @@ def test_a_pixel_input_is_built_with_its_normalisation_and_serves(model: Path, t
         floats = ((pixels - mean) / std).transpose(0, 3, 1, 2).astype(np.float32)
         wanted = pool.run({"x": np.ascontiguousarray(floats)})["y"]
     np.testing.assert_allclose(served, wanted, atol=1e-4 * np.abs(wanted).max())
+    assert trtopt.check(folder, model).subjects[0].outputs[0].sqnr_db > 80
     with pytest.raises(DataError, match="sample 0 holds float32"):
         trtopt.pack(folder, pixels.astype(np.float32))
 

@@ -101,6 +101,17 @@ def type_graph(
     return TypedGraph(made, tensors, checked)
 
 
+def typed_reference(model: ModelFile, tensors: Sequence[TypedTensor]) -> ModelFile:
+    """The user's model with the inputs and outputs that a build of it has, as a reference for that."""
+    made = replace(model, proto=onnx.ModelProto())
+    made.proto.CopyFrom(model.proto)
+    values = {item.name: item for item in (*made.proto.graph.input, *made.proto.graph.output)}
+    for tensor in tensors:
+        edit = _Edit(tensor, values[tensor.name])
+        (_type_input if tensor.role == "input" else _type_output)(made.proto.graph, edit)
+    return made
+
+
 def typed_specs(specs: Sequence[TensorSpec], request: IoRequest) -> tuple[TensorSpec, ...]:
     """Inputs or outputs in their new types and layouts; INT8 as long as it is FP32."""
     return tuple(_typed_spec(spec, request.format_of(spec.name)) for spec in specs)
@@ -128,8 +139,8 @@ class _Edit:
 
     @property
     def graph_dtype(self) -> int:
-        """INT8 comes with the quantisation: until then the tensor keeps its type."""
-        kept = self.tensor.dtype == "int8"
+        """INT8 comes with its scale, after the quantisation: until then the tensor keeps its type."""
+        kept = self.tensor.dtype == "int8" and self.tensor.scale is None
         name = self.tensor.model_dtype if kept else self.tensor.dtype
         return int(helper.np_dtype_to_tensor_dtype(numpy_dtype(name)))
 
@@ -283,10 +294,10 @@ class _Chain:
         self.nodes.append(node)
         return target
 
-    def constant(self, values: Array, what: str) -> str:
+    def constant(self, values: Array | np.generic, what: str) -> str:
         """A new initializer."""
         name = self.name(what)
-        self._graph.initializer.append(numpy_helper.from_array(values, name))
+        self._graph.initializer.append(numpy_helper.from_array(np.asarray(values), name))
         return name
 
 
@@ -329,9 +340,11 @@ def _type_input(graph: GraphProto, edit: _Edit) -> None:
     chain = _Chain(graph, tensor.name)
     last = tensor.name
     current = given
-    computed = TensorProto.FLOAT if tensor.mean else held
+    computed = TensorProto.FLOAT if tensor.mean or tensor.scale is not None else held
     if current != computed:
         last, current = chain.add("Cast", last, to=computed), computed
+    if tensor.scale is not None:
+        last = chain.add("Mul", last, chain.constant(np.float32(tensor.scale), "scale"))
     if nhwc:
         last = chain.add("Transpose", last, perm=_TO_NCHW)
     if tensor.mean:
@@ -362,7 +375,10 @@ def _type_output(graph: GraphProto, edit: _Edit) -> None:
     _rename(graph, tensor.name, own, outputs=True)
     _keep_value(graph, value, own)
     last = chain.add("Transpose", own, perm=_TO_NHWC) if nhwc else own
-    if given != held:
+    if tensor.scale is not None:
+        scale, zero = chain.constant(np.float32(tensor.scale), "scale"), chain.constant(np.int8(0), "zero")
+        chain.add("QuantizeLinear", last, scale, zero)
+    elif given != held:
         chain.add("Cast", last, to=given)
     chain.nodes[-1].output[0] = tensor.name
     graph.node.extend(chain.nodes)
