@@ -113,7 +113,7 @@ def typed_reference(model: ModelFile, tensors: Sequence[TypedTensor]) -> ModelFi
 
 
 def typed_specs(specs: Sequence[TensorSpec], request: IoRequest) -> tuple[TensorSpec, ...]:
-    """Inputs or outputs in their new types and layouts; INT8 as long as it is FP32."""
+    """Inputs or outputs in their new types and layouts; INT8 keeps its type until it is quantised."""
     return tuple(_typed_spec(spec, request.format_of(spec.name)) for spec in specs)
 
 
