@@ -193,13 +193,9 @@ def stored_shape(layout: str, shape: Shape) -> Shape:
     return (batch, vectors, height, width, VECTORS[layout])
 
 
-def nchw_sample(layout: str, stored: Shape, channels: int) -> Shape:
-    """The (C, H, W) of one sample that is stored in a vectorised format; `stored` if it is not so stored."""
-    rank = len(stored)
-    if layout.startswith("hwc") and rank == IMAGE_RANK - 1:
-        sample = (channels, *stored[:2])
-    elif layout in VECTORS and rank == IMAGE_RANK:
-        sample = (channels, *stored[1:3])
-    else:
-        return stored
-    return sample if stored_shape(layout, (1, *sample))[1:] == stored else stored
+def nchw_sample(layout: str, stored: Shape, channels: int) -> Shape | None:
+    """The (C, H, W) of one sample that is stored in a vectorised format; None if it is not so stored."""
+    if len(stored) != len(stored_shape(layout, (1, channels, 1, 1))) - 1:
+        return None
+    sample = (channels, *(stored[:2] if layout.startswith("hwc") else stored[1:3]))
+    return sample if stored_shape(layout, (1, *sample))[1:] == stored else None

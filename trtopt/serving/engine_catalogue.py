@@ -150,9 +150,21 @@ class Catalogue:
         return Part(tensors, rows, key)
 
     def _axes(self, name: str, stored: Shape) -> Shape:
-        """A sample's shape as plans have it, given the shape in the engine's format."""
-        channels = self._vectorised.get(name)
-        return nchw_sample(channels[0], stored, channels[1]) if channels is not None else stored
+        """A sample's shape as plans have it, given the shape in the engine's format.
+
+        Raises:
+            DataError: it is not in that format.
+        """
+        if name not in self._vectorised:
+            return stored
+        layout, channels = self._vectorised[name]
+        sample = nchw_sample(layout, stored, channels)
+        if sample is None:
+            raise DataError(
+                f"input {name!r}: samples of shape {list(stored)} are not in the engine's format {layout}",
+                "convert them with trtopt.pack",
+            )
+        return sample
 
     def _choice(self, key: Key) -> EngineChoice:
         """The engines that admit samples of these shapes.

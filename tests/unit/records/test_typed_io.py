@@ -77,4 +77,5 @@ def test_preprocessing_is_in_the_units_of_the_input() -> None:
 def test_the_stored_shape_of_a_sample_leads_back_to_it(layout: str, sample: tuple[int, int, int]) -> None:
     stored = stored_shape(layout, (1, *sample))[1:]
     assert nchw_sample(layout, stored, sample[0]) == sample
-    assert nchw_sample(layout, (*stored[:-1], stored[-1] + 1), sample[0]) != sample
+    assert nchw_sample(layout, (*stored[:-1], stored[-1] + 1), sample[0]) is None
+    assert nchw_sample(layout, sample[:2], sample[0]) is None
