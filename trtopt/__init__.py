@@ -21,11 +21,13 @@ if TYPE_CHECKING:
         compare,
         export,
         optimize,
+        pack,
         plan,
         profile,
         quantize,
         rewrite,
         sweep,
+        unpack,
     )
     from trtopt.measure.statistics.summaries import summarise, throughput
     from trtopt.recipe import Recipe
@@ -40,6 +42,7 @@ __all__ = [
     "compare",
     "export",
     "optimize",
+    "pack",
     "plan",
     "profile",
     "quantize",
@@ -47,6 +50,7 @@ __all__ = [
     "summarise",
     "sweep",
     "throughput",
+    "unpack",
 ]
 
 _HOMES = {
@@ -58,6 +62,7 @@ _HOMES = {
     "compare": ("trtopt.api", "compare"),
     "export": ("trtopt.api", "export"),
     "optimize": ("trtopt.api", "optimize"),
+    "pack": ("trtopt.api", "pack"),
     "plan": ("trtopt.api", "plan"),
     "profile": ("trtopt.api", "profile"),
     "quantize": ("trtopt.api", "quantize"),
@@ -65,6 +70,7 @@ _HOMES = {
     "summarise": ("trtopt.measure.statistics.summaries", "summarise"),
     "sweep": ("trtopt.api", "sweep"),
     "throughput": ("trtopt.measure.statistics.summaries", "throughput"),
+    "unpack": ("trtopt.api", "unpack"),
 }
 
 

@@ -9,8 +9,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
+from trtopt.data import packing
+from trtopt.data.packing import Array
+from trtopt.errors import UsageError
 from trtopt.export.export import DType, Exported
 from trtopt.export.spec import Exporter
+from trtopt.files.manifests import read_manifest
 from trtopt.measure.statistics.comparison import THRESHOLD
 from trtopt.parameters import naming_parameters
 from trtopt.precision.bounds import Bounds, bounds_in
@@ -18,10 +22,11 @@ from trtopt.precision.calibration.table import AUTO
 from trtopt.precision.casting.cast import cast_model
 from trtopt.precision.quantize import Smoothing
 from trtopt.recipe import Precision, Recipe, batch_sizes, make_recipe
-from trtopt.records import BatchPlan, BenchReport, Manifest, ProfileReport, SweepReport, Terms
+from trtopt.records import BatchPlan, BenchReport, Manifest, ProfileReport, SweepReport, TensorSpec, Terms
 from trtopt.records.casting import CastReport
 from trtopt.records.checking import CheckReport
 from trtopt.records.quantisation import QuantizeReport
+from trtopt.records.typed_io import TypedTensor, read_io_request
 from trtopt.rewrite.rewrite import rewrite_model
 from trtopt.rewrite.rewrite_trace import RewriteTrace
 from trtopt.targets import DEFAULT as DEFAULT_TARGET
@@ -60,6 +65,9 @@ def build(
     verdict: bool | None = None,
     bounds: Mapping[str, float] | None = None,
     rewrite: bool | None = None,
+    io: Mapping[str, str] | None = None,
+    normalize: Mapping[str, str] | None = None,
+    preprocess: Literal["imagenet"] | None = None,
     profile: str | None = None,
     backend: Backend | None = None,
     opt_level: int | None = None,
@@ -98,6 +106,12 @@ def build(
         bounds: the accuracy to keep, any of `min_cosine` (-1 to 1), `min_sqnr` (dB), `max_error` (absolute)
             and `min_top1` (share, 0 to 1) [default: none].
         rewrite: rewrite the graph first so that it fuses better [default: True].
+        io: types and layouts of inputs and outputs: `{"image": "uint8:nhwc"}`. Types: `fp32`, `fp16`, `bf16`,
+            `int8`, `uint8`; layouts: `nchw`, `nhwc` and TensorRT's `chw2`, `chw4`, `chw16`,
+            `chw32`, `hwc8`, `hwc16`; `trtopt.pack` makes such arrays [default: the model's].
+        normalize: (x - mean) / std of inputs, computed in the graph, in the new input's units:
+            `{"image": "mean=123.7,116.3,103.5:std=58.4,57.1,57.4"}` [default: none].
+        preprocess: `imagenet`: the same for the image input, with its means and deviations [default: none].
         profile: a recipe: the name of a shipped one, or a TOML file; parameters given here override it.
         backend: `auto`, `tensorrt`, `tensorrt-rtx` or `onnxruntime` [default: `auto`].
         opt_level: builder optimisation level, 0 to 5 [default: TensorRT's].
@@ -145,6 +159,9 @@ def build(
             "verdict": verdict,
             "bounds": dict(bounds) if bounds is not None else None,
             "rewrite": rewrite,
+            "io": dict(io) if io is not None else None,
+            "normalize": dict(normalize) if normalize is not None else None,
+            "preprocess": preprocess,
             "backend": backend,
             "opt_level": opt_level,
             "workspace_mib": workspace_mib,
@@ -429,6 +446,9 @@ def sweep(
     shapes: Mapping[str, str] | None = None,
     calib: str | Path | None = None,
     rewrite: bool | None = None,
+    io: Mapping[str, str] | None = None,
+    normalize: Mapping[str, str] | None = None,
+    preprocess: Literal["imagenet"] | None = None,
     profile: str | None = None,
     backend: Backend | None = None,
     opt_level: int | None = None,
@@ -464,7 +484,8 @@ def sweep(
         axes: lengths of other open axes, by the axis' name in the model or by INPUT.INDEX.
         neighbours: `pow2`, `8`, `32`: also the powers of two and multiples next to each size and length.
         adaptive: measure more batch sizes between those given, where throughput still bends.
-        shapes, calib, rewrite, profile, opt_level, workspace_mib: as for `build`.
+        shapes, calib, rewrite, io, normalize, preprocess, profile: as for `build`.
+        opt_level, workspace_mib: as for `build`.
         tactic_sources, plugins, timing_cache, reproducible, build_timeout: as for `build`.
         backend: what builds and measures: `auto`, `tensorrt`, `tensorrt-rtx` or `onnxruntime` [default:
             `auto`, the CPU where there is no GPU].
@@ -497,6 +518,9 @@ def sweep(
             "shapes": dict(shapes) if shapes is not None else None,
             "calib": _text(calib),
             "rewrite": rewrite,
+            "io": dict(io) if io is not None else None,
+            "normalize": dict(normalize) if normalize is not None else None,
+            "preprocess": preprocess,
             "backend": backend,
             "opt_level": opt_level,
             "workspace_mib": workspace_mib,
@@ -720,6 +744,9 @@ def rewrite(
     check: bool = True,
     data: str | Path | None = None,
     dynamic_batch: bool = False,
+    io: Mapping[str, str] | None = None,
+    normalize: Mapping[str, str] | None = None,
+    preprocess: Literal["imagenet"] | None = None,
     keep_going: bool = False,
     listener: Listener = SILENT,
 ) -> RewriteTrace:
@@ -736,6 +763,11 @@ def rewrite(
         data: real inputs for the check too: an .npz, a folder of them, Polygraphy's JSON or
             `module:function`.
         dynamic_batch: give a fixed batch axis a name first, checked at other sizes too.
+        io: types and layouts of inputs and outputs: `{"image": "uint8:nhwc"}`. Types: `fp32`, `fp16`, `bf16`,
+            `int8`, `uint8`; layouts: `nchw`, `nhwc` [default: the model's].
+        normalize: (x - mean) / std of inputs, computed in the graph, in the new input's units:
+            `{"image": "mean=123.7,116.3,103.5:std=58.4,57.1,57.4"}` [default: none].
+        preprocess: `imagenet`: the same for the image input, with its means and deviations [default: none].
         keep_going: leave out a rule that fails instead of stopping.
         listener: receives notes.
 
@@ -763,6 +795,7 @@ def rewrite(
         check=check,
         data=data,
         dynamic_batch=dynamic_batch,
+        io=read_io_request(io or {}, normalize or {}, preprocess),
         keep_going=keep_going,
         note=listener.note,
     )
@@ -851,6 +884,9 @@ def quantize(
     smoothquant: Smoothing = AUTO,
     store_weights: bool = False,
     random_data: bool = False,
+    io: Mapping[str, str] | None = None,
+    normalize: Mapping[str, str] | None = None,
+    preprocess: Literal["imagenet"] | None = None,
     listener: Listener = SILENT,
 ) -> QuantizeReport:
     """Quantise an ONNX file: place Q/DQ where TensorRT profits from them, and write the calibration table.
@@ -871,6 +907,11 @@ def quantize(
             exponent alpha, 0 to 1.
         store_weights: keep weights in their narrow type (INT4 always; not on 8.6).
         random_data: calibrate on random values: to try, never to deploy.
+        io: types and layouts of inputs and outputs: `{"image": "uint8:nhwc"}`. Types: `fp32`, `fp16`, `bf16`,
+            `int8`, `uint8`; layouts: `nchw`, `nhwc` [default: the model's].
+        normalize: (x - mean) / std of inputs, computed in the graph, in the new input's units:
+            `{"image": "mean=123.7,116.3,103.5:std=58.4,57.1,57.4"}` [default: none].
+        preprocess: `imagenet`: the same for the image input, with its means and deviations [default: none].
         listener: receives notes.
 
     Returns:
@@ -898,8 +939,83 @@ def quantize(
         smoothquant=smoothquant,
         store_weights=store_weights,
         random_data=random_data,
+        io=read_io_request(io or {}, normalize or {}, preprocess),
     )
     return quantising.quantize(model, output, request, listener)
+
+
+def pack(
+    manifest: Manifest | str | Path, array: object, name: str | None = None, *, saturate: bool = False
+) -> Array:
+    """An array in the type and format that an engine's input has, for engines built with `io`.
+
+    It does what the graph cannot: INT8 quantisation with the manifest's scale, and TensorRT's vectorised
+    formats. Arrays on the GPU (CuPy, PyTorch) come to the host first; the result is in host memory.
+
+    Args:
+        manifest: the manifest, or the build folder.
+        array: a batch in the shape of the graph's input: floats for INT8, else values of the input's type.
+        name: the input [default: the only one].
+        saturate: clip values beyond INT8's range, as QuantizeLinear does, instead of refusing them.
+
+    Returns:
+        A NumPy array as the engine reads it.
+
+    Raises:
+        UsageError: no such input, or the name is missing.
+        DataError: a shape, a type or a value that the input cannot take; names the sample.
+
+    Example:
+        >>> import numpy, trtopt
+        >>> manifest = trtopt.build("model.onnx", "engines", backend="onnxruntime")
+        >>> trtopt.pack(manifest, numpy.zeros((1, 1, 8, 8))).dtype
+        dtype('float32')
+    """
+    found = _manifest(manifest)
+    spec, tensor = _typed(found, name, found.onnx.inputs, "input")
+    return packing.packed(spec, packing.on_host(array), tensor, saturate=saturate)
+
+
+def unpack(manifest: Manifest | str | Path, array: object, name: str | None = None) -> Array:
+    """What an engine's output holds, in the shape of the graph's output: the inverse of `pack`.
+
+    Args:
+        manifest: the manifest, or the build folder.
+        array: the output as the engine wrote it.
+        name: the output [default: the only one].
+
+    Returns:
+        A NumPy array; INT8 values with a scale become FP32.
+
+    Raises:
+        UsageError: no such output, or the name is missing.
+        DataError: an array that is not in the output's format.
+
+    Example:
+        >>> import numpy, trtopt
+        >>> manifest = trtopt.build("model.onnx", "engines", backend="onnxruntime")
+        >>> trtopt.unpack(manifest, numpy.zeros((1, 10), "float32")).shape
+        (1, 10)
+    """
+    found = _manifest(manifest)
+    spec, tensor = _typed(found, name, found.onnx.outputs, "output")
+    return packing.unpacked(spec, packing.on_host(array), tensor)
+
+
+def _manifest(manifest: Manifest | str | Path) -> Manifest:
+    return manifest if isinstance(manifest, Manifest) else read_manifest(Path(manifest))
+
+
+def _typed(
+    manifest: Manifest, name: str | None, specs: Sequence[TensorSpec], role: str
+) -> tuple[TensorSpec, TypedTensor | None]:
+    names = [spec.name for spec in specs]
+    if name is None and len(names) == 1:
+        name = names[0]
+    if name not in names:
+        raise UsageError(f"name = {name!r}: no such {role}", f"give one of {', '.join(names)}")
+    spec = specs[names.index(name)]
+    return spec, next((one for one in manifest.io if one.name == name and one.role == role), None)
 
 
 def _text(path: str | Path | None) -> str | None:

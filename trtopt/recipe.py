@@ -14,6 +14,7 @@ from trtopt.errors import UsageError
 from trtopt.files.shipped import shipped_folder
 from trtopt.files.toml import read_toml
 from trtopt.records import Record
+from trtopt.records.typed_io import IoRequest, read_io_request
 
 _MAX_DIGITS = 10
 MAX_AXIS = 2**31 - 1
@@ -38,6 +39,9 @@ class Recipe(Record, frozen=True, kw_only=True):
     `build_timeout` bounds the seconds of one engine's build.
     `bounds` is the accuracy that it must keep, as `precision.bounds.Bounds` has it.
 
+    `io` maps an input or output to TYPE or TYPE:LAYOUT and `normalize` an input to mean=…:std=…, as
+    `records.typed_io` reads them; `preprocess` names a normalisation of the image.
+
     `timing_cache` is a file to read and extend, `none` to start empty, None for the store of caches;
     with `reproducible` it must hold every timing.
     """
@@ -60,6 +64,9 @@ class Recipe(Record, frozen=True, kw_only=True):
     verdict: bool = True
     bounds: dict[str, float] = {}  # noqa: RUF012
     rewrite: bool = True
+    io: dict[str, str] = {}  # noqa: RUF012
+    normalize: dict[str, str] = {}  # noqa: RUF012
+    preprocess: str | None = None
     jobs: int = 1
     build_timeout: float | None = None
 
@@ -158,6 +165,7 @@ def check_recipe(recipe: Recipe) -> None:
     """
     check_range("jobs", recipe.jobs, 1, 256)
     check_ranges(recipe)
+    io_request(recipe)
     if recipe.build_timeout is not None:
         check_range("build_timeout", recipe.build_timeout, 0.001, MAX_TIMEOUT_S)
     for sizes in (*(() if recipe.batch is None else (recipe.batch,)), *recipe.ranges):
@@ -177,6 +185,15 @@ def check_recipe(recipe: Recipe) -> None:
             "ranges of batch sizes are optimisation profiles of a dynamic engine, instead of batch sizes",
             "add --dynamic, or write all sizes after one --batch for one engine each",
         )
+
+
+def io_request(recipe: Recipe) -> IoRequest:
+    """The types and layouts of a recipe, read.
+
+    Raises:
+        UsageError: see `records.typed_io.read_io_request`.
+    """
+    return read_io_request(recipe.io, recipe.normalize, recipe.preprocess)
 
 
 def shape_flags(recipe: Recipe) -> list[ShapeFlag]:

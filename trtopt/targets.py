@@ -60,6 +60,8 @@ class Target:
     """Whether the plugin EfficientNMS_ONNX_TRT is there."""
     most_elements: int | None
     """Of one tensor."""
+    io_formats: Mapping[str, tuple[str, ...]]
+    """The types that inputs and outputs may have, with the vectorised formats of each besides the linear."""
 
     # types and Q/DQ
     weakly_typed: bool
@@ -116,6 +118,12 @@ _8_6 = Target(
     trilu_of_any_rank=False,
     efficient_nms=True,
     most_elements=2**31 - 1,
+    io_formats={
+        "float32": ("chw32",),
+        "float16": ("chw2", "hwc8"),
+        "int8": ("chw4", "chw32"),
+        "uint8": (),
+    },
     weakly_typed=True,
     precisions=("fp16", "int8"),
     qdq_opsets={"int8": 13},
@@ -151,6 +159,13 @@ _10_0 = replace(
     computed_kernels=True,
     trilu_of_any_rank=True,
     most_elements=None,
+    io_formats={
+        "float32": ("chw32",),
+        "float16": ("chw2", "hwc8", "hwc16"),
+        "bfloat16": ("chw2", "hwc8"),
+        "int8": ("chw4", "chw32"),
+        "uint8": (),
+    },
     weakly_typed=False,
     precisions=("fp16", "bf16", "int8", "fp8"),
     qdq_opsets={"int8": 19, "fp8": 19, "int4": 21},
@@ -184,6 +199,13 @@ _RTX = replace(
     backend=RTX,
     since=(1, 0),
     operator_opset=25,  # 1.7 has no importers for operators of opset 26
+    io_formats={  # those that 1.7 was seen to build
+        "float32": ("chw32",),
+        "float16": ("chw2", "chw4", "chw32", "hwc8", "hwc16"),
+        "bfloat16": ("chw2", "chw4", "hwc8"),
+        "int8": ("chw4", "chw32", "hwc16"),
+        "uint8": (),
+    },
     fuses_scaled_query=False,
     timing_cache=False,  # accepted, without effect
     editable_cache=False,

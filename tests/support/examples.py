@@ -89,6 +89,7 @@ def plan(batch: int = 8) -> BuildPlan:
                 },
             ),
         ),
+        io_layouts={"x": "chw4"},
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from typing import Any
 from unittest.mock import patch
 
@@ -87,6 +88,7 @@ def build(
     told: list[tuple[Any, ...]] | None = None,
     memory: ScriptedDevice | None = None,
     multi_profile: tuple[Profile, ...] = (),
+    io_layouts: Mapping[str, str] | None = None,
 ) -> BuiltEngine:
     """Build the digits model; progress and log lines go to `told`."""
     by, heard = builder(surface, memory), [] if told is None else told
@@ -98,6 +100,7 @@ def build(
         settings=settings or BuildSettings(),
         backend=by.backend,
         multi_profile=multi_profile,
+        io_layouts=dict(io_layouts or {}),
     )
     return by.build(
         DIGITS,
@@ -215,6 +218,7 @@ def exercise(dump: str, without: str = "") -> tuple[list[str], set[str]]:
     outcome += [run(surface), run(surface, track=True)]
     outcome.append(build(surface, memory=ScriptedDevice()).memory)
     outcome.append(build(surface, multi_profile=(SMALL, ALL)).config)
+    outcome.append(build(surface, io_layouts={IMAGES[0]: "chw4"}).config)
     surface.returns |= SEVERAL
     outcome.append(run(surface))
     if library(surface).target.weakly_typed:

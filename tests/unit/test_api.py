@@ -24,11 +24,13 @@ JOBS = (
     "check",
     "compare",
     "export",
+    "pack",
     "plan",
     "profile",
     "quantize",
     "rewrite",
     "sweep",
+    "unpack",
 )
 NOT_SWEPT = {"ranges", "dynamic", "verdict", "bounds", "compute_capability"}
 """Settings that a sweep refuses or has no use for."""
@@ -37,6 +39,8 @@ WRONG: dict[str, object] = {
     "shapes": {"x": 1},
     "axes": {"x": "long"},
     "bounds": {"min_sqnr": "high"},
+    "io": {"x": 1},
+    "normalize": {"x": 1},
 }
 WRONG_ELSE: Any = [["wrong"]]
 PATHS = {"calib", "timing_cache"}

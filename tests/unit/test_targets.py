@@ -20,6 +20,7 @@ from trtopt import targets
 from trtopt.errors import ArtifactError, ModelError
 from trtopt.onnxio.model_info import read_onnx
 from trtopt.records import Backend
+from trtopt.records.typed_io import TYPES
 from trtopt.workflows.build.engines import check_opset
 
 TABLE = ROOT / "trtopt" / "targets.py"
@@ -175,6 +176,19 @@ def _model(node: onnx.NodeProto, opset: int) -> onnx.ModelProto:
 def test_a_version_without_a_row_in_a_file_is_an_error_of_that_file(version: str) -> None:
     with pytest.raises(ArtifactError, match=r"is older than 8\.6"):
         targets.target_of(Backend(name="tensorrt", version=version))
+
+
+def test_the_table_of_formats_in_the_documentation_is_that_of_the_rows() -> None:
+    page = (ROOT / "docs" / "guides" / "typed-io.md").read_text("utf-8")
+    rows = [targets.target_named(name) for name in targets.target_names()]
+    head = f"| type | {' | '.join(f'`{row.name}`' for row in rows)} |"
+    expected = []
+    for name, dtype in TYPES.items():
+        layouts = [row.io_formats.get(dtype) for row in rows]
+        cells = ["-" if one is None else ", ".join(("linear", *one)) for one in layouts]
+        expected.append(f"| {name} | {' | '.join(cells)} |")
+    _, _, table = page.partition(head)
+    assert table.splitlines()[2 : 3 + len(expected)] == [*expected, ""]
 
 
 def test_the_table_of_qdq_in_the_documentation_is_that_of_the_rows() -> None:

@@ -11,6 +11,7 @@ import click
 from trtopt.cli.options.alarms import check_alarms, strict_option
 from trtopt.cli.options.completion import method_names, names
 from trtopt.cli.options.data import data_option
+from trtopt.cli.options.io import io_options
 from trtopt.cli.options.json_output import JsonOutput, json_option
 from trtopt.cli.options.recipe import recipe_option
 from trtopt.cli.options.target import target_option
@@ -18,6 +19,7 @@ from trtopt.targets import DEFAULT, targets_where
 
 if TYPE_CHECKING:
     from trtopt.precision.quantize import Smoothing
+    from trtopt.records.typed_io import IoRequest
     from trtopt.workflows.precision.quantize import Request
 
 
@@ -81,6 +83,7 @@ def _smoothing(text: str) -> float | str:
 @click.option(
     "--random-data", is_flag=True, help="Calibrate on random values: for trials, never for deployment."
 )
+@io_options
 @click.option(
     "--verdict",
     is_flag=False,
@@ -105,6 +108,7 @@ def quantize(
     smoothquant: Smoothing,
     store_weights: bool,
     random_data: bool,
+    io: IoRequest,
     verdict: str | None,
     profile: str | None,
     explain: str | None,
@@ -131,6 +135,7 @@ def quantize(
         smoothquant=smoothquant,
         store_weights=store_weights,
         random_data=random_data,
+        io=io,
     )
     if verdict is not None:
         alarms = _by_verdict(

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from trtopt.cli.options.completion import lists_of, rule_names
 from trtopt.cli.options.data import data_option
+from trtopt.cli.options.io import io_options
 from trtopt.cli.options.json_output import JsonOutput, json_option
 from trtopt.cli.options.target import target_option
+
+if TYPE_CHECKING:
+    from trtopt.records.typed_io import IoRequest
 
 
 def _names(_context: click.Context, _option: click.Parameter, value: str | None) -> tuple[str, ...] | None:
@@ -40,6 +45,7 @@ def _names(_context: click.Context, _option: click.Parameter, value: str | None)
 @click.option("--explain", metavar="NODE", help="Say what was done or declined at this node, and why.")
 @click.option("--no-check", is_flag=True, help="Do not run both models to compare them.")
 @data_option("Real inputs for the check")
+@io_options
 @click.option("--dynamic-batch", is_flag=True, help="Give a fixed batch axis the name `batch`.")
 @click.option("--keep-going", is_flag=True, help="Skip a rule that fails instead of stopping.")
 @json_option("the trace")
@@ -53,6 +59,7 @@ def rewrite(
     explain: str | None,
     no_check: bool,
     data: str | None,
+    io: IoRequest,
     dynamic_batch: bool,
     keep_going: bool,
     json: JsonOutput | None,
@@ -91,6 +98,7 @@ def rewrite(
             data=data,
             keep_going=keep_going,
             dynamic_batch=dynamic_batch,
+            io=io,
             accept=lambda trace: explain is None or words.of_node(trace, explain),
             note=note,
         )

@@ -14,6 +14,7 @@ import onnx
 
 from trtopt.data import SampleSource, open_data
 from trtopt.data.axis_lengths import lengths_of
+from trtopt.data.random_inputs import integer_range
 from trtopt.data.reader import Arrays, Rows
 from trtopt.device.ort.reference import Unoptimised
 from trtopt.errors import ModelError
@@ -78,10 +79,10 @@ class _Axis:
     is_first: bool = False
 
 
-def _index_bound(graph: onnx.GraphProto, name: str) -> int:
-    """Below which number an integer input must stay: the rows of the tables that it indexes, 2 if none."""
+def _index_bound(graph: onnx.GraphProto, name: str) -> int | None:
+    """Below which number an integer input must stay: the rows of the tables that it indexes, None if none."""
     tables = {item.name: list(item.dims) for item in graph.initializer}
-    reached, bound = {name}, 2
+    reached, bound = {name}, None
     for node in graph.node:
         if node.op_type in _PASSES_ON and node.input and node.input[0] in reached:
             reached |= set(node.output)
@@ -92,7 +93,7 @@ def _index_bound(graph: onnx.GraphProto, name: str) -> int:
             and node.input[0] in tables
         ):
             axis = next((item.i for item in node.attribute if item.name == "axis"), 0)
-            bound = max(bound, int(tables[node.input[0]][axis]))
+            bound = max(bound or 2, int(tables[node.input[0]][axis]))
     return bound
 
 
@@ -177,7 +178,9 @@ def seeded(
             if dtype == np.bool_:
                 drawn: Any = rng.random(shape) < 0.5
             elif np.dtype(dtype).kind in "iu":
-                drawn = rng.integers(0, _index_bound(model.graph, item.name), shape)
+                bound = _index_bound(model.graph, item.name)
+                low, high = (0, bound) if bound is not None else integer_range(np.dtype(dtype))
+                drawn = rng.integers(low, high, shape)
             else:
                 drawn = rng.standard_normal(shape)
             values[item.name] = np.asarray(drawn).astype(dtype)

@@ -50,8 +50,9 @@ def fitted(spec: TensorSpec, array: NDArray[Any], rows: int | None, first: int) 
             converted = array.astype(dtype)
     else:
         raise DataError(
-            f"input {spec.name!r}: data of type {array.dtype} does not fit {spec.dtype}",
-            f"convert the array before saving it: array.astype({spec.dtype!r})",
+            f"input {spec.name!r}: data of type {array.dtype} does not fit {spec.dtype} (sample {first})",
+            f"convert the array before saving it: array.astype({spec.dtype!r}), or, for an input that was "
+            "built with --io, trtopt.pack",
         )
     _check_values(spec, array, converted, rows, first)
     return converted

@@ -31,6 +31,7 @@ from trtopt.records import (
     ShapeRange,
     TensorSpec,
 )
+from trtopt.records.typed_io import stored_shape
 
 Inputs = Mapping[str, NDArray[np.generic]]
 """Input data by the input's name."""
@@ -262,17 +263,23 @@ class Device(Protocol):
 
 @dataclass(frozen=True)
 class Binding:
-    """One input or output of a context, with its concrete shape."""
+    """One input or output of a context, with its concrete shape, and the layout of that in memory."""
 
     name: str
     dtype: np.dtype[np.generic]
     shape: Shape
     is_input: bool
+    layout: str = "nchw"
+
+    @property
+    def stored_shape(self) -> Shape:
+        """The shape of the array in memory: `shape` unless the format is vectorised."""
+        return stored_shape(self.layout, self.shape)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of a dense array; at least 1, so that empty tensors have an address."""
-        return max(1, int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize)
+        """Bytes of the array in memory; at least 1, so that empty tensors have an address."""
+        return max(1, int(np.prod(self.stored_shape, dtype=np.int64)) * self.dtype.itemsize)
 
 
 class Context(Protocol):

@@ -11,6 +11,7 @@ from trtopt.records.base import Record
 from trtopt.records.machine import DeviceInfo
 from trtopt.records.profiles import Profile, ShapeRange, Span, spans_of
 from trtopt.records.result import Result
+from trtopt.records.typed_io import TypedTensor
 from trtopt.records.verdicts import PrecisionVerdict
 
 BUILD_SCHEMA = "trtopt.build/3"
@@ -75,6 +76,8 @@ class BuildPlan(Record, frozen=True, kw_only=True):
     multi_profile: tuple[Profile, ...] = ()
     """The optimisation profiles of an engine that has more than one, in TensorRT's order. `batch` and
     `shapes` then reach over all of them, tuned for what the one with the largest batch is."""
+    io_layouts: dict[str, str] = {}  # noqa: RUF012  (msgspec copies mutable defaults)
+    """The vectorised formats of inputs and outputs; the others are linear."""
 
     @property
     def profiles(self) -> tuple[Profile, ...]:
@@ -166,6 +169,8 @@ class Manifest(Result, Record, frozen=True, kw_only=True):
     """The engines' graph; the first engine's, if batch sizes have different graphs."""
     graphs: tuple[OnnxArtifact, ...] = ()
     """Further graphs of engines."""
+    io: tuple[TypedTensor, ...] = ()
+    """The inputs and outputs that were typed or laid out by request; see `trtopt.pack`."""
     intermediates: tuple[OnnxArtifact, ...] = ()
     """Files of the folder that lie between the user's model and `onnx`, each the parent of the next."""
     rewrite: RewriteSummary | None = None

@@ -16,7 +16,8 @@ from trtopt.files.writable import check_writable
 from trtopt.onnxio import model_file, prepare
 from trtopt.onnxio.disk_space import Note, check_output_room, silent
 from trtopt.onnxio.model_file import ModelFile
-from trtopt.rewrite import batch, batch_check, equivalence
+from trtopt.records.typed_io import NO_REQUEST, IoRequest
+from trtopt.rewrite import batch, batch_check, equivalence, typed_io
 from trtopt.rewrite.catalogue import RULES
 from trtopt.rewrite.driver import Outcome, RuleFailed, rewrite
 from trtopt.rewrite.rewrite_trace import Deviation, RewriteTrace, Undone
@@ -182,6 +183,7 @@ def rewrite_model(
     data: str | Path | None = None,
     keep_going: bool = False,
     dynamic_batch: bool = False,
+    io: IoRequest = NO_REQUEST,
     sizes: int = 2,
     write_unchanged: bool = True,
     accept: Callable[[RewriteTrace], object] = lambda trace: None,
@@ -203,7 +205,9 @@ def rewrite_model(
     began = time.perf_counter()
     aim = target_named(target)
     chosen = select(rules, skip, aim)
-    original = _loaded(source, out, note)
+    typed_io.check_formats(io, aim, in_engine=False)
+    typing = typed_io.type_graph(_loaded(source, out, note), io, data=data, check=check)
+    original = typing.model
     proto, lowered = prepare.prepare(original.proto)
     notes = _on_defaults(original)
     if check:
@@ -219,10 +223,14 @@ def rewrite_model(
         proof = _proof(model if dynamic_batch else original, data, sizes) if check else None
         attempt = _attempt(model, chosen, aim, proof, keep_going)
         notes += proof.notes if proof and (attempt.outcome.applied or not dynamic_batch) else []
+        final = typed_io.move_quantisation(attempt.outcome.model, typing.tensors, check=check)
+        verified = (*typing.checked, *final.checked)
+        notes += typed_io.describe(final.tensors, verified)
         trace = _trace_of(source, out, aim, original, lowered, attempt, notes)
+        trace = msgspec.structs.replace(trace, checked=(*verified, *trace.checked))
         accept(trace)
         if write_unchanged or attempt.outcome.applied:
-            model_file.save(attempt.outcome.model, out)
+            model_file.save(final.model, out)
     return msgspec.structs.replace(trace, seconds=time.perf_counter() - began)
 
 

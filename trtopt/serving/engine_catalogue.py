@@ -12,6 +12,7 @@ from trtopt.device.api import Session
 from trtopt.errors import DataError, UsageError
 from trtopt.onnxio.element_types import numpy_dtype
 from trtopt.records import BuildPlan, EngineArtifact, Shape
+from trtopt.records.typed_io import nchw_sample
 from trtopt.serving.arrays import Tensor, tensor_of
 from trtopt.serving.engine_selection import EngineSelector, Offer
 
@@ -76,6 +77,12 @@ class Catalogue:
         first = self.engines[0].session
         self.inputs, self.outputs = first.inputs, first.outputs
         self._types = {spec.name: numpy_dtype(spec.dtype) for spec in self.inputs}
+        plan = self.engines[0].artifact.plan
+        self._vectorised = {
+            name: (layout, plan.shapes[name].max[1])
+            for name, layout in plan.io_layouts.items()
+            if name in self._types
+        }
         for engine in self.engines:
             _check(engine, self.engines[0])
         self.choice = lru_cache(_KNOWN_KEYS)(self._choice)
@@ -138,9 +145,26 @@ class Catalogue:
         return tensors
 
     def _part(self, tensors: dict[str, Tensor], rows: int) -> Part:
-        key = tuple([tensor.shape[1:] for tensor in tensors.values()])
+        key = tuple([self._axes(name, tensor.shape[1:]) for name, tensor in tensors.items()])
         self.choice(key)
         return Part(tensors, rows, key)
+
+    def _axes(self, name: str, stored: Shape) -> Shape:
+        """A sample's shape as plans have it, given the shape in the engine's format.
+
+        Raises:
+            DataError: it is not in that format.
+        """
+        if name not in self._vectorised:
+            return stored
+        layout, channels = self._vectorised[name]
+        sample = nchw_sample(layout, stored, channels)
+        if sample is None:
+            raise DataError(
+                f"input {name!r}: samples of shape {list(stored)} are not in the engine's format {layout}",
+                "convert them with trtopt.pack",
+            )
+        return sample
 
     def _choice(self, key: Key) -> EngineChoice:
         """The engines that admit samples of these shapes.
@@ -195,6 +219,11 @@ def _check(engine: Engine, first: Engine) -> None:
                 f"{plan.label} and {first.artifact.plan.label} differ in their inputs or outputs",
                 "put engines of one model into a pool",
             )
+    if plan.io_layouts != first.artifact.plan.io_layouts:
+        raise UsageError(
+            f"{plan.label} and {first.artifact.plan.label} have other formats of inputs or outputs",
+            "put engines that were built with the same --io into a pool",
+        )
     unbatched = [name for name, shapes in plan.shapes.items() if not _has_batch(shapes.min, shapes.max, plan)]
     low, high = plan.batch.min[0], plan.batch.max[0]
     for spec in session.outputs:

@@ -258,6 +258,6 @@ def _filled(cuts: Sequence[Cut]) -> int:
 
 def _view(buffer: HostBuffer, binding: Binding) -> NDArray[np.generic]:
     """A buffer's memory as the array that it holds."""
-    count = int(np.prod(binding.shape, dtype=np.int64))
+    count = int(np.prod(binding.stored_shape, dtype=np.int64))
     view: NDArray[np.generic] = buffer.array[: count * binding.dtype.itemsize].view(binding.dtype)
-    return view.reshape(binding.shape)
+    return view.reshape(binding.stored_shape)

@@ -202,7 +202,7 @@ BAD = {
     "trailing": ({"x": np.ones((5, 4), np.float32)}, "samples of shape (4,), expected (3,)"),
     "rank": ({"x": np.ones(3, np.float32)}, "expected (3,)"),
     "scalar": ({"x": np.float32(1)}, "expected (3,)"),
-    "type": ({"x": np.full((5, 3), 1j)}, "complex128 does not fit float32"),
+    "type": ({"x": np.full((5, 3), 1j)}, "complex128 does not fit float32 (sample 0)"),
     "text": ({"x": np.full((5, 3), "a")}, "does not fit float32"),
     "overflow": ({"x": np.full((5, 3), 1e300)}, "of sample 0 does not fit float32"),
     "empty": ({"x": np.ones((0, 3), np.float32)}, "too few samples"),

@@ -13,6 +13,7 @@ import click
 from trtopt.builder_settings import SETTINGS, BuilderSetting
 from trtopt.cli.options.aliases import OptionWithAliases
 from trtopt.cli.options.completion import files, names_or_files, recipe_names
+from trtopt.cli.options.io import IO_OPTIONS
 from trtopt.cli.options.shapes import axis_option, shape_option
 from trtopt.recipe import PRECISIONS, Recipe, make_recipe
 
@@ -86,6 +87,7 @@ _OPTIONS: dict[str, Decorator] = {
         default=None,
         help="Rewrite the graph first so that it fuses better [default: yes].",
     ),
+    **IO_OPTIONS,
 }
 """By click's parameter names."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -49,6 +49,26 @@ def allow_decomposing(trt: Any, network: Any) -> int:
             layer.attention.decomposable = True
             found += 1
     return found
+
+
+def set_formats(trt: Any, network: Any, layouts: Mapping[str, str]) -> str:
+    """Give inputs and outputs their vectorised formats; returns what was set, in TensorRT's names.
+
+    Raises:
+        BuildError: the network has no such tensor.
+    """
+    tensors = {
+        tensor.name: tensor
+        for get, count in ((network.get_input, network.num_inputs), (network.get_output, network.num_outputs))
+        for tensor in map(get, range(count))
+    }
+    for name, layout in layouts.items():
+        if name not in tensors:
+            raise BuildError(
+                f"--io {name}: the network has no such input or output", "name one of the model's"
+            )
+        tensors[name].allowed_formats = 1 << int(getattr(trt.TensorFormat, layout.upper()))
+    return " ".join(f"{name}:{layout.upper()}" for name, layout in layouts.items())
 
 
 _NO_TACTIC = ("Could not find any implementation", "within workspace limit")
@@ -139,11 +159,14 @@ class TensorRTBuilder:
             progress("Parsing the model", 0.0)
             with self._marks.range("parse"):
                 self._parse(network, logger, onnx, errors)
+            formats = set_formats(trt, network, plan.io_layouts)
             config = builder.create_builder_config()
             add_profiles(trt, target, builder, network, config, plan)
             applied = self._configure(config, types, plan.settings)
             if plan.multi_profile:
                 applied["optimization_profiles"] = str(config.num_optimization_profiles)
+            if formats:
+                applied["io_formats"] = formats
             if target.weakly_typed:
                 applied["layers_held_in_fp32"] = str(hold_fp32(trt, network, config, types, onnx))
             if attentions := allow_decomposing(trt, network):

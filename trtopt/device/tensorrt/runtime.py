@@ -24,6 +24,7 @@ from trtopt.device.tensorrt.profiles import profile_for, profiles_of, set_profil
 from trtopt.errors import DeviceError, DeviceMemoryError, IncompatibleEngineError, UsageError
 from trtopt.onnxio.element_types import numpy_dtype
 from trtopt.records import Backend, Plugin, Shape, TensorSpec
+from trtopt.records.typed_io import VECTORS
 from trtopt.targets import NUMPY_TYPES, Target
 
 Errors = deque[str]
@@ -125,6 +126,11 @@ class TensorRTSession:
         shape = tuple("?" if axis < 0 else axis for axis in self._engine.get_tensor_shape(name))
         return TensorSpec(name=name, dtype=NUMPY_TYPES[self._engine.get_tensor_dtype(name).name], shape=shape)
 
+    def _layout(self, name: str) -> str:
+        """The tensor's vectorised format; every other is linear."""
+        layout: str = self._engine.get_tensor_format(name).name.lower()
+        return layout if layout in VECTORS else "nchw"
+
     @property
     def device_memory_bytes(self) -> int | None:
         """What a context needs for activations."""
@@ -165,6 +171,7 @@ class TensorRTSession:
                 dtype=numpy_dtype(spec.dtype),
                 shape=tuple(context.get_tensor_shape(spec.name)),
                 is_input=spec.name in inputs,
+                layout=self._layout(spec.name),
             )
             for spec in (*self.inputs, *self.outputs)
         )

@@ -8,7 +8,9 @@ from contextlib import ExitStack
 import numpy as np
 from numpy.typing import NDArray
 
+from trtopt.data.packing import planar, vectorised
 from trtopt.device.api import Binding, Device, DeviceBuffer, HostBuffer, Inputs as Inputs, Stream
+from trtopt.records.typed_io import VECTORS
 
 Bindings = tuple[Binding, ...]
 
@@ -32,16 +34,18 @@ def host_buffers(
         buffers[binding.name] = buffer = allocate(binding.nbytes)
         resources.callback(buffer.close)
         if binding.is_input:
-            array = np.ascontiguousarray(data[binding.name], dtype=binding.dtype)
+            given = vectorised(data[binding.name], binding.layout)
+            array = np.ascontiguousarray(given, dtype=binding.dtype)
             buffer.array[: array.nbytes] = array.reshape(-1).view(np.uint8)
     return buffers
 
 
 def array_in(buffer: HostBuffer, binding: Binding) -> NDArray[np.generic]:
-    """A copy of the input or output that a buffer holds."""
-    count = int(np.prod(binding.shape, dtype=np.int64))
+    """A copy of the input or output that a buffer holds, in its linear shape."""
+    count = int(np.prod(binding.stored_shape, dtype=np.int64))
     values: NDArray[np.generic] = buffer.array.copy().view(binding.dtype)
-    return values[:count].reshape(binding.shape)
+    stored = values[:count].reshape(binding.stored_shape)
+    return planar(stored, binding.layout, binding.shape[1]) if binding.layout in VECTORS else stored
 
 
 def fill(

@@ -17,6 +17,7 @@ from trtopt.files.manifests import MANIFEST, read_manifest
 from trtopt.files.plugins import check_plugins, is_library, plugin_libraries
 from trtopt.recipe import Recipe
 from trtopt.records import BuildPlan, BuildSettings, EngineArtifact, Manifest, TensorSpec
+from trtopt.records.typed_io import TypedTensor
 from trtopt.workflows.bench.external_engine import external_engine, is_external
 from trtopt.workflows.build.build import build
 from trtopt.workflows.build.engines import BuildOptions, build_engines
@@ -53,12 +54,15 @@ class ResolvedEngines:
     engines: tuple[EngineArtifact, ...]
     source_sha256: str = ""
     """Of the file that the user gave, from which the model may have been made."""
+    io: tuple[TypedTensor, ...] = ()
+    """What was typed of that file's inputs and outputs."""
 
 
 def resolved(folder: Path, manifest: Manifest, engines: Sequence[EngineArtifact]) -> ResolvedEngines:
     """Engines whose manifest names the model."""
     model = manifest.onnx
-    return ResolvedEngines(folder, model.inputs, model.sha256, tuple(engines), manifest.source_sha256)
+    source = manifest.source_sha256
+    return ResolvedEngines(folder, model.inputs, model.sha256, tuple(engines), source, manifest.io)
 
 
 @contextmanager

@@ -9,8 +9,10 @@ import msgspec
 
 from trtopt.errors import UsageError
 from trtopt.files.atomic import write_atomically
+from trtopt.onnxio import model_file
 from trtopt.onnxio.model_info import read_onnx
 from trtopt.records import Backend, OnnxArtifact, to_json
+from trtopt.records.typed_io import TypedTensor
 from trtopt.targets import target_of
 
 if TYPE_CHECKING:
@@ -120,3 +122,31 @@ def apply_quantisation(
     done = sum(item.quantised for item in report.decisions)
     note = f"quantised to {request.precision.upper()}: {done} nodes; {QUANTISED_FILE} lists them with reasons"
     return Typed(msgspec.structs.replace(read_onnx(out), parent=kept.sha256), note, report.alarms)
+
+
+class Exchanged(NamedTuple):
+    """A quantised model with INT8 inputs or outputs, all typed tensors with their scales, and notes."""
+
+    onnx: OnnxArtifact
+    io: tuple[TypedTensor, ...]
+    notes: tuple[str, ...]
+
+
+def exchange_int8(kept: OnnxArtifact, io: tuple[TypedTensor, ...]) -> Exchanged | None:
+    """The quantised model with the requested INT8 inputs and outputs; None without any.
+
+    Raises:
+        UsageError: one is not quantised first, or is used as numbers elsewhere.
+        ModelError, OutputError: see `rewrite.typed_io.move_quantisation`.
+    """
+    if not any(one.dtype == "int8" != one.model_dtype for one in io):
+        return None
+    from trtopt.rewrite.typed_io import describe, move_quantisation
+
+    source = Path(kept.path)
+    out = source.with_name(f"{source.stem}.io{source.suffix}")
+    moved = move_quantisation(model_file.load(source), io)
+    model_file.save(moved.model, out)
+    onnx = msgspec.structs.replace(read_onnx(out), parent=kept.sha256)
+    scaled = tuple(one for one in moved.tensors if one.scale is not None)
+    return Exchanged(onnx, moved.tensors, tuple(describe(scaled, moved.checked)))

@@ -16,6 +16,7 @@ from trtopt.onnxio.model_info import read_onnx
 from trtopt.precision.bounds import Bounds
 from trtopt.recipe import make_recipe
 from trtopt.records import BatchVerdict, OnnxArtifact, PrecisionVerdict
+from trtopt.records.typed_io import NO_REQUEST
 from trtopt.targets import target_of
 from trtopt.workflows.build.engine_selection import obstacle, terms_for
 from trtopt.workflows.build.engines import TIMING_CACHE_FILE, BuildOptions, make_plans
@@ -76,12 +77,18 @@ def quantize_where_it_pays(
             f"--verdict: nothing can be measured here: {problem}",
             "run it on the machine with the GPU, or omit --verdict",
         )
+    if request.io.int8:
+        raise UsageError(
+            "--io int8 and --verdict: INT8 inputs and outputs exist only in the quantised graph",
+            "omit --verdict, or request another type",
+        )
     check_writable(target)
     with scratch_folder() as folder:
-        kept = keep_model(onnx, source, folder, builder.backend, listener, rewrite=recipe.rewrite)
+        rewrite, io = recipe.rewrite, request.io
+        kept = keep_model(onnx, source, folder, builder.backend, listener, rewrite=rewrite, io=io)
         plans = make_plans(kept.onnx, recipe, builder.backend)
         cache = folder / TIMING_CACHE_FILE if builder.uses_timing_cache else None
-        terms = terms_for(replace(request, target=here), Bounds())
+        terms = terms_for(replace(request, target=here, io=NO_REQUEST), Bounds())
         places = places_to_build(builder.backend.name, recipe.jobs)
         found = select_precision(
             kept.onnx,

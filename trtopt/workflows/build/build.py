@@ -18,11 +18,11 @@ from trtopt.files.temporary import locked_folder
 from trtopt.onnxio import model_file
 from trtopt.onnxio.model_info import read_onnx
 from trtopt.precision.casting.weights import weight_alarms
-from trtopt.recipe import Recipe, check_recipe
+from trtopt.recipe import Recipe, check_recipe, io_request
 from trtopt.records import Manifest, OnnxArtifact
 from trtopt.version import __version__
 from trtopt.workflows.build.engines import BuildOptions, caches_for, check_opset, make_plans, notes_on
-from trtopt.workflows.build.kept_model import keep_model
+from trtopt.workflows.build.kept_model import keep_model, with_typed_io
 from trtopt.workflows.invocation import command_line, now
 from trtopt.workflows.listener import SILENT, Listener
 
@@ -53,24 +53,27 @@ def build(
     builder, why = _opened(recipe, nvtx=nvtx, memory=memory)
     listener.note(f"building with {builder.backend}{why}")
     check_opset(onnx, builder)
-    plans = make_plans(onnx, recipe, builder.backend)  # flags are validated before anything is written
+    io = io_request(recipe)
+    # flags are validated before anything is written
+    plans = make_plans(with_typed_io(onnx, io, builder.backend), recipe, builder.backend)
     check_request(onnx, recipe, builder.backend)
     notes = notes_on(recipe, builder, len(plans))
     target = Path(output) if output is not None else default_output(source)
     listener.notes(_to_be_replaced(target, onnx, force))
     with folder_in_progress(target) as folder:
-        kept = keep_model(onnx, source, folder, builder.backend, listener, rewrite=recipe.rewrite)
+        kept = keep_model(onnx, source, folder, builder.backend, listener, rewrite=recipe.rewrite, io=io)
         cache, store = caches_for(recipe, builder, folder, cache_dir)
         at = places_to_build(builder.backend.name, recipe.jobs)
         how = BuildOptions(cache, store, at, recipe.build_timeout, nvtx=nvtx, memory=memory)
         with _named_as_given(kept.onnx.path, source):
-            made = select_engines(kept.onnx, recipe, builder, folder, how, listener)
+            made = select_engines(kept.onnx, recipe, builder, folder, how, listener, kept.io)
         manifest = Manifest(
             trtopt=__version__,
             created=now(),
             argv=command_line(),
             onnx=made.graphs[0],
             graphs=made.graphs[1:],
+            io=made.io,
             intermediates=made.intermediates,
             rewrite=kept.rewrite,
             engines=made.engines,

@@ -13,10 +13,17 @@ from trtopt.device.building import EngineBuilder
 from trtopt.errors import BackendMissingError, IncompatibleEngineError, NoGpuError, UsageError
 from trtopt.precision.alarms import verdict_alarms
 from trtopt.precision.bounds import Bounds, bounds_in
-from trtopt.recipe import Recipe
+from trtopt.recipe import Recipe, io_request
 from trtopt.records import Backend, EngineArtifact, OnnxArtifact, PrecisionVerdict
+from trtopt.records.typed_io import TypedTensor
 from trtopt.targets import target_of
-from trtopt.workflows.build.apply_precision import QUANTISED, Precision, apply_precision, request_for
+from trtopt.workflows.build.apply_precision import (
+    QUANTISED,
+    Precision,
+    apply_precision,
+    exchange_int8,
+    request_for,
+)
 from trtopt.workflows.build.engines import BuildOptions, build_engines, make_plans
 from trtopt.workflows.build.precision_selection import SelectionTerms, select_precision
 from trtopt.workflows.listener import Listener
@@ -40,6 +47,7 @@ class SelectedEngines:
     verdict: PrecisionVerdict | None
     notes: tuple[str, ...]
     alarms: tuple[str, ...] = ()
+    io: tuple[TypedTensor, ...] = ()
 
 
 def check_request(onnx: OnnxArtifact, recipe: Recipe, backend: Backend) -> None:
@@ -91,6 +99,8 @@ def _is_measured(recipe: Recipe) -> bool:
 
 def obstacle(onnx: OnnxArtifact, recipe: Recipe, backend: Backend) -> str | None:
     """Why precisions cannot be measured against one another; None if they can."""
+    if io_request(recipe).int8:
+        return "INT8 inputs and outputs exist only in the quantised graph"
     if recipe.compute_capability:
         return "the engines are for the GPUs that --compute-capability names"
     runs = choose_for_running("auto", backend.name)
@@ -112,8 +122,9 @@ def select_engines(
     folder: Path,
     how: BuildOptions,
     listener: Listener,
+    io: tuple[TypedTensor, ...] = (),
 ) -> SelectedEngines:
-    """Engines of `base`, a model in `folder`, in the precision that the recipe asks for.
+    """Engines of `base`, a model in `folder`, in the precision that the recipe asks for; `io` as it is typed.
 
     Quantised engines are measured against FP16 on machines that can run them, and selected only where they
     are no slower; where they cannot be measured a note says so.
@@ -126,13 +137,13 @@ def select_engines(
         problem = obstacle(base, recipe, builder.backend) if recipe.verdict else "--no-verdict"
         if problem is None:
             try:
-                return _measured(base, recipe, builder, folder, how, listener)
+                return _measured(base, recipe, builder, folder, how, listener, io)
             except (IncompatibleEngineError, BackendMissingError, NoGpuError) as error:
                 if recipe.precision == BEST:
                     raise
                 problem = error.problem
         notes.append(f"{recipe.precision} was not measured against {BASELINE}: {problem}")
-    return _build_requested(base, recipe, builder, folder, how, listener, notes)
+    return _build_requested(base, recipe, builder, folder, how, listener, notes, io)
 
 
 def _build_requested(
@@ -143,6 +154,7 @@ def _build_requested(
     how: BuildOptions,
     listener: Listener,
     notes: list[str],
+    io: tuple[TypedTensor, ...],
 ) -> SelectedEngines:
     """Engines of the one graph that the recipe asks for."""
     precision = cast("Precision | None", recipe.precision)  # "best" has been measured, or has failed
@@ -153,9 +165,13 @@ def _build_requested(
         before = (in_folder(base),)
         kept, note, alarms = typed
         notes.append(note)
+    if (exchanged := exchange_int8(kept, io)) is not None:
+        before = (*before, in_folder(kept))
+        kept, io, lines = exchanged
+        notes += lines
     plans = make_plans(kept, recipe, builder.backend)
     engines = build_engines((kept,), plans, folder, how, listener)
-    return SelectedEngines(engines, (in_folder(kept),), before, None, tuple(notes), alarms)
+    return SelectedEngines(engines, (in_folder(kept),), before, None, tuple(notes), alarms, io)
 
 
 def _measured(
@@ -165,13 +181,14 @@ def _measured(
     folder: Path,
     how: BuildOptions,
     listener: Listener,
+    io: tuple[TypedTensor, ...],
 ) -> SelectedEngines:
     """Engines of what did best."""
     plans = make_plans(base, recipe, builder.backend)
     found = select_precision(base, plans, folder, how, _terms(base, recipe, builder), listener)
     before = () if base.sha256 == found.graphs[0].sha256 else (in_folder(base),)
     return SelectedEngines(
-        found.engines, found.graphs, before, found.verdict, (), verdict_alarms(found.verdict)
+        found.engines, found.graphs, before, found.verdict, (), verdict_alarms(found.verdict), io
     )
 
 

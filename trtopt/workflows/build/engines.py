@@ -16,7 +16,7 @@ from trtopt.device.building import EngineBuilder
 from trtopt.errors import BuildError, ModelError, TrtoptError
 from trtopt.inspect.graph import read_graph
 from trtopt.onnxio import model_file
-from trtopt.recipe import Recipe, shape_flags
+from trtopt.recipe import Recipe, io_request, shape_flags
 from trtopt.records import Backend, BuildPlan, BuildSettings, EngineArtifact, OnnxArtifact
 from trtopt.targets import target_of
 from trtopt.workers.protocol import Built
@@ -90,6 +90,7 @@ def make_plans(onnx: OnnxArtifact, recipe: Recipe, backend: Backend) -> list[Bui
             settings=settings,
             backend=backend,
             multi_profile=profiles if len(profiles) > 1 else (),
+            io_layouts=io_request(recipe).vectorised,
         )
         for profiles in engines
     ]

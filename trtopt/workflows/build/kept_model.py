@@ -10,13 +10,15 @@ from pathlib import Path
 import msgspec
 
 from trtopt.errors import InvalidModelError, ModelError, TrtoptError
-from trtopt.files.atomic import cannot_write, write_atomically
+from trtopt.files.atomic import cannot_write, scratch_beside, write_atomically
 from trtopt.files.manifests import MANIFEST
 from trtopt.files.signing import SIGNATURE
+from trtopt.onnxio import model_file
 from trtopt.onnxio.external_data import external_files
 from trtopt.onnxio.model_info import load_graph, read_onnx
 from trtopt.records import Backend, OnnxArtifact, RewriteSummary, to_json
-from trtopt.targets import target_of
+from trtopt.records.typed_io import NO_REQUEST, IoRequest, TypedTensor
+from trtopt.targets import ONNXRUNTIME, target_of
 from trtopt.workflows.build.engines import MODEL_FILE, TIMING_CACHE_FILE
 from trtopt.workflows.listener import Listener
 
@@ -90,23 +92,85 @@ _OWN_NAMES = {MODEL_FILE, TIMING_CACHE_FILE, MANIFEST, SIGNATURE}
 
 @dataclass(frozen=True)
 class Kept:
-    """The user's model in the build folder, and its rewrite."""
+    """The user's model in the build folder, its rewrite, and its inputs and outputs with another type."""
 
     onnx: OnnxArtifact
     rewrite: RewriteSummary | None
     notes: tuple[str, ...]
+    io: tuple[TypedTensor, ...] = ()
 
 
 def keep_model(
-    onnx: OnnxArtifact, source: Path, folder: Path, backend: Backend, listener: Listener, *, rewrite: bool
+    onnx: OnnxArtifact,
+    source: Path,
+    folder: Path,
+    backend: Backend,
+    listener: Listener,
+    *,
+    rewrite: bool,
+    io: IoRequest = NO_REQUEST,
 ) -> Kept:
-    """The user's model in a folder, rewritten if requested and possible."""
+    """The user's model in a folder, its inputs and outputs as requested, rewritten if requested and possible.
+
+    Raises:
+        UsageError: the model or the backend does not have the requested inputs or outputs.
+    """
+    if not io.is_empty:
+        return _typed(onnx, source, folder, backend, listener, rewrite=rewrite, io=io)
     kept, summary, notes = None, None, []
     if rewrite:
         listener.phase(source.name, "rewriting the graph")
         kept, summary, note = rewritten(onnx, source, folder / MODEL_FILE, backend)
         notes.append(note)
     return Kept(kept or _copied(onnx, source, folder), summary, tuple(notes))
+
+
+def with_typed_io(onnx: OnnxArtifact, io: IoRequest, backend: Backend) -> OnnxArtifact:
+    """The model as its inputs and outputs will be, to check shapes before anything is written.
+
+    Raises:
+        UsageError: the backend does not have a requested type or format.
+    """
+    if io.is_empty:
+        return onnx
+    from trtopt.rewrite import typed_io
+
+    typed_io.check_formats(io, target_of(backend), in_engine=backend.name != ONNXRUNTIME)
+    return msgspec.structs.replace(
+        onnx,
+        inputs=typed_io.typed_specs(onnx.inputs, io),
+        outputs=typed_io.typed_specs(onnx.outputs, io),
+    )
+
+
+def _typed(
+    onnx: OnnxArtifact,
+    source: Path,
+    folder: Path,
+    backend: Backend,
+    listener: Listener,
+    *,
+    rewrite: bool,
+    io: IoRequest,
+) -> Kept:
+    """The same of a model whose inputs and outputs get other types first."""
+    from trtopt.rewrite import typed_io
+
+    listener.phase(source.name, "typing inputs and outputs")
+    typed_io.check_formats(io, target_of(backend), in_engine=backend.name != ONNXRUNTIME)
+    with scratch_beside(folder / MODEL_FILE) as scratch:
+        made = typed_io.type_graph(model_file.load(source), io)
+        file = scratch / MODEL_FILE
+        model_file.save(made.model, file)
+        kept = keep_model(read_onnx(file), file, folder, backend, listener, rewrite=rewrite)
+    stated = tuple(one for one in made.tensors if one.dtype != "int8")  # INT8 comes with the scale
+    notes = typed_io.describe(stated, made.checked)
+    return Kept(
+        msgspec.structs.replace(kept.onnx, parent=onnx.sha256),
+        kept.rewrite,
+        (*notes, *kept.notes),
+        made.tensors,
+    )
 
 
 def _copied(onnx: OnnxArtifact, source: Path, folder: Path) -> OnnxArtifact:

@@ -38,6 +38,7 @@ from trtopt.printable import visible
 from trtopt.recipe import Recipe, check_timeout, input_sizes, shape_flags
 from trtopt.records import EngineArtifact, OnnxArtifact
 from trtopt.records.checking import CheckedSubject, CheckReport, LayerDifference
+from trtopt.rewrite.typed_io import typed_reference
 from trtopt.workers.protocol import OutputsWritten
 from trtopt.workers.supervisor import run_jobs
 from trtopt.workflows.bench.resolve_engines import ResolvedEngines, check_trust, resolve_engines
@@ -101,6 +102,7 @@ def check(
         check_trust(request.trust, [path])
         wanted = resolve_engines(path, request.batch, request.backend, notes, listener, request.trust)
         with wanted as there:
+            checker.take_inputs_of(there)
             subjects = checker.engines(there, request.batch, data, listener, request.timeout, sizes)
     if data is not None:
         notes += range_notes(specs_of(checker.model.proto), open_data(data))
@@ -179,6 +181,12 @@ class Checker:
                 f"{name} takes other inputs than the reference: {ours}; that takes {theirs}",
                 "check it against the model that it was made of",
             )
+
+    def take_inputs_of(self, there: ResolvedEngines) -> None:
+        """Give the reference the engines' inputs and outputs, if it is the file that they were built from."""
+        if there.io and there.source_sha256 == self.artifact.sha256:
+            self.model = typed_reference(self.model, there.io)
+            self._specs = specs_of(self.model.proto)
 
     def engines(
         self,

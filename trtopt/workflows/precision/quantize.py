@@ -45,7 +45,9 @@ from trtopt.precision.quantize import (
 from trtopt.precision.temporary_disk import of_quantising
 from trtopt.records import to_json
 from trtopt.records.quantisation import CalibrationTable, QuantizeReport
-from trtopt.targets import DEFAULT
+from trtopt.records.typed_io import NO_REQUEST, IoRequest
+from trtopt.rewrite import typed_io
+from trtopt.targets import DEFAULT, target_named
 from trtopt.workflows.listener import SILENT, Listener
 
 TABLE_SUFFIX = ".calibration.json"
@@ -57,7 +59,8 @@ class Request:
 
     `calib` is what `trtopt.data.open_data` takes; beside a `table` it finds what that lacks. `method` is one
     of `auto`, `max`, `percentile-99.9`, …, `smoothquant` is `auto` (INT8: where it helps), `off` or the
-    exponent alpha, `store_weights` keeps weights in their narrow type with a DQ alone.
+    exponent alpha, `store_weights` keeps weights in their narrow type with a DQ alone. `io` types inputs and
+    outputs first; `calib` then has the new inputs, INT8 ones in float.
     """
 
     precision: str
@@ -70,6 +73,7 @@ class Request:
     smoothquant: Smoothing = AUTO
     store_weights: bool = False
     random_data: bool = False
+    io: IoRequest = NO_REQUEST
 
 
 def quantize(
@@ -93,7 +97,9 @@ def quantize(
     if source.resolve() == target.resolve():
         raise UsageError("the output would replace the model itself", "choose another place with -o")
     onnx = read_onnx(source)
-    original = model_file.load(source)
+    typed_io.check_formats(request.io, target_named(request.target), in_engine=False)
+    typing = typed_io.type_graph(model_file.load(source), request.io)
+    original = typing.model
     name_apart(original.proto.graph)  # ONNX Runtime refuses a model two of whose nodes share a name
     samples = _source(request, original, precision)
     table = read_table(request.table) if request.table else None
@@ -101,6 +107,8 @@ def quantize(
     check_output_room(target, of_quantising(original), listener.note)
     with scratch_beside(target) as scratch:
         listener.note("rewriting the graph")
+        if not request.io.is_empty:
+            model_file.save(original, source := scratch / "typed.onnx")
         file, rewrite_notes = rewritten(source, scratch, request.target)
         listener.note("placing Q/DQ and calibrating" if samples else "placing Q/DQ")
         made = quantise(
@@ -126,13 +134,15 @@ def quantize(
             for name, value in errors.items()
             if value < 0
         ]
+        final = typed_io.move_quantisation(made.model, typing.tensors)
+        made.notes += typed_io.describe(final.tensors, (*typing.checked, *final.checked))
         table_file = table_beside(target) if made.table is not None else None
         report = msgspec.structs.replace(
-            _report_on(source, target, table_file, request, made, errors, compared),
+            _report_on(Path(model), target, table_file, request, made, errors, compared),
             alarms=(*weight_alarms(original), *accuracy_alarms(differences)),
         )
         accept(report)
-        save(made.model, made.table, target)
+        save(final.model, made.table, target)
     return msgspec.structs.replace(report, seconds=round(time.perf_counter() - began, 3))
 
 

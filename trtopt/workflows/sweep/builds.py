@@ -18,10 +18,10 @@ from trtopt.files.atomic import write_atomically
 from trtopt.files.bounded_reading import read_bounded, reason_of, sha256_of
 from trtopt.files.build_folder import folder_in_progress
 from trtopt.files.manifests import MANIFEST, hashes_of, read_manifest, write_manifest
-from trtopt.recipe import Recipe
+from trtopt.recipe import Recipe, io_request
 from trtopt.records import BuildPlan, EngineArtifact, Manifest, OnnxArtifact, SweepSetting, from_json, to_json
 from trtopt.version import __version__
-from trtopt.workflows.build.apply_precision import Precision, apply_precision
+from trtopt.workflows.build.apply_precision import Precision, apply_precision, exchange_int8
 from trtopt.workflows.build.engine_selection import in_folder
 from trtopt.workflows.build.engines import BuildOptions, EngineRequest, build_each, caches_for, make_plans
 from trtopt.workflows.build.kept_model import keep_model
@@ -210,20 +210,34 @@ class Builds:
     def _prepare(self, folder: Path, precision: str | None) -> Manifest:
         swept, listener = self._swept, self._listener
         backend = swept.builder.backend
-        kept = keep_model(swept.onnx, swept.source, folder, backend, listener, rewrite=swept.recipe.rewrite)
+        kept = keep_model(
+            swept.onnx,
+            swept.source,
+            folder,
+            backend,
+            listener,
+            rewrite=swept.recipe.rewrite,
+            io=io_request(swept.recipe),
+        )
         requested = cast("Precision | None", precision)
         typed = apply_precision(kept.onnx, requested, swept.calib_for(precision), backend)
         if typed is not None:
             listener.note(typed.note)
+        onnx, before = (typed.onnx, (in_folder(kept.onnx),)) if typed else (kept.onnx, ())
+        io, lines = kept.io, tuple[str, ...]()
+        if (exchanged := exchange_int8(onnx, io)) is not None:
+            before = (*before, in_folder(onnx))
+            onnx, io, lines = exchanged
         return Manifest(
             trtopt=__version__,
             created=now(),
             argv=command_line(),
-            onnx=in_folder(typed.onnx if typed else kept.onnx),
-            intermediates=(in_folder(kept.onnx),) if typed else (),
+            onnx=in_folder(onnx),
+            io=io,
+            intermediates=before,
             rewrite=kept.rewrite,
             engines=(),
-            notes=(*kept.notes, *((typed.note,) if typed else ())),
+            notes=(*kept.notes, *((typed.note,) if typed else ()), *lines),
         )
 
 

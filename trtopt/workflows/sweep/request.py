@@ -16,10 +16,11 @@ from trtopt.data.source import fingerprint_of
 from trtopt.errors import UsageError
 from trtopt.measure.analysis.sweep_refinement import NEIGHBOURS, with_neighbours
 from trtopt.measure.contracts import DEFAULT, changed, contract_named
-from trtopt.recipe import GRAPH_PRECISIONS, MAX_AXIS, Recipe
+from trtopt.recipe import GRAPH_PRECISIONS, MAX_AXIS, Recipe, io_request
 from trtopt.records import SweepSetting, SweepTerms, Terms
 from trtopt.workflows.build.apply_precision import QUANTISED, request_for
 from trtopt.workflows.build.engines import make_plans
+from trtopt.workflows.build.kept_model import with_typed_io
 from trtopt.workflows.sweep.builds import Swept
 from trtopt.workflows.sweep.folder import is_sweep
 from trtopt.workflows.sweep.points import contract_for
@@ -131,6 +132,7 @@ def terms_of(swept: Swept, request: SweepRequest) -> SweepTerms:
     kept = {
         "shapes": recipe.shapes,
         **({"axes": recipe.axes} if recipe.axes else {}),  # sweeps of earlier versions have none
+        **({} if io_request(recipe).is_empty else {"io": io_request(recipe)}),
         "rewrite": recipe.rewrite,
         "calib": recipe.calib and fingerprint_of(recipe.calib),
         **{setting.name: getattr(recipe, setting.name) for setting in SETTINGS if setting.swept},
@@ -171,7 +173,8 @@ def check(plan: SweepPlan, swept: Swept, terms: SweepTerms) -> None:
     for streams in plan.streams:
         contract_for(terms.contract, streams)
     for setting in plan.settings():
-        make_plans(swept.onnx, swept.recipe_for(setting), backend)
+        recipe = swept.recipe_for(setting)
+        make_plans(with_typed_io(swept.onnx, io_request(recipe), backend), recipe, backend)
 
 
 def _check_recipe(recipe: Recipe) -> None:

@@ -1,0 +1,137 @@
+"""Typed inputs and outputs from the command line's workflows to engines of TensorRT-RTX and a pool."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import trtopt
+from trtopt.device.backends import open_builder
+from trtopt.errors import DataError, UsageError
+from trtopt.onnxio.model_info import read_onnx
+from trtopt.recipe import Recipe
+from trtopt.records.typed_io import TYPES
+from trtopt.serving import EnginePool
+from trtopt.targets import RTX, target_of
+from trtopt.workflows.build.engines import make_plans
+
+PIXELS = "mean=123.7,116.3,103.5:std=58.4,57.1,57.4"
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two convolutions of an image [N, 3, 16, 16]."""
+    rng = np.random.default_rng(0)
+    weights = [
+        numpy_helper.from_array(rng.standard_normal(shape).astype(np.float32) * 0.2, name)
+        for name, shape in (("w", (16, 3, 3, 3)), ("v", (16, 16, 3, 3)))
+    ]
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], name="first", pads=[1] * 4),
+        helper.make_node("Relu", ["c"], ["r"], name="relu"),
+        helper.make_node("Conv", ["r", "v"], ["y"], name="second", pads=[1] * 4),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 3, 16, 16])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", 16, 16, 16])],
+        weights,
+    )
+    path = tmp_path_factory.mktemp("typed") / "model.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 19)], ir_version=9), path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def samples(model: Path) -> Path:
+    file = model.with_name("samples.npz")
+    np.savez(file, x=np.random.default_rng(1).standard_normal((32, 3, 16, 16)).astype(np.float32))
+    return file
+
+
+@pytest.fixture(scope="module")
+def int8(model: Path, samples: Path) -> Path:
+    """The model quantised, its input INT8."""
+    out = model.with_name("int8.onnx")
+    trtopt.quantize(model, out, precision="int8", calib=samples, target="rtx", io={"x": "int8"})
+    return out
+
+
+def test_tensorrt_rtx_builds_every_pair_of_its_row(model: Path, int8: Path, tmp_path: Path) -> None:
+    builder = open_builder(RTX)
+    short = {dtype: name for name, dtype in TYPES.items()}
+    for dtype, layouts in target_of(builder.backend).io_formats.items():
+        file = int8
+        if dtype != "int8":
+            file = tmp_path / f"{dtype}.onnx"
+            trtopt.rewrite(model, file, target="rtx", io={"x": short[dtype]}, check=False)
+        onnx_file = read_onnx(file)
+        assert onnx_file.inputs[0].dtype == dtype
+        for layout in ("nchw", *layouts):
+            recipe = Recipe(batch=(2,), io={"x": f"{short[dtype]}:{layout}"})
+            (plan,) = make_plans(onnx_file, recipe, builder.backend)
+            built = builder.build(
+                file,
+                onnx_file.types,
+                plan,
+                timing_cache=None,
+                progress=lambda phase, fraction: None,
+                log=lambda severity, message: None,
+            )
+            assert built.config.get("io_formats", "") == (f"x:{layout.upper()}" if layout in layouts else "")
+            assert built.inputs[0].dtype == dtype
+
+
+def test_a_pixel_input_is_built_with_its_normalisation_and_serves(model: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "pixels"
+    manifest = trtopt.build(
+        model, folder, batch=4, io={"x": "uint8:nhwc"}, normalize={"x": PIXELS}, backend="onnxruntime"
+    )
+    assert [(one.dtype, one.layout, one.mean) for one in manifest.io] == [
+        ("uint8", "nhwc", (123.7, 116.3, 103.5))
+    ]
+    assert manifest.source_sha256 == read_onnx(model).sha256
+    pixels = np.random.default_rng(2).integers(0, 256, (4, 16, 16, 3), np.uint8)
+    with EnginePool.open(folder) as pool:
+        served = pool.run({"x": trtopt.pack(folder, pixels)})["y"]
+    mean, std = np.array([123.7, 116.3, 103.5]), np.array([58.4, 57.1, 57.4])
+    plain = tmp_path / "plain"
+    trtopt.build(model, plain, batch=4, backend="onnxruntime")
+    with EnginePool.open(plain) as pool:
+        floats = ((pixels - mean) / std).transpose(0, 3, 1, 2).astype(np.float32)
+        wanted = pool.run({"x": np.ascontiguousarray(floats)})["y"]
+    np.testing.assert_allclose(served, wanted, atol=1e-4 * np.abs(wanted).max())
+    assert trtopt.check(folder, model).subjects[0].outputs[0].sqnr_db > 80
+    with pytest.raises(DataError, match="sample 0 holds float32"):
+        trtopt.pack(folder, pixels.astype(np.float32))
+
+
+def test_an_int8_input_keeps_its_scale_in_the_manifest_for_pack(
+    model: Path, samples: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "int8"
+    manifest = trtopt.build(
+        model, folder, batch=4, precision="int8", calib=samples, io={"x": "int8:hwc16"}, backend=RTX
+    )
+    (tensor,) = manifest.io
+    image = np.load(samples)["x"][:4]
+    packed = trtopt.pack(folder, image, saturate=True)
+    assert (packed.dtype, packed.shape) == (np.dtype(np.int8), (4, 16, 16, 16))
+    assert tensor.scale is not None
+    levels = np.clip(np.rint(image / np.float32(tensor.scale)), -128, 127)
+    np.testing.assert_array_equal(packed[..., :3].transpose(0, 3, 1, 2), levels)
+    assert manifest.engines[0].plan.io_layouts == {"x": "hwc16"}
+    assert any("INT8 inputs and outputs exist only" in note for note in manifest.notes)
+
+
+def test_a_format_that_the_backend_does_not_have_leaves_nothing(model: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no uint8 in chw4"):
+        trtopt.build(model, tmp_path / "out", io={"x": "uint8:chw4"}, backend=RTX)
+    with pytest.raises(UsageError, match="ONNX cannot express"):
+        trtopt.build(model, tmp_path / "out", io={"x": "fp16:hwc8"}, backend="onnxruntime")
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,238 @@
+"""Types, layouts and normalisation in the graph: the same function of the converted input, or a refusal."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import given, settings, strategies as st
+from onnx import TensorProto, helper, numpy_helper
+
+from tests.support.graphs import model_of, value
+from trtopt.device.ort.reference import Unoptimised
+from trtopt.errors import UsageError
+from trtopt.onnxio.model_file import ModelFile
+from trtopt.records.typed_io import NO_REQUEST, IoRequest, read_io_request
+from trtopt.rewrite.rewrite import rewrite_model
+from trtopt.rewrite.typed_io import check_formats, move_quantisation, type_graph
+from trtopt.targets import target_named
+
+SHAPE = ("N", 3, 4, 4)
+NORMALISE = "mean=123.7,116.3,103.5:std=58.4,57.1,57.4"
+DTYPES = {"fp32": np.float32, "fp16": np.float16, "uint8": np.uint8}
+
+
+def array(*shape: int, seed: int = 0) -> np.ndarray[Any, Any]:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def constant(values: Any, name: str) -> onnx.TensorProto:
+    return numpy_helper.from_array(np.asarray(values), name)
+
+
+def conv(pads: int = 0, *nodes: onnx.NodeProto, source: str = "x", weights: Any = ()) -> onnx.ModelProto:
+    return model_of(
+        *nodes,
+        helper.make_node("Conv", [source, "w"], ["c"], name="conv", pads=[pads] * 4),
+        helper.make_node("Relu", ["c"], ["y"], name="relu"),
+        inputs=[value("x", SHAPE)],
+        outputs=[value("y", ("N", 5, None, None))],
+        weights=[constant(array(5, 3, 3, 3), "w"), *weights],
+    )
+
+
+def quantised(*, other: bool = False, scale: float = 0.25, transposed: bool = False) -> onnx.ModelProto:
+    """x → Q → DQ → Conv; `other`: an output besides reads x. `transposed`: x is NHWC."""
+    source = "t" if transposed else "x"
+    nodes = [
+        *([helper.make_node("Transpose", ["x"], ["t"], perm=[0, 3, 1, 2])] if transposed else ()),
+        helper.make_node("QuantizeLinear", [source, "s", "z"], ["q"], name="q"),
+        helper.make_node("DequantizeLinear", ["q", "s", "z"], ["d"], name="d"),
+        *([helper.make_node("Relu", ["x"], ["o"], name="reader")] if other else ()),
+    ]
+    made = conv(1, *nodes, source="d", weights=[constant(np.float32(scale), "s"), constant(np.int8(0), "z")])
+    if transposed:
+        made.graph.input[0].CopyFrom(value("x", ("N", 4, 4, 3)))
+    if other:
+        made.graph.output.append(value("o", SHAPE))
+    return made
+
+
+def file_of(model: onnx.ModelProto) -> ModelFile:
+    return ModelFile(model, Path(), external=False)
+
+
+def typed(
+    model: onnx.ModelProto, io: dict[str, str], normalize: dict[str, str] | None = None
+) -> onnx.ModelProto:
+    request = read_io_request(io, normalize or {}, None)
+    return type_graph(file_of(model), request).model.proto
+
+
+def run(model: onnx.ModelProto, x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    return Unoptimised(model.SerializeToString()).run({"x": x})["y"]
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    st.sampled_from(sorted(DTYPES)),
+    st.sampled_from(["nchw", "nhwc"]),
+    st.booleans(),
+    st.sampled_from(["fp32", "fp16"]),
+    st.sampled_from(["nchw", "nhwc"]),
+    st.integers(0, 1),
+)
+def test_the_typed_graph_computes_the_same_of_the_converted_input(
+    dtype: str, layout: str, normalises: bool, out_type: str, out_layout: str, pads: int
+) -> None:
+    model = conv(pads)
+    made = typed(
+        model,
+        {"x": f"{dtype}:{layout}", "y": f"{out_type}:{out_layout}"},
+        {"x": NORMALISE} if normalises else None,
+    )
+    onnx.checker.check_model(made, full_check=True)
+    pixels = np.random.default_rng(1).integers(0, 256, (2, 3, 4, 4)).astype(DTYPES[dtype])
+    given_to_new = pixels.transpose(0, 2, 3, 1) if layout == "nhwc" else pixels
+    converted = pixels.astype(np.float32)
+    if normalises:
+        mean, std = (
+            np.array(numbers, np.float32).reshape(3, 1, 1)
+            for numbers in ((123.7, 116.3, 103.5), (58.4, 57.1, 57.4))
+        )
+        converted = (converted - mean) / std
+    wanted = run(model, converted)
+    wanted = wanted.transpose(0, 2, 3, 1) if out_layout == "nhwc" else wanted
+    found = run(made, np.ascontiguousarray(given_to_new))
+    assert found.dtype == DTYPES[out_type]
+    np.testing.assert_allclose(found.astype(np.float32), wanted, rtol=2e-3, atol=1e-3 * np.abs(wanted).max())
+
+
+@pytest.mark.parametrize(("pads", "left"), [(0, []), (1, ["Sub"])])
+def test_normalisation_is_folded_into_an_unpadded_convolution_and_its_factor_into_any(
+    pads: int, left: list[str], tmp_path: Path
+) -> None:
+    onnx.save(conv(pads), tmp_path / "in.onnx")
+    request = read_io_request({"x": "uint8:nhwc"}, {"x": NORMALISE}, None)
+    trace = rewrite_model(tmp_path / "in.onnx", tmp_path / "out.onnx", target="10", io=request)
+    operators = [node.op_type for node in onnx.load(tmp_path / "out.onnx").graph.node]
+    assert [operator for operator in operators if operator in ("Sub", "Mul", "Div", "Add")] == left
+    assert {item.ok for item in trace.checked} == {True}
+    assert any("uint8, nhwc, normalised" in note for note in trace.notes)
+
+
+def test_real_samples_in_the_new_form_take_part_in_the_check(tmp_path: Path) -> None:
+    pixels = np.random.default_rng(2).integers(0, 256, (4, 4, 4, 3), np.uint8)
+    np.savez(tmp_path / "pixels.npz", x=pixels)
+    request = read_io_request({"x": "uint8:nhwc"}, {}, None)
+    made = type_graph(file_of(conv()), request, data=tmp_path / "pixels.npz")
+    assert "pixels.npz" in {item.feed for item in made.checked}
+
+
+def test_the_input_inside_a_branch_is_the_converted_one() -> None:
+    branch = helper.make_graph([helper.make_node("Neg", ["x"], ["n"])], "then", [], [value("n", SHAPE)])
+    other = helper.make_graph([helper.make_node("Abs", ["x"], ["a"])], "else", [], [value("a", SHAPE)])
+    model = model_of(
+        helper.make_node("If", ["flag"], ["y"], then_branch=branch, else_branch=other),
+        inputs=[value("x", SHAPE)],
+        outputs=[value("y", SHAPE)],
+        weights=[constant(np.array(True), "flag")],
+    )
+    x = np.full((1, 4, 4, 3), 7, np.uint8)
+    assert run(typed(model, {"x": "uint8:nhwc"}), x).tolist() == np.full((1, 3, 4, 4), -7.0).tolist()
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_the_q_of_an_int8_input_moves_to_the_caller(transposed: bool) -> None:
+    model = quantised(transposed=transposed)
+    request = read_io_request({"x": "int8"}, {}, None)
+    typing = type_graph(file_of(model), request)
+    moved = move_quantisation(typing.model, typing.tensors)
+    (tensor,) = moved.tensors
+    assert tensor.scale == 0.25
+    assert "QuantizeLinear" not in {node.op_type for node in moved.model.proto.graph.node}
+    levels = np.random.default_rng(3).integers(-128, 128, (2, 4, 4, 3) if transposed else (2, 3, 4, 4))
+    found = run(moved.model.proto, levels.astype(np.int8))
+    np.testing.assert_array_equal(found, run(model, levels.astype(np.float32) * np.float32(0.25)))
+
+
+def test_the_dq_of_an_int8_output_moves_to_the_caller() -> None:
+    model = model_of(
+        helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),
+        helper.make_node("DequantizeLinear", ["q", "s", "z"], ["y"]),
+        weights=[constant(np.float32(0.5), "s"), constant(np.int8(0), "z")],
+    )
+    typing = type_graph(file_of(model), read_io_request({"y": "int8"}, {}, None))
+    moved = move_quantisation(typing.model, typing.tensors)
+    assert run(moved.model.proto, np.full((1, 4), 3.0, np.float32)).tolist() == [[6] * 4]
+
+
+def normalising() -> onnx.ModelProto:
+    sub = helper.make_node("Sub", ["x", "m"], ["s"], name="sub")
+    return conv(0, sub, source="s", weights=[constant(np.float32(1), "m")])
+
+
+INTEGERS = model_of(
+    helper.make_node("Cast", ["x"], ["y"], to=TensorProto.FLOAT), inputs=[value("x", kind=TensorProto.INT64)]
+)
+
+
+@pytest.mark.parametrize(
+    ("model", "io", "normalize", "words"),
+    [
+        (conv(), {"z": "fp16"}, {}, "no such tensor"),
+        (conv(), {}, {"y": "mean=1:std=1"}, "is an output"),
+        (conv(), {}, {"x": "mean=1,2:std=1,1"}, "2 means, and the input has 3 channels"),
+        (conv(), {"y": "uint8"}, {}, "would cut off the fractions"),
+        (normalising(), {}, {"x": "mean=1:std=1"}, "normalises it already, at node 'sub'"),
+        (model_of(helper.make_node("Relu", ["x"], ["y"])), {"x": "fp16:nhwc"}, {}, "has rank 2"),
+        (INTEGERS, {"x": "uint8"}, {}, "used as numbers or indices"),
+    ],
+)
+def test_what_does_not_fit_the_model_is_refused(
+    model: onnx.ModelProto, io: dict[str, str], normalize: dict[str, str], words: str
+) -> None:
+    with pytest.raises(UsageError, match=words) as caught:
+        typed(model, io, normalize)
+    assert caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        (conv(), r"node 'conv' \(Conv\) uses it as numbers"),
+        (quantised(other=True), r"node 'reader' \(Relu\) uses it as numbers"),
+    ],
+)
+def test_int8_of_an_input_that_is_used_as_numbers_is_refused(model: onnx.ModelProto, words: str) -> None:
+    typing = type_graph(file_of(model), read_io_request({"x": "int8"}, {}, None))
+    with pytest.raises(UsageError, match=words):
+        move_quantisation(typing.model, typing.tensors)
+
+
+@pytest.mark.parametrize(
+    ("target", "io", "in_engine", "words"),
+    [
+        ("8.6", "bf16", True, "8.6 has no bfloat16"),
+        ("8.6", "fp16:hwc16", True, "8.6 has no float16 in hwc16"),
+        ("rtx", "uint8:chw4", True, "rtx has no uint8 in chw4"),
+        ("10", "int8:chw4", False, "ONNX cannot express"),
+    ],
+)
+def test_a_pair_that_a_target_does_not_have_is_refused(
+    target: str, io: str, in_engine: bool, words: str
+) -> None:
+    with pytest.raises(UsageError, match=words) as caught:
+        check_formats(read_io_request({"x": io}, {}, None), target_named(target), in_engine=in_engine)
+    assert "nhwc" in caught.value.remedy or "float16" in caught.value.remedy
+
+
+def test_preprocessing_needs_one_image() -> None:
+    with pytest.raises(UsageError, match="0 inputs of rank 4"):
+        type_graph(file_of(model_of()), IoRequest(preprocess="imagenet"))
+
+
+def test_no_request_changes_nothing() -> None:
+    model = conv()
+    assert type_graph(file_of(model), NO_REQUEST).model.proto == model

@@ -1,0 +1,159 @@
+"""Arrays in the types and formats that an engine's inputs and outputs have, and back.
+
+`vectorised` and `planar` are the formats alone; `packed` and `unpacked` also have the types and scales.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trtopt.errors import DataError
+from trtopt.onnxio.element_types import numpy_dtype
+from trtopt.records import Shape, TensorSpec
+from trtopt.records.typed_io import VECTORS, TypedTensor, stored_shape
+
+Array = NDArray[Any]
+
+
+def vectorised(array: Array, layout: str) -> Array:
+    """An NCHW array in a vectorised format, channels padded with zeros; unchanged in a linear layout."""
+    if layout not in VECTORS:
+        return array
+    batch, channels, height, width = array.shape
+    width_of = VECTORS[layout]
+    vectors = -(-channels // width_of)
+    padded = np.zeros((batch, vectors * width_of, height, width), array.dtype)
+    padded[:, :channels] = array
+    if layout.startswith("hwc"):
+        return np.ascontiguousarray(padded.transpose(0, 2, 3, 1))
+    split = padded.reshape(batch, vectors, width_of, height, width)
+    return np.ascontiguousarray(split.transpose(0, 1, 3, 4, 2))
+
+
+def planar(array: Array, layout: str, channels: int) -> Array:
+    """The NCHW array of so many channels that a vectorised one holds; unchanged in a linear layout."""
+    if layout not in VECTORS:
+        return array
+    if layout.startswith("hwc"):
+        return np.ascontiguousarray(array.transpose(0, 3, 1, 2)[:, :channels])
+    batch, vectors, height, width, width_of = array.shape
+    joined = array.transpose(0, 1, 4, 2, 3).reshape(batch, vectors * width_of, height, width)
+    return np.ascontiguousarray(joined[:, :channels])
+
+
+def quantised(name: str, array: Array, scale: float, *, saturate: bool) -> Array:
+    """Q(array) as QuantizeLinear computes it: division, rounding half to even, INT8.
+
+    Raises:
+        DataError: a value beyond INT8's range without `saturate`, or one that is not finite; with its sample.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        levels = np.rint(array.astype(np.float32) / np.float32(scale))
+    _refuse(name, array, ~np.isfinite(levels), "is not finite", "clean the data")
+    low, high = (np.iinfo(np.int8).min, np.iinfo(np.int8).max)
+    if not saturate:
+        beyond = (levels < low) | (levels > high)
+        reason = f"is outside INT8 at scale {scale:.6g} (±{scale * high:.6g})"
+        remedy = "calibrate on such data, or clip as QuantizeLinear does: pack(..., saturate=True)"
+        _refuse(name, array, beyond, reason, remedy)
+    result: Array = np.clip(levels, low, high).astype(np.int8)
+    return result
+
+
+def packed(spec: TensorSpec, array: Array, tensor: TypedTensor | None, *, saturate: bool = False) -> Array:
+    """`array`, of the shape that the graph's input `spec` takes, in the engine's type and format.
+
+    Raises:
+        DataError: a shape, a type or a value that the input cannot take; names the sample.
+    """
+    dtype = numpy_dtype(spec.dtype)
+    fits = array.ndim == len(spec.shape) and all(
+        isinstance(axis, str) or axis == length
+        for axis, length in zip(spec.shape[1:], array.shape[1:], strict=True)
+    )
+    if not fits:
+        raise DataError(
+            f"input {spec.name!r}: an array of shape {array.shape}, expected {spec.shape}",
+            "give a batch in the shape of the graph's input; pack makes the engine's format of it",
+        )
+    if tensor is not None and tensor.scale is not None and array.dtype.kind == "f":
+        array = quantised(spec.name, array, tensor.scale, saturate=saturate)
+    return vectorised(exact(spec.name, array, dtype), tensor.layout if tensor is not None else "nchw")
+
+
+def exact(name: str, array: Array, dtype: np.dtype[Any], first: int = 0) -> Array:
+    """`array` in another type, if that type is of its kind and holds its values.
+
+    Raises:
+        DataError: floats for an integer type, or values out of its range; names the sample.
+    """
+    if array.dtype == dtype:
+        return array
+    if dtype.kind in "iu":
+        if array.dtype.kind not in "iu":
+            raise DataError(
+                f"input {name!r}: sample {first} holds {array.dtype} values, and the input is {dtype}",
+                f"give integers from {np.iinfo(dtype).min} to {np.iinfo(dtype).max}, such as raw pixels",
+            )
+        beyond = (array < np.iinfo(dtype).min) | (array > np.iinfo(dtype).max)
+        _refuse(name, array, beyond, f"does not fit {dtype}", "scale the data to the range of the type")
+        return array.astype(dtype)
+    with np.errstate(over="ignore"):
+        converted: Array = array.astype(dtype)
+    lost = ~np.isfinite(converted.astype(np.float32))
+    _refuse(name, array, lost, f"does not fit {dtype}, or is not finite", "scale or clean the data")
+    return converted
+
+
+def _refuse(name: str, array: Array, bad: NDArray[np.bool_], reason: str, remedy: str) -> None:
+    if not bad.any():
+        return
+    place = np.unravel_index(int(np.argmax(bad)), bad.shape)
+    sample = f" of sample {int(place[0])}" if place else ""
+    raise DataError(f"input {name!r}: value {array[place]}{sample} {reason}", remedy)
+
+
+def unpacked(spec: TensorSpec, array: Array, tensor: TypedTensor | None) -> Array:
+    """What the engine's output holds, in the shape of the graph's output; INT8 with a scale becomes FP32.
+
+    Raises:
+        DataError: an array that is not in the output's format, or an open number of channels.
+    """
+    layout = tensor.layout if tensor is not None else "nchw"
+    if layout in VECTORS:
+        channels = spec.shape[1]
+        if not isinstance(channels, int):
+            raise DataError(
+                f"output {spec.name!r}: its number of channels is open, so its padding is not known",
+                "export the model with a fixed number of channels, or request a linear layout",
+            )
+        if array.ndim != len(stored_shape(layout, (1, channels, 1, 1))):
+            raise DataError(
+                f"output {spec.name!r}: an array of shape {array.shape} is not {layout}",
+                "give the array as the engine wrote it",
+            )
+        array = planar(array, layout, channels)
+    if tensor is None or tensor.scale is None:
+        return array
+    values: Array = array.astype(np.float32) * np.float32(tensor.scale)
+    return values
+
+
+def on_host(array: object) -> Array:
+    """An array of NumPy, or a copy on the host of one on the GPU (CuPy, PyTorch)."""
+    if isinstance(array, np.ndarray):
+        return array
+    if hasattr(array, "detach"):
+        array = array.detach().cpu().numpy()
+    elif hasattr(array, "__cuda_array_interface__") and hasattr(array, "get"):
+        array = array.get()
+    found: Array = np.asarray(array)
+    return found
+
+
+def fits_stored(layout: str, shape: Shape, array: Array) -> bool:
+    """Whether an array is in the format already that a tensor of NCHW `shape` has."""
+    return layout in VECTORS and array.shape == stored_shape(layout, shape)

@@ -1,0 +1,201 @@
+"""How a model's inputs and outputs are typed and laid out: the request, how it is read, and the result."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Literal
+
+from trtopt.errors import UsageError
+from trtopt.records.base import Record, Shape
+
+TYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "int8": "int8", "uint8": "uint8"}
+"""The types of `--io` by NumPy name."""
+LINEAR = ("nchw", "nhwc")
+"""The layouts that an ONNX graph can express."""
+VECTORS = {"chw2": 2, "chw4": 4, "chw16": 16, "chw32": 32, "hwc8": 8, "hwc16": 16}
+"""TensorRT's vectorised formats, with the number of channels that each pads to a multiple of."""
+PREPROCESSING = {"imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))}
+"""Mean and standard deviation of each channel, of pixels from 0 to 1."""
+IMAGE_RANK = 4
+_LARGEST_PIXEL = 255.0
+_IO_EXAMPLE = "write, say, --io image=uint8:nhwc"
+_NORMALIZE_EXAMPLE = "write, say, --normalize image:mean=123.7,116.3,103.5:std=58.4,57.1,57.4"
+
+
+class TensorFormat(Record, frozen=True, kw_only=True):
+    """The type and the layout that one input or output is to have."""
+
+    name: str
+    dtype: str
+    """Its NumPy name."""
+    layout: str = "nchw"
+
+    @property
+    def is_vectorised(self) -> bool:
+        """Whether ONNX has no word for the layout: it is set on the engine's tensor."""
+        return self.layout in VECTORS
+
+
+class Normalisation(Record, frozen=True, kw_only=True):
+    """(x − mean) / std of an input, per channel, in the units of the new input."""
+
+    name: str
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+
+class IoRequest(Record, frozen=True, kw_only=True):
+    """Requested types, layouts and normalisation; `preprocess` is one of `PREPROCESSING`, for the image."""
+
+    formats: tuple[TensorFormat, ...] = ()
+    normalisations: tuple[Normalisation, ...] = ()
+    preprocess: str | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is requested."""
+        return self == NO_REQUEST
+
+    @property
+    def vectorised(self) -> dict[str, str]:
+        """The layouts that are set on the engine's tensors, by tensor."""
+        return {one.name: one.layout for one in self.formats if one.is_vectorised}
+
+    @property
+    def int8(self) -> tuple[str, ...]:
+        """The tensors that exchange quantised values."""
+        return tuple(one.name for one in self.formats if one.dtype == "int8")
+
+    def format_of(self, name: str) -> TensorFormat | None:
+        """What is requested of one tensor."""
+        return next((one for one in self.formats if one.name == name), None)
+
+
+NO_REQUEST = IoRequest()
+"""Inputs and outputs stay as the model has them."""
+
+
+class TypedTensor(Record, frozen=True, kw_only=True):
+    """An input or output that is typed or laid out by request, and what a caller needs to fill or read it.
+
+    `model_dtype` is its type in the user's model. `scale` is that of INT8 values: x = scale · q. `mean` and
+    `std` are what the graph applies itself.
+    """
+
+    name: str
+    role: Literal["input", "output"]
+    dtype: str
+    layout: str
+    model_dtype: str
+    scale: float | None = None
+    mean: tuple[float, ...] = ()
+    std: tuple[float, ...] = ()
+
+    def __str__(self) -> str:
+        what = f"{self.role} {self.name!r}: {self.dtype}, {self.layout}"
+        scale = f", scale {self.scale:.6g}" if self.scale is not None else ""
+        return f"{what}{scale}{', normalised in the graph' if self.mean else ''}"
+
+
+def read_io_request(io: Mapping[str, str], normalize: Mapping[str, str], preprocess: str | None) -> IoRequest:
+    """The request that a recipe's `io`, `normalize` and `preprocess` make.
+
+    Raises:
+        UsageError: an unknown type, layout or preprocessing, not a number, or normalisation twice.
+    """
+    if preprocess is not None and preprocess not in PREPROCESSING:
+        raise UsageError(f"--preprocess {preprocess}: unknown", f"choose among {', '.join(PREPROCESSING)}")
+    if preprocess is not None and normalize:
+        raise UsageError(
+            "--preprocess and --normalize would both normalise: an input is normalised once",
+            "omit one of them",
+        )
+    formats = tuple(_read_format(name, text) for name, text in io.items())
+    normalisations = tuple(_read_normalisation(name, text) for name, text in normalize.items())
+    for one in normalisations:
+        if any(given.name == one.name and given.dtype == "int8" for given in formats):
+            raise UsageError(
+                f"--normalize {one.name}: an INT8 input takes quantised values of what is normalised already",
+                "normalise before trtopt.pack, or make the input uint8",
+            )
+    return IoRequest(formats=formats, normalisations=normalisations, preprocess=preprocess)
+
+
+def split_io(text: str) -> tuple[str, str]:
+    """`image=uint8:nhwc` as the tensor's name and the rest.
+
+    Raises:
+        UsageError: not of that form.
+    """
+    name, equals, rest = text.rpartition("=")
+    if not equals or not name or not rest:
+        raise UsageError(f"--io {text!r}: expected NAME=TYPE[:LAYOUT]", _IO_EXAMPLE)
+    return name, rest
+
+
+def split_normalize(text: str) -> tuple[str, str]:
+    """`image:mean=…:std=…` as the input's name and the rest.
+
+    Raises:
+        UsageError: not of that form.
+    """
+    name, found, rest = text.rpartition(":mean=")
+    if not found or not name:
+        raise UsageError(f"--normalize {text!r}: expected NAME:mean=…:std=…", _NORMALIZE_EXAMPLE)
+    return name, f"mean={rest}"
+
+
+def _read_format(name: str, text: str) -> TensorFormat:
+    kind, _, layout = text.partition(":")
+    if kind not in TYPES:
+        raise UsageError(f"--io {name}={text}: unknown type {kind!r}", f"choose among {', '.join(TYPES)}")
+    if layout and layout not in (*LINEAR, *VECTORS):
+        raise UsageError(
+            f"--io {name}={text}: unknown layout {layout!r}",
+            f"choose among {', '.join((*LINEAR, *VECTORS))}",
+        )
+    return TensorFormat(name=name, dtype=TYPES[kind], layout=layout or "nchw")
+
+
+def _read_normalisation(name: str, text: str) -> Normalisation:
+    given = f"--normalize {name}:{text}"
+    parts = [part.partition("=") for part in text.split(":")]
+    if sorted(key for key, _, _ in parts) != ["mean", "std"]:
+        raise UsageError(f"{given}: expected mean=… and std=…, each once", _NORMALIZE_EXAMPLE)
+    try:
+        found = {key: tuple(float(number) for number in numbers.split(",")) for key, _, numbers in parts}
+    except ValueError:
+        raise UsageError(f"{given}: not numbers separated by commas", _NORMALIZE_EXAMPLE) from None
+    mean, std = found["mean"], found["std"]
+    if len(mean) != len(std):
+        raise UsageError(f"{given}: {len(mean)} means and {len(std)} deviations", "give one per channel")
+    if not all(map(math.isfinite, (*mean, *std))) or min(std) <= 0:
+        raise UsageError(f"{given}: means must be finite and deviations above 0", _NORMALIZE_EXAMPLE)
+    return Normalisation(name=name, mean=mean, std=std)
+
+
+def preset_for(name: str, preprocess: str, dtype: str) -> Normalisation:
+    """A preprocessing in the units of the input's type: integers are pixels from 0 to 255."""
+    mean, std = PREPROCESSING[preprocess]
+    unit = _LARGEST_PIXEL if dtype == "uint8" else 1.0
+    return Normalisation(name=name, mean=tuple(x * unit for x in mean), std=tuple(x * unit for x in std))
+
+
+def stored_shape(layout: str, shape: Shape) -> Shape:
+    """The shape of the array that a tensor of NCHW `shape` occupies in a vectorised format; else `shape`."""
+    if layout not in VECTORS:
+        return shape
+    batch, channels, height, width = shape
+    vectors = -(-channels // VECTORS[layout])
+    if layout.startswith("hwc"):
+        return (batch, height, width, vectors * VECTORS[layout])
+    return (batch, vectors, height, width, VECTORS[layout])
+
+
+def nchw_sample(layout: str, stored: Shape, channels: int) -> Shape | None:
+    """The (C, H, W) of one sample that is stored in a vectorised format; None if it is not so stored."""
+    if len(stored) != len(stored_shape(layout, (1, channels, 1, 1))) - 1:
+        return None
+    sample = (channels, *(stored[:2] if layout.startswith("hwc") else stored[1:3]))
+    return sample if stored_shape(layout, (1, *sample))[1:] == stored else None

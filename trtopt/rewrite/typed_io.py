@@ -1,0 +1,580 @@
+"""Types, layouts and normalisation of inputs and outputs, written into the graph and verified.
+
+An input becomes input → Cast → Transpose → (x − mean) · 1/std → the model's own input; an output the
+reverse. `fold-scale-before` then folds the arithmetic into the first convolution where that is exact.
+INT8 is separate: its Q is in the graph only after quantisation, and `move_quantisation` then takes it out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import onnx
+from onnx import GraphProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
+
+from trtopt.data import feeds
+from trtopt.errors import ModelError, UsageError
+from trtopt.onnxio.element_types import numpy_dtype
+from trtopt.onnxio.graph_walk import graphs_of
+from trtopt.onnxio.model_file import ModelFile, array_of
+from trtopt.onnxio.unique_names import unused_name
+from trtopt.records import TensorSpec
+from trtopt.records.typed_io import (
+    IMAGE_RANK,
+    IoRequest,
+    Normalisation,
+    TensorFormat,
+    TypedTensor,
+    preset_for,
+)
+from trtopt.rewrite import equivalence
+from trtopt.rewrite.rewrite_trace import Deviation
+from trtopt.targets import Target
+
+Array = np.ndarray[Any, Any]
+_FLOATS = {TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16}
+_TO_NCHW, _TO_NHWC = (0, 3, 1, 2), (0, 2, 3, 1)
+
+
+@dataclass(frozen=True)
+class TypedGraph:
+    """The graph with its new inputs and outputs, what they are, and the verification."""
+
+    model: ModelFile
+    tensors: tuple[TypedTensor, ...] = ()
+    checked: tuple[Deviation, ...] = ()
+
+
+def check_formats(request: IoRequest, target: Target, *, in_engine: bool) -> None:
+    """Refuse types and formats that a target does not have.
+
+    `in_engine`: vectorised formats can be set, which takes an engine of TensorRT.
+
+    Raises:
+        UsageError: one; with those that it has.
+    """
+    for one in request.formats:
+        if one.dtype not in target.io_formats:
+            raise UsageError(
+                f"--io {one.name}: target {target.name} has no {one.dtype} inputs and outputs",
+                f"it has {', '.join(target.io_formats)}",
+            )
+        if not one.is_vectorised:
+            continue
+        if not in_engine:
+            raise UsageError(
+                f"--io {one.name}: {one.layout} is a format of TensorRT's engines, which ONNX cannot express",
+                "give it to trtopt build, with TensorRT or TensorRT-RTX; here nchw and nhwc can be written",
+            )
+        if one.layout not in target.io_formats[one.dtype]:
+            known = ", ".join(("nchw", "nhwc", *target.io_formats[one.dtype]))
+            raise UsageError(
+                f"--io {one.name}: target {target.name} has no {one.dtype} in {one.layout}",
+                f"with {one.dtype} it has {known}",
+            )
+
+
+def type_graph(
+    model: ModelFile, request: IoRequest, *, data: str | Path | None = None, check: bool = True
+) -> TypedGraph:
+    """The model with the requested types, layouts and normalisation, run against the original.
+
+    INT8 tensors get their layout alone here; see `move_quantisation`. `data` has the new inputs.
+
+    Raises:
+        UsageError: a request that does not fit the model's tensors.
+        ModelError: one of the models does not run, or the outputs differ.
+        DataError: `data` does not fit the new inputs.
+    """
+    made = replace(model, proto=onnx.ModelProto())
+    made.proto.CopyFrom(model.proto)
+    edits = list(_edits(made.proto.graph, request))
+    for edit in edits:
+        (_type_input if edit.tensor.role == "input" else _type_output)(made.proto.graph, edit)
+    tensors = tuple(edit.tensor for edit in edits)
+    checked = _verified(model, made, tensors, data) if check and tensors else ()
+    return TypedGraph(made, tensors, checked)
+
+
+def typed_reference(model: ModelFile, tensors: Sequence[TypedTensor]) -> ModelFile:
+    """The user's model with the inputs and outputs that a build of it has, as a reference for that."""
+    made = replace(model, proto=onnx.ModelProto())
+    made.proto.CopyFrom(model.proto)
+    values = {item.name: item for item in (*made.proto.graph.input, *made.proto.graph.output)}
+    for tensor in tensors:
+        edit = _Edit(tensor, values[tensor.name])
+        (_type_input if tensor.role == "input" else _type_output)(made.proto.graph, edit)
+    return made
+
+
+def typed_specs(specs: Sequence[TensorSpec], request: IoRequest) -> tuple[TensorSpec, ...]:
+    """Inputs or outputs in their new types and layouts; INT8 keeps its type until it is quantised."""
+    return tuple(_typed_spec(spec, request.format_of(spec.name)) for spec in specs)
+
+
+def _typed_spec(spec: TensorSpec, wanted: TensorFormat | None) -> TensorSpec:
+    if wanted is None:
+        return spec
+    nhwc = wanted.layout == "nhwc" and len(spec.shape) == IMAGE_RANK
+    shape = tuple(spec.shape[axis] for axis in _TO_NHWC) if nhwc else spec.shape
+    return msgspec.structs.replace(
+        spec, dtype=spec.dtype if wanted.dtype == "int8" else wanted.dtype, shape=shape
+    )
+
+
+# ── what is to be done ──────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True)
+class _Edit:
+    """One tensor's change: `tensor` describes the result, `graph_dtype` is its type in the new graph."""
+
+    tensor: TypedTensor
+    value: ValueInfoProto
+
+    @property
+    def graph_dtype(self) -> int:
+        """INT8 comes with its scale, after the quantisation: until then the tensor keeps its type."""
+        kept = self.tensor.dtype == "int8" and self.tensor.scale is None
+        name = self.tensor.model_dtype if kept else self.tensor.dtype
+        return int(helper.np_dtype_to_tensor_dtype(numpy_dtype(name)))
+
+
+def _edits(graph: GraphProto, request: IoRequest) -> Iterator[_Edit]:
+    """Each tensor that the request names, checked against the graph."""
+    weights = {item.name for item in graph.initializer}
+    inputs = {item.name: item for item in graph.input if item.name not in weights}
+    outputs = {item.name: item for item in graph.output}
+    normalised = {one.name: one for one in request.normalisations}
+    if request.preprocess is not None:
+        name = _image_among(inputs, request)
+        wanted = request.format_of(name)
+        dtype = wanted.dtype if wanted is not None else "float32"
+        if dtype == "int8":
+            raise UsageError(
+                f"--preprocess {request.preprocess}: input {name!r} takes quantised values of what is "
+                "normalised already",
+                "normalise before trtopt.pack, or make the input uint8",
+            )
+        normalised[name] = preset_for(name, request.preprocess, dtype)
+    for name in dict.fromkeys((*(one.name for one in request.formats), *normalised)):
+        if (name in inputs) == (name in outputs):
+            raise UsageError(
+                f"--io {name}: {'is both an input and an output' if name in inputs else 'no such tensor'}",
+                f"the inputs are {', '.join(inputs)}, the outputs {', '.join(outputs)}",
+            )
+        if name in normalised and name not in inputs:
+            raise UsageError(f"--normalize {name}: is an output", f"the inputs are {', '.join(inputs)}")
+        value = inputs.get(name) or outputs[name]
+        yield _edit_of(graph, value, name in inputs, request.format_of(name), normalised.get(name))
+
+
+def _image_among(inputs: dict[str, ValueInfoProto], request: IoRequest) -> str:
+    images = [name for name, value in inputs.items() if _rank(value) == IMAGE_RANK]
+    if len(images) != 1:
+        raise UsageError(
+            f"--preprocess {request.preprocess}: the model has {len(images)} inputs of rank {IMAGE_RANK}",
+            "name the input with --normalize NAME:mean=…:std=…",
+        )
+    return images[0]
+
+
+def _rank(value: ValueInfoProto) -> int | None:
+    kind = value.type.tensor_type
+    return len(kind.shape.dim) if kind.HasField("shape") else None
+
+
+def _edit_of(
+    graph: GraphProto,
+    value: ValueInfoProto,
+    is_input: bool,
+    wanted: TensorFormat | None,
+    normalise: Normalisation | None,
+) -> _Edit:
+    name, held = value.name, value.type.tensor_type.elem_type
+    model_dtype = str(helper.tensor_dtype_to_np_dtype(held))
+    dtype, layout = (wanted.dtype, wanted.layout) if wanted is not None else (model_dtype, "nchw")
+    if layout != "nchw" and _rank(value) != IMAGE_RANK:
+        raise UsageError(
+            f"--io {name}: {layout} needs a tensor of rank {IMAGE_RANK}, {name!r} has rank {_rank(value)}",
+            "omit the layout",
+        )
+    if dtype != model_dtype and held not in _FLOATS:
+        raise UsageError(
+            f"--io {name}: {name!r} is {model_dtype}, whose values are used as numbers or indices",
+            "only floating-point inputs and outputs can be given another type",
+        )
+    if not is_input and dtype == "uint8" != model_dtype:
+        raise UsageError(
+            f"--io {name}: UINT8 would cut off the fractions of the {model_dtype} output", "choose fp16"
+        )
+    if normalise is not None:
+        _check_normalisation(graph, value, normalise)
+    return _Edit(
+        TypedTensor(
+            name=name,
+            role="input" if is_input else "output",
+            dtype=dtype,
+            layout=layout,
+            model_dtype=model_dtype,
+            mean=normalise.mean if normalise else (),
+            std=normalise.std if normalise else (),
+        ),
+        value,
+    )
+
+
+def _check_normalisation(graph: GraphProto, value: ValueInfoProto, wanted: Normalisation) -> None:
+    flag, axes = f"--normalize {value.name}", value.type.tensor_type.shape.dim
+    if value.type.tensor_type.elem_type not in _FLOATS:
+        raise UsageError(f"{flag}: is no floating-point input of the model", "omit it")
+    count = len(wanted.mean)
+    channels = axes[1].dim_value if len(axes) > 1 and axes[1].HasField("dim_value") else None
+    if count > 1 and (len(axes) < 2 or channels not in (None, count)):
+        shown = channels if channels is not None else "no axis of"
+        raise UsageError(f"{flag}: {count} means, and the input has {shown} channels", "give one per channel")
+    constants = {item.name for item in graph.initializer}
+    constants |= {node.output[0] for node in graph.node if node.op_type == "Constant"}
+    for node in _readers_past(graph, value.name, ("Cast", "Transpose", "Identity")):
+        if node.op_type in ("Sub", "Div") and constants & set(node.input):
+            raise UsageError(
+                f"{flag}: the model normalises it already, at node {node.name or node.output[0]!r}",
+                "omit --normalize and --preprocess, or export the model without its normalisation",
+            )
+
+
+def _readers(graph: GraphProto, name: str) -> list[NodeProto]:
+    return [node for part in graphs_of(graph) for node in part.node if name in node.input]
+
+
+def _readers_past(graph: GraphProto, name: str, passed: tuple[str, ...]) -> list[NodeProto]:
+    """The nodes that read a tensor, directly or past others."""
+    found = []
+    for node in _readers(graph, name):
+        found += _readers_past(graph, node.output[0], passed) if node.op_type in passed else [node]
+    return found
+
+
+# ── the graph ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _names(graph: GraphProto) -> set[str]:
+    return {
+        name
+        for part in graphs_of(graph)
+        for name in (
+            *(name for node in part.node for name in (*node.input, *node.output, node.name)),
+            *(item.name for item in (*part.input, *part.output, *part.initializer, *part.value_info)),
+        )
+    }
+
+
+class _Chain:
+    """Nodes one after the other, with names that the graph does not have."""
+
+    def __init__(self, graph: GraphProto, like: str) -> None:
+        self._graph, self._like, self._taken = graph, like, _names(graph)
+        self.nodes: list[NodeProto] = []
+
+    def name(self, what: str) -> str:
+        """A new name of the tensor's."""
+        found = unused_name(f"{self._like}/{what}", self._taken)
+        self._taken.add(found)
+        return found
+
+    def add(self, op: str, source: str, *more: str, **attributes: Any) -> str:
+        """Append a node; returns its output."""
+        target = self.name(op.lower())
+        node = helper.make_node(op, [source, *more], [target], name=self.name(op), **attributes)
+        self.nodes.append(node)
+        return target
+
+    def constant(self, values: Array | np.generic, what: str) -> str:
+        """A new initializer."""
+        name = self.name(what)
+        self._graph.initializer.append(numpy_helper.from_array(np.asarray(values), name))
+        return name
+
+
+def _rename(graph: GraphProto, old: str, new: str, *, outputs: bool) -> None:
+    """All that reads a tensor, and with `outputs` what makes it, calls it otherwise."""
+    for part in graphs_of(graph):
+        for node in part.node:
+            node.input[:] = [new if name == old else name for name in node.input]
+            if outputs:
+                node.output[:] = [new if name == old else name for name in node.output]
+
+
+def _retype(value: ValueInfoProto, dtype: int, axes: tuple[int, ...] | None) -> None:
+    kind = value.type.tensor_type
+    kind.elem_type = dtype
+    if axes is not None:
+        before = onnx.TensorShapeProto()
+        before.CopyFrom(kind.shape)
+        del kind.shape.dim[:]
+        kind.shape.dim.extend(before.dim[axis] for axis in axes)
+
+
+def _keep_value(graph: GraphProto, value: ValueInfoProto, name: str) -> None:
+    """What was known of the tensor stays known under its new name."""
+    for index in reversed(range(len(graph.value_info))):
+        if graph.value_info[index].name == value.name:
+            del graph.value_info[index]
+    kept = graph.value_info.add()
+    kept.CopyFrom(value)
+    kept.name = name
+
+
+def _type_input(graph: GraphProto, edit: _Edit) -> None:
+    tensor, value = edit.tensor, edit.value
+    held, given = value.type.tensor_type.elem_type, edit.graph_dtype
+    nhwc = tensor.layout == "nhwc"
+    if given == held and not nhwc and not tensor.mean:
+        return
+    rank = _rank(value)
+    chain = _Chain(graph, tensor.name)
+    last = tensor.name
+    current = given
+    computed = TensorProto.FLOAT if tensor.mean or tensor.scale is not None else held
+    if current != computed:
+        last, current = chain.add("Cast", last, to=computed), computed
+    if tensor.scale is not None:
+        last = chain.add("Mul", last, chain.constant(np.float32(tensor.scale), "scale"))
+    if nhwc:
+        last = chain.add("Transpose", last, perm=_TO_NCHW)
+    if tensor.mean:
+        axes = (-1, *[1] * ((rank or 2) - 2)) if len(tensor.mean) > 1 else ()
+        mean, factor = (
+            np.asarray(numbers, np.float64).astype(np.float32).reshape(axes)
+            for numbers in (tensor.mean, [1.0 / one for one in tensor.std])
+        )
+        last = chain.add("Sub", last, chain.constant(mean, "mean"))
+        last = chain.add("Mul", last, chain.constant(factor, "factor"))
+    if current != held:
+        last = chain.add("Cast", last, to=held)
+    _rename(graph, tensor.name, last, outputs=False)
+    _keep_value(graph, value, last)
+    for place, node in enumerate(chain.nodes):
+        graph.node.insert(place, node)
+    _retype(value, given, _TO_NHWC if nhwc else None)
+
+
+def _type_output(graph: GraphProto, edit: _Edit) -> None:
+    tensor, value = edit.tensor, edit.value
+    held, given = value.type.tensor_type.elem_type, edit.graph_dtype
+    nhwc = tensor.layout == "nhwc"
+    if given == held and not nhwc:
+        return
+    chain = _Chain(graph, tensor.name)
+    own = chain.name("computed")
+    _rename(graph, tensor.name, own, outputs=True)
+    _keep_value(graph, value, own)
+    last = chain.add("Transpose", own, perm=_TO_NHWC) if nhwc else own
+    if tensor.scale is not None:
+        scale, zero = chain.constant(np.float32(tensor.scale), "scale"), chain.constant(np.int8(0), "zero")
+        chain.add("QuantizeLinear", last, scale, zero)
+    elif given != held:
+        chain.add("Cast", last, to=given)
+    chain.nodes[-1].output[0] = tensor.name
+    graph.node.extend(chain.nodes)
+    _retype(value, given, _TO_NHWC if nhwc else None)
+
+
+# ── INT8 ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def move_quantisation(
+    model: ModelFile, tensors: Sequence[TypedTensor], *, data: str | Path | None = None, check: bool = True
+) -> TypedGraph:
+    """A quantised model whose INT8 inputs and outputs are quantised by the caller: with their scales.
+
+    Raises:
+        UsageError: an INT8 tensor is not quantised first, or is used as numbers elsewhere.
+        ModelError: the outputs differ.
+    """
+    wanted = [one for one in tensors if one.dtype == "int8" and one.model_dtype != "int8"]
+    if not wanted:
+        return TypedGraph(model, tuple(tensors))
+    made = replace(model, proto=onnx.ModelProto())
+    made.proto.CopyFrom(model.proto)
+    scales = {
+        one.name: (_without_q if one.role == "input" else _without_dq)(made, one.name) for one in wanted
+    }
+    after = tuple(msgspec.structs.replace(one, scale=scales.get(one.name)) for one in tensors)
+    moved = tuple(one for one in after if one.scale is not None)
+    checked = _verified(model, made, moved, None, only_type=True) if check else ()
+    return TypedGraph(made, after, checked)
+
+
+def _constant(model: ModelFile, name: str) -> Array | None:
+    graph = model.proto.graph
+    for item in graph.initializer:
+        if item.name == name:
+            return array_of(item, model.folder)
+    for node in graph.node:
+        if node.op_type == "Constant" and name in node.output:
+            value: Array = numpy_helper.to_array(node.attribute[0].t)
+            return value
+    return None
+
+
+def _scale_of(model: ModelFile, node: NodeProto) -> float | None:
+    """The scale of a Q or DQ of one symmetric INT8 scale; None for any other."""
+    scale = _constant(model, node.input[1])
+    zero = _constant(model, node.input[2]) if len(node.input) > 2 else None
+    if zero is None or zero.dtype != np.int8 or zero.any() or scale is None or scale.size != 1:
+        return None
+    return float(scale.reshape(()))
+
+
+def _without_q(model: ModelFile, name: str) -> float:
+    """Make the input INT8, its Q taken out; casts and transposes in front of it stay, in INT8."""
+    graph = model.proto.graph
+    passed, last = list[NodeProto](), name
+    while True:
+        readers = _readers(graph, last)
+        if len(readers) != 1 or readers[0].op_type not in ("Cast", "Transpose", "Identity"):
+            break
+        passed.append(readers[0])
+        last = readers[0].output[0]
+    scales = {_scale_of(model, node) if node.op_type == "QuantizeLinear" else None for node in readers}
+    found = scales.pop() if len(scales) == 1 else None
+    if found is None or last in {item.name for item in graph.output}:
+        other = next((node for node in readers if node.op_type != "QuantizeLinear"), None)
+        reason = (
+            f"node {other.name or other.output[0]!r} ({other.op_type}) uses it as numbers"
+            if other is not None
+            else "its QuantizeLinear nodes do not have one symmetric INT8 scale"
+        )
+        raise UsageError(
+            f"--io {name}=int8: {reason}, so its quantisation cannot move to the caller",
+            "quantise the model with --precision int8 so that only QuantizeLinear reads it, or request fp16",
+        )
+    for node in readers:
+        graph.node.remove(node)
+    for node in [node for node in passed if node.op_type == "Cast"]:
+        graph.node.remove(node)
+        _rename(graph, node.output[0], node.input[0], outputs=False)
+        last = node.input[0] if last == node.output[0] else last
+    for node in readers:
+        _rename(graph, node.output[0], last, outputs=False)
+    (value,) = (item for item in graph.input if item.name == name)
+    value.type.tensor_type.elem_type = TensorProto.INT8
+    stale = {name, *(node.output[0] for node in passed)}
+    kept = [item for item in graph.value_info if item.name not in stale]
+    del graph.value_info[:]
+    graph.value_info.extend(kept)
+    return found
+
+
+def _without_dq(model: ModelFile, name: str) -> float:
+    """Make the output INT8: what its DQ reads."""
+    graph = model.proto.graph
+    maker = next((node for node in graph.node if name in node.output), None)
+    scale = _scale_of(model, maker) if maker is not None and maker.op_type == "DequantizeLinear" else None
+    if maker is None or scale is None or _readers(graph, name):
+        raise UsageError(
+            f"--io {name}=int8: the output is not made by a DequantizeLinear of one symmetric INT8 scale "
+            "that it alone has",
+            "request fp16, or quantise the output in the model",
+        )
+    held = maker.input[0]
+    if held in {item.name for item in (*graph.input, *graph.output, *graph.initializer)}:
+        raise UsageError(f"--io {name}=int8: {held!r} is an input, output or weight itself", "request fp16")
+    graph.node.remove(maker)
+    _rename(graph, held, name, outputs=True)
+    (value,) = (item for item in graph.output if item.name == name)
+    value.type.tensor_type.elem_type = TensorProto.INT8
+    return scale
+
+
+# ── verification ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def to_model(array: Array, tensor: TypedTensor, *, only_type: bool = False) -> Array:
+    """What the graph makes of a new input before the model's own input, by NumPy."""
+    if tensor.scale is not None:
+        array = array.astype(np.float32) * np.float32(tensor.scale)
+    if tensor.layout == "nhwc" and not only_type:
+        array = array.transpose(_TO_NCHW)
+    if tensor.mean and not only_type:
+        axes = (-1, *[1] * (array.ndim - 2)) if len(tensor.mean) > 1 else ()
+        mean, std = (np.asarray(numbers).reshape(axes) for numbers in (tensor.mean, tensor.std))
+        array = (array.astype(np.float64) - mean) / std
+    return np.ascontiguousarray(array.astype(numpy_dtype(tensor.model_dtype)))
+
+
+def _from_model(array: Array, tensor: TypedTensor | None, *, only_type: bool) -> Array:
+    """What the new output must be, given the model's own."""
+    if tensor is None:
+        return array
+    if tensor.scale is not None:
+        levels = np.rint(array.astype(np.float32) / np.float32(tensor.scale))
+        quantised: Array = np.clip(levels, -128, 127).astype(np.int8)
+        return quantised
+    moved = array.transpose(_TO_NHWC) if tensor.layout == "nhwc" and not only_type else array
+    dtype = tensor.model_dtype if tensor.dtype == "int8" else tensor.dtype
+    return np.ascontiguousarray(moved.astype(numpy_dtype(dtype)))
+
+
+def _verified(
+    before: ModelFile,
+    after: ModelFile,
+    tensors: Sequence[TypedTensor],
+    data: str | Path | None,
+    *,
+    only_type: bool = False,
+) -> tuple[Deviation, ...]:
+    """The new model on new inputs against the old one on the converted ones.
+
+    Raises:
+        ModelError: an output differs by more than the arithmetic's rounding.
+    """
+    by_name = {one.name: one for one in tensors}
+    real = () if data is None else (feeds.from_data(data, after.proto),)
+
+    def run(seeded: Sequence[feeds.Feed]) -> tuple[Deviation, ...]:
+        given = (*seeded, *real)
+        converted = [
+            replace(
+                feed,
+                values={
+                    name: to_model(array, by_name[name], only_type=only_type) if name in by_name else array
+                    for name, array in feed.values.items()
+                },
+            )
+            for feed in given
+        ]
+        reference = [
+            {
+                name: _from_model(array, by_name.get(name), only_type=only_type)
+                for name, array in outputs.items()
+            }
+            for outputs in equivalence.run(before, converted)
+        ]
+        return equivalence.compare(reference, after, given, "N")
+
+    checked = feeds.on_seeded(after.proto, run)
+    worst = max(checked, key=lambda item: item.error)
+    if not all(item.ok for item in checked):
+        raise ModelError(
+            f"output {worst.output!r} moved by {worst.error:.3g} with the requested inputs and outputs, "
+            f"beyond its bound {worst.bound:.3g} ({worst.feed})",
+            "please report the model; build it without --io and --normalize",
+        )
+    return checked
+
+
+def describe(tensors: Sequence[TypedTensor], checked: Sequence[Deviation]) -> list[str]:
+    """A line for each tensor, and what the verification found."""
+    lines = [str(one) for one in tensors]
+    if checked:
+        worst = max(item.error for item in checked)
+        inputs = len({item.feed for item in checked})
+        lines.append(f"inputs and outputs verified on {inputs} inputs: largest error {worst:.3g}")
+    return lines
