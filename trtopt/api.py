@@ -65,6 +65,11 @@ def build(
     opt_level: int | None = None,
     workspace_mib: int | None = None,
     tactic_sources: Sequence[str] | None = None,
+    aux_streams: int | None = None,
+    tiling: Literal["none", "fast", "moderate", "full"] | None = None,
+    graph_optimization: Literal["disable", "basic", "extended", "all"] | None = None,
+    intra_op_threads: int | None = None,
+    execution_mode: Literal["sequential", "parallel"] | None = None,
     compute_capability: Sequence[str] | None = None,
     plugins: Sequence[str | Path] | None = None,
     timing_cache: str | Path | None = None,
@@ -103,6 +108,13 @@ def build(
         opt_level: builder optimisation level, 0 to 5 [default: TensorRT's].
         workspace_mib: bound on the builder's scratch memory, in MiB [default: the device's memory].
         tactic_sources: where tactics may come from, such as `CUBLAS` [default: TensorRT's].
+        aux_streams: the most auxiliary streams that layers may run on in parallel [default: TensorRT's].
+        tiling: how hard to search for layers to run tile by tile within the L2 cache: `none`, `fast`,
+            `moderate` or `full` (TensorRT 10.8 and newer) [default: TensorRT's].
+        graph_optimization: of ONNX Runtime: `disable`, `basic`, `extended` or `all` [default: `all`].
+        intra_op_threads: of ONNX Runtime, the threads that share a node's work [default: one per core].
+        execution_mode: of ONNX Runtime: `sequential`, or `parallel` for independent nodes
+            [default: `sequential`].
         compute_capability: GPUs to build for, such as `8.9` (TensorRT-RTX) [default: the GPU here].
         plugins: plugin libraries to load, which are native code.
         timing_cache: a file to read, extend and save; `none` starts empty [default: the store of caches].
@@ -149,6 +161,11 @@ def build(
             "opt_level": opt_level,
             "workspace_mib": workspace_mib,
             "tactic_sources": tactic_sources,
+            "aux_streams": aux_streams,
+            "tiling": tiling,
+            "graph_optimization": graph_optimization,
+            "intra_op_threads": intra_op_threads,
+            "execution_mode": execution_mode,
             "compute_capability": compute_capability,
             "plugins": _texts(plugins),
             "timing_cache": _text(timing_cache),
@@ -434,6 +451,11 @@ def sweep(
     opt_level: int | None = None,
     workspace_mib: int | None = None,
     tactic_sources: Sequence[str] | None = None,
+    aux_streams: int | None = None,
+    tiling: Literal["none", "fast", "moderate", "full"] | None = None,
+    graph_optimization: Literal["disable", "basic", "extended", "all"] | None = None,
+    intra_op_threads: int | None = None,
+    execution_mode: Literal["sequential", "parallel"] | None = None,
     plugins: Sequence[str | Path] | None = None,
     timing_cache: str | Path | None = None,
     reproducible: bool | None = None,
@@ -466,6 +488,7 @@ def sweep(
         adaptive: measure more batch sizes between those given, where throughput still bends.
         shapes, calib, rewrite, profile, opt_level, workspace_mib: as for `build`.
         tactic_sources, plugins, timing_cache, reproducible, build_timeout: as for `build`.
+        aux_streams, tiling, graph_optimization, intra_op_threads, execution_mode: as for `build`.
         backend: what builds and measures: `auto`, `tensorrt`, `tensorrt-rtx` or `onnxruntime` [default:
             `auto`, the CPU where there is no GPU].
         cache_dir: the store of timing caches, as for `build`; all engines share one cache in the folder too.
@@ -501,6 +524,11 @@ def sweep(
             "opt_level": opt_level,
             "workspace_mib": workspace_mib,
             "tactic_sources": tactic_sources,
+            "aux_streams": aux_streams,
+            "tiling": tiling,
+            "graph_optimization": graph_optimization,
+            "intra_op_threads": intra_op_threads,
+            "execution_mode": execution_mode,
             "plugins": _texts(plugins),
             "timing_cache": _text(timing_cache),
             "reproducible": reproducible,

@@ -87,6 +87,8 @@ class Target:
     """The engine's attribute with the size of its activation memory."""
     progress_monitor: bool
     timing_cache: bool
+    tiling: bool
+    """Whether the builder searches for layers to run tile by tile."""
     editable_cache: bool
     """Whether timing caches can list their entries."""
     async_allocator: bool
@@ -128,6 +130,7 @@ _8_6 = Target(
     device_memory="device_memory_size",
     progress_monitor=False,
     timing_cache=True,
+    tiling=False,
     editable_cache=False,
     async_allocator=False,
     compute_capability_choice=False,
@@ -166,7 +169,7 @@ _10_0 = replace(
     profile_sharing=None,
 )
 _10_1 = replace(_10_0, since=(10, 1), device_memory="device_memory_size_v2", triton_releases="24.06 to 24.12")
-_10_8 = replace(_10_1, since=(10, 8), editable_cache=True, triton_releases="25.01 or newer")
+_10_8 = replace(_10_1, since=(10, 8), editable_cache=True, tiling=True, triton_releases="25.01 or newer")
 _11 = replace(
     _10_8,
     name="11",

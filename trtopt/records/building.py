@@ -43,6 +43,12 @@ class BuildSettings(Record, frozen=True, kw_only=True):
     plugins: tuple[Plugin, ...] = ()
     reproducible: bool = False
     """Take every tactic from the timing cache; one that it does not have is an error."""
+    aux_streams: int | None = None
+    tiling: str | None = None
+    graph_optimization: str | None = None
+    """This and those below are ONNX Runtime's."""
+    intra_op_threads: int | None = None
+    execution_mode: str | None = None
 
 
 class BuildClocks(Record, frozen=True, kw_only=True):
