@@ -41,6 +41,8 @@ class BuilderSetting:
     decides_tactics: bool = False
     """Whether it decides which tactics compete: timing caches are kept apart by it."""
     swept: bool = True
+    tuned: bool = False
+    """Whether tuning tries values of it."""
     available: str = "every TensorRT"
     backends: tuple[str, ...] = (TENSORRT, RTX)
     """Those that have it; the others refuse it."""
@@ -70,6 +72,7 @@ SETTINGS = (
         range=(0, 5),
         attribute="builder_optimization_level",
         decides_tactics=True,
+        tuned=True,
     ),
     BuilderSetting(
         "workspace_mib",
@@ -89,6 +92,7 @@ SETTINGS = (
         "names",
         metavar="NAME,NAME,…",
         decides_tactics=True,
+        tuned=True,
     ),
     BuilderSetting(
         "compute_capability",
@@ -122,6 +126,7 @@ SETTINGS = (
         "number",
         range=(0, 16),
         attribute="max_aux_streams",
+        tuned=True,
     ),
     BuilderSetting(
         "tiling",
@@ -131,6 +136,7 @@ SETTINGS = (
         choices=("none", "fast", "moderate", "full"),
         decides_tactics=True,
         available="TensorRT 10.8 and newer",
+        tuned=True,
     ),
     BuilderSetting(
         "graph_optimization",
@@ -140,6 +146,7 @@ SETTINGS = (
         choices=("disable", "basic", "extended", "all"),
         available="ONNX Runtime",
         backends=(ONNXRUNTIME,),
+        tuned=True,
     ),
     BuilderSetting(
         "intra_op_threads",
@@ -149,6 +156,7 @@ SETTINGS = (
         range=(1, 1024),
         available="ONNX Runtime",
         backends=(ONNXRUNTIME,),
+        tuned=True,
     ),
     BuilderSetting(
         "execution_mode",
@@ -158,6 +166,7 @@ SETTINGS = (
         choices=("sequential", "parallel"),
         available="ONNX Runtime",
         backends=(ONNXRUNTIME,),
+        tuned=True,
     ),
 )
 Settings = Sequence[BuilderSetting]

@@ -87,6 +87,8 @@ class Target:
     """The engine's attribute with the size of its activation memory."""
     progress_monitor: bool
     timing_cache: bool
+    tactic_sources: tuple[str, ...]
+    """All that there are."""
     tiling: bool
     """Whether the builder searches for layers to run tile by tile."""
     editable_cache: bool
@@ -130,6 +132,7 @@ _8_6 = Target(
     device_memory="device_memory_size",
     progress_monitor=False,
     timing_cache=True,
+    tactic_sources=("CUBLAS", "CUBLAS_LT", "CUDNN", "EDGE_MASK_CONVOLUTIONS", "JIT_CONVOLUTIONS"),
     tiling=False,
     editable_cache=False,
     async_allocator=False,
@@ -178,6 +181,7 @@ _11 = replace(
     documented_opset=25,
     loaded_opset=25,
     efficient_nms=False,
+    tactic_sources=("EDGE_MASK_CONVOLUTIONS", "JIT_CONVOLUTIONS"),
     network_flags=(),  # always strongly typed
     triton_releases="newer than 25.12",
 )

@@ -11,7 +11,7 @@ from trtopt.records.base import Record
 from trtopt.records.machine import DeviceInfo
 from trtopt.records.profiles import Profile, ShapeRange, Span, spans_of
 from trtopt.records.result import Result
-from trtopt.records.verdicts import PrecisionVerdict
+from trtopt.records.verdicts import PrecisionVerdict, TuningChoice
 
 BUILD_SCHEMA = "trtopt.build/3"
 
@@ -179,6 +179,8 @@ class Manifest(Result, Record, frozen=True, kw_only=True):
     engines: tuple[EngineArtifact, ...]
     verdict: PrecisionVerdict | None = None
     """The comparison of precisions; None if they were not measured."""
+    tuning: TuningChoice | None = None
+    """What `trtopt tune` chose; None for a build."""
     files: dict[str, str] = {}  # noqa: RUF012  (msgspec copies mutable defaults)
     """Every other file of the folder with its SHA-256."""
     notes: tuple[str, ...] = ()

@@ -31,7 +31,7 @@ class TurnSamples(Record, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
 
 
-Purpose = Literal["comparison", "control", "builds", "contracts", "precisions"]
+Purpose = Literal["comparison", "control", "builds", "contracts", "precisions", "tuning"]
 
 
 class InterleavedRun(Record, frozen=True, kw_only=True):
