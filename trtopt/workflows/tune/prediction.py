@@ -13,6 +13,8 @@ PRIOR_WEIGHT = 4.0
 """So many outcomes weigh as much as the prior."""
 INTERVAL = 0.8
 """The share of measured gains that a predicted interval is meant to hold."""
+_WORST = -1.0
+"""A loss counts as so much at most: how far behind a candidate was is of no interest."""
 _MOST_LIKELY = 0.95
 _NO_GAIN_SPREAD = 0.015
 """Standard deviation of the gain of a candidate that does not work: a little worse or better."""
@@ -103,7 +105,7 @@ def score(entries: Sequence[LedgerEntry], kind: str) -> PredictionScore | None:
     measured = [entry for entry in entries if entry.measured_gain is not None]
     if not measured:
         return None
-    gains = [entry.measured_gain or 0.0 for entry in measured]
+    gains = [max(entry.measured_gain or 0.0, _WORST) for entry in measured]
     expected = [entry.expected_gain for entry in measured]
     held = [
         entry.predicted_low <= gain <= entry.predicted_high
