@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         quantize,
         rewrite,
         sweep,
+        tune,
     )
     from trtopt.measure.statistics.summaries import summarise, throughput
     from trtopt.recipe import Recipe
@@ -47,6 +48,7 @@ __all__ = [
     "summarise",
     "sweep",
     "throughput",
+    "tune",
 ]
 
 _HOMES = {
@@ -65,6 +67,7 @@ _HOMES = {
     "summarise": ("trtopt.measure.statistics.summaries", "summarise"),
     "sweep": ("trtopt.api", "sweep"),
     "throughput": ("trtopt.measure.statistics.summaries", "throughput"),
+    "tune": ("trtopt.api", "tune"),
 }
 
 

@@ -22,6 +22,7 @@ from trtopt.records import BatchPlan, BenchReport, Manifest, ProfileReport, Swee
 from trtopt.records.casting import CastReport
 from trtopt.records.checking import CheckReport
 from trtopt.records.quantisation import QuantizeReport
+from trtopt.records.tuning import CandidateKind, Objective, Tuned
 from trtopt.rewrite.rewrite import rewrite_model
 from trtopt.rewrite.rewrite_trace import RewriteTrace
 from trtopt.targets import DEFAULT as DEFAULT_TARGET
@@ -41,6 +42,8 @@ from trtopt.workflows.profile import profile as profiling
 from trtopt.workflows.profile.request import ProfileRequest
 from trtopt.workflows.sweep import sweep as sweeping
 from trtopt.workflows.sweep.request import SweepRequest
+from trtopt.workflows.tune import tune as tuning
+from trtopt.workflows.tune.request import DEFAULT_BOUNDS, TuneRequest
 
 Backend = Literal["auto", "tensorrt", "tensorrt-rtx", "onnxruntime"]
 
@@ -553,6 +556,101 @@ def sweep(
         cache_dir=cache_dir,
     )
     return sweeping.sweep(model, output, request, listener)
+
+
+@naming_parameters
+def tune(
+    model: str | Path,
+    output: str | Path | None = None,
+    *,
+    batch: int | Sequence[int] | None = None,
+    objective: Objective = "latency",
+    budget: str = "30m",
+    include: Sequence[CandidateKind] = (),
+    exclude: Sequence[CandidateKind] = (),
+    resume: bool = False,
+    data: str | Path | None = None,
+    bounds: Bounds | Mapping[str, float] | None = None,
+    backend: Backend | None = None,
+    profile: str | None = None,
+    contract: str | None = None,
+    duration: float = 2.0,
+    threshold: float = THRESHOLD,
+    timeout: float | None = None,
+    cache_dir: str | Path | None = None,
+    listener: Listener = SILENT,
+) -> Tuned:
+    """Find a faster engine of a model within a budget of time: the most promising candidate first.
+
+    Each candidate changes one thing of the best engine so far. Its gain is predicted from a prior of its kind
+    that this machine's earlier ledgers correct; it is built, checked against the bounds and raced against the
+    best so far, interleaved in one process. The folder is a build folder of the best at any moment, with
+    `ledger.json` in it. A run that was killed can be resumed, and measures nothing twice.
+
+    Args:
+        model: the ONNX file.
+        output: the build folder [default: the model's name with `.tuned`, in the current folder].
+        batch: the batch size; with the objective `throughput` or `energy` several to choose among, the
+            baseline's first [default: what the model fixes, else 1].
+        objective: `latency` (median), `p99`, `throughput`, or `energy` per sample (GPUs only).
+        budget: time to spend, that of earlier runs of the folder included: `90s`, `30m`, `2h`.
+        include: only these kinds of candidates: `precision`, `batch`, `streams`, `builder-setting`,
+            `rewrite-rule` and `build-lottery` [default: all].
+        exclude: kinds of candidates to leave out.
+        resume: continue in a folder that an earlier run began.
+        data: samples to measure and check with, and to calibrate on: an .npz, a folder of them, Polygraphy's
+            JSON or `module:function` [default: seeded random input, and no precisions are tried].
+        bounds: the accuracy that every candidate must keep against the model, any of `min_cosine` (-1 to 1),
+            `min_sqnr` (dB), `max_error` (absolute) and `min_top1` (share, 0 to 1)
+            [default: `min_cosine` 0.99].
+        backend: `auto`, `tensorrt`, `tensorrt-rtx` or `onnxruntime` [default: `auto`, the CPU where there is
+            no GPU].
+        profile: a recipe that the baseline is built with: the name of a shipped one, or a TOML file.
+        contract: the terms of the measurement, as for `bench` [default: `trtexec-11`].
+        duration: seconds of sampling for each engine in a race, up to a day.
+        threshold: the smallest gain to accept, as a share between 0 and 1.
+        timeout: seconds after which a build or a measurement has failed [default: ten times what the baseline
+            took, a minute at least].
+        cache_dir: the store of timing caches and of this machine's ledgers, as for `build`.
+        listener: receives progress and notes.
+
+    Returns:
+        The folder, the accepted changes, and the ledger with every candidate.
+
+    Raises:
+        UsageError: a parameter is wrong, or the budget is too small for the baseline.
+        BoundError: the baseline misses an accuracy bound.
+        ArtifactError: the ledger to continue is of another model or machine, or on other terms.
+        TrtoptError: anything else, with what to do.
+
+    Example:
+        >>> import trtopt
+        >>> tuned = trtopt.tune(
+        ...     "model.onnx", "tuned", backend="onnxruntime", budget="5m", include=["rewrite-rule"],
+        ...     duration=0.1,
+        ... )
+        >>> tuned.stopped
+        'every candidate was tried'
+        >>> {row["kind"] for row in tuned.rows()}
+        {'rewrite-rule'}
+    """
+    request = TuneRequest(
+        recipe=make_recipe(profile, {"backend": backend}),
+        batch=batch_sizes(batch),
+        objective=objective,
+        data=data,
+        bounds=DEFAULT_BOUNDS if not bounds else bounds if isinstance(bounds, Bounds) else bounds_in(bounds),
+        budget=budget,
+        include=include,
+        exclude=exclude,
+        resume=resume,
+        contract=contract,
+        duration=duration,
+        threshold=threshold,
+        timeout=timeout,
+        cache_dir=cache_dir,
+    )
+    return tuning.tune(model, output, request, listener)
 
 
 @naming_parameters

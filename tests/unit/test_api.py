@@ -29,6 +29,7 @@ JOBS = (
     "quantize",
     "rewrite",
     "sweep",
+    "tune",
 )
 NOT_SWEPT = {"ranges", "dynamic", "verdict", "bounds", "compute_capability"}
 """Settings that a sweep refuses or has no use for."""

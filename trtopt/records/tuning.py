@@ -143,7 +143,7 @@ class PredictionScore(Record, frozen=True, kw_only=True):
     intervals_held: float
 
 
-class TuneScore(Record, Result, frozen=True, kw_only=True):
+class TuneScore(Record, frozen=True, kw_only=True):
     """The predictor's score over all ledgers of a machine."""
 
     device: str

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from trtopt.records import Backend
+from trtopt.records import Backend, BuildSettings
 from trtopt.records.tuning import CandidateKind
 from trtopt.rewrite.catalogue import RULES
 from trtopt.targets import ONNXRUNTIME, target_of
@@ -55,6 +55,7 @@ class Situation:
     """Whether the objective is a rate: other batch sizes and several streams may serve it."""
     is_float: bool
     """Whether the graph is the one that the model's precision was to be written into."""
+    settings: BuildSettings
     data: str | None
 
 
@@ -77,6 +78,8 @@ def _precision(situation: Situation) -> Iterator[Change]:
 def _settings(situation: Situation) -> Iterator[Change]:
     values = _ort_settings(situation) if situation.backend.name == ONNXRUNTIME else _trt_settings(situation)
     for name, value in values:
+        if getattr(situation.settings, name) == value:
+            continue
         text = ",".join(value) if isinstance(value, tuple) else value
         yield Change("builder-setting", f"{name}={text}", settings={name: value})
 
@@ -96,7 +99,8 @@ def _ort_settings(situation: Situation) -> Iterator[tuple[str, Any]]:
     cores = situation.cores
     counts = {1, 2, cores // 2, cores}
     yield from (("intra_op_threads", count) for count in sorted(counts) if 1 <= count <= cores)
-    yield from (("graph_optimization", level) for level in ("extended", "basic", "disable"))
+    default = ("all",) if situation.settings.graph_optimization is not None else ()
+    yield from (("graph_optimization", level) for level in (*default, "extended", "basic", "disable"))
     yield "execution_mode", "parallel"
 
 

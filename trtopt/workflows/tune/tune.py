@@ -26,6 +26,7 @@ from trtopt.files.atomic import cannot_write, scratch_beside, write_atomically
 from trtopt.files.build_folder import folder_in_progress
 from trtopt.files.locks import lock
 from trtopt.files.manifests import read_manifest, write_manifest
+from trtopt.files.replace_folder import remove_abandoned
 from trtopt.measure.contracts import DEFAULT, contract_named
 from trtopt.measure.statistics.comparison import Comparison, Verdict
 from trtopt.onnxio.model_info import read_onnx
@@ -99,6 +100,7 @@ def tune(
     terms = _terms(onnx, request, builder, batches)
     folder = (Path(output) if output is not None else Path(f"{source.stem}{_FOLDER_SUFFIX}")).resolve()
     with lock(folder, wait_s=0):
+        remove_abandoned(folder)  # before anything is read: a killed run may have set the folder aside
         run = _Run(source, onnx, folder, request, terms, builder, listener)
         return run.to_the_end(run.continued() if _has_begun(folder, request.resume) else run.begun())
 
@@ -227,7 +229,7 @@ class _Run:
             ArtifactError: the ledger cannot be read, or is on other terms.
         """
         ledger, manifest = read_ledger(self._folder / LEDGER), read_manifest(self._folder)
-        check_same_terms(f"{self._folder}: is tuned for", ledger.terms, self._terms)
+        check_same_terms(f"{self._folder}: is tuned", ledger.terms, self._terms)
         chosen = manifest.tuning
         if chosen is None:
             raise OutputError(
@@ -268,6 +270,7 @@ class _Run:
             streams=incumbent.streams,
             is_rate=self._measure.per_sample,
             is_float=incumbent.is_float,
+            settings=incumbent.engine.plan.settings,
             data=self._data,
         )
         tried = {entry.candidate for entry in ledger.entries}
