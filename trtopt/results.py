@@ -260,7 +260,8 @@ def _plan_rows(plan: BatchPlan) -> Iterator[Row]:
 
 def _tuned_rows(tuned: Tuned) -> Iterator[Row]:
     for entry in tuned.ledger.entries:
-        yield {"candidate": entry.candidate, "expected_gain": entry.expected_gain} | _figures(entry)
+        figures: Row = {"candidate": entry.candidate, "expected_gain": entry.expected_gain}
+        yield figures | _figures(entry)
 
 
 show(Tuned, tuned_line, tuned_summary, _tuned_rows)

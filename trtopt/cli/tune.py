@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 _KINDS = get_args(CandidateKind)
 
 
-def _kinds(flag: str, text: str) -> Any:
+def _kinds(flag: str, text: str) -> Callable[[Callable[..., Any]], Any]:
     return click.option(flag, multiple=True, type=click.Choice(_KINDS), metavar="KIND", help=text)
 
 
@@ -117,6 +118,7 @@ def tune(
     from trtopt.cli.progress import listening
     from trtopt.recipe import make_recipe
     from trtopt.records import to_json
+    from trtopt.report.notes import Note, Severity
     from trtopt.report.tuning import score_summary, tuned_summary
     from trtopt.workflows.tune.request import DEFAULT_BOUNDS, TuneRequest
     from trtopt.workflows.tune.tune import score as scored, tune as run
@@ -155,4 +157,4 @@ def tune(
     if json is not None:
         json.write(to_json(tuned))
     show(tuned_summary(tuned), err=is_stdout)
-    show_notes(tuned.notes, err=is_stdout)
+    show_notes((Note(Severity.NOTE, text) for text in tuned.notes), err=is_stdout)

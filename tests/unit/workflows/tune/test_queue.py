@@ -13,7 +13,9 @@ def queued(name: str, gain: float, cost_s: float) -> Queued:
     return Queued(Change("builder-setting", name), predict(Prior(gain, 0.5), []), cost_s)
 
 
-WAITING = st.lists(st.builds(queued, st.just("one"), st.floats(0.0001, 0.5), st.floats(0.1, 100.0)), max_size=8)
+WAITING = st.lists(
+    st.builds(queued, st.just("one"), st.floats(0.0001, 0.5), st.floats(0.1, 100.0)), max_size=8
+)
 
 
 def chosen(waiting: list[Queued], left_s: float) -> str | None:
