@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from trtopt.records import LedgerEntry
+from tests.support import examples
+from trtopt.records import Ledger, LedgerEntry, TuneBaseline, TuneTerms
 
 
 def entry(**fields: Any) -> LedgerEntry:
@@ -32,3 +33,26 @@ def entry(**fields: Any) -> LedgerEntry:
 def won(gain: float, **fields: Any) -> LedgerEntry:
     """A candidate that was accepted."""
     return entry(measured_gain=gain, verdict="accepted", **fields)
+
+
+def ledger(*entries: LedgerEntry) -> Ledger:
+    """Of a latency of 2 ms at batch 8."""
+    return Ledger(
+        created="2026-11-23T00:00:00+00:00",
+        model="model.onnx",
+        terms=TuneTerms(
+            model_sha256="a" * 64,
+            backend=examples.TENSORRT,
+            device=examples.GPU,
+            objective="latency",
+            contract=examples.measurement().contract,
+            batch=(8,),
+            recipe="{}",
+            data=None,
+            bounds={"min_cosine": 0.99},
+            threshold=0.01,
+            duration_s=2.0,
+        ),
+        baseline=TuneBaseline(cost=2.0, unit="ms", accuracy=1.0, build_s=60.0, measure_s=10.0, total_s=70.0),
+        entries=entries,
+    )

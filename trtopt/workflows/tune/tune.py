@@ -273,7 +273,7 @@ class _Run:
             settings=incumbent.engine.plan.settings,
             data=self._data,
         )
-        tried = {entry.candidate for entry in ledger.entries}
+        tried = {entry.candidate for entry in ledger.entries} | {f"batch={self._terms.batch[0]}"}
         history = history_of(self._earlier, ledger)
         baseline = ledger.baseline
         waiting = []
