@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
+import onnx
 import pytest
 
+from tests.rewrite_graphs.case import model
 from tests.support.command_line import DIGITS, HELDOUT, CommandLine
 from tests.support.killing import run_killed
+from trtopt.device.backends import open_builder
 from trtopt.files.manifests import read_manifest
+from trtopt.recipe import Recipe
 from trtopt.workflows.build.rebuild import check_folder
+from trtopt.workflows.listener import SILENT
+from trtopt.workflows.tune.candidates import Change
 from trtopt.workflows.tune.ledger import LEDGER, read_ledger
+from trtopt.workflows.tune.make import Maker
 
 TWO_CANDIDATES = """
 import sys
@@ -101,3 +110,60 @@ def test_a_baseline_that_misses_the_bound_or_the_budget_leaves_nothing(trtopt_cl
     assert "the baseline misses the bound: SQNR in dB" in missed
     short = trtopt_cli.fails(2, "tune", DIGITS, *given, "--budget", "0.1s")
     assert "--budget 0.1s: building, checking and measuring the baseline took" in short
+
+
+def test_changes_on_top_of_one_another_stay_builds_of_the_users_model(tmp_path: Path) -> None:
+    text = """
+        # w: float[8,16]
+        # u: float[8,16]
+        g (float[n,8] x) => (float[n,16] y) {
+            a = MatMul(x, w)
+            b = MatMul(x, u)
+            c = Relu(a)
+            y = Add(c, b)
+        }"""
+    onnx.save(model(text), tmp_path / "model.onnx")
+    maker = Maker(
+        source=tmp_path / "model.onnx",
+        recipe=Recipe(backend="onnxruntime"),
+        builder=open_builder("onnxruntime"),
+        bounds={},
+        data=None,
+        cache_dir=None,
+        limit_s=60.0,
+        listener=SILENT,
+    )
+    built = maker.baseline(tmp_path / "0", 2)
+    source = built.manifest.source_sha256
+    changes = (
+        Change("rewrite-rule", "rule=merge-matmuls", rule="merge-matmuls"),
+        Change("builder-setting", "threads", settings={"intra_op_threads": 1}),
+        Change("batch", "batch=4", batch=4),
+    )
+    for number, change in enumerate(changes, 1):
+        built = maker.make(built, change, tmp_path / str(number))
+        assert check_folder(built.folder).is_whole
+        assert read_manifest(built.folder) == built.manifest
+        assert built.manifest.source_sha256 == source
+    nodes = [node.op_type for node in onnx.load(tmp_path / "3" / built.manifest.onnx.path).graph.node]
+    assert nodes.count("MatMul") == 1
+    assert built.engine.plan.settings.intra_op_threads == 1
+    assert built.engine.plan.batch.max == (4,)
+    assert built.changes == ("rule=merge-matmuls", "threads", "batch=4")
+    idle = maker.make(built, Change("rewrite-rule", "rule=attention", rule="attention"), tmp_path / "4")
+    assert idle.engine == built.engine  # there is no attention
+
+
+def test_an_interrupted_run_says_how_to_continue(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "trtopt", "tune", str(DIGITS), "-o", str(tmp_path / "out")]
+    command += ["--backend", "onnxruntime", "--cache-dir", str(tmp_path / "cache"), "--budget", "1h"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if "expected" in line:
+                break
+        process.send_signal(signal.SIGINT)
+        said = process.stderr.read()
+    assert process.returncode == 130
+    assert "run the same command with --resume" in said
+    assert check_folder(tmp_path / "out").is_whole

@@ -71,7 +71,7 @@ def predict(prior: Prior, history: Iterable[LedgerEntry]) -> Prediction:
 
 
 def predicted_cost_s(prior_s: float, history: Iterable[LedgerEntry]) -> float:
-    """Seconds of building and measuring, corrected by how far off such figures were; shrinks likewise."""
+    """Seconds of building and measuring, corrected by how far off such figures were, as gains are."""
     past = [entry for entry in history if entry.predicted_cost_s > 0 and entry.verdict != "unchanged"]
     ratios = [entry.cost_s / entry.predicted_cost_s for entry in past]
     return prior_s * (PRIOR_WEIGHT + sum(ratios)) / (PRIOR_WEIGHT + len(ratios))
