@@ -158,10 +158,12 @@ class Maker:
         return msgspec.structs.replace(read_onnx(out), parent=graph.sha256)
 
     def _how(self, folder: Path, change: Change) -> BuildOptions:
+        """The incumbent's timings, but where others compete or a build is to time everything again."""
         cache, store = caches_for(self.recipe, self.builder, folder, self.cache_dir)
-        if change.fresh and cache is not None:  # timings of an earlier build would make it the same engine
+        if change.settings or change.fresh:
+            (folder / TIMING_CACHE_FILE).unlink(missing_ok=True)
+        if change.fresh and cache is not None:
             cache, store = folder / TIMING_CACHE_FILE, None
-            cache.unlink(missing_ok=True)
         return BuildOptions(cache, store, limit_s=self.limit_s)
 
 
