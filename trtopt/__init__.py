@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         quantize,
         rewrite,
         sweep,
+        tune,
         unpack,
     )
     from trtopt.measure.statistics.summaries import summarise, throughput
@@ -50,6 +51,7 @@ __all__ = [
     "summarise",
     "sweep",
     "throughput",
+    "tune",
     "unpack",
 ]
 
@@ -70,6 +72,7 @@ _HOMES = {
     "summarise": ("trtopt.measure.statistics.summaries", "summarise"),
     "sweep": ("trtopt.api", "sweep"),
     "throughput": ("trtopt.measure.statistics.summaries", "throughput"),
+    "tune": ("trtopt.api", "tune"),
     "unpack": ("trtopt.api", "unpack"),
 }
 

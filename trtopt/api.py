@@ -26,6 +26,7 @@ from trtopt.records import BatchPlan, BenchReport, Manifest, ProfileReport, Swee
 from trtopt.records.casting import CastReport
 from trtopt.records.checking import CheckReport
 from trtopt.records.quantisation import QuantizeReport
+from trtopt.records.tuning import CandidateKind, Objective, Tuned
 from trtopt.records.typed_io import TypedTensor, read_io_request
 from trtopt.rewrite.rewrite import rewrite_model
 from trtopt.rewrite.rewrite_trace import RewriteTrace
@@ -46,6 +47,8 @@ from trtopt.workflows.profile import profile as profiling
 from trtopt.workflows.profile.request import ProfileRequest
 from trtopt.workflows.sweep import sweep as sweeping
 from trtopt.workflows.sweep.request import SweepRequest
+from trtopt.workflows.tune import tune as tuning
+from trtopt.workflows.tune.request import DEFAULT_BOUNDS, TuneRequest
 
 Backend = Literal["auto", "tensorrt", "tensorrt-rtx", "onnxruntime"]
 
@@ -73,6 +76,11 @@ def build(
     opt_level: int | None = None,
     workspace_mib: int | None = None,
     tactic_sources: Sequence[str] | None = None,
+    aux_streams: int | None = None,
+    tiling: Literal["none", "fast", "moderate", "full"] | None = None,
+    graph_optimization: Literal["disable", "basic", "extended", "all"] | None = None,
+    intra_op_threads: int | None = None,
+    execution_mode: Literal["sequential", "parallel"] | None = None,
     compute_capability: Sequence[str] | None = None,
     plugins: Sequence[str | Path] | None = None,
     timing_cache: str | Path | None = None,
@@ -117,6 +125,13 @@ def build(
         opt_level: builder optimisation level, 0 to 5 [default: TensorRT's].
         workspace_mib: bound on the builder's scratch memory, in MiB [default: the device's memory].
         tactic_sources: where tactics may come from, such as `CUBLAS` [default: TensorRT's].
+        aux_streams: the most auxiliary streams that layers may run on in parallel [default: TensorRT's].
+        tiling: how hard to search for layers to run tile by tile within the L2 cache: `none`, `fast`,
+            `moderate` or `full` (TensorRT 10.8 and newer) [default: TensorRT's].
+        graph_optimization: of ONNX Runtime: `disable`, `basic`, `extended` or `all` [default: `all`].
+        intra_op_threads: of ONNX Runtime, the threads that share a node's work [default: one per core].
+        execution_mode: of ONNX Runtime: `sequential`, or `parallel` for independent nodes
+            [default: `sequential`].
         compute_capability: GPUs to build for, such as `8.9` (TensorRT-RTX) [default: the GPU here].
         plugins: plugin libraries to load, which are native code.
         timing_cache: a file to read, extend and save; `none` starts empty [default: the store of caches].
@@ -166,6 +181,11 @@ def build(
             "opt_level": opt_level,
             "workspace_mib": workspace_mib,
             "tactic_sources": tactic_sources,
+            "aux_streams": aux_streams,
+            "tiling": tiling,
+            "graph_optimization": graph_optimization,
+            "intra_op_threads": intra_op_threads,
+            "execution_mode": execution_mode,
             "compute_capability": compute_capability,
             "plugins": _texts(plugins),
             "timing_cache": _text(timing_cache),
@@ -454,6 +474,11 @@ def sweep(
     opt_level: int | None = None,
     workspace_mib: int | None = None,
     tactic_sources: Sequence[str] | None = None,
+    aux_streams: int | None = None,
+    tiling: Literal["none", "fast", "moderate", "full"] | None = None,
+    graph_optimization: Literal["disable", "basic", "extended", "all"] | None = None,
+    intra_op_threads: int | None = None,
+    execution_mode: Literal["sequential", "parallel"] | None = None,
     plugins: Sequence[str | Path] | None = None,
     timing_cache: str | Path | None = None,
     reproducible: bool | None = None,
@@ -487,6 +512,7 @@ def sweep(
         shapes, calib, rewrite, io, normalize, preprocess, profile: as for `build`.
         opt_level, workspace_mib: as for `build`.
         tactic_sources, plugins, timing_cache, reproducible, build_timeout: as for `build`.
+        aux_streams, tiling, graph_optimization, intra_op_threads, execution_mode: as for `build`.
         backend: what builds and measures: `auto`, `tensorrt`, `tensorrt-rtx` or `onnxruntime` [default:
             `auto`, the CPU where there is no GPU].
         cache_dir: the store of timing caches, as for `build`; all engines share one cache in the folder too.
@@ -525,6 +551,11 @@ def sweep(
             "opt_level": opt_level,
             "workspace_mib": workspace_mib,
             "tactic_sources": tactic_sources,
+            "aux_streams": aux_streams,
+            "tiling": tiling,
+            "graph_optimization": graph_optimization,
+            "intra_op_threads": intra_op_threads,
+            "execution_mode": execution_mode,
             "plugins": _texts(plugins),
             "timing_cache": _text(timing_cache),
             "reproducible": reproducible,
@@ -549,6 +580,101 @@ def sweep(
         cache_dir=cache_dir,
     )
     return sweeping.sweep(model, output, request, listener)
+
+
+@naming_parameters
+def tune(
+    model: str | Path,
+    output: str | Path | None = None,
+    *,
+    batch: int | Sequence[int] | None = None,
+    objective: Objective = "latency",
+    budget: str = "30m",
+    include: Sequence[CandidateKind] = (),
+    exclude: Sequence[CandidateKind] = (),
+    resume: bool = False,
+    data: str | Path | None = None,
+    bounds: Bounds | Mapping[str, float] | None = None,
+    backend: Backend | None = None,
+    profile: str | None = None,
+    contract: str | None = None,
+    duration: float = 2.0,
+    threshold: float = THRESHOLD,
+    timeout: float | None = None,
+    cache_dir: str | Path | None = None,
+    listener: Listener = SILENT,
+) -> Tuned:
+    """Find a faster engine of a model within a budget of time: the most promising candidate first.
+
+    Each candidate changes one thing of the best engine so far. Its gain is predicted from a prior of its kind
+    that this machine's earlier ledgers correct; it is built, checked against the bounds and raced against the
+    best so far, interleaved in one process. The folder is a build folder of the best at any moment, with
+    `ledger.json` in it. A run that was killed can be resumed, and measures nothing twice.
+
+    Args:
+        model: the ONNX file.
+        output: the build folder [default: the model's name with `.tuned`, in the current folder].
+        batch: the batch size; with the objective `throughput` or `energy` several to choose among, the
+            baseline's first [default: what the model fixes, else 1].
+        objective: `latency` (median), `p99`, `throughput`, or `energy` per sample (GPUs only).
+        budget: time to spend, that of earlier runs of the folder included: `90s`, `30m`, `2h`.
+        include: only these kinds of candidates: `precision`, `batch`, `streams`, `builder-setting`,
+            `rewrite-rule` and `build-lottery` [default: all].
+        exclude: kinds of candidates to leave out.
+        resume: continue in a folder that an earlier run began.
+        data: samples to measure and check with, and to calibrate on: an .npz, a folder of them, Polygraphy's
+            JSON or `module:function` [default: seeded random input, and no precisions are tried].
+        bounds: the accuracy that every candidate must keep against the model, any of `min_cosine` (-1 to 1),
+            `min_sqnr` (dB), `max_error` (absolute) and `min_top1` (share, 0 to 1)
+            [default: `min_cosine` 0.99].
+        backend: `auto`, `tensorrt`, `tensorrt-rtx` or `onnxruntime` [default: `auto`, the CPU where there is
+            no GPU].
+        profile: a recipe that the baseline is built with: the name of a shipped one, or a TOML file.
+        contract: the terms of the measurement, as for `bench` [default: `trtexec-11`].
+        duration: seconds of sampling for each engine in a race, up to a day.
+        threshold: the smallest gain to accept, as a share between 0 and 1.
+        timeout: seconds after which a build or a measurement has failed [default: ten times what the baseline
+            took, a minute at least].
+        cache_dir: the store of timing caches and of this machine's ledgers, as for `build`.
+        listener: receives progress and notes.
+
+    Returns:
+        The folder, the accepted changes, and the ledger with every candidate.
+
+    Raises:
+        UsageError: a parameter is wrong, or the budget is too small for the baseline.
+        BoundError: the baseline misses an accuracy bound.
+        ArtifactError: the ledger to continue is of another model or machine, or on other terms.
+        TrtoptError: anything else, with what to do.
+
+    Example:
+        >>> import trtopt
+        >>> tuned = trtopt.tune(
+        ...     "model.onnx", "tuned", backend="onnxruntime", budget="5m", include=["rewrite-rule"],
+        ...     duration=0.1,
+        ... )
+        >>> tuned.stopped
+        'every candidate was tried'
+        >>> {row["kind"] for row in tuned.rows()}
+        {'rewrite-rule'}
+    """
+    request = TuneRequest(
+        recipe=make_recipe(profile, {"backend": backend}),
+        batch=batch_sizes(batch),
+        objective=objective,
+        data=data,
+        bounds=DEFAULT_BOUNDS if not bounds else bounds if isinstance(bounds, Bounds) else bounds_in(bounds),
+        budget=budget,
+        include=include,
+        exclude=exclude,
+        resume=resume,
+        contract=contract,
+        duration=duration,
+        threshold=threshold,
+        timeout=timeout,
+        cache_dir=cache_dir,
+    )
+    return tuning.tune(model, output, request, listener)
 
 
 @naming_parameters

@@ -1,10 +1,11 @@
 """The builder's settings: each is declared here once.
 
 From a declaration follow the option of every command that builds, the range that a recipe is held to, what a
-manifest records, which timing caches a build may use, whether a sweep may go on, the refusal by ONNX Runtime
-and the table in docs/reference/builder-settings.md. Records name the field with its type (`Recipe`,
-`BuildSettings`, and `CacheTerms` if it decides which tactics compete), `trtopt.build` and `trtopt.sweep` the
-parameter. What is no plain attribute of TensorRT's builder config is applied in device/tensorrt/builder.py.
+manifest records, which timing caches a build may use, whether a sweep may go on, the refusal by a backend
+that lacks it, what tuning tries, and the table in docs/reference/builder-settings.md. Records name the field
+with its type (`Recipe`, `BuildSettings`, and `CacheTerms` if it decides which tactics compete),
+`trtopt.build` and `trtopt.sweep` the parameter. What is no plain attribute of TensorRT's builder config is
+applied in device/tensorrt/builder.py.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from typing import Any, Literal, TypeVar
 
 from trtopt.errors import UsageError
 from trtopt.files.bounded_reading import sha256_of
-from trtopt.records import Plugin, Record
+from trtopt.records import Backend, Plugin, Record
+from trtopt.targets import ONNXRUNTIME, RTX, TENSORRT
 
 AnyRecord = TypeVar("AnyRecord", bound=Record)
 
@@ -28,9 +30,10 @@ class BuilderSetting:
     name: str
     flag: str
     help: str
-    takes: Literal["number", "names", "libraries", "switch"]
+    takes: Literal["number", "names", "choice", "libraries", "switch"]
     metavar: str | None = None
     range: tuple[int, int] | None = None
+    choices: tuple[str, ...] = ()
     recorded_as: str | None = None
     unit: int = 1
     attribute: str | None = None
@@ -38,7 +41,11 @@ class BuilderSetting:
     decides_tactics: bool = False
     """Whether it decides which tactics compete: timing caches are kept apart by it."""
     swept: bool = True
+    tuned: bool = False
+    """Whether tuning tries values of it."""
     available: str = "every TensorRT"
+    backends: tuple[str, ...] = (TENSORRT, RTX)
+    """Those that have it; the others refuse it."""
 
     @property
     def recorded(self) -> str:
@@ -65,6 +72,7 @@ SETTINGS = (
         range=(0, 5),
         attribute="builder_optimization_level",
         decides_tactics=True,
+        tuned=True,
     ),
     BuilderSetting(
         "workspace_mib",
@@ -84,6 +92,7 @@ SETTINGS = (
         "names",
         metavar="NAME,NAME,…",
         decides_tactics=True,
+        tuned=True,
     ),
     BuilderSetting(
         "compute_capability",
@@ -110,6 +119,55 @@ SETTINGS = (
         "switch",
         available="TensorRT 10.8 and newer",
     ),
+    BuilderSetting(
+        "aux_streams",
+        "--aux-streams",
+        "Most auxiliary streams that an engine's layers may run on in parallel; 0: none.",
+        "number",
+        range=(0, 16),
+        attribute="max_aux_streams",
+        tuned=True,
+    ),
+    BuilderSetting(
+        "tiling",
+        "--tiling",
+        "How hard to search for layers to run tile by tile within the L2 cache.",
+        "choice",
+        choices=("none", "fast", "moderate", "full"),
+        decides_tactics=True,
+        available="TensorRT 10.8 and newer",
+        tuned=True,
+    ),
+    BuilderSetting(
+        "graph_optimization",
+        "--graph-optimization",
+        "Graph optimisation level of ONNX Runtime.",
+        "choice",
+        choices=("disable", "basic", "extended", "all"),
+        available="ONNX Runtime",
+        backends=(ONNXRUNTIME,),
+        tuned=True,
+    ),
+    BuilderSetting(
+        "intra_op_threads",
+        "--intra-op-threads",
+        "Threads that share the work of a node.",
+        "number",
+        range=(1, 1024),
+        available="ONNX Runtime",
+        backends=(ONNXRUNTIME,),
+        tuned=True,
+    ),
+    BuilderSetting(
+        "execution_mode",
+        "--execution-mode",
+        "Whether independent nodes run one after the other or in parallel.",
+        "choice",
+        choices=("sequential", "parallel"),
+        available="ONNX Runtime",
+        backends=(ONNXRUNTIME,),
+        tuned=True,
+    ),
 )
 Settings = Sequence[BuilderSetting]
 
@@ -118,10 +176,14 @@ def check_ranges(recipe: Record, settings: Settings = SETTINGS) -> None:
     """Judge the values of a recipe.
 
     Raises:
-        UsageError: one is out of range; names the field.
+        UsageError: one is out of range, or no choice of its setting; names the field.
     """
     for setting in settings:
         value = getattr(recipe, setting.name)
+        if value is not None and setting.choices and value not in setting.choices:
+            raise UsageError(
+                f"{setting.name} = {value!r}: no such choice", f"choose among {', '.join(setting.choices)}"
+            )
         if value is not None and setting.range is not None:
             check_range(setting.name, value, *setting.range)
 
@@ -152,10 +214,20 @@ def cache_terms(recorded: Record, kind: type[AnyRecord], settings: Settings = SE
     return kind(**deciding | {name: tuple(one.sha256 for one in deciding[name]) for name in plugins})
 
 
-def given_flags(recorded: Record, settings: Settings = SETTINGS) -> list[str]:
-    """The options of what differs from the builder's defaults."""
+def check_backend(recorded: Record, backend: Backend, settings: Settings = SETTINGS) -> None:
+    """Refuse settings that a backend does not have.
+
+    Raises:
+        UsageError: there is one; names its option.
+    """
     plain = type(recorded)()
-    return [one.flag for one in settings if getattr(recorded, one.recorded) != getattr(plain, one.recorded)]
+    for one in settings:
+        is_given = getattr(recorded, one.recorded) != getattr(plain, one.recorded)
+        if is_given and backend.name not in one.backends:
+            raise UsageError(
+                f"{one.flag}: {backend} has no such setting ({one.available} has)",
+                f"omit {one.flag}, or build with --backend {one.backends[0]}",
+            )
 
 
 def plain_attributes(recorded: Record, settings: Settings = SETTINGS) -> dict[str, Any]:

@@ -19,6 +19,7 @@ TrtoptError                     exit code 1
 │   ├── DeviceMemoryError       out of device memory
 │   └── GraphCaptureError       this work cannot be captured in a CUDA graph
 ├── MeasurementError            nothing could be measured
+├── BoundError                  exit code 3: the engine to start from misses an accuracy bound
 ├── PlanError                   exit code 3: no setup meets all bounds; says which bound costs what
 ├── ServingError                a request to `trtopt.serving` that gets no answer
 │   ├── QueueFullError          rejected: as many are waiting as may wait
@@ -121,6 +122,12 @@ class GraphCaptureError(DeviceError):
 
 class MeasurementError(TrtoptError):
     """There was nothing could be measured."""
+
+
+class BoundError(TrtoptError):
+    """What everything else is measured against misses a bound itself."""
+
+    exit_code = 3
 
 
 class PlanError(TrtoptError):

@@ -55,6 +55,11 @@ class Recipe(Record, frozen=True, kw_only=True):
     opt_level: int | None = None
     workspace_mib: int | None = None
     tactic_sources: tuple[str, ...] | None = None
+    aux_streams: int | None = None
+    tiling: str | None = None
+    graph_optimization: str | None = None
+    intra_op_threads: int | None = None
+    execution_mode: str | None = None
     timing_cache: str | None = None
     reproducible: bool = False
     compute_capability: tuple[str, ...] = ()

@@ -89,6 +89,10 @@ class Target:
     """The engine's attribute with the size of its activation memory."""
     progress_monitor: bool
     timing_cache: bool
+    tactic_sources: tuple[str, ...]
+    """All that there are."""
+    tiling: bool
+    """Whether the builder searches for layers to run tile by tile."""
     editable_cache: bool
     """Whether timing caches can list their entries."""
     async_allocator: bool
@@ -136,6 +140,8 @@ _8_6 = Target(
     device_memory="device_memory_size",
     progress_monitor=False,
     timing_cache=True,
+    tactic_sources=("CUBLAS", "CUBLAS_LT", "CUDNN", "EDGE_MASK_CONVOLUTIONS", "JIT_CONVOLUTIONS"),
+    tiling=False,
     editable_cache=False,
     async_allocator=False,
     compute_capability_choice=False,
@@ -181,7 +187,7 @@ _10_0 = replace(
     profile_sharing=None,
 )
 _10_1 = replace(_10_0, since=(10, 1), device_memory="device_memory_size_v2", triton_releases="24.06 to 24.12")
-_10_8 = replace(_10_1, since=(10, 8), editable_cache=True, triton_releases="25.01 or newer")
+_10_8 = replace(_10_1, since=(10, 8), editable_cache=True, tiling=True, triton_releases="25.01 or newer")
 _11 = replace(
     _10_8,
     name="11",
@@ -190,6 +196,7 @@ _11 = replace(
     documented_opset=25,
     loaded_opset=25,
     efficient_nms=False,
+    tactic_sources=("EDGE_MASK_CONVOLUTIONS", "JIT_CONVOLUTIONS"),
     network_flags=(),  # always strongly typed
     triton_releases="newer than 25.12",
 )

@@ -78,6 +78,11 @@ def plan(batch: int = 8) -> BuildPlan:
             compute_capabilities=("8.9",),
             plugins=(Plugin(path="/plugin.so", sha256="b" * 64),),
             reproducible=True,
+            aux_streams=2,
+            tiling="full",
+            graph_optimization="basic",
+            intra_op_threads=2,
+            execution_mode="parallel",
         ),
         backend=TENSORRT,
         multi_profile=(

@@ -75,6 +75,8 @@ def every_setting(surface: Surface) -> BuildSettings:
         tactic_sources=("EDGE_MASK_CONVOLUTIONS", "jit_convolutions"),
         compute_capabilities=("8.9", "sm120") if library(surface).target.compute_capability_choice else (),
         reproducible=library(surface).target.editable_cache,
+        aux_streams=2,
+        tiling="full" if library(surface).target.tiling else None,
     )
 
 

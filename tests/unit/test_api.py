@@ -30,6 +30,7 @@ JOBS = (
     "quantize",
     "rewrite",
     "sweep",
+    "tune",
     "unpack",
 )
 NOT_SWEPT = {"ranges", "dynamic", "verdict", "bounds", "compute_capability"}

@@ -10,15 +10,15 @@ from trtopt.builder_settings import (
     BuilderSetting,
     Settings,
     cache_terms,
+    check_backend,
     check_ranges,
-    given_flags,
     plain_attributes,
     recorded_settings,
 )
 from trtopt.cli.options.recipe import option_for
 from trtopt.errors import UsageError
 from trtopt.recipe import Recipe
-from trtopt.records import BuildSettings, CacheTerms
+from trtopt.records import Backend, BuildSettings, CacheTerms
 
 PAGE = ROOT / "docs" / "reference" / "builder-settings.md"
 FIXED = {"timing_cache", "calib", "precision", "verdict", "bounds", "rewrite", "jobs", "build_timeout"}
@@ -48,7 +48,8 @@ def rows(settings: Settings) -> list[str]:
     head = ["option", "field of a profile", "range", "decides which tactics compete", "there for", "meaning"]
     lines = [head, ["---"] * len(head)]
     for one in settings:
-        taken = f" {one.metavar or 'N'}" if one.takes != "switch" else ""
+        value = "|".join(one.choices).replace("|", "\\|") or one.metavar or "N"
+        taken = f" {value}" if one.takes != "switch" else ""
         span = f"{one.range[0]} to {one.range[1]}" if one.range else ""
         decides = "yes" if one.decides_tactics else ""
         lines.append([f"`{one.flag}{taken}`", f"`{one.name}`", span, decides, one.available, one.help])
@@ -93,7 +94,10 @@ def test_a_setting_that_is_declared_is_recorded_applied_and_keeps_caches_apart()
         "builder_optimization_level": 4,
         "max_aux_streams": 2,
     }
-    assert given_flags(recorded, WITH_MADE_UP) == ["--opt-level", "--streams-beside"]
+    ours = Backend(name="onnxruntime", version="1")
+    with pytest.raises(UsageError, match="--streams-beside: onnxruntime 1 has no such setting"):
+        check_backend(MadeUpRecord(streams_beside=2), ours, WITH_MADE_UP)
+    check_backend(MadeUpRecord(intra_op_threads=2), ours, WITH_MADE_UP)
     other = recorded_settings(MadeUpRecipe(streams_beside=1, opt_level=4), MadeUpRecord, WITH_MADE_UP)
     terms = [cache_terms(one, MadeUpTerms, WITH_MADE_UP) for one in (recorded, other, recorded)]
     assert terms[0] == terms[2] != terms[1]
@@ -111,8 +115,9 @@ def test_records_of_settings_are_as_they_were() -> None:
     recorded = recorded_settings(recipe, BuildSettings)
     assert msgspec.json.encode(recorded) == (
         b'{"opt_level":3,"workspace_bytes":67108864,"tactic_sources":["CUBLAS"],'
-        b'"compute_capabilities":[],"plugins":[],"reproducible":true}'
+        b'"compute_capabilities":[],"plugins":[],"reproducible":true,"aux_streams":null,"tiling":null,'
+        b'"graph_optimization":null,"intra_op_threads":null,"execution_mode":null}'
     )
     assert msgspec.json.encode(cache_terms(recorded, CacheTerms)) == (
-        b'{"opt_level":3,"workspace_bytes":67108864,"tactic_sources":["CUBLAS"],"plugins":[]}'
+        b'{"opt_level":3,"workspace_bytes":67108864,"tactic_sources":["CUBLAS"],"plugins":[],"tiling":null}'
     )

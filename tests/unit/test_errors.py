@@ -59,7 +59,7 @@ def test_the_exit_codes_in_the_docstring_are_the_real_ones() -> None:
         if (match := re.search(r"exit code (\d+)", said))
     }
     usage = dict.fromkeys(("UsageError", "FixedBatchError", "WrongPathError"), 2)
-    assert stated == {"TrtoptError": 1, "PlanError": 3} | usage
+    assert stated == {"TrtoptError": 1, "BoundError": 3, "PlanError": 3} | usage
 
     def inherited(name: str) -> int:
         parent = tree[name][0]

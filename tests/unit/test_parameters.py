@@ -38,6 +38,7 @@ COMMAND_ALONE = {
     "build": {"allow-fallback", "locked"},
     "profile": {"output"},
     "quantize": {"recipe", "verdict"},
+    "tune": {"score"},
 }
 """What the public functions do not do."""
 

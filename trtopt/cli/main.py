@@ -28,6 +28,7 @@ SECTIONS = {
         "profile": "Profile engines: where the time goes, in which types, what fused and what did not.",
         "compare": "Compare results, engines, recipes or contracts: faster, slower, same.",
         "sweep": "Build and measure a model at many batch sizes and precisions; find the best.",
+        "tune": "Find a faster engine within a budget of time: the most promising candidate first.",
         "report": "Write builds, measurements and profiles of a folder as one HTML page.",
         "trtexec": "Translate a command line of trtexec, and run it.",
         "demo": "Build and measure a small model that ships with trtopt.",

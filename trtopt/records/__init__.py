@@ -40,6 +40,7 @@ from trtopt.records.comparing import (
     COMPARE_SCHEMA as COMPARE_SCHEMA,
     CompareReport as CompareReport,
     InterleavedRun as InterleavedRun,
+    MeasuredRunSpread as MeasuredRunSpread,
     Purpose as Purpose,
     TurnSamples as TurnSamples,
 )
@@ -136,6 +137,17 @@ from trtopt.records.sweeping import (
     SweepSetting as SweepSetting,
     SweepTerms as SweepTerms,
 )
+from trtopt.records.tuning import (
+    LEDGER_SCHEMA as LEDGER_SCHEMA,
+    Ledger as Ledger,
+    LedgerEntry as LedgerEntry,
+    Objective as Objective,
+    PredictionScore as PredictionScore,
+    TuneBaseline as TuneBaseline,
+    Tuned as Tuned,
+    TuneScore as TuneScore,
+    TuneTerms as TuneTerms,
+)
 from trtopt.records.verdicts import (
     BatchVerdict as BatchVerdict,
     Candidate as Candidate,
@@ -143,4 +155,5 @@ from trtopt.records.verdicts import (
     ComparisonVerdict as ComparisonVerdict,
     PrecisionVerdict as PrecisionVerdict,
     RegionTime as RegionTime,
+    TuningChoice as TuningChoice,
 )

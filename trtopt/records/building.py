@@ -12,7 +12,7 @@ from trtopt.records.machine import DeviceInfo
 from trtopt.records.profiles import Profile, ShapeRange, Span, spans_of
 from trtopt.records.result import Result
 from trtopt.records.typed_io import TypedTensor
-from trtopt.records.verdicts import PrecisionVerdict
+from trtopt.records.verdicts import PrecisionVerdict, TuningChoice
 
 BUILD_SCHEMA = "trtopt.build/3"
 
@@ -44,6 +44,12 @@ class BuildSettings(Record, frozen=True, kw_only=True):
     plugins: tuple[Plugin, ...] = ()
     reproducible: bool = False
     """Take every tactic from the timing cache; one that it does not have is an error."""
+    aux_streams: int | None = None
+    tiling: str | None = None
+    graph_optimization: str | None = None
+    """This and those below are ONNX Runtime's."""
+    intra_op_threads: int | None = None
+    execution_mode: str | None = None
 
 
 class BuildClocks(Record, frozen=True, kw_only=True):
@@ -178,6 +184,8 @@ class Manifest(Result, Record, frozen=True, kw_only=True):
     engines: tuple[EngineArtifact, ...]
     verdict: PrecisionVerdict | None = None
     """The comparison of precisions; None if they were not measured."""
+    tuning: TuningChoice | None = None
+    """What `trtopt tune` chose; None for a build."""
     files: dict[str, str] = {}  # noqa: RUF012  (msgspec copies mutable defaults)
     """Every other file of the folder with its SHA-256."""
     notes: tuple[str, ...] = ()

@@ -27,6 +27,7 @@ class CacheTerms(Record, frozen=True, kw_only=True):
     workspace_bytes: int | None = None
     tactic_sources: tuple[str, ...] | None = None
     plugins: tuple[str, ...] = ()
+    tiling: str | None = None
 
 
 class TimedBuild(Record, frozen=True, kw_only=True):

@@ -6,10 +6,12 @@ from typing import Literal
 
 from trtopt.records.base import Record
 from trtopt.records.building import EngineArtifact
+from trtopt.records.machine import DeviceInfo
 from trtopt.records.measuring import ClockReading, ClockReference, Contract, EngineRef, Environment, Samples
 from trtopt.records.verdicts import ComparisonVerdict
 
 COMPARE_SCHEMA = "trtopt.compare/2"
+RUN_SPREAD_SCHEMA = "trtopt.runspread/1"
 
 
 class TurnSamples(Record, frozen=True, kw_only=True):
@@ -31,7 +33,7 @@ class TurnSamples(Record, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
 
 
-Purpose = Literal["comparison", "control", "builds", "contracts", "precisions"]
+Purpose = Literal["comparison", "control", "builds", "contracts", "precisions", "tuning"]
 
 
 class InterleavedRun(Record, frozen=True, kw_only=True):
@@ -55,6 +57,19 @@ class InterleavedRun(Record, frozen=True, kw_only=True):
     failure: str | None = None
     seed: int | None = None
     order: tuple[int, ...] = ()
+
+
+class MeasuredRunSpread(Record, frozen=True, kw_only=True):
+    """How much separate runs of one engine differ on a device, as `trtopt compare --control` measured it.
+
+    `deviation` is the standard deviation of the logarithm of a run's median latency.
+    """
+
+    schema: str = RUN_SPREAD_SCHEMA
+    created: str
+    device: DeviceInfo
+    deviation: float
+    runs: int
 
 
 class CompareReport(Record, frozen=True, kw_only=True):

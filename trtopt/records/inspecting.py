@@ -9,6 +9,7 @@ from trtopt.records.building import Manifest
 from trtopt.records.checking import CheckReport
 from trtopt.records.measuring import BenchReport, EngineRef, Environment
 from trtopt.records.result import Result
+from trtopt.records.tuning import Ledger
 
 PROFILE_SCHEMA = "trtopt.profile/2"
 PEAKS_SCHEMA = "trtopt.peaks/1"
@@ -341,6 +342,7 @@ class Collected(Record, frozen=True, kw_only=True):
     results: dict[str, BenchReport] = {}  # noqa: RUF012  (msgspec copies mutable defaults)
     profiles: dict[str, ProfileReport] = {}  # noqa: RUF012
     checks: dict[str, CheckReport] = {}  # noqa: RUF012
+    ledger: Ledger | None = None
     left_out: dict[str, str] = {}  # noqa: RUF012
     notes: tuple[str, ...] = ()
 

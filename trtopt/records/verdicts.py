@@ -77,6 +77,21 @@ class BatchVerdict(Record, frozen=True, kw_only=True):
     regions: dict[str, tuple[RegionTime, ...]] = {}  # noqa: RUF012  (msgspec copies mutable defaults)
 
 
+class TuningChoice(Record, frozen=True, kw_only=True):
+    """What tuning chose: the accepted candidates, and the batch size and streams to run the engine with.
+
+    `gain` is the share of the baseline's cost that they save; `ledger` is the file in the folder with all
+    candidates.
+    """
+
+    objective: str
+    batch: int
+    streams: int
+    changes: tuple[str, ...]
+    gain: float
+    ledger: str
+
+
 class PrecisionVerdict(Record, frozen=True, kw_only=True):
     """A precision selection: the user's request, and `baseline`, the candidate that others must beat."""
 

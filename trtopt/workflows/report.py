@@ -17,6 +17,7 @@ from trtopt.records import (
     BenchReport,
     Collected,
     EngineDifference,
+    Ledger,
     Manifest,
     ProfileReport,
     kind_of,
@@ -26,6 +27,7 @@ from trtopt.records.checking import CheckReport
 from trtopt.workflows.compare.result_files import read_result
 from trtopt.workflows.profile.profile import read_profile
 from trtopt.workflows.provenance import check_engines, check_model, engines_of
+from trtopt.workflows.tune.ledger import LEDGER, read_ledger
 
 _APART = "keep the files of one build in a folder: move this one elsewhere, or make it again"
 
@@ -49,6 +51,7 @@ def collect(folder: Path) -> Collected:
     results: dict[str, BenchReport] = {}
     profiles: dict[str, ProfileReport] = {}
     checks: dict[str, CheckReport] = {}
+    ledger: Ledger | None = None
     left_out: dict[str, str] = {}
     for file in sorted(folder.glob("*.json")):
         kind = _kind(file)
@@ -58,6 +61,8 @@ def collect(folder: Path) -> Collected:
             profiles[file.name] = read_profile(file)
         elif kind == "trtopt.check":
             checks[file.name] = _read_check(file)
+        elif kind == "trtopt.ledger" and file.name == LEDGER:
+            ledger = read_ledger(file)
         elif kind == "trtopt.build" and file.name == MANIFEST:
             manifest = read_manifest(folder)
         else:
@@ -78,6 +83,7 @@ def collect(folder: Path) -> Collected:
         results=results,
         profiles=profiles,
         checks=checks,
+        ledger=ledger,
         left_out=left_out,
         notes=tuple(_unlike_engines(results, profiles)),
     )

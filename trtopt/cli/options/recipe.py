@@ -25,6 +25,7 @@ def option_for(setting: BuilderSetting) -> Decorator:
     kinds: dict[str, dict[str, Any]] = {
         "number": {"type": int},
         "names": {"callback": _names},
+        "choice": {"type": click.Choice(setting.choices)},
         "libraries": {
             "multiple": True,
             "shell_complete": files,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from trtopt.builder_settings import given_flags
+from trtopt.builder_settings import check_backend
 from trtopt.device.api import ClockSensor, ProgressSink
 from trtopt.device.building import BuiltEngine, LogSink
 from trtopt.device.clocks import UnknownClocks
@@ -17,9 +17,9 @@ from trtopt.device.ort.runtime import (
     first_line,
     open_session,
     optimised_session,
-    session_options,
     spec_of,
 )
+from trtopt.device.ort.session_settings import described, keep_settings, session_options
 from trtopt.errors import BuildError, UnsupportedOpError, UsageError
 from trtopt.files.atomic import scratch_folder
 from trtopt.onnxio.external_data import external_files, take_in, tensors_of
@@ -64,7 +64,7 @@ class OnnxRuntimeBuilder:
         log: LogSink,
     ) -> BuiltEngine:
         """Fix the shapes that the plan fixes, and let ONNX Runtime optimise the graph for this CPU."""
-        _refuse_tensorrt_settings(plan)
+        check_backend(plan.settings, self.backend)
         progress("Fixing shapes", 0.0)
         model = load_graph(onnx)
         files = (onnx, *external_files(model, onnx))
@@ -75,6 +75,7 @@ class OnnxRuntimeBuilder:
             )
         take_in(tensors_of(model), onnx)
         _fix_shapes(model, plan)
+        keep_settings(model, plan.settings)
         progress("Optimizing graph", 0.3)
         engine = _optimise(model)
         progress("Optimizing graph", 1.0)
@@ -83,7 +84,7 @@ class OnnxRuntimeBuilder:
             engine=engine,
             inputs=tuple(map(spec_of, fixed.get_inputs())),
             outputs=tuple(map(spec_of, fixed.get_outputs())),
-            config={"graph_optimization_level": "ORT_ENABLE_ALL", "execution_provider": "CPU"},
+            config=described(session_options(engine)),
             timing_cache=None,
         )
 
@@ -94,13 +95,6 @@ class OnnxRuntimeBuilder:
     def tactics(self, timing_cache: bytes) -> tuple[Tactic, ...]:
         """There are none."""
         raise UsageError("ONNX Runtime has no timing caches", "look into those of TensorRT 10.8 or newer")
-
-
-def _refuse_tensorrt_settings(plan: BuildPlan) -> None:
-    for flag in given_flags(plan.settings):
-        raise UsageError(
-            f"{flag}: means nothing to ONNX Runtime", f"leave {flag} away, or build with TensorRT"
-        )
 
 
 def _fix_shapes(model: Any, plan: BuildPlan) -> None:
@@ -124,14 +118,15 @@ def _optimise(model: Any) -> bytes:
     """
     with scratch_folder() as folder:
         target = folder / "optimised.onnx"
-        options = session_options()
+        content = model.SerializeToString()
+        options = session_options(content)
         options.optimized_model_filepath = str(target)
         options.add_session_config_entry("session.disable_prepacking", "1")
         options.log_severity_level = (
             4  # it warns that the file is meant for this CPU only, which is the point
         )
         try:
-            optimised_session(model.SerializeToString(), options)
+            optimised_session(content, options)
         except Exception as error:  # noqa: BLE001  (its exceptions share no base class but Exception)
             raise _refusal(model, first_line(error)) from None
         return target.read_bytes()

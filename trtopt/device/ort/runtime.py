@@ -5,13 +5,11 @@ Its "engine" is the model with its shapes fixed and ONNX Runtime's own optimisat
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
-from trtopt.device.affinity import present_cores
 from trtopt.device.api import (
     AllocationTracker,
     Binding,
@@ -25,6 +23,7 @@ from trtopt.device.api import (
 from trtopt.device.nvtx import UNMARKED, NvtxMarks
 from trtopt.device.ort.host import HostDevice
 from trtopt.device.ort.layer_times import time_nodes
+from trtopt.device.ort.session_settings import session_options
 from trtopt.errors import DataError, IncompatibleEngineError, UsageError
 from trtopt.onnxio.element_types import numpy_dtype
 from trtopt.onnxio.external_data import refers_to_file, tensors_of
@@ -91,18 +90,6 @@ def no_allocator() -> UsageError:
     )
 
 
-def session_options() -> Any:
-    """Options of every session."""
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
-    cores = len(present_cores())
-    if 0 < cores < (os.cpu_count() or 0):  # by default it starts threads outside of the cores it may use
-        options.intra_op_num_threads = cores
-    return options
-
-
 def _harmful_optimizers(model: bytes) -> list[str]:
     """Those of ONNX Runtime's optimizers that would change what the model computes.
 
@@ -126,7 +113,7 @@ def _harmful_optimizers(model: bytes) -> list[str]:
 
 
 def optimised_session(model: bytes, options: Any) -> Any:
-    """A session with all optimisations but those that would do harm; raises what ONNX Runtime raises."""
+    """A session without those optimisations that would do harm; raises what ONNX Runtime raises."""
     import onnxruntime
 
     return onnxruntime.InferenceSession(
@@ -136,7 +123,7 @@ def optimised_session(model: bytes, options: Any) -> Any:
 
 def open_session(engine: bytes, *, shares_cores: bool = False) -> Any:
     """A session of a model; see `OnnxRuntimeTarget.load` for errors."""
-    options = session_options()
+    options = session_options(engine)
     options.add_session_config_entry("session.force_spinning_stop", str(int(shares_cores)))
     _check_whole(engine)
     try:
@@ -228,7 +215,7 @@ class OnnxRuntimeSession:
         """From ONNX Runtime's own profiler, in a session of its own."""
         bindings = self.context(shapes).bindings
         feeds = {one.name: np.asarray(data[one.name], one.dtype) for one in bindings if one.is_input}
-        return time_nodes(self._engine, session_options(), feeds, runs)
+        return time_nodes(self._engine, session_options(self._engine), feeds, runs)
 
     def close(self) -> None:
         """Give it back."""

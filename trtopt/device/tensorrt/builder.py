@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from trtopt.builder_settings import plain_attributes
+from trtopt.builder_settings import check_backend, plain_attributes
 from trtopt.device.api import ClockSensor, Device, DeviceMemory, ProgressSink
 from trtopt.device.building import BuiltEngine, LogSink
 from trtopt.device.clocks import UnknownClocks
@@ -228,6 +228,7 @@ class TensorRTBuilder:
     def _configure(self, config: Any, types: Sequence[str], settings: BuildSettings) -> dict[str, str]:
         """Set the builder up; returns every setting as the builder then reports it."""
         trt, target = self._library.trt, self._library.target
+        check_backend(settings, self.backend)
         if settings.reproducible and not target.editable_cache:
             raise no_editable_caches(self.backend)
         config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED
@@ -242,6 +243,12 @@ class TensorRTBuilder:
                     f"--tactic-sources {','.join(settings.tactic_sources)}: refused by {self.backend}",
                     "omit it for the default",
                 )
+        if settings.tiling is not None:
+            if not target.tiling:
+                raise UsageError(
+                    f"--tiling: {self.backend} has none", "omit it, or use TensorRT 10.8 or newer"
+                )
+            config.tiling_optimization_level = getattr(trt.TilingOptimizationLevel, settings.tiling.upper())
         if target.weakly_typed:
             for name in _precision_flags(trt, types):
                 config.set_flag(getattr(trt.BuilderFlag, name))
@@ -293,6 +300,8 @@ class TensorRTBuilder:
             "avg_timing_iterations": str(config.avg_timing_iterations),
             "max_aux_streams": str(config.max_aux_streams),
         }
+        if target.tiling:
+            report["tiling_optimization_level"] = config.tiling_optimization_level.name
         if target.reports_hardware_compatibility:
             report["hardware_compatibility_level"] = config.hardware_compatibility_level.name
         for name, pool in _members(trt.MemoryPoolType):

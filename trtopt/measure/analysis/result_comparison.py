@@ -9,13 +9,17 @@ from trtopt.measure.analysis.comparability import SAME_WORK, Work, require_alike
 from trtopt.measure.analysis.findings import unsteady
 from trtopt.measure.analysis.outcomes import DEVICE_LATENCY, Comparisons, LayerRow, Layers, Row
 from trtopt.measure.analysis.trtexec_files import Profile, Times, device_latency
-from trtopt.measure.statistics.comparison import blocks_of, compare
+from trtopt.measure.statistics.comparison import RunSpread, blocks_of, compare
 from trtopt.measure.statistics.summaries import summarise
 from trtopt.records import BenchPoint, BenchReport, Environment
 
 
-def compare_reports(a: BenchReport, b: BenchReport, *, threshold: float, force: bool) -> Comparisons:
+def compare_reports(
+    a: BenchReport, b: BenchReport, *, threshold: float, force: bool, run_spread: RunSpread | None = None
+) -> Comparisons:
     """Compare the latency passes of two reports, paired by batch size; `a` is the baseline.
+
+    `run_spread` is how much separate runs differ on their device, if that was measured.
 
     Raises:
         UsageError: other contracts; unlike machines, models or input shapes, unless forced; no batch size in
@@ -23,7 +27,7 @@ def compare_reports(a: BenchReport, b: BenchReport, *, threshold: float, force: 
     """
     notes = machine_notes(a, b, force) + work_notes(a, b, force)
     on_host = a.environment.device.kind == "cpu"
-    rows = tuple(_row(*pair, threshold, on_host) for pair in paired_points(a, b, notes))
+    rows = tuple(_row(*pair, threshold, on_host, run_spread) for pair in paired_points(a, b, notes))
     return Comparisons(
         a=str(a.environment.backend),
         b=str(b.environment.backend),
@@ -105,7 +109,7 @@ def _listed(points: dict[int, BenchPoint]) -> str:
     return ", ".join(map(str, sorted(points)))
 
 
-def _row(a: BenchPoint, b: BenchPoint, threshold: float, on_host: bool) -> Row:
+def _row(a: BenchPoint, b: BenchPoint, threshold: float, on_host: bool, run_spread: RunSpread | None) -> Row:
     ours, theirs = a.latency, b.latency
     if ours.contract != theirs.contract:
         raise UsageError(
@@ -115,7 +119,9 @@ def _row(a: BenchPoint, b: BenchPoint, threshold: float, on_host: bool) -> Row:
         )
     against = distrust(ours.untrustworthy, theirs.untrustworthy)
     against += distrust(*(_wavering(point, on_host) for point in (a, b)))
-    return _row_of(a.batch, ours.samples.latency_ms, theirs.samples.latency_ms, threshold, against)
+    return _row_of(
+        a.batch, ours.samples.latency_ms, theirs.samples.latency_ms, threshold, against, run_spread
+    )
 
 
 def _wavering(point: BenchPoint, on_host: bool) -> list[str]:
@@ -136,13 +142,19 @@ def _row_of(
     second: Sequence[float],
     threshold: float,
     interfered: Sequence[str],
+    run_spread: RunSpread | None = None,
 ) -> Row:
     return Row(
         batch=batch,
         a_ms=summarise(first).median,
         b_ms=summarise(second).median,
         comparison=compare(
-            blocks_of(first), blocks_of(second), threshold=threshold, interleaved=False, interfered=interfered
+            blocks_of(first),
+            blocks_of(second),
+            threshold=threshold,
+            interleaved=False,
+            interfered=interfered,
+            run_spread=run_spread,
         ),
     )
 

@@ -139,6 +139,17 @@ class Noise:
     control: Comparison
 
 
+@dataclass(frozen=True)
+class RunSpread:
+    """The standard deviation of the logarithm of a run's median, over separate runs of one engine.
+
+    `runs` is how many showed it; None: enough to know it.
+    """
+
+    deviation: float
+    runs: int | None
+
+
 def in_turns(subjects: int, rounds: int, seed: int) -> tuple[int, ...]:
     """The order in which to run blocks: in every round each subject once, in an order drawn from `seed`.
 
@@ -172,13 +183,15 @@ def compare(
     interleaved: bool = True,
     noise: Noise | None = None,
     interfered: Sequence[str] = (),
+    run_spread: RunSpread | None = None,
 ) -> Comparison:
     """Compare two sides' blocks of latencies, in the order in which they were taken.
 
     Interleaved, a[i] and b[i] were taken one after the other, in an order drawn at random, and are resampled
     together, which takes out whatever both felt. From two separate runs (`blocks_of`) they are resampled
     apart, and no number of samples shows what differed between the runs: the interval is widened by the noise
-    of a control that was taken in the same way, or by `RUN_LUCK` a run. `disturbed` are reasons not to trust
+    of a control that was taken in the same way, or by `run_spread` a run, which is this device's own, else by
+    `RUN_LUCK`. `disturbed` are reasons not to trust
     a side.
     """
     missing = _blocks_missing(a, b, interleaved)
@@ -188,14 +201,28 @@ def compare(
     if interleaved or noise is not None:
         by_chance = chance(log_ratios(a, b)) if interleaved else 0.0
         return decide(ratio, threshold, noise, (), interfered, by_chance=by_chance)
-    allowance = math.expm1(student(math.inf) * math.sqrt(2) * RUN_LUCK)
+    allowance = allowed_between_runs(run_spread)
     comparison = decide(ratio.widened(allowance), threshold, None, (), interfered, more_helps=False)
     text = (
         f"separate runs of one engine differ: {allowance:.1%} are allowed for that, however many samples "
-        "there are; engines that take turns need no allowance (give compare the engines, not their results)"
+        f"there are ({_spread_source(run_spread)}); engines that take turns need no allowance (give compare "
+        "the engines, not their results)"
     )
     caveat = Reason(ReasonCode.NOT_INTERLEAVED, text)
     return replace(comparison, reasons=(*comparison.reasons, caveat))
+
+
+def allowed_between_runs(spread: RunSpread | None) -> float:
+    """How far apart two separate runs of one engine may seem, at 95 %."""
+    own = spread or RunSpread(RUN_LUCK, None)
+    freedom = math.inf if own.runs is None else own.runs - 1
+    return math.expm1(student(freedom) * math.sqrt(2) * own.deviation)
+
+
+def _spread_source(spread: RunSpread | None) -> str:
+    if spread is None:
+        return "an H200's figure: this device's own is measured by `trtopt compare ENGINES --control 10`"
+    return f"measured on this device in {spread.runs} runs"
 
 
 def _blocks_missing(a: Sequence[Block], b: Sequence[Block], interleaved: bool) -> Reason | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import fmean, stdev
+from statistics import fmean, stdev, variance
 
 from trtopt.measure.statistics.comparison import (
     THRESHOLD,
@@ -14,6 +14,7 @@ from trtopt.measure.statistics.comparison import (
     Comparison,
     Noise,
     Ratio,
+    RunSpread,
     Verdict,
     compare,
     decide,
@@ -21,6 +22,8 @@ from trtopt.measure.statistics.comparison import (
 )
 from trtopt.measure.statistics.intervals import student
 
+MIN_RUNS = 4
+"""Fewer separate runs do not show how much runs differ."""
 Pair = tuple[Sequence[Block], Sequence[Block]]
 
 
@@ -34,6 +37,18 @@ class Control:
     def count(self, verdict: Verdict) -> int:
         """How many pairs got a verdict."""
         return sum(comparison.verdict is verdict for comparison in self.comparisons)
+
+
+def run_spread(medians: Sequence[Sequence[float]]) -> RunSpread | None:
+    """How much separate runs of one engine differ, from the medians of runs of each batch size.
+
+    Variances of the logarithms are averaged over batch sizes. None from fewer than `MIN_RUNS` runs of each.
+    """
+    counted = [runs for runs in medians if len(runs) >= MIN_RUNS]
+    if not counted:
+        return None
+    variances = [variance([math.log(value) for value in runs]) for runs in counted]
+    return RunSpread(math.sqrt(fmean(variances)), min(map(len, counted)))
 
 
 def evaluate_control(pairs: Sequence[Pair], *, threshold: float = THRESHOLD) -> Control:

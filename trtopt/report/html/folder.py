@@ -19,6 +19,7 @@ from trtopt.report.html.overview import overview_charts
 from trtopt.report.html.provenance import build_section, commands_of, file_notes, machines_section, typed
 from trtopt.report.html.roofline import roofline_section
 from trtopt.report.html.summary import answer, by_batch, facts, mark_of
+from trtopt.report.html.tuning import tuning_section
 from trtopt.report.profile import receipt_lines, roofline_lines
 
 Found = Section | Missing | None
@@ -65,7 +66,7 @@ def report_page(collected: Collected, argv: Sequence[str] = ()) -> Page:
         "made": (
             "How was it made?",
             [*commands_of(collected), *([Command(typed(argv), "this page")] if argv else [])],
-            [machines_section(collected), build_section(collected, build)],
+            [tuning_section(collected), machines_section(collected), build_section(collected, build)],
         ),
     }
     questions = [

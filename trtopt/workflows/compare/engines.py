@@ -12,7 +12,7 @@ from trtopt.measure.analysis.outcomes import Comparisons, ControlRow, Row
 from trtopt.measure.loop.interleaved import LoadedEngine
 from trtopt.measure.loop.rounds import latency_blocks, notes_of, pooled_ms, valid_rounds
 from trtopt.measure.statistics.comparison import compare
-from trtopt.measure.statistics.control import Control, evaluate_control
+from trtopt.measure.statistics.control import Control, evaluate_control, run_spread
 from trtopt.records import InterleavedRun
 from trtopt.workflows.bench.interleaved import (
     Setting,
@@ -24,6 +24,7 @@ from trtopt.workflows.bench.interleaved import (
     work_of,
 )
 from trtopt.workflows.bench.resolve_engines import check_trust, resolve_engines
+from trtopt.workflows.compare.run_spread import keep_run_spread
 from trtopt.workflows.engine_points import points
 from trtopt.workflows.listener import Listener
 
@@ -62,6 +63,7 @@ def compare_engines(
             labels += [f"batch{size}: A and A, {index + 1} of {again}" for index in range(again)]
         runs = measure_in_turns(jobs, labels, listener, setting.timeout)
     notes += notes_of(runs)
+    notes += _kept_spread(runs)
     rows: list[Row] = []
     controls: list[ControlRow] = []
     for size in sizes:
@@ -84,6 +86,16 @@ def compare_engines(
         notes=tuple(dict.fromkeys(notes)),
     )
     return comparisons, tuple(runs)
+
+
+def _kept_spread(runs: Sequence[InterleavedRun]) -> list[str]:
+    """Keep how much the control's processes differ for this device; a note on it, if they show that."""
+    medians: dict[int, list[float]] = {}
+    for run in runs:
+        if run.purpose == "control" and run.failure is None:
+            medians.setdefault(run.batch, []).append(pooled_ms(valid_rounds(run).turns[0]))
+    found = run_spread([*medians.values()])
+    return [] if found is None else [keep_run_spread(runs[0].environment.device, found)]
 
 
 def _sized(

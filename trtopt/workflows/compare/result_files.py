@@ -11,6 +11,7 @@ from trtopt.measure.analysis.outcomes import Comparisons, Layers
 from trtopt.measure.analysis.result_comparison import compare_layers, compare_reports, compare_times
 from trtopt.measure.analysis.trtexec_files import Profile, Times, read_trtexec
 from trtopt.records import BenchReport, Samples, read_versioned
+from trtopt.workflows.compare.run_spread import kept_run_spread
 
 ResultFile = BenchReport | Times | Profile
 
@@ -36,7 +37,8 @@ def compare_files(
                 "--batch and --assume-contract are for trtexec's files: these say both themselves",
                 "omit them",
             )
-        return compare_reports(first, second, threshold=threshold, force=force)
+        spread = kept_run_spread(second.environment.device)
+        return compare_reports(first, second, threshold=threshold, force=force, run_spread=spread)
     if batch is not None and len(batch) != 1:
         raise UsageError("--batch: trtexec's files hold one batch size", "name one")
     size = batch[0] if batch is not None else None

@@ -14,8 +14,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import msgspec
-
 from trtopt.errors import ArtifactError, OutputError, WrongPathError
 from trtopt.files.atomic import write_atomically
 from trtopt.files.bounded_reading import read_bounded, reason_of
@@ -24,6 +22,7 @@ from trtopt.files.temporary import is_temporary, remove_if_abandoned
 from trtopt.measure.analysis.sweep_table import csv_of
 from trtopt.records import SweepReport, SweepTerms, read_versioned, to_json
 from trtopt.workflows.invocation import command_line, now
+from trtopt.workflows.same_terms import check_same_terms
 
 REPORT = "sweep.json"
 TABLE = "sweep.csv"
@@ -81,7 +80,7 @@ def sweep_in_progress(folder: Path, model: str, terms: SweepTerms) -> Iterator[S
             save_sweep(folder, report)
         else:
             report = read_sweep(folder)
-            _check_same(folder, report.terms, terms)
+            check_same_terms(f"{folder}: is a sweep", report.terms, terms)
             _remove_unfinished(folder)
         yield report
 
@@ -91,47 +90,6 @@ def _is_anything(folder: Path) -> bool:
     if not folder.is_dir():
         return folder.exists()
     return any(REPORT not in path.name for path in folder.iterdir())
-
-
-def _check_same(folder: Path, there: SweepTerms, here: SweepTerms) -> None:
-    """A sweep continues only with the same model, on the same machine and on the same terms.
-
-    Raises:
-        ArtifactError: with all that differs.
-    """
-    if there == here:
-        return
-    if there.model_sha256 != here.model_sha256:
-        raise ArtifactError(
-            f"{folder}: is a sweep of another model (hashes differ)", "choose another folder with -o"
-        )
-    machine = [
-        f"{name.replace('_', ' ')} {_shown(before)}, here {_shown(after)}"
-        for one, other in ((there.device, here.device), (there.backend, here.backend))
-        for name, before, after in _differing(one, other)
-    ]
-    if machine:
-        raise ArtifactError(
-            f"{folder}: is a sweep of another machine: {'; '.join(machine)}",
-            "figures of two machines make no curve: choose another folder with -o",
-        )
-    differences = [
-        f"{name.replace('_', ' ')} {_shown(before)}, now {_shown(after)}"
-        for name, before, after in _differing(there, here)
-    ]
-    raise ArtifactError(
-        f"{folder}: is a sweep on other terms: {'; '.join(differences)}",
-        "give the options that it began with, or choose another folder with -o",
-    )
-
-
-def _differing(one: msgspec.Struct, other: msgspec.Struct) -> list[tuple[str, object, object]]:
-    pairs = ((name, getattr(one, name), getattr(other, name)) for name in one.__struct_fields__)
-    return [(name, before, after) for name, before, after in pairs if before != after]
-
-
-def _shown(value: object) -> str:
-    return str(getattr(value, "name", "unknown" if value is None else value))
 
 
 def _remove_unfinished(folder: Path) -> None:

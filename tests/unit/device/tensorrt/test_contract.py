@@ -41,6 +41,8 @@ CONDITIONS: dict[str, str | None] = {
     "query": "editable_cache",
     "tacticHash": "editable_cache",
     "timingMSec": "editable_cache",
+    "TilingOptimizationLevel": "tiling",
+    "tiling_optimization_level": "tiling",
     "precision": "weakly_typed",
     "set_output_type": "weakly_typed",
     "attention": None,

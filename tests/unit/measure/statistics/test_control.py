@@ -6,8 +6,17 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from trtopt.measure.statistics.comparison import Ratio, ReasonCode, Verdict, compare, decide, noise_of
-from trtopt.measure.statistics.control import Pair, evaluate_control, noise_of_controls
+from trtopt.measure.statistics.comparison import (
+    Ratio,
+    ReasonCode,
+    RunSpread,
+    Verdict,
+    allowed_between_runs,
+    compare,
+    decide,
+    noise_of,
+)
+from trtopt.measure.statistics.control import Pair, evaluate_control, noise_of_controls, run_spread
 from trtopt.measure.statistics.intervals import student
 
 
@@ -76,3 +85,46 @@ def test_too_few_blocks_tell_no_noise() -> None:
     control = evaluate_control([([[1.0]] * 3, [[1.0]] * 3)])
     assert control.noise is None
     assert control.count(Verdict.UNDECIDED) == 1
+
+
+# ── between separate runs ───────────────────────────────────────────────────────────────────────────────
+
+
+def test_runs_that_differ_by_two_percent_either_way_have_that_spread() -> None:
+    found = run_spread([[1.02, 1 / 1.02, 1.02, 1 / 1.02]])
+    assert found is not None
+    assert found.deviation == pytest.approx(math.log(1.02) * math.sqrt(4 / 3))
+    assert found.runs == 4
+
+
+def test_batch_sizes_share_their_spread_but_not_their_level() -> None:
+    calm, wild = [1.0, 1.0, 1.0, 1.0], [10.2, 10 / 1.02, 10.2, 10 / 1.02]
+    both, alone = run_spread([calm, wild]), run_spread([wild])
+    assert both is not None
+    assert alone is not None
+    assert both.deviation == pytest.approx(alone.deviation / math.sqrt(2))
+
+
+def test_three_runs_do_not_show_how_much_runs_differ() -> None:
+    assert run_spread([[1.0, 1.1, 1.2]]) is None
+    assert run_spread([]) is None
+
+
+def test_few_runs_allow_for_more_than_many_with_the_same_spread() -> None:
+    few, many = (allowed_between_runs(RunSpread(0.01, runs)) for runs in (4, 40))
+    assert few > many > allowed_between_runs(None)
+    assert allowed_between_runs(None) == pytest.approx(math.expm1(1.96 * math.sqrt(2) * 0.01), rel=1e-3)
+
+
+def test_separate_runs_are_judged_by_their_own_device_and_say_by_which() -> None:
+    a = [[1.0, 1.001, 0.999, 1.0, 1.0]] * 20
+    b = [[0.97 * value for value in block] for block in a]
+    default = compare(a, b, interleaved=False)
+    calm = compare(a, b, interleaved=False, run_spread=RunSpread(0.002, 20))
+    wild = compare(a, b, interleaved=False, run_spread=RunSpread(0.05, 20))
+    assert calm.verdict is Verdict.FASTER
+    assert wild.verdict is Verdict.UNDECIDED
+    assert "measured on this device in 20 runs" in calm.reasons[-1].text
+    assert (
+        "this device's own is measured by `trtopt compare ENGINES --control 10`" in default.reasons[-1].text
+    )

@@ -1,0 +1,61 @@
+"""Settings of ONNX Runtime stay with the engine, and decide how it is run."""
+
+from __future__ import annotations
+
+import onnx
+import onnxruntime
+import pytest
+
+from tests.support.trt_behaviour import IMAGES
+from tests.support.trt_exercise import DIGITS, FIXED
+from trtopt.device.building import BuiltEngine
+from trtopt.device.ort.builder import OnnxRuntimeBuilder
+from trtopt.device.ort.session_settings import KEY, session_options
+from trtopt.errors import IncompatibleEngineError, UsageError
+from trtopt.records import BuildPlan, BuildSettings, ShapeRange
+
+
+def built(settings: BuildSettings) -> BuiltEngine:
+    by, eight = OnnxRuntimeBuilder(), ShapeRange(min=(8,), opt=(8,), max=(8,))
+    plan = BuildPlan(
+        onnx_sha256="", batch=eight, shapes={IMAGES[0]: FIXED}, settings=settings, backend=by.backend
+    )
+    return by.build(DIGITS, (), plan, timing_cache=None, progress=lambda *told: None, log=lambda *told: None)
+
+
+def test_an_engine_is_run_with_the_settings_that_it_was_built_with() -> None:
+    made = built(BuildSettings(graph_optimization="disable", intra_op_threads=3, execution_mode="parallel"))
+    options = session_options(made.engine)
+    assert options.graph_optimization_level == onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    assert options.execution_mode == onnxruntime.ExecutionMode.ORT_PARALLEL
+    assert options.intra_op_num_threads == 3
+    assert made.config["graph_optimization_level"] == "ORT_DISABLE_ALL"
+    assert made.config["intra_op_threads"] == "3"
+
+
+def test_the_level_decides_what_is_fused() -> None:
+    nodes = [
+        len(onnx.load_model_from_string(built(BuildSettings(graph_optimization=level)).engine).graph.node)
+        for level in ("disable", "all")
+    ]
+    assert nodes[0] > nodes[1]
+
+
+def test_an_engine_without_settings_is_run_with_all_optimisations() -> None:
+    made = built(BuildSettings())
+    assert KEY.encode() not in made.engine
+    options = session_options(made.engine)
+    assert options.graph_optimization_level == onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
+
+
+def test_a_setting_of_tensorrt_is_refused() -> None:
+    with pytest.raises(UsageError, match="--tiling: onnxruntime"):
+        built(BuildSettings(tiling="full"))
+
+
+@pytest.mark.parametrize("text", ["{", '["all"]', '{"graph_optimization": "best"}', '{"unknown": 1}'])
+def test_settings_that_were_edited_are_refused(text: str) -> None:
+    model = onnx.load(DIGITS)
+    model.metadata_props.add(key=KEY, value=text)
+    with pytest.raises(IncompatibleEngineError, match="session settings"):
+        session_options(model.SerializeToString())

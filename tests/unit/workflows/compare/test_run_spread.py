@@ -1,0 +1,65 @@
+"""What a control shows of separate runs is kept per device, and used for its result files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tests.support import examples
+from tests.support.interleaved_runs import block
+from trtopt.measure.statistics.comparison import RunSpread
+from trtopt.records import BenchReport, to_json
+from trtopt.workflows.compare.result_files import compare_files
+from trtopt.workflows.compare.run_spread import keep_run_spread, kept_run_spread
+
+OTHER = msgspec.structs.replace(examples.GPU, uuid="GPU-2")
+
+
+@pytest.fixture(autouse=True)
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("TRTOPT_CACHE_DIR", str(tmp_path / "store"))
+    return tmp_path / "store"
+
+
+def test_a_device_has_its_own_and_another_none() -> None:
+    text = keep_run_spread(examples.GPU, RunSpread(0.02, 10))
+    assert text == (
+        "10 runs of A on A GPU differ by 2.00% (standard deviation); kept for comparisons of result files"
+    )
+    assert kept_run_spread(examples.GPU) == RunSpread(0.02, 10)
+    assert kept_run_spread(OTHER) is None
+
+
+def test_a_damaged_file_is_none(store: Path) -> None:
+    keep_run_spread(examples.GPU, RunSpread(0.02, 10))
+    (file,) = (store / "run-spread").iterdir()
+    file.write_bytes(file.read_bytes()[:30])
+    assert kept_run_spread(examples.GPU) is None
+
+
+def test_a_store_that_cannot_be_written_to_is_reported(store: Path) -> None:
+    store.write_text("no folder")
+    assert "not kept for comparisons of result files" in keep_run_spread(examples.GPU, RunSpread(0.02, 10))
+
+
+def test_result_files_are_compared_with_their_devices_spread(tmp_path: Path) -> None:
+    def written(name: str, ms: float) -> tuple[Path, BenchReport]:
+        taken = msgspec.structs.replace(
+            examples.measurement(), samples=block([ms] * 100), untrustworthy=(), failure=None
+        )
+        point = msgspec.structs.replace(examples.report().points[0], latency=taken, throughput=None)
+        report = msgspec.structs.replace(examples.report(), points=(point,))
+        (tmp_path / name).write_bytes(to_json(report))
+        return tmp_path / name, report
+
+    (a, report), (b, _) = written("a.json", 1.0), written("b.json", 0.95)
+
+    def verdict() -> str:
+        outcome = compare_files(a, b, batch=None, assumed=None, threshold=0.01, force=False)
+        return outcome.rows[0].comparison.verdict.value  # type: ignore[union-attr]
+
+    assert verdict() == "FASTER"
+    keep_run_spread(report.environment.device, RunSpread(0.05, 10))
+    assert verdict() == "UNDECIDED"

@@ -1,0 +1,77 @@
+"""Ledgers of this machine: stored, found again by device and backend, scored, and refused for others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tests.support import examples
+from tests.support.ledgers import entry, ledger, won
+from trtopt.errors import ArtifactError
+from trtopt.records import Backend, Ledger, from_json, to_json
+from trtopt.workflows.same_terms import check_same_terms
+from trtopt.workflows.tune.ledger import history_of, read_ledger, score_of, store_ledger, stored_ledgers
+
+RTX = Backend(name="tensorrt-rtx", version="1.7")
+
+
+def at(created: str, found: Ledger) -> Ledger:
+    return msgspec.structs.replace(found, created=created)
+
+
+def test_a_ledger_survives_its_json_form() -> None:
+    found = ledger(won(0.1), entry())
+    assert from_json(to_json(found), Ledger) == found
+
+
+def test_a_longer_ledger_takes_the_place_of_the_shorter_one_of_its_run(tmp_path: Path) -> None:
+    first, other = ledger(entry()), at("2026-11-24", ledger(won(0.2)))
+    for one in (first, ledger(entry(), won(0.1)), other):
+        store_ledger(one, tmp_path)
+    device, backend = first.terms.device, first.terms.backend.name
+    found = stored_ledgers(device, backend, tmp_path)
+    assert sorted(len(one.entries) for one in found) == [1, 2]
+    assert stored_ledgers(device, RTX.name, tmp_path) == []
+    assert stored_ledgers(msgspec.structs.replace(device, name="another"), backend, tmp_path) == []
+    scored = score_of(found, "here")
+    assert scored.ledgers == 2
+    assert scored.all is not None
+    assert (scored.all.count, scored.all.accepted) == (3, 2)
+    assert [one.kind for one in scored.kinds] == ["builder-setting"]
+
+
+def test_a_damaged_ledger_is_left_out_of_the_history_and_refused_by_name(tmp_path: Path) -> None:
+    found = ledger(entry())
+    store_ledger(found, tmp_path)
+    (file,) = (tmp_path / "ledgers").iterdir()
+    file.write_bytes(file.read_bytes()[:-20])
+    assert stored_ledgers(found.terms.device, found.terms.backend.name, tmp_path) == []
+    with pytest.raises(ArtifactError, match="cannot be read as a ledger"):
+        read_ledger(file)
+
+
+def test_a_store_that_cannot_be_written_to_is_done_without(tmp_path: Path) -> None:
+    (tmp_path / "store").write_text("no folder")
+    store_ledger(ledger(), tmp_path / "store")
+    assert (tmp_path / "store").read_text() == "no folder"
+
+
+def test_a_run_learns_from_others_and_from_itself_once() -> None:
+    earlier, present = at("2026-11-22", ledger(won(0.1))), ledger(entry())
+    assert history_of([earlier, present], present) == [won(0.1), entry()]
+
+
+def test_a_ledger_of_another_model_machine_version_or_objective_is_refused() -> None:
+    terms = ledger().terms
+    newer = msgspec.structs.replace(terms.backend, version="99.0")
+    for change, message in (
+        ({"model_sha256": "b" * 64}, "another model"),
+        ({"device": msgspec.structs.replace(examples.GPU, uuid="GPU-2")}, "another machine: uuid GPU-1"),
+        ({"backend": newer}, "another machine: version"),
+        ({"objective": "p99"}, "other terms: objective latency, now p99"),
+    ):
+        with pytest.raises(ArtifactError, match=message):
+            check_same_terms("out: is tuned", terms, msgspec.structs.replace(terms, **change))
+    check_same_terms("out: is tuned", terms, ledger(entry()).terms)

@@ -1,0 +1,103 @@
+"""Predicted gains: the prior where nothing is known, what was measured where much is."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, strategies as st
+
+from tests.support.ledgers import entry, won
+from trtopt.workflows.tune.prediction import (
+    Prior,
+    predict,
+    predicted_cost_s,
+    rank_correlation,
+    score,
+)
+
+PRIOR = Prior(0.1, 0.5)
+SHARES = st.floats(0.01, 0.95)
+
+
+def test_without_history_the_prior_is_the_prediction() -> None:
+    found = predict(PRIOR, [])
+    assert (found.gain, found.probability) == (0.1, 0.5)
+    assert found.low < 0 < found.gain < found.high
+
+
+def test_what_came_out_as_believed_changes_nothing() -> None:
+    found = predict(PRIOR, [won(0.1), entry()])
+    assert (found.gain, found.probability) == pytest.approx((0.1, 0.5))
+
+
+def test_four_outcomes_weigh_as_much_as_the_prior() -> None:
+    assert predict(PRIOR, [entry()] * 4).probability == pytest.approx(0.25)
+    assert predict(PRIOR, [won(0.3)] * 4).gain == pytest.approx(0.2)
+
+
+def test_a_candidate_that_changed_nothing_says_nothing_of_its_kind() -> None:
+    unchanged = entry(verdict="unchanged", measured_gain=None)
+    assert predict(PRIOR, [unchanged] * 9) == predict(PRIOR, [])
+
+
+@given(gain=SHARES, probability=SHARES, wins=st.integers(0, 20), losses=st.integers(0, 20), won_by=SHARES)
+def test_a_correction_lies_between_the_prior_and_what_was_seen(
+    gain: float, probability: float, wins: int, losses: int, won_by: float
+) -> None:
+    believed = {"prior_gain": gain, "prior_probability": probability}
+    history = [won(won_by, **believed)] * wins + [entry(**believed)] * losses
+    found = predict(Prior(gain, probability), history)
+    seen = wins / (wins + losses) if history else probability
+    assert min(probability, seen) - 1e-9 <= found.probability <= max(probability, seen) + 1e-9
+    assert 0 < found.probability <= 0.95
+    gained = won_by if wins else gain
+    assert min(gain, gained) - 1e-9 <= found.gain <= max(gain, gained) + 1e-9
+    assert found.low < found.high
+
+
+@given(history=st.lists(st.booleans(), max_size=20))
+def test_one_more_success_makes_the_next_more_likely_and_a_failure_less(history: list[bool]) -> None:
+    past = [won(0.1) if worked else entry() for worked in history]
+    now = predict(PRIOR, past).probability
+    assert predict(PRIOR, [*past, entry()]).probability < now
+    assert predict(PRIOR, [*past, won(0.1)]).probability >= now
+
+
+@given(factor=st.floats(0.1, 10), count=st.integers(1, 50))
+def test_costs_shrink_towards_what_they_were(factor: float, count: int) -> None:
+    history = [entry(predicted_cost_s=10.0, cost_s=10.0 * factor)] * count
+    found = predicted_cost_s(100.0, history)
+    assert min(100.0, 100.0 * factor) - 1e-6 <= found <= max(100.0, 100.0 * factor) + 1e-6
+    more = predicted_cost_s(100.0, history * 20)
+    assert abs(more - 100.0 * factor) <= abs(found - 100.0 * factor) + 1e-6
+
+
+def test_the_score_counts_errors_ranks_and_intervals_of_what_was_measured() -> None:
+    entries = [
+        won(0.05, predicted_gain=0.1, probability=0.5),
+        entry(measured_gain=-0.04, predicted_gain=0.02, probability=0.5),
+        entry(measured_gain=0.0, predicted_gain=0.04, probability=0.5),
+        entry(measured_gain=None, verdict="failed"),
+    ]
+    found = score(entries, "all")
+    assert found is not None
+    assert (found.count, found.accepted) == (3, 1)
+    assert found.mean_absolute_error == pytest.approx((0.0 + 0.05 + 0.02) / 3)
+    assert found.rank_correlation == pytest.approx(1.0)
+    assert found.intervals_held == pytest.approx(2 / 3)
+
+
+def test_a_candidate_far_behind_counts_as_a_loss_of_all() -> None:
+    found = score([entry(measured_gain=-80.0, predicted_gain=0.0)], "all")
+    assert found is not None
+    assert found.mean_absolute_error == 1.0
+
+
+def test_nothing_measured_has_no_score() -> None:
+    assert score([entry(measured_gain=None, verdict="failed")], "all") is None
+
+
+def test_ranks_share_their_mean_and_few_or_equal_ones_have_no_correlation() -> None:
+    assert rank_correlation([1, 2, 2, 3], [1, 5, 5, 9]) == pytest.approx(1.0)
+    assert rank_correlation([1, 2, 3], [3, 2, 1]) == pytest.approx(-1.0)
+    assert rank_correlation([1, 2], [1, 2]) is None
+    assert rank_correlation([1, 1, 1], [1, 2, 3]) is None

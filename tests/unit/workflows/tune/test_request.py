@@ -1,0 +1,65 @@
+"""Requests that cannot be carried out are refused before anything is built."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.support import examples
+from trtopt.errors import UsageError
+from trtopt.recipe import Recipe
+from trtopt.workflows.tune.request import TuneRequest, batches_of, check_request, parse_budget
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90", 90), ("90s", 90), ("1.5m", 90), ("30m", 1800), ("1h30m", 5400)]
+)
+def test_a_budget_is_read(text: str, seconds: float) -> None:
+    assert parse_budget(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "m", "30 m", "-5s", "0", "0s", "30d", "8000h", "1m30", "1e3s", "nan"])
+def test_a_budget_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="--budget"):
+        parse_budget(text)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"include": ["rules"]}, "--include rules: no such kind"),
+        ({"exclude": ["rules"]}, "--exclude rules: no such kind"),
+        ({"include": ["batch"], "exclude": ["batch"]}, "leave no kind"),
+        ({"include": ["precision"]}, "INT8 needs data"),
+        ({"objective": "energy"}, "reports no energy"),
+        ({"objective": "speed"}, "no such objective"),
+        ({"threshold": 0.0}, "--threshold 0"),
+        ({"duration": 0.0}, "--duration 0"),
+        ({"timeout": 0.0}, "--timeout 0"),
+        ({"recipe": Recipe(dynamic=True)}, "range of batch sizes"),
+        ({"recipe": Recipe(bounds={"min_cosine": 0.9})}, "--min-cosine"),
+        ({"recipe": Recipe(compute_capability=("8.9",))}, "other GPUs"),
+    ],
+)
+def test_what_is_wrong_is_named(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        check_request(TuneRequest(**fields), "onnxruntime")
+    assert message in str(caught.value)
+
+
+def test_kinds_are_those_included_and_not_excluded() -> None:
+    assert TuneRequest(include=["batch", "streams"], exclude=["batch"]).kinds == ("streams",)
+    assert "build-lottery" in TuneRequest().kinds
+
+
+def test_batch_sizes_are_the_requests_the_recipes_or_the_models() -> None:
+    onnx = examples.onnx()
+    assert batches_of(TuneRequest(), None, onnx) == (1,)
+    assert batches_of(TuneRequest(), 4, onnx) == (4,)
+    assert batches_of(TuneRequest(recipe=Recipe(batch=(2,))), None, onnx) == (2,)
+    assert batches_of(TuneRequest(batch=(8, 1, 8), objective="throughput"), None, onnx) == (8, 1)
+    with pytest.raises(UsageError, match="one batch size at a time"):
+        batches_of(TuneRequest(batch=(1, 8)), None, onnx)
+    with pytest.raises(UsageError, match="fixes its batch at 4"):
+        batches_of(TuneRequest(batch=(8,)), 4, onnx)

@@ -1,0 +1,160 @@
+"""`trtopt tune`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
+
+import click
+
+from trtopt.cli.options.accuracy_bounds import bounds_options
+from trtopt.cli.options.batch import batch_option
+from trtopt.cli.options.completion import contract_names, names
+from trtopt.cli.options.data import data_option
+from trtopt.cli.options.json_output import JsonOutput, json_option
+from trtopt.cli.options.measuring import backend_choice, timeout_option
+from trtopt.cli.options.recipe import cache_dir_option, recipe_option
+from trtopt.records.tuning import CandidateKind, Objective
+
+if TYPE_CHECKING:
+    from trtopt.precision.bounds import Bounds
+
+_KINDS = get_args(CandidateKind)
+
+
+def _kinds(flag: str, text: str) -> Callable[[Callable[..., Any]], Any]:
+    return click.option(flag, multiple=True, type=click.Choice(_KINDS), metavar="KIND", help=text)
+
+
+@click.command()
+@click.argument("model", type=click.Path(exists=True, dir_okay=False, path_type=Path), required=False)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    help="Build folder to create or, with --resume, to continue [default: MODEL.tuned].",
+)
+@batch_option(
+    "Batch size to tune for; of several, --objective throughput chooses [default: the model's, or 1]."
+)
+@click.option(
+    "--objective",
+    type=click.Choice(get_args(Objective)),
+    default="latency",
+    show_default=True,
+    help="What to improve.",
+)
+@click.option(
+    "--budget",
+    metavar="TIME",
+    default="30m",
+    show_default=True,
+    help="Time to spend, earlier runs of the folder included, as 90s, 30m or 2h.",
+)
+@_kinds("--include", f"Try only this kind of candidate: {', '.join(_KINDS)}.")
+@_kinds("--exclude", "Leave out this kind of candidate.")
+@click.option("--resume", is_flag=True, help="Continue in a folder that an earlier run began.")
+@data_option("Inputs to measure and check with, and to calibrate on [default: seeded random ones]")
+@bounds_options
+@backend_choice("Backend to build and measure with [default: auto, the CPU if there is no GPU].")
+@recipe_option("A shipped recipe or a TOML file that the baseline is built with.")
+@click.option(
+    "--contract",
+    metavar="NAME",
+    shell_complete=names(contract_names),
+    help="The terms of the measurement [default: trtexec-11].",
+)
+@click.option(
+    "--duration",
+    type=float,
+    default=2.0,
+    show_default=True,
+    metavar="S",
+    help="Seconds of sampling per engine in a race.",
+)
+@click.option(
+    "--threshold",
+    type=float,
+    default=0.01,
+    show_default=True,
+    help="The smallest gain to accept, as a share.",
+)
+@timeout_option
+@cache_dir_option
+@click.option(
+    "--score", is_flag=True, help="Show how good predictions were on this machine, over all its ledgers."
+)
+@json_option("the result")
+def tune(
+    model: Path | None,
+    output: Path | None,
+    batch: tuple[int, ...] | None,
+    objective: Objective,
+    budget: str,
+    include: tuple[str, ...],
+    exclude: tuple[str, ...],
+    resume: bool,
+    data: str | None,
+    bounds: Bounds,
+    backend: str | None,
+    profile: str | None,
+    contract: str | None,
+    duration: float,
+    threshold: float,
+    timeout: float | None,
+    cache_dir: Path | None,
+    score: bool,
+    json: JsonOutput | None,
+) -> None:
+    """Find a faster engine of MODEL, an ONNX file, within a budget of time.
+
+    Tries candidates one by one, the highest expected gain per second first: precisions, builder settings,
+    rewrite rules, batch sizes, streams, further builds. Each is checked for accuracy and raced against the
+    best so far. The folder is a build folder with that engine; ledger.json in it lists every candidate with
+    the predicted and the measured gain. Exits with 3 if the baseline misses the accuracy bound.
+    """
+    from trtopt.cli.console import say, show, show_notes
+    from trtopt.cli.progress import listening
+    from trtopt.recipe import make_recipe
+    from trtopt.records import to_json
+    from trtopt.report.notes import Note, Severity
+    from trtopt.report.tuning import score_summary, tuned_summary
+    from trtopt.workflows.tune.request import DEFAULT_BOUNDS, TuneRequest
+    from trtopt.workflows.tune.tune import score as scored, tune as run
+
+    is_stdout = json is not None and json.is_stdout
+    if score:
+        found = scored(backend or "auto", cache_dir)
+        if json is not None:
+            json.write(to_json(found))
+        show(score_summary(found), err=is_stdout)
+        return
+    if model is None:
+        raise click.UsageError("Missing argument 'MODEL'.")
+    request = TuneRequest(
+        recipe=make_recipe(profile, {"backend": backend}),
+        batch=batch,
+        objective=objective,
+        data=data,
+        bounds=bounds if bounds.any else DEFAULT_BOUNDS,
+        budget=budget,
+        include=include,
+        exclude=exclude,
+        resume=resume,
+        contract=contract,
+        duration=duration,
+        threshold=threshold,
+        timeout=timeout,
+        cache_dir=cache_dir,
+    )
+    try:
+        with listening() as listener:
+            tuned = run(model, output, request, listener)
+    except KeyboardInterrupt:
+        say("trtopt: run the same command with --resume to continue after the candidates tried", err=True)
+        raise
+    if json is not None:
+        json.write(to_json(tuned))
+    show(tuned_summary(tuned), err=is_stdout)
+    show_notes((Note(Severity.NOTE, text) for text in tuned.notes), err=is_stdout)

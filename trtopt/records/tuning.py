@@ -1,0 +1,152 @@
+"""Records of tuning: the terms, the ledger of candidates, and the result."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from trtopt.records.base import Record
+from trtopt.records.building import Backend
+from trtopt.records.machine import DeviceInfo
+from trtopt.records.measuring import Contract
+from trtopt.records.result import Result
+
+LEDGER_SCHEMA = "trtopt.ledger/1"
+
+Objective = Literal["latency", "throughput", "p99", "energy"]
+CandidateKind = Literal["precision", "batch", "streams", "builder-setting", "rewrite-rule", "build-lottery"]
+TuneVerdict = Literal["accepted", "same", "slower", "undecided", "inaccurate", "failed", "unchanged"]
+"""`accepted`: significantly better, and the incumbent from then on; `unchanged`: the engine is the same."""
+
+
+class TuneTerms(Record, frozen=True, kw_only=True):
+    """What all entries of a ledger share; a ledger on other terms is not continued.
+
+    `batch` are the batch sizes that may be chosen, `recipe` the baseline's recipe as JSON, `data` a hash of
+    the samples (None: seeded random input), `bounds` the accuracy to keep.
+    """
+
+    model_sha256: str
+    backend: Backend
+    device: DeviceInfo
+    objective: Objective
+    contract: Contract
+    batch: tuple[int, ...]
+    recipe: str
+    data: str | None
+    bounds: dict[str, float]
+    threshold: float
+    duration_s: float
+
+
+class TuneBaseline(Record, frozen=True, kw_only=True):
+    """The engine that tuning starts from, its figure, and the seconds that it took.
+
+    `cost` is what the objective minimises: milliseconds per query (latency, p99) or per sample (throughput),
+    or joules per sample (energy). `accuracy` is the lowest cosine of an output.
+    """
+
+    cost: float
+    unit: str
+    accuracy: float
+    build_s: float
+    measure_s: float
+    total_s: float
+
+
+class LedgerEntry(Record, frozen=True, kw_only=True):
+    """A candidate: what was predicted, what was measured, and what became of it.
+
+    Gains are shares of the cost saved against the incumbent: 0.05 is 5 % less time or energy.
+    `predicted_gain` is the gain if the candidate works, which has `probability`; their product is the
+    expected gain, and the measured one lies within `predicted_low` and `predicted_high` in 80 % of cases.
+    The `prior_…` ones are the kind's own, before correction by what was learned.
+    """
+
+    candidate: str
+    kind: CandidateKind
+    prior_gain: float
+    prior_probability: float
+    predicted_gain: float
+    probability: float
+    predicted_low: float
+    predicted_high: float
+    predicted_cost_s: float
+    cost_s: float
+    measured_gain: float | None = None
+    measured_low: float | None = None
+    measured_high: float | None = None
+    accuracy: float | None = None
+    """The lowest cosine of an output."""
+    verdict: TuneVerdict
+    reason: str
+
+    @property
+    def expected_gain(self) -> float:
+        """The mean of what may come out."""
+        return self.predicted_gain * self.probability
+
+
+class Ledger(Record, frozen=True, kw_only=True):
+    """`ledger.json`: the terms, the baseline and every candidate, in the order in which they were tried."""
+
+    schema: str = LEDGER_SCHEMA
+    created: str
+    argv: tuple[str, ...] = ()
+    model: str
+    terms: TuneTerms
+    baseline: TuneBaseline
+    entries: tuple[LedgerEntry, ...] = ()
+
+    @property
+    def spent_s(self) -> float:
+        """Seconds of the budget that are used up."""
+        return self.baseline.total_s + sum(entry.cost_s for entry in self.entries)
+
+    @property
+    def gain(self) -> float:
+        """The share of the baseline's cost that all accepted candidates save together."""
+        left = 1.0
+        for entry in self.entries:
+            if entry.verdict == "accepted":
+                left *= 1 - (entry.measured_gain or 0.0)
+        return 1 - left
+
+
+class Tuned(Record, Result, frozen=True, kw_only=True):
+    """The result of `trtopt tune`: the folder of the best engine, and the ledger that led there.
+
+    `changes` are the accepted candidates; `stopped` is why no further candidate was tried.
+    """
+
+    folder: str
+    changes: tuple[str, ...]
+    batch: int
+    streams: int
+    ledger: Ledger
+    stopped: str
+    notes: tuple[str, ...] = ()
+
+
+class PredictionScore(Record, frozen=True, kw_only=True):
+    """How good predictions were, of one kind of candidate or of all.
+
+    `mean_absolute_error` is of the expected against the measured gain; `rank_correlation` (Spearman's) is
+    None where there are fewer than three, or all are alike; `intervals_held` is the share of measured gains
+    within their 80 % interval.
+    """
+
+    kind: str
+    count: int
+    accepted: int
+    mean_absolute_error: float
+    rank_correlation: float | None
+    intervals_held: float
+
+
+class TuneScore(Record, frozen=True, kw_only=True):
+    """The predictor's score over all ledgers of a machine."""
+
+    device: str
+    ledgers: int
+    all: PredictionScore | None
+    kinds: tuple[PredictionScore, ...]

@@ -1,0 +1,53 @@
+"""The tuning of a build: every candidate with its predicted and its measured gain."""
+
+from __future__ import annotations
+
+from trtopt.records import Collected
+from trtopt.report.html.blocks import Cell, Column, Lines, Panel, Section, Table, known_columns
+
+_CANDIDATES = (
+    Column("candidate"),
+    Column("kind"),
+    Column("expected gain", "share", 1),
+    Column("measured gain", "share", 1),
+    Column("from", "share", 1),
+    Column("to", "share", 1),
+    Column("cosine", "number", 6),
+    Column("s", "number", 0),
+    Column("verdict"),
+    Column("reason"),
+)
+
+
+def tuning_section(collected: Collected) -> Section | None:
+    """The ledger; None: the build was not tuned, so nothing is missing."""
+    ledger = collected.ledger
+    if ledger is None:
+        return None
+    rows: list[list[Cell]] = [
+        [
+            entry.candidate,
+            entry.kind,
+            entry.expected_gain,
+            entry.measured_gain,
+            entry.measured_low,
+            entry.measured_high,
+            entry.accuracy,
+            entry.cost_s,
+            entry.verdict,
+            entry.reason,
+        ]
+        for entry in ledger.entries
+    ]
+    accepted = [entry.candidate for entry in ledger.entries if entry.verdict == "accepted"]
+    objective = ledger.terms.objective
+    found = (
+        f"{', '.join(accepted)} save {ledger.gain:.1%} of the baseline's {ledger.baseline.cost:.4g} "
+        f"{ledger.baseline.unit}."
+        if accepted
+        else f"No candidate was better than the baseline: {ledger.baseline.cost:.4g} {ledger.baseline.unit}."
+    )
+    title = f"Candidates in the order in which they were tried, for {objective}; gains are shares saved"
+    return Section(
+        "tuning", "Tuning", [Panel("", [Lines([found]), Table(title, *known_columns(_CANDIDATES, rows))])]
+    )

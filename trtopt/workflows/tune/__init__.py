@@ -1,0 +1,1 @@
+"""Tuning: candidates from a priority queue, each predicted, built, raced against the best so far."""

@@ -1,0 +1,180 @@
+"""A candidate's build folder: the incumbent's with one thing changed."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from trtopt.builder_settings import SETTINGS
+from trtopt.device.building import EngineBuilder
+from trtopt.files.manifests import write_manifest
+from trtopt.onnxio.model_info import read_onnx
+from trtopt.recipe import Recipe
+from trtopt.records import BuildPlan, EngineArtifact, Manifest, OnnxArtifact, to_json
+from trtopt.rewrite.rewrite import rewrite_model
+from trtopt.targets import target_of
+from trtopt.version import __version__
+from trtopt.workflows.build.build import build
+from trtopt.workflows.build.engine_selection import in_folder
+from trtopt.workflows.build.engines import (
+    TIMING_CACHE_FILE,
+    BuildOptions,
+    build_engines,
+    caches_for,
+    make_plans,
+)
+from trtopt.workflows.build.verified_graphs import verified_graphs
+from trtopt.workflows.invocation import command_line, now
+from trtopt.workflows.listener import Listener
+from trtopt.workflows.tune.candidates import Change
+from trtopt.workflows.tune.ledger import LEDGER
+
+
+@dataclass(frozen=True)
+class Built:
+    """A build folder with one engine, and what it is run with."""
+
+    folder: Path
+    manifest: Manifest
+    batch: int
+    streams: int
+    changes: tuple[str, ...] = ()
+
+    @property
+    def engine(self) -> EngineArtifact:
+        """The engine of the batch size."""
+        return next(one for one in self.manifest.engines if one.plan.span_of(self.batch) is not None)
+
+    @property
+    def is_float(self) -> bool:
+        """Whether no precision was selected for the graph, and no rule of a candidate changed it."""
+        names = {name.partition("=")[0] for name in self.changes}
+        return self.manifest.verdict is None and not names & {"precision", "rule"}
+
+
+@dataclass(frozen=True)
+class Maker:
+    """Builds the baseline and candidates of a model."""
+
+    source: Path
+    recipe: Recipe
+    builder: EngineBuilder
+    bounds: Mapping[str, float]
+    data: str | None
+    cache_dir: str | Path | None
+    limit_s: float | None
+    listener: Listener
+
+    def baseline(self, folder: Path, batch: int) -> Built:
+        """Today's defaults.
+
+        Raises:
+            TrtoptError: what keeps it from being built.
+        """
+        return Built(folder, self._build(self.recipe, folder, batch), batch, 1)
+
+    def make(self, incumbent: Built, change: Change, folder: Path) -> Built:
+        """The incumbent with a change, in a folder to be made.
+
+        Raises:
+            TrtoptError: what keeps it from being built.
+        """
+        batch, streams = change.batch or incumbent.batch, change.streams or incumbent.streams
+        changes = (*incumbent.changes, change.name)
+        if change.precision is not None:
+            settings = self._recipe_settings(incumbent.engine.plan)
+            recipe = msgspec.structs.replace(
+                self.recipe,
+                **settings,
+                precision=change.precision,
+                calib=self.data,
+                bounds=dict(self.bounds),
+            )
+            return Built(folder, self._build(recipe, folder, batch), batch, streams, changes)
+        return Built(folder, self._derived(incumbent, change, folder, batch), batch, streams, changes)
+
+    def _build(self, recipe: Recipe, folder: Path, batch: int) -> Manifest:
+        recipe = msgspec.structs.replace(
+            recipe, batch=(batch,), backend=self.builder.backend.name, build_timeout=self.limit_s
+        )
+        return build(self.source, folder, recipe, cache_dir=self.cache_dir, listener=self.listener)
+
+    def _recipe_settings(self, plan: BuildPlan) -> dict[str, Any]:
+        """The incumbent's settings, as a recipe has those that candidates change."""
+        return {one.name: getattr(plan.settings, one.recorded) for one in SETTINGS if one.tuned}
+
+    def _derived(self, incumbent: Built, change: Change, folder: Path, batch: int) -> Manifest:
+        """The incumbent's folder with another graph, other settings or another build."""
+        manifest, engine = incumbent.manifest, incumbent.engine
+        _copy_without(incumbent.folder, folder, manifest)
+        graphs = verified_graphs(folder, manifest)
+        graph = next(one for one in graphs if one.sha256 == engine.plan.onnx_sha256)
+        intermediates = manifest.intermediates
+        if change.rule is not None:
+            rewritten = self._rewritten(graph, change.rule, folder)
+            if rewritten is None:
+                return manifest
+            intermediates = (*intermediates, in_folder(graph))
+            graph = rewritten
+        plan = engine.plan
+        if batch != incumbent.batch:
+            sized = msgspec.structs.replace(self.recipe, batch=(batch,))
+            (plan,) = make_plans(graph, sized, self.builder.backend)
+            plan = msgspec.structs.replace(plan, settings=engine.plan.settings)
+        settings = msgspec.structs.replace(plan.settings, **change.settings)
+        plan = msgspec.structs.replace(plan, settings=settings, onnx_sha256=graph.sha256)
+        if change.builds:
+            engines = build_engines((graph,), (plan,), folder, self._how(folder, change), self.listener)
+        else:
+            engines = (engine,)
+            for name in _files_of(engine):
+                shutil.copy2(incumbent.folder / name, folder / name)
+        made = msgspec.structs.replace(
+            manifest,
+            trtopt=__version__,
+            created=now(),
+            argv=command_line(),
+            onnx=in_folder(graph),
+            graphs=(),
+            intermediates=intermediates,
+            engines=engines,
+        )
+        return write_manifest(folder, made)
+
+    def _rewritten(self, graph: OnnxArtifact, rule: str, folder: Path) -> OnnxArtifact | None:
+        """The graph after one more rule; None where that finds nothing."""
+        out = folder / f"model.{rule}.onnx"
+        target = target_of(self.builder.backend).name
+        trace = rewrite_model(Path(graph.path), out, target=target, rules=(rule,), write_unchanged=False)
+        if not trace.applied:
+            return None
+        trace = msgspec.structs.replace(trace, source=Path(graph.path).name, out=out.name)
+        (folder / f"rewrite.{rule}.json").write_bytes(to_json(trace))
+        return msgspec.structs.replace(read_onnx(out), parent=graph.sha256)
+
+    def _how(self, folder: Path, change: Change) -> BuildOptions:
+        """The incumbent's timings, but where others compete or a build is to time everything again."""
+        cache, store = caches_for(self.recipe, self.builder, folder, self.cache_dir)
+        if change.settings or change.fresh:
+            (folder / TIMING_CACHE_FILE).unlink(missing_ok=True)
+        if change.fresh and cache is not None:
+            cache, store = folder / TIMING_CACHE_FILE, None
+        return BuildOptions(cache, store, limit_s=self.limit_s)
+
+
+def _copy_without(source: Path, folder: Path, manifest: Manifest) -> None:
+    """Copy what the manifest lists but the engines, their logs and the ledger."""
+    built = {name for engine in manifest.engines for name in _files_of(engine)}
+    folder.mkdir()
+    for name in manifest.files.keys() - built - {LEDGER}:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(source / name, folder / name)
+
+
+def _files_of(engine: EngineArtifact) -> list[str]:
+    return [name for name in (engine.path, engine.log, engine.layers, engine.memory) if name]

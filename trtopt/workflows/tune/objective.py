@@ -1,0 +1,77 @@
+"""What is minimised, as the blocks of an interleaved run show it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Literal
+
+import numpy as np
+
+from trtopt.measure.statistics.comparison import Block
+from trtopt.records import ClockReading, InterleavedRun, Objective, Samples, TurnSamples
+
+_P99 = 99.0
+
+
+@dataclass(frozen=True)
+class Measure:
+    """An objective: the mode it is measured in, its unit, and each block's cost from the block's samples.
+
+    `per_sample`: costs are those of a sample, so that engines of several batch sizes compare.
+    """
+
+    mode: Literal["latency", "throughput"]
+    unit: str
+    costs: Callable[[Samples], list[float]]
+    per_sample: bool = False
+    needs_energy: bool = False
+
+
+def _per_query_ms(block: Samples) -> list[float]:
+    """From the first start to the last end, over the queries."""
+    return [(max(block.end_ms) - min(block.start_ms)) / len(block.end_ms)]
+
+
+MEASURES: dict[Objective, Measure] = {
+    "latency": Measure("latency", "ms", lambda block: block.latency_ms),
+    "p99": Measure("latency", "ms (p99)", lambda block: [float(np.percentile(block.latency_ms, _P99))]),
+    "throughput": Measure("throughput", "ms per sample", _per_query_ms, per_sample=True),
+    "energy": Measure("throughput", "J per sample", _per_query_ms, per_sample=True, needs_energy=True),
+}
+
+
+def cost_blocks(measure: Measure, turns: TurnSamples, batch: int) -> list[Block]:
+    """Each block's costs, without energy: that takes `joules`."""
+    size = batch if measure.per_sample else 1
+    return [[cost / size for cost in measure.costs(block)] for block in turns.blocks]
+
+
+def joules(run: InterleavedRun, index: int, batch: int) -> list[Block] | None:
+    """Joules per sample of each block of a subject: the turn's mean power over the rate of its block.
+
+    None where the device reports neither energy nor power.
+    """
+    found: list[Block] = []
+    places = [turn for turn, subject in enumerate(run.order) if subject == index]
+    for place, block in zip(places, run.turns[index].blocks, strict=False):
+        watts = _watts(run.clocks[place], run.clocks[place + 1])
+        if watts is None:
+            return None
+        found.append([watts * cost / 1e3 / batch for cost in _per_query_ms(block)])
+    return found
+
+
+def _watts(before: ClockReading, after: ClockReading) -> float | None:
+    seconds = (after.at_ms - before.at_ms) / 1e3
+    if before.energy_j is not None and after.energy_j is not None and seconds > 0:
+        return (after.energy_j - before.energy_j) / seconds
+    if before.power_w is not None and after.power_w is not None:
+        return (before.power_w + after.power_w) / 2
+    return None
+
+
+def typical(blocks: Sequence[Block]) -> float:
+    """The median of all costs."""
+    return median(cost for block in blocks for cost in block)

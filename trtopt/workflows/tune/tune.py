@@ -1,0 +1,450 @@
+"""Tuning: the most promising candidate first, raced against the best so far, until the budget ends.
+
+The folder is a build folder at any moment, of the best engine so far, with the ledger in it. A better engine
+and the ledger's entry on it take their place in one step, so that a run can be killed at any moment and
+continued: what the ledger lists is not measured again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+
+from trtopt.builder.shapes import fixed_batch, shapes_at
+from trtopt.data import open_data
+from trtopt.data.source import fingerprint_of
+from trtopt.device.affinity import present_cores
+from trtopt.device.backends import choose_for_running, open_builder
+from trtopt.device.building import EngineBuilder
+from trtopt.errors import BoundError, DataError, OutputError, TrtoptError, UsageError
+from trtopt.files.atomic import cannot_write, scratch_beside, write_atomically
+from trtopt.files.build_folder import folder_in_progress
+from trtopt.files.locks import lock
+from trtopt.files.manifests import read_manifest, write_manifest
+from trtopt.files.replace_folder import remove_abandoned
+from trtopt.measure.contracts import DEFAULT, contract_named
+from trtopt.measure.statistics.comparison import Comparison, Verdict
+from trtopt.onnxio.model_info import read_onnx
+from trtopt.records import (
+    Ledger,
+    LedgerEntry,
+    OnnxArtifact,
+    TuneBaseline,
+    Tuned,
+    TuneScore,
+    TuneTerms,
+    TuningChoice,
+    to_json,
+)
+from trtopt.records.checking import CheckedSubject
+from trtopt.records.tuning import TuneVerdict
+from trtopt.workflows.bench.interleaved import Setting, loaded
+from trtopt.workflows.bench.resolve_engines import resolved
+from trtopt.workflows.build.engines import check_opset
+from trtopt.workflows.invocation import command_line, now
+from trtopt.workflows.listener import SILENT, Listener
+from trtopt.workflows.precision.check import Checker
+from trtopt.workflows.same_terms import check_same_terms
+from trtopt.workflows.tune.candidates import KINDS, Situation
+from trtopt.workflows.tune.ledger import (
+    LEDGER,
+    history_of,
+    read_ledger,
+    save_ledger,
+    score_of,
+    store_ledger,
+    stored_ledgers,
+)
+from trtopt.workflows.tune.make import Built, Maker
+from trtopt.workflows.tune.objective import MEASURES
+from trtopt.workflows.tune.prediction import predict, predicted_cost_s
+from trtopt.workflows.tune.queue import Queued, next_of
+from trtopt.workflows.tune.race import Racer, cost_of, race
+from trtopt.workflows.tune.request import TuneRequest, batches_of, check_request, parse_budget
+
+_LIMIT_TIMES, _LIMIT_LEAST_S = 10, 60.0
+"""A candidate's build or measurement that takes so many times the baseline's, and so long, has failed."""
+_FOLDER_SUFFIX = ".tuned"
+_VERDICTS: dict[Verdict, TuneVerdict] = {
+    Verdict.FASTER: "accepted",
+    Verdict.SAME: "same",
+    Verdict.SLOWER: "slower",
+    Verdict.UNDECIDED: "undecided",
+}
+
+
+def tune(
+    model: str | Path, output: str | Path | None, request: TuneRequest, listener: Listener = SILENT
+) -> Tuned:
+    """Find a faster engine of a model within a budget; see `trtopt.tune`.
+
+    Raises:
+        UsageError: an option is wrong, or the budget is too small for the baseline; nothing is left then.
+        BoundError: the baseline misses the accuracy bound.
+        ArtifactError: the folder's ledger is of another model, machine, or on other terms.
+        TrtoptError: what keeps the baseline from being built or measured.
+    """
+    source = Path(model)
+    choice = choose_for_running(request.recipe.backend)
+    check_request(request, choice.name)
+    onnx = read_onnx(source)
+    builder = open_builder(choice.name)
+    listener.note(f"tuning with {builder.backend}: {choice.reason}")
+    check_opset(onnx, builder)
+    batches = batches_of(request, fixed_batch(onnx), onnx)
+    terms = _terms(onnx, request, builder, batches)
+    folder = (Path(output) if output is not None else Path(f"{source.stem}{_FOLDER_SUFFIX}")).resolve()
+    with lock(folder, wait_s=0):
+        remove_abandoned(folder)  # before anything is read: a killed run may have set the folder aside
+        run = _Run(source, onnx, folder, request, terms, builder, listener)
+        return run.to_the_end(run.continued() if _has_begun(folder, request.resume) else run.begun())
+
+
+def score(backend: str = "auto", cache_dir: str | Path | None = None) -> TuneScore:
+    """How good predictions were on this machine's device, over all its ledgers."""
+    builder = open_builder(choose_for_running(backend).name)
+    ledgers = stored_ledgers(builder.device, builder.backend.name, cache_dir)
+    return score_of(ledgers, f"{builder.backend.name} on {builder.device.name}")
+
+
+def _has_begun(folder: Path, resume: bool) -> bool:
+    """Whether there is a ledger to continue.
+
+    Raises:
+        OutputError: there is one, and it is not to be continued; or the folder holds something else.
+    """
+    if (folder / LEDGER).is_file():
+        if not resume:
+            raise OutputError(
+                f"{folder}: holds a tuned build", "continue it with --resume, or choose another name with -o"
+            )
+        return True
+    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
+        raise OutputError(
+            f"{folder}: exists and has no {LEDGER}", "choose another name with -o, or remove it"
+        )
+    return False
+
+
+def _terms(
+    onnx: OnnxArtifact, request: TuneRequest, builder: EngineBuilder, batches: tuple[int, ...]
+) -> TuneTerms:
+    recipe = msgspec.structs.replace(request.recipe, batch=None, backend="auto", calib=None)
+    return TuneTerms(
+        model_sha256=onnx.sha256,
+        backend=builder.backend,
+        device=builder.device,
+        objective=request.objective,
+        contract=contract_named(request.contract or DEFAULT),
+        batch=batches,
+        recipe=msgspec.json.encode(recipe, order="deterministic").decode(),
+        data=None if request.data is None else fingerprint_of(request.data),
+        bounds=request.bounds.given,
+        threshold=request.threshold,
+        duration_s=request.duration,
+    )
+
+
+class _Run:
+    """One tuning run; what it knows is in the ledger and in the folder."""
+
+    def __init__(
+        self,
+        source: Path,
+        onnx: OnnxArtifact,
+        folder: Path,
+        request: TuneRequest,
+        terms: TuneTerms,
+        builder: EngineBuilder,
+        listener: Listener,
+    ) -> None:
+        self._source, self._onnx, self._folder = source, onnx, folder
+        self._request, self._terms, self._builder, self._listener = request, terms, builder, listener
+        self._data = str(request.data) if request.data is not None else None
+        self._budget_s = parse_budget(request.budget)
+        self._measure = MEASURES[request.objective]
+        self._checker = Checker(source, None, request.bounds)
+        self._quiet = replace(listener, note=lambda text: None)
+        self._earlier = stored_ledgers(builder.device, builder.backend.name, request.cache_dir)
+        self._notes: list[str] = []
+
+    # ── where it begins ─────────────────────────────────────────────────────────────────────────────────
+
+    def begun(self) -> tuple[Ledger, Built]:
+        """The baseline, built, checked and measured, in its place with an empty ledger.
+
+        Raises:
+            UsageError: that took the whole budget.
+            BoundError: it is not accurate enough.
+            TrtoptError: what keeps it from being built or measured.
+        """
+        began_s = time.monotonic()
+        with self._scratch() as scratch:
+            limit_s = self._request.timeout or max(self._budget_s, _LIMIT_LEAST_S)
+            built = self._maker(limit_s, self._listener).baseline(scratch / "baseline", self._terms.batch[0])
+            build_s = time.monotonic() - began_s
+            checked = self._checked(built, limit_s)
+            if checked.violations:
+                worst = checked.violations[0]
+                raise BoundError(
+                    f"the baseline misses the bound: {worst.measure} of {worst.output!r} is "
+                    f"{worst.found:.5g}, the bound is {worst.bound:g}",
+                    "loosen the bound, or see what deviates with `trtopt check --layers`",
+                )
+            cost = cost_of(self._racer(built), self._measure, self._setting(built, limit_s), self._listener)
+            total_s = time.monotonic() - began_s
+            if total_s >= self._budget_s:
+                raise UsageError(
+                    f"--budget {self._request.budget}: building, checking and measuring the baseline took "
+                    f"{total_s:.0f} s",
+                    f"give --budget {max(1, round(total_s * 10 / 60))}m or more, or use `trtopt build`",
+                )
+            baseline = TuneBaseline(
+                cost=cost,
+                unit=self._measure.unit,
+                accuracy=_accuracy(checked),
+                build_s=build_s,
+                measure_s=total_s - build_s,
+                total_s=total_s,
+            )
+            ledger = Ledger(
+                created=now(),
+                argv=command_line(),
+                model=self._source.name,
+                terms=self._terms,
+                baseline=baseline,
+            )
+            self._listener.note(f"baseline: {cost:.4g} {baseline.unit}, in {total_s:.0f} s")
+            return ledger, self._put_in_place(built, ledger)
+
+    def continued(self) -> tuple[Ledger, Built]:
+        """Where an earlier run ended.
+
+        Raises:
+            ArtifactError: the ledger cannot be read, or is on other terms.
+        """
+        ledger, manifest = read_ledger(self._folder / LEDGER), read_manifest(self._folder)
+        check_same_terms(f"{self._folder}: is tuned", ledger.terms, self._terms)
+        chosen = manifest.tuning
+        if chosen is None:
+            raise OutputError(
+                f"{self._folder}: has a {LEDGER}, but its build is not a tuned one",
+                "tune into another folder",
+            )
+        self._listener.note(f"continuing after {len(ledger.entries)} candidates")
+        return ledger, Built(self._folder, manifest, chosen.batch, chosen.streams, chosen.changes)
+
+    # ── the loop ────────────────────────────────────────────────────────────────────────────────────────
+
+    def to_the_end(self, found: tuple[Ledger, Built]) -> Tuned:
+        """Try candidates until none is left that pays."""
+        ledger, incumbent = found
+        while True:
+            chosen = next_of(self._queue(ledger, incumbent), self._budget_s - ledger.spent_s)
+            if chosen.candidate is None:
+                break
+            ledger, incumbent = self._tried(chosen.candidate, ledger, incumbent)
+        save_ledger(self._folder, ledger, self._request.cache_dir)
+        return Tuned(
+            folder=str(self._folder),
+            changes=incumbent.changes,
+            batch=incumbent.batch,
+            streams=incumbent.streams,
+            ledger=ledger,
+            stopped=chosen.stopped,
+            notes=tuple(dict.fromkeys(self._notes)),
+        )
+
+    def _queue(self, ledger: Ledger, incumbent: Built) -> list[Queued]:
+        """What has not been tried, predicted from what is known by now."""
+        situation = Situation(
+            backend=self._builder.backend,
+            cores=len(present_cores()),
+            batch=incumbent.batch,
+            batches=self._terms.batch,
+            streams=incumbent.streams,
+            is_rate=self._measure.per_sample,
+            is_float=incumbent.is_float,
+            settings=incumbent.engine.plan.settings,
+            data=self._data,
+        )
+        tried = {entry.candidate for entry in ledger.entries} | {f"batch={self._terms.batch[0]}"}
+        history = history_of(self._earlier, ledger)
+        baseline = ledger.baseline
+        waiting = []
+        for kind in KINDS:
+            if kind.name not in self._request.kinds:
+                continue
+            past = [entry for entry in history if entry.kind == kind.name]
+            prediction = predict(kind.prior, past)
+            cost_s = predicted_cost_s(kind.builds * baseline.build_s + baseline.measure_s, past)
+            changes = (change for change in kind.changes(situation) if change.name not in tried)
+            waiting += [Queued(change, prediction, cost_s) for change in changes]
+        return waiting
+
+    def _tried(self, queued: Queued, ledger: Ledger, incumbent: Built) -> tuple[Ledger, Built]:
+        """The ledger with the candidate's entry, and the incumbent after it."""
+        began_s = time.monotonic()
+        change = queued.change
+        self._listener.note(f"{change.name}: {queued.prediction.expected:+.2%} expected")
+        with self._scratch() as scratch:
+            found = _Outcome("failed", "")
+            built: Built | None = None
+            try:
+                built = self._maker(self._limit_s(ledger), self._quiet).make(
+                    incumbent, change, scratch / "candidate"
+                )
+                found = self._raced(built, incumbent, self._limit_s(ledger))
+            except OutputError:
+                raise
+            except TrtoptError as error:
+                found = _Outcome("failed", error.problem.splitlines()[0])
+            entry = found.entry(queued, time.monotonic() - began_s)
+            ledger = msgspec.structs.replace(ledger, entries=(*ledger.entries, entry))
+            self._listener.note(f"{change.name}: {entry.verdict}: {entry.reason}")
+            if built is not None and entry.verdict == "accepted":
+                return ledger, self._put_in_place(built, ledger)
+        save_ledger(self._folder, ledger, self._request.cache_dir)
+        return ledger, incumbent
+
+    def _raced(self, built: Built, incumbent: Built, limit_s: float) -> _Outcome:
+        if _is_same(built, incumbent):
+            return _Outcome("unchanged", "the engine is the incumbent's")
+        checked = self._checked(built, limit_s)
+        accuracy = _accuracy(checked)
+        if checked.violations:
+            worst = checked.violations[0]
+            reason = f"{worst.measure} of {worst.output!r} is {worst.found:.5g}, the bound is {worst.bound:g}"
+            return _Outcome("inaccurate", reason, accuracy=accuracy)
+        comparison = race(
+            self._racer(incumbent),
+            self._racer(built),
+            self._measure,
+            self._setting(built, limit_s),
+            self._terms.threshold,
+            self._quiet,
+        )
+        reason = comparison.reasons[0].text if comparison.reasons else ""
+        return _Outcome(_VERDICTS[comparison.verdict], reason, comparison, accuracy)
+
+    def _limit_s(self, ledger: Ledger) -> float:
+        """Seconds that one build or measurement of a candidate may take."""
+        return self._request.timeout or max(_LIMIT_TIMES * ledger.baseline.total_s, _LIMIT_LEAST_S)
+
+    # ── its parts ───────────────────────────────────────────────────────────────────────────────────────
+
+    def _maker(self, limit_s: float, listener: Listener) -> Maker:
+        recipe = self._request.recipe
+        if recipe.precision not in (None, "fp32") and recipe.calib is None:
+            recipe = msgspec.structs.replace(recipe, calib=self._data)
+        return Maker(
+            source=self._source,
+            recipe=recipe,
+            builder=self._builder,
+            bounds=self._request.bounds.given,
+            data=self._data,
+            cache_dir=self._request.cache_dir,
+            limit_s=limit_s,
+            listener=listener,
+        )
+
+    def _checked(self, built: Built, limit_s: float) -> CheckedSubject:
+        there = resolved(built.folder, built.manifest, (built.engine,))
+        return self._checker.engine(
+            there, built.engine, built.batch, self._request.data, self._quiet, limit_s
+        )
+
+    def _racer(self, built: Built) -> Racer:
+        engine = loaded(built.folder, built.manifest.onnx.inputs, built.engine, built.batch)
+        return Racer(engine, built.batch, built.streams)
+
+    def _setting(self, built: Built, limit_s: float) -> Setting:
+        """On the user's samples, if they have the engine's shapes; else on random input."""
+        data = self._data
+        if data is not None:
+            inputs = built.manifest.onnx.inputs
+            try:
+                open_data(data).first_batch(inputs, shapes_at(inputs, built.engine.plan, built.batch))
+            except DataError as error:
+                self._notes.append(f"times are taken on random input: {error.problem}")
+                data = None
+        return Setting(None, None, self._terms.contract, self._request.duration, data, timeout=limit_s)
+
+    @contextmanager
+    def _scratch(self) -> Iterator[Path]:
+        with scratch_beside(self._folder) as temporary:
+            inner = temporary / "work"  # the outer one is locked, and builds lock the folder that they are in
+            inner.mkdir()
+            yield inner
+
+    def _put_in_place(self, built: Built, ledger: Ledger) -> Built:
+        """Replace the folder by a build and the ledger at once.
+
+        Raises:
+            OutputError: it cannot be written.
+        """
+        with folder_in_progress(self._folder) as temporary:
+            try:
+                for path in sorted(built.folder.iterdir()):
+                    path.rename(temporary / path.name)
+            except OSError as error:
+                raise cannot_write(self._folder, error) from None
+            write_atomically(temporary / LEDGER, to_json(ledger))
+            choice = TuningChoice(
+                objective=self._terms.objective,
+                batch=built.batch,
+                streams=built.streams,
+                changes=built.changes,
+                gain=ledger.gain,
+                ledger=LEDGER,
+            )
+            manifest = write_manifest(temporary, msgspec.structs.replace(built.manifest, tuning=choice))
+        store_ledger(ledger, self._request.cache_dir)
+        return replace(built, folder=self._folder, manifest=manifest)
+
+
+class _Outcome(msgspec.Struct, frozen=True):
+    """What became of a candidate."""
+
+    verdict: TuneVerdict
+    reason: str
+    comparison: Comparison | None = None
+    accuracy: float | None = None
+
+    def entry(self, queued: Queued, cost_s: float) -> LedgerEntry:
+        """Its line in the ledger."""
+        prediction = queued.prediction
+        ratio = None if self.comparison is None else self.comparison.ratio
+        return LedgerEntry(
+            candidate=queued.change.name,
+            kind=queued.change.kind,
+            prior_gain=prediction.prior.gain,
+            prior_probability=prediction.prior.probability,
+            predicted_gain=prediction.gain,
+            probability=prediction.probability,
+            predicted_low=prediction.low,
+            predicted_high=prediction.high,
+            predicted_cost_s=queued.cost_s,
+            cost_s=cost_s,
+            measured_gain=None if ratio is None else 1 - ratio.value,
+            measured_low=None if ratio is None else 1 - ratio.high,
+            measured_high=None if ratio is None else 1 - ratio.low,
+            accuracy=self.accuracy,
+            verdict=self.verdict,
+            reason=self.reason,
+        )
+
+
+def _is_same(built: Built, incumbent: Built) -> bool:
+    """Whether the same file is run on the same terms."""
+    terms = [(one.engine.sha256, one.batch, one.streams) for one in (built, incumbent)]
+    return terms[0] == terms[1]
+
+
+def _accuracy(checked: CheckedSubject) -> float:
+    return min(output.cosine for output in checked.outputs)
