@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -23,6 +24,9 @@ Precision = Literal["fp32", "fp16", "bf16", "int8", "fp8", "int4", "best"]
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 GRAPH_PRECISIONS = tuple(one for one in PRECISIONS if one != "best")
 """Those that can be written into a graph."""
+LOCAL, RAY = "local", "ray"
+_RAY_CLIENT = re.compile(r"ray://[^/\s]+:\d+")
+_WHERE = ("executor", "gpu_model", "retries")
 ShapeFlag = tuple[str, tuple[tuple[int | str, ...], ...]]
 
 
@@ -40,6 +44,10 @@ class Recipe(Record, frozen=True, kw_only=True):
 
     `timing_cache` is a file to read and extend, `none` to start empty, None for the store of caches;
     with `reproducible` it must hold every timing.
+
+    `executor` is where jobs run: `local`, `ray` (the cluster of RAY_ADDRESS, else one on this host) or
+    `ray://HOST:PORT`; on a cluster, `gpu_model` names the GPUs to use, and a job whose node is lost is tried
+    again `retries` times.
     """
 
     batch: tuple[int, ...] | None = None
@@ -62,12 +70,17 @@ class Recipe(Record, frozen=True, kw_only=True):
     rewrite: bool = True
     jobs: int = 1
     build_timeout: float | None = None
+    executor: str = LOCAL
+    gpu_model: str | None = None
+    retries: int = 2
 
     @property
     def given(self) -> tuple[str, ...]:
-        """The fields that ask for something else than the default."""
-        plain = Recipe()
-        return tuple(name for name in Recipe.__struct_fields__ if getattr(self, name) != getattr(plain, name))
+        """The fields that ask for something else than the default; where jobs run is none of them."""
+        plain, names = Recipe(), Recipe.__struct_fields__
+        return tuple(
+            name for name in names if name not in _WHERE and getattr(self, name) != getattr(plain, name)
+        )
 
 
 def shipped_profiles() -> Path:
@@ -158,6 +171,8 @@ def check_recipe(recipe: Recipe) -> None:
     """
     check_range("jobs", recipe.jobs, 1, 256)
     check_ranges(recipe)
+    check_range("retries", recipe.retries, 0, 100)
+    _check_executor(recipe)
     if recipe.build_timeout is not None:
         check_range("build_timeout", recipe.build_timeout, 0.001, MAX_TIMEOUT_S)
     for sizes in (*(() if recipe.batch is None else (recipe.batch,)), *recipe.ranges):
@@ -176,6 +191,17 @@ def check_recipe(recipe: Recipe) -> None:
         raise UsageError(
             "ranges of batch sizes are optimisation profiles of a dynamic engine, instead of batch sizes",
             "add --dynamic, or write all sizes after one --batch for one engine each",
+        )
+
+
+def _check_executor(recipe: Recipe) -> None:
+    if recipe.executor not in (LOCAL, RAY) and _RAY_CLIENT.fullmatch(recipe.executor) is None:
+        raise UsageError(
+            f"--executor {recipe.executor}: no such executor", f"write {LOCAL}, {RAY} or ray://HOST:PORT"
+        )
+    if recipe.executor == LOCAL and recipe.gpu_model is not None:
+        raise UsageError(
+            f"--gpu-model {recipe.gpu_model}: jobs run on this host", "add --executor ray, or omit it"
         )
 
 
