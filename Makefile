@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 DEMO   := trtopt-demo
 
-.PHONY: help demo test test-export test-browser test-ray check lint-fix clean
+.PHONY: help demo test test-export test-browser test-ray docs check lint-fix clean
 
 help:
 	@echo "make demo         build engines for a small trained model, measure them and write a report"
@@ -12,6 +12,7 @@ help:
 	@echo "make test-export  run the tests that export PyTorch models (installs torch)"
 	@echo "make test-browser open the report page in a headless Chromium (apt-get install chromium)"
 	@echo "make test-ray     run builds and measurements on a Ray cluster of two nodes on this host (installs ray)"
+	@echo "make docs         build the documentation site into docs/_build"
 	@echo "make check        types, lint and formatting"
 
 # One marker file a set of extras: an install runs again when pyproject.toml changes.
@@ -40,6 +41,10 @@ $(VENV)/.ray: $(VENV)/.test
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[rtx,dev,ray]"
 	@touch $@
 
+$(VENV)/.docs: $(VENV)/.rtx
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[rtx,docs]"
+	@touch $@
+
 demo: $(VENV)/.rtx
 	$(BIN)/trtopt demo
 
@@ -59,6 +64,9 @@ test-ray: $(VENV)/.ray
 	  unshare -rn sh -c 'ip link set lo up; exec "$$0" -m pytest tests/ray' $(BIN)/python; \
 	else $(BIN)/python -m pytest tests/ray; fi
 
+docs: $(VENV)/.docs
+	$(BIN)/python -m sphinx --fail-on-warning --quiet docs docs/_build
+
 check: $(VENV)/.test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -69,4 +77,4 @@ lint-fix: $(VENV)/.test
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) $(DEMO)
+	rm -rf $(VENV) $(DEMO) docs/_build

@@ -2,8 +2,8 @@
 
     unshare -rn sh -c 'ip link set lo up; exec python benchmarks/executors/executors.py MODEL.onnx OUT.json'
 
-Starts a Ray cluster of two nodes on this host, each with one CPU. Ray listens on the host's own address, so it
-runs in a network namespace with nothing but loopback.
+Starts a Ray cluster of two nodes on this host, each with one CPU. Ray listens on the host's own address, so
+it runs in a network namespace with nothing but loopback.
 """
 
 from __future__ import annotations

@@ -48,5 +48,5 @@ def run_jobs_of(
 
 
 def shares_a_host(job: Job) -> bool:
-    """Whether a job may run beside others; a measurement may not."""
+    """Whether a job may run while others do on its host; a measurement may not."""
     return isinstance(job, BuildJob | IdentifyJob)

@@ -53,6 +53,8 @@ _LOOK_S = 2.0
 _PATIENCE_S = 60.0
 """So long jobs wait while no node can run them: a cluster may replace those that it has lost."""
 _NODE = "ray.io/node-id"
+_GLIMPSE = 0.01
+"""Of a GPU: Ray hides GPUs from tasks that take nothing of one."""
 
 Message = tuple[int, int, str, str, float | None]
 """Number of the submission, its job's index, node, phase, fraction."""
@@ -217,7 +219,12 @@ class RayExecutor:
         packed = pack(job, limit_s=_PATIENCE_S, hash_of=self._hash_of)
         refs = {
             node.id: self._ray.remote(run_parcel)
-            .options(num_cpus=0, max_retries=0, label_selector={_NODE: node.id})
+            .options(
+                num_cpus=0,
+                num_gpus=_GLIMPSE if node.offers.get("GPU") else 0,
+                max_retries=0,
+                label_selector={_NODE: node.id},
+            )
             .remote(packed.parcel, {}, self._mailbox, 0, 0)
             for node in nodes
         }
@@ -493,7 +500,7 @@ def connected(address: str) -> Iterator[None]:
 
 
 def _require_token() -> None:
-    """Have a cluster that this process starts refuse whoever lacks its token; older Rays ignore that.
+    """Have a cluster that this process starts refuse drivers without its token; older Rays ignore that.
 
     Ray reads the token when it is imported, and keeps it: once it is, nothing can be changed.
     """

@@ -13,7 +13,7 @@ from trtopt.records import MachineSurvey
 
 
 def examine() -> MachineSurvey:
-    """What this machine and the Ray cluster of RAY_ADDRESS have; imports every installed inference library."""
+    """What this machine has, and the cluster of RAY_ADDRESS; imports every installed inference library."""
     found = survey()
     if not (address := os.environ.get("RAY_ADDRESS")):
         return found
