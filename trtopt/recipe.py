@@ -136,11 +136,16 @@ def make_recipe(profile: str | None, flags: Mapping[str, object]) -> Recipe:
 
 
 def _check_inert(profile: str, values: Mapping[str, object]) -> None:
-    """A profile may come from anybody: code is loaded only if a flag names it.
+    """A profile may come from anybody: code is loaded, and other hosts are used, only if a flag names them.
 
     Raises:
-        UsageError: it names a plugin library, or a function for data.
+        UsageError: it names a plugin library, a function for data, or a cluster.
     """
+    if "executor" in values:
+        raise UsageError(
+            f"{profile}: executor = {values['executor']!r}: no profile sends models to other hosts",
+            f"give --executor {values['executor']}, if you trust that cluster",
+        )
     if "plugins" in values:
         raise UsageError(
             f"{profile}: plugins are native code, which no profile loads", "give --plugin LIB.so"

@@ -353,7 +353,7 @@ class RayExecutor:
             except (self._ray.exceptions.ObjectStoreFullError, self._ray.exceptions.OutOfDiskError) as error:
                 raise DeviceError(
                     f"{file}: does not fit into Ray's object store: {reason_of_loss(error)}",
-                    "give Ray more with `ray start --object-store-memory`, or free space in its /tmp/ray",
+                    "free space on the disk of /tmp/ray, where Ray moves what its memory cannot hold",
                 ) from None
             self._stored[sha256] = stored
         return stored
@@ -471,7 +471,7 @@ def connected(address: str) -> Iterator[None]:
     """
     there = address if address.startswith("ray://") else os.environ.get("RAY_ADDRESS")
     if not there:
-        _require_token()
+        _prepare_own_cluster()
     ray = _ray()
     if ray.is_initialized():  # by the workflow that this one is a part of, or by the user
         yield
@@ -499,11 +499,12 @@ def connected(address: str) -> Iterator[None]:
         ray.shutdown()
 
 
-def _require_token() -> None:
-    """Have a cluster that this process starts refuse drivers without its token; older Rays ignore that.
+def _prepare_own_cluster() -> None:
+    """Have a cluster that this process starts report to no one, and refuse drivers without its token.
 
-    Ray reads the token when it is imported, and keeps it: once it is, nothing can be changed.
+    Ray reads the token when it is imported, and keeps it. Versions before 2.52 ignore it.
     """
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     if "RAY_AUTH_MODE" not in os.environ and "ray" not in sys.modules:
         os.environ.update(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=secrets.token_hex(32))
 
