@@ -23,6 +23,13 @@ class Executor(Protocol):
     def has_many_hosts(self) -> bool:
         """Whether measurements run at the same time too, so that all known work is best submitted at once."""
 
+    def require_measuring(self) -> None:
+        """Find out whether measurements can run, before anything is built for them.
+
+        Raises:
+            DeviceError: they cannot; says what is missing.
+        """
+
     def run_all_jobs(
         self, jobs: Sequence[Job], *, limit_s: float | None = None, on_progress: OnProgress
     ) -> Generator[tuple[int, Result | TrtoptError]]:

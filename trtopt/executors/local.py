@@ -19,6 +19,9 @@ class LocalExecutor:
     places: tuple[str | None, ...] = (None,)
     has_many_hosts: bool = False
 
+    def require_measuring(self) -> None:
+        """See `Executor.require_measuring`: this host can."""
+
     def run_all_jobs(
         self, jobs: Sequence[Job], *, limit_s: float | None = None, on_progress: OnProgress
     ) -> Generator[tuple[int, Result | TrtoptError]]:

@@ -240,6 +240,15 @@ class RayExecutor:
                 found[node.id] = node, getattr(outcome, "problem", "unknown")
         return found
 
+    def require_measuring(self) -> None:
+        """See `Executor.require_measuring`."""
+        check_offers(self._alive, Needs(self._gpus, is_alone=True))
+
+    @property
+    def _gpus(self) -> int:
+        """How many a job takes: none where the backend runs on the processor."""
+        return int(self._fleet.identity is not None and self._fleet.identity.compute_capability is not None)
+
     # ── jobs ────────────────────────────────────────────────────────────────────────────────────────────
 
     def run_all_jobs(
@@ -253,10 +262,9 @@ class RayExecutor:
             DeviceError: no node offers what a job needs.
         """
         self._look()
-        gpus = int(self._fleet.identity is not None and self._fleet.identity.compute_capability is not None)
         waiting: deque[_Task] = deque()
         for index, job in enumerate(jobs):
-            waiting.append(_Task(index, job, Needs(gpus, not shares_a_host(job))))
+            waiting.append(_Task(index, job, Needs(self._gpus, not shares_a_host(job))))
         for needs in {task.needs for task in waiting}:
             check_offers(self._alive, needs)
         return self._run(waiting, limit_s, on_progress)

@@ -82,6 +82,7 @@ def compare_recipes(
     notes = ["every build was made without a timing cache of another one's: what is compared is recipes"]
     builder = open_builder(_backend_of(paths[0], setting))
     with scratch_folder() as scratch, open_executor(recipe, builder, listener.note) as executor:
+        executor.require_measuring()
         sides = [
             _built(path, count, recipe, setting, scratch / name, notes, listener, executor)
             for name, path in zip("AB", paths, strict=False)

@@ -61,6 +61,7 @@ def _opened(source: Path, folder: Path, request: SweepRequest, listener: Listene
     listener.note(f"sweeping with {builder.backend}: {choice.reason}")
     check_opset(onnx, builder)
     with open_executor(request.recipe, builder, listener.note) as executor:
+        executor.require_measuring()
         yield Swept(onnx, source, request.recipe, builder, folder, executor, request.cache_dir)
 
 
