@@ -37,7 +37,7 @@ import trtopt
 from trtopt.builder.shapes import shapes_at
 from trtopt.device.backends import open_builder
 from trtopt.executors.api import Executor
-from trtopt.executors.local import LOCAL
+from trtopt.executors.local import THIS_HOST
 from trtopt.executors.ray_tasks import RayExecutor, connected
 from trtopt.executors.transfer import carry_out, pack
 from trtopt.files.bounded_reading import sha256_of
@@ -212,7 +212,7 @@ def main() -> None:
             "ray": ray.__version__,
             "python": platform.python_version(),
             "cpus": os.cpu_count(),
-            "local_s_per_job": round(one_by_one(LOCAL), 3),
+            "local_s_per_job": round(one_by_one(THIS_HOST), 3),
         }
         with connected("ray"):
             executor = RayExecutor(open_builder("onnxruntime"))

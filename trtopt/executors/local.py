@@ -30,4 +30,4 @@ class LocalExecutor:
         return run_all_jobs(jobs, places=places, limit_s=limit_s, on_progress=on_progress)
 
 
-LOCAL = LocalExecutor()
+THIS_HOST = LocalExecutor()

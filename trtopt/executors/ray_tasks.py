@@ -229,9 +229,12 @@ class RayExecutor:
             for node in nodes
         }
         found: dict[str, tuple[Node, Identity | str]] = {}
+        self._ray.wait(list(refs.values()), num_returns=len(refs), timeout=2 * _PATIENCE_S)
         for node in nodes:
             try:
-                outcome = unpack(packed, *self._ray.get(refs[node.id], timeout=2 * _PATIENCE_S)).outcome
+                outcome = unpack(packed, *self._ray.get(refs[node.id], timeout=1)).outcome
+            except self._ray.exceptions.GetTimeoutError:
+                outcome = DeviceError(f"does not answer within {2 * _PATIENCE_S:g} s")
             except self._ray.exceptions.RayError as error:
                 outcome = DeviceError(reason_of_loss(error))
             if isinstance(outcome, Identified):

@@ -19,7 +19,7 @@ import msgspec
 from trtopt.builder.engine import BuildJob
 from trtopt.data.source import data_files
 from trtopt.errors import ArtifactError, IncompatibleEngineError, TrtoptError, rebuild
-from trtopt.executors.local import LOCAL
+from trtopt.executors.local import THIS_HOST
 from trtopt.files.atomic import scratch_folder, write_atomically
 from trtopt.measure.engine import BenchJob
 from trtopt.measure.loop.interleaved import InterleaveJob
@@ -202,7 +202,7 @@ def carry_out(parcel: bytes, fetch: Fetch, on_progress: OnProgress) -> tuple[byt
         (folder / _OUT).mkdir()
         (folder / _CACHE).parent.mkdir(exist_ok=True)
         job = msgspec.json.decode(bytes(arrived.job).replace(placeholder, here), type=Job)
-        ((_, outcome),) = LOCAL.run_all_jobs([job], limit_s=arrived.limit_s, on_progress=on_progress)
+        ((_, outcome),) = THIS_HOST.run_all_jobs([job], limit_s=arrived.limit_s, on_progress=on_progress)
         sent = _failure(outcome) if isinstance(outcome, TrtoptError) else outcome
         contents = {file.relative_to(folder).as_posix(): file.read_bytes() for file in _written(folder)}
         hashes = {place: _sha256(content) for place, content in contents.items()}

@@ -10,7 +10,7 @@ from pathlib import Path
 from trtopt.builder.shapes import shapes_at
 from trtopt.errors import UsageError
 from trtopt.executors.api import Executor, run_jobs_of
-from trtopt.executors.local import LOCAL
+from trtopt.executors.local import THIS_HOST
 from trtopt.measure.analysis.comparability import Work
 from trtopt.measure.loop.interleaved import InterleaveJob, LoadedEngine, Variant
 from trtopt.measure.statistics.comparison import RUN_BLOCKS, Comparison
@@ -90,7 +90,7 @@ def measure_in_turns(
     labels: Sequence[str],
     listener: Listener,
     limit_s: float | None = None,
-    executor: Executor = LOCAL,
+    executor: Executor = THIS_HOST,
 ) -> list[InterleavedRun]:
     """One job after the other on each host, in a process of its own; none after one whose device failed.
 

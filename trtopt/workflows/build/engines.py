@@ -15,10 +15,10 @@ from trtopt.device.backends import places_to_build
 from trtopt.device.building import EngineBuilder
 from trtopt.errors import BuildError, ModelError, TrtoptError
 from trtopt.executors.api import Executor
-from trtopt.executors.local import LOCAL
+from trtopt.executors.local import THIS_HOST
 from trtopt.inspect.graph import read_graph
 from trtopt.onnxio import model_file
-from trtopt.recipe import Recipe, shape_flags
+from trtopt.recipe import LOCAL, Recipe, shape_flags
 from trtopt.records import Backend, BuildPlan, BuildSettings, EngineArtifact, OnnxArtifact
 from trtopt.targets import target_of
 from trtopt.workers.protocol import Built
@@ -60,7 +60,7 @@ class BuildOptions:
 
     cache: Path | None
     store: Path | None = None
-    executor: Executor = LOCAL
+    executor: Executor = THIS_HOST
     limit_s: float | None = None
     nvtx: bool = False
     memory: bool = False
@@ -112,7 +112,7 @@ def notes_on(recipe: Recipe, builder: EngineBuilder, engines: int) -> list[str]:
     notes = []
     if recipe.timing_cache not in (None, NO_CACHE) and not builder.uses_timing_cache:
         notes.append(f"{builder.backend} does not use timing caches: {recipe.timing_cache} is ignored")
-    if builder.device.kind != "gpu":
+    if builder.device.kind != "gpu" or recipe.executor != LOCAL:
         return notes
     taken, free = (len(set(places_to_build(builder.backend.name, one))) for one in (recipe.jobs, engines))
     if taken < recipe.jobs:
