@@ -4,13 +4,14 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 DEMO   := trtopt-demo
 
-.PHONY: help demo test test-export test-browser docs check lint-fix clean
+.PHONY: help demo test test-export test-browser test-ray docs check lint-fix clean
 
 help:
 	@echo "make demo         build engines for a small trained model, measure them and write a report"
 	@echo "make test         run the tests that need neither a GPU nor torch"
 	@echo "make test-export  run the tests that export PyTorch models (installs torch)"
 	@echo "make test-browser open the report page in a headless Chromium (apt-get install chromium)"
+	@echo "make test-ray     run builds and measurements on a Ray cluster of two nodes on this host (installs ray)"
 	@echo "make docs         build the documentation site into docs/_build"
 	@echo "make check        types, lint and formatting"
 
@@ -36,6 +37,10 @@ $(VENV)/.browser: $(VENV)/.test
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[rtx,dev,browser]"
 	@touch $@
 
+$(VENV)/.ray: $(VENV)/.test
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[rtx,dev,ray]"
+	@touch $@
+
 $(VENV)/.docs: $(VENV)/.rtx
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[rtx,docs]"
 	@touch $@
@@ -52,6 +57,12 @@ test-export: $(VENV)/.export
 
 test-browser: $(VENV)/.browser
 	$(BIN)/python -m pytest tests/browser
+
+# Ray listens on the host's own address, so its tests run where there is none; elsewhere they are skipped.
+test-ray: $(VENV)/.ray
+	@if unshare -rn true; then \
+	  unshare -rn sh -c 'ip link set lo up; exec "$$0" -m pytest tests/ray' $(BIN)/python; \
+	else $(BIN)/python -m pytest tests/ray; fi
 
 docs: $(VENV)/.docs
 	$(BIN)/python -m sphinx --fail-on-warning --quiet docs docs/_build

@@ -88,6 +88,9 @@ def build(
     cache_dir: str | Path | None = None,
     jobs: int | None = None,
     build_timeout: float | None = None,
+    executor: str | None = None,
+    gpu_model: str | None = None,
+    retries: int | None = None,
     nvtx: bool = False,
     memory: bool = False,
     force: bool = False,
@@ -139,6 +142,10 @@ def build(
         cache_dir: the store of timing caches [default: $TRTOPT_CACHE_DIR, else ~/.cache/trtopt].
         jobs: engines built at once, 1 to 256, on the GPUs of one model in turn [default: 1].
         build_timeout: seconds after which the build of an engine has failed [default: no limit].
+        executor: where jobs run: `local`, `ray` (the cluster of RAY_ADDRESS, else one on this host) or
+            `ray://HOST:PORT` [default: local].
+        gpu_model: the GPUs of the cluster to use [default: those of its first node].
+        retries: how often a job whose node is lost is tried again [default: 2].
         nvtx: show profilers parsing, building and describing as NVTX ranges.
         memory: record the builder's allocations of device memory, in a file next to each engine; slower.
         force: replace a build of another model too.
@@ -192,6 +199,9 @@ def build(
             "reproducible": reproducible,
             "jobs": jobs,
             "build_timeout": build_timeout,
+            "executor": executor,
+            "gpu_model": gpu_model,
+            "retries": retries,
         },
     )
     return building.build(
@@ -485,6 +495,9 @@ def sweep(
     cache_dir: str | Path | None = None,
     jobs: int | None = None,
     build_timeout: float | None = None,
+    executor: str | None = None,
+    gpu_model: str | None = None,
+    retries: int | None = None,
     contract: str | None = None,
     terms: Terms | None = None,
     duration: float = 3.0,
@@ -513,6 +526,7 @@ def sweep(
         opt_level, workspace_mib: as for `build`.
         tactic_sources, plugins, timing_cache, reproducible, build_timeout: as for `build`.
         aux_streams, tiling, graph_optimization, intra_op_threads, execution_mode: as for `build`.
+        executor, gpu_model, retries: as for `build`. On a cluster each host measures one point at a time.
         backend: what builds and measures: `auto`, `tensorrt`, `tensorrt-rtx` or `onnxruntime` [default:
             `auto`, the CPU where there is no GPU].
         cache_dir: the store of timing caches, as for `build`; all engines share one cache in the folder too.
@@ -561,6 +575,9 @@ def sweep(
             "reproducible": reproducible,
             "jobs": jobs,
             "build_timeout": build_timeout,
+            "executor": executor,
+            "gpu_model": gpu_model,
+            "retries": retries,
         },
     )
     request = SweepRequest(

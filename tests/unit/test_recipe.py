@@ -149,7 +149,11 @@ def test_an_unknown_key_is_named_and_the_known_ones_are_listed(profile: Path) ->
 
 @pytest.mark.parametrize(
     ("key", "value", "flag"),
-    [("plugins", ("a.so",), "--plugin"), ("calib", "module:function", "--data module:function")],
+    [
+        ("plugins", ("a.so",), "--plugin"),
+        ("calib", "module:function", "--data module:function"),
+        ("executor", "ray://elsewhere:10001", "--executor ray://elsewhere:10001"),
+    ],
 )
 def test_a_profile_names_no_code_but_a_flag_may(profile: Path, key: str, value: Any, flag: str) -> None:
     error = refused(profile, f"{key} = {_toml(value)}")
@@ -242,6 +246,27 @@ def test_a_batch_beyond_what_a_tensor_can_have_is_refused(profile: Path) -> None
 )
 def test_the_ends_of_a_range_belong_to_it(key: str, value: int) -> None:
     assert getattr(make_recipe(None, {key: value}), key) == value
+
+
+@pytest.mark.parametrize(
+    ("flags", "problem"),
+    [
+        ({"executor": "slurm"}, "--executor slurm: no such executor"),
+        ({"executor": "ray://host"}, "no such executor"),
+        ({"gpu_model": "L4"}, "--gpu-model L4: jobs run on this host"),
+        ({"executor": "ray", "retries": -1}, "retries = -1"),
+    ],
+)
+def test_an_executor_that_is_none_and_options_without_one_are_refused(
+    flags: dict[str, object], problem: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        make_recipe(None, flags)
+    assert problem in caught.value.problem
+
+
+def test_where_jobs_run_is_no_part_of_what_is_built() -> None:
+    assert make_recipe(None, {"executor": "ray", "gpu_model": "L4", "retries": 0}).given == ()
 
 
 def test_an_unknown_profile_is_refused_with_the_nearest_name_and_all_names() -> None:

@@ -44,6 +44,14 @@ class BuildCaches:
         self._is_stores = from_file is None
         return self._began_with
 
+    @property
+    def begun_with(self) -> Path | None:
+        """The file that `start` has read."""
+        if self._began_with is None or not self._is_stores:
+            return self._file if self._began_with is not None else None
+        assert self._store is not None
+        return self._store.path(self._here, self._terms)
+
     def refused(self, error: TimingCacheError) -> None:
         """TensorRT refuses what the build started from: the store's is set aside, so that it can go on.
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from trtopt.builder.engine import BuildJob, build_engine
+from trtopt.builder.timing_cache_file import identity_of
 from trtopt.data import names_function
 from trtopt.device.affinity import confine, present_cores
 from trtopt.device.api import ProgressSink, Target
@@ -32,6 +33,8 @@ from trtopt.workers.protocol import (
     Copied,
     CopyJob,
     Costed,
+    Identified,
+    IdentifyJob,
     Interleaved,
     Merged,
     MergeJob,
@@ -79,6 +82,7 @@ Job = (
     | CopyJob
     | MergeJob
     | TacticsJob
+    | IdentifyJob
     | TrialJob
     | CostJob
 )
@@ -154,6 +158,11 @@ def _merge(job: MergeJob, _progress: ProgressSink) -> Merged:
 
 def _list_tactics(job: TacticsJob, _progress: ProgressSink) -> TacticsTold:
     return TacticsTold(tactics=tuple(map(open_builder(job.backend).tactics, job.caches)))
+
+
+def _identify(job: IdentifyJob, _progress: ProgressSink) -> Identified:
+    builder = open_builder(job.backend)
+    return Identified(identity=identity_of(builder.backend, builder.device))
 
 
 def _try_plan(job: TrialJob, progress: ProgressSink) -> Tried:
@@ -236,6 +245,11 @@ JOBS: dict[type, JobType[Any]] = {
     TacticsJob: JobType[TacticsJob](
         run=_list_tactics,
         doing=lambda job: "running TensorRT on timing caches",
+        native_code=lambda job: _backend_code(job.backend),
+    ),
+    IdentifyJob: JobType[IdentifyJob](
+        run=_identify,
+        doing=lambda job: f"opening {job.backend}",
         native_code=lambda job: _backend_code(job.backend),
     ),
     TrialJob: JobType[TrialJob](

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trtopt.logs import Logged
 from trtopt.measure.describe_engine import Described
-from trtopt.records import BenchPoint, EngineArtifact, Environment, InterleavedRun, Record, Tactic
+from trtopt.records import BenchPoint, EngineArtifact, Environment, Identity, InterleavedRun, Record, Tactic
 from trtopt.serving.trial_run import TrialRun
 
 
@@ -28,6 +28,12 @@ class TacticsJob(Record, frozen=True, kw_only=True, tag="tactics"):
 
     backend: str
     caches: tuple[bytes, ...]
+
+
+class IdentifyJob(Record, frozen=True, kw_only=True, tag="identify"):
+    """The job of a worker that says what `backend` would build for and measure on here."""
+
+    backend: str
 
 
 class Progress(Record, frozen=True, kw_only=True, tag="progress"):
@@ -88,6 +94,12 @@ class TacticsTold(Record, frozen=True, kw_only=True, tag="tactics_told"):
     tactics: tuple[tuple[Tactic, ...], ...]
 
 
+class Identified(Record, frozen=True, kw_only=True, tag="identified"):
+    """An identify job's result."""
+
+    identity: Identity
+
+
 class Tried(Record, frozen=True, kw_only=True, tag="tried"):
     """A trial job's result."""
 
@@ -111,6 +123,7 @@ Result = (
     | Copied
     | Merged
     | TacticsTold
+    | Identified
     | Tried
     | Costed
 )

@@ -15,7 +15,7 @@ from trtopt.cli.options.aliases import OptionWithAliases
 from trtopt.cli.options.completion import files, names_or_files, recipe_names
 from trtopt.cli.options.io import IO_OPTIONS
 from trtopt.cli.options.shapes import axis_option, shape_option
-from trtopt.recipe import PRECISIONS, Recipe, make_recipe
+from trtopt.recipe import LOCAL, PRECISIONS, RAY, Recipe, make_recipe
 
 Decorator = Callable[[Callable[..., None]], Callable[..., None]]
 
@@ -76,6 +76,22 @@ _OPTIONS: dict[str, Decorator] = {
         type=int,
         metavar="N",
         help="Engines built concurrently, on GPUs of the same model in turn [default: 1].",
+    ),
+    "executor": click.option(
+        "--executor",
+        metavar="local|ray|ray://HOST:PORT",
+        shell_complete=names_or_files(lambda: (LOCAL, RAY)),
+        help="Where jobs run: here, or on a Ray cluster: that of $RAY_ADDRESS, or the one at an address "
+        "[default: local].",
+    ),
+    "gpu_model": click.option(
+        "--gpu-model", metavar="NAME", help="GPUs of the cluster to use [default: the first node's]."
+    ),
+    "retries": click.option(
+        "--retries",
+        type=int,
+        metavar="N",
+        help="How often a job is tried again whose node was lost [default: 2].",
     ),
     "timing_cache": click.option(
         "--timing-cache",

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from trtopt.builder.shapes import shapes_at
 from trtopt.errors import UsageError
+from trtopt.executors.api import Executor, run_jobs_of
+from trtopt.executors.local import THIS_HOST
 from trtopt.measure.analysis.comparability import Work
 from trtopt.measure.loop.interleaved import InterleaveJob, LoadedEngine, Variant
 from trtopt.measure.statistics.comparison import RUN_BLOCKS, Comparison
 from trtopt.recipe import Recipe, shape_flags
 from trtopt.records import ComparisonVerdict, Contract, EngineArtifact, InterleavedRun, Purpose, TensorSpec
 from trtopt.workers.protocol import Interleaved
-from trtopt.workers.supervisor import run_jobs
 from trtopt.workflows.listener import Listener
 
 _ANY_SIZES = Recipe()
@@ -84,9 +86,13 @@ def turns_job(
 
 
 def measure_in_turns(
-    jobs: Sequence[InterleaveJob], labels: Sequence[str], listener: Listener, limit_s: float | None = None
+    jobs: Sequence[InterleaveJob],
+    labels: Sequence[str],
+    listener: Listener,
+    limit_s: float | None = None,
+    executor: Executor = THIS_HOST,
 ) -> list[InterleavedRun]:
-    """One job after the other, each in a process of its own; none after one in which the device failed.
+    """One job after the other on each host, in a process of its own; none after one whose device failed.
 
     A job that takes longer than `limit_s` seconds has failed.
 
@@ -101,13 +107,14 @@ def measure_in_turns(
             "measure each with `trtopt bench --json` and compare the result files",
         )
     listener.plans(labels)
-    runs: list[InterleavedRun] = []
-    for _, result in run_jobs(jobs, limit_s=limit_s, on_progress=listener.progress):
-        assert isinstance(result, Interleaved)
-        runs.append(result.run)
-        if result.run.failure is not None:
-            break
-    return runs
+    runs: dict[int, InterleavedRun] = {}
+    with closing(run_jobs_of(executor, jobs, limit_s=limit_s, on_progress=listener.progress)) as results:
+        for index, result in results:
+            assert isinstance(result, Interleaved)
+            runs[index] = result.run
+            if result.run.failure is not None:
+                break
+    return [runs[index] for index in sorted(runs)]
 
 
 def terms_shown(runs: Sequence[InterleavedRun]) -> str:

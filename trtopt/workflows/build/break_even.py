@@ -9,6 +9,7 @@ from pathlib import Path
 
 from trtopt.device.backends import choose_for_building, open_builder, places_to_build
 from trtopt.errors import UsageError
+from trtopt.executors.local import LocalExecutor
 from trtopt.files.atomic import scratch_folder
 from trtopt.files.writable import check_writable
 from trtopt.onnxio import model_file
@@ -94,7 +95,7 @@ def quantize_where_it_pays(
             kept.onnx,
             plans,
             folder,
-            BuildOptions(cache, places=places, limit_s=recipe.build_timeout),
+            BuildOptions(cache, executor=LocalExecutor(places), limit_s=recipe.build_timeout),
             terms,
             listener,
         )

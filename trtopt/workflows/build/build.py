@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from trtopt.device.backends import choose_for_building, open_builder, places_to_build, require_builders_memory
+from trtopt.device.backends import choose_for_building, open_builder, require_builders_memory
 from trtopt.device.building import EngineBuilder
 from trtopt.device.nvtx import require_nvtx
 from trtopt.errors import ArtifactError, BuildError, OutputError
+from trtopt.executors.choice import open_executor
 from trtopt.files.atomic import cannot_write
 from trtopt.files.build_folder import folder_in_progress
 from trtopt.files.manifests import is_build_folder, own_files, read_manifest, write_manifest
@@ -63,9 +64,11 @@ def build(
     with folder_in_progress(target) as folder:
         kept = keep_model(onnx, source, folder, builder.backend, listener, rewrite=recipe.rewrite, io=io)
         cache, store = caches_for(recipe, builder, folder, cache_dir)
-        at = places_to_build(builder.backend.name, recipe.jobs)
-        how = BuildOptions(cache, store, at, recipe.build_timeout, nvtx=nvtx, memory=memory)
-        with _named_as_given(kept.onnx.path, source):
+        with (
+            open_executor(recipe, builder, listener.note) as executor,
+            _named_as_given(kept.onnx.path, source),
+        ):
+            how = BuildOptions(cache, store, executor, recipe.build_timeout, nvtx=nvtx, memory=memory)
             made = select_engines(kept.onnx, recipe, builder, folder, how, listener, kept.io)
         manifest = Manifest(
             trtopt=__version__,

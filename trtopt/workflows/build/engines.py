@@ -14,13 +14,14 @@ from trtopt.builder_settings import recorded_settings
 from trtopt.device.backends import places_to_build
 from trtopt.device.building import EngineBuilder
 from trtopt.errors import BuildError, ModelError, TrtoptError
+from trtopt.executors.api import Executor
+from trtopt.executors.local import THIS_HOST
 from trtopt.inspect.graph import read_graph
 from trtopt.onnxio import model_file
-from trtopt.recipe import Recipe, io_request, shape_flags
+from trtopt.recipe import LOCAL, Recipe, io_request, shape_flags
 from trtopt.records import Backend, BuildPlan, BuildSettings, EngineArtifact, OnnxArtifact
 from trtopt.targets import target_of
 from trtopt.workers.protocol import Built
-from trtopt.workers.supervisor import run_all_jobs
 from trtopt.workflows.build.timing_cache_commands import NO_CACHE, store_folder
 from trtopt.workflows.listener import Listener
 
@@ -55,14 +56,11 @@ TIMING_CACHE_FILE = "timing.cache"
 
 @dataclass(frozen=True)
 class BuildOptions:
-    """How engines are built: the timing cache, the store, and whether memory is traced.
-
-    One is built at a time in each of the places; see `device.backends.places_to_build`.
-    """
+    """How engines are built: the timing cache, the store, where, and whether memory is traced."""
 
     cache: Path | None
     store: Path | None = None
-    places: tuple[str | None, ...] = (None,)
+    executor: Executor = THIS_HOST
     limit_s: float | None = None
     nvtx: bool = False
     memory: bool = False
@@ -115,7 +113,7 @@ def notes_on(recipe: Recipe, builder: EngineBuilder, engines: int) -> list[str]:
     notes = []
     if recipe.timing_cache not in (None, NO_CACHE) and not builder.uses_timing_cache:
         notes.append(f"{builder.backend} does not use timing caches: {recipe.timing_cache} is ignored")
-    if builder.device.kind != "gpu":
+    if builder.device.kind != "gpu" or recipe.executor != LOCAL:
         return notes
     taken, free = (len(set(places_to_build(builder.backend.name, one))) for one in (recipe.jobs, engines))
     if taken < recipe.jobs:
@@ -189,7 +187,7 @@ def build_each(
         )
         for one in requested
     ]
-    results = run_all_jobs(jobs, places=how.places, limit_s=how.limit_s, on_progress=listener.progress)
+    results = how.executor.run_all_jobs(jobs, limit_s=how.limit_s, on_progress=listener.progress)
     with closing(results):
         for index, result in results:
             if isinstance(result, BuildError):

@@ -17,6 +17,7 @@ import msgspec
 from trtopt.builder.shapes import shapes_at
 from trtopt.data import open_data
 from trtopt.errors import ArtifactError, DataError, DeviceError, ModelError, UsageError
+from trtopt.executors.api import run_jobs_of
 from trtopt.inspect.graph import Graph, read_graph
 from trtopt.inspect.inspector import description_of
 from trtopt.inspect.profile import profile_point
@@ -41,7 +42,6 @@ from trtopt.records import (
 )
 from trtopt.targets import target_named
 from trtopt.workers.protocol import Benched
-from trtopt.workers.supervisor import run_jobs
 from trtopt.workflows.bench.interleaved import Setting, loaded, measure_in_turns, turns_job, verdict_record
 from trtopt.workflows.build.apply_precision import Precision
 from trtopt.workflows.build.candidates import AS_GIVEN, Candidates, Entry, moved
@@ -215,7 +215,7 @@ class _PrecisionSelection:
             names = [one.name for one in entries]
             jobs.append(turns_job(engines, names, "precisions", size, self._setting))
         labels = [f"{job_plan.label}: {len(self._entries_of(job_plan))} in turns" for job_plan in stale]
-        found = measure_in_turns(jobs, labels, self._listener) if jobs else []
+        found = measure_in_turns(jobs, labels, self._listener, executor=self._how.executor) if jobs else []
         for run in found:
             if run.failure is not None:
                 raise DeviceError(
@@ -253,15 +253,15 @@ class _PrecisionSelection:
             for entry in entries
         ]
         self._listener.plans([f"{plan.label}: layers of {entry.name}" for entry in entries])
-        found: list[tuple[EngineProfile, Graph]] = []
-        for index, result in run_jobs(jobs, on_progress=self._listener.progress):
+        found: dict[int, tuple[EngineProfile, Graph]] = {}
+        for index, result in run_jobs_of(self._how.executor, jobs, on_progress=self._listener.progress):
             assert isinstance(result, Benched)
             point = result.point
             proto = model_file.load(Path(entries[index].onnx.path)).proto
             graph = read_graph(proto, point.latency.shapes)
             infer = plan.backend.name == "onnxruntime"
-            found.append((profile_point(point, description_of(point, []), graph, None, infer=infer), graph))
-        return found
+            found[index] = profile_point(point, description_of(point, []), graph, None, infer=infer), graph
+        return [found[index] for index in range(len(jobs))]
 
     # ── regions ─────────────────────────────────────────────────────────────────────────────────────────
 

@@ -14,6 +14,8 @@ import msgspec
 
 from trtopt.device.backends import choose_for_running, open_builder
 from trtopt.errors import UsageError
+from trtopt.executors.api import Executor
+from trtopt.executors.choice import open_executor
 from trtopt.files.atomic import scratch_folder
 from trtopt.files.manifests import read_manifest
 from trtopt.measure.analysis.comparability import SAME_WORK, Work, require_alike, unlike_work
@@ -78,9 +80,11 @@ def compare_recipes(
     """
     check_repeats("--builds", count, 2)
     notes = ["every build was made without a timing cache of another one's: what is compared is recipes"]
-    with scratch_folder() as scratch:
+    builder = open_builder(_backend_of(paths[0], setting))
+    with scratch_folder() as scratch, open_executor(recipe, builder, listener.note) as executor:
+        executor.require_measuring()
         sides = [
-            _built(path, count, recipe, setting, scratch / name, notes, listener)
+            _built(path, count, recipe, setting, scratch / name, notes, listener, executor)
             for name, path in zip("AB", paths, strict=False)
         ]
         sizes = sorted(set.intersection(*(set(side.builds[0][1]) for side in sides)))
@@ -90,7 +94,7 @@ def compare_recipes(
         notes += require_alike(unlike_work(works[0], works[-1]), SAME_WORK, force=setting.force)
         jobs = [_job(sides, size, run, setting) for size in sizes for run in range(RUNS)]
         labels = [f"batch{size}: run {run + 1} of {RUNS}" for size in sizes for run in range(RUNS)]
-        results = measure_in_turns(jobs, labels, listener, setting.timeout)
+        results = measure_in_turns(jobs, labels, listener, setting.timeout, executor)
     notes += notes_of(results)
     by_size: dict[int, list[InterleavedRun]] = {}  # a device that failed leaves fewer runs, or none
     for result in results:
@@ -116,6 +120,12 @@ def compare_recipes(
 # ── building ────────────────────────────────────────────────────────────────────────────────────────────
 
 
+def _backend_of(path: Path, setting: Setting) -> str:
+    """What a side is built with."""
+    own = read_manifest(path).engines[0].plan.backend.name if path.is_dir() else None
+    return choose_for_running(setting.backend or own or "auto", own).name
+
+
 def _built(
     path: Path,
     count: int,
@@ -124,6 +134,7 @@ def _built(
     scratch: Path,
     notes: list[str],
     listener: Listener,
+    executor: Executor,
 ) -> _Side:
     """All builds of one side: the recipe's first, which fixes model and plans, then the same plans again."""
     if path.is_dir():
@@ -151,7 +162,7 @@ def _built(
         folder = scratch / str(index)
         folder.mkdir(parents=True)
         cache = folder / TIMING_CACHE_FILE if open_builder(choice.name).uses_timing_cache else None
-        how = BuildOptions(cache, limit_s=recipe.build_timeout)
+        how = BuildOptions(cache, executor=executor, limit_s=recipe.build_timeout)
         engines = build_engines(graphs, plans, folder, how, listener)
         builds.append((folder, _by_size(engines, setting)))
     return _Side(manifest, tuple(builds))

@@ -13,7 +13,7 @@ from trtopt.files.manifests import MANIFEST
 from trtopt.measure.analysis.outcomes import Comparisons, Outcome
 from trtopt.measure.contracts import DEFAULT, changed, contract_named
 from trtopt.measure.statistics.comparison import THRESHOLD
-from trtopt.recipe import Recipe, check_timeout, input_sizes
+from trtopt.recipe import LOCAL, Recipe, check_timeout, input_sizes
 from trtopt.records import CompareReport, EngineArtifact, InterleavedRun, Terms
 from trtopt.records.result import Result
 from trtopt.workflows.bench.interleaved import Setting, verdict_record
@@ -64,7 +64,7 @@ class Kind(Enum):
 
     FILES = ("result files", {"force", "batch", "assume_contract"})
     ENGINES = ("engines", _MEASURED | {"contract", "terms", "control", "trust", "force", "sizes"})
-    BUILDS = ("recipes", _MEASURED | {"contract", "terms", "builds", "recipe", "force", "sizes"})
+    BUILDS = ("recipes", _MEASURED | {"contract", "terms", "builds", "recipe", "force", "sizes", "executor"})
     CONTRACTS = ("contracts", _MEASURED | {"across_contracts", "trust"})
     FILES_CONTRACTS = (
         "the contracts of result files",
@@ -214,6 +214,7 @@ def _setting(kind: Kind, request: CompareRequest) -> Setting:
     requested |= ({"sizes"} if given.intersection(_SIZES) else set()) | (
         {"recipe"} if given.difference(_SIZES) else set()
     )
+    requested |= {"executor"} if request.recipe.executor != LOCAL else set()
     for name in sorted(requested - useful - {"threshold"}):
         flag = _FLAGS.get(name, f"--{name.replace('_', '-')}")
         raise UsageError(f"{flag}: means nothing to a comparison of {what}", f"omit {flag}")

@@ -11,9 +11,9 @@ from typing import cast
 
 import msgspec
 
-from trtopt.device.backends import places_to_build
 from trtopt.device.building import EngineBuilder
 from trtopt.errors import ArtifactError, TrtoptError
+from trtopt.executors.api import Executor
 from trtopt.files.atomic import write_atomically
 from trtopt.files.bounded_reading import read_bounded, reason_of, sha256_of
 from trtopt.files.build_folder import folder_in_progress
@@ -43,6 +43,7 @@ class Swept:
     recipe: Recipe
     builder: EngineBuilder
     folder: Path
+    executor: Executor
     cache_dir: str | Path | None = None
 
     def recipe_for(self, setting: SweepSetting) -> Recipe:
@@ -175,8 +176,7 @@ class Builds:
         """With one timing cache for all engines of the sweep."""
         swept = self._swept
         caches = caches_for(swept.recipe, swept.builder, swept.folder, swept.cache_dir)
-        places = places_to_build(swept.builder.backend.name, swept.recipe.jobs)
-        return BuildOptions(*caches, places, limit_s=swept.recipe.build_timeout)
+        return BuildOptions(*caches, swept.executor, limit_s=swept.recipe.build_timeout)
 
     def _graphs_of(self, folder: Path, manifest: Manifest) -> Sequence[OnnxArtifact]:
         if folder not in self._graphs:

@@ -30,10 +30,8 @@ from trtopt.records import (
 )
 from trtopt.targets import ONNXRUNTIME
 from trtopt.workers.protocol import Benched
-from trtopt.workers.supervisor import run_jobs
 from trtopt.workflows.compare.result_files import read_result
 from trtopt.workflows.invocation import command_line, now
-from trtopt.workflows.listener import Listener
 from trtopt.workflows.sweep.builds import PointEngine, file_name
 
 _KEY_DIGITS = 12
@@ -62,21 +60,9 @@ def drawn(
     return point_of(folder, path, setting, terms, engine, measured), report.environment
 
 
-def measure_point(
-    folder: Path,
-    setting: SweepSetting,
-    terms: SweepTerms,
-    engine: PointEngine,
-    data: str | None,
-    limit_s: float | None,
-    listener: Listener,
-) -> tuple[SweepPoint, Environment]:
-    """Measure it in a process of its own. Only one that went through leaves a result file.
-
-    Raises:
-        TrtoptError: what kept the latency pass from being made.
-    """
-    job = BenchJob(
+def job_of(setting: SweepSetting, terms: SweepTerms, engine: PointEngine, data: str | None) -> BenchJob:
+    """The job that measures a point."""
+    return BenchJob(
         path=str((engine.folder / engine.artifact.path).absolute()),
         artifact=engine.artifact,
         batch=setting.batch,
@@ -88,9 +74,17 @@ def measure_point(
         layers=False,
         memory=terms.backend.name != ONNXRUNTIME,
     )
-    listener.plans([setting.label])
-    ((_, result),) = run_jobs([job], limit_s=limit_s, on_progress=listener.progress)
-    assert isinstance(result, Benched)
+
+
+def measured_point(
+    folder: Path, setting: SweepSetting, terms: SweepTerms, engine: PointEngine, result: Benched
+) -> tuple[SweepPoint, Environment]:
+    """What the job of a point has come to. Only a point that went through leaves a result file.
+
+    Raises:
+        DeviceError: not one sample counts.
+        OutputError: the result file cannot be written.
+    """
     measured = result.point
     if not measured.latency.samples.start_ms:
         raise DeviceError(

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import msgspec
 
 from trtopt.device.backends import choose_for_running, open_builder
 from trtopt.errors import MeasurementError, OutputError, TrtoptError
+from trtopt.executors.choice import open_executor
 from trtopt.measure.analysis.sweep_refinement import next_size
 from trtopt.onnxio.model_info import read_onnx
 from trtopt.recipe import check_timeout
 from trtopt.records import Environment, SweepPoint, SweepReport, SweepSetting
+from trtopt.workers.protocol import Benched, Result
 from trtopt.workflows.build.engines import check_opset, notes_on
 from trtopt.workflows.listener import SILENT, Listener
-from trtopt.workflows.sweep.builds import Builds, Swept
+from trtopt.workflows.sweep.builds import Builds, PointEngine, Swept
 from trtopt.workflows.sweep.folder import save_sweep, sweep_in_progress
-from trtopt.workflows.sweep.points import drawn, measure_point
+from trtopt.workflows.sweep.points import drawn, job_of, measured_point
 from trtopt.workflows.sweep.request import SweepPlan, SweepRequest, check, plan_of, terms_of
 
 
@@ -36,25 +41,31 @@ def sweep(
     check_timeout(request.timeout)
     source = Path(model)
     folder = Path(output) if output is not None else Path(f"{source.stem}.sweep")
-    swept = _opened(source, folder, request, listener)
-    plan = plan_of(swept, request)
-    terms = terms_of(swept, request)
-    check(plan, swept, terms)
-    with sweep_in_progress(folder, source.name, terms) as report:
-        data = str(request.data) if request.data is not None else None
-        run = _Run(swept, report, data, request.timeout, listener)
-        run.all(plan)
-        run.check_any(plan)
-        return run.report
+    with _opened(source, folder, request, listener) as swept:
+        plan = plan_of(swept, request)
+        terms = terms_of(swept, request)
+        check(plan, swept, terms)
+        with sweep_in_progress(folder, source.name, terms) as report:
+            data = str(request.data) if request.data is not None else None
+            run = _Run(swept, report, data, request.timeout, listener)
+            run.all(plan)
+            run.check_any(plan)
+            return run.report
 
 
-def _opened(source: Path, folder: Path, request: SweepRequest, listener: Listener) -> Swept:
+@contextmanager
+def _opened(source: Path, folder: Path, request: SweepRequest, listener: Listener) -> Iterator[Swept]:
     onnx = read_onnx(source)
     choice = choose_for_running(request.recipe.backend)
     builder = open_builder(choice.name)
     listener.note(f"sweeping with {builder.backend}: {choice.reason}")
     check_opset(onnx, builder)
-    return Swept(onnx, source, request.recipe, builder, folder, request.cache_dir)
+    with open_executor(request.recipe, builder, listener.note) as executor:
+        executor.require_measuring()
+        yield Swept(onnx, source, request.recipe, builder, folder, executor, request.cache_dir)
+
+
+_SAVE_S = 1.0
 
 
 class _Run:
@@ -71,13 +82,17 @@ class _Run:
         self.report = report
         self._swept, self._data, self._limit_s, self._listener = swept, data, limit_s, listener
         self._builds = Builds(swept, listener)
+        self._ahead: dict[str, SweepPoint] = {}
+        self._saved_s = 0.0
 
     def all(self, plan: SweepPlan) -> None:
         """Every point of the plan, and those that refine it."""
         recipe = self._swept.recipe
         self._listener.notes(notes_on(recipe, self._swept.builder, plan.engines))
-        if recipe.jobs > 1:
+        if recipe.jobs > 1 or self._swept.executor.has_many_hosts:
             self._builds.build_ahead(plan.settings())
+        if self._swept.executor.has_many_hosts:
+            self._measure_ahead(plan.settings())
         for curve in plan.curves():
             rates: dict[int, float | None] = {}
             todo = list(plan.batches)
@@ -99,38 +114,80 @@ class _Run:
                 f"all reasons are in {self._swept.folder}; sweep again to try them again",
             )
 
+    def _measure_ahead(self, settings: Iterable[SweepSetting]) -> None:
+        """Measure the points whose engines are there on all hosts at once; others have their turn later."""
+        terms, wanted = self.report.terms, list[tuple[SweepSetting, PointEngine]]()
+        for setting in settings:
+            engine = self._builds.found(setting)
+            if engine is not None and drawn(self._swept.folder, setting, terms, engine) is None:
+                wanted.append((setting, engine))
+        self._listener.plans([setting.label for setting, _ in wanted])
+        jobs = [job_of(setting, terms, engine, self._data) for setting, engine in wanted]
+        results = self._swept.executor.run_all_jobs(
+            jobs, limit_s=self._limit_s, on_progress=self._listener.progress
+        )
+        with closing(results):
+            for index, outcome in results:
+                point, environment = self._recorded(*wanted[index], outcome)
+                self._ahead[point.key] = point
+                self._add(point, environment, at_once=False)
+        save_sweep(self._swept.folder, self.report)
+
     def _point(self, setting: SweepSetting) -> SweepPoint:
         terms = self.report.terms
+        if (known := self._ahead.get(setting.key(terms))) is not None:
+            return known
         try:
             engine = self._builds.found(setting)
             there = engine and drawn(self._swept.folder, setting, terms, engine)
-            point, environment = there or measure_point(
-                self._swept.folder,
-                setting,
-                terms,
-                engine or self._builds.build(setting),
-                self._data,
-                self._limit_s,
-                self._listener,
-            )
+            point, environment = there or self._measured(setting, engine or self._builds.build(setting))
         except OutputError:
             raise
         except TrtoptError as error:
-            point, environment = (
-                SweepPoint(key=setting.key(terms), setting=setting, failure=error.problem),
-                None,
-            )
+            point, environment = self._failed(setting, error), None
         self._add(point, environment)
         return point
 
-    def _add(self, point: SweepPoint, environment: Environment | None) -> None:
+    def _measured(self, setting: SweepSetting, engine: PointEngine) -> tuple[SweepPoint, Environment | None]:
+        job = job_of(setting, self.report.terms, engine, self._data)
+        self._listener.plans([setting.label])
+        ((_, outcome),) = self._swept.executor.run_all_jobs(
+            [job], limit_s=self._limit_s, on_progress=self._listener.progress
+        )
+        return self._recorded(setting, engine, outcome)
+
+    def _recorded(
+        self, setting: SweepSetting, engine: PointEngine, outcome: Result | TrtoptError
+    ) -> tuple[SweepPoint, Environment | None]:
+        """The point that a job's outcome makes.
+
+        Raises:
+            OutputError: its files cannot be written.
+        """
+        try:
+            if isinstance(outcome, TrtoptError):
+                raise outcome
+            assert isinstance(outcome, Benched)
+            return measured_point(self._swept.folder, setting, self.report.terms, engine, outcome)
+        except OutputError:
+            raise
+        except TrtoptError as error:
+            return self._failed(setting, error), None
+
+    def _failed(self, setting: SweepSetting, error: TrtoptError) -> SweepPoint:
+        return SweepPoint(key=setting.key(self.report.terms), setting=setting, failure=error.problem)
+
+    def _add(self, point: SweepPoint, environment: Environment | None, *, at_once: bool = True) -> None:
+        """Enter a point. Not `at_once`, the report is written once a second: result files are what counts."""
         others = [one for one in self.report.points if one.key != point.key]
         self.report = msgspec.structs.replace(
             self.report,
             environment=environment or self.report.environment,
             points=tuple(sorted((*others, point), key=_place)),
         )
-        save_sweep(self._swept.folder, self.report)
+        if at_once or time.monotonic() - self._saved_s >= _SAVE_S:
+            save_sweep(self._swept.folder, self.report)
+            self._saved_s = time.monotonic()
         self._listener.sweep(self.report)
 
 

@@ -1,0 +1,75 @@
+"""Everything here runs on a real Ray cluster of two nodes, on this host; without Ray it is skipped.
+
+Ray listens on the host's own address whatever it is told. So these tests run only where there is none: in a
+network namespace with nothing but loopback, as `make test-ray` makes one.
+"""
+
+import os
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+os.environ.setdefault("RAY_AUTH_MODE", "token")
+os.environ.setdefault("RAY_AUTH_TOKEN", "t" * 64)  # this host's own, for as long as the tests run
+os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+os.environ["RAY_DISABLE_IMPORT_WARNING"] = "1"
+
+OBJECT_STORE_BYTES = 80_000_000
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _only_loopback() -> None:
+    names = {name for _, name in socket.if_nameindex()}
+    if names != {"lo"}:
+        pytest.skip("Ray would listen on this host's network: run `make test-ray`")
+
+
+class TwoNodes:
+    """A cluster of a head, which measures too, and another node, which can be killed."""
+
+    def __init__(self) -> None:
+        cluster_utils = pytest.importorskip(
+            "ray.cluster_utils", reason="needs Ray: pip install 'trtopt[ray]'"
+        )
+        self._offers: dict[str, Any] = {
+            "num_cpus": 1,
+            "object_store_memory": OBJECT_STORE_BYTES,
+            "resources": {"trtopt_measuring": 1},
+        }
+        self._cluster = cluster_utils.Cluster(
+            initialize_head=True, head_node_args=self._offers | {"include_dashboard": False}
+        )
+        self.address: str = self._cluster.address
+        self._second: Any = None
+
+    def add(self) -> None:
+        """Have two nodes, again."""
+        if self._second is None:
+            self._second = self._cluster.add_node(**self._offers)
+
+    def kill(self) -> None:
+        """Kill the second node, as a loss of power would."""
+        self._cluster.remove_node(self._second, allow_graceful=False)
+        self._second = None
+
+    def stop(self) -> None:
+        self._cluster.shutdown()
+
+
+@pytest.fixture(scope="session")
+def started(_only_loopback: None) -> Iterator[TwoNodes]:
+    cluster = TwoNodes()
+    try:
+        yield cluster
+    finally:
+        cluster.stop()
+
+
+@pytest.fixture
+def cluster(started: TwoNodes, monkeypatch: pytest.MonkeyPatch) -> TwoNodes:
+    """Two nodes, which `--executor ray` finds."""
+    started.add()
+    monkeypatch.setenv("RAY_ADDRESS", started.address)
+    return started

@@ -1,0 +1,105 @@
+"""Which nodes take part, what a job needs there, and when it is given up."""
+
+import pytest
+
+from trtopt.errors import DeviceError
+from trtopt.executors.placement import (
+    MEASURING,
+    Needs,
+    Neighbours,
+    Node,
+    able,
+    candidates,
+    check_offers,
+    exhausted,
+    fleet_of,
+)
+from trtopt.records import Backend, Identity
+
+BACKEND = Backend(name="tensorrt", version="10.13.0")
+BUILD, MEASURE = Needs(gpus=1, is_alone=False), Needs(gpus=1, is_alone=True)
+
+
+def node(name: str, **offers: float) -> Node:
+    return Node(id=f"id-{name}", name=name, offers={"CPU": 8, "GPU": 1, MEASURING: 1} | offers)
+
+
+def identity(gpu: str = "NVIDIA H100 80GB HBM3", driver: str = "570.1", version: str = "10.13.0") -> Identity:
+    backend = Backend(name="tensorrt", version=version)
+    return Identity(backend=backend, gpu=gpu, compute_capability="9.0", driver=driver, cuda="12.8")
+
+
+A, B, C = node("a"), node("b"), node("c")
+
+
+def test_the_first_node_says_what_gpu_model_and_driver_all_are_of() -> None:
+    l4, newer = identity("NVIDIA L4"), identity(driver="575.2")
+    fleet = fleet_of([(A, identity()), (B, l4), (C, newer)], BACKEND, None)
+    assert fleet.nodes == (A,)
+    assert fleet.refused == {
+        "b": "gpu NVIDIA L4, the others NVIDIA H100 80GB HBM3",
+        "c": "driver 575.2, the others 570.1",
+    }
+
+
+def test_a_gpu_model_that_is_named_passes_over_others() -> None:
+    fleet = fleet_of([(A, identity("NVIDIA L4")), (B, identity())], BACKEND, "h100")
+    assert fleet.nodes == (B,)
+    assert fleet.refused == {"a": "has NVIDIA L4, not h100"}
+
+
+def test_another_tensorrt_is_refused_with_both_versions() -> None:
+    fleet = fleet_of([(A, identity(version="10.9.0")), (B, identity())], BACKEND, None)
+    assert fleet.nodes == (B,)
+    assert "10.9.0" in fleet.refused["a"]
+    assert "10.13.0" in fleet.refused["a"]
+
+
+def test_a_node_that_comes_later_must_be_like_those_that_are_there() -> None:
+    late = fleet_of([(B, identity("NVIDIA L4"))], BACKEND, None, identity())
+    assert late.nodes == ()
+
+
+def test_a_measurement_needs_the_resource_and_a_build_does_not() -> None:
+    without = node("plain", **{MEASURING: 0})
+    assert able([A, without], BUILD) == [A, without]
+    assert able([A, without], MEASURE) == [A]
+    check_offers([without], BUILD)
+    with pytest.raises(DeviceError, match=MEASURING) as raised:
+        check_offers([without], MEASURE)
+    assert f"--resources='{{\"{MEASURING}\": 1}}'" in raised.value.remedy
+
+
+def test_a_cluster_without_gpus_is_refused_for_gpu_work() -> None:
+    with pytest.raises(DeviceError, match="resource GPU"):
+        check_offers([node("cpu", GPU=0)], MEASURE)
+
+
+def test_a_host_that_would_run_two_measurements_at_a_time_is_refused() -> None:
+    with pytest.raises(DeviceError, match="twice: offers more than 1"):
+        check_offers([A, node("twice", **{MEASURING: 2})], MEASURE)
+
+
+def test_a_lost_job_goes_to_another_node_while_there_is_one() -> None:
+    assert candidates([A, B], {A.id}) == [B]
+    assert candidates([A], {A.id}) == [A]
+
+
+def test_a_job_is_given_up_after_its_retries_with_every_reason() -> None:
+    assert exhausted("building batch1", ["died"], retries=1) is None
+    error = exhausted("building batch1", ["died", "starved"], retries=1)
+    assert error is not None
+    assert error.problem == "building batch1: lost 2 times: died; starved"
+
+
+def test_neighbours_are_those_of_the_same_host_at_the_same_time() -> None:
+    hosts = Neighbours()
+    hosts.began(0, "a", "building x")
+    hosts.began(1, "a", "measuring y")
+    hosts.began(2, "b", "building elsewhere")
+    assert hosts.ended(0) == ("measuring y",)
+    hosts.began(3, "a", "building z")
+    assert hosts.ended(1) == ("building x", "building z")
+    hosts.began(4, "a", "building last")
+    assert hosts.ended(4) == ("building z",)
+    assert hosts.ended(2) == ()

@@ -1,0 +1,65 @@
+"""Timing caches of builds that run elsewhere: they begin with the driver's and only the driver merges."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.support.trt_exercise import DIGITS
+from tests.unit.builder.test_timing_cache_of_build import HOT, Bench
+from trtopt.builder.engine import BuildJob
+from trtopt.builder.timing_cache_file import read_cache
+from trtopt.executors.timings import Timings
+
+
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    return Bench(tmp_path, monkeypatch)
+
+
+def job_of(bench: Bench) -> BuildJob:
+    folder = bench.folder / "driver"
+    folder.mkdir()
+    return BuildJob(
+        onnx=str(DIGITS),
+        types=("float32",),
+        plan=bench.plan(),
+        folder=str(folder),
+        timing_cache=str(folder / "timing.cache"),
+        store=str(bench.store.folder),
+    )
+
+
+def test_a_build_begins_with_the_store_and_adds_to_what_others_have_stored_meanwhile(bench: Bench) -> None:
+    bench.build("earlier")
+    job = job_of(bench)
+    timings = Timings(bench.by, job)
+    assert timings.file == bench.stored()
+    there = bench.folder / "node"
+    there.mkdir()
+    shutil.copyfile(timings.file, there / "timing.cache")
+    engine = bench.build("node", store=False)
+    assert engine.timing_cache_in == read_cache(bench.stored()).sha256
+    bench.build("meanwhile", file=False)
+    others = read_cache(bench.stored()).blob
+    own = (there / "timing.cache").read_bytes()
+    added = timings.add(engine, own)
+    stored = read_cache(bench.stored()).blob
+    assert others in stored
+    assert read_cache(there / "timing.cache").blob in stored
+    assert read_cache(Path(str(job.timing_cache))).sha256 == added.timing_cache_out
+
+
+def test_a_first_build_has_no_file_to_begin_with(bench: Bench) -> None:
+    assert Timings(bench.by, job_of(bench)).file is None
+
+
+def test_timings_of_a_slowed_gpu_are_not_kept_here_either(bench: Bench) -> None:
+    timings = Timings(bench.by, job_of(bench))
+    bench.build("calm", store=False)
+    content = (bench.folder / "calm" / "timing.cache").read_bytes()
+    slowed = bench.build("hot", clocks=(HOT,), store=False)
+    added = timings.add(slowed, content)
+    assert added.timing_cache_out is None
+    assert added.notes == slowed.notes
+    assert not bench.stored().exists()

@@ -1,0 +1,121 @@
+"""A job's way to another host and back, without a cluster: real builds in a scratch folder."""
+
+import hashlib
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tests.support.paths import ROOT
+from trtopt.builder.engine import BuildJob
+from trtopt.device.backends import open_builder
+from trtopt.errors import ArtifactError, IncompatibleEngineError, TrtoptError
+from trtopt.executors.transfer import Packed, Parcel, Reply, carry_out, checked, pack, unpack
+from trtopt.files.bounded_reading import sha256_of
+from trtopt.onnxio.model_info import read_onnx
+from trtopt.recipe import Recipe
+from trtopt.records import BuildPlan
+from trtopt.workers.protocol import Built, Failure
+from trtopt.workflows.build.engines import make_plans
+
+MODEL = ROOT / "models" / "digits" / "digits.onnx"
+
+
+def plan_for(version: str | None = None) -> BuildPlan:
+    backend = open_builder("onnxruntime").backend
+    if version is not None:
+        backend = msgspec.structs.replace(backend, version=version)
+    return make_plans(read_onnx(MODEL), Recipe(batch=(2,)), backend)[0]
+
+
+def build_job(folder: Path, plan: BuildPlan) -> BuildJob:
+    return BuildJob(
+        onnx=str(MODEL), types=read_onnx(MODEL).types, plan=plan, folder=str(folder), timing_cache=None
+    )
+
+
+def packed_job(job: BuildJob) -> Packed:
+    return pack(job, limit_s=60, hash_of=sha256_of)
+
+
+def sent(packed: Packed) -> tuple[bytes, dict[str, bytes]]:
+    return carry_out(packed.parcel, lambda sha256: packed.files[sha256].read_bytes(), lambda *_: None)
+
+
+def test_a_build_comes_back_with_its_files_and_the_users_own_paths(tmp_path: Path) -> None:
+    job = build_job(tmp_path, plan_for())
+    packed = packed_job(job)
+    assert str(MODEL.parent).encode() not in packed.parcel
+    reply, contents = sent(packed)
+    assert b"/tmp" not in reply
+    outcome = unpack(packed, reply, contents).outcome
+    assert isinstance(outcome, Built)
+    engine = outcome.engine
+    assert engine.plan == job.plan
+    assert sha256_of(tmp_path / engine.path) == engine.sha256
+    assert {engine.path, engine.log} == {file.name for file in tmp_path.iterdir()}
+
+
+def test_an_error_names_the_users_folder_and_keeps_its_type_and_remedy(tmp_path: Path) -> None:
+    packed = packed_job(build_job(tmp_path, plan_for(version="0.1")))
+    outcome = unpack(packed, *sent(packed)).outcome
+    assert isinstance(outcome, TrtoptError)
+    assert outcome.remedy == "plan and build in one environment"
+    reply = Reply(
+        node="n",
+        outcome=msgspec.Raw(
+            msgspec.json.encode(
+                Failure(error="BuildError", problem="@trtopt-files@/out/batch2.log: full", remedy="")
+            )
+        ),
+        files={},
+    )
+    returned = unpack(packed, msgspec.json.encode(reply), {}).outcome
+    assert isinstance(returned, TrtoptError)
+    assert returned.problem == f"{tmp_path}/batch2.log: full"
+
+
+def test_a_model_travels_with_its_external_weights(tmp_path: Path) -> None:
+    import onnx
+
+    model = onnx.load(MODEL)
+    path = tmp_path / "large.onnx"
+    onnx.save_model(model, path, save_as_external_data=True, location="large.data", size_threshold=0)
+    out = tmp_path / "out"
+    out.mkdir()
+    job = msgspec.structs.replace(build_job(out, plan_for()), onnx=str(path))
+    packed = packed_job(job)
+    assert sorted(file.name for file in packed.files.values()) == ["large.data", "large.onnx"]
+    assert isinstance(unpack(packed, *sent(packed)).outcome, Built)
+
+
+def test_a_file_that_arrives_damaged_is_refused_on_both_ways(tmp_path: Path) -> None:
+    packed = packed_job(build_job(tmp_path, plan_for()))
+    with pytest.raises(ArtifactError, match="arrived damaged"):
+        carry_out(packed.parcel, lambda sha256: b"other bytes", lambda *_: None)
+    reply, contents = sent(packed)
+    with pytest.raises(ArtifactError, match="arrived damaged"):
+        unpack(packed, reply, {sha256: content + b"!" for sha256, content in contents.items()})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_undamaged_passes() -> None:
+    assert checked(b"x", hashlib.sha256(b"x").hexdigest(), "place") == b"x"
+
+
+@pytest.mark.parametrize("place", ["out/../../evil", "/etc/evil"])
+def test_a_file_cannot_leave_the_folder_it_arrives_in(tmp_path: Path, place: str) -> None:
+    packed = packed_job(build_job(tmp_path / "folder", plan_for()))
+    sha256 = hashlib.sha256(b"x").hexdigest()
+    built = msgspec.Raw(msgspec.json.encode(Failure(error="BuildError", problem="", remedy="")))
+    reply = msgspec.json.encode(Reply(node="n", outcome=built, files={place: sha256}))
+    with pytest.raises(ArtifactError, match="leaves the folder"):
+        unpack(packed, reply, {sha256: b"x"})
+    assert not (tmp_path / "evil").exists()
+
+
+def test_a_job_of_another_trtopt_is_refused_with_both_versions(tmp_path: Path) -> None:
+    packed = packed_job(build_job(tmp_path, plan_for()))
+    other = msgspec.structs.replace(msgspec.json.decode(packed.parcel, type=Parcel), trtopt="0.0.1")
+    with pytest.raises(IncompatibleEngineError, match=r"has trtopt .*, the job comes from trtopt 0\.0\.1"):
+        carry_out(msgspec.json.encode(other), lambda sha256: b"", lambda *_: None)

@@ -1,0 +1,1 @@
+"""Where jobs run: worker processes on this host, or those of a Ray cluster."""

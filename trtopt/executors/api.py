@@ -1,0 +1,59 @@
+"""What runs jobs, wherever that is."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from contextlib import closing
+from typing import Protocol
+
+from trtopt.builder.engine import BuildJob
+from trtopt.errors import TrtoptError
+from trtopt.workers.jobs import Job
+from trtopt.workers.protocol import IdentifyJob, Result
+from trtopt.workers.supervisor import OnProgress
+
+
+class Executor(Protocol):
+    """Runs jobs in worker processes, here or on other hosts.
+
+    Results, errors and the files in the user's folders are the same wherever a job ran.
+    """
+
+    @property
+    def has_many_hosts(self) -> bool:
+        """Whether measurements run at the same time too, so that all known work is best submitted at once."""
+
+    def require_measuring(self) -> None:
+        """Find out whether measurements can run, before anything is built for them.
+
+        Raises:
+            DeviceError: they cannot; says what is missing.
+        """
+
+    def run_all_jobs(
+        self, jobs: Sequence[Job], *, limit_s: float | None = None, on_progress: OnProgress
+    ) -> Generator[tuple[int, Result | TrtoptError]]:
+        """Run all jobs, whatever becomes of each; yields (index, result or error) as they finish.
+
+        Closing the generator cancels what is not done.
+        """
+
+
+def run_jobs_of(
+    executor: Executor, jobs: Sequence[Job], *, limit_s: float | None = None, on_progress: OnProgress
+) -> Generator[tuple[int, Result]]:
+    """Run jobs; yields (index, result) as they finish. The first failure ends it.
+
+    Raises:
+        TrtoptError: of the first job that failed.
+    """
+    with closing(executor.run_all_jobs(jobs, limit_s=limit_s, on_progress=on_progress)) as outcomes:
+        for index, outcome in outcomes:
+            if isinstance(outcome, TrtoptError):
+                raise outcome
+            yield index, outcome
+
+
+def shares_a_host(job: Job) -> bool:
+    """Whether a job may run while others do on its host; a measurement may not."""
+    return isinstance(job, BuildJob | IdentifyJob)

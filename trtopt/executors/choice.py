@@ -1,0 +1,29 @@
+"""The executor that a recipe names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from trtopt.device.backends import places_to_build
+from trtopt.device.building import EngineBuilder
+from trtopt.executors.api import Executor
+from trtopt.executors.local import LocalExecutor
+from trtopt.recipe import LOCAL, Recipe
+
+
+@contextmanager
+def open_executor(recipe: Recipe, builder: EngineBuilder, note: Callable[[str], None]) -> Iterator[Executor]:
+    """What runs the recipe's jobs; `note` hears which nodes take part.
+
+    Raises:
+        BackendMissingError: Ray is not installed.
+        DeviceError: there is no such cluster, or none of its nodes can take part.
+    """
+    if recipe.executor == LOCAL:
+        yield LocalExecutor(places_to_build(builder.backend.name, recipe.jobs))
+        return
+    from trtopt.executors.ray_tasks import RayExecutor, connected
+
+    with connected(recipe.executor):
+        yield RayExecutor(builder, gpu_model=recipe.gpu_model, retries=recipe.retries, note=note)

@@ -1,0 +1,33 @@
+"""Worker processes on this host."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+
+from trtopt.errors import TrtoptError
+from trtopt.executors.api import shares_a_host
+from trtopt.workers.jobs import Job
+from trtopt.workers.protocol import Result
+from trtopt.workers.supervisor import OnProgress, run_all_jobs
+
+
+@dataclass(frozen=True)
+class LocalExecutor:
+    """Builds in each of the places (see `device.backends.places_to_build`), measures one at a time."""
+
+    places: tuple[str | None, ...] = (None,)
+    has_many_hosts: bool = False
+
+    def require_measuring(self) -> None:
+        """See `Executor.require_measuring`: this host can."""
+
+    def run_all_jobs(
+        self, jobs: Sequence[Job], *, limit_s: float | None = None, on_progress: OnProgress
+    ) -> Generator[tuple[int, Result | TrtoptError]]:
+        """See `Executor.run_all_jobs`."""
+        places = self.places if all(map(shares_a_host, jobs)) else self.places[:1]
+        return run_all_jobs(jobs, places=places, limit_s=limit_s, on_progress=on_progress)
+
+
+THIS_HOST = LocalExecutor()

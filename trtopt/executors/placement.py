@@ -1,0 +1,156 @@
+"""Judgements on a cluster: which nodes may run a job, what it needs there, when it is tried again. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from trtopt.errors import DeviceError
+from trtopt.records import Backend, Identity
+
+MEASURING = "trtopt_measuring"
+"""A host offers 1 of this resource, which a measurement takes whole: so there is one at a time."""
+
+_OFFER = f"ray start --address=HEAD:6379 --resources='{{\"{MEASURING}\": 1}}'"
+
+
+@dataclass(frozen=True)
+class Node:
+    """A node of the cluster, with what it offers in all."""
+
+    id: str
+    name: str
+    offers: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What a job takes of its node while it runs."""
+
+    gpus: int
+    is_alone: bool
+    cpus: int = 1
+
+    @property
+    def resources(self) -> dict[str, float]:
+        """Under the names that Ray has for them."""
+        return {"CPU": self.cpus, "GPU": self.gpus, MEASURING: float(self.is_alone)}
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """The nodes that take part, the machine that all of them are, and why the others do not."""
+
+    nodes: tuple[Node, ...]
+    identity: Identity | None
+    refused: Mapping[str, str]
+
+
+def fleet_of(
+    surveyed: Sequence[tuple[Node, Identity | str]],
+    backend: Backend,
+    gpu_model: str | None,
+    identity: Identity | None = None,
+) -> Fleet:
+    """The nodes that may work together: one TensorRT, one GPU model, one driver.
+
+    The first one with the right TensorRT (and of `gpu_model`, if given) says what the others must be, unless
+    the `identity` is known already.
+    """
+    taken: list[Node] = []
+    refused: dict[str, str] = {}
+    for node, found in surveyed:
+        if isinstance(found, str):
+            refused[node.name] = found
+        elif found.backend != backend:
+            refused[node.name] = f"has {found.backend}, this machine has {backend}"
+        elif gpu_model is not None and gpu_model.casefold() not in found.gpu.casefold():
+            refused[node.name] = f"has {found.gpu}, not {gpu_model}"
+        elif identity is not None and found != identity:
+            refused[node.name] = _difference(found, identity)
+        else:
+            identity = found
+            taken.append(node)
+    return Fleet(tuple(taken), identity, refused)
+
+
+def _difference(found: Identity, identity: Identity) -> str:
+    names = ("gpu", "compute_capability", "driver", "cuda")
+    unlike = [name for name in names if getattr(found, name) != getattr(identity, name)]
+    return ", ".join(
+        f"{name.replace('_', ' ')} {getattr(found, name)}, the others {getattr(identity, name)}"
+        for name in unlike
+    )
+
+
+def able(nodes: Iterable[Node], needs: Needs) -> list[Node]:
+    """The nodes that offer enough for a job."""
+    return [
+        node
+        for node in nodes
+        if all(node.offers.get(name, 0) >= amount for name, amount in needs.resources.items())
+    ]
+
+
+def check_offers(nodes: Sequence[Node], needs: Needs) -> None:
+    """Find out that a job can run nowhere, before it waits for ever.
+
+    Raises:
+        DeviceError: no node offers what it needs, or one would run several measurements at a time.
+    """
+    if needs.is_alone and (shared := [node.name for node in nodes if node.offers.get(MEASURING, 0) > 1]):
+        raise DeviceError(
+            f"{', '.join(shared)}: offers more than 1 of {MEASURING}: measurements would disturb each other",
+            f"start the node with {_OFFER}",
+        )
+    if able(nodes, needs):
+        return
+    lacking = next(
+        name
+        for name, amount in needs.resources.items()
+        if (amount and not any(node.offers.get(name, 0) >= amount for node in nodes)) or name == MEASURING
+    )
+    remedy = (
+        f"start each node with {_OFFER}" if lacking == MEASURING else f"add a node that offers a {lacking}"
+    )
+    raise DeviceError(f"no node of the Ray cluster offers the resource {lacking}", remedy)
+
+
+def candidates(nodes: Sequence[Node], failed_on: Collection[str]) -> list[Node]:
+    """Where a job may be tried: where it has not been lost yet, if there is such a node."""
+    return [node for node in nodes if node.id not in failed_on] or list(nodes)
+
+
+def exhausted(doing: str, reasons: Sequence[str], retries: int) -> DeviceError | None:
+    """The error for a job that was lost once more often than it may be tried again."""
+    if len(reasons) <= retries:
+        return None
+    times = "once" if len(reasons) == 1 else f"{len(reasons)} times"
+    return DeviceError(
+        f"{doing}: lost {times}: {'; '.join(dict.fromkeys(reasons))}",
+        "see what befell the nodes, then run the command again; --retries N tries more often",
+    )
+
+
+@dataclass
+class Neighbours:
+    """What runs on each host, and what ran there together with each job."""
+
+    _running: dict[str, dict[int, str]] = field(default_factory=dict)
+    _beside: dict[int, dict[str, None]] = field(default_factory=dict)
+
+    def began(self, index: int, node: str, doing: str) -> None:
+        """Job `index` is on `node` now."""
+        there = self._running.setdefault(node, {})
+        if index in there:
+            return
+        self._beside[index] = dict.fromkeys(there.values())
+        for other in there:
+            self._beside[other][doing] = None
+        there[index] = doing
+
+    def ended(self, index: int) -> tuple[str, ...]:
+        """Job `index` has ended; returns what else ran on its host meanwhile, in words."""
+        for there in self._running.values():
+            there.pop(index, None)
+        return tuple(self._beside.pop(index, ()))

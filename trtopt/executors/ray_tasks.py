@@ -1,0 +1,538 @@
+"""Jobs as Ray tasks: the only importer of Ray.
+
+A task is a job's record and the hashes of its files (`transfer`); files travel through Ray's object store. On
+its node the task runs the job in a worker process, as the local executor does. Ray places tasks and moves
+bytes. What is done about a task that is lost is decided here, so that it is bounded and has a reason.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from weakref import WeakValueDictionary
+
+import msgspec
+
+from trtopt.builder.engine import BuildJob
+from trtopt.device.building import EngineBuilder
+from trtopt.errors import BackendMissingError, DeviceError, TrtoptError
+from trtopt.executors.api import shares_a_host
+from trtopt.executors.placement import (
+    MEASURING,
+    Fleet,
+    Needs,
+    Neighbours,
+    Node,
+    able,
+    candidates,
+    check_offers,
+    exhausted,
+    fleet_of,
+)
+from trtopt.executors.timings import Timings
+from trtopt.executors.transfer import Arrived, Packed, carry_out, pack, unpack
+from trtopt.extras import install
+from trtopt.files.bounded_reading import sha256_of
+from trtopt.records import Identity
+from trtopt.workers.jobs import Job, type_of
+from trtopt.workers.protocol import Benched, Built, Identified, IdentifyJob, Interleaved, Result
+from trtopt.workers.supervisor import DONE, OnProgress
+
+_IN_FLIGHT = 256
+"""So many tasks are submitted at a time: enough for Ray to place, few enough for the driver's memory."""
+_MAIL_S = 0.2
+_LOOK_S = 2.0
+_PATIENCE_S = 60.0
+"""So long jobs wait while no node can run them: a cluster may replace those that it has lost."""
+_NODE = "ray.io/node-id"
+_GLIMPSE = 0.01
+"""Of a GPU: Ray hides GPUs from tasks that take nothing of one."""
+
+Message = tuple[int, int, str, str, float | None]
+"""Number of the submission, its job's index, node, phase, fraction."""
+
+
+def _ray() -> Any:
+    """Ray itself.
+
+    Raises:
+        BackendMissingError: it is not installed.
+    """
+    try:
+        import ray
+    except ImportError:
+        raise BackendMissingError("Ray is not installed", install("ray")) from None
+    return ray
+
+
+# ── on the nodes ────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Mailbox:
+    """An actor: what running jobs report, until the driver takes it."""
+
+    def __init__(self) -> None:
+        self._messages: list[Message] = []
+
+    def put(self, message: Message) -> None:
+        """Add a message."""
+        self._messages.append(message)
+
+    def take(self) -> list[Message]:
+        """Everything since the last time."""
+        taken, self._messages = self._messages, []
+        return taken
+
+
+def run_parcel(
+    parcel: bytes, files: dict[str, Any], mailbox: Any, number: int, index: int
+) -> tuple[bytes, dict[str, bytes]]:
+    """The task: run a job on this node; see `transfer.carry_out`."""
+    ray = _ray()
+    node = ray.get_runtime_context().get_node_id()
+    last: list[Any] = [None, 0.0]
+
+    def report(_: int, phase: str, fraction: float | None) -> None:
+        now = time.monotonic()
+        if phase != last[0] or now - last[1] >= _MAIL_S:
+            last[:] = phase, now
+            mailbox.put.remote((number, index, node, phase, fraction))
+
+    return carry_out(parcel, lambda sha256: ray.get(files[sha256]), report)
+
+
+# ── in the driver ───────────────────────────────────────────────────────────────────────────────────────
+
+
+class _Stored:
+    """A file in the object store; it leaves when no job in flight needs it."""
+
+    def __init__(self, ref: Any) -> None:
+        self.ref = ref
+
+
+@dataclass
+class _Task:
+    """A job, from its first submission to its outcome."""
+
+    index: int
+    job: Job
+    needs: Needs
+    timings: Timings | None = None
+    packed: Packed = field(default_factory=Packed)
+    stored: list[_Stored] = field(default_factory=list)
+    number: int = 0
+    nodes: frozenset[str] = frozenset()
+    """Where it may run, this time."""
+    node: str | None = None
+    """Where it runs."""
+    reasons: list[str] = field(default_factory=list)
+    failed_on: set[str] = field(default_factory=set)
+
+    @property
+    def doing(self) -> str:
+        """What it does, in words."""
+        return type_of(self.job).doing(self.job)
+
+
+class RayExecutor:
+    """Runs jobs on the nodes of a Ray cluster that have this machine's trtopt and TensorRT.
+
+    `work` is what a task runs.
+    """
+
+    has_many_hosts = True
+
+    def __init__(
+        self,
+        builder: EngineBuilder,
+        *,
+        gpu_model: str | None = None,
+        retries: int = 2,
+        note: Callable[[str], None] = lambda text: None,
+        work: Callable[..., tuple[bytes, dict[str, bytes]]] = run_parcel,
+    ) -> None:
+        """Look at the nodes of the cluster that this process is connected to.
+
+        Raises:
+            DeviceError: not one node can take part; says what each lacks.
+        """
+        self._ray = _ray()
+        self._builder, self._gpu_model, self._retries, self._note = builder, gpu_model, retries, note
+        self._task = self._ray.remote(work)
+        self._hashes: dict[tuple[str, int, int, int], str] = {}
+        self._stored: WeakValueDictionary[str, _Stored] = WeakValueDictionary()
+        self._home = self._ray.get_runtime_context().get_node_id()
+        self._mailbox = (
+            self._ray.remote(Mailbox).options(num_cpus=0, label_selector={_NODE: self._home}).remote()
+        )
+        self._surveyed: dict[str, tuple[Node, Identity | str]] = {}
+        self._fleet = Fleet((), None, {})
+        self._alive: tuple[Node, ...] = ()
+        self._submissions = 0
+        self._look()
+        if not self._alive:
+            lacks = "; ".join(f"{name}: {why}" for name, why in self._fleet.refused.items())
+            raise DeviceError(
+                f"no node of the Ray cluster can take part: {lacks}",
+                "install the same trtopt and TensorRT on all nodes, on one GPU model: see --gpu-model",
+            )
+        assert self._fleet.identity is not None
+        where = f"{len(self._alive)} nodes" if len(self._alive) > 1 else "1 node"
+        note(f"Ray: jobs run on {where}, GPU model {self._fleet.identity.gpu}")
+
+    # ── the cluster ─────────────────────────────────────────────────────────────────────────────────────
+
+    def _look(self) -> None:
+        """Find out which nodes are there, and what new ones are."""
+        present = {
+            one["NodeID"]: Node(one["NodeID"], one["NodeManagerHostname"], one["Resources"])
+            for one in self._ray.nodes()
+            if one["Alive"]
+        }
+        new = sorted((node for node in present.values() if node.id not in self._surveyed), key=self._order)
+        if new:
+            self._surveyed |= self._survey(new)
+            before = set(self._fleet.refused.items())
+            self._fleet = fleet_of(
+                list(self._surveyed.values()), self._builder.backend, self._gpu_model, self._fleet.identity
+            )
+            for name, why in self._fleet.refused.items():
+                if (name, why) not in before:
+                    self._note(f"Ray: node {name} does not take part: {why}")
+        self._alive = tuple(node for node in self._fleet.nodes if node.id in present)
+
+    def _order(self, node: Node) -> tuple[bool, str]:
+        return node.id != self._home, node.id
+
+    def _survey(self, nodes: Sequence[Node]) -> dict[str, tuple[Node, Identity | str]]:
+        """What each node is, or why that cannot be found out; found out in a worker process there."""
+        job = IdentifyJob(backend=self._builder.backend.name)
+        packed = pack(job, limit_s=_PATIENCE_S, hash_of=self._hash_of)
+        refs = {
+            node.id: self._ray.remote(run_parcel)
+            .options(
+                num_cpus=0,
+                num_gpus=_GLIMPSE if node.offers.get("GPU") else 0,
+                max_retries=0,
+                label_selector={_NODE: node.id},
+            )
+            .remote(packed.parcel, {}, self._mailbox, 0, 0)
+            for node in nodes
+        }
+        found: dict[str, tuple[Node, Identity | str]] = {}
+        self._ray.wait(list(refs.values()), num_returns=len(refs), timeout=2 * _PATIENCE_S)
+        for node in nodes:
+            try:
+                outcome = unpack(packed, *self._ray.get(refs[node.id], timeout=1)).outcome
+            except self._ray.exceptions.GetTimeoutError:
+                outcome = DeviceError(f"does not answer within {2 * _PATIENCE_S:g} s")
+            except self._ray.exceptions.RayError as error:
+                outcome = DeviceError(reason_of_loss(error))
+            if isinstance(outcome, Identified):
+                found[node.id] = node, outcome.identity
+            else:
+                found[node.id] = node, getattr(outcome, "problem", "unknown")
+        return found
+
+    def require_measuring(self) -> None:
+        """See `Executor.require_measuring`."""
+        check_offers(self._alive, Needs(self._gpus, is_alone=True))
+
+    @property
+    def _gpus(self) -> int:
+        """How many a job takes: none where the backend runs on the processor."""
+        return int(self._fleet.identity is not None and self._fleet.identity.compute_capability is not None)
+
+    # ── jobs ────────────────────────────────────────────────────────────────────────────────────────────
+
+    def run_all_jobs(
+        self, jobs: Sequence[Job], *, limit_s: float | None = None, on_progress: OnProgress
+    ) -> Generator[tuple[int, Result | TrtoptError]]:
+        """See `Executor.run_all_jobs`.
+
+        A job that is lost with its node or its Ray worker is tried again on another node.
+
+        Raises:
+            DeviceError: no node offers what a job needs.
+        """
+        self._look()
+        waiting: deque[_Task] = deque()
+        for index, job in enumerate(jobs):
+            waiting.append(_Task(index, job, Needs(self._gpus, not shares_a_host(job))))
+        for needs in {task.needs for task in waiting}:
+            check_offers(self._alive, needs)
+        return self._run(waiting, limit_s, on_progress)
+
+    def _run(
+        self, waiting: deque[_Task], limit_s: float | None, on_progress: OnProgress
+    ) -> Generator[tuple[int, Result | TrtoptError]]:
+        sent: dict[Any, _Task] = {}
+        neighbours = Neighbours()
+        mailed = looked = could_run = time.monotonic()
+        try:
+            while waiting or sent:
+                while waiting and len(sent) < _IN_FLIGHT and self._can_run(waiting[0]):
+                    task = waiting.popleft()
+                    try:
+                        sent[self._submit(task, limit_s)] = task
+                    except (TrtoptError, OSError) as error:
+                        yield task.index, _as_trtopt(error)
+                done = self._done(sent)
+                if time.monotonic() - mailed >= _MAIL_S or any(sent[ref].needs.is_alone for ref in done):
+                    self._read_mail({task.number: task for task in sent.values()}, neighbours, on_progress)
+                    mailed = time.monotonic()
+                for ref in done:
+                    task = sent.pop(ref)
+                    beside = neighbours.ended(task.index)
+                    outcome = self._outcome(task, ref, beside)
+                    if outcome is None:
+                        waiting.appendleft(task)
+                        looked = 0.0
+                    else:
+                        on_progress(task.index, DONE, 1.0)
+                        yield task.index, outcome
+                if time.monotonic() - looked >= _LOOK_S:
+                    looked = time.monotonic()
+                    self._look()
+                    waiting.extendleft(self._recalled(sent))
+                if sent or (waiting and self._can_run(waiting[0])):
+                    could_run = time.monotonic()
+                elif time.monotonic() - could_run > _PATIENCE_S:
+                    yield from self._give_up(waiting)
+        finally:
+            for ref in sent:
+                with suppress(self._ray.exceptions.RayError):
+                    self._ray.cancel(ref, force=True)
+
+    def _can_run(self, task: _Task) -> bool:
+        return bool(able(self._alive, task.needs))
+
+    def _submit(self, task: _Task, limit_s: float | None) -> Any:
+        """Send a job on its way; returns Ray's reference to its result."""
+        if not task.packed.parcel:
+            self._pack(task, limit_s)
+        nodes = candidates(able(self._alive, task.needs), task.failed_on)
+        self._submissions += 1
+        task.number, task.node = self._submissions, None
+        task.nodes = frozenset(node.id for node in nodes)
+        task.stored = [self._store(sha256, file) for sha256, file in task.packed.files.items()]
+        refs = dict(zip(task.packed.files, (one.ref for one in task.stored), strict=True))
+        alone = {MEASURING: 1.0} if task.needs.is_alone else {}
+        return self._task.options(
+            num_cpus=task.needs.cpus,
+            num_gpus=task.needs.gpus,
+            resources=alone,
+            max_retries=0,
+            label_selector={_NODE: f"in({','.join(sorted(task.nodes))})"},
+        ).remote(task.packed.parcel, refs, self._mailbox, task.number, task.index)
+
+    def _pack(self, task: _Task, limit_s: float | None) -> None:
+        job = task.job
+        if isinstance(job, BuildJob) and self._builder.uses_timing_cache and self._is_like_this_machine():
+            task.timings = Timings(self._builder, job)
+        task.packed = pack(
+            job,
+            limit_s=limit_s,
+            hash_of=self._hash_of,
+            timings=task.timings.file if task.timings else None,
+            has_timings=task.timings is not None,
+        )
+
+    def _is_like_this_machine(self) -> bool:
+        """Whether this machine's timings are of use to the nodes."""
+        device, there = self._builder.device, self._fleet.identity
+        return there is not None and (device.name, device.driver, device.cuda) == (
+            there.gpu,
+            there.driver,
+            there.cuda,
+        )
+
+    def _store(self, sha256: str, file: Path) -> _Stored:
+        stored = self._stored.get(sha256)
+        if stored is None:
+            try:
+                stored = _Stored(self._ray.put(file.read_bytes()))
+            except (self._ray.exceptions.ObjectStoreFullError, self._ray.exceptions.OutOfDiskError) as error:
+                raise DeviceError(
+                    f"{file}: does not fit into Ray's object store: {reason_of_loss(error)}",
+                    "free space on the disk of /tmp/ray, where Ray moves what its memory cannot hold",
+                ) from None
+            self._stored[sha256] = stored
+        return stored
+
+    def _hash_of(self, path: Path) -> str:
+        status = path.stat()
+        stamp = (str(path), status.st_ino, status.st_size, status.st_mtime_ns)
+        if stamp not in self._hashes:
+            self._hashes[stamp] = sha256_of(path)
+        return self._hashes[stamp]
+
+    def _done(self, sent: Mapping[Any, _Task]) -> list[Any]:
+        """What has finished, or nothing after a while."""
+        if not sent:
+            time.sleep(_MAIL_S)
+            return []
+        refs = list(sent)
+        done, _ = self._ray.wait(refs, num_returns=1, timeout=_MAIL_S, fetch_local=False)
+        if done:
+            done, _ = self._ray.wait(refs, num_returns=len(refs), timeout=0, fetch_local=False)
+        return list(done)
+
+    def _read_mail(self, sent: Mapping[int, _Task], neighbours: Neighbours, on_progress: OnProgress) -> None:
+        try:
+            messages: list[Message] = self._ray.get(self._mailbox.take.remote(), timeout=_PATIENCE_S)
+        except self._ray.exceptions.RayError:
+            return  # progress is lost with its actor; results are not
+        names = {node.id: node.name for node in self._alive}
+        for number, index, node, phase, fraction in messages:
+            if (task := sent.get(number)) is not None:
+                task.node = node
+                neighbours.began(index, node, task.doing)
+                if phase != DONE:
+                    on_progress(index, f"{phase} on {names.get(node, node)}", fraction)
+
+    def _outcome(self, task: _Task, ref: Any, beside: tuple[str, ...]) -> Result | TrtoptError | None:
+        """What a finished task has come to; None: it was lost, and is to be tried again."""
+        try:
+            reply, contents = self._ray.get(ref)
+            return self._accepted(task, unpack(task.packed, reply, contents), beside)
+        except self._ray.exceptions.RayError as error:
+            task.reasons.append(reason_of_loss(error))
+            if task.node is not None:
+                task.failed_on.add(task.node)
+            lost = exhausted(task.doing, task.reasons, self._retries)
+            if lost is None:
+                self._note(f"{task.doing}: lost, and tried again: {task.reasons[-1]}")
+            return lost
+        except TrtoptError as error:
+            return error
+
+    def _accepted(self, task: _Task, arrived: Arrived, beside: tuple[str, ...]) -> Result | TrtoptError:
+        """The result with what only the driver knows."""
+        result, replace = arrived.outcome, msgspec.structs.replace
+        if isinstance(result, Built) and task.timings is not None:
+            return Built(engine=task.timings.add(result.engine, arrived.timings))
+        if isinstance(result, Benched):
+            return replace(result, environment=replace(result.environment, node=arrived.node, beside=beside))
+        if isinstance(result, Interleaved):
+            environment = replace(result.run.environment, node=arrived.node, beside=beside)
+            return Interleaved(run=replace(result.run, environment=environment))
+        return result
+
+    def _recalled(self, sent: dict[Any, _Task]) -> list[_Task]:
+        """Tasks that wait for nodes that are gone: cancelled, to be submitted again."""
+        alive = {node.id for node in self._alive}
+        stranded = [ref for ref, task in sent.items() if task.node is None and not task.nodes & alive]
+        for ref in stranded:
+            with suppress(self._ray.exceptions.RayError):
+                self._ray.cancel(ref)
+        return [sent.pop(ref) for ref in stranded]
+
+    def _give_up(self, waiting: deque[_Task]) -> Iterator[tuple[int, TrtoptError]]:
+        """All that can run nowhere any more."""
+        while waiting:
+            task = waiting.popleft()
+            reasons = "; ".join(dict.fromkeys(task.reasons)) or "none took it"
+            yield (
+                task.index,
+                DeviceError(
+                    f"{task.doing}: no node is left that can run it: {reasons}",
+                    "bring the nodes back and run the command again: what is done is kept",
+                ),
+            )
+
+
+def reason_of_loss(error: BaseException) -> str:
+    """What Ray says of a lost task, in one line, without its tracebacks."""
+    cause = getattr(error, "cause", None)
+    if isinstance(cause, BaseException):
+        error = cause
+    if isinstance(error, TrtoptError):
+        return error.problem
+    first = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+    sentence = first.split(". ")[0].rstrip(".")
+    return f"{type(error).__name__}: {sentence}" if sentence else type(error).__name__
+
+
+def _as_trtopt(error: TrtoptError | OSError) -> TrtoptError:
+    if isinstance(error, TrtoptError):
+        return error
+    return DeviceError(f"{error.filename}: cannot be sent: {error.strerror}", "see that it can be read")
+
+
+# ── connecting ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+@contextmanager
+def connected(address: str) -> Iterator[None]:
+    """Make this process a cluster's driver: of the one at `address` or RAY_ADDRESS, or of a new one here.
+
+    Raises:
+        BackendMissingError: Ray is not installed.
+        DeviceError: there is no cluster at that address, or it refuses this process.
+    """
+    there = address if address.startswith("ray://") else os.environ.get("RAY_ADDRESS")
+    if not there:
+        _prepare_own_cluster()
+    ray = _ray()
+    if ray.is_initialized():  # by the workflow that this one is a part of, or by the user
+        yield
+        return
+    try:
+        try:
+            if there:
+                ray.init(address=there, log_to_driver=False, logging_level="error")
+            else:
+                ray.init(
+                    address="local",
+                    include_dashboard=False,
+                    resources={MEASURING: 1},
+                    log_to_driver=False,
+                    logging_level="error",
+                )
+        except (ray.exceptions.RayError, ConnectionError, ValueError, RuntimeError, OSError) as error:
+            raise DeviceError(
+                f"no connection to the Ray cluster at {there or 'this host'}: {reason_of_loss(error)}",
+                "check the address with `ray status`; where the cluster has a token, give it in "
+                "RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH, with RAY_AUTH_MODE=token",
+            ) from None
+        yield
+    finally:
+        ray.shutdown()
+
+
+def _prepare_own_cluster() -> None:
+    """Have a cluster that this process starts report to no one, and refuse drivers without its token.
+
+    Ray reads the token when it is imported, and keeps it. Versions before 2.52 ignore it.
+    """
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    if "RAY_AUTH_MODE" not in os.environ and "ray" not in sys.modules:
+        os.environ.update(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=secrets.token_hex(32))
+
+
+def offer_of(address: str) -> str:
+    """What the cluster at an address offers, in one line.
+
+    Raises:
+        BackendMissingError, DeviceError: see `connected`.
+    """
+    with connected(address):
+        ray = _ray()
+        nodes: Iterable[Mapping[str, Any]] = [one for one in ray.nodes() if one["Alive"]]
+        offers = [one["Resources"] for one in nodes]
+        total = {name: sum(offer.get(name, 0) for offer in offers) for name in ("CPU", "GPU")}
+        measuring = sum(offer.get(MEASURING, 0) == 1 for offer in offers)
+        return (
+            f"Ray {ray.__version__}: {len(offers)} nodes with {total['CPU']:g} CPUs and "
+            f"{total['GPU']:g} GPUs; {measuring} of them can measure"
+        )
