@@ -16,6 +16,7 @@ from trtopt.measure.load.arrivals import Load
 from trtopt.measure.load.load_pass import LoadSettings, measure_load
 from trtopt.measure.load.rate_search import search_load
 from trtopt.measure.loop.buffers import Inputs
+from trtopt.measure.loop.idle_pass import measure_idle
 from trtopt.measure.loop.profiling_passes import follow_memory, time_layers
 from trtopt.measure.loop.run_pass import Subject, measure
 from trtopt.measure.loop.stopping import Limits
@@ -26,8 +27,8 @@ class BenchJob(Record, frozen=True, kw_only=True, tag="bench"):
     """A bench worker's job. The file at `path` is loaded only if its hash is the artifact's.
 
     `data` is what `trtopt.data.open_data` takes; None gives seeded random input. `cpu_affinity` is what
-    `device.affinity.confine` takes; None leaves the threads where the system puts them. `nvtx` and
-    `cuda_profiler` are for `device.nvtx`.
+    `device.affinity.confine` takes; None leaves the threads where the system puts them. `idle_ms` are the
+    pauses of an idle pass. `nvtx` and `cuda_profiler` are for `device.nvtx`.
     """
 
     path: str
@@ -41,6 +42,7 @@ class BenchJob(Record, frozen=True, kw_only=True, tag="bench"):
     layers: bool
     memory: bool
     load: LoadSettings | None = None
+    idle_ms: tuple[float, ...] = ()
     cpu_affinity: str | None = None
     nvtx: bool = False
     cuda_profiler: bool = False
@@ -136,6 +138,8 @@ def _passes(
     elif settings is not None and settings.rate is not None:
         plan = Load(settings.rate, settings.arrivals)
         yield "load", lambda: measure_load(device, session, subject, terms, plan, limits)
+    if job.idle_ms:
+        yield "idle", lambda: measure_idle(device, session, subject, terms, job.idle_ms)
     if job.layers:
         yield "layers", lambda: time_layers(device, session, subject, graph=terms.graph)
 

@@ -127,6 +127,12 @@ from trtopt.records.serving import (
     PoolUsage as PoolUsage,
     Spread as Spread,
 )
+from trtopt.records.starting import (
+    ColdStart as ColdStart,
+    ColdStarts as ColdStarts,
+    IdleGap as IdleGap,
+    IdlePass as IdlePass,
+)
 from trtopt.records.sweeping import (
     SWEEP_SCHEMA as SWEEP_SCHEMA,
     PointMemory as PointMemory,

@@ -20,6 +20,7 @@ from trtopt.records import (
     ShapeRange,
 )
 from trtopt.report.load import load_parts
+from trtopt.report.starting import starting_parts
 from trtopt.report.tables import plain_table
 from trtopt.report.trust import marked, trust_lines
 
@@ -79,7 +80,7 @@ def bench_summary(report: BenchReport) -> RenderableType:
         table.add_column(name, justify="right", no_wrap=True)
     for point in report.points:
         table.add_row(*_bench_row(point))
-    parts: list[RenderableType] = [table, *load_parts(report.points)]
+    parts: list[RenderableType] = [table, *load_parts(report.points), *starting_parts(report.points)]
     for point in report.points:
         if point.layers is not None:
             parts.append(_layer_table(point.batch, point.layers))

@@ -19,6 +19,7 @@ from trtopt.device.nvtx import NvtxMarks
 from trtopt.device.ort.host import cpu_name
 from trtopt.errors import BuildError, DeviceError, TrtoptError
 from trtopt.measure.bandwidth import copy_bandwidth
+from trtopt.measure.cold_start import ColdStarted, ColdStartJob, start_engine
 from trtopt.measure.describe_engine import Described, DescribeJob, describe
 from trtopt.measure.engine import BenchJob, bench_engine
 from trtopt.measure.loop.interleaved import InterleaveJob, interleave
@@ -74,6 +75,7 @@ Job = (
     BuildJob
     | DescribeJob
     | BenchJob
+    | ColdStartJob
     | InterleaveJob
     | OutputsJob
     | CopyJob
@@ -128,6 +130,11 @@ def _bench(job: BenchJob, progress: ProgressSink) -> Benched:
             confine(job.cpu_affinity, target.device.info)
         point = bench_engine(target, job, progress)
         return Benched(point=point, environment=environment_of(target))
+
+
+def _start_engine(job: ColdStartJob, _progress: ProgressSink) -> ColdStarted:
+    plan = job.artifact.plan
+    return start_engine(job, lambda: open_target(plan.backend.name, plan.settings.plugins))
 
 
 def _interleave(job: InterleaveJob, progress: ProgressSink) -> Interleaved:
@@ -211,6 +218,11 @@ JOBS: dict[type, JobType[Any]] = {
     BenchJob: JobType[BenchJob](
         run=_bench,
         doing=lambda job: f"running {job.artifact.path}",
+        native_code=lambda job: _engine_code([job.artifact.plan], job.data),
+    ),
+    ColdStartJob: JobType[ColdStartJob](
+        run=_start_engine,
+        doing=lambda job: f"starting {job.artifact.path}",
         native_code=lambda job: _engine_code([job.artifact.plan], job.data),
     ),
     InterleaveJob: JobType[InterleaveJob](

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from trtopt.logs import Logged
+from trtopt.measure.cold_start import ColdStarted
 from trtopt.measure.describe_engine import Described
 from trtopt.records import BenchPoint, EngineArtifact, Environment, InterleavedRun, Record, Tactic
 from trtopt.serving.trial_run import TrialRun
@@ -106,6 +107,7 @@ Result = (
     Built
     | Described
     | Benched
+    | ColdStarted
     | Interleaved
     | OutputsWritten
     | Copied

@@ -10,6 +10,7 @@ import pytest
 from tests.support import examples
 from trtopt.builder.engine import BuildJob
 from trtopt.errors import BuildError, DeviceError, TrtoptError
+from trtopt.measure.cold_start import ColdStartJob
 from trtopt.measure.contracts import contract_named
 from trtopt.measure.describe_engine import DescribeJob
 from trtopt.measure.engine import BenchJob
@@ -38,6 +39,14 @@ CASES: list[tuple[Job, str, tuple[str, ...]]] = [
         ),
         "running batch8.engine",
         (*WITH_PLUGIN, "what images:rows calls"),
+    ),
+    (
+        ColdStartJob(
+            path="/f/batch8.engine", artifact=ENGINE, shapes={}, data=None,
+            contract=contract_named("isolated"), page_cache="warm", began_s=0.0,
+        ),
+        "starting batch8.engine",
+        WITH_PLUGIN,
     ),
     (
         InterleaveJob(

@@ -20,10 +20,12 @@ from trtopt.errors import DeviceError, TrtoptError, UsageError
 from trtopt.measure.contracts import DEFAULT, changed, contract_named
 from trtopt.measure.engine import BenchJob
 from trtopt.measure.load.load_pass import load_settings
+from trtopt.measure.loop.idle_pass import parse_gaps
 from trtopt.recipe import Recipe, batch_sizes, check_timeout, input_sizes, shape_flags
 from trtopt.records import BenchReport, EngineArtifact, Terms
 from trtopt.workers.protocol import Benched
 from trtopt.workers.supervisor import run_jobs
+from trtopt.workflows.bench.cold_start import measure_cold_starts
 from trtopt.workflows.bench.resolve_engines import ResolvedEngines, check_trust, resolve_engines, runs_on
 from trtopt.workflows.engine_points import points
 from trtopt.workflows.invocation import command_line, now
@@ -46,6 +48,8 @@ def bench(
     memory: bool = False,
     load: str | None = None,
     max_latency: str | None = None,
+    idle: str | None = None,
+    cold_start: bool = False,
     cpu_affinity: str | None = None,
     lock_clocks: int | bool = False,
     nvtx: bool = False,
@@ -69,6 +73,8 @@ def bench(
         layers, memory: time every layer, trace every allocation, each in a separate pass.
         load: let requests arrive at this rate (`RATE` or `poisson:RATE`, per second), in a separate pass.
         max_latency: find the highest rate that meets it, as in `p99=5ms`.
+        idle: pauses, as in `1,10,100ms`: latency after each, in a separate pass.
+        cold_start: start each engine in fresh processes as well, and time every phase.
         cpu_affinity: keep the host threads on cores: `auto` (those near the GPU) or a list like `0-3,8`.
         lock_clocks: hold the GPU's clocks at so many MHz while measuring, or where they are judged (True),
             and give them back however it ends, on signals only if they become exceptions.
@@ -87,6 +93,7 @@ def bench(
         contract=changed(contract_named(contract or DEFAULT), terms or {}),
         data=str(data) if data is not None else None,
         load=load_settings(load, max_latency),
+        idle_ms=parse_gaps(idle) if idle is not None else (),
     )
     job_of = partial(job_of, warmup_s=warmup, duration_s=duration, cpu_affinity=cpu_affinity)
     job_of = partial(job_of, layers=layers, memory=memory, nvtx=nvtx, cuda_profiler=cuda_profiler)
@@ -97,7 +104,7 @@ def bench(
         measured = points(resolved.engines, batch)
         jobs = [_job(job_of, resolved, engine, size, sizes) for engine, size in measured]
         with _clocks(control, lock_clocks, notes):
-            return _run(jobs, resolved, timeout, notes, listener)
+            return _run(jobs, resolved, timeout, notes, listener, cold_start=cold_start)
 
 
 def _allowed(
@@ -136,6 +143,8 @@ def _run(
     limit_s: float | None,
     notes: list[str],
     listener: Listener,
+    *,
+    cold_start: bool,
 ) -> BenchReport:
     """One job after the other: a device measures one thing at a time. The listener receives each report.
 
@@ -147,8 +156,12 @@ def _run(
     created = now()
     report: BenchReport | None = None
     try:
-        for _, result in run_jobs(jobs, limit_s=limit_s, on_progress=listener.progress):
+        for index, result in run_jobs(jobs, limit_s=limit_s, on_progress=listener.progress):
             assert isinstance(result, Benched)
+            point = result.point
+            if cold_start and point.failure is None:
+                starts = measure_cold_starts(jobs[index], index, limit_s, listener.progress)
+                point = msgspec.structs.replace(point, cold_start=starts)
             if jobs[0].cpu_affinity is not None and report is None:
                 notes.append(f"host threads on cores {listed(result.environment.cpus)}")
             report = BenchReport(
@@ -157,13 +170,13 @@ def _run(
                 environment=result.environment,
                 model_sha256=resolved.model_sha256,
                 source_sha256=resolved.source_sha256,
-                points=(*(report.points if report is not None else ()), result.point),
+                points=(*(report.points if report is not None else ()), point),
                 notes=tuple(notes),
             )
             listener.report(report)
-            if result.point.failure is not None:
+            if point.failure is not None:
                 raise DeviceError(
-                    f"batch {result.point.batch}: {result.point.failure}",
+                    f"batch {point.batch}: {point.failure}",
                     "earlier measurements are kept; check the GPU with nvidia-smi",
                 )
     except TrtoptError as error:
