@@ -26,6 +26,7 @@ from trtopt.records import (
     ClockReading,
     ClockReference,
     DeviceInfo,
+    KernelActivity,
     LayerPass,
     Shape,
     ShapeRange,
@@ -153,6 +154,23 @@ class ClockControl(Protocol):
         """
 
 
+class ActivityRecorder(Protocol):
+    """The device's tracer: records what the device runs, in this process, from its opening to `close`."""
+
+    def record(self, work: Callable[[], None]) -> list[KernelActivity]:
+        """What the device ran for `work`, which must wait for it to end.
+
+        Raises:
+            DeviceError: the records cannot be read.
+        """
+
+    def dropped(self) -> int:
+        """How many records were lost for want of room since the last call."""
+
+    def close(self) -> None:
+        """Record nothing more."""
+
+
 @dataclass(frozen=True)
 class Holder:
     """A process that has device memory; `nbytes` is None where the driver does not report how much.
@@ -245,6 +263,15 @@ class Device(Protocol):
 
     def clock_sensor(self) -> ClockSensor:
         """A sensor of its clocks; if they cannot be read, one whose reference has the reason."""
+
+    def activity_recorder(self) -> ActivityRecorder:
+        """Start recording kernels, copies and memsets; must be open before a graph to record is captured.
+
+        Raises:
+            UsageError: the device runs no kernels.
+            BackendMissingError: the tracer's library is not installed.
+            DeviceError: no permission, or another profiler uses it.
+        """
 
     def annotate(self, name: str) -> AbstractContextManager[object]:
         """Show profilers what the calling thread does meanwhile, if NVTX ranges are on."""

@@ -84,7 +84,7 @@ def _over_one_session(
     """Add the passes that share a session to `made`, by their names in `BenchPoint`."""
     session = target.load(engine)
     try:
-        subject = _subject(session, job)
+        subject = subject_of(session, job)
         check_stream_memory(target.device, session, job.artifact.path, job.shapes, job.contract)
         for name, take in _passes(target.device, session, subject, job, progress, made):
             progress(name.replace("_", " "), None)
@@ -106,7 +106,8 @@ def _check_went_through(made: Any) -> None:
         raise DeviceError(made.failure, "what was measured until then is kept")
 
 
-def _subject(session: Session, job: BenchJob) -> Subject:
+def subject_of(session: Session, job: BenchJob) -> Subject:
+    """What a job measures, with one batch of its data."""
     data = input_batch(session, job.shapes, job.data)
     ref = EngineRef(path=job.path, sha256=job.artifact.sha256, label=job.artifact.plan.label)
     return Subject(engine=ref, batch=job.batch, shapes=job.shapes, data=data)

@@ -72,6 +72,18 @@ from trtopt.records.inspecting import (
     RooflineTotal as RooflineTotal,
     Unfused as Unfused,
 )
+from trtopt.records.kernels import (
+    ActivityKind as ActivityKind,
+    Confidence as Confidence,
+    KernelActivity as KernelActivity,
+    KernelChange as KernelChange,
+    KernelFamily as KernelFamily,
+    KernelGroup as KernelGroup,
+    KernelLaunch as KernelLaunch,
+    KernelPass as KernelPass,
+    KernelReport as KernelReport,
+    KernelRow as KernelRow,
+)
 from trtopt.records.machine import (
     Component as Component,
     DeviceInfo as DeviceInfo,

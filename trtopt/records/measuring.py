@@ -6,6 +6,7 @@ from typing import Literal, TypedDict
 
 from trtopt.records.base import Record, Shape
 from trtopt.records.building import Backend
+from trtopt.records.kernels import KernelPass
 from trtopt.records.machine import DeviceInfo
 from trtopt.records.starting import ColdStarts, IdlePass
 
@@ -349,6 +350,7 @@ class BenchPoint(Record, frozen=True, kw_only=True):
     load_search: LoadSearch | None = None
     layers: LayerPass | None = None
     memory: MemoryPass | None = None
+    kernels: KernelPass | None = None
     idle: IdlePass | None = None
     cold_start: ColdStarts | None = None
     failure: str | None = None

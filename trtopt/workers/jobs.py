@@ -22,6 +22,7 @@ from trtopt.measure.bandwidth import copy_bandwidth
 from trtopt.measure.cold_start import ColdStarted, ColdStartJob, start_engine
 from trtopt.measure.describe_engine import Described, DescribeJob, describe
 from trtopt.measure.engine import BenchJob, bench_engine
+from trtopt.measure.engine_kernels import KernelJob, KernelsRecorded, record_engine_kernels
 from trtopt.measure.loop.interleaved import InterleaveJob, interleave
 from trtopt.measure.outputs import OutputsJob, write_outputs
 from trtopt.records import BuildPlan, Environment
@@ -76,6 +77,7 @@ Job = (
     | DescribeJob
     | BenchJob
     | ColdStartJob
+    | KernelJob
     | InterleaveJob
     | OutputsJob
     | CopyJob
@@ -130,6 +132,12 @@ def _bench(job: BenchJob, progress: ProgressSink) -> Benched:
             confine(job.cpu_affinity, target.device.info)
         point = bench_engine(target, job, progress)
         return Benched(point=point, environment=environment_of(target))
+
+
+def _record_kernels(job: KernelJob, progress: ProgressSink) -> KernelsRecorded:
+    plan = job.bench.artifact.plan
+    with closing(open_target(plan.backend.name, plan.settings.plugins)) as target:
+        return KernelsRecorded(kernels=record_engine_kernels(target, job, progress))
 
 
 def _start_engine(job: ColdStartJob, _progress: ProgressSink) -> ColdStarted:
@@ -219,6 +227,11 @@ JOBS: dict[type, JobType[Any]] = {
         run=_bench,
         doing=lambda job: f"running {job.artifact.path}",
         native_code=lambda job: _engine_code([job.artifact.plan], job.data),
+    ),
+    KernelJob: JobType[KernelJob](
+        run=_record_kernels,
+        doing=lambda job: f"recording the kernels of {job.bench.artifact.path}",
+        native_code=lambda job: [*_engine_code([job.bench.artifact.plan], job.bench.data), "CUPTI"],
     ),
     ColdStartJob: JobType[ColdStartJob](
         run=_start_engine,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from trtopt.logs import Logged
 from trtopt.measure.cold_start import ColdStarted
 from trtopt.measure.describe_engine import Described
+from trtopt.measure.engine_kernels import KernelsRecorded
 from trtopt.records import BenchPoint, EngineArtifact, Environment, InterleavedRun, Record, Tactic
 from trtopt.serving.trial_run import TrialRun
 
@@ -108,6 +109,7 @@ Result = (
     | Described
     | Benched
     | ColdStarted
+    | KernelsRecorded
     | Interleaved
     | OutputsWritten
     | Copied

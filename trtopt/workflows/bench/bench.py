@@ -19,10 +19,11 @@ from trtopt.device.nvtx import require_nvtx
 from trtopt.errors import DeviceError, TrtoptError, UsageError
 from trtopt.measure.contracts import DEFAULT, changed, contract_named
 from trtopt.measure.engine import BenchJob
+from trtopt.measure.engine_kernels import KernelJob, KernelsRecorded
 from trtopt.measure.load.load_pass import load_settings
 from trtopt.measure.loop.idle_pass import parse_gaps
 from trtopt.recipe import Recipe, batch_sizes, check_timeout, input_sizes, shape_flags
-from trtopt.records import BenchReport, EngineArtifact, Terms
+from trtopt.records import BenchReport, EngineArtifact, KernelPass, Terms
 from trtopt.workers.protocol import Benched
 from trtopt.workers.supervisor import run_jobs
 from trtopt.workflows.bench.cold_start import measure_cold_starts
@@ -48,6 +49,7 @@ def bench(
     memory: bool = False,
     load: str | None = None,
     max_latency: str | None = None,
+    kernels: bool = False,
     idle: str | None = None,
     cold_start: bool = False,
     cpu_affinity: str | None = None,
@@ -73,6 +75,7 @@ def bench(
         layers, memory: time every layer, trace every allocation, each in a separate pass.
         load: let requests arrive at this rate (`RATE` or `poisson:RATE`, per second), in a separate pass.
         max_latency: find the highest rate that meets it, as in `p99=5ms`.
+        kernels: record every kernel, in a separate pass.
         idle: pauses, as in `1,10,100ms`: latency after each, in a separate pass.
         cold_start: start each engine in fresh processes as well, and time every phase.
         cpu_affinity: keep the host threads on cores: `auto` (those near the GPU) or a list like `0-3,8`.
@@ -97,21 +100,30 @@ def bench(
     )
     job_of = partial(job_of, warmup_s=warmup, duration_s=duration, cpu_affinity=cpu_affinity)
     job_of = partial(job_of, layers=layers, memory=memory, nvtx=nvtx, cuda_profiler=cuda_profiler)
-    control = _allowed(runs_on(Path(path), backend, trust), memory, cuda_profiler, cpu_affinity, lock_clocks)
+    runs = runs_on(Path(path), backend, trust)
+    control = _allowed(runs, memory, cuda_profiler, cpu_affinity, lock_clocks, kernels=kernels)
     notes: list[str] = []
     wanted = resolve_engines(Path(path), batch, backend, notes, listener, trust, sizes)
     with wanted as resolved:
         measured = points(resolved.engines, batch)
         jobs = [_job(job_of, resolved, engine, size, sizes) for engine, size in measured]
         with _clocks(control, lock_clocks, notes):
-            return _run(jobs, resolved, timeout, notes, listener, cold_start=cold_start)
+            return _run(jobs, resolved, timeout, notes, listener, kernels=kernels, cold_start=cold_start)
 
 
 def _allowed(
-    name: str, memory: bool, cuda_profiler: bool, cpu_affinity: str | None, lock_clocks: int | bool
+    name: str,
+    memory: bool,
+    cuda_profiler: bool,
+    cpu_affinity: str | None,
+    lock_clocks: int | bool,
+    *,
+    kernels: bool,
 ) -> ClockControl | None:
     """The clock control, if requested; refused before building if the backend's device has none."""
-    check_device_options(name, memory=memory, cuda_profiler=cuda_profiler, cpu_affinity=cpu_affinity)
+    check_device_options(
+        name, memory=memory, cuda_profiler=cuda_profiler, cpu_affinity=cpu_affinity, kernels=kernels
+    )
     return open_clock_control(name) if lock_clocks is not False else None
 
 
@@ -144,6 +156,7 @@ def _run(
     notes: list[str],
     listener: Listener,
     *,
+    kernels: bool,
     cold_start: bool,
 ) -> BenchReport:
     """One job after the other: a device measures one thing at a time. The listener receives each report.
@@ -162,6 +175,9 @@ def _run(
             if cold_start and point.failure is None:
                 starts = measure_cold_starts(jobs[index], index, limit_s, listener.progress)
                 point = msgspec.structs.replace(point, cold_start=starts)
+            if kernels and point.failure is None:
+                traced = _recorded(jobs[index], limit_s, listener)
+                point = msgspec.structs.replace(point, kernels=traced)
             if jobs[0].cpu_affinity is not None and report is None:
                 notes.append(f"host threads on cores {listed(result.environment.cpus)}")
             report = BenchReport(
@@ -187,6 +203,13 @@ def _run(
         raise
     assert report is not None  # there is a job for every engine, and a build has one at least
     return report
+
+
+def _recorded(job: BenchJob, limit_s: float | None, listener: Listener) -> KernelPass:
+    """The kernels of a job's engine, recorded in another process than its latency was measured in."""
+    ((_, result),) = run_jobs([KernelJob(bench=job)], limit_s=limit_s, on_progress=listener.progress)
+    assert isinstance(result, KernelsRecorded)
+    return result.kernels
 
 
 def _check(

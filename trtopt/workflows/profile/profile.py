@@ -60,6 +60,7 @@ def profile(
     result: str | Path | None = None,
     against: str | Path | None = None,
     memory: bool = False,
+    kernels: bool = False,
     nvtx: bool = False,
     probe: bool = False,
     duration: float = 1.0,
@@ -77,6 +78,7 @@ def profile(
         result: a result file of `trtopt bench --layers` to look into, instead of measuring here.
         against: an earlier profile: its engine of the same batch size, or its only one, is A of a difference.
         memory, nvtx, timeout, trust: as for `bench`.
+        kernels: record every kernel too, in a separate pass.
         probe: measure what the device can do at most, and keep it for the device's next profiles.
         duration: seconds of the latency pass that accompanies the layer pass.
         listener: receives progress and notes.
@@ -88,11 +90,17 @@ def profile(
     """
     batch, sizes = batch_sizes(batch), input_sizes(shapes, axes)
     measuring = {"--memory": memory, "--nvtx": nvtx, "--probe-peaks": probe, "--trust": bool(trust)}
-    measuring |= {"--data": data is not None, "--shape": bool(shapes), "--axis": bool(axes)}
+    measuring |= {
+        "--kernels": kernels,
+        "--data": data is not None,
+        "--shape": bool(shapes),
+        "--axis": bool(axes),
+    }
     _check(nvtx, result, measuring | {"--timeout": timeout is not None})
     earlier = None if against is None else _earlier(Path(against))
     given = None if result is None else read_result(Path(result))
     measure = partial(bench, batch=batch, backend=backend, layers=True, memory=memory, nvtx=nvtx)
+    measure = partial(measure, kernels=kernels)
     measure = partial(measure, duration=duration, timeout=timeout, trust=trust, listener=listener)
     measure = partial(measure, shapes=sizes.shapes, axes=sizes.axes, data=data)
     notes: list[str] = []
