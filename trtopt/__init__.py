@@ -13,15 +13,22 @@ from typing import TYPE_CHECKING, Any
 from trtopt.version import __version__
 
 if TYPE_CHECKING:
-    from trtopt.api import build, cast, compare, quantize, rewrite, sweep
+    from trtopt.api import (
+        bench,
+        build,
+        cast,
+        check,
+        compare,
+        export,
+        optimize,
+        plan,
+        profile,
+        quantize,
+        rewrite,
+        sweep,
+    )
     from trtopt.measure.statistics.summaries import summarise, throughput
     from trtopt.recipe import Recipe
-    from trtopt.workflows.bench.bench import bench
-    from trtopt.workflows.export import export_model as export
-    from trtopt.workflows.optimize import optimize
-    from trtopt.workflows.plan.plan import plan
-    from trtopt.workflows.precision.check import check
-    from trtopt.workflows.profile.profile import profile
 
 __all__ = [
     "Recipe",
@@ -44,15 +51,15 @@ __all__ = [
 
 _HOMES = {
     "Recipe": ("trtopt.recipe", "Recipe"),
-    "bench": ("trtopt.workflows.bench.bench", "bench"),
+    "bench": ("trtopt.api", "bench"),
     "build": ("trtopt.api", "build"),
     "cast": ("trtopt.api", "cast"),
-    "check": ("trtopt.workflows.precision.check", "check"),
+    "check": ("trtopt.api", "check"),
     "compare": ("trtopt.api", "compare"),
-    "export": ("trtopt.workflows.export", "export_model"),
-    "optimize": ("trtopt.workflows.optimize", "optimize"),
-    "plan": ("trtopt.workflows.plan.plan", "plan"),
-    "profile": ("trtopt.workflows.profile.profile", "profile"),
+    "export": ("trtopt.api", "export"),
+    "optimize": ("trtopt.api", "optimize"),
+    "plan": ("trtopt.api", "plan"),
+    "profile": ("trtopt.api", "profile"),
     "quantize": ("trtopt.api", "quantize"),
     "rewrite": ("trtopt.api", "rewrite"),
     "summarise": ("trtopt.measure.statistics.summaries", "summarise"),
@@ -74,8 +81,8 @@ class _PublicModule(ModuleType):
 
         if name not in _HOMES:
             raise AttributeError(f"module 'trtopt' has no attribute {name!r}")
-        module, function = _HOMES[name]
-        return getattr(importlib.import_module(module), function)
+        module, attribute = _HOMES[name]
+        return getattr(importlib.import_module(module), attribute)
 
     def __dir__(self) -> list[str]:
         return __all__

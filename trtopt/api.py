@@ -1,30 +1,51 @@
-"""The public functions that take a request apart into keywords; the others are the workflows' own."""
+"""The public functions. Each makes one request of its parameters and runs one workflow with it.
+
+What a parameter means is written here alone. Errors name parameters, not the command line's options.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
+from trtopt.export.export import DType, Exported
+from trtopt.export.spec import Exporter
 from trtopt.measure.statistics.comparison import THRESHOLD
+from trtopt.parameters import naming_parameters
+from trtopt.precision.bounds import Bounds, bounds_in
 from trtopt.precision.calibration.table import AUTO
 from trtopt.precision.casting.cast import cast_model
 from trtopt.precision.quantize import Smoothing
 from trtopt.recipe import Precision, Recipe, batch_sizes, make_recipe
-from trtopt.records import Manifest, SweepReport, Terms
+from trtopt.records import BatchPlan, BenchReport, Manifest, ProfileReport, SweepReport, Terms
 from trtopt.records.casting import CastReport
+from trtopt.records.checking import CheckReport
 from trtopt.records.quantisation import QuantizeReport
 from trtopt.rewrite.rewrite import rewrite_model
 from trtopt.rewrite.rewrite_trace import RewriteTrace
 from trtopt.targets import DEFAULT as DEFAULT_TARGET
+from trtopt.workflows.bench import bench as benching
+from trtopt.workflows.bench.request import BenchRequest
 from trtopt.workflows.build import build as building
 from trtopt.workflows.compare import compare as comparing
+from trtopt.workflows.compare.compare import Compared, CompareRequest
+from trtopt.workflows.export import export_model
 from trtopt.workflows.listener import SILENT, Listener
-from trtopt.workflows.precision import quantize as quantising
+from trtopt.workflows.optimize import optimize as run_optimize
+from trtopt.workflows.plan import plan as planning
+from trtopt.workflows.plan.request import PlanRequest
+from trtopt.workflows.precision import check as checking, quantize as quantising
+from trtopt.workflows.precision.check import CheckRequest
+from trtopt.workflows.profile import profile as profiling
+from trtopt.workflows.profile.request import ProfileRequest
 from trtopt.workflows.sweep import sweep as sweeping
 from trtopt.workflows.sweep.request import SweepRequest
 
+Backend = Literal["auto", "tensorrt", "tensorrt-rtx", "onnxruntime"]
 
+
+@naming_parameters
 def build(
     model: str | Path,
     output: str | Path | None = None,
@@ -40,7 +61,7 @@ def build(
     bounds: Mapping[str, float] | None = None,
     rewrite: bool | None = None,
     profile: str | None = None,
-    backend: str | None = None,
+    backend: Backend | None = None,
     opt_level: int | None = None,
     workspace_mib: int | None = None,
     tactic_sources: Sequence[str] | None = None,
@@ -56,42 +77,60 @@ def build(
     force: bool = False,
     listener: Listener = SILENT,
 ) -> Manifest:
-    """Build engines from an ONNX file into a folder: one for each batch size, or one dynamic engine.
+    """Build engines from an ONNX file into a folder: one per batch size, or one dynamic engine.
 
     Args:
         model: the ONNX file.
-        output: the folder to make; by default the model's name with `.trtopt`, in the current folder. A
-            build of this model under that name is replaced once the new one is complete.
-        batch: batch sizes, an engine each [default: what the model fixes, else 1]; with `dynamic` the
-            smallest, the one to tune for and the largest.
+        output: the folder to make [default: the model's name with `.trtopt`, in the current folder]. A build
+            of the same model is replaced once the new one is complete.
+        batch: batch sizes, one engine each, from 1 [default: what the model fixes, else 1]; with `dynamic`
+            the smallest, the one to tune for and the largest.
         ranges: with `dynamic`, in place of `batch`: such a range for each optimisation profile.
-        dynamic: one engine for all batch sizes.
-        shapes: of inputs with open axes besides the batch: `{"ids": "Nx1,Nx128,Nx512"}`, N is the batch.
-        axes: the same by the names of axes, for all inputs: `{"seq": (1, 128, 512)}`, or one length.
-        precision: what is written into the graph, or `best` for what measures fastest [default: the graph's].
-        calib: real inputs for `precision`: a file, a folder or `module:function`.
-        verdict: measure int8, fp8 and int4 against FP16, and hand out FP16 where they are slower [True].
-        bounds: the accuracy to keep: any of min_cosine, min_sqnr, max_error, min_top1.
-        rewrite: rewrite the graph first so that it fuses better [True].
-        profile: a recipe by the name of a shipped one, or a TOML file; what is given here overrides it.
-        backend: `auto`, `tensorrt`, `tensorrt-rtx` or `onnxruntime` [auto].
-        opt_level: builder optimisation level, 0 to 5.
-        workspace_mib: bound on the builder's scratch memory.
-        tactic_sources: where tactics may come from.
-        compute_capability: GPUs to build for, such as 8.9 (TensorRT-RTX).
+        dynamic: one engine for all batch sizes [default: False].
+        shapes: of inputs with open axes besides the batch: `{"ids": "Nx1,Nx128,Nx512"}` (minimum, optimum,
+            maximum; or one shape), N is the batch.
+        axes: the same by the names of axes, for all inputs: `{"seq": (1, 128, 512)}` or one length.
+        precision: what is written into the graph: `fp32`, `fp16`, `bf16`, `int8`, `fp8` or `int4`; `best`
+            for what measures fastest [default: the graph's own].
+        calib: real inputs for `precision`: an .npz, a folder of them, Polygraphy's JSON or `module:function`.
+        verdict: measure int8, fp8 and int4 against FP16, and select FP16 where they are slower
+            [default: True].
+        bounds: the accuracy to keep, any of `min_cosine` (-1 to 1), `min_sqnr` (dB), `max_error` (absolute)
+            and `min_top1` (share, 0 to 1) [default: none].
+        rewrite: rewrite the graph first so that it fuses better [default: True].
+        profile: a recipe: the name of a shipped one, or a TOML file; parameters given here override it.
+        backend: `auto`, `tensorrt`, `tensorrt-rtx` or `onnxruntime` [default: `auto`].
+        opt_level: builder optimisation level, 0 to 5 [default: TensorRT's].
+        workspace_mib: bound on the builder's scratch memory, in MiB [default: the device's memory].
+        tactic_sources: where tactics may come from, such as `CUBLAS` [default: TensorRT's].
+        compute_capability: GPUs to build for, such as `8.9` (TensorRT-RTX) [default: the GPU here].
         plugins: plugin libraries to load, which are native code.
-        timing_cache: file to read, extend and save; `none` begins with nothing [the store of caches].
-        reproducible: fail if the timing cache lacks a timing.
-        cache_dir: the store of timing caches [$TRTOPT_CACHE_DIR, else ~/.cache/trtopt].
-        jobs: engines built at once, on the GPUs of one kind in turn [1].
-        build_timeout: seconds after which the build of an engine has failed.
+        timing_cache: a file to read, extend and save; `none` starts empty [default: the store of caches].
+        reproducible: fail if the timing cache lacks a timing [default: False].
+        cache_dir: the store of timing caches [default: $TRTOPT_CACHE_DIR, else ~/.cache/trtopt].
+        jobs: engines built at once, 1 to 256, on the GPUs of one model in turn [default: 1].
+        build_timeout: seconds after which the build of an engine has failed [default: no limit].
         nvtx: show profilers parsing, building and describing as NVTX ranges.
-        memory: follow the builder's allocations of device memory, into a file beside each engine; slows it.
+        memory: record the builder's allocations of device memory, in a file next to each engine; slower.
         force: replace a build of another model too.
-        listener: hears progress and notes.
+        listener: receives progress and notes.
+
+    Returns:
+        The manifest of the folder: its engines with their settings, and how they were made.
 
     Raises:
-        TrtoptError: with what is wrong and what to do; nothing is left under the output's name.
+        UsageError: a parameter is wrong, or contradicts another or the model.
+        ModelError: the ONNX file cannot be used.
+        BuildError: the builder failed.
+        TrtoptError: anything else, with what to do. Nothing is left under the output's name.
+
+    Example:
+        >>> import trtopt
+        >>> manifest = trtopt.build("model.onnx", "engines", batch=[1, 8], backend="onnxruntime")
+        >>> manifest
+        <Manifest: 2 engines by onnxruntime: batch 1, 8>
+        >>> [engine.path for engine in manifest.engines]
+        ['batch1.onnx', 'batch8.onnx']
     """
     recipe = make_recipe(
         profile,
@@ -130,6 +169,262 @@ def build(
     )
 
 
+@naming_parameters
+def bench(
+    path: str | Path,
+    *,
+    batch: int | Sequence[int] | None = None,
+    shapes: Mapping[str, str] | None = None,
+    axes: Mapping[str, int | Sequence[int]] | None = None,
+    backend: Backend | None = None,
+    contract: str | None = None,
+    terms: Terms | None = None,
+    duration: float = 3.0,
+    warmup: float = 0.2,
+    data: str | Path | None = None,
+    layers: bool = False,
+    memory: bool = False,
+    load: str | None = None,
+    max_latency: str | None = None,
+    idle: str | None = None,
+    cold_start: bool = False,
+    cpu_affinity: str | None = None,
+    lock_clocks: int | bool = False,
+    nvtx: bool = False,
+    cuda_profiler: bool = False,
+    timeout: float | None = None,
+    trust: Sequence[str] = (),
+    listener: Listener = SILENT,
+) -> BenchReport:
+    """Measure the engines of a build folder, one engine of it, or an ONNX file.
+
+    Args:
+        path: the folder, engine or ONNX file.
+        batch: batch sizes [default: all that there are engines for; 1 for an ONNX file].
+        shapes, axes: as for `build`, of inputs with dynamic axes besides the batch: what an ONNX file is
+            built for; a built engine is measured at the optimum of a range.
+        backend: `auto`, `tensorrt`, `tensorrt-rtx` or `onnxruntime` [default: the engines' own]. `auto` is
+            the CPU where there is no GPU; another backend than the engines' own builds the folder's model
+            again, in a temporary folder.
+        contract: the terms of the measurement: `trtexec-11`, `trtexec-10`, `isolated` or `serving`
+            [default: `trtexec-11`].
+        terms: changes to the contract, as `{"graph": False, "streams": 2}`; the keys are graph, transfers,
+            pinned, queue_ahead, sync (`spin` or `blocking`), streams and threads (`one` or `per-stream`).
+        duration: seconds of sampling per pass, up to a day.
+        warmup: seconds before samples count, up to an hour.
+        data: input samples: an .npz, a folder of them, Polygraphy's JSON or `module:function`
+            [default: seeded random input].
+        layers: time every layer, in a separate pass.
+        memory: trace every allocation, in a separate pass.
+        load: let requests arrive at this rate per second, `RATE` or `poisson:RATE`, in a separate pass.
+        max_latency: find the highest rate that meets this latency, as `p99=5ms` (us, ms or s).
+        idle: measure the latency after such pauses, as `1,10,100ms`, in a separate pass.
+        cold_start: start each engine in fresh processes as well, and time every phase.
+        cpu_affinity: keep host threads on cores: `auto` (those near the GPU), or a list as `0-3,8`.
+        lock_clocks: lock the GPU's clocks at so many MHz, or at their reference (True), while measuring.
+            They are restored on any exit; on a signal only if it becomes an exception.
+        nvtx: mark the phases with NVTX ranges, for profilers.
+        cuda_profiler: let CUDA's profiler capture the measured part only.
+        timeout: seconds that a batch size may take, up to a week [default: no limit].
+        trust: engines without a manifest, or plugins, to load: native code.
+        listener: receives progress, notes and, after each engine, the report so far.
+
+    Returns:
+        The measurements, one point per engine and batch size, raw samples included.
+
+    Raises:
+        UsageError: a parameter is wrong, or nothing here has a use for it.
+        ArtifactError: the folder or engine cannot be trusted or used.
+        NoGpuError, BackendMissingError: the engines cannot run here.
+        TrtoptError: anything else, with what to do.
+
+    Example:
+        >>> import trtopt
+        >>> report = trtopt.bench("engines", batch=8, duration=0.1)
+        >>> [(row["batch"], row["p50_ms"] < 1000) for row in report.rows()]
+        [(8, True)]
+        >>> text = report.table()
+        >>> frame = report.to_pandas()  # doctest: +SKIP
+    """
+    request = BenchRequest(
+        batch=batch_sizes(batch),
+        shapes=shapes,
+        axes=axes,
+        backend=backend,
+        contract=contract,
+        terms=terms or {},
+        duration=duration,
+        warmup=warmup,
+        data=data,
+        layers=layers,
+        memory=memory,
+        load=load,
+        max_latency=max_latency,
+        idle=idle,
+        cold_start=cold_start,
+        cpu_affinity=cpu_affinity,
+        lock_clocks=lock_clocks,
+        nvtx=nvtx,
+        cuda_profiler=cuda_profiler,
+        timeout=timeout,
+        trust=trust,
+    )
+    return benching.bench(path, request, listener)
+
+
+@naming_parameters
+def profile(
+    path: str | Path,
+    *,
+    batch: int | Sequence[int] | None = None,
+    shapes: Mapping[str, str] | None = None,
+    axes: Mapping[str, int | Sequence[int]] | None = None,
+    data: str | Path | None = None,
+    backend: Backend | None = None,
+    result: str | Path | None = None,
+    against: str | Path | None = None,
+    memory: bool = False,
+    kernels: bool = False,
+    nvtx: bool = False,
+    probe_peaks: bool = False,
+    duration: float = 1.0,
+    timeout: float | None = None,
+    trust: Sequence[str] = (),
+    listener: Listener = SILENT,
+) -> ProfileReport:
+    """Time every layer, and join the times with the inspector's layers and the ONNX file's nodes.
+
+    Args:
+        path: a build folder, an engine in one, or an ONNX file.
+        batch: batch sizes [default: those of the engines].
+        shapes, axes, data: as for `bench`.
+        backend: `auto`, `tensorrt`, `tensorrt-rtx` or `onnxruntime` [default: the engines' own].
+        result: a result file of `trtopt bench --layers`, instead of measuring here.
+        against: an earlier profile (file or folder) to show the differences from, layer by layer: from its
+            engine of the same batch size, or its only one.
+        memory: trace every allocation, in a separate pass.
+        kernels: record every kernel with CUPTI, in a separate process.
+        nvtx: mark the phases with NVTX ranges, for profilers.
+        probe_peaks: measure the device's peak rates, and store them for its next profiles.
+        duration: seconds of the latency pass that accompanies the layer pass, up to a day.
+        timeout: seconds that a batch size may take, up to a week [default: no limit].
+        trust: engines without a manifest, or plugins, to load: native code.
+        listener: receives progress and notes.
+
+    Returns:
+        The profile, one part per engine and batch size: layers, fusions, precisions and floors.
+
+    Raises:
+        ArtifactError: `path`, `result` or `against` are not what they should be, or belong to another model
+            or to other engines.
+        TrtoptError: see `bench`.
+
+    Example:
+        >>> import trtopt
+        >>> report = trtopt.profile("engines", batch=8, duration=0.1)
+        >>> layers = report.to_dict()["engines"][0]["layers"]
+        >>> len(layers) > 0
+        True
+    """
+    request = ProfileRequest(
+        batch=batch_sizes(batch),
+        shapes=shapes,
+        axes=axes,
+        data=data,
+        backend=backend,
+        result=result,
+        against=against,
+        memory=memory,
+        kernels=kernels,
+        nvtx=nvtx,
+        probe_peaks=probe_peaks,
+        duration=duration,
+        timeout=timeout,
+        trust=trust,
+    )
+    return profiling.profile(path, request, listener)
+
+
+@naming_parameters
+def compare(
+    a: str | Path,
+    b: str | Path | None = None,
+    *,
+    threshold: float = THRESHOLD,
+    force: bool = False,
+    batch: int | Sequence[int] | None = None,
+    backend: Backend | None = None,
+    contract: str | None = None,
+    terms: Terms | None = None,
+    duration: float | None = None,
+    data: str | Path | None = None,
+    timeout: float | None = None,
+    trust: Sequence[str] = (),
+    control: int | None = None,
+    builds: int | None = None,
+    recipe: Recipe | None = None,
+    across_contracts: str | None = None,
+    assume_contract: str | None = None,
+    listener: Listener = SILENT,
+) -> Compared:
+    """Compare B with the baseline A: faster, slower, same or undecided at each batch size.
+
+    Args:
+        a: a result file (trtopt's or trtexec's), a build folder, an engine, or an ONNX file with `builds`.
+        b: the same; not needed with `control`, `builds` or `across_contracts`.
+        threshold: the smallest difference that matters, as a share between 0 and 1.
+        force: compare although machines, models, input shapes or outputs differ; a note lists what does.
+        batch: batch sizes [default: all that both sides have]. Of a file of trtexec's: the one it is for.
+        backend: `auto`, `tensorrt`, `tensorrt-rtx` or `onnxruntime` [default: the engines' own].
+        contract: the terms of the measurement, as for `bench` [default: `trtexec-11`].
+        terms: changes to the contract, as for `bench`.
+        duration: seconds of sampling for each side at each batch size, over all its turns [default: 3].
+        data: input samples, as for `bench` [default: seeded random input].
+        timeout: seconds that a batch size may take, all turns of one process together [default: no limit].
+        trust: engines without a manifest, or plugins, to load: native code.
+        control: measure A against itself so many times, and allow for what that finds.
+        builds: build each model so many times and compare recipes; of one model, compare its builds.
+        recipe: with `builds` of ONNX files: how they are built [default: `Recipe()`].
+        across_contracts: two contracts (`trtexec-10,trtexec-11`), or `""` between result files: explain the
+            difference.
+        assume_contract: the contract that a file of trtexec's was measured under.
+        listener: receives progress and notes.
+
+    Returns:
+        `outcome` with the verdicts, and `report`, the record that `trtopt compare --json` writes.
+
+    Raises:
+        UsageError: A and B cannot be compared, or nothing here has a use for a parameter.
+        TrtoptError: anything else, with what to do.
+
+    Example:
+        >>> import trtopt
+        >>> compared = trtopt.compare("engines", "engines", batch=8, duration=0.1)
+        >>> [row["batch"] for row in compared.rows()]
+        [8]
+        >>> verdict = compared.report.verdicts[0].verdict  # FASTER, SLOWER, SAME or UNDECIDED
+    """
+    request = CompareRequest(
+        threshold=threshold,
+        force=force,
+        batch=batch_sizes(batch),
+        backend=backend,
+        contract=contract,
+        terms=terms or {},
+        duration=duration,
+        data=data,
+        timeout=timeout,
+        trust=trust,
+        control=control,
+        builds=builds,
+        across_contracts=across_contracts,
+        assume_contract=assume_contract,
+        recipe=recipe or Recipe(),
+    )
+    return comparing.compare(a, b, request, listener)
+
+
+@naming_parameters
 def sweep(
     model: str | Path,
     output: str | Path | None = None,
@@ -144,7 +439,7 @@ def sweep(
     calib: str | Path | None = None,
     rewrite: bool | None = None,
     profile: str | None = None,
-    backend: str | None = None,
+    backend: Backend | None = None,
     opt_level: int | None = None,
     workspace_mib: int | None = None,
     tactic_sources: Sequence[str] | None = None,
@@ -162,35 +457,48 @@ def sweep(
     timeout: float | None = None,
     listener: Listener = SILENT,
 ) -> SweepReport:
-    """Build and measure a model at every combination, one thing at a time, into a folder that can be resumed.
+    """Build and measure a model at every combination, one at a time, into a folder that can be resumed.
 
-    What is there already, of this model, on this machine and on these terms, is not built or measured again,
-    however the earlier run ended. A point that fails is recorded with its reason, and tried again later.
+    What the folder has already, of this model, on this machine and on these terms, is not built or measured
+    again, however the earlier run ended. A point that fails is recorded with its reason, and the next run
+    tries it again.
 
     Args:
         model: the ONNX file.
         output: the sweep's folder [default: the model's name with `.sweep`, in the current folder].
         batch: batch sizes [default: the recipe's, or what the model fixes, or 1 to 32 by powers of two].
-        precision: what is written into the graph, one after the other; each as asked for, without the
-            verdict of `build` [default: the recipe's, or as the graph is].
+        precision: what is written into the graph, one after the other: `fp32`, `fp16`, `bf16`, `int8`, `fp8`
+            or `int4`, without the verdict of `build` [default: the recipe's, or the graph's own].
         streams: numbers of streams.
         axes: lengths of other open axes, by the axis' name in the model or by INPUT.INDEX.
         neighbours: `pow2`, `8`, `32`: also the powers of two and multiples next to each size and length.
         adaptive: measure more batch sizes between those given, where throughput still bends.
         shapes, calib, rewrite, profile, opt_level, workspace_mib: as for `build`.
         tactic_sources, plugins, timing_cache, reproducible, build_timeout: as for `build`.
-        backend: what builds and measures; `auto` takes the CPU where no GPU is.
+        backend: what builds and measures: `auto`, `tensorrt`, `tensorrt-rtx` or `onnxruntime` [default:
+            `auto`, the CPU where there is no GPU].
         cache_dir: the store of timing caches, as for `build`; all engines share one cache in the folder too.
         jobs: above 1 all engines known beforehand are built first, so many at a time, on the GPUs of one
-            kind in turn; measured is on the first GPU, with nothing else at work.
+            model in turn; measurements are on the first GPU, with nothing else at work [default: 1].
         contract, terms, duration, warmup, data: as for `bench`.
-        timeout: seconds after which a point has failed.
-        listener: hears progress, notes and the report after each point.
+        timeout: seconds after which a point has failed, up to a week [default: no limit].
+        listener: receives progress, notes and the report after each point.
+
+    Returns:
+        All points of the folder, by precision, axes, streams and batch.
 
     Raises:
-        UsageError: options that are wrong or contradict each other; before anything is built.
+        UsageError: parameters that are wrong or contradict each other; before anything is built.
         ArtifactError: the folder holds a sweep of another model or machine, or on other terms.
         MeasurementError: not one point could be measured.
+
+    Example:
+        >>> import trtopt
+        >>> report = trtopt.sweep("model.onnx", "swept", batch=[1, 8], backend="onnxruntime", duration=0.1)
+        >>> [point.setting.batch for point in report.points]
+        [1, 8]
+        >>> [row["batch"] for row in report.rows()]
+        [1, 8]
     """
     recipe = make_recipe(
         profile,
@@ -228,69 +536,189 @@ def sweep(
     return sweeping.sweep(model, output, request, listener)
 
 
-def compare(
-    a: str | Path,
-    b: str | Path | None = None,
+@naming_parameters
+def plan(
+    sources: Sequence[str | Path],
+    output: str | Path,
     *,
-    threshold: float = THRESHOLD,
-    force: bool = False,
-    batch: int | Sequence[int] | None = None,
-    backend: str | None = None,
-    contract: str | None = None,
-    terms: Terms | None = None,
-    duration: float | None = None,
-    data: str | Path | None = None,
+    slo: str,
+    rate: float | None = None,
+    arrivals: str = "poisson",
+    lengths: Mapping[int, float] | None = None,
+    memory_bytes: int | None = None,
+    max_engines: int = 3,
+    for_triton: bool = False,
     timeout: float | None = None,
     trust: Sequence[str] = (),
-    control: int | None = None,
-    builds: int | None = None,
-    recipe: Recipe | None = None,
-    across_contracts: str | None = None,
-    assume_contract: str | None = None,
-    listener: Listener = SILENT,
-) -> comparing.Compared:
-    """Judge B against the baseline A.
+    listener: Callable[[str], None] = lambda text: None,
+) -> BatchPlan:
+    """Choose engines, workers, largest batch and delay by simulation, and write the plan to a file.
 
     Args:
-        a: a result file (trtopt's or trtexec's), a build folder, an engine, or an ONNX file with `builds`.
-        b: the same; not needed with `control`, `builds` or `across_contracts`.
-        threshold: a difference below this share is of no practical interest.
-        force: compare although machines, models, input shapes or outputs differ; what does is noted.
-        batch: batch sizes [default: all that both sides have]. Beside a file of trtexec's: the one it is for.
-        backend, contract, terms, data, trust: as for `bench`.
-        duration: seconds of sampling for each subject at each batch size, over all its turns [3].
-        timeout: seconds that a batch size may take, all turns of one process together.
-        control: measure A against itself so many times, and allow for what that finds.
-        builds: build each model so many times and compare recipes; of one model, compare its builds.
-        recipe: with `builds` of ONNX files: how they are built.
-        across_contracts: two contracts (`trtexec-10,trtexec-11`), or `""` between result files: explain the
-            difference.
-        assume_contract: the contract that a file of trtexec's was measured under.
-        listener: hears progress and notes.
+        sources: folders of `trtopt sweep`, or build folders with the result of `trtopt bench` as
+            `bench.json`.
+        output: the plan's file to write.
+        slo: a percentile of latency, waiting included, and its limit: `p99=10ms` (us, ms or s).
+        rate: requests per second [default: that of recorded arrivals, else the highest that keeps the SLO].
+        arrivals: `poisson`, `constant`, `bursty`, `bursty:PEAK:SECONDS`, or a file of arrivals.
+        lengths: share of requests by their length, for a model swept over lengths.
+        memory_bytes: limit of device memory, in bytes [default: none].
+        max_engines: the most engines to serve with, from 1.
+        for_triton: only setups that Triton's batcher supports.
+        timeout: seconds that each measurement of the serving cost may take, and each trial run
+            [default: no limit].
+        trust: plugins that the engines need: native code.
+        listener: receives notes.
+
+    Returns:
+        The plan, with the latency and throughput that the simulation predicts.
 
     Raises:
-        TrtoptError: with what is wrong and what to do.
+        PlanError: no setup meets all bounds; it says which bound costs what.
+        UsageError: the engines can run here, and were measured on another device.
+        TrtoptError: anything else, with what to do.
+
+    Example:
+        >>> import trtopt
+        >>> made = trtopt.plan(["swept"], "plan.json", slo="p99=500ms", rate=200.0)
+        >>> made.goal
+        'p99=500ms'
     """
-    options = comparing.Options(
-        threshold=threshold,
-        force=force,
-        batch=batch_sizes(batch),
-        backend=backend,
-        contract=contract,
-        terms=terms or {},
-        duration=duration,
-        data=data,
+    request = PlanRequest(
+        slo=slo,
+        rate=rate,
+        arrivals=arrivals,
+        lengths=lengths or {},
+        memory_bytes=memory_bytes,
+        max_engines=max_engines,
+        for_triton=for_triton,
         timeout=timeout,
         trust=trust,
-        control=control,
-        builds=builds,
-        across_contracts=across_contracts,
-        assume_contract=assume_contract,
-        recipe=recipe or Recipe(),
     )
-    return comparing.compare(a, b, options, listener)
+    return planning.plan(sources, output, request, listener)
 
 
+@naming_parameters
+def check(
+    path: str | Path,
+    against: str | Path,
+    *,
+    data: str | Path | None = None,
+    task: str | None = None,
+    batch: int | Sequence[int] | None = None,
+    shapes: Mapping[str, str] | None = None,
+    axes: Mapping[str, int | Sequence[int]] | None = None,
+    backend: Backend | None = None,
+    bounds: Bounds | Mapping[str, float] | None = None,
+    layers: bool = False,
+    timeout: float | None = None,
+    trust: Sequence[str] = (),
+    listener: Listener = SILENT,
+) -> CheckReport:
+    """Compare an ONNX file, or the engines of a build folder, with a reference model on ONNX Runtime.
+
+    Args:
+        path: an ONNX file (its 16-bit arithmetic is emulated), a build folder, or an engine in one.
+        against: the reference ONNX file; it runs with ONNX Runtime's own optimisations off.
+        data: samples: an .npz, a folder of them, Polygraphy's JSON or `module:function`
+            [default: seeded random input].
+        task: a model of the collection, or a model file (TOML), whose task metric is measured too.
+        batch: batch sizes of engines [default: each engine's own].
+        shapes, axes: of engines on random data: lengths of dynamic axes, as for `bench`.
+        backend: `auto`, `tensorrt`, `tensorrt-rtx` or `onnxruntime` [default: the engines' own].
+        bounds: what every output must meet, any of `min_cosine` (-1 to 1), `min_sqnr` (dB), `max_error`
+            (absolute) and `min_top1` (share, 0 to 1) [default: none].
+        layers: compare inner tensors too, to rank where the error enters (ONNX files only).
+        timeout: seconds that a batch size may take, up to a week [default: no limit].
+        trust: engines without a manifest, or plugins, to load: native code.
+        listener: receives progress and notes.
+
+    Returns:
+        The differences of every output; `passed` is whether all bounds are met.
+
+    Raises:
+        UsageError: a parameter is wrong, or nothing here has a use for it.
+        ModelError, DataError: a model or the samples do not fit.
+        TrtoptError: anything else, with what to do.
+
+    Example:
+        >>> import trtopt
+        >>> report = trtopt.check("engines", "model.onnx", data="data.npz", bounds={"min_cosine": 0.99})
+        >>> report.passed
+        True
+    """
+    request = CheckRequest(
+        data=data,
+        task=task,
+        batch=batch_sizes(batch),
+        shapes=shapes,
+        axes=axes,
+        backend=backend,
+        bounds=bounds if isinstance(bounds, Bounds) else bounds_in(bounds or {}),
+        layers=layers,
+        timeout=timeout,
+        trust=trust,
+    )
+    return checking.check(path, against, request, listener)
+
+
+@naming_parameters
+def export(
+    model: str,
+    output: str | Path,
+    *,
+    variant: str = "full",
+    exporter: Exporter | None = None,
+    dtype: DType = "fp32",
+    checkpoint: str | Path | None = None,
+    strict: bool = True,
+    opset: int | None = None,
+    external_data: bool = False,
+    allow_traced_branches: bool = False,
+) -> Exported:
+    """Export a PyTorch model to ONNX and compare the file with PyTorch.
+
+    Args:
+        model: a name of the collection, a model file (TOML), or `package.module:callable`.
+        output: the ONNX file; it appears only if it agrees with PyTorch.
+        variant: of a model of the collection: `full` or `tiny`.
+        exporter: `dynamo` or `torchscript` [default: the model's own choice].
+        dtype: of the weights: `fp32`, `fp16` or `bf16`.
+        checkpoint: a state dict or `.safetensors` [default: the model's own weights].
+        strict: refuse missing and unexpected keys in the checkpoint.
+        opset: of the ONNX file [default: the model's own].
+        external_data: store weights next to the file even below 2 GB.
+        allow_traced_branches: let torchscript keep the way that Python took for one input where it branches
+            on tensors; PyTorch warns then.
+
+    Returns:
+        The file with its opset, its number of nodes and the comparisons.
+
+    Raises:
+        BackendMissingError: PyTorch or onnxscript is not installed.
+        TrtoptError: anything else, with what to do. Nothing is left under the output's name.
+
+    Example:
+        >>> import trtopt
+        >>> exported = trtopt.export("resnet50", "exported.onnx", variant="tiny")
+        >>> exported.nodes > 0
+        True
+    """
+    return export_model(
+        model,
+        output,
+        variant=variant,
+        exporter=exporter,
+        dtype=dtype,
+        checkpoint=checkpoint,
+        strict=strict,
+        opset=opset,
+        external_data=external_data,
+        allow_traced_branches=allow_traced_branches,
+    )
+
+
+@naming_parameters
 def rewrite(
     model: str | Path,
     output: str | Path,
@@ -308,18 +736,32 @@ def rewrite(
 
     Args:
         model: the ONNX file.
-        output: where to write.
-        target: the TensorRT to rewrite for: 8.6, 10, 11 or rtx.
+        output: the ONNX file to write.
+        target: the TensorRT to rewrite for: `8.6`, `10`, `11` or `rtx`.
         rules: only these rules, also ones that are off [default: those that are on].
         skip: rules to leave out.
-        check: run both models on seeded inputs; a rule that breaks its bound is undone.
-        data: real inputs for the check.
-        dynamic_batch: give a fixed batch axis a name.
+        check: run both models on seeded inputs, every dynamic axis at two sizes; a rule that breaks its bound
+            is undone and named in the trace.
+        data: real inputs for the check too: an .npz, a folder of them, Polygraphy's JSON or
+            `module:function`.
+        dynamic_batch: give a fixed batch axis a name first, checked at other sizes too.
         keep_going: leave out a rule that fails instead of stopping.
-        listener: hears notes.
+        listener: receives notes.
+
+    Returns:
+        The rules that were applied, declined and undone, and what the check found.
 
     Raises:
-        TrtoptError: with what is wrong and what to do; nothing stands under the output's name then.
+        UsageError: an unknown target or rule, or the output is the model itself.
+        ModelError: the file is unsound, cannot be run for the check, or its batch cannot be made dynamic.
+        DataError: the data does not fit the model.
+        OutputError: the output cannot be written. Nothing is left under its name.
+
+    Example:
+        >>> import trtopt
+        >>> trace = trtopt.rewrite("model.onnx", "rewritten.onnx")
+        >>> trace.nodes_after <= trace.nodes_before
+        True
     """
     return rewrite_model(
         Path(model),
@@ -335,6 +777,7 @@ def rewrite(
     )
 
 
+@naming_parameters
 def cast(
     model: str | Path,
     output: str | Path,
@@ -352,22 +795,39 @@ def cast(
 ) -> CastReport:
     """Write an ONNX file with its nodes in 16 bits where that is safe.
 
+    A node stays FP32 where its operator must, where `keep` or `keep_op` names it, where its weight would
+    overflow or vanish, and where `data` takes a tensor beyond `threshold`.
+
     Args:
         model: the ONNX file.
-        output: where to write.
-        precision: the 16-bit type.
-        target: the TensorRT to cast for: 8.6, 10, 11 or rtx.
-        data: real inputs, whose values decide what stays FP32 [default: seeded random ones].
+        output: the ONNX file to write.
+        precision: the 16-bit type: `fp16` or `bf16`.
+        target: the TensorRT to cast for: `8.6`, `10`, `11` or `rtx`.
+        data: real inputs, whose values decide what stays FP32: an .npz, a folder of them, Polygraphy's JSON
+            or `module:function` [default: seeded random ones; a node stays only where they overflow].
         threshold: largest absolute value in 16 bits [default: a quarter of the type's largest].
-        keep: patterns of the names of nodes that stay FP32.
-        keep_op: operators that stay FP32.
-        include: patterns of the names of nodes to cast whatever their values.
+        keep: patterns of the names of nodes that stay FP32, as `encoder.0.*`.
+        keep_op: operators that stay FP32, as `Softmax`.
+        include: patterns of the names of nodes to cast whatever their weights and values.
         cast_io: make FP32 inputs and outputs of the model 16-bit too.
         compare: run the result against the original.
-        listener: hears notes.
+        listener: receives notes.
+
+    Returns:
+        The nodes that became 16-bit, those that stayed and why, and the differences of the outputs.
 
     Raises:
-        TrtoptError: with what is wrong and what to do; nothing stands under the output's name then.
+        UsageError: an unknown target, a pattern that fits nothing, a threshold below 0, or the output is the
+            model itself.
+        ModelError: the file is unsound, cannot run, or holds nothing heavy that takes this type.
+        DataError: the data does not fit the model.
+        OutputError: the output cannot be written. Nothing is left under its name.
+
+    Example:
+        >>> import trtopt
+        >>> report = trtopt.cast("model.onnx", "fp16.onnx", data="data.npz")
+        >>> len(report.lowered) > 0
+        True
     """
     return cast_model(
         Path(model),
@@ -385,6 +845,7 @@ def cast(
     )
 
 
+@naming_parameters
 def quantize(
     model: str | Path,
     output: str | Path,
@@ -401,25 +862,39 @@ def quantize(
     random_data: bool = False,
     listener: Listener = SILENT,
 ) -> QuantizeReport:
-    """Quantise an ONNX file: Q/DQ where TensorRT profits from them, and the calibration table beside it.
+    """Quantise an ONNX file: place Q/DQ where TensorRT profits from them, and write the calibration table.
 
     Args:
         model: the ONNX file.
-        output: where to write.
-        precision: what to quantise to.
-        target: the TensorRT to write for: 8.6, 10, 11 or rtx.
-        calib: samples: a file, a folder or `module:function`; beside a `table` they find what that lacks.
+        output: the ONNX file to write; its calibration table is written next to it.
+        precision: what to quantise to: `int8`, `fp8` or `int4`.
+        target: the TensorRT to write for: `8.6`, `10`, `11` or `rtx`.
+        calib: samples: an .npz, a folder of them, Polygraphy's JSON or `module:function`; with a `table` they
+            find what it lacks.
         table: ranges from an earlier run, no data needed.
-        method: auto, max, percentile-99.9, -99.99, -99.999, mse or entropy [auto; FP8: max].
-        exclude: patterns of names, or operators, to leave.
+        method: `auto`, `max`, `percentile-99.9`, `percentile-99.99`, `percentile-99.999`, `mse` or `entropy`
+            [default: `auto`; FP8: `max`].
+        exclude: patterns of names, or operators, to leave in float.
         include: patterns of names, or operators, to quantise anyway.
-        smoothquant: move outlying channels into weights: `auto` (INT8, where it gains), `off`, or alpha.
+        smoothquant: move outliers of channels into weights: `auto` (INT8, where it gains), `off`, or the
+            exponent alpha, 0 to 1.
         store_weights: keep weights in their narrow type (INT4 always; not on 8.6).
         random_data: calibrate on random values: to try, never to deploy.
-        listener: hears notes.
+        listener: receives notes.
+
+    Returns:
+        The decision for every node, the calibration methods' scores and the SQNR of the outputs.
 
     Raises:
-        TrtoptError: with what is wrong and what to do; nothing stands under the output's name then.
+        UsageError: parameters that are wrong or contradict each other, or data is needed.
+        ModelError, DataError, ArtifactError: the model, the data or the table cannot be used.
+        OutputError: the output cannot be written. Nothing is left under its name.
+
+    Example:
+        >>> import trtopt
+        >>> report = trtopt.quantize("model.onnx", "int8.onnx", precision="int8", calib="data.npz")
+        >>> report.pairs > 0
+        True
     """
     request = quantising.Request(
         precision=precision,
@@ -442,3 +917,6 @@ def _text(path: str | Path | None) -> str | None:
 
 def _texts(paths: Sequence[str | Path] | None) -> list[str] | None:
     return [str(path) for path in paths] if paths is not None else None
+
+
+optimize = naming_parameters(run_optimize)

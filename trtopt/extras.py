@@ -16,9 +16,12 @@ class Extra:
 
 _EXPORT = ("torch", "onnxscript", "safetensors")
 
+RTX_EXTRA = "rtx"
+"""The extra, not the target of that name."""
+
 EXTRAS = {
     "tensorrt": Extra(("tensorrt", "cuda-python", "nvidia-ml-py"), "build and bench with TensorRT on a GPU"),
-    "rtx": Extra(("tensorrt-rtx",), "build with TensorRT-RTX (no GPU needed)"),
+    RTX_EXTRA: Extra(("tensorrt-rtx",), "build with TensorRT-RTX (no GPU needed)"),
     "pycuda": Extra(("pycuda",), "bench through pycuda (needs a CUDA toolkit)"),
     "sign": Extra(("cryptography",), "sign builds and check signatures (trtopt sign)"),
     "nvtx": Extra(("nvtx",), "mark phases for NVIDIA's profilers (--nvtx)"),

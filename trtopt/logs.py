@@ -86,6 +86,8 @@ def _severity_of(level: int) -> str:
 def show(verbosity: int) -> None:
     """Print the log on standard error: warnings of trtopt, with 1 all messages, with 2 verbose ones too.
 
+    Below 0, only errors.
+
     Messages to `LOG` itself are omitted: the command line has printed them.
     """
 
@@ -95,8 +97,8 @@ def show(verbosity: int) -> None:
 
     handler = _Lines("shown", write)
     handler.addFilter(lambda record: record.name != LOG.name)
-    if verbosity == 0:
-        handler.setLevel(logging.WARNING)
+    if verbosity <= 0:
+        handler.setLevel(logging.WARNING if verbosity == 0 else logging.ERROR)
         handler.addFilter(lambda record: not record.name.startswith(HEARD))
     else:
         _let_through(logging.INFO if verbosity == 1 else logging.DEBUG)

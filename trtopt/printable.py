@@ -11,3 +11,20 @@ def visible(told: str) -> str:
 def visible_lines(told: str) -> str:
     """The same of text with lines of its own: all but the first are indented, so that none stands alone."""
     return "\n    ".join(map(visible, told.split("\n")))
+
+
+_SPELLINGS = {"–": "-", "—": "-", "…": "...", "→": "->", "×": "x", "±": "+/-", "≤": "<=", "≥": ">=", "µ": "u"}
+"""What a stream writes where its encoding lacks a character."""
+
+
+def spelled_out(error: UnicodeError) -> tuple[str, int]:
+    """A codec's error handler: `…` becomes `...` where the encoding lacks it, any other character an escape.
+
+    Raises:
+        UnicodeError: the error is no encoder's.
+    """
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    lacking = error.object[error.start : error.end]
+    escaped = (_SPELLINGS.get(one) or one.encode("ascii", "backslashreplace").decode() for one in lacking)
+    return "".join(escaped), error.end

@@ -30,7 +30,7 @@ def opened(browser: Browser, address: str, wanted: str) -> tuple[float, float, f
     context = browser.new_context(viewport={"width": 1280, "height": 900})
     page = context.new_page()
     start = time.perf_counter()
-    page.goto(address)
+    page.goto(f"{address}#layers")
     page.locator("#layers .count").wait_for(state="attached")
     ready = time.perf_counter()
     tree = page.locator("#layers [data-chart]").first

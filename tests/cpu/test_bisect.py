@@ -13,6 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from tests.support.command_line import DIGITS, HELDOUT, CommandLine, needs_no_gpu
 from tests.support.outlier import SENSITIVE, save_with_outlier
+from trtopt.api import check
 from trtopt.device.backends import open_builder
 from trtopt.errors import DataError, TrtoptError, UsageError
 from trtopt.onnxio import model_file
@@ -22,7 +23,7 @@ from trtopt.precision.casting.cast import cast_model
 from trtopt.records import from_json
 from trtopt.records.bisecting import BisectReport
 from trtopt.workflows.precision.bisect import Request, bisect
-from trtopt.workflows.precision.check import Checker, check
+from trtopt.workflows.precision.check import Checker
 from trtopt.workflows.precision.evaluators import EngineEvaluator, EngineTerms
 from trtopt.workflows.precision.quantize import Request as QuantizeRequest, quantize
 

@@ -119,6 +119,6 @@ def test_a_rule_that_raises_ends_the_build_and_leaves_nothing(
     monkeypatch.setattr(api, "RULES", (rule,))
     with pytest.raises(TrtoptError, match=r"rule 'fail' failed at 'useless'") as caught:
         _build(wordy, tmp_path / "out")
-    assert "--no-rewrite" in caught.value.remedy
+    assert "rewrite=False" in caught.value.remedy
     assert caught.value.exit_code == 1
     assert [path.name for path in tmp_path.iterdir()] == ["wordy.onnx"]

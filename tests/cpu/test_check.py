@@ -13,6 +13,7 @@ from onnx import helper, numpy_helper
 
 import trtopt
 from tests.support.command_line import DIGITS, HELDOUT, CommandLine, needs_no_gpu
+from trtopt.api import check
 from trtopt.data import open_data
 from trtopt.device.ort.runtime import _harmful_optimizers
 from trtopt.errors import DataError, ModelError, UsageError
@@ -21,7 +22,7 @@ from trtopt.precision.bounds import Bounds
 from trtopt.precision.casting.cast import cast_model
 from trtopt.records import from_json
 from trtopt.records.checking import CheckReport
-from trtopt.workflows.precision.check import Checker, check
+from trtopt.workflows.precision.check import Checker
 
 FLOAT = onnx.TensorProto.FLOAT
 TRANSFORMER = DIGITS.parents[1] / "digits_transformer"
@@ -51,7 +52,7 @@ def spoiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_model_equals_itself() -> None:
-    report = check(DIGITS, DIGITS, data=HELDOUT, model="digits", bounds=Bounds(min_cosine=1.0, max_error=0.0))
+    report = check(DIGITS, DIGITS, data=HELDOUT, task="digits", bounds=Bounds(min_cosine=1.0, max_error=0.0))
     (subject,) = report.subjects
     (output,) = subject.outputs
     assert (subject.samples, output.sqnr_db, output.max_abs, output.top1) == (540, None, 0.0, 1.0)
@@ -153,7 +154,7 @@ def test_an_engine_is_run_by_a_process_of_its_own_and_a_last_batch_may_be_short(
 ) -> None:
     images = np.load(HELDOUT)
     np.savez(tmp_path / "d.npz", images=images["images"][:13], labels=images["labels"][:13])
-    report = check(cpu_build, DIGITS, data=tmp_path / "d.npz", batch=batch, model="digits")
+    report = check(cpu_build, DIGITS, data=tmp_path / "d.npz", batch=batch, task="digits")
     (subject,) = report.subjects
     assert (subject.samples, subject.batch) == (13, batch[0])
     assert subject.backend.startswith("onnxruntime")
@@ -183,15 +184,15 @@ def test_what_cannot_be_compared_is_named(cpu_build: Path, tmp_path: Path) -> No
         check(cpu_build, other, data=TRANSFORMER / "heldout.npz")
     with pytest.raises(ModelError, match="other inputs than the reference: images; that takes tokens"):
         check(DIGITS, other, data=HELDOUT)
-    with pytest.raises(UsageError, match="--batch: an ONNX file runs on the samples as they are"):
+    with pytest.raises(UsageError, match="batch: an ONNX file runs on the samples in their own shapes"):
         check(DIGITS, DIGITS, data=HELDOUT, batch=[4])
     with pytest.raises(UsageError, match="no inner tensors"):
         check(cpu_build, DIGITS, data=HELDOUT, layers=True)
     with pytest.raises(UsageError, match="no model is named"):
-        check(DIGITS, DIGITS, data=HELDOUT, model="digts")
+        check(DIGITS, DIGITS, data=HELDOUT, task="digts")
     np.savez(tmp_path / "d.npz", images=np.load(HELDOUT)["images"][:8])
     with pytest.raises(DataError, match=r"accuracy fails .*"):
-        check(DIGITS, DIGITS, data=tmp_path / "d.npz", model="digits")
+        check(DIGITS, DIGITS, data=tmp_path / "d.npz", task="digits")
 
 
 def with_outputs(path: Path, *names: str) -> Path:

@@ -273,7 +273,7 @@ def test_profiles_are_compared_layer_by_layer_without_a_verdict(trtopt_cli: Comm
 def test_engines_that_cannot_run_here_are_compared_only_if_the_cpu_is_requested(rtx_build: Path) -> None:
     with pytest.raises(NoGpuError) as caught:
         trtopt.compare(rtx_build, rtx_build, batch=[1])
-    assert "--backend" in caught.value.remedy
+    assert "backend=" in caught.value.remedy
     outcome = trtopt.compare(rtx_build, control=1, batch=[1], backend="auto", duration=0.05).outcome
     assert any("not run: no GPU is here" in note for note in outcome.notes)
 
@@ -282,7 +282,6 @@ def test_engines_that_cannot_run_here_are_compared_only_if_the_cpu_is_requested(
     ("arguments", "status", "message"),
     [
         (["{build}"], 2, "nothing to compare it with"),
-        (["{build}", "nowhere"], 2, "does not exist"),
         (["{build}", "{build}", "--duration", "0"], 2, "out of range"),
         (["{build}", "{build}", "--control", "0"], 2, "--control 0"),
         (["{build}", "{build}", "--contract", "mine"], 2, "no such contract"),

@@ -14,13 +14,13 @@ import pytest
 
 import trtopt
 from tests.support.command_line import DIGITS, CommandLine
+from trtopt.api import plan as make_plan
 from trtopt.errors import ArtifactError, UsageError
 from trtopt.files.atomic import write_atomically
 from trtopt.files.manifests import read_plan
 from trtopt.records import Backend, BatchPlan, BatchPolicy, Profile, ShapeRange, to_json
 from trtopt.serving.triton import readme
 from trtopt.workflows.plan.deployment import deploy_triton
-from trtopt.workflows.plan.plan import plan as make_plan
 
 pytest.importorskip("tritonclient")
 # protobuf warns where it is a major version newer than what the client was made for
@@ -36,7 +36,9 @@ def planned(tmp_path_factory: pytest.TempPathFactory) -> Path:
     trtopt.build(DIGITS, folder / "dynamic", batch=(1, 8, 16), dynamic=True, backend="onnxruntime")
     report = trtopt.bench(folder / "dynamic", batch=(1, 16), duration=0.1, warmup=0.05)
     write_atomically(folder / "dynamic" / "as measured.json", to_json(report))
-    make_plan([folder / "dynamic"], folder / "digits.json", slo=SLO, rate=100.0, for_triton=True)
+    make_plan(
+        [folder / "dynamic"], folder / "digits.json", slo=SLO, rate=100.0, for_triton=True, timeout=0.01
+    )
     return folder / "digits.json"
 
 

@@ -11,6 +11,9 @@ def test_the_doctor_names_what_is_here_and_what_to_install_for_the_rest(trtopt_c
     done = trtopt_cli("doctor")
     assert done.returncode == 0
     assert "tensorrt-rtx" in done.stdout
+    first, *others = done.stdout.splitlines()
+    assert first.startswith("works: ")
+    assert all(line.startswith("missing: ") for line in others if "pip install" in line)
     for row in (
         "build and bench on ONNX Runtime (CPU)",
         "rewrite, lint, cast, quantize and check models",

@@ -14,10 +14,10 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from trtopt.api import check
 from trtopt.errors import OutputError
-from trtopt.onnxio import disk_space as room
+from trtopt.onnxio import disk_space
 from trtopt.precision.casting.cast import cast_model
-from trtopt.workflows.precision.check import check
 
 WIDE, LAYERS = 2048, 9
 GIB = 2**30
@@ -109,7 +109,7 @@ def peak_gib(folder: Path, *words: str) -> float:
         process = subprocess.Popen(command, cwd=folder, stdout=said, stderr=said)
         while process.poll() is None:
             peak = max(peak, sum(map(held_kib, family(process.pid))))
-            sleep(0.01)
+            sleep(0.03)  # each look walks all of their pages
         said.seek(0)
         assert process.returncode == 0, said.read().decode()
     return peak * 1024 / GIB
@@ -137,13 +137,13 @@ def test_too_little_room_for_temporary_files_is_reported_before_the_work(
     gated: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     few = type("Usage", (), {"free": 1 << 20})
-    monkeypatch.setattr(room.shutil, "disk_usage", lambda path: few)
+    monkeypatch.setattr(disk_space.shutil, "disk_usage", lambda path: few)
     with pytest.raises(OutputError, match=r"(?s)up to 0\.6 GiB of .* elsewhere with -o"):
         cast_model(gated / "m.onnx", tmp_path / "half.onnx", precision="fp16")
     assert list(tmp_path.iterdir()) == []
     half = gated / "half.onnx"
     monkeypatch.undo()
     cast_model(gated / "m.onnx", half, precision="fp16", compare=False, data=gated / "x.npz")
-    monkeypatch.setattr(room.shutil, "disk_usage", lambda path: few)
+    monkeypatch.setattr(disk_space.shutil, "disk_usage", lambda path: few)
     with pytest.raises(OutputError, match="set TMPDIR"):
         check(half, gated / "m.onnx", data=gated / "x.npz")

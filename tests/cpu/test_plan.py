@@ -23,6 +23,7 @@ from rich.console import Console
 import trtopt
 from tests.support.command_line import DIGITS, CommandLine
 from tests.support.key_files import key_pair
+from trtopt.api import plan as make_plan
 from trtopt.errors import ArtifactError
 from trtopt.files.atomic import write_atomically
 from trtopt.files.manifests import read_plan, sign_manifest
@@ -35,11 +36,12 @@ from trtopt.serving.pool import EnginePool
 from trtopt.serving.trial_run import TrialJob
 from trtopt.workflows.plan import trial_runs as plan_trials
 from trtopt.workflows.plan.measured_engines import read_measured
-from trtopt.workflows.plan.plan import plan as make_plan
 from trtopt.workflows.plan.serving_costs import serving_costs
 
 SLO = "p50=500ms"
 """What a small model keeps on any machine, however busy."""
+NO_TRIALS = ("--timeout", "0.01")
+"""No trial run is done so soon: the plan says so, and goes by the measurements."""
 
 
 @contextmanager
@@ -194,7 +196,9 @@ def test_a_plan_that_was_edited_into_nonsense_is_refused(
 
 def test_a_sweep_is_planned_with(trtopt_cli: CommandLine) -> None:
     trtopt.sweep(DIGITS, trtopt_cli.folder / "swept", batch=(1, 8), backend="onnxruntime", duration=0.2)
-    done = trtopt_cli("plan", "swept", "-o", "plan.json", "--slo", SLO, "--rate", "100", "--max-engines", "1")
+    done = trtopt_cli(
+        "plan", "swept", "-o", "plan.json", "--slo", SLO, "--rate", "100", *NO_TRIALS, "--max-engines", "1"
+    )
     assert done.returncode == 0, done.stderr
     plan = read_plan(trtopt_cli.folder / "plan.json")
     assert len(plan.engines) == 1
@@ -205,16 +209,16 @@ def test_a_sweep_is_planned_with(trtopt_cli: CommandLine) -> None:
 def test_a_sweep_with_several_streams_lets_several_workers_be_planned(trtopt_cli: CommandLine) -> None:
     swept = trtopt_cli.folder / "swept"
     trtopt.sweep(DIGITS, swept, batch=(4,), streams=(1, 2), backend="onnxruntime", duration=0.1, warmup=0.01)
-    done = trtopt_cli("plan", swept, "-o", "plan.json", "--slo", SLO, "--rate", "100")
+    done = trtopt_cli("plan", swept, "-o", "plan.json", "--slo", SLO, "--rate", "100", *NO_TRIALS)
     assert done.returncode == 0, done.stderr
     assert "several streams" not in " ".join(done.stdout.split())
     costs = serving_costs(read_measured([swept]), None, ())
     assert sorted(costs) == [1, 2]  # measured with each number of workers
 
 
-@pytest.mark.parametrize(("rehearsed_ms", "is_blamed"), [((), True), ((0.0, 2.0), True), ((9.9,), False)])
+@pytest.mark.parametrize(("trial_ms", "is_blamed"), [((), True), ((0.0, 2.0), True), ((9.9,), False)])
 def test_a_host_is_blamed_for_sending_later_than_it_did_in_trial_runs(
-    planned: Path, rehearsed_ms: tuple[float, ...], is_blamed: bool
+    planned: Path, trial_ms: tuple[float, ...], is_blamed: bool
 ) -> None:
     """10 ms late where 50 ms are predicted: the share that is borne is 5 ms."""
     plan = read_plan(planned)
@@ -224,7 +228,7 @@ def test_a_host_is_blamed_for_sending_later_than_it_did_in_trial_runs(
     plan = structs.replace(
         plan,
         prediction=structs.replace(plan.prediction, goal=told),
-        serving_cost=structs.replace(plan.serving_cost, late_ms=rehearsed_ms),
+        serving_cost=structs.replace(plan.serving_cost, late_ms=trial_ms),
         verification=structs.replace(plan.verification, typical=late),
     )
     console = Console(file=StringIO(), width=200)
@@ -319,16 +323,14 @@ def test_bursts_that_no_queue_holds_are_no_load_to_plan_for(measured: Path, trto
 def test_an_engine_with_profiles_is_planned_with_and_served_from(
     measured: Path, trtopt_cli: CommandLine
 ) -> None:
-    flags = ("--slo", SLO, "--rate", "100", "--max-engines", "1", "--verify")
-    with one_core():
-        done = trtopt_cli("plan", measured / "profiles", "-o", "plan.json", *flags)
+    flags = ("--slo", SLO, "--rate", "100", "--max-engines", "1")
+    done = trtopt_cli("plan", measured / "profiles", "-o", "plan.json", *flags)
     assert done.returncode == 0, done.stderr
     plan = read_plan(trtopt_cli.folder / "plan.json")
     (engine,) = plan.engines
     assert [batch for batch, _ in engine.latency_ms] == [1, 2, 4, 8, 16]
     assert len(engine.artifact.plan.multi_profile) == 3
-    assert plan.verification is not None
-    assert plan.verification.answered == plan.verification.requests
+    assert plan.serving_cost.from_trials > 100
     with EnginePool.open(trtopt_cli.folder / "plan.json") as pool:
         (loaded,) = pool.catalogue.engines
         assert [(offer.low, offer.high) for offer in loaded.offers] == [(1, 2), (4, 8), (16, 16)]
@@ -340,7 +342,7 @@ def test_packing_is_estimated_for_a_model_swept_over_lengths(
     swept = trtopt_cli.folder / "swept"
     axes = {"length": (32,)}
     trtopt.sweep(sequence_model, swept, batch=(4,), axes=axes, backend="onnxruntime", duration=0.1)
-    flags = ("-o", "plan.json", "--slo", SLO, "--rate", "50", "--lengths")
+    flags = ("-o", "plan.json", "--slo", SLO, "--rate", "50", *NO_TRIALS, "--lengths")
     done = trtopt_cli("plan", swept, *flags, "6:0.5,12:0.5")
     assert done.returncode == 0, done.stderr
     assert "packing, estimated: 72% of the tokens computed are padding" in done.stdout.replace("\n", " ")
@@ -360,7 +362,9 @@ def test_packing_is_estimated_for_a_model_swept_over_lengths(
 def test_recorded_arrivals_are_planned_for_at_their_own_rate(measured: Path, trtopt_cli: CommandLine) -> None:
     times = trtopt_cli.folder / "arrivals.txt"
     times.write_text("\n".join(f"{index * 0.01:.3f}" for index in range(300)))
-    done = trtopt_cli("plan", measured / "fixed", "-o", "plan.json", "--slo", SLO, "--arrivals", times)
+    done = trtopt_cli(
+        "plan", measured / "fixed", "-o", "plan.json", "--slo", SLO, *NO_TRIALS, "--arrivals", times
+    )
     assert done.returncode == 0, done.stderr
     plan = read_plan(trtopt_cli.folder / "plan.json")
     assert plan.load.rate == pytest.approx(100)
@@ -371,7 +375,7 @@ def test_bounds_that_nothing_keeps_are_reported_with_what_each_costs(
     measured: Path, trtopt_cli: CommandLine
 ) -> None:
     told = trtopt_cli.fails(
-        1, "plan", measured / "fixed", "-o", "plan.json", "--slo", "p50=0.001ms", "--rate", "50"
+        3, "plan", measured / "fixed", "-o", "plan.json", "--slo", "p50=0.001ms", "--rate", "50", *NO_TRIALS
     )
     assert "no setup keeps all bounds" in told
     assert "p50=0.001ms: the closest comes to" in told

@@ -10,12 +10,12 @@ from msgspec import structs
 
 import trtopt
 from tests.support.command_line import DIGITS, CommandLine
+from trtopt.api import plan as make_plan
 from trtopt.errors import DeviceError
 from trtopt.files.atomic import write_atomically
 from trtopt.records import BenchReport, from_json, to_json
 from trtopt.workflows.plan import plan as planning
 from trtopt.workflows.plan.measured_engines import read_measured
-from trtopt.workflows.plan.plan import plan as make_plan
 from trtopt.workflows.plan.request import on_another_machine
 from trtopt.workflows.sweep.folder import read_sweep, save_sweep
 

@@ -13,11 +13,12 @@ import pytest
 
 import trtopt
 from tests.support.command_line import DIGITS, CommandLine, needs_no_gpu
+from trtopt.api import profile
 from trtopt.device.ort.runtime import OnnxRuntimeTarget
 from trtopt.errors import ArtifactError
 from trtopt.inspect.inspector import read_inspector
 from trtopt.records import BenchReport, LayerPass, ProfileReport, from_json, to_json
-from trtopt.workflows.profile.profile import profile, read_profile
+from trtopt.workflows.profile.profile import read_profile
 
 NODES = [node.name for node in onnx.load(str(DIGITS)).graph.node]
 
@@ -102,7 +103,7 @@ def test_convolutions_sums_and_activations_are_reported_as_fused(looked_into: Pr
 
 def test_an_onnx_file_is_profiled_into_a_folder(trtopt_cli: CommandLine) -> None:
     options = ("--backend", "onnxruntime", "--duration", "0.1", "-o", "inside", "--trace")
-    done = trtopt_cli("profile", DIGITS, *options)
+    done = trtopt_cli("profile", DIGITS, *options, "-v")
     assert done.returncode == 0, done.stderr
     assert "/block1/conv2/conv/Conv + /block1/Add + /block1/relu2/Relu" in done.stdout
     assert "100.0% of the nodes" in done.stdout
@@ -271,7 +272,7 @@ def test_what_cannot_be_profiled_is_an_error_with_a_remedy(cpu_build: Path, trto
     assert "name one with -o" in trtopt_cli.fails(2, "profile", cpu_build, "--trace")
     for flag in ("--probe-peaks", "--memory"):
         assert f"{flag}: nothing is measured with --result" in trtopt_cli.fails(
-            2, "profile", cpu_build, flag, "--result", "a file"
+            2, "profile", cpu_build, flag, "--result", cpu_build / "manifest.json"
         )
     assert "cannot be read as a result file" in trtopt_cli.fails(
         1, "profile", cpu_build, "--result", cpu_build / "manifest.json"

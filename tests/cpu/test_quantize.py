@@ -149,7 +149,7 @@ def test_nodes_that_share_a_name_are_distinguished(
     report = quantize(source, tmp_path / "q.onnx", Request("int8", "8.6", calib, method="max"))
     plain = quantize(DIGITS, tmp_path / "plain.onnx", Request("int8", "8.6", calib, method="max"))
     assert (report.pairs, report.weights) == (plain.pairs, plain.weights)
-    assert not any("without proof" in note for note in report.notes)
+    assert not any("not verified" in note for note in report.notes)
     assert accuracy(tmp_path / "q.onnx") >= accuracy(DIGITS) - 0.5
 
 
@@ -372,7 +372,7 @@ def test_a_build_quantises_first_and_keeps_what_tells_of_it(
     assert manifest.onnx.path == "model.int8.onnx"
     assert manifest.onnx.parent == manifest.intermediates[0].sha256
     report = from_json((folder / "quantize.json").read_bytes(), QuantizeReport)
-    assert (report.out, report.table, report.target) == (
+    assert (report.out, report.calibration_table, report.target) == (
         "model.int8.onnx", "model.int8.onnx.calibration.json", "rtx",
     )  # fmt: skip
     assert read_table(folder / "model.int8.onnx.calibration.json").samples == CALIBRATION

@@ -10,11 +10,15 @@ import msgspec
 import pytest
 
 import trtopt
+from tests.support import examples
 from tests.support.command_line import DIGITS, ROOT, CommandLine, needs_no_gpu
-from trtopt.errors import ArtifactError
-from trtopt.records import BenchReport, EngineRef, ProfileReport, to_json
-from trtopt.workflows.profile.profile import profile
-from trtopt.workflows.report import collect
+from trtopt.api import profile
+from trtopt.errors import ArtifactError, OutputError
+from trtopt.files.manifests import read_manifest
+from trtopt.records import BenchReport, Collected, EngineRef, ProfileReport, to_json
+from trtopt.records.checking import CheckReport
+from trtopt.report.html.page import page as html
+from trtopt.workflows.report import collect, default_output
 
 INSPECTOR = ROOT / "tests" / "data" / "inspector" / "tensorrt-8.6.0-r50_fp16.json.gz"
 
@@ -53,17 +57,64 @@ def test_a_page_is_made_of_what_build_bench_and_profile_leave(trtopt_cli: Comman
         ("build", DIGITS, "-o", "d", "--backend", "onnxruntime", "--batch", "1,8"),
         ("bench", "d", "--duration", "0.1", "--json", "d/result.json"),
         ("profile", "d", "--duration", "0.1", "-o", "d", "--trace"),
-        ("report", "d", "-o", "report.html"),
+        ("report", "d"),
     )
     for command in commands:
         done = trtopt_cli(*command)
         assert done.returncode == 0, done.stderr
-    page = (trtopt_cli.folder / "report.html").read_text("utf-8")
+    page = (trtopt_cli.folder / "d.html").read_text("utf-8")
     assert "/block1/conv2/conv/Conv + /block1/Add + /block1/relu2/Relu" in page
     for command in commands:
         assert f"trtopt {' '.join(map(str, command))}" in page
     assert "not on this page: trace.json, a trace for Perfetto" in page
-    assert "Nothing was measured" not in page
+    assert "not measured" not in page
+    assert trtopt_cli("report", "d", "d").returncode == 0
+    side_by_side = (trtopt_cli.folder / "d-and-d.html").read_text("utf-8")
+    assert "trtopt report d d" in side_by_side
+    assert "times as fast as A at batch 8" in side_by_side
+
+
+def test_what_is_no_page_is_never_overwritten_unless_it_is_named(tmp_path: Path) -> None:
+    folder, page = tmp_path / "d", tmp_path / "d.html"
+    assert default_output(folder) == page
+    assert default_output(folder, tmp_path / "e") == tmp_path / "d-and-e.html"
+    page.write_text("<p>the user's</p>")
+    with pytest.raises(OutputError, match="is there already, and is no page of trtopt's") as caught:
+        default_output(folder)
+    assert "-o" in caught.value.remedy
+    page.write_text(html(Collected(folder="d", name="d", manifest=examples.manifest()), "", "today"))
+    assert default_output(folder) == page
+
+
+def test_a_folder_is_called_by_its_name_however_it_is_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "d").mkdir()
+    monkeypatch.chdir(tmp_path / "d")
+    assert default_output(Path()) == tmp_path / "d.html"
+    assert default_output(Path("../d")) == Path("../d.html")
+
+
+def test_a_check_of_the_model_is_collected_and_one_of_another_is_left_out(full: Path) -> None:
+    manifest = read_manifest(full)
+    check = CheckReport(
+        created="2026-01-01T00:00:00+00:00",
+        model="d",
+        against="m.onnx",
+        against_sha256=manifest.source_sha256,
+        data="x.npz",
+        data_is_random=False,
+        subjects=(),
+    )
+    (full / "check.json").write_bytes(to_json(check))
+    other = msgspec.structs.replace(check, against_sha256="0" * 64)
+    (full / "other.json").write_bytes(to_json(other))
+    found = collect(full)
+    assert found.checks == {"check.json": check}
+    assert found.left_out == {"other.json": "a check against another model"}
+    (full / "check.json").write_bytes(to_json(check)[:-20])
+    with pytest.raises(ArtifactError, match=r"check\.json: cannot be read as a check"):
+        collect(full)
 
 
 def test_all_that_belongs_is_collected(full: Path, measured: BenchReport, inside: ProfileReport) -> None:
@@ -139,7 +190,6 @@ def test_a_page_that_cannot_be_written_is_reported_before_anything_is_read(
     full: Path, trtopt_cli: CommandLine
 ) -> None:
     assert "is a folder" in trtopt_cli.fails(1, "report", full, "-o", full)
-    assert "Missing option '-o'" in trtopt_cli.fails(2, "report", full)
 
 
 @pytest.mark.parametrize(

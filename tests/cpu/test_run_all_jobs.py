@@ -12,7 +12,7 @@ from tests.support.command_line import DIGITS
 from trtopt.errors import DeviceError, TrtoptError
 from trtopt.measure.outputs import OutputsJob
 from trtopt.workers.protocol import OutputsWritten
-from trtopt.workers.supervisor import run_all_jobs
+from trtopt.workers.supervisor import DONE, run_all_jobs
 
 SPY = """
 import os, time
@@ -67,8 +67,19 @@ def test_jobs_run_at_a_time_each_with_the_gpus_of_its_place(job: OutputsJob, tmp
 
 
 def test_a_place_is_taken_again_when_its_job_is_done(job: OutputsJob, tmp_path: Path) -> None:
-    outcomes(job, "dies", "alone", places=("7",))
+    jobs = [msgspec.structs.replace(job, data=f"spy:{function}") for function in ("dies", "alone")]
+    heard: list[tuple[int, str]] = []
+    for _ in run_all_jobs(
+        jobs, places=("7",), on_progress=lambda index, phase, _: heard.append((index, phase))
+    ):
+        pass
     assert (tmp_path / "alone").read_text() == "7"
+    assert [event for event in heard if event[1] in ("starting", DONE)] == [
+        (0, "starting"),
+        (0, DONE),
+        (1, "starting"),
+        (1, DONE),
+    ]
 
 
 def test_without_a_place_a_job_sees_what_this_process_sees(job: OutputsJob, tmp_path: Path) -> None:
@@ -77,10 +88,10 @@ def test_without_a_place_a_job_sees_what_this_process_sees(job: OutputsJob, tmp_
 
 
 def test_one_that_dies_or_hangs_stops_no_other(job: OutputsJob) -> None:
-    found = outcomes(job, "dies", "hangs", "alone", places=(None, None), limit_s=15)
+    found = outcomes(job, "dies", "hangs", "alone", places=(None, None), limit_s=10)
     assert isinstance(found[2], OutputsWritten)
     assert [type(found[index]) for index in (0, 1)] == [DeviceError, DeviceError]
     assert isinstance(found[0], TrtoptError)
     assert "its process ended with status 7" in found[0].problem
     assert isinstance(found[1], TrtoptError)
-    assert "not done after 15 s" in found[1].problem
+    assert "not done after 10 s" in found[1].problem

@@ -10,11 +10,11 @@ import pytest
 
 import trtopt
 from tests.support.command_line import DIGITS
+from trtopt.api import plan as make_plan
 from trtopt.errors import ArtifactError
 from trtopt.records import to_json
 from trtopt.serving import EnginePool
 from trtopt.workflows.plan.deployment import deploy_triton
-from trtopt.workflows.plan.plan import plan as make_plan
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +23,7 @@ def planned(tmp_path_factory: pytest.TempPathFactory) -> Path:
     trtopt.build(DIGITS, folder / "build", batch=(1, 8), backend="onnxruntime")
     report = trtopt.bench(folder / "build", duration=0.05, warmup=0.01)
     (folder / "build" / "bench.json").write_bytes(to_json(report))
-    make_plan([folder / "build"], folder / "plan.json", slo="p50=500ms", rate=100.0)
+    make_plan([folder / "build"], folder / "plan.json", slo="p50=500ms", rate=100.0, timeout=0.01)
     return folder / "plan.json"
 
 

@@ -28,17 +28,19 @@ NO_TEXT = os.fsdecode(b"caf\xe9")
 def test_a_folders_name_is_shown_unchanged(name: str, trtopt_cli: CommandLine) -> None:
     done = trtopt_cli("build", DIGITS, "-o", name, "--backend", "onnxruntime")
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith(f"{name}: engines by onnxruntime")
+    assert done.stdout.startswith(f"{name}: 1 engine by ONNX Runtime")
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
-def test_what_the_terminal_cannot_encode_is_spelled_out(
-    encoding: str, cpu_build: Path, trtopt_cli: CommandLine, monkeypatch: pytest.MonkeyPatch
+def test_what_the_terminal_cannot_encode_is_spelled_in_ascii(
+    encoding: str, trtopt_cli: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONIOENCODING", encoding)
-    done = trtopt_cli("bench", cpu_build, "--batch", "1", "--duration", "0.1")
+    done = trtopt_cli("lint", DIGITS)
     assert done.returncode == 0, done.stderr
-    assert "\\u2013" in done.stdout  # the dash where no copies were timed
+    assert "\n  -> pad the vocabulary" in done.stdout
+    refused = trtopt_cli.fails(2, "build", "--backend", "onnxruntime", DIGITS, "-o", NO_TEXT)
+    assert "\n  -> rename the file" in refused
 
 
 def test_a_folders_name_that_is_no_text_is_reported_as_such(trtopt_cli: CommandLine) -> None:
@@ -152,3 +154,60 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
     point = msgspec.structs.replace(result.points[0], latency=moved)
     (folder / "changed.json").write_bytes(to_json(msgspec.structs.replace(result, points=(point,))))
     return folder
+
+
+def test_a_result_in_a_pipe_has_one_line_per_row_and_each_note_once(
+    hostile: Path, trtopt_cli: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = trtopt_cli("bench", hostile / "built", "--duration", "0.1", "--load", "100")
+    assert done.returncode == 0, done.stderr
+    summary, header, row, *rest = done.stdout.splitlines()
+    assert re.match(
+        r"built on ONNX Runtime \S+ \(CPU\): [\d,]+ samples/s at batch 4; \S+ ms p50 at batch 4$", summary
+    )
+    assert len(header.split("  ")) >= 6
+    assert row.split()[0].startswith("4")
+    notes = [line for line in rest if line.startswith("note: ") or "more notes" in line]
+    assert len(notes) <= 3
+    assert not any(note.removeprefix("note: ") in done.stderr for note in notes)
+    assert not re.search(r"[━│┃ \t]$", done.stdout, re.MULTILINE)
+
+
+def test_quiet_prints_the_result_alone_and_contradicts_verbose(
+    hostile: Path, trtopt_cli: CommandLine
+) -> None:
+    done = trtopt_cli("bench", hostile / "m.onnx", "--backend", "onnxruntime", "--duration", "0.1", "-q")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert len(done.stdout.splitlines()) == 3
+    assert "contradict" in trtopt_cli.fails(2, "lint", DIGITS, "-q", "-v")
+
+
+def test_a_model_with_nan_in_its_weights_warns_and_fails_if_strict(trtopt_cli: CommandLine) -> None:
+    model = onnx.load(DIGITS)
+    weight = max(model.graph.initializer, key=lambda item: len(item.raw_data))
+    values = numpy_helper.to_array(weight).copy()
+    values.flat[0] = np.nan
+    weight.CopyFrom(numpy_helper.from_array(values, weight.name))
+    onnx.save(model, trtopt_cli.folder / "nan.onnx")
+    build = trtopt_cli("build", "nan.onnx", "--backend", "onnxruntime", "-o", "b")
+    assert build.returncode == 0, build.stderr
+    assert "WARNING: 1 weight holds NaN or infinity, such as" in build.stderr
+    cast = trtopt_cli("cast", "nan.onnx", "-o", "c.onnx", "--strict", "-q")
+    assert cast.returncode == 3, cast.stderr
+    assert "values are NaN or infinite" in cast.stderr
+    assert (trtopt_cli.folder / "c.onnx").is_file()
+    check = trtopt_cli("check", "nan.onnx", "--against", "nan.onnx")
+    assert "WARNING: output 'logits'" in check.stderr
+
+
+def test_verdicts_and_warnings_have_colours_on_a_terminal_unless_no_color_is_set(
+    hostile: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    arguments = ["compare", "result.json", "result.json"]
+    _, coloured = on_a_terminal(hostile, arguments)
+    assert re.search(r"\x1b\[33m[^\n]*UNDECIDED", coloured)
+    monkeypatch.setenv("NO_COLOR", "1")
+    _, plain = on_a_terminal(hostile, arguments)
+    assert "UNDECIDED" in plain
+    assert "\x1b[33m" not in plain

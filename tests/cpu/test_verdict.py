@@ -1,4 +1,4 @@
-"""The contest of precisions: graphs, engines and accuracy are real, times come from a script or a CPU."""
+"""The selection of precisions: graphs, engines and accuracy are real, times come from a script or a CPU."""
 
 from __future__ import annotations
 

@@ -186,7 +186,7 @@ def _profile(path: Path) -> None:
 
 
 def _profiled(path: Path) -> None:
-    from trtopt.workflows.profile.profile import profile
+    from trtopt.api import profile
 
     profile(path.parent, result=path.parent / "result.json")
 
@@ -212,33 +212,33 @@ def _inspector(path: Path) -> None:
 
 
 TARGETS = {
-    "onnx": Target(3000, "onnx", "*.onnx", change.message_changed, _model, whole=True),
-    "weights": Target(2000, "onnx", "[el]*.onnx", change.message_changed, _weights, whole=True),
-    "recipe": Target(2500, "recipe", "*.toml", change.toml_changed, _recipe),
-    "model spec": Target(1500, "spec", "*.toml", change.toml_changed, _spec),
-    "npz": Target(3000, "npz", "*.npz", arrays.npz_changed, _data),
-    "Polygraphy JSON": Target(2000, "polygraphy", "*.json", arrays.encoded_arrays_changed, _data),
-    "manifest": Target(600, "build", "manifest.json", change.json_changed, _build_folder, whole=True),
-    "manifest of schema 1": Target(500, "schema_1", "manifest.json", change.json_changed, _manifest),
-    "result": Target(300, "build", "result.json", change.json_changed, _result),
-    "result of schema 1": Target(200, "schema_1", "bench.json", change.json_changed, _result),
-    "trtexec's files": Target(1500, "trtexec", "*.json", change.json_changed, _trtexec),
-    "profile": Target(250, "build", "profile.json", change.json_changed, _profile),
-    "page": Target(120, "build", "*[!s].json", change.json_changed, _page, whole=True),
-    "calibration table": Target(1500, "table", "*.json", change.json_changed, _table),
-    "timing cache": Target(1500, "cache", "timing.cache", arrays.header_changed, _cache),
+    "onnx": Target(2000, "onnx", "*.onnx", change.message_changed, _model, whole=True),
+    "weights": Target(1500, "onnx", "[el]*.onnx", change.message_changed, _weights, whole=True),
+    "recipe": Target(2000, "recipe", "*.toml", change.toml_changed, _recipe),
+    "model spec": Target(2000, "spec", "*.toml", change.toml_changed, _spec),
+    "npz": Target(2500, "npz", "*.npz", arrays.npz_changed, _data),
+    "Polygraphy JSON": Target(2500, "polygraphy", "*.json", arrays.encoded_arrays_changed, _data),
+    "manifest": Target(500, "build", "manifest.json", change.json_changed, _build_folder, whole=True),
+    "manifest of schema 1": Target(300, "schema_1", "manifest.json", change.json_changed, _manifest),
+    "result": Target(150, "build", "result.json", change.json_changed, _result),
+    "result of schema 1": Target(100, "schema_1", "bench.json", change.json_changed, _result),
+    "trtexec's files": Target(3000, "trtexec", "*.json", change.json_changed, _trtexec),
+    "profile": Target(120, "build", "profile.json", change.json_changed, _profile),
+    "page": Target(60, "build", "*[!s].json", change.json_changed, _page, whole=True),
+    "calibration table": Target(3000, "table", "*.json", change.json_changed, _table),
+    "timing cache": Target(1200, "cache", "timing.cache", arrays.header_changed, _cache),
     "inspector": Target(1000, "build", "batch?.layers.json", change.json_changed, _inspector),
 }
 """Reading and judging: milliseconds a case."""
 
 NATIVE = {
-    "rewrite": Target(40, "onnx", "*.onnx", change.message_changed, _rewritten, whole=True),
+    "rewrite": Target(24, "onnx", "*.onnx", change.message_changed, _rewritten, whole=True),
     "build with TensorRT-RTX": Target(
         8, "onnx", "*.onnx", change.message_changed, _built("tensorrt-rtx"), whole=True
     ),
     "build with ONNX Runtime": Target(
         8, "onnx", "*.onnx", change.message_changed, _built("onnxruntime"), whole=True
     ),
-    "profile of a folder": Target(40, "build", "*.json", change.json_changed, _profiled, whole=True),
+    "profile of a folder": Target(24, "build", "*.json", change.json_changed, _profiled, whole=True),
 }
 """Through ONNX Runtime and TensorRT's parser and builder: tenths of a second a case."""

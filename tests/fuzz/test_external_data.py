@@ -41,7 +41,7 @@ def _built(path: Path, out: Path) -> None:
 
 
 def _checked(path: Path, out: Path) -> None:
-    from trtopt.workflows.precision.check import check
+    from trtopt.api import check
 
     (out / "report").write_text(repr(check(path, path)))
 

@@ -32,7 +32,7 @@ def test_mutations_leave_some_files_good_and_make_others_bad(
 def test_a_case_follows_from_its_number_alone() -> None:
     """And not from the cases before it, whose mutations a value of the fuzzer's own would carry on."""
     seed = b'{"a": [1, {"b": []}], "c": "x"}'
-    cases = {number: json_changed(Random(number), seed) for number in range(5000)}
+    cases = {number: json_changed(Random(number), seed) for number in range(1000)}
     for number in reversed(cases):
         assert json_changed(Random(number), seed) == cases[number], number
 

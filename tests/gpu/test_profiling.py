@@ -8,11 +8,11 @@ import pytest
 
 import trtopt
 from tests.support.gpu_digits import DIGITS, SOURCES
+from trtopt.api import profile
 from trtopt.inspect.memory import timeline
 from trtopt.inspect.peaks import peaks_of
 from trtopt.workflows.build.build_memory import memories_of
 from trtopt.workflows.profile.peaks import known_peaks
-from trtopt.workflows.profile.profile import profile
 
 
 def test_layers_are_timed_in_replays_of_a_graph_under_the_names_of_plain_runs(
@@ -75,7 +75,7 @@ def test_probed_peaks_lie_below_the_data_sheet_and_are_kept(
     built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    report = profile(built, batch=[8], duration=0.2, probe=True)
+    report = profile(built, batch=[8], duration=0.2, probe_peaks=True)
     assert report.environment is not None
     assert report.peaks is not None
     device = report.environment.device

@@ -10,13 +10,13 @@ import pytest
 
 import trtopt
 from tests.support.gpu_digits import DIGITS, HELDOUT, IMAGES, SOURCES, close
+from trtopt.api import plan
 from trtopt.device.backends import open_target
 from trtopt.errors import UsageError
 from trtopt.files.atomic import write_atomically
 from trtopt.files.manifests import read_manifest
 from trtopt.records import to_json
 from trtopt.serving import EnginePool
-from trtopt.workflows.plan.plan import plan
 from trtopt.workflows.plan.trial_runs import verify
 
 RANGES = ((1, 1, 4), (4, 8, 16), (20, 32, 32))

@@ -197,7 +197,7 @@ CASES: tuple[Case, ...] = (
         # h: float[4]
         # m: float[4]
         # v: float[4]
-        graph (float[N,2,8,8] x) => (float[N,4,6,6] y) {a = Conv(x, w, b) y = BatchNormalization(a, g, h, m, v)}""",
+        graph (float[N,2,8,8] x) => (float[N,4,6,6] y) {a = Conv(x, w, b) y = BatchNormalization<epsilon=0.5>(a, g, h, m, v)}""",
     ),
     case(
         "fold-batchnorm",

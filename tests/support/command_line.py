@@ -5,11 +5,11 @@ from __future__ import annotations
 import importlib.util
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.support import preloaded
 from tests.support.paths import ROOT
 from trtopt.device.cuda import probe
 
@@ -31,15 +31,9 @@ class CommandLine:
 
     def __call__(self, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
         """Run to the end; output is captured as text."""
-        return subprocess.run(
-            [sys.executable, "-m", "trtopt", *map(str, arguments)],
-            cwd=self.folder,
-            env=os.environ | {"COLUMNS": "200"},
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
+        command = [str(argument) for argument in arguments]
+        done = preloaded.run(command, self.folder, os.environ | {"COLUMNS": "200"})
+        return subprocess.CompletedProcess(command, *done)
 
     def fails(self, status: int, *arguments: str | Path) -> str:
         """Run; expect that status, no traceback and no new file. Returns the message."""

@@ -67,11 +67,18 @@ def test_every_parameter_is_named_typed_and_told(name: str) -> None:
         inspect.Parameter.KEYWORD_ONLY,
     }
     assert [one for one in parameters.values() if re.search(r"\bAny\b|_empty", str(one.annotation))] == []
-    told = (inspect.getdoc(function) or "").partition("Args:\n")[2].partition("\nRaises:")[0]
+    told = (inspect.getdoc(function) or "").partition("Args:\n")[2].partition("\nReturns:")[0]
     named = {
         word for entry in re.findall(r"^ {4}(\w[\w, ]*):", told, re.MULTILINE) for word in entry.split(", ")
     }
     assert named == parameters.keys()
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_the_help_has_every_section(name: str) -> None:
+    described = inspect.getdoc(getattr(trtopt, name)) or ""
+    sections = re.findall(r"^(\w+):$", described, re.MULTILINE)
+    assert sections == ["Args", "Returns", "Raises", "Example"]
 
 
 def keyword_catchers() -> Iterator[str]:

@@ -100,7 +100,7 @@ def test_what_another_machine_skipped_runs_here_and_what_it_passed_does_not(proj
 
 def test_one_that_hangs_is_killed_and_the_rest_of_its_file_runs(project: Path) -> None:
     (project / "test_hanging.py").write_text(HANGING)
-    code, said = run(project, limit=3)
+    code, said = run(project, limit=2)
     assert code == 1
     assert outcomes(project) == {
         "test_hanging.py::test_before": "passed",
@@ -133,7 +133,7 @@ def test_failures_crashes_and_files_that_cannot_be_imported_are_told_and_end_not
 
 def test_what_the_budget_cuts_off_is_no_failure_and_comes_again(project: Path) -> None:
     (project / "test_hanging.py").write_text(HANGING)
-    code, _ = run(project, budget=12)
+    code, _ = run(project, budget=6)
     assert code == 3
     assert outcomes(project).get("test_hanging.py::test_hangs") in (None, "cut off")  # None: a slow machine
     (project / "test_hanging.py").write_text(HANGING.replace("600", "0"))

@@ -97,8 +97,17 @@ class BuildJob(Record, frozen=True, kw_only=True, tag="build"):
     memory: bool = False
 
 
+_ROUTINE = (
+    "Converting conv activation scales to fp32",
+    "Converting conv weight scales to fp32",
+    "Your ONNX model has been generated with INT64 weights",
+    "CUDA lazy loading is not enabled",
+)
+"""Parts of messages that the builder marks as warnings, and that call for nothing."""
+
+
 class BuildLog:
-    """The builder's messages in a file, down to `info`; counts warnings and errors.
+    """The builder's messages in a file, down to `info`; counts errors, and warnings that are not routine.
 
     TensorRT's verbose messages (many megabytes for a large model) are not kept.
     """
@@ -113,7 +122,8 @@ class BuildLog:
     def __call__(self, severity: str, message: str) -> None:
         """See `device.building.LogSink`."""
         if severity in _LOG_MARKS:
-            self.warnings += severity in ("warning", "error")
+            is_routine = severity == "warning" and any(part in message for part in _ROUTINE)
+            self.warnings += severity in ("warning", "error") and not is_routine
             self._file.write(f"[{_LOG_MARKS[severity]}] {visible_lines(message)}\n")
             self._file.flush()
 

@@ -114,38 +114,38 @@ def bench(
     from trtopt.errors import TrtoptError
     from trtopt.report.trust import is_trustworthy
     from trtopt.workflows.bench.bench import bench as run
+    from trtopt.workflows.bench.request import BenchRequest
 
-    with listening(outputs.save) as listener:
-        try:
-            report = run(
-                path,
-                batch=batch,
-                shapes=shapes,
-                axes=axes,
-                backend=backend,
-                contract=contract,
-                terms=terms,
-                duration=duration,
-                warmup=warmup,
-                data=data,
-                layers=layers or outputs.need_layers,
-                memory=memory,
-                load=load,
-                max_latency=max_latency,
-                idle=idle,
-                cold_start=cold_start,
-                cpu_affinity=cpu_affinity,
-                lock_clocks=_clock(lock_clocks),
-                nvtx=nvtx,
-                cuda_profiler=cuda_profiler,
-                listener=listener,
-                timeout=timeout,
-                trust=trust,
-            )
-        except TrtoptError:
-            outputs.finish()
-            raise
-    outputs.finish()
+    request = BenchRequest(
+        batch=batch,
+        shapes=shapes,
+        axes=axes,
+        backend=backend,
+        contract=contract,
+        terms=terms,
+        duration=duration,
+        warmup=warmup,
+        data=data,
+        layers=layers or outputs.need_layers,
+        memory=memory,
+        load=load,
+        max_latency=max_latency,
+        idle=idle,
+        cold_start=cold_start,
+        cpu_affinity=cpu_affinity,
+        lock_clocks=_clock(lock_clocks),
+        nvtx=nvtx,
+        cuda_profiler=cuda_profiler,
+        timeout=timeout,
+        trust=trust,
+    )
+    try:
+        with listening(outputs.save) as listener:
+            report = run(path, request, listener)
+    except TrtoptError:
+        outputs.finish(path.name)
+        raise
+    outputs.finish(path.name)
     if strict and not is_trustworthy(report):
         context.exit(UNTRUSTWORTHY)
 

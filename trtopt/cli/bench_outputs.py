@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -57,14 +57,16 @@ class Outputs:
         if self._json is not None and not self._json.is_stdout:
             self._json.write(to_json(report, indent=None))
 
-    def finish(self) -> None:
+    def finish(self, subject: str) -> None:
         """Write trtexec's files, then the table, to standard error if the result goes to standard output.
 
-        They show the latest report; without one nothing is written.
+        They show the latest report on `subject`; without one nothing is written.
         """
-        from trtopt.cli.console import console
+        from trtopt.cli.console import is_verbose, show, show_notes, warn
         from trtopt.records import to_json
+        from trtopt.report.notes import plain
         from trtopt.report.text import bench_summary
+        from trtopt.report.trust import all_notes, bench_notes, trust_warnings
 
         report = self._latest
         if report is None:
@@ -73,7 +75,10 @@ class Outputs:
         is_stdout = self._json is not None and self._json.is_stdout
         if self._json is not None and is_stdout:
             self._json.write(to_json(report, indent=None))
-        console(stderr=is_stdout).print(bench_summary(report))
+        warn(trust_warnings(report))
+        show(bench_summary(report, subject, verbose=is_verbose()), err=is_stdout)
+        notes = plain(all_notes(report)) if is_verbose() else bench_notes(report)
+        show_notes(notes, err=is_stdout)
 
     def _export(self, report: BenchReport) -> None:
         from trtopt.files.atomic import write_atomically
@@ -95,7 +100,7 @@ def output_flags(command: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(command)
     def with_outputs(
-        json: JsonOutput | None, export_times: Path | None, export_profile: Path | None, **arguments: Any
+        json: JsonOutput | None, export_times: Path | None, export_profile: Path | None, **arguments: object
     ) -> None:
         command(**arguments, outputs=Outputs(json, export_times, export_profile))
 

@@ -89,10 +89,11 @@ def bisect(
 
     Exit code 3: they are not met even with all nodes kept.
     """
-    from trtopt.cli.console import say
+    from trtopt.cli.console import say, show_notes
     from trtopt.cli.progress import listening
     from trtopt.records import to_json
     from trtopt.report.bisecting import bisect_summary
+    from trtopt.report.notes import plain
     from trtopt.workflows.precision.bisect import Request, bisect as run
 
     request = Request(
@@ -117,5 +118,6 @@ def bisect(
         json.write(to_json(report))
     if json is None or not json.is_stdout:
         say(*bisect_summary(report))
+        show_notes(plain(report.notes))
     if report.verdict == "not met":
         raise click.exceptions.Exit(NOT_MET)

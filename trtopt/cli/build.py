@@ -9,6 +9,7 @@ import click
 
 from trtopt.cli.locked import or_locked
 from trtopt.cli.options.accuracy_bounds import bounds_options
+from trtopt.cli.options.alarms import check_alarms, strict_option
 from trtopt.cli.options.batch import parse_range
 from trtopt.cli.options.data import data_option
 from trtopt.cli.options.json_output import JsonOutput, json_option
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
 @click.option("--memory", is_flag=True, help="Trace the builder's allocations of device memory.")
 @click.option("--force", is_flag=True, help="Replace a build of another model.")
 @json_option("the manifest")
+@strict_option
 @or_locked
 def build(
     model: Path,
@@ -63,6 +65,7 @@ def build(
     nvtx: bool,
     memory: bool,
     force: bool,
+    strict: bool,
     cache_dir: Path | None,
     json: JsonOutput | None,
     recipe: RecipeFlags,
@@ -75,11 +78,12 @@ def build(
     TensorRT 8.6 may choose FP32 for layers that are FP16 in the graph where that is faster: for those the
     limit is half of the weights.
     """
-    from trtopt.cli.console import console
+    from trtopt.cli.console import show, show_notes, warn
     from trtopt.cli.progress import listening
     from trtopt.records import to_json
+    from trtopt.report.notes import plain
     from trtopt.report.profile import build_memories_summary, receipts_summary
-    from trtopt.report.text import build_summary
+    from trtopt.report.text import build_summary, engine_notes
     from trtopt.report.verdict import verdict_summary
     from trtopt.workflows.build.build import build as run, default_output
     from trtopt.workflows.build.build_memory import memories_of
@@ -110,10 +114,15 @@ def build(
     receipts = receipts_of(target, manifest)
     memories = build_memories_summary(memories_of(target, manifest))
     verdict_parts = () if manifest.verdict is None else (verdict_summary(manifest.verdict),)
+    is_stdout = json is not None and json.is_stdout
     if json is not None:
         json.write(to_json(manifest))
-    console(stderr=json is not None and json.is_stdout).print(
-        build_summary(manifest, str(target)), receipts_summary(receipts), memories, *verdict_parts
-    )
+    verdict_notes = () if manifest.verdict is None else manifest.verdict.notes
+    warn(manifest.alarms)
+    parts = (build_summary(manifest, str(target)), receipts_summary(receipts), memories, *verdict_parts)
+    show(*parts, err=is_stdout)
+    notes = dict.fromkeys((*manifest.notes, *engine_notes(manifest), *verdict_notes))
+    show_notes(plain(notes), err=is_stdout)
     if not allow_fallback:
         check_receipts(receipts)
+    check_alarms(manifest.alarms, strict=strict)

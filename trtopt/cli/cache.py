@@ -31,7 +31,7 @@ def cache() -> None:
 @json_option("the entries, one per line,")
 def ls(cache_dir: Path | None, json: JsonOutput | None) -> None:
     """List the caches, the latest used first."""
-    from trtopt.cli.console import console
+    from trtopt.cli.console import show as display
     from trtopt.records import to_json
     from trtopt.report.caching import entries_table
     from trtopt.workflows.build.timing_cache_commands import entries, store_folder
@@ -40,7 +40,7 @@ def ls(cache_dir: Path | None, json: JsonOutput | None) -> None:
     if json is not None:
         json.write(b"".join(to_json(entry, indent=None) for entry in cache_entries))
     if json is None or not json.is_stdout:
-        console().print(entries_table(cache_entries, str(store_folder(cache_dir))))
+        display(entries_table(cache_entries, str(store_folder(cache_dir))))
 
 
 @cache.command()
@@ -53,21 +53,21 @@ def show(
     name: str, cache_dir: Path | None, with_tactics: bool, against: str | None, json: JsonOutput | None
 ) -> None:
     """Show where and by which builds the cache NAME (or a part of its name) was made."""
-    from trtopt.cli.console import console
+    from trtopt.cli.console import show as display
     from trtopt.records import to_json
     from trtopt.report.caching import difference_table, entry_summary, tactics_table
     from trtopt.workflows.build import timing_cache_commands as caches
 
     if against is not None:
-        console().print(difference_table(caches.difference(name, against, cache_dir)))
+        display(difference_table(caches.difference(name, against, cache_dir)))
     elif with_tactics:
-        console().print(tactics_table(caches.tactics(name, cache_dir)))
+        display(tactics_table(caches.tactics(name, cache_dir)))
     else:
         entry = caches.entry(name, cache_dir)
         if json is not None:
             json.write(to_json(entry))
         if json is None or not json.is_stdout:
-            console().print(entry_summary(entry))
+            display(entry_summary(entry))
 
 
 @cache.command()

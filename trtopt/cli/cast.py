@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from trtopt.cli.options.alarms import check_alarms, strict_option
 from trtopt.cli.options.aliases import OptionWithAliases
 from trtopt.cli.options.data import data_option
 from trtopt.cli.options.json_output import JsonOutput, json_option
@@ -35,6 +36,7 @@ from trtopt.cli.options.target import target_option
 @click.option("--cast-io", is_flag=True, help="Make the model's FP32 inputs and outputs 16-bit too.")
 @click.option("--no-compare", is_flag=True, help="Do not compare the result with the original.")
 @click.option("--explain", metavar="NODE", help="Explain why this node became 16-bit or stayed FP32.")
+@strict_option
 @json_option()
 def cast(
     model: Path,
@@ -49,30 +51,40 @@ def cast(
     cast_io: bool,
     no_compare: bool,
     explain: str | None,
+    strict: bool,
     json: JsonOutput | None,
 ) -> None:
     """Write MODEL with its nodes in 16 bits where that is safe, and show what stayed FP32 and why."""
-    from trtopt.cli.console import say
+    from trtopt.cli.console import note, say, show_notes, warn
+    from trtopt.cli.progress import phases
     from trtopt.precision.casting.cast import cast_model
     from trtopt.records import to_json
-    from trtopt.report.casting import cast_summary, of_node
+    from trtopt.report.casting import cast_notes, cast_summary, of_node
 
-    report = cast_model(
-        model,
-        out,
-        precision="bf16" if precision == "bf16" else "fp16",
-        target=target,
-        data=data,
-        threshold=threshold,
-        keep=keep,
-        keep_op=keep_op,
-        include=include,
-        cast_io=cast_io,
-        compare=not no_compare,
-        accept=lambda report: explain is None or of_node(report, explain),
-        note=lambda text: click.echo(text, err=True),
-    )
+    with phases(f"casting {model.name}"):
+        report = cast_model(
+            model,
+            out,
+            precision="bf16" if precision == "bf16" else "fp16",
+            target=target,
+            data=data,
+            threshold=threshold,
+            keep=keep,
+            keep_op=keep_op,
+            include=include,
+            cast_io=cast_io,
+            compare=not no_compare,
+            accept=lambda report: explain is None or of_node(report, explain),
+            note=note,
+        )
+    warn(report.alarms)
     if json is not None:
         json.write(to_json(report))
-    if json is None or not json.is_stdout:
-        say(*(cast_summary(report) if explain is None else of_node(report, explain)))
+    if json is not None and json.is_stdout:
+        pass
+    elif explain is not None:
+        say(*of_node(report, explain))
+    else:
+        say(*cast_summary(report))
+        show_notes(cast_notes(report))
+    check_alarms(report.alarms, strict=strict)

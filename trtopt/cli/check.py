@@ -57,31 +57,31 @@ def check(
 
     Exit code 3: a bound is not met.
     """
-    from trtopt.cli.console import say
+    from trtopt.cli.console import say, show_notes, warn
     from trtopt.cli.progress import listening
     from trtopt.records import to_json
-    from trtopt.report.checking import check_summary
-    from trtopt.workflows.precision.check import check as run
+    from trtopt.report.checking import check_notes, check_summary
+    from trtopt.workflows.precision.check import CheckRequest, check as run
 
+    request = CheckRequest(
+        data=data,
+        task=task,
+        batch=batch,
+        shapes=shapes,
+        axes=axes,
+        backend=backend,
+        bounds=bounds,
+        layers=layers,
+        timeout=timeout,
+        trust=trust,
+    )
     with listening() as listener:
-        report = run(
-            model,
-            against,
-            data=data,
-            model=task,
-            batch=batch,
-            shapes=shapes,
-            axes=axes,
-            backend=backend,
-            bounds=bounds,
-            layers=layers,
-            listener=listener,
-            timeout=timeout,
-            trust=trust,
-        )
+        report = run(model, against, request, listener)
+    warn(report.alarms)
     if json is not None:
         json.write(to_json(report))
     if json is None or not json.is_stdout:
         say(*check_summary(report))
+        show_notes(check_notes(report))
     if not report.passed:
         raise click.exceptions.Exit(NOT_MET)

@@ -97,14 +97,14 @@ def compare(
     at any batch size, so that it can gate a CI. --control needs no B, nor does --across-contracts with two
     contracts, nor --builds, which then compares the builds of one model.
     """
-    from trtopt.cli.console import console
+    from trtopt.cli.console import is_verbose, show, show_notes
     from trtopt.cli.progress import listening
     from trtopt.errors import DeviceError
     from trtopt.records import to_json
-    from trtopt.report.comparison import comparison_markdown, comparison_summary
-    from trtopt.workflows.compare.compare import Options, compare as run
+    from trtopt.report.comparison import comparison_markdown, comparison_notes, comparison_summary
+    from trtopt.workflows.compare.compare import CompareRequest, compare as run
 
-    options = Options(
+    request = CompareRequest(
         threshold=threshold,
         force=force,
         batch=batch,
@@ -124,7 +124,7 @@ def compare(
         else recipe.calibrated_on(data if builds is not None else None),
     )
     with listening() as listener:
-        compared = run(a, b, options, listener)
+        compared = run(a, b, request, listener)
     record = to_json(compared.report, indent=None)
     is_stdout = json is not None and json.is_stdout
     if json is not None:
@@ -132,7 +132,8 @@ def compare(
     if markdown:
         click.echo(comparison_markdown(compared.outcome), nl=False, err=is_stdout)
     else:
-        console(stderr=is_stdout).print(comparison_summary(compared.outcome))
+        show(comparison_summary(compared.outcome, verbose=is_verbose()), err=is_stdout)
+        show_notes(comparison_notes(compared.outcome), err=is_stdout)
     if compared.failure is not None:
         raise DeviceError(
             compared.failure,

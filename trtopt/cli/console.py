@@ -1,16 +1,23 @@
-"""The console for tables and progress."""
+"""What commands print: results on standard output, notes and warnings on standard error."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
-from typing import Any
+from typing import IO, Any
 
 import click
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.text import Text
 
+from trtopt.cli.options.logging import QUIET, VERBOSITY
+from trtopt.logs import LOG
 from trtopt.printable import visible
+from trtopt.report.notes import Note, grouped, note_lines
+
+_UNLIMITED = 100_000
+"""Columns where no one looks at a screen: a row is one line for programs to read."""
 
 
 class _Console(Console):
@@ -28,11 +35,69 @@ class _Console(Console):
         return super().render(renderable, options)
 
 
-def console(*, stderr: bool = False) -> Console:
+def console(*, stderr: bool = False, file: IO[str] | None = None) -> Console:
     """A console that shows names literally: in a folder's name `[/b]` is no markup, `:key:` no emoji."""
-    return _Console(stderr=stderr, markup=False, emoji=False)
+    screen = _Console(stderr=stderr, file=file, markup=False, emoji=False, highlight=False)
+    if not screen.file.isatty():
+        screen.width = _UNLIMITED
+    return screen
+
+
+def is_live(screen: Console) -> bool:
+    """Whether lines can be drawn again."""
+    return screen.file.isatty() and screen.is_terminal and not screen.is_dumb_terminal
+
+
+def show(*parts: RenderableType, err: bool = False) -> None:
+    """Print tables and text; in a pipe without wrapping or trailing blanks."""
+    screen = console(stderr=err)
+    if screen.file.isatty():
+        screen.print(*parts)
+        return
+    with screen.capture() as captured:
+        screen.print(*parts)
+    print("\n".join(line.rstrip() for line in captured.get().splitlines()), file=_stream(err))
 
 
 def say(*lines: str, err: bool = False) -> None:
     """Print lines; each stays one line, whatever names it contains."""
-    click.echo("\n".join(map(visible, lines)), err=err)
+    print("\n".join(map(visible, lines)), file=_stream(err))  # click.echo would write past a live display
+
+
+def note(text: str) -> None:
+    """A note on standard error; none with --quiet."""
+    if verbosity() != QUIET:
+        say(f"trtopt: {text}", err=True)
+    LOG.info("%s", text)
+
+
+def show_notes(notes: Iterable[Note], *, err: bool = False) -> None:
+    """The notes under a result: three lines, with -v all, with --quiet none."""
+    notes = list(notes)
+    for line in grouped(notes):
+        LOG.info("%s", line)
+    lines = note_lines(notes, verbose=is_verbose())
+    if lines and verbosity() != QUIET:
+        say(*lines, err=err)
+
+
+def warn(texts: Iterable[str]) -> None:
+    """Warnings about the result, in red on standard error, whatever the verbosity."""
+    for text in texts:
+        show(Text(f"WARNING: {text}", "bold red"), err=True)
+        LOG.warning("%s", text)
+
+
+def verbosity() -> int:
+    """How often -v is given, or `QUIET`."""
+    context = click.get_current_context(silent=True)
+    return 0 if context is None else context.meta.get(VERBOSITY, 0)
+
+
+def is_verbose() -> bool:
+    """Whether details are printed."""
+    return verbosity() > 0
+
+
+def _stream(err: bool) -> Any:
+    return sys.stderr if err else sys.stdout

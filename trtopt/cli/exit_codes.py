@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 NOT_MET = 3
-"""The work is done, but a bound is not met, B is slower than A, or lint has findings to fail on."""
+"""The work is done, but a bound is not met, B is slower than A, lint has findings to fail on, or there is an
+accuracy alarm (`--strict`)."""
 UNTRUSTWORTHY = 4
 """Figures are not trustworthy (`--strict`)."""
 INTERRUPTED = 130

@@ -63,20 +63,22 @@ def export(
     (or FILE.py:callable) that returns (module, {input name: example tensor}).
     """
     from trtopt.cli.console import say
+    from trtopt.cli.progress import phases
     from trtopt.workflows.export import export_model
 
-    exported = export_model(
-        model,
-        output,
-        variant=variant,
-        exporter=exporter,
-        dtype=dtype,
-        checkpoint=checkpoint,
-        strict=strict,
-        opset=opset,
-        external_data=external_data,
-        allow_traced_branches=allow_traced_branches,
-    )
+    with phases(f"exporting {model}"):
+        exported = export_model(
+            model,
+            output,
+            variant=variant,
+            exporter=exporter,
+            dtype=dtype,
+            checkpoint=checkpoint,
+            strict=strict,
+            opset=opset,
+            external_data=external_data,
+            allow_traced_branches=allow_traced_branches,
+        )
     say(*_summary(exported))
 
 

@@ -39,13 +39,13 @@ def lint(model: Path, target: str, json: JsonOutput | None, fail_on: str | None)
     if json is not None:
         json.write(to_json(report))
     if json is None or not json.is_stdout:
+        findings = "1 finding" if len(report.advice) == 1 else f"{len(report.advice)} findings"
+        say(f"{findings} in {report.nodes} nodes for TensorRT {report.target}")
         for check in CHECKS:
             matching = [item for item in report.advice if item.check == check.name]
             if matching:
                 say(f"{check.name}: {check.effect}", f"  → {check.remedy}")
                 say(*(f"    {item.node or 'model'}: {item.reason}" for item in matching))
-        findings = "1 finding" if len(report.advice) == 1 else f"{len(report.advice)} findings"
-        click.echo(f"{findings} in {report.nodes} nodes for TensorRT {report.target}")
     found_names = {item.check for item in report.advice}
     if ("any" in requested and found_names) or requested & found_names:
         raise click.exceptions.Exit(NOT_MET)

@@ -49,8 +49,9 @@ def _refuse_other_options() -> None:
 
 
 def _rebuild(source: Path, output: Path | None, plugins: tuple[str, ...]) -> None:
-    from trtopt.cli.console import console, say
+    from trtopt.cli.console import say, show, show_notes, warn
     from trtopt.cli.progress import listening
+    from trtopt.report.notes import plain
     from trtopt.report.text import build_summary
     from trtopt.report.verifying import change_lines
     from trtopt.workflows.build.rebuild import rebuild_locked, rebuilt_name
@@ -58,5 +59,7 @@ def _rebuild(source: Path, output: Path | None, plugins: tuple[str, ...]) -> Non
     target = output or rebuilt_name(source)
     with listening() as listener:
         manifest, changes = rebuild_locked(source, target, listener, plugins)
-    console().print(build_summary(manifest, str(target)))
+    warn(manifest.alarms)
+    show(build_summary(manifest, str(target)))
+    show_notes(plain(manifest.notes))
     say(*change_lines(changes))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import difflib
 import importlib
 import os
@@ -16,7 +17,7 @@ import click
 from trtopt.cli.exit_codes import BY_SIGNAL, INTERRUPTED
 from trtopt.cli.options.logging import with_log_options
 from trtopt.errors import TrtoptError, UsageError
-from trtopt.printable import visible_lines
+from trtopt.printable import spelled_out, visible_lines
 from trtopt.version import __version__
 
 SECTIONS = {
@@ -97,8 +98,10 @@ def cli() -> None:
 
 def main() -> None:
     """Run the command line; a user's mistake gives a message and an exit code, never a traceback."""
-    if isinstance(sys.stdout, TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # as on standard error: Latin-1 has no arrows
+    codecs.register_error("spelled-out", spelled_out)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="spelled-out")  # Latin-1 has no arrows
     signal.signal(signal.SIGTERM, _terminate)
     if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # nohup ignores it
         signal.signal(signal.SIGHUP, _terminate)
@@ -162,7 +165,7 @@ def _described(error: TrtoptError) -> str:
 
 
 def _fail(text: str) -> None:
-    click.echo(f"trtopt: {text}", err=True)
+    print(f"trtopt: {text}", file=sys.stderr)
     _log("error", text)
 
 

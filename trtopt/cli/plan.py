@@ -74,36 +74,37 @@ def plan(
     SWEEP is a folder of `trtopt sweep`, or a build folder with results of `trtopt bench --json` in it;
     with several folders, the engines of all are candidates. `trtopt.serving.EnginePool.open` loads the plan.
     """
-    from trtopt.cli.console import console, say
+    from trtopt.cli.console import is_verbose, show, show_notes
+    from trtopt.cli.progress import phases
     from trtopt.files.writable import check_writable
     from trtopt.records import to_json
+    from trtopt.report.notes import plain
     from trtopt.report.planning import plan_text
     from trtopt.workflows.plan.plan import plan as make
+    from trtopt.workflows.plan.request import PlanRequest
     from trtopt.workflows.plan.trial_runs import verify as put_to_the_test
 
-    def listen(text: str) -> None:
-        say(f"trtopt: {text}", err=True)
-
     check_writable(output)
-    made = make(
-        sources,
-        output,
+    request = PlanRequest(
         slo=slo,
         rate=rate,
         arrivals=arrivals,
-        lengths=_lengths(lengths) if lengths is not None else None,
+        lengths=_lengths(lengths) if lengths is not None else {},
         memory_bytes=_bytes(memory) if memory is not None else None,
         max_engines=max_engines,
         for_triton=purpose == "triton",
         timeout=timeout,
         trust=trust,
-        listener=listen,
     )
-    if verify:
-        made = put_to_the_test(output, timeout, listen, trust)
+    with phases("planning") as enter:
+        made = make(sources, output, request, enter)
+        if verify:
+            made = put_to_the_test(output, timeout, enter, trust)
+    is_stdout = json is not None and json.is_stdout
     if json is not None:
         json.write(to_json(made))
-    console(stderr=json is not None and json.is_stdout).print(plan_text(made))
+    show(plan_text(made, verbose=is_verbose()), err=is_stdout)
+    show_notes(plain(made.notes), err=is_stdout)
 
 
 def _bytes(text: str) -> int:

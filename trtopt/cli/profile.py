@@ -84,47 +84,49 @@ def profile(
     Shows where the time goes, layer by layer, with the names of the ONNX file; which types ran; what fused,
     what did not and why; and how far each layer is from the device's limits.
     """
-    from trtopt.cli.console import console
+    from trtopt.cli.console import is_verbose, note, show, show_notes
     from trtopt.cli.progress import listening
     from trtopt.errors import UsageError
     from trtopt.files.atomic import write_atomically
     from trtopt.files.writable import check_writable
     from trtopt.records import to_json
-    from trtopt.report.profile import profile_summary
+    from trtopt.report.profile import profile_notes, profile_summary
     from trtopt.report.trace import trace
     from trtopt.workflows.profile.profile import PROFILE_FILE, TRACE_FILE, profile as run
+    from trtopt.workflows.profile.request import ProfileRequest
 
     if with_trace and output is None:
         raise UsageError("--trace: no folder to write trace.json into", "name one with -o")
     file = output / PROFILE_FILE if output is not None else None
     if file is not None:
         check_writable(file)
+    request = ProfileRequest(
+        batch=batch,
+        shapes=shapes,
+        axes=axes,
+        data=data,
+        backend=backend,
+        result=result,
+        against=against,
+        memory=memory,
+        kernels=kernels,
+        nvtx=nvtx,
+        probe_peaks=probe_peaks,
+        duration=duration,
+        timeout=timeout,
+        trust=trust,
+    )
     with listening() as listener:
-        report = run(
-            path,
-            batch=batch,
-            shapes=shapes,
-            axes=axes,
-            data=data,
-            backend=backend,
-            result=result,
-            against=against,
-            memory=memory,
-            kernels=kernels,
-            nvtx=nvtx,
-            probe=probe_peaks,
-            duration=duration,
-            listener=listener,
-            timeout=timeout,
-            trust=trust,
-        )
+        report = run(path, request, listener)
     if file is not None:
         write_atomically(file, to_json(report, indent=None))
+    is_stdout = json is not None and json.is_stdout
     if json is not None:
         json.write(to_json(report, indent=None))
-    console(stderr=json is not None and json.is_stdout).print(profile_summary(report))
+    show(profile_summary(report, verbose=is_verbose()), err=is_stdout)
+    show_notes(profile_notes(report), err=is_stdout)
     if file is not None and with_trace:
         if any(layer.ms for engine in report.engines for layer in engine.layers):
             write_atomically(file.with_name(TRACE_FILE), trace(report))
         else:
-            click.echo(f"trtopt: no {TRACE_FILE}: nothing was timed", err=True)
+            note(f"no {TRACE_FILE}: nothing was timed")

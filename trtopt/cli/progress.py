@@ -5,37 +5,118 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from rich.console import Console, Group
+from rich.console import Group
 from rich.live import Live
-from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TaskID,
+    TextColumn,
+)
+from rich.text import Text
 
-from trtopt.cli.console import console, say
+from trtopt.cli.console import console, is_live, is_verbose, note, say, verbosity
+from trtopt.cli.options.logging import QUIET
 from trtopt.logs import LOG
 from trtopt.records import BenchReport, SweepPoint, SweepReport
 from trtopt.report.sweep import point_line, sweep_table
-from trtopt.workflows.listener import Listener
+from trtopt.workflows.listener import DONE, Listener
+
+_MINUTE = 60
+_SHOWN_FRACTION = 0.02
+"""Before so much is done, a time left would be a guess."""
 
 
 class ProgressBars:
-    """One bar per job; a job of unknown length pulses."""
+    """One bar per running job, one line for those that wait; finished ones are counted, and gone."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
         self._tasks: list[TaskID] = []
+        self._waiting = progress.add_task("", total=None, phase="", start=False, visible=False)
+        self._began: set[int] = set()
 
     def plan(self, labels: Sequence[str]) -> None:
         """Start a new list of jobs; earlier bars are removed."""
         for task in self._tasks:
             self._progress.remove_task(task)
+        self._began = set()
+        count = len(labels)
         self._tasks = [
-            self._progress.add_task(label, total=None, phase="waiting", start=False) for label in labels
+            self._progress.add_task(
+                f"{label} ({index} of {count})" if count > 1 else label,
+                total=None,
+                phase="",
+                start=False,
+                visible=False,
+            )
+            for index, label in enumerate(labels, 1)
         ]
+        self._show_waiting()
 
     def update(self, index: int, phase: str, fraction: float | None) -> None:
-        """Show a job's progress."""
+        """Show a job's progress; its bar goes when it is done."""
+        if index >= len(self._tasks):  # a job on its own, which no one announced
+            self.plan([phase])
+        task = self._tasks[index]
+        self._began.add(index)
+        self._progress.start_task(task)
         total = None if fraction is None else 1.0
-        self._progress.start_task(self._tasks[index])
-        self._progress.update(self._tasks[index], phase=phase, total=total, completed=fraction or 0.0)
+        done = phase == DONE
+        reported = next(one.elapsed for one in self._progress.tasks if one.id == task)
+        self._progress.update(
+            task, phase=phase, total=total, completed=fraction or 0.0, visible=not done, reported=reported
+        )
+        if done:
+            self._progress.stop_task(task)
+        self._show_waiting()
+
+    def _show_waiting(self) -> None:
+        left = len(self._tasks) - len(self._began)
+        self._progress.update(self._waiting, description=f"{left} waiting", visible=left > 0)
+
+
+class _Bar(BarColumn):
+    """A bar where the length is known, else nothing: one that pulses informs no one."""
+
+    def render(self, task: Task) -> Text:  # type: ignore[override]
+        """See `BarColumn.render`."""
+        return Text("") if task.total is None else super().render(task)  # type: ignore[return-value]
+
+
+class _Elapsed(ProgressColumn):
+    """The time since a job began; waiting jobs have none."""
+
+    def render(self, task: Task) -> Text:
+        """See `ProgressColumn.render`."""
+        elapsed = task.finished_time if task.finished else task.elapsed
+        return Text("" if elapsed is None else duration_text(elapsed))
+
+
+class _Left(ProgressColumn):
+    """The time left, by the part that was done when it was last reported, counted down from then."""
+
+    def render(self, task: Task) -> Text:
+        """Nothing where it is unknown."""
+        fraction, reported = task.completed if task.total else 0.0, task.fields.get("reported")
+        if task.elapsed is None or reported is None or not _SHOWN_FRACTION <= fraction < 1:
+            return Text("")
+        left = seconds_left(fraction, reported, task.elapsed)
+        return Text(f"{duration_text(left)} left")
+
+
+def seconds_left(fraction: float, reported_s: float, elapsed_s: float) -> float:
+    """After `elapsed_s`, when `fraction` was done after `reported_s`."""
+    return max(0.0, reported_s / fraction - elapsed_s)
+
+
+def duration_text(seconds: float) -> str:
+    """`0:42`, or `1:02:03`."""
+    minutes, rest = divmod(round(seconds), _MINUTE)
+    hours, minutes = divmod(minutes, _MINUTE)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
 @contextmanager
@@ -44,26 +125,46 @@ def listening(report: Callable[[BenchReport], None] = lambda report: None) -> It
 
     `report` receives each report so far.
     """
-    screen = console(stderr=True)
-    with _progress(screen) as progress:
+    with _progress() as progress:
         bars = ProgressBars(progress)
-        yield Listener(progress=bars.update, plans=bars.plan, report=report, note=_print_note)
+        yield Listener(progress=bars.update, plans=bars.plan, report=report, note=note)
+
+
+@contextmanager
+def phases(doing: str) -> Iterator[Callable[[str], None]]:
+    """Work of unknown length: its phase and the time since it began, on a terminal; receives phases."""
+    with _progress() as progress:
+        bars = ProgressBars(progress)
+        bars.plan([doing])
+        bars.update(0, "", None)
+
+        def enter(phase: str) -> None:
+            if is_verbose():
+                note(phase)
+            else:
+                LOG.info("%s", phase)
+            bars.update(0, phase, None)
+
+        yield enter
 
 
 @contextmanager
 def listening_to_sweep() -> Iterator[Listener]:
     """A listener that shows a sweep's points: in a live table on a terminal, otherwise one line each."""
     screen = console(stderr=True)
-    progress = _progress(screen)
-    bars = ProgressBars(progress)
-    if not screen.is_terminal:
-        yield Listener(note=_print_note, sweep=_NewPoints().print_changed)
+    if verbosity() == QUIET:
+        yield Listener()
         return
-    with Live(progress, console=screen, transient=True) as live:
+    if not is_live(screen):
+        yield Listener(note=note, sweep=_NewPoints().print_changed)
+        return
+    progress = _columns()
+    bars = ProgressBars(progress)
+    with Live(progress, console=screen, transient=True, redirect_stdout=False) as live:
         yield Listener(
             progress=bars.update,
             plans=bars.plan,
-            note=_print_note,
+            note=note,
             sweep=lambda report: live.update(Group(sweep_table(report), progress)),
         )
 
@@ -79,20 +180,22 @@ class _NewPoints:
         for point in report.points:
             if self._printed.get(point.key) != point:
                 self._printed[point.key] = point
-                _print_note(point_line(point))
+                say(f"trtopt: {point_line(point)}", err=True)
 
 
-def _progress(screen: Console) -> Progress:
-    columns = (
-        SpinnerColumn(),
+def _columns(*, disable: bool = False) -> Progress:
+    return Progress(
         TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        TimeElapsedColumn(),
+        _Bar(),
+        _Elapsed(),
+        _Left(),
         TextColumn("{task.fields[phase]}", markup=False),
+        console=console(stderr=True),
+        transient=True,
+        redirect_stdout=False,  # a result that goes into a file stays out of the display
+        disable=disable,
     )
-    return Progress(*columns, console=screen, transient=True, disable=not screen.is_terminal)
 
 
-def _print_note(text: str) -> None:
-    say(f"trtopt: {text}", err=True)
-    LOG.info("%s", text)
+def _progress() -> Progress:
+    return _columns(disable=not is_live(console(stderr=True)) or verbosity() == QUIET)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from trtopt.cli.options.alarms import check_alarms, strict_option
 from trtopt.cli.options.completion import method_names, names
 from trtopt.cli.options.data import data_option
 from trtopt.cli.options.json_output import JsonOutput, json_option
@@ -89,6 +90,7 @@ def _smoothing(text: str) -> float | str:
 )
 @recipe_option("The recipe that --verdict builds with.")
 @click.option("--explain", metavar="NODE", help="Explain the decision on this node.")
+@strict_option
 @json_option()
 def quantize(
     model: Path,
@@ -106,11 +108,14 @@ def quantize(
     verdict: str | None,
     profile: str | None,
     explain: str | None,
+    strict: bool,
     json: JsonOutput | None,
 ) -> None:
     """Quantise the ONNX file MODEL: write Q/DQ where TensorRT profits from them."""
-    from trtopt.cli.console import say
+    from trtopt.cli.console import say, show_notes, warn
+    from trtopt.cli.progress import phases
     from trtopt.records import to_json
+    from trtopt.report.notes import plain
     from trtopt.report.quantize import explain as explained, quantize_summary
     from trtopt.workflows.listener import Listener
     from trtopt.workflows.precision.quantize import Request, quantize as run
@@ -128,19 +133,30 @@ def quantize(
         random_data=random_data,
     )
     if verdict is not None:
-        _by_verdict(model, out, replace(request, target=target or ""), verdict, profile, explain, json)
+        alarms = _by_verdict(
+            model, out, replace(request, target=target or ""), verdict, profile, explain, json
+        )
+        check_alarms(alarms, strict=strict)
         return
-    report = run(
-        model,
-        out,
-        request,
-        Listener(note=lambda text: say(f"{text} …", err=True)),
-        accept=lambda report: explain is None or explained(report, explain),
-    )
+    with phases(f"quantising {model.name}") as enter:
+        report = run(
+            model,
+            out,
+            request,
+            Listener(note=enter),
+            accept=lambda report: explain is None or explained(report, explain),
+        )
+    warn(report.alarms)
     if json is not None:
         json.write(to_json(report))
-    if json is None or not json.is_stdout:
-        say(*(quantize_summary(report) if explain is None else explained(report, explain)))
+    if json is not None and json.is_stdout:
+        pass
+    elif explain is not None:
+        say(*explained(report, explain))
+    else:
+        say(*quantize_summary(report))
+        show_notes(plain(report.notes))
+    check_alarms(report.alarms, strict=strict)
 
 
 def _by_verdict(
@@ -151,13 +167,15 @@ def _by_verdict(
     profile: str | None,
     explain: str | None,
     json: JsonOutput | None,
-) -> None:
-    """Measure, write the best candidate, and show its results."""
-    from trtopt.cli.console import console, say
+) -> tuple[str, ...]:
+    """Measure, write the best candidate, and show its results; the alarms about it."""
+    from trtopt.cli.console import say, show, show_notes, warn
     from trtopt.cli.options.batch import parse_batches
     from trtopt.cli.progress import listening
     from trtopt.errors import UsageError
+    from trtopt.precision.alarms import verdict_alarms
     from trtopt.records import to_json
+    from trtopt.report.notes import plain
     from trtopt.report.verdict import verdict_summary
     from trtopt.workflows.build.break_even import quantize_where_it_pays
 
@@ -172,10 +190,14 @@ def _by_verdict(
             profile=profile,
             listener=listener,
         )
+    alarms = verdict_alarms(result.verdict)
+    warn(alarms)
     if json is not None:
         json.write(to_json(result.verdict))
     if json is not None and json.is_stdout:
-        return
-    console().print(verdict_summary(result.verdict))
+        return alarms
+    show(verdict_summary(result.verdict))
     for path, sizes in result.written.items():
         say(f"written: {path} for batch {', '.join(map(str, sizes))}")
+    show_notes(plain(result.verdict.notes))
+    return alarms

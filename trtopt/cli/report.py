@@ -9,36 +9,50 @@ import click
 
 @click.command()
 @click.argument("folder", metavar="DIR", type=click.Path(exists=True, path_type=Path))
+@click.argument("other", metavar="[DIR_B]", required=False, type=click.Path(exists=True, path_type=Path))
 @click.option(
-    "-o", "--output", type=click.Path(path_type=Path), help="HTML file to write [default: DIR.html]."
+    "-o",
+    "--output",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="HTML file to write [default: DIR.html next to DIR; of two, A-and-B.html next to A].",
 )
-def report(folder: Path, output: Path | None) -> None:
+def report(folder: Path, other: Path | None, output: Path | None) -> None:
     """Write the contents of DIR as one HTML page that needs no network.
 
     DIR holds what `trtopt build -o DIR`, `trtopt bench --json DIR/result.json` and `trtopt profile -o DIR`
-    write, all of it or some; or it is a sweep's folder. The page lists missing parts with the commands that
-    create them.
+    write, all of it or some; or it is a sweep's folder. With a second folder the page shows both side by
+    side, DIR_B against the baseline DIR.
     """
     from trtopt.cli.console import say
+    from trtopt.errors import UsageError
     from trtopt.files.atomic import write_atomically
     from trtopt.files.writable import check_writable
+    from trtopt.report.html.folder import report_page
     from trtopt.report.html.library import plotting_library
-    from trtopt.report.html.page import page, page_of
-    from trtopt.report.html.provenance import typed
-    from trtopt.report.html.sweep import sweep_sections, sweep_title
+    from trtopt.report.html.page import page_of
+    from trtopt.report.html.pair import pair_page
+    from trtopt.report.html.sweep import sweep_page
     from trtopt.version import __version__
     from trtopt.workflows.invocation import command_line, now
-    from trtopt.workflows.report import collect
+    from trtopt.workflows.report import collect, default_output, differences_of
     from trtopt.workflows.sweep.folder import is_sweep, read_sweep
 
-    output = output or Path(f"{folder.resolve().name}.html")
-    check_writable(output)
-    made = f"trtopt {__version__}, {now()}: {typed(command_line())}"
-    if is_sweep(folder):
-        swept = read_sweep(folder)
-        text = page_of(sweep_title(swept), sweep_sections(swept), plotting_library(), made)
+    file = output or default_output(folder, other)
+    check_writable(file)
+    argv = command_line()
+    if other is not None:
+        if is_sweep(folder) or is_sweep(other):
+            raise UsageError(
+                "a sweep's folder has no page side by side with another",
+                "give two build folders, or one of the sweep's folders builds/…",
+            )
+        a, b = collect(folder), collect(other)
+        shown = pair_page(a, b, differences_of(a, b), argv)
+    elif is_sweep(folder):
+        shown = sweep_page(read_sweep(folder), argv)
     else:
-        collected = collect(folder)
-        text = page(collected, plotting_library(), made)
-    write_atomically(output, text.encode())
-    say(f"trtopt: {output}", err=True)
+        shown = report_page(collect(folder), argv)
+    text = page_of(shown, plotting_library(), f"trtopt {__version__}, {now()}")
+    write_atomically(file, text.encode())
+    say(f"trtopt: {file}", err=True)

@@ -58,9 +58,11 @@ def rewrite(
     json: JsonOutput | None,
 ) -> None:
     """Rewrite the ONNX file MODEL for TensorRT and check that it still computes the same function."""
-    from trtopt.cli.console import say
+    from trtopt.cli.console import note, say, show_notes
+    from trtopt.cli.progress import phases
     from trtopt.errors import UsageError
     from trtopt.records import to_json
+    from trtopt.report.notes import plain
     from trtopt.rewrite import explain as words
     from trtopt.rewrite.catalogue import RULES
     from trtopt.rewrite.rewrite import rewrite_model
@@ -78,20 +80,26 @@ def rewrite(
         )
     if model is None or out is None:
         raise UsageError("a model and -o are needed", "trtopt rewrite MODEL.onnx -o OUT.onnx")
-    trace = rewrite_model(
-        model,
-        out,
-        target=target,
-        rules=rules,
-        skip=skip or (),
-        check=not no_check,
-        data=data,
-        keep_going=keep_going,
-        dynamic_batch=dynamic_batch,
-        accept=lambda trace: explain is None or words.of_node(trace, explain),
-        note=lambda text: click.echo(text, err=True),
-    )
+    with phases(f"rewriting {model.name}"):
+        trace = rewrite_model(
+            model,
+            out,
+            target=target,
+            rules=rules,
+            skip=skip or (),
+            check=not no_check,
+            data=data,
+            keep_going=keep_going,
+            dynamic_batch=dynamic_batch,
+            accept=lambda trace: explain is None or words.of_node(trace, explain),
+            note=note,
+        )
     if json is not None:
         json.write(to_json(trace))
-    if json is None or not json.is_stdout:
-        say(*(words.summary(trace) if explain is None else words.of_node(trace, explain)))
+    if json is not None and json.is_stdout:
+        pass
+    elif explain is not None:
+        say(*words.of_node(trace, explain))
+    else:
+        say(*words.summary(trace))
+        show_notes(plain(trace.notes))

@@ -95,11 +95,11 @@ def sweep(
     The folder holds sweep.json, sweep.csv, build folders and a result file for each point. The same command
     continues an interrupted sweep, and measures nothing twice. `trtopt report FOLDER` draws the curves.
     """
-    from trtopt.cli.console import console
+    from trtopt.cli.console import say, show, show_notes
     from trtopt.cli.options.batch import parse_streams
     from trtopt.cli.progress import listening_to_sweep
     from trtopt.records import to_json
-    from trtopt.report.sweep import sweep_summary
+    from trtopt.report.sweep import sweep_notes, sweep_summary
     from trtopt.workflows.sweep.request import SweepRequest
     from trtopt.workflows.sweep.sweep import sweep as run
 
@@ -127,11 +127,13 @@ def sweep(
         with listening_to_sweep() as listener:
             report = run(model, output, request, listener)
     except KeyboardInterrupt:
-        click.echo("trtopt: run the same command again to continue after the measured points", err=True)
+        say("trtopt: run the same command again to continue after the measured points", err=True)
         raise
+    is_stdout = json is not None and json.is_stdout
     if json is not None:
         json.write(to_json(report))
-    console(stderr=json is not None and json.is_stdout).print(sweep_summary(report))
+    show(sweep_summary(report), err=is_stdout)
+    show_notes(sweep_notes(report), err=is_stdout)
 
 
 def _names(text: str | None) -> tuple[str, ...]:

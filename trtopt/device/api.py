@@ -269,8 +269,7 @@ class Device(Protocol):
 
         Raises:
             UsageError: the device runs no kernels.
-            BackendMissingError: the tracer's library is not installed.
-            DeviceError: no permission, or another profiler uses it.
+            DeviceError: its library is not installed, no permission, or another profiler uses it.
         """
 
     def annotate(self, name: str) -> AbstractContextManager[object]:

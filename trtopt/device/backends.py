@@ -13,7 +13,7 @@ from trtopt.device.cuda import probe
 from trtopt.device.nvtx import UNMARKED, NvtxMarks
 from trtopt.device.ort.host import cpu_info, no_cuda_profiler, no_kernels
 from trtopt.errors import BackendMissingError, UsageError
-from trtopt.extras import install
+from trtopt.extras import RTX_EXTRA, install
 from trtopt.records import Backend, DeviceInfo, Plugin
 from trtopt.targets import BACKENDS, LEAST_CAPABILITY, ONNXRUNTIME, RTX, TENSORRT, target_of
 
@@ -70,7 +70,7 @@ def choose_for_building(requested: str) -> BackendChoice:
         return BackendChoice(RTX, why)
     raise BackendMissingError(
         "no TensorRT that can build here is installed",
-        f"{install('rtx')} (builds without a GPU), or {install('tensorrt')} (needs one); "
+        f"{install(RTX_EXTRA)} (builds without a GPU), or {install('tensorrt')} (needs one); "
         "--backend onnxruntime prepares the model for this CPU",
     )
 
@@ -171,7 +171,7 @@ def check_device_options(
 
     Raises:
         UsageError: no allocations to follow, no CUDA to profile, or cores that this process cannot have.
-        BackendMissingError: kernels cannot be recorded without cupti-python.
+        DeviceError: kernels cannot be recorded without cupti-python.
         NoGpuError: the backend needs a GPU and there is none.
     """
     if name == ONNXRUNTIME and memory:

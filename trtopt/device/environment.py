@@ -13,10 +13,10 @@ from trtopt.device.ort.host import cpu_name
 from trtopt.device.ort.runtime import backend as onnxruntime_backend
 from trtopt.device.tensorrt.library import INSTALL, load_library
 from trtopt.errors import BackendMissingError
-from trtopt.extras import EXTRAS
+from trtopt.extras import EXTRAS, RTX_EXTRA
 from trtopt.records import Component, MachineSurvey
 
-_LOADED = {"tensorrt", "rtx", "pycuda"}
+_LOADED = {"tensorrt", RTX_EXTRA, "pycuda"}
 """Extras whose packages are imported to see whether they work."""
 
 

@@ -65,7 +65,7 @@ def bench_engine(target: Target, job: BenchJob, progress: ProgressSink) -> Bench
     try:
         subject = _over_one_session(target, engine, job, progress, made)
         if job.memory:
-            progress("memory", None)
+            progress("memory", 1 - 1 / _count(job))
             with target.device.annotate("memory"):
                 made["memory"] = follow_memory(
                     target.device, lambda tracker: target.load(engine, track=tracker), subject, len(engine)
@@ -86,8 +86,9 @@ def _over_one_session(
     try:
         subject = subject_of(session, job)
         check_stream_memory(target.device, session, job.artifact.path, job.shapes, job.contract)
-        for name, take in _passes(target.device, session, subject, job, progress, made):
-            progress(name.replace("_", " "), None)
+        passes = _passes(target.device, session, subject, job, progress, made)
+        for number, (name, take) in enumerate(passes):
+            progress(name.replace("_", " "), number / _count(job))
             with target.device.annotate(name.replace("_", " ")):
                 made[name] = take()
             _check_went_through(made[name])
@@ -143,6 +144,13 @@ def _passes(
         yield "idle", lambda: measure_idle(device, session, subject, terms, job.idle_ms)
     if job.layers:
         yield "layers", lambda: time_layers(device, session, subject, graph=terms.graph)
+
+
+def _count(job: BenchJob) -> int:
+    """How many passes there are."""
+    terms = job.contract
+    several = (terms.queue_ahead > 0 or terms.streams > 1, terms.streams > 1)
+    return 1 + sum((*several, job.load is not None, job.layers, job.memory))
 
 
 def input_batch(session: Session, shapes: Mapping[str, Shape], data: str | None) -> Inputs:

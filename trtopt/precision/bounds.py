@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from math import inf
+
+import msgspec
 
 from trtopt.errors import UsageError
 from trtopt.records.base import Record
@@ -31,6 +34,28 @@ class Bounds(Record, frozen=True, kw_only=True):
         """The bounds that are set, by name."""
         values = {name: getattr(self, name) for name in self.__struct_fields__}
         return {name: value for name, value in values.items() if value is not None}
+
+
+_RANGES = {"min_cosine": (-1, 1), "min_sqnr": (-inf, inf), "max_error": (0, inf), "min_top1": (0, 1)}
+
+
+def bounds_in(values: Mapping[str, object]) -> Bounds:
+    """Bounds by name; None is no bound.
+
+    Raises:
+        UsageError: there is no such bound, it is no number, or out of range.
+    """
+    try:
+        bounds = msgspec.convert(dict(values), Bounds)
+    except msgspec.ValidationError as error:
+        known = ", ".join(Bounds.__struct_fields__)
+        raise UsageError(f"bounds: {error}", f"known bounds: {known}") from None
+    for name, value in bounds.given.items():
+        low, high = _RANGES[name]
+        if not low <= value <= high:
+            flag = f"--{name.replace('_', '-')}"
+            raise UsageError(f"{flag} {value:g}: out of range", f"give a number from {low:g} to {high:g}")
+    return bounds
 
 
 def violations(outputs: Sequence[OutputDifference], bounds: Bounds) -> tuple[Violation, ...]:

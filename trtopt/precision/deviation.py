@@ -23,7 +23,8 @@ class Deviation:
     def __init__(self, name: str, *, classifies: bool = False) -> None:
         self.name = name
         self._classifies = classifies
-        self._values = self._mismatched = self._agree = self._rows = 0
+        self._values = self._mismatched = self._nonfinite = self._agree = self._rows = 0
+        self._integer = False
         self._reference = self._other = self._dot = self._error = self._largest = 0.0
 
     def add(self, reference: NDArray[Any], other: NDArray[Any]) -> None:
@@ -43,8 +44,10 @@ class Deviation:
         if not finite.all():
             same = (first == second) | (np.isnan(first) & np.isnan(second))
             self._mismatched += int((~finite & ~same).sum())
+            self._nonfinite += int((~np.isfinite(second)).sum())
             first, second = first[finite], second[finite]
         self._values += reference.size
+        self._integer = reference.dtype.kind in "iub"
         gap = first - second
         self._reference += float(first @ first)
         self._other += float(second @ second)
@@ -71,6 +74,8 @@ class Deviation:
             max_abs=self._largest,
             top1=self._agree / self._rows if self._rows else None,
             mismatched=self._mismatched,
+            nonfinite=self._nonfinite,
+            integer=self._integer,
         )
 
 

@@ -25,6 +25,7 @@ from trtopt.precision.casting.cast import cast_graph, measured
 from trtopt.precision.casting.decide import HEAVY, CastOptions
 from trtopt.precision.casting.places import LOW
 from trtopt.precision.casting.weights import largest
+from trtopt.precision.deviation import Deviation
 from trtopt.precision.existing_qdq import Existing, take_out
 from trtopt.precision.placement.place import place
 from trtopt.precision.placement.placement_plan import PlacementOptions, Plan
@@ -32,11 +33,12 @@ from trtopt.precision.placement.view import View
 from trtopt.precision.qat_plan import complete, known_ranges
 from trtopt.precision.qdq.qdq_format import QdqFormat
 from trtopt.precision.qdq.write import Scales, write
-from trtopt.precision.reference_runs import First, at_most, open_model
+from trtopt.precision.reference_runs import First, add_outputs, at_most, open_model
 from trtopt.precision.rounding import MOST_CHANNELS, WeightScales, round_by_data
 from trtopt.precision.smoothing import Factors, smooth_by_data, smooth_by_table
 from trtopt.precision.stored_integers import put_back
 from trtopt.records.casting import KeptNode
+from trtopt.records.checking import OutputDifference
 from trtopt.records.quantisation import CalibrationTable
 
 
@@ -354,17 +356,23 @@ def make_rest_half(made: Quantised, target: str, ranges: Mapping[str, float], *,
     made.fp32 = tuple(item for item in decision.kept if item.rule != "operator")
 
 
-def output_error(original: ModelFile, found: ModelFile, source: SampleSource) -> tuple[dict[str, float], int]:
-    """Signal-to-noise ratio in dB of each output of `found` against `original`, and over how many samples.
+def output_error(
+    original: ModelFile, found: ModelFile, source: SampleSource
+) -> tuple[dict[str, float], tuple[OutputDifference, ...], int]:
+    """Signal-to-noise ratio in dB of each output of `found` against `original`, and all that differs.
 
-    They are the first of `source`.
+    The third is over how many samples: the first of `source`.
 
     Raises:
         ModelError: ONNX Runtime cannot run one of them.
     """
     signal, samples = Signal(), 0
+    differences: dict[str, Deviation] = {}
     before, after = open_model(original), open_model(found)
     for feed in at_most(source.batches(specs_of(original.proto), _CHECKED_SAMPLES), _CHECKED_SAMPLES):
-        signal.add(before.run(feed), after.run(feed))
+        wanted, got = before.run(feed), after.run(feed)
+        signal.add(wanted, got)
+        add_outputs(differences, wanted, got)
         samples += samples_in(feed)
-    return {name: round(value, 2) for name, value in signal.sqnr_db().items()}, samples
+    ratios = {name: round(value, 2) for name, value in signal.sqnr_db().items()}
+    return ratios, tuple(item.result() for item in differences.values()), samples

@@ -10,6 +10,7 @@ import msgspec
 from trtopt.records.base import Record
 from trtopt.records.machine import DeviceInfo
 from trtopt.records.profiles import Profile, ShapeRange, Span, spans_of
+from trtopt.records.result import Result
 from trtopt.records.verdicts import PrecisionVerdict
 
 BUILD_SCHEMA = "trtopt.build/3"
@@ -154,7 +155,7 @@ class RewriteSummary(Record, frozen=True, kw_only=True):
     trace_sha256: str
 
 
-class Manifest(Record, frozen=True, kw_only=True):
+class Manifest(Result, Record, frozen=True, kw_only=True):
     """`manifest.json` of a build folder: its contents and how it was made."""
 
     schema: str = BUILD_SCHEMA
@@ -175,6 +176,8 @@ class Manifest(Record, frozen=True, kw_only=True):
     files: dict[str, str] = {}  # noqa: RUF012  (msgspec copies mutable defaults)
     """Every other file of the folder with its SHA-256."""
     notes: tuple[str, ...] = ()
+    alarms: tuple[str, ...] = ()
+    """Why the engines should not be used without a look at their accuracy."""
 
     @property
     def source_sha256(self) -> str:

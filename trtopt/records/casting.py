@@ -6,6 +6,7 @@ from typing import Literal
 
 from trtopt.records.base import Record
 from trtopt.records.checking import OutputDifference
+from trtopt.records.result import Result
 
 CAST_SCHEMA = "trtopt.cast/1"
 
@@ -30,7 +31,7 @@ class VanishingWeight(Record, frozen=True, kw_only=True):
     of: int
 
 
-class CastReport(Record, frozen=True, kw_only=True):
+class CastReport(Result, Record, frozen=True, kw_only=True):
     """The result of `trtopt cast`. `lowered` names the nodes that became 16-bit."""
 
     schema: str = CAST_SCHEMA
@@ -53,4 +54,6 @@ class CastReport(Record, frozen=True, kw_only=True):
     differences: tuple[OutputDifference, ...]
     """Of the cast model from the original, 16-bit arithmetic emulated: FP32, rounded after every node."""
     notes: tuple[str, ...] = ()
+    alarms: tuple[str, ...] = ()
+    """Why the result should not be used without a look at it."""
     seconds: float

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from trtopt.records.base import Record
+from trtopt.records.result import Result
 
 CHECK_SCHEMA = "trtopt.check/1"
 
@@ -13,7 +14,8 @@ class OutputDifference(Record, frozen=True, kw_only=True):
     `cosine` of both, flattened; `sqnr_db` the reference's energy over the error's (None: no error);
     `max_abs` the largest absolute error; `top1` the share of samples whose largest element along the last
     axis is the same (None where that makes no sense). `mismatched` counts elements that are NaN or infinite
-    in one and not in the other; no other figure includes them.
+    in one and not in the other; no other figure includes them. `nonfinite` counts all that are so in the
+    compared tensor. `integer`: the tensor holds indices or flags, whose cosine and SQNR mean little.
     """
 
     output: str
@@ -23,6 +25,8 @@ class OutputDifference(Record, frozen=True, kw_only=True):
     max_abs: float
     top1: float | None = None
     mismatched: int = 0
+    nonfinite: int = 0
+    integer: bool = False
 
 
 class Violation(Record, frozen=True, kw_only=True):
@@ -68,7 +72,7 @@ class LayerDifference(Record, frozen=True, kw_only=True):
     added: float
 
 
-class CheckReport(Record, frozen=True, kw_only=True):
+class CheckReport(Result, Record, frozen=True, kw_only=True):
     """The result of `trtopt check`."""
 
     schema: str = CHECK_SCHEMA
@@ -82,6 +86,8 @@ class CheckReport(Record, frozen=True, kw_only=True):
     subjects: tuple[CheckedSubject, ...]
     layers: tuple[LayerDifference, ...] = ()
     notes: tuple[str, ...] = ()
+    alarms: tuple[str, ...] = ()
+    """Why the checked model should not be used without a look at it."""
 
     @property
     def passed(self) -> bool:

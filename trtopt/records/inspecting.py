@@ -6,8 +6,10 @@ from typing import Literal
 
 from trtopt.records.base import Record, Shape
 from trtopt.records.building import Manifest
+from trtopt.records.checking import CheckReport
 from trtopt.records.kernels import KernelChange, KernelReport
 from trtopt.records.measuring import BenchReport, EngineRef, Environment
+from trtopt.records.result import Result
 
 PROFILE_SCHEMA = "trtopt.profile/2"
 PEAKS_SCHEMA = "trtopt.peaks/1"
@@ -315,7 +317,7 @@ class EngineDifference(Record, frozen=True, kw_only=True):
     """Kernels that were replaced, where both profiles have kernels."""
 
 
-class ProfileReport(Record, frozen=True, kw_only=True):
+class ProfileReport(Result, Record, frozen=True, kw_only=True):
     """The result file of `trtopt profile`. `missing` lists what is unknown, and why."""
 
     schema: str = PROFILE_SCHEMA
@@ -331,7 +333,7 @@ class ProfileReport(Record, frozen=True, kw_only=True):
 
 
 class Collected(Record, frozen=True, kw_only=True):
-    """The builds, measurements and profiles of one model in a folder, by file name.
+    """The builds, measurements, profiles and checks of one model in a folder, by file name.
 
     `folder` is the path as the user wrote it, `name` its last part. `left_out` has the reason for every other
     JSON file that is not in the report.
@@ -342,6 +344,7 @@ class Collected(Record, frozen=True, kw_only=True):
     manifest: Manifest | None = None
     results: dict[str, BenchReport] = {}  # noqa: RUF012  (msgspec copies mutable defaults)
     profiles: dict[str, ProfileReport] = {}  # noqa: RUF012
+    checks: dict[str, CheckReport] = {}  # noqa: RUF012
     left_out: dict[str, str] = {}  # noqa: RUF012
     notes: tuple[str, ...] = ()
 

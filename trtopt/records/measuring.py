@@ -8,6 +8,7 @@ from trtopt.records.base import Record, Shape
 from trtopt.records.building import Backend
 from trtopt.records.kernels import KernelPass
 from trtopt.records.machine import DeviceInfo
+from trtopt.records.result import Result
 from trtopt.records.starting import ColdStarts, IdlePass
 
 BENCH_SCHEMA = "trtopt.bench/4"
@@ -356,7 +357,7 @@ class BenchPoint(Record, frozen=True, kw_only=True):
     failure: str | None = None
 
 
-class BenchReport(Record, frozen=True, kw_only=True):
+class BenchReport(Result, Record, frozen=True, kw_only=True):
     """The result file of `trtopt bench`."""
 
     schema: str = BENCH_SCHEMA

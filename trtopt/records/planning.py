@@ -5,6 +5,7 @@ from __future__ import annotations
 from trtopt.records.base import Record, Shape
 from trtopt.records.building import EngineArtifact
 from trtopt.records.measuring import Environment
+from trtopt.records.result import Result
 from trtopt.records.serving import BatchPolicy
 
 PLAN_SCHEMA = "trtopt.plan/4"
@@ -168,7 +169,7 @@ class Verification(Record, frozen=True, kw_only=True):
     batch_sizes: dict[int, int]
 
 
-class BatchPlan(Record, frozen=True, kw_only=True):
+class BatchPlan(Result, Record, frozen=True, kw_only=True):
     """`trtopt plan`'s file: engines, workers and policy for a goal under a load.
 
     `buckets` are the shapes that requests are padded to, without the batch axis, by their length: a request

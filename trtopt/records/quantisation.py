@@ -6,6 +6,7 @@ import msgspec
 
 from trtopt.records.base import Record
 from trtopt.records.casting import KeptNode
+from trtopt.records.result import Result
 
 CALIBRATION_SCHEMA = "trtopt.calibration/1"
 QUANTISATION_SCHEMA = "trtopt.quantization/1"
@@ -54,7 +55,7 @@ class CalibrationTable(Record, frozen=True, kw_only=True):
     """Divisors of activation channels, applied before ranges are measured; weights are multiplied by them."""
 
 
-class QuantizeReport(Record, frozen=True, kw_only=True):
+class QuantizeReport(Result, Record, frozen=True, kw_only=True):
     """All of a quantisation. `sqnr_db` compares the written graph with the original, by output.
 
     `samples` and `held` are the table's; `compared` is the number of samples for comparing outputs.
@@ -63,7 +64,7 @@ class QuantizeReport(Record, frozen=True, kw_only=True):
     schema: str = QUANTISATION_SCHEMA
     source: str
     out: str
-    table: str | None
+    calibration_table: str | None = msgspec.field(name="table")
     precision: str
     target: str
     method: str | None
@@ -79,4 +80,6 @@ class QuantizeReport(Record, frozen=True, kw_only=True):
     fp32: tuple[KeptNode, ...] = ()
     """Where the rest becomes FP16: the nodes that still stay FP32, and why."""
     notes: tuple[str, ...] = ()
+    alarms: tuple[str, ...] = ()
+    """Why the result should not be used without a look at it."""
     seconds: float

@@ -11,6 +11,7 @@ from trtopt.records.base import Record, Shape
 from trtopt.records.building import Backend
 from trtopt.records.machine import DeviceInfo
 from trtopt.records.measuring import Contract, EngineRef, Environment
+from trtopt.records.result import Result
 from trtopt.records.serving import Spread
 
 SWEEP_SCHEMA = "trtopt.sweep/1"
@@ -122,7 +123,7 @@ class SweepPoint(Record, frozen=True, kw_only=True):
         return self.samples_per_s / self.power.watts
 
 
-class SweepReport(Record, frozen=True, kw_only=True):
+class SweepReport(Result, Record, frozen=True, kw_only=True):
     """`sweep.json` of a sweep's folder; `points` by precision, axes, streams and batch."""
 
     schema: str = SWEEP_SCHEMA

@@ -29,7 +29,7 @@ def bisect_summary(report: BisectReport) -> list[str]:
         lines += [_of_front(item) for item in _near(report.front)]
     if report.out:
         lines.append(f"written: {report.out}" + (f", {report.table}" if report.table else ""))
-    return [*lines, *(f"note: {note}" for note in report.notes)]
+    return lines
 
 
 def _verdict(report: BisectReport) -> list[str]:

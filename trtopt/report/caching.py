@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from trtopt.records import CacheDifference, CacheEntry, Tactic, TimedBuild
-from trtopt.report.tables import plain_table
+from trtopt.report.tables import plain_table, titled
 
 _MIB = 2**20
 
@@ -17,15 +17,20 @@ def entries_table(entries: Sequence[CacheEntry], folder: str) -> RenderableType:
     """One row per cache; the problems of unusable caches follow below."""
     if not entries:
         return Text(f"{folder}: no timing caches yet")
-    table = plain_table(f"{folder}: timing caches")
-    for name in ("name", "size", "builds", "driver", "last used"):
+    table = plain_table()
+    for name in ("name", "MiB", "builds", "driver", "last used"):
         table.add_column(name, justify="left" if name == "name" else "right", overflow="fold")
     for entry in entries:
         driver = entry.identity.driver if entry.identity else None
         table.add_row(
-            Text(entry.name), _size(entry.size_bytes), str(entry.build_count), driver or "?", entry.used
+            Text(entry.name),
+            f"{entry.size_bytes / _MIB:.1f}",
+            str(entry.build_count),
+            driver or "?",
+            entry.used,
         )
-    return Group(table, *(Text(f"{entry.name}: {entry.problem}") for entry in entries if entry.problem))
+    caches = titled(f"{folder}: {len(entries)} timing cache{'s' if len(entries) > 1 else ''}", table)
+    return Group(caches, *(Text(f"{entry.name}: {entry.problem}") for entry in entries if entry.problem))
 
 
 def entry_summary(entry: CacheEntry) -> RenderableType:
@@ -51,20 +56,21 @@ def entry_summary(entry: CacheEntry) -> RenderableType:
 
 def tactics_table(tactics: Sequence[Tactic]) -> RenderableType:
     """One row per entry."""
-    table = plain_table(f"{len(tactics)} tactics")
+    table = plain_table()
     for name in ("ms", "tactic", "key"):
         table.add_column(name, justify="right" if name == "ms" else "left", overflow="fold")
     for one in tactics:
         table.add_row(f"{one.ms:.4f}", one.tactic, Text(one.key))
-    return table
+    return titled(f"{len(tactics)} tactics", table)
 
 
 def difference_table(difference: CacheDifference) -> RenderableType:
     """Entries that only one of two caches has, and entries where another tactic won."""
-    table = plain_table(
+    title = (
         f"{difference.same} the same, {len(difference.changed)} won by another tactic, "
         f"{len(difference.only_first)} only in the first, {len(difference.only_second)} only in the second"
     )
+    table = plain_table()
     for name in ("first", "second", "key"):
         table.add_column(name, overflow="fold")
     for one, other in difference.changed:
@@ -73,7 +79,7 @@ def difference_table(difference: CacheDifference) -> RenderableType:
         table.add_row(_won(one), "–", Text(one.key))
     for one in difference.only_second:
         table.add_row("–", _won(one), Text(one.key))
-    return table
+    return titled(title, table)
 
 
 def _won(tactic: Tactic) -> str:

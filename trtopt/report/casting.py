@@ -7,6 +7,7 @@ from collections import defaultdict
 from trtopt.errors import UsageError
 from trtopt.records.casting import CastReport, KeptNode
 from trtopt.records.checking import OutputDifference
+from trtopt.report.notes import Note, Severity, plain
 
 _NAMED = 3
 
@@ -19,8 +20,7 @@ def cast_summary(report: CastReport) -> list[str]:
         f"{report.casts} casts; {report.seconds:.1f} s",
     ]
     if report.samples:
-        random = ": random data says nothing about real values; pass --data" if report.data_is_random else ""
-        lines.append(f"values measured on {report.samples} samples of {report.data}{random}")
+        lines.append(f"values measured on {report.samples} samples of {report.data}")
     groups: dict[tuple[str, str], list[KeptNode]] = defaultdict(list)
     for kept in report.kept:
         groups[kept.rule, kept.op].append(kept)
@@ -34,8 +34,15 @@ def cast_summary(report: CastReport) -> list[str]:
             f"  some values of {len(report.vanishing)} weights become 0; at most "
             f"{worst.values / worst.of:.2%}, {worst.values} of {worst.of} of {worst.weight}"
         )
-    lines += [f"  {difference_line(item)}" for item in report.differences]
-    return [*lines, *report.notes]
+    return [*lines, *(f"  {difference_line(item)}" for item in report.differences)]
+
+
+def cast_notes(report: CastReport) -> list[Note]:
+    """What limits the result."""
+    if not (report.samples and report.data_is_random):
+        return plain(report.notes)
+    random = "random data says nothing about real values: give --data"
+    return [Note(Severity.FINDING, random), *plain(report.notes)]
 
 
 def difference_line(item: OutputDifference) -> str:
@@ -43,6 +50,8 @@ def difference_line(item: OutputDifference) -> str:
     name, only_one = f"output {item.output}", "values NaN or infinite in one model only"
     if item.values and item.mismatched == item.values:  # other figures would rest on no value
         return f"{name}: all {item.values} {only_one}, none to compare"
+    if item.values and item.nonfinite == item.values:
+        return f"{name}: all {item.values} values NaN or infinite, none to compare"
     exact = "no error where both are finite" if item.mismatched else "no error"
     sqnr = exact if item.sqnr_db is None else f"SQNR {item.sqnr_db:.1f} dB"
     top1 = f", top-1 agreement {item.top1:.2%}" if item.top1 is not None else ""

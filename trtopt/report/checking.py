@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from trtopt.records.checking import CheckReport
 from trtopt.report.casting import difference_line
+from trtopt.report.notes import Note, Severity, plain
 
 _LAYERS = 10
 
 
 def check_summary(report: CheckReport) -> list[str]:
     """Outputs and bounds of every subject, and the layers that add most error."""
-    lines = list(report.notes)
-    if report.data_is_random:
-        lines.append("random data: accuracy on real data is unknown; pass --data")
+    lines = []
     for subject in report.subjects:
         at = f", batch {subject.batch}" if subject.batch is not None else ""
         lines.append(
@@ -34,3 +33,11 @@ def check_summary(report: CheckReport) -> list[str]:
         sqnr = "no error" if layer.sqnr_db is None else f"{layer.sqnr_db:.1f} dB"
         lines.append(f"  {layer.added:.2e}  {sqnr:>9}  {layer.node} ({layer.op}) → {layer.tensor}")
     return lines
+
+
+def check_notes(report: CheckReport) -> list[Note]:
+    """What limits the result."""
+    if not report.data_is_random:
+        return plain(report.notes)
+    random = "random data: accuracy on real data is unknown; give --data"
+    return [Note(Severity.FINDING, random), *plain(report.notes)]

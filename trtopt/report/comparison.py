@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from itertools import zip_longest
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from trtopt.measure.analysis.gap_ledger import Entry, Ledger
@@ -23,33 +22,46 @@ from trtopt.measure.analysis.outcomes import (
     Outcome,
     Row,
 )
-from trtopt.measure.statistics.comparison import Comparison, ReasonCode, Verdict
+from trtopt.measure.statistics.comparison import Comparison, Ratio, ReasonCode, Verdict
 from trtopt.printable import visible
+from trtopt.report.notes import Note, Severity, at_batches, grouped, plain
+from trtopt.report.tables import plain_table, titled
 
 _TOP_LAYERS = 20
 
 
+_COLOURS = {Verdict.SLOWER: "red", Verdict.FASTER: "green", Verdict.SAME: "", Verdict.UNDECIDED: "yellow"}
+"""The verdicts in the order in which they are summarised."""
+
+_REASONS = {
+    ReasonCode.NEAR_THRESHOLD: "the difference is real, but may be above or below the threshold",
+    ReasonCode.TOO_NOISY: "too noisy for the threshold; take more samples",
+    ReasonCode.PAIRS_DISAGREE: "paired blocks disagree on which side is faster",
+    ReasonCode.DISTURBED: "the latencies of A or B are not steady or not trustworthy",
+}
+"""Reasons that differ in their figures only, or that name a side."""
+
+
 @dataclass(frozen=True)
 class _Section:
-    """One table with its remarks."""
+    """One table; the summary above it with its colours, and the remarks below."""
 
     title: str
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     remarks: tuple[str, ...] = ()
+    summary: tuple[tuple[str, str], ...] = ()
 
     def is_text(self, column: int) -> bool:
         """Whether a column is aligned to the left."""
         return self.columns[column] in ("verdict", "layer", "term", "build")
 
 
-def comparison_summary(outcome: Outcome) -> RenderableType:
-    """Tables, each followed by its remarks."""
+def comparison_summary(outcome: Outcome, *, verbose: bool = False) -> RenderableType:
+    """Verdicts in a sentence each, then tables with their remarks; `verbose` adds every reason."""
     parts: list[RenderableType] = []
     for section in _sections(outcome):
-        table = Table(
-            title=section.title, title_justify="left", box=None, padding=(0, 2, 0, 0), pad_edge=False
-        )
+        table = plain_table()
         for index, name in enumerate(section.columns):
             is_text = section.is_text(index)
             table.add_column(
@@ -59,14 +71,43 @@ def comparison_summary(outcome: Outcome) -> RenderableType:
                 overflow="ellipsis" if name == "layer" else "fold",
             )
         for row in section.rows:
-            table.add_row(*map(Text, row))
-        parts += [table, *(Text(remark) for remark in section.remarks)]
+            table.add_row(*map(_cell, row))
+        parts += [Text(text, style) for text, style in section.summary]
+        parts += [titled(section.title, table), *map(Text, section.remarks)]
+    if verbose and isinstance(outcome, Comparisons):
+        parts += map(Text, _all_reasons(outcome))
     return Group(*parts)
 
 
+def _cell(text: str) -> Text:
+    return Text(text, _COLOURS[Verdict(text)] if text in set(Verdict) else "")
+
+
 def comparison_markdown(outcome: Outcome) -> str:
-    """The same as Markdown."""
-    return "\n".join(_markdown(section) for section in _sections(outcome))
+    """The same as Markdown, with all notes."""
+    notes = "".join(f"- {visible(line)}\n" for line in grouped(comparison_notes(outcome)))
+    return "\n".join(_markdown(section) for section in _sections(outcome)) + notes
+
+
+def comparison_notes(outcome: Outcome) -> list[Note]:
+    """Why verdicts are open, what was found at which batch size, and the notes of the comparison."""
+    if not isinstance(outcome, Comparisons):
+        return plain(outcome.notes)
+    notes, common = [], []
+    for row in outcome.rows:
+        comparison = row.comparison
+        for reason in comparison.reasons:
+            if reason.code in (ReasonCode.NOT_INTERLEAVED, ReasonCode.CONTROL_NOISE):
+                common.append(reason.text)
+            elif comparison.verdict is Verdict.UNDECIDED:
+                notes.append(_open(row, _REASONS.get(reason.code, reason.text)))
+        notes += [Note(Severity.FINDING, remark, row.batch) for remark in row.remarks]
+    findings = [Note(Severity.FINDING, text) for text in dict.fromkeys(outcome.notes)]
+    return [*dict.fromkeys(notes), *findings, *plain(dict.fromkeys(common))]
+
+
+def _open(row: Row, why: str) -> Note:
+    return Note(Severity.FINDING, Verdict.UNDECIDED.value, row.batch, why)
 
 
 def _markdown(section: _Section) -> str:
@@ -89,18 +130,13 @@ def _sections(outcome: Outcome) -> Iterator[_Section]:
     if isinstance(outcome, Comparisons):
         yield from _comparison_sections(outcome)
     elif isinstance(outcome, Lottery):
-        for number, batch in enumerate(outcome.batches):
-            notes = outcome.notes if number == len(outcome.batches) - 1 else ()
-            yield _lottery_section(outcome, batch, notes)
+        for batch in outcome.batches:
+            yield _lottery_section(outcome, batch)
     elif isinstance(outcome, Gaps):
-        for number, gap in enumerate(outcome.gaps):
-            yield _gap_section(outcome, gap, outcome.notes if number == len(outcome.gaps) - 1 else ())
+        for gap in outcome.gaps:
+            yield _gap_section(outcome, gap)
     else:
         yield _layer_section(outcome)
-
-
-def _notes(notes: Sequence[str]) -> tuple[str, ...]:
-    return tuple(f"note: {note}" for note in dict.fromkeys(notes))
 
 
 # ── B against A ─────────────────────────────────────────────────────────────────────────────────────────
@@ -113,14 +149,13 @@ def _comparison_sections(outcome: Comparisons) -> Iterator[_Section]:
             title=f"control: {outcome.a} against itself, {where}",
             columns=("batch", "A p50 ms", *(verdict.value for verdict in Verdict), "apart at 95 %"),
             rows=tuple(map(_control_cells, outcome.controls)),
-            remarks=() if outcome.rows else _notes(outcome.notes),
         )
     if outcome.rows:
         yield _Section(
             title=f"A: {outcome.a}, B: {outcome.b}, {where}",
             columns=("batch", "A p50 ms", "B p50 ms", "B against A (95 %)", "verdict"),
             rows=tuple(map(_cells, outcome.rows)),
-            remarks=_remarks(outcome),
+            summary=tuple(_verdicts(outcome)),
         )
 
 
@@ -149,24 +184,44 @@ def _control_cells(row: ControlRow) -> tuple[str, ...]:
     return (str(row.batch), f"{row.a_ms:.3f}", *counts, apart)
 
 
-def _remarks(outcome: Comparisons) -> tuple[str, ...]:
-    """Reasons and findings of each verdict, then the ones common to all, once."""
-    findings, common = [], []
+def _verdicts(outcome: Comparisons) -> Iterator[tuple[str, str]]:
+    """A sentence and its colour for each verdict, with the batch sizes that have it."""
+    for verdict, colour in _COLOURS.items():
+        rows = [row for row in outcome.rows if row.comparison.verdict is verdict]
+        if rows:
+            where = at_batches([row.batch for row in rows])
+            yield f"{_sentence(verdict, rows, outcome.threshold)}{where} ({verdict.value})", colour
+
+
+def _sentence(verdict: Verdict, rows: Sequence[Row], threshold: float) -> str:
+    if verdict is Verdict.SAME:
+        return f"B is as fast as A within {threshold:.1%}"
+    if verdict is Verdict.UNDECIDED:
+        return "whether B is faster than A is open"
+    speeds = [speed(row.comparison.ratio) for row in rows if row.comparison.ratio is not None]
+    if len(speeds) == 1:
+        ((value, half_width),) = speeds
+        return f"B is {value:.2f} ± {half_width:.2f} times as fast as A"
+    slowest, fastest = min(speeds), max(speeds)
+    return f"B is {slowest[0]:.2f} to {fastest[0]:.2f} times as fast as A"
+
+
+def speed(ratio: Ratio) -> tuple[float, float]:
+    """How many times as fast B is as A, and half the width of its 95 % interval."""
+    return 1 / ratio.value, (1 / ratio.low - 1 / ratio.high) / 2
+
+
+def _all_reasons(outcome: Comparisons) -> Iterator[str]:
     for row in outcome.rows:
+        verdict = row.comparison.verdict.value
         for reason in row.comparison.reasons:
-            if reason.code is ReasonCode.NOT_INTERLEAVED:
-                common.append(reason.text)
-            else:
-                verdict = row.comparison.verdict.value
-                findings.append(f"batch {_batch(row.batch)}: {verdict} because {reason.text}")
-        findings += [f"batch {_batch(row.batch)}: {remark}" for remark in row.remarks]
-    return (*findings, *_notes((*common, *outcome.notes)))
+            yield f"batch {_batch(row.batch)}: {verdict} because {reason.text}"
 
 
 # ── builds of one recipe ────────────────────────────────────────────────────────────────────────────────
 
 
-def _lottery_section(outcome: Lottery, batch: LotteryBatch, notes: Sequence[str]) -> _Section:
+def _lottery_section(outcome: Lottery, batch: LotteryBatch) -> _Section:
     slowest, fastest = max(b.ms for b in batch.builds), min(b.ms for b in batch.builds)
     return _Section(
         title=f"{outcome.subject}, batch {batch.batch}: builds of one recipe on {outcome.device}; "
@@ -187,7 +242,6 @@ def _lottery_section(outcome: Lottery, batch: LotteryBatch, notes: Sequence[str]
             f"batch {batch.batch}: the slowest build takes {slowest / fastest - 1:.1%} longer than the "
             f"fastest; {len(batch.builds)} builds gave {batch.distinct} different engine file"
             + ("s" if batch.distinct > 1 else ""),
-            *_notes(notes),
         ),
     )
 
@@ -195,7 +249,7 @@ def _lottery_section(outcome: Lottery, batch: LotteryBatch, notes: Sequence[str]
 # ── the gap ledger ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def _gap_section(outcome: Gaps, gap: Gap, notes: Sequence[str]) -> _Section:
+def _gap_section(outcome: Gaps, gap: Gap) -> _Section:
     remarks = [
         "latency: the median with one query in flight; time per query: from one query's end to the next "
         "one's, with the contract's queue and streams. A term's share counts where it is beyond its "
@@ -217,7 +271,7 @@ def _gap_section(outcome: Gaps, gap: Gap, notes: Sequence[str]) -> _Section:
             (first[0], *first[1:], *second[1:])
             for first, second in zip_longest(ledger_rows(gap.latency), ledger_rows(gap.per_query))
         ),
-        remarks=(*remarks, *_notes(notes)),
+        remarks=tuple(remarks),
     )
 
 
@@ -254,7 +308,7 @@ def _layer_section(outcome: Layers) -> _Section:
         title=f"A: {outcome.a}, B: {outcome.b}; layers, means in milliseconds",
         columns=("layer", "A ms", "B ms", "change"),
         rows=tuple(rows),
-        remarks=(*more, *_notes(outcome.notes)),
+        remarks=more,
     )
 
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from trtopt.extras import EXTRAS, install
+from trtopt.extras import EXTRAS, RTX_EXTRA, install
 from trtopt.records import Component, MachineSurvey
 
 _GPU_NEEDED = "an NVIDIA GPU with its driver"
 
 
 def doctor_lines(survey: MachineSurvey) -> list[str]:
-    """The machine, one line for what works, and one line for each thing that is missing."""
+    """One line for what works, one line for each thing that is missing, and the machine."""
     needs = needs_of(survey)
     works = "; ".join(what for what, missing in needs.items() if not missing)
     missing = [f"missing: {what}: {'; '.join(lacks)}" for what, lacks in needs.items() if lacks]
-    return [*_machine(survey), f"works: {works}", *missing]
+    return [f"works: {works}", *missing, *_machine(survey)]
 
 
 def _machine(survey: MachineSurvey) -> list[str]:
@@ -39,14 +39,14 @@ def needs_of(survey: MachineSurvey) -> dict[str, list[str]]:
         "build and bench on ONNX Runtime (CPU)": [],
         "rewrite, lint, cast, quantize and check models": [],
         EXTRAS["tensorrt"].purpose: on_gpu,
-        EXTRAS["rtx"].purpose: _line("rtx", [survey.tensorrt_rtx]),
+        EXTRAS[RTX_EXTRA].purpose: _line(RTX_EXTRA, [survey.tensorrt_rtx]),
     }
     if survey.gpus and not survey.cuda_bindings[0].version and survey.cuda_bindings[1].version:
         needs["bench with CUDA graphs, which pycuda lacks"] = [survey.cuda_bindings[0].remedy or ""]
     packages = {package.name: package for package in survey.optional}
     for name, extra in EXTRAS.items():
         components = [packages[package] for package in extra.packages if package in packages]
-        if components and name not in ("tensorrt", "rtx", "pycuda"):
+        if components and name not in ("tensorrt", RTX_EXTRA, "pycuda"):
             needs[extra.purpose] = _line(name, components)
     return needs
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rich.console import RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from trtopt.printable import visible
 from trtopt.records import EngineDifference, KernelGroup, KernelReport
-from trtopt.report.tables import plain_table
+from trtopt.report.tables import plain_table, titled
 
 _TOP = 10
 
@@ -30,8 +29,8 @@ def kernel_parts(batch: int, kernels: KernelReport) -> list[RenderableType]:
     ]
 
 
-def _groups(title: str, what: str, groups: Sequence[KernelGroup], *, with_confidence: bool) -> Table:
-    table = plain_table(title)
+def _groups(title: str, what: str, groups: Sequence[KernelGroup], *, with_confidence: bool) -> RenderableType:
+    table = plain_table()
     for name in ("ms", "share", "launches"):
         table.add_column(name, justify="right", no_wrap=True)
     if with_confidence:
@@ -41,7 +40,7 @@ def _groups(title: str, what: str, groups: Sequence[KernelGroup], *, with_confid
         figures = [f"{group.ms:.4f}", f"{group.share:.1%}", str(group.launches)]
         confidence = [group.confidence] if with_confidence else []
         table.add_row(*figures, *confidence, _text(group.key))
-    return table
+    return titled(title, table)
 
 
 def kernel_lines(kernels: KernelReport) -> list[str]:
@@ -69,7 +68,7 @@ def kernel_change_parts(difference: EngineDifference) -> list[RenderableType]:
     """The costliest replacements of kernels; nothing where either profile has none."""
     if not difference.kernels:
         return []
-    table = plain_table("kernels that were replaced")
+    table = plain_table()
     for name in ("A ms", "B ms", "cost ms"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("A → B", no_wrap=True, overflow="ellipsis")
@@ -77,4 +76,4 @@ def kernel_change_parts(difference: EngineDifference) -> list[RenderableType]:
         figures = (f"{change.a_ms:.4f}", f"{change.b_ms:.4f}", f"{change.cost_ms:+.4f}")
         sides = (" + ".join(dict.fromkeys(side)) or "nothing" for side in (change.a, change.b))
         table.add_row(*figures, _text(" → ".join(sides)))
-    return [table]
+    return [titled("kernels that were replaced", table)]

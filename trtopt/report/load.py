@@ -11,7 +11,7 @@ from trtopt.measure.analysis.findings import loads_of
 from trtopt.measure.load.arrivals import achieved_rate, keeps_up, offered_rate
 from trtopt.measure.statistics.summaries import percentile, summarise
 from trtopt.records import BenchPoint, LoadPass, LoadSearch
-from trtopt.report.tables import plain_table
+from trtopt.report.tables import plain_table, titled
 
 _LOAD_COLUMNS = (
     *("batch", "offered/s", "achieved/s", "p50 ms", "p95 ms", "p99 ms"),
@@ -19,8 +19,8 @@ _LOAD_COLUMNS = (
 )
 
 
-def load_parts(points: Sequence[BenchPoint]) -> list[RenderableType]:
-    """Searches first, then one row per load, then remarks; empty without loads."""
+def load_parts(points: Sequence[BenchPoint], *, verbose: bool = False) -> list[RenderableType]:
+    """Searches first, then one row per load; remarks where verbose. Empty without loads."""
     parts: list[RenderableType] = []
     for point in points:
         search = point.load_search
@@ -29,16 +29,17 @@ def load_parts(points: Sequence[BenchPoint]) -> list[RenderableType]:
             parts.append(Text(search_line(point.batch, search)))
     loads = [(point.batch, load) for point in points for load in loads_of(point)]
     if loads:
-        parts.append(_load_table(loads))
+        parts.append(_load_table(loads, verbose=verbose))
+    if verbose:
         parts += [Text(line) for batch, load in loads for line in load_lines(batch, load)]
     return parts
 
 
-def _load_table(loads: Sequence[tuple[int, LoadPass]]) -> RenderableType:
-    table = plain_table(
-        "under load: one request is one query of the whole batch",
-        "p50 to p99: from the planned arrival to the output; wait: until enqueued; serve: from then on",
-    )
+def _load_table(loads: Sequence[tuple[int, LoadPass]], *, verbose: bool) -> RenderableType:
+    title = "under load: one request is one query of the whole batch"
+    caption = "p50 to p99: from the planned arrival to the output; wait: until enqueued; serve: from then on"
+    table = plain_table()
+    table.padding = (0, 1, 0, 0)
     for name in _LOAD_COLUMNS:
         table.add_column(name, justify="right", no_wrap=True)
     for batch, load in loads:
@@ -50,7 +51,7 @@ def _load_table(loads: Sequence[tuple[int, LoadPass]]) -> RenderableType:
             *(_percentile(load.waiting_ms, p) for p in (50, 99)),
             _percentile(load.service_ms, 50),
         )
-    return table
+    return titled(title, table, caption if verbose else "")
 
 
 def _rate(value: float) -> str:
@@ -88,11 +89,12 @@ def load_lines(batch: int, load: LoadPass) -> list[str]:
 
 def _search_table(batch: int, search: LoadSearch) -> RenderableType:
     seed = f", seed {search.seed}" if search.arrivals == "poisson" else ""
-    table = plain_table(
-        f"batch {batch}: rates tried for {search.goal}, {search.arrivals} arrivals{seed}",
-        "a rate that certainly misses it is stopped early"
-        + ("; !: the device was slowed" if any(probe.untrustworthy for probe in search.probes) else ""),
+    title = f"batch {batch}: rates tried for {search.goal}, {search.arrivals} arrivals{seed}"
+    is_slowed = any(probe.untrustworthy for probe in search.probes)
+    caption = "a rate that certainly misses it is stopped early" + (
+        "; !: the device was slowed" if is_slowed else ""
     )
+    table = plain_table()
     percentile_name = search.goal.partition("=")[0]
     for column in ("rate/s", "requests", f"{percentile_name} ms", "95 % interval", "achieved/s", "met"):
         table.add_column(column, justify="right", no_wrap=True)
@@ -106,7 +108,7 @@ def _search_table(batch: int, search: LoadSearch) -> RenderableType:
             _rate(probe.achieved_rate),
             ("yes" if probe.kept else "no") + ("!" if probe.untrustworthy else ""),
         )
-    return table
+    return titled(title, table, caption)
 
 
 def _bound(value: float | None) -> str:

@@ -9,22 +9,26 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from trtopt.records import BatchPlan, Estimate, PackingEstimate, Served, Verification
-from trtopt.report.tables import plain_table
+from trtopt.report.tables import plain_table, titled
 
 _MOST_REJECTED = 12
 _LATE_SHARE = 0.1
 """A host later than in trial runs by this share of the predicted latency limits the result."""
 
 
-def plan_text(plan: BatchPlan) -> RenderableType:
-    """The plan with its prediction, verification and rejected setups."""
+def plan_text(plan: BatchPlan, *, verbose: bool = False) -> RenderableType:
+    """The plan with its prediction and verification; `verbose` adds costs and rejected setups."""
     parts: list[RenderableType] = [Text(line) for line in _setup_lines(plan)]
     parts.append(_figures(plan))
+    if verbose:
+        parts += [Text(line) for line in _cost_lines(plan)]
     parts += [Text(line) for line in _packing_lines(plan.packing)]
     if plan.verification is not None:
         parts += [Text(line) for line in _verified_lines(plan, plan.verification)]
-    parts += [Text(line) for line in _rejected_lines(plan)]
-    parts += [Text(f"note: {note}") for note in plan.notes]
+    if verbose:
+        parts += [Text(line) for line in _rejected_lines(plan)]
+    elif plan.rejected:
+        parts.append(Text(f"{sum(one.count for one in plan.rejected):,} setups were rejected: -v lists them"))
     return Group(*parts)
 
 
@@ -39,6 +43,9 @@ def _setup_lines(plan: BatchPlan) -> Iterable[str]:
         yield f"  requests are padded to length {', '.join(map(str, sorted(plan.buckets)))}"
     if plan.memory_bytes is not None:
         yield f"  {plan.memory_bytes / 2**20:,.0f} MiB of device memory at most"
+
+
+def _cost_lines(plan: BatchPlan) -> Iterable[str]:
     cost = plan.serving_cost
     yield (
         f"  serving adds {cost.batch_ms * 1e3:.0f} µs per batch and {cost.request_ms * 1e3:.1f} µs per "
@@ -66,11 +73,12 @@ def _middle_and_tail(values_ms: Sequence[float]) -> str:
 
 def _figures(plan: BatchPlan) -> RenderableType:
     prediction, verification = plan.prediction, plan.verification
-    table = plain_table(
-        f"predicted for a run of {prediction.requests:,} requests",
+    title = f"predicted for a run of {prediction.requests:,} requests"
+    caption = (
         f"the interval is that of 95 of 100 such runs; workers are busy {prediction.busy:.0%} of the time "
-        f"with batches of {prediction.mean_batch:.1f} requests on average",
+        f"with batches of {prediction.mean_batch:.1f} requests on average"
     )
+    table = plain_table()
     runs = len(verification.runs) if verification else 0
     measured_in = "measured" if runs == 1 else f"median of {runs} runs"
     columns = ["", "predicted", "95 %", *([measured_in, "in the interval", "off by"] if verification else [])]
@@ -93,7 +101,7 @@ def _figures(plan: BatchPlan) -> RenderableType:
             runs_within_text = f"{runs_within} of {runs}" if runs > 1 else "yes" if runs_within else "no"
             cells += [_figure(measured), runs_within_text, f"{measured / estimate.value - 1:+.1%}"]
         table.add_row(*cells)
-    return table
+    return titled(title, table, caption)
 
 
 def _figure(value: float) -> str:

@@ -22,7 +22,8 @@ from trtopt.records import (
 )
 from trtopt.report.kernels import kernel_change_parts, kernel_parts
 from trtopt.report.names import kind_text, names_text, nodes_text, type_text
-from trtopt.report.tables import plain_table
+from trtopt.report.notes import Note, Severity, plain
+from trtopt.report.tables import plain_table, titled
 
 _TOP_LAYERS = 10
 _TOP_PATTERNS = 6
@@ -44,17 +45,20 @@ def _shortened(line: str) -> Text:
     return Text(visible(line), no_wrap=True, overflow="ellipsis")
 
 
-def profile_summary(report: ProfileReport) -> RenderableType:
-    """Each engine in turn, then differences, then what is unknown."""
+def profile_summary(report: ProfileReport, *, verbose: bool = False) -> RenderableType:
+    """Each engine in turn, differences, and the device's peaks; `verbose` adds groups and mapping."""
     parts: list[RenderableType] = []
     for engine in report.engines:
-        parts += _engine(engine)
+        parts += _engine(engine, verbose=verbose)
     for difference in report.differences:
         parts += _difference(difference)
     parts += [_text(line) for line in peak_lines(report.peaks)]
-    parts += [_text(f"not known: {text}") for text in report.missing]
-    parts += [_text(f"note: {text}") for text in report.notes]
     return Group(*parts)
+
+
+def profile_notes(report: ProfileReport) -> list[Note]:
+    """What is unknown, then the notes."""
+    return [*(Note(Severity.FINDING, f"not known: {text}") for text in report.missing), *plain(report.notes)]
 
 
 def peak_lines(peaks: DevicePeaks | None) -> list[str]:
@@ -80,24 +84,25 @@ def _scaled(count: int, unit: str) -> str:
     return f"{count} {unit}"
 
 
-def _engine(engine: EngineProfile) -> list[RenderableType]:
+def _engine(engine: EngineProfile, *, verbose: bool) -> list[RenderableType]:
     lines = [
         *total_lines(engine),
         *roofline_lines(engine),
-        *_time_lines(engine),
+        *(_time_lines(engine) if verbose else ()),
         *_fusion_lines(engine),
         *receipt_lines(engine.receipt),
         *(memory_lines(engine.memory) if engine.memory is not None else ()),
         *(build_memory_lines(engine.build_memory) if engine.build_memory is not None else ()),
     ]
     kernels = [] if engine.kernels is None else kernel_parts(engine.batch, engine.kernels)
-    return [_layers(engine), *kernels, *(_text(line) for line in lines), _text("")]
+    return [_layers(engine, verbose=verbose), *kernels, *(_text(line) for line in lines), _text("")]
 
 
-def _layers(engine: EngineProfile) -> RenderableType:
+def _layers(engine: EngineProfile, *, verbose: bool) -> RenderableType:
     is_timed = engine.sum_ms > 0
     caption = _FLOORS if is_timed else _REQUESTED_TYPE
-    table = plain_table(f"batch {engine.batch}: {count_text(engine)}", caption)
+    table = plain_table()
+    table.padding = (0, 1, 0, 0)
     for name, width in (_TIMES if is_timed else _COSTS).items():
         table.add_column(name, justify="right", no_wrap=True, min_width=width)
     table.add_column("kind", no_wrap=True, overflow="ellipsis", min_width=8, max_width=16)
@@ -105,7 +110,7 @@ def _layers(engine: EngineProfile) -> RenderableType:
     for layer in sorted(engine.layers, key=_weight, reverse=True)[:_TOP_LAYERS]:
         figures = _times(layer, engine.sum_ms) if is_timed else _costs(layer)
         table.add_row(*figures, type_text(layer), _text(kind_text(layer)), _shortened(nodes_text(layer)))
-    return table
+    return titled(f"batch {engine.batch}: {count_text(engine)}", table, caption if verbose else "")
 
 
 def count_text(engine: EngineProfile) -> str:

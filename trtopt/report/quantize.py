@@ -29,13 +29,29 @@ def quantize_summary(report: QuantizeReport) -> list[str]:
         lines.append(f"ranges by {report.method} from {report.samples} samples{less}")
     if report.scores:
         scores = ", ".join(f"{item.method} {item.sqnr_db:.1f}" for item in report.scores)
-        lines.append(f"methods on held-out samples, dB: {scores}")
+        lines.append(f"methods on held-out samples, dB: {scores}{_why_not_the_best(report)}")
     lines += [
         f"output {name!r}: {value:.1f} dB against the original on {report.compared} samples"
         for name, value in report.sqnr_db.items()
     ]
-    lines.append(f"written: {report.out}" + (f", {report.table}" if report.table else ""))
-    return [*lines, *(f"note: {note}" for note in report.notes)]
+    table = f", {report.calibration_table}" if report.calibration_table else ""
+    lines.append(f"written: {report.out}{table}")
+    return lines
+
+
+def _why_not_the_best(report: QuantizeReport) -> str:
+    """Why the method with the best score is not the one that is used."""
+    best = report.scores[0]
+    if report.method in (None, best.method):
+        return ""
+    used = next((item.sqnr_db for item in report.scores if item.method == report.method), None)
+    if used is None:
+        return f"; {report.method} is what --method or the table names"
+    lead = f"{best.sqnr_db - used:.1f} dB"
+    return (
+        f"; {report.method} is used: {best.method} leads by {lead} on only {report.held} samples, which may "
+        "lack the rare large values that it clips"
+    )
 
 
 def _left_in_float(decisions: tuple[Decision, ...]) -> list[str]:

@@ -10,31 +10,34 @@ from rich.text import Text
 
 from trtopt.records import BenchPoint, ColdStarts, IdlePass
 from trtopt.records.starting import FIRST_INFERENCE, SECOND_INFERENCE, START_PHASES
-from trtopt.report.tables import plain_table
+from trtopt.report.tables import plain_table, titled
 
 _MIB = 2**20
 _LAZY_SHARE = 0.1
 """Of the time to the first output, from which on late loading of kernels is worth a line."""
 
 
-def starting_parts(points: Sequence[BenchPoint]) -> list[RenderableType]:
+def starting_parts(points: Sequence[BenchPoint], *, verbose: bool = False) -> list[RenderableType]:
     """A table for each point with cold starts, then one for each with an idle pass."""
     parts: list[RenderableType] = []
     for point in points:
         if point.cold_start is not None and point.cold_start.starts:
-            parts.append(_cold_start_table(point.batch, point.cold_start))
+            parts.append(_cold_start_table(point.batch, point.cold_start, verbose=verbose))
             parts += [Text(line) for line in cold_start_lines(point.batch, point.cold_start)]
         if point.idle is not None:
-            parts.append(_idle_table(point.batch, point.idle))
+            parts.append(_idle_table(point.batch, point.idle, verbose=verbose))
     return parts
 
 
-def _cold_start_table(batch: int, cold: ColdStarts) -> RenderableType:
-    table = plain_table(
+def _cold_start_table(batch: int, cold: ColdStarts, *, verbose: bool) -> RenderableType:
+    title = (
         f"batch {batch}: start in a fresh process, medians in ms; "
-        f"the engine is {cold.engine_bytes / _MIB:.2f} MiB",
-        "process start: Python and trtopt; the page cache held all libraries, the engine's file where warm",
+        f"the engine is {cold.engine_bytes / _MIB:.2f} MiB"
     )
+    caption = (
+        "process start: Python and trtopt; the page cache held all libraries, the engine's file where warm"
+    )
+    table = plain_table()
     table.add_column("phase")
     states = list(dict.fromkeys(start.page_cache for start in cold.starts))
     by_state = {state: [one for one in cold.starts if one.page_cache == state] for state in states}
@@ -45,7 +48,7 @@ def _cold_start_table(batch: int, cold: ColdStarts) -> RenderableType:
             table.add_row(phase, *(_median([one.ms[phase] for one in by_state[state]]) for state in states))
     firsts = ([one.first_result_ms for one in by_state[state]] for state in states)
     table.add_row("to the first output", *map(_median, firsts))
-    return table
+    return titled(title, table, caption if verbose else "")
 
 
 def _median(values: Sequence[float]) -> str:
@@ -73,12 +76,11 @@ def cold_start_lines(batch: int, cold: ColdStarts) -> list[str]:
     return lines
 
 
-def _idle_table(batch: int, idle: IdlePass) -> RenderableType:
+def _idle_table(batch: int, idle: IdlePass, *, verbose: bool) -> RenderableType:
     busy = median(idle.busy_ms)
-    table = plain_table(
-        f"batch {batch}: latency after a pause; {busy:.3f} ms without one",
-        "medians; SM clock at the end of the pause and after the query",
-    )
+    title = f"batch {batch}: latency after a pause; {busy:.3f} ms without one"
+    caption = "medians; SM clock at the end of the pause and after the query"
+    table = plain_table()
     for name in ("pause ms", "real ms", "latency ms", "against none", "MHz before", "MHz after"):
         table.add_column(name, justify="right", no_wrap=True)
     for gap in idle.gaps:
@@ -91,7 +93,7 @@ def _idle_table(batch: int, idle: IdlePass) -> RenderableType:
             _mhz(gap.sm_mhz_before),
             _mhz(gap.sm_mhz_after),
         )
-    return table
+    return titled(title, table, caption if verbose else "")
 
 
 def _mhz(readings: Sequence[int | None]) -> str:

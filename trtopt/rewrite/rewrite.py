@@ -189,13 +189,10 @@ def rewrite_model(
 ) -> RewriteTrace:
     """Rewrite the ONNX file `source` for the TensorRT `target` and write it to `out`.
 
-    `rules` names the rules to use (by default those that are on), `skip` those to leave out. With `check`,
-    both models run on ONNX Runtime on seeded inputs (and on those in `data`), every dynamic axis at two
-    sizes (`sizes` 1: at the smaller one alone); a rule that breaks its bound is undone and named in the
-    trace. `keep_going` leaves out a rule that raises. `dynamic_batch` first gives a fixed batch axis a name,
-    checked at other sizes too. Without `write_unchanged` nothing is written if no rule was applied.
-    `accept` is shown the trace before anything is written; what it raises is raised. `note` hears beforehand
-    how much room temporary files take.
+    The options are those of `trtopt.rewrite`. With `sizes` 1 the check is at the smaller size of dynamic axes
+    alone. Without `write_unchanged` nothing is written if no rule was applied. `accept` is shown the trace
+    before anything is written; what it raises is raised. `note` hears beforehand how much room temporary
+    files take.
 
     Raises:
         UsageError: an unknown target or rule, or `out` is `source`.

@@ -6,6 +6,7 @@ from collections import Counter
 from typing import Literal
 
 from trtopt.records import Record, RewriteSummary
+from trtopt.records.result import Result
 
 TRACE_SCHEMA = "trtopt.rewrite/1"
 
@@ -54,7 +55,7 @@ class Deviation(Record, frozen=True, kw_only=True):
         return self.error <= self.bound
 
 
-class RewriteTrace(Record, frozen=True, kw_only=True):
+class RewriteTrace(Result, Record, frozen=True, kw_only=True):
     """All of a rewrite. `checked` is empty if no check was requested; nodes in subgraphs count too."""
 
     schema: str = TRACE_SCHEMA

@@ -23,7 +23,9 @@ from trtopt.workers.jobs import Job, type_of
 from trtopt.workers.protocol import Event, Failure, Message, Progress, Result
 
 OnProgress = Callable[[int, str, float | None], None]
-"""Hears (index of the job, phase, fraction of the job or None)."""
+"""Receives (index of the job, phase, fraction of the job or None); the last phase of a job is `DONE`."""
+
+DONE = "done"
 
 _TAIL_BYTES = 2000
 _LOGGED_BYTES = 1 << 16
@@ -72,6 +74,7 @@ def run_all_jobs(
             while waiting and free:
                 index, job = waiting.pop()
                 running[index] = _Worker(index, job, free.pop(), events)
+                on_progress(index, running[index].phase, None)
             index, event = _next(events, running, limit_s)
             worker = running[index]
             if isinstance(event, Progress):
@@ -81,6 +84,7 @@ def run_all_jobs(
             outcome = _outcome(worker, event)
             worker.stop()
             free.append(running.pop(index).place)
+            on_progress(index, DONE, 1.0)
             yield index, outcome
     finally:
         for worker in running.values():

@@ -26,20 +26,7 @@ def export_model(
     external_data: bool = False,
     allow_traced_branches: bool = False,
 ) -> Exported:
-    """Export a model and compare the file with PyTorch.
-
-    Args:
-        model: a name of the collection, a model file (TOML), `package.module:callable` or `FILE.py:callable`.
-        output: the ONNX file; it appears only if it agrees with PyTorch.
-        variant: of a model of the collection: `full` or `tiny`.
-        exporter: `dynamo` or `torchscript`; None takes the model's own choice.
-        dtype: of the weights: `fp32`, `fp16` or `bf16`.
-        checkpoint: a state dict or `.safetensors`.
-        strict: refuse missing and unexpected keys in it.
-        opset: None takes the model's own.
-        external_data: store weights next to the file even below 2 GB.
-        allow_traced_branches: let torchscript keep the way that Python took for one input where it branches
-            on tensors; PyTorch warns then.
+    """Export a model and compare the file with PyTorch; see `trtopt.export`.
 
     Raises:
         TrtoptError: with what is wrong and what to do; nothing is left under the output's name.

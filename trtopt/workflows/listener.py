@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from trtopt.records import BenchReport, SweepReport
-from trtopt.workers.supervisor import OnProgress
+from trtopt.workers.supervisor import DONE as DONE, OnProgress
 
 
 @dataclass(frozen=True, repr=False)
@@ -19,16 +19,25 @@ class Listener:
     report: Callable[[BenchReport], None] = lambda report: None
     sweep: Callable[[SweepReport], None] = lambda report: None
 
+    def of_job(self, place: int) -> Listener:
+        """The listener of a single job, which is at `place` in the plan."""
+        return replace(
+            self, progress=lambda _, phase, fraction: self.progress(place, phase, fraction), plans=_ignore
+        )
+
+    def phase(self, subject: str, phase: str) -> None:
+        """Report work of unknown length, which is no planned job."""
+        self.plans([subject])
+        self.progress(0, phase, None)
+
     def notes(self, texts: Iterable[str]) -> None:
         """Send each note."""
         for text in texts:
             self.note(text)
 
 
+def _ignore(labels: Sequence[str]) -> None:
+    """The plan of a part is the whole's."""
+
+
 SILENT = Listener()
-
-
-def notify(notes: list[str], listener: Listener, text: str) -> None:
-    """Send it now, and add it to the result's notes."""
-    notes.append(text)
-    listener.note(text)

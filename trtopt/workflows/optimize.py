@@ -21,10 +21,11 @@ from trtopt.records.optimizing import Optimized, OptimizedPoint
 from trtopt.rewrite.lint.lint import lint_model
 from trtopt.targets import target_of
 from trtopt.workflows.bench.bench import bench
+from trtopt.workflows.bench.request import BenchRequest
 from trtopt.workflows.build.build import build, default_output
 from trtopt.workflows.build.engine_selection import BEST, obstacle
 from trtopt.workflows.listener import SILENT, Listener
-from trtopt.workflows.precision.check import check
+from trtopt.workflows.precision.check import CheckRequest, check
 
 BATCHES = (1, 8, 32)
 """Built for where the model leaves the batch open and no batch sizes are given."""
@@ -90,10 +91,10 @@ def optimize(
         selection = {"precision": BEST, "calib": str(data), "bounds": {"min_cosine": min_cosine}}
         recipe = make_recipe(None, {"batch": recipe.batch, "backend": chosen, **selection})
     manifest = build(source, folder, recipe, force=force, listener=listener)
-    report = bench(folder, backend="auto", data=data, duration=duration, listener=listener)
+    report = bench(folder, BenchRequest(backend="auto", data=data, duration=duration), listener)
     write_atomically(folder / RESULT_FILE, to_json(report, indent=None))
-    bounds = Bounds(min_cosine=min_cosine)
-    checked = check(folder, source, data=data, backend="auto", bounds=bounds, listener=listener)
+    comparison = CheckRequest(data=data, backend="auto", bounds=Bounds(min_cosine=min_cosine))
+    checked = check(folder, source, comparison, listener)
     precisions = {one.batch: one.chosen for one in manifest.verdict.batches} if manifest.verdict else {}
     return Optimized(
         model=str(model),

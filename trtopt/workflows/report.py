@@ -1,4 +1,4 @@
-"""From a folder to all that it holds of one model: manifest, result files, profiles."""
+"""From a folder to all that it holds of one model: manifest, result files, profiles, checks."""
 
 from __future__ import annotations
 
@@ -9,15 +9,29 @@ from pathlib import Path
 
 import msgspec
 
-from trtopt.errors import ArtifactError, WrongPathError
-from trtopt.files.bounded_reading import read_bounded
+from trtopt.errors import ArtifactError, OutputError, WrongPathError
+from trtopt.files.bounded_reading import read_bounded, reason_of
 from trtopt.files.manifests import MANIFEST, read_manifest
-from trtopt.records import BenchReport, Collected, Manifest, ProfileReport, kind_of
+from trtopt.inspect.difference import difference
+from trtopt.records import (
+    BenchReport,
+    Collected,
+    EngineDifference,
+    Manifest,
+    ProfileReport,
+    kind_of,
+    read_versioned,
+)
+from trtopt.records.checking import CheckReport
 from trtopt.workflows.compare.result_files import read_result
 from trtopt.workflows.profile.profile import read_profile
 from trtopt.workflows.provenance import check_engines, check_model, engines_of
 
 _APART = "keep the files of one build in a folder: move this one elsewhere, or make it again"
+
+_GENERATOR = b'<meta name="generator" content="trtopt">'
+_HEAD = 4096
+"""How many bytes of a page hold the line above."""
 
 
 def collect(folder: Path) -> Collected:
@@ -34,6 +48,7 @@ def collect(folder: Path) -> Collected:
     manifest: Manifest | None = None
     results: dict[str, BenchReport] = {}
     profiles: dict[str, ProfileReport] = {}
+    checks: dict[str, CheckReport] = {}
     left_out: dict[str, str] = {}
     for file in sorted(folder.glob("*.json")):
         kind = _kind(file)
@@ -41,12 +56,19 @@ def collect(folder: Path) -> Collected:
             results[file.name] = read_result(file)
         elif kind == "trtopt.profile":
             profiles[file.name] = read_profile(file)
+        elif kind == "trtopt.check":
+            checks[file.name] = _read_check(file)
         elif kind == "trtopt.build" and file.name == MANIFEST:
             manifest = read_manifest(folder)
         else:
             left_out[file.name] = f"a file of {kind}" if kind else _foreign(file)
     if manifest is None and not results and not profiles:
         raise _nothing(folder, left_out)
+    if manifest is not None:
+        for name, check in list(checks.items()):
+            if check.against_sha256 != manifest.source_sha256:
+                left_out[name] = "a check against another model"
+                del checks[name]
     for name in _parts_of(manifest):
         left_out.pop(name, None)
     found = Collected(
@@ -55,11 +77,37 @@ def collect(folder: Path) -> Collected:
         manifest=manifest,
         results=results,
         profiles=profiles,
+        checks=checks,
         left_out=left_out,
         notes=tuple(_unlike_engines(results, profiles)),
     )
     _check(folder, found)
     return found
+
+
+def default_output(folder: Path, other: Path | None = None) -> Path:
+    """The page's file where none is named: next to the folder, called after it, or after both.
+
+    Raises:
+        OutputError: a file is there that is no page of trtopt's.
+    """
+    place = folder.resolve()
+    name = place.name if other is None else f"{place.name}-and-{other.resolve().name}"
+    file = folder.parent / f"{name}.html" if folder.name == place.name else place.parent / f"{name}.html"
+    if file.is_file() and _GENERATOR not in file.read_bytes()[:_HEAD]:
+        raise OutputError(
+            f"{file}: is there already, and is no page of trtopt's", "name another file with -o"
+        )
+    return file
+
+
+def differences_of(a: Collected, b: Collected) -> list[EngineDifference]:
+    """Layer by layer from A to B, for every batch size whose engine was timed on both sides."""
+    first, second = (
+        {one.batch: one for report in side.profiles.values() for one in report.engines if one.sum_ms}
+        for side in (a, b)
+    )
+    return [difference(first[batch], second[batch]) for batch in sorted(first.keys() & second.keys())]
 
 
 def _parts_of(manifest: Manifest | None) -> Iterator[str]:
@@ -70,6 +118,16 @@ def _parts_of(manifest: Manifest | None) -> Iterator[str]:
         yield from (name for name in (engine.layers, engine.memory) if name is not None)
     if manifest.rewrite is not None:
         yield manifest.rewrite.trace
+
+
+def _read_check(file: Path) -> CheckReport:
+    try:
+        return read_versioned(read_bounded(file), CheckReport)
+    except (OSError, ValueError) as error:
+        raise ArtifactError(
+            f"{file}: cannot be read as a check: {reason_of(error)}",
+            "make it again with `trtopt check --json`, or move it elsewhere",
+        ) from None
 
 
 def _no_folder(folder: Path) -> ArtifactError:

@@ -24,6 +24,15 @@ def test_messages_go_into_the_file_with_their_mark_and_verbose_ones_do_not(tmp_p
     assert log.warnings == 2
 
 
+def test_a_routine_warning_is_kept_but_not_counted(tmp_path: Path) -> None:
+    log = BuildLog(tmp_path / "batch1.log")
+    log("warning", " (foreignNode) Converting conv weight scales to fp32.")
+    log("error", "Converting conv weight scales to fp32 failed")
+    log.close()
+    assert "[W]  (foreignNode) Converting" in (tmp_path / "batch1.log").read_text()
+    assert log.warnings == 1
+
+
 def test_a_summary_names_the_logs_that_hold_warnings_in_one_line_and_no_others() -> None:
     console = Console(width=200, record=True, file=io.StringIO())
     manifest = examples.manifest()

@@ -130,7 +130,7 @@ def test_public_names_are_functions_even_after_their_modules_were_imported() -> 
     import trtopt.workflows.build.build
 
     assert trtopt.build is trtopt.api.build
-    assert trtopt.bench is trtopt.workflows.bench.bench.bench
+    assert trtopt.bench is trtopt.api.bench
 
 
 def test_the_public_names_are_those_that_type_checkers_see() -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from trtopt.errors import OutputError
-from trtopt.files import temporary as holding
+from trtopt.files import temporary
 from trtopt.files.atomic import write_atomically
 from trtopt.files.build_folder import folder_in_progress
 from trtopt.files.locks import lock
@@ -96,8 +96,8 @@ def held_by_another(place: Path) -> Iterator[int]:
 def test_a_lock_on_the_outputs_parent_is_waited_for_within_bounds_and_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(holding, "WAIT_S", 0.3)
-    monkeypatch.setattr(holding, "_ANNOUNCED_S", 0.1)
+    monkeypatch.setattr(temporary, "WAIT_S", 0.3)
+    monkeypatch.setattr(temporary, "_ANNOUNCED_S", 0.1)
     with (
         held_by_another(tmp_path) as pid,
         caplog.at_level(logging.WARNING, "trtopt"),

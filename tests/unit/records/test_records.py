@@ -90,7 +90,7 @@ def test_a_whole_record_survives_its_json_form(kind: type[Record]) -> None:
 
 
 @pytest.mark.parametrize("kind", WHOLE)
-@settings(max_examples=40)
+@settings(max_examples=15)
 @given(data=st.data(), indent=st.sampled_from([None, 2]))
 def test_any_record_survives_its_json_form(
     kind: type[Record], data: st.DataObject, indent: int | None
@@ -264,7 +264,7 @@ def test_every_record_is_frozen_and_strict_and_takes_its_fields_by_name(kind: ty
         kind(*[None] * len(kind.__struct_fields__))
 
 
-def test_the_records_of_all_rooms_are_known_here() -> None:
+def test_the_records_of_all_packages_are_known_here() -> None:
     homes = {kind.__module__ for kind in subclasses(Record)}
     assert {
         records.building.__name__,

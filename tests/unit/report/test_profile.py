@@ -19,7 +19,7 @@ from trtopt.records import (
     Samples,
 )
 from trtopt.report.names import nodes_text
-from trtopt.report.profile import peak_lines, profile_summary
+from trtopt.report.profile import peak_lines, profile_notes, profile_summary
 
 REF = EngineRef(path="e", sha256="a" * 64, label="batch1")
 GRAPH = graph(
@@ -65,7 +65,8 @@ def shown(*engines: EngineProfile, width: int = 200, **rest: object) -> str:
     report = ProfileReport(created="", environment=None, model_sha256="", peaks=None, engines=engines, **rest)  # type: ignore[arg-type]
     console = Console(width=width, no_color=True)
     with console.capture() as capture:
-        console.print(profile_summary(report))
+        console.print(profile_summary(report, verbose=True))
+        console.print(*(note.text for note in profile_notes(report)))
     return capture.get()
 
 

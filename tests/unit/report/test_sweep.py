@@ -1,9 +1,7 @@
 """A sweep's points as text and as a page."""
 
 import io
-import json
 import re
-from typing import Any
 
 import pytest
 from rich.console import Console
@@ -12,9 +10,8 @@ from tests.support import examples
 from tests.support.sweeps import point, report_of
 from trtopt.cli.progress import listening_to_sweep
 from trtopt.records import PointMemory, PointPower, SweepReport
-from trtopt.report.html.page import page_of
-from trtopt.report.html.sweep import sweep_sections, sweep_title
-from trtopt.report.sweep import point_line, sweep_summary
+from trtopt.report.notes import grouped
+from trtopt.report.sweep import point_line, sweep_notes, sweep_summary
 
 POWER = PointPower(watts=50.0, source="energy counter")
 MEMORY = PointMemory(peak_bytes=3 << 20, buffers_bytes=1 << 20)
@@ -44,14 +41,17 @@ def test_the_table_has_all_figures_and_marks_the_front_its_knee_and_what_is_not_
 def test_below_stand_the_bests_and_what_the_figures_mean() -> None:
     lines = shown(REPORT)
     bests = lines[lines.index("Best under a bound on p99") + 2 :][:3]
-    assert bests == ["1 ms 1 fp16 batch1 100", "2 ms 2 fp16 batch2 190", "5 ms 8 fp16 batch8 200"]
-    assert "samples/J: throughput over mean power, from the energy counter" in lines
-    assert "fp16 batch64 failed: out of memory" in lines
-    assert "fp16 batch8! is not trustworthy: too hot" in lines
+    assert bests == ["1 1 fp16 batch1 100", "2 2 fp16 batch2 190", "5 8 fp16 batch8 200"]
+    assert lines[0] == "best 200 samples/s with fp16 batch8"
+    assert grouped(sweep_notes(REPORT)) == [
+        "fp16 batch64 failed: out of memory\nlast words",
+        "fp16 batch8! is not trustworthy: too hot",
+        "samples/J: throughput over mean power, from the energy counter",
+    ]
 
 
 def test_what_is_unknown_is_reported() -> None:
-    lines = shown(report_of(point(1, 1.0, 100.0)))
+    lines = grouped(sweep_notes(report_of(point(1, 1.0, 100.0))))
     assert "samples/J: no source of power readings on this machine" in lines
     assert f"MiB: {examples.TENSORRT} reports no allocations" in lines
 
@@ -71,52 +71,6 @@ def test_a_point_in_one_line_tells_its_figures_or_the_first_of_its_reason() -> N
     lines = [point_line(one) for one in REPORT.points]
     assert lines[0] == "fp16 batch1: p50 0.500 ms, p99 1.000 ms, 100 samples/s"
     assert lines[3] == "fp16 batch64: failed: out of memory"
-
-
-# ── the page ────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def embedded(report: SweepReport) -> dict[str, Any]:
-    text = page_of(sweep_title(report), sweep_sections(report), "", "today")
-    found = re.search(r'<script[^>]*type="application/json"[^>]*>(.*?)</script>', text, re.DOTALL)
-    assert found is not None
-    blocks: dict[str, Any] = json.loads(found[1])
-    return blocks
-
-
-def test_the_page_draws_a_curve_of_each_figure_over_the_batch_size() -> None:
-    charts = embedded(REPORT)["charts"]
-    fields = {
-        chart["encoding"]["y"]["field"]: tuple(row["batch"] for row in chart["data"]["values"])
-        for place, chart in charts.items()
-        if place.startswith("curves")
-    }
-    assert fields == dict.fromkeys(("p50", "p99", "rate", "per_joule", "mib"), (1, 2, 8))
-
-
-def test_figures_that_no_one_tells_have_no_curve() -> None:
-    charts = embedded(report_of(point(1, 1.0, 100.0), point(2, 1.0, 120.0)))["charts"]
-    curves = [chart for place, chart in charts.items() if place.startswith("curves")]
-    assert {chart["encoding"]["y"]["field"] for chart in curves} == {"p50", "p99", "rate"}
-
-
-def test_the_page_shows_which_points_are_on_the_front() -> None:
-    beaten = point(4, 3.0, 150.0)
-    charts = embedded(report_of(*REPORT.points, beaten))["charts"]
-    rows = charts["front-0-0"]["data"]["values"]
-    assert {row["point"]: row["what"] for row in rows} == {
-        "fp16 batch1": "on the front",
-        "fp16 batch2": "knee",
-        "fp16 batch4": "beaten",
-        "fp16 batch8": "on the front",
-    }
-
-
-def test_a_sweep_without_a_figure_has_a_page_that_reports_it() -> None:
-    failed = point(1, None, None, latency=None, failure="<script>alert(1)</script>")
-    text = page_of("t", sweep_sections(report_of(failed)), "", "today")
-    assert text.count("No point has been measured.") == 2
-    assert "<script>alert" not in text
 
 
 def test_off_a_terminal_each_point_is_told_once_and_again_when_it_is_measured_again(

@@ -39,7 +39,7 @@ def test_the_summary_tells_what_was_done_declined_and_checked(tmp_path: Path) ->
     assert "4 → 3 nodes" in result.output
     assert "1 x erase-identity" in result.output
     assert "declined 1 x erase-identity: its output is an output" in result.output
-    assert "checked on 2 inputs" in result.output
+    assert "verified on 2 inputs" in result.output
 
 
 def test_json_is_the_trace(tmp_path: Path) -> None:

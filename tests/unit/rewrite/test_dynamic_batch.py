@@ -118,7 +118,7 @@ def test_a_batch_that_cannot_be_patched_is_an_error(tmp_path: Path) -> None:
     onnx.save(model(text), tmp_path / "in.onnx")
     with pytest.raises(FixedBatchError, match="twice the batch") as caught:
         rewrite_model(tmp_path / "in.onnx", tmp_path / "out.onnx", target="10", dynamic_batch=True)
-    assert caught.value.exit_code == 1
+    assert caught.value.exit_code == 2
     assert [path.name for path in tmp_path.iterdir()] == ["in.onnx"]
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import click
 
 from trtopt.cli.options.completion import contract_names, names
 from trtopt.measure.contracts import DEFAULT, SUMMARIES
+
+Decorator = Callable[[Callable[..., None]], Callable[..., None]]
 
 _STREAMS = click.option("--streams", type=int, metavar="N", help="Streams, each with a context of its own.")
 _OTHERS = (
@@ -43,16 +44,17 @@ def contract_flags_of_one_stream(command: Callable[..., None]) -> Callable[..., 
 
 
 def _with_flags(
-    command: Callable[..., None], options: Sequence[Any], values: Sequence[str]
+    command: Callable[..., None], options: Sequence[Decorator], values: Sequence[str]
 ) -> Callable[..., None]:
     @functools.wraps(command)
-    def with_terms(**arguments: Any) -> None:
+    def with_terms(**arguments: object) -> None:
         given = {term: arguments.pop(term) for term in values}
         terms = {term: value for term, value in given.items() if value is not None}
         command(**arguments, terms=terms)
 
+    decorated: Callable[..., None] = with_terms
     for option in reversed(options):
-        with_terms = option(with_terms)
+        decorated = option(decorated)
     named = ", ".join(f"{name} ({summary})" for name, summary in SUMMARIES.items())
     contract = click.option(
         "--contract",
@@ -60,4 +62,4 @@ def _with_flags(
         shell_complete=names(contract_names),
         help=f"Terms: {named} [default: {DEFAULT}].",
     )
-    return contract(with_terms)
+    return contract(decorated)

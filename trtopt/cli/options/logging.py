@@ -10,10 +10,27 @@ import click
 
 from trtopt.version import __version__
 
+VERBOSITY = "trtopt.verbosity"
+"""The key in a context's `meta`."""
+QUIET = -1
+
 
 def _verbose(context: click.Context, option: click.Parameter, verbosity: int) -> None:
+    if verbosity or VERBOSITY not in context.meta:
+        _show(context, verbosity)
+
+
+def _quiet(context: click.Context, option: click.Parameter, quiet: bool) -> None:
+    if quiet:
+        _show(context, QUIET)
+
+
+def _show(context: click.Context, verbosity: int) -> None:
     from trtopt.logs import show
 
+    if verbosity * context.meta.get(VERBOSITY, 0) < 0:
+        raise click.UsageError("--quiet and --verbose contradict each other: omit one of them")
+    context.meta[VERBOSITY] = verbosity
     show(verbosity)
 
 
@@ -31,7 +48,14 @@ _OPTIONS = (
         count=True,
         expose_value=False,
         callback=_verbose,
-        help="Log progress to standard error, with TensorRT's messages; -vv: its verbose ones too.",
+        help="Print all details, and log to standard error with TensorRT's messages; -vv: verbose ones too.",
+    ),
+    click.Option(
+        ["--quiet", "-q"],
+        is_flag=True,
+        expose_value=False,
+        callback=_quiet,
+        help="Print only the result: no notes and no progress.",
     ),
     click.Option(
         ["--log-file"],

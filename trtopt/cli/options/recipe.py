@@ -128,7 +128,7 @@ def recipe_options(*left_out: str) -> Decorator:
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(command)
-        def with_recipe(profile: str | None, **arguments: Any) -> None:
+        def with_recipe(profile: str | None, **arguments: object) -> None:
             given = {name: arguments.pop(name) for name in taken if name != "profile"}
             command(**arguments, recipe=RecipeFlags(profile, given))
 

@@ -12,7 +12,7 @@ from contextlib import ExitStack, suppress
 from functools import cache, partial
 from typing import Any
 
-from trtopt.errors import BackendMissingError, DeviceError
+from trtopt.errors import DeviceError
 from trtopt.extras import install
 from trtopt.records import KernelActivity
 
@@ -47,7 +47,7 @@ def require_cupti() -> None:
     """Find out that CUPTI can be loaded, before anything is measured.
 
     Raises:
-        BackendMissingError: cupti-python, or the library that it loads, is not installed.
+        DeviceError: cupti-python, or the library that it loads, is not installed.
     """
     _load()
 
@@ -56,9 +56,7 @@ def _load() -> Any:
     try:
         from cupti import cupti
     except ImportError as error:
-        raise BackendMissingError(
-            f"--kernels: cupti-python cannot be loaded ({error})", install("kernels")
-        ) from None
+        raise DeviceError(f"--kernels: cupti-python cannot be loaded ({error})", install("kernels")) from None
     return cupti
 
 

@@ -10,13 +10,13 @@ from typing import Any
 
 from trtopt.device.building import LogSink
 from trtopt.errors import ArtifactError, BackendMissingError, DeviceError
-from trtopt.extras import install
+from trtopt.extras import RTX_EXTRA, install
 from trtopt.files.bounded_reading import sha256_of
 from trtopt.logs import heard
 from trtopt.records import Backend, Plugin
 from trtopt.targets import MODULES, Target, target_of_version
 
-INSTALL = {"tensorrt": install("tensorrt"), "tensorrt-rtx": install("rtx")}
+INSTALL = {"tensorrt": install("tensorrt"), "tensorrt-rtx": install(RTX_EXTRA)}
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from statistics import median
 
 from trtopt.device.throttling import IDLE
@@ -39,52 +40,72 @@ def untrustworthy(point: BenchPoint) -> bool:
     )
 
 
+@dataclass(frozen=True)
+class Finding:
+    """Something odd about a pass: `text` has its figures, `short` is the same for every such pass."""
+
+    short: str
+    text: str
+
+
 def remarks(measurement: Measurement) -> tuple[str, ...]:
     """What of its samples was discarded, and what is odd about those that count."""
     found = [*measurement.untrustworthy]
     interference = recorded(measurement.groups)
     if interference.discarded and interference.text not in found:
         found.append(interference.text)
+    return (*found, *(finding.text for finding in oddities(measurement)))
+
+
+def oddities(measurement: Measurement) -> tuple[Finding, ...]:
+    """What is odd about the latencies that count."""
     latency = measurement.samples.latency_ms
-    found += _drift(latency)
+    found = _drift(latency)
     if measurement.mode == "latency":  # with a queue, latency is mostly waiting
         found += _modes(latency) or _outliers(latency)
     return tuple(found)
 
 
-def unsteady(point: BenchPoint, *, on_host: bool) -> tuple[str, ...]:
-    """Remarks on its latencies by which the same engine's next run may well differ."""
+def unsteady(point: BenchPoint, *, on_host: bool) -> tuple[Finding, ...]:
+    """Findings on its latencies by which the same engine's next run may well differ."""
     latency = point.latency.samples.latency_ms
-    spread = [hint.text for hint in hints_of(point, on_host=on_host) if hint.code is HintCode.UNSTABLE]
+    spread = [
+        Finding("latency is unstable", hint.text)
+        for hint in hints_of(point, on_host=on_host)
+        if hint.code is HintCode.UNSTABLE
+    ]
     return (*spread, *_drift(latency), *_modes(latency))
 
 
-def _drift(latency: Sequence[float]) -> list[str]:
+def _drift(latency: Sequence[float]) -> list[Finding]:
     moved = drift(latency)
     if moved is None or not moved.notable:
         return []
-    return [f"latency drifted by {moved.relative:+.1%} from the first query to the last"]
+    text = f"latency drifted by {moved.relative:+.1%} from the first query to the last"
+    return [Finding("latency drifted", text)]
 
 
-def _modes(latency: Sequence[float]) -> list[str]:
+def _modes(latency: Sequence[float]) -> list[Finding]:
     modes = two_modes(latency)
     if modes is None:
         return []
-    return [
+    text = (
         f"latency has two modes, {modes.lower:.3f} ms and {modes.upper:.3f} ms, "
         f"with {modes.upper_share:.0%} of the queries in the upper one: no single figure describes it"
-    ]
+    )
+    return [Finding("latency has two modes", text)]
 
 
-def _outliers(latency: Sequence[float]) -> list[str]:
+def _outliers(latency: Sequence[float]) -> list[Finding]:
     slow = (1 + NOTABLE_DISTANCE) * median(latency) if latency else 0.0
     far = [latency[index] for index in outliers(latency) if latency[index] > slow]
     if len(far) <= NOTABLE_SHARE * len(latency):
         return []
-    return [
+    text = (
         f"{len(far)} of {len(latency)} latencies are outliers more than {NOTABLE_DISTANCE:.0%} above the "
         f"median, up to {max(far):.3f} ms (flagged, not dropped)"
-    ]
+    )
+    return [Finding(f"over {NOTABLE_SHARE:.0%} of the latencies are outliers", text)]
 
 
 def clocks_text(measurements: Sequence[Measurement]) -> str:

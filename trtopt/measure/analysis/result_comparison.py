@@ -121,7 +121,7 @@ def _row(a: BenchPoint, b: BenchPoint, threshold: float, on_host: bool) -> Row:
 def _wavering(point: BenchPoint, on_host: bool) -> list[str]:
     """What speaks against one of two runs that were not in turns: the next may come out elsewhere."""
     remedy = "another run may come out elsewhere, so give compare the engines, which then take turns"
-    return [f"{text} ({remedy})" for text in unsteady(point, on_host=on_host)]
+    return [f"{finding.text} ({remedy})" for finding in unsteady(point, on_host=on_host)]
 
 
 def distrust(a: Sequence[str], b: Sequence[str]) -> list[str]:

@@ -15,8 +15,9 @@ import onnx
 from numpy.typing import NDArray
 
 from trtopt.data import SampleSource, open_data
-from trtopt.data.feeds import inputs_of, on_seeded, source_of
+from trtopt.data.feeds import inputs_of, on_seeded, source_of, specs_of
 from trtopt.data.reader import Arrays
+from trtopt.data.value_range import range_notes
 from trtopt.device.ort.reference import CannotRun, Crashed
 from trtopt.errors import ModelError, UsageError
 from trtopt.files.atomic import scratch_beside
@@ -26,11 +27,12 @@ from trtopt.onnxio.disk_space import Note, check_output_room, silent
 from trtopt.onnxio.graph_walk import OWN_DOMAINS, graphs_of, opset_of, unknown_ops
 from trtopt.onnxio.model_file import ModelFile, array_of, spooled
 from trtopt.onnxio.unique_names import name_apart
+from trtopt.precision.alarms import accuracy_alarms
 from trtopt.precision.casting.convert import convert
 from trtopt.precision.casting.decide import HEAVY, CastDecider, CastOptions, Decision
 from trtopt.precision.casting.patterns import check_patterns
 from trtopt.precision.casting.places import LOW, types_of
-from trtopt.precision.casting.weights import largest, no_numbers
+from trtopt.precision.casting.weights import largest, weight_alarms
 from trtopt.precision.casting.widen import is_low, widened
 from trtopt.precision.observe import float_tensors, observe
 from trtopt.precision.reference_runs import First, compared, in_fp32, open_model
@@ -92,12 +94,9 @@ def cast_model(
 ) -> CastReport:
     """Write the ONNX file `source` to `out` with its nodes in 16 bits, but for those that must stay FP32.
 
-    Those are nodes whose operator must, that `keep` (patterns of names) or `keep_op` names, whose weight
-    would overflow or vanish, or where `data` takes a tensor beyond `threshold` (by default a quarter of the
-    type's largest value). `include` overrides weights and values. Without `data`, seeded random samples run:
-    a node stays only where they overflow, and a model with plugins' operators may do without. Nodes that
-    are 16-bit already are decided again. With `compare` both models run. `accept` gets the report before
-    anything is written, `note` the size of temporary files.
+    The options are those of `trtopt.cast`. Without `data`, a model with plugins' operators need not run.
+    Nodes that are 16-bit already are decided again. `accept` gets the report before anything is written,
+    `note` the size of temporary files.
 
     Raises:
         UsageError: an unknown target, a pattern that fits nothing, a threshold below 0, `out` is `source`.
@@ -114,6 +113,7 @@ def cast_model(
         check_patterns(wide.proto, keep, keep_op, include)  # before the model runs, which may take long
         seen = _seen(model, wide, original.proto, data, spool, compare=compare)
         result, decision = cast_graph(wide, seen.ranges, cast_options, cast_io=cast_io)
+        found = _compared(seen, result) if compare else ()
         report = CastReport(
             source=str(source),
             out=str(out),
@@ -128,8 +128,9 @@ def cast_model(
             data=seen.data,
             data_is_random=data is None,
             samples=seen.samples,
-            differences=_compared(seen, result) if compare else (),
-            notes=(*seen.notes, *no_numbers(original), *_notes(decision, was_low=wide is not model)),
+            differences=found,
+            notes=(*seen.notes, *_notes(decision, was_low=wide is not model)),
+            alarms=(*weight_alarms(original), *accuracy_alarms(found)),
             seconds=0.0,
         )
         accept(report)
@@ -251,7 +252,8 @@ def _seen(
         ranges, samples = measured(wide, source, reference if wide is model else None)
         if wide is not model and compare:
             measured(model, First(source, _COMPARED), reference)
-        return _Seen(source.name, samples, ranges, reference)
+        unscaled = range_notes(specs_of(original), source) if data is not None else ()
+        return _Seen(source.name, samples, ranges, reference, unscaled)
 
     if data is not None:
         return on(open_data(data))

@@ -78,8 +78,8 @@ def fit_of(array: NDArray[Any], low: int) -> Fit:
     return Fit(peak, vanishing, nonzero)
 
 
-def no_numbers(model: ModelFile) -> tuple[str, ...]:
-    """What to say of floating-point weights with NaN in them, wherever they lie, if there are any."""
+def weight_alarms(model: ModelFile) -> tuple[str, ...]:
+    """What to say of floating-point weights with NaN or infinity in them, wherever they lie."""
     odd = [
         item.name
         for part in graphs_of(model.proto.graph)
@@ -87,12 +87,22 @@ def no_numbers(model: ModelFile) -> tuple[str, ...]:
             *part.initializer,
             *(a.t for node in part.node for a in node.attribute if a.HasField("t")),
         )
-        if item.data_type in _FLOATING
-        and any(bool(np.isnan(values).any()) for values in _stretches(array_of(item, model.folder)))
+        if item.data_type in _FLOATING and not _is_sound(array_of(item, model.folder))
     ]
     if not odd:
         return ()
-    return (f"{len(odd)} weights hold NaN, such as {odd[0]!r}: export the model from a sound checkpoint",)
+    count = f"{len(odd)} weights hold" if len(odd) > 1 else "1 weight holds"
+    return (f"{count} NaN or infinity, such as {odd[0]!r}: export the model from a sound checkpoint",)
+
+
+def _is_sound(array: NDArray[Any]) -> bool:
+    """Finite; or a limit (one infinite value), or a mask: minus infinity among zeros."""
+    if all(bool(np.isfinite(values).all()) for values in _stretches(array)):
+        return True
+    wide = np.asarray(array, np.float32)
+    if np.isnan(wide).any():
+        return False
+    return wide.size == 1 or bool(((wide == 0) | (wide == -np.inf)).all())
 
 
 def rounding_error(array: NDArray[Any], low: int) -> float:

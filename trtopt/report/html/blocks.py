@@ -1,4 +1,4 @@
-"""The parts of a page: sections with panels, panels with blocks."""
+"""The parts of a page: questions with sections, sections with panels, panels with blocks."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ Spec = dict[str, Any]
 
 @dataclass(frozen=True)
 class Lines:
-    """Sentences, one below the other."""
+    """Sentences, one below the other; warnings are set off in colour."""
 
     lines: Sequence[str]
+    are_warnings: bool = False
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,7 @@ class Figure:
     name: str
     value: str
     remark: str = ""
+    unit: str = ""
 
 
 @dataclass(frozen=True)
@@ -43,10 +45,26 @@ class Command:
 
 
 @dataclass(frozen=True)
-class Missing:
-    """A missing part, and the command that creates it."""
+class Step:
+    """Something worth doing next: what, why (with the measured figures), and the command if one does it."""
 
     what: str
+    why: str
+    command: str = ""
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Next steps, the most worthwhile first."""
+
+    steps: Sequence[Step]
+
+
+@dataclass(frozen=True)
+class Missing:
+    """A part of the page without data: its title, and the command that creates the data, if any does."""
+
+    title: str
     command: str = ""
 
 
@@ -81,16 +99,21 @@ def known_columns(
 
 @dataclass(frozen=True)
 class Chart:
-    """`title` describes the chart, for screen readers too."""
+    """`title` says what is drawn, `text` what it shows, for readers who cannot see it.
+
+    `zooms`: its signal `span` is the visible range, which the page's buttons change.
+    """
 
     title: str
     spec: Spec
+    text: str
     height: int = 260
     is_small: bool = False
     """Whether it is one of several placed side by side where the page is wide enough."""
+    zooms: bool = False
 
 
-Block = Lines | Figures | Command | Missing | Table | Chart
+Block = Lines | Figures | Command | Steps | Table | Chart
 
 
 @dataclass(frozen=True)
@@ -103,8 +126,42 @@ class Panel:
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the page with its own heading."""
+    """A part of the page that folds out under its heading."""
 
     id: str
     title: str
     panels: Sequence[Panel]
+
+
+@dataclass(frozen=True)
+class Question:
+    """A reader's question: its short answer on show, and the details in sections below it."""
+
+    id: str
+    title: str
+    answer: Sequence[Block]
+    sections: Sequence[Section]
+
+
+@dataclass(frozen=True)
+class Mark:
+    """Whether the figures are trustworthy, in a word and a sentence."""
+
+    level: Literal["good", "caution", "bad"]
+    text: str
+
+
+@dataclass(frozen=True)
+class Page:
+    """A whole page: title, facts of its subject, the answer above the fold, the questions below it.
+
+    `answer` and `charts` are the two columns above the fold; `missing` has what lacks data.
+    """
+
+    title: str
+    facts: Sequence[str]
+    mark: Mark | None
+    answer: Sequence[Block]
+    charts: Sequence[Block]
+    questions: Sequence[Question]
+    missing: Sequence[Missing] = ()

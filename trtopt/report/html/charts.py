@@ -1,4 +1,4 @@
-"""Charts as Vega-Lite specifications; colours and fonts are the page's."""
+"""Charts as Vega-Lite specifications; fonts and the colours of text and grid are the page's."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ VEGA_LITE = "https://vega.github.io/schema/vega-lite/v6.json"
 
 _BINS = 60
 _WIDTHS = 5
+_NAMED = 6
 Rows = Sequence[dict[str, Any]]
 
 
@@ -40,7 +41,7 @@ def name(field: str, title: str | None = None, **rest: Any) -> Spec:
 
 
 def log(**rest: Any) -> Spec:
-    """A logarithmic scale."""
+    """A logarithmic scale; the axis's title must say so."""
     return {"scale": {"type": "log", "nice": False, **rest}}
 
 
@@ -52,7 +53,16 @@ def tooltip_fields(*fields: tuple[str, str, str]) -> list[Spec]:
     ]
 
 
-def histogram(title: str, values: Sequence[float], marks: dict[str, float]) -> Chart:
+def listed(parts: Sequence[str]) -> str:
+    """The first few parts in one sentence, for a chart's text."""
+    more = len(parts) - _NAMED
+    return "; ".join(parts[:_NAMED]) + (f"; and {more} more" if more > 0 else "")
+
+
+LEGEND = {"orient": "bottom", "columns": 3, "labelLimit": 300}
+
+
+def histogram(title: str, values: Sequence[float], marks: dict[str, float], colour: str) -> Chart:
     """Counts of values in ms, with named values marked.
 
     Drawn up to the median plus five times the width of the middle 80 %: a few slow queries would squeeze the
@@ -69,9 +79,9 @@ def histogram(title: str, values: Sequence[float], marks: dict[str, float]) -> C
     ]
     lines = [{"what": what, "ms": value} for what, value in marks.items() if value <= top]
     more = f"; not drawn: {undrawn} slower, up to {float(array.max()):.3f} ms" if undrawn else ""
-    axis = quantity("from", "ms", scale={"zero": False, "nice": False})
+    axis = quantity("from", "latency, ms (does not start at zero)", scale={"zero": False, "nice": False})
     bars = {
-        "mark": "rect",
+        "mark": {"type": "rect", "color": colour},
         "encoding": {
             "x": axis,
             "x2": {"field": "to"},
@@ -84,7 +94,7 @@ def histogram(title: str, values: Sequence[float], marks: dict[str, float]) -> C
     }
     rules = {
         "data": {"values": lines},
-        "encoding": {"x": quantity("ms", "ms")},
+        "encoding": {"x": quantity("ms", "latency, ms (does not start at zero)")},
         "layer": [
             {"mark": {"type": "rule", "strokeDash": [4, 3]}},
             {
@@ -93,25 +103,23 @@ def histogram(title: str, values: Sequence[float], marks: dict[str, float]) -> C
             },
         ],
     }
-    return Chart(title + more, vega_lite(rows, layer=[bars, rules]), height=190, is_small=True)
+    text = listed([f"{what} {value:.3f} ms" for what, value in marks.items()])
+    return Chart(title + more, vega_lite(rows, layer=[bars, rules]), text, height=190, is_small=True)
 
 
 def lines_over(
-    title: str, rows: Rows, x: Spec, y: Spec, series: str, tooltip: list[Spec], **rest: Any
+    title: str, text: str, rows: Rows, x: Spec, y: Spec, series: Spec, tooltip: list[Spec]
 ) -> Chart:
-    """Lines with their points, one for each `series`."""
-    encoding = {"x": x, "y": y, "color": name(series, sort=None, legend=_LEGEND), "tooltip": tooltip, **rest}
-    return Chart(
-        title, vega_lite(rows, mark={"type": "line", "point": True}, encoding=encoding), is_small=True
-    )
+    """Lines with their points, one for each value of `series`."""
+    encoding = {"x": x, "y": y, "color": series, "tooltip": tooltip}
+    mark = {"type": "line", "point": True}
+    return Chart(title, vega_lite(rows, mark=mark, encoding=encoding), text, is_small=True)
 
 
-_LEGEND = {"orient": "bottom", "columns": 2, "labelLimit": 300}
-
-
-def shares(title: str, rows: Rows, what: str, part: str, share: str) -> Chart:
-    """Stacked bars; rows hold the named fields, with shares from 0 to 1."""
+def shares(title: str, rows: Rows, what: str, part: str, share: str, scale: Spec) -> Chart:
+    """Stacked bars; rows hold the named fields, with shares from 0 to 1; `scale` colours the parts."""
     count = len({row[what] for row in rows})
+    text = listed([f"{row[what]}: {row[part]} {row[share]:.1%}" for row in rows])
     return Chart(
         title,
         vega_lite(
@@ -119,17 +127,18 @@ def shares(title: str, rows: Rows, what: str, part: str, share: str) -> Chart:
             mark="bar",
             encoding={
                 "y": name(what, sort=None),
-                "x": quantity(share, "share", axis={"format": "%"}, scale={"domain": [0, 1]}),
-                "color": name(part, legend=_LEGEND),
+                "x": quantity(share, "share, %", axis={"format": "%"}, scale={"domain": [0, 1]}),
+                "color": name(part, scale=scale, legend=LEGEND),
                 "tooltip": tooltip_fields((what, "", ""), (part, "type", ""), (share, "share", ".2%")),
             },
         ),
+        text,
         height=80 + 34 * count,
     )
 
 
-def bars(title: str, rows: Rows, what: str, value: str, unit: str) -> Chart:
-    """One bar per row, in the given order."""
+def bars(title: str, rows: Rows, what: str, value: str, unit: str, colour: Spec | None = None) -> Chart:
+    """One bar per row, in the given order; `colour` encodes it, by default all are of one colour."""
     return Chart(
         title,
         vega_lite(
@@ -137,12 +146,14 @@ def bars(title: str, rows: Rows, what: str, value: str, unit: str) -> Chart:
             mark="bar",
             encoding={
                 "y": name(what, sort=None, axis={"labelLimit": 180}),
-                "x": quantity(value, unit),
+                "x": quantity(value, f"time, {unit}"),
+                **({"color": colour} if colour is not None else {}),
                 "tooltip": tooltip_fields(
                     (what, "", ""), (value, unit, ".4f"), ("share", "share", ".1%"), ("layers", "layers", "d")
                 ),
             },
         ),
+        listed([f"{row[what]}: {row[value]:.4g} {unit}" for row in rows]),
         height=50 + 22 * len(rows),
         is_small=True,
     )

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from trtopt.records import Collected, EngineDifference, EngineProfile, Fallback, PrecisionReceipt
 from trtopt.report.html.blocks import Block, Cell, Column, Lines, Missing, Panel, Section, Table
 from trtopt.report.html.charts import shares
+from trtopt.report.html.colours import type_scale
 from trtopt.report.html.layers import engine_panels
 from trtopt.report.names import names_text
 from trtopt.report.profile import receipt_lines
@@ -37,17 +38,15 @@ _CHANGES = (
 )
 
 
-def fusion_section(collected: Collected, command: str) -> Section:
+def fusion_section(collected: Collected, command: str) -> Section | Missing:
     """A panel for each engine; a profile of ONNX nodes has no fusions."""
-    panels = [Panel(label, list(_fusions(engine))) for label, _, engine in engine_panels(collected)]
-    missing = Missing("Fusions are read from a profile, and there is none.", command)
-    return Section("fusion", "Fusion", panels or [Panel("", [missing])])
+    panels = [
+        Panel(label, list(_fusions(engine))) for label, _, engine in engine_panels(collected) if engine.sum_ms
+    ]
+    return Section("fusion", "Fusion", panels) if panels else Missing("fusion", command)
 
 
 def _fusions(engine: EngineProfile) -> Iterator[Block]:
-    if not engine.sum_ms:
-        yield Missing("The engine was not run: profile it on a machine that can run it.")
-        return
     rows: list[list[Cell]] = [
         [" + ".join(one.ops), one.kind or "one layer", one.count, one.ms] for one in engine.fusions
     ]
@@ -59,11 +58,10 @@ def _fusions(engine: EngineProfile) -> Iterator[Block]:
         yield Lines(["Every candidate of a known fusion was fused."])
 
 
-def precision_section(collected: Collected, command: str) -> Section:
+def precision_section(collected: Collected, command: str) -> Section | Missing:
     """The precision receipt of each engine."""
     panels = [Panel(label, list(_receipt(engine.receipt))) for label, _, engine in engine_panels(collected)]
-    missing = Missing("The types that ran are read from a profile, and there is none.", command)
-    return Section("precision", "Precision", panels or [Panel("", [missing])])
+    return Section("precision", "Precision receipt", panels) if panels else Missing("precision", command)
 
 
 def _receipt(receipt: PrecisionReceipt) -> Iterator[Block]:
@@ -78,7 +76,8 @@ def _receipt(receipt: PrecisionReceipt) -> Iterator[Block]:
         for dtype, share in parts.items()
     ]
     if rows:
-        yield shares("Requested types and types that ran", rows, "what", "type", "share")
+        scale = type_scale(str(row["type"]) for row in rows)
+        yield shares("Requested types and types that ran", rows, "what", "type", "share", scale)
     yield Lines(receipt_lines(receipt)[:1] or ["Types are unknown."])
     if receipt.fallbacks:
         yield Table(
@@ -102,18 +101,20 @@ def _cause(fallback: Fallback) -> str:
     return "chosen by the builder's timing" if fallback.chosen else "fell back"
 
 
-def difference_section(collected: Collected, command: str) -> Section:
+def difference_section(collected: Collected, command: str) -> Section | Missing:
     """A panel for each difference in a profile."""
     panels = [
-        Panel(f"{one.a} → {one.b}", [_difference(one)])
+        Panel(f"{one.a} → {one.b}", [difference_table(one)])
         for report in collected.profiles.values()
         for one in report.differences
     ]
-    missing = Missing("No profile was taken with --against an earlier one.", command)
-    return Section("difference", "Difference", panels or [Panel("", [missing])])
+    if not panels:
+        return Missing("difference from an earlier profile", command)
+    return Section("difference", "Difference from an earlier profile", panels)
 
 
-def _difference(collected: EngineDifference) -> Block:
+def difference_table(collected: EngineDifference) -> Table:
+    """What changed from A to B, layer by layer, the costliest change first."""
     gap = collected.b_ms - collected.a_ms
     rows: list[list[Cell]] = [
         [

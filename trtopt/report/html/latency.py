@@ -10,10 +10,21 @@ from trtopt.measure.analysis.findings import loads_of
 from trtopt.measure.load.arrivals import achieved_rate, offered_rate
 from trtopt.measure.statistics.summaries import percentile, summarise, throughput
 from trtopt.records import BenchPoint, BenchReport, Collected
-from trtopt.report.html.blocks import Block, Cell, Chart, Column, Lines, Missing, Panel, Section, Table
-from trtopt.report.html.charts import histogram, lines_over, log, quantity, tooltip_fields
+from trtopt.report.html.blocks import Block, Cell, Chart, Column, Lines, Missing, Panel, Section, Spec, Table
+from trtopt.report.html.charts import (
+    LEGEND,
+    histogram,
+    lines_over,
+    listed,
+    log,
+    name,
+    quantity,
+    tooltip_fields,
+)
+from trtopt.report.html.colours import batch_scale
+from trtopt.report.html.deployment import rate_of, sampled
 from trtopt.report.load import load_lines, search_line
-from trtopt.report.trust import marked, trust_lines
+from trtopt.report.trust import marked
 
 _CURVE = (1.0, 5.0, 10.0, 25.0, 50.0, 75.0, 90.0, 95.0, 98.0, 99.0, 99.5, 99.9)
 _TAILS = (0.0, 50.0, 90.0, 99.0, 99.9)
@@ -30,13 +41,27 @@ _LOAD_COLUMNS = (
 )
 
 
-def latency_section(collected: Collected, command: str) -> Section:
+def latency_section(collected: Collected, command: str) -> Section | Missing:
     """A panel for each result file."""
+    scale = colours_of_batches(collected)
     panels = [
-        Panel(result_name(file, report), list(_blocks(report))) for file, report in collected.results.items()
+        Panel(result_name(file, report), list(_blocks(report, scale)))
+        for file, report in collected.results.items()
     ]
-    missing = Missing("Nothing was measured: there is no result file of `trtopt bench`.", command)
-    return Section("latency", "Latency", panels or [Panel("", [missing])])
+    return Section("latency", "Latency distribution", panels) if panels else Missing("latency", command)
+
+
+def colours_of_batches(collected: Collected) -> Spec:
+    """One colour per batch size of the folder, for all charts of the page."""
+    measured = [point.batch for report in collected.results.values() for point in report.points]
+    profiled = [engine.batch for report in collected.profiles.values() for engine in report.engines]
+    return batch_scale([*measured, *profiled])
+
+
+def colour_of(scale: Spec, batch: int) -> str:
+    """A batch size's colour on a scale of `colours_of_batches`."""
+    colour: str = scale["range"][scale["domain"].index(f"batch {batch}")]
+    return colour
 
 
 def result_name(file: str, report: BenchReport) -> str:
@@ -44,25 +69,20 @@ def result_name(file: str, report: BenchReport) -> str:
     return f"{file}: {report.points[0].latency.contract.name}, {report.environment.backend.name}"
 
 
-def sampled(report: BenchReport) -> list[BenchPoint]:
-    """Points with trustworthy latencies."""
-    return [point for point in report.points if point.latency.samples.start_ms]
-
-
-def _blocks(report: BenchReport) -> Iterator[Block]:
+def _blocks(report: BenchReport, scale: Spec) -> Iterator[Block]:
     clock = "by the host's clock" if report.environment.device.kind == "cpu" else "of device events"
     title = f"Latency of one query in flight, host clock; compute, H2D, D2H: medians {clock}"
     yield Table(title, _COLUMNS, [_row(point) for point in report.points])
-    yield Lines(trust_lines(report))
     points = sampled(report)
     if points:
-        yield _percentiles(points)
+        yield _percentiles(points, scale)
     for point in points:
         latency = point.latency.samples.latency_ms
         marks = {
             f"p{p:g}": value for p in (50.0, 90.0, 99.0) if (value := percentile(latency, p)) is not None
         }
-        yield histogram(f"Batch {point.batch}: latency of {len(latency):,} queries", latency, marks)
+        title = f"Batch {point.batch}: latency of {len(latency):,} queries"
+        yield histogram(title, latency, marks, colour_of(scale, point.batch))
     yield from _loads(report)
 
 
@@ -87,7 +107,7 @@ def _tail(p: float) -> float:
     return -math.log10(1 - p / 100)
 
 
-def _percentiles(points: Sequence[BenchPoint]) -> Chart:
+def _percentiles(points: Sequence[BenchPoint], scale: Spec) -> Chart:
     rows = [
         {"batch": f"batch {point.batch}", "p": p, "tail": _tail(p), "ms": value}
         for point in points
@@ -98,10 +118,11 @@ def _percentiles(points: Sequence[BenchPoint]) -> Chart:
     axis = {"values": [_tail(p) for p in _TAILS], "labelExpr": labels}
     return lines_over(
         "Latency by percentile",
+        listed([f"{row['batch']}, p{row['p']:g}: {row['ms']:.3f} ms" for row in rows if row["p"] in _TAILS]),
         rows,
-        quantity("tail", "percentile", axis=axis),
-        quantity("ms", "ms", **log()),
-        "batch",
+        quantity("tail", "percentile (each further 9 takes the same length)", axis=axis),
+        quantity("ms", "latency, ms (log scale)", **log()),
+        name("batch", sort=None, scale=scale, legend=LEGEND),
         tooltip_fields(("batch", "engine", ""), ("p", "percentile", "g"), ("ms", "ms", ".4f")),
     )
 
@@ -132,7 +153,7 @@ def _loads(report: BenchReport) -> Iterator[Block]:
 # ── batch curves ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def batch_section(collected: Collected, command: str) -> Section:
+def batch_section(collected: Collected, command: str) -> Section | Missing:
     """Every result file as a line over the batch size."""
     rows = [
         {"batch": point.batch, "series": result_name(file, report), **_rates(point)}
@@ -140,21 +161,22 @@ def batch_section(collected: Collected, command: str) -> Section:
         for point in sampled(report)
     ]
     if len({row["batch"] for row in rows}) < 2:
-        reason = "A curve needs at least two batch sizes, and fewer were measured."
-        return Section("batches", "Batch sizes", [Panel("", [Missing(reason, command)])])
+        return Missing("curves over the batch size", command)
     x = quantity(
-        "batch", "batch size", axis={"values": sorted({row["batch"] for row in rows})}, **log(base=2)
+        "batch",
+        "batch size, samples (log scale)",
+        axis={"values": sorted({row["batch"] for row in rows})},
+        **log(base=2),
     )
     charts = [_curve("Median latency", rows, x, "p50", "ms"), _curve("p99 latency", rows, x, "p99", "ms")]
     charts.append(_curve("Throughput", rows, x, "samples_per_s", "samples/s"))
     charts.append(_curve("Time of one sample at the best rate", rows, x, "us", "µs"))
-    return Section("batches", "Batch sizes", [Panel("", charts)])
+    return Section("batches", "Curves over the batch size", [Panel("", charts)])
 
 
 def _rates(point: BenchPoint) -> dict[str, Any]:
     latency = point.latency.samples.latency_ms
-    rated = (point.throughput or point.latency).samples
-    rate = throughput(rated, point.batch).samples_per_s if rated.start_ms else None
+    rate = rate_of(point)
     return {
         "p50": percentile(latency, 50.0),
         "p99": percentile(latency, 99.0),
@@ -163,7 +185,9 @@ def _rates(point: BenchPoint) -> dict[str, Any]:
     }
 
 
-def _curve(title: str, rows: Sequence[dict[str, Any]], x: dict[str, Any], field: str, unit: str) -> Chart:
+def _curve(title: str, rows: Sequence[dict[str, Any]], x: Spec, field: str, unit: str) -> Chart:
     shown = [row for row in rows if row[field] is not None]
+    text = listed([f"batch {row['batch']}: {row[field]:,.4g} {unit}" for row in shown])
     tooltip = tooltip_fields(("series", "file", ""), ("batch", "batch", "d"), (field, unit, ",.4~f"))
-    return lines_over(title, shown, x, quantity(field, unit, **log()), "series", tooltip)
+    series = name("series", sort=None, legend={**LEGEND, "columns": 1})
+    return lines_over(title, text, shown, x, quantity(field, f"{unit} (log scale)", **log()), series, tooltip)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from trtopt.records import Collected, EngineProfile, EngineTensor, LayerGroup, ProfiledLayer, ProfileReport
 from trtopt.report.html.blocks import (
@@ -17,7 +18,9 @@ from trtopt.report.html.blocks import (
     Table,
     known_columns,
 )
-from trtopt.report.html.charts import bars
+from trtopt.report.html.charts import bars, name
+from trtopt.report.html.colours import type_scale
+from trtopt.report.html.timeline import timeline
 from trtopt.report.html.treemap import treemap
 from trtopt.report.names import kind_text, nodes_text, type_text
 from trtopt.report.profile import count_text, coverage_lines, total_lines
@@ -50,24 +53,22 @@ def engine_panels(collected: Collected) -> list[tuple[str, ProfileReport, Engine
     ]
 
 
-def layers_section(collected: Collected, command: str) -> Section:
+def layers_section(collected: Collected, command: str) -> Section | Missing:
     """A panel for each engine."""
-    panels = [
-        Panel(label, list(_blocks(report, engine))) for label, report, engine in engine_panels(collected)
-    ]
-    missing = Missing("No engine was profiled.", command)
-    return Section("layers", "Layers", panels or [Panel("", [missing])])
+    panels = [Panel(label, list(_blocks(engine))) for label, _, engine in engine_panels(collected)]
+    return Section("layers", "Layers", panels) if panels else Missing("layers", command)
 
 
-def _blocks(report: ProfileReport, engine: EngineProfile) -> Iterator[Block]:
+def _blocks(engine: EngineProfile) -> Iterator[Block]:
     is_timed = engine.sum_ms > 0
     lines = [count_text(engine), *total_lines(engine)]
     lines += coverage_lines(engine.coverage) if is_timed else []
-    yield Lines([*lines, *(f"not known: {text}" for text in report.missing)])
+    yield Lines(lines)
     if is_timed:
         yield treemap(engine)
+        yield timeline(engine)
         yield _groups("Time by kind", engine.by_kind)
-        yield _groups("Time by type", engine.by_dtype)
+        yield _types(engine.by_dtype)
         yield _groups("Time by ONNX node, with the reformats that serve it", engine.by_node)
         yield _groups("Time by module path", engine.by_module)
     columns, rows = known_columns(_COLUMNS, [_row(layer, engine.sum_ms) for layer in engine.layers])
@@ -82,7 +83,18 @@ def _blocks(report: ProfileReport, engine: EngineProfile) -> Iterator[Block]:
 
 
 def _groups(title: str, groups: Sequence[LayerGroup]) -> Chart:
-    rows = [
+    return bars(title, _rows(groups), "key", "ms", "ms")
+
+
+def _types(groups: Sequence[LayerGroup]) -> Chart:
+    rows = _rows(groups)
+    colour = name("key", scale=type_scale(row["key"] for row in rows), legend=None)
+    return bars("Time by type", rows, "key", "ms", "ms", colour)
+
+
+def _rows(groups: Sequence[LayerGroup]) -> list[dict[str, Any]]:
+    """The largest groups, and all others as one."""
+    rows: list[dict[str, Any]] = [
         {"key": group.key, "ms": group.ms, "share": group.share, "layers": group.layers}
         for group in groups[:_GROUPS]
     ]
@@ -96,7 +108,7 @@ def _groups(title: str, groups: Sequence[LayerGroup]) -> Chart:
                 "layers": sum(group.layers for group in rest),
             }
         )
-    return bars(title, rows, "key", "ms", "ms")
+    return rows
 
 
 def _row(layer: ProfiledLayer, sum_ms: float) -> list[Cell]:
@@ -131,11 +143,7 @@ def _details(layer: ProfiledLayer) -> list[tuple[str, str]]:
         ("inputs", "; ".join(map(_tensor, layer.inputs))),
         ("outputs", "; ".join(map(_tensor, layer.outputs))),
     ]
-    return [
-        (name, tooltip_fields)
-        for name, tooltip_fields in facts
-        if tooltip_fields and tooltip_fields != nodes_text(layer)
-    ]
+    return [(what, fact) for what, fact in facts if fact and fact != nodes_text(layer)]
 
 
 def _tensor(tensor: EngineTensor) -> str:

@@ -22,15 +22,14 @@ _PHASES = (
 _LIVE = (Column("label"), Column("phase"), Column("MiB", "number", 3), Column("since ms", "number", 2))
 
 
-def memory_section(collected: Collected, command: str) -> Section:
+def memory_section(collected: Collected, command: str) -> Section | Missing:
     """A panel for each engine whose allocations were traced, at run time or while it was built."""
     panels = [
         Panel(label, list(_blocks(engine)))
         for label, _, engine in engine_panels(collected)
         if engine.memory is not None or engine.build_memory is not None
     ]
-    missing = Missing("No profile traced allocations: that needs --memory, and TensorRT on a GPU.", command)
-    return Section("memory", "Memory", panels or [Panel("", [missing])])
+    return Section("memory", "Memory", panels) if panels else Missing("memory", command)
 
 
 def _blocks(engine: EngineProfile) -> Iterator[Block]:
@@ -68,7 +67,7 @@ def _chart(title: str, memory: MemoryTimeline) -> Chart:
         for index in thinned(memory.live_bytes, _POINTS)
     ]
     peak = [{"at": memory.peak_at_ms, "mib": memory.peak_bytes / _MIB, "phase": memory.peak_phase}]
-    x, y = quantity("at", "ms since the pass began"), quantity("mib", "live MiB")
+    x, y = quantity("at", "time since the pass began, ms"), quantity("mib", "live, MiB")
     curve = {
         "mark": {"type": "area", "interpolate": "step-after", "line": True, "opacity": 0.35},
         "encoding": {"tooltip": tooltip_fields(("at", "at ms", ".2f"), ("mib", "live MiB", ".3f"))},
@@ -89,7 +88,10 @@ def _chart(title: str, memory: MemoryTimeline) -> Chart:
         },
     }
     spec = vega_lite(rows, encoding={"x": x, "y": y}, layer=[curve, point])
-    return Chart(title, spec)
+    text = (
+        f"peak of {memory.peak_bytes / _MIB:.2f} MiB in {memory.peak_phase}, after {memory.peak_at_ms:.1f} ms"
+    )
+    return Chart(title, spec, text)
 
 
 def thinned(values: Sequence[int], limit: int) -> list[int]:

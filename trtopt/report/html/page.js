@@ -129,8 +129,11 @@ function showTooltip(handler, event, item, value) {
   tooltip.style.top = `${clientY + 16 + tooltip.offsetHeight > innerHeight ? clientY - tooltip.offsetHeight - 8 : clientY + 16}px`;
 }
 
-// Light enough for dark labels on them, dark enough for a white page.
+// For series without a colour of their own: light enough for dark labels, dark enough for a white page.
 const COLOURS = ["#64a0d8", "#f0a050", "#68b87e", "#e07f7f", "#ae90d6", "#4fb5b5", "#cdb545", "#b8947a", "#e08fbd", "#9aa4ae"];
+
+// Vega hides no tooltip of a layer that has been zoomed out of sight, but shows every other one again at once.
+document.addEventListener("pointermove", () => { tooltip.hidden = true; }, { capture: true });
 
 function looks() {
   const colour = (name) => { // what light-dark() comes to here and now
@@ -139,10 +142,10 @@ function looks() {
     tooltip.style.color = "";
     return value;
   };
-  const [text, faint, line] = ["--text", "--faint", "--line"].map(colour);
+  const [text, faint, line, back] = ["--text", "--faint", "--line", "--back"].map(colour);
   const font = "system-ui, sans-serif";
   return {
-    background: null,
+    background: back,
     font,
     padding: 4,
     autosize: { type: "fit", contains: "padding" },
@@ -154,6 +157,8 @@ function looks() {
     text: { color: text },
     rule: { color: faint },
     style: {
+      overlay: { color: text },
+      "timeline-brush": { fill: faint, fillOpacity: 0.15, stroke: text },
       "treemap-title": { fill: text, fontWeight: "bold", fontSize: 11, font },
       "treemap-label": { fill: "#10151a", fontSize: 11, font },
     },
@@ -162,15 +167,32 @@ function looks() {
 
 async function draw(place) {
   const spec = found.charts[place.dataset.chart];
-  const isTree = !spec.$schema.includes("vega-lite");
+  const hasLayers = !spec.$schema.includes("vega-lite");
+  const table = hasLayers ? tables.get(place.closest(".panel").querySelector(".table")) : null;
+  // Names may be long: the page holds them once, in the table's rows.
+  for (const one of table ? spec.data[0].values : []) if ("row" in one) one.label = table.rows[one.row][0];
   views.get(place)?.finalize();
   const options = { actions: false, config: looks(), defaultStyle: false, renderer: "canvas", tooltip: showTooltip };
   views.set(place, await vegaEmbed(place, spec, options));
-  if (isTree) {
-    const table = tables.get(place.closest(".panel").querySelector(".table"));
+  if (hasLayers) {
     views.get(place).view.addEventListener("click", (event, item) => item?.datum?.label && table.find(item.datum.label));
   }
-  place.dataset.drawn = "";
+  place.dataset.drawn = isDark() ? "dark" : "light";
+}
+
+// What the buttons of a chart that zooms make of the visible range, in shares of its length.
+const ZOOMS = { in: [0.25, -0.25], out: [-0.5, 0.5], earlier: [-0.5, -0.5], later: [0.5, 0.5] };
+
+function zoom(view, how) {
+  const [from, to] = view.signal("span"), end = view.signal("end");
+  let span = [0, end];
+  if (how in ZOOMS) {
+    const [first, last] = ZOOMS[how].map((share) => share * (to - from));
+    const length = Math.min(to - from + last - first, end);
+    const start = Math.max(0, Math.min(from + first, end - length));
+    span = [start, start + length];
+  }
+  view.signal("span", span).run();
 }
 
 // A chart that is hidden has no width to be drawn at: whatever changes, it is drawn when it comes into sight.
@@ -182,9 +204,14 @@ const onSight = new IntersectionObserver((entries) => {
   }
 }, { rootMargin: "300px" });
 
-// ── light and dark, panels ──────────────────────────────────────────────────────────────────────────────
+// ── light and dark ──────────────────────────────────────────────────────────────────────────────────────
 
 const dark = matchMedia("(prefers-color-scheme: dark)");
+
+function isDark() {
+  const { scheme } = document.documentElement.dataset;
+  return scheme ? scheme === "dark" : dark.matches;
+}
 
 function redraw() {
   for (const place of views.keys()) onSight.observe(place);
@@ -193,13 +220,14 @@ function redraw() {
 dark.addEventListener("change", redraw);
 document.getElementById("scheme").addEventListener("click", () => {
   const root = document.documentElement;
-  const isDark = root.dataset.scheme ? root.dataset.scheme === "dark" : dark.matches;
-  root.dataset.scheme = isDark ? "light" : "dark";
+  root.dataset.scheme = isDark() ? "light" : "dark";
   redraw();
 });
 
+// ── panels and details ──────────────────────────────────────────────────────────────────────────────────
+
 function choose(label) { // in every section that has it
-  for (const section of document.querySelectorAll("section")) {
+  for (const section of document.querySelectorAll(".fold")) {
     const panels = [...section.querySelectorAll(".panel")];
     if (!panels.some((panel) => panel.dataset.label === label)) continue;
     for (const panel of panels) {
@@ -210,6 +238,48 @@ function choose(label) { // in every section that has it
   }
 }
 
+const folds = [...document.querySelectorAll(".fold")];
+const unfold = document.getElementById("unfold");
+unfold.addEventListener("click", () => {
+  const open = unfold.ariaPressed !== "true";
+  unfold.ariaPressed = String(open);
+  for (const fold of folds) fold.open = open;
+});
+
+function followLink() { // to a section that may be folded
+  const target = document.getElementById(location.hash.slice(1));
+  if (folds.includes(target)) target.open = true;
+  target?.scrollIntoView();
+}
+
+addEventListener("hashchange", followLink);
+
+// ── the table of contents follows the reader ────────────────────────────────────────────────────────────
+
+const links = new Map([...document.querySelectorAll("nav a")].map((link) => [link.hash.slice(1), link]));
+const places = [...links.keys()].map((id) => document.getElementById(id));
+let current = null;
+
+function follow() { // the last place whose top has been reached, or the first
+  const line = parseFloat(getComputedStyle(document.documentElement).scrollPaddingTop) + 8;
+  const reached = places.filter((place) => place.getBoundingClientRect().top < line);
+  const atEnd = scrollY > 0 && scrollY + innerHeight >= document.documentElement.scrollHeight - 2;
+  const id = (atEnd ? places.at(-1) : reached.at(-1) ?? places[0]).id;
+  if (id === current) return;
+  links.get(current)?.removeAttribute("aria-current");
+  links.get(id).setAttribute("aria-current", "true");
+  current = id;
+  const nav = document.querySelector("nav");
+  const link = links.get(id).parentElement.parentElement.closest("li")?.firstElementChild ?? links.get(id); // its question
+  if (nav.scrollWidth > nav.clientWidth) nav.scrollTo({ left: link.offsetLeft - nav.offsetLeft - 16 });
+}
+
+addEventListener("scroll", follow, { passive: true });
+addEventListener("resize", follow);
+for (const fold of folds) fold.addEventListener("toggle", follow);
+
+// ── start ───────────────────────────────────────────────────────────────────────────────────────────────
+
 const tables = new Map();
 for (const place of document.querySelectorAll("[data-table]")) {
   tables.set(place, new Table(place, found.tables[place.dataset.table]));
@@ -217,5 +287,11 @@ for (const place of document.querySelectorAll("[data-table]")) {
 for (const tab of document.querySelectorAll(".tabs button")) {
   tab.addEventListener("click", () => choose(tab.dataset.label));
 }
+for (const button of document.querySelectorAll("[data-zoom]")) {
+  const place = document.querySelector(`[data-chart="${button.parentElement.dataset.zooms}"]`);
+  button.addEventListener("click", () => views.has(place) && zoom(views.get(place).view, button.dataset.zoom));
+}
 for (const place of document.querySelectorAll("[data-chart]")) onSight.observe(place);
+followLink();
+follow();
 document.documentElement.dataset.ready = "";

@@ -10,92 +10,28 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import shlex
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from importlib.resources import files
 from typing import Any
 
 from trtopt.errors import ArtifactError
 from trtopt.printable import visible
 from trtopt.records import Collected
-from trtopt.report.html.blocks import Chart, Section, Table
-from trtopt.report.html.fusion import difference_section, fusion_section, precision_section
-from trtopt.report.html.latency import batch_section, latency_section
-from trtopt.report.html.layers import layers_section
-from trtopt.report.html.memory import memory_section
-from trtopt.report.html.provenance import commands_section, environment_section
-from trtopt.report.html.roofline import roofline_section
-from trtopt.report.html.summary import summary_section
+from trtopt.report.html.blocks import Block, Chart, Page, Table
+from trtopt.report.html.folder import report_page
 
 
-@dataclass(frozen=True)
-class _Makers:
-    """The commands that create the parts a folder lacks."""
-
-    measure: str
-    batches: str
-    profile: str
-    difference: str
-    memory: str
-    build: str
-
-
-def _makers(collected: Collected) -> _Makers:
-    folder = shlex.quote(collected.folder)
-    source = "MODEL.onnx" if collected.manifest is None else folder
-    multi_profile = " --batch 1,8,32" if collected.manifest is None else ""
-    into = f"--json {shlex.quote(f'{collected.folder}/result.json')}"
-    has_one_engine = collected.manifest is not None and len(collected.manifest.engines) == 1
-    return _Makers(
-        measure=f"trtopt bench {source} {into}",
-        batches="trtopt build MODEL.onnx -o ENGINES --batch 1,8,32"
-        if has_one_engine
-        else f"trtopt bench {source}{multi_profile} {into}",
-        profile=f"trtopt profile {source}{_result_with_layers(collected)} -o {folder}",
-        difference=f"trtopt profile {source} --against EARLIER -o {folder}",
-        memory=f"trtopt profile {source} --memory -o {folder}",
-        build="trtopt build MODEL.onnx -o ENGINES",
-    )
-
-
-def _result_with_layers(collected: Collected) -> str:
-    """The `--result` flag for a result file with layer times, which need not be measured again."""
-    for file, report in collected.results.items():
-        if all(point.layers is not None for point in report.points):
-            return f" --result {shlex.quote(f'{collected.folder}/{file}')}"
-    return ""
-
-
-def sections(collected: Collected) -> list[Section]:
-    """All sections of the page, in order."""
-    makers = _makers(collected)
-    return [
-        summary_section(collected),
-        latency_section(collected, makers.measure),
-        batch_section(collected, makers.batches),
-        layers_section(collected, makers.profile),
-        fusion_section(collected, makers.profile),
-        precision_section(collected, makers.profile),
-        roofline_section(collected, makers.profile),
-        memory_section(collected, makers.memory),
-        difference_section(collected, makers.difference),
-        environment_section(collected, makers.build),
-        commands_section(collected),
-    ]
-
-
-def page(collected: Collected, library: str, made: str) -> str:
+def page(collected: Collected, library: str, made: str, argv: Sequence[str] = ()) -> str:
     """A folder's contents as HTML; see `page_of`."""
-    return page_of(collected.name, sections(collected), library, made)
+    return page_of(report_page(collected, argv), library, made)
 
 
-def page_of(title: str, shown: Sequence[Section], library: str, made: str) -> str:
+def page_of(shown: Page, library: str, made: str) -> str:
     """A whole page as HTML.
 
     Args:
-        title: its heading.
-        shown: its sections, in order.
+        shown: what is on it.
         library: JavaScript that defines `vegaEmbed`; see `plotting_library`.
         made: the program that made the page, and when.
     """
@@ -112,9 +48,8 @@ def page_of(title: str, shown: Sequence[Section], library: str, made: str) -> st
     environment.filters["kind"] = lambda block: type(block).__name__
     scripts = [_closed(library), _asset("page.js")]
     return environment.get_template("page.html.jinja").render(
-        title=title,
+        page=shown,
         made=made,
-        sections=shown,
         style=_asset("page.css"),
         scripts=scripts,
         policy=_policy(scripts),
@@ -137,7 +72,7 @@ def _closed(script: str) -> str:
 
 
 def _policy(scripts: Sequence[str]) -> str:
-    """Vega compiles its expressions, hence 'unsafe-eval': they are all in `charts.py` and `treemap.py`."""
+    """Vega compiles its expressions, hence 'unsafe-eval': `treemap.py` and `timeline.py` have them all."""
     hashes = " ".join(
         f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
         for script in scripts
@@ -145,17 +80,14 @@ def _policy(scripts: Sequence[str]) -> str:
     return f"default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-eval' {hashes}"
 
 
-def _embedded(shown: Sequence[Section]) -> str:
+def _embedded(shown: Page) -> str:
     """Tables and charts by the place of their block, as JSON without characters special to HTML."""
     blocks: dict[str, dict[str, Any]] = {"tables": {}, "charts": {}}
-    for section in shown:
-        for p, panel in enumerate(section.panels):
-            for b, block in enumerate(panel.blocks):
-                place = f"{section.id}-{p}-{b}"
-                if isinstance(block, Table):
-                    blocks["tables"][place] = _printable(asdict(block))
-                elif isinstance(block, Chart):
-                    blocks["charts"][place] = _printable(block.spec)
+    for place, block in _placed(shown):
+        if isinstance(block, Table):
+            blocks["tables"][place] = _printable(asdict(block))
+        elif isinstance(block, Chart):
+            blocks["charts"][place] = _printable(block.spec)
     try:
         text = json.dumps(blocks, allow_nan=False, separators=(",", ":"))
     except ValueError:
@@ -163,6 +95,17 @@ def _embedded(shown: Sequence[Section]) -> str:
             "the files hold numbers that a page cannot show", "measure again: these files were edited"
         ) from None
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _placed(shown: Page) -> Iterator[tuple[str, Block]]:
+    """Every block with its place, which the template counts in the same way."""
+    groups = {"answer-0": shown.answer, "charts-0": shown.charts}
+    for question in shown.questions:
+        groups[f"{question.id}-0"] = question.answer
+        for section in question.sections:
+            groups |= {f"{section.id}-{p}": panel.blocks for p, panel in enumerate(section.panels)}
+    for group, blocks in groups.items():
+        yield from ((f"{group}-{number}", block) for number, block in enumerate(blocks))
 
 
 def _printable(value: Any) -> Any:

@@ -20,20 +20,30 @@ _ENGINES = (
 _FACTS = (Column("what"), Column("found"))
 
 
-def environment_section(collected: Collected, command: str) -> Section:
-    """Each file's machine, grouped by machine; then the build and the folder's contents."""
-    blocks: list[Block] = []
-    for environment, files in _machines(collected):
-        blocks.append(Table(f"Where {', '.join(files)} was made", _FACTS, _facts(environment)))
-    blocks += _build(collected.manifest) if collected.manifest is not None else [_no_manifest(command)]
-    notes = [f"{file}: {note}" for file, report in collected.reports.items() for note in report.notes]
+def machines_section(collected: Collected) -> Section | None:
+    """Each file's machine, grouped by machine; None where no file names one."""
+    tables = [
+        Table(f"Where {', '.join(files)} was made", _FACTS, machine_facts(environment))
+        for environment, files in _machines(collected)
+    ]
+    return Section("machines", "Machine and versions", [Panel("", tables)]) if tables else None
+
+
+def build_section(collected: Collected, command: str) -> Section | Missing:
+    """The engines of the folder, their builder's settings and the graph."""
+    if collected.manifest is None:
+        return Missing("build", command)
+    return Section("build", "Build", [Panel("", list(_build(collected.manifest)))])
+
+
+def file_notes(collected: Collected) -> list[str]:
+    """What the files themselves note, each once, and what of the folder is not on the page."""
+    notes: dict[str, list[str]] = {}
+    for file, report in collected.reports.items():
+        for note in report.notes:
+            notes.setdefault(note, []).append(file)
     omitted = [f"not on this page: {file}, {reason}" for file, reason in collected.left_out.items()]
-    blocks.append(Lines([*collected.notes, *notes, *omitted]))
-    return Section("environment", "Environment", [Panel("", blocks)])
-
-
-def _no_manifest(command: str) -> Missing:
-    return Missing("The build of the engines is unknown: there is no manifest.json.", command)
+    return [*(f"{', '.join(files)}: {note}" for note, files in notes.items()), *omitted]
 
 
 def _machines(collected: Collected) -> list[tuple[Environment, list[str]]]:
@@ -41,17 +51,16 @@ def _machines(collected: Collected) -> list[tuple[Environment, list[str]]]:
     for file, report in collected.reports.items():
         if report.environment is None:
             continue
-        is_trtopt = next(
-            (files for environment, files in machines if environment == report.environment), None
-        )
-        if is_trtopt is None:
+        same = next((files for environment, files in machines if environment == report.environment), None)
+        if same is None:
             machines.append((report.environment, [file]))
         else:
-            is_trtopt.append(file)
+            same.append(file)
     return machines
 
 
-def _facts(environment: Environment) -> list[list[Cell]]:
+def machine_facts(environment: Environment) -> list[list[Cell]]:
+    """What is known of a machine and its versions, as rows of name and value."""
     device = environment.device
     memory = f"{device.memory_bytes / 2**30:.1f} GiB" if device.memory_bytes else None
     facts = {
@@ -69,7 +78,7 @@ def _facts(environment: Environment) -> list[list[Cell]]:
         "CPU": environment.cpu,
         "cores allowed": ", ".join(map(str, environment.cpus)),
     }
-    return [[what, tooltip_fields] for what, tooltip_fields in facts.items() if tooltip_fields]
+    return [[what, fact] for what, fact in facts.items() if fact]
 
 
 def _build(manifest: Manifest) -> Iterator[Block]:
@@ -95,15 +104,18 @@ def _build(manifest: Manifest) -> Iterator[Block]:
     yield Lines([*lines, *manifest.notes])
 
 
-def commands_section(collected: Collected) -> Section:
+def commands_of(collected: Collected) -> list[Command]:
     """The commands as they were typed, in the usual order of work."""
-    blocks: list[Block] = []
-    if collected.manifest is not None and collected.manifest.argv:
-        blocks.append(Command(typed(collected.manifest.argv), f"the engines, {collected.manifest.created}"))
-    for file, report in collected.reports.items():
-        if report.argv:
-            blocks.append(Command(typed(report.argv), f"{file}, {report.created}"))
-    return Section("commands", "Commands", [Panel("", blocks)])
+    manifest = collected.manifest
+    made = [("engines", manifest.argv, manifest.created)] if manifest is not None else []
+    made += [(file, report.argv, report.created) for file, report in collected.reports.items()]
+    made += [(file, check.argv, check.created) for file, check in collected.checks.items()]
+    return [Command(typed(argv), f"{what}, {date_text(created)}") for what, argv, created in made if argv]
+
+
+def date_text(created: str) -> str:
+    """A record's time of day to the minute: `2026-01-31 12:00 UTC`."""
+    return f"{created[:10]} {created[11:16]} UTC"
 
 
 def typed(argv: Sequence[str]) -> str:

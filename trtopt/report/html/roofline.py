@@ -2,40 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from trtopt.records import Collected, DevicePeaks, EngineProfile, ProfiledLayer, ProfileReport
 from trtopt.report.html.blocks import Block, Chart, Lines, Missing, Panel, Section
-from trtopt.report.html.charts import log, name, quantity, tooltip_fields, vega_lite
+from trtopt.report.html.charts import LEGEND, listed, log, name, quantity, tooltip_fields, vega_lite
+from trtopt.report.html.colours import type_scale
 from trtopt.report.html.layers import engine_panels
 from trtopt.report.names import nodes_text, type_text
 from trtopt.report.profile import peak_lines, roofline_lines
 
 _X, _Y = "FLOP per byte", "GFLOP/s"
 _AXES = {
-    "x": quantity("intensity", _X, **log(padding=12)),  # pixels that keep the outermost points off the edge
-    "y": quantity("rate", _Y, **log(padding=12)),
+    # The padding, in pixels, keeps the outermost points off the edge.
+    "x": quantity("intensity", f"{_X} (log scale)", **log(padding=12)),
+    "y": quantity("rate", f"{_Y} (log scale)", **log(padding=12)),
 }
 _NO_PEAKS = "The device's peaks are unknown: the chart has no roof, and layers have no floors."
 
 
-def roofline_section(collected: Collected, command: str) -> Section:
+def roofline_section(collected: Collected, command: str) -> Section | Missing:
     """A panel for each engine."""
     panels = [
-        Panel(label, list(_blocks(report, engine))) for label, report, engine in engine_panels(collected)
+        Panel(label, list(_blocks(report, engine, points)))
+        for label, report, engine in engine_panels(collected)
+        if (points := [point for layer in engine.layers if (point := _point(layer)) is not None])
     ]
-    missing = Missing("Floors are read from a profile, and there is none.", command)
-    return Section("roofline", "Roofline", panels or [Panel("", [missing])])
+    return Section("roofline", "Roofline", panels) if panels else Missing("roofline", command)
 
 
-def _blocks(report: ProfileReport, engine: EngineProfile) -> Iterator[Block]:
+def _blocks(
+    report: ProfileReport, engine: EngineProfile, points: Sequence[dict[str, Any]]
+) -> Iterator[Block]:
     yield Lines(roofline_lines(engine))
-    points = [point for layer in engine.layers if (point := _point(layer)) is not None]
-    if points:
-        yield _chart(points, report.peaks)
-    else:
-        yield Missing("No layer has both a time and a known cost: there is nothing to plot.")
+    yield _chart(points, report.peaks)
     yield Lines(peak_lines(report.peaks) or [_NO_PEAKS])
 
 
@@ -54,12 +55,13 @@ def _point(layer: ProfiledLayer) -> dict[str, Any] | None:
     }
 
 
-def _chart(points: list[dict[str, Any]], peaks: DevicePeaks | None) -> Chart:
+def _chart(points: Sequence[dict[str, Any]], peaks: DevicePeaks | None) -> Chart:
+    colour = name("type", scale=type_scale(point["type"] for point in points), legend=LEGEND)
     layers = {
         "mark": {"type": "point", "filled": True, "opacity": 0.75},
         "encoding": {
             **_AXES,
-            "color": name("type", legend={"orient": "bottom"}),
+            "color": colour,
             "size": quantity("ms", "ms", legend=None, scale={"range": [20, 500]}),
             "tooltip": tooltip_fields(
                 ("layer", "layer", ""),
@@ -75,13 +77,15 @@ def _chart(points: list[dict[str, Any]], peaks: DevicePeaks | None) -> Chart:
     drawn = {
         "data": {"values": roofs},
         "mark": {"type": "line", "strokeWidth": 1.5},
-        "encoding": {**_AXES, "color": name("type")},
+        "encoding": {**_AXES, "color": colour},
     }
     spec = vega_lite(points, layer=[drawn, layers] if roofs else [layers])
-    return Chart("Layers by intensity and rate; areas are times", spec, height=380)
+    slowest = sorted(points, key=lambda point: -point["ms"])
+    text = listed([f"{point['layer']}: {point['rate']:,.4g} {_Y}, {point['ms']:.4f} ms" for point in slowest])
+    return Chart("Layers by intensity and rate; areas are times", spec, text, height=380)
 
 
-def _roofs(points: list[dict[str, Any]], peaks: DevicePeaks) -> list[dict[str, Any]]:
+def _roofs(points: Sequence[dict[str, Any]], peaks: DevicePeaks) -> list[dict[str, Any]]:
     """A line for each type that ran: bandwidth up to its ridge, then its peak rate."""
     ran = {point["type"] for point in points}
     bandwidth = peaks.bandwidth.value

@@ -1,12 +1,12 @@
-"""The most important figures and warnings."""
+"""Above the fold: what the subject is, what to deploy, and what to do next; then all batch sizes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from trtopt.measure.analysis.findings import untrustworthy
-from trtopt.measure.statistics.summaries import percentile, throughput
-from trtopt.records import BenchPoint, Collected, EngineProfile
+from trtopt.measure.analysis.findings import unsteady, untrustworthy
+from trtopt.measure.statistics.summaries import percentile
+from trtopt.records import BenchPoint, CandidateTime, Collected, EngineProfile
 from trtopt.report.html.blocks import (
     Block,
     Cell,
@@ -14,17 +14,26 @@ from trtopt.report.html.blocks import (
     Figure,
     Figures,
     Lines,
-    Panel,
-    Section,
+    Mark,
+    Steps,
     Table,
     known_columns,
 )
-from trtopt.report.html.latency import result_name, sampled
+from trtopt.report.html.deployment import (
+    Deployment,
+    deployment_of,
+    p50_of,
+    profiled,
+    ran_on_stand_in,
+    rate_of,
+    sampled,
+)
+from trtopt.report.html.latency import result_name
 from trtopt.report.html.layers import engine_panels
-from trtopt.report.names import nodes_text
-from trtopt.report.profile import mib, receipt_lines, roofline_lines
+from trtopt.report.html.next_steps import next_steps
+from trtopt.report.html.notes import distrusted, grouped
+from trtopt.report.html.provenance import date_text
 
-_UNKNOWN = "unknown"  # the receipt's name of an unknown type
 _BATCHES = (
     Column("batch", "number"),
     *(Column(name, "number", 3) for name in ("p50 ms", "p99 ms")),
@@ -34,52 +43,148 @@ _BATCHES = (
 )
 
 
-def summary_section(collected: Collected) -> Section:
-    """Headline figures, one row per batch size, and warnings."""
-    figures = [*_measured(collected), *_inside(collected)]
-    blocks: list[Block] = [Figures(figures), *_by_batch(collected), Lines(list(_remarks(collected)))]
-    return Section("summary", "Summary", [Panel("", blocks)])
+# ── the title ───────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _measured(collected: Collected) -> Iterator[Figure]:
-    points = [point for report in collected.results.values() for point in sampled(report)]
+def facts(collected: Collected) -> list[str]:
+    """Device, backend and date of the figures; of the build where there are none."""
+    reports = list(collected.reports.values())
+    environments = [report.environment for report in reports if report.environment is not None]
+    lines = [f"{one.device.name}, {one.backend}" for one in environments]
+    manifest = collected.manifest
+    if manifest is not None and (not lines or ran_on_stand_in(collected)):
+        engine = manifest.engines[0]
+        where = "without a GPU" if engine.device.kind == "none" else f"on {engine.device.name}"
+        lines.append(f"engines built by {engine.plan.backend} {where}")
+    dates = [report.created for report in reports] or ([manifest.created] if manifest is not None else [])
+    return [*dict.fromkeys(lines), date_text(max(dates))] if dates else lines
+
+
+def mark_of(collected: Collected) -> Mark:
+    """Whether the figures are trustworthy; every point of every result file counts."""
+    points = [point for report in collected.results.values() for point in report.points]
     if not points:
-        return
-    quickest = min(points, key=_p50)
-    yield Figure("lowest median latency", f"{_p50(quickest):.3f} ms", _terms(quickest))
-    busiest = max(points, key=lambda point: _rate(point) or 0.0)
-    yield Figure("highest throughput", f"{_rate(busiest) or 0.0:,.0f} samples/s", _terms(busiest))
+        return Mark("caution", "not measured")
+    bad = sorted({point.batch for point in points if untrustworthy(point)})
+    if bad:
+        return Mark("bad", f"not trustworthy: batch {', '.join(map(str, bad))}")
+    if ran_on_stand_in(collected):
+        return Mark("caution", "measured on another backend than the engines are built for")
+    shaky = sorted(
+        {
+            point.batch
+            for report in collected.results.values()
+            for point in report.points
+            if unsteady(point, on_host=report.environment.device.kind == "cpu")
+        }
+    )
+    if shaky:
+        return Mark("caution", f"unsteady: batch {', '.join(map(str, shaky))}")
+    return Mark("good", "trustworthy")
 
 
-def _terms(point: BenchPoint) -> str:
-    return f"batch {point.batch}, {point.latency.contract.name}"
+# ── the answer ──────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _inside(collected: Collected) -> Iterator[Figure]:
-    """Of the largest batch size: there the device is busiest."""
-    panels = engine_panels(collected)
-    if not panels:
-        return
-    label, _, engine = max(panels, key=lambda panel: panel[2].batch)
-    timed = [layer for layer in engine.layers if layer.ms]
-    if timed:
-        slowest = max(timed, key=lambda layer: layer.ms or 0.0)
-        share = (slowest.ms or 0.0) / engine.sum_ms
-        yield Figure("slowest layer", f"{share:.0%} of the time", f"{label}: {nodes_text(slowest)}")
-    floor = engine.roofline.floor_ms
-    if floor and engine.roofline.measured_ms:
-        times = engine.roofline.measured_ms / floor
-        yield Figure("layers above their floor", f"{times:.1f} ×", f"{label}: {floor:.3f} ms at least")
-    ran = engine.receipt.time_ran or engine.receipt.weights_ran
-    dtype, share = max(ran.items(), key=lambda item: item[1], default=(_UNKNOWN, 0.0))
-    if dtype != _UNKNOWN:
-        of = "time" if engine.receipt.time_ran else "weights"
-        yield Figure("type that ran most", dtype, f"{label}: {share:.0%} of the {of}")
-    if engine.memory is not None:
-        yield Figure("memory peak", mib(engine.memory.peak_bytes), f"{label}: {engine.memory.peak_phase}")
+def answer(collected: Collected) -> list[Block]:
+    """What to deploy, against what; warnings; and what to do next."""
+    deployed = deployment_of(collected)
+    engine = profiled(collected, deployed.point.batch if deployed is not None else None)
+    blocks: list[Block] = []
+    if deployed is not None:
+        blocks += [Figures(list(_figures(deployed))), Lines(list(_reasons(deployed)))]
+    elif engine is not None and engine.sum_ms:
+        blocks.append(Figures([Figure(f"layers at batch {engine.batch}", f"{engine.sum_ms:.3f}", unit="ms")]))
+    warnings = [*distrusted(collected), *_warnings(collected)]
+    blocks.append(Lines(warnings, are_warnings=True))
+    blocks.append(Steps(next_steps(collected, deployed, engine)))
+    return blocks
 
 
-def _by_batch(collected: Collected) -> list[Table]:
+def _figures(deployed: Deployment) -> Iterator[Figure]:
+    point = deployed.point
+    what = f"{deployed.precision}, batch {point.batch}" if deployed.precision else f"batch {point.batch}"
+    contract = point.latency.contract.name
+    label = "deploy" if not deployed.is_stand_in else "best on the CPU"
+    yield Figure(label, what, f"contract {contract}; {deployed.file}")
+    p99 = percentile(point.latency.samples.latency_ms, 99.0)
+    yield Figure(
+        "median latency", f"{p50_of(point):.3f}", f"p99 {p99:.3f} ms" if p99 is not None else "", "ms"
+    )
+    yield Figure("throughput", f"{rate_of(point) or 0.0:,.0f}", _against_smallest(deployed), "samples/s")
+    if (against := _against_baseline(deployed)) is not None:
+        yield against
+
+
+def _against_smallest(deployed: Deployment) -> str:
+    first, rate, own = deployed.points[0], rate_of(deployed.points[0]), rate_of(deployed.point)
+    if first is deployed.point or not rate or not own:
+        return ""
+    return f"{own / rate:.2f} times batch {first.batch}"
+
+
+def _against_baseline(deployed: Deployment) -> Figure | None:
+    """The selected precision against the baseline of the build's precision selection."""
+    verdict = deployed.verdict
+    chosen = _chosen(deployed)
+    if verdict is None or chosen is None or chosen.against_baseline is None:
+        return None
+    ratio = chosen.against_baseline.ratio
+    if ratio is None:
+        return None
+    baseline = next((one for one in verdict.times if one.against_baseline is None), None)
+    name_of_baseline = baseline.candidate if baseline is not None else "the baseline"
+    return Figure(
+        f"against {name_of_baseline}",
+        f"{1 / ratio:.2f}",
+        chosen.against_baseline.verdict,
+        "times as fast",
+    )
+
+
+def _chosen(deployed: Deployment) -> CandidateTime | None:
+    if deployed.verdict is None:
+        return None
+    return next((one for one in deployed.verdict.times if one.candidate == deployed.verdict.chosen), None)
+
+
+def _reasons(deployed: Deployment) -> Iterator[str]:
+    point, quickest = deployed.point, deployed.quickest
+    if len(deployed.points) > 1:
+        if deployed.is_smaller:
+            yield f"Batch {point.batch} is the smallest within 5 % of the highest throughput."
+        else:
+            yield f"Batch {point.batch} has the highest throughput."
+    if quickest is not point:
+        yield (
+            f"For the lowest latency: batch {quickest.batch}, {p50_of(quickest):.3f} ms, "
+            f"{rate_of(quickest) or 0.0:,.0f} samples/s."
+        )
+    if deployed.verdict is not None:
+        yield f"Precision {deployed.verdict.chosen}: {deployed.verdict.reason}."
+
+
+def _warnings(collected: Collected) -> Iterator[str]:
+    yield from collected.notes
+    yield from grouped(
+        (point.batch, f"passes are missing: {point.failure}")
+        for report in collected.results.values()
+        for point in report.points
+        if point.failure is not None
+    )
+    for check in collected.checks.values():
+        for subject in check.subjects:
+            for missed in subject.violations:
+                yield (
+                    f"{subject.name}: {missed.measure} of {missed.output} is {missed.found:.6g}, "
+                    f"the bound is {missed.bound:.6g}"
+                )
+
+
+# ── the table of batch sizes ────────────────────────────────────────────────────────────────────────────
+
+
+def by_batch(collected: Collected) -> list[Table]:
     """Each figure from the first file that has it; the title names these files."""
     points: dict[int, BenchPoint] = {}
     for report in collected.results.values():
@@ -115,7 +220,7 @@ def _sizes(collected: Collected) -> dict[int, float]:
 def _latencies(point: BenchPoint | None) -> list[Cell]:
     if point is None:
         return [None, None, None]
-    return [_p50(point), percentile(point.latency.samples.latency_ms, 99.0), _rate(point)]
+    return [p50_of(point), percentile(point.latency.samples.latency_ms, 99.0), rate_of(point)]
 
 
 def _layers(engine: EngineProfile | None) -> list[Cell]:
@@ -123,29 +228,3 @@ def _layers(engine: EngineProfile | None) -> list[Cell]:
         return [None, None, None]
     peak = engine.memory.peak_bytes / 2**20 if engine.memory is not None else None
     return [engine.sum_ms or None, engine.roofline.floor_ms, peak]
-
-
-def _p50(point: BenchPoint) -> float:
-    median = percentile(point.latency.samples.latency_ms, 50.0)
-    assert median is not None  # any value at all supports it
-    return median
-
-
-def _rate(point: BenchPoint) -> float | None:
-    samples = (point.throughput or point.latency).samples
-    return throughput(samples, point.batch).samples_per_s if samples.start_ms else None
-
-
-def _remarks(collected: Collected) -> Iterator[str]:
-    for file, report in collected.results.items():
-        for point in report.points:
-            if untrustworthy(point):
-                yield f"{file}: batch {point.batch} is not trustworthy: see Latency for the reasons"
-    yield from collected.notes
-    for file, profile in collected.profiles.items():
-        yield from (f"{file}: not known: {text}" for text in profile.missing)
-    for label, _, engine in engine_panels(collected):
-        for line in roofline_lines(engine)[1:]:
-            yield f"{label}: {line.strip()}"
-        for line in receipt_lines(engine.receipt)[1:]:
-            yield f"{label}: {line.strip()}"

@@ -2,14 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import PurePath
 from typing import Any
 
 from trtopt.measure.analysis.sweep_choices import Choices, choices_of, is_decided_busy
 from trtopt.records import SweepPoint, SweepReport
-from trtopt.report.html.blocks import Block, Cell, Chart, Column, Lines, Missing, Panel, Section, Table
-from trtopt.report.html.charts import lines_over, log, name, quantity, tooltip_fields, vega_lite
+from trtopt.report.html.blocks import (
+    Block,
+    Cell,
+    Chart,
+    Column,
+    Command,
+    Figure,
+    Figures,
+    Lines,
+    Mark,
+    Page,
+    Panel,
+    Question,
+    Section,
+    Table,
+    known_columns,
+)
+from trtopt.report.html.charts import (
+    LEGEND,
+    lines_over,
+    listed,
+    log,
+    name,
+    quantity,
+    tooltip_fields,
+    vega_lite,
+)
+from trtopt.report.html.provenance import date_text, typed
 from trtopt.report.sweep import at_lengths, marks_of, remarks_on
 
 _MIB = 2**20
@@ -32,24 +58,75 @@ _CURVES = (
 )
 
 
-def sweep_sections(report: SweepReport) -> list[Section]:
-    """All sections of the page, in order."""
+def sweep_page(report: SweepReport, argv: Sequence[str] = ()) -> Page:
+    """Everything of a sweep; `argv` is the command that makes the page."""
     groups = choices_of(report)
-    made = f"{report.model}, {report.terms.backend} on {report.terms.device.name}"
-    contract = f"{report.terms.contract.name}, {report.created}"
-    points = Table(f"{made}: {contract}", _COLUMNS, _rows(report))
-    nothing = [Missing("No point has been measured.", "")]
+    terms = report.terms
+    points = Table(f"Contract {terms.contract.name}", *known_columns(_COLUMNS, _rows(report)))
     fronts = [Panel(_label(one), _front(report, one)) for one in groups]
-    return [
-        Section("points", "Points", [Panel("", [points, Lines(remarks_on(report))])]),
-        Section("curves", "Curves", [Panel("", list(_curves(report)) or nothing)]),
-        Section("front", "Pareto front", fronts or [Panel("", nothing)]),
+    curves = list(_curves(report))
+    made = [
+        Command(typed(line), about) for line, about in ((report.argv, "sweep"), (argv, "this page")) if line
     ]
+    sections = [Section("curves", "Curves over the batch size", [Panel("", curves)])] if curves else []
+    if fronts:
+        sections.append(Section("front", "Pareto front, and the best under each latency", fronts))
+    questions = [
+        Question("fast", "How fast is each point?", [points], sections),
+        Question("trust", "Can I trust it?", [Lines([*remarks_on(report), *report.notes])], []),
+        Question("made", "How was it made?", made, []),
+    ]
+    return Page(
+        title=f"{PurePath(report.model).stem}: sweep",
+        facts=[f"{terms.device.name}, {terms.backend}", date_text(report.created)],
+        mark=_mark(report),
+        answer=_answer(report, groups),
+        charts=[_front_chart(report, groups[0])] if groups else [],
+        questions=[one for one in questions if one.sections or _has_text(one.answer)],
+    )
 
 
-def sweep_title(report: SweepReport) -> str:
-    """The page's title."""
-    return f"{PurePath(report.model).stem}: sweep"
+def _has_text(blocks: Sequence[Block]) -> bool:
+    return any(not isinstance(block, Lines) or block.lines for block in blocks)
+
+
+def _mark(report: SweepReport) -> Mark:
+    if not report.measured:
+        return Mark("caution", "not measured")
+    bad = [point.label for point in report.measured if point.untrustworthy]
+    count = len(report.measured)
+    return (
+        Mark("bad", f"{len(bad)} of {count} points not trustworthy") if bad else Mark("good", "trustworthy")
+    )
+
+
+def _answer(report: SweepReport, groups: Sequence[Choices]) -> list[Block]:
+    """Of each set of lengths: the knee of the front, the quickest and the busiest point."""
+    blocks: list[Block] = []
+    for one in groups:
+        chosen = one.knee or max(one.points, key=lambda point: point.samples_per_s or 0.0)
+        cost = dict(zip((point.key for point in one.points), one.costs_ms, strict=True))[chosen.key]
+        latency = _latency_name(report)
+        why = "the knee of the Pareto front" if one.knee else "the highest throughput"
+        blocks.append(
+            Figures(
+                [
+                    Figure(f"deploy{at_lengths(one.axes)}", chosen.label, why),
+                    Figure(latency, f"{cost:.3f}", unit="ms"),
+                    Figure("throughput", f"{chosen.samples_per_s or 0.0:,.0f}", unit="samples/s"),
+                ]
+            )
+        )
+        bests: list[list[Cell]] = [[bound, point.label, point.samples_per_s] for bound, point in one.bests]
+        blocks.append(Table(f"Best under a bound on {latency}{at_lengths(one.axes)}", _BEST, bests))
+    failed = [
+        f"{point.label} failed: {point.failure}" for point in report.points if point.failure is not None
+    ]
+    return [*blocks, Lines(failed, are_warnings=True)]
+
+
+def _latency_name(report: SweepReport) -> str:
+    return "p99 under full load" if is_decided_busy(report) else "p99"
 
 
 def _label(choices: Choices) -> str:
@@ -84,12 +161,19 @@ def _row(point: SweepPoint, mark: str) -> list[Cell]:
 def _curves(report: SweepReport) -> Iterator[Chart]:
     rows = [_figures(point) for point in report.measured]
     sizes = sorted({row["batch"] for row in rows})
-    x = quantity("batch", "batch size", axis={"values": sizes}, **log(base=2))
+    if len(sizes) < 2:
+        return  # the table has the figures
+    x = quantity("batch", "batch size, samples (log scale)", axis={"values": sizes}, **log(base=2))
     for title, field, unit in _CURVES:
         shown = [row for row in rows if row[field]]
         if shown:
             tooltip = tooltip_fields(("series", "curve", ""), ("batch", "batch", "d"), (field, unit, ",.4~f"))
-            yield lines_over(title, shown, x, quantity(field, unit, **log()), "series", tooltip)
+            text = listed(
+                [f"{row['series']}, batch {row['batch']}: {row[field]:,.4g} {unit}" for row in shown]
+            )
+            series = name("series", sort=None, legend=LEGEND)
+            y = quantity(field, f"{unit} (log scale)", **log())
+            yield lines_over(title, text, shown, x, y, series, tooltip)
 
 
 def _figures(point: SweepPoint) -> dict[str, Any]:
@@ -109,8 +193,13 @@ def _figures(point: SweepPoint) -> dict[str, Any]:
 
 
 def _front(report: SweepReport, choices: Choices) -> list[Block]:
-    busy = is_decided_busy(report)
-    latency = "p99 under full load" if busy else "p99"
+    bests: list[list[Cell]] = [[bound, point.label, point.samples_per_s] for bound, point in choices.bests]
+    title = f"Best under a bound on {_latency_name(report)}"
+    return [_front_chart(report, choices), Table(title, _BEST, bests)]
+
+
+def _front_chart(report: SweepReport, choices: Choices) -> Chart:
+    latency = _latency_name(report)
     front = {point.key for point in choices.front}
     rows = [
         {
@@ -122,8 +211,8 @@ def _front(report: SweepReport, choices: Choices) -> list[Block]:
         for point, cost in zip(choices.points, choices.costs_ms, strict=True)
     ]
     encoding = {
-        "x": quantity("ms", f"{latency} ms", **log()),
-        "y": quantity("rate", "samples/s", **log()),
+        "x": quantity("ms", f"{latency}, ms (log scale)", **log()),
+        "y": quantity("rate", "throughput, samples/s (log scale)", **log()),
         "tooltip": tooltip_fields(
             ("point", "point", ""), ("ms", f"{latency} ms", ".4f"), ("rate", "samples/s", ",.4~f")
         ),
@@ -135,10 +224,8 @@ def _front(report: SweepReport, choices: Choices) -> list[Block]:
     }
     dots = {
         "mark": {"type": "point", "filled": True, "size": 60},
-        "encoding": {**encoding, "color": name("what", sort=None, legend={"orient": "bottom"})},
+        "encoding": {**encoding, "color": name("what", sort=None, legend=LEGEND)},
     }
-    bests: list[list[Cell]] = [[bound, point.label, point.samples_per_s] for bound, point in choices.bests]
-    return [
-        Chart(f"Throughput against {latency}", vega_lite(rows, layer=[line, dots]), height=320),
-        Table(f"Best under a bound on {latency}", _BEST, bests),
-    ]
+    text = listed([f"{row['point']}: {row['ms']:.3f} ms, {row['rate']:,.0f} samples/s" for row in rows])
+    spec = vega_lite(rows, layer=[line, dots])
+    return Chart(f"Throughput against {latency}{at_lengths(choices.axes)}", spec, text, height=320)

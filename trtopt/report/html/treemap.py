@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from trtopt.records import EngineProfile, ProfiledLayer
 from trtopt.report.html.blocks import Chart
-from trtopt.report.html.charts import VEGA
+from trtopt.report.html.charts import VEGA, listed
+from trtopt.report.html.colours import type_scale
 from trtopt.report.names import kind_text, nodes_text, type_text
 
 _ROOT = "layers"
@@ -24,24 +26,32 @@ def treemap(engine: EngineProfile) -> Chart:
     kinds = dict.fromkeys(map(kind_text, timed))
     cells: list[dict[str, Any]] = [{"id": _ROOT}]
     cells += [{"id": f"kind {kind}", "parent": _ROOT, "label": kind} for kind in kinds]
-    cells += [_cell(number, layer, engine.sum_ms) for number, layer in enumerate(timed)]
+    cells += [_cell(number, layer, engine.sum_ms) for number, layer in enumerate(engine.layers) if layer.ms]
     title = "Time by layer: grouped by kind, coloured by type; a click finds the layer in the table"
-    return Chart(title, _spec(cells), height=460)
+    return Chart(title, _spec(cells), slowest_text(timed), height=460)
+
+
+def slowest_text(timed: Sequence[ProfiledLayer]) -> str:
+    """The slowest layers in a sentence; the table has all of them."""
+    slowest = sorted(timed, key=lambda layer: -(layer.ms or 0.0))
+    return listed([f"{nodes_text(layer)}: {layer.ms:.4f} ms" for layer in slowest])
 
 
 def _cell(number: int, layer: ProfiledLayer, sum_ms: float) -> dict[str, Any]:
+    """A layer's name is the page's script's to add, from the table's row of that number: it may be long."""
     return {
         "id": f"layer {number}",
         "parent": f"kind {kind_text(layer)}",
-        "label": nodes_text(layer),
+        "row": number,
         "type": type_text(layer),
         "ms": layer.ms,
         "share": (layer.ms or 0.0) / sum_ms,
     }
 
 
-def _spec(cells: list[dict[str, Any]]) -> dict[str, Any]:
-    size = [
+def container_size() -> list[dict[str, Any]]:
+    """Signals that make a Vega chart as large as its place on the page."""
+    return [
         {
             "name": side,
             "init": f"containerSize()[{index}]",
@@ -49,6 +59,9 @@ def _spec(cells: list[dict[str, Any]]) -> dict[str, Any]:
         }
         for index, side in enumerate(("width", "height"))
     ]
+
+
+def _spec(cells: list[dict[str, Any]]) -> dict[str, Any]:
     area = {
         "type": "treemap",
         "field": "ms",
@@ -62,7 +75,7 @@ def _spec(cells: list[dict[str, Any]]) -> dict[str, Any]:
         "$schema": VEGA,
         "autosize": "none",
         "padding": 0,
-        "signals": size,
+        "signals": container_size(),
         "data": [
             {
                 "name": "tree",
@@ -84,8 +97,7 @@ def _spec(cells: list[dict[str, Any]]) -> dict[str, Any]:
             {
                 "name": "color",
                 "type": "ordinal",
-                "domain": {"data": "leaves", "field": "type"},
-                "range": "category",
+                **type_scale(cell["type"] for cell in cells if "type" in cell),
             }
         ],
         "legends": [{"fill": "color", "direction": "horizontal", "columns": 4, **_AT_THE_BOTTOM}],

@@ -160,7 +160,8 @@ class Search:
         left = self._worth_simulating(demand, bounds, reasons)
         for keep, requests in _SIEVE[:2]:
             left = _sieved(left, demand, bounds.goal, keep, requests, reasons)
-        return any(_latency(one, demand, bounds.goal, 8_000) <= bounds.goal.limit_ms for one in left)
+        _, requests = _SIEVE[-1]
+        return any(_latency(one, demand, bounds.goal, requests) <= bounds.goal.limit_ms for one in left)
 
     def most_requests(self, demand: Demand, bounds: Bounds) -> float:
         """A second, at whatever latency."""

@@ -22,7 +22,7 @@ from trtopt.workflows.build.build import build
 from trtopt.workflows.build.engines import BuildOptions, build_engines
 from trtopt.workflows.build.verified_graphs import as_it_is, verified_graphs
 from trtopt.workflows.engine_points import points
-from trtopt.workflows.listener import Listener, notify
+from trtopt.workflows.listener import Listener
 
 _ANY_SIZES = Recipe()
 _WEIGHTS = (
@@ -98,7 +98,7 @@ def resolve_engines(
         check_plugins(engines, trust)
         yield resolved(folder, manifest, engines)
         return
-    notify(notes, listener, f"the engines (of {own}) are not run: {choice.reason}")
+    notes.append(f"the engines (of {own}) are not run: {choice.reason}")
     wanted = [engine.plan for engine, _ in points(engines, batch)]
     with _rebuilt(folder, manifest, wanted, choice.name, notes, listener) as rebuilt:
         yield rebuilt
@@ -172,7 +172,7 @@ def _trusted(
     for engine in engines:
         now = as_it_is(folder, engine) if (folder / engine.path).resolve() in named else engine
         if now.sha256 != engine.sha256:
-            notify(notes, listener, f"{engine.path} has changed since the build: loaded because of --trust")
+            notes.append(f"{engine.path} has changed since the build: loaded because of --trust")
         found.append(now)
     return tuple(found)
 
@@ -213,9 +213,7 @@ def _vouching(path: Path) -> str:
 
 def _external(path: Path, choice: BackendChoice, notes: list[str], listener: Listener) -> ResolvedEngines:
     """An engine described by its own shapes."""
-    notify(
-        notes,
-        listener,
+    notes.append(
         f"{path.name}: no manifest describes it, loaded because of --trust; "
         f"loaded with {choice.name}: {choice.reason}",
     )
@@ -233,9 +231,7 @@ def _built_for_running(
     sizes: Recipe,
 ) -> Iterator[ResolvedEngines]:
     """Engines of an ONNX file, built in a temporary folder."""
-    notify(
-        notes, listener, f"engines are built for this measurement only, with {choice.name}: {choice.reason}"
-    )
+    notes.append(f"engines are built for this measurement only, with {choice.name}: {choice.reason}")
     with scratch_folder() as scratch:
         folder = scratch / "build"
         recipe = msgspec.structs.replace(sizes, batch=tuple(batch) if batch else None, backend=choice.name)
@@ -255,9 +251,7 @@ def _rebuilt(
     """The build folder's model for another backend, in a temporary folder, with that backend's defaults."""
     builder = open_builder(backend)
     graphs = verified_graphs(folder, manifest)
-    notify(
-        notes,
-        listener,
+    notes.append(
         f"measured instead: the same model, built for this measurement with {builder.backend}",
     )
     unique = {plan.label: plan for plan in plans}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
 
@@ -21,8 +21,14 @@ QUANTISED_FILE = "quantize.json"
 QUANTISED: tuple[str, ...] = ("int8", "fp8", "int4")
 _HALF_TYPES = {"float16", "bfloat16"}
 Precision = Literal["fp32", "fp16", "bf16", "int8", "fp8", "int4"]
-Typed = tuple[OnnxArtifact, str]
-"""A model in a precision, its traces, and a note."""
+
+
+class Typed(NamedTuple):
+    """A model in a precision, a note, and why it should not be used without a look at it."""
+
+    onnx: OnnxArtifact
+    note: str
+    alarms: tuple[str, ...]
 
 
 def apply_precision(
@@ -74,7 +80,7 @@ def apply_cast(
         f"cast to {precision.upper()}: {len(report.lowered)} nodes, {len(report.kept)} stay FP32, "
         f"values from {values}; {TRACE_FILE} lists them with reasons"
     )
-    return msgspec.structs.replace(read_onnx(out), parent=kept.sha256), note
+    return Typed(msgspec.structs.replace(read_onnx(out), parent=kept.sha256), note, report.alarms)
 
 
 def request_for(kept: OnnxArtifact, precision: str, data: str | None, backend: Backend) -> Request:
@@ -108,9 +114,9 @@ def apply_quantisation(
     source = Path(kept.path)
     out = (folder or source.parent) / f"{source.stem}.{name or request.precision}{source.suffix}"
     report = quantize(source, out, request)
-    table = Path(report.table).name if report.table else None
-    report = msgspec.structs.replace(report, source=source.name, out=out.name, table=table)
+    table = Path(report.calibration_table).name if report.calibration_table else None
+    report = msgspec.structs.replace(report, source=source.name, out=out.name, calibration_table=table)
     write_atomically(out.with_name(QUANTISED_FILE), to_json(report))
     done = sum(item.quantised for item in report.decisions)
     note = f"quantised to {request.precision.upper()}: {done} nodes; {QUANTISED_FILE} lists them with reasons"
-    return msgspec.structs.replace(read_onnx(out), parent=kept.sha256), note
+    return Typed(msgspec.structs.replace(read_onnx(out), parent=kept.sha256), note, report.alarms)

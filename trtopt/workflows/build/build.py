@@ -15,7 +15,9 @@ from trtopt.files.build_folder import folder_in_progress
 from trtopt.files.manifests import is_build_folder, own_files, read_manifest, write_manifest
 from trtopt.files.replace_folder import names_of_user_files
 from trtopt.files.temporary import locked_folder
+from trtopt.onnxio import model_file
 from trtopt.onnxio.model_info import read_onnx
+from trtopt.precision.casting.weights import weight_alarms
 from trtopt.recipe import Recipe, check_recipe
 from trtopt.records import Manifest, OnnxArtifact
 from trtopt.version import __version__
@@ -36,18 +38,7 @@ def build(
     cache_dir: str | Path | None = None,
     listener: Listener = SILENT,
 ) -> Manifest:
-    """Build engines from an ONNX file into a folder: one for each batch size, or one dynamic engine.
-
-    Args:
-        model: the ONNX file.
-        output: the folder to make; None is `default_output`. A build of this model under that name is
-            replaced once the new one is complete.
-        recipe: what to build, and how.
-        force: replace a build of another model too.
-        nvtx: show profilers parsing, building and describing as NVTX ranges.
-        memory: follow the builder's allocations of device memory, into a file beside each engine; slows it.
-        cache_dir: the store of timing caches [default: see `timing_cache_commands.store_folder`].
-        listener: hears progress and notes.
+    """Build the engines of a recipe from an ONNX file into a folder; see `trtopt.build`.
 
     Raises:
         TrtoptError: with what is wrong and what to do; nothing is left under the output's name.
@@ -66,7 +57,7 @@ def build(
     check_request(onnx, recipe, builder.backend)
     notes = notes_on(recipe, builder, len(plans))
     target = Path(output) if output is not None else default_output(source)
-    listener.notes((*notes, *_to_be_replaced(target, onnx, force)))
+    listener.notes(_to_be_replaced(target, onnx, force))
     with folder_in_progress(target) as folder:
         kept = keep_model(onnx, source, folder, builder.backend, listener, rewrite=recipe.rewrite)
         cache, store = caches_for(recipe, builder, folder, cache_dir)
@@ -85,6 +76,7 @@ def build(
             engines=made.engines,
             verdict=made.verdict,
             notes=(*notes, *kept.notes, *made.notes),
+            alarms=tuple(dict.fromkeys((*weight_alarms(model_file.load(source)), *made.alarms))),
         )
         return write_manifest(folder, manifest)
 

@@ -92,10 +92,10 @@ class Candidates:
         if precision == AS_GIVEN:
             return self._entry(precision, precision, self._base, folder, None)
         if precision == "fp16" or precision == "bf16":  # spelled out for the type checker
-            onnx, _ = apply_cast(self._base, precision, self._request.calib, self._backend, folder)
+            onnx = apply_cast(self._base, precision, self._request.calib, self._backend, folder).onnx
             return self._entry(precision, precision, onnx, folder, None)
         request = replace(self._request, precision=precision)
-        onnx, _ = apply_quantisation(self._base, request, folder=folder)
+        onnx = apply_quantisation(self._base, request, folder=folder).onnx
         return self._entry(precision, precision, onnx, folder, request)
 
     def reduced(self, entry: Entry, left: Sequence[str], number: int) -> Entry:
@@ -133,7 +133,7 @@ class Candidates:
         table = Path(entry.onnx.path + TABLE_SUFFIX)
         if table.is_file() and request.calib is not None:
             request = replace(request, table=table, smoothquant=AUTO)  # it lists what is smoothed
-        onnx, _ = apply_quantisation(self._base, request, name, folder)
+        onnx = apply_quantisation(self._base, request, name, folder).onnx
         made = self._entry(name, entry.candidate.precision, onnx, folder, request, left)
         return replace(made, plainer=entry.plainer)
 

@@ -11,7 +11,8 @@ import msgspec
 from trtopt.device.backends import choose_for_running, least_capability, precisions_on
 from trtopt.device.building import EngineBuilder
 from trtopt.errors import BackendMissingError, IncompatibleEngineError, NoGpuError, UsageError
-from trtopt.precision.bounds import Bounds
+from trtopt.precision.alarms import verdict_alarms
+from trtopt.precision.bounds import Bounds, bounds_in
 from trtopt.recipe import Recipe
 from trtopt.records import Backend, EngineArtifact, OnnxArtifact, PrecisionVerdict
 from trtopt.targets import target_of
@@ -38,6 +39,7 @@ class SelectedEngines:
     intermediates: tuple[OnnxArtifact, ...]
     verdict: PrecisionVerdict | None
     notes: tuple[str, ...]
+    alarms: tuple[str, ...] = ()
 
 
 def check_request(onnx: OnnxArtifact, recipe: Recipe, backend: Backend) -> None:
@@ -48,7 +50,7 @@ def check_request(onnx: OnnxArtifact, recipe: Recipe, backend: Backend) -> None:
             a precision that GPUs lack for which engines are to be built.
     """
     _check_capabilities(recipe)
-    if _bounds(recipe).any and not _is_measured(recipe):
+    if bounds_in(recipe.bounds).any and not _is_measured(recipe):
         first = next(iter(recipe.bounds)).replace("_", "-")
         raise UsageError(
             f"--{first}: no precision is chosen here that could keep it",
@@ -81,14 +83,6 @@ def _check_capabilities(recipe: Recipe) -> None:
                 f"--compute-capability {name}: such GPUs have no {precision.upper()}",
                 f"build for {least[0]}.{least[1]} and newer, or in another precision",
             )
-
-
-def _bounds(recipe: Recipe) -> Bounds:
-    try:
-        return msgspec.convert(recipe.bounds, Bounds)
-    except msgspec.ValidationError as error:
-        known = ", ".join(Bounds.__struct_fields__)
-        raise UsageError(f"bounds: {error}", f"known bounds: {known}") from None
 
 
 def _is_measured(recipe: Recipe) -> bool:
@@ -138,7 +132,6 @@ def select_engines(
                     raise
                 problem = error.problem
         notes.append(f"{recipe.precision} was not measured against {BASELINE}: {problem}")
-        listener.note(notes[-1])
     return _build_requested(base, recipe, builder, folder, how, listener, notes)
 
 
@@ -153,15 +146,16 @@ def _build_requested(
 ) -> SelectedEngines:
     """Engines of the one graph that the recipe asks for."""
     precision = cast("Precision | None", recipe.precision)  # "best" has been measured, or has failed
-    kept, before = base, tuple[OnnxArtifact, ...]()
+    kept, before, alarms = base, tuple[OnnxArtifact, ...](), tuple[str, ...]()
+    if precision is not None:
+        listener.phase(Path(base.path).name, f"making the graph {precision.upper()}")
     if (typed := apply_precision(base, precision, recipe.calib, builder.backend)) is not None:
         before = (in_folder(base),)
-        kept, note = typed
+        kept, note, alarms = typed
         notes.append(note)
-        listener.note(note)
     plans = make_plans(kept, recipe, builder.backend)
     engines = build_engines((kept,), plans, folder, how, listener)
-    return SelectedEngines(engines, (in_folder(kept),), before, None, tuple(notes))
+    return SelectedEngines(engines, (in_folder(kept),), before, None, tuple(notes), alarms)
 
 
 def _measured(
@@ -175,17 +169,19 @@ def _measured(
     """Engines of what did best."""
     plans = make_plans(base, recipe, builder.backend)
     found = select_precision(base, plans, folder, how, _terms(base, recipe, builder), listener)
-    for one in found.verdict.batches:
-        listener.note(f"{one.engine}: {one.chosen} is selected: {one.reason}")
     before = () if base.sha256 == found.graphs[0].sha256 else (in_folder(base),)
-    return SelectedEngines(found.engines, found.graphs, before, found.verdict, ())
+    return SelectedEngines(
+        found.engines, found.graphs, before, found.verdict, (), verdict_alarms(found.verdict)
+    )
 
 
 def _terms(base: OnnxArtifact, recipe: Recipe, builder: EngineBuilder) -> SelectionTerms:
     if recipe.precision != BEST:
         requested = cast(Precision, recipe.precision)
-        return terms_for(request_for(base, requested, recipe.calib, builder.backend), _bounds(recipe))
-    bounds = _bounds(recipe)
+        return terms_for(
+            request_for(base, requested, recipe.calib, builder.backend), bounds_in(recipe.bounds)
+        )
+    bounds = bounds_in(recipe.bounds)
     precisions = cast("tuple[Precision, ...]", precisions_on(builder.backend, builder.device))
     request = Request("int8", target_of(builder.backend).name, recipe.calib)
     return SelectionTerms(BEST, precisions, request, bounds if bounds.any else BEST_BOUNDS)

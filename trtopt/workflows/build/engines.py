@@ -197,6 +197,4 @@ def build_each(
                 yield index, result
             else:
                 assert isinstance(result, Built)
-                for note in result.engine.notes:
-                    listener.note(note)
                 yield index, result.engine

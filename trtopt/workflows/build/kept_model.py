@@ -22,7 +22,7 @@ from trtopt.workflows.listener import Listener
 
 TRACE_FILE = "rewrite.json"
 _ONE_SIZE_BYTES = 1 << 30
-"""Weights from this size on are proved at one size of each dynamic axis instead of two."""
+"""Weights from this size on are verified at one size of each dynamic axis instead of two."""
 
 
 def rewritten(
@@ -103,9 +103,9 @@ def keep_model(
     """The user's model in a folder, rewritten if requested and possible."""
     kept, summary, notes = None, None, []
     if rewrite:
+        listener.phase(source.name, "rewriting the graph")
         kept, summary, note = rewritten(onnx, source, folder / MODEL_FILE, backend)
         notes.append(note)
-        listener.note(note)
     return Kept(kept or _copied(onnx, source, folder), summary, tuple(notes))
 
 

@@ -37,7 +37,7 @@ from trtopt.workflows.build.engines import TIMING_CACHE_FILE, BuildOptions, buil
 from trtopt.workflows.build.timing_cache_commands import NO_CACHE
 from trtopt.workflows.build.verified_graphs import verified_graphs
 from trtopt.workflows.engine_points import points
-from trtopt.workflows.listener import Listener, notify
+from trtopt.workflows.listener import Listener
 
 RUNS = 5
 """How many processes run all builds: each loads them again, for independent runs."""
@@ -143,7 +143,7 @@ def _built(
     own = plans[0].backend.name
     choice = choose_for_running(setting.backend or own, own)
     if choice.name != own:
-        notify(notes, listener, f"{path.name} is built with {choice.name} instead of {own}: {choice.reason}")
+        notes.append(f"{path.name} is built with {choice.name} instead of {own}: {choice.reason}")
         backend = open_builder(choice.name).backend
         plans = [msgspec.structs.replace(plan, settings=BuildSettings(), backend=backend) for plan in plans]
     builds = [(base, _by_size(manifest.engines, setting))] if first == 2 else []
@@ -171,7 +171,7 @@ def _build_first(
             "leave the timing cache out of the recipe",
         )
     choice = choose_for_running(setting.backend or "auto")
-    notify(notes, listener, f"{path.name} is built with {choice.name}: {choice.reason}")
+    notes.append(f"{path.name} is built with {choice.name}: {choice.reason}")
     recipe = msgspec.structs.replace(
         recipe,
         backend=choice.name,

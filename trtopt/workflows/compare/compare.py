@@ -15,6 +15,7 @@ from trtopt.measure.contracts import DEFAULT, changed, contract_named
 from trtopt.measure.statistics.comparison import THRESHOLD
 from trtopt.recipe import Recipe, check_timeout, input_sizes
 from trtopt.records import CompareReport, EngineArtifact, InterleavedRun, Terms
+from trtopt.records.result import Result
 from trtopt.workflows.bench.interleaved import Setting, verdict_record
 from trtopt.workflows.compare.builds import compare_recipes
 from trtopt.workflows.compare.contracts import explain_engines, explain_results, parse_contracts
@@ -36,38 +37,24 @@ _FLAGS = {
 }
 
 
-@dataclass(frozen=True)
-class Options:
-    """What may be asked of a comparison; None, empty and False ask nothing."""
+@dataclass(frozen=True, kw_only=True)
+class CompareRequest:
+    """How to compare; the fields are the parameters of `trtopt.compare`."""
 
     threshold: float = THRESHOLD
-    """A difference below this share is of no practical interest."""
     force: bool = False
-    """Compare although machines, models, input shapes or outputs differ; what does is noted."""
     batch: Sequence[int] | None = None
-    """Batch sizes [default: those of both sides]. Beside a file of trtexec's: the one it is for."""
     backend: str | None = None
-    """See `trtopt.bench`."""
     contract: str | None = None
-    """The terms, by name [default: trtexec-11]."""
     terms: Terms = field(default_factory=lambda: Terms())
-    """What differs from the contract; see `records.Terms`."""
     duration: float | None = None
-    """Seconds of sampling for each subject at each batch size, over all its turns [default: 3]."""
     data: str | Path | None = None
-    """Input samples: what `trtopt.data.open_data` takes; by default seeded random input."""
     timeout: float | None = None
-    """Seconds that a batch size may take, all turns of one process together."""
     trust: Sequence[str] = ()
-    """Engines to load although they are not as they were built, by name or path."""
     control: int | None = None
-    """Measure A against itself so many times, and allow for what that finds."""
     builds: int | None = None
-    """Build each model so many times and compare recipes; of one model, compare its builds."""
     across_contracts: str | None = None
-    """Two contracts (`trtexec-10,trtexec-11`), or "" between result files: explain the difference."""
     assume_contract: str | None = None
-    """The contract that a file of trtexec's was measured under."""
     recipe: Recipe = field(default_factory=Recipe)
     """With `builds` of ONNX files: how they are built. Of engines: the shapes and axes to measure at."""
 
@@ -85,12 +72,16 @@ class Kind(Enum):
     )
 
 
-@dataclass(frozen=True)
-class Compared:
-    """What came out, to show, and as the record that `--json` writes."""
+@dataclass(frozen=True, repr=False)
+class Compared(Result):
+    """A comparison: the outcome to show, and the record that `--json` writes."""
 
     outcome: Outcome
     report: CompareReport
+
+    def record(self) -> CompareReport:
+        """What `--json` writes."""
+        return self.report
 
     @property
     def failure(self) -> str | None:
@@ -99,22 +90,18 @@ class Compared:
         return next((f"batch {run.batch}: {run.failure}" for run in broken), None)
 
 
-def compare(a: str | Path, b: str | Path | None, options: Options, listener: Listener = SILENT) -> Compared:
-    """Judge B against the baseline A.
-
-    Args:
-        a: a result file (trtopt's or trtexec's), a build folder, an engine, or an ONNX file with `builds`.
-        b: the same; not needed with `control`, `builds` or `across_contracts`.
-        options: how they are compared.
-        listener: hears progress and notes.
+def compare(
+    a: str | Path, b: str | Path | None, request: CompareRequest, listener: Listener = SILENT
+) -> Compared:
+    """Judge B against the baseline A; see `trtopt.compare`.
 
     Raises:
         TrtoptError: with what is wrong and what to do.
     """
     first, second = Path(a), Path(b) if b is not None else None
-    kind = _kind_of(first, second, options)
-    setting = _setting(kind, options)
-    assumed = contract_named(options.assume_contract).name if options.assume_contract is not None else None
+    kind = _kind_of(first, second, request)
+    setting = _setting(kind, request)
+    assumed = contract_named(request.assume_contract).name if request.assume_contract is not None else None
     runs: tuple[InterleavedRun, ...] = ()
     built: tuple[EngineArtifact, ...] = ()
     outcome: Outcome
@@ -122,74 +109,74 @@ def compare(a: str | Path, b: str | Path | None, options: Options, listener: Lis
         paths = [path for path in (first, second) if path is not None]
         outcome, runs, built = compare_recipes(
             paths,
-            options.builds or 0,
-            options.recipe,
+            request.builds or 0,
+            request.recipe,
             setting,
-            threshold=options.threshold,
+            threshold=request.threshold,
             listener=listener,
         )
     elif kind is Kind.ENGINES:
         outcome, runs = compare_engines(
-            first, second, setting, control=options.control, threshold=options.threshold, listener=listener
+            first, second, setting, control=request.control, threshold=request.threshold, listener=listener
         )
     elif kind is Kind.CONTRACTS:
-        ends = parse_contracts(options.across_contracts or "")
+        ends = parse_contracts(request.across_contracts or "")
         outcome, runs = explain_engines(first, ends, setting, listener)
     else:
         assert second is not None
         if kind is Kind.FILES_CONTRACTS:
             reports = read_result(first), read_result(second)
-            outcome, runs = explain_results(*reports, setting, force=options.force, listener=listener)
+            outcome, runs = explain_results(*reports, setting, force=request.force, listener=listener)
         else:
             outcome = compare_files(
                 first,
                 second,
                 batch=setting.batch,
                 assumed=assumed,
-                threshold=options.threshold,
-                force=options.force,
+                threshold=request.threshold,
+                force=request.force,
             )
-    return Compared(outcome, _report(outcome, options.threshold, runs, built))
+    return Compared(outcome, _report(outcome, request.threshold, runs, built))
 
 
-def _kind_of(a: Path, b: Path | None, options: Options) -> Kind:
+def _kind_of(a: Path, b: Path | None, request: CompareRequest) -> Kind:
     """What the two are, and what is asked of them.
 
     Raises:
         UsageError: they do not go together, or something is missing.
     """
     files = [is_result_file(path) for path in (a, b) if path is not None]
-    if options.across_contracts is not None and b is not None:
+    if request.across_contracts is not None and b is not None:
         if not all(files):
             raise UsageError(
                 "--across-contracts with A and B explains what two result files differ by",
                 "give two result files, or one build folder and --across-contracts trtexec-10,trtexec-11",
             )
-        if options.across_contracts:
+        if request.across_contracts:
             raise UsageError(
-                f"--across-contracts {options.across_contracts}: result files name their own contracts",
+                f"--across-contracts {request.across_contracts}: result files name their own contracts",
                 "give --across-contracts no value between result files: write it last",
             )
         return Kind.FILES_CONTRACTS
-    if files == [True] and options.across_contracts is not None:
+    if files == [True] and request.across_contracts is not None:
         raise UsageError(
             f"{a}: a result file holds no engine to measure under other contracts",
             "give the build folder or the engine, or a second result file",
         )
-    if any(files) and options.builds is not None:
+    if any(files) and request.builds is not None:
         raise UsageError(
             "--builds: a result file cannot be built", "give ONNX files or build folders, or omit it"
         )
-    if options.across_contracts is not None:
+    if request.across_contracts is not None:
         return Kind.CONTRACTS
     if any(files) and not all(files):
         raise UsageError(
             "a result file and an engine cannot be compared: one was measured elsewhere or earlier",
             "give two result files, or two build folders or engines to measure them in turns",
         )
-    if options.builds is not None:
+    if request.builds is not None:
         return Kind.BUILDS
-    if b is None and (options.control is None or all(files)):
+    if b is None and (request.control is None or all(files)):
         raise UsageError(
             f"{a}: nothing to compare it with",
             "give B as well; or --control K to measure A against itself, --builds K to compare K builds of a "
@@ -210,7 +197,7 @@ def _is_model(path: Path) -> bool:
     return path.suffix == ".onnx" and not (path.parent / MANIFEST).is_file()
 
 
-def _setting(kind: Kind, options: Options) -> Setting:
+def _setting(kind: Kind, request: CompareRequest) -> Setting:
     """How to measure.
 
     Raises:
@@ -220,36 +207,36 @@ def _setting(kind: Kind, options: Options) -> Setting:
     what, useful = kind.value
     requested = {
         one.name
-        for one in fields(Options)
-        if one.name != "recipe" and getattr(options, one.name) not in (None, False, {}, ())
+        for one in fields(CompareRequest)
+        if one.name != "recipe" and getattr(request, one.name) not in (None, False, {}, ())
     }
-    given = set(options.recipe.given)
+    given = set(request.recipe.given)
     requested |= ({"sizes"} if given.intersection(_SIZES) else set()) | (
         {"recipe"} if given.difference(_SIZES) else set()
     )
     for name in sorted(requested - useful - {"threshold"}):
         flag = _FLAGS.get(name, f"--{name.replace('_', '-')}")
         raise UsageError(f"{flag}: means nothing to a comparison of {what}", f"omit {flag}")
-    if not 0 < options.threshold < 1:
+    if not 0 < request.threshold < 1:
         raise UsageError(
-            f"--threshold {options.threshold:g}: not a share between 0 and 1", "write 0.01 for one percent"
+            f"--threshold {request.threshold:g}: not a share between 0 and 1", "write 0.01 for one percent"
         )
-    duration = DURATION_S if options.duration is None else options.duration
+    duration = DURATION_S if request.duration is None else request.duration
     if not 0 < duration <= MAX_DURATION_S:
         raise UsageError(f"--duration {duration:g}: out of range", "give seconds above 0, at most a day")
-    check_timeout(options.timeout)
-    if options.data is not None:
-        open_data(options.data)  # judged before anything is built
+    check_timeout(request.timeout)
+    if request.data is not None:
+        open_data(request.data)  # judged before anything is built
     return Setting(
-        batch=tuple(options.batch) if options.batch is not None else None,
-        backend=options.backend,
-        contract=changed(contract_named(options.contract or DEFAULT), options.terms),
+        batch=tuple(request.batch) if request.batch is not None else None,
+        backend=request.backend,
+        contract=changed(contract_named(request.contract or DEFAULT), request.terms),
         duration=duration,
-        data=str(options.data) if options.data is not None else None,
-        timeout=options.timeout,
-        trust=tuple(options.trust),
-        force=options.force,
-        sizes=input_sizes(options.recipe.shapes, options.recipe.axes),
+        data=str(request.data) if request.data is not None else None,
+        timeout=request.timeout,
+        trust=tuple(request.trust),
+        force=request.force,
+        sizes=input_sizes(request.recipe.shapes, request.recipe.axes),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,10 +13,9 @@ import msgspec
 
 from trtopt.errors import DeviceError, IncompatibleEngineError
 from trtopt.files.atomic import write_atomically
-from trtopt.measure.load.arrivals import parse_goal
 from trtopt.records import BatchPlan, PlannedEngine, PlannedLoad, ServingCost, to_json
 from trtopt.serving.packing import packing_estimate
-from trtopt.serving.planning.plan_refinement import PlanRefinement
+from trtopt.serving.planning.plan_refinement import MOST_TRIALS, PlanRefinement
 from trtopt.serving.planning.prediction import Demand
 from trtopt.serving.planning.search import Bounds, Outcome
 from trtopt.serving.planning.service_times import FREE, at_level
@@ -25,8 +25,9 @@ from trtopt.serving.planning.traffic import Recorded
 from trtopt.workflows.invocation import command_line, now
 from trtopt.workflows.plan.measured_engines import Measured, read_measured
 from trtopt.workflows.plan.request import (
+    PlanRequest,
     RequestedArrivals,
-    check_request,
+    bounds_of,
     on_another_machine,
     read_arrivals,
     shares_of,
@@ -38,49 +39,27 @@ from trtopt.workflows.plan.trial_runs import Listener, trial_run
 def plan(
     sources: Sequence[str | Path],
     output: str | Path,
-    *,
-    slo: str,
-    rate: float | None = None,
-    arrivals: str = "poisson",
-    lengths: Mapping[int, float] | None = None,
-    memory_bytes: int | None = None,
-    max_engines: int = 3,
-    for_triton: bool = False,
-    timeout: float | None = None,
-    trust: Sequence[str] = (),
+    request: PlanRequest,
     listener: Listener = lambda text: None,
 ) -> BatchPlan:
-    """Choose engines, workers, largest batch and delay, and write the plan to `output`.
-
-    Args:
-        sources: folders of `trtopt sweep`, or build folders with what `trtopt bench` told as `bench.json`.
-        output: the plan's file to write.
-        slo: a percentile of latency, waiting included, and its limit: `p99=10ms`.
-        rate: requests a second; by default that of recorded arrivals, else the highest that keeps the SLO.
-        arrivals: `poisson`, `constant`, `bursty`, `bursty:PEAK:SECONDS`, or a file of arrivals.
-        lengths: share of requests by their length, for a model swept over lengths.
-        memory_bytes, max_engines: bounds.
-        for_triton: only what Triton can batch for.
-        timeout: seconds that measuring what serving adds may take, and each rehearsal.
-        trust: plugins that these may load.
-        listener: hears notes.
+    """Choose engines, workers, largest batch and delay, and write the plan to `output`; see `trtopt.plan`.
 
     Raises:
         PlanError: nothing keeps the bounds; it says which bound costs what.
         UsageError: the engines can run here, and were measured on another device.
         TrtoptError: with what is wrong and what to do.
     """
-    bounds = Bounds(parse_goal(slo, "--slo"), memory_bytes, max_engines, for_triton)
-    check_request(bounds, rate, timeout)
-    read = read_arrivals(arrivals)
+    bounds = bounds_of(request)
+    read = read_arrivals(request.arrivals)
     measured = read_measured([Path(source) for source in sources])
-    shares = shares_of(measured, read.process, lengths or {})
+    shares = shares_of(measured, read.process, request.lengths)
+    rate = request.rate
     if rate is None and isinstance(read.process, Recorded):
         rate = read.process.rate
     elsewhere = on_another_machine(measured)
     for note in elsewhere:
         listener(f"note: {note}")
-    planner = _Planner(measured, bounds, read, lengths or {}, listener, timeout, trust)
+    planner = _Planner(measured, bounds, read, request, listener)
     costs = planner.costs()
     listener(f"simulating ways to serve with {len(measured.engines)} engines")
     demand = Demand(read.process, rate or 1.0, shares)
@@ -113,11 +92,11 @@ class _Planner:
     measured: Measured
     bounds: Bounds
     read: RequestedArrivals
-    lengths: Mapping[int, float]
+    request: PlanRequest
     listener: Listener
-    limit_s: float | None
-    trust: Sequence[str]
     notes: list[str] = field(default_factory=list)
+    trial_s: list[float] = field(default_factory=list)
+    """How long each trial run took."""
     full: Mapping[int, ServingCost] | None = None
     """What serving adds at full load, by number of workers; None if the engines cannot run here."""
 
@@ -125,7 +104,7 @@ class _Planner:
         """What serving adds at full load, by number of workers; zero where unknown."""
         self.listener("measuring what serving adds to an engine")
         try:
-            self.full = serving_costs(self.measured, self.limit_s, self.trust)
+            self.full = serving_costs(self.measured, self.request.timeout, self.request.trust)
         except (DeviceError, IncompatibleEngineError) as error:
             reason = error.problem.splitlines()[0]
             self.notes.append(
@@ -139,17 +118,20 @@ class _Planner:
         if self.full is None:
             return None
         setup = outcome.setup
-        self.listener(f"rehearsing {setup.name} at {demand.rate:,.4g} requests/s")
+        self._announce(f"{setup.name} at {demand.rate:,.4g} requests/s")
+        began = time.monotonic()
         capacity = setup.capacity(demand.shares_of(setup.fleet) or ())
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder).resolve() / "plan.json"
             write_atomically(path, to_json(self.plan(path, outcome, demand)))
             try:
-                done = trial_run(path, self.read.process, capacity, self.limit_s, self.trust)
+                limit_s, trust = self.request.timeout, self.request.trust
+                done = trial_run(path, self.read.process, capacity, limit_s, trust)
             except (DeviceError, IncompatibleEngineError) as error:
                 reason = error.problem.splitlines()[0]
                 self.notes.append(f"{setup.name} was not rehearsed: {reason}")
                 return None
+        self.trial_s.append(time.monotonic() - began)
         if failed := sum(run.failed for _, run in done):
             count = sum(len(run.at_ms) for _, run in done)
             raise DeviceError(
@@ -159,6 +141,15 @@ class _Planner:
         trials = [(Arrivals.of(job.at_s, job.bucket), run) for job, run in done]
         percentiles = (50.0, 99.0, self.bounds.goal.p)
         return trial_cost(at_level(self.full, setup.workers), setup, trials, percentiles)
+
+    def _announce(self, trial: str) -> None:
+        """Which trial run it is and, once one is done, how long the others take."""
+        number = len(self.trial_s) + 1
+        left = ""
+        if self.trial_s:
+            seconds = sum(self.trial_s) / len(self.trial_s) * (MOST_TRIALS - number + 1)
+            left = f", at most {seconds:.0f} s left"
+        self.listener(f"trial run {number} of at most {MOST_TRIALS}{left}: {trial}")
 
     def plan(self, output: Path, chosen: Outcome, demand: Demand) -> BatchPlan:
         """An outcome as a plan for `output`."""
@@ -174,7 +165,7 @@ class _Planner:
                 rate=demand.rate,
                 arrivals=self.read.name,
                 file_sha256=self.read.sha256,
-                shares=dict(self.lengths),
+                shares=dict(self.request.lengths),
             ),
             memory_limit_bytes=self.bounds.memory_bytes,
             max_engines=self.bounds.max_engines,

@@ -3,20 +3,36 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from trtopt.device.cuda import probe
 from trtopt.device.ort.host import cpu_info, cpu_name
 from trtopt.errors import DeviceError, UsageError
 from trtopt.files.bounded_reading import read_bounded, reason_of
+from trtopt.measure.load.arrivals import parse_goal
 from trtopt.recipe import check_timeout
 from trtopt.serving.planning.search import MAX_ENGINES, Bounds
 from trtopt.serving.planning.traffic import Process, Recorded, parse_process, parse_recorded
 from trtopt.targets import ONNXRUNTIME
 from trtopt.workflows.plan.measured_engines import Measured
 from trtopt.workflows.sweep.folder import REPORT
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanRequest:
+    """The goal, the load and the bounds; the fields are the parameters of `trtopt.plan`."""
+
+    slo: str
+    rate: float | None = None
+    arrivals: str = "poisson"
+    lengths: Mapping[int, float] = field(default_factory=dict)
+    memory_bytes: int | None = None
+    max_engines: int = 3
+    for_triton: bool = False
+    timeout: float | None = None
+    trust: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -28,8 +44,16 @@ class RequestedArrivals:
     sha256: str | None = None
 
 
-def check_request(bounds: Bounds, rate: float | None, timeout: float | None) -> None:
-    """Validate the options before anything is read."""
+def bounds_of(request: PlanRequest) -> Bounds:
+    """The bounds of a plan, once the options are validated; nothing has been read by then.
+
+    Raises:
+        UsageError: no latency goal, or a value out of range.
+    """
+    bounds = Bounds(
+        parse_goal(request.slo, "--slo"), request.memory_bytes, request.max_engines, request.for_triton
+    )
+    rate = request.rate
     if not 1 <= bounds.max_engines <= MAX_ENGINES:
         raise UsageError(f"--max-engines {bounds.max_engines}: out of range", f"give 1 to {MAX_ENGINES}")
     if bounds.memory_bytes is not None and bounds.memory_bytes < 1:
@@ -38,7 +62,8 @@ def check_request(bounds: Bounds, rate: float | None, timeout: float | None) -> 
         )
     if rate is not None and not 0 < rate < float("inf"):
         raise UsageError(f"--rate {rate:g}: is no rate", "give requests a second above 0")
-    check_timeout(timeout)
+    check_timeout(request.timeout)
+    return bounds
 
 
 def read_arrivals(text: str) -> RequestedArrivals:

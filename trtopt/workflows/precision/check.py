@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from trtopt.data.feeds import seeded_source, specs_of
 from trtopt.data.npz import read_npz, write_npz
 from trtopt.data.random_inputs import random_batch
 from trtopt.data.reader import samples_in
+from trtopt.data.value_range import range_notes
 from trtopt.device.ort.reference import Unoptimised, crash_context
 from trtopt.errors import ModelError, UsageError
 from trtopt.files.atomic import scratch_folder
@@ -26,13 +27,15 @@ from trtopt.onnxio import model_file, prepare
 from trtopt.onnxio.disk_space import check_temporary_room
 from trtopt.onnxio.model_file import ModelFile
 from trtopt.onnxio.model_info import read_onnx
+from trtopt.precision.alarms import accuracy_alarms
 from trtopt.precision.bounds import Bounds, violations
+from trtopt.precision.casting.weights import weight_alarms
 from trtopt.precision.deviation import Deviation
 from trtopt.precision.layer_errors import layer_differences
 from trtopt.precision.reference_runs import add_outputs, open_model
 from trtopt.precision.temporary_disk import of_opening
 from trtopt.printable import visible
-from trtopt.recipe import Recipe, batch_sizes, check_timeout, input_sizes, shape_flags
+from trtopt.recipe import Recipe, check_timeout, input_sizes, shape_flags
 from trtopt.records import EngineArtifact, OnnxArtifact
 from trtopt.records.checking import CheckedSubject, CheckReport, LayerDifference
 from trtopt.workers.protocol import OutputsWritten
@@ -51,60 +54,56 @@ Array = NDArray[np.generic]
 Arrays = dict[str, Array]
 
 
-def check(
-    path: str | Path,
-    against: str | Path,
-    *,
-    data: str | Path | None = None,
-    model: str | None = None,
-    batch: int | Sequence[int] | None = None,
-    shapes: Mapping[str, str] | None = None,
-    axes: Mapping[str, int | Sequence[int]] | None = None,
-    backend: str | None = None,
-    bounds: Bounds | None = None,
-    layers: bool = False,
-    timeout: float | None = None,
-    trust: Sequence[str] = (),
-    listener: Listener = SILENT,
-) -> CheckReport:
-    """Compare an ONNX file, or the engines of a build folder, with the model `against` on ONNX Runtime.
+@dataclass(frozen=True, kw_only=True)
+class CheckRequest:
+    """How to compare; the fields are the parameters of `trtopt.check`."""
 
-    Args:
-        path: an ONNX file (its 16-bit arithmetic is emulated), a build folder, or an engine in one.
-        against: the ONNX file that is right; it runs with ONNX Runtime's own optimisations off.
-        data: samples, as `trtopt.data.open_data` takes them; else seeded random ones.
-        model: a model of the collection, or a model file, whose task metric is taken too.
-        batch: batch sizes of engines; by default each engine's own.
-        shapes, axes: of engines on random data: lengths of dynamic axes, as for `bench`.
-        backend: what to run engines with; by default what they were built with.
-        bounds: what is asked of every output.
-        layers: compare inner tensors too (ONNX files only).
-        timeout, trust: as for `bench`.
-        listener: receives progress and notes.
+    data: str | Path | None = None
+    task: str | None = None
+    batch: Sequence[int] | None = None
+    shapes: Mapping[str, str] | None = None
+    axes: Mapping[str, int | Sequence[int]] | None = None
+    backend: str | None = None
+    bounds: Bounds = field(default_factory=Bounds)
+    layers: bool = False
+    timeout: float | None = None
+    trust: Sequence[str] = ()
+
+
+def check(
+    path: str | Path, against: str | Path, request: CheckRequest, listener: Listener = SILENT
+) -> CheckReport:
+    """Compare an ONNX file, or engines, with the model `against` on ONNX Runtime; see `trtopt.check`.
 
     Raises:
         TrtoptError: with what is wrong and what to do.
     """
-    path, against, batch = Path(path), Path(against), batch_sizes(batch)
-    sizes = input_sizes(shapes, axes)
+    path, against, data = Path(path), Path(against), request.data
+    sizes = input_sizes(request.shapes, request.axes)
     if data is not None and sizes.given:
         raise UsageError("--shape and --axis: samples have shapes of their own", "omit them, or --data")
-    check_timeout(timeout)
-    checker = Checker(against, Task(model) if model is not None else None, bounds or Bounds())
+    check_timeout(request.timeout)
+    checker = Checker(against, Task(request.task) if request.task is not None else None, request.bounds)
     notes: list[str] = []
     found: tuple[LayerDifference, ...] = ()
     if path.suffix == ".onnx" and not (path.parent / MANIFEST).is_file():
-        _refuse_sizes(batch, sizes)
+        _refuse_sizes(request.batch, sizes)
         source = open_data(data) if data is not None else seeded_source(checker.model)
         other = _beside(checker.model, path, listener)
+        listener.phase(path.name, "comparing with the reference")
         subjects = [checker.model_file(path.name, other, source)]
-        found = layer_differences(checker.model, other, source) if layers else ()
-    elif layers:
+        if request.layers:
+            listener.phase(path.name, "comparing inner tensors")
+            found = layer_differences(checker.model, other, source)
+    elif request.layers:
         raise UsageError("--layers: an engine has no inner tensors to read", "give its ONNX file")
     else:
-        check_trust(trust, [path])
-        with resolve_engines(path, batch, backend, notes, listener, trust) as there:
-            subjects = checker.engines(there, batch, data, listener, timeout, sizes)
+        check_trust(request.trust, [path])
+        wanted = resolve_engines(path, request.batch, request.backend, notes, listener, request.trust)
+        with wanted as there:
+            subjects = checker.engines(there, request.batch, data, listener, request.timeout, sizes)
+    if data is not None:
+        notes += range_notes(specs_of(checker.model.proto), open_data(data))
     return CheckReport(
         created=now(),
         argv=command_line(),
@@ -116,6 +115,10 @@ def check(
         subjects=tuple(subjects),
         layers=found,
         notes=tuple(notes),
+        alarms=(
+            *weight_alarms(checker.model),
+            *(alarm for subject in subjects for alarm in accuracy_alarms(subject.outputs)),
+        ),
     )
 
 
@@ -189,7 +192,10 @@ class Checker:
         """Compare engines at all requested batch sizes; see `engine`."""
         wanted = points(there.engines, batch)
         listener.plans([f"batch{size}" for _, size in wanted])
-        return [self.engine(there, engine, size, data, listener, limit_s, sizes) for engine, size in wanted]
+        return [
+            self.engine(there, engine, size, data, listener.of_job(place), limit_s, sizes)
+            for place, (engine, size) in enumerate(wanted)
+        ]
 
     def engine(
         self,

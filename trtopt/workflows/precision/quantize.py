@@ -12,7 +12,8 @@ import msgspec
 from onnx import GraphProto
 
 from trtopt.data import SampleSource, open_data
-from trtopt.data.feeds import seeded_source
+from trtopt.data.feeds import seeded_source, specs_of
+from trtopt.data.value_range import range_notes
 from trtopt.errors import ModelError, OutputError, UsageError
 from trtopt.files.atomic import scratch_beside, write_atomically
 from trtopt.files.writable import check_writable
@@ -22,8 +23,9 @@ from trtopt.onnxio.graph_walk import graphs_of
 from trtopt.onnxio.model_file import ModelFile
 from trtopt.onnxio.model_info import read_onnx
 from trtopt.onnxio.unique_names import name_apart
+from trtopt.precision.alarms import accuracy_alarms
 from trtopt.precision.calibration.table import AUTO, check_method, read_table
-from trtopt.precision.casting.weights import no_numbers
+from trtopt.precision.casting.weights import weight_alarms
 from trtopt.precision.casting.widen import is_low, widened
 from trtopt.precision.existing_qdq import is_quantised
 from trtopt.precision.placement.placement_plan import PlacementOptions, Precision
@@ -106,14 +108,16 @@ def quantize(
             QuantizeOptions(_options(request, precision), form, request.method, request.smoothquant),
             Material(samples, request.random_data, table, str(request.table), onnx.sha256),
         )
-        made.notes += [*rewrite_notes, *no_numbers(original)]
+        made.notes += [*rewrite_notes]
+        if samples is not None and not request.random_data:
+            made.notes += range_notes(specs_of(original.proto), samples)
         tried = samples or seeded_source(original)
         if form.strongly_typed:
             listener.note("making the rest FP16")
             ranges = measured_for_rest(made.model, tried)
             make_rest_half(made, request.target, ranges, is_real=request.calib is not None)
         listener.note("comparing with the original")
-        errors, compared = output_error(original, made.model, tried)
+        errors, differences, compared = output_error(original, made.model, tried)
         model_file.check_unchanged(original)
         if samples is None:
             made.notes.append("the output error was taken on random inputs")
@@ -123,7 +127,10 @@ def quantize(
             if value < 0
         ]
         table_file = table_beside(target) if made.table is not None else None
-        report = _report_on(source, target, table_file, request, made, errors, compared)
+        report = msgspec.structs.replace(
+            _report_on(source, target, table_file, request, made, errors, compared),
+            alarms=(*weight_alarms(original), *accuracy_alarms(differences)),
+        )
         accept(report)
         save(made.model, made.table, target)
     return msgspec.structs.replace(report, seconds=round(time.perf_counter() - began, 3))
@@ -206,12 +213,12 @@ def rewritten(source: Path, scratch: Path, target: str) -> tuple[ModelFile, list
         rewrite_model(source, rewritten, target=target)
     except ModelError as error:
         rewrite_model(source, rewritten, target=target, check=False)
-        notes.append(f"the graph was rewritten without proof: {error.problem}")
+        notes.append(f"the graph was rewritten, but not verified: {error.problem}")
     return replace(model_file.load(rewritten), spool=scratch), notes
 
 
 def _has_namesakes(graph: GraphProto) -> bool:
-    """Whether nodes share a name: ONNX Runtime refuses such a model, so no rewriting could be proved."""
+    """Whether nodes share a name: ONNX Runtime refuses such a model, so no rewriting could be verified."""
     names = [node.name for part in graphs_of(graph) for node in part.node if node.name]
     return len(set(names)) < len(names)
 
@@ -251,7 +258,7 @@ def _report_on(
     return QuantizeReport(
         source=str(source),
         out=str(target),
-        table=str(table) if table else None,
+        calibration_table=str(table) if table else None,
         precision=request.precision,
         target=request.target,
         method=kept.method if kept else None,

@@ -32,6 +32,7 @@ from trtopt.records import (
 from trtopt.workers.protocol import Copied, CopyJob
 from trtopt.workers.supervisor import run_jobs
 from trtopt.workflows.bench.bench import bench
+from trtopt.workflows.bench.request import BenchRequest
 from trtopt.workflows.build.build import build
 from trtopt.workflows.build.timing_cache_commands import user_folder
 from trtopt.workflows.invocation import now
@@ -127,7 +128,8 @@ def _matrix(
         sources = tuple(tactic_sources) if tactic_sources is not None else None
         recipe = Recipe(backend=backend.name, rewrite=False, tactic_sources=sources)
         build(file, folder, recipe, listener=listener)
-        report = bench(folder, layers=True, duration=_BENCH_S, timeout=limit_s, listener=listener)
+        request = BenchRequest(layers=True, duration=_BENCH_S, timeout=limit_s)
+        report = bench(folder, request, listener)
         (point,) = report.points
     source = f"measured: MatMul {size}×{size}×{size} in {dtype} by {backend}"
     return _peak_in(point, model, dtype, source)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 
 import msgspec
 
 from trtopt.builder.shapes import shapes_at
-from trtopt.device.nvtx import require_nvtx
 from trtopt.errors import ArtifactError, BackendMissingError, NoGpuError, UsageError
 from trtopt.files.bounded_reading import read_bounded, reason_of
 from trtopt.files.manifests import MANIFEST, read_manifest
@@ -20,7 +19,7 @@ from trtopt.inspect.inspector import description_of
 from trtopt.inspect.profile import profile_graph, profile_point
 from trtopt.onnxio.model_file import load
 from trtopt.onnxio.model_info import read_onnx
-from trtopt.recipe import Recipe, batch_sizes, input_sizes, shape_flags
+from trtopt.recipe import shape_flags
 from trtopt.records import (
     BenchReport,
     DevicePeaks,
@@ -43,120 +42,61 @@ from trtopt.workflows.engine_points import points
 from trtopt.workflows.invocation import command_line, now
 from trtopt.workflows.listener import SILENT, Listener
 from trtopt.workflows.profile.peaks import known_peaks, probe_peaks
+from trtopt.workflows.profile.request import ProfileRequest, check_request
 from trtopt.workflows.provenance import check_engines, check_model
 
 PROFILE_FILE = "profile.json"
 TRACE_FILE = "trace.json"
 
 
-def profile(
-    path: str | Path,
-    *,
-    batch: int | Sequence[int] | None = None,
-    shapes: Mapping[str, str] | None = None,
-    axes: Mapping[str, int | Sequence[int]] | None = None,
-    data: str | Path | None = None,
-    backend: str | None = None,
-    result: str | Path | None = None,
-    against: str | Path | None = None,
-    memory: bool = False,
-    kernels: bool = False,
-    nvtx: bool = False,
-    probe: bool = False,
-    duration: float = 1.0,
-    timeout: float | None = None,
-    trust: Sequence[str] = (),
-    listener: Listener = SILENT,
-) -> ProfileReport:
-    """Time every layer, and bring the times together with the inspector and the ONNX file.
-
-    Args:
-        path: a build folder, an engine in one, or an ONNX file.
-        batch: batch sizes; by default those of the engines.
-        shapes, axes, data: as for `bench`.
-        backend: as for `bench`: by default the one that the engines were built with.
-        result: a result file of `trtopt bench --layers` to look into, instead of measuring here.
-        against: an earlier profile: its engine of the same batch size, or its only one, is A of a difference.
-        memory, nvtx, timeout, trust: as for `bench`.
-        kernels: record every kernel too, in a separate pass.
-        probe: measure what the device can do at most, and keep it for the device's next profiles.
-        duration: seconds of the latency pass that accompanies the layer pass.
-        listener: receives progress and notes.
+def profile(path: str | Path, request: ProfileRequest, listener: Listener = SILENT) -> ProfileReport:
+    """Time every layer, and join the times with the inspector and the ONNX file; see `trtopt.profile`.
 
     Raises:
-        ArtifactError: `path`, `result` or `against` are not what they should be, or belong to another model
-            or to other engines.
+        ArtifactError: a path is not what it should be, or belongs to another model or to other engines.
         TrtoptError: see `bench`.
     """
-    batch, sizes = batch_sizes(batch), input_sizes(shapes, axes)
-    measuring = {"--memory": memory, "--nvtx": nvtx, "--probe-peaks": probe, "--trust": bool(trust)}
-    measuring |= {
-        "--kernels": kernels,
-        "--data": data is not None,
-        "--shape": bool(shapes),
-        "--axis": bool(axes),
-    }
-    _check(nvtx, result, measuring | {"--timeout": timeout is not None})
-    earlier = None if against is None else _earlier(Path(against))
-    given = None if result is None else read_result(Path(result))
-    measure = partial(bench, batch=batch, backend=backend, layers=True, memory=memory, nvtx=nvtx)
-    measure = partial(measure, kernels=kernels)
-    measure = partial(measure, duration=duration, timeout=timeout, trust=trust, listener=listener)
-    measure = partial(measure, shapes=sizes.shapes, axes=sizes.axes, data=data)
+    check_request(request)
+    earlier = None if request.against is None else _earlier(Path(request.against))
+    given = None if request.result is None else read_result(Path(request.result))
     notes: list[str] = []
-    is_measured = given is not None
-    wanted = _subject(Path(path), batch, backend, is_measured, trust, notes, listener, sizes)
-    with wanted as (subject, model):
+    with _subject(Path(path), request, notes, listener) as (subject, model):
         manifest = _manifest_of(subject)
         try:
-            report = given or measure(subject)
+            report = given or bench(subject, request.measurement, listener)
         except (NoGpuError, BackendMissingError) as error:
             if manifest is None:
                 raise
-            made = _not_run(manifest, model, batch, sizes, f"the engines were not run: {error.problem}")
+            made = _not_run(manifest, model, request, f"the engines were not run: {error.problem}")
         else:
             if given is not None:
-                _check_belongs(given, manifest, model, Path(str(result)))
-            peaks = _peaks_for(report, manifest, probe, timeout, notes, listener)
-            made = _looked_into(report, _Graphs(model, manifest), batch if given else None, peaks)
+                _check_belongs(given, manifest, model, Path(str(request.result)))
+            peaks = _peaks_for(report, manifest, request, notes, listener)
+            made = _looked_into(report, _Graphs(model, manifest), request.batch if given else None, peaks)
         made = _with_build_memory(made, model.parent, manifest)
     made = msgspec.structs.replace(made, notes=(*notes, *made.notes))
-    return _with_differences(made, earlier, Path(str(against)))
-
-
-def _check(nvtx: bool, result: str | Path | None, measuring: Mapping[str, bool]) -> None:
-    """Validate the flags; `measuring` lists the given ones that need a measurement."""
-    if nvtx:
-        require_nvtx()  # later on its absence would be taken for that of a GPU
-    given = [flag for flag, is_given in measuring.items() if is_given]
-    if given and result is not None:
-        raise UsageError(f"{given[0]}: nothing is measured with --result", "omit one of them")
+    return _with_differences(made, earlier, Path(str(request.against)))
 
 
 @contextmanager
 def _subject(
-    path: Path,
-    batch: Sequence[int] | None,
-    backend: str | None,
-    is_measured: bool,
-    trust: Sequence[str],
-    notes: list[str],
-    listener: Listener,
-    sizes: Recipe,
+    path: Path, request: ProfileRequest, notes: list[str], listener: Listener
 ) -> Iterator[tuple[Path, Path]]:
     """What to measure, and the ONNX file that it was made of; an ONNX file is built first."""
     folder = path if path.is_dir() else path.parent
-    if is_external(path, trust):
+    if is_external(path, request.trust):
         raise UsageError(
             f"{path}: no manifest names its model, and a profile is about the model's nodes",
             "time its layers with `trtopt bench --layers`, or give a folder that `trtopt build` made",
         )
     if path.is_dir() or _is_engine_of(folder, path):
         yield path, _model_in(folder)
-    elif is_measured:
+    elif request.result is not None:
         yield path, path
     else:
-        with resolve_engines(path, batch, backend, notes, listener, sizes=sizes) as found:
+        with resolve_engines(
+            path, request.batch, request.backend, notes, listener, sizes=request.measurement.sizes
+        ) as found:
             yield found.folder, _model_in(found.folder)
 
 
@@ -208,18 +148,17 @@ def _check_belongs(report: BenchReport, manifest: Manifest | None, model: Path, 
 def _peaks_for(
     report: BenchReport,
     manifest: Manifest | None,
-    probe: bool,
-    timeout: float | None,
+    request: ProfileRequest,
     notes: list[str],
     listener: Listener,
 ) -> DevicePeaks | None:
     """The peaks of the device that was measured on, probed if asked with the tactics that its engines use."""
     device, backend = report.environment.device, report.environment.backend
-    if not probe:
+    if not request.probe_peaks:
         return known_peaks(device)
     plan = manifest.engines[0].plan if manifest is not None else None
     sources = plan.settings.tactic_sources if plan is not None and plan.backend == backend else None
-    peaks, probe_notes = probe_peaks(device, backend, sources, timeout, listener)
+    peaks, probe_notes = probe_peaks(device, backend, sources, request.timeout, listener)
     notes += probe_notes
     return peaks
 
@@ -282,13 +221,11 @@ def _with_build_memory(report: ProfileReport, folder: Path, manifest: Manifest |
     return msgspec.structs.replace(report, engines=tuple(engines))
 
 
-def _not_run(
-    manifest: Manifest, model: Path, batch: Sequence[int] | None, sizes: Recipe, reason: str
-) -> ProfileReport:
+def _not_run(manifest: Manifest, model: Path, request: ProfileRequest, reason: str) -> ProfileReport:
     """What can be known of engines that do not run here: what their graph asks for."""
     graphs = _Graphs(model, manifest)
-    engines = []
-    for engine, size in points(manifest.engines, batch):
+    engines, sizes = [], request.measurement.sizes
+    for engine, size in points(manifest.engines, request.batch):
         ref = EngineRef(path=engine.path, sha256=engine.sha256, label=engine.plan.label)
         shapes = shapes_at(manifest.onnx.inputs, engine.plan, size, shape_flags(sizes), sizes.axes)
         at_shapes = graphs.at(engine.plan.label, shapes)

@@ -214,16 +214,16 @@ class Builds:
         requested = cast("Precision | None", precision)
         typed = apply_precision(kept.onnx, requested, swept.calib_for(precision), backend)
         if typed is not None:
-            listener.note(typed[1])
+            listener.note(typed.note)
         return Manifest(
             trtopt=__version__,
             created=now(),
             argv=command_line(),
-            onnx=in_folder(typed[0] if typed else kept.onnx),
+            onnx=in_folder(typed.onnx if typed else kept.onnx),
             intermediates=(in_folder(kept.onnx),) if typed else (),
             rewrite=kept.rewrite,
             engines=(),
-            notes=(*kept.notes, *((typed[1],) if typed else ())),
+            notes=(*kept.notes, *((typed.note,) if typed else ())),
         )
 
 

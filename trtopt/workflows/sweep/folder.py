@@ -10,8 +10,6 @@ A result file that carries a point's key is what makes a point measured; `sweep.
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,59 +21,9 @@ from trtopt.files.atomic import write_atomically
 from trtopt.files.bounded_reading import read_bounded, reason_of
 from trtopt.files.locks import lock
 from trtopt.files.temporary import is_temporary, remove_if_abandoned
-from trtopt.records import SweepPoint, SweepReport, SweepTerms, read_versioned, to_json
+from trtopt.measure.analysis.sweep_table import csv_of
+from trtopt.records import SweepReport, SweepTerms, read_versioned, to_json
 from trtopt.workflows.invocation import command_line, now
-
-COLUMNS = (
-    *("label", "precision", "batch", "streams", "axes", "p50_ms", "p90_ms", "p99_ms", "max_ms", "queries"),
-    *("busy_p50_ms", "busy_p99_ms", "queries_per_s", "samples_per_s", "watts", "watts_from"),
-    *("samples_per_joule", "memory_bytes", "buffers_bytes", "context_bytes", "engine_bytes"),
-    *("build_seconds", "engine", "engine_sha256", "untrustworthy", "failure"),
-)
-
-
-def csv_of(report: SweepReport) -> bytes:
-    """One row a point, failed ones included; what is not known is empty."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(_row(point) for point in report.points)
-    return text.getvalue().encode("utf-8", errors="backslashreplace")
-
-
-def _row(point: SweepPoint) -> dict[str, object]:
-    setting, latency, busy = point.setting, point.latency, point.busy_latency
-    axes = " ".join(f"{name}={length}" for name, length in sorted(setting.axes.items()))
-    row: dict[str, object] = {
-        "label": point.label,
-        "precision": setting.precision,
-        "batch": setting.batch,
-        "streams": setting.streams,
-        "axes": axes,
-        "queries": point.queries,
-        "queries_per_s": point.queries_per_s,
-        "samples_per_s": point.samples_per_s,
-        "samples_per_joule": point.samples_per_joule,
-        "engine_bytes": point.engine_bytes,
-        "build_seconds": point.build_seconds,
-        "untrustworthy": "; ".join(point.untrustworthy),
-        "failure": point.failure,
-    }
-    if latency is not None:
-        row |= {"p50_ms": latency.p50_ms, "p90_ms": latency.p90_ms, "p99_ms": latency.p99_ms}
-        row |= {"max_ms": latency.max_ms}
-    if busy is not None:
-        row |= {"busy_p50_ms": busy.p50_ms, "busy_p99_ms": busy.p99_ms}
-    if point.power is not None:
-        row |= {"watts": point.power.watts, "watts_from": point.power.source}
-    if point.memory is not None:
-        memory = point.memory
-        row |= {"memory_bytes": memory.peak_bytes, "buffers_bytes": memory.buffers_bytes}
-        row |= {"context_bytes": memory.context_bytes}
-    if point.engine is not None:
-        row |= {"engine": point.engine.path, "engine_sha256": point.engine.sha256}
-    return row
-
 
 REPORT = "sweep.json"
 TABLE = "sweep.csv"

@@ -27,26 +27,20 @@ from trtopt.workflows.sweep.points import contract_for
 DEFAULT_BATCHES = (1, 2, 4, 8, 16, 32)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class SweepRequest:
-    """What a sweep is asked for; `recipe` is what all of its engines share.
+    """What to build and measure; the fields are the parameters of `trtopt.sweep`.
 
-    With `recipe.jobs` above 1 all engines known beforehand are built first, so many at a time, on the GPUs of
-    one kind in turn; measured is on the first GPU, with nothing else at work.
+    `recipe` is what all engines share.
     """
 
     recipe: Recipe = field(default_factory=Recipe)
     batch: Sequence[int] | None = None
-    """Batch sizes [default: the recipe's, or what the model fixes, or 1 to 32 by powers of two]."""
     precisions: Sequence[str] = ()
-    """What is written into the graph, one after the other, without the verdict of `build`."""
     streams: Sequence[int] = (1,)
     axes: Mapping[str, Sequence[int]] = field(default_factory=dict)
-    """Lengths of other open axes, by the axis' name in the model or by INPUT.INDEX."""
     neighbours: Sequence[str] = ()
-    """`pow2`, `8`, `32`: also the powers of two and multiples next to each size and length."""
     adaptive: bool = False
-    """Measure more batch sizes between those given, where throughput still bends."""
     contract: str | None = None
     terms: Terms = field(default_factory=lambda: Terms())
     duration: float = 3.0

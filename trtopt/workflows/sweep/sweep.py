@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -27,16 +26,7 @@ def sweep(
     request: SweepRequest,
     listener: Listener = SILENT,
 ) -> SweepReport:
-    """Build and measure a model at every combination, one thing at a time, into a folder that can be resumed.
-
-    What is there already, of this model, on this machine and on these terms, is not built or measured again,
-    however the earlier run ended. A point that fails is recorded with its reason, and tried again later.
-
-    Args:
-        model: the ONNX file.
-        output: the sweep's folder; None is the model's name with `.sweep`, in the current folder.
-        request: what is built and measured.
-        listener: hears progress, notes and the report after each point.
+    """Build and measure a model at every combination, into a folder that can be resumed; see `trtopt.sweep`.
 
     Raises:
         UsageError: options that are wrong or contradict each other; before anything is built.
@@ -144,6 +134,6 @@ class _Run:
         self._listener.sweep(self.report)
 
 
-def _place(point: SweepPoint) -> tuple[Any, ...]:
+def _place(point: SweepPoint) -> tuple[str, list[tuple[str, int]], int, int]:
     setting = point.setting
     return setting.precision or "", sorted(setting.axes.items()), setting.streams, setting.batch

@@ -14,7 +14,7 @@ import pytest
 
 from tests.support.paths import DATA
 from trtopt.device.cuda.cupti import CuptiRecorder, demangled, require_cupti
-from trtopt.errors import BackendMissingError, DeviceError
+from trtopt.errors import DeviceError
 from trtopt.records import KernelActivity
 
 SURFACE = json.loads((DATA / "cupti-12.8.0.json").read_text())
@@ -82,7 +82,8 @@ def test_kernels_copies_and_memsets_are_read_and_other_records_are_not(cupti: Cu
             cupti.record(
                 "CONCURRENT_KERNEL", "ActivityKernel9", name="_Z3addPfS_", start=10, end=30, grid_x=7,
                 grid_y=1, grid_z=1, block_x=128, block_y=1, block_z=1, registers_per_thread=40,
-                static_shared_memory=16, dynamic_shared_memory=1024, correlation_id=5, graph_node_id=9, stream_id=3,
+                static_shared_memory=16, dynamic_shared_memory=1024, correlation_id=5,
+                graph_node_id=9, stream_id=3,
             ),
             cupti.record("MEMCPY", "ActivityMemcpy6", copy_kind=8, start=30, end=35, bytes=64),
             cupti.record("MEMSET", "ActivityMemset4", start=35, end=36, bytes=4),
@@ -137,7 +138,7 @@ def test_a_refusal_says_why_and_leaves_nothing_enabled(
 
 def test_without_cupti_the_packages_to_install_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cupti", None)
-    with pytest.raises(BackendMissingError) as caught:
+    with pytest.raises(DeviceError) as caught:
         require_cupti()
     assert caught.value.remedy == "pip install cupti-python"
 

@@ -4,8 +4,8 @@ import io
 from tests.support import examples
 from tests.support.sweeps import point, report_of, spread
 from trtopt.measure.analysis.sweep_choices import choices_of, is_decided_busy
+from trtopt.measure.analysis.sweep_table import COLUMNS, csv_of
 from trtopt.records import PointMemory, PointPower
-from trtopt.workflows.sweep.folder import COLUMNS, csv_of
 
 
 def test_the_front_knee_and_bests_are_those_of_p99_and_throughput() -> None:

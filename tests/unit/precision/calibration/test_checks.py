@@ -224,7 +224,7 @@ def summary(scores: tuple[MethodScore, ...]) -> str:
             QuantizeReport(
                 source="a.onnx",
                 out="b.onnx",
-                table=None,
+                calibration_table=None,
                 precision="int8",
                 target="rtx",
                 method="mse",

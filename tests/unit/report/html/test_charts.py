@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -12,11 +13,12 @@ from hypothesis import given, strategies as st
 from tests.support.pages import resnet
 from tests.support.paths import DATA
 from trtopt.records import BenchReport, Collected, read_versioned
-from trtopt.report.html.blocks import Chart, Section
+from trtopt.report.html.blocks import Chart, Panel, Section
 from trtopt.report.html.charts import histogram
+from trtopt.report.html.folder import report_page
 from trtopt.report.html.memory import memory_section, thinned
-from trtopt.report.html.page import sections
 from trtopt.report.html.roofline import roofline_section
+from trtopt.report.html.timeline import timeline
 
 STORED = DATA / "schema_1" / "bench.json"
 
@@ -26,7 +28,9 @@ def parts() -> dict[str, Section]:
     """The page of a measured CPU run and of two engines from the inside."""
     report = read_versioned(STORED.read_bytes(), BenchReport)
     found = Collected(folder="f", name="d", results={"r.json": report}, profiles=resnet().profiles)
-    return {section.id: section for section in sections(found)}
+    page = report_page(found)
+    folds = {section.id: section for question in page.questions for section in question.sections}
+    return {"overview": Section("", "", [Panel("", page.charts)]), **folds}
 
 
 def charts(section: Section) -> list[Chart]:
@@ -45,12 +49,100 @@ def test_vega_lite_takes_every_chart(parts: dict[str, Section]) -> None:
             if "vega-lite" in chart.spec["$schema"]:
                 assert vl_convert.vegalite_to_vega(chart.spec)["marks"]
                 count += 1
-    assert count == 2 * 4 + 2 + 2 + 1 + 1 + 2 + 4
+    assert count == 2 + 2 * 4 + 2 + 2 + 1 + 1 + 2 + 4
+
+
+def test_every_chart_says_in_words_what_it_shows(parts: dict[str, Section]) -> None:
+    assert [chart.title for section in parts.values() for chart in charts(section) if not chart.text] == []
+    assert (
+        charts(parts["overview"])[0].text
+        == "batch 1: 0.026 ms, 10,388 samples/s; batch 8: 0.122 ms, 14,614 samples/s"
+    )
+
+
+def axes(spec: Any) -> list[dict[str, Any]]:
+    """Every quantitative x and y of a chart, in layers too."""
+    if isinstance(spec, list):
+        return [axis for one in spec for axis in axes(one)]
+    if not isinstance(spec, dict):
+        return []
+    own = [spec["encoding"][side] for side in ("x", "y") if side in spec.get("encoding", {})]
+    found = [axis for axis in own if axis.get("type") == "quantitative"]
+    return found + [axis for value in spec.values() for axis in axes(value)]
+
+
+def test_an_axis_that_does_not_start_at_zero_says_so(parts: dict[str, Section]) -> None:
+    """All others start there by default; a percentile axis is scaled by its own labels."""
+    count = 0
+    for section in parts.values():
+        for chart in charts(section):
+            for axis in axes(chart.spec):
+                scale = axis.get("scale", {})
+                if scale.get("type") == "log":
+                    assert axis["title"].endswith("(log scale)"), chart.title
+                    count += 1
+                elif scale.get("zero") is False:
+                    assert axis["title"].endswith("(does not start at zero)"), chart.title
+                    count += 1
+    assert count > 10
+
+
+def colours(spec: Any) -> Iterator[tuple[str, str]]:
+    """(value, colour) of every colour scale of a chart."""
+    if isinstance(spec, list):
+        for one in spec:
+            yield from colours(one)
+    elif isinstance(spec, dict):
+        if isinstance(spec.get("domain"), list) and "#" in str(spec.get("range")):
+            yield from zip(spec["domain"], spec["range"], strict=True)
+        for value in spec.values():
+            yield from colours(value)
+
+
+def test_a_type_and_a_batch_size_have_one_colour_on_the_whole_page(parts: dict[str, Section]) -> None:
+    found: dict[str, set[str]] = {}
+    for section in parts.values():
+        for chart in charts(section):
+            for value, colour in colours(chart.spec):
+                found.setdefault(value, set()).add(colour)
+    assert {"batch 1", "batch 8", "float16"} <= found.keys()
+    assert [value for value, used in found.items() if len(used) > 1] == []
+    assert found["batch 1"] != found["batch 8"]
+
+
+def test_a_timeline_lays_the_layers_end_to_end_in_their_order(parts: dict[str, Section]) -> None:
+    _, line, *_ = charts(parts["layers"])
+    rows = line.spec["data"][0]["values"]
+    assert [row["from"] for row in rows[1:]] == [row["to"] for row in rows[:-1]]
+    assert (rows[0]["from"], rows[-1]["to"]) == (0.0, pytest.approx(1.83))
+    assert [round(row["ms"], 3) for row in rows[:3]] == [0.001, 0.002, 0.003]
+    assert line.zooms
+
+
+def test_a_timeline_of_many_kinds_gathers_the_rest_in_one_lane() -> None:
+    engine = resnet().profiles["profile.json"].engines[0]
+    layers = tuple(
+        msgspec.structs.replace(layer, kind=f"kind {n}", is_reformat=False)
+        for n, layer in enumerate(engine.layers)
+    )
+    spec = timeline(msgspec.structs.replace(engine, layers=layers)).spec
+    lanes = next(scale["domain"] for scale in spec["scales"] if scale["name"] == "lane")
+    assert lanes == [*(f"kind {n}" for n in range(59, 50, -1)), "others"]
+    assert {row["lane"] for row in spec["data"][0]["values"]} == set(lanes)
+
+
+def test_time_stands_against_its_floor_by_kind(parts: dict[str, Section]) -> None:
+    _, chart = charts(parts["overview"])
+    assert chart.title == "Where the time goes at batch 8 against its floor"
+    bars, floors = chart.spec["layer"]
+    assert sum(row["ms"] for row in values(chart.spec)) == pytest.approx(1.83)
+    assert {row["kind"] for row in values(floors)} == {"CaskConvolution", "CaskGemmConvolution"}
+    assert bars["encoding"]["x"]["title"] == "time, ms (line: floor)"
 
 
 def test_a_histogram_counts_every_query_that_it_draws() -> None:
     steady = [1.0 + n / 1000 for n in range(100)]
-    chart = histogram("Latency", [*steady, 50.0, 60.0], {"p50": 1.05, "p99": 55.0})
+    chart = histogram("Latency", [*steady, 50.0, 60.0], {"p50": 1.05, "p99": 55.0}, "#000000")
     bars, marks = chart.spec["layer"]
     assert sum(row["queries"] for row in values(chart.spec)) == 100
     assert "not drawn: 2 slower, up to 60.000 ms" in chart.title
@@ -59,7 +151,7 @@ def test_a_histogram_counts_every_query_that_it_draws() -> None:
 
 
 def test_equal_latencies_are_a_histogram_too() -> None:
-    chart = histogram("Latency", [2.0, 2.0], {"p50": 2.0})
+    chart = histogram("Latency", [2.0, 2.0], {"p50": 2.0}, "#000000")
     assert sum(row["queries"] for row in values(chart.spec)) == 2
     assert chart.title == "Latency"
 
@@ -83,7 +175,7 @@ def test_a_treemaps_areas_are_the_layers_times_within_their_kinds(parts: dict[st
 
 
 def test_time_is_grouped_by_kind_type_node_and_module(parts: dict[str, Section]) -> None:
-    _, *groups = charts(Section("", "", parts["layers"].panels[:1]))
+    _, _, *groups = charts(Section("", "", parts["layers"].panels[:1]))
     titles = [chart.title.split(",")[0] for chart in groups]
     assert titles == ["Time by kind", "Time by type", "Time by ONNX node", "Time by module path"]
     for chart in groups:
@@ -112,7 +204,9 @@ def roofline_of(*, asked: str) -> dict[str, Any]:
     ]
     engine = msgspec.structs.replace(report.engines[0], layers=tuple(layers))
     report = msgspec.structs.replace(report, engines=(engine,))
-    (chart,) = charts(roofline_section(msgspec.structs.replace(found, profiles={"p": report}), ""))
+    section = roofline_section(msgspec.structs.replace(found, profiles={"p": report}), "")
+    assert isinstance(section, Section)
+    (chart,) = charts(section)
     return chart.spec
 
 
@@ -143,6 +237,7 @@ def test_the_builders_memory_is_drawn_next_to_the_engines_or_alone() -> None:
     built = msgspec.structs.replace(one, build_memory=eight.memory)
     report = msgspec.structs.replace(report, engines=(built, both))
     section = memory_section(msgspec.structs.replace(found, profiles={"profile.json": report}), "")
+    assert isinstance(section, Section)
     assert [panel.label for panel in section.panels] == ["batch 1", "batch 8"]
     titles = [[chart.title for chart in charts(Section("", "", [panel]))] for panel in section.panels]
     building = "Device memory allocated by the builder over time"

@@ -17,20 +17,24 @@ from tests.support import examples
 from tests.support.pages import renamed, resnet
 from trtopt.errors import BackendMissingError
 from trtopt.records import Collected, PrecisionReceipt
+from trtopt.records.checking import CheckedSubject, CheckReport, OutputDifference, Violation
 from trtopt.report.html.library import plotting_library
 from trtopt.report.html.page import page
 
 LIBRARY = "window.vegaEmbed = '</script><!--';"
 ODD = "</script><img src=x onerror=alert(1)>\"'&amp;\x1e\x00\r\n\u2028\ud800 {{ 7*7 }} {% x %} [bold]"
 SEEN = "</script><img src=x onerror=alert(1)>\"'&amp;\\x1e\\x00\\r\\n\\u2028\\ud800 {{ 7*7 }} {% x %} [bold]"
-SECTIONS = [
-    *("summary", "latency", "batches", "layers", "fusion", "precision", "roofline", "memory"),
-    *("difference", "environment", "commands"),
-]
+QUESTIONS = ["answer", "fast", "why", "accurate", "trust", "made"]
+FOLDS = {
+    "fast": ["latency"],
+    "why": ["layers", "fusion", "roofline", "memory", "difference"],
+    "accurate": ["selection", "precision"],
+    "made": ["machines", "build"],
+}
 
 
 class Read(HTMLParser):
-    """A page taken apart: elements with their attributes, scripts by their order, sections' text."""
+    """A page taken apart: elements with their attributes, scripts by their order, questions' text."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -44,14 +48,14 @@ class Read(HTMLParser):
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.elements.append((tag, dict(attrs)))
         self._inside = tag
-        if tag == "section":
-            self._section = dict(attrs)["id"] or ""
+        if tag in ("section", "header", "main") or dict(attrs).get("id") == "missing":
+            self._section = dict(attrs).get("id") or tag
         if tag == "script":
             self.scripts.append("")
 
     def handle_endtag(self, tag: str) -> None:
         self._inside = ""
-        if tag == "section":
+        if tag in ("section", "header", "main"):
             self._section = ""
 
     def handle_data(self, data: str) -> None:
@@ -78,7 +82,7 @@ class Read(HTMLParser):
 
 
 def read(found: Collected) -> Read:
-    return Read(page(found, LIBRARY, "trtopt 0.1.0, today"))
+    return Read(page(found, LIBRARY, "trtopt 0.1.0, today", ("/opt/bin/trtopt", "report", found.folder)))
 
 
 def everything() -> Collected:
@@ -91,27 +95,41 @@ def everything() -> Collected:
 # ── what it says ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_every_section_is_there_in_its_order() -> None:
+def test_every_question_is_there_in_its_order_with_its_sections_folded() -> None:
     shown = read(everything())
-    assert [attrs["id"] for tag, attrs in shown.elements if tag == "section"] == SECTIONS
-    assert shown.values("href") == [f"#{name}" for name in SECTIONS]
+    assert [attrs["id"] for tag, attrs in shown.elements if tag == "section"] == QUESTIONS
+    folds = [attrs for tag, attrs in shown.elements if tag == "details"]
+    assert [fold["id"] for fold in folds] == [fold for one in QUESTIONS for fold in FOLDS.get(one, ())]
+    assert [fold for fold in folds if "open" in fold] == []
+    targets = [href for href in shown.values("href") if href != "#answer"]
+    assert targets == [f"#{name}" for one in QUESTIONS[1:] for name in (one, *FOLDS.get(one, ()))]
 
 
-def test_a_build_alone_says_what_is_missing_with_the_commands_that_make_it() -> None:
-    text = read(Collected(folder="/a folder", name="d", manifest=examples.manifest())).text
-    assert "trtopt bench '/a folder' --json '/a folder/result.json'" in text["latency"]
-    for section in ("layers", "fusion", "precision", "roofline"):
-        assert "trtopt profile '/a folder' -o '/a folder'" in text[section]
-    assert "trtopt profile '/a folder' --memory -o '/a folder'" in text["memory"]
-    assert "--against EARLIER" in text["difference"]
+def test_the_title_names_model_device_date_and_whether_to_trust_it() -> None:
+    found = everything()
+    report = msgspec.structs.replace(found.results["result.json"], argv=("trtopt", "bench", "m/resnet.onnx"))
+    text = read(msgspec.structs.replace(found, results={"result.json": report})).text["header"]
+    for part in ("resnet", "A GPU, tensorrt 10.16.1", "2026-01-01 00:00 UTC", "not trustworthy: batch 8"):
+        assert part in text
+
+
+def test_a_build_alone_lists_what_is_missing_once_with_the_commands_that_make_it() -> None:
+    shown = read(Collected(folder="/a folder", name="d", manifest=examples.manifest()))
+    text = " ".join(shown.text["missing"].split())
+    assert "latency (trtopt bench '/a folder' --json '/a folder/result.json')" in text
+    profile = "trtopt profile '/a folder' -o '/a folder'"
+    assert f"layers, fusion, roofline, precision ({profile})" in text
+    assert f"memory ({profile.replace(' -o', ' --memory -o')})" in text
+    assert "accuracy (trtopt check '/a folder' --against MODEL.onnx --json '/a folder/check.json')" in text
+    assert "Measure it." in shown.text["answer"]
+    assert "why" not in shown.text
 
 
 def test_results_without_a_build_are_made_from_the_model() -> None:
-    text = read(Collected(folder="d", name="d", results={"result.json": examples.report()})).text
-    assert "there is no manifest.json" in text["environment"]
-    assert "trtopt bench MODEL.onnx --batch 1,8,32 --json d/result.json" in text["batches"]
+    text = read(Collected(folder="d", name="d", results={"result.json": examples.report()})).text["missing"]
+    assert "build" in text
     # its layers were timed already
-    assert "trtopt profile MODEL.onnx --result d/result.json -o d" in text["layers"]
+    assert "trtopt profile MODEL.onnx --result d/result.json -o d" in text
 
 
 def test_the_layers_of_a_real_engine_are_rows_with_their_details() -> None:
@@ -136,27 +154,61 @@ def test_several_engines_have_panels_of_their_own() -> None:
 
 def test_figures_that_are_not_to_be_trusted_are_marked() -> None:
     shown = read(everything())
-    assert "result.json: batch 8 is not trustworthy" in shown.text["summary"]
+    assert "batch 8: too hot" in shown.text["answer"]
     assert shown.table("Latency of one query")["rows"][0][0] == "8!"
 
 
-def test_the_figures_that_stand_out_say_under_which_terms_they_were_taken() -> None:
-    text = read(everything()).text["summary"]
-    assert "lowest median latency2.250 msbatch 8, own" in text
-    assert "samples/sbatch 8, own" in text
+def test_the_answer_says_under_which_terms_its_figures_were_taken() -> None:
+    text = " ".join(read(everything()).text["answer"].split())
+    assert "deployFP16, batch 8contract own; result.json" in text
+    assert "median latency2.250 ms" in text
+    assert "throughput3,556 samples/s" in text
 
 
-def test_what_is_left_out_and_noted_is_reported() -> None:
+def test_what_is_left_out_and_noted_is_reported_once() -> None:
     found = msgspec.structs.replace(everything(), left_out={"x.json": "no file"}, notes=("two builds",))
     text = read(found).text
-    assert "not on this page: x.json, no file" in text["environment"]
-    assert "two builds" in text["summary"]
+    assert "not on this page: x.json, no file" in text["trust"]
+    assert sum(part.count("two builds") for part in text.values()) == 1
 
 
-def test_commands_are_written_as_a_shell_takes_them() -> None:
-    text = read(resnet()).text["commands"]
+def test_checks_answer_whether_it_is_accurate() -> None:
+    difference = OutputDifference(output="y", values=8, cosine=0.98, sqnr_db=14.5, max_abs=0.5, top1=0.75)
+    violation = Violation(output="y", measure="cosine", found=0.98, bound=0.99)
+    subject = CheckedSubject(
+        name="batch8.engine",
+        backend="tensorrt",
+        batch=8,
+        samples=4,
+        outputs=(difference,),
+        violations=(violation,),
+    )
+    check = CheckReport(
+        created="2026-01-01T00:00:00+00:00",
+        argv=("trtopt", "check", "d"),
+        model="d",
+        against="m.onnx",
+        against_sha256="b" * 64,
+        data="x.npz",
+        data_is_random=True,
+        subjects=(subject,),
+    )
+    shown = read(msgspec.structs.replace(everything(), checks={"check.json": check}))
+    assert "batch8.engine: cosine of y is 0.98, the bound is 0.99" in shown.text["answer"]
+    assert (
+        "against m.onnx on 4 samples (random data: accuracy on real data is unknown)"
+        in shown.text["accurate"]
+    )
+    assert shown.table("Outputs against m.onnx")["rows"] == [["batch8.engine", 8, "y", 14.5, 0.98, 0.5, 0.75]]
+    assert "trtopt check d" in shown.text["made"]
+    assert "accuracy" not in shown.text.get("missing", "")
+
+
+def test_commands_are_written_as_a_shell_takes_them_this_pages_as_it_was_typed() -> None:
+    text = read(resnet()).text["made"]
     assert "trtopt profile 'a folder' -o x" in text
     assert "/opt/bin" not in text
+    assert "trtopt report 'a folder'" in text.split("this page")[1]
 
 
 def test_an_engine_that_was_not_run_shows_what_its_graph_requests() -> None:
@@ -172,30 +224,30 @@ def test_an_engine_that_was_not_run_shows_what_its_graph_requests() -> None:
     )
     report = msgspec.structs.replace(report, engines=(engine,), missing=("it was not run",))
     shown = read(msgspec.structs.replace(found, profiles={"profile.json": report}))
-    assert "not known: it was not run" in shown.text["layers"]
-    assert "there is nothing to plot" in shown.text["roofline"]
-    assert "The engine was not run" in shown.text["fusion"]
-    assert "60 nodes of the ONNX file, not timed" in shown.text["layers"]
+    assert shown.text["why"].count("not known: it was not run") == 1
+    assert "fusion" in shown.text["missing"]
+    assert "roofline" in shown.text["missing"]
+    assert "60 nodes of the ONNX file, not timed" in shown.text["why"]
     table = shown.table("Nodes with their minimum cost")
     names = [column["name"] for column in table["columns"]]
     assert names == ["layer", "kind", "type", "floor ms", "bound by", "MFLOP", "MB"]
     assert table["sorted_by"] == names.index("MFLOP")
-    assert "profile.json: not known: it was not run" in shown.text["summary"]
-    assert "type that ran most" not in shown.text["summary"]
 
 
 # ── nothing in it can break out ─────────────────────────────────────────────────────────────────────────
 
 
 def test_names_of_any_characters_stay_text() -> None:
-    found = renamed(everything(), {0: ODD, 1: ODD})
+    found = renamed(everything(), {0: ODD, 1: ODD, 59: ODD})  # the last is the slowest
     found = msgspec.structs.replace(found, folder=ODD, name=ODD, left_out={ODD: ODD}, notes=(ODD,))
     shown = read(found)
     assert {tag for tag, _ in shown.elements}.isdisjoint({"img", "bold"})
     assert len(shown.scripts) == 3
     assert shown.table("Layers with the nodes they cover")["rows"][0][0] == f"reformat at {SEEN}"
-    assert SEEN in shown.text["summary"]
-    assert SEEN in shown.text["environment"]
+    assert SEEN in shown.text["answer"]
+    assert SEEN in shown.text["trust"]
+    assert SEEN in shown.text["header"]
+    assert any(SEEN in label for label in shown.values("aria-label"))
 
 
 def test_only_the_pages_own_scripts_may_run_and_nothing_may_be_fetched() -> None:

@@ -1,4 +1,4 @@
-"""Searches and rehearsals in turns."""
+"""Searches and trial runs in turns."""
 
 import itertools
 from collections.abc import Sequence
@@ -21,13 +21,15 @@ from trtopt.serving.planning.prediction import Demand, predict
 from trtopt.serving.planning.search import Bounds, Outcome, SearchResult
 from trtopt.serving.planning.setups import Fleet, Setup
 
+pytestmark = pytest.mark.usefixtures("brief")
+
 BOUNDS = Bounds(Goal(99.0, 20.0), max_engines=1)
 ENGINES = [engine(1, 1.0), engine(4, 2.0), engine(8, 3.0)]
 NOTHING = ServingCost()
 
 
 class Host:
-    """Adds so much to a batch and to a request, by the rate that it serves; notes what was rehearsed."""
+    """Adds so much to a batch and to a request, by the rate that it serves; notes what had a trial run."""
 
     def __init__(self, *, batch_ms: float = 0.0, late_ms: float = 0.0, beyond: float = 0.0) -> None:
         self.batch_ms, self.late_ms, self.beyond = batch_ms, late_ms, beyond
@@ -77,7 +79,7 @@ def test_a_setup_that_a_trial_run_shows_to_be_too_slow_gives_way_to_another() ->
 
 
 def test_of_what_had_a_trial_run_the_best_is_selected_however_much_others_promise() -> None:
-    """Whatever is rehearsed turns out slower than what was not, and so on until enough has been seen."""
+    """Whatever has a trial run turns out slower than what was not, and so on until enough has been seen."""
     costs = iter([9.0, 5.0, 7.0, 8.0])
 
     def trial_run(outcome: Outcome, demand: Demand) -> ServingCost:

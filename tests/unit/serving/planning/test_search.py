@@ -12,7 +12,7 @@ from trtopt.errors import PlanError
 from trtopt.measure.load.arrivals import Goal
 from trtopt.records import BatchPolicy, Beyond, Estimate, ServingCost
 from trtopt.serving.planning.prediction import Demand, estimate, latency_ms, predict, requests_of, run_once
-from trtopt.serving.planning.search import Bounds, Outcome, Search, SearchResult, nothing_keeps
+from trtopt.serving.planning.search import Bounds, Outcome, Search, SearchResult, nothing_keeps, simplest
 from trtopt.serving.planning.service_times import NO_COST, Costs
 from trtopt.serving.planning.setups import Fleet, Setup
 from trtopt.serving.planning.traffic import Recorded
@@ -38,7 +38,7 @@ def test_an_interval_is_that_of_one_more_run() -> None:
 
 
 def test_what_is_multiplied_by_an_unsure_factor_is_less_sure() -> None:
-    """As above, times 2: A = 4² · 4/3. B = 8² · (0.3² + 0.4²) = 16 by four rehearsals, and Student's t for
+    """As above, times 2: A = 4² · 4/3. B = 8² · (0.3² + 0.4²) = 16 by four trial runs, and Student's t for
     (A + B)² / (A²/2 + B²/3) = 4.45 degrees of freedom, which is t(4) = 2.776.
     """
     told = estimate([2.0, 4.0, 6.0], Beyond(p=99.0, factor=2.0, error=0.3, spread=0.4, trials=4))
@@ -131,6 +131,22 @@ def test_among_equals_the_simpler_one_is_chosen() -> None:
     assert found.chosen.setup.fleet.name == "fp16 batch8"
 
 
+@pytest.mark.parametrize(("ms", "chosen"), [(10.4, "fp16 batch8"), (10.6, "fp16 batch1 + fp16 batch8")])
+def test_a_simpler_one_may_be_slower_by_a_twentieth(ms: float, chosen: str) -> None:
+    both, alone = (
+        Setup(Fleet(engines), 1, BatchPolicy(max_batch=8, max_delay_ms=0.0))
+        for engines in (ENGINES[::2], ENGINES[2:])
+    )
+    known = predict(alone, at(10), GOAL, runs=2)
+    outcomes = [
+        Outcome(setup, structs.replace(known, goal=Estimate(value=value, low=value, high=value)))
+        for setup, value in ((both, 10.0), (alone, ms))
+    ]
+    found = simplest(outcomes)
+    assert found is not None
+    assert found.setup.fleet.name == chosen
+
+
 def test_memory_is_kept() -> None:
     free = Search(ENGINES).best(at(900), Bounds(GOAL)).chosen
     bound = Search(ENGINES).best(at(900), Bounds(GOAL, memory_bytes=150 * MIB))
@@ -154,6 +170,7 @@ def test_for_triton_there_is_one_engine_with_a_range_of_batches() -> None:
     assert found.chosen.setup.fleet.name == "fp16 batch1-8"
 
 
+@pytest.mark.usefixtures("brief")
 def test_the_highest_rate_is_below_the_capacity_and_beyond_it_nothing_keeps_the_goal() -> None:
     search = Search(ENGINES)
     found = search.highest_rate(at(1), Bounds(GOAL))
@@ -208,6 +225,7 @@ def test_one_that_is_fast_for_whom_it_does_not_reject_is_reported() -> None:
     assert re.search(r"p25=20ms: the closest comes to 1 ms \(.*\), and rejects more than 1 %", str(error))
 
 
+@pytest.mark.usefixtures("brief")
 def test_of_contradictory_bounds_each_is_reported_with_what_it_costs() -> None:
     told = told_by(ENGINES, at(900), Bounds(Goal(99.0, 2.5), memory_bytes=105 * MIB, max_engines=1))
     assert "p99=2.5ms: the closest comes to" in told
@@ -221,14 +239,16 @@ def test_a_memory_bound_on_engines_whose_memory_no_one_measured_says_that() -> N
     assert "memory 8 GiB, and no engine's memory was measured: without it there is fp16 batch1" in told
 
 
+@pytest.mark.usefixtures("brief")
 def test_a_memory_bound_that_is_the_one_in_the_way_is_named_with_what_would_do() -> None:
     told = told_by(ENGINES, at(900), Bounds(GOAL, memory_bytes=50 * MIB))
     assert "p99=20ms: not even without it" in told
     assert "memory 50 MiB: without it there is fp16" in told
 
 
+@pytest.mark.usefixtures("brief")
 def test_an_interval_that_alone_misses_is_reported_as_that_and_no_higher_rate_as_a_remedy() -> None:
-    """As after rehearsals that differed widely: the costs of others promise more than was asked for."""
+    """As after trial runs that differed widely: the costs of others promise more than was asked for."""
     setup = Setup(Fleet([engine(1, 1.0)]), 1, BatchPolicy(max_batch=1, max_delay_ms=0.0))
     sure = predict(setup, at(100), GOAL)
     unsure = structs.replace(sure, goal=Estimate(value=4.49, low=0.0, high=22.6))
@@ -240,6 +260,7 @@ def test_an_interval_that_alone_misses_is_reported_as_that_and_no_higher_rate_as
     assert "relax one of them as shown" in told
 
 
+@pytest.mark.usefixtures("brief")
 def test_where_no_single_bound_helps_it_is_told_what_each_alone_leaves() -> None:
     told = told_by(ENGINES, at(5000), Bounds(Goal(99.0, 0.1), memory_bytes=1024, max_engines=1))
     assert "p99=0.1ms: not even without it" in told
@@ -251,6 +272,7 @@ def test_where_no_single_bound_helps_it_is_told_what_each_alone_leaves() -> None
     assert "as shown" not in told
 
 
+@pytest.mark.usefixtures("brief")
 def test_a_rate_that_is_possible_alone_is_reported_with_its_best_latency() -> None:
     told = told_by(ENGINES, at(900), Bounds(Goal(99.0, 2.5), memory_bytes=50 * MIB))
     assert re.search(r"the rate alone: p99 comes to [\d.]+ ms \(.*\) at best", told)
@@ -258,6 +280,7 @@ def test_a_rate_that_is_possible_alone_is_reported_with_its_best_latency() -> No
     assert "→ relax several together" in told
 
 
+@pytest.mark.usefixtures("brief")
 def test_the_same_search_gives_the_same_answer() -> None:
     first, again = (Search(ENGINES).best(at(2000), Bounds(GOAL)).chosen for _ in range(2))
     assert first is not None

@@ -1,4 +1,4 @@
-"""What serving adds, made of what was seen in a rehearsal."""
+"""What serving adds, made of what was seen in a trial run."""
 
 from __future__ import annotations
 

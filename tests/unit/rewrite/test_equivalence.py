@@ -53,6 +53,19 @@ def test_a_rule_that_changes_the_outputs_is_bisected_undone_and_named(
     assert [node.op_type for node in onnx.load(tmp_path / "out.onnx").graph.node] == ["Relu", "Abs"]
 
 
+def test_a_rule_after_which_the_model_no_longer_runs_is_undone_and_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def deny(scope: Scope, match: Match) -> None:
+        scope.replace(match.node, "Not", list(match.node.inputs))  # takes booleans only
+
+    monkeypatch.setattr(api, "RULES", (Rule("deny", "B", "", _find_abs, always, deny, stage=Stage.CLEANING),))
+    onnx.save(model(_TEXT), tmp_path / "in.onnx")
+    trace = rewrite_model(tmp_path / "in.onnx", tmp_path / "out.onnx", target="10")
+    assert [item.rule for item in trace.undone] == ["deny"]
+    assert trace.counts == {}
+
+
 def test_bit_exact_rules_are_held_to_equality_even_next_to_looser_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -46,10 +46,10 @@ def test_an_engine_that_has_changed_is_loaded_if_it_is_trusted_this_once(
     vouched = (folder / "manifest.json").read_bytes()
     assert "it was not loaded" in trtopt_cli.fails(1, *asked)
     assert "it was not loaded" in trtopt_cli.fails(1, *asked, "--trust", "batch1.onnx")
-    for name in ("batch8.onnx", str(folder / "batch8.onnx")):
-        done = trtopt_cli(*asked, "--trust", name)
+    for name in ("batch8.onnx", str(folder / "batch8.onnx"))[command != "bench" :]:
+        done = trtopt_cli(*asked, "--trust", name, "-v")
         assert done.returncode == 0, done.stderr
-        assert "batch8.onnx has changed since the build: loaded because of --trust" in done.stderr
+        assert "batch8.onnx has changed since the build: loaded because of --trust" in done.stdout
     assert (folder / "manifest.json").read_bytes() == vouched
 
 
@@ -94,7 +94,6 @@ def test_putting_a_plan_to_the_test_has_a_time_limit(trtopt_cli: CommandLine, cp
     measured = trtopt_cli("bench", "e", "--duration", "0.2", "--json", "e/bench.json")
     assert measured.returncode == 0, measured.stderr
     asked = ("plan", "e", "-o", "plan.json", "--slo", "p50=500ms", "--rate", "20")
-    assert trtopt_cli(*asked).returncode == 0
     late = trtopt_cli(*asked, *SHORT)
     assert late.returncode == 0
     told = " ".join(late.stdout.split())

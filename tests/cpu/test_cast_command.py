@@ -14,7 +14,7 @@ from trtopt.errors import UsageError
 from trtopt.onnxio.model_file import ModelFile
 from trtopt.precision.bounds import Bounds
 from trtopt.precision.casting.cast import cast_model
-from trtopt.precision.casting.weights import no_numbers
+from trtopt.precision.casting.weights import weight_alarms
 from trtopt.precision.deviation import Deviation
 from trtopt.records.casting import CastReport
 from trtopt.report.casting import cast_summary, difference_line
@@ -101,17 +101,17 @@ def test_nothing_is_said_to_vanish_where_nothing_became_fp16(tmp_path: Path) -> 
     assert not any("become 0" in line for line in cast_summary(report))
 
 
-def test_a_weight_that_holds_nan_is_named(tmp_path: Path) -> None:
+def test_a_weight_that_holds_nan_is_an_alarm(tmp_path: Path) -> None:
     weight = np.ones((8, 8), np.float32)
-    assert not any("NaN" in note for note in cast(saved(CHAIN, tmp_path, w=weight)).notes)
+    assert cast(saved(CHAIN, tmp_path, w=weight)).alarms == ()
     weight[3, 4] = np.nan
-    notes = cast(saved(CHAIN, tmp_path, w=weight)).notes
-    assert notes == ("1 weights hold NaN, such as 'w': export the model from a sound checkpoint",)
+    first, *others = cast(saved(CHAIN, tmp_path, w=weight)).alarms
+    assert first == "1 weight holds NaN or infinity, such as 'w': export the model from a sound checkpoint"
+    assert any("values are NaN or infinite" in alarm for alarm in others)
     constant = onnx.helper.make_node("Constant", [], ["k"], value=onnx.numpy_helper.from_array(weight, "k"))
     inside = onnx.helper.make_model(onnx.helper.make_graph([constant], "g", [], []))
-    assert no_numbers(ModelFile(inside, tmp_path, external=False))[0].startswith(
-        "1 weights hold NaN, such as 'k'"
-    )
+    (alarm,) = weight_alarms(ModelFile(inside, tmp_path, external=False))
+    assert alarm.startswith("1 weight holds NaN or infinity, such as 'k'")
 
 
 # ── outputs ─────────────────────────────────────────────────────────────────────────────────────────────

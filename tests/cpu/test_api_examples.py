@@ -1,0 +1,49 @@
+"""The examples in the help of the public functions run, and their results show themselves."""
+
+import json
+
+import pytest
+
+from tests.support.api_examples import example_files, run_example
+from tests.unit.test_api import JOBS
+from trtopt.records import to_json
+from trtopt.records.result import Result
+
+IN_ORDER = ("build", "bench", "profile", "compare", "check", "sweep", "rewrite", "cast", "quantize")
+"""Later ones use what earlier ones made."""
+SLOW = {"export", "plan"}
+"""See tests/export."""
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Result]:
+    """The result of every example, by the name of its function."""
+    found: dict[str, Result] = {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(example_files(tmp_path_factory.mktemp("examples")))
+        for name in IN_ORDER:
+            (found[name],) = (one for one in run_example(name).values() if isinstance(one, Result))
+    return found
+
+
+def test_every_example_prints_what_the_help_shows(results: dict[str, Result]) -> None:
+    assert results.keys() == set(JOBS) - SLOW
+
+
+@pytest.mark.parametrize("name", IN_ORDER)
+def test_a_result_shows_itself(results: dict[str, Result], name: str) -> None:
+    result = results[name]
+    assert repr(result).startswith(f"<{type(result).__name__}: ")
+    assert repr(result).isprintable()
+    assert len(repr(result)) < 160
+    assert result.table()
+    assert result.to_dict() == json.loads(to_json(result.record()))
+    columns = {tuple(row) for row in result.rows()}
+    assert len(columns) == (0 if name == "rewrite" else 1)
+
+
+def test_the_rows_are_those_of_the_table(results: dict[str, Result]) -> None:
+    text = results["bench"].table()
+    (row,) = results["bench"].rows()
+    assert f"{row['p50_ms']:.3f}" in text
+    assert f"{row['samples_per_s']:,.0f}" in text

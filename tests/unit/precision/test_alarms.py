@@ -1,0 +1,68 @@
+"""When a result is too inaccurate to be used without a look at it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import onnx
+import pytest
+
+from trtopt.onnxio.model_file import ModelFile
+from trtopt.precision.alarms import accuracy_alarms
+from trtopt.precision.casting.weights import weight_alarms
+from trtopt.precision.deviation import Deviation
+from trtopt.records.checking import OutputDifference
+
+SOUND = OutputDifference(output="y", values=8, cosine=0.99, sqnr_db=20.0, max_abs=0.1)
+
+
+@pytest.mark.parametrize(
+    ("change", "alarm"),
+    [
+        ({}, None),
+        ({"sqnr_db": None}, None),
+        ({"sqnr_db": 19.9}, "output 'y': SQNR 19.9 dB is below 20 dB"),
+        ({"cosine": 0.9899}, "output 'y': cosine 0.9899 is below 0.99"),
+        ({"nonfinite": 3}, "output 'y': 3 of 8 values are NaN or infinite"),
+        ({"sqnr_db": -3.0, "cosine": 0.1, "integer": True}, None),
+    ],
+)
+def test_an_alarm_is_raised_below_the_limits_and_for_what_is_no_number(
+    change: dict[str, float], alarm: str | None
+) -> None:
+    assert accuracy_alarms([msgspec.structs.replace(SOUND, **change)]) == ((alarm,) if alarm else ())
+
+
+def test_values_that_are_nan_in_both_models_are_counted_although_they_agree() -> None:
+    difference = Deviation("y")
+    both = np.array([1.0, np.nan, np.inf, 2.0], np.float32)
+    difference.add(both, both)
+    result = difference.result()
+    assert (result.mismatched, result.nonfinite, result.integer) == (0, 2, False)
+    indices = Deviation("k")
+    indices.add(np.array([3, 1]), np.array([3, 2]))
+    assert indices.result().integer
+
+
+@pytest.mark.parametrize(
+    ("values", "is_sound"),
+    [
+        ([1.0, 2.0], True),
+        ([1.0, np.nan], False),
+        ([1.0, np.inf], False),
+        ([1.0, -np.inf], False),
+        ([0.0, -np.inf], True),  # a mask
+        ([np.inf], True),  # a limit
+        ([np.nan], False),
+    ],
+)
+def test_weights_may_be_infinite_only_as_masks_and_limits(
+    values: list[float], is_sound: bool, tmp_path: Path
+) -> None:
+    weight = onnx.numpy_helper.from_array(np.array(values, np.float32), "w")
+    graph = onnx.helper.make_graph([], "g", [], [], [weight])
+    alarms = weight_alarms(ModelFile(onnx.helper.make_model(graph), tmp_path, external=False))
+    expected = "1 weight holds NaN or infinity, such as 'w': export the model from a sound checkpoint"
+    assert alarms == (() if is_sound else (expected,))

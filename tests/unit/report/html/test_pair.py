@@ -1,0 +1,95 @@
+"""Two folders side by side."""
+
+from __future__ import annotations
+
+import msgspec
+import vl_convert
+
+from tests.support import examples
+from tests.support.pages import resnet
+from tests.unit.report.html.test_deployment import folder, point
+from trtopt.records import Collected
+from trtopt.report.html.blocks import Chart, Lines, Page, Table
+from trtopt.report.html.page import page_of
+from trtopt.report.html.pair import pair_page
+from trtopt.workflows.report import differences_of
+
+
+def text(page: Page) -> list[str]:
+    """All lines above the fold."""
+    return [line for block in page.answer if isinstance(block, Lines) for line in block.lines]
+
+
+def table(page: Page, title: str) -> Table:
+    """The first whose title begins so."""
+    blocks = [block for question in page.questions for block in question.answer]
+    blocks += [b for q in page.questions for s in q.sections for panel in s.panels for b in panel.blocks]
+    return next(block for block in blocks if isinstance(block, Table) and block.title.startswith(title))
+
+
+def pair(a: Collected, b: Collected) -> Page:
+    return pair_page(a, b, differences_of(a, b), ("trtopt", "report", "a", "b"))
+
+
+def test_each_batch_size_of_both_has_a_verdict_as_people_say_it() -> None:
+    page = pair(folder(point(1, 1.0), point(8, 4.0)), folder(point(8, 2.0), point(32, 8.0)))
+    assert "B is 2.00 ± 0.06 times as fast as A at batch 8: FASTER." in text(page)
+    columns = [column.name for column in table(page, "By batch size").columns]
+    rows = {row[0]: dict(zip(columns, row, strict=True)) for row in table(page, "By batch size").rows}
+    assert list(rows) == [1, 8, 32]
+    assert (rows[1]["A p50 ms"], rows[1]["B p50 ms"], rows[1]["verdict"]) == (1.0, None, None)
+    assert (rows[8]["A p50 ms"], rows[8]["B p50 ms"], rows[8]["verdict"]) == (4.0, 2.0, "FASTER")
+
+
+def test_sides_on_unlike_terms_are_shown_with_the_reason_and_without_a_verdict() -> None:
+    b = folder(point(8, 2.0))
+    measured = b.results["result.json"].points[0]
+    terms = msgspec.structs.replace(measured.latency.contract, name="serving")
+    latency = msgspec.structs.replace(measured.latency, contract=terms)
+    report = msgspec.structs.replace(
+        b.results["result.json"], points=(msgspec.structs.replace(measured, latency=latency),)
+    )
+    page = pair(folder(point(8, 4.0)), msgspec.structs.replace(b, results={"result.json": report}))
+    assert [line for line in text(page) if "times as fast" in line] == []
+    assert any("unlike contracts, own and serving" in line for line in text(page))
+    assert len(page.charts) == 2
+
+
+def test_the_worse_sides_mark_is_the_pages() -> None:
+    hot = folder(point(8, 1.0, untrustworthy=("too hot",)))
+    mark = pair(folder(point(8, 1.0)), hot).mark
+    assert mark is not None
+    assert (mark.level, mark.text) == ("bad", "A trustworthy; B not trustworthy: batch 8")
+
+
+def test_layers_and_settings_that_differ_are_named() -> None:
+    a = msgspec.structs.replace(resnet(), manifest=examples.manifest())
+    slower = resnet().profiles["profile.json"]
+    layers = tuple(
+        msgspec.structs.replace(layer, ms=2 * layer.ms if layer.ms else None)
+        for layer in slower.engines[0].layers
+    )
+    engine = msgspec.structs.replace(slower.engines[0], layers=layers, sum_ms=2 * slower.engines[0].sum_ms)
+    manifest = examples.manifest()
+    built = tuple(msgspec.structs.replace(one, builder_config={"flags": "INT8"}) for one in manifest.engines)
+    b = msgspec.structs.replace(
+        a,
+        name="e",
+        manifest=msgspec.structs.replace(manifest, engines=built),
+        profiles={"p.json": msgspec.structs.replace(slower, engines=(engine,))},
+    )
+    page = pair(a, b)
+    assert table(page, "A batch1").rows[0][:3] == [0.234, 0.468, 0.234]
+    assert table(page, "What differs").rows == [["builder: flags", "FP16", "INT8"]]
+    assert page.title == "d, e: d (A) and e (B)"
+
+
+def test_vega_lite_takes_its_charts_and_the_page_is_written() -> None:
+    page = pair(folder(point(1, 1.0), point(8, 4.0)), folder(point(1, 1.0), point(8, 2.0)))
+    for chart in page.charts:
+        assert isinstance(chart, Chart)
+        assert chart.text
+        assert vl_convert.vegalite_to_vega(chart.spec)["marks"]
+    written = page_of(page, "window.vegaEmbed = '';", "today")
+    assert "trtopt report a b" in written
+    assert 'id="missing"' in written

@@ -1,0 +1,93 @@
+"""A sweep's page."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from tests.support.sweeps import point, report_of
+from trtopt.records import PointMemory, PointPower, SweepReport
+from trtopt.report.html.blocks import Chart, Figures, Lines, Table
+from trtopt.report.html.page import page_of
+from trtopt.report.html.sweep import sweep_page
+
+POWER = PointPower(watts=50.0, source="energy counter")
+MEMORY = PointMemory(peak_bytes=3 << 20, buffers_bytes=1 << 20)
+REPORT = report_of(
+    point(1, 1.0, 100.0, power=POWER, memory=MEMORY),
+    point(2, 1.25, 190.0, power=POWER, memory=MEMORY),
+    point(8, 4.0, 200.0, power=POWER, memory=MEMORY, untrustworthy=("too hot",)),
+    point(64, None, None, latency=None, failure="out of memory\nlast words"),
+)
+
+
+def embedded(report: SweepReport) -> dict[str, Any]:
+    text = page_of(sweep_page(report, ("trtopt", "report", "s")), "", "today")
+    found = re.search(r'<script[^>]*type="application/json"[^>]*>(.*?)</script>', text, re.DOTALL)
+    assert found is not None
+    blocks: dict[str, Any] = json.loads(found[1])
+    return blocks
+
+
+def test_the_page_draws_a_curve_of_each_figure_over_the_batch_size() -> None:
+    charts = embedded(REPORT)["charts"]
+    fields = {
+        chart["encoding"]["y"]["field"]: tuple(row["batch"] for row in chart["data"]["values"])
+        for place, chart in charts.items()
+        if place.startswith("curves")
+    }
+    assert fields == dict.fromkeys(("p50", "p99", "rate", "per_joule", "mib"), (1, 2, 8))
+
+
+def test_figures_that_no_one_tells_have_no_curve() -> None:
+    charts = embedded(report_of(point(1, 1.0, 100.0), point(2, 1.0, 120.0)))["charts"]
+    curves = [chart for place, chart in charts.items() if place.startswith("curves")]
+    assert {chart["encoding"]["y"]["field"] for chart in curves} == {"p50", "p99", "rate"}
+
+
+def test_the_page_shows_which_points_are_on_the_front() -> None:
+    beaten = point(4, 3.0, 150.0)
+    charts = embedded(report_of(*REPORT.points, beaten))["charts"]
+    rows = charts["front-0-0"]["data"]["values"]
+    assert {row["point"]: row["what"] for row in rows} == {
+        "fp16 batch1": "on the front",
+        "fp16 batch2": "knee",
+        "fp16 batch4": "beaten",
+        "fp16 batch8": "on the front",
+    }
+
+
+def test_a_sweep_without_a_figure_has_a_page_that_reports_it() -> None:
+    failed = point(1, None, None, latency=None, failure="<script>alert(1)</script>")
+    page = sweep_page(report_of(failed))
+    assert page.mark is not None
+    assert (page.mark.text, page.charts) == ("not measured", [])
+    text = page_of(page, "", "today")
+    assert "fp16 batch1 failed:" in text
+    assert "<script>alert" not in text
+
+
+def test_the_knee_is_what_to_deploy_and_the_front_is_above_the_fold() -> None:
+    page = sweep_page(REPORT, ("trtopt", "report", "s"))
+    figures, bests, failed = page.answer
+    assert isinstance(figures, Figures)
+    assert [one.value for one in figures.figures] == ["fp16 batch2", "1.250", "190"]
+    assert isinstance(bests, Table)
+    assert bests.rows == [
+        [1.0, "fp16 batch1", 100.0],
+        [2.0, "fp16 batch2", 190.0],
+        [5.0, "fp16 batch8", 200.0],
+    ]
+    assert isinstance(failed, Lines)
+    assert failed.lines == ["fp16 batch64 failed: out of memory\nlast words"]
+    assert page.mark is not None
+    assert page.mark.text == "1 of 3 points not trustworthy"
+    (chart,) = page.charts
+    assert isinstance(chart, Chart)
+    assert "fp16 batch2: 1.250 ms, 190 samples/s" in chart.text
+
+
+def test_one_batch_size_is_a_number_and_no_curve() -> None:
+    page = sweep_page(report_of(point(8, 1.0, 100.0)))
+    assert [section.id for question in page.questions for section in question.sections] == ["front"]

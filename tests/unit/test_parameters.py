@@ -1,0 +1,200 @@
+"""Errors name what the caller wrote: options on the command line, parameters in Python."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+import trtopt
+from tests.support.paths import ROOT
+from tests.unit.test_api import JOBS
+from trtopt.cli.main import cli
+from trtopt.errors import TrtoptError
+from trtopt.parameters import options_of, with_parameters
+
+DIGITS = str(ROOT / "models" / "digits" / "digits.onnx")
+HELDOUT = str(ROOT / "models" / "digits" / "heldout.npz")
+
+ABOUT_OUTPUT = {
+    *(
+        "help",
+        "json",
+        "markdown",
+        "strict",
+        "explain",
+        "list",
+        "trace",
+        "verify",
+        "verbose",
+        "quiet",
+        "log-file",
+    ),
+    *("quiet", "log-file", "export-times", "export-profile"),
+}
+"""Options of what the command prints or writes."""
+COMMAND_ALONE = {
+    "build": {"allow-fallback", "locked"},
+    "profile": {"output"},
+    "quantize": {"recipe", "verdict"},
+}
+"""What the public functions do not do."""
+
+
+def failure_of(call: Callable[[], object]) -> TrtoptError:
+    with pytest.raises(TrtoptError) as caught:
+        call()
+    return caught.value
+
+
+def on_the_command_line(*words: str) -> TrtoptError:
+    return failure_of(lambda: cli.main([*words], prog_name="trtopt", standalone_mode=False))
+
+
+def in_python(job: str, *arguments: object, **keywords: object) -> TrtoptError:
+    return failure_of(lambda: getattr(trtopt, job)(*arguments, **keywords))
+
+
+@pytest.mark.parametrize(
+    ("words", "keywords", "option", "parameter"),
+    [
+        ("bench PATH --duration 0", {"duration": 0}, "--duration 0 ", "duration=0 "),
+        ("bench PATH --contract fast", {"contract": "fast"}, "--contract fast:", "contract='fast':"),
+        ("bench PATH --load x", {"load": "x"}, "--load x:", "load='x':"),
+        ("bench PATH --trust x", {"trust": ["x"]}, "--trust x:", "trust=['x']:"),
+        ("bench PATH --timeout -1", {"timeout": -1}, "--timeout -1:", "timeout=-1:"),
+        (
+            "bench PATH --backend onnxruntime --memory",
+            {"backend": "onnxruntime", "memory": True},
+            "--memory: ",
+            "memory=True: ",
+        ),
+        (
+            "bench PATH --no-transfers --pinned --contract serving --load x",
+            {"terms": {"transfers": False, "pinned": True}, "contract": "serving", "load": "x"},
+            "--load x",
+            "load='x'",
+        ),
+        (
+            f"profile PATH --result {HELDOUT} --probe-peaks",
+            {"result": HELDOUT, "probe_peaks": True},
+            "--probe-peaks: nothing is measured with --result",
+            "probe_peaks=True: nothing is measured with result",
+        ),
+        (
+            "compare PATH --control 1 --threshold 3",
+            {"control": 1, "threshold": 3},
+            "--threshold 3:",
+            "threshold=3:",
+        ),
+        ("compare PATH", {}, "--control K ", "control=K "),
+        ("build PATH --plugin no.so", {"plugins": ["no.so"]}, "--plugin no.so:", "plugins=['no.so']:"),
+        ("build PATH --shape x:Nx1", {"shapes": {"x": "Nx1"}}, "--shape x:", "shapes['x']:"),
+        ("build PATH --precision int8", {"precision": "int8"}, "--precision int8 ", "precision='int8' "),
+        (
+            "build PATH --dynamic --batch 1,2,3,4",
+            {"dynamic": True, "batch": [1, 2, 3, 4]},
+            "--dynamic --batch 1,8,32",
+            "dynamic=True batch=[1, 8, 32]",
+        ),
+        ("check PATH PATH --batch 1", {"against": DIGITS, "batch": 1}, "--batch: ", "batch: "),
+        (
+            "check PATH PATH --min-cosine 3",
+            {"against": DIGITS, "bounds": {"min_cosine": 3}},
+            "--min-cosine 3:",
+            "bounds={'min_cosine': 3}:",
+        ),
+        ("cast PATH -o OUT --exclude x", {"output": "OUT", "keep": ["x"]}, "--exclude x:", "keep=['x']:"),
+        (
+            "quantize PATH -o OUT --precision int8",
+            {"output": "OUT", "precision": "int8"},
+            "--random-data to try",
+            "random_data=True to try",
+        ),
+        ("sweep PATH --neighbours 7", {"neighbours": ["7"]}, "--neighbours 7:", "neighbours=['7']:"),
+        (
+            "plan PATH -o OUT --slo fast",
+            {"output": "OUT", "slo": "fast"},
+            "such as --slo p99=5ms",
+            "such as slo='p99=5ms'",
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) and " " in value and "-" in value else "",
+)
+def test_a_mistake_is_named_as_it_was_written(
+    words: str,
+    keywords: dict[str, Any],
+    option: str,
+    parameter: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    job, *arguments = words.split()
+    if job == "check":
+        arguments = ["PATH", "--against", *arguments[1:]]
+    typed = on_the_command_line(job, *(DIGITS if word == "PATH" else word for word in arguments))
+    called = in_python(job, [DIGITS] if job == "plan" else DIGITS, **keywords)
+    assert type(typed) is type(called)
+    assert option in str(typed)
+    assert parameter in str(called)
+    assert "--" not in called.problem
+    assert called.args == (called.problem, called.remedy)
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_every_option_of_a_command_stands_for_a_parameter(name: str) -> None:
+    """So that no message can name an option which its function does not have."""
+    command = cli.get_command(click.Context(cli), name)
+    assert command is not None
+    options = [
+        text.removeprefix("--")
+        for one in command.params
+        if isinstance(one, click.Option)
+        for text in one.opts
+        if text.startswith("--")
+    ]
+    known = options_of(getattr(trtopt, name))
+    missing = {
+        text
+        for text in options
+        if not {text.replace("-", "_"), text.removeprefix("no-").replace("-", "_")} & known.keys()
+    }
+    assert missing - ABOUT_OUTPUT == COMMAND_ALONE.get(name, set())
+
+
+def test_command_lines_in_a_message_stay_command_lines() -> None:
+    options = options_of(trtopt.bench)
+    for text in (
+        "time its layers with `trtopt bench --layers`",
+        "calibrate again with trtopt quantize --calib DATA",
+        "run as root; or omit the flag, after sudo nvidia-smi --lock-gpu-clocks=MHZ",
+    ):
+        assert with_parameters(text, options) == text
+    assert with_parameters("see trtopt bench --layers, or omit --layers", options).endswith(
+        ", or omit layers=True"
+    )
+
+
+def test_the_next_word_of_a_sentence_is_no_value() -> None:
+    options = options_of(trtopt.quantize)
+    assert with_parameters("--table and --calib exclude", options) == "table and calib exclude"
+    assert with_parameters("--method entropy: unknown", options) == "method='entropy': unknown"
+    assert with_parameters("--precision int8, or --target 10", options) == "precision='int8', or target='10'"
+
+
+def test_an_option_that_the_function_lacks_remains() -> None:
+    assert with_parameters("add --probe-peaks", options_of(trtopt.build)) == "add --probe-peaks"
+
+
+def test_the_terms_of_a_contract_are_named_in_their_group() -> None:
+    options = options_of(trtopt.bench)
+    assert with_parameters("measure it with --no-graph", options) == "measure it with terms={'graph': False}"
+    assert (
+        with_parameters("measure with --queue 1, which", options)
+        == "measure with terms={'queue_ahead': 1}, which"
+    )
+    assert with_parameters("use fewer --streams, or --threads one", options) == (
+        "use fewer streams, or terms={'threads': 'one'}"
+    )

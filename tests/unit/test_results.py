@@ -1,0 +1,106 @@
+"""What results show of themselves, on whole records and on those at the edge."""
+
+import builtins
+import importlib.util
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.support import examples, pages
+from trtopt import api
+from trtopt.errors import BackendMissingError
+from trtopt.records import Record, SweepReport
+from trtopt.records.result import Result
+from trtopt.results import _SHOWN, headline
+from trtopt.rewrite.rewrite_trace import Applied, Declined, RewriteTrace, Undone
+
+
+def kinds_below(kind: type) -> set[type]:
+    return {kind, *(one for child in kind.__subclasses__() for one in kinds_below(child))}
+
+
+def test_every_result_of_a_public_function_can_be_shown() -> None:
+    assert kinds_below(Result) - {Result} == _SHOWN.keys()
+    returned = {getattr(api, name).__annotations__["return"] for name in dir(api) if _is_public_job(name)}
+    assert returned - {"Exported"} == {kind.__name__ for kind in _SHOWN}
+
+
+def _is_public_job(name: str) -> bool:
+    function = getattr(api, name)
+    return getattr(function, "__module__", "") == "trtopt.api" and hasattr(function, "__wrapped__")
+
+
+def test_a_result_is_one_line_with_its_outcome() -> None:
+    assert repr(examples.manifest()).startswith("<Manifest: ")
+    assert repr(examples.sweep()).startswith("<SweepReport: ")
+    profile = pages.report_of(pages.engine_of("r50_fp16"))
+    assert repr(profile).startswith("<ProfileReport: batch 1: ")
+    assert "\n" not in repr(examples.report())
+
+
+def test_a_result_without_figures_still_has_a_line() -> None:
+    empty = msgspec.structs.replace(examples.report(), points=())
+    assert repr(empty).startswith("<BenchReport: nothing measured; ")
+    assert headline(msgspec.structs.replace(examples.sweep(), points=())) == "0 points"
+
+
+def test_names_in_a_line_cannot_break_it() -> None:
+    sweep: SweepReport = examples.sweep()
+    point = sweep.points[0]
+    named = msgspec.structs.replace(point, setting=msgspec.structs.replace(point.setting, axes={"a\nb": 3}))
+    assert "\n" not in repr(msgspec.structs.replace(sweep, points=(named,)))
+
+
+def test_a_rewrite_has_a_row_for_each_rule_at_each_node() -> None:
+    trace = RewriteTrace(
+        source="a",
+        out="b",
+        target="10",
+        opset=17,
+        nodes_before=3,
+        nodes_after=2,
+        rounds=1,
+        constants_lowered=0,
+        applied=(Applied(rule="fold", node="x"),),
+        declined=(Declined(rule="merge", node="y", reason="its output is used twice"),),
+        undone=(Undone(rule="gelu", reason="it moved the output", nodes=("z", "w")),),
+        seconds=0.0,
+    )
+    assert repr(trace) == "<RewriteTrace: 3 → 2 nodes by 1 rule>"
+    assert [(row["what"], row["rule"], row["node"], row["reason"]) for row in trace.rows()] == [
+        ("applied", "fold", "x", None),
+        ("declined", "merge", "y", "its output is used twice"),
+        ("undone", "gelu", "z, w", "it moved the output"),
+    ]
+
+
+def test_the_json_form_is_that_of_the_file() -> None:
+    report = examples.sweep()
+    assert report.to_dict()["schema"] == report.schema
+    assert msgspec.convert(report.to_dict(), SweepReport) == report
+
+
+def test_a_data_frame_without_pandas_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    load = builtins.__import__
+
+    def without_pandas(name: str, *arguments: Any) -> Any:
+        if name == "pandas":
+            raise ImportError(name)
+        return load(name, *arguments)
+
+    monkeypatch.setattr(builtins, "__import__", without_pandas)
+    with pytest.raises(BackendMissingError, match="pandas is not installed") as caught:
+        examples.sweep().to_pandas()
+    assert "pip install pandas" in caught.value.remedy
+
+
+@pytest.mark.skipif(importlib.util.find_spec("pandas") is None, reason="pandas is not installed")
+def test_a_data_frame_has_the_rows() -> None:
+    report = examples.sweep()
+    assert report.to_pandas().to_dict("records") == report.rows()
+
+
+def test_a_record_inside_a_result_is_shown_in_full() -> None:
+    inner: Record = examples.manifest().engines[0]
+    assert repr(inner).startswith("EngineArtifact(path=")

@@ -1,0 +1,36 @@
+"""Whether samples look as if a step of preprocessing had been left out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from trtopt.data.reader import Arrays
+from trtopt.data.source import SampleSource
+from trtopt.records import TensorSpec
+
+_BYTE = 255
+_BRIGHT = 200
+"""A picture in bytes reaches it; few other whole numbers up to 255 do."""
+_SAMPLES = 8
+
+
+def range_notes(inputs: Sequence[TensorSpec], source: SampleSource) -> tuple[str, ...]:
+    """Floating-point inputs whose first samples are whole numbers up to 255.
+
+    Raises:
+        DataError: the samples do not fit the inputs.
+    """
+    first: Arrays = next(iter(source.batches(inputs, _SAMPLES)), {})
+    return tuple(_unscaled(first))
+
+
+def _unscaled(arrays: Arrays) -> Iterator[str]:
+    for name, array in arrays.items():
+        if array.dtype.kind in "iub" or not array.size:
+            continue
+        values = np.asarray(array, np.float32)
+        high = float(values.max())
+        if values.min() >= 0 and _BRIGHT <= high <= _BYTE and bool((values == np.round(values)).all()):
+            yield (f"input {name!r}: values reach {high:g}: if the model expects normalised input, scale it")

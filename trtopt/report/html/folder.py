@@ -1,0 +1,147 @@
+"""The page of one folder: a section for each of a reader's questions; what lacks data is only listed."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Sequence
+
+from trtopt.records import Collected
+from trtopt.report.html.accuracy import accuracy_answer, checks_section, selection_section
+from trtopt.report.html.blocks import Block, Command, Lines, Missing, Page, Question, Section
+from trtopt.report.html.deployment import deployment_of, model_name, profiled, ran_on_stand_in
+from trtopt.report.html.fusion import difference_section, fusion_section, precision_section
+from trtopt.report.html.latency import batch_section, latency_section
+from trtopt.report.html.layers import engine_panels, layers_section
+from trtopt.report.html.memory import memory_section
+from trtopt.report.html.next_steps import model_of, source_of
+from trtopt.report.html.notes import grouped, trust_notes
+from trtopt.report.html.overview import overview_charts
+from trtopt.report.html.provenance import build_section, commands_of, file_notes, machines_section, typed
+from trtopt.report.html.roofline import roofline_section
+from trtopt.report.html.summary import answer, by_batch, facts, mark_of
+from trtopt.report.profile import receipt_lines, roofline_lines
+
+Found = Section | Missing | None
+
+
+def report_page(collected: Collected, argv: Sequence[str] = ()) -> Page:
+    """Everything of one folder; `argv` is the command that makes the page."""
+    folder = shlex.quote(collected.folder)
+    source = source_of(collected)
+    profile = f"trtopt profile {source}{_result_with_layers(collected)} -o {folder}"
+    build = f"trtopt build {model_of(collected)} -o ENGINES --batch 1,8,32"
+    check = f"trtopt check {folder} --against {model_of(collected)} {_into(collected, 'check.json')}"
+    on_gpu = not _measured_on_cpu(collected)
+    found: dict[str, tuple[str, list[Block], list[Found]]] = {
+        "fast": (
+            "How fast is it?",
+            [*by_batch(collected)],
+            [
+                latency_section(collected, f"trtopt bench {source} {_into(collected, 'result.json')}"),
+                batch_section(collected, build),
+            ],
+        ),
+        "why": (
+            "Why is it not faster?",
+            [Lines(_why(collected))],
+            [
+                layers_section(collected, profile),
+                fusion_section(collected, profile),
+                roofline_section(collected, profile),
+                memory_section(collected, f"trtopt profile {source} --memory -o {folder}" if on_gpu else ""),
+                difference_section(collected, f"trtopt profile {source} --against EARLIER -o {folder}"),
+            ],
+        ),
+        "accurate": (
+            "Is it accurate?",
+            [Lines([*accuracy_answer(collected), *_receipts(collected)])],
+            [
+                checks_section(collected, check),
+                selection_section(collected),
+                precision_section(collected, profile),
+            ],
+        ),
+        "trust": ("Can I trust it?", _trust(collected), []),
+        "made": (
+            "How was it made?",
+            [*commands_of(collected), *([Command(typed(argv), "this page")] if argv else [])],
+            [machines_section(collected), build_section(collected, build)],
+        ),
+    }
+    questions = [
+        Question(id, title, shown, [one for one in sections if isinstance(one, Section)])
+        for id, (title, shown, sections) in found.items()
+        if _says_something(shown) or any(isinstance(one, Section) for one in sections)
+    ]
+    return Page(
+        title=model_name(collected),
+        facts=facts(collected),
+        mark=mark_of(collected),
+        answer=answer(collected),
+        charts=overview_charts(collected),
+        questions=questions,
+        missing=_by_command(
+            one for _, _, sections in found.values() for one in sections if isinstance(one, Missing)
+        ),
+    )
+
+
+def _into(collected: Collected, file: str) -> str:
+    return f"--json {shlex.quote(f'{collected.folder}/{file}')}"
+
+
+def _by_command(missing: Iterable[Missing]) -> list[Missing]:
+    """What one command creates, as one."""
+    titles: dict[str, list[str]] = {}
+    for one in missing:
+        titles.setdefault(one.command, []).append(one.title)
+    return [Missing(", ".join(named), command) for command, named in titles.items()]
+
+
+def _says_something(blocks: Iterable[Block]) -> bool:
+    return any(not isinstance(block, Lines) or block.lines for block in blocks)
+
+
+def _measured_on_cpu(collected: Collected) -> bool:
+    """Where allocations cannot be traced."""
+    environments = [report.environment for report in collected.reports.values() if report.environment]
+    return any(one.device.kind == "cpu" for one in environments) or ran_on_stand_in(collected)
+
+
+def _result_with_layers(collected: Collected) -> str:
+    """The `--result` flag for a result file with layer times, which need not be measured again."""
+    for file, report in collected.results.items():
+        if all(point.layers is not None for point in report.points):
+            return f" --result {shlex.quote(f'{collected.folder}/{file}')}"
+    return ""
+
+
+def _why(collected: Collected) -> list[str]:
+    """Of the engine that goes with the deployed batch size: its floor, and what is unknown."""
+    deployed = deployment_of(collected)
+    engine = profiled(collected, deployed.point.batch if deployed is not None else None)
+    missing = dict.fromkeys(text for report in collected.profiles.values() for text in report.missing)
+    lines = []
+    if engine is not None:
+        lines += [f"batch {engine.batch}: {line.strip()}" for line in roofline_lines(engine)]
+    return [*lines, *(f"not known: {text}" for text in missing)]
+
+
+def _receipts(collected: Collected) -> list[str]:
+    """Types that ran, each line once for all batch sizes that share it."""
+    return grouped(
+        (engine.batch, line.strip())
+        for _, _, engine in engine_panels(collected)
+        for line in receipt_lines(engine.receipt)
+    )
+
+
+def _trust(collected: Collected) -> list[Block]:
+    """Every result file's findings, then what the files note."""
+    several = len(collected.results) > 1
+    lines = [
+        f"{file}: {line}" if several else line
+        for file, report in collected.results.items()
+        for line in trust_notes(report)
+    ]
+    return [Lines([*lines, *file_notes(collected)])]

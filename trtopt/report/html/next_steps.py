@@ -1,0 +1,216 @@
+"""The most worthwhile next steps: each rests on measured figures, and none is refused by the backend."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from trtopt.measure.analysis.findings import hints_of, untrustworthy
+from trtopt.measure.analysis.hints import HintCode
+from trtopt.measure.statistics.summaries import summarise
+from trtopt.records import BenchPoint, Collected, EngineProfile
+from trtopt.report.html.blocks import Step
+from trtopt.report.html.deployment import Deployment, model_file, ran_on_stand_in, rate_of, sampled
+from trtopt.report.names import nodes_text
+
+_SHOWN = 3
+_WORTH = 0.03
+"""A share of the time below which a step is not worth naming."""
+
+_RISING = 1.1
+"""How much more throughput the largest batch size has than the one before, where a larger one is worth it."""
+
+_CPU = "onnxruntime"
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    """`worth` is about the share of the time that it may save; above 1, other figures depend on it."""
+
+    worth: float
+    step: Step
+
+
+def next_steps(collected: Collected, deployed: Deployment | None, engine: EngineProfile | None) -> list[Step]:
+    """At most three, by worth. `engine` is the profile that goes with the deployed point."""
+    candidates = [
+        *_measuring(collected, deployed),
+        *_of_hints(collected, deployed),
+        *_of_batches(collected),
+        *(_of_layers(collected, engine) if engine is not None else ()),
+    ]
+    candidates.sort(key=lambda one: -one.worth)
+    return [one.step for one in candidates[:_SHOWN]]
+
+
+def _folder(collected: Collected) -> str:
+    return shlex.quote(collected.folder)
+
+
+def source_of(collected: Collected) -> str:
+    """What commands measure: the build folder, or the model where there is none."""
+    return model_of(collected) if collected.manifest is None else _folder(collected)
+
+
+def model_of(collected: Collected) -> str:
+    """The user's model for a shell; a placeholder where no command names it."""
+    return shlex.quote(model_file(collected) or "MODEL.onnx")
+
+
+def _into(collected: Collected, file: str) -> str:
+    return f"--json {shlex.quote(f'{collected.folder}/{file}')}"
+
+
+def _is_cpu(collected: Collected) -> bool:
+    """Whether what is measured here runs on ONNX Runtime."""
+    names = [one.environment.backend.name for one in collected.reports.values() if one.environment]
+    if collected.manifest is not None:
+        names.append(collected.manifest.engines[0].plan.backend.name)
+    return _CPU in names
+
+
+# ── to have figures, and to believe them ────────────────────────────────────────────────────────────────
+
+
+def _measuring(collected: Collected, deployed: Deployment | None) -> Iterator[_Candidate]:
+    source = source_of(collected)
+    bench = f"trtopt bench {source} {_into(collected, 'result.json')}"
+    if deployed is None:
+        yield _Candidate(9, Step("Measure it", "There is no result file of `trtopt bench` here.", bench))
+    elif ran_on_stand_in(collected):
+        built = collected.manifest.engines[0].plan.backend.name if collected.manifest is not None else ""
+        why = f"The engines are built for {built}; the figures here are the model's on the CPU."
+        yield _Candidate(8, Step("Measure the engines on a machine with a GPU", why, bench))
+    elif distrusted := [point.batch for point in deployed.points if untrustworthy(point)]:
+        why = f"The figures of batch {', '.join(map(str, distrusted))} are not trustworthy."
+        yield _Candidate(7, Step("Measure again when nothing disturbs the machine", why, bench))
+    if deployed is not None and not collected.profiles:
+        command = f"trtopt profile {source} -o {_folder(collected)}"
+        yield _Candidate(2, Step("Profile it", "Where the time goes is unknown.", command))
+
+
+# ── from the measurement ────────────────────────────────────────────────────────────────────────────────
+
+
+def _of_hints(collected: Collected, deployed: Deployment | None) -> Iterator[_Candidate]:
+    """Hints about the deployed point."""
+    if deployed is None:
+        return
+    on_host = deployed.report.environment.device.kind == "cpu"
+    source = source_of(collected)
+    for hint in hints_of(deployed.point, on_host=on_host):
+        text = hint.text.partition(": ")[2]
+        why = f"At batch {deployed.point.batch}, {text}."
+        if hint.code is HintCode.ENQUEUE_BOUND and _may_graph(deployed.point):
+            command = f"trtopt bench {source} --graph {_into(collected, 'graph.json')}"
+            yield _Candidate(_host_share(deployed.point), Step("Launch it as a CUDA graph", why, command))
+        elif hint.code is HintCode.COPY_BOUND and deployed.point.latency.contract.queue_ahead == 0:
+            command = f"trtopt bench {source} --contract serving {_into(collected, 'serving.json')}"
+            yield _Candidate(0.5, Step("Overlap copies with computing", why, command))
+        elif hint.code is HintCode.UNSTABLE:
+            yield _Candidate(1.5, Step(f"{hint.remedy[0].upper()}{hint.remedy[1:]}", why))
+        elif hint.code in (HintCode.STREAMS_GAIN_NOTHING, HintCode.CLOCKS_BELOW_APPLICATION):
+            yield _Candidate(0.1, Step(f"{hint.remedy[0].upper()}{hint.remedy[1:]}", why))
+
+
+def _may_graph(point: BenchPoint) -> bool:
+    """Whether a CUDA graph is neither in use nor known to be impossible for this engine."""
+    refused = any("without a CUDA graph" in note for note in point.latency.notes)
+    return not refused and not point.latency.contract.graph
+
+
+def _host_share(point: BenchPoint) -> float:
+    """The share of a query's time in which the GPU may have waited for the host."""
+    samples, stages = point.latency.samples, point.latency.stages
+    if not stages.gpu_compute_ms:
+        return _WORTH
+    latency, compute = summarise(samples.latency_ms).median, summarise(stages.gpu_compute_ms).median
+    return max(1 - compute / latency, _WORTH) if latency else _WORTH
+
+
+def _of_batches(collected: Collected) -> Iterator[_Candidate]:
+    """A larger batch size where throughput still rises, several where there is one."""
+    rates = {
+        point.batch: rate
+        for report in collected.results.values()
+        for point in sampled(report)
+        if (rate := rate_of(point)) is not None
+    }
+    if not rates:
+        return
+    into = f"{collected.folder.rstrip('/')}-batches"
+    sizes = sorted(rates)
+    if len(sizes) == 1:
+        batches, what = "1,8,32", "Measure several batch sizes"
+        worth, why = 0.3, f"Only batch {sizes[0]} is measured: how throughput grows is unknown."
+    else:
+        gain = rates[sizes[-1]] / rates[sizes[-2]]
+        if gain < _RISING:
+            return
+        batches = f"{sizes[-1]},{sizes[-1] * 2},{sizes[-1] * 4}"
+        what, worth = "Try larger batch sizes", min(gain - 1, 1.0)
+        why = f"Throughput still rises: {gain:.2f} times from batch {sizes[-2]} to {sizes[-1]}."
+    backend = " --backend onnxruntime" if _is_cpu(collected) and not ran_on_stand_in(collected) else ""
+    command = f"trtopt build {model_of(collected)} -o {shlex.quote(into)} --batch {batches}{backend}"
+    yield _Candidate(worth, Step(what, why, command))
+
+
+# ── from the profile ────────────────────────────────────────────────────────────────────────────────────
+
+
+def _of_layers(collected: Collected, engine: EngineProfile) -> Iterator[_Candidate]:
+    if not engine.sum_ms:
+        return
+    at = f"At batch {engine.batch}, "
+    on_gpu = not _is_cpu(collected)
+    reformats = [layer for layer in engine.layers if layer.is_reformat and layer.ms]
+    share = _share(engine, sum(layer.ms or 0.0 for layer in reformats))
+    if share >= _WORTH and on_gpu:
+        why = f"{at}{len(reformats)} reformats take {share:.0%} of the time."
+        yield _Candidate(
+            share, Step("Avoid conversions of layout or type", why, f"trtopt lint {model_of(collected)}")
+        )
+    if engine.unfused and on_gpu:
+        ms = {name: one.ms for one in engine.unfused for name in one.nodes[:1]}
+        share = min(_share(engine, sum(ms.values())), 1.0)
+        first = max(engine.unfused, key=lambda one: one.ms)
+        why = f"{at}{len(engine.unfused)} candidates did not fuse, first {first.fusion}: {first.detail}."
+        if share >= _WORTH:
+            yield _Candidate(
+                share / 2, Step("Make the graph fuse", why, f"trtopt lint {model_of(collected)}")
+            )
+    wider = [one for one in engine.receipt.fallbacks if one.share_of_time]
+    share = sum(one.share_of_time or 0.0 for one in wider)
+    if share >= _WORTH:
+        why = f"{at}{len(wider)} layers with {share:.0%} of the time ran wider than requested."
+        yield _Candidate(share / 2, Step("See which layers ran in a wider type: Precision receipt", why))
+    full = (engine.receipt.time_ran or {}).get("float32", 0.0)
+    selected = collected.manifest is not None and collected.manifest.verdict is not None
+    if full >= 0.5 and on_gpu and not selected:
+        why = f"{at}{full:.0%} of the time is spent in FP32."
+        into = shlex.quote(f"{collected.folder.rstrip('/')}-fp16")
+        command = f"trtopt build {model_of(collected)} -o {into} --precision fp16"
+        yield _Candidate(full / 2, Step("Build it in FP16", why, command))
+    yield from _furthest(engine, at)
+
+
+def _share(engine: EngineProfile, ms: float) -> float:
+    return ms / engine.sum_ms
+
+
+def _furthest(engine: EngineProfile, at: str) -> Iterator[_Candidate]:
+    """The layer with the most time above its floor, or else the slowest."""
+    layers = {layer.name: layer for layer in engine.layers}
+    named = [layers[name] for name in engine.furthest if name in layers]
+    if named:
+        layer = named[0]
+        floor = layer.cost.floor_ms if layer.cost is not None and not layer.is_reformat else None
+        above = (layer.ms or 0.0) - (floor or 0.0)
+        why = f"{at}it is {above:.4f} ms above its floor: {_share(engine, above):.0%} of the time."
+        yield _Candidate(_share(engine, above) / 4, Step(f"Look at {nodes_text(layer)}", why))
+        return
+    layer = max(engine.layers, key=lambda one: one.ms or 0.0)
+    share = _share(engine, layer.ms or 0.0)
+    why = f"{at}it takes {layer.ms or 0.0:.4f} ms, {share:.0%} of the time, the most of all layers."
+    yield _Candidate(share / 4, Step(f"Look at {nodes_text(layer)}", why))

@@ -1,0 +1,64 @@
+"""The notes under a result: the gravest first, the same finding of several batch sizes in one line."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+MOST_NOTES = 3
+_FIGURE = re.compile(r"\d[\d.,]*")
+
+
+class Severity(IntEnum):
+    """How much a note matters; the gravest first."""
+
+    FAILURE = 0
+    FINDING = 1
+    HINT = 2
+    NOTE = 3
+
+
+@dataclass(frozen=True)
+class Note:
+    """A finding on one batch size, or on all (None); `remedy` is what to do about it."""
+
+    severity: Severity
+    text: str
+    batch: int | None = None
+    remedy: str = ""
+
+
+def grouped(notes: Iterable[Note]) -> list[str]:
+    """One line per finding, with the batch sizes that have it; figures may differ, the first are shown."""
+    groups: dict[tuple[Severity, str], list[Note]] = {}
+    for note in notes:
+        alike = note.text if note.batch is None else _FIGURE.sub("#", note.text)
+        groups.setdefault((note.severity, alike), []).append(note)
+    return [_line(members) for _, members in sorted(groups.items(), key=lambda item: item[0][0])]
+
+
+def plain(texts: Iterable[str]) -> list[Note]:
+    """Notes that a record holds."""
+    return [Note(Severity.NOTE, text) for text in texts]
+
+
+def note_lines(notes: Iterable[Note], *, verbose: bool = False) -> list[str]:
+    """At most three lines unless `verbose`; the last one for those that are left out."""
+    lines = [f"note: {line}" for line in grouped(notes)]
+    if verbose or len(lines) <= MOST_NOTES:
+        return lines
+    return [*lines[: MOST_NOTES - 1], f"{len(lines) - MOST_NOTES + 1} more notes: -v shows them"]
+
+
+def _line(members: Sequence[Note]) -> str:
+    first = members[0]
+    remedy = f": {first.remedy}" if first.remedy else ""
+    return f"{first.text}{at_batches([note.batch for note in members])}{remedy}"
+
+
+def at_batches(batches: Iterable[int | None]) -> str:
+    """` at batch 1, 8`, or nothing where no batch size is known."""
+    known = sorted({batch for batch in batches if batch is not None})
+    return f" at batch {', '.join(map(str, known))}" if known else ""
