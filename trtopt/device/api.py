@@ -294,11 +294,30 @@ class Binding:
     dtype: np.dtype[np.generic]
     shape: Shape
     is_input: bool
+    is_data_dependent: bool = False
+    """An output whose size is known only after running: it has no buffer, and `shape` is but an example."""
 
     @property
     def nbytes(self) -> int:
         """Bytes of a dense array; at least 1, so that empty tensors have an address."""
         return max(1, int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize)
+
+
+@dataclass(frozen=True)
+class SizedOutput:
+    """Where an inference left an output of data-dependent size: a `DeviceBuffer` until the next inference."""
+
+    address: int
+    dtype: np.dtype[np.generic]
+    shape: Shape
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the dense array; 0 if it is empty."""
+        return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
+
+    def close(self) -> None:
+        """Nothing: the context releases it."""
 
 
 class Context(Protocol):
@@ -309,7 +328,7 @@ class Context(Protocol):
         """All inputs and outputs."""
 
     def bind(self, buffers: Mapping[str, DeviceBuffer], consumed: Event | None = None) -> None:
-        """Use these buffers from the next enqueue on; every binding needs one.
+        """Use these buffers from the next enqueue on; every binding of fixed size needs one.
 
         Every enqueue records `consumed` where its inputs have been read and may be overwritten. The event
         must have a handle, and none may be bound while a graph is captured.
@@ -317,6 +336,13 @@ class Context(Protocol):
 
     def enqueue(self, stream: Stream) -> None:
         """Enqueue one inference."""
+
+    def sized_outputs(self) -> Mapping[str, SizedOutput]:
+        """The outputs of data-dependent size that the last enqueue left, by name."""
+
+    @property
+    def output_growths(self) -> int:
+        """How often the device memory of such outputs had to grow."""
 
     def report_layers(self, report: Callable[[str, float], None], *, on_request: bool = False) -> None:
         """From now on call `report(layer name, ms)` for every layer of every run; slows the runs.

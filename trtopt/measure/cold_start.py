@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from trtopt.device.api import Target
+from trtopt.device.sized_outputs import require_fixed_sizes
 from trtopt.errors import GraphCaptureError
 from trtopt.measure.engine import check_fits, input_batch
 from trtopt.measure.engine_memory import vouched_engine
@@ -91,6 +92,7 @@ def start_engine(job: ColdStartJob, open_target: Callable[[], Target]) -> ColdSt
         refused = None
         if job.contract.graph:
             try:
+                require_fixed_sizes(context)
                 with _timed(ms, GRAPH_CAPTURE):
                     graph = target.device.capture(stream, lambda: context.enqueue(stream))
                 resources.callback(graph.close)

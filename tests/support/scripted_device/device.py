@@ -39,6 +39,7 @@ from trtopt.device.api import (
     HostBuffer,
     Inputs,
     Piece,
+    SizedOutput,
     Stream,
 )
 from trtopt.device.clocks import UnknownClocks
@@ -275,6 +276,12 @@ class ScriptedContext(Owned):
         assert self._report is not None
         for name, ms in self.device.script.layers.items():
             self._report(name, ms)
+
+    def sized_outputs(self) -> dict[str, SizedOutput]:
+        """None."""
+        return {}
+
+    output_growths = 0
 
     def report_layers(self, report: Callable[[str, float], None], *, on_request: bool = False) -> None:
         """Report the scripted layers from now on."""

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import ExitStack, closing
 
 from trtopt.device.api import Context, Device, Session, Stream
+from trtopt.device.sized_outputs import require_fixed_sizes
 from trtopt.errors import GraphCaptureError, MeasurementError
 from trtopt.measure.loop.buffers import device_buffers, fill, host_buffers
 from trtopt.measure.loop.merge_runs import merge_runs
@@ -79,6 +80,7 @@ def _prepared(
     stream.synchronize()
     if graph:
         try:
+            require_fixed_sizes(context)
             captured = device.capture(stream, lambda: context.enqueue(stream))
         except GraphCaptureError as error:
             notes.append(f"kernels were recorded without a CUDA graph: {error.problem}")
