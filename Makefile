@@ -4,13 +4,14 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 DEMO   := trtopt-demo
 
-.PHONY: help demo test test-export test-browser check lint-fix clean
+.PHONY: help demo test test-export test-browser docs check lint-fix clean
 
 help:
 	@echo "make demo         build engines for a small trained model, measure them and write a report"
 	@echo "make test         run the tests that need neither a GPU nor torch"
 	@echo "make test-export  run the tests that export PyTorch models (installs torch)"
 	@echo "make test-browser open the report page in a headless Chromium (apt-get install chromium)"
+	@echo "make docs         build the documentation site into docs/_build"
 	@echo "make check        types, lint and formatting"
 
 # One marker file a set of extras: an install runs again when pyproject.toml changes.
@@ -35,6 +36,10 @@ $(VENV)/.browser: $(VENV)/.test
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[rtx,dev,browser]"
 	@touch $@
 
+$(VENV)/.docs: $(VENV)/.rtx
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[rtx,docs]"
+	@touch $@
+
 demo: $(VENV)/.rtx
 	$(BIN)/trtopt demo
 
@@ -48,6 +53,9 @@ test-export: $(VENV)/.export
 test-browser: $(VENV)/.browser
 	$(BIN)/python -m pytest tests/browser
 
+docs: $(VENV)/.docs
+	$(BIN)/python -m sphinx --fail-on-warning --quiet docs docs/_build
+
 check: $(VENV)/.test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -58,4 +66,4 @@ lint-fix: $(VENV)/.test
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) $(DEMO)
+	rm -rf $(VENV) $(DEMO) docs/_build

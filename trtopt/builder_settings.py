@@ -2,7 +2,7 @@
 
 From a declaration follow the option of every command that builds, the range that a recipe is held to, what a
 manifest records, which timing caches a build may use, whether a sweep may go on, the refusal by ONNX Runtime
-and the table in docs/builder-settings.md. Beside it the records name the field with its type (`Recipe`,
+and the table in docs/reference/builder-settings.md. Records name the field with its type (`Recipe`,
 `BuildSettings`, and `CacheTerms` if it decides which tactics compete), `trtopt.build` and `trtopt.sweep` the
 parameter. What is no plain attribute of TensorRT's builder config is applied in device/tensorrt/builder.py.
 """

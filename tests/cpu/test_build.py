@@ -156,7 +156,7 @@ def test_a_fixed_batch_is_built_as_it_is_and_another_one_names_the_remedy(
     assert manifest.engines[0].plan.batch.min == (4,)
     with pytest.raises(FixedBatchError, match="fixed at 4") as caught:
         trtopt.build(fixed_batch_model, tmp_path / "e", batch=(8,), backend="tensorrt-rtx")
-    assert "dynamic batch axis" in caught.value.remedy
+    assert "--dynamic-batch" in caught.value.remedy
     assert not (tmp_path / "e").exists()
 
 

@@ -69,6 +69,7 @@ def test_tensorrts_verbose_messages_come_with_vv_and_nothing_without(trtopt_cli:
 
 def test_a_log_is_appended_to_and_holds_errors(trtopt_cli: CommandLine) -> None:
     for name in ("first.onnx", "second.onnx"):
+        (trtopt_cli.folder / name).write_text("no model")
         trtopt_cli("bench", name, "--log-file", "log")
     lines = lines_of(trtopt_cli.folder / "log")
     errors = [line for line in lines if line.severity == "error"]

@@ -241,7 +241,7 @@ def test_a_trial_run_that_was_held_up_is_reported(planned: Path) -> None:
     plan = read_plan(planned)
     cost = structs.replace(plan.serving_cost, held_up=Beyond(p=99.0, factor=6.25))
     console = Console(file=StringIO(), width=200)
-    console.print(plan_text(structs.replace(plan, serving_cost=cost)))
+    console.print(plan_text(structs.replace(plan, serving_cost=cost), verbose=True))
     assert isinstance(console.file, StringIO)
     told = "one further process was delayed and does not count: p99 was 6.25 times the simulated one"
     assert told in console.file.getvalue()

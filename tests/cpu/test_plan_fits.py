@@ -61,7 +61,6 @@ def test_what_was_measured_on_another_machine_has_no_trial_run_on_this_one(
     told = trtopt_cli.fails(2, "plan", folder, "-o", "plan.json", "--slo", SLO, "--rate", "50")
     assert "measured on Another CPU, and this machine has " in told
     assert "→ sweep here again" in told
-    assert told.index("note: measured on Another CPU, Another CPU; planned on") < told.index("measuring what")
     assert not (trtopt_cli.folder / "plan.json").exists()
 
 

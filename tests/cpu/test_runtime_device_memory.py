@@ -28,9 +28,9 @@ class Apart(HostDevice):
 
     gathered: list[int]
 
-    @property
-    def info(self) -> DeviceInfo:
-        return msgspec.structs.replace(super().info, kind="gpu")
+    def __init__(self) -> None:
+        super().__init__()
+        self.info: DeviceInfo = msgspec.structs.replace(self.info, kind="gpu")
 
     def gather(self, pieces: Sequence[Piece], stream: Stream) -> None:
         self.gathered.append(len(pieces))
@@ -40,8 +40,8 @@ class Apart(HostDevice):
 class ApartTarget(OnnxRuntimeTarget):
     def __init__(self) -> None:
         super().__init__()
-        self._device = Apart()
-        self._device.gathered = []
+        self.device = Apart()
+        self.device.gathered = []
 
 
 class Locked:

@@ -324,9 +324,9 @@ def test_a_model_with_q_dq_of_its_own_is_not_measured(calib: dict[Path, str], tm
 @pytest.mark.parametrize(
     ("recipe", "kind", "message"),
     [
-        ({"precision": "best", "calib": None}, UsageError, "--precision best needs data"),
-        ({"precision": "best", "verdict": False}, UsageError, "cannot be done here: --no-verdict"),
-        ({"precision": "fp16", "bounds": {"min_cosine": 0.9}}, UsageError, "--min-cosine: no precision"),
+        ({"precision": "best", "calib": None}, UsageError, "precision='best' needs data"),
+        ({"precision": "best", "verdict": False}, UsageError, "cannot be done here: verdict=False"),
+        ({"precision": "fp16", "bounds": {"min_cosine": 0.9}}, UsageError, "min_cosine: no precision"),
         ({"bounds": {"min_speed": 1.0}}, UsageError, "known bounds: min_cosine"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Which tiny variants TensorRT-RTX builds on the CPU, in FP32, FP16 and BF16: prints docs/models.md's table.
+"""Which tiny variants TensorRT-RTX builds on the CPU, by precision: a table of docs/reference/models.md.
 
 Run `python tests/export/rtx_table.py [MODEL ...]`.
 """

@@ -31,7 +31,7 @@ def rules_table(package: ModuleType = rules) -> str:
 def contracts_table() -> str:
     """The contracts, the default one first."""
     rows = [
-        "| contract | CUDA graph | copies | queue ahead | host waits | what it tells |",
+        "| contract | CUDA graph | copies | queue ahead | host waits | what it stands for |",
         "|---|---|---|---|---|---|",
     ]
     for name, contract in sorted(CONTRACTS.items(), key=lambda item: item[0] != DEFAULT):
@@ -62,8 +62,8 @@ def trtexec_table() -> str:
 
 
 PAGES: dict[str, Callable[[], str]] = {
-    "docs/rewrites.md": rules_table,
-    "README.md": contracts_table,
+    "docs/reference/rewrite-rules.md": rules_table,
+    "docs/concepts/contracts.md": contracts_table,
     "docs/coming-from/trtexec.md": trtexec_table,
 }
 """The pages with a table in them, and what makes it."""

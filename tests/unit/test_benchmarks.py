@@ -11,7 +11,7 @@ from tests.support.paths import ROOT
 
 BENCHMARKS = ROOT / "benchmarks"
 STUDIES = sorted(path.name for path in BENCHMARKS.iterdir() if path.is_dir() and path.name != "shared")
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted(BENCHMARKS.rglob("*.md"))]
+PAGES = [*ROOT.glob("*.md"), *sorted((ROOT / "docs").rglob("*.md")), *sorted(BENCHMARKS.rglob("*.md"))]
 MOST_BYTES = 128 * 1024
 
 

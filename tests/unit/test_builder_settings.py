@@ -20,7 +20,7 @@ from trtopt.errors import UsageError
 from trtopt.recipe import Recipe
 from trtopt.records import BuildSettings, CacheTerms
 
-PAGE = ROOT / "docs" / "builder-settings.md"
+PAGE = ROOT / "docs" / "reference" / "builder-settings.md"
 FIXED = {"timing_cache", "calib", "precision", "verdict", "bounds", "rewrite", "jobs", "build_timeout"}
 SHAPES = {"batch", "ranges", "dynamic", "shapes", "axes", "backend"}
 """Fields of a recipe that are no settings of the builder."""
@@ -43,7 +43,7 @@ MadeUpTerms = msgspec.defstruct("MadeUpTerms", [FIELD], bases=(CacheTerms,), fro
 
 
 def rows(settings: Settings) -> list[str]:
-    """The table of docs/builder-settings.md."""
+    """The table of docs/reference/builder-settings.md."""
     head = ["option", "field of a profile", "range", "decides which tactics compete", "there for", "meaning"]
     lines = [head, ["---"] * len(head)]
     for one in settings:

@@ -2,12 +2,12 @@
 
 | code | meaning |
 |---|---|
-| `second-consumer` | the tensor between is read elsewhere too, or is an output of the model |
+| `second-consumer` | the tensor between is read elsewhere too, or is an output of the model. |
 | `quantise-between` | a QuantizeLinear stands between the two |
-| `type-change` | a Cast stands between the two, or the types do not fit the fused kernel |
+| `type-change` | a Cast stands between the two, or the types do not fit the fused kernel. |
 | `broadcast` | the operands differ in shape |
 | `shape` | padding that is not constant |
-| `head-size` | attention heads larger than 256, or no multiple of 8 |
+| `head-size` | attention heads larger than 256, or no multiple of 8. |
 | `opaque` | at least one of them lies in a layer that hides its nodes |
 | `builder's choice` | nothing in the graph forbids it |
 """

@@ -5,9 +5,9 @@ driver reports beyond both (CUDA's context, lazily loaded kernels, rounding) is 
 
 | label | what it is |
 |---|---|
-| `weights` | allocated while the engine was loaded |
-| `activations` | of exactly the size that the engine states for a context |
-| `scratch` | anything else while running: TensorRT does not separate plugins' memory from its own |
+| `weights` | allocated while the engine was loaded. |
+| `activations` | of exactly the size that the engine states for a context. |
+| `scratch` | anything else while running: TensorRT does not separate plugins' memory from its own. |
 | `builder` | allocated while parsing and building |
 | `inputs and outputs` | trtopt's own buffers |
 """

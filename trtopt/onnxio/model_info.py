@@ -34,8 +34,8 @@ def read_onnx(path: Path) -> OnnxArtifact:
     """Check an ONNX file and describe it. Weights kept in external files are hashed, not loaded.
 
     Raises:
-        InvalidModelError: no such file, not ONNX, truncated, empty graph, duplicate names, an input that is
-            no tensor, weights missing or kept outside the model's folder, an opset of the future, or
+        InvalidModelError: no such file, not ONNX, truncated, empty graph, duplicate names; an input that is
+            no tensor; weights missing or kept outside the model's folder; an opset of the future; or
             anything else that ONNX's own checker objects to.
         UnsupportedOpError: an operator of ONNX's own domain that the model's opset does not have.
     """

@@ -1,7 +1,7 @@
 """Nodes that move nothing are taken out.
 
-Transpose that keeps the order, Reshape to the shape that x has, Expand or Tile that repeats nothing, Pad by
-zero, Concat, Sum, Max, Min or Mean of one input, Slice of the whole static axis.
+Transpose that keeps the order; Reshape to the shape that x has; Expand or Tile that repeats nothing; Pad by
+zero; Concat, Sum, Max, Min or Mean of one input; Slice of the whole static axis.
 """
 
 from __future__ import annotations

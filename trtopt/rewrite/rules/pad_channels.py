@@ -1,4 +1,4 @@
-"""Conv → activations → Conv with C channels between → the same with C rounded up; MatMul, Gemm likewise.
+"""Conv → activations → Conv with C channels between → the same with C rounded up; MatMul, Gemm too.
 
 The new channels have zero weights and zero bias where they are made and zero weights where they are summed,
 so whatever the activations make of them adds nothing: Σ over more channels of w·a with w = 0. Tensor Cores

@@ -1,8 +1,8 @@
 """The folder of a sweep: who may write to it, what of it is to be believed, and how it is written.
 
-    sweep.json, sweep.csv   the points, after every one of them
-    graphs/PRECISION/       the model in that precision, prepared once
-    builds/PRECISION…/      a build folder with an engine for each batch size
+    sweep.json, sweep.csv   the points, after every one of them;
+    graphs/PRECISION/       the model in that precision, prepared once;
+    builds/PRECISION…/      a build folder with an engine for each batch size;
     results/POINT-KEY.json  the result file of a point, raw samples included
 
 A result file that carries a point's key is what makes a point measured; `sweep.json` is drawn from them.
